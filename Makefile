@@ -1,0 +1,63 @@
+# Set up, show, test and measure pgtare. No target needs root; see CONTRIBUTING.md.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OUT ?= demo
+DURATION ?= 60
+
+.PHONY: setup setup-dev demo test test-slow lint bench bench-resolution bench-switching lock clean
+
+setup: $(VENV)/.setup
+
+setup-dev: $(VENV)/.setup-dev
+
+$(VENV)/.setup: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "pgtare needs Python 3.11 or later: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "Python's venv is missing (Debian: apt-get install python3-venv)"; exit 1; }
+	@echo "installing Python packages into $(VENV)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.setup-dev: $(VENV)/.setup requirements-dev.lock
+	@echo "installing Python packages for tests into $(VENV)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@touch $@
+
+demo: setup
+	@rm -rf $(OUT)
+	@$(BIN)/pgtare weigh pg_stat_statements track_io_timing auto_explain compute_query_id \
+	  log_min_duration_statement track_functions --duration $(DURATION) --out $(OUT) \
+	  --json $(OUT).json
+
+test: setup-dev
+	@$(BIN)/pytest -m "not slow"
+
+test-slow: setup-dev
+	@$(BIN)/pytest -m slow
+
+lint: setup-dev
+	@$(BIN)/ruff check src tests bench
+	@$(BIN)/ruff format --check src tests bench
+	@$(BIN)/mypy
+	@$(BIN)/python -m tests.lint_c
+
+bench: bench-resolution bench-switching
+
+bench-resolution: setup
+	@$(BIN)/python bench/resolution.py
+
+bench-switching: setup
+	@$(BIN)/python bench/switching.py
+
+# uv (from PyPI) resolves; pip installs
+lock:
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	  --extra build pyproject.toml -o requirements.lock
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	  --extra build --extra dev pyproject.toml -o requirements-dev.lock
+
+clean:
+	rm -rf $(VENV) demo demo.json dist build

@@ -1,0 +1,31 @@
+/*-------------------------------------------------------------------------
+ * interpose.h
+ *		Replacing the server executable's call slots for libc functions.
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGTARE_INTERPOSE_H
+#define PGTARE_INTERPOSE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/*
+ * One function to take over.  "real" is filled before any slot is written, so
+ * a wrapper may be entered at once.  Aliases (pread64, __recv_chk) are entries
+ * of their own; those with the same signature may share a wrapper.
+ */
+typedef struct InterposeEntry
+{
+	const char *name;			/* dynamic symbol in the executable */
+	void	   *wrapper;
+	void	  **real;			/* out: what the slot called before */
+	int			slots;			/* out: slots that now hold the wrapper */
+} InterposeEntry;
+
+/* Returns the number of slots replaced; a name that has no slot is no error. */
+extern int	interpose_install(InterposeEntry *entries, size_t n);
+
+/* How many of the entries' slots still hold the wrapper. */
+extern int	interpose_verify(const InterposeEntry *entries, size_t n);
+
+#endif							/* PGTARE_INTERPOSE_H */

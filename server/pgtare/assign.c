@@ -1,0 +1,41 @@
+/*-------------------------------------------------------------------------
+ * assign.c
+ *		Drawing the arms of a permuted block.
+ *
+ * Each (seed, session, block) has a SplitMix64 stream of its own, so that an
+ * assignment can be computed again from the result's seed, in any order and in
+ * any language; the client does so to check what was recorded.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "pgtare.h"
+
+static inline uint64
+splitmix64(uint64 *state)
+{
+	uint64		z = (*state += UINT64CONST(0x9E3779B97F4A7C15));
+
+	z = (z ^ (z >> 30)) * UINT64CONST(0xBF58476D1CE4E5B9);
+	z = (z ^ (z >> 27)) * UINT64CONST(0x94D049BB133111EB);
+	return z ^ (z >> 31);
+}
+
+/* Fill order[0 .. nblock - 1]. */
+void
+assign_block(const TrialDef *def, uint32 backend, uint32 block, uint16 *order)
+{
+	uint64		stream = ((uint64) backend << 32) | block;
+	uint64		state = def->seed ^ (stream * UINT64CONST(0xD1342543DE82EF95));
+
+	memcpy(order, def->block, sizeof(uint16) * def->nblock);
+	for (int i = def->nblock - 1; i > 0; i--)
+	{
+		/* the high half of the product is uniform on 0 .. i */
+		int			j = (int) (((unsigned __int128) splitmix64(&state) * (uint64) (i + 1)) >> 64);
+		uint16		swap = order[i];
+
+		order[i] = order[j];
+		order[j] = swap;
+	}
+}

@@ -1,0 +1,41 @@
+/*-------------------------------------------------------------------------
+ * clock.c
+ *		The module's clock: its rate, measured over as long a base as there is.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "pgtare.h"
+
+#define SHORTEST_BASE_NS (20 * 1000 * 1000)
+
+/* Taken when the library was loaded, and inherited by children */
+static ClockPair at_load;
+static bool counter;
+
+void
+pgtare_clock_init(void)
+{
+	counter = clock_counter_usable();
+	at_load = clock_pair(counter);
+}
+
+/* Sleeps for up to 20 ms where the library was loaded only just now. */
+ClockRate
+pgtare_clock_rate(void)
+{
+	ClockPair	now = clock_pair(counter);
+
+	if (now.ns - at_load.ns < SHORTEST_BASE_NS)
+	{
+		pg_usleep(SHORTEST_BASE_NS / 1000);
+		now = clock_pair(counter);
+	}
+	return clock_rate(counter, at_load, now);
+}
+
+int64
+pgtare_thread_cpu_ns(void)
+{
+	return clock_system_ns(CLOCK_THREAD_CPUTIME_ID);
+}

@@ -1,0 +1,91 @@
+/*-------------------------------------------------------------------------
+ * evidence.c
+ *		What ran in a unit: the proof that an arm's instrument was at work.
+ *
+ * Every arm pays for these observations alike.  They are taken from what the
+ * server keeps anyway: the executor's query description, the buffer usage
+ * counters, and the messages on their way to the server log.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "executor/executor.h"
+#include "executor/instrument.h"
+
+#include "pgtare.h"
+
+static uint16 seen;
+static BufferUsage usage_before;
+
+static ExecutorEnd_hook_type previous_executor_end;
+static emit_log_hook_type previous_emit_log;
+
+#if PG_VERSION_NUM >= 170000
+#define READ_TIME(u) ((u)->shared_blk_read_time)
+#define WRITE_TIME(u) ((u)->shared_blk_write_time)
+#else
+#define READ_TIME(u) ((u)->blk_read_time)
+#define WRITE_TIME(u) ((u)->blk_write_time)
+#endif
+
+static void
+note_executor_end(QueryDesc *queryDesc)
+{
+	if (session.joined)
+	{
+		seen |= UNIT_EXECUTED;
+		if (queryDesc->instrument_options != 0)
+			seen |= UNIT_INSTRUMENTED;
+		if (queryDesc->totaltime != NULL)
+			seen |= UNIT_TOTAL_TIMED;
+		if (queryDesc->plannedstmt && queryDesc->plannedstmt->queryId != 0)
+			seen |= UNIT_QUERY_ID;
+	}
+	if (previous_executor_end)
+		previous_executor_end(queryDesc);
+	else
+		standard_ExecutorEnd(queryDesc);
+}
+
+static void
+note_log(ErrorData *edata)
+{
+	if (session.joined && edata->output_to_server)
+		seen |= UNIT_LOGGED;
+	if (previous_emit_log)
+		previous_emit_log(edata);
+}
+
+void
+evidence_install(void)
+{
+	previous_executor_end = ExecutorEnd_hook;
+	ExecutorEnd_hook = note_executor_end;
+	previous_emit_log = emit_log_hook;
+	emit_log_hook = note_log;
+}
+
+/* Begin a unit. */
+void
+evidence_reset(void)
+{
+	seen = 0;
+	usage_before = pgBufferUsage;
+}
+
+/* End it: the UNIT_... bits of what was seen. */
+uint16
+evidence_flags(void)
+{
+	const BufferUsage *now = &pgBufferUsage;
+
+	if (now->shared_blks_read != usage_before.shared_blks_read ||
+		now->shared_blks_written != usage_before.shared_blks_written)
+		seen |= UNIT_BLOCKS_READ;
+	if (INSTR_TIME_GET_MICROSEC(READ_TIME(now)) !=
+		INSTR_TIME_GET_MICROSEC(READ_TIME(&usage_before)) ||
+		INSTR_TIME_GET_MICROSEC(WRITE_TIME(now)) !=
+		INSTR_TIME_GET_MICROSEC(WRITE_TIME(&usage_before)))
+		seen |= UNIT_IO_TIMED;
+	return seen;
+}

@@ -1,0 +1,78 @@
+/*-------------------------------------------------------------------------
+ * module.c
+ *		Loading the module: its settings and hooks.
+ *
+ * Nothing here may fail in a way that locks users out: a session that loads
+ * the module by session_preload_libraries must get in, come what may.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/guc.h"
+
+#include "module.h"
+#include "pgtare.h"
+
+PG_MODULE_MAGIC;
+
+bool		pgtare_enabled = true;
+int			pgtare_max_duration = 3600;
+int			pgtare_ring_memory = 32 * 1024;
+
+void		_PG_init(void);
+
+/* Switched off in the configuration file: end the trial at once, for everybody. */
+static void
+enabled_changed(bool newval, void *extra)
+{
+	Shared	   *shared;
+
+	if (newval)
+		return;
+	shared = pgtare_shared();
+	if (shared)
+		pgtare_end_trial(shared, pg_atomic_read_u64(&shared->generation), END_KILL_SWITCH);
+}
+
+static void
+define_settings(void)
+{
+	bool		preloading = process_shared_preload_libraries_in_progress;
+
+	DefineCustomBoolVariable("pgtare.enabled",
+							 "Allows trials; switching it off ends one that is running.",
+							 NULL,
+							 &pgtare_enabled,
+							 true,
+							 PGC_SIGHUP, 0,
+							 NULL, enabled_changed, NULL);
+	DefineCustomIntVariable("pgtare.max_duration",
+							"Longest time that a trial may be asked to run.",
+							NULL,
+							&pgtare_max_duration,
+							3600, 1, 7 * 86400,
+							PGC_SIGHUP, GUC_UNIT_S,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("pgtare.ring_memory",
+							"Shared memory for observations not yet read.",
+							"Has an effect only where the server preloads the library.",
+							&pgtare_ring_memory,
+							32 * 1024, 1024, INT_MAX / 1024,
+							preloading ? PGC_POSTMASTER : PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+	MarkGUCPrefixReserved("pgtare");
+}
+
+void
+_PG_init(void)
+{
+	pgtare_clock_init();
+	define_settings();
+	pgtare_shmem_init();
+	unit_install();
+	evidence_install();
+}

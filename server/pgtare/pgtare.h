@@ -1,0 +1,219 @@
+/*-------------------------------------------------------------------------
+ * pgtare.h
+ *		Shared state of a trial, and what the files of the module offer each other.
+ *
+ * One file a phase: module.c (loading), shmem.c (shared state), trial.c
+ * (start and stop by SQL), session.c (who takes part), unit.c (transaction
+ * boundaries), assign.c (drawing arms), settings.c (applying and restoring
+ * them), evidence.c (what ran), ring.c (observations), clock.c (time).
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGTARE_H
+#define PGTARE_H
+
+#include "port/atomics.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "utils/timestamp.h"
+
+#include "../common/clock.h"
+
+#define PGTARE_VERSION "0.1"
+
+#define MAX_ARMS 32				/* arms of a trial, the base included */
+#define MAX_SETTINGS 32			/* settings that its arms name together */
+#define MAX_BLOCK 64			/* units of a permuted block */
+#define MAX_RINGS 1024			/* sessions of a trial at one time */
+#define TEXT_POOL 16384			/* bytes for names and values */
+#define NO_TEXT UINT32_MAX		/* in a pool: the session's own value */
+
+#if PG_VERSION_NUM < 170000
+#define MY_PROC_NUMBER (MyProc->pgprocno)
+#define HAVE_NAMED_DSM 0
+#else
+#define MY_PROC_NUMBER MyProcNumber
+#define HAVE_NAMED_DSM 1
+#endif
+
+/* What happened in a unit */
+#define UNIT_FIRST			(1 << 0)	/* a session's first: thrown away */
+#define UNIT_ABORTED		(1 << 1)	/* an error was sent */
+#define UNIT_SWITCH_FAILED	(1 << 2)	/* a setting of the arm was refused */
+#define UNIT_APP_CHANGED	(1 << 3)	/* the application set or reset one */
+#define UNIT_NO_ARRIVAL		(1 << 4)	/* the request was buffered already */
+#define UNIT_COPY			(1 << 5)
+#define UNIT_LOGGED			(1 << 6)	/* a line went to the server log */
+#define UNIT_INSTRUMENTED	(1 << 7)	/* a plan with per-node instrumentation */
+#define UNIT_TOTAL_TIMED	(1 << 8)	/* a plan with whole-query instrumentation */
+#define UNIT_QUERY_ID		(1 << 9)	/* a plan with a query identifier */
+#define UNIT_BLOCKS_READ	(1 << 10)
+#define UNIT_IO_TIMED		(1 << 11)
+#define UNIT_EXECUTED		(1 << 12)	/* a plan was executed */
+#define UNIT_RELOADED		(1 << 13)	/* arm not in force, because of a reload */
+
+/* One measured unit, as clients read it: keep in step with the decoder. */
+typedef struct Observation
+{
+	int64		start_ns;		/* request arrival, since the trial began */
+	int64		service_ns;		/* arrival to answer, summed over requests */
+	int64		client_ns;		/* waiting for the client inside the unit */
+	int64		cpu_ns;			/* thread CPU of the cycle, -1: not taken */
+	uint32		backend;		/* ordinal of the session in the trial */
+	uint32		unit;			/* running number in the session */
+	uint32		block;			/* running number of the block in the session */
+	uint16		position;		/* in the block */
+	uint16		arm;
+	uint16		requests;
+	uint16		flags;			/* UNIT_... */
+	uint32		switch_ns;		/* cost of the switch before this unit */
+	int32		pid;
+	uint32		reserved;
+} Observation;
+
+StaticAssertDecl(sizeof(Observation) == 64, "clients read observations of 64 bytes");
+
+typedef enum RingState
+{
+	RING_FREE,
+	RING_OWNED,
+	RING_RETIRED				/* its session has gone, its tail may be unread */
+} RingState;
+
+/* Single producer, single consumer; positions only grow. */
+typedef struct Ring
+{
+	pg_atomic_uint32 state;		/* RingState */
+	char		pad0[PG_CACHE_LINE_SIZE - sizeof(pg_atomic_uint32)];
+	pg_atomic_uint64 head;		/* written by the session */
+	pg_atomic_uint64 lost;		/* found no room */
+	pg_atomic_uint64 negative;	/* clock differences below zero */
+	char		pad1[PG_CACHE_LINE_SIZE - 3 * sizeof(pg_atomic_uint64)];
+	pg_atomic_uint64 tail;		/* written by the reader */
+	char		pad2[PG_CACHE_LINE_SIZE - sizeof(pg_atomic_uint64)];
+} Ring;
+
+/* Describes a trial; copied by every session that takes part. */
+typedef struct TrialDef
+{
+	uint64		seed;
+	int32		narms;
+	int32		nsettings;
+	int32		nblock;
+	uint16		block[MAX_BLOCK];	/* arms of a block, before permutation */
+	int64		inject_ns[MAX_ARMS];
+	uint32		name[MAX_SETTINGS]; /* offsets into text */
+	uint32		value[MAX_ARMS][MAX_SETTINGS];	/* likewise, or NO_TEXT */
+	Oid			database;		/* InvalidOid: any */
+	Oid			role;
+	uint32		application;	/* pattern as of fnmatch(3) */
+	uint32		participation;	/* of 2^32 sessions; UINT32_MAX: all */
+	bool		take_cpu;
+	ClockRate	rate;
+	int64		start_ticks;
+	int64		deadline_ticks;
+	int			owner_pid;
+	char		text[TEXT_POOL];
+} TrialDef;
+
+typedef enum EndReason
+{
+	END_NONE,
+	END_STOPPED,
+	END_DEADLINE,
+	END_OWNER_GONE,
+	END_KILL_SWITCH
+} EndReason;
+
+/* Lets a new trial wait until nobody writes into the rings of the last one */
+typedef struct Writer
+{
+	pg_atomic_uint32 writing;
+	char		pad[PG_CACHE_LINE_SIZE - sizeof(pg_atomic_uint32)];
+} Writer;
+
+typedef struct Shared
+{
+	LWLock		lock;			/* start, stop and drain, one at a time */
+	int			tranche;
+	uint64		ring_bytes;		/* the pool that a trial divides into rings */
+	int32		nwriters;
+
+	pg_atomic_uint64 generation;	/* odd while a definition is being written */
+	pg_atomic_uint32 running;
+	pg_atomic_uint32 end_reason;	/* EndReason of the last trial */
+	pg_atomic_uint32 killed;	/* the configuration file says off */
+	TimestampTz started;
+	TimestampTz ended;
+	TrialDef	def;
+
+	int32		nrings;
+	uint32		ring_records;	/* a power of two */
+
+	/* counters of the trial */
+	pg_atomic_uint32 next_backend;
+	pg_atomic_uint32 joined_now;
+	pg_atomic_uint32 no_ring;	/* sessions that found none */
+	pg_atomic_uint32 cannot_join;	/* sessions that lack a setting */
+	pg_atomic_uint32 failed_arm[MAX_ARMS];
+
+	Ring		ring[MAX_RINGS];
+	Writer		writer[FLEXIBLE_ARRAY_MEMBER];	/* by number of the PGPROC */
+} Shared;
+
+
+/* shmem.c */
+extern Shared *pgtare_shared(void);
+extern void pgtare_shmem_init(void);
+extern Observation *pgtare_ring_pool(Shared *shared);
+extern void pgtare_end_trial(Shared *shared, uint64 generation, EndReason reason);
+
+/* clock.c */
+extern void pgtare_clock_init(void);
+extern ClockRate pgtare_clock_rate(void);
+extern int64 pgtare_thread_cpu_ns(void);
+
+/* session.c */
+typedef struct Session
+{
+	bool		joined;
+	bool		restored;		/* settings are the session's own just now */
+	uint64		generation;
+	TrialDef   *def;			/* private copy */
+	Shared	   *shared;
+	Ring	   *ring;
+	Observation *records;
+	uint32		mask;
+	uint32		backend;
+	uint64		negative;		/* clock differences below zero */
+} Session;
+
+extern Session session;
+extern void session_consider_joining(void);
+extern void session_leave(void);
+extern bool session_trial_over(int64 now_ticks);
+
+/* unit.c */
+extern void unit_install(void);
+extern int	unit_slots_installed(void);
+extern int	unit_slots_intact(void);
+
+/* assign.c */
+extern void assign_block(const TrialDef *def, uint32 backend, uint32 block, uint16 *order);
+
+/* settings.c */
+extern bool settings_bind(const TrialDef *def);
+extern bool settings_apply(const TrialDef *def, int arm);
+extern bool settings_changed_by_application(void);
+extern void settings_restore(void);
+extern void settings_check(const char *name, const char *value);
+
+/* evidence.c */
+extern void evidence_install(void);
+extern void evidence_reset(void);
+extern uint16 evidence_flags(void);
+
+/* ring.c */
+extern void ring_put(const Observation *observation);
+extern Ring *ring_take(Shared *shared, int *number);
+
+#endif							/* PGTARE_H */

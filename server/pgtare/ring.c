@@ -1,0 +1,129 @@
+/*-------------------------------------------------------------------------
+ * ring.c
+ *		Observations on their way from a session to whoever drains them.
+ *
+ * A ring has one writer, its session, and one reader, the drain function under
+ * the lock.  A full ring counts a loss; nobody ever waits for anybody.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
+
+#include "pgtare.h"
+
+/* Take over a ring that is free, or whose last owner's records are all read. */
+Ring *
+ring_take(Shared *shared, int *number)
+{
+	for (int i = 0; i < shared->nrings; i++)
+	{
+		Ring	   *ring = &shared->ring[i];
+		uint32		expected = RING_FREE;
+
+		if (pg_atomic_compare_exchange_u32(&ring->state, &expected, RING_OWNED))
+		{
+			*number = i;
+			return ring;
+		}
+		if (expected == RING_RETIRED &&
+			pg_atomic_read_u64(&ring->head) == pg_atomic_read_u64(&ring->tail) &&
+			pg_atomic_compare_exchange_u32(&ring->state, &expected, RING_OWNED))
+		{
+			*number = i;
+			return ring;
+		}
+	}
+	return NULL;
+}
+
+/*
+ * Store one observation in the session's ring.
+ *
+ * A new trial divides the pool anew, so we must not write once it has begun.
+ * We raise our flag first and look at the generation afterwards; the starter
+ * moves the generation first and waits for the flags afterwards.
+ */
+void
+ring_put(const Observation *observation)
+{
+	Shared	   *shared = session.shared;
+	pg_atomic_uint32 *writing = &shared->writer[MY_PROC_NUMBER].writing;
+	Ring	   *ring = session.ring;
+
+	pg_atomic_write_u32(writing, 1);
+	pg_memory_barrier();
+	if (pg_atomic_read_u64(&shared->generation) == session.generation)
+	{
+		uint64		head = pg_atomic_read_u64(&ring->head);
+
+		if (head - pg_atomic_read_u64(&ring->tail) > session.mask)
+			pg_atomic_write_u64(&ring->lost, pg_atomic_read_u64(&ring->lost) + 1);
+		else
+		{
+			session.records[head & session.mask] = *observation;
+			pg_write_barrier();
+			pg_atomic_write_u64(&ring->head, head + 1);
+		}
+		pg_atomic_write_u64(&ring->negative, session.negative);
+	}
+	pg_write_barrier();
+	pg_atomic_write_u32(writing, 0);
+}
+
+/* Append a ring's unread records at "to"; returns how many fitted. */
+static uint64
+read_ring(Shared *shared, int number, Observation *to, uint64 room)
+{
+	Ring	   *ring = &shared->ring[number];
+	const Observation *records = pgtare_ring_pool(shared) + (uint64) number * shared->ring_records;
+	uint64		tail = pg_atomic_read_u64(&ring->tail);
+	uint64		unread = pg_atomic_read_u64(&ring->head) - tail;
+	uint64		n = Min(unread, room);
+
+	pg_read_barrier();
+	for (uint64 i = 0; i < n; i++)
+		to[i] = records[(tail + i) & (shared->ring_records - 1)];
+	/* the records must be copied before their places are given back */
+	pg_memory_barrier();
+	pg_atomic_write_u64(&ring->tail, tail + n);
+	return n;
+}
+
+PG_FUNCTION_INFO_V1(pgtare_trial_drain);
+
+/* trial_drain(max_bytes int) returns bytea: unread observations, 64 bytes each */
+Datum
+pgtare_trial_drain(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = pgtare_shared();
+	int32		max_bytes = PG_GETARG_INT32(0);
+	uint64		room;
+	uint64		n = 0;
+	uint64		unread = 0;
+	bytea	   *result;
+
+	if (max_bytes < (int32) sizeof(Observation) || max_bytes > 256 * 1024 * 1024)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_bytes must lie between %zu and %d",
+						sizeof(Observation), 256 * 1024 * 1024)));
+
+	/* one reader at a time: the second would hand out the same records */
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < shared->nrings; i++)
+		unread += pg_atomic_read_u64(&shared->ring[i].head) -
+			pg_atomic_read_u64(&shared->ring[i].tail);
+	room = Min(unread, max_bytes / sizeof(Observation));
+	result = palloc(VARHDRSZ + room * sizeof(Observation));
+	for (int i = 0; i < shared->nrings && n < room; i++)
+		n += read_ring(shared, i, (Observation *) VARDATA(result) + n, room - n);
+	LWLockRelease(&shared->lock);
+
+	SET_VARSIZE(result, VARHDRSZ + n * sizeof(Observation));
+	PG_RETURN_BYTEA_P(result);
+}

@@ -1,0 +1,171 @@
+/*-------------------------------------------------------------------------
+ * session.c
+ *		Who takes part in a trial: joining, leaving, and noticing its end.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fnmatch.h>
+
+#include "access/xact.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "replication/walsender.h"
+#include "storage/ipc.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+
+#include "module.h"
+#include "pgtare.h"
+
+Session		session;
+
+/* The generation that we looked at last, and under which application name */
+static uint64 considered;
+static char *considered_name;
+static bool exit_registered;
+
+static bool
+is_client_session(void)
+{
+	return MyProc != NULL && MyProcPort != NULL && MyBackendType == B_BACKEND &&
+		!am_walsender && IsUnderPostmaster;
+}
+
+/* Copy the definition; false if it changed or ended meanwhile. */
+static bool
+copy_definition(Shared *shared, uint64 generation)
+{
+	if (session.def == NULL)
+	{
+		session.def = MemoryContextAllocExtended(TopMemoryContext, sizeof(TrialDef),
+												 MCXT_ALLOC_NO_OOM);
+		if (session.def == NULL)
+			return false;
+	}
+	memcpy(session.def, &shared->def, sizeof(TrialDef));
+	pg_read_barrier();
+	return pg_atomic_read_u64(&shared->generation) == generation;
+}
+
+static bool
+is_asked_for(const TrialDef *def)
+{
+	const char *name = application_name ? application_name : "";
+
+	/* neither the client's own session, nor an operator who looks at the trial */
+	if (def->owner_pid == MyProcPid || strcmp(name, "pgtare") == 0)
+		return false;
+	if (OidIsValid(def->database) && def->database != MyDatabaseId)
+		return false;
+	if (OidIsValid(def->role) && def->role != GetSessionUserId())
+		return false;
+	if (fnmatch(def->text + def->application, name, 0) != 0)
+		return false;
+	/* a fixed draw for each session, so that a session does not come and go */
+	if (def->participation != UINT32_MAX &&
+		hash_combine(murmurhash32((uint32) MyProcPid ^ (uint32) def->seed),
+					 murmurhash32((uint32) MyStartTimestamp)) >= def->participation)
+		return false;
+	return true;
+}
+
+/* Give the ring back, unless a new trial has divided the pool anew. */
+static void
+let_go(void)
+{
+	session.joined = false;
+	if (pg_atomic_read_u64(&session.shared->generation) == session.generation)
+	{
+		pg_atomic_fetch_sub_u32(&session.shared->joined_now, 1);
+		pg_atomic_write_u32(&session.ring->state, RING_RETIRED);
+	}
+	session.ring = NULL;
+	session.records = NULL;
+}
+
+/* Runs before dynamic shared memory is detached; nothing may touch it later. */
+static void
+leave_at_exit(int code, Datum arg)
+{
+	if (session.joined)
+		let_go();
+	session.shared = NULL;
+}
+
+/* Called while the session is idle, outside a transaction. */
+void
+session_consider_joining(void)
+{
+	Shared	   *shared;
+	uint64		generation;
+	int			number;
+
+	if (!pgtare_enabled || !is_client_session())
+		return;
+	shared = pgtare_shared();
+	if (shared == NULL || !pg_atomic_read_u32(&shared->running))
+		return;
+	generation = pg_atomic_read_u64(&shared->generation);
+	if ((generation & 1) || (generation == considered && application_name == considered_name))
+		return;
+	pg_read_barrier();
+	if (!copy_definition(shared, generation))
+		return;
+	considered = generation;
+	considered_name = application_name;
+	if (!is_asked_for(session.def))
+		return;
+	if (!settings_bind(session.def))
+	{
+		pg_atomic_fetch_add_u32(&shared->cannot_join, 1);
+		return;
+	}
+	session.ring = ring_take(shared, &number);
+	if (session.ring == NULL)
+	{
+		pg_atomic_fetch_add_u32(&shared->no_ring, 1);
+		return;
+	}
+	session.shared = shared;
+	session.generation = generation;
+	session.records = pgtare_ring_pool(shared) + (uint64) number * shared->ring_records;
+	session.mask = shared->ring_records - 1;
+	session.backend = pg_atomic_fetch_add_u32(&shared->next_backend, 1);
+	session.negative = 0;
+	session.restored = true;
+	session.joined = true;
+	pg_atomic_fetch_add_u32(&shared->joined_now, 1);
+	if (!exit_registered)
+	{
+		before_shmem_exit(leave_at_exit, (Datum) 0);
+		exit_registered = true;
+	}
+}
+
+/* Called while the session is idle, outside a transaction. */
+void
+session_leave(void)
+{
+	if (!session.restored)
+		settings_restore();
+	session.restored = true;
+	let_go();
+}
+
+bool
+session_trial_over(int64 now_ticks)
+{
+	if (!pgtare_enabled)
+	{
+		pgtare_end_trial(session.shared, session.generation, END_KILL_SWITCH);
+		return true;
+	}
+	if (now_ticks >= session.def->deadline_ticks)
+	{
+		pgtare_end_trial(session.shared, session.generation, END_DEADLINE);
+		return true;
+	}
+	return pg_atomic_read_u64(&session.shared->generation) != session.generation ||
+		!pg_atomic_read_u32(&session.shared->running);
+}

@@ -1,0 +1,274 @@
+/*-------------------------------------------------------------------------
+ * settings.c
+ *		Applying the settings of an arm to a session, and taking them back.
+ *
+ * Settings are switched while the session is idle, outside any transaction, so
+ * that PostgreSQL keeps no stack of old values and nothing rolls them back.
+ * Nothing here may throw: an error sent from an idle session would come between
+ * the answers that its client expects.
+ *
+ * Values are set with source "interactive", which PostgreSQL itself never gives
+ * to a value.  A SET by the application leaves "session" behind, a RESET the
+ * source of the default: one comparison at each switch tells whether somebody
+ * touched a setting since we did.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/guc.h"
+#include "utils/guc_tables.h"
+#include "utils/memutils.h"
+
+#include "pgtare.h"
+
+typedef struct BoundSetting
+{
+	struct config_generic *conf;
+	const char *name;
+	char	   *own_value;		/* of a SET of the session's own, or NULL */
+	GucSource	expected;		/* source after our last change */
+} BoundSetting;
+
+static BoundSetting bound[MAX_SETTINGS];
+static int	nbound = 0;
+
+/* A variable by name; placeholders of libraries not loaded do not count. */
+static struct config_generic *
+find_setting(const char *name)
+{
+	struct config_generic *found = NULL;
+
+#if PG_VERSION_NUM >= 160000
+	found = find_option(name, false, true, DEBUG5);
+#else
+	struct config_generic **all = get_guc_variables();
+	int			n = GetNumConfigOptions();
+
+	for (int i = 0; i < n && !found; i++)
+		if (pg_strcasecmp(all[i]->name, name) == 0)
+			found = all[i];
+#endif
+	if (found && (found->flags & GUC_CUSTOM_PLACEHOLDER))
+		return NULL;
+	return found;
+}
+
+/* Keep the value of a SET of the application's own, to give it back at the end. */
+static void
+remember_own(BoundSetting *b)
+{
+	if (b->own_value)
+		pfree(b->own_value);
+	b->own_value = NULL;
+	if (b->conf->source == PGC_S_SESSION)
+	{
+		const char *value = GetConfigOption(b->name, true, false);
+
+		if (value)
+			b->own_value = MemoryContextStrdup(TopMemoryContext, value);
+	}
+}
+
+/* One change, silently; false where PostgreSQL refused it. */
+static bool
+change(const char *name, const char *value, GucSource source)
+{
+	return set_config_option(name, value, PGC_SUSET, source, GUC_ACTION_SET,
+							 true, DEBUG5, false) > 0;
+}
+
+static bool
+apply_one(BoundSetting *b, const char *value)
+{
+	bool		ok = true;
+
+	/* a lower source would be ignored while a SET of the session stands */
+	if (b->conf->source == PGC_S_SESSION)
+		ok = change(b->name, NULL, PGC_S_SESSION);
+	if (value)
+		ok = change(b->name, value, PGC_S_INTERACTIVE) && ok;
+	else
+		ok = change(b->name, NULL, PGC_S_SESSION) && ok;
+	b->expected = b->conf->source;
+	return ok;
+}
+
+/*
+ * Look up the trial's settings in this session; false if one is missing, as
+ * with a library that is not loaded here.
+ */
+bool
+settings_bind(const TrialDef *def)
+{
+	volatile bool ok = true;
+	MemoryContext context = CurrentMemoryContext;
+
+	nbound = 0;
+	PG_TRY();
+	{
+		for (int s = 0; s < def->nsettings && ok; s++)
+		{
+			BoundSetting *b = &bound[s];
+
+			b->name = def->text + def->name[s];
+			b->conf = find_setting(b->name);
+			if (b->conf == NULL)
+				ok = false;
+			else
+			{
+				remember_own(b);
+				b->expected = b->conf->source;
+			}
+		}
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+		ok = false;
+	}
+	PG_END_TRY();
+	if (ok)
+		nbound = def->nsettings;
+	return ok;
+}
+
+/* Has the application changed a setting since we did?  What it set is now its own. */
+bool
+settings_changed_by_application(void)
+{
+	bool		changed = false;
+
+	for (int s = 0; s < nbound; s++)
+	{
+		BoundSetting *b = &bound[s];
+
+		if (likely(b->conf->source == b->expected))
+			continue;
+		changed = true;
+		remember_own(b);
+		b->expected = b->conf->source;
+	}
+	return changed;
+}
+
+/*
+ * Put an arm's settings in force.  All settings of the trial are set, those
+ * that do not change too: each transition does the same work.
+ */
+bool
+settings_apply(const TrialDef *def, int arm)
+{
+	volatile bool ok = true;
+	MemoryContext context = CurrentMemoryContext;
+
+	HOLD_INTERRUPTS();
+	PG_TRY();
+	{
+		for (int s = 0; s < nbound; s++)
+		{
+			uint32		offset = def->value[arm][s];
+			const char *value = offset == NO_TEXT ? bound[s].own_value : def->text + offset;
+
+			ok = apply_one(&bound[s], value) && ok;
+		}
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+		ok = false;
+	}
+	PG_END_TRY();
+	RESUME_INTERRUPTS();
+	return ok;
+}
+
+static void
+restore_one(BoundSetting *b)
+{
+	MemoryContext context = CurrentMemoryContext;
+
+	PG_TRY();
+	{
+		/* what the application changed since our last switch is its own */
+		if (b->conf->source == b->expected)
+		{
+			change(b->name, NULL, PGC_S_SESSION);
+			if (b->own_value)
+				change(b->name, b->own_value, PGC_S_SESSION);
+		}
+		else
+			remember_own(b);
+		b->expected = b->conf->source;
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+	}
+	PG_END_TRY();
+}
+
+/* Give the session back what it had, with the sources that it had. */
+void
+settings_restore(void)
+{
+	HOLD_INTERRUPTS();
+	for (int s = 0; s < nbound; s++)
+		restore_one(&bound[s]);
+	RESUME_INTERRUPTS();
+}
+
+static void
+refuse(const char *name, const char *why)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("setting \"%s\" cannot be switched between transactions", name),
+			 errdetail_internal("%s", why)));
+}
+
+/*
+ * Raise an error unless the setting may be part of an arm and would take the
+ * value (NULL: no value to try).
+ */
+void
+settings_check(const char *name, const char *value)
+{
+	static const char *const identity[] = {
+		"role", "session_authorization", "client_encoding", "search_path",
+		"transaction_isolation", "transaction_read_only", "transaction_deferrable",
+		"session_replication_role", NULL
+	};
+	struct config_generic *conf = find_setting(name);
+
+	if (conf == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("unrecognized configuration parameter \"%s\"", name),
+				 errhint("A parameter of a library is known once the library is in "
+						 "\"shared_preload_libraries\".")));
+	for (int i = 0; identity[i]; i++)
+		if (strcmp(conf->name, identity[i]) == 0)
+			refuse(conf->name, "It decides who a session is or what its transactions mean.");
+	if (pg_strncasecmp(name, "pgtare.", 7) == 0)
+		refuse(conf->name, "It belongs to the scale itself.");
+	if (conf->flags & GUC_REPORT)
+		refuse(conf->name, "Its value is reported to the client, in the midst of answers.");
+	switch (conf->context)
+	{
+		case PGC_SUSET:
+		case PGC_USERSET:
+			break;
+		case PGC_SIGHUP:
+			refuse(conf->name, "It acts in other processes, so an arm of a session would look free.");
+			break;
+		default:
+			refuse(conf->name, "It is fixed when the server or the session starts.");
+	}
+	if (value)
+		(void) set_config_option(name, value, PGC_SUSET, PGC_S_SESSION,
+								 GUC_ACTION_SET, false, ERROR, false);
+}

@@ -1,0 +1,461 @@
+/*-------------------------------------------------------------------------
+ * trial.c
+ *		Starting, stopping and describing a trial by SQL.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+
+#include "module.h"
+#include "pgtare.h"
+
+/* A one-dimensional array argument, taken apart */
+typedef struct Elements
+{
+	Datum	   *value;
+	bool	   *null;
+	int			n;
+} Elements;
+
+static uint64 my_trial = 0;		/* generation of the trial that we started */
+static bool exit_registered = false;
+
+static Shared *
+require_shared(void)
+{
+	Shared	   *shared = pgtare_shared();
+
+	if (shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("pgtare has no shared memory in this server"),
+#if HAVE_NAMED_DSM
+				 errhint("Free some of /dev/shm, or add pgtare to \"shared_preload_libraries\" "
+						 "and restart.")));
+#else
+				 errhint("Add pgtare to \"shared_preload_libraries\" and restart.")));
+#endif
+	return shared;
+}
+
+static void
+invalid(const char *message)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg_internal("%s", message)));
+}
+
+static Elements
+array_argument(FunctionCallInfo fcinfo, int number, Oid type)
+{
+	Elements	e;
+	ArrayType  *array;
+
+	if (PG_ARGISNULL(number))
+		invalid("an argument of trial_start is null");
+	array = PG_GETARG_ARRAYTYPE_P(number);
+	if (ARR_NDIM(array) > 1)
+		invalid("arrays of trial_start have one dimension");
+	if (type == TEXTOID)
+		deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &e.value, &e.null, &e.n);
+	else if (type == INT8OID)
+		deconstruct_array(array, INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE,
+						  &e.value, &e.null, &e.n);
+	else
+		deconstruct_array(array, INT4OID, 4, true, TYPALIGN_INT, &e.value, &e.null, &e.n);
+	if (type != TEXTOID)
+		for (int i = 0; i < e.n; i++)
+			if (e.null[i])
+				invalid("a number of trial_start is null");
+	return e;
+}
+
+static uint32
+pool_add(TrialDef *def, uint32 *used, const char *text)
+{
+	uint32		offset = *used;
+	size_t		length = strlen(text) + 1;
+
+	if (length > TEXT_POOL - offset)
+		invalid("names and values of the trial's settings are too long together");
+	memcpy(def->text + offset, text, length);
+	*used += (uint32) length;
+	return offset;
+}
+
+/* Arms: the settings' names, a value for each arm and setting, block, delays */
+static void
+read_arms(FunctionCallInfo fcinfo, TrialDef *def, uint32 *used)
+{
+	Elements	names = array_argument(fcinfo, 0, TEXTOID);
+	Elements	values = array_argument(fcinfo, 1, TEXTOID);
+	Elements	inject = array_argument(fcinfo, 2, INT8OID);
+	Elements	block = array_argument(fcinfo, 3, INT4OID);
+	bool		in_block[MAX_ARMS] = {false};
+
+	if (inject.n < 2 || inject.n > MAX_ARMS)
+		invalid("a trial has 2 to 32 arms");
+	if (names.n > MAX_SETTINGS)
+		invalid("a trial has at most 32 settings");
+	if (values.n != names.n * inject.n)
+		invalid("a trial needs a value for each arm and setting");
+	if (block.n < inject.n || block.n > MAX_BLOCK)
+		invalid("a block holds each arm at least once, and 64 units at most");
+	def->narms = inject.n;
+	def->nsettings = names.n;
+	def->nblock = block.n;
+
+	for (int s = 0; s < names.n; s++)
+	{
+		char	   *name;
+
+		if (names.null[s])
+			invalid("the name of a setting is null");
+		name = TextDatumGetCString(names.value[s]);
+		settings_check(name, NULL);
+		def->name[s] = pool_add(def, used, name);
+		for (int k = 0; k < def->narms; k++)
+		{
+			int			i = k * names.n + s;
+			char	   *value;
+
+			def->value[k][s] = NO_TEXT;
+			if (values.null[i])
+				continue;
+			value = TextDatumGetCString(values.value[i]);
+			settings_check(name, value);	/* the dry run of every arm */
+			def->value[k][s] = pool_add(def, used, value);
+		}
+	}
+	for (int k = 0; k < def->narms; k++)
+	{
+		def->inject_ns[k] = DatumGetInt64(inject.value[k]);
+		if (def->inject_ns[k] < 0 || def->inject_ns[k] > INT64CONST(1000000000))
+			invalid("inject_ns must lie between 0 and 1,000,000,000");
+	}
+	for (int i = 0; i < block.n; i++)
+	{
+		int32		arm = DatumGetInt32(block.value[i]);
+
+		if (arm < 0 || arm >= def->narms)
+			invalid("a block names an arm that does not exist");
+		def->block[i] = (uint16) arm;
+		in_block[arm] = true;
+	}
+	for (int k = 0; k < def->narms; k++)
+		if (!in_block[k])
+			invalid("a block must hold every arm");
+}
+
+/* Who takes part */
+static void
+read_population(FunctionCallInfo fcinfo, TrialDef *def, uint32 *used)
+{
+	double		participation = PG_ARGISNULL(9) ? 1.0 : PG_GETARG_FLOAT8(9);
+
+	def->database = PG_ARGISNULL(6) ? InvalidOid :
+		get_database_oid(NameStr(*PG_GETARG_NAME(6)), false);
+	def->role = PG_ARGISNULL(7) ? InvalidOid :
+		get_role_oid(NameStr(*PG_GETARG_NAME(7)), false);
+	def->application = pool_add(def, used, PG_ARGISNULL(8) ? "*" :
+								text_to_cstring(PG_GETARG_TEXT_PP(8)));
+	if (isnan(participation) || participation <= 0 || participation > 1)
+		invalid("participation must be above 0 and at most 1");
+	def->participation = participation == 1.0 ? UINT32_MAX :
+		(uint32) (participation * 4294967295.0);
+}
+
+/* Divide the pool among the sessions expected, in powers of two. */
+static void
+lay_out_rings(Shared *shared, int sessions)
+{
+	uint64		each = shared->ring_bytes / sizeof(Observation) / sessions;
+	uint32		records = 1;
+
+	while (records * 2 <= each && records < (1u << 24))
+		records *= 2;
+	shared->nrings = sessions;
+	shared->ring_records = records;
+	for (int i = 0; i < MAX_RINGS; i++)
+	{
+		Ring	   *ring = &shared->ring[i];
+
+		pg_atomic_write_u64(&ring->head, 0);
+		pg_atomic_write_u64(&ring->tail, 0);
+		pg_atomic_write_u64(&ring->lost, 0);
+		pg_atomic_write_u64(&ring->negative, 0);
+		pg_atomic_write_u32(&ring->state, RING_FREE);
+	}
+}
+
+/*
+ * Wait until nobody writes an observation of the last trial.  That takes less
+ * than a microsecond, unless a session was stopped in the midst of it.
+ */
+static bool
+wait_for_writers(Shared *shared)
+{
+	int			patience = 10000;
+
+	pg_memory_barrier();
+	for (int i = 0; i < shared->nwriters; i++)
+		while (pg_atomic_read_u32(&shared->writer[i].writing))
+		{
+			if (patience-- == 0)
+				return false;
+			pg_usleep(100);
+		}
+	return true;
+}
+
+/* The client that started a trial has gone: nobody would stop it or read it. */
+static void
+end_my_trial(int code, Datum arg)
+{
+	Shared	   *shared = pgtare_shared();
+
+	if (shared && my_trial)
+		pgtare_end_trial(shared, my_trial, END_OWNER_GONE);
+}
+
+static bool
+is_running(Shared *shared)
+{
+	if (!pg_atomic_read_u32(&shared->running))
+		return false;
+	if (clock_ticks(shared->def.rate.counter) < shared->def.deadline_ticks)
+		return true;
+	pgtare_end_trial(shared, pg_atomic_read_u64(&shared->generation), END_DEADLINE);
+	return false;
+}
+
+PG_FUNCTION_INFO_V1(pgtare_trial_start);
+
+Datum
+pgtare_trial_start(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = require_shared();
+	TrialDef   *def = palloc0(sizeof(TrialDef));
+	uint32		used = 0;
+	double		duration;
+	int32		sessions;
+	uint64		generation;
+
+	if (!pgtare_enabled)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("trials are switched off by \"pgtare.enabled\"")));
+	if (unit_slots_installed() == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("this server's executable has no call slot for recv()"),
+				 errdetail("The arrival of requests cannot be timed.")));
+	if (PG_ARGISNULL(4) || PG_ARGISNULL(5) || PG_ARGISNULL(10) || PG_ARGISNULL(11))
+		invalid("an argument of trial_start is null");
+
+	read_arms(fcinfo, def, &used);
+	read_population(fcinfo, def, &used);
+	def->seed = (uint64) PG_GETARG_INT64(4);
+	duration = PG_GETARG_FLOAT8(5);
+	if (isnan(duration) || duration <= 0 || duration > pgtare_max_duration)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("duration must be above 0 and at most %d seconds", pgtare_max_duration),
+				 errhint("\"pgtare.max_duration\" sets the limit.")));
+	sessions = PG_GETARG_INT32(10);
+	if (sessions < 1 || sessions > MAX_RINGS)
+		invalid("sessions must lie between 1 and 1024");
+	def->take_cpu = PG_GETARG_BOOL(11);
+	def->owner_pid = MyProcPid;
+	def->rate = pgtare_clock_rate();
+	if (my_trial == 0 && !exit_registered)
+	{
+		before_shmem_exit(end_my_trial, (Datum) 0);
+		exit_registered = true;
+	}
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	if (is_running(shared))
+	{
+		int			owner = shared->def.owner_pid;
+
+		LWLockRelease(&shared->lock);
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("a trial is running already, started by process %d", owner),
+				 errhint("Wait for its end, or stop it by pgtare.trial_stop().")));
+	}
+	/* from here on until the number is even again nobody joins or writes */
+	generation = pg_atomic_read_u64(&shared->generation) | 1;
+	pg_atomic_write_u64(&shared->generation, generation);
+	if (!wait_for_writers(shared))
+	{
+		pg_atomic_write_u64(&shared->generation, generation + 1);
+		LWLockRelease(&shared->lock);
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("a session of the last trial has been stopped while it wrote")));
+	}
+
+	lay_out_rings(shared, sessions);
+	pg_atomic_write_u32(&shared->next_backend, 0);
+	pg_atomic_write_u32(&shared->joined_now, 0);
+	pg_atomic_write_u32(&shared->no_ring, 0);
+	pg_atomic_write_u32(&shared->cannot_join, 0);
+	for (int k = 0; k < MAX_ARMS; k++)
+		pg_atomic_write_u32(&shared->failed_arm[k], 0);
+	def->start_ticks = clock_ticks(def->rate.counter);
+	def->deadline_ticks = def->start_ticks +
+		clock_ns_to_ticks(&def->rate, (int64) (duration * 1e9));
+	memcpy(&shared->def, def, sizeof(TrialDef));
+	shared->started = GetCurrentTimestamp();
+	shared->ended = 0;
+	pg_atomic_write_u32(&shared->end_reason, END_NONE);
+	pg_write_barrier();
+	my_trial = generation + 1;
+	pg_atomic_write_u64(&shared->generation, my_trial);
+	pg_atomic_write_u32(&shared->running, 1);
+	LWLockRelease(&shared->lock);
+
+	PG_RETURN_INT64((int64) my_trial);
+}
+
+PG_FUNCTION_INFO_V1(pgtare_trial_stop);
+
+/* trial_stop() returns bool: was one running? */
+Datum
+pgtare_trial_stop(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = require_shared();
+	bool		running;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	running = is_running(shared);
+	if (running)
+		pgtare_end_trial(shared, pg_atomic_read_u64(&shared->generation), END_STOPPED);
+	LWLockRelease(&shared->lock);
+	PG_RETURN_BOOL(running);
+}
+
+static const char *
+reason_name(EndReason reason)
+{
+	switch (reason)
+	{
+		case END_NONE:
+			break;
+		case END_STOPPED:
+			return "stopped";
+		case END_DEADLINE:
+			return "deadline";
+		case END_OWNER_GONE:
+			return "owner gone";
+		case END_KILL_SWITCH:
+			return "kill switch";
+	}
+	return NULL;
+}
+
+PG_FUNCTION_INFO_V1(pgtare_trial_status);
+
+/* trial_status(): one row; see the script for its columns */
+Datum
+pgtare_trial_status(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = require_shared();
+	TupleDesc	desc;
+	Datum		values[15];
+	bool		nulls[15] = {false};
+	uint64		observations = 0;
+	uint64		lost = 0;
+	uint64		negative = 0;
+	Datum		failed[MAX_ARMS];
+	int			nfailed = 0;
+	const char *reason;
+	bool		running;
+	double		left = 0;
+	uint64		ignored = 0;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	running = is_running(shared);
+	for (int i = 0; i < shared->nrings; i++)
+	{
+		uint64		head = pg_atomic_read_u64(&shared->ring[i].head);
+
+		observations += head;
+		lost += pg_atomic_read_u64(&shared->ring[i].lost);
+		negative += pg_atomic_read_u64(&shared->ring[i].negative);
+	}
+	for (int k = 0; k < shared->def.narms; k++)
+		if (pg_atomic_read_u32(&shared->failed_arm[k]))
+			failed[nfailed++] = Int32GetDatum(k);
+	if (running)
+		left = clock_ns(&shared->def.rate, shared->def.deadline_ticks -
+						clock_ticks(shared->def.rate.counter), &ignored) / 1e9;
+	LWLockRelease(&shared->lock);
+
+	reason = running ? NULL : reason_name(pg_atomic_read_u32(&shared->end_reason));
+	values[0] = BoolGetDatum(running);
+	values[1] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->generation));
+	values[2] = Int32GetDatum(shared->def.owner_pid);
+	values[3] = TimestampTzGetDatum(shared->started);
+	values[4] = TimestampTzGetDatum(shared->ended);
+	values[5] = Float8GetDatum(left);
+	values[6] = reason ? CStringGetTextDatum(reason) : (Datum) 0;
+	values[7] = Int32GetDatum((int32) pg_atomic_read_u32(&shared->next_backend));
+	values[8] = Int32GetDatum((int32) pg_atomic_read_u32(&shared->joined_now));
+	values[9] = Int32GetDatum((int32) pg_atomic_read_u32(&shared->no_ring));
+	values[10] = Int32GetDatum((int32) pg_atomic_read_u32(&shared->cannot_join));
+	values[11] = Int64GetDatum((int64) observations);
+	values[12] = Int64GetDatum((int64) lost);
+	values[13] = Int64GetDatum((int64) negative);
+	values[14] = PointerGetDatum(construct_array(failed, nfailed, INT4OID, 4, true,
+												 TYPALIGN_INT));
+	nulls[2] = shared->started == 0;
+	nulls[3] = shared->started == 0;
+	nulls[4] = shared->ended == 0;
+	nulls[6] = reason == NULL;
+
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+}
+
+PG_FUNCTION_INFO_V1(pgtare_info);
+
+/* info(): one row; see the script for its columns */
+Datum
+pgtare_info(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = pgtare_shared();
+	TupleDesc	desc;
+	Datum		values[8];
+	bool		nulls[8] = {false};
+	ClockRate	rate = pgtare_clock_rate();
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	values[0] = CStringGetTextDatum(PGTARE_VERSION);
+	values[1] = BoolGetDatum(shared != NULL);
+	values[2] = CStringGetTextDatum(rate.counter ? "tsc" : "monotonic");
+	values[3] = Float8GetDatum((double) rate.hz);
+	values[4] = Int32GetDatum(unit_slots_installed());
+	values[5] = Int32GetDatum(unit_slots_intact());
+	values[6] = Int64GetDatum(shared ? (int64) shared->ring_bytes : 0);
+	nulls[6] = shared == NULL;
+	values[7] = Int32GetDatum(MAX_RINGS);
+
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+}

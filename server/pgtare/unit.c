@@ -1,0 +1,391 @@
+/*-------------------------------------------------------------------------
+ * unit.c
+ *		The unit of a trial: a transaction, from its request to its answer.
+ *
+ * A unit ends in the protocol layer: ReadyForQuery carries the transaction
+ * status, and the flush that follows puts the answer on its way.  It begins
+ * with the first bytes that recv() returns after that.  Between the two the
+ * session is idle, and there, outside every measured interval, the next arm is
+ * drawn and its settings are applied.
+ *
+ *		recv ... ReadyForQuery, flush | record, draw, switch | recv ...
+ *		\_________ service time _____/
+ *		         CPU time of the cycle: all but the middle part
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+/* we need no more of a Port than its socket; the headers of GSSAPI may be missing */
+#undef ENABLE_GSS
+
+#include <errno.h>
+#include <sys/socket.h>
+
+#include "access/xact.h"
+#include "libpq/libpq.h"
+#include "libpq/libpq-be.h"
+#include "miscadmin.h"
+#include "postmaster/interrupt.h"
+
+#include "../common/interpose.h"
+#include "pgtare.h"
+
+/* The stream from which a session's first unit, in no block, draws its arm */
+#define NO_BLOCK UINT32_MAX
+
+typedef enum Phase
+{
+	IDLE,						/* between units, or between requests of one */
+	BUSY						/* a request has arrived */
+} Phase;
+
+/* The unit under way */
+static struct
+{
+	Phase		phase;
+	bool		begun;			/* its first request has arrived */
+	int64		ready_ticks;	/* when we were ready for the next request */
+	int64		request_ticks;	/* when the current request arrived */
+	int64		blocked_ticks;	/* waiting for more of a request, or 0 */
+	TimestampTz last_statement; /* statement timestamp when we became ready */
+	int64		cpu_ns;			/* thread CPU at the beginning of the cycle */
+	uint16		events;			/* UNIT_... from the protocol */
+	int64		service_ticks;
+	int64		client_ticks;
+	int64		first_ticks;
+	uint32		requests;
+	uint32		switch_ns;
+	uint16		switch_flags;	/* UNIT_SWITCH_FAILED of the switch before */
+	uint16		arm;
+} unit;
+
+/* Where the session stands in its blocks */
+static struct
+{
+	uint32		unit;			/* units finished */
+	uint32		block;
+	uint16		position;
+	uint16		order[MAX_BLOCK];
+} place;
+
+static const PQcommMethods *chained;
+static PQcommMethods ours;
+static char ready_status = 0;	/* of the ReadyForQuery that waits for its flush */
+
+static ssize_t (*real_recv) (int, void *, size_t, int) = NULL;
+static ssize_t (*real_recv_chk) (int, void *, size_t, size_t, int) = NULL;
+
+static inline int64
+now_ticks(void)
+{
+	return clock_ticks(session.def->rate.counter);
+}
+
+static inline int64
+to_ns(int64 ticks)
+{
+	return clock_ns(&session.def->rate, ticks, &session.negative);
+}
+
+/* The arm of the coming unit; it is used up only when its request arrives. */
+static uint16
+draw(void)
+{
+	if (place.unit == 0)
+		assign_block(session.def, session.backend, NO_BLOCK, place.order);
+	else if (place.position == 0)
+		assign_block(session.def, session.backend, place.block, place.order);
+	return place.order[place.position];
+}
+
+static void
+advance(void)
+{
+	/* the first unit is thrown away, and is not part of any block */
+	if (place.unit++ == 0)
+		return;
+	if (++place.position == session.def->nblock)
+	{
+		place.position = 0;
+		place.block++;
+	}
+}
+
+/* Put the next arm in force, and open the next unit. */
+static void
+switch_arm(void)
+{
+	const TrialDef *def = session.def;
+	int64		from = now_ticks();
+	uint16		flags = 0;
+
+	memset(&unit, 0, sizeof(unit));
+	unit.arm = draw();
+	if (pg_atomic_read_u32(&session.shared->failed_arm[unit.arm]) ||
+		!settings_apply(def, unit.arm))
+	{
+		/* an arm that failed once stays out, for every session alike */
+		pg_atomic_write_u32(&session.shared->failed_arm[unit.arm], 1);
+		flags |= UNIT_SWITCH_FAILED;
+		settings_restore();
+	}
+	session.restored = false;
+	unit.switch_flags = flags;
+	evidence_reset();
+	unit.last_statement = GetCurrentStatementStartTimestamp();
+	unit.ready_ticks = now_ticks();
+	unit.switch_ns = (uint32) Min(to_ns(unit.ready_ticks - from), (int64) UINT32_MAX);
+	if (def->take_cpu)
+		unit.cpu_ns = pgtare_thread_cpu_ns();
+}
+
+static void
+record(int64 cpu_ns)
+{
+	Observation o = {0};
+	bool		changed = settings_changed_by_application();
+
+	o.start_ns = to_ns(unit.first_ticks - session.def->start_ticks);
+	o.service_ns = to_ns(unit.service_ticks);
+	o.client_ns = to_ns(unit.client_ticks);
+	o.cpu_ns = session.def->take_cpu ? cpu_ns - unit.cpu_ns : -1;
+	o.backend = session.backend;
+	o.unit = place.unit;
+	o.block = place.unit == 0 ? NO_BLOCK : place.block;
+	o.position = place.position;
+	o.arm = unit.arm;
+	o.requests = (uint16) Min(unit.requests, (uint32) UINT16_MAX);
+	o.flags = unit.events | unit.switch_flags | evidence_flags() |
+		(place.unit == 0 ? UNIT_FIRST : 0) | (changed ? UNIT_APP_CHANGED : 0);
+	o.switch_ns = unit.switch_ns;
+	o.pid = MyProcPid;
+	ring_put(&o);
+}
+
+/* A request begins at "ticks". */
+static void
+begin_request(int64 ticks, uint16 flags)
+{
+	unit.phase = BUSY;
+	unit.request_ticks = ticks;
+	unit.blocked_ticks = 0;
+	unit.requests++;
+	unit.events |= flags;
+	if (!unit.begun)
+	{
+		unit.begun = true;
+		unit.first_ticks = ticks;
+	}
+	else
+		unit.client_ticks += Max(ticks - unit.ready_ticks, 0);
+}
+
+/* The answer to a request has been flushed; status as in ReadyForQuery. */
+static void
+answered(char status)
+{
+	int64		ticks;
+
+	if (!session.joined)
+	{
+		if (status != 'I')
+			return;
+		session_consider_joining();
+		if (session.joined)
+		{
+			memset(&place, 0, sizeof(place));
+			switch_arm();
+		}
+		return;
+	}
+
+	ticks = now_ticks();
+	if (unit.phase == IDLE)
+		begin_request(unit.ready_ticks, UNIT_NO_ARRIVAL);
+	unit.service_ticks += ticks - unit.request_ticks;
+	unit.phase = IDLE;
+	if (status != 'I')
+	{
+		unit.ready_ticks = ticks;
+		unit.last_statement = GetCurrentStatementStartTimestamp();
+		return;
+	}
+
+	record(session.def->take_cpu ? pgtare_thread_cpu_ns() : 0);
+	advance();
+	if (session_trial_over(ticks))
+		session_leave();
+	else
+		switch_arm();
+}
+
+/*
+ * The first bytes of a request are here.  An idle session learns only now that
+ * its trial is over, or that the configuration is about to be read again; it
+ * gets its settings back before the request is looked at.
+ */
+static void
+arrived(void)
+{
+	int64		ticks = now_ticks();
+	uint16		flags = 0;
+
+	if (!unit.begun && !IsTransactionOrTransactionBlock())
+	{
+		if (session_trial_over(ticks))
+		{
+			session_leave();
+			return;
+		}
+		if (ConfigReloadPending)
+		{
+			settings_restore();
+			session.restored = true;
+			flags = UNIT_RELOADED;
+			ticks = now_ticks();
+		}
+	}
+	/* where the request's beginning was buffered it is under way already */
+	if (GetCurrentStatementStartTimestamp() != unit.last_statement)
+		begin_request(unit.ready_ticks, flags | UNIT_NO_ARRIVAL);
+	else
+		begin_request(ticks, flags);
+}
+
+static void
+received(int fd, ssize_t result)
+{
+	if (MyProcPort == NULL || fd != MyProcPort->sock)
+		return;
+	if (result > 0)
+	{
+		if (unit.phase == IDLE)
+			arrived();
+		else if (unit.blocked_ticks)
+		{
+			/* the client took its time with the rest of the request */
+			int64		waited = Max(now_ticks() - unit.blocked_ticks, 0);
+
+			unit.client_ticks += waited;
+			unit.request_ticks += waited;
+			unit.blocked_ticks = 0;
+		}
+	}
+	else if (result < 0 && unit.phase == BUSY && unit.blocked_ticks == 0 &&
+			 (errno == EAGAIN || errno == EWOULDBLOCK))
+		unit.blocked_ticks = now_ticks();
+}
+
+static ssize_t
+pgtare_recv(int fd, void *buffer, size_t length, int flags)
+{
+	ssize_t		result = real_recv(fd, buffer, length, flags);
+
+	if (session.joined)
+	{
+		int			save_errno = errno;
+
+		received(fd, result);
+		errno = save_errno;
+	}
+	return result;
+}
+
+static ssize_t
+pgtare_recv_chk(int fd, void *buffer, size_t length, size_t size, int flags)
+{
+	ssize_t		result = real_recv_chk(fd, buffer, length, size, flags);
+
+	if (session.joined)
+	{
+		int			save_errno = errno;
+
+		received(fd, result);
+		errno = save_errno;
+	}
+	return result;
+}
+
+/* Busy-wait inside the measured interval: a known effect, for calibration. */
+static void
+inject(void)
+{
+	int64		ns = session.def->inject_ns[unit.arm];
+	int64		until = now_ticks() + clock_ns_to_ticks(&session.def->rate, ns);
+
+	while (ns > 0 && now_ticks() < until)
+		;
+}
+
+static int
+pgtare_putmessage(char type, const char *body, size_t length)
+{
+	switch (type)
+	{
+		case 'Z':				/* ReadyForQuery */
+			if (length > 0)
+				ready_status = body[0];
+			if (session.joined && ready_status == 'I')
+				inject();
+			break;
+		case 'E':				/* ErrorResponse */
+			unit.events |= UNIT_ABORTED;
+			break;
+		case 'G':				/* CopyInResponse */
+		case 'H':				/* CopyOutResponse */
+		case 'W':				/* CopyBothResponse */
+			unit.events |= UNIT_COPY;
+			break;
+		default:
+			break;
+	}
+	return chained->putmessage(type, body, length);
+}
+
+static int
+pgtare_flush(void)
+{
+	int			result = chained->flush();
+
+	if (ready_status)
+	{
+		char		status = ready_status;
+
+		ready_status = 0;
+		answered(status);
+	}
+	return result;
+}
+
+static InterposeEntry slots[] = {
+	{"recv", (void *) pgtare_recv, (void **) &real_recv, 0},
+	{"__recv_chk", (void *) pgtare_recv_chk, (void **) &real_recv_chk, 0},
+};
+
+void
+unit_install(void)
+{
+	interpose_install(slots, lengthof(slots));
+	chained = PqCommMethods;
+	ours = *chained;
+	ours.putmessage = pgtare_putmessage;
+	ours.flush = pgtare_flush;
+	PqCommMethods = &ours;
+}
+
+int
+unit_slots_installed(void)
+{
+	int			n = 0;
+
+	for (int i = 0; i < (int) lengthof(slots); i++)
+		n += slots[i].slots;
+	return n;
+}
+
+/* In this process, at this moment */
+int
+unit_slots_intact(void)
+{
+	return interpose_verify(slots, lengthof(slots));
+}

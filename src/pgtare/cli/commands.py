@@ -1,0 +1,18 @@
+"""Which commands there are; each is loaded with its own module."""
+
+from __future__ import annotations
+
+import typer
+
+from pgtare.cli import instruments, module, operator, report, selftest, weigh
+
+
+def register(app: typer.Typer) -> None:
+    """Add every command, in the order of the help text."""
+    app.command("weigh")(weigh.weigh)
+    app.command("instruments")(instruments.instruments)
+    app.command("report")(report.report)
+    app.command("selftest")(selftest.selftest)
+    app.add_typer(module.app, name="module")
+    app.command("status")(operator.status)
+    app.command("stop")(operator.stop)

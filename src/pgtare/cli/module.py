@@ -1,0 +1,69 @@
+"""`pgtare module`: put the server module into an installation, and take it out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pgtare.server import binaries, modules
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Build and install the server module. It needs a C compiler, make, and PostgreSQL's "
+    "server headers; the library directory usually belongs to root.",
+)
+PgConfig = Annotated[Path, typer.Option(help="The pg_config of the server's installation.")]
+
+
+@app.command("install")
+def install(
+    pg_config: PgConfig,
+    destdir: Annotated[
+        Path | None, typer.Option(help="Install below this directory, as packagers do.")
+    ] = None,
+    force: Annotated[bool, typer.Option(help="Replace another version.")] = False,
+) -> None:
+    """Build the module for an installation and put it there.
+
+    Example: `pgtare module install --pg-config /usr/lib/postgresql/15/bin/pg_config`
+    """
+    found = binaries.from_pg_config(pg_config)
+    done = modules.install(found, "pgtare", destdir=destdir, force=force)
+    for path in done.files:
+        typer.echo(path)
+    typer.echo(f"pgtare {done.version} {done.outcome} for PostgreSQL {found.version}")
+    if destdir is None and done.outcome != "unchanged":
+        typer.echo(_NEXT_17 if found.major >= 17 else _NEXT_15)
+
+
+_NEXT_15 = (
+    "next: add pgtare to shared_preload_libraries, restart, and run CREATE EXTENSION pgtare; "
+    "in the database to weigh in"
+)
+_NEXT_17 = (
+    "next: either that, with a restart, or without one: ALTER SYSTEM SET session_preload_libraries "
+    "= 'pgtare'; SELECT pg_reload_conf(); which reaches new sessions. In both cases run "
+    "CREATE EXTENSION pgtare; in the database to weigh in"
+).replace("either that", "either add pgtare to shared_preload_libraries")
+
+
+@app.command("uninstall")
+def uninstall(
+    pg_config: PgConfig,
+    dsn: Annotated[
+        str | None, typer.Option(help="Look in this server for settings that name the module.")
+    ] = None,
+    destdir: Annotated[Path | None, typer.Option(help="As given to install.")] = None,
+    force: Annotated[
+        bool, typer.Option(help="Do not look whether a server still uses it.")
+    ] = False,
+) -> None:
+    """Take the module out of an installation; refused while a setting still names it.
+
+    Example: `pgtare module uninstall --pg-config PATH --dsn "host=/var/run/postgresql"`
+    """
+    found = binaries.from_pg_config(pg_config)
+    for path in modules.uninstall(found, "pgtare", dsn=dsn, destdir=destdir, force=force):
+        typer.echo(f"removed {path}")

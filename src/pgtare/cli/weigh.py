@@ -1,0 +1,216 @@
+"""`pgtare weigh`: weigh instruments on a load."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from pgtare import cli, store
+from pgtare.errors import UsageError
+from pgtare.instruments import choose, load_catalogue
+from pgtare.load import LoadSpec, Script, parse_headroom, parse_participation, parse_rate
+from pgtare.report import files
+from pgtare.report.page import write_page
+from pgtare.report.terminal import render
+from pgtare.weigh.request import Request, new_seed, percentage
+from pgtare.weigh.run import Weighing, dry_run
+from pgtare.weigh.run import weigh as run_weighing
+
+_LOADS = ("select-only", "simple-update", "tpcb-like", "none")
+
+
+def weigh(
+    instruments: Annotated[
+        list[str] | None,
+        typer.Argument(help="What to weigh: names as `pgtare instruments` lists them."),
+    ] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(help="An arm of your own, as 'name: setting=value, setting=value'."),
+    ] = None,
+    duration: Annotated[
+        float, typer.Option("--duration", "-d", help="Seconds of load to measure.")
+    ] = 60.0,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="Stop as soon as every interval is this narrow on both sides, as in 0.2%; "
+            "--duration is the limit."
+        ),
+    ] = None,
+    margin: Annotated[
+        str, typer.Option(help="Costs within this share of a transaction count as none.")
+    ] = "0.5%",
+    load: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(_LOADS)}; none (default with --dsn): the server's own."),
+    ] = None,
+    script: Annotated[
+        list[str] | None,
+        typer.Option("--script", "-f", help="A pgbench script, FILE or FILE@WEIGHT, as load."),
+    ] = None,
+    clients: Annotated[int, typer.Option("--clients", "-c", help="Sessions of the load.")] = 1,
+    protocol: Annotated[str, typer.Option(help="simple, extended or prepared.")] = "simple",
+    scale: Annotated[int, typer.Option(help="pgbench's scale: 15 MB each.")] = 10,
+    rate: Annotated[
+        str | None, typer.Option(help="Transactions a second over all clients.")
+    ] = None,
+    headroom: Annotated[
+        str | None, typer.Option(help="Drive the load at this share of its full speed, as in 50%.")
+    ] = None,
+    pg_config: Annotated[
+        Path | None,
+        typer.Option(help="Start a server of this installation, not the embedded one."),
+    ] = None,
+    dsn: Annotated[
+        str | None, typer.Option(help="Weigh on this running server, and on its own traffic.")
+    ] = None,
+    role: Annotated[str | None, typer.Option(help="Only sessions of this role take part.")] = None,
+    application: Annotated[
+        str, typer.Option(help="Only sessions whose application_name fits this shell pattern.")
+    ] = "*",
+    participation: Annotated[
+        str, typer.Option(help="Share of the sessions that take part.")
+    ] = "100%",
+    base: Annotated[
+        str, typer.Option(help="off: instruments off in the base arm; current: as they are today.")
+    ] = "off",
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(help="An instrument that is not safe in production, wanted all the same."),
+    ] = None,
+    inject_ns: Annotated[
+        list[int] | None, typer.Option(help="An arm with this known delay, for calibration.")
+    ] = None,
+    catalogue: Annotated[
+        list[Path] | None, typer.Option("--catalog", help="A file with instruments of your own.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Repeat the assignment of a result.")] = None,
+    cpu: Annotated[bool, typer.Option(help="Take CPU time for each transaction.")] = True,
+    json: Annotated[
+        Path | None, typer.Option(help="Write the result as JSON; - for standard output.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep result, page and raw observations (Parquet) in this new directory."
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to questions.")] = False,
+    plan_only: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+    ] = False,
+) -> None:
+    """Weigh instruments: what each costs a transaction, in µs and %, with 95 % intervals.
+
+    By default on a PostgreSQL 18 of pgtare's own with a pgbench load; with --dsn on a running
+    server and the traffic that is there.
+
+    Example: `pgtare weigh pg_stat_statements track_io_timing --duration 30 --json w.json`
+    """
+    request = Request(
+        chosen=tuple(choose(load_catalogue(catalogue or ()), instruments or (), arm or ())),
+        inject_ns=tuple(inject_ns or ()),
+        duration_s=duration,
+        precision=percentage("--precision", precision) if precision else None,
+        margin=percentage("--margin", margin),
+        seed=new_seed() if seed is None else seed,
+        cpu=cpu,
+        base=_base(base),
+        load=_load_spec(load, script, clients, protocol, rate, dsn),
+        headroom=parse_headroom(headroom) if headroom else None,
+        scale=scale,
+        pg_config=pg_config,
+        dsn=dsn,
+        role=role,
+        application=application,
+        participation=parse_participation(participation),
+        allow=frozenset(allow or ()),
+        assume_yes=yes,
+    )
+    if plan_only:
+        for line in dry_run(request):
+            typer.echo(line)
+        return
+    for path in (json, html):
+        _check_writable(path)
+    if out is not None:
+        store.check_target(out)
+    done = run_weighing(request, ["pgtare", *sys.argv[1:]], cli.stderr(), _confirm)
+    _deliver(done, json, html, out)
+    if done.result.design.stopped_by == "interrupt":
+        raise typer.Exit(cli.INTERRUPTED)
+    if done.result.design.partial:
+        raise typer.Exit(1)
+
+
+def _base(text: str) -> Literal["off", "current"]:
+    if text == "off" or text == "current":
+        return text  # type: ignore[return-value]
+    raise UsageError(f"--base {text}: choose off or current")
+
+
+def _load_spec(
+    load: str | None,
+    scripts: list[str] | None,
+    clients: int,
+    protocol: str,
+    rate: str | None,
+    dsn: str | None,
+) -> LoadSpec | None:
+    if load is not None and load not in _LOADS:
+        raise UsageError(f"--load {load}: choose one of {', '.join(_LOADS)}")
+    if scripts and load is not None:
+        raise UsageError("--script and --load are two loads: choose one")
+    if load == "none" or (load is None and dsn and not scripts):
+        if rate:
+            raise UsageError("--rate drives a load of pgtare's own; --load none has none")
+        return None
+    spec = LoadSpec(
+        scripts=tuple(Script.parse(s) for s in scripts or ()),
+        protocol=protocol,  # type: ignore[arg-type]
+        clients=clients,
+        rate=parse_rate(rate) if rate else None,
+    )
+    return dataclasses.replace(spec, builtin=load) if load else spec  # type: ignore[arg-type]
+
+
+def _check_writable(path: Path | None) -> None:
+    """Find out before the measurement, not after it."""
+    if path is None or str(path) == "-":
+        return
+    parent = path.resolve().parent
+    if not parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no directory {parent}")
+
+
+def _confirm(question: str) -> bool:
+    return sys.stdin.isatty() and typer.confirm(question, err=True)
+
+
+def _deliver(done: Weighing, json: Path | None, html: Path | None, out: Path | None) -> None:
+    to_stdout = json is not None and str(json) == "-"
+    render(done.result, cli.stderr() if to_stdout else Console())
+    told = cli.stderr() if to_stdout else Console(soft_wrap=True)
+    if json is not None:
+        if to_stdout:
+            typer.echo(done.result.to_json())
+        else:
+            files.write_text(json, done.result.to_json() + "\n")
+            told.print(f"JSON: {json}", highlight=False, markup=False)
+    if html is not None:
+        write_page(done.result, done.observations, html)
+        told.print(f"page: {html}", highlight=False, markup=False)
+    if out is not None:
+        store.save(out, done.design, done.observations, done.result)
+        write_page(done.result, done.observations, out / "report.html")
+        told.print(
+            f"kept in {out}: result.json, report.html, observations.parquet, design.json",
+            highlight=False, markup=False,
+        )  # fmt: skip

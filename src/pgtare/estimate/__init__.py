@@ -1,0 +1,35 @@
+"""Estimators of a trial: arrays in, numbers out, nothing of PostgreSQL."""
+
+from pgtare.estimate.calibrate import Calibration, Rate, calibrate, clopper_pearson
+from pgtare.estimate.inference import Estimate
+from pgtare.estimate.results import (
+    ArmEstimate,
+    Baseline,
+    ByBackend,
+    CarryOver,
+    Effect,
+    Live,
+    LiveArm,
+    TrialEstimate,
+)
+from pgtare.estimate.sequential import width_reached
+from pgtare.estimate.trial import analyse, live
+
+__all__ = [
+    "ArmEstimate",
+    "Baseline",
+    "ByBackend",
+    "Calibration",
+    "CarryOver",
+    "Effect",
+    "Estimate",
+    "Live",
+    "LiveArm",
+    "Rate",
+    "TrialEstimate",
+    "analyse",
+    "calibrate",
+    "clopper_pearson",
+    "live",
+    "width_reached",
+]

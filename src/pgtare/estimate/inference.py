@@ -1,0 +1,193 @@
+"""From an effect and its variance to intervals, p-values, power and time still needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from pgtare.estimate import sequential
+from pgtare.estimate.blocks import Floats
+
+NAN = math.nan
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate with its standard error and interval; NaN where it cannot be had."""
+
+    estimate: float
+    se: float
+    lo: float
+    hi: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the interval."""
+        return (self.hi - self.lo) / 2
+
+
+MISSING = Estimate(NAN, NAN, NAN, NAN)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a studentised effect is held against.
+
+    Student's t with df degrees of freedom, one less than the blocks or clusters that the variance
+    is from: a thousand blocks are but 63 clusters, for which the normal is a little too narrow.
+    The confidence sequence where the trial was stopped by someone who saw the effects (peeked).
+    """
+
+    blocks: int
+    df: int
+    peeked: bool = False
+
+    def multiplier(self, alpha: float = 0.05) -> float:
+        """Half-width of the two-sided 1 - alpha interval, in standard errors."""
+        if self.df < 1:
+            return NAN
+        if self.peeked:
+            return sequential.multiplier(self.blocks, alpha)
+        return float(special.stdtrit(self.df, 1 - alpha / 2))
+
+    def p_value(self, z: float) -> float:
+        """Two-sided p-value of a studentised effect; NaN stays NaN."""
+        if math.isnan(z) or self.df < 1:
+            return NAN
+        if self.peeked:
+            return sequential.p_value(z, self.blocks)
+        return float(2 * special.stdtr(self.df, -abs(z)))
+
+    def interval(self, estimate: float, se: float, alpha: float = 0.05) -> Estimate:
+        """The two-sided 1 - alpha interval.
+
+        A standard error of zero says that nothing varied, not that everything is known: it gives
+        no interval.
+        """
+        if not (math.isfinite(estimate) and math.isfinite(se) and se > 0):
+            return Estimate(estimate, NAN, NAN, NAN)
+        width = self.multiplier(alpha) * se
+        return Estimate(estimate, se, estimate - width, estimate + width)
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """An estimate and the linear share that each cluster of blocks has in its error (G,).
+
+    Sums and ratios of such estimates keep their covariances, which is the delta method.
+    """
+
+    value: float
+    influence: Floats
+
+    @property
+    def se(self) -> float:
+        """Standard error, clusters taken as independent, with the G / (G - 1) correction."""
+        clusters = len(self.influence)
+        if clusters < 2:
+            return NAN
+        variance = clusters / (clusters - 1) * float(self.influence @ self.influence)
+        return math.sqrt(variance)
+
+    def __add__(self, other: Expansion) -> Expansion:
+        return Expansion(self.value + other.value, self.influence + other.influence)
+
+    def scaled(self, factor: float) -> Expansion:
+        """This estimate times a constant."""
+        return Expansion(self.value * factor, self.influence * factor)
+
+    def over(self, other: Expansion) -> Expansion:
+        """This estimate divided by another."""
+        if not other.value > 0:
+            return Expansion(NAN, np.full_like(self.influence, NAN))
+        ratio = self.value / other.value
+        return Expansion(ratio, (self.influence - ratio * other.influence) / other.value)
+
+
+def mean_of_blocks(values: Floats, reference: Reference) -> Estimate:
+    """Mean of independent block values (B,) with SE sd / sqrt(B)."""
+    if len(values) < 2:
+        return MISSING
+    se = float(values.std(ddof=1)) / math.sqrt(len(values))
+    return reference.interval(float(values.mean()), se)
+
+
+def ratio_interval(
+    top: Expansion, bottom: Expansion, reference: Reference, alpha: float = 0.05
+) -> Estimate:
+    """Ratio of two means with Fieller's interval (Fieller 1954).
+
+    Holds where the denominator is few and noisy, as a rate of rare events is: the upper limit is
+    infinite where the denominator cannot be told from zero. The standard error is the delta
+    method's.
+    """
+    z = reference.multiplier(alpha)
+    ratio = top.over(bottom)
+    if math.isnan(z) or not math.isfinite(ratio.value):
+        return MISSING
+    scale = len(top.influence) / max(len(top.influence) - 1, 1) * z * z
+    aa = top.value**2 - scale * float(top.influence @ top.influence)
+    ab = top.value * bottom.value - scale * float(top.influence @ bottom.influence)
+    bb = bottom.value**2 - scale * float(bottom.influence @ bottom.influence)
+    root = ab * ab - aa * bb
+    if bb <= 0 or root < 0:
+        return Estimate(ratio.value, ratio.se, 0.0, math.inf)
+    lo, hi = (ab - math.sqrt(root)) / bb, (ab + math.sqrt(root)) / bb
+    return Estimate(ratio.value, ratio.se, max(lo, 0.0), hi)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p-values over a family (Holm 1979), in the order given.
+
+    A missing (NaN) p-value stays missing, but still counts in the size of the family.
+    """
+    adjusted = [NAN] * len(p_values)
+    known = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
+    largest = 0.0
+    for rank, (p, i) in enumerate(known):
+        largest = max(largest, min(1.0, p * (len(p_values) - rank)))
+        adjusted[i] = largest
+    return adjusted
+
+
+def detectable(se: float, family: int, reference: Reference, power: float = 0.8) -> float:
+    """Minimum effect detected at 5 % with this power, at the first step of Holm; unit of se."""
+    return (reference.multiplier(0.05 / max(family, 1)) + float(special.ndtri(power))) * se
+
+
+def effect_factor(
+    effect: float, se: float, margin: float, family: int, power: float = 0.8
+) -> float:
+    """By what factor a trial must lengthen to be decided, were its effect the true one.
+
+    Decided is: told from zero at 5 % over the family, or shown to lie inside the margin;
+    whichever comes first. Infinite or NaN where neither comes. Effect, se and margin share one
+    unit.
+    """
+    if not (math.isfinite(effect) and math.isfinite(se) and margin >= 0):
+        return NAN
+    z_power = float(special.ndtri(power))
+    z_difference = float(special.ndtri(1 - 0.025 / max(family, 1)))
+    z_margin = float(special.ndtri(0.95))
+    # Near zero both sides of the margin can fail, which leaves each side half of the misses.
+    z_both = float(special.ndtri((1 + power) / 2))
+    se_difference = abs(effect) / (z_difference + z_power)
+    se_margin = min((margin - abs(effect)) / (z_margin + z_power), margin / (z_margin + z_both))
+    wanted = max(se_difference, se_margin)
+    return (se / wanted) ** 2 if wanted > 0 else math.inf
+
+
+def tail_factor(excess: Expansion, power: float = 0.8) -> float:
+    """By what factor a trial must lengthen until `excess` is shown to be below zero (one-sided).
+
+    excess: the arm's rate of exceeding the threshold less what is tolerated. Infinite where it
+    is not below zero now.
+    """
+    if not math.isfinite(excess.value):
+        return NAN
+    wanted = -excess.value / float(special.ndtri(0.95) + special.ndtri(power))
+    return (excess.se / wanted) ** 2 if wanted > 0 else math.inf

@@ -1,0 +1,141 @@
+"""What the analysis of a trial returns; fields are named as in the written result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pgtare.design import Role
+from pgtare.estimate.inference import Estimate
+from pgtare.estimate.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Differences of an arm from the base; _us in microseconds, _pct in % of the base's mean.
+
+    Intervals are at 95 %. Total, body and excess are what the arm costs when left on: the effect
+    on the transaction itself and that on the next.
+    """
+
+    total_us: Estimate
+    total_pct: Estimate
+    body_us: Estimate
+    body_pct: Estimate
+    excess_us: Estimate
+    own_us: Estimate
+    carry_over_us: Estimate
+    second_lag_us: Estimate
+    mean_us: Estimate
+    typical_us: Estimate
+    p50_us: Estimate
+    p95_us: Estimate
+    p99_us: Estimate
+    cpu_us: Estimate | None
+
+
+@dataclass(frozen=True)
+class ArmEstimate:
+    """One arm; what compares with the base is None in the base itself."""
+
+    name: str
+    role: Role
+    n: int  # units that entered
+    excluded: int  # units left out
+    mean_us: float
+    p50_us: float
+    p99_us: float
+    effect: Effect | None = None
+    plain_body_us: Estimate | None = None  # body by block differences, no carry-over
+    excess_pct: Estimate | None = None
+    tail_rate_ratio: Estimate | None = None  # 95 % interval of P(x > c), relative to the base's
+    tail_rate_difference: Estimate | None = None  # of P(x > c)
+    tail_bound: float | None = None  # one-sided 95 % upper bound of the ratio
+    p_value: float | None = None
+    p_randomisation: float | None = None  # of the plain body difference
+    p_adjusted: float | None = None  # Holm; instruments only
+    equivalence_us: Estimate | None = None  # 90 % interval of the body
+    mde_us: float | None = None
+    verdict: Verdict | None = None
+    verdict_reason: str = ""
+    seconds_needed: float | None = None
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The base arm's service time, in microseconds; NaN where there is no whole block."""
+
+    n: int
+    mean_us: float
+    p50_us: float
+    p95_us: float
+    p99_us: float
+    threshold_us: float  # c
+    cpu_us: float | None
+
+
+@dataclass(frozen=True)
+class ByBackend:
+    """Body effect of every instrument within one session, by the name of its arm."""
+
+    backend: int
+    pid: int
+    n: int
+    body_us: dict[str, Estimate]
+
+
+@dataclass(frozen=True)
+class CarryOver:
+    """Lags in the headline, and what switching arms took.
+
+    switch_throughput_pct is of the time from one unit's start to the next one's.
+    """
+
+    lags: int
+    switch_us: float
+    switch_throughput_pct: float
+
+
+@dataclass(frozen=True)
+class TrialEstimate:
+    """Everything that the observations of a trial say; `arms` are in the order of the design."""
+
+    baseline: Baseline
+    arms: tuple[ArmEstimate, ...]
+    by_backend: tuple[ByBackend, ...]
+    carry_over: CarryOver
+    blocks: int
+    clusters: int
+    blocks_discarded: int
+    discarded: dict[str, int]  # blocks, by reason
+    foreign: int  # units of an arm that the design does not know
+    sessions: int  # backends that gave at least one whole block
+    duration_s: float
+    margin_pct: float
+    confidence: float
+    mde_us: float
+    mde_pct: float
+    peeked: bool
+
+
+@dataclass(frozen=True)
+class LiveArm:
+    """One arm while the trial runs.
+
+    body_us, body_pct: with the always-valid interval; half_width_pct: of the fixed 95 % interval,
+    for the rule that stops on width.
+    """
+
+    name: str
+    body_us: Estimate
+    body_pct: Estimate
+    half_width_pct: float
+
+
+@dataclass(frozen=True)
+class Live:
+    """A look at a running trial."""
+
+    blocks: int
+    duration_s: float
+    base_mean_us: float
+    arms: tuple[LiveArm, ...]  # all but the base

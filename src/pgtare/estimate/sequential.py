@@ -1,0 +1,55 @@
+"""Looking while the trial runs: always-valid intervals, and the rule that stops on width."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+#: Blocks at which the confidence sequence is tightest.
+TUNED_AT = 100_000
+MIN_BLOCKS = 2_000
+MIN_SECONDS = 10.0
+
+
+def _rho_squared(alpha: float, tuned_at: int = TUNED_AT) -> float:
+    return (-2 * math.log(alpha) + math.log(1 - 2 * math.log(alpha))) / tuned_at
+
+
+def multiplier(blocks: int, alpha: float = 0.05) -> float:
+    """Half-width of the asymptotic confidence sequence, in standard errors.
+
+    blocks: t, the number of blocks so far; alpha: error over all looks together. Waudby-Smith,
+    Arbour, Sinha, Kennedy, Ramdas, "Time-uniform central limit theory and asymptotic confidence
+    sequences", Annals of Statistics 2024, equation 14. NaN without blocks.
+    """
+    if blocks < 1:
+        return math.nan
+    spread = blocks * _rho_squared(alpha)
+    return math.sqrt(2 * (spread + 1) / spread * math.log(math.sqrt(spread + 1) / alpha))
+
+
+def p_value(z: float, blocks: int) -> float:
+    """Always-valid two-sided p-value: the level whose confidence sequence just excludes zero.
+
+    z: studentised effect. The sequence is the one that `multiplier` takes at 0.05, so that
+    p < 0.05 where, and only where, that interval excludes zero.
+    """
+    if blocks < 1 or math.isnan(z):
+        return math.nan
+    spread = blocks * _rho_squared(0.05)
+    return min(1.0, math.sqrt(spread + 1) * math.exp(-z * z * spread / (2 * (spread + 1))))
+
+
+def width_reached(half_widths: Iterable[float], target: float, blocks: int, seconds: float) -> bool:
+    """Whether a trial that stops on width may stop.
+
+    half_widths: of every arm's fixed 95 % interval, in the unit of target. Such a rule looks at
+    no effect, so the intervals need no correction. A NaN, or no arm at all, does not stop.
+    """
+    widths = list(half_widths)
+    return (
+        bool(widths)
+        and all(width <= target for width in widths)
+        and blocks >= MIN_BLOCKS
+        and seconds >= MIN_SECONDS
+    )

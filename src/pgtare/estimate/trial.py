@@ -1,0 +1,290 @@
+"""The one entry point: from the observations of a trial to effects and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from pgtare.design import Design
+from pgtare.estimate import quantiles, randomisation
+from pgtare.estimate.blocks import select
+from pgtare.estimate.effects import Effects, cpu_cost, threshold, trimmed_mean
+from pgtare.estimate.inference import (
+    NAN,
+    Reference,
+    detectable,
+    effect_factor,
+    holm,
+    ratio_interval,
+    tail_factor,
+)
+from pgtare.estimate.regression import fit
+from pgtare.estimate.results import (
+    ArmEstimate,
+    Baseline,
+    ByBackend,
+    CarryOver,
+    Effect,
+    Live,
+    LiveArm,
+    TrialEstimate,
+)
+from pgtare.estimate.verdict import TAIL_TOLERANCE, Evidence, judge
+from pgtare.observations import Observations
+
+CONFIDENCE = 0.95
+#: Half of the two-sided error of the 90 % interval that two one-sided 5 % tests need.
+EQUIVALENCE_ALPHA = 0.10
+
+
+def analyse(
+    obs: Observations,
+    design: Design,
+    *,
+    margin: float = 0.005,
+    proven: Mapping[str, bool] | None = None,
+    peeked: bool = False,
+    seed: int,
+) -> TrialEstimate:
+    """Effects, tests and verdicts of a trial.
+
+    obs: observations of dtype OBSERVATION, in any order. margin: of equivalence, as a share of
+    the base's mean. proven: by arm name, whether the instrument was seen to run; an instrument
+    that is not named is not verified, while the control and the injected arms need no proof but
+    can be refuted. peeked: the trial was ended by someone who saw the effects, so all intervals
+    and p-values are those of a confidence sequence (which the randomisation p-value cannot be).
+    seed: of the randomisation test. Data that are missing or useless give NaN and
+    "inconclusive", never an error. Raises ValueError where margin is not above zero.
+    """
+    if not margin > 0:
+        raise ValueError("the margin of equivalence must be above zero")
+    return _Analysis(obs, design, margin, proven or {}, peeked, seed).result()
+
+
+class _Analysis:
+    """One trial's estimators and what its arms share."""
+
+    def __init__(
+        self,
+        obs: Observations,
+        design: Design,
+        margin: float,
+        proven: Mapping[str, bool],
+        peeked: bool,
+        seed: int,
+    ) -> None:
+        self.obs, self.design, self.margin, self.proven = obs, design, margin, proven
+        self.selection = select(obs, design)
+        self.blocks = self.selection.blocks
+        self.effects = Effects(self.blocks, threshold(self.blocks.service_us), peeked)
+        self.peeked = peeked
+        self.seconds = duration_s(obs)
+        self.cpu = cpu_cost(self.blocks, peeked=peeked)
+        self.quantiles = [quantiles.of_arm(self.blocks, arm) for arm in range(len(design.arms))]
+        self.p_values = [self._p_value(arm) for arm in range(len(design.arms))]
+        self.p_randomisation = randomisation.p_values(self.blocks, self.effects.body, seed=seed)
+        #: The family of tests: the control and injected arms stand outside it.
+        self.family = [index for index, arm in enumerate(design.arms) if arm.role == "instrument"]
+        adjusted = holm([self.p_values[arm] for arm in self.family])
+        self.p_adjusted = dict(zip(self.family, adjusted, strict=True))
+
+    def _p_value(self, arm: int) -> float:
+        cost = self.effects.body_cost(arm)
+        return self.effects.by_cluster.p_value(cost.value / cost.se if cost.se > 0 else NAN)
+
+    def result(self) -> TrialEstimate:
+        base = self.effects.base_mean.value
+        mde_us = self._trial_mde()
+        return TrialEstimate(
+            baseline=self._baseline(),
+            arms=tuple(self._arm(index) for index in range(len(self.design.arms))),
+            by_backend=self._by_backend(),
+            carry_over=_carry_over(self.obs),
+            blocks=self.blocks.n,
+            clusters=self.blocks.n_clusters,
+            blocks_discarded=self.selection.blocks_discarded,
+            discarded=self.selection.discarded,
+            foreign=self.selection.foreign,
+            sessions=len(np.unique(self.blocks.backend)),
+            duration_s=self.seconds,
+            margin_pct=100 * self.margin,
+            confidence=CONFIDENCE,
+            mde_us=mde_us,
+            mde_pct=100 * mde_us / base if base > 0 else NAN,
+            peeked=self.peeked,
+        )
+
+    def _baseline(self) -> Baseline:
+        p50, p95, p99 = (float(q) for q in self.quantiles[0].value)
+        return Baseline(
+            n=int(self.selection.used[0]),
+            mean_us=self.effects.base_mean.value,
+            p50_us=p50,
+            p95_us=p95,
+            p99_us=p99,
+            threshold_us=self.effects.c,
+            cpu_us=self.cpu[0] if self.cpu else None,
+        )
+
+    def _arm(self, index: int) -> ArmEstimate:
+        arm, effects = self.design.arms[index], self.effects
+        described = ArmEstimate(
+            name=arm.name,
+            role=arm.role,
+            n=int(self.selection.used[index]),
+            excluded=int(self.selection.excluded[index]),
+            mean_us=effects.mean(self.blocks.service_us, index).value,
+            p50_us=float(self.quantiles[index].value[0]),
+            p99_us=float(self.quantiles[index].value[2]),
+        )
+        return described if index == 0 else self._compared(index, described)
+
+    def _compared(self, index: int, arm: ArmEstimate) -> ArmEstimate:
+        """An arm with its effects, tests and verdict added."""
+        effects = self.effects
+        cost = effects.body_cost(index)
+        base_rate = effects.mean(effects.exceeds, 0)
+        rate = effects.mean(effects.exceeds, index)
+        equivalence = effects.interval(cost, EQUIVALENCE_ALPHA)
+        tail_bound = ratio_interval(rate, base_rate, effects.by_cluster, EQUIVALENCE_ALPHA).hi
+        in_family = index in self.p_adjusted
+        family = len(self.family) if in_family else 1
+        body = effects.interval(cost)
+        margin_us = self.margin * effects.base_mean.value
+        finding = judge(
+            Evidence(
+                proven=self.proven.get(arm.name, not in_family),
+                blocks=self.blocks.n,
+                body=body,
+                equivalence=equivalence,
+                margin_us=margin_us,
+                tail_bound=tail_bound,
+                p=self.p_adjusted[index] if in_family else self.p_values[index],
+                seconds=self.seconds,
+                factor=effect_factor(cost.value, cost.se, margin_us, family),
+                tail_factor=tail_factor(rate + base_rate.scaled(-TAIL_TOLERANCE)),
+            )
+        )
+        return replace(
+            arm,
+            effect=self._effect(index),
+            plain_body_us=effects.plain(effects.body, index),
+            excess_pct=effects.percent(effects.excess_cost(index)),
+            tail_rate_ratio=ratio_interval(rate, base_rate, effects.by_cluster),
+            tail_rate_difference=effects.plain(effects.exceeds, index),
+            tail_bound=tail_bound,
+            p_value=self.p_values[index],
+            p_randomisation=float(self.p_randomisation[index]),
+            p_adjusted=self.p_adjusted.get(index),
+            equivalence_us=equivalence,
+            mde_us=detectable(cost.se, family, effects.by_cluster),
+            verdict=finding.verdict,
+            verdict_reason=finding.reason,
+            seconds_needed=finding.seconds_needed,
+        )
+
+    def _effect(self, index: int) -> Effect:
+        effects, blocks = self.effects, self.blocks
+        p50, p95, p99 = quantiles.differences(
+            self.quantiles[index], self.quantiles[0], effects.by_block
+        )
+        differences = blocks.difference(blocks.service_us, index)
+        return Effect(
+            total_us=effects.interval(effects.total_cost(index)),
+            total_pct=effects.percent(effects.total_cost(index)),
+            body_us=effects.interval(effects.body_cost(index)),
+            body_pct=effects.percent(effects.body_cost(index)),
+            excess_us=effects.interval(effects.excess_cost(index)),
+            own_us=effects.interval(effects.own(index)),
+            carry_over_us=effects.interval(effects.carry_over(index)),
+            second_lag_us=effects.interval(effects.second_lag(index)),
+            mean_us=effects.plain(blocks.service_us, index),
+            typical_us=trimmed_mean(differences, effects.by_block),
+            p50_us=p50,
+            p95_us=p95,
+            p99_us=p99,
+            cpu_us=self.cpu[1][index] if self.cpu else None,
+        )
+
+    def _trial_mde(self) -> float:
+        """The MDE over the family, from the instrument that is least precisely measured."""
+        arms = self.family or range(1, len(self.design.arms))
+        found = [
+            detectable(self.effects.body_cost(arm).se, len(self.family), self.effects.by_cluster)
+            for arm in arms
+        ]
+        return max(found, default=NAN)
+
+    def _by_backend(self) -> tuple[ByBackend, ...]:
+        backends, first = np.unique(self.obs["backend"], return_index=True)
+        pids = dict(zip(backends.tolist(), self.obs["pid"][first].tolist(), strict=True))
+        return tuple(
+            self._in_backend(int(backend), pids[int(backend)])
+            for backend in np.unique(self.blocks.backend)
+        )
+
+    def _in_backend(self, backend: int, pid: int) -> ByBackend:
+        part = self.blocks.where(self.blocks.backend == backend)
+        effects = Effects(part, self.effects.c, self.peeked)
+        return ByBackend(
+            backend=backend,
+            pid=pid,
+            n=part.service_us.size,
+            body_us={
+                self.design.arms[arm].name: effects.interval(effects.body_cost(arm))
+                for arm in self.family
+            },
+        )
+
+
+def live(obs: Observations, design: Design) -> Live:
+    """Each arm's body so far, for a display while the trial runs.
+
+    obs: all observations so far. Of the headline's estimators, only the body's is computed; its
+    intervals are always valid, however often one looks.
+    """
+    blocks = select(obs, design).blocks
+    effects = Effects(blocks, threshold(blocks.service_us), peeked=True)
+    fixed = Reference(blocks.n, blocks.n_clusters - 1)
+    (body,) = fit(blocks, [effects.body])
+    arms = []
+    for index, arm in enumerate(design.arms[1:], start=1):
+        cost = body.effect(index, 0) + body.effect(index, 1)
+        percent = effects.percent(cost)
+        arms.append(
+            LiveArm(
+                name=arm.name,
+                body_us=effects.interval(cost),
+                body_pct=percent,
+                half_width_pct=fixed.multiplier() * percent.se,
+            )
+        )
+    return Live(
+        blocks=blocks.n,
+        duration_s=duration_s(obs),
+        base_mean_us=effects.base_mean.value,
+        arms=tuple(arms),
+    )
+
+
+def duration_s(obs: Observations) -> float:
+    """From the first unit's start to the last one's answer, in seconds; 0 without units."""
+    if len(obs) == 0:
+        return 0.0
+    end = obs["start_ns"] + obs["service_ns"] + obs["client_ns"]
+    return float(end.max() - obs["start_ns"].min()) / 1e9
+
+
+def _carry_over(obs: Observations) -> CarryOver:
+    """What switching took, over all units but the first of each backend."""
+    order = np.argsort((obs["backend"].astype(np.int64) << 32) | obs["unit"], kind="stable")
+    backend, start = obs["backend"][order], obs["start_ns"][order]
+    same = backend[1:] == backend[:-1]
+    if not same.any():
+        return CarryOver(lags=1, switch_us=NAN, switch_throughput_pct=NAN)
+    switch_us = float(obs["switch_ns"][order][1:][same].mean()) / 1e3
+    cycle_us = float((start[1:] - start[:-1])[same].mean()) / 1e3
+    share = 100 * switch_us / cycle_us if cycle_us > 0 else NAN
+    return CarryOver(lags=1, switch_us=switch_us, switch_throughput_pct=share)

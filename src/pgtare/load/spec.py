@@ -1,0 +1,155 @@
+"""What load to drive: pgbench's script, protocol, clients and rate, checked beforehand."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pgtare.errors import UsageError
+
+Builtin = Literal["select-only", "simple-update", "tpcb-like"]
+Protocol = Literal["simple", "extended", "prepared"]
+
+
+def cores() -> int:
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _new_seed() -> int:
+    return secrets.randbelow(2**31)
+
+
+@dataclass(frozen=True)
+class Script:
+    """A pgbench script file and how often it runs relative to others."""
+
+    path: Path
+    weight: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Script:
+        """From `FILE` or `FILE@WEIGHT`. Raises UsageError where the weight is no number >= 0."""
+        path, at, weight = text.rpartition("@")
+        if not at:
+            return cls(Path(text))
+        if not weight.isdigit():
+            raise UsageError(f"--script {text}: the weight after @ must be a whole number")
+        return cls(Path(path), int(weight))
+
+
+@dataclass(frozen=True)
+class LoadSpec:
+    """One pgbench load. rate: transactions a second over all clients, None for full speed.
+
+    scripts, where given, replace the built-in one. jobs: pgbench's threads, by default as many as
+    clients, but no more than cores. seed: pgbench's, so that the same rows are asked for again.
+    Raises UsageError where something cannot be.
+    """
+
+    builtin: Builtin = "select-only"
+    scripts: tuple[Script, ...] = ()
+    protocol: Protocol = "simple"
+    clients: int = 1
+    jobs: int | None = None
+    rate: float | None = None
+    seed: int = field(default_factory=_new_seed)
+
+    def __post_init__(self) -> None:
+        if self.builtin not in get_args(Builtin):
+            raise UsageError(
+                f"pgbench script {self.builtin!r}: choose {', '.join(get_args(Builtin))}"
+            )
+        if self.protocol not in get_args(Protocol):
+            raise UsageError(f"protocol {self.protocol!r}: choose {', '.join(get_args(Protocol))}")
+        if self.clients < 1 or (self.jobs is not None and self.jobs < 1):
+            raise UsageError("a load needs at least one client and one job")
+        if self.rate is not None and not (self.rate > 0 and math.isfinite(self.rate)):
+            raise UsageError("the rate must be over 0 transactions a second")
+        for script in self.scripts:
+            if not script.path.is_file() or not os.access(script.path, os.R_OK):
+                raise UsageError(f"cannot read pgbench script {script.path}")
+        if self.scripts and not any(script.weight for script in self.scripts):
+            raise UsageError("every pgbench script has weight 0: nothing would run")
+
+    @property
+    def threads(self) -> int:
+        """pgbench's -j."""
+        return min(self.clients, cores()) if self.jobs is None else min(self.jobs, self.clients)
+
+    def arguments(self) -> list[str]:
+        """pgbench's arguments, without duration and connection."""
+        # -n: pgbench would otherwise vacuum, and even truncate pgbench_history, in the user's own
+        # database.
+        arguments = ["-M", self.protocol, "-c", str(self.clients), "-j", str(self.threads)]
+        arguments.append(f"--random-seed={self.seed}")
+        if self.rate is not None:
+            arguments.append(f"--rate={self.rate:.6g}")
+        if not self.scripts:
+            return [*arguments, "-b", self.builtin]
+        for script in self.scripts:
+            arguments += ["-f", f"{script.path}@{script.weight}"]
+        return arguments
+
+    def describe(self) -> dict[str, Any]:
+        """For the record of a trial."""
+        scripts = [f"{script.path}@{script.weight}" for script in self.scripts]
+        return {
+            "kind": "pgbench",
+            "script": scripts or self.builtin,
+            "protocol": self.protocol,
+            "clients": self.clients,
+            "jobs": self.threads,
+            "rate_tps": self.rate,
+            "seed": self.seed,
+        }
+
+
+def parse_rate(text: str) -> float:
+    """Transactions a second from `500`, `0.5`, `2k` or `500/s`. Raises UsageError."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(k?)\s*(?:/s|tps)?\s*", text, re.IGNORECASE)
+    rate = float(found[1]) * (1000 if found[2] else 1) if found else 0.0
+    if not rate:
+        raise UsageError(
+            f"--rate {text}: give transactions a second over all clients, over 0, as in --rate 500"
+        )
+    return rate
+
+
+def parse_headroom(text: str) -> float:
+    """The share of the saturation rate at which to drive the load, from `50%`: 0.5.
+
+    Raises UsageError where it is no percentage over 0 and below 100.
+    """
+    share = _percentage(text)
+    if share is None or not 0 < share < 1:
+        raise UsageError(
+            f"--headroom {text}: give the load's rate as a percentage of saturation, over 0 and"
+            " below 100, as in --headroom 50%"
+        )
+    return share
+
+
+def parse_participation(text: str) -> float:
+    """The share of sessions that take part in the trial, from `10%`: 0.1.
+
+    Raises UsageError where it is no percentage over 0 and up to 100.
+    """
+    share = _percentage(text)
+    if share is None or not 0 < share <= 1:
+        raise UsageError(
+            f"--participation {text}: give the percentage of sessions that take part, over 0 and up"
+            " to 100, as in --participation 10%"
+        )
+    return share
+
+
+def _percentage(text: str) -> float | None:
+    # The sign is required: 0.5 could be a half or half a percent.
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+    return float(found[1]) / 100 if found else None

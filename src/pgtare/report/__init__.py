@@ -1,0 +1,1 @@
+"""Results as a terminal table, as JSON and as one self-contained page."""

@@ -1,0 +1,33 @@
+"""Writing one file so that it is either the old one or the new one, never half of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+from pgtare.errors import MeasurementError
+
+
+def write_text(path: Path, text: str) -> None:
+    """Put `text` (UTF-8) at `path`, replacing what was there, readable by its owner only.
+
+    Raises MeasurementError with the cause; `path` is untouched then.
+    """
+    staging: str | None = None
+    try:
+        fd, staging = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+        with open(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(staging, path)
+        staging = None
+    except OSError as ex:
+        full = ex.errno in (errno.ENOSPC, errno.EDQUOT)
+        why = "the disk is full" if full else os.strerror(ex.errno or 0)
+        raise MeasurementError(f"{path} could not be written: {why}.") from ex
+    finally:
+        if staging is not None and os.path.exists(staging):
+            os.unlink(staging)

@@ -1,0 +1,170 @@
+"""The result of a weighing, schema `pgtare.weigh/1`: what `--json` writes and reports read."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA: Final = "pgtare.weigh/1"
+
+Verdict = Literal["cost", "gain", "equivalent", "inconclusive", "not_verified"]
+ArmRole = Literal["base", "control", "instrument", "injected"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="null", populate_by_name=True)
+
+
+class Interval(_Model):
+    """An estimate with its 95 % interval (another level where the field says so)."""
+
+    estimate: float | None = Field(description="the estimate, null where there is none")
+    lo: float | None = Field(description="lower end of the interval")
+    hi: float | None = Field(description="upper end of the interval")
+
+
+class Effect(_Model):
+    """Differences of an arm from the base arm; _us in microseconds, _pct of the base's mean."""
+
+    total_us: Interval = Field(description="cost when left on: body + excess, with carry-over")
+    total_pct: Interval = Field(description="the total as a share of the base's mean")
+    body_us: Interval = Field(description="own effect + carry-over of the mean below the threshold")
+    body_pct: Interval = Field(description="the body as a share of the base's mean")
+    excess_us: Interval = Field(description="the same of the mean above the threshold (the tail)")
+    own_us: Interval = Field(description="body: effect on the transaction itself")
+    carry_over_us: Interval = Field(description="body: effect on the next transaction")
+    second_lag_us: Interval = Field(description="body: effect on the one after, a check")
+    mean_us: Interval = Field(description="raw difference of means, descriptive")
+    typical_us: Interval = Field(description="10 % trimmed mean of block differences")
+    p50_us: Interval = Field(description="difference of medians, descriptive")
+    p95_us: Interval = Field(description="difference of 95th percentiles, descriptive")
+    p99_us: Interval = Field(description="difference of 99th percentiles, descriptive")
+    cpu_us: Interval | None = Field(description="CPU time per cycle, null where not taken")
+
+
+class Proof(_Model):
+    """Evidence that the instrument really ran in its arm."""
+
+    state: Literal["active", "idle", "missing"] = Field(
+        description="active: it ran; idle: on, but this load gave it nothing to do; missing"
+    )
+    evidence: str = Field(description="what was counted or seen, in words")
+
+
+class ArmResult(_Model):
+    """One arm; the base has no effect, p-values or verdict."""
+
+    name: str = Field(description="name of the arm, as given on the command line")
+    role: ArmRole = Field(description="base, control (base again), instrument, or injected delay")
+    settings: dict[str, str] = Field(description="settings the arm puts in force")
+    inject_ns: int = Field(default=0, description="busy-wait added to each transaction, in ns")
+    n: int = Field(description="transactions that entered the estimate")
+    excluded: int = Field(description="transactions left out of it (incomplete blocks, flags)")
+    mean_us: float | None = Field(description="mean service time of the arm")
+    p50_us: float | None = Field(description="median service time of the arm")
+    p99_us: float | None = Field(description="99th percentile of the arm's service time")
+    effect: Effect | None = Field(default=None, description="difference from the base, null there")
+    tail_rate_ratio: Interval | None = Field(
+        default=None, description="rate of exceeding the threshold, relative to the base's"
+    )
+    p_value: float | None = Field(default=None, description="two-sided p-value of the body")
+    p_randomisation: float | None = Field(
+        default=None, description="p-value of the sign-flip check of plain block differences"
+    )
+    p_adjusted: float | None = Field(
+        default=None, description="p-value after Holm's correction over the instruments"
+    )
+    equivalence_us: Interval | None = Field(
+        default=None, description="90 % interval of the body, for the two one-sided tests"
+    )
+    verdict: Verdict | None = Field(default=None, description="what may be said of the arm")
+    verdict_reason: str = Field(default="", description="why, where the verdict needs a reason")
+    seconds_needed: float | None = Field(
+        default=None, description="further seconds of measuring that would settle it"
+    )
+    proof: Proof | None = Field(default=None, description="proof of activity, null if none is due")
+
+
+class Baseline(_Model):
+    """The base arm's service time, in microseconds; null where nothing was measured."""
+
+    n: int = Field(description="transactions of the base arm")
+    mean_us: float | None = Field(description="mean; every percentage is a share of it")
+    p50_us: float | None = Field(description="median")
+    p95_us: float | None = Field(description="95th percentile")
+    p99_us: float | None = Field(description="99th percentile")
+    threshold_us: float | None = Field(description="99.9th percentile pooled over all arms")
+    cpu_us: float | None = Field(description="CPU time per cycle, null where not taken")
+
+
+class ByBackend(_Model):
+    """Body effect of each instrument within one session (heterogeneity)."""
+
+    backend: int = Field(description="ordinal of the session in the trial, from 0")
+    pid: int = Field(description="process id of the session's backend")
+    n: int = Field(description="transactions of the session that entered")
+    body_us: dict[str, Interval] = Field(description="body effect by the name of the arm")
+
+
+class DesignInfo(_Model):
+    """How the trial was laid out and how it went."""
+
+    seed: int = Field(description="seed of the assignment, 64 bits without sign")
+    unit: Literal["transaction"] = Field(description="unit of randomisation")
+    block: list[int] = Field(description="indexes of the arms of one block, before permutation")
+    duration_s: float = Field(description="seconds measured")
+    planned_s: float = Field(description="seconds asked for")
+    margin_pct: float = Field(description="margin of equivalence, in percent of the base's mean")
+    confidence: float = Field(description="level of the intervals, such as 0.95")
+    blocks: int = Field(description="complete blocks that entered the estimate")
+    blocks_discarded: int = Field(description="blocks left out as incomplete or flagged")
+    sessions: int = Field(description="sessions that took part")
+    sessions_outside: int = Field(description="sessions seen that took no part")
+    participation: float | None = Field(
+        description="share of the server's transactions in the trial, from 0 to 1"
+    )
+    lost: int = Field(description="observations lost because a ring was full")
+    mde_us: float | None = Field(description="minimum detectable effect at 80 % power")
+    mde_pct: float | None = Field(description="the same as a share of the base's mean")
+    calibrated: bool = Field(
+        description="whether the method's intervals have been shown to hold for such a trial"
+    )
+    stopped_by: Literal["time", "precision", "interrupt", "server"] = Field(
+        description="what ended the trial"
+    )
+    partial: bool = Field(description="true where the trial ended before its plan was met")
+
+
+class CarryOver(_Model):
+    """The lags in the regression, and what switching between arms cost the load."""
+
+    lags: int = Field(description="number of lags in the headline")
+    switch_us: float | None = Field(description="mean time of a switch, outside every figure")
+    switch_throughput_pct: float | None = Field(
+        description="throughput the load lost to switching, in percent"
+    )
+
+
+class WeighResult(_Model):
+    """Everything one weighing found; `arms[0]` is the base."""
+
+    schema_: Literal["pgtare.weigh/1"] = Field(
+        default=SCHEMA, alias="schema", description="name and version of this schema"
+    )
+    created: str = Field(description="when the trial ended, ISO 8601")
+    pgtare_version: str = Field(description="version of pgtare that wrote the result")
+    command: list[str] = Field(description="the command line")
+    load: dict[str, Any] = Field(description="what drove the server")
+    design: DesignInfo = Field(description="layout and course of the trial")
+    server: dict[str, Any] = Field(description="version and settings of the server")
+    machine: dict[str, Any] = Field(description="processor, clock, kernel, memory")
+    baseline: Baseline = Field(description="the base arm's service time")
+    carry_over: CarryOver = Field(description="lags and the cost of switching")
+    arms: list[ArmResult] = Field(description="the base first, then in the order of the design")
+    by_backend: list[ByBackend] = Field(description="effects session by session")
+    warnings: list[str] = Field(description="what a reader must know, in plain sentences")
+
+    def to_json(self) -> str:
+        """The JSON document, keys as in the schema."""
+        return self.model_dump_json(indent=2, by_alias=True)

@@ -1,0 +1,194 @@
+"""A result on the terminal: the answer first, then the table, then what it rests on."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from pgtare.report import wording
+from pgtare.report.rows import Row, headings, table
+from pgtare.report.schema import WeighResult
+
+# Columns in the order in which they are kept when the terminal is narrow.
+_IMPORTANCE = (
+    "name",
+    "cost_us",
+    "interval_us",
+    "cost_pct",
+    "tail_us",
+    "verdict",
+    "p99_us",
+    "cpu_us",
+    "proof",
+)
+_WORTH_FOLDING_NAMES = 6  # the name is folded to let the first six in, for no other
+_GAP = 2
+_NARROWEST_NAME = 18
+_LEFT = ("name", "verdict", "proof")
+_STYLES = {
+    "cost": "bold red",
+    "gain": "bold green",
+    "equivalent": "green",
+    "inconclusive": "yellow",
+    "not_verified": "bold magenta",
+}
+_FALLBACKS = str.maketrans(
+    {"µ": "u", "−": "-", "–": "-", "—": "-", "±": "+/-", "…": "...", "’": "'", "“": '"', "”": '"'}
+)
+# Like rich's SIMPLE_HEAD, for terminals that have no line-drawing characters.
+_ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+
+
+def render(result: WeighResult, console: Console) -> None:
+    """Print a result; colours and width are the console's.
+
+    Characters the console's encoding lacks are replaced, and control characters in names never
+    reach the terminal.
+    """
+    _Report(result, console).print()
+
+
+class _Report:
+    def __init__(self, result: WeighResult, console: Console) -> None:
+        self.result = result
+        self.console = console
+
+    def print(self) -> None:
+        for alarm in wording.alarms(self.result):
+            self._line(alarm, "bold yellow")
+        self._answers()
+        self._table()
+        self._facts()
+        self._list("These figures do not show", wording.NOT_SHOWN, "dim")
+        self._list("Warnings", self.result.warnings, "yellow")
+
+    def _answers(self) -> None:
+        answers = wording.answers(self.result)
+        if not answers:
+            self._line("No instrument was weighed; the control shows the floor.")
+        for arm, sentence in answers:
+            line = self._text(sentence)
+            line.highlight_words([self._fit(arm.name)], "bold")
+            self.console.print(line, highlight=False)
+
+    def _table(self) -> None:
+        rows = table(self.result)
+        if not rows:
+            self.console.print()
+            return
+        heads = {key: self._fit(text) for key, text in headings(self.result).items()}
+        shown = self._columns(rows, heads)
+        ascii_only = self.console.options.ascii_only
+        grid = Table(
+            box=_ASCII_HEAD if ascii_only else box.SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, _GAP - 1, 0, 0),  # the box adds a column between
+            header_style="bold",
+            show_edge=False,
+        )
+        for key in heads:
+            if key in shown:
+                grid.add_column(
+                    Text(heads[key]),
+                    justify="left" if key in _LEFT else "right",
+                    overflow="fold",
+                    no_wrap=key != "name",
+                    min_width=None if key == "name" else self._width(key, rows, heads),
+                )
+        room = self.console.width - sum(
+            _GAP + self._width(key, rows, heads) for key in shown - {"name"}
+        )
+        for row in rows:
+            style = "dim" if row.arm.role in ("control", "injected") else ""
+            cells = [self._cell(key, row) for key in heads if key in shown]
+            cells[0] = Text(_fold(cells[0].plain, room))
+            grid.add_row(*cells, style=style)
+        self.console.print()
+        self.console.print(grid)
+        self.console.print()
+        threshold = wording.threshold_sentence(self.result)
+        hidden = [heads[key] for key in heads if key not in shown]
+        if hidden:
+            threshold += f" Left out at this width: {', '.join(hidden)}."
+        self._line(threshold, "dim")
+        self.console.print()
+
+    def _facts(self) -> None:
+        grid = Table.grid(padding=(0, _GAP, 0, 0))
+        grid.add_column(style="bold", no_wrap=True)
+        grid.add_column(overflow="fold")
+        for label, text in wording.facts(self.result):
+            grid.add_row(self._text(label), self._text(text))
+        self.console.print(grid)
+
+    def _list(self, title: str, items: tuple[str, ...] | list[str], style: str) -> None:
+        if not items:
+            return
+        self.console.print()
+        self._line(title, "bold")
+        for item in items:
+            bullet = Table.grid(padding=(0, 1, 0, 0))
+            bullet.add_row("-", self._text(item, style))
+            self.console.print(Padding(bullet, (0, 0, 0, 1)))
+
+    def _columns(self, rows: list[Row], heads: dict[str, str]) -> set[str]:
+        """The columns that fit, taken in the order of importance."""
+        full = self._width("name", rows, heads)
+        shown = {"name"}
+        used = 0
+        for rank, key in enumerate(_IMPORTANCE[1:], start=1):
+            name = min(full, _NARROWEST_NAME) if rank < _WORTH_FOLDING_NAMES else full
+            used += _GAP + self._width(key, rows, heads)
+            if name + used > self.console.width:
+                break
+            shown.add(key)
+        return shown
+
+    def _width(self, key: str, rows: list[Row], heads: dict[str, str]) -> int:
+        cells = [self._cell(key, row).plain for row in rows]
+        return max(cell_len(text) for text in [heads[key], *cells])
+
+    def _cell(self, key: str, row: Row) -> Text:
+        style = _STYLES.get(row.arm.verdict or "", "") if key == "verdict" else ""
+        return self._text(str(getattr(row, key)), style)
+
+    def _line(self, text: str, style: str = "") -> None:
+        self.console.print(self._text(text, style), highlight=False)
+
+    def _text(self, text: str, style: str = "") -> Text:
+        # Text, never markup: a name such as "[red]" must stay what it is.
+        return Text(self._fit(text), style=style)
+
+    def _fit(self, text: str) -> str:
+        """`text` in the console's encoding and without control characters."""
+        safe = "".join("?" if unicodedata.category(c)[0] == "C" else c for c in text)
+        encoding = self.console.encoding
+        if _encodes(safe, encoding):
+            return safe
+        fitted = "".join(c if _encodes(c, encoding) else c.translate(_FALLBACKS) for c in safe)
+        return fitted.encode(encoding, "replace").decode(encoding)
+
+
+def _fold(name: str, width: int) -> str:
+    """`name` in lines of at most `width` cells, broken after a separator where there is one."""
+    lines = [""]
+    for part in re.findall(r"[^_.=, ]+[_.=, ]*|[_.=, ]+", name):
+        if lines[-1] and cell_len(lines[-1]) + cell_len(part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _encodes(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""PostgreSQL installations, throwaway servers and the modules they load."""

@@ -1,0 +1,230 @@
+"""Install server modules into a PostgreSQL installation, and take them out again."""
+
+import contextlib
+import filecmp
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pgtare.errors import UsageError
+from pgtare.server.binaries import Binaries
+from pgtare.server.build import (
+    BuiltModule,
+    build,
+    build_cached,
+    build_key,
+    control_version,
+    require_toolchain,
+    source_dir,
+    sql_without_extension,
+)
+from pgtare.server.places import locked
+from pgtare.server.uses import loaded_by, uses_on_server
+
+__all__ = [
+    "BuiltModule",
+    "Installed",
+    "Loadable",
+    "build",
+    "build_cached",
+    "ensure_for_wheel",
+    "install",
+    "installed_version",
+    "loadable",
+    "require_toolchain",
+    "source_dir",
+    "sql_without_extension",
+    "uninstall",
+]
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What an installation did."""
+
+    module: str
+    version: str
+    outcome: Literal["installed", "unchanged", "replaced"]
+    files: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Loadable:
+    """How a throwaway server gets a module: what to preload, and the SQL for its functions."""
+
+    library: str
+    create_sql: str
+
+
+def loadable(binaries: Binaries, module: str = "pgtare", source: Path | None = None) -> Loadable:
+    """Make a module ready for throwaway servers; a user's own installation is left untouched."""
+    if binaries.origin == "wheel":
+        ensure_for_wheel(binaries, module, source)
+        return Loadable(module, f"CREATE EXTENSION IF NOT EXISTS {module};\n")
+    built = build_cached(binaries, module, source)
+    return Loadable(built.library, sql_without_extension(built, module))
+
+
+def ensure_for_wheel(
+    binaries: Binaries, module: str = "pgtare", source: Path | None = None
+) -> None:
+    """Keep the module in our own copy of the wheel up to date with the sources."""
+    if binaries.origin != "wheel":
+        raise ValueError("only the private copy of the wheel is installed into unasked")
+    key = build_key(binaries, module, source)
+    stamp = binaries.pkglibdir / f".{module}.stamp"
+    with locked(binaries.pkglibdir / f".{module}.lock"):
+        library = binaries.pkglibdir / f"{module}.so"
+        if library.exists() and stamp.exists() and stamp.read_text() == key:
+            return
+        stamp.unlink(missing_ok=True)
+        install(binaries, module, force=True, source=source)
+        stamp.write_text(key)
+
+
+def install(
+    binaries: Binaries,
+    module: str = "pgtare",
+    destdir: Path | None = None,
+    force: bool = False,
+    source: Path | None = None,
+) -> Installed:
+    """Build a module and install it, below `destdir` if given (as packagers do).
+
+    UsageError if another version or build of it is there, unless `force`; servers that run keep
+    the library they have loaded until they restart.
+    """
+    built = build_cached(binaries, module, source)
+    libraries, extensions = _directories(binaries, destdir)
+    # The control file goes last: without it CREATE EXTENSION does not see an unfinished set.
+    files = {
+        **{path: extensions / path.name for path in built.sql_paths},
+        built.so_path: libraries / built.so_path.name,
+        built.control_path: extensions / built.control_path.name,
+    }
+    present = {path: target for path, target in files.items() if target.exists()}
+    differing = [t for p, t in present.items() if not filecmp.cmp(p, t, shallow=False)]
+    if differing and not force:
+        raise UsageError(_describe_conflict(built, differing, binaries, destdir))
+    if not differing and len(present) == len(files):
+        return Installed(module, built.version, "unchanged", tuple(files.values()))
+    for path, target in files.items():
+        _install_file(path, target, 0o755 if path == built.so_path else 0o644)
+    for stale in set(extensions.glob(f"{module}--*.sql")) - set(files.values()):
+        stale.unlink()
+    outcome: Literal["installed", "replaced"] = "replaced" if differing else "installed"
+    return Installed(module, built.version, outcome, tuple(files.values()))
+
+
+def installed_version(
+    binaries: Binaries, module: str = "pgtare", destdir: Path | None = None
+) -> str | None:
+    """The version of an installed module, "unknown" if its control file is missing, or None."""
+    libraries, extensions = _directories(binaries, destdir)
+    control = extensions / f"{module}.control"
+    if control.exists():
+        return control_version(control)
+    return "unknown" if (libraries / f"{module}.so").exists() else None
+
+
+def uninstall(
+    binaries: Binaries,
+    module: str = "pgtare",
+    dsn: str | None = None,
+    destdir: Path | None = None,
+    force: bool = False,
+) -> list[Path]:
+    """Remove an installed module and return its files.
+
+    A setting that names a missing library stops a server from starting, or sessions from opening.
+    So `dsn` must reach the server as superuser, and UsageError says what still uses the module;
+    `force` removes it unseen. Other servers of the same installation are noticed only while they
+    run and have the library loaded.
+    """
+    libraries, extensions = _directories(binaries, destdir)
+    library = libraries / f"{module}.so"
+    files = [
+        path
+        for path in (extensions / f"{module}.control", library, *extensions.glob(f"{module}--*"))
+        if path.exists()
+    ]
+    if not files:
+        raise UsageError(f"{module} is not installed in {libraries}: there is nothing to remove")
+    if destdir is None and not force:
+        _refuse_if_used(binaries, module, library, dsn)
+    for path in files:
+        try:
+            path.unlink()
+        except OSError as ex:
+            raise _cannot_write(path.parent, ex) from ex
+    return files
+
+
+def _refuse_if_used(binaries: Binaries, module: str, library: Path, dsn: str | None) -> None:
+    if dsn is None:
+        raise UsageError(
+            f"a server whose settings still name {module} would not start without it: give --dsn "
+            f"of the server, so that its settings can be looked at, or --force to remove it unseen"
+        )
+    uses = uses_on_server(dsn, module, binaries.pkglibdir)
+    pids = loaded_by(library)
+    if pids:
+        uses.append(f"loaded by process {', '.join(map(str, pids[:5]))}")
+    if uses:
+        raise UsageError(
+            f"{module} is still in use ({'; '.join(uses)}): take it out there and restart or "
+            f"reload the server first, or use --force"
+        )
+
+
+def _describe_conflict(
+    built: BuiltModule, differing: list[Path], binaries: Binaries, destdir: Path | None
+) -> str:
+    there = installed_version(binaries, built.module, destdir)
+    what = f"version {there}" if there != built.version else f"another build of version {there}"
+    return (
+        f"{what} of {built.module} is already installed ({differing[0]} differs) and this is "
+        f"version {built.version}: use --force to replace it; running servers keep the old one "
+        f"until they restart"
+    )
+
+
+def _directories(binaries: Binaries, destdir: Path | None) -> tuple[Path, Path]:
+    if destdir is None:
+        return binaries.pkglibdir, binaries.extension_dir
+    root = destdir.absolute()
+    return (
+        root / binaries.pkglibdir.relative_to("/"),
+        root / binaries.extension_dir.relative_to("/"),
+    )
+
+
+def _install_file(source: Path, target: Path, mode: int) -> None:
+    """Put a file in place by renaming: backends keep the old library mapped, and writing into it
+    would crash them."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fd, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as ex:
+        raise _cannot_write(target.parent, ex) from ex
+    try:
+        with open(source, "rb") as content, os.fdopen(fd, "wb") as copy:
+            shutil.copyfileobj(content, copy)
+            os.fchmod(copy.fileno(), mode)
+            copy.flush()
+            os.fsync(copy.fileno())
+        os.replace(name, target)
+    except OSError as ex:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise _cannot_write(target.parent, ex) from ex
+
+
+def _cannot_write(directory: Path, ex: OSError) -> UsageError:
+    return UsageError(
+        f"cannot write to {directory} ({ex.strerror}): run the command as its owner (mostly root), "
+        f"or use --destdir to get the files into a directory of yours"
+    )

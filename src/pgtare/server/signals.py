@@ -1,0 +1,64 @@
+"""Signals leave no server behind: SIGTERM unwinds, and none cuts a clean-up short."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+# SIGINT already raises KeyboardInterrupt; these two would end Python without unwinding.
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_ALL = (signal.SIGINT, *_ENDING)
+
+
+def _exit(signum: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def unwind_at_exit_signals() -> contextlib.ExitStack:
+    """Turn SIGTERM and SIGHUP into SystemExit until the returned stack is closed.
+
+    Handlers of the application (and an ignored SIGHUP, as under nohup) are left alone, and outside
+    the main thread, where Python allows no handlers, nothing is done.
+    """
+    undo = contextlib.ExitStack()
+    if _in_main_thread():
+        for signum in _ENDING:
+            if signal.getsignal(signum) is signal.SIG_DFL:
+                signal.signal(signum, _exit)
+                undo.callback(_restore_default, signum)
+    return undo
+
+
+def _restore_default(signum: signal.Signals) -> None:
+    # Clusters may close in another order than they opened: only our own handler is taken away.
+    if _in_main_thread() and signal.getsignal(signum) is _exit:
+        signal.signal(signum, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Hold back ending signals for a short, bounded piece of work; they act when it is done.
+
+    Handlers are swapped rather than signals blocked: a blocked signal is delivered to one of the
+    threads of numpy or DuckDB instead, and Python then acts in the main thread all the same.
+    """
+    if not _in_main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    before = {signum: signal.getsignal(signum) for signum in _ALL}
+    changed = [s for s in _ALL if before[s] is not None and before[s] is not signal.SIG_IGN]
+    for signum in changed:
+        signal.signal(signum, lambda number, frame: arrived.append(number))
+    try:
+        yield
+    finally:
+        for signum in changed:
+            signal.signal(signum, before[signum])
+        if arrived:
+            signal.raise_signal(arrived[0])

@@ -1,0 +1,196 @@
+"""The client side of the server module: starts, drains, stops and describes a trial by SQL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from pgtare import observations
+from pgtare.design import Design
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.observations import Observations
+
+#: Our own sessions; the module never lets them take part.
+APPLICATION_NAME = "pgtare"
+#: Of the module's wire format and SQL functions.
+MODULE_VERSION = "0.1"
+#: Most sessions of a trial, and the bytes of one drain.
+MAX_SESSIONS = 1024
+DRAIN_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class ModuleInfo:
+    """What the module says of itself in this server."""
+
+    version: str
+    usable: bool
+    clock: str
+    clock_hz: float
+    slots_installed: int
+    slots_intact: int
+    ring_bytes: int | None
+    max_sessions: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """The trial that runs, or the last one that ran."""
+
+    running: bool
+    trial: int
+    owner_pid: int | None
+    started: datetime | None
+    ended: datetime | None
+    seconds_left: float
+    end_reason: str | None
+    sessions: int
+    sessions_now: int
+    sessions_no_ring: int
+    sessions_lacking_settings: int
+    observations: int
+    lost: int
+    negative_clock: int
+    failed_arms: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Population:
+    """Who takes part: sessions of a database, of a role, of an application name.
+
+    application is a shell pattern (fnmatch); participation the share of sessions drawn (0 to 1];
+    sessions how many are expected at one time, which sizes their rings.
+    """
+
+    database: str | None
+    role: str | None = None
+    application: str = "*"
+    participation: float = 1.0
+    sessions: int = 64
+
+
+def connect(dsn: str, **parameters: str) -> psycopg.Connection[Any]:
+    """A session of pgtare's own, in autocommit mode.
+
+    Raises MeasurementError where the server cannot be reached, UsageError where the connection
+    string cannot be read.
+    """
+    try:
+        return psycopg.connect(
+            dsn, autocommit=True, application_name=APPLICATION_NAME, connect_timeout=10,
+            **parameters,  # type: ignore[arg-type]
+        )  # fmt: skip
+    except psycopg.ProgrammingError as ex:
+        raise UsageError(f"cannot read the connection string: {first_line(ex)}") from ex
+    except psycopg.OperationalError as ex:
+        raise MeasurementError(f"cannot connect to the server: {first_line(ex)}") from ex
+
+
+def first_line(ex: BaseException) -> str:
+    """The first line of an error's text, and libpq's last, where there are several."""
+    if isinstance(ex, psycopg.Error) and ex.diag.message_primary:
+        hint = ex.diag.message_hint or ex.diag.message_detail
+        return ex.diag.message_primary + (f" ({hint})" if hint else "")
+    lines = [line.strip() for line in str(ex).splitlines() if line.strip()]
+    return lines[0] if lines else type(ex).__name__
+
+
+class Trials:
+    """The module's functions, through a session that must stay open while a trial runs."""
+
+    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+        self.conn = conn
+
+    def _row(self, query: str, *args: object) -> dict[str, Any]:
+        with self.conn.cursor(row_factory=dict_row) as cur:
+            row = cur.execute(query, args).fetchone()
+        if row is None:
+            raise MeasurementError("the server module gave no answer")
+        return dict(row)
+
+    def require_module(self) -> ModuleInfo:
+        """Check that the module is there, usable, and of our version.
+
+        Raises UsageError with the line that mends it.
+        """
+        try:
+            info = ModuleInfo(**self._row("SELECT * FROM pgtare.info()"))
+        except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName) as ex:
+            raise UsageError(
+                "this database has no extension pgtare: install the module with "
+                "`pgtare module install --pg-config PATH`, then run CREATE EXTENSION pgtare;"
+            ) from ex
+        except psycopg.errors.UndefinedFile as ex:
+            raise UsageError(
+                "the server's library directory has no pgtare: run "
+                "`pgtare module install --pg-config PATH` on the server's host"
+            ) from ex
+        except psycopg.errors.InsufficientPrivilege as ex:
+            raise UsageError(f"no privilege to use pgtare: {first_line(ex)}") from ex
+        if info.version != MODULE_VERSION:
+            raise UsageError(
+                f"the server module is of version {info.version}, this pgtare needs "
+                f"{MODULE_VERSION}: run `pgtare module install --force`, ALTER EXTENSION pgtare "
+                "UPDATE, and restart the server or reconnect"
+            )
+        if not info.usable:
+            raise UsageError(
+                "pgtare is loaded but has no shared memory: add pgtare to "
+                "shared_preload_libraries and restart the server"
+            )
+        return info
+
+    def start(
+        self, design: Design, population: Population, seconds: float, *, cpu: bool = True
+    ) -> int:
+        """Start a trial that ends by itself after `seconds`; returns its number.
+
+        Raises UsageError where another runs, a setting is refused or a privilege is missing.
+        """
+        names = design.setting_names
+        values = [arm.settings.get(name) for arm in design.arms for name in names]
+        try:
+            row = self.conn.execute(
+                "SELECT pgtare.trial_start(%s::text[], %s::text[], %s::bigint[], %s::int[],"
+                " %s, %s, %s, %s, %s, %s, %s, %s)",
+                (
+                    list(names), values, [arm.inject_ns for arm in design.arms],
+                    list(design.block), _signed(design.seed), seconds, population.database,
+                    population.role, population.application, population.participation,
+                    population.sessions, cpu,
+                ),
+            ).fetchone()  # fmt: skip
+        except psycopg.errors.InsufficientPrivilege as ex:
+            raise UsageError(
+                f"{first_line(ex)}: a superuser can GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA "
+                "pgtare, and USAGE ON SCHEMA pgtare, to this role"
+            ) from ex
+        except psycopg.Error as ex:
+            if ex.sqlstate is None or ex.sqlstate[:2] in ("08", "57"):
+                raise MeasurementError(f"the trial did not start: {first_line(ex)}") from ex
+            raise UsageError(f"the trial did not start: {first_line(ex)}") from ex
+        assert row is not None
+        return int(row[0])
+
+    def drain(self) -> Observations:
+        """Observations not read before, of all sessions."""
+        row = self.conn.execute(
+            "SELECT pgtare.trial_drain(%s)", (DRAIN_BYTES,), binary=True
+        ).fetchone()
+        return observations.decode(row[0]) if row else observations.empty()
+
+    def stop(self) -> bool:
+        """Stop the trial; whether one ran."""
+        return bool(self._row("SELECT pgtare.trial_stop() AS running")["running"])
+
+    def status(self) -> Status:
+        """The trial that runs, or the last."""
+        return Status(**self._row("SELECT * FROM pgtare.trial_status()"))
+
+
+def _signed(seed: int) -> int:
+    return seed - (1 << 64) if seed >= 1 << 63 else seed

@@ -1,0 +1,162 @@
+"""Runs a trial and collects its observations, whatever ends it."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+import psycopg
+
+from pgtare import machine, observations
+from pgtare.design import Design
+from pgtare.errors import MeasurementError
+from pgtare.observations import Observations
+from pgtare.server.trials import Population, Status, Trials, first_line
+
+StoppedBy = Literal["time", "precision", "interrupt", "server"]
+
+_DRAIN_S = 0.1
+_POLL_S = 0.1
+_STATUS_S = 1.0
+#: How much longer than asked the server lets the trial run, should we not stop it.
+_GRACE_S = 5.0
+#: Looking at the data competes with the load for the processor: at most this share of the time.
+_LOOK_SHARE = 0.05
+
+
+class Load(Protocol):
+    """What drives the server while a trial runs."""
+
+    def check(self) -> None:
+        """Raise MeasurementError if the load no longer runs."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a trial gave: observations, and how it ended."""
+
+    observations: Observations
+    duration_s: float
+    stopped_by: StoppedBy
+    status: Status | None
+    steal_pct: float | None
+    trouble: str = ""
+
+
+@dataclass
+class _Drained:
+    """Filled by the draining thread."""
+
+    parts: list[Observations] = field(default_factory=list)
+    rows: int = 0
+    error: BaseException | None = None
+    ended: str = ""  # why the server ended the trial, if it did
+
+
+#: Called about once a second with seconds run and what there is; True ends the trial.
+Look = Callable[[float, Observations], bool]
+
+
+def record(
+    trials: Trials,
+    design: Design,
+    population: Population,
+    seconds: float,
+    *,
+    cpu: bool,
+    load: Load | None,
+    look: Look,
+    tick: Callable[[float, int], None],
+) -> Recording:
+    """Run a trial for `seconds`, or until `look` says so, Ctrl-C, or the server's end.
+
+    tick: called ten times a second with seconds run and rows so far. Raises UsageError where the
+    trial cannot start, MeasurementError where the load fails.
+    """
+    steal = machine.steal_ticks()
+    trials.start(design, population, seconds + _GRACE_S, cpu=cpu)
+    began = time.monotonic()
+    drained, stop = _Drained(), threading.Event()
+    thread = threading.Thread(target=_drain, args=(trials, drained, stop), daemon=True)
+    thread.start()
+    stopped_by: StoppedBy = "time"
+    failure: MeasurementError | None = None
+    try:
+        stopped_by = _wait(began, seconds, drained, load, look, tick)
+    except KeyboardInterrupt:
+        stopped_by = "interrupt"
+    except MeasurementError as ex:
+        failure = ex
+    duration = time.monotonic() - began
+    stop.set()
+    thread.join()
+    status = None
+    trouble = first_line(drained.error) if drained.error else drained.ended
+    try:
+        if drained.error is None:
+            taking_part = trials.status().sessions_now
+            trials.stop()
+            while len(part := trials.drain()):
+                drained.parts.append(part)
+            status = dataclasses.replace(trials.status(), sessions_now=taking_part)
+    except psycopg.Error as ex:
+        trouble = first_line(ex)
+    if trouble:
+        stopped_by = "server"
+    elif failure is not None:
+        raise failure
+    data = np.concatenate(drained.parts) if drained.parts else observations.empty()
+    return Recording(
+        data, duration, stopped_by, status,
+        machine.steal_pct(steal, machine.steal_ticks()), trouble,
+    )  # fmt: skip
+
+
+def _drain(trials: Trials, drained: _Drained, stop: threading.Event) -> None:
+    next_status = time.monotonic() + _STATUS_S
+    try:
+        while not stop.wait(_DRAIN_S):
+            part = trials.drain()
+            if len(part):
+                drained.parts.append(part)
+                drained.rows += len(part)
+            if time.monotonic() >= next_status:
+                status = trials.status()
+                if not status.running:
+                    drained.ended = f"the trial was ended in the server ({status.end_reason})"
+                    return
+                next_status = time.monotonic() + _STATUS_S
+    except BaseException as ex:
+        drained.error = ex
+
+
+def _wait(
+    began: float,
+    seconds: float,
+    drained: _Drained,
+    load: Load | None,
+    look: Look,
+    tick: Callable[[float, int], None],
+) -> StoppedBy:
+    next_look = began + 1.0
+    while True:
+        now = time.monotonic()
+        if drained.error is not None or drained.ended:
+            return "server"
+        if now - began >= seconds:
+            return "time"
+        if load is not None:
+            load.check()
+        tick(now - began, drained.rows)
+        if now >= next_look and drained.parts:
+            merged = np.concatenate(drained.parts)
+            if look(now - began, merged):
+                return "precision"
+            cost = time.monotonic() - now
+            next_look = time.monotonic() + max(1.0, cost / _LOOK_SHARE)
+        time.sleep(min(_POLL_S, max(0.0, seconds - (now - began))))

@@ -1,0 +1,80 @@
+"""What a user asks of the scale, checked before anything is started."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pgtare.errors import UsageError
+from pgtare.instruments import Chosen
+from pgtare.load import LoadSpec
+
+#: The module's own greatest deadline is a setting; this only catches slips of the pen.
+LONGEST_S = 7 * 86400.0
+
+
+def new_seed() -> int:
+    """A seed that survives every JSON reader (53 bits)."""
+    return secrets.randbits(53)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One weighing. margin and precision are shares of the base arm's mean service time.
+
+    load None: weigh on the traffic that is there already. Raises UsageError for what cannot be.
+    """
+
+    chosen: tuple[Chosen, ...]
+    inject_ns: tuple[int, ...] = ()
+    duration_s: float = 60.0
+    precision: float | None = None
+    margin: float = 0.005
+    seed: int = field(default_factory=new_seed)
+    cpu: bool = True
+    base: Literal["off", "current"] = "off"
+    # the load
+    load: LoadSpec | None = None
+    headroom: float | None = None
+    scale: int = 10
+    # the server
+    pg_config: Path | None = None
+    dsn: str | None = None
+    role: str | None = None
+    application: str = "*"
+    participation: float = 1.0
+    allow: frozenset[str] = frozenset()
+    assume_yes: bool = False
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.duration_s) or not 0 < self.duration_s <= LONGEST_S:
+            raise UsageError("--duration must be over 0 seconds and at most a week")
+        if not 0 < self.margin < 1:
+            raise UsageError("--margin must be over 0 % and below 100 %")
+        if self.precision is not None and not 0 < self.precision < 1:
+            raise UsageError("--precision must be over 0 % and below 100 %")
+        if not 0 <= self.seed < 1 << 64:
+            raise UsageError("--seed must lie between 0 and 2^64 - 1")
+        if self.dsn and self.pg_config and self.load is None:
+            raise UsageError(
+                "--pg-config makes a server of pgtare's own, --dsn takes one that runs: choose one"
+            )
+        if self.load is None and not self.dsn:
+            raise UsageError("--load none weighs on a server's own traffic: name it with --dsn")
+        if self.load is None and self.headroom is not None:
+            raise UsageError("--headroom drives a load of pgtare's own; --load none has none")
+
+
+def percentage(option: str, text: str) -> float:
+    """A share from `0.5%` or `0.5 %`: 0.005. Raises UsageError."""
+    number = text.strip().removesuffix("%").strip()
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if "%" not in text or not 0 < value < 100:
+        raise UsageError(f"{option} {text}: give a percentage over 0, as in {option} 0.5%")
+    return value / 100

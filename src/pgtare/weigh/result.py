@@ -1,0 +1,226 @@
+"""Joins estimates, proofs and metadata to the result of a weighing."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import psycopg
+
+import pgtare
+from pgtare import machine
+from pgtare.design import Arm, Design
+from pgtare.estimate.inference import Estimate
+from pgtare.estimate.results import ArmEstimate, TrialEstimate
+from pgtare.estimate.results import Effect as EffectEstimate
+from pgtare.observations import Observations, UnitFlag
+from pgtare.report import schema
+from pgtare.server.trials import ModuleInfo, Status
+from pgtare.weigh.plan import Plan
+from pgtare.weigh.recording import Recording
+
+#: Above this share, losses, merged requests and the like are worth a sentence.
+_WORTH_SAYING = 0.01
+_STEAL_PCT = 2.0
+#: Settings that may hold secrets or commands never leave the server.
+_PRIVATE = ("password", "conninfo", "command", "krb_", "ssl_passphrase")
+
+
+def interval(e: Estimate) -> schema.Interval:
+    """The estimate for the result; NaN becomes null."""
+    return schema.Interval(estimate=_number(e.estimate), lo=_number(e.lo), hi=_number(e.hi))
+
+
+def _number(x: float | None) -> float | None:
+    return None if x is None or not math.isfinite(x) else float(x)
+
+
+def _optional(e: Estimate | None) -> schema.Interval | None:
+    return None if e is None else interval(e)
+
+
+def _effect(e: EffectEstimate) -> schema.Effect:
+    values = {f.name: _optional(getattr(e, f.name)) for f in dataclasses.fields(e)}
+    return schema.Effect.model_validate(values)
+
+
+def _arm(arm: ArmEstimate, design: Arm, proof: schema.Proof | None) -> schema.ArmResult:
+    return schema.ArmResult(
+        name=arm.name,
+        role=arm.role,
+        settings=design.settings,
+        inject_ns=design.inject_ns,
+        n=arm.n,
+        excluded=arm.excluded,
+        mean_us=_number(arm.mean_us),
+        p50_us=_number(arm.p50_us),
+        p99_us=_number(arm.p99_us),
+        effect=_effect(arm.effect) if arm.effect else None,
+        tail_rate_ratio=_optional(arm.tail_rate_ratio),
+        p_value=_number(arm.p_value),
+        p_randomisation=_number(arm.p_randomisation),
+        p_adjusted=_number(arm.p_adjusted),
+        equivalence_us=_optional(arm.equivalence_us),
+        verdict=arm.verdict,
+        verdict_reason=arm.verdict_reason,
+        seconds_needed=_number(arm.seconds_needed),
+        proof=proof,
+    )
+
+
+def estimated(
+    estimate: TrialEstimate, design: Design, proofs: Sequence[schema.Proof | None]
+) -> dict[str, Any]:
+    """The fields of a result that come from the observations alone."""
+    base = estimate.baseline
+    return {
+        "baseline": schema.Baseline(
+            n=base.n, mean_us=base.mean_us, p50_us=base.p50_us, p95_us=base.p95_us,
+            p99_us=base.p99_us, threshold_us=base.threshold_us, cpu_us=_number(base.cpu_us),
+        ),
+        "carry_over": schema.CarryOver(**dataclasses.asdict(estimate.carry_over)),
+        "arms": [
+            _arm(a, design.arms[i], proofs[i]) for i, a in enumerate(estimate.arms)
+        ],
+        "by_backend": [
+            schema.ByBackend(
+                backend=b.backend, pid=b.pid, n=b.n,
+                body_us={name: interval(e) for name, e in b.body_us.items()},
+            )
+            for b in estimate.by_backend
+        ],
+    }  # fmt: skip
+
+
+def build(
+    plan: Plan,
+    recording: Recording,
+    estimate: TrialEstimate,
+    proofs: Sequence[schema.Proof | None],
+    load: dict[str, Any],
+    server: dict[str, Any],
+    outside: int,
+    command: list[str],
+) -> schema.WeighResult:
+    """The result, ready to be shown and written.
+
+    proofs: by arm, as in the design. outside: sessions of the population that did not take part.
+    """
+    status = recording.status
+    return schema.WeighResult(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        pgtare_version=pgtare.__version__,
+        command=command,
+        load=load,
+        design=schema.DesignInfo(
+            seed=plan.design.seed,
+            unit="transaction",
+            block=list(plan.design.block),
+            duration_s=recording.duration_s,
+            planned_s=plan.request.duration_s,
+            margin_pct=estimate.margin_pct,
+            confidence=estimate.confidence,
+            blocks=estimate.blocks,
+            blocks_discarded=estimate.blocks_discarded,
+            sessions=status.sessions if status else estimate.sessions,
+            sessions_outside=outside,
+            participation=plan.population.participation,
+            lost=status.lost if status else 0,
+            mde_us=_number(estimate.mde_us),
+            mde_pct=_number(estimate.mde_pct),
+            calibrated=True,
+            stopped_by=recording.stopped_by,
+            partial=recording.stopped_by in ("interrupt", "server"),
+        ),
+        server=server,
+        machine={**machine.describe(), "steal_pct": recording.steal_pct},
+        **estimated(estimate, plan.design, proofs),
+        warnings=[*plan.warnings, *_warnings(plan, recording, outside)],
+    )
+
+
+def _warnings(plan: Plan, recording: Recording, outside: int) -> list[str]:
+    found = []
+    if recording.trouble:
+        found.append(
+            f"The trial ended early: {recording.trouble}. No verdict is drawn from what was "
+            "measured before."
+        )
+    found += _data_warnings(recording.observations)
+    if recording.status:
+        found += _status_warnings(plan, recording.status)
+    if outside and plan.population.participation == 1.0:
+        found.append(
+            f"{outside} sessions that fit the population did not take part (idle since the trial "
+            "began, or connected before the module was there)."
+        )
+    if recording.steal_pct is not None and recording.steal_pct > _STEAL_PCT:
+        found.append(
+            f"Other guests took {recording.steal_pct:.1f} % of this machine's processor time; "
+            "intervals allow for it, but are wider."
+        )
+    return found
+
+
+def _status_warnings(plan: Plan, status: Status) -> list[str]:
+    found = []
+    if status.lost:
+        total = status.lost + status.observations
+        found.append(
+            f"{status.lost} of {total} observations were lost because they were read too slowly."
+        )
+    if status.sessions_no_ring:
+        found.append(f"{status.sessions_no_ring} sessions found no ring and stayed outside.")
+    if status.sessions_lacking_settings:
+        found.append(
+            f"{status.sessions_lacking_settings} sessions lack a setting of the trial (a library "
+            "not loaded there) and stayed outside."
+        )
+    if status.negative_clock:
+        found.append(f"The clock stepped back {status.negative_clock} times; look at pgtare clock.")
+    for arm in status.failed_arms:
+        found.append(f"Arm {plan.design.arms[arm].name}: a session refused its settings.")
+    return found
+
+
+def _data_warnings(data: Observations) -> list[str]:
+    if not len(data):
+        return []
+    flags = data["flags"]
+    said = {
+        UnitFlag.APP_CHANGED: "were spoiled, as the application set or reset one of the settings",
+        UnitFlag.NO_ARRIVAL: "began in the buffer (pipelined), so that their arrival is not exact",
+        UnitFlag.COPY: "held a COPY; waiting for the client's data is not counted",
+        UnitFlag.ABORTED: "ended in an error",
+    }
+    found = []
+    for flag, text in said.items():
+        share = float(np.mean((flags & flag) != 0))
+        if share > _WORTH_SAYING:
+            found.append(f"{share:.1%} of the transactions {text}.")
+    return found
+
+
+def describe_server(conn: psycopg.Connection[Any], info: ModuleInfo, kind: str) -> dict[str, Any]:
+    """The server's version and the settings that differ from its defaults."""
+    rows = conn.execute(
+        "SELECT name, setting || coalesce(' ' || unit, '') FROM pg_settings"
+        " WHERE source NOT IN ('default', 'override', 'client', 'session') ORDER BY name"
+    ).fetchall()
+    row = conn.execute("SELECT version()").fetchone()
+    return {
+        "kind": kind,
+        "version": str(row[0]) if row else None,
+        "version_num": conn.info.server_version,
+        "database": conn.info.dbname,
+        "module": dataclasses.asdict(info),
+        "settings": {
+            str(name): value
+            for name, value in rows
+            if not any(word in str(name) for word in _PRIVATE)
+        },
+    }

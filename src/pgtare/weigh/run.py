@@ -1,0 +1,228 @@
+"""One weighing from end to end: server, load, trial, estimate, proof, result."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from pgtare.design import Design, block_layout
+from pgtare.errors import MeasurementError
+from pgtare.estimate import analyse, live, width_reached
+from pgtare.instruments import prove, snapshot
+from pgtare.load import LoadSpec, PgbenchLoad, at_headroom, find_pgbench, find_saturation
+from pgtare.observations import Observations
+from pgtare.report.schema import WeighResult
+from pgtare.server import trials
+from pgtare.server.trials import ModuleInfo, Status, Trials
+from pgtare.weigh import plan as planning
+from pgtare.weigh import recording, result
+from pgtare.weigh.plan import Plan
+from pgtare.weigh.progress import Display, Stages
+from pgtare.weigh.request import Request
+from pgtare.weigh.target import Target, open_target
+
+#: The load runs this long before the trial: caches fill, connections settle.
+WARM_UP_S = 2.0
+#: Sessions report most counters of activity with up to a second's delay.
+_SETTLE_S = 1.2
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """A result with the observations and the design it came from."""
+
+    result: WeighResult
+    observations: Observations
+    design: Design
+
+
+def weigh(
+    request: Request,
+    command: list[str],
+    console: Console,
+    confirm: Callable[[str], bool] = lambda question: False,
+) -> Weighing:
+    """Weigh. console: for progress. Raises UsageError and MeasurementError.
+
+    What Ctrl-C or a server that goes away left is returned, marked partial.
+    """
+    stages = Stages(console)
+    with open_target(request, stages.say, confirm) as target:
+        return _Run(request, target, command, console, stages).run()
+
+
+def dry_run(request: Request) -> list[str]:
+    """The plan in words; looks at the server, changes nothing there."""
+    if request.dsn is None:
+        arms = planning.arms_of(request)
+        design = Design(arms, block_layout(len(arms)), request.seed)
+        population = trials.Population(None, application="pgtare-load-*")
+        plan = Plan(request, design, population, 0, ())
+        return [
+            "a server of pgtare's own, started for this weighing and removed afterwards",
+            *planning.describe(plan, None)[:-1],
+        ]
+    with trials.connect(request.dsn) as conn:
+        Trials(conn).require_module()
+        plan = planning.make_plan(conn, request)
+        return [*planning.describe(plan, _transaction_rate(conn)), *plan.warnings]
+
+
+def _transaction_rate(conn: Any) -> float | None:
+    query = (
+        "SELECT xact_commit + xact_rollback FROM pg_stat_database"
+        " WHERE datname = current_database()"
+    )
+    first = conn.execute(query).fetchone()
+    time.sleep(2)
+    second = conn.execute(query).fetchone()
+    return max(0.0, float(second[0] - first[0]) / 2) if first and second else None
+
+
+class _Run:
+    def __init__(
+        self,
+        request: Request,
+        target: Target,
+        command: list[str],
+        console: Console,
+        stages: Stages,
+    ) -> None:
+        self.request, self.target, self.command = request, target, command
+        self.console, self.stages = console, stages
+
+    def run(self) -> Weighing:
+        with trials.connect(self.target.dsn) as conn:
+            module = Trials(conn)
+            info = module.require_module()
+            found = _previous_trial(module.status())
+            with self._load() as load:
+                plan = planning.make_plan(
+                    conn, self.request, load.application_name if load else None
+                )
+                plan = _with_warnings(plan, found)
+                return self._measure(module, info, plan, load)
+
+    @contextlib.contextmanager
+    def _load(self) -> Iterator[PgbenchLoad | None]:
+        spec = self.request.load
+        if spec is None:
+            yield None
+            return
+        pgbench = find_pgbench(self.target.binaries)
+        spec = self._with_headroom(spec)
+        self.load_spec = spec
+        with PgbenchLoad(pgbench, self.target.dsn, spec) as load:
+            self.stages.say(f"warming up with {_name(spec)}, {spec.clients} clients")
+            load.wait_ready()
+            time.sleep(WARM_UP_S)
+            load.check()
+            yield load
+
+    def _with_headroom(self, spec: LoadSpec) -> LoadSpec:
+        if self.request.headroom is None:
+            return spec
+        self.stages.say("finding the saturation rate")
+        saturation = find_saturation(find_pgbench(self.target.binaries), self.target.dsn, spec)
+        self.saturation = saturation.describe()
+        return at_headroom(spec, saturation, self.request.headroom)
+
+    def _measure(
+        self, module: Trials, info: ModuleInfo, plan: Plan, load: PgbenchLoad | None
+    ) -> Weighing:
+        request = self.request
+        server = result.describe_server(module.conn, info, self.target.kind)
+        before = snapshot(module.conn, request.chosen)
+        with Display(self.console, request.duration_s) as display:
+
+            def look(seconds: float, data: Observations) -> bool:
+                now = live(data, plan.design)
+                display.look(now)
+                return request.precision is not None and width_reached(
+                    (arm.half_width_pct for arm in now.arms),
+                    100 * request.precision, now.blocks, seconds,
+                )  # fmt: skip
+
+            got = recording.record(
+                module, plan.design, plan.population, request.duration_s,
+                cpu=request.cpu, load=load, look=look, tick=display.tick,
+            )  # fmt: skip
+        told = self._describe_load(load)
+        alive = got.stopped_by != "server" or got.status is not None
+        outside = 0
+        if alive and got.status is not None:
+            there = planning.sessions_there(module.conn, plan.population)
+            outside = max(0, there - got.status.sessions_now)
+        if load is not None:
+            load.stop()
+        if not len(got.observations):
+            raise MeasurementError(_nothing(plan, got, outside))
+        time.sleep(_SETTLE_S if alive else 0)
+        after = snapshot(module.conn, request.chosen)
+        self.stages.say(f"estimating from {len(got.observations):,} transactions")
+        proofs = prove(plan.design.arms, request.chosen, got.observations, before, after)
+        proven = {
+            arm.name: proof.state != "missing" and not got.trouble
+            for arm, proof in zip(plan.design.arms, proofs, strict=True)
+            if proof is not None
+        }
+        estimate = analyse(
+            got.observations, plan.design, margin=request.margin, proven=proven,
+            peeked=got.stopped_by == "interrupt", seed=plan.design.seed,
+        )  # fmt: skip
+        made = result.build(plan, got, estimate, proofs, told, server, outside, self.command)
+        return Weighing(made, got.observations, plan.design)
+
+    def _describe_load(self, load: PgbenchLoad | None) -> dict[str, Any]:
+        if load is None:
+            return {"kind": "none", "application": self.request.application}
+        told = load.describe()
+        if self.request.headroom is not None:
+            told["headroom"] = {"share": self.request.headroom, **self.saturation}
+        return told
+
+
+def _name(spec: LoadSpec) -> str:
+    return ", ".join(s.path.name for s in spec.scripts) if spec.scripts else spec.builtin
+
+
+def _previous_trial(status: Status) -> list[str]:
+    if status.end_reason == "owner gone":
+        return [
+            f"The trial before this one, begun {status.started:%Y-%m-%d %H:%M:%S}, lost its client "
+            "and was ended by the server; its sessions got their settings back."
+        ]
+    return []
+
+
+def _with_warnings(plan: Plan, more: list[str]) -> Plan:
+    return Plan(
+        plan.request, plan.design, plan.population, plan.sessions_there,
+        (*plan.warnings, *more),
+    )  # fmt: skip
+
+
+def _nothing(plan: Plan, got: recording.Recording, outside: int) -> str:
+    if got.trouble:
+        return f"nothing was measured: {got.trouble}"
+    status = got.status
+    if status and status.sessions_lacking_settings:
+        return (
+            "no session could take part: each lacks a setting of the trial; load the instrument's "
+            "library in shared_preload_libraries, or reconnect"
+        )
+    if outside or plan.sessions_there:
+        return (
+            f"none of {max(outside, plan.sessions_there)} sessions took part: they finished no "
+            "transaction, or connected before pgtare was in session_preload_libraries "
+            "(reconnect them)"
+        )
+    return (
+        f"nothing was measured: no session of database {plan.population.database} with "
+        f"application_name {plan.population.application} ran a transaction"
+    )

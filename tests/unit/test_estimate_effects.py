@@ -1,0 +1,289 @@
+"""Effects: equal to the textbook's, recovered where injected, and invariant where they must be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from estimate_textbook import (
+    block_differences,
+    design_of,
+    mean_and_se,
+    regress,
+    simulate,
+    usable_blocks,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pgtare.design import Design
+from pgtare.estimate import Estimate, analyse, quantiles
+from pgtare.estimate.blocks import Blocks, by_arm, select
+from pgtare.estimate.effects import Effects, threshold, trimmed_mean
+from pgtare.estimate.inference import Reference
+from pgtare.observations import Observations
+
+DESIGNS = {
+    "two arms": design_of(2),
+    "four arms": design_of(4),
+    "base twice": design_of(3, block=(0, 1, 2, 0)),
+    "every arm twice": design_of(3, block=(0, 1, 2, 0, 1, 2)),
+}
+
+
+def effects_of(obs: Observations, design: Design) -> Effects:
+    blocks = select(obs, design).blocks
+    return Effects(blocks, threshold(blocks.service_us))
+
+
+def close(found: tuple[float, float], expected: tuple[float, float]) -> None:
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+@pytest.mark.parametrize("n_blocks", [30, 70])
+def test_equal_to_the_textbook(name: str, n_blocks: int) -> None:
+    design = DESIGNS[name]
+    obs = simulate(design, n_blocks, backends=2, stalls=0.02, own=(0, 3), carry=(0, 2))
+    obs = np.delete(obs, np.random.default_rng(8).integers(0, len(obs), 5))
+    blocks, plain = select(obs, design).blocks, usable_blocks(obs, design)
+    # So low a threshold that there is an excess in so small a trial.
+    effects = Effects(blocks, float(np.quantile(blocks.service_us, 0.95)))
+    n_arms, c = len(design.arms), effects.c
+    body = regress(plain, n_arms, lambda x: min(x, c))
+    excess = regress(plain, n_arms, lambda x: max(x - c, 0))
+    total = regress(plain, n_arms, lambda x: x)
+    two_lags = regress(plain, n_arms, lambda x: min(x, c), lags=2)
+    for arm in range(1, n_arms):
+        found = effects.own(arm)
+        close((found.value, found.se), body.effect(arm, 0))
+        found = effects.carry_over(arm)
+        close((found.value, found.se), body.effect(arm, 1))
+        found = effects.body_cost(arm)
+        close((found.value, found.se), body.effect(arm, 0, 1))
+        found = effects.excess_cost(arm)
+        close((found.value, found.se), excess.effect(arm, 0, 1))
+        found = effects.total_cost(arm)
+        close((found.value, found.se), total.effect(arm, 0, 1))
+        found = effects.second_lag(arm)
+        if len(design.block) > 2:
+            close((found.value, found.se), two_lags.effect(arm, 2))
+        else:
+            # In blocks of two, the arm before the previous one follows from the other two.
+            assert math.isnan(found.value)
+        for values, outcome in (
+            (effects.body, lambda x: min(x, c)),
+            (effects.excess, lambda x: max(x - c, 0)),
+            (effects.exceeds, lambda x: float(x > c)),
+        ):
+            simple = effects.plain(values, arm)
+            close((simple.estimate, simple.se), mean_and_se(block_differences(plain, arm, outcome)))
+
+
+def test_longer_blocks_are_less_misled_by_a_second_lag() -> None:
+    """An effect two units on, which the headline has no term for, biases it."""
+    bias = {}
+    for block in ((0, 1, 2), (0, 1, 2, 0, 1, 2)):
+        design = design_of(3, block=block)
+        obs = simulate(design, 18_000 // len(block), stalls=0)
+        obs["service_ns"][2:] += 50_000 * (obs["arm"][:-2] == 2)
+        effects = effects_of(obs, design)
+        bias[len(block)] = effects.body_cost(2).value / 50
+        assert effects.second_lag(2).value == pytest.approx(50, abs=2)
+    assert bias[3] == pytest.approx(-1.17, abs=0.15)
+    assert bias[6] == pytest.approx(-0.43, abs=0.15)
+
+
+def test_body_and_excess_add_up_in_microseconds_and_percent() -> None:
+    design = design_of(3)
+    arm = analyse(simulate(design, 400, own=(0, 0, 2)), design, seed=1).arms[2]
+    assert arm.effect is not None
+    assert arm.excess_pct is not None
+    us, pct = arm.effect.total_us.estimate, arm.effect.total_pct.estimate
+    assert us == pytest.approx(arm.effect.body_us.estimate + arm.effect.excess_us.estimate)
+    assert pct == pytest.approx(arm.effect.body_pct.estimate + arm.excess_pct.estimate)
+
+
+def test_percent_follows_the_delta_method() -> None:
+    design = design_of(2)
+    effects = effects_of(simulate(design, 300, own=(0, 20), stalls=0.01), design)
+    cost, base = effects.body_cost(1), effects.base_mean
+    covariance = (
+        effects.blocks.n_clusters
+        / (effects.blocks.n_clusters - 1)
+        * np.cov(np.stack([cost.influence, base.influence]), ddof=0)
+        * effects.blocks.n_clusters
+    )
+    gradient = np.array([1 / base.value, -cost.value / base.value**2])
+    se = 100 * math.sqrt(gradient @ covariance @ gradient)
+    assert effects.percent(cost).se == pytest.approx(se, rel=1e-9)
+
+
+def test_injected_effects_are_recovered() -> None:
+    design = design_of(4)
+    own, carry = (0, 0, 3.0, -1.0), (0, 0, 1.5, 0.5)
+    obs = simulate(design, 6_000, backends=2, own=own, carry=carry, seed=5)
+    effects = effects_of(obs, design)
+    for arm in (1, 2, 3):
+        for found, truth in (
+            (effects.own(arm), own[arm]),
+            (effects.carry_over(arm), carry[arm]),
+            (effects.second_lag(arm), 0.0),
+            (effects.body_cost(arm), own[arm] + carry[arm]),
+            (effects.total_cost(arm), own[arm] + carry[arm]),
+        ):
+            interval = effects.interval(found, alpha=0.001)
+            assert interval.lo < truth < interval.hi
+        assert effects.body_cost(arm).se < 0.2
+
+
+def test_plain_differences_miss_the_carry_over() -> None:
+    """The plain estimate is about tau - c / K, the headline tau + c."""
+    design = design_of(2)
+    obs = simulate(design, 8_000, own=(0, 4), carry=(0, 4), stalls=0, seed=3)
+    effects = effects_of(obs, design)
+    assert effects.plain(effects.body, 1).estimate == pytest.approx(2.0, abs=0.3)
+    assert effects.body_cost(1).value == pytest.approx(8.0, abs=0.6)
+
+
+def test_quantile_effects_are_recovered_even_if_larger_than_the_spread() -> None:
+    """At a quantile pooled over both arms the density is near zero here."""
+    design = design_of(3)
+    obs = simulate(design, 3_000, own=(0, 0, 40.0), stalls=0)
+    blocks = select(obs, design).blocks
+    reference = Reference(blocks.n, blocks.n - 1)
+    arms = [quantiles.of_arm(blocks, arm) for arm in range(3)]
+    for effect in quantiles.differences(arms[2], arms[0], reference):
+        assert abs(effect.estimate - 40) < 4 * effect.se < 8
+    for effect in quantiles.differences(arms[1], arms[0], reference):
+        assert abs(effect.estimate) < 4 * effect.se
+
+
+def test_quantile_standard_errors_match_the_spread_of_estimates() -> None:
+    rng = np.random.default_rng(2)
+    found = []
+    for _ in range(200):
+        x = 70 + 10 * rng.standard_t(4, (400, 2))
+        blocks = matrix(x)
+        arms = [quantiles.of_arm(blocks, arm) for arm in (0, 1)]
+        found.append(quantiles.differences(arms[1], arms[0], Reference(400, 399)))
+    for at in range(3):
+        spread = np.std([row[at].estimate for row in found])
+        claimed = math.sqrt(np.mean([row[at].se ** 2 for row in found]))
+        assert claimed == pytest.approx(spread, rel=0.2)
+
+
+def matrix(x: np.ndarray) -> Blocks:
+    """Blocks of two arms with service times (B, 2), the base first."""
+    shape = x.shape
+    return by_arm(
+        arm=np.tile([0, 1], (shape[0], 1)),
+        service_us=x,
+        cpu_us=np.full(shape, np.nan),
+        previous=np.full((2, *shape), -1),
+        backend=np.zeros(shape[0], dtype=np.int64),
+        block=(0, 1),
+    )
+
+
+def test_trimmed_mean() -> None:
+    values = np.array([-1e9, 1, 2, 3, 4, 5, 6, 7, 8, 1e9])
+    found = trimmed_mean(values, Reference(10, 9))
+    winsorised = np.array([1, 1, 2, 3, 4, 5, 6, 7, 8, 8])
+    assert found.estimate == 4.5
+    assert found.se == pytest.approx(winsorised.std(ddof=1) / 0.8 / math.sqrt(10))
+
+
+def test_second_base_slot_cuts_the_variance() -> None:
+    """Two of ten slots: (1 + 1/2) / (1 + 1) of the variance a block, from 9/10 of the blocks."""
+    rng = np.random.default_rng(6)
+    n = 90_000
+    x = rng.normal(70, 5, n)
+
+    def variance(block: tuple[int, ...]) -> float:
+        shape = (n // len(block), len(block))
+        arm = rng.permuted(np.tile(block, (shape[0], 1)), axis=1)
+        before = np.concatenate([[-1], arm.ravel()[:-1]]).reshape(shape)
+        blocks = by_arm(
+            arm=arm,
+            service_us=x.reshape(shape),
+            cpu_us=np.full(shape, np.nan),
+            previous=np.stack([before, before]),
+            backend=np.zeros(shape[0], dtype=np.int64),
+            block=block,
+        )
+        effects = Effects(blocks, math.inf)
+        return float(np.mean([effects.body_cost(k).se ** 2 for k in range(1, 9)]))
+
+    gain = variance((*range(9), 0)) / variance(tuple(range(9)))
+    assert gain == pytest.approx(1.5 / 2 * 10 / 9, abs=0.04)
+
+
+def all_effects(obs: Observations, design: Design) -> dict[str, list[Estimate]]:
+    estimate = analyse(obs, design, seed=1)
+    return {
+        arm.name: [
+            arm.effect.body_us,
+            arm.effect.own_us,
+            arm.effect.carry_over_us,
+            arm.effect.second_lag_us,
+            arm.effect.mean_us,
+            arm.effect.typical_us,
+            arm.effect.p50_us,
+            arm.effect.p99_us,
+            arm.effect.total_us,
+        ]
+        for arm in estimate.arms
+        if arm.effect is not None
+    }
+
+
+def assert_same(one: list[Estimate], other: list[Estimate]) -> None:
+    for a, b in zip(one, other, strict=True):
+        assert a.estimate == pytest.approx(b.estimate, rel=1e-6, abs=1e-6)
+        assert a.se == pytest.approx(b.se, rel=1e-6, abs=1e-6)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1000), n_arms=st.integers(2, 5))
+def test_threshold_is_the_same_however_arms_are_labelled(seed: int, n_arms: int) -> None:
+    design = design_of(n_arms)
+    obs = simulate(design, 60, seed=seed)
+    relabelled = obs.copy()
+    rng = np.random.default_rng(seed)
+    # Within whole blocks any labels that the design allows.
+    labels = rng.permuted(np.tile(range(n_arms), (60, 1)), axis=1)
+    relabelled["arm"][1:] = labels.ravel()
+    assert effects_of(obs, design).c == effects_of(relabelled, design).c
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1000), shift=st.integers(1, 10**9))
+def test_shifting_all_arms_changes_no_effect(seed: int, shift: int) -> None:
+    design = design_of(3)
+    obs = simulate(design, 60, seed=seed)
+    shifted = obs.copy()
+    shifted["service_ns"] += shift
+    one, other = all_effects(obs, design), all_effects(shifted, design)
+    for name, effects in one.items():
+        assert_same(effects, other[name])
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1000), order=st.permutations([1, 2, 3]))
+def test_permuting_the_arms_permutes_the_effects(seed: int, order: list[int]) -> None:
+    design = design_of(4)
+    obs = simulate(design, 60, seed=seed)
+    # Arm k of the first design is arm place[k] of the second, under the same name.
+    place = [0, *order]
+    arms = list(design.arms)
+    for k, at in enumerate(place):
+        arms[at] = design.arms[k]
+    renamed = obs.copy()
+    renamed["arm"] = np.array(place)[obs["arm"]]
+    one = all_effects(obs, design)
+    other = all_effects(renamed, replace(design, arms=tuple(arms)))
+    for name, effects in one.items():
+        assert_same(effects, other[name])

@@ -1,0 +1,212 @@
+"""A whole trial through `analyse` and `live`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from estimate_textbook import design_of, simulate
+
+from pgtare.design import Arm, Design
+from pgtare.estimate import (
+    ArmEstimate,
+    Baseline,
+    ByBackend,
+    CarryOver,
+    Effect,
+    TrialEstimate,
+    analyse,
+    live,
+    sequential,
+)
+from pgtare.observations import Observations, UnitFlag, empty
+from pgtare.report import schema
+
+DESIGN = design_of(4)
+PROVEN = {"i2": True, "i3": True}
+
+
+@pytest.fixture(scope="module")
+def obs() -> Observations:
+    return simulate(DESIGN, 6_000, backends=2, own=(0, 0, 3.0), carry=(0, 0, 1.0), seed=2)
+
+
+@pytest.fixture(scope="module")
+def trial(obs: Observations) -> TrialEstimate:
+    return analyse(obs, DESIGN, margin=0.02, proven=PROVEN, seed=1)
+
+
+def test_verdicts(trial: TrialEstimate) -> None:
+    assert [arm.verdict for arm in trial.arms[:3]] == [None, "inconclusive", "cost"]
+    assert trial.arms[2].p_value is not None
+    assert trial.arms[2].p_value < 1e-9
+    assert trial.arms[2].p_randomisation == 1 / 2000
+    for quiet in (trial.arms[1], trial.arms[3]):
+        assert quiet.p_value is not None
+        assert quiet.p_value > 0.001
+    # 48 exceedances cannot bound a rate ratio of one by 1.25.
+    assert trial.arms[3].verdict_reason == "tail"
+
+
+def test_quiet_arm_with_a_long_trial_is_equivalent() -> None:
+    design = design_of(3)
+    found = analyse(
+        simulate(design, 10_000, backends=25, stalls=0, seed=6),
+        design,
+        proven={"i2": True},
+        seed=1,
+    )
+    assert found.blocks == 250_000
+    assert [arm.verdict for arm in found.arms] == [None, "equivalent", "equivalent"]
+
+
+def test_unproven_instruments_are_not_verified(obs: Observations) -> None:
+    found = analyse(obs, DESIGN, proven={"i3": True, "control": False}, seed=1)
+    assert found.arms[1].verdict == "not_verified"
+    assert found.arms[2].verdict == "not_verified"
+    assert found.arms[3].verdict != "not_verified"
+    assert analyse(obs, DESIGN, seed=1).arms[3].verdict == "not_verified"
+
+
+def test_control_and_injected_arms_stand_outside_the_family(obs: Observations) -> None:
+    arms = (*DESIGN.arms[:3], Arm("delay", "injected", inject_ns=1000))
+    found = analyse(obs, Design(arms, DESIGN.block, 1), proven={"i2": True}, seed=1)
+    assert [arm.p_adjusted is None for arm in found.arms] == [True, True, False, True]
+    assert found.arms[2].p_adjusted == found.arms[2].p_value
+    assert found.arms[3].verdict != "not_verified"
+
+
+def test_baseline_sessions_and_carry_over(obs: Observations, trial: TrialEstimate) -> None:
+    base = obs[(obs["arm"] == 0) & (obs["flags"] == 0)]["service_ns"] / 1000
+    assert trial.baseline.n == len(base) == 12_000
+    assert trial.baseline.mean_us == pytest.approx(base.mean())
+    assert trial.baseline.p99_us == pytest.approx(np.quantile(base, 0.99))
+    assert trial.baseline.cpu_us == pytest.approx(0.9 * base.mean(), rel=1e-3)
+    assert trial.sessions == 2
+    assert [(b.backend, b.pid, b.n) for b in trial.by_backend] == [
+        (0, 100, 24_000),
+        (1, 101, 24_000),
+    ]
+    for backend in trial.by_backend:
+        assert set(backend.body_us) == {"i2", "i3"}
+        assert 2.5 < backend.body_us["i2"].estimate < 5.5
+    assert trial.carry_over.switch_us == 0.5
+    assert trial.carry_over.switch_throughput_pct == pytest.approx(50 / 74, rel=0.2)
+
+
+def test_cpu_follows_service_time(obs: Observations, trial: TrialEstimate) -> None:
+    effect = trial.arms[2].effect
+    assert effect is not None
+    assert effect.cpu_us is not None
+    assert effect.cpu_us.estimate == pytest.approx(0.9 * effect.body_us.estimate, rel=1e-2)
+    without = obs.copy()
+    without["cpu_ns"] = -1
+    found = analyse(without, DESIGN, seed=1)
+    assert found.baseline.cpu_us is None
+    assert found.arms[2].effect is not None
+    assert found.arms[2].effect.cpu_us is None
+
+
+def test_peeked_intervals_are_those_of_the_confidence_sequence(
+    obs: Observations, trial: TrialEstimate
+) -> None:
+    peeked = analyse(obs, DESIGN, proven=PROVEN, peeked=True, seed=1)
+    for plain, wide in zip(trial.arms[1:], peeked.arms[1:], strict=True):
+        assert plain.effect is not None
+        assert wide.effect is not None
+        assert wide.p_value is not None
+        assert plain.p_value is not None
+        for name in ("body_us", "total_pct", "mean_us", "p50_us", "cpu_us"):
+            one, other = getattr(plain.effect, name), getattr(wide.effect, name)
+            assert one.estimate == other.estimate
+            assert other.half_width / other.se == pytest.approx(
+                sequential.multiplier(trial.blocks), rel=1e-9
+            )
+            assert other.half_width > 1.8 * one.half_width
+        if plain.p_value > 0.01:
+            assert wide.p_value > plain.p_value
+    assert peeked.peeked
+
+
+def test_live_agrees_with_the_peeked_analysis(obs: Observations, trial: TrialEstimate) -> None:
+    found = live(obs, DESIGN)
+    peeked = analyse(obs, DESIGN, proven=PROVEN, peeked=True, seed=1)
+    assert found.blocks == trial.blocks
+    assert [arm.name for arm in found.arms] == ["control", "i2", "i3"]
+    for now, later, fixed in zip(found.arms, peeked.arms[1:], trial.arms[1:], strict=True):
+        assert later.effect is not None
+        assert fixed.effect is not None
+        assert now.body_us == later.effect.body_us
+        assert now.half_width_pct == pytest.approx(fixed.effect.body_pct.half_width)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3, 5, 9, 40])
+def test_next_to_no_data_is_inconclusive(rows: int) -> None:
+    obs = simulate(DESIGN, 20)[:rows] if rows else empty()
+    found = analyse(obs, DESIGN, proven=PROVEN, seed=1)
+    assert [arm.verdict for arm in found.arms] == [None, *["inconclusive"] * 3]
+    assert len(live(obs, DESIGN).arms) == 3
+
+
+@pytest.mark.parametrize("value", [0, 70_000])
+def test_data_without_variance_is_inconclusive(value: int) -> None:
+    obs = simulate(DESIGN, 200)
+    obs["service_ns"] = value
+    found = analyse(obs, DESIGN, proven=PROVEN, seed=1)
+    assert [arm.verdict for arm in found.arms] == [None, *["inconclusive"] * 3]
+
+
+def test_an_arm_that_never_ran_leaves_nothing() -> None:
+    obs = simulate(DESIGN, 200)
+    found = analyse(obs[obs["arm"] != 3], DESIGN, proven=PROVEN, seed=1)
+    assert found.blocks == 0
+    assert found.discarded["incomplete"] == 200
+    assert math.isnan(found.baseline.mean_us)
+    assert {arm.verdict for arm in found.arms[1:]} == {"inconclusive"}
+
+
+def test_unseparable_lags_are_inconclusive() -> None:
+    """With no known previous arm there is no carry-over to estimate."""
+    obs = simulate(DESIGN, 200)
+    obs["unit"] *= 2
+    found = analyse(obs, DESIGN, proven=PROVEN, seed=1)
+    assert found.blocks == 200
+    assert {arm.verdict for arm in found.arms[1:]} == {"inconclusive"}
+
+
+def test_discarded_blocks_are_counted(obs: Observations) -> None:
+    flagged = obs.copy()
+    flagged["flags"][5] = UnitFlag.APP_CHANGED
+    found = analyse(flagged, DESIGN, proven=PROVEN, seed=1)
+    assert found.blocks_discarded == found.discarded["app_changed"] == 1
+    assert sum(arm.excluded for arm in found.arms) == 2 + 4
+
+
+def test_same_seed_same_result(obs: Observations) -> None:
+    part = obs[: 4 * 500]
+    one, other = (analyse(part, DESIGN, seed=4) for _ in range(2))
+    assert one.arms[3] == other.arms[3]
+
+
+def test_margin_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="margin"):
+        analyse(empty(), DESIGN, margin=0, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("ours", "written", "added_elsewhere"),
+    [
+        (Effect, schema.Effect, set()),
+        (ArmEstimate, schema.ArmResult, {"settings", "inject_ns", "proof"}),
+        (Baseline, schema.Baseline, set()),
+        (ByBackend, schema.ByBackend, set()),
+        (CarryOver, schema.CarryOver, set()),
+    ],
+)
+def test_results_hold_what_the_schema_asks_for(
+    ours: type, written: type, added_elsewhere: set[str]
+) -> None:
+    have = {field.name for field in dataclasses.fields(ours)}
+    assert set(written.model_fields) - added_elsewhere <= have
