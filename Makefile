@@ -47,10 +47,10 @@ lint: setup-dev
 bench: bench-resolution bench-switching
 
 bench-resolution: setup
-	@$(BIN)/python bench/resolution.py
+	@$(BIN)/python -m bench.resolution
 
 bench-switching: setup
-	@$(BIN)/python bench/switching.py
+	@$(BIN)/python -m bench.switching
 
 # uv (from PyPI) resolves; pip installs
 lock:

@@ -48,6 +48,7 @@ def check_target(directory: Path) -> None:
             f"{directory} is not a directory; name a directory that does not exist yet."
         )
     if not target.is_dir():
+        _check_parent(directory, next(p for p in target.parents if p.exists()))
         return
     try:
         names = os.listdir(target)
@@ -59,6 +60,14 @@ def check_target(directory: Path) -> None:
         )
     if names:
         raise UsageError(f"{directory} is not empty; name a directory that does not exist yet.")
+
+
+def _check_parent(directory: Path, parent: Path) -> None:
+    """Raise UsageError where `directory` cannot be made in its nearest existing ancestor."""
+    if not parent.is_dir():
+        raise UsageError(f"{directory} cannot be made, as {parent} is not a directory.")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise UsageError(f"{directory} cannot be made, as {parent} is not open for writing.")
 
 
 def save(directory: Path, design: Design, observations: Observations, result: WeighResult) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -255,7 +256,7 @@ def test_structure_for_a_screen_reader(visit: Callable[..., Visit], page_file: P
     )
     assert levels[0] == 1
     assert levels.count(1) == 1
-    assert all(b - a <= 1 for a, b in zip(levels, levels[1:], strict=False))
+    assert all(b - a <= 1 for a, b in itertools.pairwise(levels))
     faults = page.evaluate(
         """() => {
           const named = (e) => e.getAttribute('aria-label')

@@ -112,6 +112,8 @@ def test_server_is_private(wheel: Binaries) -> None:
     with Cluster(wheel) as cluster:
         for path in (cluster.data_directory, cluster.socket_directory):
             assert stat.S_IMODE(path.stat().st_mode) == 0o700
+        for name in ("server.log", "pgtare.conf", "pg_hba.conf", "owner.lock"):
+            assert not stat.S_IMODE((cluster.directory / name).stat().st_mode) & 0o007
         assert ask(cluster, "SHOW listen_addresses") == ""
         owner = Path(f"/proc/{cluster.postmaster_pid}").stat().st_uid
         assert owner == cluster.data_directory.stat().st_uid != 0

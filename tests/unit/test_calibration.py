@@ -6,13 +6,13 @@ from functools import cache
 
 import numpy as np
 import pytest
-from estimate_textbook import design_of, noise, simulate
 
 from pgtare.estimate import Calibration, Rate, analyse, calibrate, clopper_pearson
 from pgtare.estimate.blocks import select
 from pgtare.estimate.effects import Effects, threshold
 from pgtare.estimate.inference import Expansion
 from pgtare.observations import OBSERVATION, Observations
+from tests.unit.estimate_textbook import design_of, noise, simulate
 
 
 def recording(units: int = 40_000, backends: int = 2) -> Observations:

@@ -7,14 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from estimate_textbook import (
-    block_differences,
-    design_of,
-    mean_and_se,
-    regress,
-    simulate,
-    usable_blocks,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +16,14 @@ from pgtare.estimate.blocks import Blocks, by_arm, select
 from pgtare.estimate.effects import Effects, threshold, trimmed_mean
 from pgtare.estimate.inference import Reference
 from pgtare.observations import Observations
+from tests.unit.estimate_textbook import (
+    block_differences,
+    design_of,
+    mean_and_se,
+    regress,
+    simulate,
+    usable_blocks,
+)
 
 DESIGNS = {
     "two arms": design_of(2),

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from estimate_textbook import block_differences, design_of, simulate, usable_blocks
 
 from pgtare.estimate import Estimate, randomisation, sequential, width_reached
 from pgtare.estimate.blocks import Blocks, by_arm, select
@@ -23,6 +22,7 @@ from pgtare.estimate.inference import (
     tail_factor,
 )
 from pgtare.estimate.verdict import MIN_BLOCKS, Evidence, judge
+from tests.unit.estimate_textbook import block_differences, design_of, simulate, usable_blocks
 
 NAN = math.nan
 

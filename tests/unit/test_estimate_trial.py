@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 import pytest
-from estimate_textbook import design_of, simulate
 
 from pgtare.design import Arm, Design
 from pgtare.estimate import (
@@ -23,6 +22,7 @@ from pgtare.estimate import (
 )
 from pgtare.observations import Observations, UnitFlag, empty
 from pgtare.report import schema
+from tests.unit.estimate_textbook import design_of, simulate
 
 DESIGN = design_of(4)
 PROVEN = {"i2": True, "i3": True}
@@ -128,6 +128,31 @@ def test_peeked_intervals_are_those_of_the_confidence_sequence(
         if plain.p_value > 0.01:
             assert wide.p_value > plain.p_value
     assert peeked.peeked
+
+
+def test_tail_bound_is_one_sided(trial: TrialEstimate) -> None:
+    """The 95 % bound of one side is the limit of the two-sided 90 % interval."""
+    for arm in trial.arms[1:]:
+        assert arm.tail_rate_ratio is not None
+        assert arm.tail_bound is not None
+        assert arm.tail_rate_ratio.estimate < arm.tail_bound < arm.tail_rate_ratio.hi
+
+
+def test_seconds_until_the_tail_is_cleared(obs: Observations, trial: TrialEstimate) -> None:
+    """A rate a little above the base's can still be shown to be less than 1.25 times as high."""
+    same = obs.copy()
+    units = np.flatnonzero((same["flags"] == 0) & (same["arm"] == 3))
+    same["service_ns"][units] = np.random.default_rng(3).permutation(
+        same["service_ns"][(same["flags"] == 0) & (same["arm"] == 0)]
+    )
+    calm = np.flatnonzero((same["arm"] == 3) & (same["service_ns"] < 1000 * 80))
+    same["service_ns"][calm[0]] = 1000 * 5000  # one stall more than the base has
+    arm = analyse(same, DESIGN, margin=0.05, proven=PROVEN, seed=1).arms[3]
+    assert arm.tail_rate_ratio is not None
+    assert 1 < arm.tail_rate_ratio.estimate < 1.25
+    assert arm.verdict_reason == "tail"
+    assert arm.seconds_needed is not None
+    assert arm.seconds_needed > trial.duration_s
 
 
 def test_live_agrees_with_the_peeked_analysis(obs: Observations, trial: TrialEstimate) -> None:

@@ -86,7 +86,7 @@ class LoadSpec:
         """pgbench's arguments, without duration and connection."""
         # -n: pgbench would otherwise vacuum, and even truncate pgbench_history, in the user's own
         # database.
-        arguments = ["-M", self.protocol, "-c", str(self.clients), "-j", str(self.threads)]
+        arguments = ["-n", "-M", self.protocol, "-c", str(self.clients), "-j", str(self.threads)]
         arguments.append(f"--random-seed={self.seed}")
         if self.rate is not None:
             arguments.append(f"--rate={self.rate:.6g}")

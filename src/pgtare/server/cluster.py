@@ -170,9 +170,8 @@ class Cluster:
         for variable, parameter in (("PGHOSTADDR", "hostaddr"), ("PGOPTIONS", "options")):
             if variable in os.environ:
                 parameters = {parameter: "", **parameters}
-        return make_conninfo(
-            host=host, port=self._port, user=SUPERUSER, dbname=dbname, **parameters
-        )
+        parameters = {"user": SUPERUSER, **parameters}
+        return make_conninfo(host=host, port=self._port, dbname=dbname, **parameters)
 
     def connect(
         self, dbname: str = "postgres", *, autocommit: bool = True
@@ -188,7 +187,7 @@ class Cluster:
         if self.running:
             return
         arguments = ["-D", str(home.data), "-c", f"config_file={home.path / 'pgtare.conf'}"]
-        with signals.deferred(), open(home.log, "ab") as log:
+        with signals.deferred(), open(home.log, "ab", opener=_private) as log:
             self._popen = start_program(self.binaries.postgres, arguments, self._account, log)
         self._wait_until_ready(home, self._popen)
 
@@ -354,3 +353,7 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)  # the log may hold statements, with their data

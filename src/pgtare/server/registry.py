@@ -55,7 +55,7 @@ class Home:
 
 
 def servers_directory() -> Path:
-    return place("servers")
+    return place("servers", 0o711)
 
 
 def claim(account: Account) -> Home:

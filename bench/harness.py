@@ -1,0 +1,100 @@
+"""What the benchmarks share: a server with a load's database, and trials recorded on it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from pgtare.design import Arm, Design, block_layout
+from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
+from pgtare.observations import Observations
+from pgtare.server import trials
+from pgtare.server.binaries import Binaries, from_wheel
+from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
+from pgtare.server.trials import Population, Trials
+from pgtare.weigh import recording
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server with a pgbench database."""
+
+    binaries: Binaries
+    dsn: str
+
+
+@contextlib.contextmanager
+def server(
+    libraries: Sequence[str] = (), *, module: bool = True, scale: int = 10
+) -> Iterator[Server]:
+    """The embedded PostgreSQL 18, with pgtare and these libraries preloaded."""
+    found = from_wheel()
+    pgtare = loadable(found)
+    settings = {"pgtare.ring_memory": "128MB"} if module else {}
+    preload = [*([pgtare.library] if module else []), *libraries]
+    with Cluster(found, settings, preload) as cluster:
+        database = initialise(found, cluster.dsn(), scale)
+        if module:
+            with trials.connect(database.dsn) as conn:
+                conn.execute(pgtare.create_sql.encode())
+        yield Server(found, database.dsn)
+
+
+@contextlib.contextmanager
+def options(settings: dict[str, str]) -> Iterator[None]:
+    """Settings for the sessions of a load that starts inside."""
+    os.environ["PGOPTIONS"] = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    try:
+        yield
+    finally:
+        del os.environ["PGOPTIONS"]
+
+
+@contextlib.contextmanager
+def load(target: Server, clients: int) -> Iterator[PgbenchLoad]:
+    """pgbench -S at full speed, ready and warm."""
+    spec = LoadSpec(clients=clients)
+    with PgbenchLoad(find_pgbench(target.binaries), target.dsn, spec) as running:
+        running.wait_ready()
+        yield running
+
+
+def two_arms(settings: dict[str, str], base: dict[str, str], seed: int) -> Design:
+    """Base against one arm."""
+    arms = (Arm("base", "base", base), Arm("arm", "instrument", settings))
+    return Design(arms, block_layout(2), seed)
+
+
+def record(target: Server, running: PgbenchLoad, design: Design, seconds: float) -> Observations:
+    """The observations of a trial."""
+    with trials.connect(target.dsn) as conn:
+        population = Population(
+            conn.info.dbname, application=running.application_name,
+            sessions=running.spec.clients + 4,
+        )  # fmt: skip
+        got = recording.record(
+            Trials(conn), design, population, seconds, cpu=False, load=running,
+            look=lambda seconds, data: False, tick=lambda seconds, rows: None,
+        )  # fmt: skip
+    if got.stopped_by == "interrupt":
+        raise KeyboardInterrupt
+    return got.observations
+
+
+def t_interval(x: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float, float]:
+    """Mean and 95 % t interval."""
+    half = float(stats.t.ppf(0.975, len(x) - 1)) * float(x.std(ddof=1)) / len(x) ** 0.5
+    mean = float(x.mean())
+    return mean, mean - half, mean + half
+
+
+def say(text: str) -> None:
+    """With the time, as a benchmark takes minutes."""
+    print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)

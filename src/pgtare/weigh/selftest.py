@@ -1,0 +1,184 @@
+"""Is the scale calibrated here and now? Control-only recordings, and delays that are known."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from pgtare.design import Arm, Design, block_layout
+from pgtare.errors import MeasurementError
+from pgtare.estimate import Calibration, Rate, analyse, calibrate
+from pgtare.estimate.inference import Estimate
+from pgtare.load import PgbenchLoad, find_pgbench
+from pgtare.observations import Observations, UnitFlag
+from pgtare.server import trials
+from pgtare.server.trials import Population, Trials
+from pgtare.weigh import recording
+from pgtare.weigh.progress import Display, Stages
+from pgtare.weigh.request import Request
+from pgtare.weigh.run import WARM_UP_S
+from pgtare.weigh.target import Target, open_target
+
+#: Delays put into every transaction of an arm, in ns.
+DELAYS_NS = (2_000, 20_000)
+#: Pseudo-trials; false positives must then lie in this range for a test of 5 %.
+PSEUDO_TRIALS = 4_000
+FALSE_POSITIVES = (0.036, 0.064)
+#: A correct 95 % interval stays within these in 1,000 trials, but for one time in 1,000.
+COVERAGE = (0.927, 0.973)
+#: Half-width of a 99.9 % interval in units of that of a 95 % one, for normal estimates.
+_WIDER = 3.2905 / 1.9600
+_BLOCKS = 500
+
+
+@dataclass(frozen=True)
+class Check:
+    """One figure of the self-test and whether it is as it should be."""
+
+    name: str
+    measured: str
+    wanted: str
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Selftest:
+    """All checks, and what they were made with."""
+
+    checks: tuple[Check, ...]
+    transactions: int
+    seed: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return all(check.passed for check in self.checks)
+
+    def as_json(self) -> dict[str, Any]:
+        """Schema `pgtare.selftest/1`."""
+        return {
+            "schema": "pgtare.selftest/1",
+            "passed": self.passed,
+            "transactions": self.transactions,
+            "seed": self.seed,
+            "checks": [vars(check) for check in self.checks],
+        }
+
+
+def run(request: Request, console: Console) -> Selftest:
+    """Record two short trials and check the estimators on them.
+
+    request: server, load, duration (of each trial) and seed. Raises UsageError and
+    MeasurementError as a weighing does.
+    """
+    stages = Stages(console)
+    with open_target(request, stages.say, lambda question: False) as target:
+        still = _record(target, request, [], console, stages)
+        delayed = _record(target, request, list(DELAYS_NS), console, stages)
+    stages.say(f"re-randomising {len(still[1]):,} transactions into {PSEUDO_TRIALS:,} A/A trials")
+    try:
+        figures = calibrate(still[1], trials=PSEUDO_TRIALS, blocks=_BLOCKS, seed=request.seed)
+    except ValueError as ex:
+        raise MeasurementError(f"the recording is too short: {ex}; raise --duration") from ex
+    checks = [
+        *_estimator_checks(figures),
+        *_effect_checks(still, request.seed),
+        *_effect_checks(delayed, request.seed),
+        _arrival_check(still[1]),
+    ]
+    return Selftest(tuple(checks), len(still[1]) + len(delayed[1]), request.seed)
+
+
+def _record(
+    target: Target, request: Request, delays: list[int], console: Console, stages: Stages
+) -> tuple[Design, Observations]:
+    arms = [Arm("base", "base"), Arm("control", "control")]
+    arms += [Arm(f"{ns / 1000:g} µs", "injected", inject_ns=ns) for ns in delays]
+    design = Design(tuple(arms), block_layout(len(arms)), request.seed)
+    assert request.load is not None
+    with (
+        trials.connect(target.dsn) as conn,
+        PgbenchLoad(find_pgbench(target.binaries), target.dsn, request.load) as load,
+        Display(console, request.duration_s) as display,
+    ):
+        module = Trials(conn)
+        module.require_module()
+        stages.say(f"recording with {'known delays' if delays else 'control arms only'}")
+        load.wait_ready()
+        time.sleep(WARM_UP_S)
+        got = recording.record(
+            module, design, Population(conn.info.dbname, application=load.application_name,
+                                       sessions=request.load.clients + 4),
+            request.duration_s, cpu=False, load=load, look=lambda seconds, data: False,
+            tick=display.tick,
+        )  # fmt: skip
+    if got.stopped_by == "interrupt":
+        raise KeyboardInterrupt
+    if got.trouble or not len(got.observations):
+        raise MeasurementError(f"nothing was recorded: {got.trouble or 'no transactions'}")
+    return design, got.observations
+
+
+def _estimator_checks(figures: Calibration) -> list[Check]:
+    lo, hi = FALSE_POSITIVES
+    checks = [
+        _rate_check("A/A false positives at 5 %", figures.false_positives, lo, hi),
+        _rate_check("the same, plain block differences", figures.false_positives_plain, lo, hi),
+    ]
+    for kind, rate in figures.body_coverage.items():
+        checks.append(
+            _rate_check(
+                f"95 % interval covers an injected {kind.replace('_', '-')}", rate, *COVERAGE
+            )
+        )
+    return checks
+
+
+def _rate_check(name: str, rate: Rate, lo: float, hi: float) -> Check:
+    return Check(
+        name,
+        f"{rate.rate:.1%} of {rate.trials}",
+        f"{lo:.1%} to {hi:.1%}",
+        lo <= rate.rate <= hi,
+    )
+
+
+def _effect_checks(recorded: tuple[Design, Observations], seed: int) -> list[Check]:
+    """99.9 % intervals of own effects against the truth: a correct one misses once in 1,000."""
+    design, data = recorded
+    estimate = analyse(data, design, seed=seed)
+    checks = []
+    for arm, found in zip(design.arms[1:], estimate.arms[1:], strict=True):
+        if found.effect is None:
+            raise MeasurementError("the recording holds no whole block; raise --duration")
+        truth = arm.inject_ns / 1000
+        # A delay is judged at the median: where other programs want the processor too, it uses up
+        # the session's share, and the mean truly grows by more.
+        effect = found.effect.p50_us if truth else found.effect.own_us
+        lo, hi = _wider(effect)
+        # a busy-wait ends with the clock reading that finds it over
+        slack = 0.1 if truth else 0.0
+        checks.append(
+            Check(
+                f"delay of {arm.name}, at the median" if truth else f"control against base ({len(data):,})",
+                f"{effect.estimate:+.2f} µs [{lo:+.2f}, {hi:+.2f}]",
+                f"{truth:g} µs" + (f" to {truth + slack:g} µs" if slack else ""),
+                lo <= truth + slack and truth <= hi,
+            )
+        )
+    return checks
+
+
+def _wider(e: Estimate) -> tuple[float, float]:
+    half = (e.hi - e.lo) / 2 * _WIDER
+    return e.estimate - half, e.estimate + half
+
+
+def _arrival_check(data: Observations) -> Check:
+    share = float(((data["flags"] & UnitFlag.NO_ARRIVAL) != 0).mean())
+    return Check(
+        "requests whose arrival was seen", f"{1 - share:.2%}", "99 % or more", share <= 0.01
+    )

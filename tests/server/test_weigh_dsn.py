@@ -1,0 +1,220 @@
+"""Weighing on a running server: its own traffic, its owner's rights, and what may go wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgtare.server import trials
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
+from pgtare.server.trials import Trials
+from tests.server.weigh_tools import arm, failed, pgtare, read, start_pgtare, traffic
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def running(wheel: Binaries) -> Iterator[Cluster]:
+    """A server like a user's: pgtare and the usual libraries preloaded, a database app."""
+    module = loadable(wheel)
+    libraries = [module.library, "pg_stat_statements"]
+    with Cluster(wheel, {}, libraries) as cluster:
+        with cluster.connect(autocommit=True) as conn:
+            conn.execute("CREATE DATABASE app")
+            conn.execute("CREATE DATABASE bare")
+            conn.execute("CREATE ROLE visitor LOGIN")
+        with cluster.connect("app", autocommit=True) as conn:
+            conn.execute(module.create_sql.encode())
+            conn.execute("CREATE EXTENSION pg_stat_statements")
+            conn.execute("CREATE TABLE pgbench_accounts (precious int)")
+            conn.execute("INSERT INTO pgbench_accounts VALUES (42)")
+        yield cluster
+
+
+def test_weighs_the_traffic_of_another_client(running: Cluster, tmp_path: Path) -> None:
+    dsn = running.dsn("app")
+    with traffic(dsn, sessions=2, application_name="shop"):
+        done = pgtare("weigh", "pg_stat_statements", "--dsn", dsn, "--duration", "5", "--json",
+                      tmp_path / "w.json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = read(tmp_path / "w.json")
+    assert result["load"]["kind"] == "none"
+    assert result["design"]["sessions"] == 2
+    assert arm(result, "pg_stat_statements")["proof"]["state"] == "active"
+
+
+def test_a_database_with_tables_of_that_name_is_untouched(running: Cluster) -> None:
+    done = pgtare("weigh", "track_io_timing", "--dsn", running.dsn("app"), "--load",
+                  "select-only", "--duration", "2", "--scale", "1")  # fmt: skip
+    assert "database of its own" in failed(done, 2)
+    done = pgtare("weigh", "track_io_timing", "--dsn", running.dsn("app"), "--load",
+                  "select-only", "--duration", "2", "--scale", "1", "--yes")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with running.connect("app") as conn:
+        assert conn.execute("SELECT * FROM pgbench_accounts").fetchall() == [(42,)]
+        names = conn.execute("SELECT datname FROM pg_database ORDER BY 1").fetchall()
+    assert names == [("app",), ("bare",), ("postgres",), ("template0",), ("template1",)]
+
+
+def test_dry_run_tells_and_changes_nothing(running: Cluster) -> None:
+    done = pgtare("weigh", "log_min_duration_statement", "--dsn", running.dsn("app"), "--allow",
+                  "log_min_duration_statement", "--dry-run")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "log_min_duration_statement = '0'" in done.stdout
+    assert "server log" in done.stdout
+    with trials.connect(running.dsn("app")) as conn:
+        assert not Trials(conn).status().running
+
+
+def test_unsafe_instruments_need_allow(running: Cluster) -> None:
+    done = pgtare("weigh", "log_statement", "--dsn", running.dsn("app"))
+    assert "--allow log_statement" in failed(done, 2)
+
+
+def test_missing_library_names_the_line_to_add(running: Cluster) -> None:
+    told = failed(pgtare("weigh", "auto_explain", "--dsn", running.dsn("app")), 2)
+    assert "shared_preload_libraries = " in told
+    assert "auto_explain" in told
+
+
+def test_missing_extension_is_told(running: Cluster) -> None:
+    told = failed(pgtare("weigh", "track_io_timing", "--dsn", running.dsn("bare")), 2)
+    assert "CREATE EXTENSION pgtare" in told
+
+
+def test_no_privilege_is_told(running: Cluster) -> None:
+    dsn = running.dsn("app", user="visitor")
+    told = failed(pgtare("weigh", "track_io_timing", "--dsn", dsn, "--duration", "2"), 2)
+    assert "GRANT" in told or "privilege" in told
+
+
+def test_unreachable_server_is_told(running: Cluster, tmp_path: Path) -> None:
+    done = pgtare("weigh", "track_io_timing", "--dsn", f"host={tmp_path} dbname=app")
+    assert "cannot connect" in failed(done, 1)
+    done = pgtare("weigh", "track_io_timing", "--dsn", "host=/tmp nonsense=1")
+    assert "connection string" in failed(done, 2)
+
+
+def test_silent_server_gives_no_number(running: Cluster) -> None:
+    done = pgtare("weigh", "track_io_timing", "--dsn", running.dsn("app"), "--duration", "2")
+    assert "nothing was measured" in failed(done, 1)
+
+
+def test_second_trial_is_refused_and_stop_ends_the_first(running: Cluster, tmp_path: Path) -> None:
+    dsn = running.dsn("app")
+    with traffic(dsn):
+        first = start_pgtare("weigh", "track_io_timing", "--dsn", dsn, "--duration", "60",
+                             "--json", tmp_path / "w.json")  # fmt: skip
+        _wait_until_running(dsn)
+        told = failed(pgtare("weigh", "track_io_timing", "--dsn", dsn, "--duration", "2"), 2)
+        assert "a trial is running already" in told
+        status = pgtare("status", "--dsn", dsn)
+        assert "a trial runs" in status.stdout
+        assert "stopped" in pgtare("stop", "--dsn", dsn).stdout
+        out, err = first.communicate(timeout=60)
+    assert first.returncode == 1, err
+    result = read(tmp_path / "w.json")
+    assert result["design"]["stopped_by"] == "server"
+    assert arm(result, "track_io_timing")["verdict"] == "not_verified"
+    assert "ended" in out
+
+
+def test_kill_9_of_the_client_gives_settings_back(running: Cluster) -> None:
+    dsn = running.dsn("app")
+    with psycopg.connect(dsn, autocommit=True) as session:
+        before = _setting(session)
+        client = start_pgtare("weigh", "--arm", "x: work_mem=123MB", "--dsn", dsn, "--duration",
+                              "600")  # fmt: skip
+        _wait_until_running(dsn)
+        seen = {_setting(session)[0] for _ in range(40)}
+        assert "123MB" in seen
+        os.killpg(client.pid, signal.SIGKILL)
+        client.wait()
+        _wait_until_running(dsn, running=False)
+        assert [_setting(session) for _ in range(5)] == [before] * 5
+    with traffic(dsn):
+        done = pgtare("weigh", "track_io_timing", "--dsn", dsn, "--duration", "2")
+    assert done.returncode == 0, done.stderr
+    assert "lost its client" in " ".join(done.stdout.split())
+
+
+def test_server_that_restarts_in_mid_trial(running: Cluster, tmp_path: Path) -> None:
+    dsn = running.dsn("app")
+    with traffic(dsn):
+        client = start_pgtare("weigh", "track_io_timing", "--dsn", dsn, "--duration", "60",
+                              "--json", tmp_path / "w.json")  # fmt: skip
+        _wait_until_running(dsn)
+        time.sleep(2)
+        running.restart()
+    out, err = client.communicate(timeout=60)
+    assert client.returncode == 1, (out, err)
+    assert "Traceback" not in err
+    result = read(tmp_path / "w.json")
+    assert result["design"]["stopped_by"] == "server"
+    assert arm(result, "track_io_timing")["verdict"] == "not_verified"
+
+
+def test_base_current_keeps_what_is_set(running: Cluster, tmp_path: Path) -> None:
+    dsn = running.dsn("app")
+    with traffic(dsn, options="-c pg_stat_statements.track=top"):
+        done = pgtare("weigh", "pg_stat_statements", "--base", "current", "--dsn", dsn,
+                      "--duration", "3", "--json", tmp_path / "w.json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = read(tmp_path / "w.json")
+    assert arm(result, "base")["settings"] == {}
+    # on already in the base arm: no number may be given
+    assert arm(result, "pg_stat_statements")["verdict"] == "not_verified"
+
+
+def test_sysbench_traffic(running: Cluster, tmp_path: Path) -> None:
+    try:
+        subprocess.run(["sysbench", "--version"], capture_output=True, check=True)
+    except FileNotFoundError:
+        pytest.skip("sysbench is not installed (Debian: apt-get install sysbench)")
+    common = [
+        "sysbench", "--db-driver=pgsql", f"--pgsql-host={running.socket_directory}",
+        f"--pgsql-port={running.port}", "--pgsql-user=postgres", "--pgsql-password=",
+        "--pgsql-db=app", "--tables=1", "--table-size=1000", "--threads=2", "--time=30",
+        "oltp_point_select",
+    ]  # fmt: skip
+    subprocess.run([*common, "prepare"], check=True, capture_output=True)
+    load = subprocess.Popen([*common, "run"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        time.sleep(1)
+        done = pgtare("weigh", "track_io_timing", "--dsn", running.dsn("app"), "--duration", "4",
+                      "--json", tmp_path / "w.json")  # fmt: skip
+    finally:
+        load.terminate()
+        load.communicate()
+        subprocess.run([*common, "cleanup"], check=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    design = read(tmp_path / "w.json")["design"]
+    assert design["sessions"] == 2
+    assert design["blocks"] > 100
+
+
+def _setting(session: psycopg.Connection[tuple[object, ...]]) -> tuple[object, ...]:
+    row = session.execute(
+        "SELECT current_setting('work_mem'), source FROM pg_settings WHERE name = 'work_mem'"
+    ).fetchone()
+    assert row is not None
+    return row
+
+
+def _wait_until_running(dsn: str, running: bool = True) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with trials.connect(dsn) as conn:
+            if Trials(conn).status().running == running:
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"no trial {'began' if running else 'ended'} in 30 s")

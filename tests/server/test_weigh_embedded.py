@@ -1,0 +1,180 @@
+"""Weighing on a server of pgtare's own: the main job, end to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from pgtare import store
+from pgtare.server.binaries import Binaries
+from tests.server.weigh_tools import arm, failed, pgtare, read, start_pgtare
+
+pytestmark = pytest.mark.server
+
+FOUR = ("pg_stat_statements", "track_io_timing", "auto_explain", "log_min_duration_statement")
+# z of a two-sided interval that misses once in 10,000, in units of the 95 % one's half-width
+WIDER = 3.89 / 1.96
+
+
+def test_weighs_four_instruments_with_proof(binaries: Binaries, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = pgtare("weigh", *FOUR, "--pg-config", binaries.pg_config, "--duration", "8", "--scale",
+                  "1", "--inject-ns", "20000", "--json", tmp_path / "w.json", "--out", out,
+                  "--seed", "7") if binaries.origin != "wheel" else pgtare(
+        "weigh", *FOUR, "--duration", "8", "--scale", "1", "--inject-ns", "20000", "--json",
+        tmp_path / "w.json", "--out", out, "--seed", "7")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = read(tmp_path / "w.json")
+
+    assert [a["role"] for a in result["arms"][:2]] == ["base", "control"]
+    assert {a["name"] for a in result["arms"]} == {"base", "control", *FOUR, "injected"}
+    assert result["design"]["lost"] == 0
+    assert result["design"]["blocks"] > 500
+    assert result["design"]["sessions"] == 1
+    control = arm(result, "control")["effect"]["body_us"]
+    half = (control["hi"] - control["lo"]) / 2 * WIDER
+    assert abs(control["estimate"]) < half
+    for name in ("pg_stat_statements", "auto_explain", "log_min_duration_statement"):
+        assert arm(result, name)["proof"]["state"] == "active", arm(result, name)["proof"]
+    assert arm(result, "track_io_timing")["proof"]["state"] in ("active", "idle")
+    # 20 µs are there whatever else the machine does; at the median nothing much is added
+    injected = arm(result, "injected")["effect"]["p50_us"]
+    assert 15 < injected["estimate"] < 45, injected
+    assert "log_min_duration_statement" in done.stdout
+    assert "control" in done.stdout
+    assert str(out) in done.stdout
+
+    stored = store.load(out)
+    assert len(stored.observations) > 6 * 500
+    again = pgtare("report", out, "--json", tmp_path / "again.json")
+    assert again.returncode == 0, again.stderr
+    assert read(tmp_path / "again.json")["arms"] == result["arms"]
+    assert (out / "report.html").stat().st_size > 100_000
+
+
+def test_precision_stops_early(tmp_path: Path) -> None:
+    done = pgtare("weigh", "track_io_timing", "--duration", "60", "--scale", "1", "--precision",
+                  "90%", "--json", tmp_path / "w.json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    design = read(tmp_path / "w.json")["design"]
+    assert design["stopped_by"] == "precision"
+    assert 10 <= design["duration_s"] < 55
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    process = start_pgtare("weigh", "track_io_timing", "--duration", "600", "--scale", "1",
+                           "--json", tmp_path / "w.json")  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "warming up" in line:
+            break
+    time.sleep(8)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    design = read(tmp_path / "w.json")["design"]
+    assert design["stopped_by"] == "interrupt"
+    assert design["partial"] is True
+    assert "PARTIAL" in out.upper()
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_before_the_trial_leaves_nothing(tmp_path: Path) -> None:
+    process = start_pgtare("weigh", "track_io_timing", "--json", tmp_path / "w.json")
+    time.sleep(1.5)
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert not (tmp_path / "w.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["track_io_timin"], "track_io_timing"),
+        (["track_io_timing", "--duration", "0"], "--duration"),
+        (["track_io_timing", "--duration", "-3"], "--duration"),
+        (["track_io_timing", "--duration", "nan"], "--duration"),
+        (["track_io_timing", "--duration", "soon"], "soon"),
+        (["track_io_timing", "--precision", "0.2"], "percentage"),
+        (["track_io_timing", "--margin", "0%"], "percentage"),
+        ([], "nothing to weigh"),
+        (["track_io_timing", "track_io_timing"], "choose it once"),
+        (["--arm", "x: "], "sets nothing"),
+        (["--arm", "x: work_mem=1MB, work_mem=2MB"], "given twice"),
+        (["--arm", "x: role=postgres"], "cannot be part of an arm"),
+        (["--arm", "x: work_mem; DROP TABLE t=1"], "cannot read"),
+        (["--arm", "x'; DROP SCHEMA pgtare: work_mem=1MB"], "may hold only"),
+        (["track_io_timing", "--load", "none"], "--dsn"),
+        (["track_io_timing", "--load", "everything"], "choose one of"),
+        (["track_io_timing", "--headroom", "200%"], "--headroom"),
+        (["track_io_timing", "--rate", "many"], "--rate"),
+        (["track_io_timing", "--json", "/nowhere/w.json"], "no directory"),
+        (["track_io_timing", "--pg-config", "/nowhere/pg_config"], "/nowhere/pg_config"),
+        (["track_io_timing", "--script", "/nowhere.sql"], "/nowhere.sql"),
+        (["track_io_timing", "--clients", "0"], "at least one client"),
+    ],
+)
+def test_bad_input_is_refused_at_once(arguments: list[str], wanted: str) -> None:
+    assert wanted in failed(pgtare("weigh", *arguments, "--dry-run"), 2) or wanted in failed(
+        pgtare("weigh", *arguments), 2
+    )
+
+
+def test_a_setting_that_cannot_be_an_arm_is_refused_with_the_reason() -> None:
+    done = pgtare("weigh", "--arm", "big: shared_buffers=1GB", "--duration", "2", "--scale", "1")
+    assert "fixed when the server starts" in failed(done, 2)
+    done = pgtare("weigh", "--arm", "x: checkpoint_timeout=60", "--duration", "2", "--scale", "1")
+    assert "acts in other processes" in failed(done, 2)
+    done = pgtare("weigh", "--arm", "x: work_mem=lots", "--duration", "2", "--scale", "1")
+    assert "work_mem" in failed(done, 2)
+
+
+def test_a_script_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
+    script = tmp_path / "broken.sql"
+    script.write_text("SELECT 1 FROM no_such_table;\n")
+    done = pgtare("weigh", "track_io_timing", "--script", script, "--scale", "1")
+    assert "no_such_table" in failed(done, 1)
+
+
+def test_an_own_script_and_rate(tmp_path: Path) -> None:
+    script = tmp_path / "two.sql"
+    script.write_text("BEGIN;\nSELECT 1;\nSELECT pg_sleep(0.001);\nEND;\n")
+    done = pgtare("weigh", "--arm", "wm: work_mem=8MB", "--script", script, "--rate", "100",
+                  "--duration", "3", "--scale", "1", "--json", tmp_path / "w.json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = read(tmp_path / "w.json")
+    assert result["baseline"]["p50_us"] > 1000
+    assert arm(result, "wm")["proof"]["state"] == "idle"
+
+
+def test_catalogue_with_a_typo_names_file_line_and_key(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('[mine]\ndescription = "x"\nsafe_in_production = true\nreason = "y"\nbasis = 1\n'
+                   '[mine.variants.on]\nsettings = { work_mem = "8MB" }\n')  # fmt: skip
+    told = failed(pgtare("weigh", "mine", "--catalog", own), 2)
+    assert str(own) in told
+    assert "5" in told
+    assert "basis" in told
+
+
+def test_two_installations_of_results_are_not_mixed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "precious.txt").write_text("x")
+    done = pgtare("weigh", "track_io_timing", "--out", out)
+    failed(done, 2)
+    assert (out / "precious.txt").exists()
+
+
+def test_no_process_or_directory_is_left() -> None:
+    left = subprocess.run(
+        ["pgrep", "-f", "application_name=pgtare-load"], capture_output=True, check=False
+    )
+    assert left.stdout == b""

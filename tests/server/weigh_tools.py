@@ -1,0 +1,84 @@
+"""Runs the pgtare command as a user does, and traffic that is not pgbench's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+PGTARE = [sys.executable, "-c", "from pgtare.cli import main; main()"]
+
+
+def pgtare(
+    *arguments: str | Path, timeout: float = 120, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [*PGTARE, *map(str, arguments)], capture_output=True, text=True, timeout=timeout,
+        env={**os.environ, "COLUMNS": "120", **env}, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+
+
+def start_pgtare(*arguments: str | Path) -> subprocess.Popen[str]:
+    """Start a command in a process group of its own."""
+    return subprocess.Popen(
+        [*PGTARE, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdin=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+
+
+def failed(done: subprocess.CompletedProcess[str], status: int) -> str:
+    """The one sentence of a command that failed as it should; no traceback."""
+    assert done.returncode == status, (done.returncode, done.stdout[-2000:], done.stderr[-2000:])
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A result document."""
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def arm(result: dict[str, Any], name: str) -> dict[str, Any]:
+    """One arm of a result by name."""
+    (found,) = [a for a in result["arms"] if a["name"] == name]
+    return dict(found)
+
+
+@contextlib.contextmanager
+def traffic(dsn: str, sessions: int = 1, query: str = "SELECT 1", **params: str) -> Iterator[None]:
+    """Sessions of an application that run a query over and over."""
+    stop = threading.Event()
+
+    def work() -> None:
+        with (
+            contextlib.suppress(psycopg.OperationalError),
+            psycopg.connect(
+                dsn,
+                autocommit=True,
+                # query ids are computed when a statement is parsed
+                prepare_threshold=None,
+                **params,  # type: ignore[arg-type]
+            ) as conn,
+        ):
+            while not stop.is_set():
+                conn.execute(query.encode())
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(sessions)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(10)

@@ -1,0 +1,98 @@
+"""The result document follows its schema, and docs/json.md describes every field of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from sample_result import sample
+
+from pgtare.report.schema import WeighResult
+
+SCHEMA: dict[str, Any] = WeighResult.model_json_schema(by_alias=True)
+DOCS = Path(__file__).parents[2] / "docs" / "json.md"
+HEADINGS = {
+    "WeighResult": "The document",
+    "Interval": "An interval",
+    "DesignInfo": "`design`",
+    "Baseline": "`baseline`",
+    "CarryOver": "`carry_over`",
+    "ArmResult": "An element of `arms`",
+    "Effect": "`effect`",
+    "Proof": "`proof`",
+    "ByBackend": "An element of `by_backend`",
+}
+
+
+def document() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(sample().result.to_json())
+    return loaded
+
+
+def test_a_result_follows_the_schema() -> None:
+    jsonschema.validate(document(), SCHEMA)
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("fault", ["verdict", "unknown", "missing", "schema"])
+def test_the_schema_refuses_what_does_not_follow_it(fault: str) -> None:
+    broken = document()
+    if fault == "verdict":
+        broken["arms"][2]["verdict"] = "free"
+    elif fault == "unknown":
+        broken["arms"][2]["surprise"] = 1
+    elif fault == "missing":
+        del broken["design"]["seed"]
+    else:
+        broken["schema"] = "pgtare.weigh/2"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(broken, SCHEMA)
+
+
+def test_a_result_comes_back_as_it_was() -> None:
+    result = sample().result
+    assert WeighResult.model_validate_json(result.to_json()) == result
+
+
+def test_what_is_not_a_number_becomes_null_and_still_follows_the_schema() -> None:
+    result = sample().result
+    effect = result.arms[2].effect
+    assert effect is not None
+    effect.p99_us.estimate = float("nan")
+    result.baseline.mean_us = float("nan")
+    written = json.loads(result.to_json())
+    assert written["arms"][2]["effect"]["p99_us"]["estimate"] is None
+    jsonschema.validate(written, SCHEMA)
+    WeighResult.model_validate(written)
+
+
+def sections() -> dict[str, set[str]]:
+    """Heading -> fields in the first column of its table."""
+    parts = re.split(r"^## (.+)$", DOCS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {
+        heading: set(re.findall(r"^\| `([^`]+)` \|", text, flags=re.MULTILINE))
+        for heading, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+def test_the_docs_describe_exactly_the_fields_of_the_schema() -> None:
+    models = {"WeighResult": SCHEMA, **SCHEMA["$defs"]}
+    assert set(models) == set(HEADINGS)
+    documented = sections()
+    for name, model in models.items():
+        assert documented[HEADINGS[name]] == set(model["properties"]), name
+
+
+def test_every_field_of_the_schema_says_what_it_is() -> None:
+    models = {"WeighResult": SCHEMA, **SCHEMA["$defs"]}
+    silent = [
+        f"{name}.{field}"
+        for name, model in models.items()
+        for field, about in model["properties"].items()
+        if not about.get("description")
+    ]
+    assert silent == []
