@@ -70,6 +70,18 @@ define_settings(void)
 void
 _PG_init(void)
 {
+	/*
+	 * To define our settings twice would be an error, and end the session.  This
+	 * copy stays idle: it has no shared memory, and its functions say so.
+	 */
+	if (settings_find("pgtare.enabled") != NULL)
+	{
+		ereport(WARNING,
+				(errmsg("another copy of pgtare is loaded already, this one is not usable"),
+				 errhint("Name the same file in \"shared_preload_libraries\", in "
+						 "\"session_preload_libraries\" and in LOAD.")));
+		return;
+	}
 	pgtare_clock_init();
 	define_settings();
 	pgtare_shmem_init();

@@ -124,7 +124,7 @@ typedef enum EndReason
 	END_KILL_SWITCH
 } EndReason;
 
-/* Lets a new trial wait until nobody writes into the rings of the last one */
+/* Lets a new trial wait until nobody writes for the last one: see pgtare_begin_write() */
 typedef struct Writer
 {
 	pg_atomic_uint32 writing;
@@ -139,7 +139,7 @@ typedef struct Shared
 	int32		nwriters;
 
 	pg_atomic_uint64 generation;	/* odd while a definition is being written */
-	pg_atomic_uint32 running;
+	pg_atomic_uint32 running;	/* low half of the generation that runs, or 0 */
 	pg_atomic_uint32 end_reason;	/* EndReason of the last trial */
 	pg_atomic_uint32 killed;	/* the configuration file says off */
 	TimestampTz started;
@@ -165,7 +165,10 @@ typedef struct Shared
 extern Shared *pgtare_shared(void);
 extern void pgtare_shmem_init(void);
 extern Observation *pgtare_ring_pool(Shared *shared);
+extern bool pgtare_runs(Shared *shared, uint64 generation);
 extern void pgtare_end_trial(Shared *shared, uint64 generation, EndReason reason);
+extern bool pgtare_begin_write(Shared *shared, uint64 generation);
+extern void pgtare_end_write(Shared *shared);
 
 /* clock.c */
 extern void pgtare_clock_init(void);
@@ -206,6 +209,7 @@ extern bool settings_apply(const TrialDef *def, int arm);
 extern bool settings_changed_by_application(void);
 extern void settings_restore(void);
 extern void settings_check(const char *name, const char *value);
+extern struct config_generic *settings_find(const char *name);
 
 /* evidence.c */
 extern void evidence_install(void);

@@ -16,48 +16,42 @@
 
 #include "pgtare.h"
 
-/* Take over a ring that is free, or whose last owner's records are all read. */
-Ring *
-ring_take(Shared *shared, int *number)
+static bool
+take(Ring *ring, RingState state)
 {
-	for (int i = 0; i < shared->nrings; i++)
-	{
-		Ring	   *ring = &shared->ring[i];
-		uint32		expected = RING_FREE;
+	uint32		expected = state;
 
-		if (pg_atomic_compare_exchange_u32(&ring->state, &expected, RING_OWNED))
-		{
-			*number = i;
-			return ring;
-		}
-		if (expected == RING_RETIRED &&
-			pg_atomic_read_u64(&ring->head) == pg_atomic_read_u64(&ring->tail) &&
-			pg_atomic_compare_exchange_u32(&ring->state, &expected, RING_OWNED))
-		{
-			*number = i;
-			return ring;
-		}
-	}
-	return NULL;
+	return pg_atomic_read_u32(&ring->state) == state &&
+		pg_atomic_compare_exchange_u32(&ring->state, &expected, RING_OWNED);
 }
 
 /*
- * Store one observation in the session's ring.
- *
- * A new trial divides the pool anew, so we must not write once it has begun.
- * We raise our flag first and look at the generation afterwards; the starter
- * moves the generation first and waits for the flags afterwards.
+ * Take over a ring that is free, or else one whose owner has gone.  The latter
+ * may hold records that nobody has read yet: we write on behind them.
  */
+Ring *
+ring_take(Shared *shared, int *number)
+{
+	static const RingState by_preference[] = {RING_FREE, RING_RETIRED};
+
+	for (int p = 0; p < (int) lengthof(by_preference); p++)
+		for (int i = 0; i < shared->nrings; i++)
+			if (take(&shared->ring[i], by_preference[p]))
+			{
+				*number = i;
+				return &shared->ring[i];
+			}
+	return NULL;
+}
+
+/* Store one observation in the session's ring. */
 void
 ring_put(const Observation *observation)
 {
 	Shared	   *shared = session.shared;
-	pg_atomic_uint32 *writing = &shared->writer[MY_PROC_NUMBER].writing;
 	Ring	   *ring = session.ring;
 
-	pg_atomic_write_u32(writing, 1);
-	pg_memory_barrier();
-	if (pg_atomic_read_u64(&shared->generation) == session.generation)
+	if (pgtare_begin_write(shared, session.generation))
 	{
 		uint64		head = pg_atomic_read_u64(&ring->head);
 
@@ -71,8 +65,7 @@ ring_put(const Observation *observation)
 		}
 		pg_atomic_write_u64(&ring->negative, session.negative);
 	}
-	pg_write_barrier();
-	pg_atomic_write_u32(writing, 0);
+	pgtare_end_write(shared);
 }
 
 /* Append a ring's unread records at "to"; returns how many fitted. */

@@ -22,7 +22,7 @@ Session		session;
 
 /* The generation that we looked at last, and under which application name */
 static uint64 considered;
-static char *considered_name;
+static char considered_name[NAMEDATALEN];
 static bool exit_registered;
 
 static bool
@@ -70,16 +70,47 @@ is_asked_for(const TrialDef *def)
 	return true;
 }
 
+/* Get a ring and a number in the trial, unless a new one has begun meanwhile. */
+static void
+enter(Shared *shared, uint64 generation)
+{
+	int			number;
+
+	if (pgtare_begin_write(shared, generation))
+	{
+		session.ring = ring_take(shared, &number);
+		if (session.ring == NULL)
+			pg_atomic_fetch_add_u32(&shared->no_ring, 1);
+		else
+		{
+			session.generation = generation;
+			session.records = pgtare_ring_pool(shared) + (uint64) number * shared->ring_records;
+			session.mask = shared->ring_records - 1;
+			session.backend = pg_atomic_fetch_add_u32(&shared->next_backend, 1);
+			/* the ring's counter goes on where its last owner stopped */
+			session.negative = pg_atomic_read_u64(&session.ring->negative);
+			session.shared = shared;
+			session.restored = true;
+			session.joined = true;
+			pg_atomic_fetch_add_u32(&shared->joined_now, 1);
+		}
+	}
+	pgtare_end_write(shared);
+}
+
 /* Give the ring back, unless a new trial has divided the pool anew. */
 static void
 let_go(void)
 {
 	session.joined = false;
-	if (pg_atomic_read_u64(&session.shared->generation) == session.generation)
+	if (pgtare_begin_write(session.shared, session.generation))
 	{
 		pg_atomic_fetch_sub_u32(&session.shared->joined_now, 1);
+		/* the next owner must see all that we wrote */
+		pg_write_barrier();
 		pg_atomic_write_u32(&session.ring->state, RING_RETIRED);
 	}
+	pgtare_end_write(session.shared);
 	session.ring = NULL;
 	session.records = NULL;
 }
@@ -99,7 +130,7 @@ session_consider_joining(void)
 {
 	Shared	   *shared;
 	uint64		generation;
-	int			number;
+	const char *name = application_name ? application_name : "";
 
 	if (!pgtare_enabled || !is_client_session())
 		return;
@@ -107,40 +138,28 @@ session_consider_joining(void)
 	if (shared == NULL || !pg_atomic_read_u32(&shared->running))
 		return;
 	generation = pg_atomic_read_u64(&shared->generation);
-	if ((generation & 1) || (generation == considered && application_name == considered_name))
+	if ((generation & 1) || (generation == considered && strcmp(name, considered_name) == 0))
 		return;
 	pg_read_barrier();
 	if (!copy_definition(shared, generation))
 		return;
 	considered = generation;
-	considered_name = application_name;
+	strlcpy(considered_name, name, sizeof(considered_name));
 	if (!is_asked_for(session.def))
 		return;
 	if (!settings_bind(session.def))
 	{
-		pg_atomic_fetch_add_u32(&shared->cannot_join, 1);
+		if (pgtare_begin_write(shared, generation))
+			pg_atomic_fetch_add_u32(&shared->cannot_join, 1);
+		pgtare_end_write(shared);
 		return;
 	}
-	session.ring = ring_take(shared, &number);
-	if (session.ring == NULL)
-	{
-		pg_atomic_fetch_add_u32(&shared->no_ring, 1);
-		return;
-	}
-	session.shared = shared;
-	session.generation = generation;
-	session.records = pgtare_ring_pool(shared) + (uint64) number * shared->ring_records;
-	session.mask = shared->ring_records - 1;
-	session.backend = pg_atomic_fetch_add_u32(&shared->next_backend, 1);
-	session.negative = 0;
-	session.restored = true;
-	session.joined = true;
-	pg_atomic_fetch_add_u32(&shared->joined_now, 1);
 	if (!exit_registered)
 	{
 		before_shmem_exit(leave_at_exit, (Datum) 0);
 		exit_registered = true;
 	}
+	enter(shared, generation);
 }
 
 /* Called while the session is idle, outside a transaction. */
@@ -166,6 +185,5 @@ session_trial_over(int64 now_ticks)
 		pgtare_end_trial(session.shared, session.generation, END_DEADLINE);
 		return true;
 	}
-	return pg_atomic_read_u64(&session.shared->generation) != session.generation ||
-		!pg_atomic_read_u32(&session.shared->running);
+	return !pgtare_runs(session.shared, session.generation);
 }

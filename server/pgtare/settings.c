@@ -34,8 +34,8 @@ static BoundSetting bound[MAX_SETTINGS];
 static int	nbound = 0;
 
 /* A variable by name; placeholders of libraries not loaded do not count. */
-static struct config_generic *
-find_setting(const char *name)
+struct config_generic *
+settings_find(const char *name)
 {
 	struct config_generic *found = NULL;
 
@@ -54,19 +54,36 @@ find_setting(const char *name)
 	return found;
 }
 
-/* Keep the value of a SET of the application's own, to give it back at the end. */
+/*
+ * Keep the value of a SET of the application's own, to give it back at the end.
+ * Must not throw, so that without memory the value is given up.
+ */
 static void
 remember_own(BoundSetting *b)
 {
+	const char *value;
+	char		digits[64];
+
 	if (b->own_value)
 		pfree(b->own_value);
 	b->own_value = NULL;
-	if (b->conf->source == PGC_S_SESSION)
+	if (b->conf->source != PGC_S_SESSION)
+		return;
+	if (b->conf->vartype == PGC_REAL)
 	{
-		const char *value = GetConfigOption(b->name, true, false);
+		/* GetConfigOption() shows six digits only */
+		snprintf(digits, sizeof(digits), "%.17g", *((struct config_real *) b->conf)->variable);
+		value = digits;
+	}
+	else
+		value = GetConfigOption(b->name, true, false);
+	if (value)
+	{
+		Size		size = strlen(value) + 1;
 
-		if (value)
-			b->own_value = MemoryContextStrdup(TopMemoryContext, value);
+		b->own_value = MemoryContextAllocExtended(TopMemoryContext, size, MCXT_ALLOC_NO_OOM);
+		if (b->own_value)
+			memcpy(b->own_value, value, size);
 	}
 }
 
@@ -101,37 +118,20 @@ apply_one(BoundSetting *b, const char *value)
 bool
 settings_bind(const TrialDef *def)
 {
-	volatile bool ok = true;
-	MemoryContext context = CurrentMemoryContext;
-
 	nbound = 0;
-	PG_TRY();
+	for (int s = 0; s < def->nsettings; s++)
 	{
-		for (int s = 0; s < def->nsettings && ok; s++)
-		{
-			BoundSetting *b = &bound[s];
+		BoundSetting *b = &bound[s];
 
-			b->name = def->text + def->name[s];
-			b->conf = find_setting(b->name);
-			if (b->conf == NULL)
-				ok = false;
-			else
-			{
-				remember_own(b);
-				b->expected = b->conf->source;
-			}
-		}
+		b->name = def->text + def->name[s];
+		b->conf = settings_find(b->name);
+		if (b->conf == NULL)
+			return false;
+		remember_own(b);
+		b->expected = b->conf->source;
 	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-		ok = false;
-	}
-	PG_END_TRY();
-	if (ok)
-		nbound = def->nsettings;
-	return ok;
+	nbound = def->nsettings;
+	return true;
 }
 
 /* Has the application changed a setting since we did?  What it set is now its own. */
@@ -153,6 +153,54 @@ settings_changed_by_application(void)
 	return changed;
 }
 
+/* Give a session back its own value, with the source that it had. */
+static bool
+restore_one(BoundSetting *b, const char *unused)
+{
+	/* what the application changed since our last switch is its own */
+	if (b->conf->source != b->expected)
+		remember_own(b);
+	else
+	{
+		change(b->name, NULL, PGC_S_SESSION);
+		if (b->own_value)
+			change(b->name, b->own_value, PGC_S_SESSION);
+	}
+	b->expected = b->conf->source;
+	return true;
+}
+
+/*
+ * Do one thing to one setting; an error that a setting's hooks raise despite
+ * what we ask of them becomes "false".
+ */
+static bool
+quietly(bool (*action) (BoundSetting *, const char *), BoundSetting *b, const char *value)
+{
+	volatile bool ok = false;
+	MemoryContext context = CurrentMemoryContext;
+	uint32		holdoff = InterruptHoldoffCount;
+	uint32		cancel_holdoff = QueryCancelHoldoffCount;
+
+	PG_TRY();
+	{
+		HOLD_INTERRUPTS();
+		ok = action(b, value);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+		/* whatever stage it stopped at, the change was ours */
+		b->expected = b->conf->source;
+	}
+	PG_END_TRY();
+	/* an error has set both to zero; the caller may be reading a message */
+	InterruptHoldoffCount = holdoff;
+	QueryCancelHoldoffCount = cancel_holdoff;
+	return ok;
+}
+
 /*
  * Put an arm's settings in force.  All settings of the trial are set, those
  * that do not change too: each transition does the same work.
@@ -160,65 +208,24 @@ settings_changed_by_application(void)
 bool
 settings_apply(const TrialDef *def, int arm)
 {
-	volatile bool ok = true;
-	MemoryContext context = CurrentMemoryContext;
+	bool		ok = true;
 
-	HOLD_INTERRUPTS();
-	PG_TRY();
+	for (int s = 0; s < nbound; s++)
 	{
-		for (int s = 0; s < nbound; s++)
-		{
-			uint32		offset = def->value[arm][s];
-			const char *value = offset == NO_TEXT ? bound[s].own_value : def->text + offset;
+		uint32		offset = def->value[arm][s];
+		const char *value = offset == NO_TEXT ? bound[s].own_value : def->text + offset;
 
-			ok = apply_one(&bound[s], value) && ok;
-		}
+		ok = quietly(apply_one, &bound[s], value) && ok;
 	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-		ok = false;
-	}
-	PG_END_TRY();
-	RESUME_INTERRUPTS();
 	return ok;
-}
-
-static void
-restore_one(BoundSetting *b)
-{
-	MemoryContext context = CurrentMemoryContext;
-
-	PG_TRY();
-	{
-		/* what the application changed since our last switch is its own */
-		if (b->conf->source == b->expected)
-		{
-			change(b->name, NULL, PGC_S_SESSION);
-			if (b->own_value)
-				change(b->name, b->own_value, PGC_S_SESSION);
-		}
-		else
-			remember_own(b);
-		b->expected = b->conf->source;
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-	}
-	PG_END_TRY();
 }
 
 /* Give the session back what it had, with the sources that it had. */
 void
 settings_restore(void)
 {
-	HOLD_INTERRUPTS();
 	for (int s = 0; s < nbound; s++)
-		restore_one(&bound[s]);
-	RESUME_INTERRUPTS();
+		(void) quietly(restore_one, &bound[s], NULL);
 }
 
 static void
@@ -242,7 +249,7 @@ settings_check(const char *name, const char *value)
 		"transaction_isolation", "transaction_read_only", "transaction_deferrable",
 		"session_replication_role", NULL
 	};
-	struct config_generic *conf = find_setting(name);
+	struct config_generic *conf = settings_find(name);
 
 	if (conf == NULL)
 		ereport(ERROR,
@@ -257,6 +264,8 @@ settings_check(const char *name, const char *value)
 		refuse(conf->name, "It belongs to the scale itself.");
 	if (conf->flags & GUC_REPORT)
 		refuse(conf->name, "Its value is reported to the client, in the midst of answers.");
+	if (conf->flags & GUC_NO_RESET_ALL)
+		refuse(conf->name, "It has no value that a session could be given back.");
 	switch (conf->context)
 	{
 		case PGC_SUSET:
@@ -268,7 +277,8 @@ settings_check(const char *name, const char *value)
 		default:
 			refuse(conf->name, "It is fixed when the server or the session starts.");
 	}
+	/* with the caller's own rights: a trial must not lend those of a superuser */
 	if (value)
-		(void) set_config_option(name, value, PGC_SUSET, PGC_S_SESSION,
-								 GUC_ACTION_SET, false, ERROR, false);
+		(void) set_config_option(name, value, superuser() ? PGC_SUSET : PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_SET, false, ERROR, false);
 }

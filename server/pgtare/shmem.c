@@ -198,16 +198,47 @@ pgtare_shared(void)
 	return MyProc != NULL ? attached : NULL;
 }
 
+/* Does the trial of this generation run? */
+bool
+pgtare_runs(Shared *shared, uint64 generation)
+{
+	return pg_atomic_read_u32(&shared->running) == (uint32) generation;
+}
+
 /* End the trial of this generation, unless it has ended already. */
 void
 pgtare_end_trial(Shared *shared, uint64 generation, EndReason reason)
 {
-	uint32		expected = 1;
+	uint32		expected = (uint32) generation;
 
-	if (pg_atomic_read_u64(&shared->generation) == generation &&
+	/* no trial has this generation before the first one */
+	if (generation != 0 &&
 		pg_atomic_compare_exchange_u32(&shared->running, &expected, 0))
 	{
 		pg_atomic_write_u32(&shared->end_reason, reason);
 		shared->ended = GetCurrentTimestamp();
 	}
+}
+
+/*
+ * Bracket what a session writes for the trial of its generation: rings, and the
+ * counters of the trial.  A new trial takes them over, so we must not write
+ * once it has begun.  We raise our flag first and look at the generation
+ * afterwards; the starter moves the generation first and waits for the flags
+ * afterwards.  Nothing between the two may wait or throw; end the bracket
+ * whatever begin_write says.
+ */
+bool
+pgtare_begin_write(Shared *shared, uint64 generation)
+{
+	pg_atomic_write_u32(&shared->writer[MY_PROC_NUMBER].writing, 1);
+	pg_memory_barrier();
+	return pg_atomic_read_u64(&shared->generation) == generation;
+}
+
+void
+pgtare_end_write(Shared *shared)
+{
+	pg_write_barrier();
+	pg_atomic_write_u32(&shared->writer[MY_PROC_NUMBER].writing, 0);
 }

@@ -124,6 +124,9 @@ read_arms(FunctionCallInfo fcinfo, TrialDef *def, uint32 *used)
 			invalid("the name of a setting is null");
 		name = TextDatumGetCString(names.value[s]);
 		settings_check(name, NULL);
+		for (int t = 0; t < s; t++)
+			if (pg_strcasecmp(name, def->text + def->name[t]) == 0)
+				invalid("a setting is named twice");
 		def->name[s] = pool_add(def, used, name);
 		for (int k = 0; k < def->narms; k++)
 		{
@@ -232,11 +235,13 @@ end_my_trial(int code, Datum arg)
 static bool
 is_running(Shared *shared)
 {
-	if (!pg_atomic_read_u32(&shared->running))
+	uint64		generation = pg_atomic_read_u64(&shared->generation);
+
+	if (generation == 0 || !pgtare_runs(shared, generation))
 		return false;
 	if (clock_ticks(shared->def.rate.counter) < shared->def.deadline_ticks)
 		return true;
-	pgtare_end_trial(shared, pg_atomic_read_u64(&shared->generation), END_DEADLINE);
+	pgtare_end_trial(shared, generation, END_DEADLINE);
 	return false;
 }
 
@@ -325,7 +330,7 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 	pg_write_barrier();
 	my_trial = generation + 1;
 	pg_atomic_write_u64(&shared->generation, my_trial);
-	pg_atomic_write_u32(&shared->running, 1);
+	pg_atomic_write_u32(&shared->running, (uint32) my_trial);
 	LWLockRelease(&shared->lock);
 
 	PG_RETURN_INT64((int64) my_trial);
@@ -427,7 +432,7 @@ pgtare_trial_status(PG_FUNCTION_ARGS)
 												 TYPALIGN_INT));
 	nulls[2] = shared->started == 0;
 	nulls[3] = shared->started == 0;
-	nulls[4] = shared->ended == 0;
+	nulls[4] = running || shared->ended == 0;
 	nulls[6] = reason == NULL;
 
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));

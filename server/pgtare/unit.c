@@ -125,7 +125,9 @@ switch_arm(void)
 		!settings_apply(def, unit.arm))
 	{
 		/* an arm that failed once stays out, for every session alike */
-		pg_atomic_write_u32(&session.shared->failed_arm[unit.arm], 1);
+		if (pgtare_begin_write(session.shared, session.generation))
+			pg_atomic_write_u32(&session.shared->failed_arm[unit.arm], 1);
+		pgtare_end_write(session.shared);
 		flags |= UNIT_SWITCH_FAILED;
 		settings_restore();
 	}
@@ -180,6 +182,17 @@ begin_request(int64 ticks, uint16 flags)
 		unit.client_ticks += Max(ticks - unit.ready_ticks, 0);
 }
 
+/* The client took its time with the rest of the request, until "ticks". */
+static void
+end_block(int64 ticks)
+{
+	int64		waited = Max(ticks - unit.blocked_ticks, 0);
+
+	unit.client_ticks += waited;
+	unit.request_ticks += waited;
+	unit.blocked_ticks = 0;
+}
+
 /* The answer to a request has been flushed; status as in ReadyForQuery. */
 static void
 answered(char status)
@@ -202,6 +215,9 @@ answered(char status)
 	ticks = now_ticks();
 	if (unit.phase == IDLE)
 		begin_request(unit.ready_ticks, UNIT_NO_ARRIVAL);
+	/* waiting for the client was ended by an error, such as a timeout */
+	if (unit.blocked_ticks)
+		end_block(ticks);
 	unit.service_ticks += ticks - unit.request_ticks;
 	unit.phase = IDLE;
 	if (status != 'I')
@@ -262,18 +278,16 @@ received(int fd, ssize_t result)
 		if (unit.phase == IDLE)
 			arrived();
 		else if (unit.blocked_ticks)
-		{
-			/* the client took its time with the rest of the request */
-			int64		waited = Max(now_ticks() - unit.blocked_ticks, 0);
-
-			unit.client_ticks += waited;
-			unit.request_ticks += waited;
-			unit.blocked_ticks = 0;
-		}
+			end_block(now_ticks());
 	}
-	else if (result < 0 && unit.phase == BUSY && unit.blocked_ticks == 0 &&
-			 (errno == EAGAIN || errno == EWOULDBLOCK))
-		unit.blocked_ticks = now_ticks();
+	else if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+	{
+		/* the first messages of a request came along with the one before */
+		if (unit.phase == IDLE && GetCurrentStatementStartTimestamp() != unit.last_statement)
+			begin_request(unit.ready_ticks, UNIT_NO_ARRIVAL);
+		if (unit.phase == BUSY && unit.blocked_ticks == 0)
+			unit.blocked_ticks = now_ticks();
+	}
 }
 
 static ssize_t

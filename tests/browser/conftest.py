@@ -1,15 +1,11 @@
-"""Chromium for the browser tests, and the shared sample of a result."""
+"""Chromium for the browser tests."""
 
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "unit"))
 
 
 @pytest.fixture(scope="session")

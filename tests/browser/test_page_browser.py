@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_result import sample
 
 from pgtare.report.page import write_page
+from tests.unit.sample_result import sample
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
 

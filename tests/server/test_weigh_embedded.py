@@ -101,7 +101,7 @@ def test_ctrl_c_before_the_trial_leaves_nothing(tmp_path: Path) -> None:
         (["track_io_timing", "--duration", "0"], "--duration"),
         (["track_io_timing", "--duration", "-3"], "--duration"),
         (["track_io_timing", "--duration", "nan"], "--duration"),
-        (["track_io_timing", "--duration", "soon"], "soon"),
+        (["track_io_timing", "--duration", "soon"], "valid number"),
         (["track_io_timing", "--precision", "0.2"], "percentage"),
         (["track_io_timing", "--margin", "0%"], "percentage"),
         ([], "nothing to weigh"),
@@ -122,9 +122,7 @@ def test_ctrl_c_before_the_trial_leaves_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_refused_at_once(arguments: list[str], wanted: str) -> None:
-    assert wanted in failed(pgtare("weigh", *arguments, "--dry-run"), 2) or wanted in failed(
-        pgtare("weigh", *arguments), 2
-    )
+    assert wanted in failed(pgtare("weigh", *arguments), 2)
 
 
 def test_a_setting_that_cannot_be_an_arm_is_refused_with_the_reason() -> None:

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sample_result import sample
 
 from pgtare.errors import MeasurementError
 from pgtare.observations import UnitFlag, empty
 from pgtare.report import summaries
 from pgtare.report.charts import charts
 from pgtare.report.page import embeddable, page, write_page
+from tests.unit.sample_result import sample
 
 
 def test_no_trace_has_more_than_300_points() -> None:

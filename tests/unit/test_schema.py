@@ -9,9 +9,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from sample_result import sample
 
 from pgtare.report.schema import WeighResult
+from tests.unit.sample_result import sample
 
 SCHEMA: dict[str, Any] = WeighResult.model_json_schema(by_alias=True)
 DOCS = Path(__file__).parents[2] / "docs" / "json.md"

@@ -14,11 +14,11 @@ from typing import Any
 import duckdb
 import numpy as np
 import pytest
-from sample_result import sample
 
 from pgtare import store
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.observations import empty
+from tests.unit.sample_result import sample
 
 
 def save(directory: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_real_failure_to_write_is_one_sentence(tmp_path: Path) -> None:
     script = """
 import resource, sys
 from pathlib import Path
-from sample_result import sample
+from tests.unit.sample_result import sample
 from pgtare import errors, store
 drawn = sample(200)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
@@ -135,7 +135,7 @@ except errors.MeasurementError as ex:
 """
     done = subprocess.run(
         [sys.executable, "-c", script, tmp_path / "run"],
-        cwd=Path(__file__).parent,
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=60,

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from sample_result import sample
 
 from pgtare.report import numbers, wording
 from pgtare.report.schema import Interval, WeighResult
 from pgtare.report.terminal import render
+from tests.unit.sample_result import sample
 
 
 def printed(result: WeighResult, width: int = 80, encoding: str = "utf-8") -> str:
