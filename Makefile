@@ -29,8 +29,7 @@ $(VENV)/.setup-dev: $(VENV)/.setup requirements-dev.lock
 demo: setup
 	@rm -rf $(OUT)
 	@$(BIN)/pgtare weigh pg_stat_statements track_io_timing auto_explain compute_query_id \
-	  log_min_duration_statement track_functions --duration $(DURATION) --out $(OUT) \
-	  --json $(OUT).json
+	  log_min_duration_statement track_functions --duration $(DURATION) --out $(OUT)
 
 test: setup-dev
 	@$(BIN)/pytest -m "not slow"
@@ -60,4 +59,4 @@ lock:
 	  --extra build --extra dev pyproject.toml -o requirements-dev.lock
 
 clean:
-	rm -rf $(VENV) demo demo.json dist build
+	rm -rf $(VENV) demo dist build

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+from rich.padding import Padding
+from rich.text import Text
 
 from pgtare.instruments import Entry, ServerFacts, availability, load_catalogue, read_facts
 from pgtare.server import trials
@@ -35,22 +37,23 @@ def instruments(
     if json:
         typer.echo(jsonlib.dumps(rows, indent=2))
         return
-    table = Table(box=None, pad_edge=False)
-    for title in ("instrument", "variants", "what it is", "in production"):
-        table.add_column(title, overflow="fold")
-    if facts is not None:
-        table.add_column("this server", overflow="fold")
+    console = Console()
     for row in rows:
-        cells = [
-            row["name"],
-            ", ".join(row["variants"]),
-            row["description"],
-            "safe" if row["safe_in_production"] else f"needs --allow: {row['reason']}",
-        ]
-        if facts is not None:
-            cells.append("\n".join(row["missing"]) or "ready")
-        table.add_row(*cells)
-    Console().print(table, highlight=False, markup=False)
+        console.print(f"[bold]{row['name']}[/bold]  {escape(row['description'])}", highlight=False)
+        for line in _details(row):
+            console.print(Padding(Text(line), (0, 0, 0, 4)), highlight=False)
+
+
+def _details(row: dict[str, Any]) -> list[str]:
+    first, *others = row["variants"]
+    lines = [f"variants: {first} (what the bare name means), {', '.join(others)}"] if others else []
+    if not row["safe_in_production"]:
+        lines.append(f"on a server of yours only with --allow {row['name']}: {row['reason']}")
+    if row["missing"]:
+        lines += [f"this server: {lack}" for lack in row["missing"]]
+    elif row["missing"] is not None:
+        lines.append("this server: ready")
+    return lines
 
 
 def _row(entry: Entry, facts: ServerFacts | None) -> dict[str, Any]:

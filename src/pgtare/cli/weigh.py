@@ -210,7 +210,8 @@ def _deliver(done: Weighing, json: Path | None, html: Path | None, out: Path | N
     if out is not None:
         store.save(out, done.design, done.observations, done.result)
         write_page(done.result, done.observations, out / "report.html")
-        told.print(
-            f"kept in {out}: result.json, report.html, observations.parquet, design.json",
-            highlight=False, markup=False,
-        )  # fmt: skip
+        for what, name in (
+            ("page", "report.html"), ("JSON", "result.json"),
+            ("observations", "observations.parquet"),
+        ):  # fmt: skip
+            told.print(f"{what}: {out / name}", highlight=False, markup=False)

@@ -178,6 +178,8 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
                 f"{numbers.plain(design.mde_us, places)} µs{share} or more, with 80 % power (MDE)",
             )
         )
+    if of_role(result, "instrument"):
+        lines.append(("proof", _proof(result)))
     lines.append(("carry-over", _carry_over(result)))
     lines.append(("switching", _switching(result)))
     lines.append(("sessions", _sessions(design)))
@@ -190,6 +192,24 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
         )
     )
     return lines
+
+
+_STATES = {
+    "active": "seen at work",
+    "idle": "in force, with nothing to do",
+    "missing": "not seen at work",
+}
+
+
+def _proof(result: WeighResult) -> str:
+    """Which instruments really ran in their arms, by the evidence of the trial."""
+    arms = of_role(result, "instrument")
+    parts = []
+    for state, text in _STATES.items():
+        names = [arm.name for arm in arms if arm.proof is not None and arm.proof.state == state]
+        if names:
+            parts.append(f"{text}: {', '.join(names)}")
+    return "; ".join(parts) or "none was taken"
 
 
 def _carry_over(result: WeighResult) -> str:

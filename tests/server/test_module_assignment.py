@@ -1,0 +1,147 @@
+"""The server module's assignment: the permuted blocks that the seed says, in every session."""
+
+import numpy as np
+import pytest
+
+from pgtare.design import permuted_block
+from pgtare.observations import Observations, UnitFlag
+from pgtare.server.cluster import Cluster
+
+from .module_tools import (
+    MARKED,
+    MARKER,
+    NO_BLOCK,
+    Running,
+    Wire,
+    flagged,
+    one,
+    query_message,
+    session,
+    trial,
+)
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+
+#: Five arms in blocks of seven: the base three times.
+ARMS = tuple({MARKER: f"{k}111kB"} for k in range(1, 6))
+BLOCK = (0, 1, 2, 3, 4, 0, 0)
+
+
+def assert_as_drawn(running: Running, rows: Observations) -> None:
+    for row in rows:
+        order = permuted_block(running.design, int(row["backend"]), int(row["block"]))
+        assert order[row["position"]] == row["arm"]
+
+
+@pytest.mark.parametrize("seed", [1, (1 << 64) - 1, 0x8000000000000001])
+def test_arms_are_those_of_the_seed(server: Cluster, seed: int) -> None:
+    with trial(server, ARMS, block=BLOCK, seed=seed) as running:
+        for _ in range(3):
+            with session(server) as client, Wire(client) as wire:
+                wire.send(*[query_message("SELECT 1")] * 200)
+                wire.read_until_ready(200)
+                rows = running.observed(client, 200)
+                assert_as_drawn(running, rows)
+        assert len(np.unique(running.drained()["backend"])) == 3
+
+
+def test_each_block_holds_each_arm_as_often_as_designed(server: Cluster) -> None:
+    with trial(server, ARMS, block=BLOCK) as running, session(server) as client:
+        for _ in range(1 + 7 * 10):
+            client.execute("SELECT 1")
+        rows = running.observed(client, 71)[1:]
+    for block in range(10):
+        assert sorted(rows["arm"][rows["block"] == block]) == sorted(BLOCK)
+    assert list(rows["position"]) == list(range(7)) * 10
+
+
+def test_units_are_numbered_without_a_gap(server: Cluster) -> None:
+    with trial(server) as running, session(server) as client:
+        for _ in range(100):
+            client.execute("SELECT 1")
+        assert list(running.observed(client, 100)["unit"]) == list(range(100))
+
+
+def test_first_unit_of_a_session_is_in_no_block(server: Cluster) -> None:
+    with trial(server) as running, session(server) as client:
+        for _ in range(5):
+            client.execute("SELECT 1")
+        rows = running.observed(client, 5)
+        assert flagged(rows, UnitFlag.FIRST) == [True] + [False] * 4
+        assert rows["block"][0] == NO_BLOCK
+        assert_as_drawn(running, rows)
+
+
+def test_session_that_was_there_before_joins_after_its_next_transaction(server: Cluster) -> None:
+    with session(server) as client:
+        client.execute("SELECT 1")
+        with trial(server) as running:
+            for _ in range(11):
+                client.execute("SELECT 1")
+            assert running.observed(client, 10)["unit"][0] == 0
+
+
+def test_settings_in_force_are_those_of_the_recorded_arm(server: Cluster) -> None:
+    with trial(server, ARMS, block=BLOCK) as running, session(server) as client:
+        seen = [one(client, f"SELECT current_setting('{MARKER}')") for _ in range(150)]
+        rows = running.observed(client, 150)
+    assert seen == [ARMS[arm][MARKER] for arm in rows["arm"]]
+
+
+def test_settings_stay_in_force_for_a_whole_transaction(server: Cluster) -> None:
+    with trial(server) as running, session(server) as client:
+        seen = []
+        for _ in range(20):
+            client.execute("BEGIN")
+            seen.append({one(client, f"SELECT current_setting('{MARKER}')") for _ in range(3)})
+            client.execute("COMMIT")
+        rows = running.observed(client, 20)
+    assert seen == [{MARKED[arm][MARKER]} for arm in rows["arm"]]
+
+
+def test_session_whose_name_does_not_match_stays_outside(server: Cluster) -> None:
+    with trial(server, application="app*") as running:
+        with session(server, application_name="other") as outside:
+            outside.execute("SELECT 1")
+        with session(server, application_name="app-1") as inside:
+            inside.execute("SELECT 1")
+            running.observed(inside, 1)
+        assert len(running.drained()) == 1
+
+
+def test_session_joins_under_a_new_name(server: Cluster) -> None:
+    """Names of one length may get each other's memory: a comparison of pointers would miss that."""
+    with trial(server, application="app-*") as running, session(server) as client:
+        for i in range(20):
+            client.execute(f"SET application_name = 'opp-{i:02}'")
+        client.execute("SET application_name = 'app-00'")
+        client.execute("SELECT 1")
+        running.observed(client, 1)
+
+
+def test_sessions_of_another_role_or_database_stay_outside(server: Cluster) -> None:
+    with session(server) as admin:
+        admin.execute("CREATE ROLE tester LOGIN")
+        admin.execute("CREATE DATABASE elsewhere")
+    try:
+        with trial(server, role="tester") as running:
+            for parameters in ({"user": "postgres"}, {"user": "tester", "dbname": "elsewhere"}):
+                with session(server, **parameters) as outside:
+                    outside.execute("SELECT 1")
+            with session(server, user="tester") as inside:
+                inside.execute("SELECT 1")
+                running.observed(inside, 1)
+            assert len(running.drained()) == 1
+    finally:
+        with session(server) as admin:
+            admin.execute("DROP DATABASE elsewhere WITH (FORCE)")
+            admin.execute("DROP ROLE tester")
+
+
+def test_participation_draws_a_share_of_the_sessions(server: Cluster) -> None:
+    """Of 60 sessions at a half 12 to 48 take part, but for one run in 300,000."""
+    with trial(server, participation=0.5, sessions=100) as running:
+        for _ in range(60):
+            with session(server) as client:
+                client.execute("SELECT 1")
+        assert 12 <= running.trials.status().sessions <= 48

@@ -1,0 +1,516 @@
+"""Settings of the arms: each session gets its own back, with the source that it had."""
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgtare.observations import UnitFlag
+from pgtare.server.binaries import Binaries
+from pgtare.server.build import build_cached
+from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
+
+from .module_tools import (
+    MARKER,
+    Running,
+    Session,
+    crashes,
+    flagged,
+    one,
+    session,
+    state_of,
+    trial,
+    wait_until,
+)
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+
+#: In the base the session's own value, in the others another.
+ARMS = ({}, {MARKER: "1111kB"}, {MARKER: "2222kB"})
+
+REAL = "random_page_cost"
+
+
+@contextlib.contextmanager
+def role_and_database(cluster: Cluster) -> Iterator[None]:
+    """A role and a database with values of their own for the setting."""
+    with session(cluster) as admin:
+        admin.execute("CREATE ROLE particular LOGIN")
+        admin.execute(f"ALTER ROLE particular SET {MARKER} = '3001kB'")
+        admin.execute("CREATE DATABASE particular")
+        admin.execute(f"ALTER DATABASE particular SET {MARKER} = '3002kB'")
+    try:
+        yield
+    finally:
+        with session(cluster) as admin:
+            admin.execute("DROP DATABASE particular WITH (FORCE)")
+            admin.execute("DROP ROLE particular")
+
+
+def own_set(client: Session) -> None:
+    client.execute(f"SET {MARKER} = '3000kB'")
+
+
+@contextlib.contextmanager
+def sessions_of_all_kinds(cluster: Cluster) -> Iterator[dict[str, Session]]:
+    """Sessions which have their value from everywhere that PostgreSQL knows."""
+    with role_and_database(cluster), contextlib.ExitStack() as stack:
+
+        def enter(**parameters: str) -> Session:
+            return stack.enter_context(session(cluster, **parameters))
+
+        kinds = {
+            "default": enter(),
+            "own SET": enter(),
+            "role": enter(user="particular"),
+            "database": enter(dbname="particular"),
+            "options": enter(options=f"-c {MARKER}=3003kB"),
+            "own SET over role": enter(user="particular"),
+        }
+        own_set(kinds["own SET"])
+        own_set(kinds["own SET over role"])
+        yield kinds
+
+
+def end(running: Running, cluster: Cluster, how: str) -> None:
+    """End the trial, in one of the ways in which trials end."""
+    owner = running.trials.conn
+    if how == "stop":
+        running.trials.stop()
+    elif how == "deadline":
+        wait_until(lambda: not running.trials.status().running)
+    elif how == "owner disconnected":
+        owner.close()
+        wait_until_ended(cluster, "owner gone")
+    else:
+        cluster.configure({"pgtare.enabled": False})
+        cluster.reload()
+        wait_until(lambda: not running.trials.status().running)
+
+
+def wait_until_ended(cluster: Cluster, reason: str) -> None:
+    with session(cluster, application_name="pgtare") as operator:
+        wait_until(lambda: one(operator, "SELECT end_reason FROM pgtare.trial_status()") == reason)
+
+
+@pytest.fixture
+def enabled_again(server: Cluster) -> Iterator[None]:
+    yield
+    server.configure({"pgtare.enabled": None})
+    server.reload()
+
+
+@pytest.mark.parametrize("how", ["stop", "deadline", "owner disconnected", "kill switch"])
+def test_idle_sessions_have_their_settings_back_at_the_next_request(
+    server: Cluster, how: str, enabled_again: None
+) -> None:
+    with sessions_of_all_kinds(server) as clients:
+        before = {kind: state_of(client) for kind, client in clients.items()}
+        with trial(
+            server, ARMS, seconds=1.0 if how == "deadline" else 60.0, database=None
+        ) as running:
+            for client in clients.values():
+                seen = {state_of(client)[0] for _ in range(30)}
+                assert {"1111kB", "2222kB"} < seen
+            end(running, server, how)
+            after = {kind: state_of(client) for kind, client in clients.items()}
+    assert after == before
+
+
+OWNER = """
+import sys, time
+from pgtare.server.trials import Population, Trials, connect
+from tests.server.module_tools import design_of
+trials = Trials(connect(sys.argv[1]))
+trials.start(design_of([{sys.argv[2]: "1111kB"}] * 2), Population("postgres"), 600)
+print("started", flush=True)
+time.sleep(600)
+"""
+
+
+def test_trial_ends_when_its_client_is_killed(server: Cluster) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, server.dsn(), MARKER], stdout=subprocess.PIPE, text=True
+    ) as owner:
+        try:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == "started\n"
+            with session(server) as client:
+                assert state_of(client)[0] == "1111kB"
+                owner.kill()
+                wait_until_ended(server, "owner gone")
+                assert state_of(client) == ("4MB", "default")
+        finally:
+            owner.kill()
+
+
+def test_end_reason_tells_of_the_kill_switch(server: Cluster, enabled_again: None) -> None:
+    with trial(server, ARMS) as running:
+        end(running, server, "kill switch")
+        assert running.trials.status().end_reason == "kill switch"
+
+
+def test_trials_cannot_start_while_switched_off(server: Cluster, enabled_again: None) -> None:
+    server.configure({"pgtare.enabled": False})
+    server.reload()
+    with pytest.raises(Exception, match=r"switched off by .pgtare\.enabled"), trial(server):
+        pass
+
+
+def test_transaction_open_at_the_end_keeps_its_settings_to_its_end(server: Cluster) -> None:
+    with trial(server, ({MARKER: "1111kB"}, {MARKER: "1111kB"})) as running:
+        with session(server) as client:
+            client.execute("BEGIN")
+            assert state_of(client)[0] == "1111kB"
+            running.trials.stop()
+            assert state_of(client)[0] == "1111kB"
+            client.execute("COMMIT")
+            assert state_of(client) == ("4MB", "default")
+
+
+@pytest.mark.parametrize(
+    ("statements", "after"),
+    [
+        (["SET {0} = '3000kB'"], ("3000kB", "session")),
+        (["SELECT set_config('{0}', '3000kB', false)"], ("3000kB", "session")),
+        (["BEGIN", "SET {0} = '3000kB'", "COMMIT"], ("3000kB", "session")),
+        (["BEGIN", "SET {0} = '3000kB'", "ROLLBACK"], ("4MB", "default")),
+        (["BEGIN", "SET LOCAL {0} = '3000kB'", "COMMIT"], ("4MB", "default")),
+        (["SET {0} = '3000kB'", "RESET {0}"], ("4MB", "default")),
+        (["SET {0} = '3000kB'", "SET {0} TO DEFAULT"], ("4MB", "default")),
+        (["SET {0} = '3000kB'", "RESET ALL"], ("4MB", "default")),
+        (["SET {0} = '3000kB'", "DISCARD ALL"], ("4MB", "default")),
+        (["SET {0} = '3000kB'", "SET {0} = '3500kB'"], ("3500kB", "session")),
+        (["SET {0} = '3000kB'", "BEGIN", "SET {0} = '1kB'", "ROLLBACK"], ("3000kB", "session")),
+        (["SET {0} = '3000kB'", "BEGIN", "RESET {0}", "ROLLBACK"], ("3000kB", "session")),
+        (
+            ["BEGIN", "SAVEPOINT a", "SET {0} = '3000kB'", "ROLLBACK TO a", "COMMIT"],
+            ("4MB", "default"),
+        ),
+    ],
+    ids=lambda value: ";".join(value) if isinstance(value, list) else "",
+)
+def test_what_the_application_sets_during_a_trial_is_its_own_afterwards(
+    server: Cluster, statements: list[str], after: tuple[str, str]
+) -> None:
+    """With transactions between, so that the arms come and go over it."""
+    with trial(server, ARMS) as running, session(server) as client:
+        in_transaction = False
+        for statement in statements:
+            client.execute(statement.format(MARKER).encode())
+            in_transaction = client.info.transaction_status != 0
+            for _ in range(0 if in_transaction else 8):
+                client.execute("SELECT 1")
+        running.trials.stop()
+        assert state_of(client) == after
+
+
+def test_own_set_is_in_force_where_an_arm_leaves_the_setting_alone(server: Cluster) -> None:
+    with session(server) as client:
+        own_set(client)
+        with trial(server, ARMS) as running:
+            client.execute("SELECT 1")
+            seen = [one(client, f"SELECT current_setting('{MARKER}')") for _ in range(60)]
+            rows = running.observed(client, 60)
+    assert seen == [["3000kB", "1111kB", "2222kB"][arm] for arm in rows["arm"]]
+
+
+def test_set_by_the_application_is_flagged_once(server: Cluster) -> None:
+    with trial(server, ARMS) as running, session(server) as client:
+        for _ in range(10):
+            client.execute("SELECT 1")
+        own_set(client)
+        for _ in range(10):
+            client.execute("SELECT 1")
+        rows = running.observed(client, 21)
+    assert flagged(rows, UnitFlag.APP_CHANGED) == [False] * 10 + [True] + [False] * 10
+
+
+def test_own_value_comes_back_to_the_last_digit(server: Cluster) -> None:
+    with session(server) as client:
+        client.execute(f"SET {REAL} = 1.2345678901234567")
+        before = state_of(client, REAL)
+        with trial(server, ({}, {REAL: "2"})) as running:
+            for _ in range(10):
+                client.execute("SELECT 1")
+            running.trials.stop()
+            assert state_of(client, REAL) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "arm"),
+    [
+        ("enable_seqscan", "off", "on"),
+        ("log_min_duration_statement", "1h", "2h"),
+        ("log_statement", "ddl", "mod"),
+        ("default_tablespace", "pg_default", ""),
+        ("track_io_timing", "on", "off"),
+        ("statement_timeout", "1234567ms", "0"),
+    ],
+)
+def test_own_value_of_any_type_comes_back(server: Cluster, name: str, own: str, arm: str) -> None:
+    with session(server) as client:
+        client.execute(f"SET {name} = '{own}'")
+        before = state_of(client, name)
+        with trial(server, ({}, {name: arm})) as running:
+            for _ in range(10):
+                client.execute("SELECT 1")
+            running.trials.stop()
+            assert state_of(client, name) == before
+
+
+@pytest.fixture
+def file_value(server: Cluster) -> Iterator[None]:
+    yield
+    server.configure({MARKER: None})
+    server.reload()
+
+
+def test_configuration_file_still_reaches_a_session_after_a_trial(
+    server: Cluster, file_value: None
+) -> None:
+    with session(server) as client:
+        with trial(server, ARMS):
+            for _ in range(10):
+                client.execute("SELECT 1")
+        server.configure({MARKER: "5000kB"})
+        server.reload()
+        assert state_of(client) == ("5000kB", "configuration file")
+
+
+def test_configuration_file_changed_during_a_trial_counts_afterwards(
+    server: Cluster, file_value: None
+) -> None:
+    with session(server) as client, trial(server, ARMS) as running:
+        for _ in range(10):
+            client.execute("SELECT 1")
+        server.configure({MARKER: "5000kB"})
+        server.reload()
+        for _ in range(10):
+            client.execute("SELECT 1")
+        running.trials.stop()
+        assert state_of(client) == ("5000kB", "configuration file")
+
+
+def test_configuration_file_changed_during_a_trial_is_the_value_of_the_base(
+    server: Cluster, file_value: None
+) -> None:
+    with trial(server, ARMS) as running, session(server) as client:
+        client.execute("SELECT 1")
+        server.configure({MARKER: "5000kB"})
+        server.reload()
+        seen = [one(client, f"SELECT current_setting('{MARKER}')") for _ in range(30)]
+        rows = running.observed(client, 31)[1:]
+    reloaded = flagged(rows, UnitFlag.RELOADED)
+    assert sum(reloaded) == 1
+    expected = [["5000kB", "1111kB", "2222kB"][arm] for arm in rows["arm"]]
+    assert [v for v, r in zip(seen, reloaded, strict=True) if not r] == [
+        v for v, r in zip(expected, reloaded, strict=True) if not r
+    ]
+
+
+def test_own_set_survives_a_reload_during_a_trial(server: Cluster, file_value: None) -> None:
+    with session(server) as client:
+        own_set(client)
+        with trial(server, ARMS) as running:
+            client.execute("SELECT 1")
+            client.execute("SELECT 1")
+            server.configure({MARKER: "5000kB"})
+            server.reload()
+            for _ in range(10):
+                client.execute("SELECT 1")
+            running.trials.stop()
+            assert state_of(client) == ("3000kB", "session")
+
+
+def test_two_trials_in_a_row_restore_alike(server: Cluster) -> None:
+    """The second begins while the session still holds what the first had set."""
+    with session(server) as client:
+        own_set(client)
+        for value in ("1111kB", "2222kB"):
+            with trial(server, [{MARKER: value}] * 2):
+                client.execute("SELECT 1")
+                assert state_of(client)[0] == value
+        assert state_of(client) == ("3000kB", "session")
+
+
+def test_new_trial_takes_in_a_session_that_is_idle_in_the_old_one(server: Cluster) -> None:
+    with session(server) as client:
+        with trial(server, ({MARKER: "1111kB"}, {MARKER: "1111kB"})):
+            client.execute("SELECT 1")
+        with trial(server, ({}, {MARKER: "2222kB"})) as running:
+            assert state_of(client) == ("4MB", "default")  # not yet in, and no longer in the old
+            seen = {state_of(client)[0] for _ in range(20)}
+            running.observed(client, 20)
+    assert seen == {"4MB", "2222kB"}
+
+
+# Settings that fail
+
+BALKY = r"""
+#include "postgres.h"
+#include "fmgr.h"
+#include "utils/guc.h"
+PG_MODULE_MAGIC;
+void _PG_init(void);
+static int value, throws_at, refuses_at;
+static bool
+check_value(int *newval, void **extra, GucSource source)
+{
+	if (*newval == throws_at)
+		ereport(ERROR, (errmsg("balky.value throws")));
+	return *newval != refuses_at;
+}
+void
+_PG_init(void)
+{
+	DefineCustomIntVariable("balky.throws_at", "", NULL, &throws_at, -1, -1, 1000,
+							PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("balky.refuses_at", "", NULL, &refuses_at, -1, -1, 1000,
+							PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("balky.value", "", NULL, &value, 0, 0, 1000,
+							PGC_USERSET, 0, check_value, NULL, NULL);
+}
+"""
+MAKEFILE = """
+MODULE_big = balky
+OBJS = balky.o
+EXTENSION = balky
+DATA = balky--1.0.sql
+PGXS := $(shell $(PG_CONFIG) --pgxs)
+include $(PGXS)
+override CFLAGS := $(filter-out -Wmissing-variable-declarations,$(CFLAGS))
+"""
+BALKY_ARMS = ({"balky.value": "1"}, {"balky.value": "7", MARKER: "1111kB"})
+
+
+@pytest.fixture(scope="module")
+def balky_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A module with a setting that some sessions cannot take, though others can."""
+    root = tmp_path_factory.mktemp("balky")
+    (root / "common").mkdir()
+    (root / "balky").mkdir()
+    for name, text in {
+        "Makefile": MAKEFILE,
+        "balky.c": BALKY,
+        "balky.control": "default_version = '1.0'\nmodule_pathname = '$libdir/balky'\n",
+        "balky--1.0.sql": "SELECT 1;\n",
+    }.items():
+        (root / "balky" / name).write_text(text)
+    return root
+
+
+@pytest.fixture(
+    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
+)
+def balky_server(request: pytest.FixtureRequest, balky_source: Path) -> Iterator[Cluster]:
+    binaries: Binaries = request.getfixturevalue(request.param)
+    module = loadable(binaries)
+    balky = build_cached(binaries, "balky", balky_source)
+    with Cluster(binaries, preload=[module.library, balky.library]) as cluster:
+        with cluster.connect() as connection:
+            connection.execute(module.create_sql.encode())
+        yield cluster
+
+
+@pytest.mark.parametrize("how", ["balky.throws_at", "balky.refuses_at"])
+class TestSettingThatFailsInOneSession:
+    def test_no_client_sees_an_error(self, balky_server: Cluster, how: str) -> None:
+        with trial(balky_server, BALKY_ARMS), session(balky_server) as client:
+            client.execute(f"SET {how} = 7")
+            assert [one(client, "SELECT 1") for _ in range(50)] == [1] * 50
+
+    def test_arm_is_disabled_and_flagged(self, balky_server: Cluster, how: str) -> None:
+        with trial(balky_server, BALKY_ARMS) as running, session(balky_server) as client:
+            client.execute(f"SET {how} = 7")
+            for _ in range(50):
+                client.execute("SELECT 1")
+            rows = running.observed(client, 51)[2:]
+            assert flagged(rows, UnitFlag.SWITCH_FAILED) == [arm == 1 for arm in rows["arm"]]
+            assert running.trials.status().failed_arms == [1]
+
+    def test_arm_is_disabled_for_other_sessions_too(self, balky_server: Cluster, how: str) -> None:
+        with trial(balky_server, BALKY_ARMS) as running, session(balky_server) as client:
+            client.execute(f"SET {how} = 7")
+            for _ in range(10):
+                client.execute("SELECT 1")
+            with session(balky_server) as other:
+                for _ in range(20):
+                    other.execute("SELECT 1")
+                rows = running.observed(other, 20)
+        assert flagged(rows, UnitFlag.SWITCH_FAILED) == [arm == 1 for arm in rows["arm"]]
+
+    def test_settings_are_the_sessions_own_in_a_failed_arm(
+        self, balky_server: Cluster, how: str
+    ) -> None:
+        with session(balky_server) as client:
+            own_set(client)
+            client.execute("SET balky.value = 5")
+            client.execute(f"SET {how} = 7")
+            with trial(balky_server, BALKY_ARMS) as running:
+                client.execute("SELECT 1")
+                seen = [
+                    (one(client, "SELECT current_setting('balky.value')"), state_of(client))
+                    for _ in range(10)
+                ]
+                rows = running.observed(client, 20)
+                running.trials.stop()
+                assert state_of(client, "balky.value") == ("5", "session")
+                assert state_of(client) == ("3000kB", "session")
+        for (value, _), arm in zip(seen, rows["arm"][::2], strict=True):
+            assert value == ("1" if arm == 0 else "5")
+        for (_, marker), arm in zip(seen, rows["arm"][1::2], strict=True):
+            assert marker[0] == "3000kB"
+
+    def test_session_can_still_be_cancelled(self, balky_server: Cluster, how: str) -> None:
+        with trial(balky_server, BALKY_ARMS), session(balky_server) as client:
+            client.execute(f"SET {how} = 7")
+            for _ in range(10):
+                client.execute("SELECT 1")
+            client.execute("SET statement_timeout = '100ms'")
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                client.execute("SELECT pg_sleep(5)")
+
+    def test_session_can_still_be_terminated(self, balky_server: Cluster, how: str) -> None:
+        with trial(balky_server, BALKY_ARMS), session(balky_server) as client:
+            client.execute(f"SET {how} = 7")
+            for _ in range(10):
+                client.execute("SELECT 1")
+            with session(balky_server, application_name="pgtare") as operator:
+                pid = client.info.backend_pid
+                assert one(operator, "SELECT pg_terminate_backend(%s, 5000)", pid) is True
+            with pytest.raises(psycopg.OperationalError):
+                client.execute("SELECT 1")
+
+
+def test_temporary_buffers_of_a_session_that_uses_them(server: Cluster) -> None:
+    """PostgreSQL's own example of a setting that fails in some sessions only."""
+    arms = ({}, {"temp_buffers": "16MB"})
+    with trial(server, arms) as running, session(server) as client:
+        client.execute("CREATE TEMP TABLE t AS SELECT generate_series(1, 1000)")
+        for _ in range(20):
+            client.execute("SELECT count(*) FROM t")
+        rows = running.observed(client, 21)
+        assert any(flagged(rows, UnitFlag.SWITCH_FAILED))
+    assert crashes(server) == []
+
+
+def test_session_without_the_library_of_a_setting_stays_outside(server: Cluster) -> None:
+    arms = ({}, {"auto_explain.log_timing": "off"})
+    with (
+        trial(server, arms, owner_does="LOAD 'auto_explain'") as running,
+        session(server) as outside,
+        session(server) as inside,
+    ):
+        outside.execute("SELECT 1")
+        inside.execute("LOAD 'auto_explain'")
+        with session(server, options="-c session_preload_libraries=auto_explain") as loaded:
+            loaded.execute("SELECT 1")
+            running.observed(loaded, 1)
+        assert running.trials.status().sessions_lacking_settings == 2
+        assert len(running.drained()) == 1

@@ -1,0 +1,392 @@
+"""The server module's units: each transaction once, its service time apart from its client's."""
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import psycopg
+import pytest
+
+from pgtare.observations import UnitFlag
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
+
+from .module_tools import (
+    BIND_EXECUTE_SYNC,
+    MARKED,
+    PARSE_SELECT,
+    Running,
+    Session,
+    Wire,
+    flagged,
+    one,
+    query_message,
+    session,
+    share,
+    trial,
+)
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+
+NAP_NS = 50_000_000
+#: What a shared machine may add to a nap, at the utmost.
+LATE_NS = 2_000_000_000
+
+
+@pytest.fixture
+def running(server: Cluster) -> Iterator[Running]:
+    with trial(server) as it:
+        yield it
+
+
+@pytest.fixture
+def client(server: Cluster, running: Running) -> Iterator[Session]:
+    """A session that takes part from its first transaction on."""
+    with session(server) as connection:
+        yield connection
+
+
+def test_simple_statements_are_a_unit_each(running: Running, client: Session) -> None:
+    for _ in range(200):
+        client.execute("SELECT 1")
+    rows = running.observed(client, 200)
+    assert (rows["requests"] == 1).all()
+
+
+def test_every_arrival_is_seen_in_a_forked_child(running: Running, client: Session) -> None:
+    for _ in range(500):
+        client.execute("SELECT 1")
+    assert share(running.observed(client, 500), UnitFlag.NO_ARRIVAL) == 0
+
+
+def test_extended_statements_are_a_unit_each(running: Running, client: Session) -> None:
+    for i in range(100):
+        client.execute("SELECT %s::int", (i,))
+    running.observed(client, 100)
+
+
+def test_prepared_statements_are_a_unit_each(running: Running, client: Session) -> None:
+    client.prepare_threshold = 5
+    for i in range(100):
+        client.execute("SELECT %s::int", (i,), prepare=True)
+    running.observed(client, 100 + 1)  # the first is prepared by a request of its own
+
+
+def test_each_sync_of_a_pipeline_is_a_unit(running: Running, client: Session) -> None:
+    with client.pipeline() as pipeline:
+        for _ in range(50):
+            client.execute("SELECT 1")
+            client.execute("SELECT 2")
+            pipeline.sync()
+    # leaving the block sends one more Sync
+    running.observed(client, 51)
+
+
+def test_units_of_one_packet_but_the_first_have_no_arrival(
+    running: Running, client: Session
+) -> None:
+    with Wire(client) as wire:
+        wire.send(*[query_message("SELECT 1")] * 20)
+        wire.read_until_ready(20)
+    rows = running.observed(client, 20)
+    assert flagged(rows, UnitFlag.NO_ARRIVAL) == [False] + [True] * 19
+
+
+def test_service_time_of_buffered_units_does_not_overlap(running: Running, client: Session) -> None:
+    with Wire(client) as wire:
+        wire.send(*[query_message("SELECT pg_sleep(0.05)")] * 4)
+        wire.read_until_ready(4)
+    rows = running.observed(client, 4)
+    assert (rows["service_ns"] >= NAP_NS).all()
+    assert np.median(rows["service_ns"]) < 2 * NAP_NS
+
+
+@pytest.mark.parametrize("packets", [1, 2])
+def test_a_request_whose_end_comes_late_waits_for_its_client(
+    running: Running, client: Session, packets: int
+) -> None:
+    """Its first message comes along with the request before, or by itself."""
+    with Wire(client) as wire:
+        if packets == 1:
+            wire.send(query_message("SELECT 1"), PARSE_SELECT)
+            wire.read_until_ready()
+        else:
+            wire.send(query_message("SELECT 1"))
+            wire.read_until_ready()
+            wire.send(PARSE_SELECT)
+        time.sleep(0.3)
+        wire.send(BIND_EXECUTE_SYNC)
+        wire.read_until_ready()
+    rows = running.observed(client, 2)
+    assert rows["service_ns"][1] < 250_000_000 <= rows["client_ns"][1]
+
+
+def test_several_statements_of_one_string_are_one_unit(running: Running, client: Session) -> None:
+    client.execute("SELECT 1; SELECT 2; SELECT 3")
+    rows = running.observed(client, 1)
+    assert rows["requests"][0] == 1
+
+
+def test_function_call_is_one_unit(running: Running, client: Session) -> None:
+    client.execute("DO $$ BEGIN FOR i IN 1..10 LOOP PERFORM 1; END LOOP; END $$")
+    running.observed(client, 1)
+
+
+def test_procedure_that_commits_is_one_unit(running: Running, client: Session) -> None:
+    client.execute(
+        "CREATE OR REPLACE PROCEDURE pg_temp.p() LANGUAGE plpgsql AS "
+        "$$ BEGIN FOR i IN 1..5 LOOP COMMIT; END LOOP; END $$"
+    )
+    client.execute("CALL pg_temp.p()")
+    running.observed(client, 2)
+
+
+def test_explicit_transaction_is_one_unit_of_many_requests(
+    running: Running, client: Session
+) -> None:
+    for statement in ("BEGIN", "SELECT 1", "SELECT 2", "COMMIT"):
+        client.execute(statement)
+    rows = running.observed(client, 1)
+    assert rows["requests"][0] == 4
+
+
+def test_rolled_back_transaction_is_a_unit(running: Running, client: Session) -> None:
+    for statement in ("BEGIN", "SELECT 1", "ROLLBACK"):
+        client.execute(statement)
+    rows = running.observed(client, 1)
+    assert not rows["flags"][0] & UnitFlag.ABORTED
+
+
+def test_server_side_sleep_is_service_time(running: Running, client: Session) -> None:
+    client.execute("SELECT pg_sleep(0.05)")
+    row = running.observed(client, 1)[0]
+    assert NAP_NS <= row["service_ns"] < NAP_NS + LATE_NS
+    assert row["client_ns"] == 0
+
+
+def test_think_time_within_a_transaction_is_the_clients(running: Running, client: Session) -> None:
+    client.execute("BEGIN")
+    for _ in range(4):
+        time.sleep(0.05)
+        client.execute("SELECT 1")
+    client.execute("COMMIT")
+    row = running.observed(client, 1)[0]
+    assert 4 * NAP_NS <= row["client_ns"] < 4 * NAP_NS + LATE_NS
+    assert row["service_ns"] < NAP_NS
+
+
+def test_think_time_between_transactions_is_nobodys(running: Running, client: Session) -> None:
+    client.execute("SELECT 1")
+    time.sleep(0.2)
+    client.execute("SELECT 1")
+    rows = running.observed(client, 2)
+    assert rows["client_ns"].sum() == 0
+    assert rows["service_ns"][1] < 4 * NAP_NS
+    assert rows["start_ns"][1] - rows["start_ns"][0] >= 4 * NAP_NS
+
+
+def test_slow_client_of_copy_in_is_not_service_time(running: Running, client: Session) -> None:
+    client.execute("CREATE TEMP TABLE t (x int)")
+    with client.cursor().copy("COPY t FROM STDIN") as copy:
+        for i in range(4):
+            copy.write_row((i,))
+            client.pgconn.flush()
+            time.sleep(0.05)
+    row = running.observed(client, 2)[1]
+    assert row["flags"] & UnitFlag.COPY
+    assert row["client_ns"] >= 3 * NAP_NS
+    assert row["service_ns"] < 3 * NAP_NS
+
+
+def test_wait_of_copy_in_that_is_cancelled_is_not_service_time(
+    running: Running, client: Session
+) -> None:
+    client.execute("CREATE TEMP TABLE t (x int)")
+    client.execute("SET statement_timeout = '200ms'")
+    with (  # noqa: PT012
+        pytest.raises(psycopg.errors.QueryCanceled),
+        client.cursor().copy("COPY t FROM STDIN") as copy,
+    ):
+        copy.write_row((1,))
+        client.pgconn.flush()
+        time.sleep(0.4)
+    row = running.observed(client, 3)[2]
+    assert row["flags"] & UnitFlag.ABORTED
+    assert row["service_ns"] < 150_000_000 <= row["client_ns"]
+
+
+def test_copy_out_is_one_unit(running: Running, client: Session) -> None:
+    with client.cursor().copy("COPY (SELECT generate_series(1, 10000)) TO STDOUT") as copy:
+        assert sum(1 for _ in copy.rows()) == 10_000
+    assert flagged(running.observed(client, 1), UnitFlag.COPY) == [True]
+
+
+@pytest.mark.parametrize("protocol", ["simple", "extended"])
+def test_error_is_a_unit_and_flagged(running: Running, client: Session, protocol: str) -> None:
+    for divisor in (1, 0, 1):
+        try:
+            if protocol == "simple":
+                client.execute(f"SELECT 1 / {divisor}")
+            else:
+                client.execute("SELECT 1 / %s::int", (divisor,))
+        except psycopg.errors.DivisionByZero:
+            pass
+    assert flagged(running.observed(client, 3), UnitFlag.ABORTED) == [False, True, False]
+
+
+def test_failed_transaction_is_one_unit(running: Running, client: Session) -> None:
+    client.execute("BEGIN")
+    for _ in range(3):
+        with pytest.raises(psycopg.Error):
+            client.execute("SELECT no_such_column")
+    client.execute("ROLLBACK")
+    rows = running.observed(client, 1)
+    assert flagged(rows, UnitFlag.ABORTED) == [True]
+    assert rows["requests"][0] == 5
+
+
+def test_large_answer_is_one_unit(running: Running, client: Session) -> None:
+    size = one(client, "SELECT repeat('x', 8000000)")
+    assert len(size) == 8_000_000
+    running.observed(client, 1)
+
+
+def test_large_request_is_one_unit(running: Running, client: Session) -> None:
+    assert len(one(client, "SELECT %s::text", "y" * 3_000_000)) == 3_000_000
+    rows = running.observed(client, 1)
+    assert not rows["flags"][0] & UnitFlag.NO_ARRIVAL
+
+
+def test_empty_statement_is_a_unit(running: Running, client: Session) -> None:
+    client.execute("")
+    client.execute(" ; ")
+    running.observed(client, 2)
+
+
+def test_connection_that_ends_leaves_no_unit_behind(server: Cluster, running: Running) -> None:
+    with session(server) as client:
+        client.execute("SELECT 1")
+    with session(server) as other:
+        for _ in range(3):
+            other.execute("SELECT 1")
+        running.observed(other, 3)
+    assert len(running.drained()) == 4
+
+
+def test_cpu_time_of_a_busy_function(running: Running, client: Session) -> None:
+    """Processor time of the unit, as the kernel's own account of the process has it."""
+
+    def ticks() -> int:
+        with open(f"/proc/{client.info.backend_pid}/stat") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+    before = ticks()
+    client.execute("SELECT count(*) FROM generate_series(1, 1500000) i WHERE md5(i::text) > 'f'")
+    by_kernel = (ticks() - before) * 10_000_000
+    row = running.observed(client, 1)[0]
+    assert abs(row["cpu_ns"] - by_kernel) < 40_000_000 + 0.05 * by_kernel
+    assert by_kernel > 200_000_000
+
+
+def test_sleeping_takes_no_cpu(running: Running, client: Session) -> None:
+    client.execute("SELECT pg_sleep(0.2)")
+    assert 0 <= running.observed(client, 1)["cpu_ns"][0] < 100_000_000
+
+
+def test_cpu_time_is_not_taken_unasked(server: Cluster) -> None:
+    with trial(server, cpu=False) as running, session(server) as client:
+        for _ in range(3):
+            client.execute("SELECT 1")
+        assert (running.observed(client, 3)["cpu_ns"] == -1).all()
+
+
+def test_injected_delay_shows_in_the_service_time_of_its_arm(server: Cluster) -> None:
+    """Means, trimmed of what a shared machine does to a few: their difference is the delay.
+
+    The standard error of the trimmed means of 1,000 each is around 1 us; the bounds are far wider.
+    """
+    with (
+        trial(server, ({}, {}), inject_ns=(0, 200_000)) as running,
+        session(server) as client,
+    ):
+        for _ in range(2001):
+            client.execute("SELECT 1")
+        rows = running.observed(client, 2001)[1:]
+
+    def trimmed_mean(arm: int) -> float:
+        values = np.sort(rows["service_ns"][rows["arm"] == arm])
+        return float(values[: int(0.8 * len(values))].mean())
+
+    assert 180_000 < trimmed_mean(1) - trimmed_mean(0) < 300_000
+
+
+def test_waiting_in_a_queue_of_the_socket_is_not_hidden(running: Running, client: Session) -> None:
+    """Starts of units lie in order and apart by at least their service times."""
+    for _ in range(100):
+        client.execute("SELECT 1")
+    rows = running.observed(client, 100)
+    ends = rows["start_ns"] + rows["service_ns"] + rows["client_ns"]
+    assert (rows["start_ns"][1:] >= ends[:-1]).all()
+
+
+def test_sessions_at_once_are_counted_exactly(server: Cluster, running: Running) -> None:
+    def work() -> None:
+        with session(server) as client:
+            for _ in range(300):
+                client.execute("SELECT 1")
+            running_pids.append(client.info.backend_pid)
+
+    running_pids: list[int] = []
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows = running.drained()
+    assert [int((rows["pid"] == pid).sum()) for pid in running_pids] == [300] * 8
+
+
+def make_certificate(cluster: Cluster) -> None:
+    directory = cluster.data_directory
+    command = (
+        "openssl req -new -x509 -nodes -newkey rsa:2048 -subj /CN=localhost"
+        f" -keyout {directory}/server.key -out {directory}/server.crt"
+    )
+    subprocess.run(command.split(), check=True, capture_output=True)
+    owner = directory.stat()
+    for name in ("server.key", "server.crt"):
+        (directory / name).chmod(0o600)
+        os.chown(directory / name, owner.st_uid, owner.st_gid)
+
+
+@pytest.mark.debian
+def test_units_over_tls(debian15: Binaries) -> None:
+    """Think time and service time keep apart where records are decrypted from a buffer."""
+    module = loadable(debian15)
+    with Cluster(debian15, preload=[module.library], tcp=True) as cluster:
+        make_certificate(cluster)
+        cluster.restart({"ssl": True})
+        with cluster.connect() as connection:
+            connection.execute(module.create_sql.encode())
+        with (
+            trial(cluster, MARKED) as running,
+            psycopg.connect(
+                cluster.dsn(tcp=True, sslmode="require"), autocommit=True, prepare_threshold=None
+            ) as client,
+        ):
+            assert one(client, "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") is True
+            for _ in range(100):
+                client.execute("SELECT 1")
+            client.execute("BEGIN")
+            time.sleep(0.05)
+            client.execute("SELECT pg_sleep(0.05)")
+            client.execute("COMMIT")
+            rows = running.observed(client, 102)
+    assert share(rows, UnitFlag.NO_ARRIVAL) == 0
+    assert rows["client_ns"][-1] >= NAP_NS
+    assert NAP_NS <= rows["service_ns"][-1] < 2 * NAP_NS
