@@ -75,6 +75,18 @@ def test_module_install_and_uninstall_below_a_destdir(wheel: Binaries, tmp_path:
     assert not list(tmp_path.rglob("pgtare.so"))
 
 
+def test_a_standby_is_refused(wheel: Binaries) -> None:
+    module = loadable(wheel)
+    with Cluster(wheel, {}, [module.library]) as server:
+        with server.connect() as conn:
+            conn.execute(module.create_sql.encode())
+        (server.data_directory / "standby.signal").touch(mode=0o644)
+        server.restart()
+        told = failed(pgtare("weigh", "track_io_timing", "--dsn", server.dsn()), 2)
+        assert "standby" in told
+        assert "primary" in told
+
+
 EVERY_ENTRY = (
     "pg_stat_statements/all", "pg_stat_statements/planning", "track_io_timing",
     "track_wal_io_timing", "track_functions", "compute_query_id", "auto_explain/no_timing",
