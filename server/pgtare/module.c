@@ -20,7 +20,7 @@
 PG_MODULE_MAGIC;
 
 bool		pgtare_enabled = true;
-int			pgtare_max_duration = 3600;
+int			pgtare_max_duration = 7200;
 int			pgtare_ring_memory = 32 * 1024;
 
 void		_PG_init(void);
@@ -54,7 +54,7 @@ define_settings(void)
 							"Longest time that a trial may be asked to run.",
 							NULL,
 							&pgtare_max_duration,
-							3600, 1, 7 * 86400,
+							7200, 1, 7 * 86400,
 							PGC_SIGHUP, GUC_UNIT_S,
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("pgtare.ring_memory",

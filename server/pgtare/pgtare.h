@@ -141,7 +141,6 @@ typedef struct Shared
 	pg_atomic_uint64 generation;	/* odd while a definition is being written */
 	pg_atomic_uint32 running;	/* low half of the generation that runs, or 0 */
 	pg_atomic_uint32 end_reason;	/* EndReason of the last trial */
-	pg_atomic_uint32 killed;	/* the configuration file says off */
 	TimestampTz started;
 	TimestampTz ended;
 	TrialDef	def;

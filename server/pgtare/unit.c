@@ -182,17 +182,6 @@ begin_request(int64 ticks, uint16 flags)
 		unit.client_ticks += Max(ticks - unit.ready_ticks, 0);
 }
 
-/* The client took its time with the rest of the request, until "ticks". */
-static void
-end_block(int64 ticks)
-{
-	int64		waited = Max(ticks - unit.blocked_ticks, 0);
-
-	unit.client_ticks += waited;
-	unit.request_ticks += waited;
-	unit.blocked_ticks = 0;
-}
-
 /* The answer to a request has been flushed; status as in ReadyForQuery. */
 static void
 answered(char status)
@@ -215,9 +204,6 @@ answered(char status)
 	ticks = now_ticks();
 	if (unit.phase == IDLE)
 		begin_request(unit.ready_ticks, UNIT_NO_ARRIVAL);
-	/* waiting for the client was ended by an error, such as a timeout */
-	if (unit.blocked_ticks)
-		end_block(ticks);
 	unit.service_ticks += ticks - unit.request_ticks;
 	unit.phase = IDLE;
 	if (status != 'I')
@@ -278,7 +264,14 @@ received(int fd, ssize_t result)
 		if (unit.phase == IDLE)
 			arrived();
 		else if (unit.blocked_ticks)
-			end_block(now_ticks());
+		{
+			/* the client took its time with the rest of the request */
+			int64		waited = Max(now_ticks() - unit.blocked_ticks, 0);
+
+			unit.client_ticks += waited;
+			unit.request_ticks += waited;
+			unit.blocked_ticks = 0;
+		}
 	}
 	else if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 	{

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import struct
 import time
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from pgtare import observations
 from pgtare.design import Arm, Design
@@ -38,10 +38,14 @@ class Running:
         self.design = design
         self._drained: list[Observations] = []
 
+    def drain(self) -> None:
+        """Take what is there, to be looked at later."""
+        self._drained.append(self.trials.drain())
+
     def drained(self) -> Observations:
         """All observations up to now, in the order in which each session made them."""
-        self._drained.append(self.trials.drain())
-        rows = np.concatenate(self._drained)
+        self.drain()
+        rows: Observations = np.concatenate(self._drained)
         return rows[np.lexsort((rows["unit"], rows["backend"]))]
 
     def observed(self, session: Session, count: int) -> Observations:
@@ -50,7 +54,8 @@ class Running:
 
         def mine() -> Observations:
             rows = self.drained()
-            return rows[rows["pid"] == pid]
+            own: Observations = rows[rows["pid"] == pid]
+            return own
 
         with contextlib.suppress(TimeoutError):
             wait_until(lambda: len(mine()) >= count)
@@ -110,10 +115,10 @@ def trial(
 
 
 @contextlib.contextmanager
-def session(cluster: Cluster, **parameters: str) -> Iterator[Session]:
+def session(cluster: Cluster, dbname: str = "postgres", **parameters: str) -> Iterator[Session]:
     """A session whose statements are one request and one transaction each."""
     with psycopg.connect(
-        cluster.dsn(**parameters), autocommit=True, prepare_threshold=None
+        make_conninfo(cluster.dsn(dbname), **parameters), autocommit=True, prepare_threshold=None
     ) as connection:
         yield connection
 
@@ -144,10 +149,13 @@ def flagged(rows: Observations, flag: observations.UnitFlag) -> list[bool]:
     return [bool(flags & flag) for flags in rows["flags"]]
 
 
+CRASH_WORDS = ("terminated by signal", "PANIC", "TRAP: ", "was terminated", "crash of another")
+
+
 def crashes(cluster: Cluster) -> list[str]:
     """Lines of the server log that tell of a process that died, or worse."""
-    text = cluster.log_path.read_text(errors="replace")
-    return re.findall(r".*(?:terminated by signal|PANIC|TRAP|server process .* exited).*", text)
+    with open(cluster.log_path, errors="replace") as log:
+        return [line for line in log if any(word in line for word in CRASH_WORDS)]
 
 
 def state_of(connection: Session, name: str = MARKER) -> tuple[str, str]:
@@ -199,17 +207,15 @@ class Wire:
     def read_until_ready(self, times: int = 1) -> list[bytes]:
         """The kinds of all messages up to the last of so many ReadyForQuery."""
         kinds: list[bytes] = []
-        while kinds.count(b"Z") < times:
-            head = self._exactly(5)
-            self._exactly(struct.unpack("!i", head[1:])[0] - 4)
-            kinds.append(head[:1])
+        data, at = b"", 0
+        while times:
+            while len(data) - at < 5 or len(data) - at <= int.from_bytes(data[at + 1 : at + 5]):
+                piece = self._socket.recv(1 << 16)
+                if not piece:
+                    raise ConnectionError("the server closed the connection")
+                data, at = data[at:] + piece, 0
+            kinds.append(data[at : at + 1])
+            times -= kinds[-1] == b"Z"
+            at += 1 + int.from_bytes(data[at + 1 : at + 5])
+        assert at == len(data)
         return kinds
-
-    def _exactly(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            piece = self._socket.recv(count - len(data))
-            if not piece:
-                raise ConnectionError("the server closed the connection")
-            data += piece
-        return data

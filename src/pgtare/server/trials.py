@@ -165,10 +165,7 @@ class Trials:
                 ),
             ).fetchone()  # fmt: skip
         except psycopg.errors.InsufficientPrivilege as ex:
-            raise UsageError(
-                f"{first_line(ex)}: a superuser can GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA "
-                "pgtare, and USAGE ON SCHEMA pgtare, to this role"
-            ) from ex
+            raise UsageError(f"{first_line(ex)}: {_grant(ex)}") from ex
         except psycopg.Error as ex:
             if ex.sqlstate is None or ex.sqlstate[:2] in ("08", "57"):
                 raise MeasurementError(f"the trial did not start: {first_line(ex)}") from ex
@@ -190,6 +187,16 @@ class Trials:
     def status(self) -> Status:
         """The trial that runs, or the last."""
         return Status(**self._row("SELECT * FROM pgtare.trial_status()"))
+
+
+def _grant(ex: psycopg.Error) -> str:
+    """What a superuser can grant so that this error goes away."""
+    if "parameter" in (ex.diag.message_primary or ""):
+        return "a superuser can GRANT SET ON PARAMETER … to this role"
+    return (
+        "a superuser can GRANT USAGE ON SCHEMA pgtare and GRANT EXECUTE ON ALL FUNCTIONS IN "
+        "SCHEMA pgtare to this role"
+    )
 
 
 def _signed(seed: int) -> int:

@@ -1,0 +1,362 @@
+"""Loading the server module: by the server, by a session, in two copies, and over a crash."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.observations import UnitFlag
+from pgtare.server.binaries import Binaries
+from pgtare.server.build import build_cached, source_dir
+from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
+from pgtare.server.trials import Trials, connect
+
+from .module_tools import (
+    MARKED,
+    MARKER,
+    Session,
+    crashes,
+    one,
+    session,
+    share,
+    state_of,
+    trial,
+    wait_until,
+)
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+
+LOAD = "LOAD 'pgtare'"
+
+
+def notices_of(client: Session, statement: str) -> list[str]:
+    """The messages, with their hints, that a statement brings along."""
+    said: list[str] = []
+    client.add_notice_handler(lambda d: said.append(f"{d.message_primary}: {d.message_hint}"))
+    client.execute(statement.encode())
+    return said
+
+
+# Slots
+
+
+def test_slots_are_still_ours_after_they_were_used(server: Cluster) -> None:
+    with session(server) as client:
+        for _ in range(3):
+            row = client.execute(
+                "SELECT slots_installed, slots_intact FROM pgtare.info()"
+            ).fetchone()
+    assert row is not None
+    assert row[0] == row[1] >= 1
+
+
+def protections(cluster: Cluster) -> list[tuple[int, str, str]]:
+    """Size, protection and file offset of each mapping of the executable, in a backend."""
+    with session(cluster) as client:
+        for _ in range(3):
+            client.execute("SELECT 1")
+        with open(f"/proc/{client.info.backend_pid}/maps") as maps:
+            lines = [line.split() for line in maps if line.rstrip().endswith("/postgres")]
+    result = []
+    for addresses, protection, offset, *_ in lines:
+        start, end = (int(address, 16) for address in addresses.split("-"))
+        result.append((end - start, protection, offset))
+    return result
+
+
+def test_memory_of_the_executable_is_as_protected_as_without_the_module(
+    binaries: Binaries, request: pytest.FixtureRequest
+) -> None:
+    """RELRO pages are opened to write a slot, and must be closed again, exactly those."""
+    name = "server18" if binaries.origin == "wheel" else "server15"
+    with Cluster(binaries) as plain:
+        expected = protections(plain)
+    assert expected
+    assert protections(request.getfixturevalue(name)) == expected
+
+
+# Loaded by a session
+
+
+@pytest.fixture
+def bare18(wheel: Binaries) -> Iterator[Cluster]:
+    """PostgreSQL 18 that preloads nothing, with the functions in database postgres."""
+    with _bare(wheel) as cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def _bare(binaries: Binaries) -> Iterator[Cluster]:
+    module = loadable(binaries)
+    with Cluster(binaries) as cluster:
+        with cluster.connect() as connection:
+            connection.execute(module.create_sql.encode())
+        yield cluster
+
+
+def test_trial_with_sessions_that_did_load(bare18: Cluster) -> None:
+    with trial(bare18) as running, session(bare18) as client, session(bare18) as outside:
+        client.execute(LOAD)
+        seen = [state_of(client)[0] for _ in range(20)]
+        outside.execute("SELECT 1")
+        rows = running.observed(client, 20)
+        assert len(running.drained()) == 20
+    assert seen == [MARKED[arm][MARKER] for arm in rows["arm"]]
+    assert share(rows, UnitFlag.NO_ARRIVAL) == 0
+
+
+def test_session_preload_takes_in_new_sessions_only(bare18: Cluster) -> None:
+    with session(bare18) as old:
+        bare18.configure({"session_preload_libraries": "pgtare"})
+        bare18.reload()
+        with trial(bare18) as running, session(bare18) as new:
+            old.execute("SELECT 1")
+            new.execute("SELECT 1")
+            running.observed(new, 1)
+            assert len(running.drained()) == 1
+
+
+def test_segment_lasts_from_trial_to_trial(bare18: Cluster) -> None:
+    numbers = []
+    for _ in range(3):
+        with trial(bare18) as running:
+            numbers.append(running.trials.status().trial)
+    assert numbers == [2, 4, 6]
+
+
+def test_sessions_that_end_in_a_trial_do_no_harm(bare18: Cluster) -> None:
+    """Their dynamic memory is gone before the last of their exit callbacks runs."""
+    with trial(bare18, sessions=8) as running:
+        for i in range(100):
+            with session(bare18, options="-c session_preload_libraries=pgtare") as client:
+                client.execute("SELECT 1")
+                if i % 10 == 0:
+                    with contextlib.suppress(psycopg.Error):
+                        client.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        wait_until(lambda: running.trials.status().sessions_now == 0)
+        assert running.trials.status().sessions == 100
+    assert crashes(bare18) == []
+
+
+def test_kill_switch_reaches_sessions_that_load_it_themselves(bare18: Cluster) -> None:
+    options = "-c session_preload_libraries=pgtare"
+    with trial(bare18) as running, session(bare18, options=options) as client:
+        client.execute("SELECT 1")
+        bare18.configure({"pgtare.enabled": False})
+        bare18.reload()
+        assert state_of(client) == ("4MB", "default")
+        assert running.trials.status().end_reason == "kill switch"
+
+
+def limit_files(cluster: Cluster, size: str) -> None:
+    """Largest file that processes started from now on may write, in bytes."""
+    subprocess.run(
+        ["prlimit", "--pid", str(cluster.postmaster_pid), f"--fsize={size}:"],
+        check=True, capture_output=True, **cluster.run_as,
+    )  # fmt: skip
+
+
+#: Too little for the module's segment, yet enough for the server's own files.
+FULL = str(8 << 20)
+
+
+@pytest.fixture
+def full18(wheel: Binaries) -> Iterator[Cluster]:
+    """PostgreSQL 18 without room for a shared segment.
+
+    A limit on the size of files stands for a full /dev/shm: both make posix_fallocate fail.
+    """
+    module = loadable(wheel)
+    with Cluster(wheel) as cluster:
+        limit_files(cluster, FULL)
+        with cluster.connect() as connection:
+            connection.execute(module.create_sql.encode())
+        yield cluster
+
+
+def test_no_room_for_shared_memory_lets_sessions_in(full18: Cluster) -> None:
+    full18.configure({"session_preload_libraries": "pgtare"})
+    full18.reload()
+    for _ in range(3):
+        with session(full18) as client:
+            assert one(client, "SELECT usable FROM pgtare.info()") is False
+    assert "pgtare is not usable in this session" in full18.log_path.read_text()
+    assert crashes(full18) == []
+
+
+def test_room_for_shared_memory_is_found_later(full18: Cluster) -> None:
+    with session(full18) as client:
+        said = notices_of(client, LOAD)
+        assert any("not usable" in line and "shared_preload_libraries" in line for line in said)
+    limit_files(full18, "unlimited")
+    with session(full18) as client:
+        assert notices_of(client, LOAD) == []
+        assert one(client, "SELECT usable FROM pgtare.info()") is True
+
+
+def test_trial_without_shared_memory_says_what_to_do(full18: Cluster) -> None:
+    with pytest.raises(UsageError, match="no shared memory in this server"), trial(full18):
+        pass
+
+
+@pytest.mark.debian
+def test_load_before_17_says_what_to_do(debian15: Binaries) -> None:
+    module = loadable(debian15)
+    with Cluster(debian15) as cluster, session(cluster) as client:
+        said = notices_of(client, f"LOAD '{module.library}'")
+    assert len(said) == 1
+    assert "not usable in this session" in said[0]
+    assert "shared_preload_libraries" in said[0]
+
+
+@pytest.mark.debian
+def test_session_preload_before_17_lets_sessions_in(debian15: Binaries) -> None:
+    module = loadable(debian15)
+    with Cluster(debian15, {"session_preload_libraries": module.library}) as cluster:
+        with cluster.connect() as connection:
+            connection.execute(module.create_sql.encode())
+            assert one(connection, "SELECT usable FROM pgtare.info()") is False
+        with pytest.raises(UsageError, match="no shared memory in this server"), trial(cluster):
+            pass
+        assert "not usable in this session" in cluster.log_path.read_text()
+
+
+# Two copies
+
+
+@pytest.fixture(scope="module")
+def other_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The module with another version number and smaller structures."""
+    root = tmp_path_factory.mktemp("other")
+    shutil.copytree(source_dir(), root, dirs_exist_ok=True)
+    header = root / "pgtare" / "pgtare.h"
+    text = header.read_text()
+    for old, new in (
+        ('PGTARE_VERSION "0.1"', 'PGTARE_VERSION "0.0"'),
+        ("#define MAX_RINGS 1024", "#define MAX_RINGS 512"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    header.write_text(text)
+    return root
+
+
+def test_second_copy_of_the_library_lets_sessions_in(
+    binaries: Binaries, other_source: Path
+) -> None:
+    module = loadable(binaries)
+    other = build_cached(binaries, "pgtare", other_source)
+    with Cluster(
+        binaries, {"session_preload_libraries": other.library}, preload=[module.library]
+    ) as cluster:
+        with cluster.connect() as connection:
+            connection.execute(module.create_sql.encode())
+        with trial(cluster) as running, session(cluster) as client:
+            client.execute("SELECT 1")
+            running.observed(client, 1)
+        assert "another copy of pgtare is loaded already" in cluster.log_path.read_text()
+
+
+def test_two_versions_in_one_server_keep_apart(bare18: Cluster, other_source: Path) -> None:
+    """As after an upgrade, with sessions that hold the old library."""
+    other = build_cached(bare18.binaries, "pgtare", other_source)
+    with session(bare18) as old, trial(bare18) as running, session(bare18) as new:
+        assert notices_of(old, f"LOAD '{other.library}'") == []
+        assert notices_of(new, LOAD) == []
+        for client in (old, new):
+            client.execute("SELECT 1")
+            client.execute("SELECT 1")
+        running.observed(new, 2)
+        assert len(running.drained()) == 2
+        assert state_of(old) == ("4MB", "default")
+    assert crashes(bare18) == []
+
+
+def test_loading_twice_is_harmless(server18: Cluster) -> None:
+    with trial(server18) as running, session(server18) as client:
+        client.execute(LOAD)
+        client.execute(LOAD)
+        running.observed(client, 2)
+
+
+# Crashes and restarts
+
+
+def assert_works(cluster: Cluster) -> None:
+    with trial(cluster) as running, session(cluster) as client:
+        client.execute(LOAD if cluster.binaries.origin == "wheel" else "SELECT 1")
+        for _ in range(20):
+            client.execute("SELECT 1")
+        wait_until(lambda: running.trials.status().observations >= 20)
+
+
+@pytest.fixture(params=["preloaded", "session"])
+def frail(request: pytest.FixtureRequest, wheel: Binaries) -> Iterator[Cluster]:
+    """A server whose crash harms no other test; the module loaded in either way."""
+    if request.param == "session":
+        with _bare(wheel) as cluster:
+            yield cluster
+        return
+    module = loadable(wheel)
+    with Cluster(wheel, preload=[module.library]) as cluster:
+        with cluster.connect() as connection:
+            connection.execute(module.create_sql.encode())
+        yield cluster
+
+
+def can_connect(cluster: Cluster) -> bool:
+    try:
+        with session(cluster):
+            return True
+    except psycopg.OperationalError:
+        return False
+
+
+def test_trial_works_after_a_crash_of_a_session_that_took_part(frail: Cluster) -> None:
+    with session(frail) as client, contextlib.suppress(psycopg.OperationalError), trial(frail):
+        client.execute("LOAD 'pgtare'")
+        for _ in range(10):
+            client.execute("SELECT 1")
+        os.kill(client.info.backend_pid, signal.SIGKILL)
+        with pytest.raises(psycopg.OperationalError):
+            client.execute("SELECT pg_sleep(5)")
+        wait_until(lambda: "reinitializing" in frail.log_path.read_text())
+    wait_until(lambda: can_connect(frail))
+    assert_works(frail)
+
+
+def test_trial_works_after_a_restart_in_the_midst_of_one(frail: Cluster) -> None:
+    with session(frail) as client, contextlib.suppress(psycopg.OperationalError), trial(frail):
+        client.execute(LOAD)
+        client.execute("SELECT 1")
+        frail.restart()
+    with connect(frail.dsn()) as connection:
+        assert Trials(connection).status().running is False
+    assert_works(frail)
+    assert crashes(frail) == []
+
+
+def test_stop_of_the_server_waits_for_nothing(wheel: Binaries) -> None:
+    module = loadable(wheel)
+    with Cluster(wheel, preload=[module.library]) as cluster:
+        with cluster.connect() as connection:
+            connection.execute(module.create_sql.encode())
+        with (
+            session(cluster) as client,
+            contextlib.suppress(psycopg.OperationalError),
+            trial(cluster),
+        ):
+            client.execute("SELECT 1")
+            client.execute("SELECT 1")
+            start = time.monotonic()
+            assert cluster.stop() == "fast"
+            assert time.monotonic() - start < 20

@@ -1,0 +1,310 @@
+"""Observations on their way: rings that fill, change hands, and are read while they are written."""
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from pgtare.observations import UnitFlag
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
+from pgtare.server.settings import Value
+
+from .module_tools import (
+    MARKED,
+    MARKER,
+    Session,
+    Wire,
+    crashes,
+    one,
+    query_message,
+    session,
+    state_of,
+    trial,
+    wait_until,
+)
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+#: Of the smallest pool, 1 MB, shared among 1,024 sessions.
+SMALL_RING = 16
+
+
+@pytest.fixture(
+    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
+)
+def small(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A server with the smallest pool, and room for many connections."""
+    binaries: Binaries = request.getfixturevalue(request.param)
+    module = loadable(binaries)
+    settings: dict[str, Value] = {"pgtare.ring_memory": "1MB", "max_connections": 700}
+    with Cluster(binaries, settings, preload=[module.library]) as cluster:
+        with cluster.connect() as connection:
+            connection.execute(module.create_sql.encode())
+        yield cluster
+
+
+def burst(client: Session, count: int, sql: str = "SELECT 1") -> None:
+    """So many transactions, the fast way."""
+    with Wire(client) as wire:
+        for done in range(0, count, 1000):
+            wire.send(*[query_message(sql)] * min(1000, count - done))
+            wire.read_until_ready(min(1000, count - done))
+
+
+def pgbench(cluster: Cluster, *arguments: str) -> int:
+    """Run pgbench's own read-only statement; returns the number of transactions."""
+    done = subprocess.run(
+        [str(cluster.binaries.bindir / "pgbench"), "-n", "-h", str(cluster.socket_directory),
+         "-p", str(cluster.port), "-U", "postgres", "-f", "-", *arguments, "postgres"],
+        input="SELECT 1;\n", capture_output=True, text=True, check=True, **cluster.run_as,
+    )  # fmt: skip
+    line = next(x for x in done.stdout.splitlines() if "actually processed" in x)
+    return int(line.split(":")[1].split("/")[0])
+
+
+def test_full_ring_counts_what_it_loses(small: Cluster) -> None:
+    with trial(small, sessions=1024) as running, session(small) as client:
+        burst(client, 100)
+        wait_until(lambda: running.trials.status().lost == 100 - SMALL_RING)
+        assert running.trials.status().observations == SMALL_RING
+
+
+def test_full_ring_keeps_the_oldest(small: Cluster) -> None:
+    with trial(small, sessions=1024) as running, session(small) as client:
+        burst(client, 100)
+        assert list(running.observed(client, SMALL_RING)["unit"]) == list(range(SMALL_RING))
+
+
+def test_ring_goes_on_after_it_was_full(small: Cluster) -> None:
+    with trial(small, sessions=1024) as running, session(small) as client:
+        burst(client, 100)
+        running.observed(client, SMALL_RING)
+        burst(client, 10)
+        assert list(running.observed(client, SMALL_RING + 10)["unit"][-10:]) == [*range(100, 110)]
+
+
+def test_full_ring_does_not_slow_a_session_down(small: Cluster) -> None:
+    with trial(small, sessions=1024), session(small) as client:
+        burst(client, 100)
+        start = time.monotonic()
+        burst(client, 1000)
+        assert time.monotonic() - start < 2
+
+
+def test_drain_gives_each_record_once(server: Cluster) -> None:
+    with trial(server) as running, session(server) as client:
+        worker = threading.Thread(target=burst, args=(client, 20_000))
+        worker.start()
+        while worker.is_alive():
+            running.drain()
+        worker.join()
+        rows = running.observed(client, 20_000)
+    assert list(rows["unit"]) == list(range(20_000))
+
+
+def test_drain_takes_no_more_than_asked(server: Cluster) -> None:
+    with trial(server) as running, session(server) as client:
+        burst(client, 100)
+        wait_until(lambda: running.trials.status().observations == 100)
+        sizes = [
+            len(one(running.trials.conn, "SELECT pgtare.trial_drain(%s)", size))
+            for size in (64, 6399, 8_000_000, 64)
+        ]
+    assert sizes == [64, 99 * 64, 0, 0]
+
+
+def test_observations_can_be_drained_after_the_end(server: Cluster) -> None:
+    with trial(server) as running, session(server) as client:
+        burst(client, 10)
+        wait_until(lambda: running.trials.status().observations == 10)
+        running.trials.stop()
+        running.observed(client, 10)
+
+
+def test_sessions_beyond_the_rings_are_counted(server: Cluster) -> None:
+    with trial(server, sessions=2) as running:
+        with session(server) as a, session(server) as b, session(server) as c:
+            for client in (a, b, c):
+                client.execute("SELECT 1")
+            status = running.trials.status()
+        assert (status.sessions, status.sessions_now, status.sessions_no_ring) == (2, 2, 1)
+
+
+def test_ring_of_a_session_that_left_goes_to_the_next(server: Cluster) -> None:
+    """Though nobody has read it yet: with new connections all the time, rings must not run out."""
+    with trial(server, sessions=1) as running:
+        for _ in range(20):
+            with session(server) as client:
+                client.execute("SELECT 1")
+            wait_until(lambda: running.trials.status().sessions_now == 0)
+        assert running.trials.status().sessions_no_ring == 0
+        assert sorted(running.drained()["backend"]) == list(range(20))
+
+
+def test_connections_that_come_and_go_lose_nothing(server: Cluster) -> None:
+    """pgbench makes a new connection for each transaction, here without any reader."""
+    with trial(server, sessions=8) as running:
+        count = pgbench(server, "-C", "-c", "2", "-T", "2")
+        wait_until(lambda: running.trials.status().sessions_now == 0)
+        status = running.trials.status()
+        assert (status.observations, status.lost, status.sessions_no_ring) == (count, 0, 0)
+        assert len(running.drained()) == count
+    assert crashes(server) == []
+
+
+def test_new_trial_while_sessions_of_the_old_one_write(server: Cluster) -> None:
+    """Rings are divided anew under the writers: no record may land in another's place."""
+    with session(server) as a, session(server) as b:
+        workers = [threading.Thread(target=burst, args=(c, 40_000)) for c in (a, b)]
+        for worker in workers:
+            worker.start()
+        seeds = iter(range(1, 1000))
+        trials = 0
+        while any(worker.is_alive() for worker in workers):
+            with trial(server, sessions=1 + trials % 3, seed=next(seeds)) as running:
+                time.sleep(0.02)
+                running.trials.stop()
+                rows = running.drained()
+                trials += 1
+                assert (rows["start_ns"] < 10_000_000_000).all()
+                assert set(rows["pid"]) <= {a.info.backend_pid, b.info.backend_pid}
+                for backend in np.unique(rows["backend"]):
+                    mine = rows[rows["backend"] == backend]
+                    assert list(mine["unit"]) == list(range(len(mine)))
+        for worker in workers:
+            worker.join()
+        assert trials > 5
+        # and afterwards nothing is left over
+        with trial(server, sessions=2) as running:
+            for client in (a, b):
+                burst(client, 11)
+            running.observed(a, 10)
+            running.observed(b, 10)
+            assert running.trials.status().sessions_now == 2
+    assert crashes(server) == []
+
+
+def test_counters_begin_anew_with_each_trial(small: Cluster) -> None:
+    with trial(small, sessions=1024), session(small) as client:
+        burst(client, 100)
+    with trial(small, sessions=1024) as running:
+        status = running.trials.status()
+    assert (status.sessions, status.observations, status.lost) == (0, 0, 0)
+
+
+def test_idle_sessions_that_never_woke_are_no_burden(small: Cluster) -> None:
+    """Of 300 idle sessions of an old trial, each gets its settings back when it next asks."""
+    with trial(small, [{MARKER: "1111kB"}] * 2, sessions=400) as running:
+        idle = [session(small) for _ in range(300)]
+        opened = [manager.__enter__() for manager in idle]
+        wait_until(lambda: running.trials.status().sessions_now == 300)
+    try:
+        with trial(small, MARKED, sessions=8) as running:
+            with session(small) as client:
+                burst(client, 50)
+                running.observed(client, 50)
+            assert {state_of(opened[0]), state_of(opened[150])} == {("4MB", "default")}
+    finally:
+        for manager in idle:
+            manager.__exit__(None, None, None)
+
+
+def pss_kb(pid: int) -> int:
+    """Memory of a process, with its share of what it shares."""
+    with open(f"/proc/{pid}/smaps_rollup") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def test_memory_does_not_grow_with_transactions(server: Cluster) -> None:
+    """The contexts of PostgreSQL, and the heap which its settings take theirs from."""
+
+    def used() -> tuple[int, int]:
+        context = one(client, "SELECT sum(used_bytes) FROM pg_backend_memory_contexts")
+        with open(f"/proc/{client.info.backend_pid}/smaps") as smaps:
+            lines = smaps.read().splitlines()
+        start = next((i for i, line in enumerate(lines) if line.endswith("[heap]")), None)
+        assert start is not None
+        heap = next(int(x.split()[1]) for x in lines[start:] if x.startswith("Private_Dirty:"))
+        return int(context), heap
+
+    arms = (
+        {MARKER: "1111kB", "log_statement": "none", "default_tablespace": ""},
+        {MARKER: "2222kB", "log_statement": "none", "default_tablespace": "pg_default"},
+    )
+    with trial(server, arms), session(server) as client:
+        own_set = "SET default_tablespace = 'pg_default'"
+        burst(client, 2000)
+        burst(client, 2000, own_set)
+        one(client, "SELECT sum(used_bytes) FROM pg_backend_memory_contexts")
+        before = used()
+        burst(client, 50_000)
+        burst(client, 5_000, own_set)
+        after = used()
+    assert after[0] - before[0] < 16_384
+    assert after[1] - before[1] < 128
+
+
+@pytest.mark.slow
+def test_many_clients_and_many_idle_connections(small: Cluster) -> None:
+    """64 clients at work among 500 idle ones: all are counted, none is lost, none is slow."""
+    small.restart({"pgtare.ring_memory": "32MB"})
+    idle = [session(small) for _ in range(500)]
+    opened = [manager.__enter__() for manager in idle]
+    try:
+        with trial(small, sessions=600) as running:
+            total = 0
+            finished = threading.Event()
+
+            def work() -> None:
+                nonlocal total
+                total = pgbench(small, "-c", "64", "-j", "2", "-T", "8", "-R", "20000")
+                finished.set()
+
+            worker = threading.Thread(target=work)
+            worker.start()
+            while not finished.wait(0.2):
+                running.drain()
+            worker.join()
+            wait_until(lambda: running.trials.status().sessions_now == 0)
+            status = running.trials.status()
+            rows = running.drained()
+            print(f"\n{total} transactions, {total / 8:.0f}/s, lost {status.lost}")
+        assert (status.lost, status.observations, len(rows)) == (0, total, total)
+        assert float(np.mean((rows["flags"] & UnitFlag.NO_ARRIVAL) != 0)) == 0
+        print(f"Pss of an idle backend {np.mean([pss_kb(c.info.backend_pid) for c in opened])} kB")
+    finally:
+        for manager in idle:
+            manager.__exit__(None, None, None)
+        small.restart({"pgtare.ring_memory": "1MB"})
+    assert crashes(small) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("with_module", [True, False])
+def test_memory_of_a_backend(wheel: Binaries, with_module: bool) -> None:
+    """Prints figures: what a backend takes, with the module taking part and without it."""
+    module = loadable(wheel)
+    with Cluster(wheel, preload=[module.library] if with_module else []) as cluster:
+        with session(cluster) as admin:
+            if with_module:
+                admin.execute(module.create_sql.encode())
+        managers = [session(cluster) for _ in range(20)]
+        clients = [manager.__enter__() for manager in managers]
+
+        def measure(title: str) -> None:
+            for client in clients:
+                burst(client, 100)
+            figures = [pss_kb(client.info.backend_pid) for client in clients]
+            print(f"\n{title}: {np.mean(figures):.0f} kB a backend", end="")
+
+        measure("module loaded" if with_module else "no module")
+        if with_module:
+            with trial(cluster):
+                measure("in a trial")
+        for manager in managers:
+            manager.__exit__(None, None, None)

@@ -1,0 +1,331 @@
+"""Starting a trial: what is refused, to whom, and in which words."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgtare.server.cluster import Cluster
+
+from .module_tools import MARKER, Session, crashes, one, session, trial, wait_until
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+
+START = (
+    "SELECT pgtare.trial_start(%(settings)s::text[], %(values)s::text[], %(inject)s::bigint[],"
+    " %(block)s::int[], %(seed)s::bigint, %(duration)s::float8, %(database)s::name,"
+    " %(role)s::name, %(application)s::text, %(participation)s::float8, %(sessions)s::int,"
+    " %(cpu)s::bool)"
+)
+GOOD: dict[str, Any] = {
+    "settings": [MARKER],
+    "values": [None, "1111kB"],
+    "inject": [0, 0],
+    "block": [0, 1],
+    "seed": 1,
+    "duration": 5.0,
+    "database": None,
+    "role": None,
+    "application": "*",
+    "participation": 1.0,
+    "sessions": 8,
+    "cpu": True,
+}
+
+
+@pytest.fixture
+def operator(server: Cluster) -> Iterator[Session]:
+    with session(server, application_name="pgtare") as connection:
+        yield connection
+        connection.execute("SELECT pgtare.trial_stop()")
+
+
+def start(operator: Session, **changes: Any) -> int:
+    row = operator.execute(START.encode(), {**GOOD, **changes}).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def refusal(operator: Session, **changes: Any) -> str:
+    with pytest.raises(psycopg.Error) as caught:
+        start(operator, **changes)
+    return f"{caught.value.diag.message_primary}: {caught.value.diag.message_detail}"
+
+
+def test_good_arguments_start_a_trial(operator: Session) -> None:
+    assert start(operator) > 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {name: None}
+        for name in ("settings", "values", "inject", "block", "seed", "duration", "sessions", "cpu")
+    ],
+    ids=str,
+)
+def test_null_is_refused(operator: Session, changes: dict[str, Any]) -> None:
+    assert "an argument of trial_start is null" in refusal(operator, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"settings": [None]}, "name of a setting is null"),
+        ({"settings": [MARKER, MARKER], "values": [None] * 4}, "named twice"),
+        ({"settings": [MARKER, MARKER.upper()], "values": [None] * 4}, "named twice"),
+        ({"settings": []}, "a value for each arm and setting"),
+        ({"values": []}, "a value for each arm and setting"),
+        ({"values": ["64kB"] * 3}, "a value for each arm and setting"),
+        ({"settings": [MARKER] * 33, "values": [None] * 66}, "at most 32 settings"),
+        ({"inject": [], "values": []}, "2 to 32 arms"),
+        ({"inject": [0], "values": [None]}, "2 to 32 arms"),
+        ({"inject": [0] * 33, "values": [None] * 33, "block": [*range(33)]}, "2 to 32 arms"),
+        ({"inject": [0, None]}, "a number of trial_start is null"),
+        ({"inject": [0, -1]}, "inject_ns must lie between"),
+        ({"inject": [0, (1 << 63) - 1]}, "inject_ns must lie between"),
+        ({"block": []}, "a block holds each arm"),
+        ({"block": [0]}, "a block holds each arm"),
+        ({"block": [0, 0]}, "must hold every arm"),
+        ({"block": [0, 2]}, "an arm that does not exist"),
+        ({"block": [0, -1]}, "an arm that does not exist"),
+        ({"block": [0, None]}, "a number of trial_start is null"),
+        ({"block": [0, 1] * 33}, "64 units at most"),
+        ({"values": [None, "x" * 20_000]}, "invalid value"),
+        ({"settings": ["log_statement_sample_rate"], "values": [None, "NaN"]}, "NaN"),
+        (
+            {"settings": ["default_tablespace"], "values": [None, "x" * 20_000]},
+            "invalid value|too long",
+        ),
+        ({"application": "x" * 20_000}, "too long together"),
+        ({"duration": float("nan")}, "duration must be above 0"),
+        ({"duration": float("inf")}, "duration must be above 0"),
+        ({"duration": 0}, "duration must be above 0"),
+        ({"duration": -1}, "duration must be above 0"),
+        ({"duration": 3601}, "at most 3600 seconds"),
+        ({"participation": 0}, "participation must be above 0"),
+        ({"participation": -1}, "participation must be above 0"),
+        ({"participation": 1.01}, "participation must be above 0"),
+        ({"participation": float("nan")}, "participation must be above 0"),
+        ({"sessions": 0}, "sessions must lie between"),
+        ({"sessions": -1}, "sessions must lie between"),
+        ({"sessions": 1025}, "sessions must lie between"),
+        ({"database": "no such database"}, "does not exist"),
+        ({"role": "no such role"}, "does not exist"),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_bad_arguments_are_refused(
+    server: Cluster, operator: Session, changes: dict[str, Any], told: str
+) -> None:
+    said = refusal(operator, **changes)
+    assert any(words in said for words in told.split("|"))
+    assert crashes(server) == []
+
+
+def test_arrays_of_two_dimensions_are_refused(operator: Session) -> None:
+    assert "one dimension" in refusal(operator, block=[[0, 1], [0, 1]])
+
+
+def test_largest_trial_starts_and_runs(server: Cluster, operator: Session) -> None:
+    names = [
+        row[0]
+        for row in operator.execute(
+            "SELECT name FROM pg_settings WHERE name LIKE 'enable%' ORDER BY name LIMIT 18"
+        )
+    ]
+    start(
+        operator,
+        settings=names,
+        values=["off", "on"] * (len(names) * 16),
+        inject=[0] * 32,
+        block=[*range(32), *range(32)],
+        sessions=1024,
+    )
+    with session(server) as client:
+        for _ in range(130):
+            client.execute("SELECT 1")
+    query = "SELECT observations FROM pgtare.trial_status()"
+    wait_until(lambda: one(operator, query) == 130)
+
+
+def test_null_population_means_everybody(server: Cluster, operator: Session) -> None:
+    start(operator, database=None, role=None, application=None, participation=None)
+    with session(server, dbname="template1") as client:
+        client.execute("SELECT 1")
+        assert one(operator, "SELECT sessions FROM pgtare.trial_status()") == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "role",
+        "session_authorization",
+        "client_encoding",
+        "search_path",
+        "transaction_isolation",
+        "transaction_read_only",
+        "transaction_deferrable",
+        "session_replication_role",
+        "seed",
+    ],
+)
+def test_settings_that_decide_what_a_session_is_are_refused(operator: Session, name: str) -> None:
+    assert "cannot be switched between transactions" in refusal(operator, settings=[name])
+
+
+def test_no_setting_whose_value_clients_are_told_is_accepted(operator: Session) -> None:
+    reported = (
+        "TimeZone", "DateStyle", "application_name", "IntervalStyle", "standard_conforming_strings",
+        "default_transaction_read_only",
+    )  # fmt: skip
+    for name in reported:
+        assert "reported to the client" in refusal(operator, settings=[name])
+
+
+@pytest.mark.parametrize("context", ["internal", "postmaster", "sighup", "backend"])
+def test_settings_fixed_for_a_session_are_refused(operator: Session, context: str) -> None:
+    names = operator.execute(
+        "SELECT name FROM pg_settings WHERE context LIKE '%%' || %s AND name NOT LIKE 'pgtare.%%'",
+        (context,),
+    ).fetchall()
+    assert len(names) >= 2
+    for (name,) in names:
+        assert "cannot be switched between transactions" in refusal(operator, settings=[name])
+
+
+@pytest.mark.parametrize("name", ["pgtare.enabled", "PGTARE.enabled", "pgtare.ring_memory"])
+def test_settings_of_the_scale_are_refused(operator: Session, name: str) -> None:
+    assert "belongs to the scale itself" in refusal(operator, settings=[name])
+
+
+@pytest.mark.parametrize("name", ["no_such_setting", "no.such", "", "work mem", "a.b.c"])
+def test_unknown_settings_are_refused(operator: Session, name: str) -> None:
+    assert "unrecognized configuration parameter" in refusal(operator, settings=[name])
+
+
+def test_placeholders_are_refused(operator: Session) -> None:
+    operator.execute("SET made.up = 'x'")
+    assert "unrecognized configuration parameter" in refusal(operator, settings=["made.up"])
+
+
+@pytest.mark.parametrize("value", ["lots", "-5", "1kB", "99999999999999999GB"])
+def test_bad_value_is_refused_when_the_trial_starts(operator: Session, value: str) -> None:
+    said = refusal(operator, values=[None, value])
+    assert MARKER in said
+    assert one(operator, "SELECT running FROM pgtare.trial_status()") is False
+
+
+def test_dry_run_leaves_the_owners_settings_alone(operator: Session) -> None:
+    before = one(operator, f"SELECT current_setting('{MARKER}')")
+    start(operator)
+    assert one(operator, f"SELECT current_setting('{MARKER}')") == before
+
+
+def test_second_start_names_the_first_one(server: Cluster, operator: Session) -> None:
+    start(operator)
+    with session(server) as other:
+        said = refusal(other)
+    assert f"a trial is running already, started by process {operator.info.backend_pid}" in said
+
+
+def test_stop_says_whether_one_ran(operator: Session) -> None:
+    start(operator)
+    assert [one(operator, "SELECT pgtare.trial_stop()") for _ in range(3)] == [True, False, False]
+
+
+def test_trial_ends_at_its_deadline(operator: Session) -> None:
+    start(operator, duration=0.05)
+    operator.execute("SELECT pg_sleep(0.1)")
+    assert operator.execute(
+        "SELECT running, end_reason, ended IS NOT NULL FROM pgtare.trial_status()"
+    ).fetchone() == (False, "deadline", True)
+
+
+def test_shortest_trial_is_over_at_once(operator: Session) -> None:
+    start(operator, duration=1e-300)
+    assert one(operator, "SELECT running FROM pgtare.trial_status()") is False
+
+
+def test_owner_takes_no_part(operator: Session) -> None:
+    operator.execute("SET application_name = 'something else'")
+    start(operator)
+    for _ in range(5):
+        operator.execute("SELECT 1")
+    assert one(operator, "SELECT sessions FROM pgtare.trial_status()") == 0
+
+
+@pytest.mark.parametrize("size", [-1, 0, 63, (1 << 31) - 1])
+def test_drain_of_an_impossible_size_is_refused(operator: Session, size: int) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="max_bytes must lie between"):
+        operator.execute("SELECT pgtare.trial_drain(%s)", (size,))
+
+
+@pytest.fixture
+def ordinary(server: Cluster) -> Iterator[Session]:
+    """A role without any right to the module."""
+    with session(server) as admin:
+        admin.execute("CREATE ROLE ordinary LOGIN")
+    try:
+        with session(server, user="ordinary") as connection:
+            yield connection
+    finally:
+        with session(server) as admin:
+            admin.execute("DROP OWNED BY ordinary")
+            admin.execute("DROP ROLE ordinary")
+
+
+def grant(server: Cluster, *privileges: str) -> None:
+    with session(server) as admin:
+        for privilege in (
+            "USAGE ON SCHEMA pgtare",
+            "EXECUTE ON ALL FUNCTIONS IN SCHEMA pgtare",
+            *privileges,
+        ):
+            admin.execute(f"GRANT {privilege} TO ordinary".encode())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "trial_stop()",
+        "trial_status()",
+        "trial_drain()",
+        "trial_start('{}', '{}', '{0,0}', '{0,1}', 1, 1)",
+    ],
+)
+def test_ordinary_role_is_refused(server: Cluster, ordinary: Session, call: str) -> None:
+    with session(server) as admin:
+        admin.execute("GRANT USAGE ON SCHEMA pgtare TO ordinary")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="denied for function"):
+        ordinary.execute(f"SELECT pgtare.{call}".encode())
+
+
+def test_granted_role_may_run_a_trial(server: Cluster, ordinary: Session) -> None:
+    grant(server)
+    assert start(ordinary) > 0
+    assert one(ordinary, "SELECT pgtare.trial_stop()") is True
+
+
+@pytest.mark.parametrize("name", ["zero_damaged_pages", "dynamic_library_path"])
+def test_granted_role_gains_no_right_to_a_setting(
+    server: Cluster, ordinary: Session, name: str
+) -> None:
+    """Whose arms reached the sessions of superusers would be one."""
+    grant(server)
+    said = refusal(ordinary, settings=[name], values=[None, "on"])
+    assert f'permission denied to set parameter "{name}"' in said
+
+
+def test_right_to_a_setting_can_be_granted(server: Cluster, ordinary: Session) -> None:
+    grant(server, "SET ON PARAMETER track_io_timing")
+    assert start(ordinary, settings=["track_io_timing"], values=[None, "on"]) > 0
+
+
+def test_arms_reach_sessions_of_roles_that_may_not_set_them(
+    server: Cluster, ordinary: Session
+) -> None:
+    with trial(server, [{"track_io_timing": "on"}] * 2, application="*"):
+        ordinary.execute("SELECT 1")
+        assert one(ordinary, "SELECT current_setting('track_io_timing')") == "on"
