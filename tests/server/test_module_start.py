@@ -103,7 +103,7 @@ def test_null_is_refused(operator: Session, changes: dict[str, Any]) -> None:
         ({"duration": float("inf")}, "duration must be above 0"),
         ({"duration": 0}, "duration must be above 0"),
         ({"duration": -1}, "duration must be above 0"),
-        ({"duration": 3601}, "at most 3600 seconds"),
+        ({"duration": 7201}, "at most 7200 seconds"),
         ({"participation": 0}, "participation must be above 0"),
         ({"participation": -1}, "participation must be above 0"),
         ({"participation": 1.01}, "participation must be above 0"),
