@@ -26,7 +26,7 @@ def one_run(target: harness.Server, settings: dict[str, str], clients: int, seco
     design = harness.two_arms({}, {}, seed)
     with harness.options(settings), harness.load(target, clients) as running:
         data = harness.record(target, running, design, seconds)
-    return data["service_ns"][(data["flags"] & UnitFlag.FIRST) == 0] / 1000.0
+    return data["service_ns"][(data["flags"] & UnitFlag.UNBLOCKED) == 0] / 1000.0
 
 
 def one_trial(target: harness.Server, clients: int, seconds: float, seed: int) -> np.ndarray:

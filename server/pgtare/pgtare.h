@@ -36,7 +36,7 @@
 #endif
 
 /* What happened in a unit */
-#define UNIT_FIRST			(1 << 0)	/* a session's first: thrown away */
+#define UNIT_UNBLOCKED			(1 << 0)	/* a session's first: thrown away */
 #define UNIT_ABORTED		(1 << 1)	/* an error was sent */
 #define UNIT_SWITCH_FAILED	(1 << 2)	/* a setting of the arm was refused */
 #define UNIT_APP_CHANGED	(1 << 3)	/* the application set or reset one */

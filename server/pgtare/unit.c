@@ -158,7 +158,7 @@ record(int64 cpu_ns)
 	o.arm = unit.arm;
 	o.requests = (uint16) Min(unit.requests, (uint32) UINT16_MAX);
 	o.flags = unit.events | unit.switch_flags | evidence_flags() |
-		(place.unit == 0 ? UNIT_FIRST : 0) | (changed ? UNIT_APP_CHANGED : 0);
+		(place.unit == 0 ? UNIT_UNBLOCKED : 0) | (changed ? UNIT_APP_CHANGED : 0);
 	o.switch_ns = unit.switch_ns;
 	o.pid = MyProcPid;
 	ring_put(&o);

@@ -12,7 +12,7 @@ import numpy.typing as npt
 class UnitFlag(IntFlag):
     """What happened in a unit; the values are those of server/pgtare/pgtare.h."""
 
-    FIRST = 1 << 0  # first unit of a backend, thrown away
+    UNBLOCKED = 1 << 0  # in no block: the first of a backend, or a filler
     ABORTED = 1 << 1  # the transaction rolled back after an error
     SWITCH_FAILED = 1 << 2  # a setting of the arm could not be applied
     APP_CHANGED = 1 << 3  # the application set or reset one of the arm's settings

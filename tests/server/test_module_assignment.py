@@ -67,7 +67,7 @@ def test_first_unit_of_a_session_is_in_no_block(server: Cluster) -> None:
         for _ in range(5):
             client.execute("SELECT 1")
         rows = running.observed(client, 5)
-        assert flagged(rows, UnitFlag.FIRST) == [True] + [False] * 4
+        assert flagged(rows, UnitFlag.UNBLOCKED) == [True] + [False] * 4
         assert rows["block"][0] == NO_BLOCK
         assert_as_drawn(running, rows)
 

@@ -61,7 +61,7 @@ def simulate(
         part["unit"], part["arm"] = np.arange(len(arm)), arm
         part["block"][1:] = np.arange(len(arm) - 1) // size
         part["position"][1:] = np.arange(len(arm) - 1) % size
-        part["flags"][0] = UnitFlag.FIRST
+        part["flags"][0] = UnitFlag.UNBLOCKED
         part["service_ns"] = np.rint(1000 * x)
         part["cpu_ns"] = np.rint(900 * x)
         part["switch_ns"] = 500
@@ -93,7 +93,7 @@ def usable_blocks(obs: Observations, design: Design) -> list[Block]:
     members: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for backend, unit in sorted(by_unit):
         o = by_unit[backend, unit]
-        if not o["flags"] & UnitFlag.FIRST:
+        if not o["flags"] & UnitFlag.UNBLOCKED:
             members.setdefault((backend, int(o["block"])), []).append((backend, unit))
     blocks = []
     for (backend, _), keys in sorted(members.items()):

@@ -107,7 +107,7 @@ def _session(design: Design, blocks: int, backend: int, rng: np.random.Generator
     rows["arm"] = arms
     rows["requests"] = 1
     rows["flags"] = int(UnitFlag.EXECUTED)
-    rows["flags"][0] |= int(UnitFlag.FIRST)
+    rows["flags"][0] |= int(UnitFlag.UNBLOCKED)
     rows["switch_ns"] = 900
     rows["pid"] = 4100 + backend
     return rows

@@ -162,7 +162,7 @@ def select(obs: Observations, design: Design) -> Selection:
 
     previous = _previous(key, arm, (flags & UNUSABLE == 0) & (arm < n_arms))
 
-    kept = np.flatnonzero(flags & UnitFlag.FIRST == 0)
+    kept = np.flatnonzero(flags & UnitFlag.UNBLOCKED == 0)
     group = (obs["backend"][order[kept]].astype(np.int64) << 32) | obs["block"][order[kept]]
     starts = np.flatnonzero(np.concatenate(([True], group[1:] != group[:-1]))[: len(group)])
     complete, discarded = _whole(starts, arm[kept], flags[kept], design.block)

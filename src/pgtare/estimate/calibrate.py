@@ -132,7 +132,7 @@ class _Windows:
     """Random windows of consecutive units of one backend."""
 
     def __init__(self, obs: Observations, units: int, rng: np.random.Generator) -> None:
-        kept = obs[obs["flags"] & UnitFlag.FIRST == 0]
+        kept = obs[obs["flags"] & UnitFlag.UNBLOCKED == 0]
         kept = kept[np.lexsort((kept["unit"], kept["backend"]))]
         ends = np.flatnonzero(np.diff(kept["backend"])) + 1
         service_us = kept["service_ns"] / 1000.0

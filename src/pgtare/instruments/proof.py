@@ -22,7 +22,7 @@ _NOT_IN_FORCE = UnitFlag.SWITCH_FAILED | UnitFlag.APP_CHANGED | UnitFlag.RELOADE
 _ANY = UnitFlag(0)
 # The first unit of a session is thrown away; an error ends a transaction before its evidence is
 # complete, and logs a line in every arm.
-_LEFT_OUT = UnitFlag.FIRST | UnitFlag.ABORTED
+_LEFT_OUT = UnitFlag.UNBLOCKED | UnitFlag.ABORTED
 # Four standard errors: a chance of one in 30,000 to call a sampling instrument missing.
 _SAMPLING_SIGMAS = 4.0
 

@@ -42,7 +42,7 @@ class TimeCourse:
 
 def usable(observations: Observations) -> Observations:
     """The units in which the arm surely was in force."""
-    units: Observations = observations[observations["flags"] & (UNUSABLE | UnitFlag.FIRST) == 0]
+    units: Observations = observations[observations["flags"] & (UNUSABLE | UnitFlag.UNBLOCKED) == 0]
     return units
 
 
