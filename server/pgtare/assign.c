@@ -39,3 +39,20 @@ assign_block(const TrialDef *def, uint32 backend, uint32 block, uint16 *order)
 		order[j] = swap;
 	}
 }
+
+/*
+ * Does a filler come before this block?  In one case of ten it does, with any
+ * arm of the block.
+ */
+bool
+assign_filler(const TrialDef *def, uint32 backend, uint32 block, uint16 *arm)
+{
+	uint64		stream = ((uint64) backend << 32) | block;
+	uint64		state = def->seed ^ (stream * UINT64CONST(0xA0761D6478BD642F));
+
+	if (splitmix64(&state) >= UINT64_MAX / 10)
+		return false;
+	*arm = def->block[(int) (((unsigned __int128) splitmix64(&state) *
+							  (uint64) def->nblock) >> 64)];
+	return true;
+}

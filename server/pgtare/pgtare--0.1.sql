@@ -22,6 +22,10 @@ CREATE FUNCTION @extschema@.trial_start(
 ) RETURNS bigint
 AS 'MODULE_PATHNAME', 'pgtare_trial_start' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
+-- Lets each session finish its block, and begins no new ones; trial_stop() ends it.
+CREATE FUNCTION @extschema@.trial_close() RETURNS boolean
+AS 'MODULE_PATHNAME', 'pgtare_trial_close' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
 CREATE FUNCTION @extschema@.trial_stop() RETURNS boolean
 AS 'MODULE_PATHNAME', 'pgtare_trial_stop' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
@@ -60,6 +64,7 @@ CREATE FUNCTION @extschema@.info(
 -- An arm sets what only superusers may set, in the sessions of others.
 REVOKE ALL ON FUNCTION @extschema@.trial_start(text[], text[], bigint[], integer[], bigint,
     double precision, name, name, text, double precision, integer, boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION @extschema@.trial_close() FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.trial_stop() FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.trial_status() FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.trial_drain(integer) FROM PUBLIC;

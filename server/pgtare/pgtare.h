@@ -36,7 +36,7 @@
 #endif
 
 /* What happened in a unit */
-#define UNIT_UNBLOCKED			(1 << 0)	/* a session's first: thrown away */
+#define UNIT_UNBLOCKED		(1 << 0)	/* in no block: a session's first, or a filler */
 #define UNIT_ABORTED		(1 << 1)	/* an error was sent */
 #define UNIT_SWITCH_FAILED	(1 << 2)	/* a setting of the arm was refused */
 #define UNIT_APP_CHANGED	(1 << 3)	/* the application set or reset one */
@@ -118,7 +118,8 @@ typedef struct TrialDef
 typedef enum EndReason
 {
 	END_NONE,
-	END_STOPPED,
+	END_FINISHED,				/* by the session that started it */
+	END_STOPPED,				/* by another */
 	END_DEADLINE,
 	END_OWNER_GONE,
 	END_KILL_SWITCH
@@ -140,6 +141,7 @@ typedef struct Shared
 
 	pg_atomic_uint64 generation;	/* odd while a definition is being written */
 	pg_atomic_uint32 running;	/* low half of the generation that runs, or 0 */
+	pg_atomic_uint32 closing;	/* likewise of one that takes no more blocks */
 	pg_atomic_uint32 end_reason;	/* EndReason of the last trial */
 	TimestampTz started;
 	TimestampTz ended;
@@ -193,6 +195,7 @@ extern Session session;
 extern void session_consider_joining(void);
 extern void session_leave(void);
 extern bool session_trial_over(int64 now_ticks);
+extern bool session_trial_closing(void);
 
 /* unit.c */
 extern void unit_install(void);
@@ -201,6 +204,7 @@ extern int	unit_slots_intact(void);
 
 /* assign.c */
 extern void assign_block(const TrialDef *def, uint32 backend, uint32 block, uint16 *order);
+extern bool assign_filler(const TrialDef *def, uint32 backend, uint32 block, uint16 *arm);
 
 /* settings.c */
 extern bool settings_bind(const TrialDef *def);

@@ -58,6 +58,7 @@ initialise(Shared *shared, uint64 ring_bytes)
 	shared->nwriters = MaxBackends;
 	pg_atomic_init_u64(&shared->generation, 0);
 	pg_atomic_init_u32(&shared->running, 0);
+	pg_atomic_init_u32(&shared->closing, 0);
 	pg_atomic_init_u32(&shared->end_reason, END_NONE);
 	pg_atomic_init_u32(&shared->next_backend, 0);
 	pg_atomic_init_u32(&shared->joined_now, 0);

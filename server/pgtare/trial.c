@@ -299,7 +299,7 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
 				 errmsg("a trial is running already, started by process %d", owner),
-				 errhint("Wait for its end, or stop it by pgtare.trial_stop().")));
+				 errhint("Wait for its end, or stop it by \"pgtare stop\" or pgtare.trial_stop().")));
 	}
 	/* from here on until the number is even again nobody joins or writes */
 	generation = pg_atomic_read_u64(&shared->generation) | 1;
@@ -336,6 +336,27 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64((int64) my_trial);
 }
 
+PG_FUNCTION_INFO_V1(pgtare_trial_close);
+
+/*
+ * trial_close() returns bool: did one run?  Blocks under way are finished, no
+ * new ones begin: to cut blocks short would drop the slow ones more often.
+ */
+Datum
+pgtare_trial_close(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = require_shared();
+	bool		running;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	running = is_running(shared);
+	if (running)
+		pg_atomic_write_u32(&shared->closing,
+							(uint32) pg_atomic_read_u64(&shared->generation));
+	LWLockRelease(&shared->lock);
+	PG_RETURN_BOOL(running);
+}
+
 PG_FUNCTION_INFO_V1(pgtare_trial_stop);
 
 /* trial_stop() returns bool: was one running? */
@@ -348,7 +369,8 @@ pgtare_trial_stop(PG_FUNCTION_ARGS)
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	running = is_running(shared);
 	if (running)
-		pgtare_end_trial(shared, pg_atomic_read_u64(&shared->generation), END_STOPPED);
+		pgtare_end_trial(shared, pg_atomic_read_u64(&shared->generation),
+						 shared->def.owner_pid == MyProcPid ? END_FINISHED : END_STOPPED);
 	LWLockRelease(&shared->lock);
 	PG_RETURN_BOOL(running);
 }
@@ -360,6 +382,8 @@ reason_name(EndReason reason)
 	{
 		case END_NONE:
 			break;
+		case END_FINISHED:
+			return "finished";
 		case END_STOPPED:
 			return "stopped";
 		case END_DEADLINE:

@@ -30,7 +30,7 @@
 #include "../common/interpose.h"
 #include "pgtare.h"
 
-/* The stream from which a session's first unit, in no block, draws its arm */
+/* What units outside any block carry; a session's first draws from this stream */
 #define NO_BLOCK UINT32_MAX
 
 typedef enum Phase
@@ -65,6 +65,8 @@ static struct
 	uint32		unit;			/* units finished */
 	uint32		block;
 	uint16		position;
+	bool		outside;		/* the unit under way belongs to no block */
+	bool		filled;			/* whether a filler comes first is decided */
 	uint16		order[MAX_BLOCK];
 } place;
 
@@ -87,26 +89,48 @@ to_ns(int64 ticks)
 	return clock_ns(&session.def->rate, ticks, &session.negative);
 }
 
-/* The arm of the coming unit; it is used up only when its request arrives. */
+/*
+ * The arm of the coming unit; it is used up only when its request arrives.
+ *
+ * A session's first unit, and a filler now and then, belong to no block: the
+ * first meets cold caches, and fillers keep blocks from marching in step with
+ * an application that repeats the same few transactions.
+ */
 static uint16
 draw(void)
 {
+	uint16		arm;
+
+	place.outside = true;
 	if (place.unit == 0)
+	{
 		assign_block(session.def, session.backend, NO_BLOCK, place.order);
-	else if (place.position == 0)
+		return place.order[0];
+	}
+	if (place.position == 0)
+	{
+		if (!place.filled)
+		{
+			place.filled = true;
+			if (assign_filler(session.def, session.backend, place.block, &arm))
+				return arm;
+		}
 		assign_block(session.def, session.backend, place.block, place.order);
+	}
+	place.outside = false;
 	return place.order[place.position];
 }
 
 static void
 advance(void)
 {
-	/* the first unit is thrown away, and is not part of any block */
-	if (place.unit++ == 0)
+	place.unit++;
+	if (place.outside)
 		return;
 	if (++place.position == session.def->nblock)
 	{
 		place.position = 0;
+		place.filled = false;
 		place.block++;
 	}
 }
@@ -153,12 +177,12 @@ record(int64 cpu_ns)
 	o.cpu_ns = session.def->take_cpu ? cpu_ns - unit.cpu_ns : -1;
 	o.backend = session.backend;
 	o.unit = place.unit;
-	o.block = place.unit == 0 ? NO_BLOCK : place.block;
-	o.position = place.position;
+	o.block = place.outside ? NO_BLOCK : place.block;
+	o.position = place.outside ? 0 : place.position;
 	o.arm = unit.arm;
 	o.requests = (uint16) Min(unit.requests, (uint32) UINT16_MAX);
 	o.flags = unit.events | unit.switch_flags | evidence_flags() |
-		(place.unit == 0 ? UNIT_UNBLOCKED : 0) | (changed ? UNIT_APP_CHANGED : 0);
+		(place.outside ? UNIT_UNBLOCKED : 0) | (changed ? UNIT_APP_CHANGED : 0);
 	o.switch_ns = unit.switch_ns;
 	o.pid = MyProcPid;
 	ring_put(&o);
@@ -215,7 +239,8 @@ answered(char status)
 
 	record(session.def->take_cpu ? pgtare_thread_cpu_ns() : 0);
 	advance();
-	if (session_trial_over(ticks))
+	/* a trial that closes lets each session finish its block */
+	if (session_trial_over(ticks) || (place.position == 0 && session_trial_closing()))
 		session_leave();
 	else
 		switch_arm();

@@ -51,9 +51,10 @@ SHORTEST_BLOCK = 6
 def block_layout(n_arms: int) -> tuple[int, ...]:
     """The arms of one block, each equally often; from eight arms on the base once more.
 
-    A few arms are repeated until the block has SHORTEST_BLOCK units: an effect that lasts two
-    transactions biases the cost by −1.2 times its second part in blocks of three, by −0.4 times in
-    blocks of six. With many comparisons against it a second base slot cuts their variance by 16 %.
+    A few arms are repeated until the block has SHORTEST_BLOCK units: where an effect lasts two
+    transactions, the cost comes out too low by 2.2 times its second part in blocks of three, by 1.4
+    times in blocks of six. With many comparisons against it a second base slot cuts their variance
+    by 16 %.
     """
     if n_arms >= 8:
         return (*range(n_arms), 0)
@@ -82,3 +83,17 @@ def permuted_block(design: Design, backend: int, block: int) -> tuple[int, ...]:
         j = (draw * (i + 1)) >> 64
         order[i], order[j] = order[j], order[i]
     return tuple(order)
+
+
+def filler(design: Design, backend: int, block: int) -> int | None:
+    """The arm of the unit of no block that comes before this block, None where there is none.
+
+    One block in ten has a filler before it, drawn from a stream of its own, so that blocks do not
+    march in step with an application that repeats the same few transactions.
+    """
+    state = (design.seed ^ (((backend << 32) | block) * 0xA0761D6478BD642F)) & _MASK64
+    state, draw = _splitmix64(state)
+    if draw >= _MASK64 // 10:
+        return None
+    state, draw = _splitmix64(state)
+    return design.block[(draw * len(design.block)) >> 64]

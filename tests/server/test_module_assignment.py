@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pgtare.design import permuted_block
+from pgtare.design import filler, permuted_block
 from pgtare.observations import Observations, UnitFlag
 from pgtare.server.cluster import Cluster
 
@@ -28,9 +28,23 @@ BLOCK = (0, 1, 2, 3, 4, 0, 0)
 
 
 def assert_as_drawn(running: Running, rows: Observations) -> None:
+    """Every arm as the seed says, and a filler before each block that should have one."""
+    next_block = {int(backend): 0 for backend in rows["backend"]}
     for row in rows:
-        order = permuted_block(running.design, int(row["backend"]), int(row["block"]))
-        assert order[row["position"]] == row["arm"]
+        backend, block = int(row["backend"]), int(row["block"])
+        if row["unit"] == 0:
+            assert block == NO_BLOCK
+            assert permuted_block(running.design, backend, NO_BLOCK)[0] == row["arm"]
+        elif block == NO_BLOCK:
+            assert filler(running.design, backend, next_block[backend]) == row["arm"]
+        else:
+            assert permuted_block(running.design, backend, block)[row["position"]] == row["arm"]
+            next_block[backend] = block + 1
+    blocks = rows["block"][rows["block"] != NO_BLOCK]
+    expected = [filler(running.design, int(rows["backend"][0]), int(b)) for b in np.unique(blocks)]
+    drawn = np.count_nonzero((rows["block"] == NO_BLOCK) & (rows["unit"] > 0))
+    # the last block's filler may be drawn, and its first unit not yet
+    assert 0 <= drawn - sum(arm is not None for arm in expected) <= 1
 
 
 @pytest.mark.parametrize("seed", [1, (1 << 64) - 1, 0x8000000000000001])
@@ -47,9 +61,10 @@ def test_arms_are_those_of_the_seed(server: Cluster, seed: int) -> None:
 
 def test_each_block_holds_each_arm_as_often_as_designed(server: Cluster) -> None:
     with trial(server, ARMS, block=BLOCK) as running, session(server) as client:
-        for _ in range(1 + 7 * 10):
+        for _ in range(1 + 7 * 12):
             client.execute("SELECT 1")
-        rows = running.observed(client, 71)[1:]
+        rows = running.observed(client, 85)
+    rows = rows[rows["block"] != NO_BLOCK][:70]
     for block in range(10):
         assert sorted(rows["arm"][rows["block"] == block]) == sorted(BLOCK)
     assert list(rows["position"]) == list(range(7)) * 10
@@ -145,3 +160,22 @@ def test_participation_draws_a_share_of_the_sessions(server: Cluster) -> None:
             with session(server) as client:
                 client.execute("SELECT 1")
         assert 12 <= running.trials.status().sessions <= 48
+
+
+def test_closing_a_trial_lets_sessions_finish_their_blocks(server: Cluster) -> None:
+    with trial(server, ARMS, block=BLOCK) as running, session(server) as client:
+        for _ in range(10):
+            client.execute("SELECT 1")
+        with server.connect() as operator:
+            operator.execute("SELECT pgtare.trial_close()")
+        with session(server) as late:
+            late.execute("SELECT 1")
+            late_pid = late.info.backend_pid
+        for _ in range(30):
+            client.execute("SELECT 1")
+        rows = running.drained()
+        own = rows[rows["pid"] == client.info.backend_pid]
+    assert late_pid not in rows["pid"]
+    in_blocks = own[own["block"] != NO_BLOCK]
+    assert len(in_blocks) in (len(BLOCK), 2 * len(BLOCK))
+    assert in_blocks["position"][-1] == len(BLOCK) - 1

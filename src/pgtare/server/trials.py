@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -106,8 +107,11 @@ class Trials:
         self.conn = conn
 
     def _row(self, query: str, *args: object) -> dict[str, Any]:
-        with self.conn.cursor(row_factory=dict_row) as cur:
-            row = cur.execute(query, args).fetchone()
+        try:
+            with self.conn.cursor(row_factory=dict_row) as cur:
+                row = cur.execute(query, args).fetchone()
+        except psycopg.errors.InsufficientPrivilege as ex:
+            raise UsageError(f"{first_line(ex)}: {_grant(ex)}") from ex
         if row is None:
             raise MeasurementError("the server module gave no answer")
         return dict(row)
@@ -121,16 +125,15 @@ class Trials:
             info = ModuleInfo(**self._row("SELECT * FROM pgtare.info()"))
         except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName) as ex:
             raise UsageError(
-                "this database has no extension pgtare: install the module with "
-                "`pgtare module install --pg-config PATH`, then run CREATE EXTENSION pgtare;"
+                f"database {self.conn.info.dbname} has no extension pgtare: run CREATE EXTENSION "
+                "pgtare; there (where that fails, first `pgtare module install --pg-config PATH` "
+                "on the server's host)"
             ) from ex
         except psycopg.errors.UndefinedFile as ex:
             raise UsageError(
                 "the server's library directory has no pgtare: run "
                 "`pgtare module install --pg-config PATH` on the server's host"
             ) from ex
-        except psycopg.errors.InsufficientPrivilege as ex:
-            raise UsageError(f"no privilege to use pgtare: {first_line(ex)}") from ex
         if info.version != MODULE_VERSION:
             raise UsageError(
                 f"the server module is of version {info.version}, this pgtare needs "
@@ -180,6 +183,10 @@ class Trials:
         ).fetchone()
         return observations.decode(row[0]) if row else observations.empty()
 
+    def close(self) -> bool:
+        """Let sessions finish their blocks and begin no more; whether a trial ran."""
+        return bool(self._row("SELECT pgtare.trial_close() AS running")["running"])
+
     def stop(self) -> bool:
         """Stop the trial; whether one ran."""
         return bool(self._row("SELECT pgtare.trial_stop() AS running")["running"])
@@ -191,8 +198,9 @@ class Trials:
 
 def _grant(ex: psycopg.Error) -> str:
     """What a superuser can grant so that this error goes away."""
-    if "parameter" in (ex.diag.message_primary or ""):
-        return "a superuser can GRANT SET ON PARAMETER … to this role"
+    found = re.search(r'parameter "([^"]+)"', ex.diag.message_primary or "")
+    if found:
+        return f"a superuser can GRANT SET ON PARAMETER {found[1]} to this role"
     return (
         "a superuser can GRANT USAGE ON SCHEMA pgtare and GRANT EXECUTE ON ALL FUNCTIONS IN "
         "SCHEMA pgtare to this role"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -14,9 +15,15 @@ import psycopg
 
 from pgtare import machine, observations
 from pgtare.design import Design
-from pgtare.errors import MeasurementError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.observations import Observations
 from pgtare.server.trials import Population, Status, Trials, first_line
+
+_ENDINGS = {
+    "stopped": "it was stopped by pgtare stop or pgtare.trial_stop()",
+    "deadline": "the server's deadline for it had come",
+    "kill switch": "pgtare.enabled was switched off",
+}
 
 StoppedBy = Literal["time", "precision", "interrupt", "server"]
 
@@ -24,7 +31,10 @@ _DRAIN_S = 0.1
 _POLL_S = 0.1
 _STATUS_S = 1.0
 #: How much longer than asked the server lets the trial run, should we not stop it.
-_GRACE_S = 5.0
+_GRACE_S = 10.0
+#: How long sessions may take to finish their blocks, at the end and after Ctrl-C.
+_FINISH_S = 5.0
+_INTERRUPTED_FINISH_S = 1.0
 #: Looking at the data competes with the load for the processor: at most this share of the time.
 _LOOK_SHARE = 0.05
 
@@ -86,10 +96,14 @@ def record(
     thread.start()
     stopped_by: StoppedBy = "time"
     failure: MeasurementError | None = None
+    taking_part = 0
     try:
         stopped_by = _wait(began, seconds, drained, load, look, tick)
+        taking_part = _finish_blocks(trials, drained, _FINISH_S)
     except KeyboardInterrupt:
         stopped_by = "interrupt"
+        with contextlib.suppress(KeyboardInterrupt):
+            taking_part = _finish_blocks(trials, drained, _INTERRUPTED_FINISH_S)
     except MeasurementError as ex:
         failure = ex
     duration = time.monotonic() - began
@@ -99,7 +113,6 @@ def record(
     trouble = first_line(drained.error) if drained.error else drained.ended
     try:
         if drained.error is None:
-            taking_part = trials.status().sessions_now
             trials.stop()
             while len(part := trials.drain()):
                 drained.parts.append(part)
@@ -117,6 +130,24 @@ def record(
     )  # fmt: skip
 
 
+def _finish_blocks(trials: Trials, drained: _Drained, patience_s: float) -> int:
+    """Let sessions finish their blocks; returns how many took part until now.
+
+    A block cut short is lost, and it is the slow ones that would be cut.
+    """
+    try:
+        taking_part = trials.status().sessions_now
+        trials.close()
+        deadline = time.monotonic() + patience_s
+        while drained.error is None and time.monotonic() < deadline:
+            if trials.status().sessions_now == 0:
+                break
+            time.sleep(_POLL_S / 2)
+    except (psycopg.Error, UsageError):  # the draining thread meets it too, and tells
+        return 0
+    return taking_part
+
+
 def _drain(trials: Trials, drained: _Drained, stop: threading.Event) -> None:
     next_status = time.monotonic() + _STATUS_S
     try:
@@ -128,7 +159,7 @@ def _drain(trials: Trials, drained: _Drained, stop: threading.Event) -> None:
             if time.monotonic() >= next_status:
                 status = trials.status()
                 if not status.running:
-                    drained.ended = f"the trial was ended in the server ({status.end_reason})"
+                    drained.ended = _ENDINGS.get(status.end_reason or "", "the server ended it")
                     return
                 next_status = time.monotonic() + _STATUS_S
     except BaseException as ex:
