@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,20 @@ def steal_pct(before: tuple[int, int] | None, after: tuple[int, int] | None) -> 
     if before is None or after is None or after[1] <= before[1]:
         return None
     return 100.0 * (after[0] - before[0]) / (after[1] - before[1])
+
+
+def run_delay_ns(pids: Iterable[int]) -> tuple[int, int]:
+    """Time on a processor, and time ready but waiting for one, of these processes, in ns.
+
+    From the scheduler's own statistics; processes that have gone, or that we may not see, count
+    as zero.
+    """
+    running = waiting = 0
+    for pid in pids:
+        fields = (_read(Path(f"/proc/{pid}/schedstat")) or "0 0 0").split()
+        running += int(fields[0])
+        waiting += int(fields[1])
+    return running, waiting
 
 
 def _read(path: Path) -> str | None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import NoReturn
 
 import typer
 from rich.console import Console
+from typer.exceptions import Abort, TyperException
 
 import pgtare
 from pgtare.errors import PgtareError
 
+USAGE = 2
 INTERRUPTED = 130
 
 app = typer.Typer(
@@ -51,16 +55,28 @@ def stderr() -> Console:
 
 def main() -> None:
     """Entry point of the console command."""
-    from pgtare.cli import commands
-
-    commands.register(app)
     try:
-        app()
+        from pgtare.cli import commands
+
+        commands.register(app)
+        status = app(standalone_mode=False)
+        raise SystemExit(status if isinstance(status, int) else 0)
     except PgtareError as ex:
-        sys.stderr.write(f"pgtare: {ex}\n")
-        raise SystemExit(ex.exit_status) from None
-    except KeyboardInterrupt:
-        sys.stderr.write("pgtare: interrupted\n")
-        raise SystemExit(INTERRUPTED) from None
+        _fail(str(ex), ex.exit_status)
+    except TyperException as ex:
+        where = getattr(ex, "ctx", None)
+        path = where.command_path if where is not None else "pgtare"
+        if ex.exit_code == USAGE and not ex.format_message():
+            raise SystemExit(USAGE) from None  # the help was shown
+        _fail(f"{ex.format_message()} See `{path} --help`.", ex.exit_code)
+    except (KeyboardInterrupt, Abort):
+        _fail("interrupted; nothing of pgtare's own is left running", INTERRUPTED)
     except BrokenPipeError:
+        # whoever read our output has gone; Python would complain at exit as well
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    sys.stderr.write(f"pgtare: {message}\n")
+    raise SystemExit(status) from None

@@ -33,7 +33,7 @@ def install(
     done = modules.install(found, "pgtare", destdir=destdir, force=force)
     for path in done.files:
         typer.echo(path)
-    typer.echo(f"pgtare {done.version} {done.outcome} for PostgreSQL {found.version}")
+    typer.echo(f"pgtare {done.version} {done.outcome} for {found.version}")
     if destdir is None and done.outcome != "unchanged":
         typer.echo(_NEXT_17 if found.major >= 17 else _NEXT_15)
 

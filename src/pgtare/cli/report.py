@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pgtare import store
+from pgtare import cli, store
 from pgtare.report import files
 from pgtare.report.page import write_page
 from pgtare.report.terminal import render
@@ -24,7 +24,9 @@ def report(
     html: Annotated[
         Path | None, typer.Option(help="Where to write the page; default DIRECTORY/report.html.")
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the result as JSON.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write the result as JSON; - for standard output.")
+    ] = None,
 ) -> None:
     """Analyse the raw observations of a result again, print the table and write the page.
 
@@ -33,10 +35,14 @@ def report(
     stored = store.load(directory)
     share = percentage("--margin", margin) if margin else None
     result = reanalyse(stored.design, stored.observations, stored.result, share)
-    render(result, Console())
     page = html or directory / "report.html"
     write_page(result, stored.observations, page)
-    typer.echo(f"page: {page}")
-    if json is not None:
+    to_stdout = json is not None and str(json) == "-"
+    told = cli.stderr() if to_stdout else Console(soft_wrap=True)
+    render(result, cli.stderr() if to_stdout else Console())
+    told.print(f"page: {page}", highlight=False, markup=False)
+    if to_stdout:
+        typer.echo(result.to_json())
+    elif json is not None:
         files.write_text(json, result.to_json() + "\n")
-        typer.echo(f"JSON: {json}")
+        told.print(f"JSON: {json}", highlight=False, markup=False)

@@ -13,13 +13,13 @@ from rich.table import Table
 from pgtare import cli
 from pgtare.load import LoadSpec
 from pgtare.weigh import selftest as selftests
-from pgtare.weigh.request import Request, new_seed
+from pgtare.weigh.request import Request, new_seed, seconds
 
 
 def selftest(
     duration: Annotated[
-        float, typer.Option("--duration", "-d", help="Seconds of each of two recordings.")
-    ] = 15.0,
+        str, typer.Option("--duration", "-d", help="Length of each of two recordings.")
+    ] = "15s",
     clients: Annotated[int, typer.Option("--clients", "-c", help="Sessions of the load.")] = 1,
     pg_config: Annotated[
         Path | None,
@@ -36,7 +36,7 @@ def selftest(
     Example: `pgtare selftest --duration 20`
     """
     request = Request(
-        chosen=(), inject_ns=selftests.DELAYS_NS, duration_s=duration,
+        chosen=(), inject_ns=selftests.DELAYS_NS, duration_s=seconds("--duration", duration),
         load=LoadSpec(clients=clients), pg_config=pg_config,
         seed=new_seed() if seed is None else seed,
     )  # fmt: skip
@@ -60,4 +60,10 @@ def _print(done: selftests.Selftest) -> None:
             style="" if check.passed else "bold red",
         )  # fmt: skip
     Console().print(table, highlight=False, markup=False)
-    typer.echo(f"{done.transactions} transactions, seed {done.seed}")
+    typer.echo(f"{done.transactions:,} transactions, seed {done.seed}")
+    if done.passed:
+        typer.echo("The scale is sound: every figure is as it should be.")
+    else:
+        typer.echo(
+            "The scale is NOT sound here, or this was the one run in a hundred: repeat it, longer."
+        )

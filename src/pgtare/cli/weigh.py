@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,9 +18,17 @@ from pgtare.load import LoadSpec, Script, parse_headroom, parse_participation, p
 from pgtare.report import files
 from pgtare.report.page import write_page
 from pgtare.report.terminal import render
-from pgtare.weigh.request import Request, new_seed, percentage
+from pgtare.weigh.plan import arms_of
+from pgtare.weigh.request import Request, new_seed, percentage, seconds
 from pgtare.weigh.run import Weighing, dry_run
 from pgtare.weigh.run import weigh as run_weighing
+
+_what = partial(typer.Option, rich_help_panel="What")
+_how_long = partial(typer.Option, rich_help_panel="How long")
+_load_option = partial(typer.Option, rich_help_panel="Load")
+_server = partial(typer.Option, rich_help_panel="Server")
+_sessions = partial(typer.Option, rich_help_panel="A running server's sessions")
+_result = partial(typer.Option, rich_help_panel="Result")
 
 _LOADS = ("select-only", "simple-update", "tpcb-like", "none")
 
@@ -31,80 +40,96 @@ def weigh(
     ] = None,
     arm: Annotated[
         list[str] | None,
-        typer.Option(help="An arm of your own, as 'name: setting=value, setting=value'."),
+        _what(help="An arm of your own, as 'name: setting=value, setting=value'."),
     ] = None,
     duration: Annotated[
-        float, typer.Option("--duration", "-d", help="Seconds of load to measure.")
-    ] = 60.0,
+        str,
+        _how_long("--duration", "-d", help="How long to measure: 90, 90s, 2m, 1h."),
+    ] = "60s",
     precision: Annotated[
         str | None,
-        typer.Option(
+        _how_long(
             help="Stop as soon as every interval is this narrow on both sides, as in 0.2%; "
             "--duration is the limit."
         ),
     ] = None,
     margin: Annotated[
-        str, typer.Option(help="Costs within this share of a transaction count as none.")
+        str,
+        _what(help="Costs within this share of a transaction count as none."),
     ] = "0.5%",
     load: Annotated[
         str | None,
-        typer.Option(help=f"{', '.join(_LOADS)}; none (default with --dsn): the server's own."),
+        _load_option(help=f"{', '.join(_LOADS)}; none (default with --dsn): the server's own."),
     ] = None,
     script: Annotated[
         list[str] | None,
-        typer.Option("--script", "-f", help="A pgbench script, FILE or FILE@WEIGHT, as load."),
+        _load_option("--script", "-f", help="A pgbench script, FILE or FILE@WEIGHT, as load."),
     ] = None,
-    clients: Annotated[int, typer.Option("--clients", "-c", help="Sessions of the load.")] = 1,
-    protocol: Annotated[str, typer.Option(help="simple, extended or prepared.")] = "simple",
-    scale: Annotated[int, typer.Option(help="pgbench's scale: 15 MB each.")] = 10,
+    clients: Annotated[int, _load_option("--clients", "-c", help="Sessions of the load.")] = 1,
+    protocol: Annotated[str, _load_option(help="simple, extended or prepared.")] = "simple",
+    scale: Annotated[int, _load_option(help="pgbench's scale: 15 MB each.")] = 10,
     rate: Annotated[
-        str | None, typer.Option(help="Transactions a second over all clients.")
+        str | None,
+        _load_option(help="Transactions a second over all clients."),
     ] = None,
     headroom: Annotated[
-        str | None, typer.Option(help="Drive the load at this share of its full speed, as in 50%.")
+        str | None,
+        _load_option(help="Drive the load at this share of its full speed, as in 50%."),
     ] = None,
     pg_config: Annotated[
         Path | None,
-        typer.Option(help="Start a server of this installation, not the embedded one."),
+        _server(help="Start a server of this installation, not the embedded one."),
     ] = None,
     dsn: Annotated[
-        str | None, typer.Option(help="Weigh on this running server, and on its own traffic.")
+        str | None,
+        _server(help="Weigh on this running server, and on its own traffic."),
     ] = None,
-    role: Annotated[str | None, typer.Option(help="Only sessions of this role take part.")] = None,
+    role: Annotated[
+        str | None,
+        _sessions(help="Only sessions of this role take part."),
+    ] = None,
     application: Annotated[
-        str, typer.Option(help="Only sessions whose application_name fits this shell pattern.")
+        str,
+        _sessions(help="Only sessions whose application_name fits this shell pattern."),
     ] = "*",
     participation: Annotated[
-        str, typer.Option(help="Share of the sessions that take part.")
+        str,
+        _sessions(help="Share of the sessions that take part."),
     ] = "100%",
     base: Annotated[
-        str, typer.Option(help="off: instruments off in the base arm; current: as they are today.")
+        str,
+        _what(help="off: instruments off in the base arm; current: as they are today."),
     ] = "off",
     allow: Annotated[
         list[str] | None,
-        typer.Option(help="An instrument that is not safe in production, wanted all the same."),
+        _sessions(help="An instrument that is not safe in production, wanted all the same."),
     ] = None,
     inject_ns: Annotated[
-        list[int] | None, typer.Option(help="An arm with this known delay, for calibration.")
+        list[int] | None,
+        _what(help="An arm with this known delay, for calibration."),
     ] = None,
     catalogue: Annotated[
-        list[Path] | None, typer.Option("--catalog", help="A file with instruments of your own.")
+        list[Path] | None,
+        _what("--catalog", help="A file with instruments of your own."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Repeat the assignment of a result.")] = None,
-    cpu: Annotated[bool, typer.Option(help="Take CPU time for each transaction.")] = True,
+    seed: Annotated[int | None, _what(help="Repeat the assignment of a result.")] = None,
+    cpu: Annotated[bool, _what(help="Take CPU time for each transaction.")] = True,
     json: Annotated[
-        Path | None, typer.Option(help="Write the result as JSON; - for standard output.")
+        Path | None,
+        _result(help="Write the result as JSON; - for standard output."),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
+    html: Annotated[Path | None, _result(help="Write one self-contained page.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Keep result, page and raw observations (Parquet) in this new directory."
-        ),
+        _result(help="Keep result, page and raw observations (Parquet) in this new directory."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to questions.")] = False,
+    yes: Annotated[
+        bool,
+        _sessions("--yes", "-y", help="Answer yes to questions."),
+    ] = False,
     plan_only: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+        bool,
+        _how_long("--dry-run", help="Say what would be done, and do nothing."),
     ] = False,
 ) -> None:
     """Weigh instruments: what each costs a transaction, in µs and %, with 95 % intervals.
@@ -112,12 +137,14 @@ def weigh(
     By default on a PostgreSQL 18 of pgtare's own with a pgbench load; with --dsn on a running
     server and the traffic that is there.
 
-    Example: `pgtare weigh pg_stat_statements track_io_timing --duration 30 --json w.json`
+    Examples: `pgtare weigh pg_stat_statements track_io_timing --duration 30s --json w.json`
+
+    `pgtare weigh track_io_timing --dsn "host=/var/run/postgresql dbname=app" --dry-run`
     """
     request = Request(
         chosen=tuple(choose(load_catalogue(catalogue or ()), instruments or (), arm or ())),
         inject_ns=tuple(inject_ns or ()),
-        duration_s=duration,
+        duration_s=seconds("--duration", duration),
         precision=percentage("--precision", precision) if precision else None,
         margin=percentage("--margin", margin),
         seed=new_seed() if seed is None else seed,
@@ -134,6 +161,7 @@ def weigh(
         allow=frozenset(allow or ()),
         assume_yes=yes,
     )
+    arms_of(request)  # contradictions show before anything is started
     if plan_only:
         for line in dry_run(request):
             typer.echo(line)

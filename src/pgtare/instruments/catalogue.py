@@ -57,11 +57,11 @@ class Catalogue(Mapping[str, Entry]):
 
 
 def near(name: str, names: Sequence[str] | Mapping[str, object]) -> str:
-    """`; did you mean 'x' or 'y'?` for the names most like `name`, or nothing."""
-    found = difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)
+    """` (did you mean x or y?)` for the names most like `name`, or nothing."""
+    found = difflib.get_close_matches(name, list(names), n=2, cutoff=0.7)
     if not found:
-        found = [other for other in names if name and (name in other or other in name)][:3]
-    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
+        found = [other for other in names if len(name) > 2 and (name in other or other in name)][:3]
+    return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 
 def load_catalogue(extra: Sequence[Path] = ()) -> Catalogue:

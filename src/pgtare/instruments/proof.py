@@ -25,6 +25,9 @@ _ANY = UnitFlag(0)
 _LEFT_OUT = UnitFlag.UNBLOCKED | UnitFlag.ABORTED
 # Four standard errors: a chance of one in 30,000 to call a sampling instrument missing.
 _SAMPLING_SIGMAS = 4.0
+# Error rates of an arm and the base may differ by this much.
+_SAME_ERRORS = 0.001
+_ERROR_SIGMAS = 5.0
 
 State = Literal["active", "idle", "missing", "unknown"]
 Flags = npt.NDArray[np.unsignedinteger]
@@ -86,6 +89,9 @@ def _prove(
         return Proof(state="active", evidence="same settings as base")
     if arm.role == "injected":
         return Proof(state="active", evidence="the delay is the server module's own")
+    errors = _more_errors(observations, index)
+    if errors:
+        return Proof(state="missing", evidence=errors)
     for name, some in (("arm", flags), ("base arm", base)):
         if _ratio(_count(some, without=_NOT_IN_FORCE), len(some)) < IN_FORCE:
             return Proof(state="missing", evidence=f"the {name} was not in force: {_force(some)}")
@@ -105,6 +111,29 @@ def _prove(
         if isinstance(rule, FlagRule) or rule.applies(after.major)
     ]
     return combine_findings(findings, in_force=_force(flags))
+
+
+def _more_errors(observations: Observations, arm: int) -> str:
+    """Whether the arm's transactions end in errors at another rate than the base's, in words.
+
+    Such an arm changes what the load does, so that its service times say nothing of a cost. Two
+    proportions, at 5 standard errors and a thousandth apart, as transactions of a session are not
+    independent.
+    """
+    n, failed = [], []
+    for which in (arm, 0):
+        flags = observations["flags"][observations["arm"] == which]
+        n.append(max(len(flags), 1))
+        failed.append(_count(flags, UnitFlag.ABORTED))
+    rates = [k / total for k, total in zip(failed, n, strict=True)]
+    pooled = sum(failed) / sum(n)
+    se = math.sqrt(pooled * (1 - pooled) * (1 / n[0] + 1 / n[1]))
+    if abs(rates[0] - rates[1]) <= max(_SAME_ERRORS, _ERROR_SIGMAS * se):
+        return ""
+    return (
+        f"it changes what the load does: {rates[0]:.1%} of its transactions ended in an error, "
+        f"{rates[1]:.1%} of the base's"
+    )
 
 
 def combine_findings(findings: Iterable[Finding], in_force: str = "") -> Proof:

@@ -254,6 +254,8 @@ def failure(child: Child, status: int | None) -> str:
     hint = ""
     if re.search(r'relation "pgbench_\w+" does not exist', text):
         hint = " (the database has no pgbench tables: make them with pgbench -i)"
+    elif re.search(r'relation "[^"]+" does not exist', text):
+        hint = " (a server of pgtare's own holds only pgbench's tables; --dsn takes one of yours)"
     return f"pgbench {how}: {text or 'it said nothing'}{hint}"
 
 

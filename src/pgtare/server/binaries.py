@@ -105,7 +105,7 @@ def from_pg_config(path: str | Path) -> Binaries:
     if not pg_config.exists():
         raise UsageError(
             f"there is no {pg_config}: give the path of an installed pg_config "
-            f"(Debian: postgresql-server-dev-15, RPM: postgresql15-devel) with --pg-config"
+            f"(Debian: postgresql-server-dev-NN, RPM: postgresqlNN-devel) with --pg-config"
         )
     if not os.access(pg_config, os.X_OK):
         raise UsageError(f"{pg_config} is not executable: give the program pg_config itself")

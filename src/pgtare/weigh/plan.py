@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from pgtare.design import Arm, Design, block_layout
 from pgtare.errors import UsageError
 from pgtare.instruments import availability, combine, read_facts
 from pgtare.load.spec import cores
-from pgtare.server.trials import APPLICATION_NAME, MAX_SESSIONS, Population
+from pgtare.server.trials import APPLICATION_NAME, MAX_SESSIONS, Population, first_line
 from pgtare.weigh.request import Request
 
 #: A line of the log with a short statement in it, roughly, in bytes.
@@ -50,6 +51,19 @@ def check_server(conn: psycopg.Connection[Any], request: Request) -> None:
         _refuse_unsafe(request)
 
 
+def try_settings(conn: psycopg.Connection[Any], arms: Sequence[Arm]) -> None:
+    """Raise UsageError, naming the arm, for a value that a setting does not take."""
+    for arm in arms:
+        for name, value in arm.settings.items():
+            try:
+                with conn.transaction(force_rollback=True):
+                    conn.execute("SELECT set_config(%s, %s, true)", (name, value))
+            except psycopg.errors.InvalidParameterValue as ex:
+                raise UsageError(f"arm {arm.name}: {first_line(ex)}") from ex
+            except psycopg.Error:
+                continue  # the server module has the better sentence for it
+
+
 def _refuse_unsafe(request: Request) -> None:
     for choice in request.chosen:
         entry = choice.entry
@@ -69,26 +83,25 @@ def arms_of(request: Request) -> tuple[Arm, ...]:
     return tuple(arms)
 
 
-def sessions_there(conn: psycopg.Connection[Any], population: Population) -> int:
-    """Client sessions connected now that the population's description fits."""
+def sessions_there(conn: psycopg.Connection[Any], population: Population) -> list[int]:
+    """Process ids of the client sessions connected now that the population's description fits."""
     rows = conn.execute(
-        "SELECT application_name FROM pg_stat_activity WHERE backend_type = 'client backend'"
+        "SELECT pid, application_name FROM pg_stat_activity WHERE backend_type = 'client backend'"
         " AND pid <> pg_backend_pid() AND datname = coalesce(%s, datname)"
         " AND usename = coalesce(%s::name, usename)",
         (population.database, population.role),
     ).fetchall()
-    names = [str(row[0]) for row in rows]
-    return sum(
-        fnmatch.fnmatchcase(name, population.application) and name != APPLICATION_NAME
-        for name in names
-    )
+    return [
+        int(pid)
+        for pid, name in rows
+        if fnmatch.fnmatchcase(name, population.application) and name != APPLICATION_NAME
+    ]
 
 
 def make_plan(
     conn: psycopg.Connection[Any], request: Request, application: str | None = None
 ) -> Plan:
     """Decide the whole trial. application: the one name of the load's sessions, if it is ours."""
-    check_server(conn, request)
     arms = arms_of(request)
     design = Design(arms, block_layout(len(arms)), request.seed)
     population = Population(
@@ -97,7 +110,7 @@ def make_plan(
         application=application or request.application,
         participation=request.participation,
     )
-    there = sessions_there(conn, population)
+    there = len(sessions_there(conn, population))
     expected = request.load.clients + 4 if request.load else 2 * there + 16
     population = Population(
         population.database, population.role, population.application, population.participation,
@@ -127,36 +140,68 @@ def _warnings(request: Request) -> list[str]:
 
 
 def describe(plan: Plan, rate_tps: float | None) -> list[str]:
-    """The plan in words, for --dry-run. rate_tps: transactions a second, where known."""
+    """The plan in words, for --dry-run. rate_tps: transactions a second now, where known."""
     request, design = plan.request, plan.design
     lines = [
-        f"{len(design.arms)} arms in permuted blocks of {len(design.block)}, "
-        f"seed {design.seed}, for {request.duration_s:g} s at most",
-        f"database {plan.population.database}, role {plan.population.role or 'any'}, "
-        f"application_name {plan.population.application}, "
-        f"{plan.population.participation:.0%} of {plan.sessions_there} sessions connected now",
+        f"{len(design.arms)} arms in permuted blocks of {len(design.block)}, seed {design.seed}, "
+        f"for {request.duration_s:g} s at most",
+        _load_line(request),
+        _population_line(plan),
     ]
     for arm in design.arms:
         settings = ", ".join(f"{k} = {v!r}" for k, v in sorted(arm.settings.items()))
         extra = f" and a delay of {arm.inject_ns} ns" if arm.inject_ns else ""
         lines.append(f"  {arm.name}: {settings or 'the session’s own settings'}{extra}")
-    logging = [a.name for a in design.arms if _logs_everything(a)]
-    if logging:
-        share = len(logging) / len(design.block)
+    slots = [slot for slot in design.block if _logs_everything(design.arms[slot])]
+    if slots:
+        share = len(slots) / len(design.block)
+        names = ", ".join(dict.fromkeys(design.arms[slot].name for slot in slots))
         volume = ""
         if rate_tps:
             volume = (
-                f", about {rate_tps * share * LOG_LINE_BYTES / 1e6:.1f} MB/s at "
-                f"{rate_tps:.0f} transactions/s"
+                f"; at the present {rate_tps:.0f} transactions/s about "
+                f"{rate_tps * share * LOG_LINE_BYTES / 1e6:.1f} MB/s where each is one short "
+                "statement"
             )
+        lines.append(f"log: {share:.0%} of the transactions go to the log, for {names}{volume}")
+    if request.dsn:
         lines.append(
-            f"log: {', '.join(logging)} write each of their transactions to the server log "
-            f"({share:.0%} of all){volume}"
+            "privileges: EXECUTE on the functions of schema pgtare, and SET on the parameters above"
         )
-    lines.append(
-        "privileges: EXECUTE on the functions of schema pgtare; nothing is written to the database"
-    )
     return lines
+
+
+def _load_line(request: Request) -> str:
+    load = request.load
+    if load is None:
+        return "load: the server's own traffic; nothing is written to its databases"
+    what = ", ".join(s.path.name for s in load.scripts) if load.scripts else load.builtin
+    speed = "full speed"
+    if load.rate is not None:
+        speed = f"{load.rate:g} transactions/s"
+    elif request.headroom is not None:
+        speed = f"{request.headroom:.0%} of full speed, which is found first"
+    line = f"load: pgbench {what}, {load.clients} clients, {speed}"
+    if request.dsn and load.scripts:
+        return f"{line}, in the database of --dsn, where the script does what it says"
+    where = "on that server" if request.dsn else "on a server of pgtare's own"
+    return f"{line}, in a new database of about {15 * request.scale} MB {where}, dropped at the end"
+
+
+def _population_line(plan: Plan) -> str:
+    population = plan.population
+    if plan.request.load is not None:
+        return "sessions: those of the load"
+    line = (
+        f"sessions: database {population.database}, role {population.role or 'any'}, "
+        f"application_name {population.application}: {plan.sessions_there} connected now"
+    )
+    if population.participation < 1:
+        expected = population.participation * plan.sessions_there
+        line += f", {population.participation:.0%} of them take part, about {expected:.1f}"
+        if expected < 1:
+            line += " (likely none: raise --participation)"
+    return line
 
 
 def _logs_everything(arm: Arm) -> bool:

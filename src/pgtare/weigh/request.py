@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,8 +65,25 @@ class Request:
             )
         if self.load is None and not self.dsn:
             raise UsageError("--load none weighs on a server's own traffic: name it with --dsn")
+        if self.load is not None and self.load.rate is not None and self.headroom is not None:
+            raise UsageError("--rate and --headroom both set the load's speed: choose one")
         if self.load is None and self.headroom is not None:
             raise UsageError("--headroom drives a load of pgtare's own; --load none has none")
+
+
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h)?\s*")
+_UNIT_S = {None: 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def seconds(option: str, text: str) -> float:
+    """Seconds from `90`, `90s`, `2m` or `1h`. Raises UsageError."""
+    found = _DURATION.fullmatch(text)
+    value = float(found[1]) * _UNIT_S[found[2]] if found else 0.0
+    if not 0 < value <= LONGEST_S:
+        raise UsageError(
+            f"{option} {text}: give a time over 0 and at most a week, as in 90, 90s, 2m or 1h"
+        )
+    return value
 
 
 def percentage(option: str, text: str) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from pgtare import machine
 from pgtare.design import Design, block_layout
 from pgtare.errors import MeasurementError
 from pgtare.estimate import analyse, live, width_reached
@@ -30,6 +31,8 @@ from pgtare.weigh.target import Target, open_target
 WARM_UP_S = 2.0
 #: Sessions report most counters of activity with up to a second's delay.
 _SETTLE_S = 1.2
+#: Above this share of waiting for a processor, service times say more than what was done.
+_WAITING = 0.05
 
 
 @dataclass(frozen=True)
@@ -58,18 +61,19 @@ def weigh(
 
 def dry_run(request: Request) -> list[str]:
     """The plan in words; looks at the server, changes nothing there."""
+    arms = planning.arms_of(request)
+    design = Design(arms, block_layout(len(arms)), request.seed)
     if request.dsn is None:
-        arms = planning.arms_of(request)
-        design = Design(arms, block_layout(len(arms)), request.seed)
-        population = trials.Population(None, application="pgtare-load-*")
-        plan = Plan(request, design, population, 0, ())
-        return [
-            "a server of pgtare's own, started for this weighing and removed afterwards",
-            *planning.describe(plan, None)[:-1],
-        ]
+        plan = Plan(request, design, trials.Population(None), 0, ())
+        return planning.describe(plan, None)
     with trials.connect(request.dsn) as conn:
-        Trials(conn).require_module()
-        plan = planning.make_plan(conn, request)
+        if request.load is None or request.load.scripts:
+            Trials(conn).require_module()
+            planning.check_server(conn, request)
+            planning.try_settings(conn, arms)
+            plan = planning.make_plan(conn, request)
+        else:
+            plan = Plan(request, design, trials.Population(None), 0, ())
         return [*planning.describe(plan, _transaction_rate(conn)), *plan.warnings]
 
 
@@ -101,11 +105,18 @@ class _Run:
             module = Trials(conn)
             info = module.require_module()
             found = _previous_trial(module.status())
+            planning.check_server(conn, self.request)
+            planning.try_settings(conn, planning.arms_of(self.request))
             with self._load() as load:
                 plan = planning.make_plan(
                     conn, self.request, load.application_name if load else None
                 )
                 plan = _with_warnings(plan, found)
+                if load is None:
+                    self.stages.say(
+                        f"weighing on database {conn.info.dbname}, where {plan.sessions_there} "
+                        "sessions are connected that fit"
+                    )
                 return self._measure(module, info, plan, load)
 
     @contextlib.contextmanager
@@ -138,6 +149,8 @@ class _Run:
         request = self.request
         server = result.describe_server(module.conn, info, self.target.kind)
         before = snapshot(module.conn, request.chosen)
+        pids = self._local_pids(module, plan)
+        delay = machine.run_delay_ns(pids)
         with Display(self.console, request.duration_s) as display:
 
             def look(seconds: float, data: Observations) -> bool:
@@ -152,11 +165,12 @@ class _Run:
                 module, plan.design, plan.population, request.duration_s,
                 cpu=request.cpu, load=load, look=look, tick=display.tick,
             )  # fmt: skip
+        plan = _with_warnings(plan, _waiting(delay, machine.run_delay_ns(pids)))
         told = self._describe_load(load)
         alive = got.stopped_by != "server" or got.status is not None
         outside = 0
         if alive and got.status is not None:
-            there = planning.sessions_there(module.conn, plan.population)
+            there = len(planning.sessions_there(module.conn, plan.population))
             outside = max(0, there - got.status.sessions_now)
         if load is not None:
             load.stop()
@@ -177,6 +191,12 @@ class _Run:
         )  # fmt: skip
         made = result.build(plan, got, estimate, proofs, told, server, outside, self.command)
         return Weighing(made, got.observations, plan.design)
+
+    def _local_pids(self, module: Trials, plan: Plan) -> list[int]:
+        """The sessions' processes, where the server is known to be on this machine."""
+        if self.request.dsn is not None:
+            return []
+        return planning.sessions_there(module.conn, plan.population)
 
     def _describe_load(self, load: PgbenchLoad | None) -> dict[str, Any]:
         if load is None:
@@ -200,6 +220,16 @@ def _previous_trial(status: Status) -> list[str]:
     return []
 
 
+def _waiting(before: tuple[int, int], after: tuple[int, int]) -> list[str]:
+    ran, waited = after[0] - before[0], after[1] - before[1]
+    if ran <= 0 or waited <= _WAITING * (ran + waited):
+        return []
+    return [
+        f"The sessions waited for a processor {waited / (ran + waited):.0%} of the time in which "
+        "they could have run: a cost in the mean includes such waiting; read the CPU column too."
+    ]
+
+
 def _with_warnings(plan: Plan, more: list[str]) -> Plan:
     return Plan(
         plan.request, plan.design, plan.population, plan.sessions_there,
@@ -215,6 +245,11 @@ def _nothing(plan: Plan, got: recording.Recording, outside: int) -> str:
         return (
             "no session could take part: each lacks a setting of the trial; load the instrument's "
             "library in shared_preload_libraries, or reconnect"
+        )
+    if plan.population.participation < 1 and plan.sessions_there:
+        return (
+            f"{plan.population.participation:.0%} of {plan.sessions_there} sessions turned out to "
+            "be none, or none that finished a transaction: raise --participation"
         )
     if outside or plan.sessions_there:
         return (

@@ -104,7 +104,9 @@ def _load_on_running(
         "tables, and drops it afterwards. Go on?"
     )
     if not (request.assume_yes or confirm(question)):
-        raise UsageError("nothing was done: a load of pgtare's own needs a database of its own")
+        raise UsageError(
+            "nothing was done: a load of pgtare's own needs a database of its own; --yes allows it"
+        )
     say(f"loading a pgbench database of scale {request.scale}")
     database = initialise(found, dsn, request.scale)
     try:
