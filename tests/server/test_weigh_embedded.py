@@ -101,7 +101,7 @@ def test_ctrl_c_before_the_trial_leaves_nothing(tmp_path: Path) -> None:
         (["track_io_timing", "--duration", "0"], "--duration"),
         (["track_io_timing", "--duration", "-3"], "--duration"),
         (["track_io_timing", "--duration", "nan"], "--duration"),
-        (["track_io_timing", "--duration", "soon"], "valid number"),
+        (["track_io_timing", "--duration", "soon"], "90s, 2m or 1h"),
         (["track_io_timing", "--precision", "0.2"], "percentage"),
         (["track_io_timing", "--margin", "0%"], "percentage"),
         ([], "nothing to weigh"),

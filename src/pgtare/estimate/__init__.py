@@ -2,6 +2,7 @@
 
 from pgtare.estimate.calibrate import Calibration, Rate, calibrate, clopper_pearson
 from pgtare.estimate.inference import Estimate
+from pgtare.estimate.lasting import Lasting, lasting
 from pgtare.estimate.results import (
     ArmEstimate,
     Baseline,
@@ -23,6 +24,7 @@ __all__ = [
     "CarryOver",
     "Effect",
     "Estimate",
+    "Lasting",
     "Live",
     "LiveArm",
     "Rate",
@@ -30,6 +32,7 @@ __all__ = [
     "analyse",
     "calibrate",
     "clopper_pearson",
+    "lasting",
     "live",
     "width_reached",
 ]

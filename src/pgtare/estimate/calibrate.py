@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
 
+from pgtare.design import block_layout
 from pgtare.estimate.blocks import Blocks, Bools, Floats, by_arm
 from pgtare.estimate.effects import Effects, threshold
 from pgtare.estimate.inference import Estimate
@@ -15,6 +17,14 @@ from pgtare.observations import Observations, UnitFlag
 
 #: Pseudo-trials with an injected effect are one in this many of those without.
 _INJECTED_SHARE = 4
+#: Pseudo-trials with rare stalls are long, and so fewer still.
+_STALL_SHARE = 8
+#: Blocks of the pseudo-trials: the shortest there can be, and those of weighings of one
+#: instrument without a control and with one. The last arm is the one that is judged.
+LAYOUTS = ((0, 1), block_layout(2), block_layout(3))
+#: Units of a pseudo-trial with rare stalls, at least and at most: so many that each arm has some 30
+#: over the threshold, which is at the 99.9th percentile.
+STALL_UNITS = (60_000, 96_000)
 
 
 @dataclass(frozen=True)
@@ -39,10 +49,12 @@ class Calibration:
     """What re-randomised pseudo-trials say of the estimators.
 
     Coverage is that of 95 % intervals, by kind of injected effect: of the body's truth, and by
-    body + excess of the raw truth.
+    body + excess of the raw truth. Only the rare stalls are put into trials long enough for the
+    tail to be judged; without a recording of that length there are no trials of them.
     """
 
-    blocks: int  # of each pseudo-trial, of two units each
+    units: int  # of each pseudo-trial
+    stall_units: int  # of each pseudo-trial with rare stalls, 0 where the recording is too short
     false_positives: Rate  # headline body, p < 0.05 without any effect
     false_positives_plain: Rate  # the same of the plain block differences
     body_coverage: dict[str, Rate]
@@ -51,31 +63,46 @@ class Calibration:
 
 @dataclass(frozen=True)
 class _Injection:
-    """An effect in every unit of a window: on the unit itself, and on the next."""
+    """A delay of a share of an arm's units, drawn by chance, and of the unit after each."""
 
-    own: Callable[[Floats, np.random.Generator], Floats]
-    carry: float = 0.0  # of the median service time
+    size: Callable[[Floats], Floats]  # the delay of each unit (N,), from its service time
+    share: float = 1.0
+    carry: float = 0.0  # of the median service time, after every unit of the arm
+
+    def apply(self, x: Floats, treated: Bools, rng: np.random.Generator) -> Floats:
+        """The service times (N,) with the effect put into the treated units."""
+        hit = treated & (rng.random(len(x)) < self.share)
+        found = x + np.where(hit, self.size(x), 0.0)
+        found[1:] += self.carry * float(np.median(x)) * treated[:-1]
+        return found
+
+    def truth(self, x: Floats, c: float) -> float:
+        """The expected cost of it when left on, of the mean below c."""
+        after = x + self.carry * float(np.median(x))
+        delayed = after + self.size(x)
+        mean = self.share * np.minimum(delayed, c) + (1 - self.share) * np.minimum(after, c)
+        return float((mean - np.minimum(x, c)).mean())
 
 
-def _shift(x: Floats, rng: np.random.Generator) -> Floats:
+def _tenth(x: Floats) -> Floats:
     return np.full_like(x, 0.1 * float(np.median(x)))
 
 
-def _proportional(x: Floats, rng: np.random.Generator) -> Floats:
-    return 0.1 * x
-
-
-def _tail(x: Floats, rng: np.random.Generator) -> Floats:
-    """Two units in a hundred take twice the median longer."""
-    return np.where(rng.random(x.shape) < 0.02, 2 * float(np.median(x)), 0.0)
+def _stall(x: Floats) -> Floats:
+    """Long enough to lie above the threshold whatever unit it hits."""
+    return np.full_like(x, 20 * float(np.median(x)) + threshold(x))
 
 
 _INJECTIONS = {
-    "shift": _Injection(_shift),
-    "proportional": _Injection(_proportional),
-    "tail": _Injection(_tail),
-    "carry_over": _Injection(_shift, carry=0.05),
+    "shift": _Injection(_tenth),
+    "proportional": _Injection(lambda x: 0.1 * x),
+    "delay of one in fifty": _Injection(
+        lambda x: np.full_like(x, 2 * float(np.median(x))), share=0.02
+    ),
+    "carry-over": _Injection(_tenth, carry=0.05),
 }
+#: So rare that the threshold stays among the recording's own slow units.
+_STALLS = {"rare stall": _Injection(_stall, share=0.0005)}
 
 
 def clopper_pearson(hits: int, trials: int, level: float = 0.95) -> tuple[float, float]:
@@ -87,37 +114,70 @@ def clopper_pearson(hits: int, trials: int, level: float = 0.95) -> tuple[float,
 
 
 def calibrate(
-    obs: Observations, *, trials: int = 4_000, blocks: int = 1_000, seed: int
+    obs: Observations, *, trials: int = 4_000, units: int = 3_000, seed: int
 ) -> Calibration:
-    """Re-randomise a recording into pseudo-trials of two arms and count errors.
+    """Re-randomise a recording into pseudo-trials and count errors.
 
-    obs: a recording without effects, its arms ignored; every pseudo-trial is a window of `blocks`
-    blocks of two consecutive units of one backend, at a random place. trials: number of
-    pseudo-trials without an effect; a quarter as many for every kind of injected effect.
+    obs: a recording without effects, its arms ignored; every pseudo-trial is a window of `units`
+    consecutive units of one backend, at a random place, in blocks of each of LAYOUTS in turn.
+    trials: number of pseudo-trials without an effect; a quarter as many for every kind of
+    injected effect, an eighth for rare stalls, whose longer windows may join backends.
     Deterministic for a seed. Raises ValueError where no backend has a window's worth of units.
     """
     rng = np.random.default_rng(seed)
-    windows = _Windows(obs, 2 * blocks + 1, rng)
+    series = _series(obs)
+    windows = _Windows(series, units + 1, rng)
     positive = plain_positive = 0
-    for _ in range(trials):
-        effects = _pseudo_trial(windows.draw(), None, rng)[0]
-        positive += _excludes(effects.interval(effects.body_cost(1)), 0.0)
-        plain_positive += _excludes(effects.plain(effects.body, 1), 0.0)
-    injected = trials // _INJECTED_SHARE
-    body = dict.fromkeys(_INJECTIONS, 0)
-    raw = dict.fromkeys(_INJECTIONS, 0)
+    for i in range(trials):
+        effects = _pseudo_trial(windows.draw(), LAYOUTS[i % len(LAYOUTS)], None, rng)
+        arm = effects.blocks.n_arms - 1
+        positive += _excludes(effects.interval(effects.body_cost(arm)), 0.0)
+        plain_positive += _excludes(effects.plain(effects.body, arm), 0.0)
+    body = {}
     for name, injection in _INJECTIONS.items():
-        for _ in range(injected):
-            effects, body_truth, raw_truth = _pseudo_trial(windows.draw(), injection, rng)
-            body[name] += _covers(effects.interval(effects.body_cost(1)), body_truth)
-            raw[name] += _covers(effects.interval(effects.total_cost(1)), raw_truth)
+        body[name], _ = _coverage(windows, injection, trials // _INJECTED_SHARE, rng)
+    joined = np.concatenate(series)
+    stall_units = min(STALL_UNITS[1], len(joined) - 1)
+    raw = dict.fromkeys(_STALLS, Rate(0, 0))
+    if stall_units >= STALL_UNITS[0]:
+        long_windows = _Windows([joined], stall_units + 1, rng)
+        for name, injection in _STALLS.items():
+            body[name], raw[name] = _coverage(
+                long_windows, injection, trials // _STALL_SHARE, rng, LAYOUTS[1:]
+            )
+    else:
+        stall_units = 0
     return Calibration(
-        blocks=blocks,
+        units=units,
+        stall_units=stall_units,
         false_positives=Rate(positive, trials),
         false_positives_plain=Rate(plain_positive, trials),
-        body_coverage={name: Rate(hits, injected) for name, hits in body.items()},
-        raw_coverage={name: Rate(hits, injected) for name, hits in raw.items()},
+        body_coverage=body,
+        raw_coverage=raw,
     )
+
+
+def _coverage(
+    windows: _Windows,
+    injection: _Injection,
+    trials: int,
+    rng: np.random.Generator,
+    layouts: tuple[tuple[int, ...], ...] = LAYOUTS,
+) -> tuple[Rate, Rate]:
+    """How often the truth of the body is covered, and that of the raw mean where it is judged."""
+    body = raw = judged = 0
+    for i in range(trials):
+        x = windows.draw()
+        effects = _pseudo_trial(x, layouts[i % len(layouts)], injection, rng)
+        arm = effects.blocks.n_arms - 1
+        body += _covers(effects.interval(effects.body_cost(arm)), injection.truth(x[1:], effects.c))
+        if effects.tail_judged(arm):
+            judged += 1
+            raw += _covers(
+                effects.tail_interval(arm, effects.total_cost(arm)),
+                injection.truth(x[1:], math.inf),
+            )
+    return Rate(body, trials), Rate(raw, judged)
 
 
 def _excludes(interval: Estimate, value: float) -> bool:
@@ -128,15 +188,19 @@ def _covers(interval: Estimate, value: float) -> bool:
     return interval.lo <= value <= interval.hi
 
 
-class _Windows:
-    """Random windows of consecutive units of one backend."""
+def _series(obs: Observations) -> list[Floats]:
+    """Service times of each backend, in order."""
+    kept = obs[obs["flags"] & UnitFlag.UNBLOCKED == 0]
+    kept = kept[np.lexsort((kept["unit"], kept["backend"]))]
+    ends = np.flatnonzero(np.diff(kept["backend"])) + 1
+    return list(np.split(kept["service_ns"] / 1000.0, ends))
 
-    def __init__(self, obs: Observations, units: int, rng: np.random.Generator) -> None:
-        kept = obs[obs["flags"] & UnitFlag.UNBLOCKED == 0]
-        kept = kept[np.lexsort((kept["unit"], kept["backend"]))]
-        ends = np.flatnonzero(np.diff(kept["backend"])) + 1
-        service_us = kept["service_ns"] / 1000.0
-        self.series = [part for part in np.split(service_us, ends) if len(part) >= units]
+
+class _Windows:
+    """Random windows of consecutive units of one series."""
+
+    def __init__(self, series: list[Floats], units: int, rng: np.random.Generator) -> None:
+        self.series = [part for part in series if len(part) >= units]
         if not self.series:
             raise ValueError(f"no session of the recording has {units} transactions")
         places = np.array([len(part) - units + 1 for part in self.series], dtype=np.float64)
@@ -152,43 +216,25 @@ class _Windows:
 
 
 def _pseudo_trial(
-    x: Floats, injection: _Injection | None, rng: np.random.Generator
-) -> tuple[Effects, float, float]:
-    """A trial of two arms on a window, and the true cost of body and raw mean when left on.
+    x: Floats, layout: tuple[int, ...], injection: _Injection | None, rng: np.random.Generator
+) -> Effects:
+    """A trial on a window, its effect in the last arm.
 
-    x: (2B + 1,) service times; the first unit is only the previous one of the second.
+    x: service times; the first is only the unit before the first block.
     """
-    treated = _labels(len(x) // 2, rng)
-    if injection is None:
-        return _effects(x, treated), 0.0, 0.0
-    own = injection.own(x, rng)
-    carry = injection.carry * float(np.median(x))
-    with_effect = x + own * treated
-    with_effect[1:] += carry * treated[:-1]
-    effects = _effects(with_effect, treated)
-    always = (x + own + carry)[1:]
-    never = x[1:]
-    body = np.minimum(always, effects.c) - np.minimum(never, effects.c)
-    return effects, float(body.mean()), float((always - never).mean())
-
-
-def _labels(blocks: int, rng: np.random.Generator) -> Bools:
-    """Arms (2B + 1,) in permuted blocks of two, after one unit of either arm."""
-    first = rng.random(blocks) < 0.5
-    labels = np.stack([first, ~first], axis=1).ravel()
-    return np.concatenate(([rng.random() < 0.5], labels))
-
-
-def _effects(x: Floats, treated: Bools) -> Effects:
-    shape = (len(x) // 2, 2)
-    arm = treated.astype(np.int64)
-    before = arm[:-1].reshape(shape)
-    blocks: Blocks = by_arm(
+    blocks, size = (len(x) - 1) // len(layout), len(layout)
+    arms = rng.permuted(np.tile(layout, (blocks, 1)), axis=1)
+    arm = np.concatenate(([rng.choice(layout)], arms.ravel())).astype(np.int64)
+    x = x[: len(arm)]
+    if injection is not None:
+        x = injection.apply(x, np.asarray(arm == max(layout), dtype=np.bool_), rng)
+    shape = (blocks, size)
+    drawn: Blocks = by_arm(
         arm=arm[1:].reshape(shape),
         service_us=x[1:].reshape(shape),
         cpu_us=np.full(shape, np.nan),
-        previous=np.stack([before, np.full(shape, -1)]),
-        backend=np.zeros(shape[0], dtype=np.int64),
-        block=(0, 1),
+        previous=np.stack([arm[:-1].reshape(shape), np.full(shape, -1)]),
+        backend=np.zeros(blocks, dtype=np.int64),
+        block=layout,
     )
-    return Effects(blocks, threshold(blocks.service_us))
+    return Effects(drawn, threshold(drawn.service_us))

@@ -21,6 +21,9 @@ from pgtare.estimate.regression import LagFit, fit
 
 THRESHOLD_QUANTILE = 0.999
 TRIM = 0.1
+#: With fewer transactions over the threshold, in the arm or in the base, the mean of what lies over
+#: it has no interval: a normal one would be too narrow where a handful of stalls decides.
+MIN_EXCEEDANCES = 20
 
 
 def threshold(values: Floats) -> float:
@@ -110,9 +113,25 @@ class Effects:
         return Expansion(centre, influence)
 
     @cached_property
-    def base_mean(self) -> Expansion:
-        """The base arm's raw mean service time: what every percentage is of."""
-        return self.mean(self.blocks.service_us, 0)
+    def base_body(self) -> Expansion:
+        """The base arm's mean of min(x, c): what every percentage and the margin are of.
+
+        Not the raw mean, which one stall of a minute can double.
+        """
+        return self.mean(self.body, 0)
+
+    def exceedances(self, arm: int) -> int:
+        """How many of an arm's units lie over the threshold."""
+        return int(self.exceeds[:, self.blocks.slots(arm)].sum())
+
+    def tail_judged(self, arm: int) -> bool:
+        """Whether enough units of the arm and of the base lie over the threshold."""
+        return min(self.exceedances(arm), self.exceedances(0)) >= MIN_EXCEEDANCES
+
+    def tail_interval(self, arm: int, expansion: Expansion, alpha: float = 0.05) -> Estimate:
+        """The interval of an estimate that holds the arm's excess; none where too few exceed."""
+        found = self.interval(expansion, alpha)
+        return found if self.tail_judged(arm) else Estimate(found.estimate, NAN, NAN, NAN)
 
     def plain(self, values: Floats, arm: int) -> Estimate:
         """Plain effect: mean block difference from the base; values (B, L)."""
@@ -122,9 +141,9 @@ class Effects:
         """The 1 - alpha interval of an estimate by clusters, in its own unit."""
         return self.by_cluster.interval(expansion.value, expansion.se, alpha)
 
-    def percent(self, expansion: Expansion, alpha: float = 0.05) -> Estimate:
-        """An effect in percent of the base's mean (delta method)."""
-        return self.interval(expansion.over(self.base_mean).scaled(100.0), alpha)
+    def percent(self, expansion: Expansion) -> Expansion:
+        """An effect in percent of the base's body (delta method)."""
+        return expansion.over(self.base_body).scaled(100.0)
 
 
 def trimmed_mean(values: Floats, reference: Reference) -> Estimate:
@@ -153,4 +172,4 @@ def cpu_cost(blocks: Blocks, *, peeked: bool = False) -> tuple[float, dict[int, 
     kept = blocks.where(taken)
     effects = Effects(replace(kept, service_us=kept.cpu_us), threshold(kept.cpu_us), peeked)
     costs = {arm: effects.interval(effects.body_cost(arm)) for arm in range(1, kept.n_arms)}
-    return effects.base_mean.value, costs
+    return effects.mean(kept.cpu_us, 0).value, costs

@@ -160,34 +160,33 @@ def detectable(se: float, family: int, reference: Reference, power: float = 0.8)
 
 
 def effect_factor(
-    effect: float, se: float, margin: float, family: int, power: float = 0.8
+    effect: Estimate, margin: float, family: int, reference: Reference, power: float = 0.8
 ) -> float:
-    """By what factor a trial must lengthen to be decided, were its effect the true one.
+    """By what factor a trial must lengthen to be decided with this power.
 
-    Decided is: told from zero at 5 % over the family, or shown to lie inside the margin;
-    whichever comes first. Infinite or NaN where neither comes. Effect, se and margin share one
-    unit.
+    effect: with its 95 % interval. Where that covers zero, the factor is the one to equivalence
+    were there no effect, as the estimate is then mostly noise; else the one to being told from
+    zero over the family, were the estimate true. Effect and margin share one unit.
     """
-    if not (math.isfinite(effect) and math.isfinite(se) and margin >= 0):
+    if not (math.isfinite(effect.lo) and math.isfinite(effect.hi) and margin >= 0):
         return NAN
-    z_power = float(special.ndtri(power))
-    z_difference = float(special.ndtri(1 - 0.025 / max(family, 1)))
-    z_margin = float(special.ndtri(0.95))
-    # Near zero both sides of the margin can fail, which leaves each side half of the misses.
-    z_both = float(special.ndtri((1 + power) / 2))
-    se_difference = abs(effect) / (z_difference + z_power)
-    se_margin = min((margin - abs(effect)) / (z_margin + z_power), margin / (z_margin + z_both))
-    wanted = max(se_difference, se_margin)
-    return (se / wanted) ** 2 if wanted > 0 else math.inf
+    if effect.lo <= 0 <= effect.hi:
+        # Near zero both sides of the margin can fail, which leaves each side half of the misses.
+        z_both = float(special.ndtri((1 + power) / 2))
+        wanted = margin / (reference.multiplier(0.10) + z_both)
+    else:
+        z_power = float(special.ndtri(power))
+        wanted = abs(effect.estimate) / (reference.multiplier(0.05 / max(family, 1)) + z_power)
+    return (effect.se / wanted) ** 2 if wanted > 0 else math.inf
 
 
-def tail_factor(excess: Expansion, power: float = 0.8) -> float:
+def tail_factor(excess: float, se: float, reference: Reference, power: float = 0.8) -> float:
     """By what factor a trial must lengthen until `excess` is shown to be below zero (one-sided).
 
-    excess: the arm's rate of exceeding the threshold less what is tolerated. Infinite where it
-    is not below zero now.
+    excess: an arm's rate of exceeding the threshold less what is tolerated. Infinite where it is
+    not below zero.
     """
-    if not math.isfinite(excess.value):
+    if not (math.isfinite(excess) and math.isfinite(se)):
         return NAN
-    wanted = -excess.value / float(special.ndtri(0.95) + special.ndtri(power))
-    return (excess.se / wanted) ** 2 if wanted > 0 else math.inf
+    wanted = -excess / (reference.multiplier(0.10) + float(special.ndtri(power)))
+    return (se / wanted) ** 2 if wanted > 0 else math.inf

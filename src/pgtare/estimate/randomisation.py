@@ -19,13 +19,16 @@ def p_values(blocks: Blocks, values: Floats, *, seed: int, draws: int = DRAWS) -
 
     values: (B, L), the outcome. With one base slot, exchanging arm and base within a block flips
     the sign of its difference; with more, the labels of the arm's and the base's slots are
-    rotated. Where there are many blocks, neighbours are re-labelled together: that is a subgroup
-    of the permutations the design allows, so the test stays exact. p = (k + 1) / (draws + 1),
-    after Phipson and Smyth (2010). Deterministic for a seed.
+    rotated. Slots of one arm are put in random order first: in the order of time they are not
+    exchangeable, and under a trend within blocks the rotations would not be of a kind with the
+    labels that were drawn. Where there are many blocks, neighbours are re-labelled together: that
+    is a subgroup of the permutations the design allows, so the test stays exact.
+    p = (k + 1) / (draws + 1), after Phipson and Smyth (2010). Deterministic for a seed.
     """
     result = np.full(blocks.n_arms, math.nan)
     if blocks.n < 2:
         return result
+    values = _shuffled(blocks, values, np.random.default_rng((seed, 1)))
     for turns in {len(blocks.slots(arm)) + len(blocks.slots(0)) for arm in _others(blocks)}:
         arms = [
             arm for arm in _others(blocks) if len(blocks.slots(arm)) + len(blocks.slots(0)) == turns
@@ -37,6 +40,16 @@ def p_values(blocks: Blocks, values: Floats, *, seed: int, draws: int = DRAWS) -
 
 def _others(blocks: Blocks) -> range:
     return range(1, blocks.n_arms)
+
+
+def _shuffled(blocks: Blocks, values: Floats, rng: np.random.Generator) -> Floats:
+    """The values (B, L) with each arm's slots in random order within each block."""
+    shuffled = values.copy()
+    for arm in range(blocks.n_arms):
+        columns = blocks.slots(arm)
+        if len(columns) > 1:
+            shuffled[:, columns] = rng.permuted(values[:, columns], axis=1)
+    return shuffled
 
 
 def _rotations(blocks: Blocks, values: Floats, arm: int) -> Floats:

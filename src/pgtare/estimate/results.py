@@ -11,10 +11,11 @@ from pgtare.estimate.verdict import Verdict
 
 @dataclass(frozen=True)
 class Effect:
-    """Differences of an arm from the base; _us in microseconds, _pct in % of the base's mean.
+    """Differences of an arm from the base; _us in microseconds, _pct in % of the base's body.
 
     Intervals are at 95 %. Total, body and excess are what the arm costs when left on: the effect
-    on the transaction itself and that on the next.
+    on the transaction itself and that on the next. Total and excess have no interval where too few
+    transactions lie over the threshold.
     """
 
     total_us: Estimate
@@ -65,7 +66,8 @@ class Baseline:
     """The base arm's service time, in microseconds; NaN where there is no whole block."""
 
     n: int
-    mean_us: float
+    mean_us: float  # raw
+    body_mean_us: float  # of min(x, c): what percentages and the margin are of
     p50_us: float
     p95_us: float
     p99_us: float
@@ -137,5 +139,5 @@ class Live:
 
     blocks: int
     duration_s: float
-    base_mean_us: float
+    base_body_us: float
     arms: tuple[LiveArm, ...]  # all but the base

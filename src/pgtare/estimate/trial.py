@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from pgtare.estimate.blocks import select
 from pgtare.estimate.effects import Effects, cpu_cost, threshold, trimmed_mean
 from pgtare.estimate.inference import (
     NAN,
+    Estimate,
     Reference,
     detectable,
     effect_factor,
@@ -46,21 +48,23 @@ def analyse(
     margin: float = 0.005,
     proven: Mapping[str, bool] | None = None,
     peeked: bool = False,
+    ended_early: str = "",
     seed: int,
 ) -> TrialEstimate:
     """Effects, tests and verdicts of a trial.
 
     obs: observations of dtype OBSERVATION, in any order. margin: of equivalence, as a share of
-    the base's mean. proven: by arm name, whether the instrument was seen to run; an instrument
+    the base's body. proven: by arm name, whether the instrument was seen to run; an instrument
     that is not named is not verified, while the control and the injected arms need no proof but
     can be refuted. peeked: the trial was ended by someone who saw the effects, so all intervals
     and p-values are those of a confidence sequence (which the randomisation p-value cannot be).
-    seed: of the randomisation test. Data that are missing or useless give NaN and
-    "inconclusive", never an error. Raises ValueError where margin is not above zero.
+    ended_early: why the trial ended by accident, in words; then no arm is verified. seed: of the
+    randomisation test. Data that are missing or useless give NaN and "inconclusive", never an
+    error. Raises ValueError where margin is not above zero.
     """
     if not margin > 0:
         raise ValueError("the margin of equivalence must be above zero")
-    return _Analysis(obs, design, margin, proven or {}, peeked, seed).result()
+    return _Analysis(obs, design, margin, proven or {}, peeked, ended_early, seed).result()
 
 
 class _Analysis:
@@ -73,13 +77,14 @@ class _Analysis:
         margin: float,
         proven: Mapping[str, bool],
         peeked: bool,
+        ended_early: str,
         seed: int,
     ) -> None:
         self.obs, self.design, self.margin, self.proven = obs, design, margin, proven
         self.selection = select(obs, design)
         self.blocks = self.selection.blocks
         self.effects = Effects(self.blocks, threshold(self.blocks.service_us), peeked)
-        self.peeked = peeked
+        self.peeked, self.ended_early = peeked, ended_early
         self.seconds = duration_s(obs)
         self.cpu = cpu_cost(self.blocks, peeked=peeked)
         self.quantiles = [quantiles.of_arm(self.blocks, arm) for arm in range(len(design.arms))]
@@ -95,7 +100,7 @@ class _Analysis:
         return self.effects.by_cluster.p_value(cost.value / cost.se if cost.se > 0 else NAN)
 
     def result(self) -> TrialEstimate:
-        base = self.effects.base_mean.value
+        base = self.effects.base_body.value
         mde_us = self._trial_mde()
         return TrialEstimate(
             baseline=self._baseline(),
@@ -120,7 +125,8 @@ class _Analysis:
         p50, p95, p99 = (float(q) for q in self.quantiles[0].value)
         return Baseline(
             n=int(self.selection.used[0]),
-            mean_us=self.effects.base_mean.value,
+            mean_us=self.effects.mean(self.blocks.service_us, 0).value,
+            body_mean_us=self.effects.base_body.value,
             p50_us=p50,
             p95_us=p95,
             p99_us=p99,
@@ -144,59 +150,87 @@ class _Analysis:
     def _compared(self, index: int, arm: ArmEstimate) -> ArmEstimate:
         """An arm with its effects, tests and verdict added."""
         effects = self.effects
-        cost = effects.body_cost(index)
+        body, total = effects.body_cost(index), effects.total_cost(index)
         base_rate = effects.mean(effects.exceeds, 0)
         rate = effects.mean(effects.exceeds, index)
-        equivalence = effects.interval(cost, EQUIVALENCE_ALPHA)
+        rate_ratio = ratio_interval(rate, base_rate, effects.by_cluster)
         tail_bound = ratio_interval(rate, base_rate, effects.by_cluster, EQUIVALENCE_ALPHA).hi
         in_family = index in self.p_adjusted
         family = len(self.family) if in_family else 1
-        body = effects.interval(cost)
-        margin_us = self.margin * effects.base_mean.value
+        body_us = effects.interval(body)
+        margin = effects.base_body.scaled(self.margin)
+        less_margin = margin.scaled(-1)
         finding = judge(
             Evidence(
                 proven=self.proven.get(arm.name, not in_family),
                 blocks=self.blocks.n,
-                body=body,
-                equivalence=equivalence,
-                margin_us=margin_us,
+                body=body_us,
+                under=effects.interval(body + margin, EQUIVALENCE_ALPHA),
+                over=effects.interval(body + less_margin, EQUIVALENCE_ALPHA),
+                excess=effects.tail_interval(index, effects.excess_cost(index)),
+                total=effects.tail_interval(index, total),
+                total_over=effects.tail_interval(index, total + less_margin),
                 tail_bound=tail_bound,
                 p=self.p_adjusted[index] if in_family else self.p_values[index],
+                family=family,
                 seconds=self.seconds,
-                factor=effect_factor(cost.value, cost.se, margin_us, family),
-                tail_factor=tail_factor(rate + base_rate.scaled(-TAIL_TOLERANCE)),
+                factor=effect_factor(body_us, margin.value, family, effects.by_cluster),
+                tail_factor=self._tail_factor(index, rate_ratio),
+                ended_early=self.ended_early,
             )
         )
         return replace(
             arm,
             effect=self._effect(index),
             plain_body_us=effects.plain(effects.body, index),
-            excess_pct=effects.percent(effects.excess_cost(index)),
-            tail_rate_ratio=ratio_interval(rate, base_rate, effects.by_cluster),
+            excess_pct=effects.tail_interval(index, effects.percent(effects.excess_cost(index))),
+            tail_rate_ratio=rate_ratio,
             tail_rate_difference=effects.plain(effects.exceeds, index),
             tail_bound=tail_bound,
             p_value=self.p_values[index],
             p_randomisation=float(self.p_randomisation[index]),
             p_adjusted=self.p_adjusted.get(index),
-            equivalence_us=equivalence,
-            mde_us=detectable(cost.se, family, effects.by_cluster),
+            equivalence_us=effects.interval(body, EQUIVALENCE_ALPHA),
+            mde_us=detectable(body.se, family, effects.by_cluster),
             verdict=finding.verdict,
             verdict_reason=finding.reason,
             seconds_needed=finding.seconds_needed,
         )
 
+    def _tail_factor(self, index: int, ratio: Estimate) -> float:
+        """How much longer until the tail is cleared.
+
+        Rates that are not told apart are taken as equal, and the error as no less than that of
+        rare events that come one by one: a dozen of them say little about either.
+        """
+        effects, blocks = self.effects, self.blocks
+        if not blocks.n:
+            return NAN
+        rate, base = effects.mean(effects.exceeds, index), effects.mean(effects.exceeds, 0)
+        excess = rate + base.scaled(-TAIL_TOLERANCE)
+        pooled = float(effects.exceeds.mean())
+        slots, base_slots = len(blocks.slots(index)), len(blocks.slots(0))
+        least = pooled * (1 / slots + TAIL_TOLERANCE**2 / base_slots) / blocks.n
+        told = ratio.lo > 1 or ratio.hi < 1
+        return tail_factor(
+            excess.value if told else (1 - TAIL_TOLERANCE) * pooled,
+            float(np.fmax(excess.se, math.sqrt(least))),
+            effects.by_cluster,
+        )
+
     def _effect(self, index: int) -> Effect:
         effects, blocks = self.effects, self.blocks
+        body, total = effects.body_cost(index), effects.total_cost(index)
         p50, p95, p99 = quantiles.differences(
             self.quantiles[index], self.quantiles[0], effects.by_block
         )
         differences = blocks.difference(blocks.service_us, index)
         return Effect(
-            total_us=effects.interval(effects.total_cost(index)),
-            total_pct=effects.percent(effects.total_cost(index)),
-            body_us=effects.interval(effects.body_cost(index)),
-            body_pct=effects.percent(effects.body_cost(index)),
-            excess_us=effects.interval(effects.excess_cost(index)),
+            total_us=effects.tail_interval(index, total),
+            total_pct=effects.tail_interval(index, effects.percent(total)),
+            body_us=effects.interval(body),
+            body_pct=effects.interval(effects.percent(body)),
+            excess_us=effects.tail_interval(index, effects.excess_cost(index)),
             own_us=effects.interval(effects.own(index)),
             carry_over_us=effects.interval(effects.carry_over(index)),
             second_lag_us=effects.interval(effects.second_lag(index)),
@@ -252,7 +286,7 @@ def live(obs: Observations, design: Design) -> Live:
     arms = []
     for index, arm in enumerate(design.arms[1:], start=1):
         cost = body.effect(index, 0) + body.effect(index, 1)
-        percent = effects.percent(cost)
+        percent = effects.interval(effects.percent(cost))
         arms.append(
             LiveArm(
                 name=arm.name,
@@ -264,7 +298,7 @@ def live(obs: Observations, design: Design) -> Live:
     return Live(
         blocks=blocks.n,
         duration_s=duration_s(obs),
-        base_mean_us=effects.base_mean.value,
+        base_body_us=effects.base_body.value,
         arms=tuple(arms),
     )
 

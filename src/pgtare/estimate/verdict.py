@@ -19,18 +19,27 @@ ALPHA = 0.05
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a verdict rests on; times in microseconds."""
+    """What a verdict rests on; times in microseconds.
+
+    The margin is a share of the base's body, which is an estimate too: `under` and `over` are the
+    body plus and less the margin, with 90 % intervals that allow for that.
+    """
 
     proven: bool  # the instrument was seen to run in its arm
     blocks: int
     body: Estimate  # the effect's body, with its 95 % interval
-    equivalence: Estimate  # the same with its 90 % interval
-    margin_us: float
+    under: Estimate  # body + margin, shown to be above zero where equivalent
+    over: Estimate  # body - margin, shown to be below zero where equivalent
+    excess: Estimate  # 95 %; no interval where too few transactions are slow
+    total: Estimate  # 95 %; likewise
+    total_over: Estimate  # total - margin, 95 %
     tail_bound: float  # one-sided 95 % upper bound of the rate ratio
     p: float  # adjusted over the family, where the arm belongs to it
+    family: int  # number of arms that p is adjusted for
     seconds: float  # length of the trial
     factor: float  # by which it must lengthen for the body to be decided
     tail_factor: float  # by which it must lengthen for the tail to be cleared
+    ended_early: str = ""  # why the trial ended by accident
 
 
 @dataclass(frozen=True)
@@ -48,26 +57,52 @@ def judge(evidence: Evidence) -> Finding:
     Every comparison is written so that a NaN fails it; nothing that is missing can make an arm
     equivalent.
     """
+    if evidence.ended_early:
+        return Finding("not_verified", f"the trial ended early: {evidence.ended_early}")
     if not evidence.proven:
         return Finding("not_verified", "no proof that it ran")
     if evidence.blocks < MIN_BLOCKS:
         return Finding("inconclusive", _too_few(evidence.blocks), _until_enough(evidence))
     if not (math.isfinite(evidence.body.lo) and math.isfinite(evidence.body.hi)):
         return Finding("inconclusive", "the effect could not be estimated")
-    inside = (
-        evidence.margin_us > 0
-        and evidence.equivalence.lo > -evidence.margin_us
-        and evidence.equivalence.hi < evidence.margin_us
-    )
-    if inside and evidence.tail_bound <= TAIL_TOLERANCE:
+    inside = evidence.under.lo > 0 and evidence.over.hi < 0
+    no_tail_cost = _no_tail_cost(evidence)
+    if inside and no_tail_cost and evidence.tail_bound <= TAIL_TOLERANCE:
         return Finding("equivalent", f"body {_sign(evidence)}, inside the margin")
     if evidence.p < ALPHA:
-        verdict: Verdict = "cost" if evidence.body.estimate > 0 else "gain"
-        return Finding(verdict, f"p = {evidence.p:.2g}")
+        return _told_from_zero(evidence)
     if inside:
-        return Finding("inconclusive", "tail", _still(evidence, evidence.tail_factor))
-    reason = "neither told from zero nor shown to be inside the margin"
-    return Finding("inconclusive", reason, _still(evidence, evidence.factor))
+        return Finding("inconclusive", "tail", _still(evidence, _until_tail(evidence)))
+    return Finding("inconclusive", _undecided(evidence), _still(evidence, _until_body(evidence)))
+
+
+def _no_tail_cost(evidence: Evidence) -> bool:
+    """Whether nothing shows that the tail makes the arm dear.
+
+    A total above zero does no harm where it is shown to be inside the margin itself.
+    """
+    return evidence.excess.lo <= 0 and (evidence.total.lo <= 0 or evidence.total_over.hi < 0)
+
+
+def _tail_cost_shown(evidence: Evidence) -> bool:
+    return evidence.excess.lo > 0 or (evidence.total.lo > 0 and not evidence.total_over.hi < 0)
+
+
+def _told_from_zero(evidence: Evidence) -> Finding:
+    """Cost or gain by the body, unless the total is shown to have the other sign."""
+    cost = evidence.body.estimate > 0
+    if evidence.total.hi < 0 if cost else evidence.total.lo > 0:
+        return Finding("inconclusive", "the tail outweighs the body")
+    return Finding("cost" if cost else "gain", f"p = {evidence.p:.2g}")
+
+
+def _undecided(evidence: Evidence) -> str:
+    if evidence.body.lo <= 0 <= evidence.body.hi:
+        return "neither told from zero nor shown to be inside the margin"
+    return (
+        f"not told from zero after correction for {evidence.family} instruments, nor shown to be "
+        "inside the margin"
+    )
 
 
 def _sign(evidence: Evidence) -> str:
@@ -82,9 +117,23 @@ def _too_few(blocks: int) -> str:
 
 
 def _until_enough(evidence: Evidence) -> float | None:
+    """Until there are MIN_BLOCKS, and decided as well where that can be told already."""
     if not (evidence.blocks > 0 and evidence.seconds > 0):
         return None
-    return evidence.seconds * (MIN_BLOCKS / evidence.blocks - 1)
+    enough = evidence.seconds * (MIN_BLOCKS / evidence.blocks - 1)
+    return max(enough, _still(evidence, _until_body(evidence)) or 0.0)
+
+
+def _until_body(evidence: Evidence) -> float:
+    """Equivalence, which an effect not told from zero heads for, needs a clear tail as well."""
+    if evidence.body.lo <= 0 <= evidence.body.hi:
+        return max(evidence.factor, _until_tail(evidence))
+    return evidence.factor
+
+
+def _until_tail(evidence: Evidence) -> float:
+    """Infinite where the tail is known to cost something: more time cannot clear it."""
+    return math.inf if _tail_cost_shown(evidence) else evidence.tail_factor
 
 
 def _still(evidence: Evidence, factor: float) -> float | None:
