@@ -8,9 +8,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from scipy import stats
-
 from pgtare.design import Arm, Design, block_layout
 from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
 from pgtare.observations import Observations
@@ -86,13 +83,6 @@ def record(target: Server, running: PgbenchLoad, design: Design, seconds: float)
     if got.stopped_by == "interrupt":
         raise KeyboardInterrupt
     return got.observations
-
-
-def t_interval(x: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float, float]:
-    """Mean and 95 % t interval."""
-    half = float(stats.t.ppf(0.975, len(x) - 1)) * float(x.std(ddof=1)) / len(x) ** 0.5
-    mean = float(x.mean())
-    return mean, mean - half, mean + half
 
 
 def say(text: str) -> None:

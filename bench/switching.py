@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import subprocess
 
 import numpy as np
+from scipy import stats
 
 from bench import harness
 from pgtare.design import Arm, Design
-from pgtare.load import LoadSpec, find_pgbench
-from pgtare.load.pgbench import run
+from pgtare.load import find_pgbench
+from pgtare.server import trials
+from pgtare.server.trials import Population, Trials
+
+NAME = "pgtare-bench"
+RUN_TRANSACTIONS = 8000
 
 SETTINGS = (
     "track_io_timing", "compute_query_id", "log_duration", "log_lock_waits", "track_functions",
@@ -40,73 +48,86 @@ def switching(target: harness.Server, seconds: float) -> None:
             )
 
 
-def trial_or_not(target: harness.Server, pairs: int, seconds: int) -> None:
-    """Throughput in a trial of six settings against none, alternating."""
+def short_run(target: harness.Server) -> float:
+    """Microseconds a transaction of one pgbench -S, so short that pairs meet little drift."""
+    done = subprocess.run(
+        [find_pgbench(target.binaries), "-n", "-S", "-t", str(RUN_TRANSACTIONS), target.dsn],
+        capture_output=True, text=True, check=True, env={**os.environ, "PGAPPNAME": NAME},
+    )  # fmt: skip
+    found = re.search(r"^tps = ([\d.]+)", done.stdout, re.MULTILINE)
+    assert found is not None, done.stdout
+    return 1e6 / float(found[1])
+
+
+def trial_or_not(target: harness.Server, pairs: int) -> None:
+    """Time a transaction takes in a trial against outside one, in pairs of short runs."""
     chosen = {name: VALUES.get(name, "off") for name in SETTINGS[:6]}
     design = Design(
         tuple(Arm("base" if i == 0 else f"arm{i}", "base" if i == 0 else "instrument", chosen)
               for i in range(6)), tuple(range(6)), 1,
     )  # fmt: skip
-    rng = np.random.default_rng(1)
-    logs = []
-    for _ in range(pairs):
-        rates: dict[bool, float] = {}
-        for with_trial in rng.permutation([True, False]).tolist():
-            with harness.load(target, 1) as running:
-                if with_trial:
-                    harness.record(target, running, design, seconds)
-                else:
-                    # a trial in which nobody takes part costs the same drains
-                    harness.record(target, _Nobody(running), design, seconds)
-                rates[with_trial] = float(np.median([p.tps for p in running.progress[1:]]))
-        logs.append(np.log(rates[True] / rates[False]))
-    _ratio("throughput in a trial (6 settings, 6 arms, CPU not taken)", np.array(logs))
+    for cpu in (False, True):
+        differences = []
+        with trials.connect(target.dsn) as conn:
+            module = Trials(conn)
+
+            def one(name: str, cpu: bool = cpu, module: Trials = module) -> float:
+                module.start(design, Population(None, application=name, sessions=2), 60, cpu=cpu)
+                try:
+                    return short_run(target)
+                finally:
+                    module.stop()
+
+            for flip in np.random.default_rng(1).integers(0, 2, pairs):
+                # a trial in which nobody takes part is outside, with the same calls around it
+                found = {name: one(name) for name in ((NAME, "nobody"), ("nobody", NAME))[flip]}
+                differences.append((found[NAME], found["nobody"]))
+        what = f"in a trial of 6 settings, CPU {'taken' if cpu else 'not taken'}"
+        _tell(what, np.array(differences))
 
 
-class _Nobody:
-    """A load whose name no session carries."""
-
-    def __init__(self, running: object) -> None:
-        self._running = running
-        self.application_name = "nobody"
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._running, name)
-
-
-def loaded_or_not(pairs: int, seconds: int) -> None:
-    """Throughput of a server with the module loaded, no trial, against one without it."""
-    spec = LoadSpec(clients=1, seed=1)
-    rng = np.random.default_rng(2)
-    logs = []
+def loaded_or_not(pairs: int) -> None:
+    """Time a transaction takes with the module loaded, no trial, against a server without it."""
+    differences = []
     with harness.server() as loaded, harness.server(module=False) as plain:
-        pgbench = find_pgbench(loaded.binaries)
         for target in (loaded, plain):
-            run(pgbench, target.dsn, spec, 2)
-        for _ in range(pairs):
-            rates = {
-                which: run(pgbench, (loaded if which else plain).dsn, spec, seconds).tps
-                for which in rng.permutation([True, False]).tolist()
-            }
-            logs.append(np.log(rates[True] / rates[False]))
-    _ratio("throughput with the module merely loaded", np.array(logs))
+            for _ in range(3):
+                short_run(target)
+        for flip in np.random.default_rng(2).integers(0, 2, pairs):
+            order = (True, False) if flip else (False, True)
+            found = {which: short_run(loaded if which else plain) for which in order}
+            differences.append((found[True], found[False]))
+    _tell("with the module loaded, and no trial", np.array(differences))
 
 
-def _ratio(what: str, logs: np.ndarray) -> None:
-    mean, lo, hi = (100 * (np.exp(x) - 1) for x in harness.t_interval(logs))
-    print(f"{what}: {mean:+.2f} % [{lo:+.2f}, {hi:+.2f}], {len(logs)} pairs", flush=True)
+def _tell(what: str, pairs: np.ndarray) -> None:
+    """The 20 % trimmed mean of the pairs' differences, as single runs stall; Yuen's interval."""
+    d = np.sort(pairs[:, 0] - pairs[:, 1])
+    cut = len(d) // 5
+    kept = d[cut : len(d) - cut]
+    winsorised = np.clip(d, kept[0], kept[-1])
+    df = len(kept) - 1
+    se = winsorised.std(ddof=1) / (0.6 * len(d) ** 0.5)
+    mean, half = kept.mean(), stats.t.ppf(0.975, df) * se
+    base = np.median(pairs[:, 1])
+    print(
+        f"{what}: {mean:+.2f} µs [{mean - half:+.2f}, {mean + half:+.2f}] a transaction of "
+        f"{base:.1f} µs ({100 * mean / base:+.1f} %), {len(d)} pairs of runs of "
+        f"{RUN_TRANSACTIONS} transactions",
+        flush=True,
+    )
 
 
 def main() -> None:
     """Run all three."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--seconds", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=60)
+    parser.add_argument("--seconds", type=int, default=6)
     args = parser.parse_args()
     with harness.server() as target:
-        switching(target, 2 * args.seconds)
-        trial_or_not(target, args.pairs, args.seconds)
-    loaded_or_not(args.pairs, args.seconds)
+        switching(target, args.seconds)
+        trial_or_not(target, args.pairs)
+    loaded_or_not(args.pairs)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from pgtare.estimate import Calibration, Rate, analyse, calibrate, clopper_pearson
 from pgtare.estimate.blocks import select
+from pgtare.estimate.calibrate import _STALLS, LAYOUTS, _Injection, _pseudo_trial
 from pgtare.estimate.effects import Effects, threshold
 from pgtare.estimate.inference import Expansion
 from pgtare.observations import OBSERVATION, Observations
@@ -28,7 +30,7 @@ def recording(units: int = 40_000, backends: int = 2) -> Observations:
 
 @cache
 def calibration() -> Calibration:
-    return calibrate(recording(), trials=4_000, seed=1)
+    return calibrate(recording(100_000), trials=4_000, units=1_800, seed=1)
 
 
 def test_clopper_pearson() -> None:
@@ -44,13 +46,65 @@ def test_false_positive_rate() -> None:
     assert 0.04 <= found.false_positives_plain.rate <= 0.06
 
 
-@pytest.mark.parametrize("kind", ["shift", "proportional", "tail", "carry_over"])
+@pytest.mark.parametrize(
+    "kind", ["shift", "proportional effect", "delay of one in fifty", "carry-over"]
+)
 def test_coverage(kind: str) -> None:
-    found = calibration()
     # 1,000 pseudo-trials of each kind: 95 % and three standard errors of it.
-    assert 0.93 <= found.body_coverage[kind].rate <= 0.97
-    # With rare huge stalls an interval of the raw mean covers too often, never too seldom.
-    assert found.raw_coverage[kind].rate >= 0.93
+    assert 0.93 <= calibration().body_coverage[kind].rate <= 0.97
+
+
+def test_coverage_of_stalls_above_the_threshold() -> None:
+    found = calibration()
+    assert found.stall_units == 96_000
+    assert 0.92 <= found.body_coverage["rare stall"].rate <= 0.98
+    # With stalls of its own in the recording, the interval covers too often, never too seldom.
+    assert found.raw_coverage["rare stall"].rate >= 0.93
+    assert found.raw_coverage["rare stall"].trials > 225
+
+
+def test_rare_stalls_lie_in_the_tail() -> None:
+    """Else their coverage would say nothing of it: nearly all of their cost is excess."""
+    x = noise(96_000, np.random.default_rng(3), stalls=0)
+    stall = _STALLS["rare stall"]
+    treated = np.arange(len(x)) % 2 == 0
+    with_stalls = stall.apply(x, treated, np.random.default_rng(4))
+    c = threshold(with_stalls)
+    assert stall.truth(x, c) < 0.02 * stall.truth(x, np.inf)
+    assert (with_stalls[treated] - x[treated]).mean() == pytest.approx(
+        stall.truth(x, np.inf), rel=0.5
+    )
+
+
+def test_truth_of_an_injection_by_hand() -> None:
+    x = np.array([10.0, 20.0, 30.0])
+    found = _Injection(lambda x: np.full_like(x, 10.0), share=0.5, carry=0.1)  # carry 2
+    assert found.truth(x, math.inf) == pytest.approx(0.5 * 10 + 2)
+    # Half of (20, 30, 30 after both) and half of (12, 22, 30), less (10, 20, 30).
+    assert found.truth(x, 30.0) == pytest.approx((0.5 * (12 + 10 + 0) + 0.5 * (2 + 2 + 0)) / 3)
+    every = _Injection(lambda x: np.full_like(x, 10.0), carry=0.1)
+    after = every.apply(x, np.array([True, False, True]), np.random.default_rng(1))
+    assert after.tolist() == [20.0, 22.0, 40.0]
+
+
+def test_no_interval_of_the_tail_of_a_short_recording() -> None:
+    found = calibrate(recording(59_000), trials=24, seed=1)
+    assert found.stall_units == 0
+    assert found.raw_coverage["rare stall"].trials == 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_false_positives_in_every_layout(layout: tuple[int, ...]) -> None:
+    """A defect of one layout must not drown in the others."""
+    x = noise(40_000, np.random.default_rng(2), stalls=0)
+    rng = np.random.default_rng(3)
+    wrong = 0
+    for _ in range(600):
+        start = int(rng.integers(len(x) - 1_501))
+        effects = _pseudo_trial(x[start : start + 1_501], layout, None, rng)
+        interval = effects.interval(effects.body_cost(effects.blocks.n_arms - 1))
+        wrong += not interval.lo <= 0 <= interval.hi
+    assert 0.025 <= wrong / 600 <= 0.08
 
 
 def test_six_arms_and_few_blocks() -> None:
@@ -96,11 +150,11 @@ def test_a_standard_error_too_small_would_be_noticed(monkeypatch: pytest.MonkeyP
     honest = Expansion.se.fget
     assert honest is not None
     monkeypatch.setattr(Expansion, "se", property(lambda self: honest(self) / 2))
-    found = calibrate(recording(), trials=300, blocks=300, seed=1)
+    found = calibrate(recording(), trials=300, units=900, seed=1)
     assert found.false_positives.interval(0.99)[0] > 0.06
     assert found.body_coverage["shift"].rate < 0.9
 
 
 def test_a_short_recording_is_refused() -> None:
-    with pytest.raises(ValueError, match="2001"):
+    with pytest.raises(ValueError, match="3001"):
         calibrate(recording(1_000), seed=1)

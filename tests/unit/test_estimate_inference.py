@@ -116,24 +116,50 @@ def test_detectable_effect() -> None:
     assert detectable(1.0, 5, reference) == pytest.approx(2.57583 + 0.84162, abs=1e-4)
 
 
+MANY = Reference(10**7, 10**7)
+
+
+def normal(estimate: float, se: float) -> Estimate:
+    return MANY.interval(estimate, se)
+
+
 def test_equivalence_needs_the_stated_width() -> None:
     """A margin of 0.5 % is reached at 80 % power with a half-width of 0.33 %."""
-    factor = effect_factor(0.0, 0.335 / 1.96, 0.5, 1)
+    factor = effect_factor(normal(0.0, 0.335 / 1.96), 0.5, 1, MANY)
     assert factor == pytest.approx(1, abs=0.01)
-    assert effect_factor(0.0, 2 * 0.335 / 1.96, 0.5, 1) == pytest.approx(4, abs=0.04)
+    twice = normal(0.0, 2 * 0.335 / 1.96)
+    assert effect_factor(twice, 0.5, 1, MANY) == pytest.approx(4, abs=0.04)
 
 
-def test_a_large_effect_needs_no_margin() -> None:
-    assert effect_factor(2.0, 2.0 / 2.8016, 0.5, 1) == pytest.approx(1, abs=1e-3)
-    assert effect_factor(0.0, 1.0, 0.0, 1) == math.inf
-    assert math.isnan(effect_factor(NAN, 1.0, 0.5, 1))
+@pytest.mark.parametrize("noise", [-0.6, -0.3, 0.3, 0.6])
+def test_an_estimate_that_is_mostly_noise_promises_nothing(noise: float) -> None:
+    """Where the interval covers zero, the time needed does not depend on where the noise fell."""
+    found = effect_factor(normal(noise, 0.335), 0.5, 3, MANY)
+    assert found == effect_factor(normal(0.0, 0.335), 0.5, 3, MANY) > 3.8
+
+
+def test_an_effect_told_from_zero_needs_no_margin() -> None:
+    found = normal(2.0, 2.0 / 2.8016)
+    assert effect_factor(found, 0.5, 1, MANY) == pytest.approx(1, abs=1e-3)
+    assert effect_factor(found, 0.5, 5, MANY) == pytest.approx((3.4175 / 2.8016) ** 2, abs=1e-3)
+    assert effect_factor(normal(0.0, 1.0), 0.0, 1, MANY) == math.inf
+    assert math.isnan(effect_factor(Estimate(NAN, NAN, NAN, NAN), 0.5, 1, MANY))
+
+
+def test_who_peeked_needs_longer() -> None:
+    peeked = Reference(100_000, 6_000, peeked=True)
+    interval = peeked.interval(0.1, 0.3)
+    factor = effect_factor(interval, 0.5, 1, peeked)
+    wanted = 0.5 / (sequential.multiplier(100_000, 0.10) + 1.28155)
+    assert factor == pytest.approx((0.3 / wanted) ** 2, rel=1e-4)
+    assert factor > 1.5 * effect_factor(interval, 0.5, 1, MANY)
 
 
 def test_tail_needs_a_rate_below_the_tolerance() -> None:
-    shares = np.array([0.1, -0.1])
-    assert tail_factor(Expansion(0.1, shares)) == math.inf
-    assert math.isfinite(tail_factor(Expansion(-0.1, shares)))
-    assert math.isnan(tail_factor(Expansion(NAN, shares)))
+    assert tail_factor(0.1, 0.1, MANY) == math.inf
+    assert tail_factor(-0.1, 0.1 / 2.4865, MANY) == pytest.approx(1, abs=1e-3)
+    assert math.isnan(tail_factor(NAN, 0.1, MANY))
+    assert math.isnan(tail_factor(-0.1, NAN, MANY))
 
 
 def two_arms(differences: list[float]) -> Blocks:
@@ -215,6 +241,27 @@ def test_randomisation_p_values_are_uniform_with_two_base_slots_and_batches(
         assert np.mean(np.array(found) <= level) == pytest.approx(level, abs=0.05)
 
 
+@pytest.mark.parametrize("arm", [1, 2])
+def test_randomisation_p_values_are_uniform_under_a_trend_within_blocks(arm: int) -> None:
+    """Three arms twice a block, as weighings have them, and every block slower at its end."""
+    rng = np.random.default_rng(5)
+    found = []
+    for seed in range(600):
+        slots = rng.permuted(np.tile([0, 1, 2, 0, 1, 2], (40, 1)), axis=1)
+        x = np.arange(6) + rng.normal(0, 0.1, (40, 6))
+        blocks = by_arm(
+            arm=slots,
+            service_us=x,
+            cpu_us=x,
+            previous=np.full((2, 40, 6), -1),
+            backend=np.zeros(40, dtype=np.int64),
+            block=(0, 1, 2, 0, 1, 2),
+        )
+        found.append(randomisation.p_values(blocks, blocks.service_us, seed=seed, draws=199)[arm])
+    for level in (0.05, 0.2, 0.5):
+        assert np.mean(np.array(found) <= level) == pytest.approx(level, abs=0.035)
+
+
 def test_randomisation_agrees_with_the_studentised_p() -> None:
     design = design_of(3)
     obs = simulate(design, 500, own=(0, 0, 0.4), stalls=0, seed=11)
@@ -230,10 +277,14 @@ EQUIVALENT = Evidence(
     proven=True,
     blocks=10_000,
     body=Estimate(0.05, 0.1, -0.15, 0.25),
-    equivalence=Estimate(0.05, 0.1, -0.11, 0.21),
-    margin_us=0.35,
+    under=Estimate(0.40, 0.1, 0.24, 0.56),
+    over=Estimate(-0.30, 0.1, -0.46, -0.14),
+    excess=Estimate(0.1, 0.3, -0.5, 0.7),
+    total=Estimate(0.15, 0.3, -0.5, 0.8),
+    total_over=Estimate(-0.2, 0.3, -0.8, 0.4),
     tail_bound=1.1,
     p=0.6,
+    family=4,
     seconds=60.0,
     factor=0.5,
     tail_factor=3.0,
@@ -241,10 +292,11 @@ EQUIVALENT = Evidence(
 CLEAR = replace(
     EQUIVALENT,
     body=Estimate(2.0, 0.1, 1.8, 2.2),
-    equivalence=Estimate(2.0, 0.1, 1.84, 2.16),
+    over=Estimate(1.65, 0.1, 1.49, 1.81),
     p=1e-9,
 )
-OPEN = replace(EQUIVALENT, equivalence=Estimate(0.05, 0.4, -0.6, 0.7), factor=4.0)
+OPEN = replace(EQUIVALENT, over=Estimate(-0.3, 0.4, -1.0, 0.4), factor=4.0)
+DEAR = Estimate(12.0, 2.0, 8.0, 16.0)
 
 
 def test_verdicts() -> None:
@@ -258,7 +310,15 @@ def test_verdicts() -> None:
 
 def test_not_verified_comes_first() -> None:
     for evidence in (EQUIVALENT, CLEAR, OPEN):
-        assert judge(replace(evidence, proven=False)).verdict == "not_verified"
+        finding = judge(replace(evidence, proven=False))
+        assert (finding.verdict, finding.reason) == ("not_verified", "no proof that it ran")
+
+
+def test_a_trial_that_ended_by_accident_says_why() -> None:
+    for evidence in (EQUIVALENT, CLEAR, OPEN):
+        finding = judge(replace(evidence, ended_early="the deadline had come"))
+        assert finding.verdict == "not_verified"
+        assert finding.reason == "the trial ended early: the deadline had come"
 
 
 def test_equivalent_comes_before_cost_and_shows_the_sign() -> None:
@@ -277,10 +337,50 @@ def test_only_the_tail_stands_in_the_way() -> None:
     assert never.seconds_needed is None
 
 
-@pytest.mark.parametrize("side", ["lo", "hi"])
+@pytest.mark.parametrize("dear", [{"excess": DEAR}, {"total": DEAR, "total_over": DEAR}])
+def test_a_dear_tail_is_not_equivalent_however_seldom_it_strikes(dear: dict[str, Estimate]) -> None:
+    finding = judge(replace(EQUIVALENT, **dear))  # type: ignore[arg-type]
+    assert (finding.verdict, finding.reason) == ("inconclusive", "tail")
+    assert finding.seconds_needed is None  # no more time makes it cheap
+
+
+def test_a_total_above_zero_but_inside_the_margin_does_no_harm() -> None:
+    total = Estimate(0.2, 0.05, 0.1, 0.3)
+    within = replace(EQUIVALENT, total=total, total_over=Estimate(-0.15, 0.05, -0.25, -0.05))
+    assert judge(within).verdict == "equivalent"
+    assert judge(replace(within, excess=DEAR)).verdict == "inconclusive"
+
+
+def test_a_total_of_the_other_sign_leaves_the_body_no_verdict() -> None:
+    gain = replace(CLEAR, body=Estimate(-2.0, 0.1, -2.2, -1.8), total=DEAR, total_over=DEAR)
+    cheap = replace(CLEAR, total=Estimate(-9.0, 1.0, -11.0, -7.0))
+    for evidence in (gain, cheap):
+        finding = judge(evidence)
+        assert (finding.verdict, finding.reason) == ("inconclusive", "the tail outweighs the body")
+    assert judge(replace(CLEAR, total=DEAR, total_over=DEAR)).verdict == "cost"
+
+
+def test_time_to_equivalence_is_that_of_body_and_tail() -> None:
+    assert judge(replace(OPEN, tail_factor=9.0)).seconds_needed == 480.0
+    assert judge(replace(OPEN, tail_factor=math.inf)).seconds_needed is None
+    assert judge(replace(OPEN, excess=DEAR)).seconds_needed is None
+    # An effect told from zero heads for "cost", which no tail delays.
+    told = replace(OPEN, body=Estimate(0.3, 0.13, 0.05, 0.55), p=0.08, tail_factor=9.0)
+    assert judge(told).seconds_needed == 180.0
+
+
+def test_correction_for_many_instruments_is_named() -> None:
+    assert judge(OPEN).reason == "neither told from zero nor shown to be inside the margin"
+    told = judge(replace(OPEN, body=Estimate(0.3, 0.13, 0.05, 0.55), p=0.08))
+    assert told.reason == (
+        "not told from zero after correction for 4 instruments, nor shown to be inside the margin"
+    )
+
+
+@pytest.mark.parametrize("side", ["under", "over"])
 def test_equivalence_takes_both_sides(side: str) -> None:
-    outside = replace(EQUIVALENT.equivalence, **{side: -0.36 if side == "lo" else 0.36})
-    assert judge(replace(EQUIVALENT, equivalence=outside)).verdict == "inconclusive"
+    outside = {side: Estimate(0.0, 0.1, -0.01, 0.01)}
+    assert judge(replace(EQUIVALENT, **outside)).verdict == "inconclusive"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -289,12 +389,12 @@ def test_equivalence_takes_both_sides(side: str) -> None:
         {"blocks": 0},
         {"blocks": MIN_BLOCKS - 1},
         {"body": Estimate(0.05, NAN, NAN, NAN)},
-        {"equivalence": Estimate(NAN, NAN, NAN, NAN)},
-        {"equivalence": Estimate(0.05, 0.1, NAN, 0.21)},
+        {"under": Estimate(NAN, NAN, NAN, NAN)},
+        {"over": Estimate(-0.3, 0.1, -0.4, NAN)},
+        {"excess": Estimate(0.1, NAN, NAN, NAN)},
+        {"total": Estimate(0.1, NAN, NAN, NAN), "total_over": Estimate(-0.2, NAN, NAN, NAN)},
         {"tail_bound": NAN},
         {"tail_bound": math.inf},
-        {"margin_us": NAN},
-        {"margin_us": 0.0},
     ],
 )
 def test_what_is_missing_is_inconclusive(missing: dict[str, object]) -> None:

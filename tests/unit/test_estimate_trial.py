@@ -15,16 +15,22 @@ from pgtare.estimate import (
     ByBackend,
     CarryOver,
     Effect,
+    Estimate,
     TrialEstimate,
     analyse,
+    lasting,
     live,
     sequential,
 )
+from pgtare.estimate.blocks import select
+from pgtare.estimate.effects import Effects, threshold
+from pgtare.estimate.verdict import Evidence, Finding
 from pgtare.observations import Observations, UnitFlag, empty
 from pgtare.report import schema
 from tests.unit.estimate_textbook import design_of, simulate
 
 DESIGN = design_of(4)
+NAN = math.nan
 PROVEN = {"i2": True, "i3": True}
 
 
@@ -60,6 +66,101 @@ def test_quiet_arm_with_a_long_trial_is_equivalent() -> None:
     )
     assert found.blocks == 250_000
     assert [arm.verdict for arm in found.arms] == [None, "equivalent", "equivalent"]
+
+
+def stalled(share: float, stall_us: float) -> Observations:
+    """A quiet trial of three arms, the last of which stalls in a share of its transactions."""
+    design = design_of(3)
+    obs = simulate(design, 10_000, backends=25, stalls=0, seed=6)
+    treated = np.flatnonzero((obs["arm"] == 2) & (obs["flags"] == 0))
+    hit = np.random.default_rng(1).choice(treated, round(share * len(treated)), replace=False)
+    obs["service_ns"][hit] += round(1000 * stall_us)
+    return obs
+
+
+def test_rare_but_dear_stalls_are_not_equivalent() -> None:
+    """A tenth of a second in 0.012 % of the transactions is 17 % of the mean."""
+    found = analyse(stalled(0.00012, 100_000), design_of(3), proven={"i2": True}, seed=1)
+    control, dear = found.arms[1:]
+    assert control.verdict == "equivalent"
+    assert dear.tail_bound is not None
+    assert dear.tail_bound < 1.25  # the rate alone lets them pass
+    assert dear.effect is not None
+    assert dear.effect.total_pct.lo > 8
+    assert (dear.verdict, dear.verdict_reason) == ("inconclusive", "tail")
+    assert dear.seconds_needed is None
+
+
+def test_margin_allows_for_the_error_of_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The margin is a share of an estimate: its error and covariance count in both tests."""
+    seen: list[Evidence] = []
+
+    def keep(evidence: Evidence) -> Finding:
+        seen.append(evidence)
+        return Finding("inconclusive", "")
+
+    monkeypatch.setattr("pgtare.estimate.trial.judge", keep)
+    design = design_of(3)
+    obs = simulate(design, 200, own=(0, 0, 4), stalls=0.01)
+    analyse(obs, design, margin=0.2, proven={"i2": True}, seed=1)
+    blocks = select(obs, design).blocks
+    effects = Effects(blocks, threshold(blocks.service_us))
+    body, base = effects.body_cost(2), effects.base_body
+    g = len(body.influence)
+    covariance = g / (g - 1) * float(body.influence @ base.influence)
+    for found, sign in ((seen[1].under, 1), (seen[1].over, -1)):
+        variance = body.se**2 + (0.2 * base.se) ** 2 + 2 * sign * 0.2 * covariance
+        assert found.estimate == pytest.approx(body.value + sign * 0.2 * base.value)
+        assert found.se == pytest.approx(math.sqrt(variance))
+        assert found.se != pytest.approx(body.se, rel=0.01)
+        assert found.half_width / found.se == pytest.approx(effects.by_cluster.multiplier(0.10))
+
+
+def test_a_trial_that_ended_by_accident_verifies_nothing(obs: Observations) -> None:
+    found = analyse(obs, DESIGN, proven=PROVEN, ended_early="its deadline had come", seed=1)
+    assert {arm.verdict for arm in found.arms[1:]} == {"not_verified"}
+    assert {arm.verdict_reason for arm in found.arms[1:]} == {
+        "the trial ended early: its deadline had come"
+    }
+
+
+@pytest.mark.parametrize(("lag_us", "expected"), [(3.0, ["i2"]), (-3.0, ["i2"]), (0.0, [])])
+def test_an_effect_that_outlasts_the_next_transaction_is_told(
+    lag_us: float, expected: list[str]
+) -> None:
+    design = design_of(3, block=(0, 1, 2, 0, 1, 2))
+    obs = simulate(design, 4_000, own=(0, 0, 5), stalls=0, seed=4)
+    obs["service_ns"][2:] += round(1000 * lag_us) * (obs["arm"][:-2] == 2)
+    found = lasting(analyse(obs, design, proven={"i2": True}, seed=1))
+    assert [arm.name for arm in found] == expected
+    for arm in found:
+        assert arm.second_lag_us.lo < lag_us < arm.second_lag_us.hi
+    assert not lasting(analyse(obs, design, seed=1))  # without proof there is no figure
+
+
+def with_second_lag(estimate: float, se: float, body: float) -> TrialEstimate:
+    """A trial of four instruments, the first with this second lag and body."""
+    design = design_of(6)
+    trial = analyse(
+        simulate(design, 400, stalls=0), design, proven={f"i{k}": True for k in range(2, 6)}, seed=1
+    )
+    arms = list(trial.arms)
+    for k, arm in enumerate(arms[1:], start=1):
+        assert arm.effect is not None
+        zero, lag = Estimate(0.0, 1.0, -2.0, 2.0), Estimate(estimate, se, NAN, NAN)
+        effect = dataclasses.replace(
+            arm.effect,
+            second_lag_us=lag if k == 2 else zero,
+            body_us=Estimate(body, 0.1, body - 0.2, body + 0.2),
+        )
+        arms[k] = dataclasses.replace(arm, effect=effect)
+    return dataclasses.replace(trial, arms=tuple(arms))
+
+
+def test_second_lags_are_adjusted_over_the_arms_and_must_matter() -> None:
+    assert not lasting(with_second_lag(2.2, 1.0, body=5.0))  # told from zero if it stood alone
+    assert [arm.name for arm in lasting(with_second_lag(3.5, 1.0, body=5.0))] == ["i2"]
+    assert not lasting(with_second_lag(3.5, 1.0, body=36.0))  # less than a tenth
 
 
 def test_unproven_instruments_are_not_verified(obs: Observations) -> None:
@@ -118,7 +219,8 @@ def test_peeked_intervals_are_those_of_the_confidence_sequence(
         assert wide.effect is not None
         assert wide.p_value is not None
         assert plain.p_value is not None
-        for name in ("body_us", "total_pct", "mean_us", "p50_us", "cpu_us"):
+        assert math.isnan(plain.effect.total_us.lo)  # 48 stalls in four arms
+        for name in ("body_us", "body_pct", "mean_us", "p50_us", "cpu_us"):
             one, other = getattr(plain.effect, name), getattr(wide.effect, name)
             assert one.estimate == other.estimate
             assert other.half_width / other.se == pytest.approx(
@@ -155,6 +257,27 @@ def test_seconds_until_the_tail_is_cleared(obs: Observations, trial: TrialEstima
     assert arm.seconds_needed > trial.duration_s
 
 
+def slow_in(obs: Observations, counts: list[int]) -> Observations:
+    """The trial with so many stalls in each arm, none over 100 µs besides."""
+    calm = obs.copy()
+    calm["service_ns"] = np.minimum(calm["service_ns"], 100_000)
+    for arm, count in enumerate(counts):
+        units = np.flatnonzero((calm["arm"] == arm) & (calm["flags"] == 0))
+        calm["service_ns"][units[:: len(units) // (count + 1)][:count]] = 5_000_000
+    return calm
+
+
+@pytest.mark.parametrize("counts", [[9, 9, 9, 13], [0, 24, 24, 0]])
+def test_time_for_the_tail_does_not_hang_on_a_dozen_events(
+    obs: Observations, trial: TrialEstimate, counts: list[int]
+) -> None:
+    """With equal rates of 0.1 % it takes some 250 exceedances in either arm; a dozen is here."""
+    arm = analyse(slow_in(obs, counts), DESIGN, margin=0.05, proven=PROVEN, seed=1).arms[3]
+    assert arm.verdict_reason == "tail"
+    assert arm.seconds_needed is not None
+    assert 15 < arm.seconds_needed / trial.duration_s < 40
+
+
 def test_live_agrees_with_the_peeked_analysis(obs: Observations, trial: TrialEstimate) -> None:
     found = live(obs, DESIGN)
     peeked = analyse(obs, DESIGN, proven=PROVEN, peeked=True, seed=1)
@@ -189,6 +312,7 @@ def test_an_arm_that_never_ran_leaves_nothing() -> None:
     assert found.blocks == 0
     assert found.discarded["incomplete"] == 200
     assert math.isnan(found.baseline.mean_us)
+    assert math.isnan(found.baseline.body_mean_us)
     assert {arm.verdict for arm in found.arms[1:]} == {"inconclusive"}
 
 

@@ -18,7 +18,7 @@ from pgtare.observations import Observations, UnitFlag
 #: Pseudo-trials with an injected effect are one in this many of those without.
 _INJECTED_SHARE = 4
 #: Pseudo-trials with rare stalls are long, and so fewer still.
-_STALL_SHARE = 8
+_STALL_SHARE = 16
 #: Blocks of the pseudo-trials: the shortest there can be, and those of weighings of one
 #: instrument without a control and with one. The last arm is the one that is judged.
 LAYOUTS = ((0, 1), block_layout(2), block_layout(3))
@@ -95,7 +95,7 @@ def _stall(x: Floats) -> Floats:
 
 _INJECTIONS = {
     "shift": _Injection(_tenth),
-    "proportional": _Injection(lambda x: 0.1 * x),
+    "proportional effect": _Injection(lambda x: 0.1 * x),
     "delay of one in fifty": _Injection(
         lambda x: np.full_like(x, 2 * float(np.median(x))), share=0.02
     ),
@@ -121,7 +121,7 @@ def calibrate(
     obs: a recording without effects, its arms ignored; every pseudo-trial is a window of `units`
     consecutive units of one backend, at a random place, in blocks of each of LAYOUTS in turn.
     trials: number of pseudo-trials without an effect; a quarter as many for every kind of
-    injected effect, an eighth for rare stalls, whose longer windows may join backends.
+    injected effect, a sixteenth for rare stalls, whose longer windows may join backends.
     Deterministic for a seed. Raises ValueError where no backend has a window's worth of units.
     """
     rng = np.random.default_rng(seed)

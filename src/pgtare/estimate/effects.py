@@ -121,17 +121,24 @@ class Effects:
         return self.mean(self.body, 0)
 
     def exceedances(self, arm: int) -> int:
-        """How many of an arm's units lie over the threshold."""
-        return int(self.exceeds[:, self.blocks.slots(arm)].sum())
+        """How many units lie over the threshold: of the arm or of the base, whichever has fewer."""
+        columns = (self.blocks.slots(arm), self.blocks.slots(0))
+        return min(int(self.exceeds[:, slots].sum()) for slots in columns)
 
     def tail_judged(self, arm: int) -> bool:
-        """Whether enough units of the arm and of the base lie over the threshold."""
-        return min(self.exceedances(arm), self.exceedances(0)) >= MIN_EXCEEDANCES
+        """Whether so many units lie over the threshold that the mean over it has an interval."""
+        return self.exceedances(arm) >= MIN_EXCEEDANCES
 
     def tail_interval(self, arm: int, expansion: Expansion, alpha: float = 0.05) -> Estimate:
-        """The interval of an estimate that holds the arm's excess; none where too few exceed."""
-        found = self.interval(expansion, alpha)
-        return found if self.tail_judged(arm) else Estimate(found.estimate, NAN, NAN, NAN)
+        """The interval of an estimate that holds the arm's excess; none where too few exceed.
+
+        The error is that of so many slow units, however many clusters there are.
+        """
+        if not self.tail_judged(arm):
+            return Estimate(expansion.value, NAN, NAN, NAN)
+        df = min(self.by_cluster.df, self.exceedances(arm) - 1)
+        reference = replace(self.by_cluster, df=df)
+        return reference.interval(expansion.value, expansion.se, alpha)
 
     def plain(self, values: Floats, arm: int) -> Estimate:
         """Plain effect: mean block difference from the base; values (B, L)."""

@@ -6,7 +6,7 @@ from pgtare.design import Design
 from pgtare.estimate import analyse
 from pgtare.observations import Observations
 from pgtare.report.schema import WeighResult
-from pgtare.weigh.result import estimated
+from pgtare.weigh.result import estimated, estimated_design
 
 
 def reanalyse(
@@ -16,21 +16,16 @@ def reanalyse(
 
     margin: of equivalence, as a share; None takes the earlier one.
     """
-    ended_by_server = earlier.design.stopped_by == "server"
     proofs = [arm.proof for arm in earlier.arms]
     proven = {
-        arm.name: arm.proof.state != "missing" and not ended_by_server
-        for arm in earlier.arms
-        if arm.proof is not None
+        arm.name: arm.proof.state != "missing" for arm in earlier.arms if arm.proof is not None
     }
     estimate = analyse(
         observations, design,
         margin=earlier.design.margin_pct / 100 if margin is None else margin,
-        proven=proven, peeked=earlier.design.stopped_by == "interrupt", seed=design.seed,
+        proven=proven, peeked=earlier.design.stopped_by == "interrupt",
+        ended_early="the server ended it" if earlier.design.stopped_by == "server" else "",
+        seed=design.seed,
     )  # fmt: skip
-    kept = earlier.design.model_copy(
-        update={"margin_pct": estimate.margin_pct, "mde_us": estimate.mde_us,
-                "mde_pct": estimate.mde_pct, "blocks": estimate.blocks,
-                "blocks_discarded": estimate.blocks_discarded}
-    )  # fmt: skip
+    kept = earlier.design.model_copy(update=estimated_design(estimate))
     return earlier.model_copy(update={"design": kept, **estimated(estimate, design, proofs)})

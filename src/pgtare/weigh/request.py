@@ -24,7 +24,7 @@ def new_seed() -> int:
 
 @dataclass(frozen=True)
 class Request:
-    """One weighing. margin and precision are shares of the base arm's mean service time.
+    """One weighing. margin and precision are shares of the base arm's body.
 
     load None: weigh on the traffic that is there already. Raises UsageError for what cannot be.
     """

@@ -14,11 +14,12 @@ import psycopg
 import pgtare
 from pgtare import machine
 from pgtare.design import Arm, Design
+from pgtare.estimate import lasting
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.results import ArmEstimate, TrialEstimate
 from pgtare.estimate.results import Effect as EffectEstimate
 from pgtare.observations import Observations, UnitFlag
-from pgtare.report import schema
+from pgtare.report import numbers, schema
 from pgtare.server.trials import ModuleInfo, Status
 from pgtare.weigh.plan import Plan
 from pgtare.weigh.recording import Recording
@@ -76,13 +77,17 @@ def estimated(
     estimate: TrialEstimate, design: Design, proofs: Sequence[schema.Proof | None]
 ) -> dict[str, Any]:
     """The fields of a result that come from the observations alone."""
-    base = estimate.baseline
+    base, carry = estimate.baseline, estimate.carry_over
     return {
         "baseline": schema.Baseline(
-            n=base.n, mean_us=base.mean_us, p50_us=base.p50_us, p95_us=base.p95_us,
-            p99_us=base.p99_us, threshold_us=base.threshold_us, cpu_us=_number(base.cpu_us),
+            n=base.n,
+            **{name: _number(getattr(base, name)) for name in schema.Baseline.model_fields
+               if name != "n"},
         ),
-        "carry_over": schema.CarryOver(**dataclasses.asdict(estimate.carry_over)),
+        "carry_over": schema.CarryOver(
+            lags=carry.lags, switch_us=_number(carry.switch_us),
+            switch_throughput_pct=_number(carry.switch_throughput_pct),
+        ),
         "arms": [
             _arm(a, design.arms[i], proofs[i]) for i, a in enumerate(estimate.arms)
         ],
@@ -93,6 +98,15 @@ def estimated(
             )
             for b in estimate.by_backend
         ],
+    }  # fmt: skip
+
+
+def estimated_design(estimate: TrialEstimate) -> dict[str, Any]:
+    """The fields of a result's design that come with the estimate."""
+    return {
+        "margin_pct": estimate.margin_pct, "confidence": estimate.confidence,
+        "blocks": estimate.blocks, "blocks_discarded": estimate.blocks_discarded,
+        "mde_us": _number(estimate.mde_us), "mde_pct": _number(estimate.mde_pct),
     }  # fmt: skip
 
 
@@ -122,24 +136,22 @@ def build(
             block=list(plan.design.block),
             duration_s=recording.duration_s,
             planned_s=plan.request.duration_s,
-            margin_pct=estimate.margin_pct,
-            confidence=estimate.confidence,
-            blocks=estimate.blocks,
-            blocks_discarded=estimate.blocks_discarded,
+            **estimated_design(estimate),
             sessions=status.sessions if status else estimate.sessions,
             sessions_outside=outside,
             participation=plan.population.participation,
             lost=status.lost if status else 0,
-            mde_us=_number(estimate.mde_us),
-            mde_pct=_number(estimate.mde_pct),
-            calibrated=True,
             stopped_by=recording.stopped_by,
             partial=recording.stopped_by in ("interrupt", "server"),
         ),
         server=server,
         machine={**machine.describe(), "steal_pct": recording.steal_pct},
         **estimated(estimate, plan.design, proofs),
-        warnings=[*plan.warnings, *_warnings(plan, recording, outside)],
+        warnings=[
+            *plan.warnings,
+            *_warnings(plan, recording, outside),
+            *_lasting_warnings(estimate),
+        ],
     )
 
 
@@ -202,6 +214,19 @@ def _data_warnings(data: Observations) -> list[str]:
         share = float(np.mean((flags & flag) != 0))
         if share > _WORTH_SAYING:
             found.append(f"{share:.1%} of the transactions {text}.")
+    return found
+
+
+def _lasting_warnings(estimate: TrialEstimate) -> list[str]:
+    found = []
+    for arm in lasting(estimate):
+        lag = interval(arm.second_lag_us)
+        way = "more" if arm.second_lag_us.estimate > 0 else "less"
+        found.append(
+            f"{arm.name}: the effect lasts longer than the next transaction "
+            f"({numbers.estimate(lag)} µs {numbers.bounds(lag)} on the one after it), so leaving "
+            f"it on costs {way} than stated, by about that much or more."
+        )
     return found
 
 

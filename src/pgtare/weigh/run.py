@@ -181,13 +181,14 @@ class _Run:
         self.stages.say(f"estimating from {len(got.observations):,} transactions")
         proofs = prove(plan.design.arms, request.chosen, got.observations, before, after)
         proven = {
-            arm.name: proof.state != "missing" and not got.trouble
+            arm.name: proof.state != "missing"
             for arm, proof in zip(plan.design.arms, proofs, strict=True)
             if proof is not None
         }
         estimate = analyse(
             got.observations, plan.design, margin=request.margin, proven=proven,
-            peeked=got.stopped_by == "interrupt", seed=plan.design.seed,
+            peeked=got.stopped_by == "interrupt", ended_early=got.trouble,
+            seed=plan.design.seed,
         )  # fmt: skip
         made = result.build(plan, got, estimate, proofs, told, server, outside, self.command)
         return Weighing(made, got.observations, plan.design)

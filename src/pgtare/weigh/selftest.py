@@ -11,9 +11,11 @@ from rich.console import Console
 from pgtare.design import Arm, Design, block_layout
 from pgtare.errors import MeasurementError
 from pgtare.estimate import Calibration, Rate, analyse, calibrate
+from pgtare.estimate.calibrate import STALL_UNITS
 from pgtare.estimate.inference import Estimate
 from pgtare.load import PgbenchLoad, find_pgbench
 from pgtare.observations import Observations, UnitFlag
+from pgtare.report import numbers, schema
 from pgtare.server import trials
 from pgtare.server.trials import Population, Trials
 from pgtare.weigh import recording
@@ -29,9 +31,12 @@ PSEUDO_TRIALS = 4_000
 FALSE_POSITIVES = (0.036, 0.064)
 #: A correct 95 % interval stays within these in 1,000 trials, but for one time in 1,000.
 COVERAGE = (0.927, 0.973)
+#: The same of 250 trials, where rare stalls decide: such an interval may cover somewhat too seldom,
+#: as few of them fall into a trial, and does cover too often where the recording has worse ones.
+TAIL_COVERAGE = (0.9, 1.0)
 #: Half-width of a 99.9 % interval in units of that of a 95 % one, for normal estimates.
 _WIDER = 3.2905 / 1.9600
-_BLOCKS = 500
+_UNITS = 1_200
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ def run(request: Request, console: Console) -> Selftest:
         delayed = _record(target, request, list(DELAYS_NS), console, stages)
     stages.say(f"re-randomising {len(still[1]):,} transactions into {PSEUDO_TRIALS:,} A/A trials")
     try:
-        figures = calibrate(still[1], trials=PSEUDO_TRIALS, blocks=_BLOCKS, seed=request.seed)
+        figures = calibrate(still[1], trials=PSEUDO_TRIALS, units=_UNITS, seed=request.seed)
     except ValueError as ex:
         raise MeasurementError(f"the recording is too short: {ex}; raise --duration") from ex
     checks = [
@@ -129,18 +134,24 @@ def _estimator_checks(figures: Calibration) -> list[Check]:
         _rate_check("the same, plain block differences", figures.false_positives_plain, lo, hi),
     ]
     for kind, rate in figures.body_coverage.items():
-        checks.append(
-            _rate_check(
-                f"95 % interval covers an injected {kind.replace('_', '-')}", rate, *COVERAGE
-            )
-        )
+        if kind not in figures.raw_coverage:
+            checks.append(_rate_check(f"95 % interval covers an injected {kind}", rate, *COVERAGE))
+    for kind, rate in figures.raw_coverage.items():
+        checks.append(_tail_check(f"95 % interval of body + tail covers an injected {kind}", rate))
     return checks
+
+
+def _tail_check(name: str, rate: Rate) -> Check:
+    """A recording that is too short to judge the tail says nothing against the scale."""
+    if rate.trials:
+        return _rate_check(name, rate, *TAIL_COVERAGE)
+    return Check(name, "not judged", f"{STALL_UNITS[0]:,} transactions in a recording", True)
 
 
 def _rate_check(name: str, rate: Rate, lo: float, hi: float) -> Check:
     return Check(
         name,
-        f"{rate.rate:.1%} of {rate.trials}",
+        f"{rate.rate:.1%} of {rate.trials:,}",
         f"{lo:.1%} to {hi:.1%}",
         lo <= rate.rate <= hi,
     )
@@ -166,7 +177,7 @@ def _effect_checks(recorded: tuple[Design, Observations], seed: int) -> list[Che
                 f"delay of {arm.name}, at the median"
                 if truth
                 else f"control against base ({len(data):,})",
-                f"{effect.estimate:+.2f} µs [{lo:+.2f}, {hi:+.2f}]",
+                _told(schema.Interval(estimate=effect.estimate, lo=lo, hi=hi)),
                 f"{truth:g} µs" + (f" to {truth + slack:g} µs" if slack else ""),
                 lo <= truth + slack and truth <= hi,
             )
@@ -177,6 +188,10 @@ def _effect_checks(recorded: tuple[Design, Observations], seed: int) -> list[Che
 def _wider(e: Estimate) -> tuple[float, float]:
     half = (e.hi - e.lo) / 2 * _WIDER
     return e.estimate - half, e.estimate + half
+
+
+def _told(interval: schema.Interval) -> str:
+    return f"{numbers.estimate(interval)} µs {numbers.bounds(interval)}"
 
 
 def _arrival_check(data: Observations) -> Check:
