@@ -175,6 +175,48 @@ def test_a_phone_needs_no_sideways_scroll(
     assert widest <= 360
 
 
+@pytest.mark.parametrize("which", ["page_file", "hostile_file"])
+def test_a_phone_shows_every_verdict_beside_its_name(
+    visit: Callable[..., Visit], request: pytest.FixtureRequest, which: str
+) -> None:
+    page = visit(request.getfixturevalue(which), width=360).page
+    places = page.evaluate(
+        """() => [...document.querySelectorAll('.cards tbody tr')].map((row) => {
+             const box = (e) => e.getBoundingClientRect();
+             const [name, verdict] = ['th', '.verdict'].map((s) => box(row.querySelector(s)));
+             return { right: verdict.right, lower: Math.abs(verdict.top - name.top),
+                      width: row.scrollWidth, room: row.clientWidth,
+                      text: row.querySelector('.verdict').innerText };
+           })"""
+    )
+    assert len(places) == 6
+    assert all(place["text"] and 0 < place["right"] <= 360 for place in places)
+    assert all(place["lower"] < 4 for place in places)
+    assert all(place["width"] <= place["room"] for place in places)
+
+
+def test_names_break_between_their_words_only(visit: Callable[..., Visit], page_file: Path) -> None:
+    page = visit(page_file, width=360).page
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    torn = page.evaluate(
+        """() => {
+          const torn = [], range = document.createRange();
+          const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+          for (let node = texts.nextNode(); node; node = texts.nextNode()) {
+            if (node.parentElement.closest('svg, script, pre, .cards thead')) continue;
+            for (const word of node.data.matchAll(/[A-Za-z]+/g)) {
+              range.setStart(node, word.index);
+              range.setEnd(node, word.index + word[0].length);
+              if (new Set([...range.getClientRects()].map((r) => r.top)).size > 1)
+                torn.push(word[0]);
+            }
+          }
+          return torn;
+        }"""
+    )
+    assert torn == []
+
+
 def test_the_keyboard_reaches_everything(visit: Callable[..., Visit], page_file: Path) -> None:
     page = visit(page_file).page
     focused = "document.activeElement"
@@ -265,14 +307,15 @@ def test_structure_for_a_screen_reader(visit: Callable[..., Visit], page_file: P
           return {
             tables: all('table').filter((t) => !t.caption?.textContent).length,
             cells: all('th').filter((c) => !['col', 'row'].includes(c.scope)).length,
-            regions: all('[role], section, figure').filter(
+            regions: all('[role=region], [role=img], section, figure').filter(
               (e) => !e.closest('svg') && !named(e)).length,
+            roles: all('.cards :is(thead, tbody, tr, th, td)').filter((e) => !e.role).length,
             charts: all('.chart').filter((c) => c.getAttribute('role') !== 'img'
               || !c.parentElement.querySelector('details table tbody td')).length,
           };
         }"""
     )
-    assert faults == {"tables": 0, "cells": 0, "regions": 0, "charts": 0}
+    assert faults == {"tables": 0, "cells": 0, "regions": 0, "roles": 0, "charts": 0}
 
 
 def test_without_scripts_the_figures_remain(visit: Callable[..., Visit], page_file: Path) -> None:

@@ -122,7 +122,7 @@ def make_result(design: Design, rows: Observations) -> WeighResult:
     cpu = kept["cpu_ns"][order].reshape(-1, k) / 1000.0
     backend = kept["backend"][order].reshape(-1, k)[:, 0]
     threshold = float(np.quantile(service, 0.999))
-    base_mean = float(service[:, 0].mean())
+    base_body = float(np.minimum(service, threshold)[:, 0].mean())
     p50, p95, p99 = (float(q) for q in np.quantile(service[:, 0], (0.5, 0.95, 0.99)))
     mde_us = 2.8 * float(np.std(np.minimum(service, threshold)[:, 1])) * (2 / len(service)) ** 0.5
     return WeighResult(
@@ -145,8 +145,7 @@ def make_result(design: Design, rows: Observations) -> WeighResult:
             participation=0.998,
             lost=0,
             mde_us=mde_us,
-            mde_pct=100 * mde_us / base_mean,
-            calibrated=True,
+            mde_pct=100 * mde_us / base_body,
             stopped_by="time",
             partial=False,
         ),
@@ -162,7 +161,8 @@ def make_result(design: Design, rows: Observations) -> WeighResult:
         machine={"cpu": "2 × x86-64 virtual", "clocksource": "tsc", "kernel": "Linux 6.1"},
         baseline=Baseline(
             n=len(service),
-            mean_us=base_mean,
+            mean_us=float(service[:, 0].mean()),
+            body_mean_us=base_body,
             p50_us=p50,
             p95_us=p95,
             p99_us=p99,
@@ -222,7 +222,7 @@ def _arm(
     excess = _mean((service - y)[:, index] - (service - y)[:, 0])
     raw = _mean(service[:, index] - service[:, 0])
     total = _shift(raw, CARRY_US[index])
-    base_mean = float(service[:, 0].mean())
+    base_body = float(y[:, 0].mean())
     quantiles = {
         p: _shift(
             own,
@@ -234,9 +234,9 @@ def _arm(
     }
     common.effect = Effect(
         total_us=total,
-        total_pct=_scale(total, 100 / base_mean),
+        total_pct=_scale(total, 100 / base_body),
         body_us=body,
-        body_pct=_scale(body, 100 / base_mean),
+        body_pct=_scale(body, 100 / base_body),
         excess_us=excess,
         own_us=own,
         carry_over_us=carry,

@@ -157,7 +157,7 @@ def test_a_missing_catalogue_is_a_clear_error(tmp_path: Path) -> None:
         ('label = "a', 'lable = "a', r"line 16: unknown key 'lable' in jit.proof.1 \(did you mean"),
         ('label = "a counter"\n', "", r"line 15: jit.proof.1.label is missing"),
         ("sql =", "sqll =", r"line 15: jit.proof.1: a proof rule needs"),
-        ("min_version", "minversion", r"line 7: unknown key 'minversion' in jit.needs \(did you me"),
+        ("min_version", "minversion", r"line 7: unknown key 'minversion' in jit.needs \(did you"),
         ("safe_in_production = true\n", "", r"line 2: jit.safe_in_production is missing"),
         ("JIT =", '"jit; DROP TABLE x" =', r"line 10: .*'jit; DROP TABLE x' is not the name"),
         ("JIT =", "search_path =", r"line 10: .*search_path cannot be part of an arm"),

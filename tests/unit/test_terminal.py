@@ -12,8 +12,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from pgtare.report import numbers, wording
-from pgtare.report.schema import Interval, WeighResult
+from pgtare.instruments.catalogue import load_catalogue
+from pgtare.instruments.model import FlagRule
+from pgtare.report import evidence, numbers, wording
+from pgtare.report.schema import Interval, Verdict, WeighResult
 from pgtare.report.terminal import render
 from tests.unit.sample_result import sample
 
@@ -35,7 +37,7 @@ def instrument(result: WeighResult, name: str = "pg_stat_statements"):  # type: 
     return next(arm for arm in result.arms if arm.name == name)
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 120, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     lines = printed(sample().result, width).splitlines()
     assert max(cell_len(line) for line in lines) <= width
@@ -46,14 +48,45 @@ def test_narrow_terminals_lose_the_least_important_columns_first() -> None:
         lines = printed(sample().result, width).splitlines()
         return next(line for line in lines if line.startswith("instrument"))
 
+    for width in (24, 30, 40, 50, 60, 70, 80, 100, 120):
+        assert "verdict" in head(width)
+    assert "interval" not in head(40)
     assert "95 % interval" in head(60)
     assert "tail" not in head(60)
+    assert "cost %" not in head(60)
+    assert "cost %" in head(70)
     assert "tail µs" in head(80)
-    assert "verdict" in head(80)
     assert "CPU" not in head(80)
     assert head(120).split()[-1] == "proof"
     assert "Left out at this width: p99 µs, CPU µs, proof." in words(printed(sample().result, 80))
     assert "Left out" not in printed(sample().result, 120)
+
+
+def test_a_column_without_a_figure_takes_no_room() -> None:
+    result = sample().result
+    for arm in result.arms[1:]:
+        arm.effect.excess_us = Interval(estimate=3.21, lo=None, hi=None)
+        arm.effect.cpu_us = None
+    for width in (80, 120):
+        text = printed(result, width)
+        assert "tail µs" not in text
+        assert "CPU µs" not in text
+        assert "p99 µs" in text
+
+
+def test_a_long_name_is_folded_between_its_words_and_indented() -> None:
+    result = sample().result
+    instrument(result).name = "pg_stat_statements/without_planning_or_utility"
+    instrument(result, "track_io_timing").name = "n" * 50
+    table = printed(result, 80).split("\n\n")[1].splitlines()
+    names = [line[:25].rstrip() for line in table]
+    at = names.index("pg_stat_statements/")
+    assert names[at + 1 : at + 3] == ["  without_planning_or_", "  utility"]
+    folded = [line for line in table[2:] if line.startswith(" ")]
+    assert len(folded) == 5  # and one more of log_min_duration_statement, two of the n's
+    assert all(line.strip().isidentifier() for line in folded)
+    ends = {line.index(word) for line in table for word in ("verdict", "cost  ") if word in line}
+    assert len(ends) == 1  # every verdict begins where its heading does
 
 
 def test_the_answer_comes_first_and_the_dearest_leads() -> None:
@@ -63,7 +96,8 @@ def test_the_answer_comes_first_and_the_dearest_leads() -> None:
     effect = instrument(sample().result).effect
     figure = f"{effect.body_us.estimate:.2f} µs ({effect.body_pct.estimate:.1f} %)"
     assert lines[1] == f"Leaving pg_stat_statements on costs {figure} a transaction at this load."
-    assert lines[3].startswith("track_io_timing costs nothing measurable: within ±0.5 %")
+    assert lines[3].startswith("track_io_timing: the body costs nothing measurable, +0.")
+    assert lines[3].endswith(" µs, within ±0.5 % (equivalent).")
 
 
 def test_an_equivalent_effect_told_from_zero_is_not_called_nothing() -> None:
@@ -72,8 +106,164 @@ def test_an_equivalent_effect_told_from_zero_is_not_called_nothing() -> None:
     arm.effect.body_us = Interval(estimate=0.11, lo=0.03, hi=0.19)
     arm.effect.body_pct = Interval(estimate=0.16, lo=0.04, hi=0.28)
     text = words(printed(result))
-    assert "costs 0.11 µs (0.16 %) a transaction, within ±0.5 % (equivalent)." in text
+    assert "the body costs less than 0.5 %, +0.11 µs [+0.03, +0.19] (equivalent)." in text
     assert "nothing measurable" not in text
+    arm.effect.body_us = Interval(estimate=-0.11, lo=-0.19, hi=-0.03)
+    assert "saves less than 0.5 %, \u22120.11 µs [\u22120.19, \u22120.03]" in words(printed(result))
+
+
+@pytest.mark.parametrize(
+    ("margin", "nothing"), [(0.5, True), (1.0, True), (1.1, False), (20, False)]
+)
+def test_inside_a_wide_margin_is_not_called_nothing(margin: float, nothing: bool) -> None:
+    result = sample().result
+    result.design.margin_pct = margin
+    instrument(result, "track_io_timing").effect.body_us = Interval(estimate=0.8, lo=-0.1, hi=1.7)
+    text = words(printed(result))
+    assert ("nothing measurable" in text) is nothing
+    told = f"the body costs less than {margin:g} %, +0.8 µs [\u22120.1, +1.7] (equivalent)."
+    assert (told in text) != nothing
+
+
+IDLE = "in force in 2498 of 2498 transactions"
+NO_PROOF = f"{IDLE} (values checked at each end); no proof of activity is known for an ad hoc arm"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "ending"),
+    [
+        ("cost", "a cost."),
+        ("gain", "a gain."),
+        ("equivalent", "within ±0.5 % (equivalent)."),
+        ("inconclusive", "inconclusive; about 45 s more may settle it."),
+    ],
+)
+def test_an_arm_with_nothing_to_do_is_not_said_to_cost(verdict: Verdict, ending: str) -> None:
+    result = sample().result
+    arm = instrument(result, "track_io_timing")
+    arm.verdict, arm.seconds_needed = verdict, 44.3
+    arm.proof.state, arm.proof.evidence = "idle", IDLE
+    arm.effect.body_us = Interval(estimate=0.5, lo=0.1, hi=0.9)
+    text = words(printed(result))
+    assert (
+        "This load gave track_io_timing nothing to do; its settings in force: "
+        f"+0.5 µs [+0.1, +0.9], {ending}" in text
+    )
+    assert "Leaving track_io_timing on" not in text
+    assert "in force, with nothing to do: track_io_timing" in text
+
+
+def test_an_arm_of_the_users_own_is_not_said_to_have_nothing_to_do() -> None:
+    result = sample().result
+    arm = instrument(result)
+    arm.name = "mine"
+    arm.proof.state, arm.proof.evidence = "idle", NO_PROOF
+    text = words(printed(result, 120))
+    assert "in force, but no proof is known for arms of your own: mine" in text
+    assert "nothing to do" not in text
+    assert "Leaving mine on costs" in text
+    row = next(line for line in printed(result, 120).splitlines() if line.startswith("mine  "))
+    assert row.rstrip().endswith("in force")
+
+
+def test_a_trial_the_server_ended_says_why_first_and_gives_no_proof() -> None:
+    result = sample().result
+    design = result.design
+    design.stopped_by, design.partial, design.duration_s = "server", True, 12.3
+    why = "terminating connection due to administrator command"
+    for arm in result.arms[1:]:
+        arm.verdict, arm.verdict_reason = "not_verified", f"the trial ended early: {why}"
+    result.warnings = [f"The trial ended early: {why}. No verdict is drawn.", "Another."]
+    text = printed(result, 120)
+    assert words(text).startswith(f"THE TRIAL ENDED EARLY: {why}, after 12.3 s of 60 s.")
+    assert text.count(why) == 1
+    assert "pg_stat_statements: no figure, as the trial ended early." in text
+    assert "Another." in text
+    for wrong in ("no proof", "seen at work", "active", "covers", "MDE", "next transaction:"):
+        assert wrong not in text
+    result.warnings = []
+    assert printed(result).startswith("THE TRIAL ENDED EARLY: terminating")
+    for arm in result.arms[1:]:
+        arm.verdict_reason = "the trial ended early: the server ended it"
+    assert printed(result).startswith("THE TRIAL ENDED EARLY: the server ended it, after 12.3 s")
+
+
+def test_which_margin_is_said() -> None:
+    result = sample().result
+    arm = instrument(result)
+    arm.verdict = "inconclusive"
+    arm.verdict_reason = "neither told from zero nor shown to be inside the margin"
+    text = words(printed(result))
+    assert "nor shown to be inside the margin of ±0.5 %." in text
+
+
+def test_the_load_is_told_with_its_rate() -> None:
+    result = sample().result
+    assert "load pgbench select-only, 2 clients (full speed)" in words(printed(result))
+    result.load |= {"median_tps": 20535.0, "clients": 1, "rate_tps": 20500.0}
+    result.load["headroom"] = {"share": 0.5, "saturation_tps": 41000.0}
+    assert (
+        "pgbench select-only, 1 client, 20,535 transactions/s (target 20,500/s; half of 41,000/s "
+        "at saturation)" in words(printed(result))
+    )
+    assert "did not keep its rate" not in printed(result)
+    result.load = {"kind": "none", "application": "*"}
+    assert "load the server's own traffic, application *" in words(printed(result))
+
+
+@pytest.mark.parametrize(
+    ("asked", "got", "seconds", "kept"),
+    [
+        (500.0, 601.0, 60, False),
+        (500.0, 599.0, 60, True),
+        (500.0, 399.0, 60, False),
+        (500.0, None, 60, True),
+        (None, 601.0, 60, True),
+        (5.0, 7.0, 10, True),  # that may well be chance
+        (0.7, 1.0, 60, True),
+    ],
+)
+def test_a_load_off_its_rate_is_warned_of(
+    asked: float | None, got: float | None, seconds: float, kept: bool
+) -> None:
+    result = sample().result
+    result.load |= {"rate_tps": asked, "median_tps": got}
+    result.design.duration_s = seconds
+    assert ("did not keep its rate" in words(printed(result))) is not kept
+
+
+@pytest.mark.parametrize(
+    ("kept", "shown"),
+    [
+        (
+            "LOGGED in 24660 of 24660 transactions (100 %), base 0 %",
+            "all 24,660 transactions wrote to the log (base: none)",
+        ),
+        (
+            "QUERY_ID in 2466 of 24660 transactions with EXECUTED (10 %), base 0.3 %",
+            "of 24,660 transactions that ran a plan, 2,466 (10 %) carried a query id (base: 0.3 %)",
+        ),
+        (
+            "no transaction of the arm had BLOCKS_READ",
+            "no transaction of the arm read a block from outside shared buffers",
+        ),
+        (NO_PROOF, "in force in 2,498 of 2,498 transactions (values checked at each end)"),
+    ],
+)
+def test_evidence_is_told_in_plain_words(kept: str, shown: str) -> None:
+    assert evidence.plain(kept) == shown
+
+
+def test_no_flag_keeps_its_name() -> None:
+    chosen = [load_catalogue().choose(name) for name in load_catalogue()]
+    rules = [rule for choice in chosen for rule in choice.rules]
+    flags = {rule.flag for rule in rules if isinstance(rule, FlagRule)}
+    flags |= {rule.where for rule in rules if isinstance(rule, FlagRule) and rule.where}
+    assert len(flags) > 5
+    for flag in flags:
+        assert flag not in evidence.plain(
+            f"{flag} in 1 of 2 transactions with {flag} (50 %), base 0 %"
+        )
 
 
 def test_inconclusive_says_how_much_longer() -> None:
@@ -82,7 +272,56 @@ def test_inconclusive_says_how_much_longer() -> None:
     arm.verdict, arm.verdict_reason, arm.seconds_needed = "inconclusive", "tail", 44.3
     text = words(printed(result))
     assert "pg_stat_statements: inconclusive, +" in text
-    assert "only the tail stands in the way; about 45 s more would settle it." in text
+    assert "only the tail stands in the way; about 45 s more may settle it." in text
+    assert "would settle" not in text
+
+
+def test_no_number_of_seconds_is_given_where_it_would_be_silly() -> None:
+    result = sample().result
+    arm = instrument(result)
+    arm.verdict, arm.verdict_reason, arm.seconds_needed = "inconclusive", "", 86_401.0
+    assert "; it may take more than a day to settle." in words(printed(result))
+    arm.seconds_needed = 86_400.0
+    assert "about 1,440 min more may settle it." in words(printed(result))
+
+
+@pytest.mark.parametrize("verdict", ["equivalent", "inconclusive", "cost", "gain"])
+@pytest.mark.parametrize("body", [(0.01, -0.1, 0.1), (0.11, 0.03, 0.19)])
+def test_no_answer_passes_over_a_dear_tail(verdict: str, body: tuple[float, float, float]) -> None:
+    result = sample().result
+    arm = instrument(result)
+    arm.verdict = verdict
+    arm.effect.body_us = Interval(estimate=body[0], lo=body[1], hi=body[2])
+    said = "and +11 µs on average through its slowest 0.1 %"
+    assert said not in words(printed(result))
+    arm.effect.excess_us = Interval(estimate=11.2, lo=7.7, hi=14.7)
+    assert said in words(printed(result))
+
+
+def test_a_tail_that_cannot_be_judged_is_told_and_not_shown() -> None:
+    result = sample().result
+    assert "Too few slow" not in printed(result)
+    arm = instrument(result)
+    arm.effect.excess_us = Interval(estimate=3.21, lo=None, hi=None)
+    arm.verdict, arm.verdict_reason = "inconclusive", "tail"
+    text = words(printed(result))
+    assert "Too few slow transactions to judge the tail of pg_stat_statements." in text
+    assert "; too few slow transactions to judge the tail." in text
+    assert "3.21" not in text
+    for arm in result.arms[1:]:
+        assert arm.effect is not None
+        arm.effect.excess_us = Interval(estimate=3.21, lo=None, hi=None)
+    assert "Too few slow transactions to judge the tail." in words(printed(result))
+
+
+def test_what_ended_a_trial_is_the_reason_shown_and_not_what_was_proven() -> None:
+    result = sample().result
+    arm = instrument(result)
+    arm.verdict = "not_verified"
+    arm.verdict_reason = "the trial ended early: the deadline for it had come"
+    text = words(printed(result))
+    assert "no figure; the trial ended early: the deadline for it had come." in text
+    assert f"{arm.verdict_reason}: " not in text
 
 
 def test_without_proof_there_is_no_number() -> None:
@@ -113,16 +352,13 @@ def test_a_dear_tail_is_said_beside_the_body() -> None:
     assert "and +0.8 µs on average through its slowest 0.1 %." in words(printed(result))
 
 
-def test_partial_and_uncalibrated_trials_are_marked_before_anything_else() -> None:
+def test_partial_trials_are_marked_before_anything_else() -> None:
     result = sample().result
     assert "PARTIAL" not in printed(result)
-    assert "UNCALIBRATED" not in printed(result)
     result.design.partial, result.design.stopped_by = True, "interrupt"
     result.design.duration_s = 12.3
-    result.design.calibrated = False
     text = printed(result)
     assert text.startswith("PARTIAL: it was interrupted after 12.3 s of 60 s;")
-    assert "UNCALIBRATED" in text.split("Leaving")[0]
 
 
 def test_what_the_figures_rest_on_is_there() -> None:
@@ -150,8 +386,33 @@ def test_a_control_that_misses_zero_is_not_passed_over() -> None:
     result = sample().result
     control = next(arm for arm in result.arms if arm.role == "control")
     assert control.effect is not None
+    assert "THE CONTROL IS OFF" not in printed(result)
     control.effect.body_us = Interval(estimate=0.5, lo=0.3, hi=0.7)
-    assert "misses 0, which chance alone does once in 20 trials" in words(printed(result))
+    control.verdict, control.p_value = "cost", 0.0023
+    text = printed(result, 120)
+    assert words(text).startswith(
+        "THE CONTROL IS OFF: the base measured again misses 0 too (+0.50 µs [+0.30, +0.70]); doubt "
+        "small costs."
+    )
+    said = "misses 0 (p = 0.0023: chance alone does so, or worse, in 0.23 % of trials); doubt"
+    assert said in words(text)
+    row = next(line for line in text.splitlines() if line.startswith("control (base again)"))
+    assert "off" in row.split()
+    assert "cost" not in row
+    control.p_value = 1e-9
+    assert "in less than 0.01 % of trials" in words(printed(result))
+    control.effect.body_us = Interval(estimate=0.1, lo=-0.3, hi=0.5)
+    row = next(line for line in printed(result, 120).splitlines() if line.startswith("control (b"))
+    assert "covers 0" in row
+    assert "cost" not in row
+
+
+@pytest.mark.parametrize("mde", [None, float("nan")])
+def test_without_a_detectable_effect_none_is_named(mde: float | None) -> None:
+    result = sample().result
+    assert "detectable" in printed(result)
+    result.design.mde_us = result.design.mde_pct = mde
+    assert "detectable" not in printed(result)
 
 
 def test_a_result_without_numbers_still_prints() -> None:
@@ -165,7 +426,8 @@ def test_a_result_without_numbers_still_prints() -> None:
             )
             arm.verdict, arm.verdict_reason = "inconclusive", "no whole block"
     base = result.baseline
-    base.mean_us = base.p50_us = base.p95_us = base.p99_us = base.threshold_us = None
+    base.mean_us = base.body_mean_us = base.threshold_us = None
+    base.p50_us = base.p95_us = base.p99_us = None
     result.design.mde_us = result.design.mde_pct = result.design.participation = None
     result.carry_over.switch_us = result.carry_over.switch_throughput_pct = None
     assert "inconclusive" in printed(result)
@@ -250,6 +512,11 @@ def test_a_pipe_in_an_ascii_locale_survives(tmp_path: Path) -> None:
         ((None, None, None), "\u2013", "\u2013"),
         ((3.14159, None, None), "+3.14", "\u2013"),
         ((float("nan"), 0.0, 1.0), "\u2013", "[0.0, +1.0]"),
+        ((2.0, 0.04, 4.0), "+2.00", "[+0.04, +4.00]"),  # neither end may look like 0
+        ((2.0, -0.04, 4.0), "+2.00", "[\u22120.04, +4.00]"),
+        ((-2.0, -4.0, -0.0006), "\u22122.0000", "[\u22124.0000, \u22120.0006]"),
+        ((2.0, 0.06, 4.0), "+2.0", "[+0.1, +4.0]"),
+        ((2.0, 0.0, 4.0), "+2.0", "[0.0, +4.0]"),
     ],
 )
 def test_the_interval_decides_the_digits(

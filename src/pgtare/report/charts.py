@@ -65,8 +65,8 @@ def _effects(result: WeighResult) -> Chart | None:
     height = _ROW_PX * len(shown) + 80
     lo, hi = _range([effect for _, effect in shown])
     margin = None
-    if result.baseline.mean_us is not None:
-        margin = result.design.margin_pct / 100 * result.baseline.mean_us
+    if result.baseline.body_mean_us is not None:
+        margin = result.design.margin_pct / 100 * result.baseline.body_mean_us
     layout = plots.frame(height)
     layout["xaxis"] |= {
         "title": plots.axis_title("difference from the base, µs"),
@@ -118,7 +118,7 @@ def _distributions(result: WeighResult, units: Observations) -> Chart | None:
             }
         )
         at = np.interp(_TABLE_LEVELS, summaries.LEVELS, curve)
-        rows.append([arm.name, *(f"{value:.1f}" for value in at)])
+        rows.append([arm.name, *(f"{value:,.1f}" for value in at)])
     if not data:
         return None
     height = 460
@@ -254,7 +254,7 @@ def _points(
     offset: float,
     symbol: str,
 ) -> plots.Json:
-    intervals: list[Interval] = [getattr(effect, field) for _, effect in shown]
+    intervals: list[Interval] = [_bounded(getattr(effect, field)) for _, effect in shown]
     y = [i + offset for i in range(len(shown))]
     colors = ["muted" if arm.role == "control" else color for arm, _ in shown]
     symbols = ["square" if arm.role == "control" else symbol for arm, _ in shown]
@@ -267,13 +267,19 @@ def _points(
     }
 
 
+def _bounded(interval: Interval) -> Interval:
+    """The interval, blank where an end is missing: a point without a bar would look exact."""
+    known = interval.lo is not None and interval.hi is not None
+    return interval if known else Interval(estimate=None, lo=None, hi=None)
+
+
 def _range(effects: Iterable[Effect]) -> tuple[float, float]:
     """A frame that holds all of the bodies, and of the totals what is no more than as far again."""
     listed = list(effects)
     ends = [*_ends(effect.body_us for effect in listed), 0.0]
     lo, hi = min(ends), max(ends)
     span = (hi - lo) or 1.0
-    totals = _ends(effect.total_us for effect in listed)
+    totals = _ends(_bounded(effect.total_us) for effect in listed)
     lo, hi = min([lo, *totals]), max([hi, *totals])
     lo, hi = max(lo, min(ends) - span), min(hi, max(ends) + span)
     pad = 0.05 * (hi - lo)

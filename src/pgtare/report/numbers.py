@@ -49,24 +49,41 @@ def plain(value: float | None, places: int) -> str:
     return f"{abs(value):,.{places}f}"
 
 
+def places(interval: Interval) -> int:
+    """Decimals for an interval and its estimate: no end but 0 may be shown as 0.
+
+    So an interval that misses 0 never looks as if it began there, nor the other way round.
+    """
+    found = decimals(half_width(interval), interval.estimate)
+    for end in (interval.lo, interval.hi):
+        if end is not None and math.isfinite(end) and end != 0 and not round(end, found):
+            found = -math.floor(math.log10(abs(end)))
+    return found
+
+
 def estimate(interval: Interval | None) -> str:
     """The signed estimate, with the digits its interval supports."""
     if interval is None:
         return NONE
-    return signed(interval.estimate, decimals(half_width(interval), interval.estimate))
+    return signed(interval.estimate, places(interval))
 
 
 def size(interval: Interval) -> str:
     """The estimate without a sign, with the digits its interval supports."""
-    return plain(interval.estimate, decimals(half_width(interval), interval.estimate))
+    return plain(interval.estimate, places(interval))
 
 
 def bounds(interval: Interval | None) -> str:
     """The interval alone: [+2.77, +3.09]."""
     if interval is None or interval.lo is None or interval.hi is None:
         return NONE
-    places = decimals(half_width(interval), interval.estimate)
-    return f"[{signed(interval.lo, places)}, {signed(interval.hi, places)}]"
+    digits = places(interval)
+    return f"[{signed(interval.lo, digits)}, {signed(interval.hi, digits)}]"
+
+
+def bounded(interval: Interval) -> bool:
+    """Whether both ends of the interval are known."""
+    return interval.lo is not None and interval.hi is not None
 
 
 def covers_zero(interval: Interval) -> bool:
@@ -107,6 +124,11 @@ def percent(value: float | None) -> str:
         return f"{value:.1f} %"
     places = 2 if abs(value) < 0.1 else 1 if abs(value) < 10 else 0
     return f"{(MINUS if value < 0 else '')}{plain(value, places)} %"
+
+
+def chance(p: float) -> str:
+    """A probability in percent: 4.1 %, 0.23 %, and less than 0.01 % as such."""
+    return f"{100 * p:.2g} %" if p >= 1e-4 else "less than 0.01 %"
 
 
 def count(value: int) -> str:

@@ -5,20 +5,32 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from pgtare.observations import Observations
-from pgtare.report import files, rows, wording
+from pgtare.report import evidence, facts, files, rows, traffic, wording
 from pgtare.report.charts import charts
-from pgtare.report.schema import WeighResult
+from pgtare.report.schema import ArmResult, WeighResult
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """An arm in the list of arms: the base with all it sets, others with what they change."""
+
+    name: str
+    note: str
+    settings: list[str]
 
 
 def write_page(result: WeighResult, observations: Observations, path: Path) -> None:
@@ -32,7 +44,6 @@ def write_page(result: WeighResult, observations: Observations, path: Path) -> N
 
 def page(result: WeighResult, observations: Observations) -> str:
     """The page as a string."""
-    table = rows.table(result)
     drawn = charts(result, observations)
     plotly, script = get_plotlyjs(), _template("page.js")
     environment = Environment(
@@ -42,6 +53,7 @@ def page(result: WeighResult, observations: Observations) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["breakable"] = breakable
     # Markup only for what is ours; whatever comes from a server or a user is escaped.
     return environment.get_template("page.html.j2").render(
         title=_title(result),
@@ -53,20 +65,28 @@ def page(result: WeighResult, observations: Observations) -> str:
         data=Markup(embeddable([chart.figure() for chart in drawn])),  # noqa: S704
         alarms=wording.alarms(result),
         answers=wording.answers(result),
-        warnings=result.warnings,
+        warnings=wording.warnings(result),
         threshold=wording.threshold_sentence(result),
         headings=rows.headings(result),
-        rows=table,
-        proofs=[row for row in table if row.evidence],
-        facts=wording.facts(result),
+        rows=rows.table(result),
+        proofs=_proofs(result),
+        facts=facts.facts(result),
         charts=drawn,
         one_session=len(result.by_backend) == 1,
         not_shown=wording.NOT_SHOWN,
         command=shlex.join(result.command),
+        arms=_arms(result),
         metadata=_metadata(result),
         version=result.pgtare_version,
         created=result.created,
     )
+
+
+def breakable(text: str) -> Markup:
+    """The text, escaped: names may break between their words, a number not before its unit."""
+    # Escaping leaves none of these characters inside an entity.
+    broken = re.sub(r"(?<=[A-Za-z0-9])([_/.])(?=[A-Za-z]{2})", r"\1<wbr>", str(escape(text)))
+    return Markup(re.sub(r"(?<=\d) (?=%|µs)", "\N{NO-BREAK SPACE}", broken))  # noqa: S704
 
 
 def embeddable(value: Any) -> str:
@@ -106,24 +126,62 @@ def _title(result: WeighResult) -> str:
 
 
 def _subtitle(result: WeighResult) -> str:
-    load = ", ".join(f"{key} {_text(value)}" for key, value in result.load.items())
-    version = _text(result.server.get("version", "of unknown version"))
-    return f"PostgreSQL {version}; load: {load or 'not recorded'}; {result.created}"
+    load = traffic.describe(result.load, speed=False)
+    return f"PostgreSQL {_version(result.server)} · {load} · {_when(result.created)}"
+
+
+def _version(server: Mapping[str, Any]) -> str:
+    """The number of the version: 18.6."""
+    number = server.get("version_num")
+    if isinstance(number, int) and number >= 100_000:
+        return f"{number // 10_000}.{number % 10_000}"
+    found = re.search(r"\d+\S*", str(server.get("version", "")))
+    return found[0] if found else "of unknown version"
+
+
+def _when(created: str) -> str:
+    """The time to the minute, or as it is written where it cannot be read."""
+    try:
+        when = datetime.fromisoformat(created)
+    except ValueError:
+        return created
+    return f"{when:%Y-%m-%d %H:%M} {when.tzname() or ''}".strip()
+
+
+def _proofs(result: WeighResult) -> list[tuple[str, str]]:
+    """Each instrument with its state and evidence; none where no arm may be told of."""
+    if wording.ended_by_server(result):
+        return []
+    arms = wording.by_cost(wording.of_role(result, "instrument"))
+    return [
+        (arm.name, f"{evidence.STATES[evidence.state(arm)]}: {evidence.of(arm)}")
+        for arm in arms
+        if arm.proof is not None
+    ]
+
+
+def _arms(result: WeighResult) -> list[_Settings]:
+    base = result.arms[0].settings if result.arms else {}
+    return [_settings(arm, base) for arm in result.arms]
+
+
+def _settings(arm: ArmResult, base: Mapping[str, str]) -> _Settings:
+    if arm.role == "base":
+        note = "" if arm.settings else "no settings of its own"
+        return _Settings(arm.name, note, _assignments(arm.settings))
+    changed = {name: value for name, value in arm.settings.items() if base.get(name) != value}
+    note = "" if changed else "the same as the base"
+    if arm.inject_ns:
+        note = f"{arm.inject_ns / 1000:g} µs added to each transaction"
+    return _Settings(arm.name, note, _assignments(changed))
+
+
+def _assignments(settings: Mapping[str, str]) -> list[str]:
+    return [f"{name} = {value or repr(value)}" for name, value in settings.items()]
 
 
 def _metadata(result: WeighResult) -> dict[str, list[tuple[str, str]]]:
-    arms = [
-        (
-            f"{arm.name} ({arm.role})",
-            ", ".join(f"{name} = {value}" for name, value in arm.settings.items())
-            or (
-                f"{arm.inject_ns / 1000:g} µs added" if arm.inject_ns else "no settings of its own"
-            ),
-        )
-        for arm in result.arms
-    ]
     return {
-        "arms": arms,
         "design": _flat(result.design.model_dump()),
         "load": _flat(result.load),
         "server": _flat(result.server),

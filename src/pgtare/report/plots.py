@@ -73,8 +73,8 @@ def panels(arms: Sequence[ArmResult], height: int, x_title: str) -> Json:
 
 
 def annotation(arm: ArmResult) -> Json:
-    """The arm's name at the left edge, its role beside it; the caller puts it at a height."""
-    note = {"control": " (control: base again)", "injected": " (injected)"}.get(arm.role, "")
+    """The arm's name at the left edge; the caller puts it at a height."""
+    note = " (base again)" if arm.role == "control" else ""
     return {
         "text": f"<b>{text(arm.name)}</b>{note}",
         "xref": "paper",

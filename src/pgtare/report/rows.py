@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgtare.report import numbers, wording
-from pgtare.report.schema import ArmResult, WeighResult
+from pgtare.report import evidence, numbers, wording
+from pgtare.report.schema import ArmResult, Interval, WeighResult
 
 
 @dataclass(frozen=True)
 class Row:
-    """One arm's cells. Effects are differences from the base; `pct` is of the base's mean."""
+    """One arm's cells. Effects are differences from the base; `pct` is of the base's body."""
 
     arm: ArmResult
     name: str
@@ -21,8 +21,8 @@ class Row:
     p99_us: str
     cpu_us: str
     verdict: str
+    tone: str  # the verdict that the cell is to look like, empty for none
     proof: str
-    evidence: str
 
 
 #: The columns as field -> heading, in reading order.
@@ -52,24 +52,43 @@ def table(result: WeighResult) -> list[Row]:
         *wording.of_role(result, "injected"),
         *wording.of_role(result, "control"),
     ]
-    return [_row(arm) for arm in arms]
+    ended = wording.ended_by_server(result)
+    return [_row(arm, proven=arm.role == "instrument" and not ended) for arm in arms]
 
 
-def _row(arm: ArmResult) -> Row:
+def _row(arm: ArmResult, proven: bool) -> Row:
     effect = wording.figures(arm)
+    verdict, tone = _verdict(arm)
     return Row(
         arm=arm,
         name=_name(arm),
         cost_us=numbers.estimate(effect.body_us if effect else None),
         interval_us=numbers.bounds(effect.body_us if effect else None),
         cost_pct=numbers.estimate(effect.body_pct if effect else None),
-        tail_us=numbers.estimate(effect.excess_us if effect else None),
+        tail_us=_tail(effect.excess_us) if effect else numbers.NONE,
         p99_us=numbers.estimate(effect.p99_us if effect else None),
         cpu_us=numbers.estimate(effect.cpu_us if effect else None),
-        verdict=wording.VERDICTS[arm.verdict] if arm.verdict else numbers.NONE,
-        proof=arm.proof.state if arm.proof else numbers.NONE,
-        evidence=arm.proof.evidence if arm.proof else "",
+        verdict=verdict,
+        tone=tone,
+        proof=(proven and evidence.word(arm)) or numbers.NONE,
     )
+
+
+def _tail(excess: Interval) -> str:
+    """Without an interval the tail is not judged, and a figure alone would look as if it were."""
+    return numbers.estimate(excess) if numbers.bounded(excess) else numbers.NONE
+
+
+def _verdict(arm: ArmResult) -> tuple[str, str]:
+    """The verdict in words, and the one it is to look like; the control is only a check."""
+    effect = wording.figures(arm)
+    if arm.role != "control" or effect is None:
+        return (wording.VERDICTS[arm.verdict] if arm.verdict else numbers.NONE), arm.verdict or ""
+    if not numbers.bounded(effect.body_us):
+        return numbers.NONE, ""
+    if numbers.covers_zero(effect.body_us):
+        return "covers 0", ""
+    return "off", "inconclusive"
 
 
 def _name(arm: ArmResult) -> str:

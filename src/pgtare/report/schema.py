@@ -25,12 +25,12 @@ class Interval(_Model):
 
 
 class Effect(_Model):
-    """Differences of an arm from the base arm; _us in microseconds, _pct of the base's mean."""
+    """Differences of an arm from the base arm; _us in microseconds, _pct of the base's body."""
 
     total_us: Interval = Field(description="cost when left on: body + excess, with carry-over")
-    total_pct: Interval = Field(description="the total as a share of the base's mean")
+    total_pct: Interval = Field(description="the total as a share of the base's body")
     body_us: Interval = Field(description="own effect + carry-over of the mean below the threshold")
-    body_pct: Interval = Field(description="the body as a share of the base's mean")
+    body_pct: Interval = Field(description="the body as a share of the base's body")
     excess_us: Interval = Field(description="the same of the mean above the threshold (the tail)")
     own_us: Interval = Field(description="body: effect on the transaction itself")
     carry_over_us: Interval = Field(description="body: effect on the next transaction")
@@ -81,7 +81,7 @@ class ArmResult(_Model):
     verdict: Verdict | None = Field(default=None, description="what may be said of the arm")
     verdict_reason: str = Field(default="", description="why, where the verdict needs a reason")
     seconds_needed: float | None = Field(
-        default=None, description="further seconds of measuring that would settle it"
+        default=None, description="further seconds of measuring that may settle it"
     )
     proof: Proof | None = Field(default=None, description="proof of activity, null if none is due")
 
@@ -90,7 +90,10 @@ class Baseline(_Model):
     """The base arm's service time, in microseconds; null where nothing was measured."""
 
     n: int = Field(description="transactions of the base arm")
-    mean_us: float | None = Field(description="mean; every percentage is a share of it")
+    mean_us: float | None = Field(description="mean, raw")
+    body_mean_us: float | None = Field(
+        description="mean below the threshold, of min(x, c): every percentage is a share of it"
+    )
     p50_us: float | None = Field(description="median")
     p95_us: float | None = Field(description="95th percentile")
     p99_us: float | None = Field(description="99th percentile")
@@ -115,7 +118,7 @@ class DesignInfo(_Model):
     block: list[int] = Field(description="indexes of the arms of one block, before permutation")
     duration_s: float = Field(description="seconds measured")
     planned_s: float = Field(description="seconds asked for")
-    margin_pct: float = Field(description="margin of equivalence, in percent of the base's mean")
+    margin_pct: float = Field(description="margin of equivalence, in percent of the base's body")
     confidence: float = Field(description="level of the intervals, such as 0.95")
     blocks: int = Field(description="complete blocks that entered the estimate")
     blocks_discarded: int = Field(description="blocks left out as incomplete or flagged")
@@ -126,10 +129,7 @@ class DesignInfo(_Model):
     )
     lost: int = Field(description="observations lost because a ring was full")
     mde_us: float | None = Field(description="minimum detectable effect at 80 % power")
-    mde_pct: float | None = Field(description="the same as a share of the base's mean")
-    calibrated: bool = Field(
-        description="whether the method's intervals have been shown to hold for such a trial"
-    )
+    mde_pct: float | None = Field(description="the same as a share of the base's body")
     stopped_by: Literal["time", "precision", "interrupt", "server"] = Field(
         description="what ended the trial"
     )

@@ -12,25 +12,28 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pgtare.report import wording
+from pgtare.report import facts, numbers, wording
 from pgtare.report.rows import Row, headings, table
 from pgtare.report.schema import WeighResult
 
 # Columns in the order in which they are kept when the terminal is narrow.
 _IMPORTANCE = (
     "name",
+    "verdict",
     "cost_us",
     "interval_us",
     "cost_pct",
     "tail_us",
-    "verdict",
     "p99_us",
     "cpu_us",
     "proof",
 )
 _WORTH_FOLDING_NAMES = 6  # the name is folded to let the first six in, for no other
+_ALWAYS = 2  # and as far as it takes to let the first two in
+_CORE = 4  # these are there even without a figure
 _GAP = 2
 _NARROWEST_NAME = 18
+_INDENT = 2  # of a folded name's further lines, to tell them from the next row
 _LEFT = ("name", "verdict", "proof")
 _STYLES = {
     "cost": "bold red",
@@ -67,7 +70,7 @@ class _Report:
         self._table()
         self._facts()
         self._list("These figures do not show", wording.NOT_SHOWN, "dim")
-        self._list("Warnings", self.result.warnings, "yellow")
+        self._list("Warnings", wording.warnings(self.result), "yellow")
 
     def _answers(self) -> None:
         answers = wording.answers(self.result)
@@ -83,7 +86,11 @@ class _Report:
         if not rows:
             self.console.print()
             return
-        heads = {key: self._fit(text) for key, text in headings(self.result).items()}
+        heads = {
+            key: self._fit(text)
+            for key, text in headings(self.result).items()
+            if key in _IMPORTANCE[:_CORE] or any(getattr(row, key) != numbers.NONE for row in rows)
+        }
         shown = self._columns(rows, heads)
         ascii_only = self.console.options.ascii_only
         grid = Table(
@@ -108,7 +115,7 @@ class _Report:
         for row in rows:
             style = "dim" if row.arm.role in ("control", "injected") else ""
             cells = [self._cell(key, row) for key in heads if key in shown]
-            cells[0] = Text(_fold(cells[0].plain, room))
+            cells[0] = Text(_fold(cells[0].plain, max(room, _INDENT + 1)))
             grid.add_row(*cells, style=style)
         self.console.print()
         self.console.print(grid)
@@ -124,7 +131,7 @@ class _Report:
         grid = Table.grid(padding=(0, _GAP, 0, 0))
         grid.add_column(style="bold", no_wrap=True)
         grid.add_column(overflow="fold")
-        for label, text in wording.facts(self.result):
+        for label, text in facts.facts(self.result):
             grid.add_row(self._text(label), self._text(text))
         self.console.print(grid)
 
@@ -143,10 +150,11 @@ class _Report:
         full = self._width("name", rows, heads)
         shown = {"name"}
         used = 0
-        for rank, key in enumerate(_IMPORTANCE[1:], start=1):
+        ranked = [key for key in _IMPORTANCE if key in heads]
+        for rank, key in enumerate(ranked[1:], start=1):
             name = min(full, _NARROWEST_NAME) if rank < _WORTH_FOLDING_NAMES else full
             used += _GAP + self._width(key, rows, heads)
-            if name + used > self.console.width:
+            if name + used > self.console.width and rank >= _ALWAYS:
                 break
             shown.add(key)
         return shown
@@ -156,7 +164,7 @@ class _Report:
         return max(cell_len(text) for text in [heads[key], *cells])
 
     def _cell(self, key: str, row: Row) -> Text:
-        style = _STYLES.get(row.arm.verdict or "", "") if key == "verdict" else ""
+        style = _STYLES.get(row.tone, "") if key == "verdict" else ""
         return self._text(str(getattr(row, key)), style)
 
     def _line(self, text: str, style: str = "") -> None:
@@ -179,11 +187,22 @@ class _Report:
 def _fold(name: str, width: int) -> str:
     """`name` in lines of at most `width` cells, broken after a separator where there is one."""
     lines = [""]
-    for part in re.findall(r"[^_.=, ]+[_.=, ]*|[_.=, ]+", name):
-        if lines[-1] and cell_len(lines[-1]) + cell_len(part.rstrip()) > width:
-            lines.append("")
-        lines[-1] += part
+    for part in re.findall(r"[^_./=, ]+[_./=, ]*|[_./=, ]+", name):
+        for piece in _pieces(part, width - _INDENT):
+            if lines[-1].strip() and cell_len(lines[-1]) + cell_len(piece.rstrip()) > width:
+                lines.append(" " * _INDENT)
+            lines[-1] += piece
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _pieces(part: str, width: int) -> list[str]:
+    """`part` in pieces of at most `width` cells, whole where it fits."""
+    pieces = [""]
+    for c in part:
+        if cell_len(pieces[-1] + c) > width and not c.isspace():
+            pieces.append("")
+        pieces[-1] += c
+    return pieces
 
 
 def _encodes(text: str, encoding: str) -> bool:

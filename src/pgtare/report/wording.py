@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pgtare.report import numbers
+from pgtare.report import evidence, numbers, traffic
 from pgtare.report.schema import ArmResult, DesignInfo, Effect, Interval, Verdict, WeighResult
 
 VERDICTS: dict[Verdict, str] = {
@@ -28,6 +28,12 @@ STOPPED_BY = {
     "interrupt": "it was interrupted",
     "server": "the server ended it",
 }
+
+
+_DAY_S = 86_400
+#: An effect inside a wider margin than this, in percent, is not called nothing.
+_NARROW_PCT = 1.0
+_ENDED_EARLY = "the trial ended early: "
 
 
 def by_cost(arms: list[ArmResult]) -> list[ArmResult]:
@@ -54,16 +60,26 @@ def figures(arm: ArmResult) -> Effect | None:
 def answers(result: WeighResult) -> list[tuple[ArmResult, str]]:
     """One sentence an instrument, the dearest first."""
     arms = by_cost(of_role(result, "instrument"))
+    if ended_by_server(result):
+        return [(arm, f"{arm.name}: no figure, as the trial ended early.") for arm in arms]
     return [(arm, answer(arm, result.design)) for arm in arms]
+
+
+def ended_by_server(result: WeighResult) -> bool:
+    """Whether the server ended the trial, so that nothing may be said of any arm."""
+    return result.design.stopped_by == "server"
 
 
 def answer(arm: ArmResult, design: DesignInfo) -> str:
     """What may be said of one instrument, in one sentence."""
     effect = figures(arm)
     if effect is None or arm.verdict == "not_verified":
-        reasons = [arm.verdict_reason, arm.proof.evidence if arm.proof else ""]
+        missing = evidence.state(arm) == "missing"
+        reasons = [arm.verdict_reason, evidence.of(arm) if missing else ""]
         why = ": ".join(reason for reason in reasons if reason) or "nothing was measured"
         return f"{arm.name}: not verified, so no figure; {_sentence_end(why)}"
+    if evidence.state(arm) == "idle":
+        return _idle_answer(arm, effect, design)
     body = effect.body_us
     amount = f"{numbers.size(body)} µs ({numbers.size(effect.body_pct)} %)"
     if arm.verdict == "cost":
@@ -71,15 +87,42 @@ def answer(arm: ArmResult, design: DesignInfo) -> str:
     if arm.verdict == "gain":
         return f"Leaving {arm.name} on saves {amount} a transaction at this load{_tail(effect)}."
     if arm.verdict == "equivalent":
-        margin = f"±{design.margin_pct:g} %"
-        if numbers.covers_zero(body):
-            return (
-                f"{arm.name} costs nothing measurable: within {margin} (equivalent), "
-                f"{numbers.estimate(body)} µs."
-            )
-        verb = "saves" if (body.estimate or 0.0) < 0 else "costs"
-        return f"{arm.name} {verb} {amount} a transaction, within {margin} (equivalent)."
-    return f"{arm.name}: inconclusive, {_with_bounds(body)}{_what_would_settle(arm)}"
+        return f"{arm.name}: the body {_equivalent(body, design)}{_tail(effect)}."
+    return (
+        f"{arm.name}: inconclusive, {with_bounds(body)}{_tail(effect)}"
+        f"{_what_would_settle(arm, effect, design)}"
+    )
+
+
+def _equivalent(body: Interval, design: DesignInfo) -> str:
+    """What a body inside the margin costs: nothing only by a narrow margin, and if it may be 0."""
+    if numbers.covers_zero(body) and design.margin_pct <= _NARROW_PCT:
+        return (
+            f"costs nothing measurable, {numbers.estimate(body)} µs, "
+            f"within {_margin(design)} (equivalent)"
+        )
+    saves = body.hi is not None and body.hi < 0
+    return (
+        f"{'saves' if saves else 'costs'} less than {design.margin_pct:g} %, "
+        f"{with_bounds(body)} (equivalent)"
+    )
+
+
+def _idle_answer(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
+    """The figure of an arm that had nothing to do: that of its settings, not of its work."""
+    verdict = {
+        "cost": "a cost.",
+        "gain": "a gain.",
+        "equivalent": f"within {_margin(design)} (equivalent).",
+    }.get(arm.verdict or "", f"inconclusive{_what_would_settle(arm, effect, design)}")
+    return (
+        f"This load gave {arm.name} nothing to do; its settings in force: "
+        f"{with_bounds(effect.body_us)}{_tail(effect)}, {verdict}"
+    )
+
+
+def _margin(design: DesignInfo) -> str:
+    return f"±{design.margin_pct:g} %"
 
 
 def _tail(effect: Effect) -> str:
@@ -88,157 +131,91 @@ def _tail(effect: Effect) -> str:
     return f", and {numbers.estimate(effect.excess_us)} µs on average through its slowest 0.1 %"
 
 
-def _what_would_settle(arm: ArmResult) -> str:
-    reason = {"": "", "tail": "; only the tail stands in the way"}.get(
-        arm.verdict_reason, f"; {arm.verdict_reason.rstrip('.')}"
-    )
+def _what_would_settle(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
+    reason = f"; {arm.verdict_reason.rstrip('.')}" if arm.verdict_reason else ""
+    reason = reason.replace("inside the margin", f"inside the margin of {_margin(design)}")
+    if arm.verdict_reason == "tail":
+        reason = "; only the tail stands in the way"
+        if not numbers.bounded(effect.excess_us):
+            reason = "; too few slow transactions to judge the tail"
     if arm.seconds_needed is None:
         return f"{reason}."
+    if arm.seconds_needed > _DAY_S:
+        return f"{reason}; it may take more than a day to settle."
     more = numbers.seconds(max(1, math.ceil(arm.seconds_needed)))
-    return f"{reason}; about {more} more would settle it."
+    return f"{reason}; about {more} more may settle it."
 
 
 def _sentence_end(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-def _with_bounds(interval: Interval) -> str:
+def with_bounds(interval: Interval) -> str:
+    """The estimate in µs with its interval."""
     return f"{numbers.estimate(interval)} µs {numbers.bounds(interval)}"
 
 
 def alarms(result: WeighResult) -> list[str]:
-    """What must be read before the figures: a partial or an uncalibrated trial."""
+    """What must be read before the figures: that the trial is partial, or its control off."""
     design = result.design
     found = []
-    if design.partial:
+    if ended_by_server(result):
+        found.append(
+            f"THE TRIAL ENDED EARLY: {_why_ended(result)}, after "
+            f"{numbers.seconds(design.duration_s)} of {numbers.seconds(design.planned_s)}. "
+            "No figure is given."
+        )
+    elif design.partial:
         found.append(
             f"PARTIAL: {STOPPED_BY[design.stopped_by]} after {numbers.seconds(design.duration_s)} "
             f"of {numbers.seconds(design.planned_s)}; the figures cover that part only."
         )
-    if not design.calibrated:
-        found.append(
-            "UNCALIBRATED: it has not been shown that intervals of such a trial hold what they "
-            "claim; they may be too narrow."
-        )
+    for arm in of_role(result, "control"):
+        effect = figures(arm)
+        if effect is not None and not numbers.covers_zero(effect.body_us):
+            found.append(
+                f"THE CONTROL IS OFF: the base measured again misses 0 too "
+                f"({with_bounds(effect.body_us)}); doubt small costs."
+            )
     return found
 
 
-def control_sentence(arm: ArmResult) -> str:
-    """How the control arm, which is the base again, came out."""
-    effect = figures(arm)
-    if effect is None or effect.body_us.estimate is None:
-        return "no figure for the base arm measured again"
-    ok = numbers.covers_zero(effect.body_us)
-    remark = (
-        "covers 0, as it should"
-        if ok
-        else "misses 0, which chance alone does once in 20 trials; doubt this one"
-    )
-    return f"base again: {_with_bounds(effect.body_us)}, {remark}"
+def warnings(result: WeighResult) -> list[str]:
+    """The result's warnings, without what the alarms say, and whether the load kept its rate."""
+    told = ended_by_server(result)
+    found = [w for w in result.warnings if not (told and w.lower().startswith(_ENDED_EARLY))]
+    off_rate = traffic.off_rate(result.load, result.design.duration_s)
+    return [*found, off_rate] if off_rate else found
 
 
-def injected_sentence(arm: ArmResult) -> str:
-    """Whether a delay of known size was found again."""
-    known = arm.inject_ns / 1000
-    effect = figures(arm)
-    if effect is None or effect.body_us.lo is None or effect.body_us.hi is None:
-        return f"{known:g} µs added on purpose: no figure"
-    found = effect.body_us.lo <= known <= effect.body_us.hi
-    remark = "covers the truth" if found else "misses the truth"
-    return f"{known:g} µs added on purpose: {_with_bounds(effect.body_us)}, {remark}"
+def _why_ended(result: WeighResult) -> str:
+    """Why the server ended the trial, as far as the result tells more than that it did."""
+    warned = [warning.partition(". No verdict")[0] for warning in result.warnings]
+    for text in [*warned, *(arm.verdict_reason for arm in result.arms)]:
+        why = text[len(_ENDED_EARLY) :].rstrip(".")
+        if text.lower().startswith(_ENDED_EARLY) and why != STOPPED_BY["server"]:
+            return why
+    return STOPPED_BY["server"]
 
 
 def threshold_sentence(result: WeighResult) -> str:
-    """How the columns cost and tail divide the effect."""
+    """How the columns cost and tail divide the effect, and where the tail cannot be judged."""
     return (
         "Differences from the base arm per transaction, with what carries over to the next. Cost: "
         f"below the pooled 99.9th percentile ({numbers.duration(result.baseline.threshold_us)}); "
-        "tail: the mean of what lies above it."
+        f"tail: the mean of what lies above it.{_unjudged_tails(result)}"
     )
 
 
-def facts(result: WeighResult) -> list[tuple[str, str]]:
-    """The lines below the table: what the figures rest on, as (label, text)."""
-    base, design = result.baseline, result.design
-    lines = [
-        (
-            "base",
-            f"mean {numbers.duration(base.mean_us)}, p50 {numbers.duration(base.p50_us)}, "
-            f"p99 {numbers.duration(base.p99_us)}, {numbers.count(base.n)} transactions",
-        )
+def _unjudged_tails(result: WeighResult) -> str:
+    arms = [(arm, figures(arm)) for arm in result.arms]
+    known = [
+        (arm.name, effect.excess_us)
+        for arm, effect in arms
+        if effect is not None and effect.excess_us.estimate is not None
     ]
-    lines += [("control", control_sentence(arm)) for arm in of_role(result, "control")]
-    lines += [("injected", injected_sentence(arm)) for arm in of_role(result, "injected")]
-    if design.mde_us is not None:
-        places = numbers.decimals(design.mde_us)
-        share = "" if design.mde_pct is None else f" ({numbers.percent(design.mde_pct)})"
-        lines.append(
-            (
-                "detectable",
-                f"{numbers.plain(design.mde_us, places)} µs{share} or more, with 80 % power (MDE)",
-            )
-        )
-    if of_role(result, "instrument"):
-        lines.append(("proof", _proof(result)))
-    lines.append(("carry-over", _carry_over(result)))
-    lines.append(("switching", _switching(result)))
-    lines.append(("sessions", _sessions(design)))
-    lines.append(
-        (
-            "trial",
-            f"{numbers.seconds(design.duration_s)} of {numbers.seconds(design.planned_s)} planned, "
-            f"{numbers.count(design.blocks)} blocks, "
-            f"{numbers.count(design.blocks_discarded)} discarded, seed {design.seed}",
-        )
-    )
-    return lines
-
-
-_STATES = {
-    "active": "seen at work",
-    "idle": "in force, with nothing to do",
-    "missing": "not seen at work",
-}
-
-
-def _proof(result: WeighResult) -> str:
-    """Which instruments really ran in their arms, by the evidence of the trial."""
-    arms = of_role(result, "instrument")
-    parts = []
-    for state, text in _STATES.items():
-        names = [arm.name for arm in arms if arm.proof is not None and arm.proof.state == state]
-        if names:
-            parts.append(f"{text}: {', '.join(names)}")
-    return "; ".join(parts) or "none was taken"
-
-
-def _carry_over(result: WeighResult) -> str:
-    shares = []
-    for arm in by_cost(of_role(result, "instrument")):
-        effect = figures(arm)
-        if effect is None or arm.verdict not in ("cost", "gain") or not effect.body_us.estimate:
-            continue
-        share = 100 * (effect.carry_over_us.estimate or 0.0) / effect.body_us.estimate
-        shares.append(f"{numbers.percent(share)} of {arm.name}")
-    if not shares:
-        return "no effect large enough to divide between this transaction and the next"
-    return f"falls on the next transaction: {', '.join(shares)}"
-
-
-def _switching(result: WeighResult) -> str:
-    carry = result.carry_over
-    if carry.switch_us is None:
-        return "not timed"
-    lost = (
-        ""
-        if carry.switch_throughput_pct is None
-        else f"; it cost the load {numbers.percent(carry.switch_throughput_pct)} of its throughput"
-    )
-    return f"{numbers.duration(carry.switch_us)} between transactions, outside every figure{lost}"
-
-
-def _sessions(design: DesignInfo) -> str:
-    text = f"{numbers.count(design.sessions)} in the trial, {design.sessions_outside} outside it"
-    if design.participation is not None:
-        text += f"; {numbers.percent(100 * design.participation)} of transactions took part"
-    return f"{text}; {numbers.count(design.lost)} observations lost"
+    names = [name for name, excess in known if not numbers.bounded(excess)]
+    if not names:
+        return ""
+    whose = "" if len(names) == len(known) else f" of {', '.join(names)}"
+    return f" Too few slow transactions to judge the tail{whose}."

@@ -1,0 +1,121 @@
+"""The lines below the table: what the figures of a result rest on."""
+
+from __future__ import annotations
+
+import math
+
+from pgtare.report import evidence, numbers, traffic, wording
+from pgtare.report.schema import ArmResult, DesignInfo, WeighResult
+
+
+def facts(result: WeighResult) -> list[tuple[str, str]]:
+    """As (label, text); of a trial that the server ended only what stands without figures."""
+    base, design = result.baseline, result.design
+    lines = [
+        (
+            "base",
+            f"mean {numbers.duration(base.mean_us)} (body {numbers.duration(base.body_mean_us)}, "
+            f"which percentages are of), p50 {numbers.duration(base.p50_us)}, "
+            f"p99 {numbers.duration(base.p99_us)}, {numbers.count(base.n)} transactions",
+        ),
+        ("load", traffic.describe(result.load)),
+    ]
+    course = [
+        ("switching", _switching(result)),
+        ("sessions", _sessions(design)),
+        (
+            "trial",
+            f"{numbers.seconds(design.duration_s)} of {numbers.seconds(design.planned_s)} planned, "
+            f"{numbers.count(design.blocks)} blocks, "
+            f"{numbers.count(design.blocks_discarded)} discarded, seed {design.seed}",
+        ),
+    ]
+    if wording.ended_by_server(result):
+        return lines + course
+    lines += [("control", control_sentence(arm)) for arm in wording.of_role(result, "control")]
+    lines += [("injected", injected_sentence(arm)) for arm in wording.of_role(result, "injected")]
+    if design.mde_us is not None and math.isfinite(design.mde_us):
+        places = numbers.decimals(design.mde_us)
+        share = "" if design.mde_pct is None else f" ({numbers.percent(design.mde_pct)})"
+        lines.append(
+            (
+                "detectable",
+                f"{numbers.plain(design.mde_us, places)} µs{share} or more, with 80 % power (MDE)",
+            )
+        )
+    if wording.of_role(result, "instrument"):
+        lines.append(("proof", _proof(result)))
+    lines.append(("carry-over", _carry_over(result)))
+    return lines + course
+
+
+def control_sentence(arm: ArmResult) -> str:
+    """How the control arm, which is the base again, came out."""
+    effect = wording.figures(arm)
+    if effect is None or effect.body_us.estimate is None:
+        return "no figure for the base arm measured again"
+    if numbers.covers_zero(effect.body_us):
+        remark = "covers 0, as it should"
+    elif arm.p_value is None:
+        remark = "misses 0; doubt this trial"
+    else:
+        remark = (
+            f"misses 0 (p = {arm.p_value:.2g}: chance alone does so, or worse, in "
+            f"{numbers.chance(arm.p_value)} of trials); doubt this one"
+        )
+    return f"base again: {wording.with_bounds(effect.body_us)}, {remark}"
+
+
+def injected_sentence(arm: ArmResult) -> str:
+    """Whether a delay of known size was found again."""
+    known = arm.inject_ns / 1000
+    effect = wording.figures(arm)
+    if effect is None or effect.body_us.lo is None or effect.body_us.hi is None:
+        return f"{known:g} µs added on purpose: no figure"
+    found = effect.body_us.lo <= known <= effect.body_us.hi
+    remark = "covers the truth" if found else "misses the truth"
+    return f"{known:g} µs added on purpose: {wording.with_bounds(effect.body_us)}, {remark}"
+
+
+def _proof(result: WeighResult) -> str:
+    """Which instruments really ran in their arms, by the evidence of the trial."""
+    arms = wording.of_role(result, "instrument")
+    parts = []
+    for state, text in evidence.STATES.items():
+        names = [arm.name for arm in arms if evidence.state(arm) == state]
+        if names:
+            parts.append(f"{text}: {', '.join(names)}")
+    return "; ".join(parts) or "none was taken"
+
+
+def _carry_over(result: WeighResult) -> str:
+    shares = []
+    for arm in wording.by_cost(wording.of_role(result, "instrument")):
+        effect = wording.figures(arm)
+        if effect is None or arm.verdict not in ("cost", "gain") or not effect.body_us.estimate:
+            continue
+        share = 100 * (effect.carry_over_us.estimate or 0.0) / effect.body_us.estimate
+        shares.append(f"{numbers.percent(share)} of {arm.name}")
+    if not shares:
+        return "no effect large enough to divide between this transaction and the next"
+    return f"falls on the next transaction: {', '.join(shares)}"
+
+
+def _switching(result: WeighResult) -> str:
+    carry = result.carry_over
+    if carry.switch_us is None:
+        return "not timed"
+    lost = (
+        ""
+        if carry.switch_throughput_pct is None
+        else f"; it cost the load {numbers.percent(carry.switch_throughput_pct)} of its throughput"
+    )
+    return f"{numbers.duration(carry.switch_us)} between transactions, outside every figure{lost}"
+
+
+def _sessions(design: DesignInfo) -> str:
+    text = f"{numbers.count(design.sessions)} in the trial, "
+    text += f"{numbers.count(design.sessions_outside)} outside it"
+    if design.participation is not None:
+        text += f"; {numbers.percent(100 * design.participation)} of transactions took part"
+    return f"{text}; {numbers.count(design.lost)} observations lost"
