@@ -181,7 +181,7 @@ def _load_line(request: Request) -> str:
         speed = f"{load.rate:g} transactions/s"
     elif request.headroom is not None:
         speed = f"{request.headroom:.0%} of full speed, which is found first"
-    line = f"load: pgbench {what}, {load.clients} clients, {speed}"
+    line = f"load: pgbench {what}, {load.clients} client{"s" if load.clients > 1 else ""}, {speed}"
     if request.dsn and load.scripts:
         return f"{line}, in the database of --dsn, where the script does what it says"
     where = "on that server" if request.dsn else "on a server of pgtare's own"

@@ -129,7 +129,7 @@ class _Run:
         spec = self._with_headroom(spec)
         self.load_spec = spec
         with PgbenchLoad(pgbench, self.target.dsn, spec) as load:
-            self.stages.say(f"warming up with {_name(spec)}, {spec.clients} clients")
+            self.stages.say(f"warming up with {_name(spec)}, {_clients(spec.clients)}")
             load.wait_ready()
             time.sleep(WARM_UP_S)
             load.check()
@@ -212,6 +212,10 @@ def _name(spec: LoadSpec) -> str:
     return ", ".join(s.path.name for s in spec.scripts) if spec.scripts else spec.builtin
 
 
+def _clients(n: int) -> str:
+    return "1 client" if n == 1 else f"{n} clients"
+
+
 def _previous_trial(status: Status) -> list[str]:
     if status.end_reason == "owner gone":
         return [
@@ -226,7 +230,7 @@ def _waiting(before: tuple[int, int], after: tuple[int, int]) -> list[str]:
     if ran <= 0 or waited <= _WAITING * (ran + waited):
         return []
     return [
-        f"The sessions waited for a processor {waited / (ran + waited):.0%} of the time in which "
+        f"The sessions waited for a processor {100 * waited / (ran + waited):.0f} % of the time in which "
         "they could have run: a cost in the mean includes such waiting; read the CPU column too."
     ]
 
