@@ -70,7 +70,7 @@ def test_dry_run_tells_and_changes_nothing(running: Cluster) -> None:
                   "log_min_duration_statement", "--dry-run")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "log_min_duration_statement = '0'" in done.stdout
-    assert "33% of the transactions go to the log" in done.stdout
+    assert "33 % of the transactions go to the log" in done.stdout
     with trials.connect(running.dsn("app")) as conn:
         assert not Trials(conn).status().running
 

@@ -573,4 +573,4 @@ def test_an_arm_that_fails_transactions_is_not_verified() -> None:
     assert proof_of("hasty: statement_timeout=1", base, base).state == "idle"
     bad = proof_of("hasty: statement_timeout=1", base, [(1900, F.EXECUTED), (100, F.ABORTED)])
     assert bad.state == "missing"
-    assert "5.0% of its transactions ended in an error" in bad.evidence
+    assert "5.0 % of its transactions ended in an error" in bad.evidence

@@ -131,8 +131,8 @@ def _more_errors(observations: Observations, arm: int) -> str:
     if abs(rates[0] - rates[1]) <= max(_SAME_ERRORS, _ERROR_SIGMAS * se):
         return ""
     return (
-        f"it changes what the load does: {rates[0]:.1%} of its transactions ended in an error, "
-        f"{rates[1]:.1%} of the base's"
+        f"it changes what the load does: {100 * rates[0]:.1f} % of its transactions "
+        f"ended in an error, {100 * rates[1]:.1f} % of the base's"
     )
 
 

@@ -163,7 +163,9 @@ def describe(plan: Plan, rate_tps: float | None) -> list[str]:
                 f"{rate_tps * share * LOG_LINE_BYTES / 1e6:.1f} MB/s where each is one short "
                 "statement"
             )
-        lines.append(f"log: {share:.0%} of the transactions go to the log, for {names}{volume}")
+        lines.append(
+            f"log: {100 * share:.0f} % of the transactions go to the log, for {names}{volume}"
+        )
     if request.dsn:
         lines.append(
             "privileges: EXECUTE on the functions of schema pgtare, and SET on the parameters above"
@@ -180,8 +182,8 @@ def _load_line(request: Request) -> str:
     if load.rate is not None:
         speed = f"{load.rate:g} transactions/s"
     elif request.headroom is not None:
-        speed = f"{request.headroom:.0%} of full speed, which is found first"
-    line = f"load: pgbench {what}, {load.clients} client{"s" if load.clients > 1 else ""}, {speed}"
+        speed = f"{100 * request.headroom:.0f} % of full speed, which is found first"
+    line = f"load: pgbench {what}, {load.clients} client{'s' if load.clients > 1 else ''}, {speed}"
     if request.dsn and load.scripts:
         return f"{line}, in the database of --dsn, where the script does what it says"
     where = "on that server" if request.dsn else "on a server of pgtare's own"
@@ -198,7 +200,7 @@ def _population_line(plan: Plan) -> str:
     )
     if population.participation < 1:
         expected = population.participation * plan.sessions_there
-        line += f", {population.participation:.0%} of them take part, about {expected:.1f}"
+        line += f", {100 * population.participation:.0f} % of them take part, about {expected:.1f}"
         if expected < 1:
             line += " (likely none: raise --participation)"
     return line

@@ -213,7 +213,7 @@ def _data_warnings(data: Observations) -> list[str]:
     for flag, text in said.items():
         share = float(np.mean((flags & flag) != 0))
         if share > _WORTH_SAYING:
-            found.append(f"{share:.1%} of the transactions {text}.")
+            found.append(f"{100 * share:.1f} % of the transactions {text}.")
     return found
 
 

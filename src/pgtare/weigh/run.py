@@ -230,8 +230,9 @@ def _waiting(before: tuple[int, int], after: tuple[int, int]) -> list[str]:
     if ran <= 0 or waited <= _WAITING * (ran + waited):
         return []
     return [
-        f"The sessions waited for a processor {100 * waited / (ran + waited):.0f} % of the time in which "
-        "they could have run: a cost in the mean includes such waiting; read the CPU column too."
+        f"The sessions waited for a processor {100 * waited / (ran + waited):.0f} % of the time "
+        "in which they could have run: a cost in the mean includes such waiting; read the CPU "
+        "column too."
     ]
 
 
@@ -253,8 +254,8 @@ def _nothing(plan: Plan, got: recording.Recording, outside: int) -> str:
         )
     if plan.population.participation < 1 and plan.sessions_there:
         return (
-            f"{plan.population.participation:.0%} of {plan.sessions_there} sessions turned out to "
-            "be none, or none that finished a transaction: raise --participation"
+            f"{100 * plan.population.participation:.0f} % of {plan.sessions_there} sessions "
+            "turned out to be none, or none that finished a transaction: raise --participation"
         )
     if outside or plan.sessions_there:
         return (

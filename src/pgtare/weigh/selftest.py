@@ -151,8 +151,8 @@ def _tail_check(name: str, rate: Rate) -> Check:
 def _rate_check(name: str, rate: Rate, lo: float, hi: float) -> Check:
     return Check(
         name,
-        f"{rate.rate:.1%} of {rate.trials:,}",
-        f"{lo:.1%} to {hi:.1%}",
+        f"{100 * rate.rate:.1f} % of {rate.trials:,}",
+        f"{100 * lo:.1f} % to {100 * hi:.1f} %",
         lo <= rate.rate <= hi,
     )
 
@@ -197,5 +197,8 @@ def _told(interval: schema.Interval) -> str:
 def _arrival_check(data: Observations) -> Check:
     share = float(((data["flags"] & UnitFlag.NO_ARRIVAL) != 0).mean())
     return Check(
-        "requests whose arrival was seen", f"{1 - share:.2%}", "99 % or more", share <= 0.01
+        "requests whose arrival was seen",
+        f"{100 * (1 - share):.2f} %",
+        "99 % or more",
+        share <= 0.01,
     )
