@@ -17,18 +17,21 @@ from pgtare.server.build import source_dir
 DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
 
 
-def compile_for(found: Binaries) -> bool:
+MODULES = ("pgtare", "wait_event_timing")
+
+
+def compile_for(found: Binaries, module: str) -> bool:
     """Whether the module compiles without a warning."""
     with tempfile.TemporaryDirectory() as work:
         shutil.copytree(source_dir(), Path(work, "server"))
         done = subprocess.run(
             [
-                "make", "-s", "-C", f"{work}/server/pgtare", f"PG_CONFIG={found.pg_config}",
+                "make", "-s", "-C", f"{work}/server/{module}", f"PG_CONFIG={found.pg_config}",
                 "COPT=-Werror", f"CC={os.environ.get('CC', 'gcc')}",
             ],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-    print(f"C, {found.version}: {'no warnings' if done.returncode == 0 else done.stderr}")
+    print(f"C, {module}, {found.version}: {'no warnings' if done.returncode == 0 else done.stderr}")
     return done.returncode == 0
 
 
@@ -39,7 +42,7 @@ def main() -> int:
         wanted.append(binaries.from_pg_config(DEBIAN))
     except UsageError as ex:
         print(f"left out: {ex}")
-    return 0 if all([compile_for(found) for found in wanted]) else 1
+    return 0 if all([compile_for(found, module) for found in wanted for module in MODULES]) else 1
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -109,6 +111,59 @@ clock_pair(bool counter)
 		}
 	}
 	return best;
+}
+
+/* The ways to take a time stamp that a user may choose between */
+typedef enum ClockSource
+{
+	CLOCK_SOURCE_TSC,			/* the processor's counter */
+	CLOCK_SOURCE_TSCP,			/* the same, after all earlier instructions */
+	CLOCK_SOURCE_MONOTONIC,
+	CLOCK_SOURCE_MONOTONIC_COARSE,	/* moves with the kernel's tick */
+	CLOCK_SOURCE_SYSCALL		/* CLOCK_MONOTONIC past the vDSO */
+} ClockSource;
+
+/* Counter ticks, or nanoseconds? */
+static inline bool
+clock_source_counts(ClockSource source)
+{
+	return source == CLOCK_SOURCE_TSC || source == CLOCK_SOURCE_TSCP;
+}
+
+static inline int64_t
+clock_source_other(ClockSource source)
+{
+	struct timespec ts = {0, 0};
+
+	switch (source)
+	{
+#if defined(__x86_64__)
+		case CLOCK_SOURCE_TSCP:
+			{
+				unsigned	processor;
+
+				return (int64_t) __rdtscp(&processor);
+			}
+#endif
+		case CLOCK_SOURCE_MONOTONIC_COARSE:
+			return clock_system_ns(CLOCK_MONOTONIC_COARSE);
+		case CLOCK_SOURCE_SYSCALL:
+			(void) syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &ts);
+			return (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
+		case CLOCK_SOURCE_MONOTONIC:
+			return clock_system_ns(CLOCK_MONOTONIC);
+		default:
+			return clock_counter();
+	}
+}
+
+/* The usual source stays a single instruction where this is inlined. */
+static inline int64_t
+clock_source_read(ClockSource source)
+{
+	if (__builtin_expect(source == CLOCK_SOURCE_TSC, 1))
+		return clock_counter();
+	return clock_source_other(source);
 }
 
 /* The rate between two pairs; they should lie at least some milliseconds apart. */

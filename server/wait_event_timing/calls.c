@@ -1,0 +1,196 @@
+/*-------------------------------------------------------------------------
+ * calls.c
+ *		The libc calls in which the server waits, taken over.
+ *
+ * A wrapper calls through at once unless the server has announced a wait and
+ * this process captures.  It may not allocate, lock, log or throw, it may be
+ * entered again by a signal handler, and it keeps errno.
+ *
+ * Aliases come from building with _FILE_OFFSET_BITS or _FORTIFY_SOURCE.  A name
+ * that a server does not call has no slot, and costs nothing.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include "../common/interpose.h"
+#include "waits.h"
+#include "wrap.h"
+
+struct sembuf;
+struct io_uring;
+struct io_uring_cqe;
+struct __kernel_timespec;
+
+/* Latches, sockets, sleeping */
+WRAP(CALL_EPOLL_WAIT, int, epoll_wait,
+	 (int fd, struct epoll_event *events, int n, int timeout),
+	 (fd, events, n, timeout), BY_ERRNO)
+WRAP(CALL_OTHER, int, poll, (struct pollfd *fds, nfds_t n, int timeout),
+	 (fds, n, timeout), BY_ERRNO)
+WRAP(CALL_OTHER, int, __poll_chk, (struct pollfd *fds, nfds_t n, int timeout, size_t size),
+	 (fds, n, timeout, size), BY_ERRNO)
+WRAP(CALL_OTHER, int, select,
+	 (int n, fd_set *r, fd_set *w, fd_set *x, struct timeval *timeout),
+	 (n, r, w, x, timeout), BY_ERRNO)
+WRAP(CALL_OTHER, int, nanosleep, (const struct timespec *request, struct timespec *remain),
+	 (request, remain), BY_ERRNO)
+WRAP(CALL_OTHER, int, clock_nanosleep,
+	 (clockid_t id, int flags, const struct timespec *request, struct timespec *remain),
+	 (id, flags, request, remain), BY_RESULT)
+
+/* Semaphores */
+WRAP(CALL_SEM_WAIT, int, sem_wait, (void *semaphore), (semaphore), BY_ERRNO)
+WRAP(CALL_SEM_WAIT, int, semop, (int id, struct sembuf *operations, size_t n),
+	 (id, operations, n), BY_ERRNO)
+
+/* Reading */
+WRAP(CALL_READ, ssize_t, read, (int fd, void *buffer, size_t n), (fd, buffer, n), BY_ERRNO)
+WRAP(CALL_READ, ssize_t, __read_chk, (int fd, void *buffer, size_t n, size_t size),
+	 (fd, buffer, n, size), BY_ERRNO)
+WRAP(CALL_OTHER, ssize_t, pread, (int fd, void *buffer, size_t n, off_t at),
+	 (fd, buffer, n, at), BY_ERRNO)
+WRAP(CALL_OTHER, ssize_t, pread64, (int fd, void *buffer, size_t n, off_t at),
+	 (fd, buffer, n, at), BY_ERRNO)
+WRAP(CALL_OTHER, ssize_t, __pread_chk, (int fd, void *buffer, size_t n, off_t at, size_t size),
+	 (fd, buffer, n, at, size), BY_ERRNO)
+WRAP(CALL_OTHER, ssize_t, __pread64_chk, (int fd, void *buffer, size_t n, off_t at, size_t size),
+	 (fd, buffer, n, at, size), BY_ERRNO)
+WRAP(CALL_OTHER, ssize_t, preadv, (int fd, const struct iovec *v, int n, off_t at),
+	 (fd, v, n, at), BY_ERRNO)
+WRAP(CALL_OTHER, ssize_t, preadv64, (int fd, const struct iovec *v, int n, off_t at),
+	 (fd, v, n, at), BY_ERRNO)
+WRAP(CALL_OTHER, char *, fgets, (char *buffer, int n, FILE *file), (buffer, n, file), false)
+WRAP(CALL_OTHER, char *, __fgets_chk, (char *buffer, size_t size, int n, FILE *file),
+	 (buffer, size, n, file), false)
+
+/* Writing */
+WRAP(CALL_OTHER, ssize_t, write, (int fd, const void *buffer, size_t n),
+	 (fd, buffer, n), BY_ERRNO)
+WRAP(CALL_OTHER, ssize_t, pwrite, (int fd, const void *buffer, size_t n, off_t at),
+	 (fd, buffer, n, at), BY_ERRNO)
+WRAP(CALL_OTHER, ssize_t, pwrite64, (int fd, const void *buffer, size_t n, off_t at),
+	 (fd, buffer, n, at), BY_ERRNO)
+WRAP(CALL_OTHER, ssize_t, pwritev, (int fd, const struct iovec *v, int n, off_t at),
+	 (fd, v, n, at), BY_ERRNO)
+WRAP(CALL_OTHER, ssize_t, pwritev64, (int fd, const struct iovec *v, int n, off_t at),
+	 (fd, v, n, at), BY_ERRNO)
+WRAP(CALL_OTHER, ssize_t, copy_file_range,
+	 (int from, off_t *from_at, int to, off_t *to_at, size_t n, unsigned flags),
+	 (from, from_at, to, to_at, n, flags), BY_ERRNO)
+
+/* Making it durable */
+WRAP(CALL_OTHER, int, fsync, (int fd), (fd), BY_ERRNO)
+WRAP(CALL_OTHER, int, fdatasync, (int fd), (fd), BY_ERRNO)
+WRAP(CALL_OTHER, int, syncfs, (int fd), (fd), BY_ERRNO)
+WRAP(CALL_OTHER, int, sync_file_range, (int fd, off_t at, off_t n, unsigned flags),
+	 (fd, at, n, flags), BY_ERRNO)
+WRAP(CALL_OTHER, int, msync, (void *address, size_t n, int flags), (address, n, flags), BY_ERRNO)
+
+/* Room and names */
+WRAP(CALL_OTHER, int, posix_fadvise, (int fd, off_t at, off_t n, int advice),
+	 (fd, at, n, advice), BY_RESULT)
+WRAP(CALL_OTHER, int, posix_fadvise64, (int fd, off_t at, off_t n, int advice),
+	 (fd, at, n, advice), BY_RESULT)
+WRAP(CALL_OTHER, int, posix_fallocate, (int fd, off_t at, off_t n), (fd, at, n), BY_RESULT)
+WRAP(CALL_OTHER, int, posix_fallocate64, (int fd, off_t at, off_t n), (fd, at, n), BY_RESULT)
+WRAP(CALL_OTHER, int, ftruncate, (int fd, off_t n), (fd, n), BY_ERRNO)
+WRAP(CALL_OTHER, int, ftruncate64, (int fd, off_t n), (fd, n), BY_ERRNO)
+WRAP(CALL_OTHER, int, truncate, (const char *path, off_t n), (path, n), BY_ERRNO)
+WRAP(CALL_OTHER, int, truncate64, (const char *path, off_t n), (path, n), BY_ERRNO)
+WRAP(CALL_OTHER, int, rename, (const char *from, const char *to), (from, to), false)
+
+/* Commands of the archiver and of recovery */
+WRAP(CALL_OTHER, int, system, (const char *command), (command), false)
+
+/* Asynchronous I/O, where the server was built with liburing; it returns its error */
+WRAP(CALL_OTHER, int, io_uring_submit, (struct io_uring *ring), (ring), result == -EINTR)
+WRAP(CALL_OTHER, int, io_uring_wait_cqes,
+	 (struct io_uring *ring, struct io_uring_cqe **cqe, unsigned n,
+	  struct __kernel_timespec *timeout, sigset_t *mask),
+	 (ring, cqe, n, timeout, mask), result == -EINTR)
+
+/* open() takes its mode only where it makes a file */
+#define WRAP_OPEN(name) \
+static int	(*real_##name) (const char *path, int flags, ...) = NULL; \
+static int \
+wait_##name(const char *path, int flags, ...) \
+{ \
+	uint32		event = *(volatile uint32 *) my_wait_event_info; \
+	mode_t		mode = 0; \
+	int			result; \
+	int64		start; \
+\
+	if (flags & (O_CREAT | O_TMPFILE)) \
+	{ \
+		va_list		rest; \
+\
+		va_start(rest, flags); \
+		mode = va_arg(rest, mode_t); \
+		va_end(rest); \
+	} \
+	if (!wrap_wanted(event)) \
+		return real_##name(path, flags, mode); \
+	start = wrap_begin(event, CALL_OTHER); \
+	result = real_##name(path, flags, mode); \
+	wrap_end(event, start, CALL_OTHER, BY_ERRNO); \
+	return result; \
+}
+
+WRAP_OPEN(open)
+WRAP_OPEN(open64)
+
+#define ENTRY(name) {#name, (void *) wait_##name, (void **) &real_##name, 0}
+
+static InterposeEntry entries[] = {
+	ENTRY(epoll_wait), ENTRY(poll), ENTRY(__poll_chk), ENTRY(select), ENTRY(nanosleep),
+	ENTRY(clock_nanosleep), ENTRY(sem_wait), ENTRY(semop), ENTRY(read), ENTRY(__read_chk),
+	ENTRY(pread), ENTRY(pread64), ENTRY(__pread_chk), ENTRY(__pread64_chk), ENTRY(preadv),
+	ENTRY(preadv64), ENTRY(fgets), ENTRY(__fgets_chk), ENTRY(write), ENTRY(pwrite),
+	ENTRY(pwrite64), ENTRY(pwritev), ENTRY(pwritev64), ENTRY(copy_file_range), ENTRY(fsync),
+	ENTRY(fdatasync), ENTRY(syncfs), ENTRY(sync_file_range), ENTRY(msync),
+	ENTRY(posix_fadvise), ENTRY(posix_fadvise64), ENTRY(posix_fallocate),
+	ENTRY(posix_fallocate64), ENTRY(ftruncate), ENTRY(ftruncate64), ENTRY(truncate),
+	ENTRY(truncate64), ENTRY(rename), ENTRY(system), ENTRY(io_uring_submit),
+	ENTRY(io_uring_wait_cqes), ENTRY(open), ENTRY(open64),
+};
+
+void
+calls_install(void)
+{
+	interpose_install(entries, lengthof(entries));
+}
+
+int
+calls_count(void)
+{
+	return lengthof(entries);
+}
+
+const char *
+calls_name(int number)
+{
+	return entries[number].name;
+}
+
+int
+calls_slots(int number)
+{
+	return entries[number].slots;
+}
+
+/* In this process, at this moment */
+int
+calls_intact(void)
+{
+	return interpose_verify(entries, lengthof(entries));
+}

@@ -1,0 +1,377 @@
+/*-------------------------------------------------------------------------
+ * capture.c
+ *		A process and its waits: its slot, and what is done after a wait.
+ *
+ * Between a wait's end and the server going on there is one clock reading and
+ * one entry in an array of this process.  The array is folded into the tables
+ * when it is full, before waits that can last, and when a request has been
+ * answered, before the answer leaves: there the work delays nobody who holds
+ * a lock, and hides in no measured interval.
+ *
+ * Which calls make up one wait:
+ *
+ * - a call ended by EINTR and the call of the same function that follows;
+ * - epoll_wait() and the read() of the signal descriptor that follows;
+ * - all calls while the process waits for one and the same heavyweight lock,
+ *	 though it is woken to look for deadlocks.  Its time is that of the calls.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+/* we need no more of libpq than its methods; the headers of GSSAPI may be missing */
+#undef ENABLE_GSS
+
+#include "libpq/libpq.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "tcop/tcopprot.h"
+#include "utils/backend_status.h"
+
+#include "waits.h"
+
+/* Until a process has its slot it must look once: later, the level of its slot */
+static pg_atomic_uint32 look_once = {CAPTURE_STATS};
+static pg_atomic_uint32 never = {CAPTURE_OFF};
+
+Capture		capture = {.level = &look_once, .lock_entry = -1};
+
+static const PQcommMethods *chained;
+static PQcommMethods ours;
+
+static const ClockRate nanoseconds = {(uint64) 1 << 32, 1000000000, false};
+
+static void
+leave_at_exit(int code, Datum arg)
+{
+	capture_detach();
+}
+
+/*
+ * Take the slot that belongs to this process, and return whether it captures.
+ * Called at the first wait of a process, in the middle of whatever it does, so
+ * it takes no lock.
+ */
+bool
+capture_attach(void)
+{
+	Shared	   *shared = shmem_get();
+	Slot	   *slot;
+
+	/* no PGPROC yet, or never: the postmaster, the syslogger, dead-end children */
+	if (shared == NULL || MY_PROC_NUMBER >= shared->nslots)
+		return false;
+
+	slot = shmem_slot(shared, MY_PROC_NUMBER);
+	pg_atomic_write_u32(&slot->changes, pg_atomic_read_u32(&slot->changes) | 1);
+	pg_write_barrier();
+	stats_clear_slot(slot);
+	slot->overflows = slot->negative = slot->missed = slot->statements_missed = 0;
+	slot->reset_done = pg_atomic_read_u64(&slot->reset_wanted);
+	slot->current_event = 0;
+	slot->clock = waits_clock;
+	slot->backend_type = MyBackendType;
+	slot->database = MyProc->databaseId;
+	slot->role = MyProc->roleId;
+	slot->pid = MyProcPid;
+	pg_atomic_write_u32(&slot->level, waits_capture);
+	pg_write_barrier();
+	pg_atomic_write_u32(&slot->changes, pg_atomic_read_u32(&slot->changes) + 1);
+
+	capture.clock = waits_clock;
+	capture.npending = 0;
+	capture.lock_entry = -1;
+	capture.slot = slot;
+	capture.level = &slot->level;
+
+	/*
+	 * Dynamic memory is gone when on_shmem_exit callbacks run.  In the main
+	 * segment we can stay until then, and so see the waits of the exit; and to
+	 * register a before_shmem_exit callback here would break code that expects
+	 * its own to be the latest.
+	 */
+	if (!shmem_is_dynamic())
+		on_shmem_exit(leave_at_exit, (Datum) 0);
+	else
+		before_shmem_exit(leave_at_exit, (Datum) 0);
+	return pg_atomic_read_u32(&slot->level) != CAPTURE_OFF;
+}
+
+/* Add what this process has seen to the totals, and let its slot go. */
+void
+capture_detach(void)
+{
+	Shared	   *shared = shmem_get();
+	Slot	   *slot = capture.slot;
+
+	if (slot == NULL)
+		return;
+	/* a background worker can die from a signal in the midst of folding */
+	if (capture.folding)
+		statements_end();
+	capture.lock_entry = -1;
+	capture_fold();
+	capture.slot = NULL;
+	capture.level = &never;
+	if (shared == NULL)
+		return;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	stats_fold_into_totals(shared, slot);
+	pg_atomic_write_u32(&slot->changes, pg_atomic_read_u32(&slot->changes) | 1);
+	pg_write_barrier();
+	slot->pid = 0;
+	slot->current_event = 0;
+	stats_clear_slot(slot);
+	pg_write_barrier();
+	pg_atomic_write_u32(&slot->changes, pg_atomic_read_u32(&slot->changes) + 1);
+	LWLockRelease(&shared->lock);
+}
+
+/*
+ * The statement a wait belongs to.  The server keeps the last query identifier
+ * while a session idles, so waits for the next request are told apart by there
+ * being no query text.
+ */
+static inline uint64
+statement_of(uint32 event)
+{
+	if (MyBEEntry == NULL || WAIT_CLASS(event) == CLASS_ACTIVITY ||
+		(WAIT_CLASS(event) == CLASS_CLIENT && debug_query_string == NULL))
+		return 0;
+	return (uint64) MyBEEntry->st_query_id;
+}
+
+/*
+ * Called before a wait that can last.  Who grants a lock clears the time since
+ * which we wait for it, so that is looked at now.
+ */
+void
+capture_before_lasting(uint32 event)
+{
+	if (WAIT_CLASS(event) == CLASS_LOCK && MyProc)
+		capture.lock_now = pg_atomic_read_u64(&MyProc->waitStart);
+	/* perhaps the same wait goes on after a signal */
+	if (capture.last_interrupted && capture.npending > 0 &&
+		capture.pending[capture.npending - 1].event == event)
+		return;
+	capture_fold();
+}
+
+/* The pending entry of the lock that we have waited for again, if there is one. */
+static Pending *
+same_lock(uint32 event)
+{
+	if (capture.lock_entry >= 0 && capture.lock_now == capture.lock_since &&
+		capture.pending[capture.lock_entry].event == event)
+		return &capture.pending[capture.lock_entry];
+	capture.lock_entry = capture.lock_now != 0 ? (int) capture.npending : -1;
+	capture.lock_since = capture.lock_now;
+	return NULL;
+}
+
+void
+capture_record(uint32 event, int64 start, int64 end, CallKind kind, bool interrupted)
+{
+	Pending    *last = capture.npending ? &capture.pending[capture.npending - 1] : NULL;
+	Pending    *entry;
+	bool		goes_on;
+
+	goes_on = (capture.last_interrupted && kind == capture.last_kind) ||
+		(kind == CALL_READ && capture.last_kind == CALL_EPOLL_WAIT);
+	capture.last_kind = kind;
+	capture.last_interrupted = interrupted;
+
+	if (unlikely(WAIT_CLASS(event) == CLASS_LOCK) && !capture.folding)
+	{
+		entry = same_lock(event);
+		if (entry)
+		{
+			entry->calls++;
+			entry->ticks += end - start;
+			return;
+		}
+	}
+	if (goes_on && last && last->event == event)
+	{
+		last->calls++;
+		last->ticks += end - start;
+		return;
+	}
+
+	if (unlikely(capture.folding))
+	{
+		/* a signal handler waits in the midst of it */
+		capture.slot->missed++;
+		return;
+	}
+	entry = &capture.pending[capture.npending++];
+	entry->event = event;
+	entry->calls = 1;
+	entry->start = start;
+	entry->ticks = end - start;
+	entry->query_id = statement_of(event);
+	if (unlikely(capture.npending == PENDING_WAITS))
+		capture_fold();
+}
+
+/* Put a mark between the waits of a trace. */
+void
+capture_mark(RecordKind kind, int depth, int64 value)
+{
+	Pending    *entry;
+
+	if (capture.slot == NULL || capture.folding)
+		return;
+	entry = &capture.pending[capture.npending++];
+	entry->event = kind;
+	entry->calls = depth;
+	entry->start = clock_source_read(capture.clock);
+	entry->ticks = value;
+	entry->query_id = 0;
+	capture.last_kind = CALL_OTHER;
+	capture.last_interrupted = false;
+	if (capture.npending == PENDING_WAITS)
+		capture_fold();
+}
+
+/* What turns readings of a clock into nanoseconds */
+const ClockRate *
+capture_rate(const Shared *shared, ClockSource clock)
+{
+	return clock_source_counts(clock) ? &shared->rate : &nanoseconds;
+}
+
+/* Move all finished waits into the tables.  Safe inside a wait: it takes no lock. */
+void
+capture_fold(void)
+{
+	Slot	   *slot = capture.slot;
+	Shared	   *shared = shmem_get();
+	const ClockRate *rate;
+	uint64		reset_wanted;
+	uint32		changes;
+	EventStats *entry = NULL;
+	uint32		entry_event = 0;
+	Pending		kept;
+	bool		keep = false;
+
+	if (slot == NULL || shared == NULL || capture.folding)
+		return;
+	reset_wanted = pg_atomic_read_u64(&slot->reset_wanted);
+	if (capture.npending == 0 && reset_wanted == slot->reset_done)
+		return;
+	capture.folding = true;
+	rate = capture_rate(shared, capture.clock);
+
+	/* a lock that we still wait for stays open; early minor releases leave its time behind */
+	if (capture.lock_entry >= 0 && MyProc && MyProc->waitStatus == PROC_WAIT_STATUS_WAITING &&
+		pg_atomic_read_u64(&MyProc->waitStart) == capture.lock_since)
+	{
+		kept = capture.pending[capture.lock_entry];
+		keep = true;
+	}
+
+	changes = pg_atomic_read_u32(&slot->changes);
+	pg_atomic_write_u32(&slot->changes, changes + 1);
+	pg_write_barrier();
+	if (reset_wanted != slot->reset_done)
+	{
+		stats_clear_slot(slot);
+		slot->overflows = slot->negative = slot->missed = slot->statements_missed = 0;
+		slot->reset_done = reset_wanted;
+	}
+	slot->backend_type = MyBackendType;
+	if (MyProc)
+	{
+		slot->database = MyProc->databaseId;
+		slot->role = MyProc->roleId;
+	}
+	statements_begin(shared);
+	for (uint32 i = 0; i < capture.npending; i++)
+	{
+		const Pending *wait = &capture.pending[i];
+		uint64		ns;
+
+		if (keep && i == (uint32) capture.lock_entry)
+			continue;
+		if (unlikely(WAIT_CLASS(wait->event) == 0))
+		{
+			if (capture.ring)
+				ring_put(wait, wait->ticks, rate);
+			continue;
+		}
+		ns = clock_ns(rate, wait->ticks, &slot->negative);
+		/* mostly the event is that of the wait before */
+		if (wait->event != entry_event)
+		{
+			entry = stats_entry(slot, wait->event);
+			entry_event = wait->event;
+		}
+		if (unlikely(entry->key == 0))
+			slot->overflows++;
+		stats_count(entry, wait, ns);
+		if (wait->query_id != 0 && !statements_add(shared, wait, ns))
+			slot->statements_missed++;
+		if (unlikely(capture.ring != NULL))
+			ring_put(wait, ns, rate);
+	}
+	statements_end();
+	pg_write_barrier();
+	pg_atomic_write_u32(&slot->changes, changes + 2);
+
+	capture.npending = 0;
+	capture.lock_entry = -1;
+	if (keep)
+	{
+		capture.pending[0] = kept;
+		capture.npending = 1;
+		capture.lock_entry = 0;
+	}
+	capture.folding = false;
+}
+
+/* The setting of this session changed; it replaces what others had asked for. */
+void
+capture_set_level(int level)
+{
+	if (capture.slot == NULL)
+		return;
+	capture_fold();
+	pg_atomic_write_u32(&capture.slot->level, level);
+}
+
+/* Waits not yet folded are in the old clock's units. */
+void
+capture_set_clock(int clock)
+{
+	if (capture.slot == NULL)
+		return;
+	capture.lock_entry = -1;
+	capture_fold();
+	if (capture.ring)
+		ring_rebase(shmem_get(), clock_source_read(capture.clock), capture.clock,
+					clock_source_read(clock));
+	capture.clock = clock;
+	capture.slot->clock = clock;
+}
+
+static int
+waits_putmessage(char type, const char *body, size_t length)
+{
+	if (type == 'Z' && capture.slot != NULL)	/* ReadyForQuery */
+	{
+		capture_fold();
+		if (pg_atomic_read_u32(capture.level) == CAPTURE_TRACE && capture.ring == NULL)
+			ring_open();
+	}
+	return chained->putmessage(type, body, length);
+}
+
+void
+capture_install(void)
+{
+	chained = PqCommMethods;
+	ours = *chained;
+	ours.putmessage = waits_putmessage;
+	PqCommMethods = &ours;
+}

@@ -1,0 +1,370 @@
+/*-------------------------------------------------------------------------
+ * explain.c
+ *		EXPLAIN (ANALYZE, WAITS), from PostgreSQL 18 on.
+ *
+ * The session's counters are copied when the plan starts and compared when it
+ * has finished; waits of planning are not in it.  A session that captures
+ * nothing does so for this statement.  Parallel workers add theirs to an area
+ * of their leader before they report the end of their part.
+ *
+ * EXPLAIN EXECUTE goes past ExplainOneQuery_hook, so the option itself arms
+ * the start of the executor.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "waits.h"
+
+#if PG_VERSION_NUM >= 180000
+
+#include "access/parallel.h"
+#include "access/xact.h"
+#include "commands/defrem.h"
+#include "commands/explain.h"
+#include "commands/explain_format.h"
+#include "commands/explain_state.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+static int	extension_id;
+static explain_validate_options_hook_type previous_validate;
+static explain_per_plan_hook_type previous_per_plan;
+
+static bool armed = false;		/* EXPLAIN (ANALYZE, WAITS) is under way */
+static SubTransactionId armed_in;	/* a failure inside the statement leaves it armed */
+static bool raised = false;		/* we capture only for its sake */
+static Slot *before = NULL;		/* counters when the plan started */
+static ExplainArea *area = NULL;	/* for parallel workers, or NULL */
+
+static void
+lower_level(void)
+{
+	uint32		expected = CAPTURE_STATS;
+
+	if (raised && capture.slot)
+		pg_atomic_compare_exchange_u32(&capture.slot->level, &expected, CAPTURE_OFF);
+	raised = false;
+}
+
+static void
+raise_level(void)
+{
+	uint32		expected = CAPTURE_OFF;
+
+	if (pg_atomic_compare_exchange_u32(&capture.slot->level, &expected, CAPTURE_STATS))
+		raised = true;
+}
+
+static void
+forget(void)
+{
+	lower_level();
+	if (area)
+		pg_atomic_write_u32(&area->pid, 0);
+	area = NULL;
+	if (before)
+		pfree(before);
+	before = NULL;
+}
+
+/* The statement is over, or failed. */
+static void
+disarm(void)
+{
+	if (armed)
+		forget();
+	armed = false;
+}
+
+static void
+transaction_ended(XactEvent event, void *arg)
+{
+	disarm();
+}
+
+static void
+subtransaction_ended(SubXactEvent event, SubTransactionId mine, SubTransactionId parent, void *arg)
+{
+	if (event == SUBXACT_EVENT_ABORT_SUB && mine <= armed_in)
+		disarm();
+}
+
+static void
+option_given(ExplainState *es, DefElem *option, ParseState *pstate)
+{
+	bool	   *wanted = palloc(sizeof(bool));
+
+	*wanted = defGetBoolean(option);
+	SetExplainExtensionState(es, extension_id, wanted);
+}
+
+static bool
+option_wanted(ExplainState *es)
+{
+	bool	   *wanted = GetExplainExtensionState(es, extension_id);
+
+	return wanted && *wanted;
+}
+
+static void
+options_known(ExplainState *es, List *options, ParseState *pstate)
+{
+	if (previous_validate)
+		previous_validate(es, options, pstate);
+	disarm();
+	if (!option_wanted(es))
+		return;
+	if (!es->analyze)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("EXPLAIN option %s requires ANALYZE", "WAITS")));
+	armed = true;
+	armed_in = GetCurrentSubTransactionId();
+}
+
+static ExplainArea *
+take_area(Shared *shared)
+{
+	ExplainArea *found = NULL;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < MAX_EXPLAINS && found == NULL; i++)
+		if (pg_atomic_read_u32(&shared->explains[i].pid) == 0)
+			found = &shared->explains[i];
+	if (found)
+	{
+		memset(found->events, 0, sizeof(found->events));
+		found->workers = 0;
+		pg_write_barrier();
+		pg_atomic_write_u32(&found->pid, MyProcPid);
+	}
+	LWLockRelease(&shared->lock);
+	return found;
+}
+
+static ExplainArea *
+area_of_leader(Shared *shared)
+{
+	PGPROC	   *leader = MyProc->lockGroupLeader;
+
+	for (int i = 0; leader && i < MAX_EXPLAINS; i++)
+		if (pg_atomic_read_u32(&shared->explains[i].pid) == (uint32) leader->pid)
+			return &shared->explains[i];
+	return NULL;
+}
+
+/* Called when an outermost plan starts: ours, if EXPLAIN asks for it. */
+void
+explain_executor_starts(bool instrumented)
+{
+	Shared	   *shared = shmem_get();
+
+	if (shared == NULL)
+		return;
+	if (IsParallelWorker())
+	{
+		if (capture.slot && area_of_leader(shared))
+			raise_level();
+		return;
+	}
+	if (!armed || before != NULL || !instrumented)
+		return;
+	if (capture.slot == NULL)
+		(void) capture_attach();
+	if (capture.slot == NULL)
+		return;
+	capture_fold();
+	before = MemoryContextAlloc(TopMemoryContext, sizeof(Slot));
+	(void) stats_copy_slot(capture.slot, before);
+	area = take_area(shared);
+	raise_level();
+}
+
+/* Called when an outermost plan ends: a worker hands over its counters. */
+void
+explain_executor_ends(void)
+{
+	Shared	   *shared = shmem_get();
+	Slot	   *slot = capture.slot;
+	ExplainArea *leaders;
+
+	if (!IsParallelWorker() || shared == NULL || slot == NULL)
+		return;
+	capture_fold();
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	leaders = area_of_leader(shared);
+	for (uint32 i = 0; leaders && i < slot->nevents; i++)
+	{
+		for (int k = 0; k < EXPLAIN_EVENTS; k++)
+		{
+			EventStats *into = &leaders->events[k];
+
+			if (into->key == 0)
+				into->key = slot->events[i].key;
+			if (into->key == slot->events[i].key)
+			{
+				stats_merge(into, &slot->events[i]);
+				break;
+			}
+		}
+	}
+	if (leaders)
+		leaders->workers++;
+	LWLockRelease(&shared->lock);
+}
+
+/* What one event added since the copy was made */
+static EventStats
+difference(const EventStats *now, const Slot *then)
+{
+	EventStats	d = *now;
+
+	for (uint32 i = 0; i < then->nevents; i++)
+	{
+		if (then->events[i].key == now->key)
+		{
+			d.waits -= then->events[i].waits;
+			d.calls -= then->events[i].calls;
+			d.total_ns -= then->events[i].total_ns;
+			break;
+		}
+	}
+	return d;
+}
+
+static int
+by_time(const void *a, const void *b)
+{
+	const EventStats *x = a;
+	const EventStats *y = b;
+
+	return x->total_ns < y->total_ns ? 1 : x->total_ns > y->total_ns ? -1 : 0;
+}
+
+static void
+print_event(ExplainState *es, const EventStats *event)
+{
+	const char *type = pgstat_get_wait_event_type((uint32) event->key);
+	const char *name = pgstat_get_wait_event((uint32) event->key);
+	double		ms = (double) event->total_ns / 1e6;
+
+	type = type ? type : "???";
+	name = name ? name : "???";
+	if (es->format == EXPLAIN_FORMAT_TEXT)
+	{
+		ExplainIndentText(es);
+		appendStringInfo(es->str, "%s %s: waits=%" PRIu64 " time=%.3f ms\n", type, name,
+						 event->waits, ms);
+		return;
+	}
+	ExplainOpenGroup("Wait", NULL, true, es);
+	ExplainPropertyText("Wait Event Type", type, es);
+	ExplainPropertyText("Wait Event", name, es);
+	ExplainPropertyUInteger("Waits", NULL, event->waits, es);
+	ExplainPropertyUInteger("Calls", NULL, event->calls, es);
+	ExplainPropertyFloat("Time", "ms", ms, 3, es);
+	ExplainCloseGroup("Wait", NULL, true, es);
+}
+
+static void
+print_events(ExplainState *es, EventStats *events, int n, int workers)
+{
+	qsort(events, n, sizeof(EventStats), by_time);
+	if (es->format == EXPLAIN_FORMAT_TEXT)
+	{
+		ExplainIndentText(es);
+		appendStringInfoString(es->str, n > 0 ? "Waits:" : "Waits: none");
+		if (workers > 0)
+			appendStringInfo(es->str, " (with those of %d parallel workers)", workers);
+		appendStringInfoChar(es->str, '\n');
+		es->indent++;
+	}
+	else
+	{
+		ExplainPropertyInteger("Workers With Waits", NULL, workers, es);
+		ExplainOpenGroup("Waits", "Waits", false, es);
+	}
+	for (int i = 0; i < n; i++)
+		print_event(es, &events[i]);
+	if (es->format == EXPLAIN_FORMAT_TEXT)
+		es->indent--;
+	else
+		ExplainCloseGroup("Waits", "Waits", false, es);
+}
+
+static void
+plan_explained(PlannedStmt *plannedstmt, IntoClause *into, ExplainState *es,
+			   const char *queryString, ParamListInfo params, QueryEnvironment *queryEnv)
+{
+	EventStats *events;
+	Slot	   *slot = capture.slot;
+	int			n = 0;
+	int			workers = 0;
+
+	if (previous_per_plan)
+		previous_per_plan(plannedstmt, into, es, queryString, params, queryEnv);
+	if (!option_wanted(es) || before == NULL || slot == NULL)
+		return;
+	capture_fold();
+	/* a reset meanwhile leaves only what came after it */
+	if (before->reset_done != slot->reset_done)
+		before->nevents = 0;
+	events = palloc(sizeof(EventStats) * (SLOT_EVENTS + EXPLAIN_EVENTS));
+	for (uint32 i = 0; i < slot->nevents; i++)
+	{
+		events[n] = difference(&slot->events[i], before);
+		if (events[n].waits > 0)
+			n++;
+	}
+	for (int k = 0; area && k < EXPLAIN_EVENTS && area->events[k].key != 0; k++)
+	{
+		int			i = 0;
+
+		while (i < n && events[i].key != area->events[k].key)
+			i++;
+		if (i == n)
+		{
+			memset(&events[n], 0, sizeof(EventStats));
+			events[n++].key = area->events[k].key;
+		}
+		stats_merge(&events[i], &area->events[k]);
+	}
+	if (area)
+		workers = area->workers;
+	forget();
+	print_events(es, events, n, workers);
+	pfree(events);
+}
+
+void
+explain_install(void)
+{
+	extension_id = GetExplainExtensionId("wait_event_timing");
+	RegisterExtensionExplainOption("waits", option_given);
+	previous_validate = explain_validate_options_hook;
+	explain_validate_options_hook = options_known;
+	previous_per_plan = explain_per_plan_hook;
+	explain_per_plan_hook = plan_explained;
+	RegisterXactCallback(transaction_ended, NULL);
+	RegisterSubXactCallback(subtransaction_ended, NULL);
+}
+
+#else
+
+void
+explain_executor_starts(bool instrumented)
+{
+}
+
+void
+explain_executor_ends(void)
+{
+}
+
+void
+explain_install(void)
+{
+}
+
+#endif

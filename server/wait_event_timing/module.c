@@ -1,0 +1,149 @@
+/*-------------------------------------------------------------------------
+ * module.c
+ *		Loading the module: its settings and hooks.
+ *
+ * Nothing here may fail in a way that locks users out: a session that loads
+ * the module by session_preload_libraries must get in, come what may.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/guc.h"
+
+#include "waits.h"
+
+PG_MODULE_MAGIC;
+
+int			waits_capture = CAPTURE_OFF;
+int			waits_clock = CLOCK_SOURCE_TSC;
+int			waits_statements_max = 4096;
+int			waits_ring_records = 131072;
+bool		waits_hooks = true;
+
+const struct config_enum_entry waits_levels[] = {
+	{"off", CAPTURE_OFF, false},
+	{"stats", CAPTURE_STATS, false},
+	{"trace", CAPTURE_TRACE, false},
+	{NULL, 0, false}
+};
+
+const struct config_enum_entry waits_clocks[] = {
+	{"tsc", CLOCK_SOURCE_TSC, false},
+	{"tscp", CLOCK_SOURCE_TSCP, false},
+	{"monotonic", CLOCK_SOURCE_MONOTONIC, false},
+	{"monotonic_coarse", CLOCK_SOURCE_MONOTONIC_COARSE, false},
+	{"syscall", CLOCK_SOURCE_SYSCALL, false},
+	{NULL, 0, false}
+};
+
+void		_PG_init(void);
+
+static void
+capture_changed(int newval, void *extra)
+{
+	capture_set_level(newval);
+}
+
+static bool
+check_clock(int *newval, void **extra, GucSource source)
+{
+	if (clock_source_counts(*newval) && !clock_counter_usable())
+	{
+		GUC_check_errdetail("This machine's processor counter does not run at a constant rate.");
+		return false;
+	}
+	return true;
+}
+
+static void
+clock_changed(int newval, void *extra)
+{
+	capture_set_clock(newval);
+}
+
+static void
+define_settings(void)
+{
+	bool		preloading = process_shared_preload_libraries_in_progress;
+	int			usual_clock = clock_counter_usable() ? CLOCK_SOURCE_TSC : CLOCK_SOURCE_MONOTONIC;
+
+	DefineCustomBoolVariable("wait_event_timing.hooks",
+							 "Takes over the server's calls of libc when the library is loaded.",
+							 "When off, the library is loaded and does nothing.",
+							 &waits_hooks,
+							 true,
+							 preloading ? PGC_POSTMASTER : PGC_SIGHUP, 0,
+							 NULL, NULL, NULL);
+	DefineCustomIntVariable("wait_event_timing.statements_max",
+							"Pairs of statement and wait event that are kept.",
+							"Has an effect when the shared memory is made.",
+							&waits_statements_max,
+							4096, 64, 1 << 20,
+							preloading ? PGC_POSTMASTER : PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("wait_event_timing.trace_ring_records",
+							"Records of 32 bytes that the trace of a session holds.",
+							"Has an effect on sessions that begin a trace; rounded up to a power of two.",
+							&waits_ring_records,
+							131072, 1024, 1 << 24,
+							PGC_SUSET, 0,
+							NULL, NULL, NULL);
+	DefineCustomEnumVariable("wait_event_timing.clock",
+							 "Where time stamps come from.",
+							 NULL,
+							 &waits_clock,
+							 usual_clock, waits_clocks,
+							 PGC_SUSET, 0,
+							 check_clock, clock_changed, NULL);
+	DefineCustomEnumVariable("wait_event_timing.capture",
+							 "What is recorded of each wait.",
+							 NULL,
+							 &waits_capture,
+							 CAPTURE_OFF, waits_levels,
+							 PGC_SUSET, 0,
+							 NULL, capture_changed, NULL);
+	MarkGUCPrefixReserved("wait_event_timing");
+}
+
+void
+_PG_init(void)
+{
+	void	  **loaded = find_rendezvous_variable("wait_event_timing");
+
+	/* to define our settings twice would be an error, and end the session */
+	if (*loaded != NULL)
+	{
+		ereport(WARNING,
+				(errmsg("another copy of wait_event_timing is loaded already, this one is not usable"),
+				 errhint("Name the same file in \"shared_preload_libraries\", in "
+						 "\"session_preload_libraries\" and in LOAD.")));
+		return;
+	}
+	*loaded = &waits_capture;
+	if (!HAVE_NAMED_DSM && !process_shared_preload_libraries_in_progress)
+	{
+		ereport(WARNING,
+				(errmsg("wait_event_timing is not usable in this session"),
+				 errhint("Before PostgreSQL 17 the server itself must load it: add "
+						 "wait_event_timing to \"shared_preload_libraries\" and restart.")));
+		return;
+	}
+	define_settings();
+	shmem_init();
+	if (!waits_hooks)
+		return;
+	if (!process_shared_preload_libraries_in_progress)
+	{
+		if (shmem_get() == NULL)
+			return;
+		(void) capture_attach();
+	}
+	capture_install();
+	trace_install();
+	explain_install();
+	calls_install();
+}

@@ -1,0 +1,249 @@
+/*-------------------------------------------------------------------------
+ * shmem.c
+ *		The shared state: in the main segment, or in a named dynamic one.
+ *
+ * Preloaded by the server, the module has a slot for every PGPROC, auxiliary
+ * processes included.  Loaded by a session (PostgreSQL 17 and later) it has
+ * slots for those that can load it.  The segment's name carries version and
+ * size: a rebuilt module never meets another's layout.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/parallel.h"
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/shmem.h"
+#if PG_VERSION_NUM >= 170000
+#include "storage/dsm_registry.h"
+#endif
+
+#include "waits.h"
+
+#define SHORTEST_BASE_NS (10 * 1000 * 1000)
+
+/* Dynamic memory lives in /dev/shm, of which a container has 64 MB by default */
+#define LARGEST_SEGMENT ((Size) 48 * 1024 * 1024)
+
+/* Valid only in a process that has a PGPROC: see shmem_get() */
+static Shared *attached = NULL;
+static bool dynamic = false;
+
+static bool counter;			/* may the processor's counter serve? */
+static ClockPair at_load;
+static shmem_request_hook_type previous_request;
+static shmem_startup_hook_type previous_startup;
+
+static uint32
+slots_wanted(void)
+{
+	return MaxBackends + (dynamic ? 0 : NUM_AUXILIARY_PROCS);
+}
+
+static uint32
+buckets_wanted(void)
+{
+	uint32		n = 1;
+
+	while (n * STATEMENT_WAYS < (uint32) waits_statements_max)
+		n *= 2;
+	return n;
+}
+
+static Size
+slots_offset(void)
+{
+	return TYPEALIGN(PG_CACHE_LINE_SIZE, sizeof(Shared));
+}
+
+static Size
+slot_size(void)
+{
+	return TYPEALIGN(PG_CACHE_LINE_SIZE, sizeof(Slot));
+}
+
+static Size
+total_size(void)
+{
+	Size		size = add_size(PG_CACHE_LINE_SIZE, slots_offset());
+
+	size = add_size(size, mul_size(slot_size(), slots_wanted()));
+	return add_size(size, mul_size(sizeof(StatementBucket), buckets_wanted()));
+}
+
+Slot *
+shmem_slot(Shared *shared, uint32 number)
+{
+	return (Slot *) ((char *) shared + slots_offset() + number * slot_size());
+}
+
+StatementBucket *
+shmem_bucket(Shared *shared, uint32 number)
+{
+	return (StatementBucket *) ((char *) shared + slots_offset() + shared->nslots * slot_size()) +
+		number;
+}
+
+/* One rate for all processes, measured over as long a base as there is. */
+static ClockRate
+measure_rate(void)
+{
+	ClockPair	now = clock_pair(counter);
+
+	if (now.ns - at_load.ns < SHORTEST_BASE_NS)
+	{
+		pg_usleep(SHORTEST_BASE_NS / 1000);
+		now = clock_pair(counter);
+	}
+	return clock_rate(counter, at_load, now);
+}
+
+/* Slots and buckets need no more than the zeros that fresh memory comes with. */
+static void
+initialise(Shared *shared)
+{
+	memset(shared, 0, sizeof(*shared));
+	shared->tranche = LWLockNewTrancheId();
+	LWLockInitialize(&shared->lock, shared->tranche);
+	shared->rate = measure_rate();
+	shared->nslots = slots_wanted();
+	shared->nbuckets = buckets_wanted();
+	shared->reset_at = GetCurrentTimestamp();
+	pg_atomic_init_u64(&shared->evictions, 0);
+}
+
+static void
+request_memory(void)
+{
+	if (previous_request)
+		previous_request();
+	RequestAddinShmemSpace(total_size());
+}
+
+static void
+create_in_main_segment(void)
+{
+	bool		found;
+
+	if (previous_startup)
+		previous_startup();
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	attached = ShmemInitStruct("wait_event_timing", total_size(), &found);
+	if (!found)
+		initialise(attached);
+	LWLockRelease(AddinShmemInitLock);
+	LWLockRegisterTranche(attached->tranche, "wait_event_timing");
+}
+
+#if HAVE_NAMED_DSM
+static void
+initialise_segment(void *segment)
+{
+	initialise(segment);
+}
+
+static void
+attach_segment(void)
+{
+	char		name[64];
+	bool		found;
+
+	snprintf(name, sizeof(name), "wait_event_timing/%s/%zu", WAITS_VERSION, total_size());
+	attached = GetNamedDSMSegment(name, total_size(), initialise_segment, &found);
+}
+
+/* A session that gets no memory must still get in: the failure becomes a warning. */
+static void
+attach_segment_or_warn(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		attach_segment();
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		attached = NULL;
+		ereport(WARNING,
+				(errmsg("wait_event_timing is not usable in this session: %s", error->message),
+				 errhint("Its shared memory needs %zu MB in /dev/shm, unless "
+						 "\"shared_preload_libraries\" names the library.",
+						 total_size() / (1024 * 1024) + 1)));
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+}
+
+static void
+attach_dynamic_segment(void)
+{
+	if (MyProc == NULL || !IsTransactionState())
+		return;
+	if (total_size() > LARGEST_SEGMENT)
+	{
+		ereport(WARNING,
+				(errmsg("wait_event_timing is not usable in this session"),
+				 errdetail("For %d connections it needs %zu MB of dynamic shared memory, and "
+						   "takes at most %zu MB.", MaxBackends, total_size() / (1024 * 1024) + 1,
+						   LARGEST_SEGMENT / (1024 * 1024)),
+				 errhint("Add wait_event_timing to \"shared_preload_libraries\" and restart.")));
+		return;
+	}
+	/* in a parallel worker the segment is there, and no subtransaction can be had */
+	if (IsParallelWorker() || IsInParallelMode())
+		attach_segment();
+	else
+		attach_segment_or_warn();
+	if (attached)
+		LWLockRegisterTranche(attached->tranche, "wait_event_timing");
+}
+#endif
+
+/* Called when the library is loaded. */
+void
+shmem_init(void)
+{
+	counter = clock_counter_usable();
+	at_load = clock_pair(counter);
+	if (process_shared_preload_libraries_in_progress)
+	{
+		previous_request = shmem_request_hook;
+		shmem_request_hook = request_memory;
+		previous_startup = shmem_startup_hook;
+		shmem_startup_hook = create_in_main_segment;
+		return;
+	}
+	dynamic = true;
+#if HAVE_NAMED_DSM
+	attach_dynamic_segment();
+#endif
+}
+
+/*
+ * The shared state, or NULL where there is none.  Children inherit the pointer,
+ * but some have let go of the memory behind it: only a PGPROC proves that it is
+ * there.
+ */
+Shared *
+shmem_get(void)
+{
+	return MyProc != NULL ? attached : NULL;
+}
+
+bool
+shmem_is_dynamic(void)
+{
+	return dynamic;
+}

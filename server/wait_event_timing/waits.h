@@ -1,0 +1,325 @@
+/*-------------------------------------------------------------------------
+ * waits.h
+ *		Shared state of wait timing, and what the files of the module offer
+ *		each other.
+ *
+ * The server announces a wait in *my_wait_event_info and then blocks in libc.
+ * We take over the executable's calls of libc and time them while a wait is
+ * announced.
+ *
+ * One file a phase: module.c (loading), shmem.c (shared state), calls.c (the
+ * calls taken over), capture.c (a process and its waits), stats.c (tables of
+ * a process and of all that ended), statements.c (table by statement),
+ * ring.c (a session's trace), trace.c (statements in it, and reading it),
+ * explain.c (EXPLAIN), views.c (SQL), bench.c (what a wait costs).
+ *-------------------------------------------------------------------------
+ */
+#ifndef WAITS_H
+#define WAITS_H
+
+#include "port/atomics.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "utils/guc.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "../common/clock.h"
+
+#define WAITS_VERSION "0.1"
+
+/* What differs between versions of PostgreSQL */
+#if PG_VERSION_NUM < 170000
+#define MY_PROC_NUMBER (MyProc->pgprocno)
+#define HAVE_NAMED_DSM 0
+#else
+#define MY_PROC_NUMBER MyProcNumber
+#define HAVE_NAMED_DSM 1
+#endif
+
+#define WAIT_CLASS(event) ((event) >> 24)
+#define CLASS_LWLOCK		0x01
+#define CLASS_LOCK			0x03
+#define CLASS_BUFFERPIN		0x04
+#define CLASS_ACTIVITY		0x05
+#define CLASS_CLIENT		0x06
+#define CLASS_EXTENSION		0x07
+#define CLASS_TIMEOUT		0x09
+
+/* Waits for work to do, not waits that hold work up */
+#define IS_IDLE(event) \
+	(WAIT_CLASS(event) == CLASS_ACTIVITY || WAIT_CLASS(event) == CLASS_CLIENT)
+
+#define HISTOGRAM_BUCKETS 32
+#define FIRST_BUCKET_BITS 8		/* bucket 0 holds what is shorter than 256 ns */
+
+#define SLOT_EVENTS 160			/* distinct events of one process */
+#define SLOT_INDEX 256
+#define TOTAL_EVENTS 1024		/* distinct (backend type, event), power of two */
+#define STATEMENT_WAYS 8		/* entries that share a bucket and its lock */
+#define PENDING_WAITS 64
+
+typedef enum CaptureLevel
+{
+	CAPTURE_OFF,
+	CAPTURE_STATS,
+	CAPTURE_TRACE
+} CaptureLevel;
+
+/* Counts and times of one event; key 0 is free */
+typedef struct EventStats
+{
+	uint64		key;
+	uint64		waits;
+	uint64		calls;			/* a wait can take several */
+	uint64		total_ns;
+	uint64		max_ns;
+	uint64		histogram[HISTOGRAM_BUCKETS];	/* of waits */
+} EventStats;
+
+/*
+ * One process.  Only the owner writes, but for "level" and "reset_wanted".
+ * "changes" is odd while the tables change: who reads them reads it before and
+ * after, and again if it moved.
+ */
+typedef struct Slot
+{
+	/* written at every wait */
+	pg_atomic_uint32 level;		/* CaptureLevel in force */
+	volatile uint32 current_event;	/* 0: no wait that we see */
+	volatile int64 current_start;	/* ticks or ns, of "clock" */
+	uint32		clock;			/* ClockSource */
+
+	/* written when waits are folded in */
+	pg_atomic_uint32 changes;
+	int			pid;			/* 0: nobody */
+	int			backend_type;
+	Oid			database;
+	Oid			role;
+	uint32		nevents;
+	pg_atomic_uint64 reset_wanted;	/* asked for by anybody */
+	uint64		reset_done;		/* obeyed by the owner */
+	uint64		overflows;		/* waits whose event found no room */
+	uint64		negative;		/* clock differences below zero */
+	uint64		missed;			/* waits seen but not recorded */
+	uint64		statements_missed;
+	uint8		index[SLOT_INDEX];	/* number of the entry + 1 */
+	EventStats	events[SLOT_EVENTS];	/* the last is for events without room */
+} Slot;
+
+StaticAssertDecl(sizeof(Slot) <= 48 * 1024, "counters of a process take 48 KiB at most");
+
+typedef struct Statement
+{
+	uint64		query_id;
+	Oid			role;
+	Oid			database;
+	int64		last_used;		/* counter ticks */
+	EventStats	stats;			/* key: the event */
+} Statement;
+
+typedef struct StatementBucket
+{
+	pg_atomic_uint32 lock;		/* 1: taken; nobody ever waits for it */
+	Statement	way[STATEMENT_WAYS];
+} StatementBucket;
+
+/* What a record of a trace is; clients know these numbers. */
+typedef enum RecordKind
+{
+	RECORD_WAIT = 1,
+	RECORD_STATEMENT_BEGIN = 2, /* value: query identifier */
+	RECORD_STATEMENT_END = 3,	/* value: rows */
+	RECORD_CPU = 4,				/* value: ns of the thread since the session began */
+	RECORD_COMMIT = 5,
+	RECORD_ABORT = 6
+} RecordKind;
+
+/* A record of a trace, as clients read it: keep in step with the decoder. */
+typedef struct TraceRecord
+{
+	volatile uint32 seq;		/* low bits of its number + 1; 0: being written */
+	uint16		kind;			/* RecordKind */
+	uint16		depth;			/* of nested statements */
+	uint32		event;
+	uint32		calls;
+	int64		start_ns;		/* since the ring began */
+	int64		value;			/* of a wait: its length in ns */
+} TraceRecord;
+
+StaticAssertDecl(sizeof(TraceRecord) == 32, "clients read records of 32 bytes");
+
+/* A session's ring, in a dynamic segment of its own */
+typedef struct TraceRing
+{
+	pg_atomic_uint64 written;	/* records ever */
+	uint32		nrecords;		/* power of two */
+	int			pid;
+	TimestampTz started;
+	TraceRecord records[FLEXIBLE_ARRAY_MEMBER];
+} TraceRing;
+
+#define MAX_RINGS 64			/* of sessions now and before */
+#define MAX_ENDED_RINGS 8		/* kept of sessions that have gone */
+
+typedef enum RingState
+{
+	RING_FREE,
+	RING_LIVE,
+	RING_ENDED
+} RingState;
+
+typedef struct RingEntry
+{
+	RingState	state;
+	int			pid;
+	Oid			role;
+	uint32		handle;			/* dsm_handle */
+	uint32		nrecords;
+	TimestampTz started;
+	TimestampTz ended;
+} RingEntry;
+
+#define MAX_EXPLAINS 16			/* EXPLAIN (WAITS) at one time that see their workers */
+#define EXPLAIN_EVENTS 48
+
+/* Where parallel workers leave what an explained statement waited for in them */
+typedef struct ExplainArea
+{
+	pg_atomic_uint32 pid;		/* leader, or 0 */
+	int			workers;
+	EventStats	events[EXPLAIN_EVENTS]; /* key: the event */
+} ExplainArea;
+
+typedef struct Shared
+{
+	LWLock		lock;			/* "totals", and the death of slots */
+	int			tranche;
+	ClockRate	rate;			/* of the processor's counter */
+	uint32		nslots;
+	uint32		nbuckets;		/* power of two */
+	TimestampTz reset_at;
+	/* sums of processes that ended */
+	uint64		overflows;
+	uint64		negative;
+	uint64		missed;
+	uint64		statements_missed;
+	uint64		processes;
+	uint64		total_overflows;	/* events that found no room in "totals" */
+	pg_atomic_uint64 evictions;
+	RingEntry	rings[MAX_RINGS];
+	ExplainArea explains[MAX_EXPLAINS];
+	EventStats	totals[TOTAL_EVENTS];	/* key: backend type + 1, event */
+	/* slots, by number of the PGPROC, and then buckets follow */
+} Shared;
+
+/* A wait that is over and not yet in a table; or, with a class of 0, a mark for the trace */
+typedef struct Pending
+{
+	uint32		event;			/* of a mark: its RecordKind */
+	uint32		calls;			/* of a mark: the nesting depth */
+	int64		start;			/* ticks */
+	int64		ticks;			/* of a mark: its value */
+	uint64		query_id;
+} Pending;
+
+typedef enum CallKind
+{
+	CALL_OTHER,
+	CALL_EPOLL_WAIT,
+	CALL_READ,
+	CALL_SEM_WAIT
+} CallKind;
+
+/* What a process knows of itself */
+typedef struct Capture
+{
+	pg_atomic_uint32 *level;	/* whether to look at waits at all */
+	Slot	   *slot;
+	ClockSource clock;
+	uint32		npending;
+	CallKind	last_kind;
+	bool		last_interrupted;
+	bool		folding;
+	int			lock_entry;		/* pending entry of a lock still waited for, or -1 */
+	uint64		lock_since;		/* tells one wait for a lock from the next */
+	uint64		lock_now;		/* the same, of the wait under way */
+	TraceRing  *ring;			/* NULL: no trace */
+	int64		ring_base;		/* ticks ... */
+	int64		ring_base_ns;	/* ... and the time in the ring that they mean */
+	Pending		pending[PENDING_WAITS];
+} Capture;
+
+/* no detour through our own offset table at every wait */
+#pragma GCC visibility push(hidden)
+
+/* module.c */
+extern int	waits_capture;
+extern int	waits_clock;
+extern int	waits_statements_max;
+extern int	waits_ring_records;
+extern bool waits_hooks;
+extern const struct config_enum_entry waits_levels[];
+
+/* shmem.c */
+extern void shmem_init(void);
+extern Shared *shmem_get(void);
+extern Slot *shmem_slot(Shared *shared, uint32 number);
+extern StatementBucket *shmem_bucket(Shared *shared, uint32 number);
+extern bool shmem_is_dynamic(void);
+
+/* calls.c */
+extern void calls_install(void);
+extern int	calls_count(void);
+extern const char *calls_name(int number);
+extern int	calls_slots(int number);
+extern int	calls_intact(void);
+
+/* capture.c */
+extern Capture capture;
+extern void capture_install(void);
+extern bool capture_attach(void);
+extern void capture_detach(void);
+extern void capture_fold(void);
+extern void capture_before_lasting(uint32 event);
+extern void capture_record(uint32 event, int64 start, int64 end, CallKind kind,
+						   bool interrupted);
+extern void capture_mark(RecordKind kind, int depth, int64 value);
+extern void capture_set_level(int level);
+extern void capture_set_clock(int clock);
+extern const ClockRate *capture_rate(const Shared *shared, ClockSource clock);
+
+/* ring.c */
+extern void ring_open(void);
+extern void ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old,
+						int64 new_ticks);
+extern void ring_put(const Pending *wait, int64 ns, const ClockRate *rate);
+
+/* trace.c */
+extern void trace_install(void);
+
+/* explain.c */
+extern void explain_install(void);
+extern void explain_executor_starts(bool instrumented);
+extern void explain_executor_ends(void);
+
+/* stats.c */
+extern void stats_clear_slot(Slot *slot);
+extern EventStats *stats_entry(Slot *slot, uint32 event);
+extern void stats_fold_into_totals(Shared *shared, const Slot *slot);
+extern bool stats_copy_slot(Slot *from, Slot *to);
+extern void stats_merge(EventStats *into, const EventStats *from);
+extern void stats_count(EventStats *stats, const Pending *wait, uint64 ns);
+extern EventStats *stats_total_entry(EventStats *totals, int backend_type, uint32 event);
+
+/* statements.c */
+extern void statements_begin(Shared *shared);
+extern bool statements_add(Shared *shared, const Pending *wait, uint64 ns);
+extern void statements_end(void);
+extern bool statements_lock(StatementBucket *bucket);
+extern void statements_unlock(StatementBucket *bucket);
+extern void statements_reset(Shared *shared);
+
+#pragma GCC visibility pop
+
+#endif							/* WAITS_H */

@@ -1,0 +1,73 @@
+/*-------------------------------------------------------------------------
+ * wrap.h
+ *		A wrapper around a call, which times it while a wait is announced.
+ *-------------------------------------------------------------------------
+ */
+#ifndef WRAP_H
+#define WRAP_H
+
+#include <errno.h>
+
+#include "waits.h"
+
+/* Classes of waits that can last: nothing may stay unseen behind them */
+#define LASTING_CLASSES \
+	((1u << CLASS_LOCK) | (1u << CLASS_BUFFERPIN) | (1u << CLASS_ACTIVITY) | \
+	 (1u << CLASS_EXTENSION) | (1u << CLASS_TIMEOUT))
+
+static inline bool
+wrap_wanted(uint32 event)
+{
+	return event != 0 &&
+		pg_atomic_read_u32(capture.level) != CAPTURE_OFF &&
+		(likely(capture.slot != NULL) || capture_attach());
+}
+
+static inline int64
+wrap_begin(uint32 event, CallKind kind)
+{
+	int64		start;
+
+	/* the read of the signal descriptor belongs to the wait before it */
+	if ((LASTING_CLASSES & (1u << (WAIT_CLASS(event) & 31))) && kind != CALL_READ)
+		capture_before_lasting(event);
+	start = clock_source_read(capture.clock);
+	capture.slot->current_start = start;
+	capture.slot->current_event = event;
+	return start;
+}
+
+/* The slot may have gone meanwhile: a handler can end the process from within. */
+static inline void
+wrap_end(uint32 event, int64 start, CallKind kind, bool interrupted)
+{
+	int64		now = clock_source_read(capture.clock);
+
+	if (likely(capture.slot != NULL))
+	{
+		capture.slot->current_event = 0;
+		capture_record(event, start, now, kind, interrupted);
+	}
+}
+
+#define WRAP(kind, type, name, parameters, arguments, interrupted) \
+static type (*real_##name) parameters = NULL; \
+static type \
+wait_##name parameters \
+{ \
+	uint32		event = *(volatile uint32 *) my_wait_event_info; \
+	type		result; \
+	int64		start; \
+\
+	if (!wrap_wanted(event)) \
+		return real_##name arguments; \
+	start = wrap_begin(event, kind); \
+	result = real_##name arguments; \
+	wrap_end(event, start, kind, interrupted); \
+	return result; \
+}
+
+#define BY_ERRNO (result < 0 && errno == EINTR)
+#define BY_RESULT (result == EINTR)
+
+#endif							/* WRAP_H */

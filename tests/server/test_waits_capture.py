@@ -1,0 +1,379 @@
+"""What is counted and timed: each claim on PostgreSQL 18 (bound lazily) and 15 (bound at once)."""
+
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from tests.server.waits_tools import Connection, eventually, one, rows, serving, session, waits
+
+pytest_plugins = ["tests.server.fix_waits"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+
+def pid_of(connection: Connection) -> int:
+    return connection.info.backend_pid
+
+
+def test_sleep_of_known_length_is_timed(watched: Connection, observer: Connection) -> None:
+    watched.execute("SELECT pg_sleep(0.2)")
+    count, _, total, longest = waits(observer, "PgSleep", pid_of(watched))
+    assert count == 1
+    assert 200 <= total < 400
+    assert longest == total
+
+
+def test_hooks_outlive_the_first_call(watched: Connection, observer: Connection) -> None:
+    """Lazy binding would overwrite a slot when its function is first called."""
+    for _ in range(5):
+        watched.execute("SELECT pg_sleep(0.001)")
+    count, _, _, _ = waits(observer, "PgSleep", pid_of(watched))
+    assert count == 5
+    assert one(watched, "SELECT slots_intact = slots_installed FROM wait_event_timing_info()")
+
+
+def test_every_process_with_a_pgproc_is_watched(observer: Connection) -> None:
+    unseen = (
+        "SELECT backend_type FROM pg_stat_activity WHERE pid NOT IN "
+        "(SELECT pid FROM wait_event_timing_sessions())"
+    )
+    eventually(lambda: not rows(observer, unseen))
+
+
+def test_background_processes_record(timed: Cluster, observer: Connection) -> None:
+    observer.execute("CHECKPOINT")
+    wanted = {"checkpointer", "background writer", "walwriter", "client backend", "startup"}
+    if timed.binaries.major >= 18:
+        wanted.add("io worker")
+        observer.execute("CREATE TABLE IF NOT EXISTS scanned AS SELECT generate_series(1, 300000)")
+        observer.execute("SELECT count(*) FROM scanned")
+    query = "SELECT DISTINCT backend_type FROM pg_stat_wait_event_timing_system"
+    eventually(lambda: wanted <= {name for (name,) in rows(observer, query)})
+
+
+def test_lock_wait_is_one_wait_although_woken(
+    timed: Cluster, watched: Connection, observer: Connection
+) -> None:
+    """deadlock_timeout wakes the process in the midst; the lock is waited for once."""
+    observer.execute("CREATE TABLE IF NOT EXISTS locked (i int)")
+    with session(timed) as holder:
+        holder.execute("BEGIN; LOCK TABLE locked")
+        blocked = threading.Thread(target=watched.execute, args=("LOCK TABLE locked",))
+        watched.execute("BEGIN")
+        blocked.start()
+        in_wait = (
+            "SELECT 1 FROM pg_stat_wait_event_timing_current "
+            "WHERE pid = %s AND wait_event = 'relation'"
+        )
+        eventually(lambda: rows(observer, in_wait, pid_of(watched)))
+        began = time.monotonic()
+        time.sleep(0.3)
+        held = (time.monotonic() - began) * 1000
+        holder.execute("COMMIT")
+        blocked.join()
+        watched.execute("COMMIT")
+    count, calls, total, longest = waits(observer, "relation", pid_of(watched))
+    assert count == 1
+    assert calls > 1
+    assert held <= total < held + 300
+    assert longest == total
+
+
+def test_successive_lock_waits_are_told_apart(
+    timed: Cluster, watched: Connection, observer: Connection
+) -> None:
+    observer.execute("CREATE TABLE IF NOT EXISTS locked (i int)")
+    for _ in range(3):
+        with session(timed) as holder:
+            holder.execute("BEGIN; LOCK TABLE locked")
+            threading.Timer(0.1, lambda h=holder: h.execute("COMMIT")).start()
+            watched.execute("SELECT FROM locked")
+            eventually(lambda h=holder: h.info.transaction_status == 0)
+    count, _, total, _ = waits(observer, "relation", pid_of(watched))
+    assert count == 3
+    assert total > 200
+
+
+def test_blocker_of_a_lock_wait_is_named(
+    timed: Cluster, watched: Connection, observer: Connection
+) -> None:
+    with session(timed) as holder:
+        holder.execute("SELECT pg_advisory_lock(7)")
+        blocked = threading.Thread(
+            target=watched.execute, args=("SELECT pg_advisory_xact_lock(7)",)
+        )
+        blocked.start()
+        found = eventually(
+            lambda: rows(
+                observer,
+                "SELECT wait_time, blocking_pids, idle FROM pg_stat_wait_event_timing_current "
+                "WHERE pid = %s AND wait_event = 'advisory' AND wait_time > 1",
+                pid_of(watched),
+            )
+        )
+        holder.execute("SELECT pg_advisory_unlock(7)")
+        blocked.join()
+        assert found[0][1:] == ([pid_of(holder)], False)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace, to delay a system call")
+def test_slow_fsync_is_timed(watched: Connection, observer: Connection, as_root: None) -> None:
+    """The kernel answers 50 ms late; the wait for WAL to be on disk shows just that."""
+    watched.execute("CREATE TEMP TABLE nothing (i int)")
+    pid = pid_of(watched)
+    event = one(
+        observer,
+        "SELECT CASE WHEN current_setting('server_version_num')::int >= 170000 "
+        "THEN 'WalSync' ELSE 'WALSync' END",
+    )
+    before = waits(observer, event, pid)
+    tracer = subprocess.Popen(
+        ["strace", "-q", "-o", "/dev/null", "-p", str(pid), "-e", "trace=fdatasync",
+         "-e", "inject=fdatasync:delay_enter=50000"], stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        status = Path(f"/proc/{pid}/status")
+        eventually(lambda: "TracerPid:\t0\n" not in status.read_text() or tracer.poll())
+        if tracer.poll() is not None:
+            pytest.skip(f"strace cannot attach: {tracer.stderr and tracer.stderr.read()}")
+        for _ in range(4):
+            watched.execute("SELECT pg_current_xact_id()")
+            watched.execute("CREATE TABLE gone (i int)")
+            watched.execute("DROP TABLE gone")
+    finally:
+        tracer.terminate()
+        tracer.wait()
+    count, _, total, _ = waits(observer, event, pid)
+    syncs = count - before[0]
+    assert syncs >= 8
+    assert 50 * syncs <= total - before[2] < 50 * syncs + 1000
+
+
+def test_reads_agree_with_what_the_server_counts(wheel: Binaries) -> None:
+    """With synchronous reads each one is one wait in the process that wants the page."""
+    with serving(wheel, {"io_method": "sync"}) as cluster, session(cluster) as load:
+        load.execute(
+            "CREATE TABLE big AS SELECT i, repeat('x', 200) FROM generate_series(1,50000) i"
+        )
+        load.execute("VACUUM ANALYZE big")
+        load.execute("CHECKPOINT")
+        with session(cluster) as reader, session(cluster) as observer:
+            pid = pid_of(reader)
+
+            def told() -> int:
+                reader.execute("SELECT pg_stat_force_next_flush()")
+                reader.execute("SELECT 1")
+                query = "SELECT sum(reads)::bigint FROM pg_stat_get_backend_io(%s)"
+                return int(one(observer, query, pid))
+
+            # the server begins to count only after the session's first reads
+            told_before = told()
+            count_before = waits(observer, "DataFileRead", pid)[0]
+            for _ in range(3):
+                reader.execute("SELECT count(*) FROM big")
+            seen = told() - told_before
+            assert waits(observer, "DataFileRead", pid)[0] - count_before == seen
+            assert seen > 100
+
+
+@pytest.mark.debian
+def test_reads_agree_with_explain_on_15(waits15: Cluster) -> None:
+    with session(waits15) as reader, session(waits15) as observer:
+        observer.execute("DROP TABLE IF EXISTS big")
+        observer.execute(
+            "CREATE TABLE big AS SELECT i, repeat('x', 200) FROM generate_series(1, 20000) i"
+        )
+        observer.execute("VACUUM ANALYZE big")
+        reader.execute("SET max_parallel_workers_per_gather = 0")
+        reader.execute("SELECT count(*) FROM big")
+        pid = pid_of(reader)
+        before = waits(observer, "DataFileRead", pid)[0]
+        plan = one(reader, "EXPLAIN (ANALYZE, BUFFERS, FORMAT json) SELECT count(*) FROM big")
+        told = plan[0]["Plan"]["Shared Read Blocks"]
+        assert waits(observer, "DataFileRead", pid)[0] - before == told
+        assert told > 100
+
+
+def test_off_records_nothing(watched: Connection, observer: Connection) -> None:
+    watched.execute("SET wait_event_timing.capture = off")
+    pid = pid_of(watched)
+    query = "SELECT wait_event, waits FROM pg_stat_wait_event_timing WHERE pid = %s"
+    before = sorted(rows(observer, query, pid))
+    for _ in range(100):
+        watched.execute("SELECT pg_sleep(0)")
+    watched.execute("SELECT pg_sleep(0.01)")
+    assert sorted(rows(observer, query, pid)) == before
+
+
+def test_another_session_switches_capture(watched: Connection, observer: Connection) -> None:
+    watched.execute("SET wait_event_timing.capture = off")
+    pid = pid_of(watched)
+    assert one(observer, "SELECT wait_event_timing_set(%s, 'stats')", pid)
+    watched.execute("SELECT pg_sleep(0.01)")
+    assert waits(observer, "PgSleep", pid)[0] == 1
+    assert one(observer, "SELECT wait_event_timing_set(%s, 'off')", pid)
+    watched.execute("SELECT pg_sleep(0.01)")
+    assert waits(observer, "PgSleep", pid)[0] == 1
+
+
+def test_process_stuck_in_a_wait_is_seen_with_all_before(
+    watched: Connection, observer: Connection
+) -> None:
+    """What was waited before a long wait is not held back by it."""
+    pid = pid_of(watched)
+    stuck = threading.Thread(
+        target=watched.execute,
+        args=("SELECT pg_sleep(0.01), pg_sleep(0.01), pg_sleep(2)",),
+    )
+    stuck.start()
+    eventually(lambda: waits(observer, "PgSleep", pid)[0] == 2)
+    eventually(
+        lambda: rows(
+            observer,
+            "SELECT 1 FROM pg_stat_wait_event_timing_current "
+            "WHERE pid = %s AND wait_event = 'PgSleep' AND wait_time > 100 "
+            "AND abs(extract(epoch FROM clock_timestamp() - wait_start) * 1000 - wait_time) < 50",
+            pid,
+        )
+    )
+    stuck.join()
+
+
+def test_cancelled_wait_is_counted(watched: Connection, observer: Connection) -> None:
+    pid = pid_of(watched)
+    threading.Timer(0.2, lambda: one(observer, "SELECT pg_cancel_backend(%s)", pid)).start()
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        watched.execute("SELECT pg_sleep(10)")
+    count, _, total, _ = waits(observer, "PgSleep", pid)
+    assert count == 1
+    assert 150 <= total < 2000
+
+
+def test_wait_ended_by_statement_timeout_is_counted(
+    watched: Connection, observer: Connection
+) -> None:
+    watched.execute("SET statement_timeout = '150ms'")
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        watched.execute("SELECT pg_sleep(10)")
+    count, _, total, _ = waits(observer, "PgSleep", pid_of(watched))
+    assert count == 1
+    assert 140 <= total < 2000
+
+
+@pytest.mark.parametrize("clock", ["tsc", "tscp", "monotonic", "monotonic_coarse", "syscall"])
+def test_every_clock_times_a_sleep(clock: str, watched: Connection, observer: Connection) -> None:
+    watched.execute(f"SET wait_event_timing.clock = {clock}".encode())
+    watched.execute("SELECT pg_sleep(0.1)")
+    count, _, total, _ = waits(observer, "PgSleep", pid_of(watched))
+    assert count == 1
+    assert 90 <= total < 300
+    assert one(observer, "SELECT negative_clock FROM wait_event_timing_info()") == 0
+
+
+def test_histogram_holds_each_wait_in_its_bucket(watched: Connection, observer: Connection) -> None:
+    for ms in (1, 1, 20):
+        watched.execute(f"SELECT pg_sleep({ms / 1000})".encode())
+    found = rows(
+        observer,
+        "SELECT from_time, to_time, n FROM pg_stat_wait_event_timing, "
+        "unnest(histogram) WITH ORDINALITY h(n, bucket) JOIN wait_event_timing_buckets() b "
+        "USING (bucket) WHERE pid = %s AND wait_event = 'PgSleep' AND n > 0 ORDER BY 1",
+        pid_of(watched),
+    )
+    assert sum(n for _, _, n in found) == 3
+    assert all(low < high for low, high, _ in found)
+    assert found[-1][0] <= 21
+    assert found[-1][1] > 20
+
+
+def test_buckets_separate_half_a_microsecond_from_one_and_resolve_minutes(
+    observer: Connection,
+) -> None:
+    bucket = "SELECT bucket FROM wait_event_timing_buckets() WHERE from_time <= %s AND %s < to_time"
+    places = [one(observer, bucket, ms, ms) for ms in (0.0005, 0.001, 30e3, 60e3, 120e3, 240e3)]
+    assert len(set(places)) == len(places)
+    assert one(observer, "SELECT count(*) FROM wait_event_timing_buckets()") == 32
+
+
+def test_waits_belong_to_their_statement(watched: Connection, observer: Connection) -> None:
+    sql = "SELECT pg_sleep(0.05), 'attributed'"
+    plan = one(watched, f"EXPLAIN (VERBOSE, FORMAT json) {sql}")
+    query_id = plan[0]["Query Identifier"]
+    watched.execute(sql.encode())
+    watched.execute(sql.encode())
+    found = rows(
+        observer,
+        "SELECT wait_event, waits, total_time FROM pg_stat_wait_event_timing_statements "
+        "WHERE queryid = %s",
+        query_id,
+    )
+    ((event, count, total),) = [row for row in found if row[0] == "PgSleep"]
+    assert (event, count) == ("PgSleep", 2)
+    assert 100 <= total < 300
+    assert "ClientRead" not in [row[0] for row in found]
+
+
+def test_statement_table_is_bounded_and_counts_evictions(wheel: Binaries) -> None:
+    settings = {"wait_event_timing.statements_max": 64}
+    with serving(wheel, settings) as cluster, session(cluster) as load:
+        for i in range(200):
+            load.execute(f"SELECT pg_sleep(0) AS column_{i}".encode())
+            load.execute(f"CREATE TABLE t{i} (i int)".encode())
+        evicted, missed = rows(
+            load, "SELECT statements_evicted, statements_missed FROM wait_event_timing_info()"
+        )[0]
+        assert evicted > 50
+        assert missed == 0
+        kept = one(load, "SELECT count(*) FROM pg_stat_wait_event_timing_statements")
+        assert kept <= 64
+
+
+def test_all_classes_are_recorded(binaries: Binaries, open_directory: Path) -> None:
+    """LWLock, Lock, BufferPin, Activity, Client, Extension, IPC, Timeout and IO."""
+    settings = {"pg_prewarm.autoprewarm_interval": "1s", "max_parallel_workers_per_gather": 2}
+    with (
+        serving(binaries, {**settings}, preload=["pg_prewarm"]) as cluster,
+        session(cluster) as first,
+        session(cluster) as second,
+    ):
+        first.execute("CREATE TABLE t AS SELECT generate_series(1, 200000) AS i")
+        first.execute(
+            "SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0;"
+            "SET parallel_tuple_cost = 0"
+        )
+        first.execute("SELECT count(*) FROM t")
+        first.execute("CHECKPOINT; SELECT pg_sleep(0.01)")
+        # BufferPin: a freezing vacuum wants the page that a cursor stands on
+        first.execute("CREATE TABLE pinned AS SELECT generate_series(1, 10) AS i")
+        first.execute("BEGIN; DECLARE c CURSOR FOR SELECT i FROM pinned; FETCH c")
+        vacuum = threading.Thread(target=second.execute, args=("VACUUM (FREEZE) pinned",))
+        vacuum.start()
+        time.sleep(0.3)
+        first.execute("COMMIT")
+        vacuum.join()
+        # Lock
+        first.execute("SELECT pg_advisory_lock(1)")
+        waiter = threading.Thread(target=second.execute, args=("SELECT pg_advisory_lock(1)",))
+        waiter.start()
+        time.sleep(0.2)
+        first.execute("SELECT pg_advisory_unlock(1)")
+        waiter.join()
+        script = open_directory / "insert.sql"
+        script.write_text("INSERT INTO t VALUES (1);\n")
+        # LWLock: commits of several sessions queue for the WAL
+        subprocess.run(
+            [cluster.binaries.pgbench, "-n", "-c", "8", "-j", "2", "-t", "100",
+             "-f", script, cluster.dsn()],
+            text=True, check=True, capture_output=True,
+            **cluster.run_as,
+        )  # fmt: skip
+        wanted = {"LWLock", "Lock", "BufferPin", "Activity", "Client", "Extension", "IPC",
+                  "Timeout", "IO"}  # fmt: skip
+        query = "SELECT DISTINCT wait_event_type FROM pg_stat_wait_event_timing_system"
+        eventually(lambda: wanted <= {name for (name,) in rows(first, query)})

@@ -1,0 +1,117 @@
+"""EXPLAIN (ANALYZE, WAITS) on PostgreSQL 18."""
+
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from tests.server.waits_tools import Connection, eventually, one, rows, serving, session, waits
+
+pytest_plugins = ["tests.server.fix_waits"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+
+EXPLAIN = "EXPLAIN (ANALYZE, WAITS, FORMAT json) "
+
+
+def explained(connection: Connection, statement: str) -> dict[str, dict[str, Any]]:
+    """The events of an explained statement."""
+    ((plan,),) = connection.execute((EXPLAIN + statement).encode()).fetchone()
+    return {event["Wait Event"]: event for event in plan["Waits"]}
+
+
+@pytest.fixture
+def connection(waits18: Cluster) -> Any:
+    with session(waits18) as found:
+        yield found
+
+
+def test_only_the_statements_own_waits_are_shown(connection: Connection) -> None:
+    connection.execute("SELECT pg_sleep(0.2)")
+    found = explained(connection, "SELECT pg_sleep(0.05), pg_sleep(0.05)")
+    assert next(iter(found)) == "PgSleep"
+    assert found["PgSleep"]["Waits"] == 2
+    assert 100 <= found["PgSleep"]["Time"] < 190
+    assert "ClientRead" not in found
+
+
+def test_text_format(connection: Connection) -> None:
+    lines = [line for (line,) in rows(connection, "EXPLAIN (ANALYZE, WAITS) SELECT pg_sleep(0.01)")]
+    at = lines.index("Waits:")
+    assert lines[at + 1].startswith("  Timeout PgSleep: waits=1 time=1")
+
+
+def test_without_capture_it_captures_for_the_statement_only(connection: Connection) -> None:
+    connection.execute("SET wait_event_timing.capture = off")
+    pid = connection.info.backend_pid
+    assert explained(connection, "SELECT pg_sleep(0.01)")["PgSleep"]["Waits"] == 1
+    before = waits(connection, "PgSleep", pid)
+    connection.execute("SELECT pg_sleep(0.01)")
+    assert waits(connection, "PgSleep", pid) == before
+
+
+def test_failed_statement_leaves_capture_as_it_was(connection: Connection) -> None:
+    connection.execute("SET wait_event_timing.capture = off")
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        connection.execute((EXPLAIN + "SELECT 1 / (random() * 0)::int").encode())
+    assert (
+        one(
+            connection,
+            "SELECT capture FROM wait_event_timing_sessions() WHERE pid = pg_backend_pid()",
+        )
+        == "off"
+    )
+    assert explained(connection, "SELECT pg_sleep(0.01)")["PgSleep"]["Waits"] == 1
+
+
+def test_error_caught_within_the_statement_does_no_harm(connection: Connection) -> None:
+    connection.execute(
+        "CREATE OR REPLACE FUNCTION caught() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
+        "PERFORM pg_sleep(0.01); PERFORM 1 / 0; EXCEPTION WHEN division_by_zero THEN "
+        "PERFORM pg_sleep(0.01); END$$"
+    )
+    assert explained(connection, "SELECT caught()")["PgSleep"]["Waits"] == 2
+
+
+def test_prepared_statement(connection: Connection) -> None:
+    connection.execute("PREPARE slept AS SELECT pg_sleep(0.01)")
+    assert explained(connection, "EXECUTE slept")["PgSleep"]["Waits"] == 1
+
+
+def test_lock_wait_of_an_update(waits18: Cluster, connection: Connection) -> None:
+    connection.execute("CREATE TABLE IF NOT EXISTS held (i int PRIMARY KEY)")
+    connection.execute("INSERT INTO held VALUES (1) ON CONFLICT DO NOTHING")
+    with session(waits18) as holder:
+        holder.execute("BEGIN; UPDATE held SET i = 1")
+        threading.Timer(0.2, lambda: holder.execute("COMMIT")).start()
+        found = explained(connection, "UPDATE held SET i = 1")
+        eventually(lambda: holder.info.transaction_status == 0)
+    assert found["transactionid"]["Waits"] == 1
+    assert found["transactionid"]["Time"] > 100
+
+
+def test_parallel_workers_are_merged(wheel: Binaries) -> None:
+    settings = {"io_method": "sync", "wait_event_timing.capture": "off"}
+    with serving(wheel, settings) as cluster, session(cluster) as connection:
+        connection.execute("CREATE TABLE t AS SELECT generate_series(1, 300000) AS i")
+        connection.execute("VACUUM ANALYZE t")
+        connection.execute(
+            "SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0;"
+            "SET parallel_tuple_cost = 0; SET parallel_leader_participation = off"
+        )
+        (plan,) = connection.execute(
+            b"EXPLAIN (ANALYZE, BUFFERS, WAITS, FORMAT json) SELECT count(*) FROM t"
+        ).fetchone()
+        found = {event["Wait Event"]: event for event in plan[0]["Waits"]}
+        assert plan[0]["Workers With Waits"] == 2
+        assert found["DataFileRead"]["Waits"] > 10
+        assert connection.execute(
+            "SELECT capture FROM wait_event_timing_sessions() WHERE pid = pg_backend_pid()"
+        ).fetchone() == ("off",)
+
+
+def test_needs_analyze(connection: Connection) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="WAITS requires ANALYZE"):
+        connection.execute("EXPLAIN (WAITS) SELECT 1")

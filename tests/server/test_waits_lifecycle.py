@@ -1,0 +1,210 @@
+"""Processes come and go: totals, slots, crashes, commands of the archiver."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import psycopg
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from tests.server.waits_tools import (
+    Connection,
+    eventually,
+    names,
+    one,
+    rows,
+    serving,
+    session,
+    waits,
+)
+
+pytest_plugins = ["tests.server.fix_waits"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+SLEPT = (
+    "SELECT coalesce(sum(waits), 0)::int FROM pg_stat_wait_event_timing_system "
+    "WHERE wait_event = 'PgSleep'"
+)
+
+
+def test_totals_survive_the_session(timed: Cluster, observer: Connection) -> None:
+    before = one(observer, SLEPT)
+    with session(timed) as ended:
+        pid = ended.info.backend_pid
+        ended.execute("SELECT pg_sleep(0.01)")
+    eventually(lambda: not rows(observer, "SELECT 1 FROM pg_stat_activity WHERE pid = %s", pid))
+    assert one(observer, SLEPT) == before + 1
+    assert waits(observer, "PgSleep", pid) == (0, 0, 0.0, 0.0)
+
+
+def test_killed_session_still_counts(timed: Cluster, observer: Connection) -> None:
+    before = one(observer, SLEPT)
+    with session(timed) as ended:
+        pid = ended.info.backend_pid
+        ended.execute("SELECT pg_sleep(0.01)")
+        assert one(observer, "SELECT pg_terminate_backend(%s, 5000)", pid)
+    assert one(observer, SLEPT) == before + 1
+
+
+def test_reused_slot_shows_nothing_of_its_predecessor(timed: Cluster, observer: Connection) -> None:
+    for _ in range(5):
+        with session(timed) as ended:
+            ended.execute("SELECT pg_sleep(0.001)")
+            pid = ended.info.backend_pid
+        eventually(
+            lambda p=pid: not rows(observer, "SELECT FROM pg_stat_activity WHERE pid = %s", p)
+        )
+        with session(timed) as fresh:
+            assert waits(observer, "PgSleep", fresh.info.backend_pid)[0] == 0
+
+
+def test_seventy_sessions_come_and_go(timed: Cluster, observer: Connection) -> None:
+    before = one(observer, SLEPT)
+    ended = one(observer, "SELECT processes_ended FROM wait_event_timing_info()")
+    with contextlib.ExitStack() as stack:
+        connections = [
+            stack.enter_context(psycopg.connect(timed.dsn(), autocommit=True)) for _ in range(70)
+        ]
+        for connection in connections:
+            connection.execute("SELECT pg_sleep(0)").fetchall()
+            connection.execute("SELECT pg_sleep(0.001)")
+        pids = [connection.info.backend_pid for connection in connections]
+        assert all(waits(observer, "PgSleep", pid)[0] >= 1 for pid in pids)
+    eventually(
+        lambda: one(observer, "SELECT processes_ended FROM wait_event_timing_info()") >= ended + 70
+    )
+    assert one(observer, SLEPT) >= before + 70
+    info = rows(observer, "SELECT overflows, negative_clock, missed FROM wait_event_timing_info()")
+    assert info == [(0, 0, 0)]
+
+
+def test_kill_and_crash_recovery(binaries: Binaries) -> None:
+    with serving(binaries) as cluster:
+        with contextlib.suppress(psycopg.OperationalError), session(cluster) as victim:
+            pid = victim.info.backend_pid
+            os.kill(pid, signal.SIGKILL)
+            victim.execute("SELECT pg_sleep(10)")
+        with contextlib.ExitStack() as stack:
+
+            def connect() -> Connection | None:
+                try:
+                    return stack.enter_context(psycopg.connect(cluster.dsn(), autocommit=True))
+                except psycopg.OperationalError:
+                    return None
+
+            after = names(eventually(connect, 60))
+            after.execute("SELECT pg_sleep(0.01)")
+            assert one(after, SLEPT) == 1
+            assert one(after, "SELECT slots_intact = slots_installed FROM wait_event_timing_info()")
+            kinds = "SELECT backend_type FROM wait_event_timing_sessions()"
+            eventually(lambda: {"checkpointer", "walwriter"} <= {k for (k,) in rows(after, kinds)})
+        assert cluster.running
+
+
+def test_restart(wheel: Binaries) -> None:
+    with serving(wheel) as cluster:
+        with session(cluster) as before:
+            before.execute("SELECT pg_sleep(0.01)")
+        cluster.restart()
+        with session(cluster) as after:
+            assert one(after, SLEPT) == 0
+            after.execute("SELECT pg_sleep(0.01)")
+            assert one(after, SLEPT) == 1
+
+
+def test_syslogger_is_unharmed(binaries: Binaries) -> None:
+    """It has no PGPROC, and lets go of shared memory."""
+    with serving(binaries, {"logging_collector": True, "log_statement": "all"}) as cluster:
+        logs = cluster.data_directory / "log"
+        with session(cluster) as connection:
+            for i in range(50):
+                connection.execute(f"SELECT 'line {i}'".encode())
+        eventually(lambda: any("line 49" in path.read_text() for path in logs.iterdir()))
+        assert cluster.running
+
+
+def test_archive_command_is_timed(binaries: Binaries) -> None:
+    with (
+        serving(binaries, {"archive_mode": True, "archive_command": "sleep 0.2; true"}) as cluster,
+        session(cluster) as connection,
+    ):
+        connection.execute("CREATE TABLE t (i int); SELECT pg_switch_wal()")
+        query = (
+            "SELECT waits, total_time, max_time FROM pg_stat_wait_event_timing "
+            "WHERE wait_event = 'ArchiveCommand' AND backend_type = 'archiver'"
+        )
+        count, total, longest = eventually(lambda: rows(connection, query))[0]
+        assert total >= 200 * count
+        assert longest < 5000
+
+
+def test_drop_extension_while_capturing(wheel: Binaries) -> None:
+    with serving(wheel) as cluster, session(cluster) as connection:
+        connection.execute("DROP EXTENSION wait_event_timing")
+        connection.execute("SELECT pg_sleep(0.01)")
+        connection.execute("CREATE EXTENSION wait_event_timing")
+        assert one(connection, SLEPT) == 1
+
+
+def test_parallel_workers_inherit_the_sessions_setting(wheel: Binaries) -> None:
+    settings = {"wait_event_timing.capture": "off", "io_method": "sync"}
+    with serving(wheel, settings) as cluster, session(cluster) as connection:
+        connection.execute("CREATE TABLE t AS SELECT generate_series(1, 200000) AS i")
+        connection.execute(
+            "SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0;"
+            "SET parallel_tuple_cost = 0; SET debug_parallel_query = on;"
+            "SET parallel_leader_participation = off"
+        )
+        connection.execute("SET wait_event_timing.capture = stats")
+        connection.execute("SELECT count(*) FROM t")
+        query = (
+            "SELECT sum(waits)::int FROM pg_stat_wait_event_timing_system "
+            "WHERE backend_type <> 'client backend' AND wait_event = 'DataFileRead'"
+        )
+        assert eventually(lambda: one(connection, query)) > 10
+
+
+def test_streaming_replication(wheel: Binaries) -> None:
+    """A walsender has a PGPROC, and is watched."""
+    with serving(wheel, {"max_wal_senders": 2}) as cluster, session(cluster) as connection:
+        receive = cluster.binaries.program("pg_receivewal")
+        target = cluster.directory / "received"
+        target.mkdir()
+        target.chmod(0o777)
+        process = subprocess.Popen(
+            [receive, "-d", cluster.dsn(), "-D", target, "--synchronous"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **cluster.run_as,
+        )  # fmt: skip
+        try:
+            connection.execute("CREATE TABLE t AS SELECT generate_series(1, 1000) AS i")
+            query = (
+                "SELECT wait_event FROM pg_stat_wait_event_timing WHERE backend_type = 'walsender'"
+            )
+
+            def seen() -> bool:
+                connection.execute("INSERT INTO t VALUES (1)")
+                return {"WalSenderMain", "WalRead"} <= {e for (e,) in rows(connection, query)}
+
+            eventually(seen)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def test_storm_of_signals(watched: Connection, observer: Connection) -> None:
+    """Signals cut the wait into pieces; the time is there in full."""
+    pid = watched.info.backend_pid
+    sleeper = threading.Thread(target=watched.execute, args=("SELECT pg_sleep(0.5)",))
+    sleeper.start()
+    while sleeper.is_alive():
+        os.kill(pid, signal.SIGUSR1)
+        time.sleep(0.001)
+    sleeper.join()
+    count, calls, total, _ = waits(observer, "PgSleep", pid)
+    assert calls >= count > 10
+    assert 400 <= total < 600

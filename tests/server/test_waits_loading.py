@@ -1,0 +1,180 @@
+"""How the module gets into a server, and how it says that it cannot."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
+from tests.server.waits_tools import (
+    CAPTURING,
+    eventually,
+    names,
+    one,
+    rows,
+    serving,
+    session,
+    waits,
+)
+
+pytest_plugins = ["tests.server.fix_waits"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+SERVER_SETTINGS = {k: v for k, v in CAPTURING.items() if "." not in k}
+
+
+def test_hooks_off_replaces_nothing(binaries: Binaries) -> None:
+    settings = {"wait_event_timing.hooks": False}
+    with serving(binaries, settings) as cluster, session(cluster) as connection:
+        connection.execute("SELECT pg_sleep(0.01)")
+        assert rows(
+            connection,
+            "SELECT hooks, slots_installed, slots_intact FROM wait_event_timing_info()",
+        ) == [(False, 0, 0)]
+        assert rows(connection, "SELECT * FROM pg_stat_wait_event_timing_system") == []
+
+
+@pytest.mark.debian
+def test_load_into_a_session_of_15_warns(debian15: Binaries) -> None:
+    module = loadable(debian15, "wait_event_timing")
+    with Cluster(debian15) as cluster, session(cluster) as connection:
+        told: list[tuple[str | None, str | None, str | None]] = []
+        connection.add_notice_handler(
+            lambda d: told.append((d.severity, d.message_primary, d.message_hint))
+        )
+        connection.execute(f"LOAD '{module.library}'".encode())
+        ((severity, message, hint),) = told
+        assert severity == "WARNING"
+        assert message == "wait_event_timing is not usable in this session"
+        assert "shared_preload_libraries" in str(hint)
+        connection.execute(module.create_sql.encode())
+        names(connection)
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="not loaded"):
+            connection.execute("SELECT * FROM pg_stat_wait_event_timing")
+        connection.execute("SELECT pg_sleep(0.01)")
+
+
+@pytest.mark.debian
+def test_session_preload_on_15_lets_users_in(debian15: Binaries) -> None:
+    module = loadable(debian15, "wait_event_timing")
+    settings = {"session_preload_libraries": module.library}
+    with Cluster(debian15, settings) as cluster, session(cluster) as connection:
+        assert one(connection, "SELECT 1") == 1
+
+
+def test_in_use_in_new_sessions_without_a_restart(wheel: Binaries) -> None:
+    module = loadable(wheel, "wait_event_timing")
+    with Cluster(wheel) as cluster:
+        cluster.configure(
+            {"session_preload_libraries": module.library, "wait_event_timing.capture": "stats"}
+        )
+        cluster.reload()
+        with session(cluster) as watched, session(cluster) as observer:
+            observer.execute(module.create_sql.encode())
+            for _ in range(3):
+                watched.execute("SELECT pg_sleep(0.05)")
+            count, _, total, _ = waits(observer, "PgSleep", watched.info.backend_pid)
+            assert count == 3
+            assert 150 <= total < 400
+            assert one(observer, "SELECT session_loaded FROM wait_event_timing_info()")
+            assert {
+                k
+                for (k,) in rows(observer, "SELECT backend_type FROM wait_event_timing_sessions()")
+            } == {"client backend"}
+            pid = watched.info.backend_pid
+            watched.close()
+            eventually(
+                lambda: not rows(observer, "SELECT FROM pg_stat_activity WHERE pid = %s", pid)
+            )
+            assert (
+                one(
+                    observer,
+                    "SELECT sum(waits)::int FROM pg_stat_wait_event_timing_system "
+                    "WHERE wait_event = 'PgSleep'",
+                )
+                == 3
+            )
+        assert cluster.running
+        assert "terminated by signal" not in cluster.log_path.read_text()
+
+
+def test_parallel_workers_of_a_session_loaded_module(wheel: Binaries) -> None:
+    module = loadable(wheel, "wait_event_timing")
+    settings = {
+        "session_preload_libraries": module.library,
+        "wait_event_timing.capture": "stats",
+        "shared_buffers": "1MB",
+        "io_method": "sync",
+    }
+    with Cluster(wheel, settings) as cluster, session(cluster) as connection:
+        connection.execute(module.create_sql.encode())
+        connection.execute("CREATE TABLE t AS SELECT generate_series(1, 200000) AS i")
+        connection.execute(
+            "SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0;"
+            "SET parallel_tuple_cost = 0; SET parallel_leader_participation = off"
+        )
+        connection.execute("SELECT count(*) FROM t")
+        query = (
+            "SELECT sum(waits)::int FROM pg_stat_wait_event_timing_system "
+            "WHERE backend_type <> 'client backend' AND wait_event = 'DataFileRead'"
+        )
+        assert eventually(lambda: one(connection, query)) > 10
+
+
+def test_session_that_gets_no_memory_still_gets_in(wheel: Binaries) -> None:
+    module = loadable(wheel, "wait_event_timing")
+    settings = {
+        "session_preload_libraries": module.library,
+        "wait_event_timing.capture": "stats",
+        "max_connections": 2000,
+    }
+    with Cluster(wheel, settings) as cluster, session(cluster) as connection:
+        assert one(connection, "SELECT 1") == 1
+        assert "it needs" in cluster.log_path.read_text()
+
+
+def test_loaded_twice(wheel: Binaries, open_directory: Path) -> None:
+    """The same file by another name is refused in that session, and harms nothing."""
+    copy = open_directory / "again.so"
+    shutil.copy(wheel.pkglibdir / "wait_event_timing.so", copy)
+    with serving(wheel) as cluster, session(cluster) as connection:
+        told: list[str | None] = []
+        connection.add_notice_handler(lambda d: told.append(d.message_primary))
+        connection.execute(f"LOAD '{copy}'".encode())
+        assert "another copy of wait_event_timing is loaded already" in str(told)
+        connection.execute("SELECT pg_sleep(0.01)")
+        assert waits(connection, "PgSleep", connection.info.backend_pid)[0] == 1
+
+
+@pytest.mark.parametrize("first", ["pgtare", "wait_event_timing"])
+def test_beside_another_module_that_takes_over_calls(binaries: Binaries, first: str) -> None:
+    other = "wait_event_timing" if first == "pgtare" else "pgtare"
+    libraries = [loadable(binaries, first), loadable(binaries, other)]
+    with (
+        Cluster(
+            binaries, dict(CAPTURING), preload=[module.library for module in libraries]
+        ) as cluster,
+        session(cluster) as connection,
+    ):
+        for module in libraries:
+            connection.execute(module.create_sql.encode())
+        connection.execute("SELECT pg_sleep(0.01)")
+        assert waits(connection, "PgSleep", connection.info.backend_pid)[0] == 1
+        assert one(
+            connection, "SELECT slots_intact = slots_installed FROM wait_event_timing_info()"
+        )
+
+
+@pytest.mark.parametrize("protocol", ["simple", "extended", "prepared"])
+def test_pgbench_runs_with_every_protocol(timed: Cluster, protocol: str) -> None:
+    pgbench = [timed.binaries.pgbench, timed.dsn()]
+    subprocess.run([*pgbench, "-i", "-q"], check=True, capture_output=True, **timed.run_as)
+    done = subprocess.run(
+        [*pgbench, "-M", protocol, "-c", "4", "-t", "50"],
+        check=True, capture_output=True, text=True, **timed.run_as,
+    )  # fmt: skip
+    assert "number of transactions actually processed: 200/200" in done.stdout

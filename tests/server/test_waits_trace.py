@@ -1,0 +1,239 @@
+"""The trace of a session: what is in it, and who can read it when."""
+
+import contextlib
+import itertools
+import os
+import signal
+import struct
+import subprocess
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from tests.server.waits_tools import (
+    Connection,
+    eventually,
+    names,
+    one,
+    rows,
+    serving,
+    session,
+    waits,
+)
+
+pytest_plugins = ["tests.server.fix_waits"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+RECORD = struct.Struct("<IHHIIqq")  # seq, kind, depth, event, calls, start_ns, value
+
+
+@pytest.fixture
+def traced(watched: Connection) -> Connection:
+    """A session with a ring of 1024 records."""
+    watched.execute("SET wait_event_timing.trace_ring_records = 1024")
+    watched.execute("SET wait_event_timing.capture = trace")
+    return watched
+
+
+def trace(connection: Connection, pid: int) -> list[dict[str, Any]]:
+    cursor = connection.execute("SELECT * FROM wait_event_trace(%s)", (pid,))
+    assert cursor.description
+    return [dict(zip([d.name for d in cursor.description], row, strict=True)) for row in cursor]
+
+
+def drain(connection: Connection, pid: int, start: int) -> tuple[int, int, list[tuple[int, ...]]]:
+    """Where to go on, how many were lost, and the records."""
+    ((following, lost, data),) = rows(
+        connection, "SELECT next, lost, records FROM wait_event_trace_drain(%s, %s)", pid, start
+    )
+    return following, lost, list(RECORD.iter_unpack(data))
+
+
+def test_wait_lies_within_its_statement(traced: Connection, observer: Connection) -> None:
+    sql = "SELECT pg_sleep(0.05), 'traced'"
+    query_id = one(traced, f"EXPLAIN (VERBOSE, FORMAT json) {sql}")[0]["Query Identifier"]
+    traced.execute(sql.encode())
+    records = trace(observer, traced.info.backend_pid)
+    # EXPLAIN began it once before
+    at, begin = [(i, r) for i, r in enumerate(records) if r["queryid"] == query_id][-1]
+    wait, cpu, end, commit = [r for r in records[at + 1 :] if r["wait_event"] != "ClientRead"]
+    assert (wait["wait_event_type"], wait["wait_event"]) == ("Timeout", "PgSleep")
+    assert 50 <= wait["duration"] < 150
+    assert begin["since_begin"] <= wait["since_begin"] < end["since_begin"]
+    assert [cpu["kind"], end["kind"], commit["kind"]] == ["cpu", "statement end", "commit"]
+    assert end["rows"] == 1
+    assert 0 < cpu["duration"] < 60_000
+
+
+def test_nested_statements_have_a_depth(traced: Connection, observer: Connection) -> None:
+    traced.execute("DO $$BEGIN PERFORM pg_sleep(0.001) FROM pg_class LIMIT 2; END$$")
+    records = trace(observer, traced.info.backend_pid)
+    assert {r["depth"] for r in records if r["kind"] == "statement begin"} == {0, 1}
+
+
+def test_error_ends_in_an_abort(traced: Connection, observer: Connection) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        traced.execute("SELECT 1 / 0 FROM pg_class")
+    traced.execute("SELECT 'after'")
+    kinds = [r["kind"] for r in trace(observer, traced.info.backend_pid) if r["kind"] != "wait"]
+    assert kinds[kinds.index("abort") :] == [
+        "abort", "statement begin", "cpu", "statement end", "commit",
+    ]  # fmt: skip
+
+
+def test_times_agree_with_the_clock_on_the_wall(traced: Connection, observer: Connection) -> None:
+    before = one(observer, "SELECT clock_timestamp()")
+    traced.execute("SELECT pg_sleep(0.01)")
+    after = one(observer, "SELECT clock_timestamp()")
+    (wait,) = [r for r in trace(observer, traced.info.backend_pid) if r["wait_event"] == "PgSleep"]
+    assert before <= wait["start_time"] <= after
+
+
+def test_clock_may_change_within_a_trace(traced: Connection, observer: Connection) -> None:
+    for clock in ("monotonic", "tsc", "syscall"):
+        traced.execute(f"SET wait_event_timing.clock = {clock}".encode())
+        traced.execute("SELECT pg_sleep(0.01)")
+    records = trace(observer, traced.info.backend_pid)
+    starts = [r["since_begin"] for r in records if r["wait_event"] == "PgSleep"]
+    assert len(starts) == 3
+    assert all(10 <= b - a < 200 for a, b in itertools.pairwise(starts))
+
+
+def test_ring_of_an_ended_session_can_be_read(timed: Cluster, observer: Connection) -> None:
+    with session(timed) as ended:
+        pid = ended.info.backend_pid
+        ended.execute("SET wait_event_timing.capture = trace")
+        ended.execute("SELECT pg_sleep(0.01)")
+    eventually(
+        lambda: rows(
+            observer,
+            "SELECT 1 FROM wait_event_timing_rings() WHERE pid = %s AND ended IS NOT NULL",
+            pid,
+        )
+    )
+    assert "PgSleep" in [r["wait_event"] for r in trace(observer, pid)]
+
+
+def test_only_few_ended_rings_are_kept(timed: Cluster, observer: Connection) -> None:
+    gone = "SELECT 1 FROM pg_stat_activity WHERE pid = %s"
+    for _ in range(12):
+        with session(timed) as ended:
+            pid = ended.info.backend_pid
+            ended.execute("SET wait_event_timing.capture = trace")
+            ended.execute("SELECT 1")
+        eventually(lambda p=pid: not rows(observer, gone, p))
+    kept = one(observer, "SELECT count(*) FROM wait_event_timing_rings() WHERE ended IS NOT NULL")
+    assert kept == 8
+    assert trace(observer, pid)
+
+
+def test_overwritten_records_are_counted(traced: Connection, observer: Connection) -> None:
+    pid = traced.info.backend_pid
+    following, lost, _ = drain(observer, pid, 0)
+    assert lost == 0
+    traced.execute("SELECT wait_event_timing_benchmark(10000)")
+    end, lost, records = drain(observer, pid, following)
+    assert len(records) <= 1024
+    assert lost + len(records) == end - following > 10000
+    assert drain(observer, pid, end)[1:] == (0, [])
+
+
+def test_records_are_never_torn(traced: Connection, observer: Connection) -> None:
+    """A reader follows a writer that fills the ring some ten thousand times a second."""
+    pid = traced.info.backend_pid
+    stopped = threading.Event()
+
+    def write() -> None:
+        for _ in range(20):
+            traced.execute("SELECT wait_event_timing_benchmark(400000)")
+        stopped.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    at = seen = lost = 0
+    last = -1
+    while not stopped.is_set():
+        at, missing, records = drain(observer, pid, at)
+        lost += missing
+        for _, kind, _, event, calls, start, value in records:
+            if kind == 1 and event >> 24 == 0x0A:
+                assert calls == 1
+                assert start >= last
+                assert 0 <= value < 10**9
+                last = start
+                seen += 1
+    writer.join()
+    assert seen > 1000
+    assert lost > 1_000_000
+
+
+def test_foreign_trace_needs_privilege(timed: Cluster, traced: Connection) -> None:
+    with session(timed) as admin:
+        admin.execute(
+            "DO $$BEGIN CREATE ROLE nosy LOGIN; EXCEPTION WHEN duplicate_object THEN END$$"
+        )
+        admin.execute("CREATE SCHEMA IF NOT EXISTS wait_event_timing")
+        admin.execute("GRANT USAGE ON SCHEMA wait_event_timing TO nosy")
+    traced.execute("SELECT 1")
+    with (
+        session(timed, user="nosy") as connection,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
+        connection.execute("SELECT * FROM wait_event_trace(%s)", (traced.info.backend_pid,))
+
+
+def test_untraced_process_has_no_trace(watched: Connection, observer: Connection) -> None:
+    with pytest.raises(psycopg.errors.UndefinedObject, match="no trace of a process"):
+        observer.execute("SELECT * FROM wait_event_trace(%s)", (watched.info.backend_pid,))
+
+
+def test_another_session_begins_the_trace(watched: Connection, observer: Connection) -> None:
+    pid = watched.info.backend_pid
+    observer.execute("SELECT wait_event_timing_set(%s, 'trace')", (pid,))
+    watched.execute("SELECT 1")
+    watched.execute("SELECT pg_sleep(0.01)")
+    assert "PgSleep" in [r["wait_event"] for r in trace(observer, pid)]
+
+
+def test_killed_while_traced(wheel: Binaries) -> None:
+    with serving(wheel) as cluster:
+        with contextlib.suppress(psycopg.OperationalError), session(cluster) as victim:
+            victim.execute("SET wait_event_timing.capture = trace")
+            victim.execute("SELECT pg_sleep(0.01)")
+            os.kill(victim.info.backend_pid, signal.SIGKILL)
+            victim.execute("SELECT pg_sleep(10)")
+        with contextlib.ExitStack() as stack:
+
+            def connect() -> Connection | None:
+                try:
+                    return stack.enter_context(psycopg.connect(cluster.dsn(), autocommit=True))
+                except psycopg.OperationalError:
+                    return None
+
+            after = names(eventually(connect, 60))
+            assert rows(after, "SELECT * FROM wait_event_timing_rings()") == []
+            after.execute("SET wait_event_timing.capture = trace")
+            after.execute("SELECT pg_sleep(0.01)")
+            assert trace(after, after.info.backend_pid)
+
+
+def test_session_that_gets_no_ring_goes_on(timed: Cluster) -> None:
+    """A ring that cannot be had is a warning, and waits are counted all the same."""
+    with session(timed) as connection:
+        told: list[str | None] = []
+        connection.add_notice_handler(lambda d: told.append(d.message_primary))
+        pid = connection.info.backend_pid
+        # for any file that the process writes; WAL segments are smaller
+        subprocess.run(
+            ["prlimit", "--pid", str(pid), f"--fsize={256 << 20}"], check=True, **timed.run_as
+        )
+        connection.execute("SET wait_event_timing.trace_ring_records = 16777216")
+        connection.execute("SET wait_event_timing.capture = trace")
+        connection.execute("SELECT pg_sleep(0.01)")
+        assert len(told) == 1
+        assert "cannot trace this session" in str(told[0])
+        assert waits(connection, "PgSleep", pid)[0] == 1

@@ -1,0 +1,174 @@
+"""The views and functions: who may see and do what, and what a reset does."""
+
+import math
+
+import psycopg
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from tests.server.waits_tools import Connection, eventually, one, rows, serving, session, waits
+
+pytest_plugins = ["tests.server.fix_waits"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+
+
+@pytest.fixture
+def stranger(timed: Cluster) -> str:
+    """A role without any privilege."""
+    with session(timed) as connection:
+        connection.execute(
+            "DO $$BEGIN CREATE ROLE stranger LOGIN; EXCEPTION WHEN duplicate_object THEN END$$"
+        )
+        connection.execute("GRANT USAGE ON SCHEMA public TO stranger")
+        connection.execute("CREATE SCHEMA IF NOT EXISTS wait_event_timing")
+        connection.execute("GRANT USAGE ON SCHEMA wait_event_timing TO stranger")
+        connection.execute("REVOKE pg_read_all_stats FROM stranger")
+    return "stranger"
+
+
+def test_stranger_sees_only_its_own_session(timed: Cluster, stranger: str) -> None:
+    with session(timed, user=stranger) as connection:
+        connection.execute("SELECT pg_sleep(0.01)")
+        pid = connection.info.backend_pid
+        for view in ("pg_stat_wait_event_timing", "pg_stat_wait_event_timing_current",
+                     "pg_stat_wait_event_timing_sessions"):  # fmt: skip
+            seen = {row[0] for row in rows(connection, f"SELECT pid FROM {view}")}
+            assert seen <= {pid}
+        assert waits(connection, "PgSleep", pid)[0] == 1
+
+
+def test_stranger_sees_only_its_own_statements(timed: Cluster, stranger: str) -> None:
+    with session(timed, user=stranger) as connection:
+        connection.execute("SELECT pg_sleep(0.001)")
+        users = rows(
+            connection,
+            "SELECT DISTINCT userid::regrole::text FROM pg_stat_wait_event_timing_statements",
+        )
+        assert users == [("stranger",)]
+
+
+def test_stranger_sees_sums(timed: Cluster, stranger: str) -> None:
+    with session(timed, user=stranger) as connection:
+        assert one(connection, "SELECT count(*) FROM pg_stat_wait_event_timing_system") > 5
+        assert one(connection, "SELECT count(*) FROM pg_stat_wait_event_timing_info") == 1
+
+
+def test_pg_read_all_stats_sees_all(timed: Cluster, stranger: str, observer: Connection) -> None:
+    observer.execute("GRANT pg_read_all_stats TO stranger")
+    with session(timed, user=stranger) as connection:
+        assert one(connection, "SELECT count(DISTINCT pid) FROM pg_stat_wait_event_timing") > 3
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT wait_event_timing_reset()",
+        "SELECT wait_event_timing_set(1, 'off')",
+        "SET wait_event_timing.capture = off",
+        "SET wait_event_timing.clock = monotonic",
+    ],
+)
+def test_stranger_may_not_change_anything(timed: Cluster, stranger: str, statement: str) -> None:
+    with (
+        session(timed, user=stranger) as connection,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
+        connection.execute(statement.encode())
+
+
+def test_reset_of_one_process_leaves_others(watched: Connection, observer: Connection) -> None:
+    watched.execute("SELECT pg_sleep(0.01)")
+    observer.execute("SELECT pg_sleep(0.01)")
+    mine, theirs = observer.info.backend_pid, watched.info.backend_pid
+    assert one(observer, "SELECT wait_event_timing_reset(%s)", theirs)
+    assert waits(observer, "PgSleep", theirs)[0] == 0
+    assert waits(observer, "PgSleep", mine)[0] == 1
+    watched.execute("SELECT pg_sleep(0.01)")
+    assert waits(observer, "PgSleep", theirs)[0] == 1
+
+
+def test_reset_of_all(timed: Cluster, watched: Connection, observer: Connection) -> None:
+    watched.execute("SELECT pg_sleep(0.01)")
+    with session(timed) as ended:
+        ended.execute("SELECT pg_sleep(0.01)")
+    before = one(observer, "SELECT stats_reset FROM wait_event_timing_info()")
+    assert one(observer, "SELECT wait_event_timing_reset()")
+    slept = (
+        "SELECT coalesce(sum(waits), 0)::int FROM pg_stat_wait_event_timing_{} "
+        "WHERE wait_event = 'PgSleep'"
+    )
+    assert one(observer, slept.format("system")) == 0
+    assert one(observer, slept.format("statements")) == 0
+    assert one(observer, "SELECT stats_reset FROM wait_event_timing_info()") > before
+
+
+def test_unknown_process_is_a_warning(observer: Connection) -> None:
+    notices: list[str | None] = []
+    observer.add_notice_handler(lambda notice: notices.append(notice.message_primary))
+    assert one(observer, "SELECT wait_event_timing_reset(1)") is False
+    assert one(observer, "SELECT wait_event_timing_set(1, 'off')") is False
+    assert notices == ["PID 1 is not a process that wait_event_timing watches"] * 2
+
+
+def test_unknown_level_is_an_error(observer: Connection) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="invalid capture level"):
+        observer.execute("SELECT wait_event_timing_set(pg_backend_pid(), 'everything')")
+
+
+def test_idle_classes_are_marked(observer: Connection) -> None:
+    query = "SELECT DISTINCT wait_event_type, idle FROM pg_stat_wait_event_timing_system"
+    eventually(lambda: {("Activity", True), ("IO", False)} <= set(rows(observer, query)))
+    found = dict(rows(observer, query))
+    assert {name for name, idle in found.items() if idle} <= {"Activity", "Client"}
+
+
+def test_columns_add_up(observer: Connection) -> None:
+    for waits_, calls, total, mean, longest, histogram in rows(
+        observer,
+        "SELECT waits, calls, total_time, mean_time, max_time, histogram "
+        "FROM pg_stat_wait_event_timing_system",
+    ):
+        assert sum(histogram) == waits_ <= calls
+        assert longest <= total
+        assert math.isclose(mean, total / waits_)
+
+
+def test_counters_fit_the_memory_promised(observer: Connection) -> None:
+    assert one(observer, "SELECT bytes_per_process FROM wait_event_timing_info()") <= 48 * 1024
+
+
+def test_names_are_the_servers(watched: Connection, observer: Connection) -> None:
+    watched.execute("SELECT pg_sleep(0.001)")
+    assert rows(
+        observer,
+        "SELECT wait_event_type, wait_event FROM pg_stat_wait_event_timing "
+        "WHERE pid = %s AND wait_event = 'PgSleep'",
+        watched.info.backend_pid,
+    ) == [("Timeout", "PgSleep")]
+
+
+def test_capture_by_role(timed: Cluster, observer: Connection) -> None:
+    observer.execute(
+        "DO $$BEGIN CREATE ROLE quiet LOGIN; EXCEPTION WHEN duplicate_object THEN END$$"
+    )
+    observer.execute("ALTER ROLE quiet SET wait_event_timing.capture = off")
+    with psycopg.connect(timed.dsn(user="quiet"), autocommit=True) as connection:
+        connection.execute("SELECT pg_sleep(0.01)")
+        pid = connection.info.backend_pid
+        capture = "SELECT capture FROM wait_event_timing_sessions() WHERE pid = %s"
+        assert one(observer, capture, pid) == "off"
+        assert waits(observer, "PgSleep", pid)[0] == 0
+
+
+def test_configuration_file_switches_all_processes_off(binaries: Binaries) -> None:
+    with serving(binaries) as cluster, session(cluster) as connection:
+        cluster.configure({"wait_event_timing.capture": "off"})
+        cluster.reload()
+        connection.execute("SELECT 1")
+        capture = "SELECT DISTINCT capture FROM wait_event_timing_sessions()"
+        eventually(lambda: rows(connection, capture) == [("off",)])
+        counted = "SELECT sum(waits) FROM pg_stat_wait_event_timing_system"
+        before = one(connection, counted)
+        connection.execute("CHECKPOINT; SELECT pg_sleep(0.5)")
+        assert one(connection, counted) == before
