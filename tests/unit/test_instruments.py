@@ -56,6 +56,7 @@ def test_the_shipped_catalogue_has_the_promised_instruments(catalogue: Catalogue
         "track_wal_io_timing": ["on"],
         "track_functions": ["pl", "all"],
         "auto_explain": ["analyze", "no_timing", "sampled"],
+        "wait_event_timing": ["stats", "trace"],
         "log_min_duration_statement": ["zero"],
         "log_statement": ["all"],
         "log_duration": ["on"],
@@ -291,9 +292,9 @@ def server(version_num: int = 180006, **changes: Any) -> ServerFacts:
     names = {name for entry in entries for name in entry.setting_names} | {"work_mem"}
     facts: dict[str, Any] = {
         "version_num": version_num,
-        "preloaded": ("pgtare", "pg_stat_statements", "auto_explain"),
+        "preloaded": ("pgtare", "pg_stat_statements", "auto_explain", "wait_event_timing"),
         "setting_names": frozenset(names | {"shared_buffers"}),
-        "extensions": frozenset({"plpgsql", "pg_stat_statements"}),
+        "extensions": frozenset({"plpgsql", "pg_stat_statements", "wait_event_timing"}),
         "start_only": frozenset({"shared_buffers"}),
     }
     return ServerFacts(**(facts | changes))

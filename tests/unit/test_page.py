@@ -17,9 +17,10 @@ from pgtare.errors import MeasurementError
 from pgtare.observations import UnitFlag, empty
 from pgtare.report import summaries
 from pgtare.report.charts import charts
-from pgtare.report.page import breakable, embeddable, page, write_page
+from pgtare.report.page import page, write_page
 from pgtare.report.rows import table
 from pgtare.report.schema import Interval
+from pgtare.report.shell import breakable, embeddable
 from tests.unit.sample_result import sample
 
 

@@ -93,14 +93,14 @@ def test_refuses_a_file_and_takes_an_empty_directory(tmp_path: Path) -> None:
     store.load(tmp_path / "empty")
 
 
-@pytest.mark.parametrize("step", ["_write_parquet", "_write_text", "_sync"])
+@pytest.mark.parametrize("step", ["_write_parquet", "_write_text", "parquet.sync"])
 def test_a_full_disk_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(store, step, full)
+    monkeypatch.setattr(f"pgtare.store.{step}", full)
     with pytest.raises(MeasurementError, match="the disk is full") as caught:
         save(tmp_path / "run")
     assert str(caught.value).count(". ") == 0

@@ -1,0 +1,285 @@
+"""`pgtare waits`: where time goes, by wait event, session and statement."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json as jsonlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.live import Live
+
+from pgtare import cli
+from pgtare.errors import UsageError
+from pgtare.report import files
+from pgtare.waits import rates, show
+from pgtare.waits.model import FOREGROUND, Counters, Event, Snapshot
+from pgtare.waits.page import write_page
+from pgtare.waits.progress import Display
+from pgtare.waits.reader import open_reader
+from pgtare.waits.record import Recorder
+from pgtare.waits.recording import Recording, Writer
+from pgtare.waits.top import watch
+from pgtare.weigh.request import seconds
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Show where time goes on a server that has wait_event_timing loaded.\n\n"
+    'Example: `pgtare waits top --dsn "host=/var/run/postgresql dbname=app"`',
+)
+Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Idle = Annotated[bool, typer.Option("--idle", help="Waits for something to do as well.")]
+Background = Annotated[
+    bool, typer.Option("--background", help="Background processes as well, not only sessions.")
+]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Most rows to print.")]
+
+
+@app.command("top")
+def top(
+    dsn: Dsn,
+    interval: Annotated[str, typer.Option(help="Time between two figures, as 2s.")] = "2s",
+    iterations: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many; without end on a terminal, one elsewhere."),
+    ] = None,
+    idle: Idle = False,
+    background: Background = False,
+    limit: Limit = 15,
+    json: Json = False,
+) -> None:
+    """Share of time by event and by statement, refreshed; CPU time apart, by sampling.
+
+    With --json, one document a line for each interval.
+
+    Example: `pgtare waits top --dsn "host=/var/run/postgresql" --interval 5s --iterations 3`
+    """
+    every = seconds("--interval", interval)
+    console = Console()
+    live = console.is_terminal and not json
+    count = iterations if iterations is not None or live else 1
+    with open_reader(dsn) as reader:
+        profiles = watch(reader, every, count, idle=idle, background=background)
+        if not live:
+            for found in profiles:
+                if json:
+                    typer.echo(jsonlib.dumps(dataclasses.asdict(found)))
+                else:
+                    console.print(show.profile_view(found, limit), highlight=False)
+            return
+        with Live(f"the first figures come in {every:g} s", console=console) as screen:
+            for found in profiles:
+                screen.update(show.profile_view(found, limit), refresh=True)
+
+
+@app.command("histogram")
+def histogram(
+    event: Annotated[str, typer.Argument(help="The wait event, as DataFileRead.")],
+    dsn: Dsn,
+    json: Json = False,
+) -> None:
+    """How long the waits for an event took, in powers of two, over all processes.
+
+    Example: `pgtare waits histogram DataFileRead --dsn "host=/var/run/postgresql"`
+    """
+    with open_reader(dsn) as reader:
+        totals = rates.totals(reader.events(), idle=True, background=True)
+        buckets = reader.buckets()
+    found = _find_event(event, totals)
+    if json:
+        rows = [
+            {"from_ms": b.from_ms, "to_ms": b.to_ms, "waits": n}
+            for b, n in zip(buckets, totals[found].histogram, strict=True)
+        ]
+        document = {**dataclasses.asdict(found), **_counters(totals[found]), "buckets": rows}
+        typer.echo(jsonlib.dumps(document, indent=2))
+        return
+    Console().print(show.histogram_view(found, totals[found], buckets), highlight=False)
+
+
+def _find_event(name: str, totals: dict[Event, Counters]) -> Event:
+    ended = {event: counters for event, counters in totals.items() if counters.waits}
+    for event in ended:
+        if name.lower() in (event.name.lower(), event.label.lower()):
+            return event
+    near = difflib.get_close_matches(name, [event.name for event in ended], n=1)
+    hint = f": did you mean {near[0]}?" if near else ": `pgtare waits top --idle` lists events"
+    raise UsageError(f"nothing has waited for {name} since the counters were reset{hint}")
+
+
+@app.command("sessions")
+def sessions(dsn: Dsn, idle: Idle = False, background: Background = False, limit: Limit = 50,
+             json: Json = False) -> None:  # fmt: skip
+    """Processes by the time they waited, and what each waits for now.
+
+    Example: `pgtare waits sessions --dsn "host=/var/run/postgresql" --background`
+    """
+    with open_reader(dsn) as reader:
+        events = rates.by_process(reader.by_process(), idle=idle)
+        rank = {pid: i for i, pid in enumerate(events)}
+        found = [
+            session
+            for session in reader.sessions()
+            if background or session.backend_type in FOREGROUND
+        ]
+    found.sort(key=lambda session: rank.get(session.pid, len(rank)))
+    if json:
+        rows = [
+            {**session.model_dump(), "events": _events(events.get(session.pid, {}))}
+            for session in found[:limit]
+        ]
+        typer.echo(jsonlib.dumps(rows, indent=2))
+        return
+    Console().print(show.sessions_view(found[:limit], events), highlight=False)
+
+
+@app.command("statements")
+def statements(dsn: Dsn, limit: Limit = 20, json: Json = False) -> None:
+    """Statements by the time they waited since the counters were reset.
+
+    Their texts come from pg_stat_statements, where it is there.
+
+    Example: `pgtare waits statements --dsn "host=/var/run/postgresql dbname=app"`
+    """
+    with open_reader(dsn) as reader:
+        found = rates.by_statement(reader.statements())
+        shown = dict(list(found.items())[:limit])
+        texts = reader.texts(shown)
+    if json:
+        rows = [
+            {"queryid": queryid, "text": texts.get(queryid), "events": _events(events)}
+            for queryid, events in shown.items()
+        ]
+        typer.echo(jsonlib.dumps(rows, indent=2))
+        return
+    if not shown:
+        typer.echo("no statement has waited yet; are compute_query_id and capture on?")
+        return
+    Console().print(show.totals_view(shown, texts), highlight=False)
+
+
+def _events(events: Any) -> list[dict[str, Any]]:
+    ordered = sorted(events.items(), key=lambda item: -item[1].spent_ms)
+    return [{**dataclasses.asdict(event), **_counters(c)} for event, c in ordered]
+
+
+def _counters(counters: Counters) -> dict[str, Any]:
+    return counters.model_dump(exclude={"histogram"})
+
+
+@app.command("record")
+def record(
+    directory: Annotated[Path, typer.Argument(help="A new directory for the recording.")],
+    dsn: Dsn,
+    duration: Annotated[
+        str | None, typer.Option("--duration", "-d", help="How long; until Ctrl-C, if not given.")
+    ] = None,
+    trace_all: Annotated[
+        bool,
+        typer.Option("--all", help="Trace every client session meanwhile, also those to come."),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Keep the traces of all traced sessions as Parquet, until the time is up or Ctrl-C.
+
+    Example: `pgtare waits record monday --duration 5m --all --dsn "host=/var/run/postgresql"`
+    """
+    length = seconds("--duration", duration) if duration else None
+    with open_reader(dsn) as reader:
+        writer = Writer(directory)
+        recorder = Recorder(reader, writer, trace_all=trace_all)
+        with Display(cli.stderr(), length) as display:
+            done = recorder.run(length, display.tick)
+    if json:
+        typer.echo(done.model_dump_json(by_alias=True, indent=2))
+        return
+    for line in _told(done):
+        typer.echo(line)
+    typer.echo(f"recording: {directory} (`pgtare waits report {directory}` makes its page)")
+
+
+def _told(done: Recording) -> list[str]:
+    lines = [
+        f"{done.records:,} records of {len(done.sessions)} sessions in {done.seconds:.1f} s, "
+        f"{done.lost:,} lost"
+    ]
+    lines += [
+        f"process {s.pid}: {s.lost:,} records lost; larger rings "
+        "(wait_event_timing.trace_ring_records) lose less"
+        for s in done.sessions
+        if s.lost
+    ]
+    lines += [f"process {s.pid}: no right to read its trace" for s in done.sessions if s.refused]
+    lines += [f"process {s.pid}: its end was given up unread" for s in done.sessions if s.gone]
+    if not done.sessions:
+        lines.append("no session was traced: set wait_event_timing.capture = trace, or use --all")
+    return lines
+
+
+@app.command("snapshot")
+def snapshot(
+    file: Annotated[Path, typer.Argument(help="The file to write.")], dsn: Dsn, json: Json = False
+) -> None:
+    """Write all counters to a file, for `pgtare waits diff`.
+
+    Example: `pgtare waits snapshot before.json --dsn "host=/var/run/postgresql"`
+    """
+    with open_reader(dsn) as reader:
+        found = reader.snapshot()
+    text = found.model_dump_json(by_alias=True)
+    files.write_text(file, text + "\n")
+    typer.echo(text if json else f"snapshot: {file}")
+
+
+@app.command("diff")
+def diff(
+    a: Annotated[Path, typer.Argument(help="The earlier snapshot.")],
+    b: Annotated[Path, typer.Argument(help="The later one.")],
+    idle: Idle = False,
+    background: Background = False,
+    limit: Limit = 20,
+    json: Json = False,
+) -> None:
+    """Where time went between two snapshots of a server.
+
+    Example: `pgtare waits diff before.json after.json`
+    """
+    found = rates.profile(_load(a), _load(b), idle=idle, background=background)
+    if json:
+        typer.echo(jsonlib.dumps(dataclasses.asdict(found), indent=2))
+        return
+    Console().print(show.profile_view(found, limit), highlight=False)
+
+
+def _load(path: Path) -> Snapshot:
+    try:
+        return Snapshot.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as ex:
+        raise UsageError(f"{path} cannot be read: {ex.strerror}") from ex
+    except (ValidationError, UnicodeDecodeError) as ex:
+        raise UsageError(f"{path} is no snapshot of `pgtare waits snapshot`") from ex
+
+
+@app.command("report")
+def report(
+    directory: Annotated[Path, typer.Argument(help="What `pgtare waits record` made.")],
+    html: Annotated[
+        Path | None, typer.Option(help="Where to write the page; default DIRECTORY/report.html.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write the page of a recording: sessions over time, histograms, a heat map, statements.
+
+    Example: `pgtare waits report monday`
+    """
+    path = html or directory / "report.html"
+    found = write_page(directory, path)
+    if json:
+        typer.echo(jsonlib.dumps(found.as_json(), indent=2))
+    else:
+        typer.echo(f"page: {path}")

@@ -1,0 +1,240 @@
+"""Reads wait_event_timing's views, in a session whose own waits stay out of the picture."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import psycopg
+
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.server import trials
+from pgtare.waits.model import (
+    Counters,
+    Event,
+    EventRow,
+    Session,
+    Snapshot,
+    Statement,
+    StatementRow,
+)
+
+# Waits that have ended and those under way are read by one statement: a wait that ends between
+# two would be counted twice or not at all.
+_EVENTS = """
+SELECT backend_type, wait_event_type, wait_event, idle, waits, calls, total_time, max_time,
+       0::double precision AS running, histogram
+FROM pg_stat_wait_event_timing_system
+UNION ALL
+SELECT backend_type, wait_event_type, wait_event, idle, 0, 0, 0, 0, wait_time, NULL
+FROM pg_stat_wait_event_timing_current WHERE pid <> pg_backend_pid()
+"""
+_BY_PROCESS = """
+SELECT pid, backend_type, wait_event_type, wait_event, idle, waits, calls, total_time, max_time,
+       0::double precision AS running, histogram
+FROM pg_stat_wait_event_timing WHERE pid <> pg_backend_pid()
+UNION ALL
+SELECT pid, backend_type, wait_event_type, wait_event, idle, 0, 0, 0, 0, wait_time, NULL
+FROM pg_stat_wait_event_timing_current WHERE pid <> pg_backend_pid()
+"""
+_STATEMENTS = """
+SELECT userid, dbid, queryid, wait_event_type, wait_event, idle, waits, calls, total_time,
+       max_time, 0::double precision AS running, histogram
+FROM pg_stat_wait_event_timing_statements
+UNION ALL
+SELECT a.usesysid, a.datid, a.query_id, c.wait_event_type, c.wait_event, c.idle, 0, 0, 0, 0,
+       c.wait_time, NULL
+FROM pg_stat_wait_event_timing_current c JOIN pg_stat_activity a USING (pid)
+WHERE a.query_id IS NOT NULL AND a.state = 'active' AND pid <> pg_backend_pid()
+"""
+_SESSIONS = """
+SELECT s.pid, s.backend_type, s.capture, s.missed, a.usename, a.datname, a.application_name,
+       a.state, c.wait_event_type, c.wait_event, c.idle, c.wait_time, c.blocking_pids
+FROM pg_stat_wait_event_timing_sessions s
+LEFT JOIN pg_stat_activity a ON a.pid = s.pid
+LEFT JOIN pg_stat_wait_event_timing_current c ON c.pid = s.pid
+WHERE s.pid <> pg_backend_pid() ORDER BY s.pid
+"""
+# A session that is "idle" and waits for nothing reads its next request or finishes the last one;
+# the state of one that we may not see is null.
+_ON_CPU = """
+SELECT CASE state WHEN 'active' THEN coalesce(query_id, 0) ELSE 0 END, count(*)
+FROM pg_stat_activity
+WHERE wait_event IS NULL AND state IS NOT NULL AND pid <> pg_backend_pid()
+  AND backend_type IN ('client backend', 'parallel worker')
+GROUP BY 1
+"""
+_IDENTITY = """
+SELECT clock_timestamp(), current_setting('server_version'), pg_postmaster_start_time(),
+       stats_reset
+FROM pg_stat_wait_event_timing_info
+"""
+_NO_EXTENSION = (
+    "database {} has no extension wait_event_timing: put the module into the installation with "
+    "`pgtare module install --module wait_event_timing --pg-config PATH`, load it "
+    "(shared_preload_libraries), and run CREATE EXTENSION wait_event_timing; there"
+)
+
+
+class Bucket(NamedTuple):
+    """The bounds of a histogram's bucket in ms; None: no upper bound."""
+
+    from_ms: float
+    to_ms: float | None
+
+
+class Reader:
+    """The views of one server."""
+
+    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+        self.conn = conn
+        self.pid = conn.info.backend_pid
+        with telling():
+            self._find_functions()
+            # Without the privilege our own waits for the client are counted, and shown as idle.
+            with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+                conn.execute("SET wait_event_timing.capture = off")
+            self.rows("SELECT * FROM wait_event_timing_info()")
+            ((self.sees_all,),) = self.rows("SELECT pg_has_role('pg_read_all_stats', 'USAGE')")
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        with self.conn.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
+            return cursor.execute(query.encode(), values or None).fetchall()
+
+    def _find_functions(self) -> None:
+        """Put the schemas of the extension and of pg_stat_statements on the search path."""
+        found = dict(
+            self.rows(
+                "SELECT p.proname, n.nspname FROM pg_proc p JOIN pg_namespace n"
+                " ON n.oid = p.pronamespace WHERE p.proname IN"
+                " ('wait_event_timing_info', 'pg_stat_statements')"
+            )
+        )
+        if "wait_event_timing_info" not in found:
+            raise UsageError(_NO_EXTENSION.format(self.conn.info.dbname))
+        path = psycopg.sql.SQL(", ").join(
+            psycopg.sql.Identifier(schema) for schema in sorted(set(found.values()))
+        )
+        self.conn.execute(psycopg.sql.SQL("SET search_path = {}").format(path))
+        self.has_texts = "pg_stat_statements" in found
+
+    def events(self) -> tuple[EventRow, ...]:
+        """Counters by backend type and event, since the last reset."""
+        return _event_rows([(None, *row) for row in self.rows(_EVENTS)])
+
+    def by_process(self) -> tuple[EventRow, ...]:
+        """Counters by process and event."""
+        return _event_rows(self.rows(_BY_PROCESS))
+
+    def statements(self) -> tuple[StatementRow, ...]:
+        """Counters by statement and event."""
+        sums: dict[tuple[Statement, Event], Counters] = defaultdict(Counters)
+        for userid, dbid, queryid, kind, name, idle, *counters in self.rows(_STATEMENTS):
+            key = Statement(userid or 0, dbid or 0, queryid), Event(kind, name, idle)
+            sums[key] += _counters(counters)
+        return tuple(
+            StatementRow(statement=statement, event=event, counters=counters)
+            for (statement, event), counters in sums.items()
+        )
+
+    def sessions(self) -> tuple[Session, ...]:
+        """Every process that can be seen."""
+        return tuple(
+            Session(
+                pid=pid, backend_type=backend_type, capture=capture, missed=missed, user=user,
+                database=database, application=application, state=state,
+                wait=Event(kind, name, idle) if kind else None, wait_ms=wait_ms,
+                blocked_by=tuple(blocked or ()),
+            )
+            for (
+                pid, backend_type, capture, missed, user, database, application, state, kind,
+                name, idle, wait_ms, blocked,
+            ) in self.rows(_SESSIONS)
+        )  # fmt: skip
+
+    def on_cpu(self) -> dict[int, int]:
+        """How many sessions work and wait for nothing just now, by query identifier (0: none)."""
+        return {int(queryid): int(n) for queryid, n in self.rows(_ON_CPU)}
+
+    def texts(self, wanted: Iterable[int]) -> dict[int, str]:
+        """What statements say, by query identifier; empty without pg_stat_statements."""
+        if not self.has_texts:
+            return {}
+        query = "SELECT queryid, query FROM pg_stat_statements WHERE queryid = ANY(%s)"
+        try:
+            found = self.rows(query, sorted(set(wanted)))
+        except psycopg.Error:  # there, but not loaded
+            self.has_texts = False
+            return {}
+        return {int(queryid): str(text) for queryid, text in found if queryid and text}
+
+    def buckets(self) -> list[Bucket]:
+        """The bounds of the histograms."""
+        query = "SELECT from_time, to_time FROM pg_stat_wait_event_timing_buckets ORDER BY bucket"
+        return [
+            Bucket(low, high if math.isfinite(high) else None) for low, high in self.rows(query)
+        ]
+
+    def snapshot(self, *, texts: bool = True) -> Snapshot:
+        """All counters now."""
+        taken, server, started, reset = self.identity()
+        statements = self.statements()
+        wanted = {row.statement.queryid for row in statements} if texts else ()
+        return Snapshot(
+            taken=taken, server=server, started=started, stats_reset=reset, events=self.events(),
+            statements=statements, texts=self.texts(wanted) if wanted else {},
+        )  # fmt: skip
+
+    def identity(self) -> tuple[datetime, str, datetime, datetime]:
+        """The server's time, version and start, and the last reset of the counters."""
+        ((taken, server, started, reset),) = self.rows(_IDENTITY)
+        return taken, str(server), started, reset
+
+
+@contextlib.contextmanager
+def open_reader(dsn: str) -> Iterator[Reader]:
+    """A reader with a session of its own.
+
+    Raises UsageError where the extension is not there or not loaded, MeasurementError where the
+    server cannot be reached or stops answering.
+    """
+    with trials.connect(dsn) as conn, telling():
+        yield Reader(conn)
+
+
+@contextlib.contextmanager
+def telling() -> Iterator[None]:
+    """Turn the server's errors into a sentence of ours."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as ex:
+        raise UsageError(
+            f"{trials.first_line(ex)}: connect as a superuser or a member of pg_read_all_stats"
+        ) from ex
+    except psycopg.errors.ObjectNotInPrerequisiteState as ex:
+        raise UsageError(trials.first_line(ex)) from ex
+    except psycopg.Error as ex:
+        raise MeasurementError(f"the server did not answer: {trials.first_line(ex)}") from ex
+
+
+def _event_rows(rows: list[tuple[Any, ...]]) -> tuple[EventRow, ...]:
+    sums: dict[tuple[int | None, str, Event], Counters] = defaultdict(Counters)
+    for pid, backend_type, kind, name, idle, *counters in rows:
+        sums[pid, backend_type, Event(kind, name, idle)] += _counters(counters)
+    return tuple(
+        EventRow(backend_type=backend_type, event=event, counters=counters, pid=pid)
+        for (pid, backend_type, event), counters in sums.items()
+    )
+
+
+def _counters(columns: list[Any]) -> Counters:
+    waits, calls, total, longest, running, histogram = columns
+    counters = Counters(
+        waits=waits, calls=calls, total_ms=total, max_ms=longest, running_ms=max(0.0, running)
+    )
+    return counters.model_copy(update={"histogram": tuple(histogram)}) if histogram else counters

@@ -1,0 +1,234 @@
+"""Sums up a recording part by part: sessions over time, durations, time by event and statement."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pgtare.waits.recording import Columns, Recording
+from pgtare.waits.trace import Kind, bucket
+
+BINS = 180
+BUCKETS = 32
+CPU = "CPU"
+
+Floats = npt.NDArray[np.float64]
+
+# The first byte of an event's number, as PostgreSQL assigns them (wait_classes.h).
+_CLASSES = {
+    0x01: "LWLock", 0x03: "Lock", 0x04: "BufferPin", 0x05: "Activity", 0x06: "Client",
+    0x07: "Extension", 0x08: "IPC", 0x09: "Timeout", 0x0A: "IO", 0x0B: "InjectionPoint",
+}  # fmt: skip
+_IDLE = frozenset({"Activity", "Client"})
+
+
+@dataclass
+class Sum:
+    """Waits of one event: how many, how long in ns, and the histogram of their lengths."""
+
+    waits: int = 0
+    total_ns: float = 0.0
+    max_ns: int = 0
+    histogram: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
+
+
+@dataclass
+class StatementSum:
+    """One query identifier: runs, CPU time, and waits by event (number)."""
+
+    runs: int = 0
+    cpu_ns: float = 0.0
+    events: dict[int, Sum] = field(default_factory=lambda: defaultdict(Sum))
+
+    @property
+    def waited_ns(self) -> float:
+        """Time waited for anything but the client."""
+        return sum(s.total_ns for event, s in self.events.items() if not is_idle(event))
+
+
+@dataclass
+class Summary:
+    """Sums over the time of a recording; edges_s are the bounds of the bins of time.
+
+    active: by class and for CPU, the sessions on average in each bin. heat: waits by bin of the
+    time they ended and bucket of their length, without idle ones.
+    """
+
+    recording: Recording
+    edges_s: Floats
+    active: dict[str, Floats] = field(default_factory=dict)
+    heat: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    events: dict[int, Sum] = field(default_factory=lambda: defaultdict(Sum))
+    statements: dict[int, StatementSum] = field(default_factory=lambda: defaultdict(StatementSum))
+
+    def as_json(self) -> dict[str, Any]:
+        """The sums as plain values; times in ms."""
+
+        def sums(events: dict[int, Sum]) -> list[dict[str, Any]]:
+            ordered = sorted(events.items(), key=lambda item: -item[1].total_ns)
+            return [
+                {
+                    "event": self.label(event),
+                    "idle": is_idle(event),
+                    "waits": s.waits,
+                    "total_ms": s.total_ns / 1e6,
+                    "max_ms": s.max_ns / 1e6,
+                    "histogram": s.histogram.tolist(),
+                }
+                for event, s in ordered
+            ]
+
+        return {
+            "seconds": self.recording.seconds,
+            "records": self.recording.records,
+            "lost": self.recording.lost,
+            "active": {name: float(values.mean()) for name, values in self.active.items()},
+            "events": sums(self.events),
+            "statements": [
+                {
+                    "queryid": queryid,
+                    "text": self.recording.texts.get(str(queryid)),
+                    "runs": found.runs,
+                    "cpu_ms": found.cpu_ns / 1e6,
+                    "events": sums(found.events),
+                }
+                for queryid, found in self.statements.items()
+            ],
+        }
+
+    def label(self, event: int) -> str:
+        """An event as its users write it; its number where the name was not learned."""
+        names = self.recording.events.get(str(event))
+        return "/".join(names) if names else f"{class_of(event)}/0x{event:08X}"
+
+
+def class_of(event: int) -> str:
+    """The class of an event by its number."""
+    return _CLASSES.get(event >> 24, "Other")
+
+
+def is_idle(event: int) -> bool:
+    """Whether it is a wait for something to do."""
+    return class_of(event) in _IDLE
+
+
+def summarise(recording: Recording, parts: Iterable[Columns]) -> Summary:
+    """Read the parts once; what ended before the recording began is left out."""
+    found = Summary(recording, np.linspace(0.0, max(recording.seconds, 1e-3), BINS + 1))
+    found.heat = np.zeros((BINS, BUCKETS), np.int64)
+    began_ns = round(recording.began.timestamp() * 1e6) * 1000
+    cpu = _CpuTime(found)
+    for part in parts:
+        start = np.asarray(part["start_ns"], np.int64) - began_ns
+        waits = part["kind"] == Kind.WAIT
+        _add_waits(found, part, start, waits & (start + part["value"] > 0))
+        begins = (part["kind"] == Kind.STATEMENT_BEGIN) & (part["depth"] == 0) & (start > 0)
+        for queryid, n in zip(*np.unique(part["queryid"][begins], return_counts=True), strict=True):
+            found.statements[int(queryid)].runs += int(n)
+        cpu.add(part, start)
+    return found
+
+
+def occupancy(
+    start: npt.NDArray[Any], end: npt.NDArray[Any], edges: Floats, weight: Floats | None = None
+) -> Floats:
+    """How many of the intervals [start, end) cover each bin on average, each with its weight.
+
+    All in one unit. The time before t that intervals cover is a difference of two sums of ramps,
+    one from the starts and one from the ends, so that sorting is all the work.
+    """
+
+    def ramps(at: npt.NDArray[Any]) -> Floats:
+        order = np.argsort(at)
+        ordered = at[order].astype(np.float64)
+        each = np.ones(len(at)) if weight is None else weight[order]
+        n = np.concatenate([[0.0], np.cumsum(each)])
+        s = np.concatenate([[0.0], np.cumsum(each * ordered)])
+        k = np.searchsorted(ordered, edges)
+        return np.asarray(n[k] * edges - s[k], dtype=np.float64)
+
+    covered = np.diff(ramps(start) - ramps(end))
+    return np.asarray(np.maximum(covered, 0.0) / np.diff(edges), dtype=np.float64)
+
+
+def _add_waits(
+    found: Summary, part: Columns, start: npt.NDArray[np.int64], kept: npt.NDArray[np.bool_]
+) -> None:
+    event, value, queryid = part["event"][kept], part["value"][kept], part["queryid"][kept]
+    begin = start[kept]
+    where = bucket(value)
+    # Sorted once: events times statements can be many.
+    order = np.lexsort((queryid, event))
+    changes = (np.diff(event[order]) != 0) | (np.diff(queryid[order]) != 0)
+    for group in np.split(order, np.flatnonzero(changes) + 1):
+        if len(group):
+            number, statement = int(event[group[0]]), int(queryid[group[0]])
+            for sums in (found.events[number], found.statements[statement].events[number]):
+                _sum_up(sums, value[group], where[group])
+    classes = event >> 24
+    for code in np.unique(classes):
+        name = _CLASSES.get(int(code), "Other")
+        of = classes == code
+        _add_active(found, name, begin[of], begin[of] + value[of])
+        if name not in _IDLE:
+            end_s = (begin[of] + value[of]) / 1e9
+            bins = np.clip(np.searchsorted(found.edges_s, end_s, "right") - 1, 0, BINS - 1)
+            flat = np.bincount(bins * BUCKETS + where[of], minlength=BINS * BUCKETS)
+            found.heat += flat.reshape(BINS, BUCKETS)
+
+
+def _sum_up(into: Sum, value: npt.NDArray[Any], where: npt.NDArray[np.int64]) -> None:
+    into.waits += len(value)
+    into.total_ns += float(value.sum())
+    into.max_ns = max(into.max_ns, int(value.max()))
+    into.histogram += np.bincount(where, minlength=BUCKETS)
+
+
+def _add_active(
+    found: Summary,
+    name: str,
+    start_ns: npt.NDArray[Any],
+    end_ns: npt.NDArray[Any],
+    weight: Floats | None = None,
+) -> None:
+    some = occupancy(start_ns / 1e9, end_ns / 1e9, found.edges_s, weight)
+    found.active[name] = found.active.get(name, np.zeros(BINS)) + some
+
+
+class _CpuTime:
+    """CPU time between the ends of statements, spread evenly over the statement that ends."""
+
+    def __init__(self, found: Summary) -> None:
+        self.found = found
+        self.last: dict[int, tuple[int, int]] = {}  # session: CPU ns so far, and when
+
+    def add(self, part: Columns, start: npt.NDArray[np.int64]) -> None:
+        """Take the CPU records of a part."""
+        outer = part["depth"] == 0
+        for session in np.unique(part["session"]):
+            own = (part["session"] == session) & outer
+            at = np.flatnonzero(own & (part["kind"] == Kind.CPU))
+            if not len(at):
+                continue
+            begins = start[own & (part["kind"] == Kind.STATEMENT_BEGIN)]
+            when, so_far, queryid = start[at], part["value"][at], part["queryid"][at]
+            before = self.last.get(int(session))
+            self.last[int(session)] = int(so_far[-1]), int(when[-1])
+            if before is None:  # what came before the first is not known
+                before = int(so_far[0]), int(when[0])
+            spent = np.diff(so_far, prepend=before[0])
+            since = np.concatenate([[before[1]], when[:-1]])
+            k = np.searchsorted(begins, when, "right") - 1
+            if len(begins):
+                since = np.where(k >= 0, np.maximum(begins[np.maximum(k, 0)], since), since)
+            good = (when > since) & (spent > 0) & (when > 0)
+            rate = spent[good] / (when[good] - since[good])
+            _add_active(self.found, CPU, since[good], when[good], rate)
+            for number in np.unique(queryid[good]):
+                ns = float(spent[good][queryid[good] == number].sum())
+                self.found.statements[int(number)].cpu_ns += ns

@@ -1,0 +1,252 @@
+"""`pgtare waits` as a user runs it, on servers that capture in all processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.waits import recording as recordings
+from pgtare.waits import trace
+from pgtare.waits.reader import open_reader
+from pgtare.waits.trace import Kind
+from tests.server.waits_tools import Connection, eventually, one, rows
+from tests.server.weigh_tools import arm, failed, pgtare, read, start_pgtare
+
+pytest_plugins = ["tests.server.fix_waits"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def sleeping(watched: Connection) -> Iterator[Connection]:
+    """A session that sleeps 20 ms over and over, until the test is done."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            watched.execute("SELECT pg_sleep(0.02), 'sleeping'")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield watched
+    stop.set()
+    thread.join(20)
+
+
+def waits(timed: Cluster, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    done = pgtare("waits", *arguments, "--dsn", timed.dsn())
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_top_has_the_share_of_an_event_and_its_statement(
+    timed: Cluster, sleeping: Connection
+) -> None:
+    lines = waits(timed, "top", "--interval", "1s", "--iterations", "2", "--json").stdout
+    found = [json.loads(line) for line in lines.splitlines()]
+    assert len(found) == 2
+    (event,) = [e for e in found[1]["events"] if e["event"]["name"] == "PgSleep"]
+    assert 0.5 < event["active"] <= 1.1
+    assert 15 < event["mean_ms"] < 100
+    assert not any(e["event"]["idle"] for e in found[1]["events"])
+    sleeps = found[1]["statements"][0]
+    assert sleeps["events"][0][0]["name"] == "PgSleep"
+    assert sleeps["active"] == pytest.approx(event["active"], abs=0.2)
+    assert 0 <= found[1]["on_cpu"] < 2
+
+
+def test_top_without_a_terminal_prints_one_table(timed: Cluster, sleeping: Connection) -> None:
+    text = waits(timed, "top", "--interval", "0.5s").stdout
+    assert "Timeout/PgSleep" in text
+    assert "\x1b" not in text
+    assert text.count("active on average") == 1
+
+
+def test_histogram_holds_every_wait(
+    timed: Cluster, sleeping: Connection, observer: Connection
+) -> None:
+    count = (
+        "SELECT coalesce(sum(waits), 0) FROM pg_stat_wait_event_timing_system "
+        "WHERE wait_event = 'PgSleep'"
+    )
+    eventually(lambda: one(observer, count) > 3)
+    found = json.loads(waits(timed, "histogram", "pgsleep", "--json").stdout)
+    assert sum(b["waits"] for b in found["buckets"]) == found["waits"]
+    assert {b["from_ms"] for b in found["buckets"] if b["waits"]} & {16.777216, 8.388608}
+    assert found["buckets"][-1]["to_ms"] is None
+    text = waits(timed, "histogram", "Timeout/PgSleep").stdout
+    assert "█" in text
+    told = failed(pgtare("waits", "histogram", "PgSlep", "--dsn", timed.dsn()), 2)
+    assert "did you mean PgSleep" in told
+
+
+def test_sessions_and_statements_have_the_sleeper(timed: Cluster, sleeping: Connection) -> None:
+    time.sleep(0.5)
+    pid = sleeping.info.backend_pid
+    (session,) = [
+        s for s in json.loads(waits(timed, "sessions", "--json").stdout) if s["pid"] == pid
+    ]
+    assert session["capture"] == "stats"
+    assert session["events"][0]["name"] == "PgSleep"
+    assert str(pid) in waits(timed, "sessions").stdout
+    found = json.loads(waits(timed, "statements", "--json").stdout)
+    assert "PgSleep" in [e["name"] for s in found for e in s["events"]]
+    assert "PgSleep" in waits(timed, "statements").stdout
+
+
+def test_diff_of_two_snapshots(timed: Cluster, sleeping: Connection, tmp_path: Path) -> None:
+    a, b = tmp_path / "a.json", tmp_path / "b.json"
+    waits(timed, "snapshot", a)
+    time.sleep(1)
+    waits(timed, "snapshot", b)
+    done = pgtare("waits", "diff", a, b, "--json")
+    found = json.loads(done.stdout)
+    assert found["on_cpu"] is None
+    (event,) = [e for e in found["events"] if e["event"]["name"] == "PgSleep"]
+    assert 0.5 < event["active"] <= 1.1
+    assert "Timeout/PgSleep" in pgtare("waits", "diff", a, b).stdout
+    assert "swap them" in failed(pgtare("waits", "diff", b, a), 2)
+    (tmp_path / "x.json").write_text("{}")
+    assert "no snapshot" in failed(pgtare("waits", "diff", a, tmp_path / "x.json"), 2)
+
+
+def test_the_drain_agrees_with_the_trace_as_a_set(
+    timed: Cluster, watched: Connection, observer: Connection
+) -> None:
+    watched.execute("SET wait_event_timing.capture = trace")
+    for _ in range(20):
+        watched.execute("SELECT pg_sleep(0.001)")
+    pid = watched.info.backend_pid
+    wanted = rows(
+        observer,
+        "SELECT number, kind, since_begin, duration, calls, depth, queryid, rows"
+        " FROM wait_event_trace(%s) ORDER BY number", pid,
+    )  # fmt: skip
+    ((following, data),) = rows(
+        observer, "SELECT next, records FROM wait_event_trace_drain(%s, 0)", pid
+    )
+    records = trace.decode(data)
+    assert trace.numbers(records, following).tolist() == [row[0] for row in wanted]
+    for record, (_, kind, since, duration, calls, depth, queryid, n) in zip(
+        records, wanted, strict=True
+    ):
+        assert Kind(int(record["kind"])).name.replace("_", " ").lower() == kind
+        assert record["start_ns"] / 1e6 == since
+        value = int(record["value"])
+        if duration is not None:
+            assert value / 1e6 == duration
+        assert calls is None or record["calls"] == calls
+        assert depth is None or record["depth"] == depth
+        assert queryid is None or value == queryid
+        assert n is None or value == n
+
+
+def test_record_keeps_what_a_session_waited_for(
+    timed: Cluster, sleeping: Connection, tmp_path: Path
+) -> None:
+    out = tmp_path / "recording"
+    done = waits(timed, "record", out, "--duration", "2s", "--all", "--json")
+    recording = recordings.load(out)
+    assert json.loads(done.stdout)["sessions"]
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700
+    assert not list(out.glob(".*"))
+    (session,) = [s for s in recording.sessions if s.pid == sleeping.info.backend_pid]
+    assert session.lost == 0
+    (event,) = [int(e) for e, names in recording.events.items() if names[1] == "PgSleep"]
+    sleeps: list[Any] = []
+    for part in recordings.parts(out):
+        own = (part["event"] == event) & (part["session"] == session.number)
+        sleeps += part["value"][own].tolist()
+        assert (part["queryid"][own] != 0).all()
+        numbers = part["number"][part["session"] == session.number]
+        assert (numbers[1:] - numbers[:-1] == 1).all()
+    assert len(sleeps) > 30
+    assert all(ns > 20_000_000 for ns in sleeps)
+    page = pgtare("waits", "report", out, "--json")
+    summed = json.loads(page.stdout)
+    (total,) = [e for e in summed["events"] if e["event"] == "Timeout/PgSleep"]
+    assert total["waits"] == pytest.approx(len(sleeps), abs=1)
+    assert 0.5 < summed["active"]["Timeout"] <= 1.05
+    assert (out / "report.html").stat().st_size > 100_000
+    assert "in use" in failed(pgtare("waits", "record", out, "--dsn", timed.dsn()), 2)
+    # the session is as it was before
+    left = json.loads(waits(timed, "sessions", "--json").stdout)
+    assert {s["capture"] for s in left if s["pid"] == sleeping.info.backend_pid} == {"stats"}
+
+
+def test_ctrl_c_ends_a_recording_and_keeps_it(
+    timed: Cluster, sleeping: Connection, tmp_path: Path
+) -> None:
+    out = tmp_path / "recording"
+    process = start_pgtare("waits", "record", out, "--all", "--dsn", timed.dsn())
+    eventually(lambda: out.exists())
+    time.sleep(2)
+    os.kill(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 0, stderr
+    assert "Traceback" not in stderr
+    recording = recordings.load(out)
+    assert recording.stopped_by == "interrupt"
+    assert f"{recording.records:,} records" in stdout
+    assert sum(len(part["kind"]) for part in recordings.parts(out)) == recording.records > 20
+
+
+def test_losses_are_counted_by_session(timed: Cluster, watched: Connection, tmp_path: Path) -> None:
+    watched.execute("SET wait_event_timing.trace_ring_records = 1024")
+    watched.execute("SET wait_event_timing.capture = trace")
+    out = tmp_path / "recording"
+    process = start_pgtare("waits", "record", out, "--duration", "3s", "--dsn", timed.dsn())
+    eventually(lambda: out.exists())
+    time.sleep(1)
+    watched.execute("SELECT wait_event_timing_benchmark(400000)")
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 0, stderr
+    pid = watched.info.backend_pid
+    (session,) = [s for s in recordings.load(out).sessions if s.pid == pid]
+    assert session.lost > 100_000
+    assert f"process {session.pid}: {session.lost:,} records lost" in stdout
+    page = pgtare("waits", "report", out)
+    assert page.returncode == 0, page.stderr
+    assert "were overwritten" in (out / "report.html").read_text()
+
+
+def test_bad_input_is_one_sentence(wheel: Binaries, waits18: Cluster, tmp_path: Path) -> None:
+    dsn = waits18.dsn()
+    told = failed(pgtare("waits", "top", "--dsn", waits18.dsn(dbname="template1")), 2)
+    assert "no extension wait_event_timing" in told
+    assert "cannot connect" in failed(pgtare("waits", "top", "--dsn", "host=/nowhere"), 1)
+    assert "--interval" in failed(pgtare("waits", "top", "--dsn", dsn, "--interval", "soon"), 2)
+    assert "is no recording" in failed(pgtare("waits", "report", tmp_path), 2)
+    assert "cannot be read" in failed(pgtare("waits", "diff", tmp_path / "a", tmp_path / "b"), 2)
+
+
+def test_the_reader_stays_out_of_its_own_picture(waits18: Cluster) -> None:
+    with open_reader(waits18.dsn()) as reader:
+        assert reader.pid not in [s.pid for s in reader.sessions()]
+        assert reader.pid not in [row.pid for row in reader.by_process()]
+
+
+def test_weighs_stats_and_trace(binaries: Binaries, tmp_path: Path) -> None:
+    done = pgtare(
+        "weigh", "wait_event_timing", "wait_event_timing/trace", "--duration", "4", "--scale", "1",
+        "--json", tmp_path / "w.json",
+        *(() if binaries.origin == "wheel" else ("--pg-config", binaries.pg_config)),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = read(tmp_path / "w.json")
+    for name, label in (("wait_event_timing", "calls timed"),
+                        ("wait_event_timing/trace", "records in the rings")):  # fmt: skip
+        proof = arm(result, name)["proof"]
+        assert proof["state"] == "active", proof
+        assert label in proof["evidence"]

@@ -1,0 +1,80 @@
+"""Servers with wait_event_timing, and how tests ask them."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import psycopg
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
+from pgtare.server.settings import Value
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+CAPTURING: dict[str, Value] = {
+    "wait_event_timing.capture": "stats",
+    "compute_query_id": True,
+    "deadlock_timeout": "50ms",
+    "shared_buffers": "1MB",
+}
+
+
+def rows(connection: Connection, query: str, *values: object) -> list[tuple[Any, ...]]:
+    return connection.execute(query.encode(), values or None).fetchall()
+
+
+def one(connection: Connection, query: str, *values: object) -> Any:
+    """The only row's only value."""
+    ((value,),) = rows(connection, query, *values)
+    return value
+
+
+def names(connection: Connection) -> Connection:
+    """Let the module's views be found, wherever they were made."""
+    connection.execute("SET search_path = public, wait_event_timing")
+    return connection
+
+
+@contextlib.contextmanager
+def serving(
+    binaries: Binaries,
+    settings: Mapping[str, Value] | None = None,
+    preload: list[str] | None = None,
+) -> Iterator[Cluster]:
+    """A server that preloads the module, its functions in database postgres."""
+    module = loadable(binaries, "wait_event_timing")
+    libraries = [module.library, *(preload or [])]
+    with Cluster(binaries, {**CAPTURING, **(settings or {})}, preload=libraries) as cluster:
+        with cluster.connect() as connection:
+            connection.execute(module.create_sql.encode())
+        yield cluster
+
+
+@contextlib.contextmanager
+def session(cluster: Cluster, **parameters: str) -> Iterator[Connection]:
+    with psycopg.connect(cluster.dsn(**parameters), autocommit=True) as connection:
+        yield names(connection)
+
+
+def waits(connection: Connection, event: str, pid: int) -> tuple[int, int, float, float]:
+    """Waits, calls, total ms and longest ms of one process for one event, 0 where it has none."""
+    found = rows(
+        connection,
+        "SELECT waits, calls, total_time, max_time FROM pg_stat_wait_event_timing "
+        "WHERE wait_event = %s AND pid = %s",
+        event,
+        pid,
+    )
+    return cast(tuple[int, int, float, float], found[0]) if found else (0, 0, 0.0, 0.0)
+
+
+def eventually(condition: Callable[[], object], seconds: float = 20.0) -> Any:
+    """What the condition returned as soon as that was true."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+    return found

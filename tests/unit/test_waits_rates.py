@@ -1,0 +1,116 @@
+"""Profiles between two snapshots: shares, average active sessions, and what cannot be compared."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.waits.model import Counters, Event, EventRow, Snapshot, Statement, StatementRow
+from pgtare.waits.rates import grown, profile
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+READ = Event("IO", "DataFileRead", False)
+SYNC = Event("IO", "WalSync", False)
+CLIENT = Event("Client", "ClientRead", True)
+QUERY = Statement(10, 5, -77)
+
+
+def counters(waits: int, total_ms: float, running_ms: float = 0.0) -> Counters:
+    histogram = (waits, *(0,) * 31)
+    return Counters(waits=waits, calls=waits, total_ms=total_ms, running_ms=running_ms,
+                    histogram=histogram)  # fmt: skip
+
+
+def snapshot(
+    seconds: float, events: dict[Event, Counters], backend: str = "client backend", **more: Any
+) -> Snapshot:
+    values: dict[str, Any] = {
+        "taken": START + timedelta(seconds=seconds),
+        "server": "18.6",
+        "started": START,
+        "stats_reset": START,
+        "events": [
+            EventRow(backend_type=backend, event=event, counters=c) for event, c in events.items()
+        ],
+        "statements": [],
+        "texts": {},
+    }
+    return Snapshot(**(values | more))
+
+
+def test_shares_and_active_sessions() -> None:
+    before = snapshot(0, {READ: counters(10, 100), CLIENT: counters(1, 1000)})
+    after = snapshot(2, {READ: counters(30, 1100), CLIENT: counters(9, 9000),
+                         SYNC: counters(5, 500)})  # fmt: skip
+    found = profile(before, after, {-77: 0.25})
+    assert found.seconds == 2
+    assert found.active == pytest.approx(0.5 + 0.25 + 0.25)
+    assert found.on_cpu == 0.25
+    assert [(r.event, r.active, r.share) for r in found.events] == [
+        (READ, 0.5, 0.5), (SYNC, 0.25, 0.25),
+    ]  # fmt: skip
+    assert found.events[0].waits_per_s == 10
+    assert found.events[0].mean_ms == 50
+
+
+def test_idle_waits_are_listed_when_asked_for_and_are_no_activity() -> None:
+    before = snapshot(0, {CLIENT: counters(1, 0)})
+    after = snapshot(1, {CLIENT: counters(2, 900)})
+    assert profile(before, after).events == ()
+    found = profile(before, after, idle=True)
+    assert (found.active, found.events[0].share, found.events[0].active) == (0, 0, 0.9)
+
+
+def test_background_processes_are_listed_when_asked_for() -> None:
+    before = snapshot(0, {SYNC: counters(1, 0)}, backend="walwriter")
+    after = snapshot(1, {SYNC: counters(2, 900)}, backend="walwriter")
+    assert profile(before, after).active == 0
+    assert profile(before, after, background=True).active == pytest.approx(0.9)
+
+
+def test_a_wait_under_way_counts_as_it_goes() -> None:
+    before = snapshot(0, {READ: counters(0, 0, running_ms=3000)})
+    going = snapshot(2, {READ: counters(0, 0, running_ms=5000)})
+    ended = snapshot(4, {READ: counters(1, 6000)})
+    assert profile(before, going).active == 1
+    assert profile(going, ended).active == 0.5
+
+
+def test_what_is_not_counted_yet_is_no_time_below_zero() -> None:
+    assert grown(counters(5, 10, running_ms=5), counters(5, 10)) == Counters()
+
+
+def test_time_by_statement() -> None:
+    row = StatementRow(statement=QUERY, event=READ, counters=counters(3, 400))
+    before = snapshot(0, {})
+    after = snapshot(1, {READ: counters(3, 400)}, statements=[row], texts={-77: "SELECT 1"})
+    (found,) = profile(before, after, {-77: 0.1}).statements
+    assert (found.text, found.on_cpu) == ("SELECT 1", 0.1)
+    assert found.active == pytest.approx(0.5)
+    assert found.share == pytest.approx(1)
+    assert found.events == ((READ, 0.4),)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "changed", "told"),
+    [
+        (1, {"stats_reset": START + timedelta(seconds=1)}, "reset between"),
+        (1, {"started": START + timedelta(seconds=1)}, "restarted"),
+        (0, {}, "swap them"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    seconds: float, changed: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        profile(snapshot(0, {}), snapshot(seconds, {}, **changed))
+
+
+def test_a_snapshot_survives_its_file() -> None:
+    kept = snapshot(3, {READ: counters(3, 1.25)}, texts={-77: "SELECT '</script>'"})
+    text = kept.model_dump_json(by_alias=True)
+    assert '"schema":"pgtare.waits.snapshot/1"' in text
+    assert Snapshot.model_validate_json(text) == kept

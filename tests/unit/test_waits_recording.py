@@ -1,0 +1,111 @@
+"""Recordings on disk, their sums, and their page."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pgtare import parquet
+from pgtare.errors import MeasurementError, PgtareError, UsageError
+from pgtare.waits import recording as recordings
+from pgtare.waits.page import page, write_page
+from pgtare.waits.recording import Writer
+from pgtare.waits.summary import summarise
+from tests.unit.sample_recording import CLIENT, READ, SLEEP, write
+
+HOSTILE = "</script><script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>"
+
+
+def test_parts_and_description_are_the_owners_only(tmp_path: Path) -> None:
+    kept = write(tmp_path / "r")
+    assert stat.S_IMODE((tmp_path / "r").stat().st_mode) == 0o700
+    names = sorted(path.name for path in (tmp_path / "r").iterdir())
+    assert names == [
+        "part-00000.parquet", "part-00001.parquet", "part-00002.parquet", "recording.json",
+    ]  # fmt: skip
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "r").iterdir()} == {0o600}
+    assert recordings.load(tmp_path / "r") == kept
+    assert sum(len(part["kind"]) for part in recordings.parts(tmp_path / "r")) == 2 * 999 * 5
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("x")
+    with pytest.raises(UsageError, match="in use"):
+        Writer(tmp_path)
+    with pytest.raises(UsageError, match="is no recording"):
+        recordings.load(tmp_path)
+
+
+def test_a_full_disk_leaves_whole_parts_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path / "r")
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    columns = {name: np.zeros(3, kind) for name, kind in recordings.COLUMNS.items()}
+    writer.add(columns)
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet, "sync", full)
+        with pytest.raises(MeasurementError, match="No space left"):
+            writer.flush()
+    assert list((tmp_path / "r").iterdir()) == []
+    writer.flush()
+    assert [len(part["kind"]) for part in recordings.parts(tmp_path / "r")] == [3]
+
+
+def test_damage_is_told(tmp_path: Path) -> None:
+    write(tmp_path / "r")
+    (tmp_path / "r" / "part-00001.parquet").write_bytes(b"PAR1")
+    with pytest.raises(PgtareError, match="damaged"):
+        write_page(tmp_path / "r", tmp_path / "x.html")
+
+
+def test_sums_of_a_recording(tmp_path: Path) -> None:
+    found = summarise(write(tmp_path / "r"), recordings.parts(tmp_path / "r"))
+    lengths = [1000 << (i % 11) for i in range(999)]
+    assert found.events[READ].waits == 999
+    assert found.events[READ].total_ns == sum(lengths)
+    assert found.events[READ].max_ns == max(lengths)
+    assert found.label(READ) == "IO/DataFileRead"
+    assert found.label(SLEEP) == "Timeout/0x09000004"
+    assert found.active["IO"].mean() == pytest.approx(sum(lengths) / 1e10)
+    assert found.active["Client"].mean() == pytest.approx(2 * 999 * 0.004 / 10)
+    # half a millisecond of CPU in each cycle but the first, which has nothing to subtract from
+    assert found.active["CPU"].mean() == pytest.approx(2 * 998 * 0.0005 / 10)
+    assert found.statements[101].runs == 999
+    assert found.statements[101].cpu_ns == pytest.approx(998 * 500_000)
+    assert set(found.statements[102].events) == {SLEEP}
+    assert found.statements[0].events[CLIENT].waits == 2 * 999
+    assert found.heat.sum() == 2 * 999
+
+
+def test_the_page_escapes_whatever_it_shows(tmp_path: Path) -> None:
+    kept = write(tmp_path / "r", {"101": HOSTILE, "102": HOSTILE})
+    kept.events[str(READ)] = ["IO", HOSTILE]
+    for session in kept.sessions:
+        session.application = HOSTILE
+    text = page(summarise(kept, recordings.parts(tmp_path / "r")))
+    assert "<script>window.pwned" not in text
+    assert HOSTILE not in text
+
+
+def test_the_page_says_what_was_lost(tmp_path: Path) -> None:
+    kept = write(tmp_path / "r", lost=1234)
+    text = page(summarise(kept, recordings.parts(tmp_path / "r")))
+    assert "1,234 records were overwritten" in text
+
+
+def test_an_empty_recording_has_a_page_too(tmp_path: Path) -> None:
+    kept = write(tmp_path / "r")
+    for path in (tmp_path / "r").glob("part*"):
+        path.unlink()
+    kept.sessions.clear()
+    text = page(summarise(kept, recordings.parts(tmp_path / "r")))
+    assert "Nothing was recorded" in text
