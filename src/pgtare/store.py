@@ -14,6 +14,7 @@ import duckdb
 import numpy as np
 from pydantic import ValidationError
 
+from pgtare import parquet
 from pgtare.design import Arm, Design
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.observations import OBSERVATION, Observations
@@ -24,12 +25,6 @@ OBSERVATIONS_FILE = "observations.parquet"
 DESIGN_FILE = "design.json"
 RESULT_FILE = "result.json"
 FILES = (OBSERVATIONS_FILE, DESIGN_FILE, RESULT_FILE)
-
-# Settings of the connection: a local file is all it may touch, and extensions come from nowhere.
-_DUCKDB_CONFIG: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
 
 
 class Stored(NamedTuple):
@@ -88,9 +83,9 @@ def save(directory: Path, design: Design, observations: Observations, result: We
         _write_parquet(staging / OBSERVATIONS_FILE, observations)
         _write_text(staging / DESIGN_FILE, _design_json(design, len(observations)))
         _write_text(staging / RESULT_FILE, result.to_json() + "\n")
-        _sync(staging)
+        parquet.sync(staging)
         os.rename(staging, target)
-        _sync(target.parent)
+        parquet.sync(target.parent)
     except (OSError, duckdb.Error) as ex:
         raise MeasurementError(f"The result could not be saved in {directory}: {_why(ex)}.") from ex
     finally:
@@ -200,23 +195,12 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def _write_parquet(path: Path, observations: Observations) -> None:
-    # DuckDB finds the columns by this variable's name (replacement scan); it needs each column
-    # contiguous.
-    columns = {name: np.ascontiguousarray(observations[name]) for name in _names()}
-    assert columns
-    quoted = str(path).replace("'", "''")
-    with duckdb.connect(config=_DUCKDB_CONFIG) as connection:
-        connection.execute(f"COPY (FROM columns) TO '{quoted}' (FORMAT parquet, COMPRESSION zstd)")
-    os.chmod(path, 0o600)
-    _sync(path)
+    parquet.write(path, {name: observations[name] for name in _names()})
 
 
 def _read_parquet(path: Path) -> Observations:
-    # A path is a glob pattern to DuckDB: "run[1]" would read "run1".
-    pattern = "".join(f"[{char}]" if char in "*?[" else char for char in str(path.absolute()))
     try:
-        with duckdb.connect(config=_DUCKDB_CONFIG) as connection:
-            columns = connection.execute("FROM read_parquet($1)", [pattern]).fetchnumpy()
+        columns = parquet.read(path)
     except duckdb.Error as ex:
         raise PgtareError(f"{path} is damaged: it cannot be read as Parquet.") from ex
     missing = [name for name in _names() if name not in columns]
@@ -232,14 +216,6 @@ def _read_parquet(path: Path) -> Observations:
 
 def _names() -> tuple[str, ...]:
     return OBSERVATION.names or ()
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _why(ex: BaseException) -> str:

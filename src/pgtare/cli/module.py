@@ -11,47 +11,51 @@ from pgtare.server import binaries, modules
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Build and install the server module. It needs a C compiler, make, and PostgreSQL's "
+    help="Build and install the server modules. They need a C compiler, make, and PostgreSQL's "
     "server headers; the library directory usually belongs to root.",
 )
+Module = Annotated[str, typer.Option(help="Which one: pgtare or wait_event_timing.")]
 PgConfig = Annotated[Path, typer.Option(help="The pg_config of the server's installation.")]
 
 
 @app.command("install")
 def install(
     pg_config: PgConfig,
+    module: Module = "pgtare",
     destdir: Annotated[
         Path | None, typer.Option(help="Install below this directory, as packagers do.")
     ] = None,
     force: Annotated[bool, typer.Option(help="Replace another version.")] = False,
 ) -> None:
-    """Build the module for an installation and put it there.
+    """Build a module for an installation and put it there.
 
     Example: `pgtare module install --pg-config /usr/lib/postgresql/15/bin/pg_config`
     """
     found = binaries.from_pg_config(pg_config)
-    done = modules.install(found, "pgtare", destdir=destdir, force=force)
+    done = modules.install(found, module, destdir=destdir, force=force)
     for path in done.files:
         typer.echo(path)
-    typer.echo(f"pgtare {done.version} {done.outcome} for {found.version}")
+    typer.echo(f"{module} {done.version} {done.outcome} for {found.version}")
     if destdir is None and done.outcome != "unchanged":
-        typer.echo(_NEXT_17 if found.major >= 17 else _NEXT_15)
+        text = _NEXT_17 if found.major >= 17 else _NEXT_15
+        typer.echo(text.replace("pgtare", module))
 
 
 _NEXT_15 = (
     "next: add pgtare to shared_preload_libraries, restart, and run CREATE EXTENSION pgtare; "
-    "in the database to weigh in"
+    "in the database to look at"
 )
 _NEXT_17 = (
     "next: either that, with a restart, or without one: ALTER SYSTEM SET session_preload_libraries "
     "= 'pgtare'; SELECT pg_reload_conf(); which reaches new sessions. In both cases run "
-    "CREATE EXTENSION pgtare; in the database to weigh in"
+    "CREATE EXTENSION pgtare; in the database to look at"
 ).replace("either that", "either add pgtare to shared_preload_libraries")
 
 
 @app.command("uninstall")
 def uninstall(
     pg_config: PgConfig,
+    module: Module = "pgtare",
     dsn: Annotated[
         str | None, typer.Option(help="Look in this server for settings that name the module.")
     ] = None,
@@ -65,5 +69,5 @@ def uninstall(
     Example: `pgtare module uninstall --pg-config PATH --dsn "host=/var/run/postgresql"`
     """
     found = binaries.from_pg_config(pg_config)
-    for path in modules.uninstall(found, "pgtare", dsn=dsn, destdir=destdir, force=force):
+    for path in modules.uninstall(found, module, dsn=dsn, destdir=destdir, force=force):
         typer.echo(f"removed {path}")

@@ -4,37 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from pgtare.observations import Observations
 from pgtare.report import numbers, plots, summaries, wording
+from pgtare.report.chart import Chart
 from pgtare.report.rows import table
 from pgtare.report.schema import ArmResult, Effect, Interval, WeighResult
 
 _ROW_PX = 58
 _PANEL_PX = 118
 _TABLE_LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
-
-
-@dataclass(frozen=True)
-class Chart:
-    """One chart: `label` replaces it for a reader who cannot see it, with the table behind it."""
-
-    id: str
-    title: str
-    label: str
-    caption: str
-    height: int
-    data: list[plots.Json]
-    layout: plots.Json
-    table_head: list[str]
-    table_rows: list[list[str]]
-
-    def figure(self) -> plots.Json:
-        """What the page's script needs to draw it."""
-        return {"id": self.id, "data": self.data, "layout": self.layout}
 
 
 def charts(result: WeighResult, observations: Observations) -> list[Chart]:

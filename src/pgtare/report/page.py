@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
-from plotly.offline import get_plotlyjs
-
 from pgtare.observations import Observations
-from pgtare.report import evidence, facts, files, rows, traffic, wording
+from pgtare.report import evidence, facts, files, rows, shell, traffic, wording
 from pgtare.report.charts import charts
 from pgtare.report.schema import ArmResult, WeighResult
 
@@ -45,24 +38,12 @@ def write_page(result: WeighResult, observations: Observations, path: Path) -> N
 def page(result: WeighResult, observations: Observations) -> str:
     """The page as a string."""
     drawn = charts(result, observations)
-    plotly, script = get_plotlyjs(), _template("page.js")
-    environment = Environment(
-        loader=PackageLoader("pgtare.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["breakable"] = breakable
-    # Markup only for what is ours; whatever comes from a server or a user is escaped.
-    return environment.get_template("page.html.j2").render(
+    return shell.render(
+        "pgtare.report",
+        "page.html.j2",
+        drawn,
         title=_title(result),
         subtitle=_subtitle(result),
-        policy=_policy(plotly, script),
-        css=Markup(_template("page.css")),  # noqa: S704
-        plotly=Markup(plotly),  # noqa: S704
-        script=Markup(script),  # noqa: S704
-        data=Markup(embeddable([chart.figure() for chart in drawn])),  # noqa: S704
         alarms=wording.alarms(result),
         answers=wording.answers(result),
         warnings=wording.warnings(result),
@@ -71,7 +52,6 @@ def page(result: WeighResult, observations: Observations) -> str:
         rows=rows.table(result),
         proofs=_proofs(result),
         facts=facts.facts(result),
-        charts=drawn,
         one_session=len(result.by_backend) == 1,
         not_shown=wording.NOT_SHOWN,
         command=shlex.join(result.command),
@@ -80,40 +60,6 @@ def page(result: WeighResult, observations: Observations) -> str:
         version=result.pgtare_version,
         created=result.created,
     )
-
-
-def breakable(text: str) -> Markup:
-    """The text, escaped: names may break between their words, a number not before its unit."""
-    # Escaping leaves none of these characters inside an entity.
-    broken = re.sub(r"(?<=[A-Za-z0-9])([_/.])(?=[A-Za-z]{2})", r"\1<wbr>", str(escape(text)))
-    return Markup(re.sub(r"(?<=\d) (?=%|µs)", "\N{NO-BREAK SPACE}", broken))  # noqa: S704
-
-
-def embeddable(value: Any) -> str:
-    """JSON that may stand inside a script element: no text in it can end the element."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    # ensure_ascii has already escaped U+2028 and U+2029.
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _policy(*scripts: str) -> str:
-    """A content security policy without network, running these scripts and no other.
-
-    Plotly styles its drawings through style attributes and elements it makes itself.
-    """
-    hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _sha256(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def _template(name: str) -> str:
-    return (resources.files("pgtare.report") / "templates" / name).read_text(encoding="utf-8")
 
 
 def _title(result: WeighResult) -> str:

@@ -17,6 +17,7 @@ from pgtare.server.build import (
     build_cached,
     build_key,
     control_version,
+    own_modules,
     require_toolchain,
     source_dir,
     sql_without_extension,
@@ -34,6 +35,7 @@ __all__ = [
     "install",
     "installed_version",
     "loadable",
+    "own_modules",
     "require_toolchain",
     "source_dir",
     "sql_without_extension",
@@ -59,13 +61,22 @@ class Loadable:
     create_sql: str
 
 
-def loadable(binaries: Binaries, module: str = "pgtare", source: Path | None = None) -> Loadable:
-    """Make a module ready for throwaway servers; a user's own installation is left untouched."""
+def loadable(
+    binaries: Binaries,
+    module: str = "pgtare",
+    source: Path | None = None,
+    schema: str | None = None,
+) -> Loadable:
+    """Make a module ready for throwaway servers; a user's own installation is left untouched.
+
+    schema: where its functions go on a server in which no extension can be made (the wheel's
+    follow the extension's own rule); a schema of the module's name, if not given.
+    """
     if binaries.origin == "wheel":
         ensure_for_wheel(binaries, module, source)
         return Loadable(module, f"CREATE EXTENSION IF NOT EXISTS {module};\n")
     built = build_cached(binaries, module, source)
-    return Loadable(built.library, sql_without_extension(built, module))
+    return Loadable(built.library, sql_without_extension(built, schema or module))
 
 
 def ensure_for_wheel(

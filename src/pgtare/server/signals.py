@@ -4,6 +4,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FrameType
 
 # SIGINT already raises KeyboardInterrupt; these two would end Python without unwinding.
@@ -38,6 +39,43 @@ def _restore_default(signum: signal.Signals) -> None:
     # Clusters may close in another order than they opened: only our own handler is taken away.
     if _in_main_thread() and signal.getsignal(signum) is _exit:
         signal.signal(signum, signal.SIG_DFL)
+
+
+@dataclass
+class StopRequest:
+    """Whether a signal has asked to stop.
+
+    Not a threading.Event: its wait() holds a lock that set(), called by a handler in the same
+    thread, would wait for.
+    """
+
+    made: bool = False
+
+
+@contextlib.contextmanager
+def asked_to_stop() -> Iterator[StopRequest]:
+    """A request that the first ending signal makes; a second one acts as it would without this."""
+    asked = StopRequest()
+    if not _in_main_thread():
+        yield asked
+        return
+    before = {signum: signal.getsignal(signum) for signum in _ALL}
+    changed = [s for s in _ALL if before[s] is not None and before[s] is not signal.SIG_IGN]
+
+    def restore() -> None:
+        for signum in changed:
+            signal.signal(signum, before[signum])
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        asked.made = True
+        restore()
+
+    for signum in changed:
+        signal.signal(signum, note)
+    try:
+        yield asked
+    finally:
+        restore()
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -31,8 +31,13 @@ class Plan:
     warnings: tuple[str, ...]
 
 
-def check_server(conn: psycopg.Connection[Any], request: Request) -> None:
-    """Raise UsageError, with the remedy, where the server cannot serve this weighing."""
+def check_server(
+    conn: psycopg.Connection[Any], request: Request, provided: frozenset[str] = frozenset()
+) -> None:
+    """Raise UsageError, with the remedy, where the server cannot serve this weighing.
+
+    provided: extensions that count as created.
+    """
     row = conn.execute("SELECT pg_is_in_recovery()").fetchone()
     if row and row[0]:
         raise UsageError(
@@ -40,6 +45,7 @@ def check_server(conn: psycopg.Connection[Any], request: Request) -> None:
             "weigh on the primary"
         )
     facts = read_facts(conn)
+    facts = replace(facts, extensions=facts.extensions | provided)
     missing = [
         f"{choice.name}: {lack}"
         for choice in request.chosen

@@ -105,7 +105,7 @@ class _Run:
             module = Trials(conn)
             info = module.require_module()
             found = _previous_trial(module.status())
-            planning.check_server(conn, self.request)
+            planning.check_server(conn, self.request, self.target.provides)
             planning.try_settings(conn, planning.arms_of(self.request))
             with self._load() as load:
                 plan = planning.make_plan(

@@ -17,7 +17,7 @@ from pgtare.server import binaries as installations
 from pgtare.server import trials
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
+from pgtare.server.modules import Loadable, loadable, own_modules
 from pgtare.weigh.request import Request
 
 #: Observations of a fast load for several seconds, so that a slow look at them loses none.
@@ -29,11 +29,16 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Target:
-    """Where the trial runs: its database, whose pgbench to use, and what to call the server."""
+    """Where the trial runs: its database, whose pgbench to use, and what to call the server.
+
+    provides: extensions whose functions are there although no extension is (pgtare's own modules,
+    on a throwaway server of an installation that is left untouched).
+    """
 
     dsn: str
     binaries: Binaries | None
     kind: str
+    provides: frozenset[str] = frozenset()
 
 
 def installation(pg_config: Path | None) -> Binaries:
@@ -59,6 +64,8 @@ def _throwaway(request: Request, say: Say) -> Iterator[Target]:
     found = installation(request.pg_config)
     say(f"starting {found.version} from {found.bindir}")
     module = loadable(found)
+    others = _own(found, request.chosen)
+    libraries = {name: own.library for name, own in others.items()}
     clients = request.load.clients if request.load else 1
     with Cluster(
         found,
@@ -66,26 +73,38 @@ def _throwaway(request: Request, say: Say) -> Iterator[Target]:
             "pgtare.ring_memory": _RING_MEMORY,
             "max_connections": max(100, clients + _SPARE_CONNECTIONS),
         },
-        [module.library, *_preloads(request.chosen)],
+        [module.library, *(libraries.get(lib, lib) for lib in _preloads(request.chosen))],
     ) as cluster:
         if request.load is None or request.load.scripts == ():
             say(f"loading a pgbench database of scale {request.scale}")
         database = initialise(found, cluster.dsn(), request.scale)
         with trials.connect(database.dsn) as conn:
-            conn.execute(module.create_sql.encode())
-            _create_extensions(conn, request.chosen)
+            for own in (module, *others.values()):
+                conn.execute(own.create_sql.encode())
+            _create_extensions(conn, request.chosen, frozenset(others))
         kind = "embedded wheel" if found.origin == "wheel" else f"installation {found.bindir}"
-        yield Target(database.dsn, found, kind)
+        yield Target(database.dsn, found, kind, frozenset(others))
 
 
 def _preloads(chosen: tuple[Chosen, ...]) -> list[str]:
     return sorted({lib for c in chosen if c.entry for lib in c.entry.needs.preload})
 
 
-def _create_extensions(conn: psycopg.Connection[Any], chosen: tuple[Chosen, ...]) -> None:
-    for name in sorted(
-        {c.entry.needs.extension for c in chosen if c.entry and c.entry.needs.extension}
-    ):
+def _own(found: Binaries, chosen: tuple[Chosen, ...]) -> dict[str, Loadable]:
+    """Those of pgtare's own modules that the instruments need, ready to be loaded."""
+    # In public: proof of activity names their views without a schema.
+    return {
+        name: loadable(found, name, schema="public")
+        for name in _preloads(chosen)
+        if name in own_modules()
+    }
+
+
+def _create_extensions(
+    conn: psycopg.Connection[Any], chosen: tuple[Chosen, ...], there: frozenset[str] = frozenset()
+) -> None:
+    needed = {c.entry.needs.extension for c in chosen if c.entry and c.entry.needs.extension}
+    for name in sorted(needed - there):
         query = psycopg.sql.SQL("CREATE EXTENSION IF NOT EXISTS {}")
         conn.execute(query.format(psycopg.sql.Identifier(name)))
 

@@ -13,7 +13,7 @@
       for (const [name, item] of Object.entries(value)) copy[name] = coloured(item, name, style);
       return copy;
     }
-    if (typeof value !== "string" || !/color$/.test(key)) return value;
+    if (typeof value !== "string" || !/color(scale)?$/.test(key)) return value;
     return style.getPropertyValue("--" + value).trim() || value;
   }
 
