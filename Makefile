@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OUT ?= demo
 DURATION ?= 60
 
-.PHONY: setup setup-dev demo test test-slow lint bench bench-resolution bench-switching lock clean
+.PHONY: setup setup-dev demo test test-slow lint bench bench-resolution bench-switching bench-wait lock clean
 
 setup: $(VENV)/.setup
 
@@ -43,13 +43,16 @@ lint: setup-dev
 	@$(BIN)/mypy
 	@$(BIN)/python -m tests.lint_c
 
-bench: bench-resolution bench-switching
+bench: bench-resolution bench-switching bench-wait
 
 bench-resolution: setup
 	@$(BIN)/python -m bench.resolution
 
 bench-switching: setup
 	@$(BIN)/python -m bench.switching
+
+bench-wait: setup
+	@$(BIN)/python -m bench.waits
 
 # uv (from PyPI) resolves; pip installs
 lock:
