@@ -3,9 +3,10 @@
  *		Shared state of a trial, and what the files of the module offer each other.
  *
  * One file a phase: module.c (loading), shmem.c (shared state), trial.c
- * (start and stop by SQL), session.c (who takes part), unit.c (transaction
- * boundaries), assign.c (drawing arms), settings.c (applying and restoring
- * them), evidence.c (what ran), ring.c (observations), clock.c (time).
+ * (start and stop by SQL), status.c (its state), session.c (who takes part),
+ * unit.c (transaction boundaries), assign.c (drawing arms), settings.c
+ * (applying and restoring them), evidence.c (what ran), ring.c (observations),
+ * clock.c (time).
  *-------------------------------------------------------------------------
  */
 #ifndef PGTARE_H
@@ -170,6 +171,10 @@ extern bool pgtare_runs(Shared *shared, uint64 generation);
 extern void pgtare_end_trial(Shared *shared, uint64 generation, EndReason reason);
 extern bool pgtare_begin_write(Shared *shared, uint64 generation);
 extern void pgtare_end_write(Shared *shared);
+
+/* trial.c */
+extern Shared *trial_require_shared(void);
+extern bool trial_is_running(Shared *shared);
 
 /* clock.c */
 extern void pgtare_clock_init(void);

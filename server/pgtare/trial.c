@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * trial.c
- *		Starting, stopping and describing a trial by SQL.
+ *		Starting, closing and stopping a trial by SQL.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -10,7 +10,6 @@
 #include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "utils/acl.h"
@@ -31,8 +30,8 @@ typedef struct Elements
 static uint64 my_trial = 0;		/* generation of the trial that we started */
 static bool exit_registered = false;
 
-static Shared *
-require_shared(void)
+Shared *
+trial_require_shared(void)
 {
 	Shared	   *shared = pgtare_shared();
 
@@ -232,8 +231,8 @@ end_my_trial(int code, Datum arg)
 		pgtare_end_trial(shared, my_trial, END_OWNER_GONE);
 }
 
-static bool
-is_running(Shared *shared)
+bool
+trial_is_running(Shared *shared)
 {
 	uint64		generation = pg_atomic_read_u64(&shared->generation);
 
@@ -250,7 +249,7 @@ PG_FUNCTION_INFO_V1(pgtare_trial_start);
 Datum
 pgtare_trial_start(PG_FUNCTION_ARGS)
 {
-	Shared	   *shared = require_shared();
+	Shared	   *shared = trial_require_shared();
 	TrialDef   *def = palloc0(sizeof(TrialDef));
 	uint32		used = 0;
 	double		duration;
@@ -291,7 +290,7 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 	}
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (is_running(shared))
+	if (trial_is_running(shared))
 	{
 		int			owner = shared->def.owner_pid;
 
@@ -345,11 +344,11 @@ PG_FUNCTION_INFO_V1(pgtare_trial_close);
 Datum
 pgtare_trial_close(PG_FUNCTION_ARGS)
 {
-	Shared	   *shared = require_shared();
+	Shared	   *shared = trial_require_shared();
 	bool		running;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	running = is_running(shared);
+	running = trial_is_running(shared);
 	if (running)
 		pg_atomic_write_u32(&shared->closing,
 							(uint32) pg_atomic_read_u64(&shared->generation));
@@ -363,128 +362,14 @@ PG_FUNCTION_INFO_V1(pgtare_trial_stop);
 Datum
 pgtare_trial_stop(PG_FUNCTION_ARGS)
 {
-	Shared	   *shared = require_shared();
+	Shared	   *shared = trial_require_shared();
 	bool		running;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	running = is_running(shared);
+	running = trial_is_running(shared);
 	if (running)
 		pgtare_end_trial(shared, pg_atomic_read_u64(&shared->generation),
 						 shared->def.owner_pid == MyProcPid ? END_FINISHED : END_STOPPED);
 	LWLockRelease(&shared->lock);
 	PG_RETURN_BOOL(running);
-}
-
-static const char *
-reason_name(EndReason reason)
-{
-	switch (reason)
-	{
-		case END_NONE:
-			break;
-		case END_FINISHED:
-			return "finished";
-		case END_STOPPED:
-			return "stopped";
-		case END_DEADLINE:
-			return "deadline";
-		case END_OWNER_GONE:
-			return "owner gone";
-		case END_KILL_SWITCH:
-			return "kill switch";
-	}
-	return NULL;
-}
-
-PG_FUNCTION_INFO_V1(pgtare_trial_status);
-
-/* trial_status(): one row; see the script for its columns */
-Datum
-pgtare_trial_status(PG_FUNCTION_ARGS)
-{
-	Shared	   *shared = require_shared();
-	TupleDesc	desc;
-	Datum		values[15];
-	bool		nulls[15] = {false};
-	uint64		observations = 0;
-	uint64		lost = 0;
-	uint64		negative = 0;
-	Datum		failed[MAX_ARMS];
-	int			nfailed = 0;
-	const char *reason;
-	bool		running;
-	double		left = 0;
-	uint64		ignored = 0;
-
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	running = is_running(shared);
-	for (int i = 0; i < shared->nrings; i++)
-	{
-		uint64		head = pg_atomic_read_u64(&shared->ring[i].head);
-
-		observations += head;
-		lost += pg_atomic_read_u64(&shared->ring[i].lost);
-		negative += pg_atomic_read_u64(&shared->ring[i].negative);
-	}
-	for (int k = 0; k < shared->def.narms; k++)
-		if (pg_atomic_read_u32(&shared->failed_arm[k]))
-			failed[nfailed++] = Int32GetDatum(k);
-	if (running)
-		left = clock_ns(&shared->def.rate, shared->def.deadline_ticks -
-						clock_ticks(shared->def.rate.counter), &ignored) / 1e9;
-	LWLockRelease(&shared->lock);
-
-	reason = running ? NULL : reason_name(pg_atomic_read_u32(&shared->end_reason));
-	values[0] = BoolGetDatum(running);
-	values[1] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->generation));
-	values[2] = Int32GetDatum(shared->def.owner_pid);
-	values[3] = TimestampTzGetDatum(shared->started);
-	values[4] = TimestampTzGetDatum(shared->ended);
-	values[5] = Float8GetDatum(left);
-	values[6] = reason ? CStringGetTextDatum(reason) : (Datum) 0;
-	values[7] = Int32GetDatum((int32) pg_atomic_read_u32(&shared->next_backend));
-	values[8] = Int32GetDatum((int32) pg_atomic_read_u32(&shared->joined_now));
-	values[9] = Int32GetDatum((int32) pg_atomic_read_u32(&shared->no_ring));
-	values[10] = Int32GetDatum((int32) pg_atomic_read_u32(&shared->cannot_join));
-	values[11] = Int64GetDatum((int64) observations);
-	values[12] = Int64GetDatum((int64) lost);
-	values[13] = Int64GetDatum((int64) negative);
-	values[14] = PointerGetDatum(construct_array(failed, nfailed, INT4OID, 4, true,
-												 TYPALIGN_INT));
-	nulls[2] = shared->started == 0;
-	nulls[3] = shared->started == 0;
-	nulls[4] = running || shared->ended == 0;
-	nulls[6] = reason == NULL;
-
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
-}
-
-PG_FUNCTION_INFO_V1(pgtare_info);
-
-/* info(): one row; see the script for its columns */
-Datum
-pgtare_info(PG_FUNCTION_ARGS)
-{
-	Shared	   *shared = pgtare_shared();
-	TupleDesc	desc;
-	Datum		values[8];
-	bool		nulls[8] = {false};
-	ClockRate	rate = pgtare_clock_rate();
-
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	values[0] = CStringGetTextDatum(PGTARE_VERSION);
-	values[1] = BoolGetDatum(shared != NULL);
-	values[2] = CStringGetTextDatum(rate.counter ? "tsc" : "monotonic");
-	values[3] = Float8GetDatum((double) rate.hz);
-	values[4] = Int32GetDatum(unit_slots_installed());
-	values[5] = Int32GetDatum(unit_slots_intact());
-	values[6] = Int64GetDatum(shared ? (int64) shared->ring_bytes : 0);
-	nulls[6] = shared == NULL;
-	values[7] = Int32GetDatum(MAX_RINGS);
-
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 }

@@ -1,0 +1,128 @@
+/*-------------------------------------------------------------------------
+ * status.c
+ *		What the trial, and the module itself, are doing.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+
+#include "pgtare.h"
+
+static const char *
+reason_name(EndReason reason)
+{
+	switch (reason)
+	{
+		case END_NONE:
+			break;
+		case END_FINISHED:
+			return "finished";
+		case END_STOPPED:
+			return "stopped";
+		case END_DEADLINE:
+			return "deadline";
+		case END_OWNER_GONE:
+			return "owner gone";
+		case END_KILL_SWITCH:
+			return "kill switch";
+	}
+	return NULL;
+}
+
+PG_FUNCTION_INFO_V1(pgtare_trial_status);
+
+/* trial_status(): one row; see the script for its columns */
+Datum
+pgtare_trial_status(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = trial_require_shared();
+	TupleDesc	desc;
+	Datum		values[15];
+	bool		nulls[15] = {false};
+	uint64		observations = 0;
+	uint64		lost = 0;
+	uint64		negative = 0;
+	Datum		failed[MAX_ARMS];
+	int			nfailed = 0;
+	const char *reason;
+	bool		running;
+	double		left = 0;
+	uint64		ignored = 0;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	running = trial_is_running(shared);
+	for (int i = 0; i < shared->nrings; i++)
+	{
+		uint64		head = pg_atomic_read_u64(&shared->ring[i].head);
+
+		observations += head;
+		lost += pg_atomic_read_u64(&shared->ring[i].lost);
+		negative += pg_atomic_read_u64(&shared->ring[i].negative);
+	}
+	for (int k = 0; k < shared->def.narms; k++)
+		if (pg_atomic_read_u32(&shared->failed_arm[k]))
+			failed[nfailed++] = Int32GetDatum(k);
+	if (running)
+		left = clock_ns(&shared->def.rate, shared->def.deadline_ticks -
+						clock_ticks(shared->def.rate.counter), &ignored) / 1e9;
+	LWLockRelease(&shared->lock);
+
+	reason = running ? NULL : reason_name(pg_atomic_read_u32(&shared->end_reason));
+	values[0] = BoolGetDatum(running);
+	values[1] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->generation));
+	values[2] = Int32GetDatum(shared->def.owner_pid);
+	values[3] = TimestampTzGetDatum(shared->started);
+	values[4] = TimestampTzGetDatum(shared->ended);
+	values[5] = Float8GetDatum(left);
+	values[6] = reason ? CStringGetTextDatum(reason) : (Datum) 0;
+	values[7] = Int32GetDatum((int32) pg_atomic_read_u32(&shared->next_backend));
+	values[8] = Int32GetDatum((int32) pg_atomic_read_u32(&shared->joined_now));
+	values[9] = Int32GetDatum((int32) pg_atomic_read_u32(&shared->no_ring));
+	values[10] = Int32GetDatum((int32) pg_atomic_read_u32(&shared->cannot_join));
+	values[11] = Int64GetDatum((int64) observations);
+	values[12] = Int64GetDatum((int64) lost);
+	values[13] = Int64GetDatum((int64) negative);
+	values[14] = PointerGetDatum(construct_array(failed, nfailed, INT4OID, 4, true,
+												 TYPALIGN_INT));
+	nulls[2] = shared->started == 0;
+	nulls[3] = shared->started == 0;
+	nulls[4] = running || shared->ended == 0;
+	nulls[6] = reason == NULL;
+
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+}
+
+PG_FUNCTION_INFO_V1(pgtare_info);
+
+/* info(): one row; see the script for its columns */
+Datum
+pgtare_info(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = pgtare_shared();
+	TupleDesc	desc;
+	Datum		values[8];
+	bool		nulls[8] = {false};
+	ClockRate	rate = pgtare_clock_rate();
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	values[0] = CStringGetTextDatum(PGTARE_VERSION);
+	values[1] = BoolGetDatum(shared != NULL);
+	values[2] = CStringGetTextDatum(rate.counter ? "tsc" : "monotonic");
+	values[3] = Float8GetDatum((double) rate.hz);
+	values[4] = Int32GetDatum(unit_slots_installed());
+	values[5] = Int32GetDatum(unit_slots_intact());
+	values[6] = Int64GetDatum(shared ? (int64) shared->ring_bytes : 0);
+	nulls[6] = shared == NULL;
+	values[7] = Int32GetDatum(MAX_RINGS);
+
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+}
