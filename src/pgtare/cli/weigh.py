@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from functools import partial
 from pathlib import Path
@@ -200,13 +199,13 @@ def _load_spec(
         if rate:
             raise UsageError("--rate drives a load of pgtare's own; --load none has none")
         return None
-    spec = LoadSpec(
+    return LoadSpec(
+        builtin=load or "select-only",  # type: ignore[arg-type]
         scripts=tuple(Script.parse(s) for s in scripts or ()),
         protocol=protocol,  # type: ignore[arg-type]
         clients=clients,
         rate=parse_rate(rate) if rate else None,
     )
-    return dataclasses.replace(spec, builtin=load) if load else spec  # type: ignore[arg-type]
 
 
 def _check_writable(path: Path | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from types import TracebackType
 from typing import Self
 
@@ -69,11 +68,10 @@ class Display:
 
 
 class Stages:
-    """One line for each step before and after the measurement, with the time it took."""
+    """One line for each step before and after the measurement."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._began = time.monotonic()
 
     def say(self, text: str) -> None:
         """Tell what begins now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -127,7 +128,6 @@ class _Run:
             return
         pgbench = find_pgbench(self.target.binaries)
         spec = self._with_headroom(spec)
-        self.load_spec = spec
         with PgbenchLoad(pgbench, self.target.dsn, spec) as load:
             self.stages.say(f"warming up with {_name(spec)}, {_clients(spec.clients)}")
             load.wait_ready()
@@ -237,10 +237,7 @@ def _waiting(before: tuple[int, int], after: tuple[int, int]) -> list[str]:
 
 
 def _with_warnings(plan: Plan, more: list[str]) -> Plan:
-    return Plan(
-        plan.request, plan.design, plan.population, plan.sessions_there,
-        (*plan.warnings, *more),
-    )  # fmt: skip
+    return dataclasses.replace(plan, warnings=(*plan.warnings, *more))
 
 
 def _nothing(plan: Plan, got: recording.Recording, outside: int) -> str:
