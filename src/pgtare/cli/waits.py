@@ -16,12 +16,12 @@ from rich.live import Live
 from pgtare import cli
 from pgtare.errors import UsageError
 from pgtare.report import files
+from pgtare.report.progress import Display
 from pgtare.waits import rates, show
 from pgtare.waits.model import FOREGROUND, Counters, Event, Snapshot
 from pgtare.waits.page import write_page
-from pgtare.waits.progress import Display
 from pgtare.waits.reader import open_reader
-from pgtare.waits.record import Recorder
+from pgtare.waits.record import Progress, Recorder
 from pgtare.waits.recording import Recording, Writer
 from pgtare.waits.top import watch
 from pgtare.weigh.request import seconds
@@ -193,14 +193,19 @@ def record(
     with open_reader(dsn) as reader:
         writer = Writer(directory)
         recorder = Recorder(reader, writer, trace_all=trace_all)
-        with Display(cli.stderr(), length) as display:
-            done = recorder.run(length, display.tick)
+        with Display(cli.stderr(), "recording", length) as display:
+            done = recorder.run(length, lambda now: _tick(display, now))
     if json:
         typer.echo(done.model_dump_json(by_alias=True, indent=2))
         return
     for line in _told(done):
         typer.echo(line)
     typer.echo(f"recording: {directory} (`pgtare waits report {directory}` makes its page)")
+
+
+def _tick(display: Display, now: Progress) -> None:
+    text = f"{now.records:,} records of {now.sessions} sessions, {now.lost:,} lost"
+    display.tick(now.seconds, text, hint="; Ctrl-C ends it")
 
 
 def _told(done: Recording) -> list[str]:

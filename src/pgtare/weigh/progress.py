@@ -2,61 +2,22 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pgtare.estimate.results import Live
-
-#: Where there is no terminal, a line this often, in s.
-_LINE_S = 10.0
+from pgtare.report import progress
 
 
-class Display:
-    """A progress bar on a terminal, a line now and then elsewhere; on standard error."""
+class Display(progress.Display):
+    """The progress of a trial; on standard error."""
 
     def __init__(self, console: Console, seconds: float) -> None:
-        self._console = console
-        self._seconds = seconds
+        super().__init__(console, "weighing", seconds)
         self._width = ""
-        self._next_line = _LINE_S
-        self._bar = Progress(
-            TextColumn("weighing"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:.0f} of {task.total:.0f} s,"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("left, {task.fields[rows]:,} transactions{task.fields[width]}"),
-            console=console,
-            transient=True,
-        )
 
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._bar.start()
-            self._task = self._bar.add_task("", total=self._seconds, rows=0, width="")
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._console.is_terminal:
-            self._bar.stop()
-
-    def tick(self, seconds: float, rows: int) -> None:
-        """Called often."""
-        if self._console.is_terminal:
-            self._bar.update(self._task, completed=seconds, rows=rows, width=self._width)
-        elif seconds >= self._next_line:
-            self._next_line += _LINE_S
-            self._console.print(
-                f"{seconds:.0f} of {self._seconds:.0f} s, {rows} transactions{self._width}",
-                highlight=False,
-            )
+    def count(self, seconds: float, rows: int) -> None:
+        """Called often, with the transactions so far."""
+        self.tick(seconds, f"{rows:,} transactions{self._width}")
 
     def look(self, live: Live) -> None:
         """Called with each estimate."""

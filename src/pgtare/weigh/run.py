@@ -163,7 +163,7 @@ class _Run:
 
             got = recording.record(
                 module, plan.design, plan.population, request.duration_s,
-                cpu=request.cpu, load=load, look=look, tick=display.tick,
+                cpu=request.cpu, load=load, look=look, tick=display.count,
             )  # fmt: skip
         plan = _with_warnings(plan, _waiting(delay, machine.run_delay_ns(pids)))
         told = self._describe_load(load)

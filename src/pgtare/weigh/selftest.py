@@ -118,7 +118,7 @@ def _record(
             module, design, Population(conn.info.dbname, application=load.application_name,
                                        sessions=request.load.clients + 4),
             request.duration_s, cpu=False, load=load, look=lambda seconds, data: False,
-            tick=display.tick,
+            tick=display.count,
         )  # fmt: skip
     if got.stopped_by == "interrupt":
         raise KeyboardInterrupt
