@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 import os
 import signal
 import struct
@@ -155,7 +156,7 @@ def test_records_are_never_torn(traced: Connection, observer: Connection) -> Non
     writer = threading.Thread(target=write)
     writer.start()
     at = seen = lost = 0
-    last = -1
+    last: float = -math.inf  # a wait under way when the trace began starts before its zero
     while not stopped.is_set():
         at, missing, records = drain(observer, pid, at)
         lost += missing
