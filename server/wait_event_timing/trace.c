@@ -176,13 +176,18 @@ trace_install(void)
 	RegisterXactCallback(trace_transaction, NULL);
 }
 
-/* The ring of a process, the live one before one that has ended; attached for the query. */
+/*
+ * The ring of a process, the live one before one that has ended.  A segment
+ * attached for this is left in "foreign", for the caller to detach.
+ */
 static TraceRing *
-attach(int pid)
+attach(int pid, dsm_segment **foreign)
 {
 	Shared	   *shared = shmem_get();
 	RingEntry	found = {RING_FREE};
-	dsm_segment *segment = NULL;
+	dsm_segment *segment;
+
+	*foreign = NULL;
 
 	if (shared == NULL)
 		ereport(ERROR,
@@ -213,7 +218,7 @@ attach(int pid)
 	/* it may be gone by now; our own is mapped already */
 	segment = dsm_find_mapping(found.handle);
 	if (segment == NULL)
-		segment = dsm_attach(found.handle);
+		segment = *foreign = dsm_attach(found.handle);
 	if (segment == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -248,7 +253,8 @@ kind_name(int kind)
 Datum
 wait_event_trace(PG_FUNCTION_ARGS)
 {
-	TraceRing  *ring = attach(PG_GETARG_INT32(0));
+	dsm_segment *foreign;
+	TraceRing  *ring = attach(PG_GETARG_INT32(0), &foreign);
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	uint64		end = pg_atomic_read_u64(&ring->written);
 	uint64		number = end > ring->nrecords ? end - ring->nrecords : 0;
@@ -295,6 +301,8 @@ wait_event_trace(PG_FUNCTION_ARGS)
 		}
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
+	if (foreign)
+		dsm_detach(foreign);
 	return (Datum) 0;
 }
 
@@ -303,7 +311,8 @@ Datum
 wait_event_trace_drain(PG_FUNCTION_ARGS)
 {
 	int64		from = PG_GETARG_INT64(1);
-	TraceRing  *ring = attach(PG_GETARG_INT32(0));
+	dsm_segment *foreign;
+	TraceRing  *ring = attach(PG_GETARG_INT32(0), &foreign);
 	uint64		end = pg_atomic_read_u64(&ring->written);
 	uint64		number = end > ring->nrecords ? end - ring->nrecords : 0;
 	uint64		first;
@@ -343,6 +352,8 @@ wait_event_trace_drain(PG_FUNCTION_ARGS)
 	values[1] = Int64GetDatum(lost);
 	values[2] = TimestampTzGetDatum(ring->started);
 	values[3] = PointerGetDatum(data);
+	if (foreign)
+		dsm_detach(foreign);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }
 

@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import threading
+import time
 from typing import Any
 
 import psycopg
@@ -144,22 +145,28 @@ def test_overwritten_records_are_counted(traced: Connection, observer: Connectio
 
 
 def test_records_are_never_torn(traced: Connection, observer: Connection) -> None:
-    """A reader follows a writer that fills the ring some ten thousand times a second."""
+    """A reader follows a writer of more than a million waits a second, who fills the ring a
+    thousand times a second and more."""
     pid = traced.info.backend_pid
     stopped = threading.Event()
+    began = drain(observer, pid, 0)[0]
+    spent: list[float] = []
 
     def write() -> None:
+        start = time.monotonic()
         for _ in range(20):
             traced.execute("SELECT wait_event_timing_benchmark(400000)")
+        spent.append(time.monotonic() - start)
         stopped.set()
 
     writer = threading.Thread(target=write)
     writer.start()
-    at = seen = lost = 0
+    at = seen = lost = received = 0
     last: float = -math.inf  # a wait under way when the trace began starts before its zero
     while not stopped.is_set():
         at, missing, records = drain(observer, pid, at)
         lost += missing
+        received += len(records)
         for _, kind, _, event, calls, start, value in records:
             if kind == 1 and event >> 24 == 0x0A:
                 assert calls == 1
@@ -168,8 +175,12 @@ def test_records_are_never_torn(traced: Connection, observer: Connection) -> Non
                 last = start
                 seen += 1
     writer.join()
+    end, missing, records = drain(observer, pid, at)
+    assert (end - began) / spent[0] > 1_000_000
     assert seen > 1000
     assert lost > 1_000_000
+    # every record was either read or counted as lost
+    assert end == received + lost + missing + len(records)
 
 
 def test_foreign_trace_needs_privilege(timed: Cluster, traced: Connection) -> None:
