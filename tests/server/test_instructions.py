@@ -1,0 +1,101 @@
+"""Instructions on the hot paths, counted in a real server: a guard against regressions.
+
+Other than times, these counts are the same at every run, and on all machines of one architecture
+and compiler. Where a bound is broken for a good reason, raise it with that reason.
+"""
+
+from pathlib import Path
+from statistics import fmean, median
+
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.modules import loadable
+from pgtare.server.settings import Value
+from tests.server import module_tools
+from tests.server.callgrind import VALGRIND, Counted, counting
+from tests.server.waits_tools import Connection, session
+
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(VALGRIND is None, reason="needs valgrind, to count instructions"),
+]
+
+SETTINGS: dict[str, Value] = {"autovacuum": False, "io_method": "sync", "compute_query_id": False}
+
+LOOPS = ("plain_calls", "wrapped_calls")  # of the benchmark function
+ROUNDS = 20  # in one call of it
+
+# By what is captured, and whether waits have a statement to belong to.
+# Seen with gcc 12 on x86-64: 11.0, 158.9, 222.9, 217.9, 281.9
+WAIT_BOUNDS = {
+    ("off", False): 12,
+    ("stats", False): 167,
+    ("stats", True): 234,
+    ("trace", False): 229,
+    ("trace", True): 296,
+}
+
+# Seen with gcc 12 on x86-64: 899.5, 901.4
+TRANSACTION_BOUND = 940
+
+
+def a_wait(counted: Counted, connection: Connection) -> float:
+    """Instructions of one wait more in the loop, beyond those of the loop itself."""
+    pid = connection.info.backend_pid
+    lengths = 640, 1280
+    spent = []
+    for length in lengths:
+        before = len(counted.dumps(pid, LOOPS[0]))
+        connection.execute("SELECT wait_event_timing_benchmark(%s)", (length * ROUNDS,))
+        without, captured = (
+            [dump.total for dump in counted.dumps(pid, name)[before:]] for name in LOOPS
+        )
+        assert len(captured) == len(without) == ROUNDS
+        spent.append(median(captured) - median(without))
+    return (spent[1] - spent[0]) / (lengths[1] - lengths[0])
+
+
+def test_instructions_of_a_captured_wait(wheel: Binaries, open_directory: Path) -> None:
+    module = loadable(wheel, "wait_event_timing")
+    found = {}
+    with counting(
+        wheel, SETTINGS, [module.library], dump_after=LOOPS, outputs=open_directory, within=LOOPS
+    ) as counted:
+        with counted.cluster.connect() as connection:
+            connection.execute(module.create_sql.encode())
+        with session(counted.cluster) as connection:
+            connection.prepare_threshold = None  # prepared statements keep their identifier
+            connection.execute("SET wait_event_timing.trace_ring_records = 1024")
+            for level, identified in WAIT_BOUNDS:
+                connection.execute(f"SET wait_event_timing.capture = {level}".encode())
+                connection.execute(f"SET compute_query_id = {identified}".encode())
+                connection.execute("SELECT 1")
+                found[level, identified] = round(a_wait(counted, connection), 1)
+    print("instructions of a wait, with query identifiers or without:", found)
+    assert 0 < found["off", False] < found["stats", False] < found["trace", False]
+    assert all(found[case] <= bound for case, bound in WAIT_BOUNDS.items())
+
+
+@pytest.mark.slow
+def test_instructions_of_a_transaction_in_a_trial(wheel: Binaries, open_directory: Path) -> None:
+    """Those of pgtare's own code, from an answer to the next; what the server does to switch a
+    setting depends on the setting."""
+    module = loadable(wheel, "pgtare")
+    end = "pgtare_flush"
+    with counting(wheel, SETTINGS, [module.library], [end], open_directory) as counted:
+        with counted.cluster.connect() as connection:
+            connection.execute(module.create_sql.encode())
+        with (
+            module_tools.session(counted.cluster) as client,
+            module_tools.trial(counted.cluster),
+        ):
+            for _ in range(70):
+                client.execute("SELECT 1")
+            dumps = counted.dumps(client.info.backend_pid, end)[-60:]
+    own = [dump.by_object.get("pgtare.so", 0) for dump in dumps]
+    assert len(own) == 60
+    print("instructions of a transaction:", fmean(own), sorted(own))
+    assert min(own) > 300
+    assert fmean(own) <= TRANSACTION_BOUND
