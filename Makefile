@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OUT ?= demo
 DURATION ?= 60
 
-.PHONY: setup setup-dev demo test test-slow lint bench bench-resolution bench-switching bench-wait lock clean
+.PHONY: setup setup-dev demo test test-slow test-source source-build lint bench bench-resolution bench-switching bench-wait lock clean
 
 setup: $(VENV)/.setup
 
@@ -32,10 +32,18 @@ demo: setup
 	  log_min_duration_statement track_functions --duration $(DURATION) --out $(OUT)
 
 test: setup-dev
-	@$(BIN)/pytest -m "not slow"
+	@$(BIN)/pytest -m "not slow and not source"
 
 test-slow: setup-dev
-	@$(BIN)/pytest -m slow
+	@$(BIN)/pytest -m "slow and not source"
+
+# builds PostgreSQL from Debian's source packages: minutes, once, kept in PGTARE_DIR
+test-source: setup-dev
+	@$(BIN)/pytest -m source
+
+source-build: setup
+	@$(BIN)/python -m pgtare.server.source 18 --configure=--with-liburing --ldflags=-Wl,-z,lazy
+	@$(BIN)/python -m pgtare.server.source 18 --configure=--with-liburing --cflags="-O2 -fno-plt"
 
 lint: setup-dev
 	@$(BIN)/ruff check src tests bench

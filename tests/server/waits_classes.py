@@ -1,0 +1,58 @@
+"""A load that raises a wait of every class, and whether the module saw them."""
+
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+from pgtare.server.cluster import Cluster
+from pgtare.server.settings import Value
+from tests.server.waits_tools import eventually, rows, session
+
+CLASS_SETTINGS: dict[str, Value] = {
+    "pg_prewarm.autoprewarm_interval": "1s",
+    "max_parallel_workers_per_gather": 2,
+}
+
+
+def see_every_class(cluster: Cluster, directory: Path) -> None:
+    """LWLock, Lock, BufferPin, Activity, Client, Extension, IPC, Timeout and IO.
+
+    The server has CLASS_SETTINGS and preloads pg_prewarm; it can read what is in `directory`.
+    """
+    with session(cluster) as first, session(cluster) as second:
+        first.execute("CREATE TABLE t AS SELECT generate_series(1, 200000) AS i")
+        first.execute(
+            "SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0;"
+            "SET parallel_tuple_cost = 0"
+        )
+        first.execute("SELECT count(*) FROM t")
+        first.execute("CHECKPOINT; SELECT pg_sleep(0.01)")
+        # BufferPin: a freezing vacuum wants the page that a cursor stands on
+        first.execute("CREATE TABLE pinned AS SELECT generate_series(1, 10) AS i")
+        first.execute("BEGIN; DECLARE c CURSOR FOR SELECT i FROM pinned; FETCH c")
+        vacuum = threading.Thread(target=second.execute, args=("VACUUM (FREEZE) pinned",))
+        vacuum.start()
+        time.sleep(0.3)
+        first.execute("COMMIT")
+        vacuum.join()
+        # Lock
+        first.execute("SELECT pg_advisory_lock(1)")
+        waiter = threading.Thread(target=second.execute, args=("SELECT pg_advisory_lock(1)",))
+        waiter.start()
+        time.sleep(0.2)
+        first.execute("SELECT pg_advisory_unlock(1)")
+        waiter.join()
+        script = directory / "insert.sql"
+        script.write_text("INSERT INTO t VALUES (1);\n")
+        # LWLock: commits of several sessions queue for the WAL
+        subprocess.run(
+            [cluster.binaries.pgbench, "-n", "-c", "8", "-j", "2", "-t", "100",
+             "-f", script, cluster.dsn()],
+            text=True, check=True, capture_output=True,
+            **cluster.run_as,
+        )  # fmt: skip
+        wanted = {"LWLock", "Lock", "BufferPin", "Activity", "Client", "Extension", "IPC",
+                  "Timeout", "IO"}  # fmt: skip
+        query = "SELECT DISTINCT wait_event_type FROM pg_stat_wait_event_timing_system"
+        eventually(lambda: wanted <= {name for (name,) in rows(first, query)})
