@@ -215,12 +215,14 @@ def test_full_disk_under_rings(binaries: Binaries, as_root: None) -> None:
         assert_unharmed(cluster)
 
 
-def test_full_disk_under_a_session_preload(wheel: Binaries, as_root: None) -> None:
-    """ENOSPC: sessions get in with one warning, and are served once there is room again."""
+@pytest.mark.parametrize("size", ["2m", "5m"], ids=["registry", "segment"])
+def test_full_disk_under_a_session_preload(wheel: Binaries, as_root: None, size: str) -> None:
+    """ENOSPC for the server's registry of segments, or for ours: sessions get in with one warning,
+    and are served once there is room again."""
     module = loadable(wheel, "wait_event_timing")
     settings = {"dynamic_shared_memory_type": "mmap", "wait_event_timing.capture": "stats"}
     settings["session_preload_libraries"] = module.library
-    with Cluster(wheel, settings) as cluster, small_memory(cluster, "2m") as place:
+    with Cluster(wheel, settings) as cluster, small_memory(cluster, size) as place:
         for _ in range(3):
             before = len(cluster.log_path.read_text())
             with session(cluster) as connection:
@@ -235,7 +237,9 @@ def test_full_disk_under_a_session_preload(wheel: Binaries, as_root: None) -> No
             assert "wait_event_timing is not usable in this session" in said[0]
         subprocess.run(["mount", "-o", "remount,size=64m", place], check=True)
         with session(cluster) as connection:
+            connection.execute(module.create_sql.encode())
             connection.execute("SELECT pg_sleep(0.001)")
+            assert waits(connection, "PgSleep", connection.info.backend_pid)[0] == 1
         assert_unharmed(cluster)
 
 
