@@ -21,13 +21,18 @@ from pgtare.server.source import headers
 DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
 
 
-MODULES = ("pgtare", "wait_event_timing")
+# Where the sources are, the tests' own modules too
+MODULES = {
+    "pgtare": source_dir(),
+    "wait_event_timing": source_dir(),
+    "grabber": Path(__file__).parent / "server" / "modules",
+}
 
 
 def compile_for(pg_config: Path, version: str, module: str) -> bool:
     """Whether the module compiles without a warning."""
     with tempfile.TemporaryDirectory() as work:
-        shutil.copytree(source_dir(), Path(work, "server"))
+        shutil.copytree(MODULES[module], Path(work, "server"))
         done = subprocess.run(
             [
                 "make", "-s", "-C", f"{work}/server/{module}", f"PG_CONFIG={pg_config}",
