@@ -16,7 +16,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -28,7 +27,7 @@ from pgtare.server.binaries import Binaries, from_pg_config
 from pgtare.server.places import locked, place
 from pgtare.server.source_package import tarball, version_of
 
-TOOLS = ("gcc", "make", "bison", "flex", "perl", "bzip2")
+TOOLS = ("gcc", "make", "bison", "flex", "perl", "tar", "bzip2")
 OUTPUT_TAIL_LINES = 12
 PROGRESS_SECONDS = 2.0
 
@@ -142,7 +141,7 @@ def _built(recipe: Recipe, on_progress: OnProgress) -> Path:
 
 def _once(base: Path, make: Callable[[], None]) -> None:
     """Make what is not complete; of what fails only the log is kept."""
-    parts = ("tree", "install", "linked", "unpacked")
+    parts = ("tree", "install", "linked")
     with locked(base / ".lock"):
         if (base / "complete").exists():
             return
@@ -170,18 +169,18 @@ def _target(recipe: Recipe, kind: str) -> Path:
     tar = tarball(recipe.major)
     digest = _digest({**asdict(recipe), "kind": kind, "tar": tar.name, "gcc": compiler.stdout})
     target = place("built") / f"{version_of(tar)}-{digest}"
-    target.mkdir(mode=0o755, exist_ok=True)
+    target.mkdir(exist_ok=True)
+    target.chmod(0o755)
     return target
 
 
 def _unpacked(recipe: Recipe, base: Path, on_progress: OnProgress) -> Path:
     """The source, unpacked and configured."""
     on_progress("unpacking")
-    with tarfile.open(tarball(recipe.major)) as tar:
-        tar.extractall(base / "unpacked", filter="data")
-    (top,) = (base / "unpacked").iterdir()
-    top.rename(base / "tree")
-    (base / "unpacked").rmdir()
+    tree = base / "tree"
+    tree.mkdir()
+    unpack = ["tar", "-xf", str(tarball(recipe.major)), "--strip-components=1", "--no-same-owner"]
+    _run(unpack, tree, base / "build.log")
     on_progress("configuring")
     command = [
         "./configure",
@@ -191,8 +190,8 @@ def _unpacked(recipe: Recipe, base: Path, on_progress: OnProgress) -> Path:
         f"CFLAGS={recipe.cflags}",
         f"LDFLAGS={recipe.ldflags}",
     ]
-    _run(command, base / "tree", base / "build.log")
-    return base / "tree"
+    _run(command, tree, base / "build.log")
+    return tree
 
 
 def _compile(recipe: Recipe, tree: Path, base: Path, on_progress: OnProgress) -> None:
@@ -252,6 +251,7 @@ def _run(
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            umask=0o022,  # the server's account must reach what is installed
             env=environment(),
         ) as process,
     ):
@@ -306,6 +306,9 @@ def main() -> int:
     except PgtareError as ex:
         print(f"pgtare: {ex}", file=sys.stderr)
         return ex.exit_status
+    except KeyboardInterrupt:
+        print("pgtare: stopped; nothing of this build is kept", file=sys.stderr)
+        return 130
     with contextlib.suppress(BrokenPipeError):
         print(found.pg_config)
     return 0
