@@ -44,7 +44,6 @@ test-source: setup-dev
 source-build: setup
 	@$(BIN)/python -m pgtare.server.source 18 --configure=--with-liburing --ldflags=-Wl,-z,lazy
 	@$(BIN)/python -m pgtare.server.source 18 --configure=--with-liburing --cflags="-O2 -fno-plt"
-	@$(BIN)/python -m pgtare.server.source 17 --ldflags=-Wl,-z,lazy
 
 lint: setup-dev
 	@$(BIN)/ruff check src tests bench

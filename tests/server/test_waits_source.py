@@ -7,8 +7,6 @@ import pytest
 
 from pgtare.errors import MeasurementError
 from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
 from pgtare.server.source import Link, Recipe, build, relink
 from tests.server.waits_classes import CLASS_SETTINGS, see_every_class
 from tests.server.waits_tools import Connection, one, rows, serving, session, waits
@@ -17,7 +15,6 @@ from tests.server.waits_tools import Connection, one, rows, serving, session, wa
 pytestmark = [pytest.mark.source, pytest.mark.server, pytest.mark.timeout(1800)]
 
 USUAL = Recipe(18, ("--with-liburing",), ldflags="-Wl,-z,lazy")
-SEVENTEEN = Recipe(17, ldflags="-Wl,-z,lazy")
 NO_PLT = Recipe(18, ("--with-liburing",), cflags="-O2 -fno-plt")
 
 # Also how the executable reaches epoll_wait, and whether all is bound when it starts
@@ -29,7 +26,6 @@ VARIANTS = {
     "no PLT": (NO_PLT, Link(), "GLOB_DAT", False),
     "no PLT, full RELRO": (NO_PLT, Link(ldflags="-Wl,-z,relro,-z,now"), "GLOB_DAT", True),
     "another order of objects": (USUAL, Link(seed=1), "JUMP_SLOT", False),
-    "PostgreSQL 17": (SEVENTEEN, Link(), "JUMP_SLOT", False),
 }
 
 
@@ -67,8 +63,7 @@ def test_every_class_of_waits(variant: Binaries, open_directory: Path) -> None:
             calls = "SELECT name FROM wait_event_timing_calls() WHERE slots > 0"
             called = {name for (name,) in rows(connection, calls)}
             assert {"epoll_wait", "sem_wait", "preadv", "fdatasync"} <= called
-            if variant.major >= 18:
-                assert {"io_uring_submit", "io_uring_wait_cqes"} <= called
+            assert {"io_uring_submit", "io_uring_wait_cqes"} <= called
         assert "terminated by signal" not in cluster.log_path.read_text()
 
 
@@ -108,23 +103,3 @@ def test_asynchronous_io_by_io_uring(recipe: Recipe) -> None:
         if "io_uring" in str(ex):
             pytest.skip(f"this machine does not allow io_uring: {ex}")
         raise
-
-
-def test_in_use_in_new_sessions_of_17_without_a_restart() -> None:
-    """17 is the first that has named segments of shared memory."""
-    found = build(SEVENTEEN)
-    module = loadable(found, "wait_event_timing")
-    with Cluster(found) as cluster:
-        cluster.configure(
-            {"session_preload_libraries": module.library, "wait_event_timing.capture": "trace"}
-        )
-        cluster.reload()
-        with session(cluster) as watched, session(cluster) as observer:
-            observer.execute(module.create_sql.encode())
-            for _ in range(3):
-                watched.execute("SELECT pg_sleep(0.01)")
-            pid = watched.info.backend_pid
-            assert waits(observer, "PgSleep", pid)[0] == 3
-            trace = "SELECT count(*) FROM wait_event_trace(%s) WHERE wait_event = 'PgSleep'"
-            assert one(observer, trace, pid) >= 2  # from the second request on
-        assert "terminated by signal" not in cluster.log_path.read_text()
