@@ -22,11 +22,38 @@
 static RingEntry *entry;		/* of this session */
 static bool refused = false;	/* do not try at every request */
 
+/*
+ * Sessions that were traced side by side may leave more rings than are kept.
+ * The caller holds the lock, and lets go of the handle returned, if any.
+ */
+static uint32
+drop_surplus(Shared *shared)
+{
+	RingEntry  *oldest = NULL;
+	int			ended = 0;
+
+	for (int i = 0; i < MAX_RINGS; i++)
+	{
+		RingEntry  *e = &shared->rings[i];
+
+		if (e->state != RING_ENDED)
+			continue;
+		ended++;
+		if (oldest == NULL || e->ended < oldest->ended)
+			oldest = e;
+	}
+	if (ended <= MAX_ENDED_RINGS)
+		return DSM_HANDLE_INVALID;
+	oldest->state = RING_FREE;
+	return oldest->handle;
+}
+
 /* Dynamic segments are detached after this, and before the slot is left. */
 static void
 close_at_exit(int code, Datum arg)
 {
 	Shared	   *shared = shmem_get();
+	uint32		unpin;
 
 	capture_fold();
 	capture.ring = NULL;
@@ -36,7 +63,10 @@ close_at_exit(int code, Datum arg)
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	entry->state = RING_ENDED;
 	entry->ended = GetCurrentTimestamp();
+	unpin = drop_surplus(shared);
 	LWLockRelease(&shared->lock);
+	if (unpin != DSM_HANDLE_INVALID)
+		dsm_unpin_segment(unpin);
 }
 
 /* The caller holds the lock.  Returns the entry to use, with the handle to let go, if any. */

@@ -150,6 +150,20 @@ def test_sessions_end_while_they_are_read(timed: Cluster, observer: Connection) 
     assert_unharmed(timed)
 
 
+def test_many_traced_sessions_end_at_once(timed: Cluster, observer: Connection) -> None:
+    """However many there were, the rings of eight are kept."""
+    kept = "SELECT count(*) FROM wait_event_timing_rings() WHERE ended IS NOT NULL"
+    live = "SELECT count(*) FROM wait_event_timing_rings() WHERE ended IS NULL"
+    with contextlib.ExitStack() as stack:
+        for _ in range(14):
+            traced = stack.enter_context(session(timed))
+            traced.execute("SET wait_event_timing.trace_ring_records = 1024")
+            traced.execute("SET wait_event_timing.capture = trace")
+        assert one(observer, live) == 14
+    eventually(lambda: one(observer, live) == 0)
+    assert one(observer, kept) == 8
+
+
 def test_no_file_left_for_a_ring(timed: Cluster) -> None:
     """A process that may open no more files is not traced, says so once, and goes on."""
     with session(timed) as connection:
