@@ -14,12 +14,12 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
-#if PG_VERSION_NUM >= 170000
-#include "storage/dsm_registry.h"
-#endif
 
 #include "pgtare.h"
 #include "module.h"
+#if HAVE_NAMED_DSM
+#include "../common/segment.h"
+#endif
 
 #define SESSION_RING_BYTES (UINT64CONST(8) * 1024 * 1024)
 
@@ -116,48 +116,15 @@ detach_at_exit(int code, Datum arg)
 	attached = NULL;
 }
 
-/*
- * Attach the named segment, creating it where it is missing.  A session that
- * cannot must still get in: the failure becomes a warning.
- */
 static void
 attach_dynamic_segment(void)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	Size		size = total_size(SESSION_RING_BYTES);
-	char		name[64];
-	bool		found;
-
 	/* no subtransaction can be had in these, and they never take part */
 	if (MyProc == NULL || !IsTransactionState() || IsInParallelMode() ||
 		MyBackendType != B_BACKEND)
 		return;
-	snprintf(name, sizeof(name), "pgtare/%s/%zu", PGTARE_VERSION, size);
-	BeginInternalSubTransaction(NULL);
-	PG_TRY();
-	{
-		attached = GetNamedDSMSegment(name, size, initialise_segment, &found);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		attached = NULL;
-		ereport(WARNING,
-				(errmsg("pgtare is not usable in this session: %s", error->message),
-				 errhint("Its shared memory needs %zu MB in /dev/shm, unless "
-						 "\"shared_preload_libraries\" names the library.",
-						 size / (1024 * 1024) + 1)));
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
+	attached = segment_attach_or_warn("pgtare", PGTARE_VERSION, total_size(SESSION_RING_BYTES),
+									  initialise_segment);
 	if (attached)
 	{
 		LWLockRegisterTranche(attached->tranche, "pgtare");

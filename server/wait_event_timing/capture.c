@@ -21,6 +21,7 @@
 /* we need no more of libpq than its methods; the headers of GSSAPI may be missing */
 #undef ENABLE_GSS
 
+#include "access/parallel.h"
 #include "libpq/libpq.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
@@ -38,12 +39,32 @@ Capture		capture = {.level = &look_once, .lock_entry = -1};
 static const PQcommMethods *chained;
 static PQcommMethods ours;
 
+/* Where the value of our setting comes from */
+static GucSource source_of_setting = PGC_S_DEFAULT;
+
 static const ClockRate nanoseconds = {(uint64) 1 << 32, 1000000000, false};
 
 static void
 leave_at_exit(int code, Datum arg)
 {
 	capture_detach();
+}
+
+/* The slot of the leader whose parallel worker we are, or NULL */
+static Slot *
+slot_of_leader(Shared *shared)
+{
+	PGPROC	   *leader = MyProc->lockGroupLeader;
+	Slot	   *slot;
+	uint32		number;
+
+	if (leader == NULL || leader == MyProc)
+		return NULL;
+	number = (uint32) (leader - ProcGlobal->allProcs);
+	if (number >= shared->nslots)
+		return NULL;
+	slot = shmem_slot(shared, number);
+	return slot->pid == leader->pid ? slot : NULL;
 }
 
 /*
@@ -56,6 +77,7 @@ capture_attach(void)
 {
 	Shared	   *shared = shmem_get();
 	Slot	   *slot;
+	Slot	   *leader;
 
 	/* no PGPROC yet, or never: the postmaster, the syslogger, dead-end children */
 	if (shared == NULL || MY_PROC_NUMBER >= shared->nslots)
@@ -69,11 +91,15 @@ capture_attach(void)
 	slot->reset_done = pg_atomic_read_u64(&slot->reset_wanted);
 	slot->current_event = 0;
 	slot->clock = waits_clock;
-	slot->backend_type = MyBackendType;
+	slot->backend_type = IsParallelWorker() ? PARALLEL_WORKER : MyBackendType;
 	slot->database = MyProc->databaseId;
 	slot->role = MyProc->roleId;
+	slot->number = MY_PROC_NUMBER;
 	slot->pid = MyProcPid;
-	pg_atomic_write_u32(&slot->level, waits_capture);
+	leader = slot_of_leader(shared);
+	pg_atomic_write_u32(&slot->level,
+						leader ? (int) pg_atomic_read_u32(&leader->level) : waits_capture);
+	pg_atomic_write_u32(&slot->asked, 0);
 	pg_write_barrier();
 	pg_atomic_write_u32(&slot->changes, pg_atomic_read_u32(&slot->changes) + 1);
 
@@ -94,6 +120,15 @@ capture_attach(void)
 	else
 		before_shmem_exit(leave_at_exit, (Datum) 0);
 	return pg_atomic_read_u32(&slot->level) != CAPTURE_OFF;
+}
+
+/* Does this process have a slot?  It takes one if it has not waited yet. */
+bool
+capture_present(void)
+{
+	if (capture.slot == NULL && pg_atomic_read_u32(capture.level) != CAPTURE_OFF)
+		(void) capture_attach();
+	return capture.slot != NULL;
 }
 
 /* Add what this process has seen to the totals, and let its slot go. */
@@ -148,6 +183,10 @@ statement_of(uint32 event)
 void
 capture_before_lasting(uint32 event)
 {
+	/* the one place in a wrapper where memory is had: a process idles in its main loop */
+	if (WAIT_CLASS(event) == CLASS_ACTIVITY && unlikely(capture.ring == NULL) &&
+		pg_atomic_read_u32(capture.level) == CAPTURE_TRACE)
+		ring_open();
 	if (WAIT_CLASS(event) == CLASS_LOCK && MyProc)
 		capture.lock_now = pg_atomic_read_u64(&MyProc->waitStart);
 	/* perhaps the same wait goes on after a signal */
@@ -280,7 +319,7 @@ capture_fold(void)
 		slot->overflows = slot->negative = slot->missed = slot->statements_missed = 0;
 		slot->reset_done = reset_wanted;
 	}
-	slot->backend_type = MyBackendType;
+	slot->backend_type = IsParallelWorker() ? PARALLEL_WORKER : MyBackendType;
 	if (MyProc)
 	{
 		slot->database = MyProc->databaseId;
@@ -330,14 +369,34 @@ capture_fold(void)
 	capture.folding = false;
 }
 
-/* The setting of this session changed; it replaces what others had asked for. */
+/*
+ * The setting of this session changed, or is read again.  It replaces what
+ * others had asked for, but a reload that brings nothing new does not.
+ */
 void
-capture_set_level(int level)
+capture_set_level(int setting, GucSource source)
 {
-	if (capture.slot == NULL)
+	bool		same = source < PGC_S_GLOBAL && source == source_of_setting &&
+		setting == waits_capture;
+
+	source_of_setting = source;
+	if (capture.slot == NULL || same)
 		return;
 	capture_fold();
-	pg_atomic_write_u32(&capture.slot->level, level);
+	pg_atomic_write_u32(&capture.slot->asked, 0);
+	pg_atomic_write_u32(&capture.slot->level, application_level(setting, source));
+	capture_follow_leader();
+}
+
+/* A parallel worker captures what its leader does, whoever has set that. */
+void
+capture_follow_leader(void)
+{
+	Shared	   *shared = shmem_get();
+	Slot	   *leader = shared ? slot_of_leader(shared) : NULL;
+
+	if (leader && capture.slot)
+		pg_atomic_write_u32(&capture.slot->level, pg_atomic_read_u32(&leader->level));
 }
 
 /* Waits not yet folded are in the old clock's units. */
@@ -358,13 +417,27 @@ capture_set_clock(int clock)
 static int
 waits_putmessage(char type, const char *body, size_t length)
 {
-	if (type == 'Z' && capture.slot != NULL)	/* ReadyForQuery */
+	trace_message(type);
+	if (capture.ring)
+		trigger_message(type);
+	if (type == 'Z' && capture_present())	/* ReadyForQuery */
 	{
 		capture_fold();
-		if (pg_atomic_read_u32(capture.level) == CAPTURE_TRACE && capture.ring == NULL)
-			ring_open();
+		if (application_changed() && pg_atomic_read_u32(&capture.slot->asked) == 0)
+			pg_atomic_write_u32(&capture.slot->level,
+								application_level(waits_capture, source_of_setting));
+		ring_open();
 	}
 	return chained->putmessage(type, body, length);
+}
+
+static int
+waits_flush(void)
+{
+	int			result = chained->flush();
+
+	trigger_answered();
+	return result;
 }
 
 void
@@ -373,5 +446,6 @@ capture_install(void)
 	chained = PqCommMethods;
 	ours = *chained;
 	ours.putmessage = waits_putmessage;
+	ours.flush = waits_flush;
 	PqCommMethods = &ours;
 }

@@ -13,7 +13,7 @@
  */
 #include "postgres.h"
 
-#include "waits.h"
+#include "sql.h"
 
 #if PG_VERSION_NUM >= 180000
 
@@ -170,9 +170,7 @@ explain_executor_starts(bool instrumented)
 	}
 	if (!armed || before != NULL || !instrumented)
 		return;
-	if (capture.slot == NULL)
-		(void) capture_attach();
-	if (capture.slot == NULL)
+	if (!capture_present())
 		return;
 	capture_fold();
 	before = MemoryContextAlloc(TopMemoryContext, sizeof(Slot));
@@ -245,12 +243,10 @@ by_time(const void *a, const void *b)
 static void
 print_event(ExplainState *es, const EventStats *event)
 {
-	const char *type = pgstat_get_wait_event_type((uint32) event->key);
-	const char *name = pgstat_get_wait_event((uint32) event->key);
+	const char *type = sql_event_type((uint32) event->key);
+	const char *name = sql_event_name((uint32) event->key);
 	double		ms = (double) event->total_ns / 1e6;
 
-	type = type ? type : "???";
-	name = name ? name : "???";
 	if (es->format == EXPLAIN_FORMAT_TEXT)
 	{
 		ExplainIndentText(es);

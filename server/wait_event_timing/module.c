@@ -22,6 +22,8 @@ int			waits_capture = CAPTURE_OFF;
 int			waits_clock = CLOCK_SOURCE_TSC;
 int			waits_statements_max = 4096;
 int			waits_ring_records = 131072;
+int			waits_trigger = -1;
+static char *waits_application = NULL;
 bool		waits_hooks = true;
 
 const struct config_enum_entry waits_levels[] = {
@@ -42,10 +44,27 @@ const struct config_enum_entry waits_clocks[] = {
 
 void		_PG_init(void);
 
+/* The source travels with the value, through transactions that are undone as well. */
+static bool
+check_capture(int *newval, void **extra, GucSource source)
+{
+#if PG_VERSION_NUM >= 160000
+	GucSource  *kept = guc_malloc(LOG, sizeof(GucSource));
+#else
+	GucSource  *kept = malloc(sizeof(GucSource));
+#endif
+
+	if (kept == NULL)
+		return false;
+	*kept = source;
+	*extra = kept;
+	return true;
+}
+
 static void
 capture_changed(int newval, void *extra)
 {
-	capture_set_level(newval);
+	capture_set_level(newval, *(GucSource *) extra);
 }
 
 static bool
@@ -105,7 +124,22 @@ define_settings(void)
 							 &waits_capture,
 							 CAPTURE_OFF, waits_levels,
 							 PGC_SUSET, 0,
-							 NULL, capture_changed, NULL);
+							 check_capture, capture_changed, NULL);
+	DefineCustomStringVariable("wait_event_timing.capture_application",
+							   "What is recorded in client sessions by name of their application.",
+							   "A list of pattern=level; the first pattern that matches counts. "
+							   "A level set for session, role or database goes before it.",
+							   &waits_application,
+							   "",
+							   PGC_SIGHUP, 0,
+							   application_check, application_assign, NULL);
+	DefineCustomIntVariable("wait_event_timing.trigger",
+							"Keeps the trace of a session when a statement took longer than this.",
+							"-1 keeps none.",
+							&waits_trigger,
+							-1, -1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MS,
+							NULL, NULL, NULL);
 	MarkGUCPrefixReserved("wait_event_timing");
 }
 

@@ -1,10 +1,16 @@
 /*-------------------------------------------------------------------------
  * ring.c
- *		The trace of a session: a ring of records in a dynamic segment of its own.
+ *		The trace of a process: a ring of records in a dynamic segment of its own.
  *
- * The segment is made between two requests, where an error can be caught and
- * memory be had.  It is pinned, so that others can read it after the session
- * has gone; a few of those are kept, the oldest makes way.
+ * The segment is made where an error can be caught, memory be had, and nothing
+ * is held: of a client session between two requests; of a process that works
+ * in a database, a parallel worker among them, where a transaction is about to
+ * commit (that in which it connects is the first) or a plan starts; of any
+ * other when it idles in its main loop, whose waits are of class Activity.
+ *
+ * The segment is pinned, so that others can read it after the process has
+ * gone.  A few of those are kept, the oldest makes way; parallel workers come
+ * and go by the dozen, and push out none but each other.
  *
  * A record's number is in it when it is complete and only then, so that a
  * reader notices one that is being written or has been overwritten.
@@ -12,91 +18,59 @@
  */
 #include "postgres.h"
 
+#include "access/parallel.h"
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "storage/dsm.h"
 #include "storage/ipc.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
 
 #include "waits.h"
 
-static RingEntry *entry;		/* of this session */
+#define REFUSAL_LOG_INTERVAL_MS (60 * 1000)
+
 static bool refused = false;	/* do not try at every request */
 
-/*
- * Sessions that were traced side by side may leave more rings than are kept.
- * The caller holds the lock, and lets go of the handle returned, if any.
- */
-static uint32
-drop_surplus(Shared *shared)
+/* The caller holds the lock.  The place of the ring that ended first, or a free one. */
+static RingEntry *
+oldest(RingEntry *entries)
 {
-	RingEntry  *oldest = NULL;
-	int			ended = 0;
+	RingEntry  *found = &entries[0];
 
-	for (int i = 0; i < MAX_RINGS; i++)
-	{
-		RingEntry  *e = &shared->rings[i];
-
-		if (e->state != RING_ENDED)
-			continue;
-		ended++;
-		if (oldest == NULL || e->ended < oldest->ended)
-			oldest = e;
-	}
-	if (ended <= MAX_ENDED_RINGS)
-		return DSM_HANDLE_INVALID;
-	oldest->state = RING_FREE;
-	return oldest->handle;
+	for (int i = 1; i < MAX_ENDED_RINGS && found->handle != 0; i++)
+		if (entries[i].handle == 0 || entries[i].ended < found->ended)
+			found = &entries[i];
+	return found;
 }
 
-/* Dynamic segments are detached after this, and before the slot is left. */
+/*
+ * The segment is about to be detached, as the process ends: after that is no
+ * memory to write to.  The ring moves from the live ones to those that ended.
+ */
 static void
-close_at_exit(int code, Datum arg)
+ring_ends(dsm_segment *segment, Datum arg)
 {
 	Shared	   *shared = shmem_get();
+	RingEntry  *mine;
+	RingEntry  *place;
 	uint32		unpin;
 
 	capture_fold();
 	capture.ring = NULL;
 	refused = true;
-	if (shared == NULL || entry == NULL)
+	if (shared == NULL)
 		return;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	entry->state = RING_ENDED;
-	entry->ended = GetCurrentTimestamp();
-	unpin = drop_surplus(shared);
+	mine = shmem_ring(shared, MY_PROC_NUMBER);
+	place = oldest(mine->leader_pid ? shared->ended_workers : shared->ended);
+	unpin = place->handle;
+	*place = *mine;
+	place->ended = GetCurrentTimestamp();
+	memset(mine, 0, sizeof(*mine));
 	LWLockRelease(&shared->lock);
-	if (unpin != DSM_HANDLE_INVALID)
+	if (unpin != 0)
 		dsm_unpin_segment(unpin);
-}
-
-/* The caller holds the lock.  Returns the entry to use, with the handle to let go, if any. */
-static RingEntry *
-take_entry(Shared *shared, uint32 *unpin)
-{
-	RingEntry  *vacant = NULL;
-	RingEntry  *oldest = NULL;
-	int			ended = 0;
-
-	*unpin = DSM_HANDLE_INVALID;
-	for (int i = 0; i < MAX_RINGS; i++)
-	{
-		RingEntry  *e = &shared->rings[i];
-
-		if (e->state == RING_FREE && vacant == NULL)
-			vacant = e;
-		else if (e->state == RING_ENDED)
-		{
-			ended++;
-			if (oldest == NULL || e->ended < oldest->ended)
-				oldest = e;
-		}
-	}
-	if (oldest && (vacant == NULL || ended >= MAX_ENDED_RINGS))
-	{
-		*unpin = oldest->handle;
-		vacant = oldest;
-	}
-	return vacant;
 }
 
 static void
@@ -105,6 +79,7 @@ make_ring(Shared *shared)
 	uint32		nrecords = pg_nextpower2_32((uint32) waits_ring_records);
 	dsm_segment *segment;
 	TraceRing  *ring;
+	RingEntry  *mine = shmem_ring(shared, MY_PROC_NUMBER);
 	uint32		unpin;
 
 	segment = dsm_create(offsetof(TraceRing, records) + (Size) nrecords * sizeof(TraceRecord),
@@ -113,7 +88,8 @@ make_ring(Shared *shared)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("too many dynamic shared memory segments")));
-	dsm_pin_mapping(segment);
+	on_dsm_detach(segment, ring_ends, (Datum) 0);
+	dsm_pin_segment(segment);
 
 	/* fresh segments hold zeros */
 	ring = dsm_segment_address(segment);
@@ -123,64 +99,118 @@ make_ring(Shared *shared)
 	pg_atomic_init_u64(&ring->written, 0);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	entry = take_entry(shared, &unpin);
-	if (entry)
-	{
-		entry->state = RING_LIVE;
-		entry->pid = MyProcPid;
-		entry->role = MyProc->roleId;
-		entry->handle = dsm_segment_handle(segment);
-		entry->nrecords = nrecords;
-		entry->started = ring->started;
-		entry->ended = 0;
-	}
+	unpin = mine->handle;		/* of one that ended without a word */
+	mine->pid = MyProcPid;
+	mine->leader_pid = IsParallelWorker() && MyProc->lockGroupLeader ?
+		MyProc->lockGroupLeader->pid : 0;
+	mine->backend_type = capture.slot->backend_type;
+	mine->role = MyProc->roleId;
+	mine->handle = dsm_segment_handle(segment);
+	mine->nrecords = nrecords;
+	mine->started = ring->started;
+	mine->ended = 0;
 	LWLockRelease(&shared->lock);
-	if (entry == NULL)
-	{
-		dsm_detach(segment);
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("%d sessions are being traced already", MAX_RINGS)));
-	}
-	if (unpin != DSM_HANDLE_INVALID)
+	if (unpin != 0)
 		dsm_unpin_segment(unpin);
-	dsm_pin_segment(segment);
 	capture.ring_base = clock_source_read(capture.clock);
 	capture.ring_base_ns = 0;
 	capture.ring = ring;
-	before_shmem_exit(close_at_exit, (Datum) 0);
+}
+
+/* A client hears of it; of other processes the log does, once in a while. */
+static void
+tell_refusal(Shared *shared, const char *message, const char *cause)
+{
+	bool		client = MyBackendType == B_BACKEND;
+	TimestampTz now = GetCurrentTimestamp();
+
+	pg_atomic_fetch_add_u64(&shared->refused, 1);
+	if (!client)
+	{
+		bool		told;
+
+		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+		told = shared->refused_at != 0 &&
+			!TimestampDifferenceExceeds(shared->refused_at, now, REFUSAL_LOG_INTERVAL_MS);
+		if (!told)
+			shared->refused_at = now;
+		LWLockRelease(&shared->lock);
+		if (told)
+			return;
+	}
+	ereport(client ? WARNING : LOG,
+			(errmsg("%s: %s", message, cause),
+			 errhint("Waits are counted and timed all the same.")));
 }
 
 /*
- * Begin the trace of this session.  Called between requests, where an error
- * would make the server send another ReadyForQuery, and so on without end.
+ * Do work that needs memory, in the midst of whatever a process does but while
+ * it holds nothing.  An error becomes a message.  Between requests it would
+ * make the server send another ReadyForQuery, and so on without end.
  */
-void
-ring_open(void)
+bool
+ring_guarded(void (*work) (Shared *shared), const char *message)
 {
 	Shared	   *shared = shmem_get();
 	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	uint32		announced = *(volatile uint32 *) my_wait_event_info;
+	int			error_number = errno;
+	uint32		cancel_holdoff = QueryCancelHoldoffCount;
+	volatile bool done = false;
+	static bool working = false;
 
-	if (refused || shared == NULL)
-		return;
+	if (working || shared == NULL || InterruptHoldoffCount > 0 || CritSectionCount > 0 ||
+		proc_exit_inprogress || shmem_exit_inprogress)
+		return true;			/* not now */
+	working = true;
+	/* the wait has not begun: what the work waits for is not that */
+	*(volatile uint32 *) my_wait_event_info = 0;
 	PG_TRY();
 	{
-		make_ring(shared);
+		/* segments belong to the process, not to its transaction */
+		CurrentResourceOwner = NULL;
+		work(shared);
+		done = true;
 	}
 	PG_CATCH();
 	{
 		ErrorData  *error;
 
-		MemoryContextSwitchTo(context);
+		/* an error lets go of it; of the other there was none */
+		QueryCancelHoldoffCount = cancel_holdoff;
+		MemoryContextSwitchTo(TopMemoryContext);
 		error = CopyErrorData();
 		FlushErrorState();
-		refused = true;
-		ereport(WARNING,
-				(errmsg("wait_event_timing cannot trace this session: %s", error->message),
-				 errhint("Waits are counted and timed all the same.")));
+		tell_refusal(shared, message, error->message);
 		FreeErrorData(error);
 	}
 	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	*(volatile uint32 *) my_wait_event_info = announced;
+	working = false;
+	errno = error_number;
+	return done;
+}
+
+/* Begin the trace of this process, where its level asks for one and it holds nothing. */
+void
+ring_open(void)
+{
+	if (capture.ring != NULL || refused || capture.slot == NULL ||
+		pg_atomic_read_u32(capture.level) != CAPTURE_TRACE)
+		return;
+	if (!ring_guarded(make_ring, "wait_event_timing cannot trace this process"))
+		refused = true;
+}
+
+/* The same of a process that has no client; those that have begin after an answer. */
+void
+ring_open_in_background(void)
+{
+	if (IsUnderPostmaster && MyBackendType != B_BACKEND)
+		ring_open();
 }
 
 /* Times in the ring go on when the clock is changed. */

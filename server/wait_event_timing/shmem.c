@@ -15,11 +15,11 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
-#if PG_VERSION_NUM >= 170000
-#include "storage/dsm_registry.h"
-#endif
 
 #include "waits.h"
+#if HAVE_NAMED_DSM
+#include "../common/segment.h"
+#endif
 
 #define SHORTEST_BASE_NS (10 * 1000 * 1000)
 
@@ -69,7 +69,8 @@ total_size(void)
 	Size		size = add_size(PG_CACHE_LINE_SIZE, slots_offset());
 
 	size = add_size(size, mul_size(slot_size(), slots_wanted()));
-	return add_size(size, mul_size(sizeof(StatementBucket), buckets_wanted()));
+	size = add_size(size, mul_size(sizeof(StatementBucket), buckets_wanted()));
+	return add_size(size, mul_size(sizeof(RingEntry), slots_wanted()));
 }
 
 Slot *
@@ -83,6 +84,13 @@ shmem_bucket(Shared *shared, uint32 number)
 {
 	return (StatementBucket *) ((char *) shared + slots_offset() + shared->nslots * slot_size()) +
 		number;
+}
+
+/* The entry of the trace of a live process */
+RingEntry *
+shmem_ring(Shared *shared, uint32 number)
+{
+	return (RingEntry *) shmem_bucket(shared, shared->nbuckets) + number;
 }
 
 /* One rate for all processes, measured over as long a base as there is. */
@@ -99,7 +107,7 @@ measure_rate(void)
 	return clock_rate(counter, at_load, now);
 }
 
-/* Slots and buckets need no more than the zeros that fresh memory comes with. */
+/* Slots, buckets and rings need no more than the zeros that fresh memory comes with. */
 static void
 initialise(Shared *shared)
 {
@@ -111,6 +119,7 @@ initialise(Shared *shared)
 	shared->nbuckets = buckets_wanted();
 	shared->reset_at = GetCurrentTimestamp();
 	pg_atomic_init_u64(&shared->evictions, 0);
+	pg_atomic_init_u64(&shared->refused, 0);
 }
 
 static void
@@ -144,49 +153,6 @@ initialise_segment(void *segment)
 }
 
 static void
-attach_segment(void)
-{
-	char		name[64];
-	bool		found;
-
-	snprintf(name, sizeof(name), "wait_event_timing/%s/%zu", WAITS_VERSION, total_size());
-	attached = GetNamedDSMSegment(name, total_size(), initialise_segment, &found);
-}
-
-/* A session that gets no memory must still get in: the failure becomes a warning. */
-static void
-attach_segment_or_warn(void)
-{
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-
-	BeginInternalSubTransaction(NULL);
-	PG_TRY();
-	{
-		attach_segment();
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		attached = NULL;
-		ereport(WARNING,
-				(errmsg("wait_event_timing is not usable in this session: %s", error->message),
-				 errhint("Its shared memory needs %zu MB in /dev/shm, unless "
-						 "\"shared_preload_libraries\" names the library.",
-						 total_size() / (1024 * 1024) + 1)));
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-}
-
-static void
 attach_dynamic_segment(void)
 {
 	if (MyProc == NULL || !IsTransactionState())
@@ -203,9 +169,11 @@ attach_dynamic_segment(void)
 	}
 	/* in a parallel worker the segment is there, and no subtransaction can be had */
 	if (IsParallelWorker() || IsInParallelMode())
-		attach_segment();
+		attached = segment_attach("wait_event_timing", WAITS_VERSION, total_size(),
+								  initialise_segment);
 	else
-		attach_segment_or_warn();
+		attached = segment_attach_or_warn("wait_event_timing", WAITS_VERSION, total_size(),
+										  initialise_segment);
 	if (attached)
 		LWLockRegisterTranche(attached->tranche, "wait_event_timing");
 }

@@ -77,7 +77,7 @@ stats_entry(Slot *slot, uint32 event)
 	return entry;
 }
 
-/* The entry of a table like that of the totals, made if need be; NULL if it is full. */
+/* The entry of a table like that of the totals, made if need be, or that of all without room. */
 EventStats *
 stats_total_entry(EventStats *totals, int backend_type, uint32 event)
 {
@@ -91,7 +91,7 @@ stats_total_entry(EventStats *totals, int backend_type, uint32 event)
 		if (totals[place].key == key)
 			return &totals[place];
 	}
-	return NULL;
+	return &totals[TOTAL_EVENTS];
 }
 
 /* The caller holds the lock.  Counters that were to be reset are forgotten. */
@@ -115,9 +115,8 @@ stats_fold_into_totals(Shared *shared, const Slot *slot)
 		if (from->waits == 0)
 			continue;
 		into = stats_total_entry(shared->totals, slot->backend_type, (uint32) from->key);
-		if (into)
-			stats_merge(into, from);
-		else
+		stats_merge(into, from);
+		if (into == &shared->totals[TOTAL_EVENTS])
 			shared->total_overflows += from->waits;
 	}
 }

@@ -8,10 +8,13 @@
  * announced.
  *
  * One file a phase: module.c (loading), shmem.c (shared state), calls.c (the
- * calls taken over), capture.c (a process and its waits), stats.c (tables of
- * a process and of all that ended), statements.c (table by statement),
- * ring.c (a session's trace), trace.c (statements in it, and reading it),
- * explain.c (EXPLAIN), views.c (SQL), bench.c (what a wait costs).
+ * calls taken over), capture.c (a process and its waits), application.c (what
+ * to capture by name of the application), stats.c (tables of a process and of
+ * all that ended), statements.c (table by statement), trace.c (statements in a
+ * trace), ring.c (the trace of a process), trigger.c (slow statements), kept.c
+ * (traces kept of them), explain.c (EXPLAIN), bench.c (what a wait costs).
+ * For SQL: views.c (waits), read.c (traces), info.c (the module), control.c
+ * (set and reset), sql.c (what these share).
  *-------------------------------------------------------------------------
  */
 #ifndef WAITS_H
@@ -78,7 +81,7 @@ typedef struct EventStats
 } EventStats;
 
 /*
- * One process.  Only the owner writes, but for "level" and "reset_wanted".
+ * One process.  Only the owner writes, but for "level", "asked" and "reset_wanted".
  * "changes" is odd while the tables change: who reads them reads it before and
  * after, and again if it moved.
  */
@@ -86,6 +89,7 @@ typedef struct Slot
 {
 	/* written at every wait */
 	pg_atomic_uint32 level;		/* CaptureLevel in force */
+	pg_atomic_uint32 asked;		/* another session set it: no pattern changes it */
 	volatile uint32 current_event;	/* 0: no wait that we see */
 	volatile int64 current_start;	/* ticks or ns, of "clock" */
 	uint32		clock;			/* ClockSource */
@@ -93,6 +97,7 @@ typedef struct Slot
 	/* written when waits are folded in */
 	pg_atomic_uint32 changes;
 	int			pid;			/* 0: nobody */
+	uint32		number;			/* of the PGPROC */
 	int			backend_type;
 	Oid			database;
 	Oid			role;
@@ -132,7 +137,8 @@ typedef enum RecordKind
 	RECORD_STATEMENT_END = 3,	/* value: rows */
 	RECORD_CPU = 4,				/* value: ns of the thread since the session began */
 	RECORD_COMMIT = 5,
-	RECORD_ABORT = 6
+	RECORD_ABORT = 6,
+	RECORD_TRIGGER = 7			/* value: ns that a slow statement took */
 } RecordKind;
 
 /* A record of a trace, as clients read it: keep in step with the decoder. */
@@ -149,7 +155,7 @@ typedef struct TraceRecord
 
 StaticAssertDecl(sizeof(TraceRecord) == 32, "clients read records of 32 bytes");
 
-/* A session's ring, in a dynamic segment of its own */
+/* The ring of a process, in a dynamic segment of its own; or a copy of it */
 typedef struct TraceRing
 {
 	pg_atomic_uint64 written;	/* records ever */
@@ -159,26 +165,34 @@ typedef struct TraceRing
 	TraceRecord records[FLEXIBLE_ARRAY_MEMBER];
 } TraceRing;
 
-#define MAX_RINGS 64			/* of sessions now and before */
-#define MAX_ENDED_RINGS 8		/* kept of sessions that have gone */
+/* Parallel workers are told apart from other background workers; beyond any BackendType */
+#define PARALLEL_WORKER 100
 
-typedef enum RingState
-{
-	RING_FREE,
-	RING_LIVE,
-	RING_ENDED
-} RingState;
+#define MAX_ENDED_RINGS 8		/* kept of processes that have gone, and of parallel workers */
+#define MAX_KEPT_RINGS 8		/* copies kept of slow statements */
 
+/* A ring that can be read: of a process, or one that ended; handle 0: none */
 typedef struct RingEntry
 {
-	RingState	state;
 	int			pid;
+	int			leader_pid;		/* of a parallel worker, or 0 */
+	int			backend_type;
 	Oid			role;
 	uint32		handle;			/* dsm_handle */
 	uint32		nrecords;
 	TimestampTz started;
-	TimestampTz ended;
+	TimestampTz ended;			/* 0: it lives */
 } RingEntry;
+
+/* A copy of a ring, made because a statement was slow */
+typedef struct KeptRing
+{
+	RingEntry	ring;			/* "pid" 0: free; "handle" 0: being made */
+	int64		id;
+	TimestampTz kept_at;
+	uint64		query_id;
+	int64		duration_us;
+} KeptRing;
 
 #define MAX_EXPLAINS 16			/* EXPLAIN (WAITS) at one time that see their workers */
 #define EXPLAIN_EVENTS 48
@@ -207,10 +221,15 @@ typedef struct Shared
 	uint64		processes;
 	uint64		total_overflows;	/* events that found no room in "totals" */
 	pg_atomic_uint64 evictions;
-	RingEntry	rings[MAX_RINGS];
+	pg_atomic_uint64 refused;	/* traces and copies for which there was no memory */
+	TimestampTz refused_at;		/* when the log was told last */
+	int64		last_kept;
+	RingEntry	ended[MAX_ENDED_RINGS];
+	RingEntry	ended_workers[MAX_ENDED_RINGS];
+	KeptRing	kept[MAX_KEPT_RINGS];
 	ExplainArea explains[MAX_EXPLAINS];
-	EventStats	totals[TOTAL_EVENTS];	/* key: backend type + 1, event */
-	/* slots, by number of the PGPROC, and then buckets follow */
+	EventStats	totals[TOTAL_EVENTS + 1];	/* key: backend type + 1, event; without room */
+	/* slots, by number of the PGPROC, then buckets, and rings by PGPROC follow */
 } Shared;
 
 /* A wait that is over and not yet in a table; or, with a class of 0, a mark for the trace */
@@ -258,6 +277,7 @@ extern int	waits_capture;
 extern int	waits_clock;
 extern int	waits_statements_max;
 extern int	waits_ring_records;
+extern int	waits_trigger;
 extern bool waits_hooks;
 extern const struct config_enum_entry waits_levels[];
 
@@ -266,6 +286,7 @@ extern void shmem_init(void);
 extern Shared *shmem_get(void);
 extern Slot *shmem_slot(Shared *shared, uint32 number);
 extern StatementBucket *shmem_bucket(Shared *shared, uint32 number);
+extern RingEntry *shmem_ring(Shared *shared, uint32 number);
 extern bool shmem_is_dynamic(void);
 
 /* calls.c */
@@ -279,24 +300,43 @@ extern int	calls_intact(void);
 extern Capture capture;
 extern void capture_install(void);
 extern bool capture_attach(void);
+extern bool capture_present(void);
 extern void capture_detach(void);
 extern void capture_fold(void);
 extern void capture_before_lasting(uint32 event);
 extern void capture_record(uint32 event, int64 start, int64 end, CallKind kind,
 						   bool interrupted);
 extern void capture_mark(RecordKind kind, int depth, int64 value);
-extern void capture_set_level(int level);
+extern void capture_set_level(int setting, GucSource source);
+extern void capture_follow_leader(void);
 extern void capture_set_clock(int clock);
 extern const ClockRate *capture_rate(const Shared *shared, ClockSource clock);
 
+/* application.c */
+extern bool application_check(char **newval, void **extra, GucSource source);
+extern void application_assign(const char *newval, void *extra);
+extern bool application_changed(void);
+extern int	application_level(int setting, GucSource source);
+
 /* ring.c */
 extern void ring_open(void);
+extern void ring_open_in_background(void);
+extern bool ring_guarded(void (*work) (Shared *shared), const char *message);
 extern void ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old,
 						int64 new_ticks);
 extern void ring_put(const Pending *wait, int64 ns, const ClockRate *rate);
 
 /* trace.c */
 extern void trace_install(void);
+extern void trace_message(char type);
+
+/* trigger.c */
+extern void trigger_statement_begins(uint64 query_id);
+extern void trigger_message(char type);
+extern void trigger_answered(void);
+
+/* kept.c */
+extern void kept_copy(uint64 query_id, int64 duration_us);
 
 /* explain.c */
 extern void explain_install(void);

@@ -21,6 +21,15 @@ def waits15(debian15: Binaries) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture(
+    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
+)
+def each_server(request: pytest.FixtureRequest) -> Binaries:
+    """Both servers, for what a module of tests starts once."""
+    found: Binaries = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture(params=[pytest.param("waits18"), pytest.param("waits15", marks=pytest.mark.debian)])
 def timed(request: pytest.FixtureRequest) -> Cluster:
     """Both servers, one after the other, each capturing in all processes."""

@@ -247,5 +247,5 @@ def test_session_that_gets_no_ring_goes_on(timed: Cluster) -> None:
         connection.execute("SET wait_event_timing.capture = trace")
         connection.execute("SELECT pg_sleep(0.01)")
         assert len(told) == 1
-        assert "cannot trace this session" in str(told[0])
+        assert "cannot trace this process" in str(told[0])
         assert waits(connection, "PgSleep", pid)[0] == 1

@@ -25,15 +25,17 @@ PAUSE_S = 0.1
 PART_ROWS = 1_000_000
 PART_S = 10.0
 
+# Background processes can be traced too; a recording tells of what clients wait for.
 # Rings of sessions that ended before the recording are there as well, for a while.
 _RINGS = """
 SELECT pid, started, ended FROM wait_event_timing_rings()
 WHERE pid <> pg_backend_pid() AND (ended IS NULL OR ended >= %s)
+AND (backend_type = 'client backend' OR leader_pid IS NOT NULL)
 """
 _DRAIN = "SELECT next, lost, started, records FROM wait_event_trace_drain(%s, %s)"
 _NAMES = """
-SELECT number, wait_event_type, wait_event FROM wait_event_trace(%s)
-WHERE number = ANY(%s) AND wait_event IS NOT NULL
+SELECT event, wait_event_type, wait_event
+FROM unnest(%s::bigint[]) AS event, wait_event_timing_event(event)
 """
 _WHO = "SELECT usename, datname, application_name FROM pg_stat_activity WHERE pid = %s"
 _UNTRACED = """
@@ -180,7 +182,7 @@ class Recorder:
         queryids, ring.queryid = trace.statements(records, ring.queryid)
         session = ring.session
         number = trace.numbers(records, ring.following)
-        self._learn_names(session.pid, records, number)
+        self._learn_names(records)
         epoch_ns = round(session.started.timestamp() * 1e6) * 1000
         self.writer.add(
             {
@@ -198,23 +200,13 @@ class Recorder:
         session.records += len(records)
         self.records += len(records)
 
-    def _learn_names(self, pid: int, records: Records, number: np.ndarray[Any, Any]) -> None:
-        """Records have numbers for events, the trace as a set has names: look up one of each."""
-        waits = records["kind"] == Kind.WAIT
-        events, at = np.unique(records["event"][waits], return_index=True)
-        unknown = {
-            int(number[waits][i]): int(event)
-            for event, i in zip(events, at, strict=True)
-            if int(event) not in self.events
-        }
-        if not unknown:
-            return
-        try:
-            rows = self.reader.rows(_NAMES, pid, list(unknown))
-        except psycopg.errors.UndefinedObject:
-            return
-        for found, kind, name in rows:
-            self.events[unknown[found]] = (kind, name)
+    def _learn_names(self, records: Records) -> None:
+        """Records have numbers for events: look up the names of those not met before."""
+        met = np.unique(records["event"][records["kind"] == Kind.WAIT])
+        unknown = [int(event) for event in met if int(event) not in self.events]
+        if unknown:
+            for event, kind, name in self.reader.rows(_NAMES, unknown):
+                self.events[event] = (kind, name)
 
     def _trace_new_sessions(self) -> None:
         for pid, level in self.reader.rows(_UNTRACED):

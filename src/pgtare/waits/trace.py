@@ -37,6 +37,7 @@ class Kind(IntEnum):
     CPU = 4
     COMMIT = 5
     ABORT = 6
+    TRIGGER = 7
 
 
 def decode(data: bytes) -> Records:

@@ -1,0 +1,156 @@
+/*-------------------------------------------------------------------------
+ * application.c
+ *		What to capture in sessions by the name of their application.
+ *
+ * Patterns are those of the shell, matched in the order given.  They take the
+ * place of the cluster's own level: a level set for the session, its role or
+ * its database goes before them.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <ctype.h>
+#include <fnmatch.h>
+
+#include "miscadmin.h"
+#include "utils/varlena.h"
+
+#include "waits.h"
+
+typedef struct Pattern
+{
+	int			level;
+	char		glob[NAMEDATALEN];	/* names of applications are cut at this length, too */
+} Pattern;
+
+typedef struct Patterns
+{
+	int			n;
+	Pattern		pattern[FLEXIBLE_ARRAY_MEMBER];
+} Patterns;
+
+static const Patterns *patterns = NULL;
+static bool changed = false;	/* the patterns, since they were last applied */
+static char applied_to[NAMEDATALEN];	/* name of the application then */
+
+static void *
+setting_alloc(size_t size)
+{
+#if PG_VERSION_NUM >= 160000
+	return guc_malloc(LOG, size);
+#else
+	return malloc(size);
+#endif
+}
+
+/* "etl*=trace"; the level follows the last "=" */
+static bool
+parse_item(char *item, Pattern *pattern)
+{
+	char	   *equals = strrchr(item, '=');
+	const struct config_enum_entry *level;
+	char	   *end;
+
+	if (equals == NULL)
+	{
+		GUC_check_errdetail("\"%s\" has no level: write pattern=level, for example \"etl*=trace\".",
+							item);
+		return false;
+	}
+	for (end = equals; end > item && isspace((unsigned char) end[-1]); end--)
+		;
+	*end = '\0';
+	for (equals++; isspace((unsigned char) *equals); equals++)
+		;
+	for (level = waits_levels; level->name && pg_strcasecmp(level->name, equals) != 0; level++)
+		;
+	if (level->name == NULL)
+	{
+		GUC_check_errdetail("\"%s\" is no level of capture: levels are off, stats and trace.",
+							equals);
+		return false;
+	}
+	if (item[0] == '\0' || strlen(item) >= sizeof(pattern->glob))
+	{
+		GUC_check_errdetail("A pattern must have from 1 to %d characters.",
+							(int) sizeof(pattern->glob) - 1);
+		return false;
+	}
+	pattern->level = level->val;
+	strlcpy(pattern->glob, item, sizeof(pattern->glob));
+	return true;
+}
+
+bool
+application_check(char **newval, void **extra, GucSource source)
+{
+	char	   *copy = pstrdup(*newval ? *newval : "");
+	List	   *items = NIL;
+	ListCell   *cell;
+	Patterns   *parsed;
+	bool		good = true;
+
+	if (!SplitGUCList(copy, ',', &items))
+	{
+		GUC_check_errdetail("List syntax is invalid: write pattern=level, separated by commas.");
+		good = false;
+	}
+	parsed = setting_alloc(offsetof(Patterns, pattern) + list_length(items) * sizeof(Pattern));
+	if (parsed == NULL)
+		good = false;
+	else
+		parsed->n = 0;
+	foreach(cell, items)
+	{
+		if (good && (good = parse_item((char *) lfirst(cell), &parsed->pattern[parsed->n])))
+			parsed->n++;
+	}
+	list_free(items);
+	pfree(copy);
+	if (good)
+		*extra = parsed;
+	else if (parsed)
+	{
+#if PG_VERSION_NUM >= 160000
+		guc_free(parsed);
+#else
+		free(parsed);
+#endif
+	}
+	return good;
+}
+
+void
+application_assign(const char *newval, void *extra)
+{
+	patterns = extra;
+	changed = true;
+}
+
+/* Have patterns to be applied anew, as the name or they have changed? */
+bool
+application_changed(void)
+{
+	const char *name = application_name ? application_name : "";
+
+	if (patterns == NULL || (patterns->n == 0 && !changed))
+		return false;
+	if (!changed && strncmp(name, applied_to, sizeof(applied_to) - 1) == 0)
+		return false;
+	changed = false;
+	strlcpy(applied_to, name, sizeof(applied_to));
+	return true;
+}
+
+/* The level of a client session whose setting has a value from some source */
+int
+application_level(int setting, GucSource source)
+{
+	if (patterns == NULL || source >= PGC_S_GLOBAL || application_name == NULL ||
+		(MyBackendType != B_BACKEND && MyBackendType != B_WAL_SENDER))
+		return setting;
+	for (int i = 0; i < patterns->n; i++)
+		if (fnmatch(patterns->pattern[i].glob, application_name, 0) == 0)
+			return patterns->pattern[i].level;
+	return setting;
+}

@@ -1,0 +1,105 @@
+/*-------------------------------------------------------------------------
+ * control.c
+ *		What SQL asks for: resetting counters, setting another session's level.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "utils/timestamp.h"
+
+#include "sql.h"
+
+PG_FUNCTION_INFO_V1(wait_event_timing_reset);
+PG_FUNCTION_INFO_V1(wait_event_timing_set);
+
+/* The slot of a process, or a warning and NULL */
+static Slot *
+slot_of(Shared *shared, int pid)
+{
+	for (uint32 i = 0; pid != 0 && i < shared->nslots; i++)
+	{
+		Slot	   *slot = shmem_slot(shared, i);
+
+		if (slot->pid == pid && sql_is_live(i, pid))
+			return slot;
+	}
+	ereport(WARNING, (errmsg("PID %d is not a process that wait_event_timing watches", pid)));
+	return NULL;
+}
+
+/* Owners clear their counters themselves: until they do, readers see them as empty. */
+Datum
+wait_event_timing_reset(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = sql_shared();
+
+	if (!PG_ARGISNULL(0))
+	{
+		Slot	   *slot = slot_of(shared, PG_GETARG_INT32(0));
+
+		if (slot)
+			pg_atomic_fetch_add_u64(&slot->reset_wanted, 1);
+		PG_RETURN_BOOL(slot != NULL);
+	}
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	for (uint32 i = 0; i < shared->nslots; i++)
+		pg_atomic_fetch_add_u64(&shmem_slot(shared, i)->reset_wanted, 1);
+	memset(shared->totals, 0, sizeof(shared->totals));
+	shared->overflows = shared->negative = shared->missed = shared->statements_missed = 0;
+	shared->total_overflows = shared->processes = 0;
+	shared->reset_at = GetCurrentTimestamp();
+	LWLockRelease(&shared->lock);
+	statements_reset(shared);
+	PG_RETURN_BOOL(true);
+}
+
+static void
+set_level(Slot *slot, int level)
+{
+	pg_atomic_write_u32(&slot->asked, 1);
+	pg_write_barrier();
+	pg_atomic_write_u32(&slot->level, level);
+	/* a background process can begin its trace when it has nothing to do, and sleep for long */
+	if (level == CAPTURE_TRACE)
+		SetLatch(&GetPGProcByNumber(slot->number)->procLatch);
+}
+
+/* Workers to come ask their leader; those that run are told. */
+static void
+set_level_of_workers(Shared *shared, const Slot *leader, int level)
+{
+	for (uint32 i = 0; i < shared->nslots; i++)
+	{
+		Slot	   *slot = shmem_slot(shared, i);
+
+		if (slot != leader && slot->pid != 0 && slot->pid == GetPGProcByNumber(i)->pid &&
+			GetPGProcByNumber(i)->lockGroupLeader == GetPGProcByNumber(leader->number))
+			set_level(slot, level);
+	}
+}
+
+Datum
+wait_event_timing_set(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = sql_shared();
+	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	const struct config_enum_entry *level;
+	Slot	   *slot;
+
+	for (level = waits_levels; level->name && pg_strcasecmp(level->name, name) != 0; level++)
+		;
+	if (level->name == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid capture level: \"%s\"", name),
+				 errhint("Levels are those of wait_event_timing.capture.")));
+	slot = slot_of(shared, PG_GETARG_INT32(0));
+	if (slot)
+	{
+		set_level(slot, level->val);
+		set_level_of_workers(shared, slot, level->val);
+	}
+	PG_RETURN_BOOL(slot != NULL);
+}

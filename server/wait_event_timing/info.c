@@ -1,0 +1,153 @@
+/*-------------------------------------------------------------------------
+ * info.c
+ *		What the module says of itself: losses, calls, buckets, names of events.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "miscadmin.h"
+#include "utils/float.h"
+#include "utils/timestamp.h"
+
+#include "sql.h"
+
+PG_FUNCTION_INFO_V1(wait_event_timing_info);
+PG_FUNCTION_INFO_V1(wait_event_timing_buckets);
+PG_FUNCTION_INFO_V1(wait_event_timing_calls);
+PG_FUNCTION_INFO_V1(wait_event_timing_event);
+
+#define CLOCK_READS 1000
+
+/* What a reading of the session's clock costs here and now: the best of some runs. */
+static double
+clock_read_ns(const Shared *shared)
+{
+	int64		best = INT64_MAX;
+	uint64		ignored = 0;
+	volatile int64 sink;
+
+	for (int run = 0; run < 5; run++)
+	{
+		int64		from = clock_ticks(shared->rate.counter);
+
+		for (int i = 0; i < CLOCK_READS; i++)
+			sink = clock_source_read(waits_clock);
+		(void) sink;
+		best = Min(best, clock_ticks(shared->rate.counter) - from);
+	}
+	return (double) clock_ns(&shared->rate, best, &ignored) / CLOCK_READS;
+}
+
+Datum
+wait_event_timing_info(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = sql_shared();
+	Slot	   *copy = palloc(sizeof(Slot));
+	TupleDesc	tupdesc;
+	Datum		values[17];
+	bool		nulls[17] = {0};
+	int			installed = 0;
+	uint64		overflows,
+				negative,
+				missed,
+				statements_missed,
+				ended;
+	TimestampTz reset_at;
+
+	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	overflows = shared->overflows + shared->total_overflows;
+	negative = shared->negative;
+	missed = shared->missed;
+	statements_missed = shared->statements_missed;
+	ended = shared->processes;
+	reset_at = shared->reset_at;
+	for (uint32 i = 0; i < shared->nslots; i++)
+	{
+		if (!stats_copy_slot(shmem_slot(shared, i), copy))
+			continue;
+		overflows += copy->overflows;
+		negative += copy->negative;
+		missed += copy->missed;
+		statements_missed += copy->statements_missed;
+	}
+	LWLockRelease(&shared->lock);
+	for (int i = 0; i < calls_count(); i++)
+		installed += calls_slots(i);
+
+	values[0] = CStringGetTextDatum(WAITS_VERSION);
+	values[1] = BoolGetDatum(waits_hooks);
+	values[2] = BoolGetDatum(shmem_is_dynamic());
+	values[3] = Int32GetDatum(installed);
+	values[4] = Int32GetDatum(calls_intact());
+	values[5] = CStringGetTextDatum(GetConfigOption("wait_event_timing.clock", false, false));
+	values[6] = Float8GetDatum((double) shared->rate.hz);
+	values[7] = Float8GetDatum(clock_read_ns(shared));
+	values[8] = Int64GetDatum((int64) ended);
+	values[9] = Int64GetDatum((int64) overflows);
+	values[10] = Int64GetDatum((int64) negative);
+	values[11] = Int64GetDatum((int64) missed);
+	values[12] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->evictions));
+	values[13] = Int64GetDatum((int64) statements_missed);
+	values[14] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->refused));
+	values[15] = Int64GetDatum((int64) sizeof(Slot));
+	values[16] = TimestampTzGetDatum(reset_at);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
+}
+
+/* Bucket i holds durations from 2^(i+7) up to 2^(i+8) ns, the first from 0, the last without end. */
+Datum
+wait_event_timing_buckets(PG_FUNCTION_ARGS)
+{
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i < HISTOGRAM_BUCKETS; i++)
+	{
+		Datum		values[3];
+		bool		nulls[3] = {0};
+
+		values[0] = Int32GetDatum(i + 1);
+		values[1] = MS(i == 0 ? 0 : UINT64CONST(1) << (i + FIRST_BUCKET_BITS - 1));
+		values[2] = Float8GetDatum(i == HISTOGRAM_BUCKETS - 1 ? get_float8_infinity() :
+								   (double) (UINT64CONST(1) << (i + FIRST_BUCKET_BITS)) / 1e6);
+		sql_put_row(fcinfo, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+Datum
+wait_event_timing_calls(PG_FUNCTION_ARGS)
+{
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i < calls_count(); i++)
+	{
+		Datum		values[2];
+		bool		nulls[2] = {0};
+
+		values[0] = CStringGetTextDatum(calls_name(i));
+		values[1] = Int32GetDatum(calls_slots(i));
+		sql_put_row(fcinfo, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/* The names behind a number in a trace's records */
+Datum
+wait_event_timing_event(PG_FUNCTION_ARGS)
+{
+	int64		number = PG_GETARG_INT64(0);
+	TupleDesc	tupdesc;
+	Datum		values[3];
+	bool		nulls[3] = {0};
+
+	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	if (number < 0 || number > PG_UINT32_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("number of a wait event must be between 0 and %u", PG_UINT32_MAX)));
+	sql_put_event(values, (uint32) number);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
+}

@@ -1,0 +1,191 @@
+/*-------------------------------------------------------------------------
+ * kept.c
+ *		Copies of rings, kept because a statement was slow.
+ *
+ * A copy has a segment of its own, as large as what the ring holds.  There are
+ * MAX_KEPT_RINGS at most: the oldest makes way before the next is made, so that
+ * memory is never taken for more.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "port/pg_bitutils.h"
+#include "storage/dsm.h"
+#include "utils/timestamp.h"
+
+#include "sql.h"
+
+PG_FUNCTION_INFO_V1(wait_event_timing_kept);
+PG_FUNCTION_INFO_V1(wait_event_timing_reset_kept);
+
+static uint64 slow_query_id;
+static int64 slow_duration_us;
+static KeptRing *place = NULL;	/* of the copy that is being made */
+
+/* The caller holds the lock.  Free the place, and return what must be let go. */
+static uint32
+vacate(KeptRing *kept)
+{
+	uint32		handle = kept->ring.handle;
+
+	memset(kept, 0, sizeof(*kept));
+	return handle;
+}
+
+/* Take a place, of the oldest copy if there is no other; NULL if all are being made. */
+static KeptRing *
+take_place(Shared *shared)
+{
+	KeptRing   *found = NULL;
+	uint32		unpin = 0;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < MAX_KEPT_RINGS; i++)
+	{
+		KeptRing   *kept = &shared->kept[i];
+
+		if (kept->ring.pid == 0)
+		{
+			found = kept;
+			break;
+		}
+		if (kept->ring.handle != 0 && (found == NULL || kept->id < found->id))
+			found = kept;
+	}
+	if (found)
+	{
+		unpin = vacate(found);
+		found->ring.pid = MyProcPid;
+	}
+	LWLockRelease(&shared->lock);
+	if (unpin != 0)
+		dsm_unpin_segment(unpin);
+	return found;
+}
+
+/* Nobody else writes into our ring meanwhile.  Returns the handle of the copy. */
+static uint32
+copy_ring(const TraceRing *ring, uint32 *nrecords)
+{
+	uint64		written = pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &ring->written));
+	uint32		n = (uint32) Min(written, ring->nrecords);
+	dsm_segment *segment;
+	TraceRing  *copy;
+	uint32		handle;
+
+	/* a number leads to the same place in a smaller ring, as long as none was overwritten */
+	*nrecords = pg_nextpower2_32(Max(n, 1));
+	segment = dsm_create(offsetof(TraceRing, records) + (Size) *nrecords * sizeof(TraceRecord),
+						 DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	if (segment == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("too many dynamic shared memory segments")));
+	copy = dsm_segment_address(segment);
+	copy->nrecords = *nrecords;
+	copy->pid = ring->pid;
+	copy->started = ring->started;
+	pg_atomic_init_u64(&copy->written, written);
+	memcpy(copy->records, ring->records, n * sizeof(TraceRecord));
+	dsm_pin_segment(segment);
+	handle = dsm_segment_handle(segment);
+	dsm_detach(segment);
+	return handle;
+}
+
+static void
+make_copy(Shared *shared)
+{
+	uint32		nrecords;
+	uint32		handle;
+
+	place = take_place(shared);
+	if (place == NULL)
+		return;
+	handle = copy_ring(capture.ring, &nrecords);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	place->id = ++shared->last_kept;
+	place->kept_at = GetCurrentTimestamp();
+	place->query_id = slow_query_id;
+	place->duration_us = slow_duration_us;
+	place->ring = *shmem_ring(shared, MY_PROC_NUMBER);
+	place->ring.nrecords = nrecords;
+	place->ring.handle = handle;
+	LWLockRelease(&shared->lock);
+	place = NULL;
+}
+
+/* Keep a copy of our ring.  The session holds nothing, and its client has its answer. */
+void
+kept_copy(uint64 query_id, int64 duration_us)
+{
+	Shared	   *shared = shmem_get();
+
+	slow_query_id = query_id;
+	slow_duration_us = duration_us;
+	if (ring_guarded(make_copy, "wait_event_timing cannot keep the trace of a slow statement") ||
+		place == NULL)
+		return;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	(void) vacate(place);
+	LWLockRelease(&shared->lock);
+	place = NULL;
+}
+
+Datum
+wait_event_timing_kept(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = sql_shared();
+
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i < MAX_KEPT_RINGS; i++)
+	{
+		KeptRing	kept;
+		Datum		values[8];
+		bool		nulls[8] = {0};
+
+		LWLockAcquire(&shared->lock, LW_SHARED);
+		kept = shared->kept[i];
+		LWLockRelease(&shared->lock);
+		if (kept.ring.handle == 0 || !sql_may_see(kept.ring.role))
+			continue;
+		values[0] = Int64GetDatum(kept.id);
+		values[1] = Int32GetDatum(kept.ring.pid);
+		values[2] = ObjectIdGetDatum(kept.ring.role);
+		values[3] = TimestampTzGetDatum(kept.kept_at);
+		values[4] = Int64GetDatum((int64) kept.query_id);
+		nulls[4] = kept.query_id == 0;
+		values[5] = Float8GetDatum((double) kept.duration_us / 1000);
+		values[6] = Int32GetDatum((int32) kept.ring.nrecords);
+		values[7] = TimestampTzGetDatum(kept.ring.started);
+		sql_put_row(fcinfo, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/* Give up one copy, or with NULL all; returns how many. */
+Datum
+wait_event_timing_reset_kept(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = sql_shared();
+	int			n = 0;
+
+	for (int i = 0; i < MAX_KEPT_RINGS; i++)
+	{
+		KeptRing   *kept = &shared->kept[i];
+		uint32		handle = 0;
+
+		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+		if (kept->ring.handle != 0 && (PG_ARGISNULL(0) || kept->id == PG_GETARG_INT64(0)))
+			handle = vacate(kept);
+		LWLockRelease(&shared->lock);
+		if (handle != 0)
+		{
+			dsm_unpin_segment(handle);
+			n++;
+		}
+	}
+	PG_RETURN_INT32(n);
+}

@@ -1,0 +1,121 @@
+/*-------------------------------------------------------------------------
+ * sql.c
+ *		What the functions for SQL share: access, names of events, rows.
+ *
+ * Rows about a process or statement of another role need the privileges of
+ * pg_read_all_stats, as in PostgreSQL's own views; sums over all are open.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_authid.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+
+#include "sql.h"
+
+Shared *
+sql_shared(void)
+{
+	Shared	   *shared = shmem_get();
+
+	if (shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("wait_event_timing is not loaded in this session"),
+				 errhint("Add it to \"shared_preload_libraries\" and restart the server; from "
+						 "PostgreSQL 17 on \"session_preload_libraries\" serves new sessions.")));
+	/* what we know of our own waits should be in it */
+	capture_fold();
+	return shared;
+}
+
+bool
+sql_may_see(Oid role)
+{
+	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		has_privs_of_role(GetUserId(), role);
+}
+
+/* Is the owner of this slot still that process? */
+bool
+sql_is_live(uint32 number, int pid)
+{
+	return pid != 0 && ProcGlobal->allProcs[number].pid == pid;
+}
+
+const char *
+sql_backend_type(int backend_type)
+{
+	return backend_type == PARALLEL_WORKER ? "parallel worker" :
+		GetBackendTypeDesc((BackendType) backend_type);
+}
+
+const char *
+sql_event_type(uint32 event)
+{
+	const char *type = event ? pgstat_get_wait_event_type(event) : "Other";
+
+	return type ? type : "???";
+}
+
+/*
+ * The name of an event.  The server raises an error for a number that nobody
+ * has given a name (17 and later); one such wait must not close our views.  It
+ * holds nothing at that point.
+ */
+const char *
+sql_event_name(uint32 event)
+{
+	MemoryContext context = CurrentMemoryContext;
+	const char *volatile name = NULL;
+
+	if (event == 0)
+		return "Other";
+	PG_TRY();
+	{
+		name = pgstat_get_wait_event(event);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	return name ? name : "???";
+}
+
+/* wait_event_type, wait_event, idle */
+void
+sql_put_event(Datum *values, uint32 event)
+{
+	values[0] = CStringGetTextDatum(sql_event_type(event));
+	values[1] = CStringGetTextDatum(sql_event_name(event));
+	values[2] = BoolGetDatum(IS_IDLE(event));
+}
+
+/* waits, calls, total_time, max_time, histogram */
+void
+sql_put_counters(Datum *values, const EventStats *stats)
+{
+	Datum		buckets[HISTOGRAM_BUCKETS];
+
+	for (int i = 0; i < HISTOGRAM_BUCKETS; i++)
+		buckets[i] = Int64GetDatum((int64) stats->histogram[i]);
+	values[0] = Int64GetDatum((int64) stats->waits);
+	values[1] = Int64GetDatum((int64) stats->calls);
+	values[2] = MS(stats->total_ns);
+	values[3] = MS(stats->max_ns);
+	values[4] = PointerGetDatum(construct_array(buckets, HISTOGRAM_BUCKETS, INT8OID,
+												sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+}
+
+void
+sql_put_row(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+}

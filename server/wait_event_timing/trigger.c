@@ -1,0 +1,98 @@
+/*-------------------------------------------------------------------------
+ * trigger.c
+ *		Slow statements of a traced session: a mark in its ring, and a copy of it.
+ *
+ * A statement's time runs from the arrival of its request, so that planning
+ * and the wait for a table's lock are in it, to its answer, or where no other
+ * statement follows to the end of the request, so that the commit is in it.
+ * The ring is copied after the answer has left.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "utils/backend_status.h"
+
+#include "waits.h"
+
+static TimestampTz arrived;		/* first message of the request, where we saw it; or 0 */
+static TimestampTz began;		/* the statement under way; 0: none */
+static TimestampTz answered;	/* the last statement of this request; 0: none */
+static uint64 running;			/* its query identifier */
+
+/* The slowest of a request, to be copied */
+static uint64 slow_query_id;
+static int64 slow_us = -1;
+
+static void
+statement_ended(TimestampTz at)
+{
+	int64		us = at - began;
+
+	began = 0;
+	if (waits_trigger < 0 || us <= (int64) waits_trigger * 1000)
+		return;
+	capture_mark(RECORD_TRIGGER, 0, us * 1000);
+	if (us > slow_us)
+	{
+		slow_us = us;
+		slow_query_id = running;
+	}
+}
+
+/* An outermost statement starts in a traced session. */
+void
+trigger_statement_begins(uint64 query_id)
+{
+	if (waits_trigger < 0)
+		return;
+	if (began != 0 && answered > began)
+		statement_ended(answered);
+	/* what runs before an answer belongs to one statement: planning can run others */
+	if (began == 0)
+		began = answered ? Max(answered, GetCurrentStatementStartTimestamp()) :
+			arrived ? arrived : GetCurrentStatementStartTimestamp();
+	running = query_id;
+}
+
+/* A message to the client of a traced session is on its way. */
+void
+trigger_message(char type)
+{
+	if (waits_trigger < 0 && began == 0 && arrived == 0)
+		return;
+	switch (type)
+	{
+		case '1':				/* ParseComplete */
+		case '2':				/* BindComplete */
+			if (arrived == 0)
+				arrived = GetCurrentStatementStartTimestamp();
+			break;
+		case 'C':				/* CommandComplete */
+			answered = GetCurrentTimestamp();
+			break;
+		case 'E':				/* ErrorResponse, perhaps before a statement has started */
+			if (began == 0)
+				trigger_statement_begins(pgstat_get_my_query_id());
+			break;
+		case 'Z':				/* ReadyForQuery */
+			if (began != 0)
+				statement_ended(GetCurrentTimestamp());
+			arrived = answered = 0;
+			break;
+	}
+}
+
+/* The answer to a request has left. */
+void
+trigger_answered(void)
+{
+	int64		us = slow_us;
+
+	if (likely(us < 0))
+		return;
+	/* a message about a failure is flushed, too */
+	slow_us = -1;
+	if (capture.ring)
+		kept_copy(slow_query_id, us);
+}
