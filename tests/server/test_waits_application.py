@@ -20,8 +20,10 @@ def capture_application(cluster: Cluster, observer: Connection, value: str) -> N
     observer.execute(f"ALTER SYSTEM SET wait_event_timing.capture_application = '{value}'".encode())
     observer.execute("SELECT pg_reload_conf()")
     eventually(
-        lambda: one(observer, "SELECT current_setting('wait_event_timing.capture_application')")
-        == value
+        lambda: (
+            one(observer, "SELECT current_setting('wait_event_timing.capture_application')")
+            == value
+        )
     )
 
 
@@ -89,9 +91,7 @@ def test_more_particular_settings_go_first(timed: Cluster, armed: Connection) ->
         assert level(armed, watched) == "trace"
 
 
-def test_user_cannot_change_what_was_set_for_the_session(
-    timed: Cluster, armed: Connection
-) -> None:
+def test_user_cannot_change_what_was_set_for_the_session(timed: Cluster, armed: Connection) -> None:
     armed.execute("DO $$BEGIN CREATE ROLE plain LOGIN; EXCEPTION WHEN duplicate_object THEN END$$")
     armed.execute("CREATE SCHEMA IF NOT EXISTS wait_event_timing")
     armed.execute("GRANT USAGE ON SCHEMA wait_event_timing TO plain")
@@ -118,7 +118,8 @@ def test_reload_leaves_what_another_session_set(
 
 
 def test_role_and_database_pre_arm_sessions(timed: Cluster, observer: Connection) -> None:
-    observer.execute("DO $$BEGIN CREATE ROLE quiet LOGIN; EXCEPTION WHEN duplicate_object THEN END$$")
+    observer.execute("DROP ROLE IF EXISTS quiet")
+    observer.execute("CREATE ROLE quiet LOGIN")
     observer.execute("ALTER ROLE quiet SET wait_event_timing.capture = off")
     observer.execute("DROP DATABASE IF EXISTS traced")
     observer.execute("CREATE DATABASE traced")
@@ -126,9 +127,7 @@ def test_role_and_database_pre_arm_sessions(timed: Cluster, observer: Connection
     for parameters, wanted in (({"user": "quiet"}, "off"), ({"dbname": "traced"}, "trace")):
         with session(timed, **parameters) as watched:
             assert level(observer, watched) == wanted
-    eventually(
-        lambda: not rows(observer, "SELECT FROM pg_stat_activity WHERE datname = 'traced'")
-    )
+    eventually(lambda: not rows(observer, "SELECT FROM pg_stat_activity WHERE datname = 'traced'"))
     observer.execute("DROP DATABASE traced")
     observer.execute("DROP ROLE quiet")
 

@@ -68,7 +68,8 @@ def test_trace_on_for_all_processes(binaries: Binaries) -> None:
         assert "CheckpointerMain" in seen["checkpointer"]
         assert any(event.lower() == "walwritermain" for event in seen["walwriter"])
         ended = (
-            "SELECT count(*) FILTER (WHERE leader_pid > 0), count(*) FILTER (WHERE leader_pid IS NULL) "
+            "SELECT count(*) FILTER (WHERE leader_pid > 0),"
+            " count(*) FILTER (WHERE leader_pid IS NULL) "
             "FROM wait_event_timing_rings() WHERE ended IS NOT NULL"
         )
         for _ in range(6):
@@ -82,6 +83,7 @@ def test_trace_on_for_all_processes(binaries: Binaries) -> None:
 
 
 def test_another_session_traces_a_background_process(timed: Cluster, observer: Connection) -> None:
+    ring = "SELECT 1 FROM wait_event_timing_rings() WHERE pid = %s"
     kinds = ["checkpointer", "walwriter", "background writer", "autovacuum launcher"]
     if timed.binaries.major >= 18:
         kinds.append("io worker")
@@ -92,7 +94,6 @@ def test_another_session_traces_a_background_process(timed: Cluster, observer: C
         )  # fmt: skip
         assert one(observer, "SELECT wait_event_timing_set(%s, 'trace')", pid)
         # at once: an idle process is woken
-        ring = "SELECT 1 FROM wait_event_timing_rings() WHERE pid = %s"
         eventually(lambda p=pid: rows(observer, ring, p), 5)  # type: ignore[misc]
         observer.execute("SELECT wait_event_timing_set(%s, 'stats')", (pid,))
 

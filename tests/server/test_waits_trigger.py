@@ -51,9 +51,11 @@ def test_slow_statement_is_marked_and_its_ring_kept(
     assert one(observer, "SELECT clock_timestamp() - %s < interval '60 s'", kept_at)
     # what the session does afterwards is not in it
     sensitive.execute("SELECT wait_event_timing_benchmark(20000)")
-    copy = rows(observer, "SELECT kind, wait_event, duration FROM wait_event_trace_kept(%s)", number)
+    query = "SELECT kind, wait_event, duration FROM wait_event_trace_kept(%s)"
+    copy = rows(observer, query, number)
     slept = [d for kind, event, d in copy if event == "PgSleep"]
-    assert len(slept) == 2 and slept[-1] >= 120
+    assert len(slept) == 2
+    assert slept[-1] >= 120
     assert ("trigger", None, pytest.approx(duration, abs=0.01)) in copy
     assert len(copy) < 500
     live = rows(observer, "SELECT kind FROM wait_event_trace(%s)", pid)
@@ -74,9 +76,7 @@ def test_quick_statements_and_untraced_sessions_keep_nothing(
             assert rows(observer, KEPT, pid) == []
 
 
-def test_whole_request_counts(
-    sensitive: Connection, timed: Cluster, observer: Connection
-) -> None:
+def test_whole_request_counts(sensitive: Connection, timed: Cluster, observer: Connection) -> None:
     """A lock wanted while a statement is analysed comes before the executor starts."""
     observer.execute("CREATE TABLE IF NOT EXISTS wanted (i int)")
     with session(timed) as holder:
