@@ -293,6 +293,7 @@ capture_fold(void)
 	uint32		entry_event = 0;
 	Pending		kept;
 	bool		keep = false;
+	bool		traced;
 
 	if (slot == NULL || shared == NULL || capture.folding)
 		return;
@@ -301,6 +302,7 @@ capture_fold(void)
 		return;
 	capture.folding = true;
 	rate = capture_rate(shared, capture.clock);
+	traced = capture.ring != NULL && pg_atomic_read_u32(&slot->level) == CAPTURE_TRACE;
 
 	/* a lock that we still wait for stays open; early minor releases leave its time behind */
 	if (capture.lock_entry >= 0 && MyProc && MyProc->waitStatus == PROC_WAIT_STATUS_WAITING &&
@@ -335,7 +337,7 @@ capture_fold(void)
 			continue;
 		if (unlikely(WAIT_CLASS(wait->event) == 0))
 		{
-			if (capture.ring)
+			if (traced)
 				ring_put(wait, wait->ticks, rate);
 			continue;
 		}
@@ -351,7 +353,7 @@ capture_fold(void)
 		stats_count(entry, wait, ns);
 		if (wait->query_id != 0 && !statements_add(shared, wait, ns))
 			slot->statements_missed++;
-		if (unlikely(capture.ring != NULL))
+		if (unlikely(traced))
 			ring_put(wait, ns, rate);
 	}
 	statements_end();

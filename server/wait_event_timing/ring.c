@@ -233,8 +233,6 @@ ring_put(const Pending *wait, int64 ns, const ClockRate *rate)
 	TraceRecord *record = &ring->records[number & (ring->nrecords - 1)];
 	uint64		ignored = 0;
 
-	if (pg_atomic_read_u32(capture.level) != CAPTURE_TRACE)
-		return;
 	record->seq = 0;
 	pg_write_barrier();
 	if (WAIT_CLASS(wait->event) == 0)
