@@ -178,7 +178,7 @@ def test_no_file_left_for_a_ring(timed: Cluster) -> None:
         connection.execute("SET wait_event_timing.capture = trace")
         connection.execute("SELECT pg_sleep(0.01)")
         assert len(told) == 1
-        assert "cannot trace this session" in told[0]
+        assert "cannot trace this process" in told[0]
         assert "Too many open files" in told[0]
         assert waits(connection, "PgSleep", pid)[0] >= 1
     assert_unharmed(timed)
