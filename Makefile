@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 OUT ?= demo
 DURATION ?= 60
 
-.PHONY: setup setup-dev demo test test-slow test-source source-build lint bench bench-resolution bench-switching bench-wait lock clean
+.PHONY: setup setup-dev demo test test-slow test-source source-build lint bench \
+  bench-resolution bench-switching bench-wait bench-truth lock clean
 
 setup: $(VENV)/.setup
 
@@ -61,6 +62,10 @@ bench-switching: setup
 
 bench-wait: setup
 	@$(BIN)/python -m bench.waits
+
+# as root, with bpftrace (Debian: apt-get install bpftrace)
+bench-truth: setup
+	@$(BIN)/python -m bench.ground_truth
 
 # uv (from PyPI) resolves; pip installs
 lock:

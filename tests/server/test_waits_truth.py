@@ -5,18 +5,16 @@ beginning and its end.
 """
 
 import itertools
-import re
 import shutil
 import signal
-import struct
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
+from bench.truth.witness import word_of
 
 from pgtare.server.binaries import Binaries
 from tests.server.waits_tools import Connection, one, rows, serving, session
@@ -25,30 +23,11 @@ pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 
-def wait_word(binaries: Binaries, pid: int) -> int:
-    """The address that my_wait_event_info holds in this process."""
-    listed = subprocess.run(
-        ["nm", "-D", str(binaries.postgres)], capture_output=True, text=True, check=True
-    )
-    found = re.search(r"^([0-9a-f]+) \w my_wait_event_info$", listed.stdout, re.MULTILINE)
-    assert found
-    symbol = int(found[1], 16)
-    with open(binaries.postgres, "rb") as program:
-        (kind,) = struct.unpack("<H", program.read(18)[16:])
-    if kind == 3:  # ET_DYN: position independent
-        first = Path(f"/proc/{pid}/maps").read_text().split("-", 1)[0]
-        symbol += int(first, 16)
-    with open(f"/proc/{pid}/mem", "rb") as memory:
-        memory.seek(symbol)
-        (address,) = struct.unpack("<Q", memory.read(8))
-    return int(address)
-
-
 def stores(binaries: Binaries, pid: int, load: Callable[[], object]) -> int:
     """How often the process stored into its word while the load ran; skips where that is unseen."""
     if shutil.which("perf") is None or shutil.which("nm") is None:
         pytest.skip("hardware watchpoints need perf, and nm to find the word")
-    event = f"mem:{wait_word(binaries, pid):#x}/4:w"
+    event = f"mem:{word_of(binaries, pid):#x}/4:w"
     perf = subprocess.Popen(
         ["perf", "stat", "-x,", "-e", event, "-p", str(pid)], stderr=subprocess.PIPE, text=True
     )
@@ -128,7 +107,7 @@ def test_watchpoint_and_module_time_the_same(binaries: Binaries, as_root: None) 
         pid = writer.info.backend_pid
         (begin,) = rows(observer, "SELECT next FROM wait_event_trace_drain(%s, 0)", pid)[0]
         data = f"{directory}/perf.data"
-        event = f"mem:{wait_word(binaries, pid):#x}/4:w"
+        event = f"mem:{word_of(binaries, pid):#x}/4:w"
         perf = subprocess.Popen(
             ["perf", "record", "-q", "-c", "1", "-e", event, "-p", str(pid), "-o", data],
             stderr=subprocess.PIPE, text=True,

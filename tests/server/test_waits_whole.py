@@ -8,8 +8,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from bench.truth.loads import certificate
+from bench.truth.standby import standby
 
-from pgtare.server.account import server_account
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
@@ -45,11 +46,13 @@ def assert_nothing_was_lost(cluster: Cluster) -> None:
     assert "PANIC" not in log
 
 
-def test_dump_and_restore(all_traced: Cluster, open_directory: Path) -> None:
+def test_every_protocol_dump_and_restore(all_traced: Cluster, open_directory: Path) -> None:
     pgbench = all_traced.binaries.pgbench
     open_directory.chmod(0o777)
     run(all_traced, pgbench, "-i", "-q", all_traced.dsn())
-    run(all_traced, pgbench, "-t", "20", "-c", "4", all_traced.dsn())
+    for protocol in ("simple", "extended", "prepared"):
+        told = run(all_traced, pgbench, "-M", protocol, "-t", "20", "-c", "4", all_traced.dsn())
+        assert "number of transactions actually processed: 80/80" in told
     dump = open_directory / "dump"
     run(all_traced, all_traced.binaries.program("pg_dump"), "-Fd", "-j", "2", "-f", dump,
         "-t", "pgbench_*", all_traced.dsn())  # fmt: skip
@@ -66,49 +69,60 @@ def test_dump_and_restore(all_traced: Cluster, open_directory: Path) -> None:
     assert_nothing_was_lost(all_traced)
 
 
-def test_standby_follows_and_is_promoted(binaries: Binaries, open_directory: Path) -> None:
-    """walreceiver and startup process wait, and are watched, on the standby."""
-    with serving(binaries, {**TRACE_ALL, "wal_keep_size": "64MB"}) as primary:
-        open_directory.chmod(0o777)
-        data = open_directory / "standby"
-        run(primary, binaries.program("pg_basebackup"), "-D", data, "-R", "-c", "fast",
-            "-d", primary.dsn())  # fmt: skip
-        sockets = open_directory / "socket"
-        sockets.mkdir()
-        sockets.chmod(0o777)
-        control = [binaries.program("pg_ctl"), "-D", data]
-        hba = open_directory / "pg_hba.conf"
-        hba.write_text("local all all trust\n")
-        preload = primary_setting(primary, "shared_preload_libraries")
-        options = (
-            f"-k {sockets} -c listen_addresses= -c hba_file={hba} "
-            f"-c shared_preload_libraries='{preload}' -c wait_event_timing.capture=trace"
+def test_vacuum_and_autovacuum(binaries: Binaries) -> None:
+    """VACUUM with parallel workers, VACUUM FULL, CLUSTER, REINDEX, and autovacuum meanwhile."""
+    quick = {"autovacuum_naptime": "1s", "autovacuum_vacuum_threshold": 1}
+    with serving(binaries, {**TRACE_ALL, **quick}) as cluster, session(cluster) as connection:
+        connection.execute(
+            "CREATE TABLE t AS SELECT i, i % 7 AS j, repeat('x', 50) AS filler "
+            "FROM generate_series(1, 20000) i"
         )
-        run(primary, *control, "-w", "-l", open_directory / "log", "-o", options, "start")
-        try:
-            dsn = f"host={sockets} user=postgres dbname=postgres"
-            with session(primary) as up, psycopg.connect(dsn, autocommit=True) as down:
-                names(down)
-                up.execute("CREATE TABLE t AS SELECT generate_series(1, 10000) AS i")
-                eventually(lambda: table_has(down, 10000))
-                query = "SELECT backend_type, wait_event FROM pg_stat_wait_event_timing_system"
-                wanted = {("walreceiver", "WalReceiverMain"), ("startup", "RecoveryWalStream")}
-
-                def seen() -> bool:
-                    up.execute("INSERT INTO t VALUES (0)")
-                    return wanted <= set(rows(down, query))
-
-                eventually(seen)
-                down.execute("SELECT pg_promote()")
-                down.execute("INSERT INTO t VALUES (1)")
-        finally:
-            run(primary, *control, "-m", "fast", "stop")
-        assert "terminated by signal" not in (open_directory / "log").read_text()
+        connection.execute("SET min_parallel_index_scan_size = 0")
+        for column in ("i", "j"):
+            connection.execute(f"CREATE INDEX t_{column} ON t ({column})".encode())
+        connection.execute("DELETE FROM t WHERE i % 3 = 0")
+        connection.execute("VACUUM (PARALLEL 2, ANALYZE) t")
+        connection.execute("DELETE FROM t WHERE i % 3 = 1")
+        query = "SELECT autovacuum_count FROM pg_stat_user_tables WHERE relname = 't'"
+        eventually(lambda: one(connection, query) > 0, 30)
+        connection.execute("VACUUM FULL t")
+        connection.execute("CLUSTER t USING t_i")
+        connection.execute("REINDEX TABLE t")
+        assert one(connection, "SELECT count(*) FROM t") == 6667
+        seen = rows(
+            connection, "SELECT DISTINCT backend_type FROM pg_stat_wait_event_timing_system"
+        )
+        assert {("autovacuum worker",), ("background worker",)} <= set(seen)
+        assert_nothing_was_lost(cluster)
 
 
-def primary_setting(cluster: Cluster, name: str) -> str:
-    with cluster.connect() as connection:
-        return str(one(connection, "SELECT current_setting(%s)", name))
+def test_standby_follows_and_is_promoted(binaries: Binaries) -> None:
+    """walreceiver and startup process wait, and are watched, on the standby."""
+    with (
+        serving(binaries, {**TRACE_ALL, "wal_keep_size": "64MB"}) as primary,
+        standby(primary, {"wait_event_timing.capture": "trace"}) as other,
+        session(primary) as up,
+        psycopg.connect(other.dsn, autocommit=True) as down,
+    ):
+        names(down)
+        up.execute("CREATE TABLE t AS SELECT generate_series(1, 10000) AS i")
+        eventually(lambda: table_has(down, 10000))
+        query = "SELECT backend_type, wait_event FROM pg_stat_wait_event_timing_system"
+        wanted = {("walreceiver", "WalReceiverMain"), ("startup", "RecoveryWalStream")}
+
+        def seen() -> bool:
+            up.execute("INSERT INTO t VALUES (0)")
+            return wanted <= set(rows(down, query))
+
+        eventually(seen)
+        sender = "SELECT waits > 0 FROM pg_stat_wait_event_timing_system WHERE wait_event = %s"
+        assert one(up, sender, "WalSenderMain")
+        down.execute("SELECT pg_promote()")
+        down.execute("INSERT INTO t VALUES (1)")
+        assert rows(
+            down, "SELECT overflows, negative_clock, missed FROM wait_event_timing_info()"
+        ) == [(0, 0, 0)]
+        assert "terminated by signal" not in other.log.read_text()
 
 
 def table_has(connection: psycopg.Connection[tuple[object, ...]], count: int) -> bool:
@@ -119,23 +133,13 @@ def table_has(connection: psycopg.Connection[tuple[object, ...]], count: int) ->
 
 @pytest.mark.debian
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
-def test_tls(debian15: Binaries, open_directory: Path) -> None:
+def test_tls(debian15: Binaries) -> None:
     """Reads and writes go through libssl, waits through the server's own latch."""
-    open_directory.chmod(0o777)
-    subprocess.run(
-        ["openssl", "req", "-new", "-x509", "-nodes", "-subj", "/CN=localhost",
-         "-out", open_directory / "crt", "-keyout", open_directory / "key"],
-        check=True, capture_output=True, **server_account().run_as,
-    )  # fmt: skip
-    settings = {
-        "ssl": True,
-        "ssl_cert_file": str(open_directory / "crt"),
-        "ssl_key_file": str(open_directory / "key"),
-    }
     module = loadable(debian15, "wait_event_timing")
-    with Cluster(
-        debian15, {**TRACE_ALL, **settings}, preload=[module.library], tcp=True
-    ) as cluster:
+    with (
+        certificate() as settings,
+        Cluster(debian15, {**TRACE_ALL, **settings}, preload=[module.library], tcp=True) as cluster,
+    ):
         with cluster.connect() as connection:
             connection.execute(module.create_sql.encode())
         dsn = cluster.dsn(tcp=True, sslmode="require")

@@ -1,0 +1,90 @@
+"""Counts of waits beside PostgreSQL's own counts of the same operations, in pg_stat_io (18)."""
+
+import pytest
+
+from pgtare.server.binaries import Binaries
+from tests.server.waits_tools import Connection, rows, serving, session
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+SETTINGS = {
+    "io_method": "sync",
+    "track_io_timing": True,
+    "track_wal_io_timing": True,
+    "autovacuum": False,
+    "effective_io_concurrency": 0,  # no prefetching, which is no read
+}
+
+# What one operation of pg_stat_io waits for. Writes of relations by a session are of its own
+# evictions; the temporary relation's extensions count with the others.
+SAME = {
+    "DataFileRead": ("relation", "temp relation", "reads"),
+    "DataFileWrite": ("relation", "temp relation", "writes"),
+    "DataFileExtend": ("relation", "temp relation", "extends"),
+    "DataFileFlush": ("relation", "temp relation", "writebacks"),
+    "WalWrite": ("wal", "wal", "writes"),
+    "WalSync": ("wal", "wal", "fsyncs"),
+}
+TIMED = {"reads": "read_time", "writes": "write_time", "extends": "extend_time",
+         "fsyncs": "fsync_time", "writebacks": "writeback_time"}  # fmt: skip
+
+
+def by_server(connection: Connection, pid: int, event: str) -> tuple[int, float]:
+    """Operations and ms of a session, of the kind that this event waits for."""
+    first, second, what = SAME[event]
+    # new segments of WAL are waited for as WalInitWrite
+    (found,) = rows(
+        connection,
+        f"SELECT coalesce(sum({what}), 0)::bigint, coalesce(sum({TIMED[what]}), 0) "
+        "FROM pg_stat_get_backend_io(%s) WHERE object IN (%s, %s) AND context <> 'init'",
+        pid, first, second,
+    )  # fmt: skip
+    return int(found[0]), float(found[1])
+
+
+def by_module(connection: Connection, pid: int, event: str) -> tuple[int, float]:
+    found = rows(
+        connection,
+        "SELECT waits, total_time FROM pg_stat_wait_event_timing "
+        "WHERE pid = %s AND wait_event = %s",
+        pid, event,
+    )  # fmt: skip
+    return (int(found[0][0]), float(found[0][1])) if found else (0, 0.0)
+
+
+def test_counts_agree_with_pg_stat_io(wheel: Binaries) -> None:
+    """A session reads, evicts, extends and commits; both counted each operation once."""
+    with (
+        serving(wheel, SETTINGS) as cluster,
+        session(cluster) as observer,
+        session(cluster) as worker,
+    ):
+        pid = worker.info.backend_pid
+
+        def figures() -> dict[str, tuple[tuple[int, float], tuple[int, float]]]:
+            worker.execute("SELECT pg_stat_force_next_flush()")
+            worker.execute("SELECT 1")
+            return {e: (by_server(observer, pid, e), by_module(observer, pid, e)) for e in SAME}
+
+        worker.execute("CREATE TABLE big (i int, filler text)")
+        before = figures()
+        for n in range(12):
+            worker.execute(
+                "INSERT INTO big SELECT g, repeat('x', 200) FROM generate_series(1, 300) g"
+            )
+            worker.execute("UPDATE big SET i = i + 1 WHERE i %% 10 = %s", (n % 10,))
+        worker.execute("SELECT count(filler) FROM big")
+        after = figures()
+    for event in SAME:
+        (theirs, their_ms), (ours, our_ms) = (
+            tuple(b - a for a, b in zip(x, y, strict=True))
+            for x, y in zip(before[event], after[event], strict=True)
+        )
+        print(f"{event}: pg_stat_io {theirs}, {their_ms:.3f} ms; waits {ours}, {our_ms:.3f} ms")
+        assert ours == theirs
+        if event != "DataFileFlush":
+            assert ours > 0
+        # the server's clock goes on through its own layers of files, which tells in short calls
+        assert our_ms <= their_ms + 0.001
+        if event == "WalSync":
+            assert our_ms == pytest.approx(their_ms, rel=0.02, abs=0.1)
