@@ -195,22 +195,33 @@ class Witness:
 
     def __enter__(self) -> Self:
         self._directory = tempfile.TemporaryDirectory(prefix="pgtare-witness-")
+        self._output = Path(self._directory.name) / "log"
         self._limit = SAMPLE_LIMIT.read_text()
         SAMPLE_LIMIT.write_text(UNLIMITED)
-        self._output = Path(self._directory.name) / "log"
+        deadline = time.monotonic() + START_SECONDS
+        while not self._started(deadline):
+            told = self._output.read_text().strip().splitlines()
+            # another may hold the processor's registers for a while
+            if "No more HW registers" in " ".join(told) and time.monotonic() < deadline:
+                time.sleep(0.5)
+                continue
+            self._end()
+            self._directory.cleanup()
+            why = told[-1] if told else "bpftrace said nothing"
+            raise MeasurementError(f"hardware watchpoints do not work here: {why}")
+        return self
+
+    def _started(self, deadline: float) -> bool:
         with open(self._output, "wb") as output:
             self._popen = subprocess.Popen(
                 ["bpftrace", "-e", self._script], stdout=output, stderr=subprocess.STDOUT,
                 env={**os.environ, **ENVIRONMENT},
             )  # fmt: skip
-        deadline = time.monotonic() + START_SECONDS
-        while "BEAT " not in (told := self._output.read_text()):
-            if self._popen.poll() is not None or time.monotonic() > deadline:
-                self._end()
-                self._directory.cleanup()
-                raise MeasurementError(f"hardware watchpoints do not work here: {told.strip()}")
+        while self._popen.poll() is None and time.monotonic() < deadline:
+            if "BEAT " in self._output.read_text():
+                return True
             time.sleep(0.02)
-        return self
+        return False
 
     def __exit__(
         self,

@@ -4,9 +4,9 @@
  *
  * Between a wait's end and the server going on there is one clock reading and
  * one entry in an array of this process.  The array is folded into the tables
- * when it is full, before waits that can last, and when a request has been
- * answered, before the answer leaves: there the work delays nobody who holds
- * a lock, and hides in no measured interval.
+ * before it would overflow, before waits that can last, and when a request has
+ * been answered, before the answer leaves: there the work delays nobody who
+ * holds a lock, and hides in no measured interval.
  *
  * Which calls make up one wait:
  *
@@ -220,6 +220,14 @@ capture_record(uint32 event, int64 start, int64 end, CallKind kind, bool interru
 	capture.last_kind = kind;
 	capture.last_interrupted = interrupted;
 
+	/* room for another; not before, as a call can go on with the last wait */
+	if (unlikely(capture.npending == PENDING_WAITS) && !capture.folding &&
+		(!goes_on || last->event != event || WAIT_CLASS(event) == CLASS_LOCK))
+	{
+		capture_fold();
+		last = NULL;
+	}
+
 	if (unlikely(WAIT_CLASS(event) == CLASS_LOCK) && !capture.folding)
 	{
 		entry = same_lock(event);
@@ -249,8 +257,6 @@ capture_record(uint32 event, int64 start, int64 end, CallKind kind, bool interru
 	entry->start = start;
 	entry->ticks = end - start;
 	entry->query_id = statement_of(event);
-	if (unlikely(capture.npending == PENDING_WAITS))
-		capture_fold();
 }
 
 /* Put a mark between the waits of a trace. */
@@ -261,6 +267,8 @@ capture_mark(RecordKind kind, int depth, int64 value)
 
 	if (capture.slot == NULL || capture.folding)
 		return;
+	if (capture.npending == PENDING_WAITS)
+		capture_fold();
 	entry = &capture.pending[capture.npending++];
 	entry->event = kind;
 	entry->calls = depth;
@@ -269,8 +277,6 @@ capture_mark(RecordKind kind, int depth, int64 value)
 	entry->query_id = 0;
 	capture.last_kind = CALL_OTHER;
 	capture.last_interrupted = false;
-	if (capture.npending == PENDING_WAITS)
-		capture_fold();
 }
 
 /* What turns readings of a clock into nanoseconds */

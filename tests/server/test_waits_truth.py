@@ -71,6 +71,7 @@ def test_watchpoint_and_module_count_the_same_reads(binaries: Binaries, as_root:
     assert counted == pytest.approx(stored / 2, rel=0.01)
 
 
+@pytest.mark.slow  # test_waits_witness.py has a quicker one
 def test_watchpoint_and_module_count_the_same_commits(binaries: Binaries, as_root: None) -> None:
     with (
         serving(binaries) as cluster,
@@ -91,6 +92,7 @@ def test_watchpoint_and_module_count_the_same_commits(binaries: Binaries, as_roo
     assert stored / 2 * 0.9 <= counted <= stored / 2 + 1
 
 
+@pytest.mark.slow  # as above
 def test_watchpoint_and_module_time_the_same(binaries: Binaries, as_root: None) -> None:
     """Wait by wait, a writing session's trace against the stores at both ends of each.
 

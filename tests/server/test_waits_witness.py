@@ -16,9 +16,7 @@ from pgtare.server.binaries import Binaries
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 QUICK = 0.15  # of a load's length in the benchmark
-QUICK_LOADS = (
-    "buffer misses, cached by the kernel", "commits with fsync", "row-lock queue", "parallel scan"
-)  # fmt: skip
+QUICK_LOADS = ("commits with fsync", "row-lock queue", "I/O workers")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +50,7 @@ def check(rows: list[Row]) -> None:
         assert missing <= max(0.01 * row.waits, 1), row
         # a semaphore that is free already needs no system call
         if row.kind != "LWLock":
-            assert row.ours <= row.waits + max(0.01 * row.waits, 1), row
+            assert row.ours <= row.waits + max(0.003 * row.waits, 1), row
         if row.ours_ms + row.calls_ms > 0.01 * sum(r.ours_ms + r.calls_ms for r in peers):
             # what the witness can tell of few and short waits
             unsure_ms = 0.002 * row.calls
@@ -70,6 +68,8 @@ def compared(name: str, binaries: Binaries, calibration: Calibration, length: fl
 def test_waits_are_those_of_the_witness(
     name: str, binaries: Binaries, calibration: Calibration
 ) -> None:
+    if name == "I/O workers" and binaries.major < 18:
+        pytest.skip("no I/O workers before 18")
     compared(name, binaries, calibration, QUICK)
 
 
