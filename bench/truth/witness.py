@@ -36,6 +36,9 @@ ENVIRONMENT = {"BPFTRACE_PERF_RB_PAGES": "2048"}
 SAMPLE_LIMIT = Path("/proc/sys/kernel/perf_event_max_sample_rate")
 UNLIMITED = "100000000"
 
+# Where the kernel tells of its tracepoints; not every system mounts it
+TRACING = Path("/sys/kernel/tracing")
+
 # System calls of x86-64 in which the server waits, by number
 CALLS = {
     0: "read", 1: "write", 7: "poll", 17: "pread64", 18: "pwrite64", 23: "select", 26: "msync",
@@ -196,6 +199,10 @@ class Witness:
     def __enter__(self) -> Self:
         self._directory = tempfile.TemporaryDirectory(prefix="pgtare-witness-")
         self._output = Path(self._directory.name) / "log"
+        if not (TRACING / "events").exists():
+            subprocess.run(
+                ["mount", "-t", "tracefs", "nodev", TRACING], check=False, capture_output=True
+            )
         self._limit = SAMPLE_LIMIT.read_text()
         SAMPLE_LIMIT.write_text(UNLIMITED)
         deadline = time.monotonic() + START_SECONDS
