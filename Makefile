@@ -6,7 +6,7 @@ OUT ?= demo
 DURATION ?= 60
 
 .PHONY: setup setup-dev demo test test-slow test-source source-build lint bench \
-  bench-resolution bench-switching bench-wait bench-truth lock clean
+  bench-resolution bench-switching bench-wait bench-truth bench-explain lock clean
 
 setup: $(VENV)/.setup
 
@@ -52,7 +52,7 @@ lint: setup-dev
 	@$(BIN)/mypy
 	@$(BIN)/python -m tests.lint_c
 
-bench: bench-resolution bench-switching bench-wait
+bench: bench-resolution bench-switching bench-wait bench-explain
 
 bench-resolution: setup
 	@$(BIN)/python -m bench.resolution
@@ -66,6 +66,9 @@ bench-wait: setup
 # as root, with bpftrace (Debian: apt-get install bpftrace)
 bench-truth: setup
 	@$(BIN)/python -m bench.ground_truth
+
+bench-explain: setup
+	@$(BIN)/python -m bench.explain
 
 # uv (from PyPI) resolves; pip installs
 lock:

@@ -1,0 +1,203 @@
+"""What TIMING adds to EXPLAIN ANALYZE: predicted from the cost of a clock reading, and measured.
+
+For each plan pairs of executions, TIMING on and off in random order; the clock is read beside them,
+after each pair. With --slow-clock the server, and the reading of the clock, make a system call of
+each reading: the same prediction has to hold on a clock many times as slow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench.harness import say
+from pgtare.clock import check
+from pgtare.clock.plan import Plan
+from pgtare.clock.predict import Clock, explain_cost
+from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
+from pgtare.server.cluster import Cluster
+
+_SOURCE = Path(__file__).with_name("read_clock.c")
+_TABLES = {"t10k": 10_000, "t100k": 100_000, "t300k": 300_000, "t1m": 1_000_000, "t5m": 5_000_000}
+_ALIKE = {
+    "shared_buffers": "768MB", "work_mem": "256MB", "jit": "off", "autovacuum": "off",
+    "max_parallel_workers_per_gather": "0",
+}  # fmt: skip
+_NO_HASH = "-c enable_hashjoin=off -c enable_mergejoin=off"
+_NO_SCAN = "-c enable_seqscan=off -c enable_bitmapscan=off"
+_MERGE = "-c enable_hashjoin=off -c enable_nestloop=off"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A statement and the settings that give it the plan meant."""
+
+    name: str
+    query: str
+    options: str = ""
+
+
+CASES = (
+    Case("scan of 10 k rows", "SELECT * FROM t10k"),
+    Case("aggregate of 5 M rows", "SELECT count(*) FROM t5m"),
+    Case("1,000 groups of 1 M rows", "SELECT g, sum(v) FROM t1m GROUP BY g"),
+    Case("nested loop, 100 k look-ups",
+         "SELECT count(*) FROM t100k a JOIN t1m b ON b.id = a.r", _NO_HASH),
+    Case("hash join, 1 M with 10 k rows", "SELECT count(*) FROM t1m b JOIN t10k a ON a.id = b.k"),
+    Case("sort of 300 k rows", "SELECT * FROM t300k ORDER BY r"),
+)  # fmt: skip
+MORE = (
+    Case("hash join, 1 M with 100 k rows", "SELECT count(*) FROM t1m b JOIN t100k a ON a.id = b.k"),
+    Case("sort of 300 k rows in order", "SELECT * FROM t300k ORDER BY id"),
+    Case("sort of 1 M rows", "SELECT * FROM t1m ORDER BY r"),
+    Case("1 M groups", "SELECT r, sum(v) FROM t1m GROUP BY r", "-c enable_sort=off"),
+    Case("index scan of 500 k rows", "SELECT count(v) FROM t1m WHERE id < 500000", _NO_SCAN),
+    Case("merge join, 100 k rows", "SELECT count(*) FROM t1m b JOIN t100k a USING (id)", _MERGE),
+    Case("hash join, scattered", "SELECT count(*) FROM t1m b JOIN t300k a ON a.id = b.r"),
+    Case("nested loop, scattered heap",
+         "SELECT count(b.v) FROM t100k a JOIN t1m b ON b.id = a.r * 10", _NO_HASH),
+    Case("append of 400 k rows",
+         "SELECT count(*) FROM (SELECT id FROM t300k UNION ALL SELECT id FROM t100k) x"),
+    Case("CTE of 300 k rows",
+         "WITH x AS MATERIALIZED (SELECT * FROM t300k) SELECT count(*) FROM x"),
+)  # fmt: skip
+
+
+class Clocks:
+    """The programs built from read_clock.c, in a directory that the server's account can read."""
+
+    def __init__(self, directory: Path, *, slow: bool) -> None:
+        self.program = directory / "read_clock"
+        self.slow = directory / "slow_clock.so" if slow else None
+        compiler = [os.environ.get("CC", "cc"), "-O2", str(_SOURCE)]
+        subprocess.run([*compiler, "-o", str(self.program)], check=True)
+        if self.slow:
+            shared = ["-DSLOW", "-shared", "-fPIC", "-o", str(self.slow)]
+            subprocess.run([*compiler, *shared], check=True)
+            self.slow.chmod(0o755)
+
+    def read_ns(self, stretches: int) -> float:
+        """What a reading costs now."""
+        env = {**os.environ, **({"LD_PRELOAD": str(self.slow)} if self.slow else {})}
+        done = subprocess.run(
+            [self.program, str(stretches)], env=env, capture_output=True, text=True, check=True
+        )
+        return float(done.stdout)
+
+    def server(self, found: Binaries) -> Binaries:
+        """The installation, its server started with the slow clock if that is wanted."""
+        if self.slow is None:
+            return found
+        programs = self.program.parent / f"bin{found.major}"
+        programs.mkdir(mode=0o755)
+        wrapper = programs / "postgres"
+        wrapper.write_text(
+            f'#!/bin/sh\nLD_PRELOAD={self.slow} exec {found.postgres} "$@"\n', encoding="ascii"
+        )
+        wrapper.chmod(0o755)
+        (programs / "initdb").symlink_to(found.initdb)
+        return replace(found, bindir=programs)
+
+
+@contextlib.contextmanager
+def clocks(*, slow: bool) -> Iterator[Clocks]:
+    """Both, removed in the end."""
+    directory = Path(tempfile.mkdtemp(prefix="pgtare-bench-", dir="/var/tmp"))
+    directory.chmod(0o755)
+    try:
+        yield Clocks(directory, slow=slow)
+    finally:
+        shutil.rmtree(directory)
+
+
+def fill(cluster: Cluster) -> None:
+    """Tables of rows whose column r is the key in no order, and indexes on two of them."""
+    with cluster.connect() as conn:
+        for name, rows in _TABLES.items():
+            conn.execute(
+                f"CREATE TABLE {name} AS SELECT i AS id, (i * 7919::bigint) % {rows} + 1 AS r,"
+                f" i % 100000 + 1 AS k, i % 1000 AS g, i * 0.5::float8 AS v"
+                f" FROM generate_series(1, {rows}) i".encode()
+            )
+        for name in ("t100k", "t1m"):
+            conn.execute(f"CREATE UNIQUE INDEX ON {name} (id)".encode())
+        conn.execute("VACUUM ANALYZE")
+        conn.execute("CHECKPOINT")
+
+
+def shape(plan: Plan) -> str:
+    """The kinds of nodes, from the top."""
+    return ", ".join(node.kind for node in plan.root.walk())
+
+
+def compare(cluster: Cluster, clock: Clocks, case: Case, pairs: int) -> dict[str, object]:
+    """One row of the table."""
+    reads: list[float] = []
+
+    def beside(progress: check.Progress) -> None:
+        reads.append(clock.read_ns(300))
+
+    dsn = cluster.dsn(options=case.options)
+    # small plans are over before the noise of a moment is: more of them
+    small = case is CASES[0]
+    measured = check.measure(case.query, dsn, pairs * (10 if small else 1), beside)
+    read_ns = statistics.median(reads)
+    cost = explain_cost(measured.plan, Clock(read_ns), measured.major)
+    difference = measured.difference_ms
+    own = (difference.estimate * 1e6 / cost.calls.likely) - 2 * read_ns
+    say(f"{measured.major}, {case.name}: {shape(measured.plan)}, by {measured.by}")
+    error = 100 * (cost.wall_ms.likely / difference.estimate - 1)
+    print(
+        f"| {case.name} | {cost.calls.likely:,.0f} | {measured.off_ms.estimate:.1f} "
+        f"| {read_ns:.1f} "
+        f"| {cost.wall_ms.likely:.1f} [{cost.wall_ms.low:.1f}, {cost.wall_ms.high:.1f}] "
+        f"| {difference.estimate:.1f} [{difference.lo:.1f}, {difference.hi:.1f}] "
+        f"| {measured.wall_difference_ms.estimate:.1f} "
+        f"| {error:+.0f} % | {own:.1f} |",
+        flush=True,
+    )
+    return {
+        "plan": case.name, "postgresql": measured.major, "read_ns": read_ns,
+        "off_ms": measured.off_ms.estimate, "predicted": cost.as_json(),
+        "measured": measured.as_json(), "error_pct": error,
+        "beyond_two_reads_ns": own,
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Print a table for each server."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=21)
+    parser.add_argument("--more", action="store_true", help="further plans")
+    parser.add_argument("--slow-clock", action="store_true")
+    parser.add_argument("--pg-config", nargs="*", default=["/usr/lib/postgresql/15/bin/pg_config"])
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    rows: list[dict[str, object]] = []
+    with clocks(slow=args.slow_clock) as clock:
+        installed = [from_pg_config(path) for path in args.pg_config if Path(path).exists()]
+        for found in [from_wheel(), *installed]:
+            with Cluster(clock.server(found), _ALIKE) as cluster:
+                fill(cluster)
+                print(
+                    f"{found.version}\n| plan | timed calls | without, ms | reading, ns "
+                    "| predicted ms | measured ms | by wall clock | error "
+                    "| beyond two reads, ns a call |"
+                )
+                for case in (*CASES, *(MORE if args.more else ())):
+                    rows.append(compare(cluster, clock, case, args.pairs))
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
