@@ -1,13 +1,17 @@
 """Counting a plan's timed calls, and the costs that follow, on plans written by hand."""
 
+import dataclasses
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console, RenderableType
 
+from pgtare.clock import explained
 from pgtare.clock.calls import Calls, Range, count_calls
-from pgtare.clock.check import median
+from pgtare.clock.check import Measured, Time, median
 from pgtare.clock.plan import parse_plan, read_plan
 from pgtare.clock.predict import Clock, call_cost, explain_cost, io_cost, wait_cost
 from pgtare.errors import UsageError
@@ -260,3 +264,40 @@ def test_a_median_has_an_interval_by_signs() -> None:
     few = median([1.0, 2.0, 3.0])
     assert few.estimate == 2
     assert few.lo != few.lo
+
+
+def text(view: RenderableType) -> str:
+    console = Console(width=160, file=io.StringIO())
+    console.print(view)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_view_names_cost_nodes_and_doubts() -> None:
+    scan = node("Seq Scan", 1_000_000, Relation_Name="orders")
+    document = {"Plan": node("Aggregate", 1, 1, scan, Strategy="Plain"), "Execution Time": 90.0}
+    cost = explain_cost(parse_plan(document), Clock(20), 18)
+    shown = text(explained.explain_view(cost))
+    assert "costs 46.0 ms [39.0 ms, 52.0 ms] more than TIMING OFF" in shown
+    assert "1,000,005 calls of 46.0 ns [39.0, 52.0]; 51 % of 90.0 ms without it" in shown
+    assert "Seq Scan on orders" in shown
+    guess = explain_cost(parse_plan({"Plan": estimate("Seq Scan", 9)}), Clock(20), 18)
+    assert "Note: rows and loops are the planner's estimates" in text(explained.explain_view(guess))
+
+
+def test_a_long_plan_is_cut_and_its_rest_summed_up() -> None:
+    plan = parse_plan({"Plan": node("Append", 40, 1, *[node("Seq Scan", 2)] * 20)})
+    cost = explain_cost(plan, Clock(20), 18)
+    assert "16 more" in text(explained.explain_view(cost, most=5))
+
+
+def test_the_prediction_stands_beside_what_was_measured() -> None:
+    plan = parse_plan({"Plan": node("Seq Scan", 998)})
+    cost = explain_cost(plan, Clock(20), 18)
+    times = [Time(5.0, 4.0 + i / 1000) for i in range(9)]
+    measured = Measured(plan, 18, tuple(Time(t.wall_ms, 4.05) for t in times), tuple(times))
+    line = explained.measured_line(measured, cost)
+    assert "46.0 µs [43.0 µs, 49.0 µs] by processor time, median of 9 pairs" in line
+    assert "off by 0 %" in line
+    gather = parse_plan({"Plan": node("Gather", 1, 1, node("Seq Scan", 1))})
+    assert dataclasses.replace(measured, plan=gather).by == "execution time"

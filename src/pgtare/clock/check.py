@@ -85,8 +85,10 @@ class Measured:
 
     @property
     def off_ms(self) -> Median:
-        """Execution Time without TIMING."""
-        return median([time.wall_ms for time in self.off])
+        """The statement without TIMING."""
+        if self.by == "execution time":
+            return median([time.wall_ms for time in self.off])
+        return median([time.cpu_ms or 0 for time in self.off])
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""

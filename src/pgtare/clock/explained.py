@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from rich.console import Group, RenderableType
@@ -48,11 +49,11 @@ def measured_line(measured: Measured, cost: ExplainCost) -> str:
     """The prediction beside what was measured."""
     found = measured.difference_ms
     early = ", interrupted" if measured.interrupted else ""
-    off = found.estimate
-    error = f"{100 * (cost.wall_ms.likely / off - 1):+.0f} %" if off > 0 else numbers.NONE
+    ratio = cost.wall_ms.likely / found.estimate if found.estimate > 0 else math.nan
+    error = numbers.signed(100 * (ratio - 1), 0)
     return (
         f"Measured: {_ms(found.estimate)} [{_ms(found.lo)}, {_ms(found.hi)}] by {measured.by},"
-        f" median of {len(measured.on)} pairs{early}; the prediction is off by {error}."
+        f" median of {len(measured.on)} pairs{early}; the prediction is off by {error} %."
     )
 
 

@@ -21,8 +21,8 @@ from pgtare.errors import UsageError
 #: an instr_time is a struct timespec, whose differences need carrying; from 16 on it is a number.
 #: Below zero where the processor works on other things meanwhile. Measured by `make bench-explain`
 #: on a 2.5 GHz Xeon (virtual machine).
-_PAIR_WORK_NS = {15: Range(-1, 7, 12)}
-_PAIR_WORK_NS_SINCE_16 = Range(-1, 5, 10)
+_PAIR_WORK_NS = {15: Range(-1, 8, 14)}
+_PAIR_WORK_NS_SINCE_16 = Range(-1, 6, 12)
 #: What a load that misses the core's own cache stalls, in ns; measured by the same.
 STALL_NS = Range(50, 100, 150)
 NONE = Range.exactly(0)
