@@ -178,6 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=21)
     parser.add_argument("--more", action="store_true", help="other plans, harder to predict")
+    parser.add_argument("--only", nargs="*", default=[""], help="words of the plans' names")
     parser.add_argument("--slow-clock", action="store_true")
     parser.add_argument("--pg-config", nargs="*", default=["/usr/lib/postgresql/15/bin/pg_config"])
     parser.add_argument("--json", type=Path)
@@ -194,7 +195,8 @@ def main() -> None:
                     "| beyond two reads, ns a call |"
                 )
                 for case in MORE if args.more else CASES:
-                    rows.append(compare(cluster, clock, case, args.pairs))
+                    if any(words in case.name for words in args.only):
+                        rows.append(compare(cluster, clock, case, args.pairs))
     if args.json:
         args.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 

@@ -157,7 +157,8 @@ def test_a_call_costs_two_readings_and_a_little() -> None:
         assert 40 < cost.likely < 50
         assert cost.low < 40 < cost.high
     # ten times the clock, ten times the readings, the same little
-    assert call_cost(Clock(200), 18).likely - call_cost(CLOCK, 18).likely == 360
+    grown = call_cost(Clock(200), 18).likely - call_cost(CLOCK, 18).likely
+    assert grown == pytest.approx(1.05 * 360)
 
 
 def test_costs_add_up_and_are_set_against_the_execution() -> None:
@@ -278,8 +279,8 @@ def test_the_view_names_cost_nodes_and_doubts() -> None:
     document = {"Plan": node("Aggregate", 1, 1, scan, Strategy="Plain"), "Execution Time": 90.0}
     cost = explain_cost(parse_plan(document), Clock(20), 18)
     shown = text(explained.explain_view(cost))
-    assert "costs 46.0 ms [39.0 ms, 52.0 ms] more than TIMING OFF" in shown
-    assert "1,000,005 calls of 46.0 ns [39.0, 52.0]; 51 % of 90.0 ms without it" in shown
+    assert "costs 46.0 ms [39.0 ms, 56.0 ms] more than TIMING OFF" in shown
+    assert "1,000,005 calls of 46.0 ns [39.0, 56.0]; 51 % of 90.0 ms without it" in shown
     assert "Seq Scan on orders" in shown
     guess = explain_cost(parse_plan({"Plan": estimate("Seq Scan", 9)}), Clock(20), 18)
     assert "Note: rows and loops are the planner's estimates" in text(explained.explain_view(guess))
