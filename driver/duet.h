@@ -112,6 +112,7 @@ typedef struct Plan
 	Cluster		clusters[MAX_CLUSTERS];
 	int			nvariables;
 	int64_t    *initial;		/* their values before each transaction */
+	int			client_variable;	/* holds the thread's number, -1: none does */
 	int			nscripts;
 	Script		scripts[MAX_SCRIPTS];
 	uint32_t	total_weight;

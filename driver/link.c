@@ -251,6 +251,8 @@ link_start(Link *link, int64_t due_ns)
 
 	link->values = values_stream(plan, link->thread, link->cycle.number);
 	memcpy(link->variables, plan->initial, plan->nvariables * sizeof(int64_t));
+	if (plan->client_variable >= 0)
+		link->variables[plan->client_variable] = link->thread;
 	link->script = script_choose(plan, &link->values);
 	link->command = 0;
 	link->outcome = OUTCOME_OK;

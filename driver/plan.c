@@ -271,6 +271,8 @@ plan_read(const char *path)
 	plan->initial = need(plan->nvariables, sizeof(int64_t));
 	for (int i = 0; i < plan->nvariables; i++)
 		plan->initial[i] = whole(&c, INT64_MIN, INT64_MAX);
+	expect(&c, "client_variable");
+	plan->client_variable = whole(&c, -1, plan->nvariables - 1);
 	expect(&c, "scripts");
 	plan->nscripts = whole(&c, 1, MAX_SCRIPTS);
 	for (int i = 0; i < plan->nscripts; i++)

@@ -138,7 +138,7 @@ UPDATE seen SET y = :y WHERE x = :x;
 END;
 """
     run = run_duet(
-        driver, targets, script(text, protocol=protocol), Length(0.4), tmp_path / "r",
+        driver, targets, script(text, protocol=protocol, clients=2), Length(0.4), tmp_path / "r",
         variables={"scale": 3},
     )  # fmt: skip
     assert run.whole, run.failure
@@ -149,6 +149,7 @@ END;
             connection.execute("TRUNCATE seen")
     assert tables[0] == tables[1]
     assert len(tables[0]) == len(run.records.rows) / 2 > 4
+    assert {client for client, _, _ in tables[0]} == {0, 1}
     assert {y - x for _, x, y in tables[0]} == {1, 2}
     assert max(x for _, x, _ in tables[0]) > 2**32
 
@@ -340,9 +341,10 @@ def test_a_stop_keeps_what_was_measured(
 def test_ctrl_c_in_the_caller_ends_the_driver_and_leaves_its_records(
     driver: Path, targets: Any, pair: list[Cluster], script: Any, tmp_path: Path
 ) -> None:
-    threading.Timer(0.7, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    """Fewer of them than fit a block, so that only the driver itself can have written them."""
+    threading.Timer(0.9, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
-        run_duet(driver, targets, script(SELECT_1), Length(30), tmp_path / "r")
+        run_duet(driver, targets, script("SELECT pg_sleep(0.001);"), Length(30), tmp_path / "r")
     with pair[0].connect() as connection:
         left = connection.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgtare-load-%'"
@@ -350,7 +352,7 @@ def test_ctrl_c_in_the_caller_ends_the_driver_and_leaves_its_records(
     assert left == (0,)
     records = read_records(tmp_path / "r")
     assert_nothing_lost(records)
-    assert len(records.rows) > 100
+    assert 50 < len(records.rows) < 2000
 
 
 def test_a_killed_driver_leaves_its_whole_blocks(

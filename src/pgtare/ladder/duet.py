@@ -158,6 +158,11 @@ class DuetBlock:
     ) -> None:
         self._stack.close()
 
+    @property
+    def targets(self) -> list[Target]:
+        """Where the driver connects, by cluster."""
+        return [Target(database.dsn) for database in self.databases]
+
     def play(
         self,
         number: int,
@@ -179,7 +184,7 @@ class DuetBlock:
         self.assign(roles)
         run = run_duet(
             self.driver,
-            [Target(database.dsn) for database in self.databases],
+            self.targets,
             dataclasses.replace(spec, seed=load_seed(seed, number)),
             length,
             output,
@@ -294,9 +299,14 @@ def play_duet(
         if stop is not None and stop.made:
             break
         output = directory / f"round-{number + 1:04}.duet"
-        played = block.play(
-            number, seed, spec, length, output, pin=pin, stop=stop, on_progress=on_progress
-        )
+        try:
+            played = block.play(
+                number, seed, spec, length, output, pin=pin, stop=stop, on_progress=on_progress
+            )
+        except MeasurementError:
+            if stop is not None and stop.made:  # before the round had begun
+                break
+            raise
         try:
             played.run.records.write_parquet(output.with_suffix(".parquet"))
         except OSError as ex:

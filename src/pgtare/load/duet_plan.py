@@ -25,6 +25,7 @@ from pgtare.server.settings import Value, checked
 MAX_CLUSTERS = 16
 MAX_THREADS = 1024
 NS = 1_000_000_000
+CLIENT = "client_id"  # as in pgbench: the number of the thread
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def render_plan(
         raise UsageError(f"a duet takes 1 to {MAX_CLUSTERS} clusters, not {len(targets)}")
     if spec.clients > MAX_THREADS:
         raise UsageError(f"a duet takes at most {MAX_THREADS} clients, not {spec.clients}")
-    known = {"client_id": 0, **variables}
+    known = {**variables, CLIENT: 0}
     programs = compile_load(spec, known)
     names = {name: number for number, name in enumerate(_names(programs, known))}
     out = [
@@ -104,6 +105,7 @@ def render_plan(
         out += [_counted(_conninfo(target, application_name)), _counted(target.setup_sql())]
     values = " ".join(str(known.get(name, 0)) for name in names)
     out.append(f"variables {len(names)} {values}".encode())
+    out.append(f"client_variable {names[CLIENT]}".encode())
     out.append(f"scripts {len(programs)}".encode())
     for program, weight in programs:
         out.append(f"script {weight} {len(program.commands)}".encode())
