@@ -81,7 +81,7 @@ typedef struct Command
 	char	   *sql;			/* with $1, $2, ... for the variables */
 	int			nparams;
 	int		   *params;			/* their variables */
-	char		name[24];		/* of the prepared statement */
+	char		name[32];		/* of the prepared statement */
 } Command;
 
 typedef struct Script
