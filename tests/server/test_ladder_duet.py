@@ -55,7 +55,7 @@ def test_a_known_effect_is_recovered_by_sets_of_rounds(
     played: list[DuetRound] = []
     starts = [_postmaster(cluster) for cluster in block.clusters]
     result = play_duet(
-        block, load, Length(0.3, warmup_s=0.1), sets=3, seed=SEED, directory=tmp_path,
+        block, load, Length(0.2, warmup_s=0.1), sets=3, seed=SEED, directory=tmp_path,
         on_round=played.append,
     )  # fmt: skip
     assert tuple(played) == result.rounds

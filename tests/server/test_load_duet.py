@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -20,7 +22,7 @@ from pgtare import parquet
 from pgtare.design import Arm, Design, permuted_block
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.load import LoadSpec, Script
-from pgtare.load.driver import build_driver
+from pgtare.load.driver import build_driver, driver_source
 from pgtare.load.duet import DuetRun, run_duet
 from pgtare.load.duet_plan import Length, Target
 from pgtare.load.duet_records import Outcome, Records, read_records
@@ -96,6 +98,33 @@ def assert_nothing_lost(records: Records) -> None:
         for cluster in range(records.n_clusters):
             cycles = rows["cycle"][(rows["thread"] == thread) & (rows["cluster"] == cluster)]
             assert np.array_equal(np.sort(cycles), np.arange(len(cycles)))
+
+
+# Building
+
+
+def test_the_driver_is_built_again_only_where_its_source_changed(
+    wheel: Binaries, driver: Path, tmp_path: Path
+) -> None:
+    stamp = driver.stat().st_mtime_ns
+    assert build_driver(wheel) == driver
+    assert driver.stat().st_mtime_ns == stamp
+    changed = tmp_path / "driver"
+    shutil.copytree(driver_source(), changed)
+    with open(changed / "main.c", "a") as file:
+        file.write("#error changed\n")
+    with pytest.raises(UsageError, match=r"(?s)the duet driver could not be built.*changed"):
+        build_driver(wheel, changed)
+
+
+def test_missing_headers_are_named_with_their_package(
+    wheel: Binaries, open_directory: Path
+) -> None:
+    pg_config = open_directory / "pg_config"
+    pg_config.write_text("#!/bin/sh\necho /nonexistent\n")
+    pg_config.chmod(0o755)
+    with pytest.raises(UsageError, match=r"/nonexistent/libpq-fe\.h: install .*libpq-dev"):
+        build_driver(dataclasses.replace(wheel, pg_config=pg_config))
 
 
 # Order and values
