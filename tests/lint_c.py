@@ -1,6 +1,7 @@
-"""Compile the server modules with warnings as errors, for every PostgreSQL that is there.
+"""Compile all C with warnings as errors, for every PostgreSQL that is there.
 
-With numbers of major versions, also for those, whose headers are built from Debian's source.
+With numbers of major versions, the server modules also for those, whose headers are built from
+Debian's source.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pgtare.errors import UsageError
+from pgtare.load.driver import PROGRAM, driver_source
 from pgtare.server import binaries
 from pgtare.server.build import source_dir
 from pgtare.server.source import headers
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
-
 
 # Where the sources are, the tests' own modules too
 MODULES = {
@@ -29,18 +30,21 @@ MODULES = {
 }
 
 
-def compile_for(pg_config: Path, version: str, module: str) -> bool:
-    """Whether the module compiles without a warning."""
+def compile_for(pg_config: Path, version: str, name: str) -> bool:
+    """Whether a server module, or the duet driver, compiles without a warning."""
     with tempfile.TemporaryDirectory() as work:
-        shutil.copytree(MODULES[module], Path(work, "server"))
+        if name == PROGRAM:
+            shutil.copytree(driver_source(), Path(work, "sources", name))
+        else:
+            shutil.copytree(MODULES[name], Path(work, "sources"))
         done = subprocess.run(
             [
-                "make", "-s", "-C", f"{work}/server/{module}", f"PG_CONFIG={pg_config}",
+                "make", "-s", "-C", f"{work}/sources/{name}", f"PG_CONFIG={pg_config}",
                 "COPT=-Werror", f"CC={os.environ.get('CC', 'gcc')}",
             ],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-    print(f"C, {module}, {version}: {'no warnings' if done.returncode == 0 else done.stderr}")
+    print(f"C, {name}, {version}: {'no warnings' if done.returncode == 0 else done.stderr}")
     return done.returncode == 0
 
 
@@ -72,11 +76,15 @@ def from_source(majors: list[str]) -> Iterator[tuple[Path, str]]:
 
 def main() -> int:
     """Exit status: 0 where all compile."""
-    wanted = [*installed(), *from_source(sys.argv[1:])]
     done = [
-        compile_for(pg_config, version, module)
-        for pg_config, version in wanted
-        for module in MODULES
+        compile_for(pg_config, version, name)
+        for pg_config, version in installed()
+        for name in (*MODULES, PROGRAM)
+    ]
+    done += [
+        compile_for(pg_config, version, name)
+        for pg_config, version in from_source(sys.argv[1:])
+        for name in MODULES
     ]
     return 0 if all(done) else 1
 

@@ -76,10 +76,10 @@ def build(
         # Without the directory's name in it, the same source gives the same file.
         f"COPT=-ffile-prefix-map={copy}=.",
         *_OPTIONS,
-        *_compiler(binaries),
+        *compiler(binaries),
     ]
-    _make([*command, "all"], module, binaries)
-    _make([*command, "install", f"DESTDIR={stage}"], module, binaries)
+    run_make([*command, "all"], module, binaries)
+    run_make([*command, "install", f"DESTDIR={stage}"], module, binaries)
     library = _below(stage, binaries.pkglibdir) / f"{module}.so"
     extension = _below(stage, binaries.extension_dir)
     return _describe(module, library, extension)
@@ -115,13 +115,13 @@ def build_key(binaries: Binaries, module: str, source: Path | None = None) -> st
     """A digest of all that decides what a build gives."""
     source = _module_source(module, source)
     digest = hashlib.sha256()
-    identity = (str(binaries.pg_config), binaries.version, *_OPTIONS, *_compiler(binaries))
+    identity = (str(binaries.pg_config), binaries.version, *_OPTIONS, *compiler(binaries))
     for part in identity:
         digest.update(part.encode() + b"\0")
     for name in _parts(module, source):
         for path in sorted((source / name).rglob("*")):
             relative = path.relative_to(source)
-            if path.is_file() and not any(_is_artefact(part) for part in relative.parts):
+            if path.is_file() and not any(is_artefact(part) for part in relative.parts):
                 content = path.read_bytes()
                 digest.update(f"{relative}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
@@ -152,7 +152,7 @@ def require_toolchain(binaries: Binaries) -> None:
             )
     if shutil.which("make") is None:
         raise UsageError("building a server module needs make: install it (package make)")
-    _compiler(binaries)
+    compiler(binaries)
     headers = binaries.includedir_server / "postgres.h"
     for path in (headers, binaries.pgxs):
         if not path.exists():
@@ -163,7 +163,7 @@ def require_toolchain(binaries: Binaries) -> None:
             )
 
 
-def _compiler(binaries: Binaries) -> tuple[str, ...]:
+def compiler(binaries: Binaries) -> tuple[str, ...]:
     """Nothing if the compiler that PostgreSQL was built with is here, else make's CC=another."""
     done = subprocess.run([binaries.pg_config, "--cc"], capture_output=True, text=True, check=False)
     usual = (done.stdout.split() or ["gcc"])[0]
@@ -186,7 +186,7 @@ def _parts(module: str, source: Path) -> list[str]:
     return [name for name in (COMMON, module) if (source / name).is_dir()]
 
 
-def _is_artefact(name: str) -> bool:
+def is_artefact(name: str) -> bool:
     return any(Path(name).match(pattern) for pattern in ARTEFACTS)
 
 
@@ -194,7 +194,7 @@ def _below(root: Path, absolute: Path) -> Path:
     return root / absolute.relative_to("/")
 
 
-def _make(command: list[str], module: str, binaries: Binaries) -> None:
+def run_make(command: list[str], module: str, binaries: Binaries) -> None:
     try:
         done = subprocess.run(
             command,

@@ -1,0 +1,328 @@
+"""The duet protocol: all variants' clusters up at once, roles exchanged between rounds."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.estimate import duet as estimate
+from pgtare.estimate.blocks import Floats
+from pgtare.ladder.roles import load_seed, roles_of_set
+from pgtare.load import BenchDatabase, LoadSpec, initialise
+from pgtare.load.driver import build_driver
+from pgtare.load.duet import DuetRun, run_duet
+from pgtare.load.duet_plan import Length, Target
+from pgtare.load.duet_records import Outcome, Records
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import DEFAULTS, Cluster
+from pgtare.server.settings import Value, checked, library_list
+from pgtare.server.signals import StopRequest
+
+#: A round with fewer complete cycles says nothing.
+FEWEST_CYCLES = 20
+
+Hook = Callable[[Cluster, BenchDatabase], None]
+
+
+@dataclass(frozen=True)
+class DuetVariant:
+    """One rung: programs, what is preloaded, settings that need a restart, and run-time ones."""
+
+    name: str
+    binaries: Binaries
+    preload: tuple[str, ...] = ()
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    runtime: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def at_start(self) -> tuple[Any, ...]:
+        """What a server must be started anew for."""
+        return self.binaries, self.preload, sorted(checked(self.settings).items())
+
+
+@dataclass(frozen=True)
+class DuetRound:
+    """One round. roles: [cluster] = variant. dropped: why it does not count, None where it does."""
+
+    number: int
+    set_number: int
+    roles: tuple[int, ...]
+    run: DuetRun
+    statistics: estimate.RoundStatistics | None
+    dropped: str | None
+
+    def describe(self, variants: Sequence[DuetVariant]) -> dict[str, Any]:
+        """For the record of a study."""
+        return {
+            "round": self.number,
+            "set": self.set_number,
+            "roles": [variants[variant].name for variant in self.roles],
+            "dropped": self.dropped,
+            "cycles": self.statistics.cycles if self.statistics else 0,
+            **self.run.describe(),
+        }
+
+
+@dataclass(frozen=True)
+class DuetResult:
+    """The rounds of a duet; variant 0 is the base. interrupted: it was asked to stop."""
+
+    variants: tuple[DuetVariant, ...]
+    rounds: tuple[DuetRound, ...]
+    seed: int
+    interrupted: bool
+
+    def values(self, metric: estimate.Metric, statistic: estimate.Statistic) -> Floats:
+        """µs of each round and variant (R, K); NaN for dropped rounds."""
+        kept = [r.statistics for r in self.rounds]
+        return estimate.round_values(kept, metric, statistic, len(self.variants))
+
+    def round_log_ratios(self, metric: estimate.Metric, statistic: estimate.Statistic) -> Floats:
+        """log(variant / base) of each round (R, K); descriptive, as it holds the placement."""
+        return estimate.log_ratios(self.values(metric, statistic))
+
+    def log_ratios(self, metric: estimate.Metric, statistic: estimate.Statistic) -> Floats:
+        """log(variant / base) of each complete set of rounds (S, K): what tests take."""
+        if not self.rounds:
+            return np.empty((0, len(self.variants)))
+        sets = np.array([r.set_number for r in self.rounds])
+        # A set that was broken off has too few rounds for its placement to cancel.
+        sizes = np.bincount(sets)[sets]
+        whole = sizes == len(self.variants)
+        if not whole.any():
+            return np.empty((0, len(self.variants)))
+        return estimate.by_set(self.round_log_ratios(metric, statistic)[whole], sets[whole])
+
+
+class DuetBlock:
+    """Clusters for all variants of a block, up together, for `with`.
+
+    Each has pgbench's tables at `scale`, or an empty database where that is None. prepare: called
+    once for each cluster, for extensions or tables of one's own; warm: after each start of a
+    server, for prewarming. Clusters begin as the variants in order, so that one that cannot start
+    says so before anything is measured (MeasurementError with the end of its log). Raises
+    UsageError for variants that cannot share data directories.
+    """
+
+    def __init__(
+        self,
+        variants: Sequence[DuetVariant],
+        *,
+        scale: int | None = 1,
+        prepare: Hook | None = None,
+        warm: Hook | None = None,
+    ) -> None:
+        if len(variants) < 2 or len({v.name for v in variants}) < len(variants):
+            raise UsageError("a duet takes two or more variants, each with a name of its own")
+        if len({v.binaries.major for v in variants}) > 1:
+            raise UsageError(
+                "variants of a duet exchange their data directories, so all must be of one major"
+                " version of PostgreSQL: compare versions by rounds"
+            )
+        self.variants = tuple(variants)
+        self.scale = scale
+        self.clusters: list[Cluster] = []
+        self.databases: list[BenchDatabase] = []
+        self._prepare = prepare
+        self._warm = warm
+        self._roles = tuple(range(len(variants)))
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            self.driver = build_driver(self.variants[0].binaries)
+            for variant in self.variants:
+                cluster = self._started(stack, variant)
+                database = self._database(cluster)
+                self.clusters.append(cluster)
+                self.databases.append(database)
+                for hook in (self._prepare, self._warm):
+                    if hook is not None:
+                        hook(cluster, database)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def targets(self) -> list[Target]:
+        """Where the driver connects, by cluster."""
+        return [Target(database.dsn) for database in self.databases]
+
+    def play(
+        self,
+        number: int,
+        seed: int,
+        spec: LoadSpec,
+        length: Length,
+        output: Path,
+        *,
+        pin: bool = True,
+        stop: StopRequest | None = None,
+        on_progress: Callable[[float, int], None] | None = None,
+    ) -> DuetRound:
+        """Give the clusters their roles in round `number` and run the load on them.
+
+        Raises MeasurementError where a server does not start or the load cannot begin.
+        """
+        n = len(self.variants)
+        roles = roles_of_set(seed, number // n, n)[number % n]
+        self.assign(roles)
+        run = run_duet(
+            self.driver,
+            self.targets,
+            dataclasses.replace(spec, seed=load_seed(seed, number)),
+            length,
+            output,
+            variables={"scale": self.scale or 0},
+            pin=pin,
+            stop=stop,
+            on_progress=on_progress,
+        )
+        statistics, dropped = judge(run, roles)
+        return DuetRound(number, number // n, roles, run, statistics, dropped)
+
+    def assign(self, roles: tuple[int, ...]) -> None:
+        """Let each cluster play the variant that `roles` gives it.
+
+        Where one has to be started anew, all are, so that none is younger than another.
+        """
+        before = [self.variants[variant] for variant in self._roles]
+        after = [self.variants[variant] for variant in roles]
+        restart = any(b.at_start != a.at_start for b, a in zip(before, after, strict=True))
+        self._roles = roles
+        # All stop before the first starts: they share the machine's memory.
+        if restart or not all(cluster.running for cluster in self.clusters):
+            for cluster in self.clusters:
+                cluster.stop()
+        for cluster, database, variant in zip(self.clusters, self.databases, after, strict=True):
+            cluster.configure(self._configuration(variant))
+            if cluster.running:
+                cluster.reload()
+                continue
+            cluster.binaries = variant.binaries
+            with _naming(variant):
+                cluster.start()
+            if self._warm is not None:
+                self._warm(cluster, database)
+
+    def _started(self, stack: contextlib.ExitStack, variant: DuetVariant) -> Cluster:
+        with _naming(variant):
+            settings = {**variant.settings, **variant.runtime}
+            return stack.enter_context(Cluster(variant.binaries, settings, variant.preload))
+
+    def _database(self, cluster: Cluster) -> BenchDatabase:
+        if self.scale is None:
+            return BenchDatabase("postgres", cluster.dsn(), 0)
+        return initialise(cluster.binaries, cluster.dsn(), self.scale)
+
+    def _configuration(self, variant: DuetVariant) -> dict[str, Value]:
+        """All that any variant sets, as this one has it."""
+        everything: dict[str, Value] = {"shared_preload_libraries": None}
+        for other in self.variants:
+            everything |= dict.fromkeys(checked({**other.settings, **other.runtime}))
+        defaults = {name: DEFAULTS.get(name) for name in everything}
+        own = checked({**variant.settings, **variant.runtime})
+        if variant.preload:
+            own = {"shared_preload_libraries": library_list(variant.preload), **own}
+        return {**defaults, **own}
+
+
+def judge(
+    run: DuetRun, roles: tuple[int, ...]
+) -> tuple[estimate.RoundStatistics | None, str | None]:
+    """The statistics of a run, or why it must not count."""
+    outcomes = run.records.outcomes()
+    if not run.whole:
+        return None, run.failure or "it was interrupted"
+    censored = outcomes["unfinished"] + outcomes["unsent"]
+    if censored:
+        return None, (
+            f"{censored} transactions had no answer when the run ended: the load is more than the"
+            " servers can take"
+        )
+    cycles = cycles_of(run.records, roles)
+    if cycles.n < FEWEST_CYCLES:
+        return None, f"only {cycles.n} complete cycles, fewer than {FEWEST_CYCLES}"
+    return estimate.summarise(cycles), None
+
+
+def cycles_of(records: Records, roles: tuple[int, ...]) -> estimate.Cycles:
+    """The measured cycles of a run, by variant."""
+    rows = records.measured
+    rows = rows[rows["outcome"] == Outcome.OK]
+    return estimate.pair_cycles(
+        rows["thread"].astype(np.int64),
+        rows["cycle"].astype(np.int64),
+        np.asarray(roles, dtype=np.int64)[rows["cluster"]],
+        rows["latency_ns"],
+        rows["latency_ns"] - rows["lag_ns"],
+        len(roles),
+    )
+
+
+def play_duet(
+    block: DuetBlock,
+    spec: LoadSpec,
+    length: Length,
+    *,
+    sets: int,
+    seed: int,
+    directory: Path,
+    pin: bool = True,
+    stop: StopRequest | None = None,
+    on_round: Callable[[DuetRound], None] | None = None,
+    on_progress: Callable[[float, int], None] | None = None,
+) -> DuetResult:
+    """Play `sets` sets of rounds, each with as many rounds as variants.
+
+    Every round's transactions are kept as `round-NNNN.parquet` in `directory`. A failed round is
+    dropped and the next one played; when asked to stop, what is there is returned. Raises
+    MeasurementError where a server does not start or a load cannot begin.
+    """
+    rounds: list[DuetRound] = []
+    for number in range(sets * len(block.variants)):
+        if stop is not None and stop.made:
+            break
+        output = directory / f"round-{number + 1:04}.duet"
+        try:
+            played = block.play(
+                number, seed, spec, length, output, pin=pin, stop=stop, on_progress=on_progress
+            )
+        except MeasurementError:
+            if stop is not None and stop.made:  # before the round had begun
+                break
+            raise
+        try:
+            played.run.records.write_parquet(output.with_suffix(".parquet"))
+        except OSError as ex:
+            raise MeasurementError(f"cannot keep the records of {output}: {ex.strerror}") from ex
+        output.unlink()
+        rounds.append(played)
+        if on_round is not None:
+            on_round(played)
+    interrupted = stop is not None and stop.made
+    return DuetResult(block.variants, tuple(rounds), seed, interrupted)
+
+
+@contextlib.contextmanager
+def _naming(variant: DuetVariant) -> Iterator[None]:
+    """Say which variant's server did not start."""
+    try:
+        yield
+    except MeasurementError as ex:
+        raise MeasurementError(f"variant {variant.name}: {ex}") from ex

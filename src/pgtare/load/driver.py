@@ -1,0 +1,85 @@
+"""Build the duet driver, a C program, with the libpq of one PostgreSQL installation."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pgtare
+from pgtare.errors import UsageError
+from pgtare.server.account import environment
+from pgtare.server.binaries import Binaries
+from pgtare.server.build import ARTEFACTS, compiler, is_artefact, run_make
+from pgtare.server.places import is_plain, locked, place
+
+PROGRAM = "duet"
+
+
+def driver_source() -> Path:
+    """The driver's C sources: inside an installed package, or beside it in a checkout."""
+    package = Path(pgtare.__file__).resolve().parent
+    for candidate in (package / "_driver", package.parents[1] / "driver"):
+        if (candidate / "duet.h").is_file():
+            return candidate
+    raise UsageError(f"the C sources of the duet driver are missing from {package}: reinstall it")
+
+
+def build_driver(binaries: Binaries, source: Path | None = None) -> Path:
+    """The driver for an installation; built only if its sources or libpq have changed.
+
+    It can talk to servers of other versions too. Raises UsageError, naming the package, where a
+    compiler, make, or libpq's development files are missing.
+    """
+    source = source or driver_source()
+    _require(binaries)
+    shelf = place("drivers")
+    target = shelf / f"{PROGRAM}-{_key(binaries, source)[:16]}"
+    with locked(shelf / ".lock"):
+        if not target.exists():
+            with tempfile.TemporaryDirectory(prefix=".build-", dir=shelf) as work:
+                copy = Path(work) / "source"
+                shutil.copytree(source, copy, ignore=shutil.ignore_patterns(*ARTEFACTS))
+                command = ["make", "-C", str(copy), f"PG_CONFIG={binaries.pg_config}"]
+                run_make([*command, *compiler(binaries), PROGRAM], "the duet driver", binaries)
+                built = copy / PROGRAM
+                built.chmod(0o755)
+                built.rename(target)
+    return target
+
+
+def _require(binaries: Binaries) -> None:
+    if shutil.which("make") is None:
+        raise UsageError("building the duet driver needs make: install it (package make)")
+    if not is_plain(binaries.pg_config):
+        raise UsageError(
+            f"make cannot handle blanks and special signs as in {binaries.pg_config}: "
+            "the duet driver can be built only for an installation with a plain path"
+        )
+    compiler(binaries)
+    header = Path(_pg_config(binaries, "--includedir")) / "libpq-fe.h"
+    if not header.exists():
+        raise UsageError(
+            f"building the duet driver needs {header}: install libpq's development files "
+            "(Debian: libpq-dev; RPM: libpq-devel)"
+        )
+
+
+def _key(binaries: Binaries, source: Path) -> str:
+    digest = hashlib.sha256()
+    identity = (str(binaries.pg_config), binaries.version, _pg_config(binaries, "--libdir"))
+    for part in (*identity, *compiler(binaries)):
+        digest.update(part.encode() + b"\0")
+    for path in sorted(source.iterdir()):
+        if path.is_file() and not is_artefact(path.name):
+            digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _pg_config(binaries: Binaries, what: str) -> str:
+    done = subprocess.run(
+        [binaries.pg_config, what], capture_output=True, text=True, check=False, env=environment()
+    )
+    return done.stdout.strip()

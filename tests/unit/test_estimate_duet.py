@@ -1,0 +1,127 @@
+"""Duet rounds: pairing, statistics, roles, and what cancels over a set of rounds."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from pgtare.estimate.blocks import Floats
+from pgtare.estimate.duet import (
+    Cycles,
+    RoundStatistics,
+    by_set,
+    log_ratios,
+    pair_cycles,
+    round_values,
+    statistics_of,
+    summarise,
+)
+from pgtare.ladder.roles import load_seed, roles_of_set
+
+RNG = np.random.default_rng(7)
+
+
+def test_transactions_of_a_cycle_are_paired_whatever_their_order() -> None:
+    thread, cycle, variant = (
+        np.array(column)
+        for column in zip(*itertools.product(range(2), range(5), range(3)), strict=True)
+    )
+    latency = 1_000_000 * thread + 10_000 * cycle + 1000 * variant
+    shuffle = RNG.permutation(len(thread))
+    # one transaction of thread 1's cycle 2 is missing: so is its cycle
+    shuffle = shuffle[~((thread == 1) & (cycle == 2) & (variant == 0))[shuffle]]
+    paired = pair_cycles(
+        thread[shuffle],
+        cycle[shuffle],
+        variant[shuffle],
+        latency[shuffle],
+        latency[shuffle] // 2,
+        3,
+    )
+    expected = [
+        [1000 * t + 10 * c + v for v in range(3)]
+        for t in range(2)
+        for c in range(5)
+        if (t, c) != (1, 2)
+    ]
+    assert paired.latency_us.tolist() == expected
+    assert (paired.service_us == paired.latency_us / 2).all()
+    assert paired.incomplete == 2
+
+
+def test_a_cycle_with_a_variant_twice_is_an_error() -> None:
+    zeros = np.zeros(2, dtype=np.int64)
+    with pytest.raises(ValueError, match="twice"):
+        pair_cycles(zeros, zeros, zeros, zeros, zeros, 2)
+
+
+def test_statistics_are_the_textbook_ones() -> None:
+    values = RNG.lognormal(3, 0.5, size=(1000, 2)) * [1.0, 1.1]
+    found = statistics_of(values)
+    cap = sorted(values.ravel())[-2:]  # the 99.9th percentile lies between the last but two
+    for k in range(2):
+        column = np.sort(values[:, k])
+        assert found["mean"][k] == pytest.approx(sum(column) / 1000)
+        assert found["trimmed"][k] == pytest.approx(column[100:900].mean())
+        assert found["p50"][k] == pytest.approx((column[499] + column[500]) / 2)
+        assert found["body"][k] == pytest.approx(np.minimum(column, cap[0]).mean(), rel=1e-3)
+    differences = np.sort(values[:, 1] - values[:, 0])[100:900].mean()
+    assert found["typical"][1] - found["typical"][0] == pytest.approx(differences)
+
+
+def test_pairing_takes_away_what_cycles_have_in_common() -> None:
+    common = RNG.lognormal(4, 1, size=(500, 1))
+    values = common + np.array([0.0, 2.0]) + RNG.normal(0, 0.1, size=(500, 2))
+    typical = statistics_of(values)["typical"]
+    assert typical[1] - typical[0] == pytest.approx(2.0, abs=0.02)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_in_a_set_each_variant_plays_each_cluster_once(n: int) -> None:
+    for number in range(20):
+        roles = np.array(roles_of_set(11, number, n))
+        for lines in (roles, roles.T):
+            assert all(sorted(line) == list(range(n)) for line in lines.tolist())
+
+
+def test_which_role_comes_first_is_drawn_by_lot_and_comes_again_from_the_seed() -> None:
+    sets = [roles_of_set(5, number, 2) for number in range(400)]
+    first = Counter(roles[0] for roles in sets)
+    assert set(first) == {(0, 1), (1, 0)}
+    assert 160 <= first[(0, 1)] <= 240
+    assert sets[17] == roles_of_set(5, 17, 2)
+    assert sets[:40] != [roles_of_set(6, number, 2) for number in range(40)]
+    assert load_seed(5, 3) == load_seed(5, 3) != load_seed(5, 4)
+
+
+def test_placement_cancels_over_a_set_and_the_effect_stays() -> None:
+    """Clusters that differ by 20 %, a variant that costs 1 %: a set says 1 %, exactly."""
+    placement, effect = np.array([1.0, 1.2, 0.9]), np.array([1.0, 1.01, 1.0])
+    rounds: list[RoundStatistics | None] = []
+    sets = []
+    for number in range(3):
+        for roles in roles_of_set(2, number, 3):
+            by_variant = np.empty(3)
+            for cluster, variant in enumerate(roles):
+                by_variant[variant] = 50 * placement[cluster] * effect[variant]
+            values = np.tile(by_variant, (30, 1))
+            summary = summarise(pair_cycles_of(values))
+            rounds.append(summary)
+            sets.append(number)
+    rounds[4] = None  # dropped, and with it its set
+    ratios = log_ratios(round_values(rounds, "latency_us", "body", 3))
+    assert np.isnan(ratios[4]).all()
+    assert np.nanmax(np.abs(ratios)) > 0.1
+    over_sets = by_set(ratios, np.array(sets))
+    assert over_sets.shape == (2, 3)
+    assert over_sets == pytest.approx(np.tile([0.0, np.log(1.01), 0.0], (2, 1)), abs=1e-9)
+
+
+def pair_cycles_of(values: Floats) -> Cycles:
+    n, k = values.shape
+    cycle, variant = (a.ravel() for a in np.mgrid[:n, :k])
+    flat = (1000 * values).ravel()
+    return pair_cycles(np.zeros(n * k, dtype=np.int64), cycle, variant, flat, flat, k)

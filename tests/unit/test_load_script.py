@@ -1,0 +1,119 @@
+"""Scripts for the duet driver: what pgbench would run, and what is refused with its line."""
+
+from __future__ import annotations
+
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.load.script import (
+    BUILTINS,
+    Assignment,
+    Operation,
+    Program,
+    Statement,
+    Variable,
+    builtin_program,
+    compile_script,
+)
+
+SCALE = {"scale": 3}
+
+
+def value_of(operations: tuple[Operation, ...], variables: dict[str, int]) -> int:
+    """The operations on a stack, as the driver runs them; random() gives its upper bound."""
+    stack: list[int] = []
+    for step in operations:
+        if step.kind == "constant":
+            assert isinstance(step.operand, int)
+            stack.append(step.operand)
+        elif step.kind == "variable":
+            stack.append(variables[str(step.operand)])
+        elif step.kind == "negate":
+            stack.append(-stack.pop())
+        else:
+            b, a = stack.pop(), stack.pop()
+            result = {
+                "add": a + b, "subtract": a - b, "multiply": a * b, "random": b,
+                "divide": int(a / b) if b else 0, "modulo": a - b * int(a / b) if b else 0,
+            }[step.kind]  # fmt: skip
+            stack.append(result)
+    assert len(stack) == 1
+    return stack[0]
+
+
+def only_statement(text: str, known: dict[str, int] | None = None) -> Statement:
+    (command,) = compile_script(text, "test", known or {}).commands
+    assert isinstance(command, Statement)
+    return command
+
+
+@pytest.mark.parametrize("name", list(BUILTINS))
+def test_builtin_scripts_compile(name: str) -> None:
+    program: Program = builtin_program(name, SCALE)  # type: ignore[arg-type]
+    statements = [c for c in program.commands if isinstance(c, Statement)]
+    assert len(statements) == {"select-only": 1, "simple-update": 5, "tpcb-like": 7}[name]
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("1 + 2 * 3", 7),
+        ("(1 + 2) * 3", 9),
+        ("10 - 3 - 2", 5),
+        ("100000 * :scale", 300000),
+        ("-7 / 2", -3),
+        ("7 % 4 + -:scale", 0),
+        ("random(1, 2 * (:scale + 1)) - 1", 7),
+        ("2 * -(3 - 5)", 4),
+    ],
+)
+def test_expressions_have_the_value_they_have_in_pgbench(expression: str, value: int) -> None:
+    program = compile_script(f"\\set x {expression}\nSELECT :x;", "test", SCALE)
+    assignment = program.commands[0]
+    assert isinstance(assignment, Assignment)
+    assert value_of(assignment.operations, SCALE) == value
+
+
+def test_statements_end_at_semicolons_that_are_not_quoted() -> None:
+    text = "SELECT ';', $a$;$a$, \"a;b\", E'\\';' -- ;\n /* ; */;\nSELECT 2"
+    program = compile_script(text, "test", {})
+    assert [type(c) for c in program.commands] == [Statement, Statement]
+
+
+def test_variables_are_replaced_outside_quotes_only() -> None:
+    statement = only_statement("SELECT ':scale', :scale::int, a[1:2] -- :scale\n;", SCALE)
+    variables = [part for part in statement.parts if isinstance(part, Variable)]
+    assert variables == [Variable("scale")]
+    assert statement.parts[0] == "SELECT ':scale', "
+
+
+def test_one_request_may_hold_several_statements() -> None:
+    assert only_statement("SELECT 1\\; SELECT 2;").parts == ("SELECT 1; SELECT 2",)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "told"),
+    [
+        ("SELECT 1;\n\\sleep 1 ms\nSELECT 2;", 2, r"\sleep cannot be part of a duet"),
+        ("\\set x 1.5\nSELECT :x;", 1, "whole numbers"),
+        ("\n\n\\set x random_zipfian(1, 5, 2)\nSELECT :x;", 3, "random_zipfian()"),
+        ("\\set x random(1\nSELECT :x;", 1, "is missing"),
+        ("\\set x 1 +\nSELECT :x;", 1, "a value is expected"),
+        ("\\set x 1 2\nSELECT :x;", 1, "not expected"),
+        ("SELECT 1;\nSELECT\n:nothing;", 2, ":nothing has no value"),
+        ("\\set x :y\nSELECT :x;", 1, ":y has no value"),
+        ("COPY t FROM STDIN;", 1, "COPY"),
+        ("\\set\nSELECT 1;", 1, "takes a variable"),
+        ("\\set x 9223372036854775808\nSELECT :x;", 1, "64-bit"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_its_line(text: str, line: int, told: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        compile_script(text, "my.sql", SCALE)
+    assert str(refused.value).startswith(f"my.sql, line {line}: ")
+    assert told in str(refused.value)
+
+
+def test_a_script_without_sql_is_refused() -> None:
+    with pytest.raises(UsageError, match="no SQL statement"):
+        compile_script("-- nothing\n\\set x 1\n", "my.sql", {})
