@@ -1,4 +1,6 @@
-"""Compile the server modules with warnings as errors, for every PostgreSQL that is there."""
+"""Compile what is C with warnings as errors: the clock probe, and the server modules for every
+PostgreSQL that is there.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from pgtare.clock.build import LIBRARY, BuildError, compile_probe
 from pgtare.errors import UsageError
 from pgtare.server import binaries
 from pgtare.server.binaries import Binaries
@@ -35,6 +38,18 @@ def compile_for(found: Binaries, module: str) -> bool:
     return done.returncode == 0
 
 
+def compile_clock() -> bool:
+    """Whether the clock probe compiles without a warning."""
+    told = "no warnings"
+    with tempfile.TemporaryDirectory() as work:
+        try:
+            compile_probe(source_dir(), Path(work, LIBRARY), extra=("-Werror",))
+        except BuildError as ex:
+            told = str(ex)
+    print(f"C, clock probe: {told}")
+    return told == "no warnings"
+
+
 def main() -> int:
     """Exit status: 0 where all compile."""
     wanted = [binaries.from_wheel()]
@@ -42,7 +57,8 @@ def main() -> int:
         wanted.append(binaries.from_pg_config(DEBIAN))
     except UsageError as ex:
         print(f"left out: {ex}")
-    return 0 if all([compile_for(found, module) for found in wanted for module in MODULES]) else 1
+    modules = [compile_for(found, module) for found in wanted for module in MODULES]
+    return 0 if all([compile_clock(), *modules]) else 1
 
 
 if __name__ == "__main__":

@@ -59,6 +59,9 @@ def main() -> None:
         from pgtare.cli import commands
 
         commands.register(app)
+        alone = commands.own_parser(sys.argv[1:])
+        if alone is not None:
+            raise SystemExit(alone())
         status = app(standalone_mode=False)
         raise SystemExit(status if isinstance(status, int) else 0)
     except PgtareError as ex:
