@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OUT ?= demo
 DURATION ?= 60
 
-.PHONY: setup setup-dev demo test test-slow lint bench bench-resolution bench-switching bench-wait lock clean
+.PHONY: setup setup-dev demo test test-slow lint bench bench-resolution bench-switching bench-wait bench-clock lock clean
 
 setup: $(VENV)/.setup
 
@@ -43,7 +43,7 @@ lint: setup-dev
 	@$(BIN)/mypy
 	@$(BIN)/python -m tests.lint_c
 
-bench: bench-resolution bench-switching bench-wait
+bench: bench-resolution bench-switching bench-wait bench-clock
 
 bench-resolution: setup
 	@$(BIN)/python -m bench.resolution
@@ -53,6 +53,9 @@ bench-switching: setup
 
 bench-wait: setup
 	@$(BIN)/python -m bench.waits
+
+bench-clock: setup
+	@$(BIN)/python -m bench.clock
 
 # uv (from PyPI) resolves; pip installs
 lock:

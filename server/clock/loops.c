@@ -38,39 +38,62 @@ is_near(uint64_t ticks)
 	return __builtin_expect(ticks - 1 < PROBE_DIRECT - 1, 1);
 }
 
+static void
+count(ProbeRun *run, ProbeWatch *watch, uint64_t before, uint64_t now)
+{
+	uint64_t	ticks = now - before;
+
+	if (is_near(ticks))
+		run->direct[ticks]++;
+	else
+		probe_note(run, watch, (int64_t) ticks, (int64_t) now, run->differences);
+}
+
 /*
- * Noting a far difference takes time, which must not become the next one; a
- * step back in that time is noted all the same.  Reading the counter keeps the
- * processor's decoder busy, so that even the loop's own counting shows: hence
- * the unrolling there.
+ * Reading a clock in order means waiting until all before it is done.  So a
+ * difference is counted only after the reading that follows it, while the
+ * processor still works on that one: `older` and `before` are two readings
+ * whose difference is not counted yet.
+ *
+ * Noting a far difference takes time, which must not become the next one: the
+ * loop starts afresh behind it, and a step back in that time is noted all the
+ * same.
+ *
+ * Reading the counter out of order keeps the processor's decoder busy, so that
+ * even the loop's own counting shows: hence the unrolling there.
  */
 #define DEFINE_LOOPS(NAME, READ, UNROLLED) \
 static __attribute__((noinline)) uint64_t \
-batch_##NAME(ProbeRun *run, ProbeWatch *watch, uint64_t before, int n) \
+batch_##NAME(ProbeRun *run, ProbeWatch *watch, uint64_t older, int n) \
 { \
 	uint64_t   *direct = run->direct; \
+	uint64_t	before = (uint64_t) READ; \
 \
 	UNROLLED \
-	for (int i = 0; i < n; i++) \
+	for (int i = 1; i < n; i++) \
 	{ \
 		uint64_t	now = (uint64_t) READ; \
-		uint64_t	ticks = now - before; \
+		uint64_t	ticks = before - older; \
 \
-		before = now; \
 		if (is_near(ticks)) \
 			direct[ticks]++; \
 		else \
 		{ \
-			probe_note(run, watch, (int64_t) ticks, (int64_t) now, run->differences + i); \
+			probe_note(run, watch, (int64_t) ticks, (int64_t) before, run->differences + i); \
 			if (ticks != 0) \
 			{ \
+				count(run, watch, before, now); \
+				run->differences++; \
 				before = (uint64_t) READ; \
 				if ((int64_t) (before - now) < 0) \
-					probe_note(run, watch, (int64_t) (before - now), (int64_t) before, \
-							   run->differences + i); \
+					probe_note_unread(run, (int64_t) (before - now)); \
+				now = (uint64_t) READ; \
 			} \
 		} \
+		older = before; \
+		before = now; \
 	} \
+	count(run, watch, older, before); \
 	run->differences += n; \
 	return before; \
 } \
@@ -86,12 +109,8 @@ record_##NAME(ProbeRun *run, ProbeWatch *watch) \
 	{ \
 		uint64_t	now = (uint64_t) READ; \
 \
-		run->unread++; \
 		if ((int64_t) (now - before) < 0) \
-		{ \
-			probe_note(run, watch, (int64_t) (now - before), (int64_t) now, run->differences); \
-			now = (uint64_t) READ; \
-		} \
+			probe_note_unread(run, (int64_t) (now - before)); \
 		before = batch_##NAME(run, watch, now, PROBE_BATCH); \
 		run->elapsed_ns = clock_system_ns(CLOCK_MONOTONIC) - began; \
 	} while (run->elapsed_ns < run->duration_ns && run->differences < run->most && \
@@ -221,12 +240,7 @@ probe_replay(ProbeRun *run, const uint64_t *readings, uint64_t n)
 	run->first = (int64_t) readings[0];
 	for (uint64_t i = 1; i < n; i++)
 	{
-		uint64_t	ticks = readings[i] - readings[i - 1];
-
-		if (is_near(ticks))
-			run->direct[ticks]++;
-		else
-			probe_note(run, &watch, (int64_t) ticks, (int64_t) readings[i], run->differences);
+		count(run, &watch, readings[i - 1], readings[i]);
 		run->differences++;
 	}
 	run->last = (int64_t) readings[n - 1];

@@ -188,6 +188,23 @@ note_gap(ProbeRun *run, ProbeWatch *watch, int64_t ticks, int64_t now)
 	keep_gap(run, &gap);
 }
 
+static void
+step_back(ProbeRun *run, int64_t ticks)
+{
+	run->backward++;
+	if (ticks < run->backward_largest)
+		run->backward_largest = ticks;
+}
+
+/* A step back between two readings that had other work between them: no duration, but a fault. */
+void
+probe_note_unread(ProbeRun *run, int64_t ticks)
+{
+	keep_value(run, ticks);
+	run->differences++;
+	step_back(run, ticks);
+}
+
 /* A difference that is not small: `nth` is its number, `now` the later reading. */
 void
 probe_note(ProbeRun *run, ProbeWatch *watch, int64_t ticks, int64_t now, uint64_t nth)
@@ -204,9 +221,7 @@ probe_note(ProbeRun *run, ProbeWatch *watch, int64_t ticks, int64_t now, uint64_
 	keep_value(run, ticks);
 	if (ticks < 0)
 	{
-		run->backward++;
-		if (ticks < run->backward_largest)
-			run->backward_largest = ticks;
+		step_back(run, ticks);
 		return;
 	}
 	note_gap(run, watch, ticks, now);

@@ -56,7 +56,6 @@ typedef struct ProbeRun
 	uint64_t	far_used;
 	uint64_t	far_size;
 	uint64_t	differences;	/* all that were counted */
-	uint64_t	unread;			/* batch bounds, where a look at the time lay between readings */
 	uint64_t	backward;		/* steps back, at batch bounds too */
 	int64_t		backward_largest;	/* the largest of them, in ticks below 0 */
 	uint64_t	still_longest;	/* most differences of 0 in a row */
@@ -117,6 +116,7 @@ typedef struct ProbeWatch
 
 extern void probe_watch_begin(ProbeRun *run, ProbeWatch *watch);
 extern void probe_watch_end(ProbeWatch *watch);
+extern void probe_note_unread(ProbeRun *run, int64_t ticks);
 extern void probe_note(ProbeRun *run, ProbeWatch *watch, int64_t ticks, int64_t now, uint64_t nth);
 
 #endif							/* PGTARE_PROBE_H */

@@ -9,8 +9,20 @@ import pytest
 from numpy.typing import NDArray
 
 from pgtare.clock.schema import (
-    Bucket, Cause, Choice, ClockReport, ClockResult, CoreOffset, Cores, Diagnosis, Exact, Frequency,
-    Gap, Gaps, Meaning, Stated,
+    Bucket,
+    Cause,
+    Choice,
+    ClockReport,
+    ClockResult,
+    CoreOffset,
+    Cores,
+    Diagnosis,
+    Exact,
+    Frequency,
+    Gap,
+    Gaps,
+    Meaning,
+    Stated,
 )  # fmt: skip
 
 needs_tsc = pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 alone has a TSC")
@@ -24,13 +36,13 @@ def even(n: int, step: int = 25, start: int = 1_000_000) -> NDArray[np.uint64]:
 def sample_clock(name: str = "tsc", read_ns: float = 8.0, noise_pct: float = 1.0) -> ClockResult:
     """A clock that was read for a second."""
     return ClockResult(
-        name=name, title=name.upper(), source="processor", seconds=1.0, differences=1000,
+        name=name, title=name.upper(), source="processor", seconds=1.0, differences=10_000,
         mean_ns=read_ns + 1, read_ns=read_ns, read_noise_pct=noise_pct, loop_ns=1.0, step_ns=7.5,
         p50_ns=9.0, p99_ns=12.0, max_ns=30_000.0, zeros=0, still_longest=0, advanced_pct=100.0,
         backward=0, backward_largest_ticks=0, backward_largest_ns=0.0,
         histogram=[Bucket(up_to_ns=n, count=c) for n, c in
-                   ((0, 0), (1, 0), (3, 0), (7, 0), (15, 998), (31, 0), (32767, 2))],
-        exact=[Exact(ticks=18, ns=9.0, count=990), Exact(ticks=24, ns=12.0, count=8),
+                   ((0, 0), (1, 0), (3, 0), (7, 0), (15, 9998), (31, 0), (32767, 2))],
+        exact=[Exact(ticks=18, ns=9.0, count=9900), Exact(ticks=24, ns=12.0, count=98),
                Exact(ticks=60_000, ns=30_000.0, count=2)],
     )  # fmt: skip
 

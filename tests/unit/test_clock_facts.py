@@ -89,9 +89,7 @@ def test_without_cpuid_everything_is_told_in_a_sentence() -> None:
         (Leaves(True, True, True, False), "tsc", "system", "no RDTSCP"),
     ],
 )
-def test_the_default_of_19_and_why(
-    leaves: Leaves, clocksource: str, clock: str, why: str
-) -> None:
+def test_the_default_of_19_and_why(leaves: Leaves, clocksource: str, clock: str, why: str) -> None:
     found = postgres19(setup(leaves, clocksource), HZ)
     assert found.clock == clock
     assert why in found.why

@@ -111,7 +111,7 @@ def test_every_clock_is_read_and_every_difference_counted(clock: object) -> None
     assert int(found.counts.sum()) - found.backward <= found.differences
     assert found.differences == int(found.counts.sum())
     assert found.backward == 0
-    assert 25e6 < found.elapsed_ns
+    assert found.elapsed_ns > 25e6
     assert (np.diff(found.ticks) > 0).all()
 
 
@@ -243,4 +243,3 @@ def test_what_does_not_compile_is_told_and_leaves_nothing(tmp_path: Path) -> Non
 def test_a_clock_that_does_not_exist_lists_those_that_do() -> None:
     with pytest.raises(UsageError, match=r"did you mean monotonic\?.*monotonic_raw.*thread_cpu"):
         choose(["monotonik"], probe.leaves())
-

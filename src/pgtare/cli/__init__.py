@@ -11,6 +11,7 @@ from rich.console import Console
 from typer.exceptions import Abort, TyperException
 
 import pgtare
+from pgtare.cli import foreign
 from pgtare.errors import PgtareError
 
 USAGE = 2
@@ -56,12 +57,11 @@ def stderr() -> Console:
 def main() -> None:
     """Entry point of the console command."""
     try:
+        if foreign.is_meant(sys.argv[1:]):
+            raise SystemExit(foreign.run(sys.argv[1:]))
         from pgtare.cli import commands
 
         commands.register(app)
-        alone = commands.own_parser(sys.argv[1:])
-        if alone is not None:
-            raise SystemExit(alone())
         status = app(standalone_mode=False)
         raise SystemExit(status if isinstance(status, int) else 0)
     except PgtareError as ex:

@@ -16,14 +16,11 @@ from pgtare.clock import compare as comparing
 from pgtare.clock import show
 from pgtare.clock.clocks import BY_NAME
 from pgtare.clock.compat import MOST_SECONDS
-from pgtare.clock.compat import main as compat_main
 from pgtare.clock.progress import Display
 from pgtare.clock.schema import ClockReport
 from pgtare.clock.survey import Request, survey
 from pgtare.errors import UsageError
 from pgtare.report import files
-
-COMPAT = "--compat"
 
 
 def clock(
@@ -51,7 +48,7 @@ def clock(
     compat: Annotated[
         bool,
         typer.Option(
-            COMPAT,
+            "--compat",
             help="Print what pg_test_timing of PostgreSQL 19 prints; takes its options alone "
             "(-d, -c, -V, -?) and has its exit statuses.",
         ),
@@ -95,18 +92,6 @@ def clock(
         raise typer.Exit(cli.INTERRUPTED)
     if worse:
         raise typer.Exit(1)
-
-
-def compat_arguments(arguments: list[str]) -> list[str] | None:
-    """What follows for `pgtare clock --compat`, which parses by itself; None for anything else."""
-    if arguments[:1] != ["clock"] or COMPAT not in arguments:
-        return None
-    return [argument for argument in arguments[1:] if argument != COMPAT]
-
-
-def run_compat(arguments: list[str]) -> int:
-    """pg_test_timing with these arguments; its exit status."""
-    return compat_main(arguments)
 
 
 def _duration(text: str | None) -> int | None:

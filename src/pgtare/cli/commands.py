@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import typer
 
 from pgtare.cli import clock, instruments, module, operator, report, selftest, waits, weigh
@@ -21,9 +18,3 @@ def register(app: typer.Typer) -> None:
     app.add_typer(module.app, name="module")
     app.command("status")(operator.status)
     app.command("stop")(operator.stop)
-
-
-def own_parser(arguments: list[str]) -> Callable[[], int] | None:
-    """What runs these arguments where a command parses them itself, as another program would."""
-    found = clock.compat_arguments(arguments)
-    return None if found is None else partial(clock.run_compat, found)

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     """As the program with these arguments; its exit status."""
     first = arguments[0] if arguments else ""
     if first in ("--help", "-?"):
-        print(f"Usage: {NAME} [-d DURATION] [-c CUTOFF]")
+        print(f"Usage: {NAME} [-c CUTOFF] [-d DURATION]")
         return 0
     if first in ("--version", "-V"):
         print(f"{NAME} (pgtare {pgtare.__version__}, as of PostgreSQL 19)")

@@ -61,7 +61,6 @@ def frequency(
     )
 
 
-
 def _stated(leaves: Leaves, bare_metal: bool, calibrated: float) -> list[Stated]:
     found = [_kernel(calibrated)]
     architecture = probe.architecture_hz()

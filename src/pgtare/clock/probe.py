@@ -52,7 +52,6 @@ class _Run(ctypes.Structure):
         ("far_used", ctypes.c_uint64),
         ("far_size", ctypes.c_uint64),
         ("differences", ctypes.c_uint64),
-        ("unread", ctypes.c_uint64),
         ("backward", ctypes.c_uint64),
         ("backward_largest", ctypes.c_int64),
         ("still_longest", ctypes.c_uint64),

@@ -1,4 +1,4 @@
-"""The report of `pgtare clock`, schema `pgtare.clock/1`: `--json` writes it, `--compare` reads it."""
+"""The report of `pgtare clock`, schema `pgtare.clock/1`: `--json` and `--compare` share it."""
 
 from __future__ import annotations
 
