@@ -101,9 +101,11 @@ batch_##NAME(ProbeRun *run, ProbeWatch *watch, uint64_t older, int n) \
 static __attribute__((noinline)) void \
 record_##NAME(ProbeRun *run, ProbeWatch *watch) \
 { \
+	int64_t		opened = (int64_t) READ; \
 	int64_t		began = clock_system_ns(CLOCK_MONOTONIC); \
 	uint64_t	before = (uint64_t) READ; \
 \
+	run->opened = opened; \
 	run->first = (int64_t) before; \
 	do \
 	{ \
@@ -115,6 +117,7 @@ record_##NAME(ProbeRun *run, ProbeWatch *watch) \
 		run->elapsed_ns = clock_system_ns(CLOCK_MONOTONIC) - began; \
 	} while (run->elapsed_ns < run->duration_ns && run->differences < run->most && \
 			 !__atomic_load_n(&run->stop, __ATOMIC_RELAXED) && !run->out_of_memory); \
+	run->closed = (int64_t) READ; \
 	run->last = (int64_t) before; \
 } \
 \
@@ -237,13 +240,13 @@ probe_replay(ProbeRun *run, const uint64_t *readings, uint64_t n)
 	if (n == 0)
 		return;
 	probe_watch_begin(run, &watch);
-	run->first = (int64_t) readings[0];
+	run->opened = run->first = (int64_t) readings[0];
 	for (uint64_t i = 1; i < n; i++)
 	{
 		count(run, &watch, readings[i - 1], readings[i]);
 		run->differences++;
 	}
-	run->last = (int64_t) readings[n - 1];
+	run->closed = run->last = (int64_t) readings[n - 1];
 	probe_watch_end(&watch);
 	probe_compact(run);
 }

@@ -61,8 +61,10 @@ typedef struct ProbeRun
 	uint64_t	still_longest;	/* most differences of 0 in a row */
 	uint64_t	switched;		/* far differences with a context switch in them */
 	int64_t		switched_ticks;
-	int64_t		first;			/* first and last reading */
-	int64_t		last;
+	int64_t		opened;			/* read just before the time was first looked at */
+	int64_t		first;			/* and just after */
+	int64_t		last;			/* just before the time was last looked at */
+	int64_t		closed;			/* and just after */
 	int64_t		elapsed_ns;		/* by CLOCK_MONOTONIC */
 	int64_t		duration_ns;	/* asked for */
 	int64_t		deep_ticks;		/* gaps from here on are looked into */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from pgtare.clock.diagnosis import Setup, clocksources, diagnose, postgres19
 from pgtare.clock.distribution import NS, Distribution, cost_of
 from pgtare.clock.meaning import meaning
 from pgtare.clock.probe import Pair
+from pgtare.clock.survey import advanced_pct
 from tests.unit.clock_tools import even, sample, sample_clock
 
 HZ = 2_500_000_000
@@ -210,6 +212,59 @@ def test_all_pairs_of_few_processors_and_a_stated_sample_of_many() -> None:
     assert note == "a sample: processor 0 with 64 others, of 32,640 pairs"
     pairs, note = cores.sample(range(40))
     assert len(pairs) == 39
+
+
+@pytest.mark.parametrize(
+    ("name", "advanced_pct", "seconds", "faulty"),
+    [
+        ("tsc", 95.0, 1.0, False),
+        ("tsc", 85.0, 1.0, True),
+        ("tsc", 0.0, 0.06, True),
+        ("monotonic_coarse", 70.0, 0.06, False),  # 18 ms behind
+        ("monotonic_coarse", 70.0, 1.0, True),
+        ("thread_cpu", 20.0, 1.0, False),
+    ],
+)
+def test_a_clock_that_goes_at_another_rate_is_a_fault(
+    name: str, advanced_pct: float, seconds: float, faulty: bool
+) -> None:
+    clock = sample_clock(name)
+    clock.advanced_pct, clock.seconds = advanced_pct, seconds
+    assert (diagnose(setup(), [clock], None, None).verdict == "faulty") is faulty
+
+
+def test_a_stall_beside_a_look_at_the_time_is_not_the_clocks_fault() -> None:
+    recording = probe.replay(even(1_001, step=1_000_000))  # 1,000 ms pass
+    seen = Distribution.of(recording, NS)
+
+    def advanced(elapsed_ms: int, opened_ms: int = 0, closed_ms: int = 0) -> float:
+        changed = dataclasses.replace(
+            recording, elapsed_ns=elapsed_ms * 1_000_000,
+            opened=recording.first - opened_ms * 1_000_000,
+            closed=recording.last + closed_ms * 1_000_000,
+        )  # fmt: skip
+        return advanced_pct(changed, seen)
+
+    assert advanced(1000) == 100.0
+    assert advanced(1500, closed_ms=500) == 100.0
+    assert advanced(1500, opened_ms=400, closed_ms=200) == 100.0
+    assert advanced(2000, closed_ms=500) == 75.0
+    assert advanced(500) == 200.0
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+def test_an_offset_between_processors_is_found_and_told() -> None:
+    counter = probe.counter_usable()
+    hz = round(frequency.between(*probe.calibrate(1_900_000))) if counter else NS
+    found = cores.compare(counter, hz, offset=-hz)
+    if not found.pairs:
+        pytest.skip("the processors are too busy")
+    worst = min(found.pairs, key=lambda pair: pair.upper_ns)
+    assert worst.lower_ns < -1e9 < worst.upper_ns < 0
+    assert worst.backward in (worst.rounds, worst.rounds + 1)  # the last one may be half a round
+    verdict = diagnose(setup(), [], None, found)
+    assert verdict.verdict == "faulty"
+    assert f"processor {worst.second} is behind processor {worst.first}" in verdict.sentence
 
 
 def test_one_processor_alone_says_why_there_is_no_comparison() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import getopt
 import platform
 import re
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -126,7 +127,7 @@ def run(options: Options, out: Print = _print) -> int:
     current, available = clocksources()
     setup = Setup(current, available, leaves, counter, platform.machine())
     first = probe.pair() if counter else None
-    rough = round(max(rates.repeat(3))) if counter else None
+    rough = round(statistics.median(rates.repeat(5))) if counter else None
     choice = postgres19(setup, rough)
     if not choice.usable or choice.frequency_hz is None or first is None:
         out(

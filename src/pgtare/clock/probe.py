@@ -57,8 +57,10 @@ class _Run(ctypes.Structure):
         ("still_longest", ctypes.c_uint64),
         ("switched", ctypes.c_uint64),
         ("switched_ticks", ctypes.c_int64),
+        ("opened", ctypes.c_int64),
         ("first", ctypes.c_int64),
         ("last", ctypes.c_int64),
+        ("closed", ctypes.c_int64),
         ("elapsed_ns", ctypes.c_int64),
         ("duration_ns", ctypes.c_int64),
         ("deep_ticks", ctypes.c_int64),
@@ -95,7 +97,10 @@ class Gap:
 
 @dataclass(frozen=True)
 class Recording:
-    """A run: exact differences in ticks, ascending, and how often each occurred."""
+    """A run: exact differences in ticks, ascending, and how often each occurred.
+
+    CLOCK_MONOTONIC was looked at between opened and first, and between last and closed.
+    """
 
     ticks: NDArray[np.int64]
     counts: NDArray[np.uint64]
@@ -105,8 +110,10 @@ class Recording:
     still_longest: int
     switched: int
     switched_ticks: int
+    opened: int
     first: int
     last: int
+    closed: int
     elapsed_ns: int
     out_of_memory: bool
     interrupted: bool
@@ -346,8 +353,10 @@ def _taken(run: _Run, interrupted: bool) -> Recording:
         still_longest=run.still_longest,
         switched=run.switched,
         switched_ticks=run.switched_ticks,
+        opened=run.opened,
         first=run.first,
         last=run.last,
+        closed=run.closed,
         elapsed_ns=run.elapsed_ns,
         out_of_memory=bool(run.out_of_memory),
         interrupted=interrupted,
