@@ -43,16 +43,6 @@ def test_draws_every_chart_without_complaint_or_request(
     assert page.get_by_text("The clock is cheap and sane.").is_visible()
 
 
-def test_follows_the_theme(visit: Callable[..., Visit], clock_page: Path) -> None:
-    opened = visit(clock_page, scheme="dark")
-    assert (
-        opened.page.evaluate(
-            "getComputedStyle(document.querySelector('#chart-costs .main-svg')).backgroundColor"
-        )
-        == "rgb(20, 24, 29)"
-    )
-
-
 def test_a_phone_needs_no_sideways_scroll(visit: Callable[..., Visit], clock_page: Path) -> None:
     page = visit(clock_page, width=360).page
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
