@@ -39,14 +39,14 @@ is_near(uint64_t ticks)
 }
 
 static void
-count(ProbeRun *run, ProbeWatch *watch, uint64_t before, uint64_t now)
+count(ProbeRun *run, ProbeWatch *watch, uint64_t before, uint64_t now, uint64_t nth)
 {
 	uint64_t	ticks = now - before;
 
 	if (is_near(ticks))
 		run->direct[ticks]++;
 	else
-		probe_note(run, watch, (int64_t) ticks, (int64_t) now, run->differences);
+		probe_note(run, watch, (int64_t) ticks, (int64_t) now, nth);
 }
 
 /*
@@ -82,8 +82,8 @@ batch_##NAME(ProbeRun *run, ProbeWatch *watch, uint64_t older, int n) \
 			probe_note(run, watch, (int64_t) ticks, (int64_t) before, run->differences + i); \
 			if (ticks != 0) \
 			{ \
-				count(run, watch, before, now); \
 				run->differences++; \
+				count(run, watch, before, now, run->differences + i); \
 				before = (uint64_t) READ; \
 				if ((int64_t) (before - now) < 0) \
 					probe_note_unread(run, (int64_t) (before - now)); \
@@ -93,8 +93,8 @@ batch_##NAME(ProbeRun *run, ProbeWatch *watch, uint64_t older, int n) \
 		older = before; \
 		before = now; \
 	} \
-	count(run, watch, older, before); \
 	run->differences += n; \
+	count(run, watch, older, before, run->differences); \
 	return before; \
 } \
 \
@@ -243,7 +243,7 @@ probe_replay(ProbeRun *run, const uint64_t *readings, uint64_t n)
 	run->opened = run->first = (int64_t) readings[0];
 	for (uint64_t i = 1; i < n; i++)
 	{
-		count(run, &watch, readings[i - 1], readings[i]);
+		count(run, &watch, readings[i - 1], readings[i], run->differences);
 		run->differences++;
 	}
 	run->closed = run->last = (int64_t) readings[n - 1];

@@ -121,6 +121,7 @@ def test_where_19_takes_the_frequency_from(leaves: Leaves, source: str, hz: int)
         ("kvm-clock", "+invtsc"),
         ("jiffies", "boot without clocksource=jiffies"),
         ("odd", "the clock source odd has no vDSO"),
+        ("tsc", "vdso=0"),
     ],
 )
 def test_a_slow_set_up_has_a_remedy(clocksource: str, remedy: str) -> None:
@@ -145,7 +146,15 @@ def test_a_step_back_a_standstill_and_an_offset_are_faults() -> None:
         "The clock cannot be trusted: tsc stepped back 3 times, by 1,000,000.0 ns at most; tscp "
         "advanced 40.0 % of the time; processor 1 is behind processor 0 by 700 ns at least."
     )
-    assert found.remedies
+    (remedy,) = found.remedies
+    assert "wait_event_timing.clock = monotonic" in remedy
+
+
+def test_where_the_kernels_clock_is_at_fault_no_setting_is_advised() -> None:
+    clock = sample_clock("monotonic", 20.0)
+    clock.source, clock.backward, clock.backward_largest_ns = "vDSO", 1, -5.0
+    (remedy,) = diagnose(setup(), [clock], None, None).remedies
+    assert "No setting of PostgreSQL avoids this" in remedy
 
 
 def test_an_ordinary_clock_is_good_without_a_remedy() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pgtare.clock import build, probe
-from pgtare.clock.clocks import BY_NAME, choose
+from pgtare.clock.clocks import BY_NAME, Clock, choose
 from pgtare.clock.distribution import NS, Distribution, log2_histogram
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.server.build import source_dir
@@ -104,13 +104,13 @@ def test_large_differences_are_kept_exactly_and_none_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("clock", choose((), probe.leaves()).clocks, ids=lambda clock: clock.name)
-def test_every_clock_is_read_and_every_difference_counted(clock: object) -> None:
-    assert clock in BY_NAME.values()
-    found = probe.record(clock, 0.03, None)  # type: ignore[arg-type]
+def test_every_clock_is_read_and_every_difference_counted(clock: Clock) -> None:
+    found = probe.record(clock, 0.03, None)
     assert found.differences > 1_000
-    assert int(found.counts.sum()) - found.backward <= found.differences
     assert found.differences == int(found.counts.sum())
     assert found.backward == 0
+    if "coarse" in clock.name:  # stands still between the kernel's ticks, batch after batch
+        assert found.still_longest > 5_000
     assert found.elapsed_ns > 25e6
     assert (np.diff(found.ticks) > 0).all()
 

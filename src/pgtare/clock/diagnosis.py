@@ -40,6 +40,12 @@ _NO_VDSO = (
     "if tsc is available, " + _USE_TSC + "."
 )
 
+_VDSO_OFF = (
+    "The clock source is tsc, yet CLOCK_MONOTONIC is read by system call: the vDSO is off (vdso=0 "
+    "on the kernel's command line) or a sandbox such as gVisor stands between: switch it on, or "
+    "leave the sandbox."
+)
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -124,10 +130,7 @@ def diagnose(
     if faults:
         verdict: Verdict = "faulty"
         sentence = f"The clock cannot be trusted: {'; '.join(faults)}."
-        remedies.append(
-            "Keep timing_clock_source (19) and wait_event_timing.clock_source on the system "
-            "clock, and let the hypervisor's or machine's vendor know."
-        )
+        remedies.append(_mend(clocks))
     elif slow is not None:
         verdict, sentence = "slow", slow
     else:
@@ -146,6 +149,20 @@ def diagnose(
         tsc_adjust=setup.leaves.tsc_adjust,
         hypervisor=setup.leaves.hypervisor,
         postgres19=choice,
+    )
+
+
+def _mend(clocks: Iterable[ClockResult]) -> str:
+    """What to do about a fault; where the kernel's own clock has it, no setting helps."""
+    kernels = [c for c in clocks if c.source != "processor"]
+    if _faults(kernels):
+        return (
+            "No setting of PostgreSQL avoids this: the kernel's own clock is at fault; choose "
+            "another clock source, or update kernel and hypervisor."
+        )
+    return (
+        "Keep PostgreSQL off the processor's counter (timing_clock_source = system on 19, "
+        "wait_event_timing.clock = monotonic), and update firmware or hypervisor."
     )
 
 
@@ -210,6 +227,8 @@ def _remedies(setup: Setup, by_vdso: bool | None) -> list[str]:
     known = _REMEDIES.get(setup.clocksource or "")
     if known is not None:
         return [known]
+    if by_vdso is False and setup.clocksource == "tsc":
+        return [_VDSO_OFF]
     if by_vdso is False:
         return [_NO_VDSO.format(source=setup.clocksource or "(unknown)")]
     return ["The machine was busy, or its processor is slow: repeat the measurement when idle."]
