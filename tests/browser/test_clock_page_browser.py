@@ -40,6 +40,11 @@ def test_draws_every_chart_without_complaint_or_request(
     assert page.locator("#chart-distributions .scatterlayer .js-line").count() == 2
     assert page.locator("#chart-exact-1 .barlayer .point").count() == 2
     assert page.locator("#chart-cores .scatterlayer .point").count() == 1
+    table = page.locator("table", has=page.locator("#cap-clocks"))
+    assert (
+        table.locator("thead th").count()
+        == table.locator("tbody tr").first.locator("td").count() + 1
+    )
     assert page.get_by_text("The clock is cheap and sane.").is_visible()
 
 

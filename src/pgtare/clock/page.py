@@ -49,7 +49,7 @@ def page(report: ClockReport) -> str:
 
 def _row(clock: ClockResult) -> list[str]:
     return [
-        clock.name, clock.title, clock.source, show.ns(clock.read_ns),
+        clock.name, clock.source, show.ns(clock.read_ns),
         f"±{numbers.percent(clock.read_noise_pct)}", f"{clock.loop_ns:.1f} ns",
         show.ns(clock.step_ns), show.ns(clock.p50_ns), show.ns(clock.p99_ns),
         show.ns(clock.max_ns), numbers.count(clock.backward), numbers.count(clock.differences),
