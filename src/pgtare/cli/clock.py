@@ -45,6 +45,7 @@ def clock(
         str,
         typer.Option("--cutoff", "-c", help="List exact durations up to this percentage of all."),
     ] = "99.99",
+    # here for its help alone: pgtare.cli.foreign takes these arguments before they are parsed
     compat: Annotated[
         bool,
         typer.Option(

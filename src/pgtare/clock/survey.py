@@ -22,7 +22,7 @@ from pgtare.clock.distribution import NS, Cost, Distribution, cost_of, log2_hist
 from pgtare.clock.meaning import meaning
 from pgtare.clock.probe import Pair, Recording
 from pgtare.clock.schema import Bucket, ClockReport, ClockResult, Cores, Exact, Frequency
-from pgtare.errors import UsageError
+from pgtare.errors import MeasurementError, UsageError
 
 #: Without --duration: all clocks within 3 s, most of it for the one that shows the gaps.
 SHORT_S = 0.06
@@ -153,7 +153,12 @@ def weigh(clock: Clock, groups: int = COST_GROUPS) -> Cost:
 def _pinned(cpu: int) -> Iterator[None]:
     """This thread on one processor, for short measurements outside the probe's own thread."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {cpu})
+    try:
+        os.sched_setaffinity(0, {cpu})
+    except OSError as ex:
+        raise MeasurementError(
+            f"the measurement could not be pinned to processor {cpu}: {ex.strerror}"
+        ) from ex
     try:
         yield
     finally:
