@@ -77,6 +77,9 @@ Run = Callable[..., tuple[int, str, str]]
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """The command in this process, which is quicker: exit status, standard output and error."""
     monkeypatch.setenv("COLUMNS", "120")
+    # a process registers its commands once; here it would be once for each call
+    monkeypatch.setattr(cli.app, "registered_commands", [])
+    monkeypatch.setattr(cli.app, "registered_groups", [])
 
     def call(*arguments: str | Path) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["pgtare", "clock", *map(str, arguments)])
