@@ -6,7 +6,7 @@ OUT ?= demo
 DURATION ?= 60
 
 .PHONY: setup setup-dev demo test test-slow test-source source-build lint bench \
-  bench-resolution bench-switching bench-wait bench-truth bench-explain bench-duet lock clean
+  bench-resolution bench-switching bench-wait bench-truth bench-explain bench-duet bench-clock lock clean
 
 setup: $(VENV)/.setup
 
@@ -52,7 +52,7 @@ lint: setup-dev
 	@$(BIN)/mypy
 	@$(BIN)/python -m tests.lint_c
 
-bench: bench-resolution bench-switching bench-wait bench-explain bench-duet
+bench: bench-resolution bench-switching bench-wait bench-explain bench-duet bench-clock
 
 bench-resolution: setup
 	@$(BIN)/python -m bench.resolution
@@ -72,6 +72,9 @@ bench-explain: setup
 
 bench-duet: setup
 	@$(BIN)/python -m bench.duet
+
+bench-clock: setup
+	@$(BIN)/python -m bench.clock
 
 # uv (from PyPI) resolves; pip installs
 lock:

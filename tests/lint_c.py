@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pgtare.clock.build import LIBRARY, BuildError, compile_probe
 from pgtare.errors import UsageError
 from pgtare.load.driver import PROGRAM, driver_source
 from pgtare.server import binaries
@@ -74,9 +75,22 @@ def from_source(majors: list[str]) -> Iterator[tuple[Path, str]]:
             yield pg_config, done.stdout.strip()
 
 
+def compile_clock() -> bool:
+    """Whether the clock probe compiles without a warning."""
+    told = "no warnings"
+    with tempfile.TemporaryDirectory() as work:
+        try:
+            compile_probe(source_dir(), Path(work, LIBRARY), extra=("-Werror",))
+        except BuildError as ex:
+            told = str(ex)
+    print(f"C, clock probe: {told}")
+    return told == "no warnings"
+
+
 def main() -> int:
     """Exit status: 0 where all compile."""
-    done = [
+    done = [compile_clock()]
+    done += [
         compile_for(pg_config, version, name)
         for pg_config, version in installed()
         for name in (*MODULES, PROGRAM)

@@ -85,13 +85,46 @@ clock_counter(void)
 #endif
 }
 
+/* The counter once everything before has been done; what follows may begin earlier. */
+static inline int64_t
+clock_counter_ordered(void)
+{
+#if defined(__x86_64__)
+	_mm_lfence();
+#elif defined(__aarch64__)
+	__asm__ volatile("isb":::"memory");
+#endif
+	return clock_counter();
+}
+
+/* Past the vDSO, by a real system call. */
+static inline int64_t
+clock_syscall_ns(clockid_t id)
+{
+	struct timespec ts = {0, 0};
+
+	(void) syscall(SYS_clock_gettime, id, &ts);
+	return (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
 static inline int64_t
 clock_ticks(bool counter)
 {
 	return counter ? clock_counter() : clock_system_ns(CLOCK_MONOTONIC);
 }
 
-/* Tightest of several readings of the system clock between two of the counter. */
+/* As clock_ticks, but not before what stands before it. */
+static inline int64_t
+clock_ticks_ordered(bool counter)
+{
+	return counter ? clock_counter_ordered() : clock_system_ns(CLOCK_MONOTONIC);
+}
+
+/*
+ * Tightest of several readings of the system clock between two of the counter.
+ * The counter is read in order, so that the system clock was truly read in
+ * between and half the width bounds the error.
+ */
 static inline ClockPair
 clock_pair(bool counter)
 {
@@ -99,9 +132,9 @@ clock_pair(bool counter)
 
 	for (int i = 0; i < 64; i++)
 	{
-		int64_t		t0 = clock_ticks(counter);
+		int64_t		t0 = clock_ticks_ordered(counter);
 		int64_t		ns = clock_system_ns(CLOCK_MONOTONIC);
-		int64_t		t1 = clock_ticks(counter);
+		int64_t		t1 = clock_ticks_ordered(counter);
 
 		if (t1 >= t0 && t1 - t0 < best.width)
 		{
@@ -133,8 +166,6 @@ clock_source_counts(ClockSource source)
 static inline int64_t
 clock_source_other(ClockSource source)
 {
-	struct timespec ts = {0, 0};
-
 	switch (source)
 	{
 #if defined(__x86_64__)
@@ -148,8 +179,7 @@ clock_source_other(ClockSource source)
 		case CLOCK_SOURCE_MONOTONIC_COARSE:
 			return clock_system_ns(CLOCK_MONOTONIC_COARSE);
 		case CLOCK_SOURCE_SYSCALL:
-			(void) syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &ts);
-			return (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
+			return clock_syscall_ns(CLOCK_MONOTONIC);
 		case CLOCK_SOURCE_MONOTONIC:
 			return clock_system_ns(CLOCK_MONOTONIC);
 		default:

@@ -11,6 +11,7 @@ from rich.console import Console
 from typer.exceptions import Abort, TyperException
 
 import pgtare
+from pgtare.cli import foreign
 from pgtare.errors import PgtareError
 
 USAGE = 2
@@ -56,6 +57,8 @@ def stderr() -> Console:
 def main() -> None:
     """Entry point of the console command."""
     try:
+        if foreign.is_meant(sys.argv[1:]):
+            raise SystemExit(foreign.run(sys.argv[1:]))
         from pgtare.cli import commands
 
         commands.register(app)

@@ -1,0 +1,143 @@
+"""`pgtare clock`: what reading the time costs here, and whether the clock can be trusted."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pgtare import cli
+from pgtare.clock import compare as comparing
+from pgtare.clock import show
+from pgtare.clock.clocks import BY_NAME
+from pgtare.clock.compat import MOST_SECONDS
+from pgtare.clock.progress import Display
+from pgtare.clock.schema import ClockReport
+from pgtare.clock.survey import Request, survey
+from pgtare.errors import UsageError
+from pgtare.report import files
+
+
+def clock(
+    duration: Annotated[
+        str | None,
+        typer.Option(
+            "--duration", "-d", help="Whole seconds for each clock; about 1 s for all without it."
+        ),
+    ] = None,
+    clocks: Annotated[
+        list[str] | None,
+        typer.Option("--clock", help=f"Read only this one (repeatable): {', '.join(BY_NAME)}."),
+    ] = None,
+    cpu: Annotated[int | None, typer.Option(help="The processor to read on.")] = None,
+    histogram: Annotated[
+        bool, typer.Option("--histogram", help="Durations by powers of two as well.")
+    ] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Every duration that was seen as well.")
+    ] = False,
+    cutoff: Annotated[
+        str,
+        typer.Option("--cutoff", "-c", help="List exact durations up to this percentage of all."),
+    ] = "99.99",
+    # here for its help alone: pgtare.cli.foreign takes these arguments before they are parsed
+    compat: Annotated[
+        bool,
+        typer.Option(
+            "--compat",
+            help="Print what pg_test_timing of PostgreSQL 19 prints; takes its options alone "
+            "(-d, -c, -V, -?) and has its exit statuses.",
+        ),
+    ] = False,
+    json: Annotated[
+        Path | None, typer.Option(help="Write the report as JSON; - for standard output.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
+    compare: Annotated[
+        Path | None,
+        typer.Option(help="An earlier --json; exit status 1 if anything is worse beyond noise."),
+    ] = None,
+) -> None:
+    """Read every clock of this machine: cost, resolution, steps back, processors, gaps.
+
+    Needs no server. Says what is wrong with the clock, if anything, and the remedy.
+
+    Examples: `pgtare clock`
+
+    `pgtare clock -d 3 --clock tsc --exact`
+
+    `pgtare clock --json before.json`, and later `pgtare clock --compare before.json`
+    """
+    request = Request(tuple(clocks or ()), _duration(duration), cpu)
+    percent = _cutoff(cutoff)
+    for path in (json, html):
+        _check_writable(path)
+    before = comparing.load(compare) if compare is not None else None
+    with Display(cli.stderr()) as display:
+        report = survey(request, ["pgtare", *sys.argv[1:]], display.tick)
+    to_stdout = json is not None and str(json) == "-"
+    console = cli.stderr() if to_stdout else Console()
+    _print(report, console, histogram, percent if exact else None)
+    _deliver(report, console, json, html)
+    worse = False
+    if before is not None:
+        lines = comparing.compare(before, report)
+        console.print(show.comparison(lines), highlight=False)
+        worse = any(line.worse for line in lines)
+    if report.stopped_by == "interrupt":
+        raise typer.Exit(cli.INTERRUPTED)
+    if worse:
+        raise typer.Exit(1)
+
+
+def _duration(text: str | None) -> int | None:
+    if text is None:
+        return None
+    found = re.fullmatch(r"0*([0-9]{1,10})", text.strip())
+    if found is None or not 1 <= int(found[1]) <= MOST_SECONDS:
+        raise UsageError(f"--duration {text}: give whole seconds from 1 to {MOST_SECONDS}")
+    return int(found[1])
+
+
+def _cutoff(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 100:  # nan as well
+        raise UsageError(f"--cutoff {text}: give a percentage from 0 to 100")
+    return value
+
+
+def _check_writable(path: Path | None) -> None:
+    """Find out before the measurement, not after it."""
+    if path is not None and str(path) != "-" and not path.resolve().parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no directory {path.resolve().parent}")
+
+
+def _print(report: ClockReport, console: Console, histogram: bool, exact: float | None) -> None:
+    console.print(show.summary(report), highlight=False)
+    for one in report.clocks:
+        if histogram:
+            console.print(show.histogram(one), highlight=False)
+        if exact is not None:
+            console.print(show.exact(one, exact), highlight=False)
+
+
+def _deliver(report: ClockReport, console: Console, json: Path | None, html: Path | None) -> None:
+    if json is not None:
+        if str(json) == "-":
+            typer.echo(report.to_json())
+        else:
+            files.write_text(json, report.to_json() + "\n")
+            console.print(f"JSON: {json}", highlight=False, markup=False, soft_wrap=True)
+    if html is not None:
+        from pgtare.clock.page import write_page  # the charts take long to load
+
+        write_page(report, html)
+        console.print(f"page: {html}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,117 @@
+"""Two reports against each other: what became worse beyond the noise that both state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pgtare.clock.schema import ClockReport, ClockResult, CoreOffset
+from pgtare.errors import UsageError
+
+#: Two runs on one machine differ by as much without a reason: other guests, frequency, layout.
+FLOOR_PCT = 10.0
+#: Ranges of a few repetitions are smaller than those of many.
+NOISE_FACTOR = 2.0
+#: A frequency may differ by both calibrations' bounds and what the kernel's clock was slewed.
+SLEW_PPM = 50.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing compared: `worse` if beyond the noise, which `limit` states."""
+
+    what: str
+    before: str
+    after: str
+    limit: str
+    worse: bool
+
+
+def load(path: Path) -> ClockReport:
+    """The report that `pgtare clock --json` wrote. Raises UsageError."""
+    try:
+        return ClockReport.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as ex:
+        raise UsageError(f"{path} cannot be read: {ex.strerror}") from ex
+    except (ValidationError, UnicodeDecodeError) as ex:
+        raise UsageError(f"{path} is no report of `pgtare clock --json`") from ex
+
+
+def compare(before: ClockReport, after: ClockReport) -> list[Line]:
+    """Every clock that both read, then what must not change."""
+    found = []
+    for new in after.clocks:
+        old = before.clock(new.name)
+        if old is not None:
+            found.append(_cost(old, new))
+            if new.backward or old.backward:
+                found.append(_backward(old, new))
+    found += _setup(before, after)
+    found += _frequency(before, after)
+    found += _offsets(before, after)
+    return found
+
+
+def noise_pct(old: ClockResult, new: ClockResult) -> float:
+    """How much dearer a reading may be and still be the same."""
+    return max(FLOOR_PCT, NOISE_FACTOR * (old.read_noise_pct + new.read_noise_pct))
+
+
+def _cost(old: ClockResult, new: ClockResult) -> Line:
+    limit = noise_pct(old, new)
+    return Line(
+        f"{new.name}, a reading",
+        f"{old.read_ns:.1f} ns",
+        f"{new.read_ns:.1f} ns",
+        f"+{limit:.0f} %",
+        new.read_ns > old.read_ns * (1 + limit / 100),
+    )
+
+
+def _backward(old: ClockResult, new: ClockResult) -> Line:
+    """A single step back is one too many, however long the run."""
+    return Line(
+        f"{new.name}, steps back", f"{old.backward:,}", f"{new.backward:,}", "none",
+        new.backward > 0 and old.backward == 0,
+    )  # fmt: skip
+
+
+def _setup(before: ClockReport, after: ClockReport) -> Iterator[Line]:
+    old, new = before.diagnosis, after.diagnosis
+    rank = {"good": 0, "slow": 1, "faulty": 2}
+    yield Line("verdict", old.verdict, new.verdict, "none", rank[new.verdict] > rank[old.verdict])
+    if old.clocksource != new.clocksource:
+        # a change by itself is told; that it is worse shows in the cost or the verdict
+        yield Line("clock source", str(old.clocksource), str(new.clocksource), "told", False)
+    if old.vdso is not None and new.vdso is not None:
+        yield Line("vDSO", _yes(old.vdso), _yes(new.vdso), "none", old.vdso and not new.vdso)
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _frequency(before: ClockReport, after: ClockReport) -> Iterator[Line]:
+    old, new = before.frequency, after.frequency
+    if old is None or new is None:
+        return
+    limit = SLEW_PPM + old.error_ppm + new.error_ppm
+    off = 1e6 * (new.hz / old.hz - 1)
+    yield Line(
+        "counter", f"{old.hz / 1e6:.4f} MHz", f"{new.hz / 1e6:.4f} MHz", f"±{limit:.0f} ppm",
+        abs(off) > limit,
+    )  # fmt: skip
+
+
+def _offsets(before: ClockReport, after: ClockReport) -> Iterator[Line]:
+    old, new = _apart(before), _apart(after)
+    if before.cores is not None and after.cores is not None and (before.cores.pairs or new):
+        yield Line("pairs of processors apart", str(old), str(new), "none", new > old)
+
+
+def _apart(report: ClockReport) -> int:
+    pairs: list[CoreOffset] = report.cores.pairs if report.cores else []
+    return sum(pair.lower_ns > 0 or pair.upper_ns < 0 for pair in pairs)

@@ -1,0 +1,116 @@
+"""How fast the counter runs: calibrated against the kernel's clock, compared with who states it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from pgtare.clock import probe
+from pgtare.clock.cpuid import Leaves
+from pgtare.clock.distribution import NS
+from pgtare.clock.probe import Pair
+from pgtare.clock.schema import Frequency, Stated
+
+REPEATS = 20
+REPEAT_NS = 1_900_000
+#: The kernel may slew its clock by as much, so a true frequency may look so far off.
+SLEW_PPM = 500.0
+_TRUSTED = "agrees"
+
+
+def between(first: Pair, last: Pair) -> float:
+    """Ticks a second between two pairs."""
+    return (last.ticks - first.ticks) * NS / (last.ns - first.ns)
+
+
+def bound_ppm(first: Pair, last: Pair) -> float:
+    """What the error of `between` cannot exceed.
+
+    The system clock was read somewhere within each bracket, half its width from the middle at
+    most, and tells whole ns.
+    """
+    ticks = last.ticks - first.ticks
+    per_ns = ticks / (last.ns - first.ns)
+    return 1e6 * ((first.width + last.width) / 2 + per_ns) / ticks
+
+
+def repeat(n: int = REPEATS, duration_ns: int = REPEAT_NS) -> list[float]:
+    """The frequency from `n` short calibrations."""
+    return [between(*probe.calibrate(duration_ns)) for _ in range(n)]
+
+
+def frequency(
+    first: Pair, last: Pair, repeated: Sequence[float], leaves: Leaves, bare_metal: bool
+) -> Frequency:
+    """The counter's frequency from the pairs around the whole measurement."""
+    calibrated = between(first, last)
+    stated = _stated(leaves, bare_metal, calibrated)
+    trusted = next((s for s in stated if s.note == _TRUSTED and s.hz), None)
+    return Frequency(
+        hz=round(calibrated),
+        source="calibration" if trusted is None else f"calibration, confirmed by {trusted.by}",
+        calibrated_hz=round(calibrated),
+        error_ppm=bound_ppm(first, last),
+        seconds=(last.ns - first.ns) / NS,
+        repeated=len(repeated),
+        repeated_ms=REPEAT_NS / 1e6,
+        repeated_ppm=max((1e6 * abs(hz / calibrated - 1) for hz in repeated), default=0.0),
+        stated=stated,
+    )
+
+
+def _stated(leaves: Leaves, bare_metal: bool, calibrated: float) -> list[Stated]:
+    found = [_kernel(calibrated)]
+    architecture = probe.architecture_hz()
+    if architecture is not None:
+        return [*found, _judged("CNTFRQ_EL0", architecture, calibrated, None)]
+    if not leaves.there:
+        note = "this machine has no CPUID, so the frequency is known by calibration alone"
+        return [*found, Stated(by="CPUID", hz=None, difference_ppm=None, note=note)]
+    said: list[tuple[str, int | None, str | None]]
+    if bare_metal:
+        said = [
+            ("CPUID leaf 0x15", leaves.crystal_hz, None),
+            ("CPUID leaf 0x16", leaves.nominal_hz, "a nominal frequency in whole MHz"),
+        ]
+    else:
+        said = [("CPUID leaf 0x40000010", leaves.hypervisor_hz, None)]
+    for by, hz, doubt in said:
+        if hz is not None:
+            found.append(_judged(by, hz, calibrated, doubt))
+    if not any(hz for _, hz, _ in said):
+        names = " and ".join(by.removeprefix("CPUID ") for by, _, _ in said)
+        note = f"{names} {'is' if len(said) == 1 else 'are'} empty: nothing but calibration tells"
+        found.append(Stated(by="CPUID", hz=None, difference_ppm=None, note=note))
+    return found
+
+
+def _judged(by: str, hz: int, calibrated: float, doubt: str | None) -> Stated:
+    off = 1e6 * (hz / calibrated - 1)
+    if abs(off) > SLEW_PPM:
+        note = "not trusted: further from the calibration than the kernel's clock can be slewed"
+    else:
+        note = doubt or _TRUSTED
+    return Stated(by=by, hz=hz, difference_ppm=off, note=note)
+
+
+def _kernel(calibrated: float) -> Stated:
+    """The kernel's own figure: from a perf event's page, else from the BogoMIPS it derives."""
+    rate = probe.kernel_rate()
+    if not isinstance(rate, int):
+        mult, shift = rate
+        return _judged("kernel (perf event page)", round((NS << shift) / mult), calibrated, None)
+    hz = bogomips_hz(Path("/proc/cpuinfo").read_text())
+    if hz is not None:
+        doubt = f"{_TRUSTED} as far as BogoMIPS tell, in steps of {1e6 * 5000 / hz:.1f} ppm"
+        return _judged("kernel (BogoMIPS)", hz, calibrated, doubt)
+    note = f"not to be had: {os.strerror(rate)}"
+    return Stated(by="kernel", hz=None, difference_ppm=None, note=note)
+
+
+def bogomips_hz(cpuinfo: str) -> int | None:
+    """The TSC's frequency that x86 kernels print as BogoMIPS, twice its MHz; None elsewhere."""
+    found = re.search(r"^bogomips\s*:\s*([\d.]+)$", cpuinfo, re.MULTILINE)
+    return round(float(found[1]) * 500_000) if found and "\nflags" in cpuinfo else None

@@ -1,0 +1,67 @@
+"""A report on the clocks as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pgtare.clock import show
+from pgtare.clock.charts import charts
+from pgtare.clock.schema import ClockReport, ClockResult
+from pgtare.report import files, numbers, shell
+
+
+def write_page(report: ClockReport, path: Path) -> None:
+    """Write the page at `path`. Raises MeasurementError where it cannot be written."""
+    files.write_text(path, page(report))
+
+
+def page(report: ClockReport) -> str:
+    """The page as a string."""
+    cpu_model = report.machine.get("cpu_model") or "unknown processor"
+    return shell.render(
+        "pgtare.clock",
+        "clock.html.j2",
+        charts(report),
+        title="What reading the time costs",
+        subtitle=f"{cpu_model}, {report.machine.get('host_os', '')}",
+        diagnosis=report.diagnosis,
+        interrupted=report.stopped_by == "interrupt",
+        clocks=[_row(clock) for clock in report.clocks],
+        lacking=sorted(report.lacking.items()),
+        facts=_facts(report),
+        meaning=[[m.what, m.server, m.clock, show.ns(m.ns)] for m in report.meaning],
+        gaps=[
+            [f"{gap.at_ms:,.1f} ms", show.ns(gap.ns), gap.cause]
+            for gap in (report.gaps.longest if report.gaps else ())
+        ],
+        cores=[
+            [
+                f"{p.second} minus {p.first}", numbers.signed(p.lower_ns, 0),
+                numbers.signed(p.upper_ns, 0), numbers.count(p.backward), numbers.count(p.rounds),
+            ]
+            for p in (report.cores.pairs if report.cores else ())
+        ],
+        command=" ".join(report.command),
+        version=report.pgtare_version,
+        created=report.created,
+    )  # fmt: skip
+
+
+def _row(clock: ClockResult) -> list[str]:
+    return [
+        clock.name, clock.source, show.ns(clock.read_ns),
+        f"±{numbers.percent(clock.read_noise_pct)}", f"{clock.loop_ns:.1f} ns",
+        show.ns(clock.step_ns), show.ns(clock.p50_ns), show.ns(clock.p99_ns),
+        show.ns(clock.max_ns), numbers.count(clock.backward), numbers.count(clock.differences),
+    ]  # fmt: skip
+
+
+def _facts(report: ClockReport) -> list[tuple[str, list[str]]]:
+    """Facts by name, lines that continue one joined to it."""
+    found: list[tuple[str, list[str]]] = []
+    for name, told in show.facts(report):
+        if name:
+            found.append((name, [told]))
+        else:
+            found[-1][1].append(told)
+    return found

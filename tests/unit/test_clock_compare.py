@@ -1,0 +1,86 @@
+"""A report against an earlier one: worse only beyond the noise that both state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pgtare.clock import compare
+from pgtare.clock.schema import ClockReport
+from tests.unit.clock_tools import sample
+
+
+def worse(change: Callable[[ClockReport], None]) -> list[str]:
+    """What is worse once a report has been changed."""
+    after = sample()
+    change(after)
+    return [line.what for line in compare.compare(sample(), after) if line.worse]
+
+
+def test_the_same_report_is_not_worse() -> None:
+    assert worse(lambda report: None) == []
+
+
+@pytest.mark.parametrize(("read_ns", "is_worse"), [(8.7, False), (8.9, True), (4.0, False)])
+def test_a_reading_may_cost_a_tenth_more_and_no_more(read_ns: float, is_worse: bool) -> None:
+    def change(report: ClockReport) -> None:
+        report.clocks[1].read_ns = read_ns
+
+    assert worse(change) == (["tsc, a reading"] if is_worse else [])
+
+
+def test_a_noisy_run_allows_twice_the_noise_of_both() -> None:
+    def change(report: ClockReport) -> None:
+        report.clocks[1].read_ns, report.clocks[1].read_noise_pct = 10.0, 19.0
+
+    assert compare.noise_pct(sample().clocks[1], sample().clocks[1]) == compare.FLOOR_PCT
+    assert worse(change) == []  # 25 % dearer, with 2 × (1 + 19) % allowed
+    tight = sample()
+    tight.clocks[1].read_ns = 10.0
+    assert [line.what for line in compare.compare(sample(), tight) if line.worse] == [
+        "tsc, a reading"
+    ]
+
+
+def test_a_single_step_back_is_worse() -> None:
+    def change(report: ClockReport) -> None:
+        report.clocks[1].backward = 1
+
+    assert worse(change) == ["tsc, steps back"]
+
+
+def test_a_lost_vdso_and_a_worse_verdict_are_told() -> None:
+    def change(report: ClockReport) -> None:
+        report.diagnosis.vdso, report.diagnosis.verdict = False, "slow"
+        report.diagnosis.clocksource = "hpet"
+
+    assert worse(change) == ["verdict", "vDSO"]
+    after = sample()
+    change(after)
+    told = {line.what: (line.before, line.after) for line in compare.compare(sample(), after)}
+    assert told["clock source"] == ("tsc", "hpet")
+
+
+@pytest.mark.parametrize(("ppm", "is_worse"), [(40, False), (-60, True), (60, True)])
+def test_a_counter_of_another_rate_is_worse(ppm: int, is_worse: bool) -> None:
+    def change(report: ClockReport) -> None:
+        assert report.frequency is not None
+        report.frequency.hz += report.frequency.hz * ppm // 1_000_000
+
+    assert worse(change) == (["counter"] if is_worse else [])
+
+
+def test_processors_that_are_apart_are_worse() -> None:
+    def change(report: ClockReport) -> None:
+        assert report.cores is not None
+        report.cores.pairs[0].lower_ns = 20.0
+
+    assert worse(change) == ["pairs of processors apart"]
+
+
+def test_clocks_that_one_of_them_did_not_read_are_left_out() -> None:
+    def change(report: ClockReport) -> None:
+        del report.clocks[1]
+
+    assert worse(change) == []

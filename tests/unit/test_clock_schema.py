@@ -1,0 +1,82 @@
+"""The report on the clocks follows its schema, and docs/json.md describes every field of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pgtare.clock.schema import ClockReport
+from tests.unit.clock_tools import sample
+
+SCHEMA: dict[str, Any] = ClockReport.model_json_schema(by_alias=True)
+DOCS = Path(__file__).parents[2] / "docs" / "clock-json.md"
+HEADINGS = {
+    "ClockReport": "The document",
+    "Diagnosis": "`diagnosis`",
+    "Choice": "`diagnosis.postgres19`",
+    "ClockResult": "An element of `clocks`",
+    "Bucket": "An element of `histogram`",
+    "Exact": "An element of `exact`",
+    "Frequency": "`frequency`",
+    "Stated": "An element of `stated`",
+    "Cores": "`cores`",
+    "CoreOffset": "An element of `pairs`",
+    "Gaps": "`gaps`",
+    "Cause": "An element of `causes`",
+    "Gap": "An element of `longest`",
+    "Meaning": "An element of `meaning`",
+}
+
+
+def document() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(sample().to_json())
+    return loaded
+
+
+def test_a_report_follows_the_schema_and_comes_back_as_it_was() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.validate(document(), SCHEMA)
+    assert ClockReport.model_validate_json(sample().to_json()) == sample()
+
+
+@pytest.mark.parametrize("fault", ["verdict", "unknown", "missing", "schema"])
+def test_the_schema_refuses_what_does_not_follow_it(fault: str) -> None:
+    broken = document()
+    if fault == "verdict":
+        broken["diagnosis"]["verdict"] = "superb"
+    elif fault == "unknown":
+        broken["clocks"][0]["surprise"] = 1
+    elif fault == "missing":
+        del broken["clocks"][0]["read_ns"]
+    else:
+        broken["schema"] = "pgtare.clock/2"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(broken, SCHEMA)
+
+
+def test_the_docs_describe_exactly_the_fields_of_the_schema() -> None:
+    parts = re.split(r"^## (.+)$", DOCS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    documented = {
+        heading: set(re.findall(r"^\| `([^`]+)` \|", text, flags=re.MULTILINE))
+        for heading, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
+    models = {"ClockReport": SCHEMA, **SCHEMA["$defs"]}
+    assert set(models) == set(HEADINGS)
+    for name, model in models.items():
+        assert documented[HEADINGS[name]] == set(model["properties"]), name
+
+
+def test_every_field_of_the_schema_says_what_it_is() -> None:
+    models = {"ClockReport": SCHEMA, **SCHEMA["$defs"]}
+    silent = [
+        f"{name}.{field}"
+        for name, model in models.items()
+        for field, about in model["properties"].items()
+        if not about.get("description")
+    ]
+    assert silent == []
