@@ -14,10 +14,12 @@ from pgtare.estimate.results import (
     LiveArm,
     TrialEstimate,
 )
-from pgtare.estimate.sequential import width_reached
+from pgtare.estimate.sequential import MIN_BLOCKS, SLICE_BLOCKS, width_reached
 from pgtare.estimate.trial import analyse, live
 
 __all__ = [
+    "MIN_BLOCKS",
+    "SLICE_BLOCKS",
     "ArmEstimate",
     "Baseline",
     "ByBackend",

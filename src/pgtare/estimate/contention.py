@@ -10,9 +10,10 @@ import numpy as np
 from pgtare.design import MIXED, Design
 from pgtare.estimate.blocks import Bools, Floats
 from pgtare.estimate.effects import threshold
-from pgtare.estimate.inference import NAN, Estimate, Expansion
-from pgtare.estimate.results import Contention, ContentionState
+from pgtare.estimate.inference import MISSING, NAN, Estimate, Expansion, Reference
+from pgtare.estimate.results import Contention, ContentionState, Live, LiveArm
 from pgtare.estimate.slices import SliceMeans, SliceUnits, select_slices
+from pgtare.estimate.timing import duration_s
 from pgtare.observations import Observations
 
 #: With fewer blocks of slices nothing is said.
@@ -52,7 +53,7 @@ def contention(
         carry_over_us=found.interval(found.carry_over),
         spillover_us=found.interval(found.spillover),
         spillover_pct=found.percent(found.spillover),
-        plain_total_us=found.means.plain(found.body, 1) if units.n_blocks else found.missing,
+        plain_total_us=found.means.plain(found.body, 1) if units.n_blocks else MISSING,
         blocks=units.n_blocks,
         blocks_discarded=selection.blocks_discarded,
         sessions=units.n_sessions,
@@ -60,6 +61,24 @@ def contention(
         n_instrument=counts[1],
         n_mixed=counts[2],
         straddled_pct=selection.straddled_pct,
+    )
+
+
+def live_contention(obs: Observations, design: Design) -> Live:
+    """Total and spillover so far; see `live`."""
+    found = contention(obs, design, proven=True, peeked=True)
+    fixed = Reference(found.blocks, found.blocks - 1).multiplier()
+    return Live(
+        blocks=found.blocks,
+        duration_s=duration_s(obs),
+        base_body_us=found.base_us,
+        arms=tuple(
+            LiveArm(name, body_us, body_pct, fixed * body_pct.se)
+            for name, body_us, body_pct in (
+                ("total", found.total_us, found.total_pct),
+                ("spillover", found.spillover_us, found.spillover_pct),
+            )
+        ),
     )
 
 
@@ -91,8 +110,6 @@ class _Saturation:
 
     units: SliceUnits
     peeked: bool
-
-    missing = Estimate(NAN, NAN, NAN, NAN)
 
     @cached_property
     def means(self) -> SliceMeans:

@@ -11,7 +11,7 @@ import numpy as np
 from pgtare.design import Design
 from pgtare.estimate import quantiles, randomisation
 from pgtare.estimate.blocks import select
-from pgtare.estimate.contention import contention
+from pgtare.estimate.contention import contention, live_contention
 from pgtare.estimate.effects import Effects, cpu_cost, threshold, trimmed_mean
 from pgtare.estimate.inference import (
     NAN,
@@ -302,6 +302,8 @@ def live(obs: Observations, design: Design) -> Live:
     """
     if design.unit == "slice":
         return live_slices(obs, design)
+    if design.unit == "both":
+        return live_contention(obs, design)
     blocks = select(obs, design).blocks
     effects = Effects(blocks, threshold(blocks.service_us), peeked=True)
     fixed = Reference(blocks.n, blocks.n_clusters - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pgtare.report import evidence, numbers, traffic, wording
-from pgtare.report.schema import ArmResult, DesignInfo, WeighResult
+from pgtare.report.schema import ArmResult, DesignInfo, SliceInfo, WeighResult
 
 
 def facts(result: WeighResult) -> list[tuple[str, str]]:
@@ -26,10 +26,12 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
         (
             "trial",
             f"{numbers.seconds(design.duration_s)} of {numbers.seconds(design.planned_s)} planned, "
-            f"{numbers.count(design.blocks)} blocks, "
+            f"{numbers.count(design.blocks)} {_BLOCKS[design.unit]}, "
             f"{numbers.count(design.blocks_discarded)} discarded, seed {design.seed}",
         ),
     ]
+    if design.slices is not None:
+        course.append(("slices", _slices(design.slices)))
     if wording.ended_by_server(result):
         return lines + course
     lines += [("control", control_sentence(arm)) for arm in wording.of_role(result, "control")]
@@ -45,8 +47,26 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
         )
     if wording.of_role(result, "instrument"):
         lines.append(("proof", _proof(result)))
-    lines.append(("carry-over", _carry_over(result)))
+    if design.unit != "slice":
+        lines.append(("carry-over", _carry_over(result)))
     return lines + course
+
+
+_BLOCKS = {
+    "transaction": "blocks",
+    "slice": "blocks of slices",
+    "both": "blocks within mixed slices",
+}
+
+
+def _slices(slices: SliceInfo) -> str:
+    outlasted = ""
+    if slices.straddled_pct is not None:
+        outlasted = f"; {numbers.percent(slices.straddled_pct)} of transactions outlasted theirs"
+    return (
+        f"{slices.min_us / 1000:g} to {slices.max_us / 1000:g} ms in random order, nothing "
+        f"measured in the first {slices.guard_us / 1000:g} ms{outlasted}"
+    )
 
 
 def control_sentence(arm: ArmResult) -> str:
