@@ -17,9 +17,10 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 #: The lock is held for half a millisecond longer where the arm is in force, and by whoever has it.
 HOLDS = ("--arm", "holds: work_mem=8MB")
-SCRIPT = r"""SELECT pg_advisory_xact_lock(1)\; SELECT pg_sleep(CASE current_setting('work_mem')
- WHEN '8MB' THEN 0.0005 ELSE 0 END);
-"""
+SCRIPT = (
+    r"SELECT pg_advisory_xact_lock(1)\; SELECT pg_sleep("
+    "CASE current_setting('work_mem') WHEN '8MB' THEN 0.0005 ELSE 0 END);\n"
+)
 # half-width of an interval that a correct program misses once in 10,000 runs, in units of 95 %
 WIDER = 3.89 / 1.96
 
@@ -27,7 +28,7 @@ WIDER = 3.89 / 1.96
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "lock.sql"
-    path.write_text(SCRIPT.replace("\n WHEN", " WHEN"))
+    path.write_text(SCRIPT)
     return path
 
 

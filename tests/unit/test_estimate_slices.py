@@ -127,7 +127,10 @@ def test_the_analysis_by_transaction_takes_mixed_slices_only(
     found = select(obs, design)
     mixed = obs["flags"] & UnitFlag.MIXED != 0
     assert 0 < found.used.sum() <= mixed.sum()
+    drawn = obs[mixed & (obs["flags"] & UnitFlag.UNBLOCKED == 0)]
+    blocks = len(np.unique(drawn[["backend", "block"]]))
     assert found.blocks.n > 50
+    assert found.blocks.n + found.blocks_discarded == blocks
 
 
 def test_without_usable_units_nothing_is_said() -> None:
