@@ -103,7 +103,7 @@ class Unit:
 
 
 def usable(obs: Observations, design: Design) -> list[Unit]:
-    """Units within the window of their slice, of sessions and blocks that lack no kind."""
+    """Units within the window of their slice, of sessions that lack no kind."""
     assert design.slices is not None
     n = len(design.slices.kinds)
     ends = list(itertools.islice(slice_ends(design), n * (int(obs["slice"].max()) // n + 1)))
@@ -134,7 +134,7 @@ def usable(obs: Observations, design: Design) -> list[Unit]:
 
 
 def _without_gaps(found: list[Unit], design: Design) -> list[Unit]:
-    """Without the sessions and blocks that lack a kind, or an arm in mixed slices."""
+    """Without the sessions that lack a kind, or an arm in mixed slices."""
     assert design.slices is not None
     wanted = {
         (kind, arm)
@@ -142,16 +142,10 @@ def _without_gaps(found: list[Unit], design: Design) -> list[Unit]:
         for arm in range(len(design.arms))
         if kind in (arm, MIXED)
     }
-    there: dict[tuple[str, int], set[tuple[int, int]]] = {}
+    there: dict[int, set[tuple[int, int]]] = {}
     for u in found:
-        there.setdefault(("session", u.session), set()).add((u.kind, u.arm))
-        there.setdefault(("block", u.block), set()).add((u.kind, u.arm))
-    kept = [
-        u
-        for u in found
-        if there["session", u.session] == wanted and there["block", u.block] == wanted
-    ]
-    return kept if len(kept) == len(found) else _without_gaps(kept, design)
+        there.setdefault(u.session, set()).add((u.kind, u.arm))
+    return [u for u in found if there[u.session] == wanted]
 
 
 def mean(units: list[Unit], members: list[Unit], values: list[float], w: dict[int, float]) -> float:

@@ -13,7 +13,7 @@ from pgtare.estimate import analyse, clopper_pearson
 from pgtare.estimate.blocks import select
 from pgtare.estimate.contention import contention
 from pgtare.estimate.inference import Expansion
-from pgtare.estimate.slices import select_slices
+from pgtare.estimate.slices import SliceMeans, select_slices
 from pgtare.estimate.trial import live
 from pgtare.observations import NO_SLICE, Observations, UnitFlag
 from tests.unit import slices_textbook as textbook
@@ -101,7 +101,7 @@ def test_units_whose_arm_was_not_in_force_are_left_out(
     assert after.used.sum() + after.excluded.sum() == len(obs)
 
 
-def test_sessions_and_blocks_that_lack_a_kind_are_left_out(
+def test_sessions_that_lack_a_kind_are_left_out_and_blocks_are_not(
     both: tuple[Design, Observations],
 ) -> None:
     design, obs = both
@@ -110,8 +110,10 @@ def test_sessions_and_blocks_that_lack_a_kind_are_left_out(
     assert select_slices(obs[~lacking], design).units.n_sessions == 1
     first = np.isin(obs["slice"], units.slice[(units.kind == 1) & (units.block == 0)])
     found = select_slices(obs[~first], design)
-    assert found.units.n_blocks == units.n_blocks - 1
-    assert found.blocks_discarded == select_slices(obs, design).blocks_discarded + 1
+    assert found.units.n_blocks == units.n_blocks
+    assert len(SliceMeans(found.units).differences(found.units.service_us, 1)) == units.n_blocks - 1
+    # the last block ends with the trial, and only the end of a slice tells that it was whole
+    assert found.blocks_discarded == 1
 
 
 def test_order_of_the_rows_does_not_matter(both: tuple[Design, Observations]) -> None:

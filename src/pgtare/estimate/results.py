@@ -129,7 +129,7 @@ class Contention:
     n_base: int  # transactions in slices of the base
     n_instrument: int
     n_mixed: int
-    straddled_pct: float  # transactions answered after the end of their slice
+    straddled_pct: float  # answered after the end of their slice, of the arm with most
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class TrialEstimate:
     mde_us: float
     mde_pct: float
     peeked: bool
-    straddled_pct: float | None = None  # of units, in a trial with slices
+    straddled_pct: float | None = None  # of the arm with most, in a trial with slices
     contention: Contention | None = None
 
 

@@ -255,7 +255,9 @@ class _SliceAnalysis:
             carry_over_us=MISSING,
             second_lag_us=MISSING,
             mean_us=means.plain(self.units.service_us, index),
-            typical_us=trimmed_mean(raw, means.reference),
+            typical_us=trimmed_mean(
+                raw, replace(means.reference, blocks=len(raw), df=len(raw) - 1)
+            ),
             p50_us=p50,
             p95_us=p95,
             p99_us=p99,

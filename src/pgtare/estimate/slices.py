@@ -1,4 +1,4 @@
-"""Trials in slices: the usable units of whole blocks of slices, and means over them."""
+"""Trials in slices: the usable units of blocks of slices, and means over them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LATE_QUANTILE = 0.99
 
 @dataclass(frozen=True)
 class SliceUnits:
-    """Units of whole blocks of slices, by (backend, unit); arrays are (N,) unless it is said."""
+    """Usable units, by (backend, unit); arrays are (N,) unless it is said."""
 
     service_us: Floats
     cpu_us: Floats  # NaN where not taken
@@ -35,7 +35,7 @@ class SliceUnits:
 
     @property
     def n_blocks(self) -> int:
-        """Whole blocks of slices."""
+        """Blocks of slices."""
         return int(self.block.max()) + 1 if len(self.block) else 0
 
     @property
@@ -66,8 +66,8 @@ class SliceSelection:
     units: SliceUnits
     used: Ints  # (K,) units of each arm that entered
     excluded: Ints  # (K,) units of each arm left out
-    blocks_discarded: int  # blocks of slices that lack a kind, or were cut short
-    straddled_pct: float  # of all units: answered after the end of their slice
+    blocks_discarded: int  # blocks of slices without a usable unit, or cut short
+    straddled_pct: float  # units answered after the end of their slice, of the arm with most
     foreign: int  # units of an arm that the design does not know
 
 
@@ -78,8 +78,9 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
     start, never by how long they take, so that slow ones are not left out more often: what starts
     within the guard after a switch is not taken, nor what starts so late that it may well outlast
     the slice, nor the first SETTLING_UNITS of each session. A unit that outlasts its slice all the
-    same is kept, and counted in straddled_pct. Sessions and blocks of slices are left out that lack
-    a kind of slice.
+    same is kept, and counted in straddled_pct. Left out are sessions without units in every kind of
+    slice, and the last block of slices, which the end cut short. A block that lacks a kind is kept:
+    it is when all are slow that a slice has no unit to give.
     """
     assert design.slices is not None
     n_arms = len(design.arms)
@@ -117,7 +118,7 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
     )
     ended = rows["start_ns"].max(initial=0)
     block_end = end_ns[(units.block + 1) * len(design.slices.kinds) - 1]
-    units = _whole(units.where(taken & (block_end <= ended)), design)
+    units = _comparable(units.where(taken & (block_end <= ended)), design)
     used = np.bincount(units.arm, minlength=n_arms)
     seen = len(np.unique(number[sure] // len(design.slices.kinds)))
     return SliceSelection(
@@ -125,9 +126,15 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
         used=used,
         excluded=np.bincount(arm[known], minlength=n_arms) - used,
         blocks_discarded=seen - units.n_blocks,
-        straddled_pct=100 * float(straddled[sure].mean()) if sure.any() else 0.0,
+        straddled_pct=_largest_share(straddled[sure], arm[sure], n_arms),
         foreign=int(np.count_nonzero(~known)),
     )
+
+
+def _largest_share(hit: Bools, arm: Ints, n_arms: int) -> float:
+    """Hits in percent of an arm's units, of the arm with the largest share; 0 without units."""
+    hits = np.bincount(arm[hit], minlength=n_arms)
+    return 100 * float((hits / np.maximum(np.bincount(arm, minlength=n_arms), 1)).max())
 
 
 def _schedule(design: Design, number: Ints) -> tuple[Ints, Ints, Ints]:
@@ -161,26 +168,17 @@ def _ordinal(backend: Ints, number: Ints) -> Ints:
     return np.arange(len(backend)) - np.repeat(starts, lengths)
 
 
-def _whole(units: SliceUnits, design: Design) -> SliceUnits:
-    """The units of sessions and of blocks in which every kind of slice has units.
-
-    A mixed slice must have some of every arm. Without the sessions that lack a kind a block may
-    lack one, and the other way round, so both are looked at until nothing more is left out.
-    """
+def _comparable(units: SliceUnits, design: Design) -> SliceUnits:
+    """The units of sessions that have some in every kind of slice, of every arm in mixed ones."""
     assert design.slices is not None
     groups = [(kind, kind) for kind in sorted(set(design.slices.kinds) - {MIXED})]
     if MIXED in design.slices.kinds:
         groups += [(MIXED, arm) for arm in range(len(design.arms))]
-    while True:
-        keep = np.ones(len(units.arm), dtype=np.bool_)
-        for members in (units.backend, units.block):
-            size = int(members.max(initial=-1)) + 1
-            for kind, arm in groups:
-                there = (units.kind == kind) & (units.arm == arm)
-                keep &= (np.bincount(members[there], minlength=size) > 0)[members]
-        if keep.all():
-            return units
-        units = units.where(keep)
+    keep = np.ones(len(units.arm), dtype=np.bool_)
+    for kind, arm in groups:
+        there = (units.kind == kind) & (units.arm == arm)
+        keep &= (np.bincount(units.backend[there], minlength=units.n_sessions) > 0)[units.backend]
+    return units if keep.all() else units.where(keep)
 
 
 def _renumbered(values: Ints) -> Ints:
@@ -235,22 +233,26 @@ class SliceMeans:
         return Expansion(mean, np.asarray(influence, dtype=np.float64))
 
     def differences(self, values: Floats, arm: int) -> Floats:
-        """Mean of the arm's slices less that of the base's in each block of slices (B,).
+        """Mean of the arm's slices less that of the base's in each block that has both.
 
         Over all sessions' transactions as they come; a check on the other.
         """
-        means = [self._by_block(values, kind) for kind in (arm, 0)]
-        return means[0] - means[1]
+        found = self._by_block(values, arm) - self._by_block(values, 0)
+        return found[np.isfinite(found)]
 
     def _by_block(self, values: Floats, kind: int) -> Floats:
         members = self.units.kind == kind
         block, n = self.units.block[members], self.units.n_blocks
+        counts = np.bincount(block, minlength=n)
         sums = np.bincount(block, values[members], n)
-        return np.asarray(sums / np.bincount(block, minlength=n), dtype=np.float64)
+        means = np.divide(sums, counts, out=np.full(n, np.nan), where=counts > 0)
+        return np.asarray(means, dtype=np.float64)
 
     def plain(self, values: Floats, arm: int) -> Estimate:
         """Mean of these differences with its t interval."""
-        return mean_of_blocks(self.differences(values, arm), self.reference)
+        found = self.differences(values, arm)
+        reference = Reference(len(found), len(found) - 1, self.peeked)
+        return mean_of_blocks(found, reference)
 
     def interval(self, expansion: Expansion, alpha: float = 0.05) -> Estimate:
         """The 1 - alpha interval of an estimate by blocks of slices."""

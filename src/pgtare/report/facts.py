@@ -62,7 +62,10 @@ _BLOCKS = {
 def _slices(slices: SliceInfo) -> str:
     outlasted = ""
     if slices.straddled_pct is not None:
-        outlasted = f"; {numbers.percent(slices.straddled_pct)} of transactions outlasted theirs"
+        outlasted = (
+            f"; of an arm’s transactions {numbers.percent(slices.straddled_pct)} at most "
+            "outlasted theirs"
+        )
     return (
         f"{slices.min_us / 1000:g} to {slices.max_us / 1000:g} ms in random order, nothing "
         f"measured in the first {slices.guard_us / 1000:g} ms{outlasted}"

@@ -123,7 +123,7 @@ class SliceInfo(_Model):
     max_us: int = Field(description="longest slice")
     guard_us: int = Field(description="time after each switch in which nothing is measured")
     straddled_pct: float | None = Field(
-        description="share of transactions answered after the end of their slice"
+        description="transactions answered after the end of their slice, of the arm with most"
     )
 
 
@@ -145,8 +145,8 @@ class Contention(_Model):
     )
     spillover_pct: Interval = Field(description="the same as a share of base_us")
     plain_total_us: Interval = Field(description="total by differences of slice means, a check")
-    blocks: int = Field(description="whole blocks of slices that entered")
-    blocks_discarded: int = Field(description="blocks of slices that lack a kind")
+    blocks: int = Field(description="blocks of slices that entered")
+    blocks_discarded: int = Field(description="blocks of slices left out: cut short or empty")
     sessions: int = Field(description="sessions with transactions in every kind of slice")
     n_base: int = Field(description="transactions in slices of the base")
     n_instrument: int = Field(description="transactions in slices of the instrument")

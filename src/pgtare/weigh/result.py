@@ -28,8 +28,8 @@ from pgtare.weigh.recording import Recording
 #: Above this share, losses, merged requests and the like are worth a sentence.
 _WORTH_SAYING = 0.01
 _STEAL_PCT = 2.0
-#: Transactions that outlast their slice, in percent of all.
-_STRADDLED_PCT = 10.0
+#: Transactions that outlast their slice, in percent of their arm's.
+_STRADDLED_PCT = 20.0
 #: Settings that may hold secrets or commands never leave the server.
 _PRIVATE = ("password", "conninfo", "command", "krb_", "ssl_passphrase")
 
@@ -258,8 +258,8 @@ def _slice_warnings(estimate: TrialEstimate) -> list[str]:
     if share is None or share <= _STRADDLED_PCT:
         return []
     return [
-        f"{share:.0f} % of the transactions outlasted their slice, so that slices are mixed with "
-        "what follows them: lengthen them (--slice-ms)."
+        f"{share:.0f} % of the transactions of an arm outlasted their slice, and weigh on the next "
+        "one: lengthen the slices (--slice-ms)."
     ]
 
 
