@@ -29,7 +29,7 @@ from pgtare.weigh.recording import Recording
 _WORTH_SAYING = 0.01
 _STEAL_PCT = 2.0
 #: Transactions that outlast their slice, in percent of their arm's.
-_STRADDLED_PCT = 20.0
+_STRADDLED_PCT = 10.0
 #: Settings that may hold secrets or commands never leave the server.
 _PRIVATE = ("password", "conninfo", "command", "krb_", "ssl_passphrase")
 
