@@ -115,17 +115,21 @@ def usable(obs: Observations, design: Design) -> list[Unit]:
         number = int(o["slice"])
         begin = ends[number - 1] if number else 0
         before = [by_unit.get((backend, unit - lag)) for lag in (1, 2)]
-        if o["flags"] & BAD or any(b is None or b["slice"] != number for b in before):
+        arms = [-1 if b is None or b["flags"] & BAD else int(b["arm"]) for b in before]
+        kind = slice_order(design, number // n)[number % n]
+        wanted = arms[:1] if MIXED not in design.slices.kinds else arms
+        if o["flags"] & BAD or (-1 in arms if kind == MIXED else set(wanted) != {kind}):
             continue
         if not begin + 1000 * design.slices.guard_us <= o["start_ns"] <= ends[number] - late:
             continue
         if ends[(number // n + 1) * n - 1] > obs["start_ns"].max():
             continue
-        kind = slice_order(design, number // n)[number % n]
-        arms = (int(before[0]["arm"]), int(before[1]["arm"]))  # type: ignore[index]
         found.append(
-            Unit(backend, number, number // n, kind, int(o["arm"]), o["service_ns"] / 1000, arms)
-        )
+            Unit(
+                backend, number, number // n, kind, int(o["arm"]), o["service_ns"] / 1000,
+                (arms[0], arms[1]),
+            )
+        )  # fmt: skip
     found = _without_gaps(found, design)
     c = np.quantile([u.body_us for u in found], 0.999)
     for u in found:

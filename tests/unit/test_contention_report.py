@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from rich.console import Console
 
-from pgtare.design import Design
+from pgtare.design import Arm, Design, Slices
 from pgtare.estimate import analyse
 from pgtare.observations import Observations
 from pgtare.report.page import page
@@ -149,3 +149,11 @@ def test_the_plan_tells_of_slices() -> None:
     assert design.slices.guard_us == 1_250
     lines = describe(Plan(request, design, Population(None), 0, ()), None)
     assert any("5 to 12.5 ms" in line and "base, injected, mixed" in line for line in lines)
+
+
+def test_a_delay_of_all_sessions_at_once_has_no_known_truth() -> None:
+    for levels, wanted in (((1000.0,), "covers the truth"), ((1000.0, 900.0), "cost each other")):
+        arms = (Arm("base", "base"), Arm("injected", "injected", inject_ns=80_000))
+        design = Design(arms, (0, 1), 1, Slices((0, 1)))
+        obs = simulate(design, 60, levels_us=levels, own=(0, 80))
+        assert wanted in shown(built(design, obs))

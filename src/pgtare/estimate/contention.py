@@ -86,7 +86,7 @@ def _judge(found: _Saturation, proven: bool) -> tuple[ContentionState, str]:
     if not proven:
         return "not_verified", "no proof that the instrument ran, or the trial ended early"
     if found.units.n_blocks < MIN_BLOCKS:
-        return "inconclusive", f"only {found.units.n_blocks} whole blocks of slices"
+        return "inconclusive", f"only {found.units.n_blocks} blocks of slices"
     spillover = found.interval(found.spillover)
     if not (np.isfinite(spillover.lo) and np.isfinite(spillover.hi)):
         return "inconclusive", "the effects of earlier transactions could not be told apart"

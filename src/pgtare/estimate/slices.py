@@ -13,8 +13,9 @@ from pgtare.estimate.blocks import UNUSABLE, Bools, Floats, Ints, previous_arms
 from pgtare.estimate.inference import Estimate, Expansion, Reference, mean_of_blocks
 from pgtare.observations import NO_SLICE, Observations, UnitFlag
 
-#: Units of each session at the beginning of a slice that are left out: earlier arms weigh on them.
-SETTLING_UNITS = 2
+#: How many of a session's earlier units must have had the arm of the slice, as theirs weigh on what
+#: follows: two where carry-over is to be told from spillover.
+SETTLED_LAGS = {"slice": 1, "both": 2}
 #: No unit is taken that starts so late in its slice that one in a hundred would outlast it.
 LATE_QUANTILE = 0.99
 
@@ -77,10 +78,10 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
     obs: observations of dtype OBSERVATION in any order; times in ns. Units are taken by when they
     start, never by how long they take, so that slow ones are not left out more often: what starts
     within the guard after a switch is not taken, nor what starts so late that it may well outlast
-    the slice, nor the first SETTLING_UNITS of each session. A unit that outlasts its slice all the
-    same is kept, and counted in straddled_pct. Left out are sessions without units in every kind of
-    slice, and the last block of slices, which the end cut short. A block that lacks a kind is kept:
-    it is when all are slow that a slice has no unit to give.
+    the slice, nor, in a slice of one arm, a session's first or first two after another arm. A unit
+    that outlasts its slice all the same is kept, and counted in straddled_pct. Left out are sessions
+    without units in every kind of slice, and the last block of slices, which the end cut short. A
+    block that lacks a kind is kept: it is when all are slow that a slice has no unit to give.
     """
     assert design.slices is not None
     n_arms = len(design.arms)
@@ -97,10 +98,9 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
 
     in_window = rows["start_ns"] >= begin_ns[number] + 1_000 * design.slices.guard_us
     in_window &= rows["start_ns"] <= end_ns[number] - _late_ns(design, service_ns[sure])
-    taken = sure & in_window & (_ordinal(rows["backend"], number) >= SETTLING_UNITS)
-    taken &= (kind == arm) | (kind == MIXED)
     previous = previous_arms(key, arm, sure)
-    taken &= (kind != MIXED) | (previous >= 0).all(axis=0)
+    settled = (previous[: SETTLED_LAGS[design.unit]] == kind).all(axis=0) & (arm == kind)
+    taken = sure & in_window & np.where(kind == MIXED, (previous >= 0).all(axis=0), settled)
 
     cpu_us = rows["cpu_ns"] / 1000.0
     cpu_us[cpu_us < 0] = np.nan
@@ -156,16 +156,6 @@ def _late_ns(design: Design, service_ns: Ints) -> float:
     if len(service_ns) == 0:
         return most
     return min(most, float(np.quantile(service_ns, LATE_QUANTILE)))
-
-
-def _ordinal(backend: Ints, number: Ints) -> Ints:
-    """The place of each unit among those of its session in its slice, from 0."""
-    if len(backend) == 0:
-        return np.empty(0, dtype=np.int64)
-    fresh = np.concatenate(([True], (backend[1:] != backend[:-1]) | (number[1:] != number[:-1])))
-    starts = np.flatnonzero(fresh)
-    lengths = np.diff(np.append(starts, len(backend)))
-    return np.arange(len(backend)) - np.repeat(starts, lengths)
 
 
 def _comparable(units: SliceUnits, design: Design) -> SliceUnits:

@@ -35,7 +35,11 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
     if wording.ended_by_server(result):
         return lines + course
     lines += [("control", control_sentence(arm)) for arm in wording.of_role(result, "control")]
-    lines += [("injected", injected_sentence(arm)) for arm in wording.of_role(result, "injected")]
+    together = design.unit == "slice" and design.sessions > 1
+    lines += [
+        ("injected", injected_sentence(arm, together))
+        for arm in wording.of_role(result, "injected")
+    ]
     if design.mde_us is not None and math.isfinite(design.mde_us):
         places = numbers.decimals(design.mde_us)
         share = "" if design.mde_pct is None else f" ({numbers.percent(design.mde_pct)})"
@@ -89,14 +93,19 @@ def control_sentence(arm: ArmResult) -> str:
     return f"base again: {wording.with_bounds(effect.body_us)}, {remark}"
 
 
-def injected_sentence(arm: ArmResult) -> str:
-    """Whether a delay of known size was found again."""
+def injected_sentence(arm: ArmResult, together: bool = False) -> str:
+    """Whether a delay of known size was found again.
+
+    together: all sessions had it at once, and so waited for each other longer as well.
+    """
     known = arm.inject_ns / 1000
     effect = wording.figures(arm)
     if effect is None or effect.body_us.lo is None or effect.body_us.hi is None:
         return f"{known:g} µs added on purpose: no figure"
     found = effect.body_us.lo <= known <= effect.body_us.hi
     remark = "covers the truth" if found else "misses the truth"
+    if together:
+        remark = "with what sessions cost each other"
     return f"{known:g} µs added on purpose: {wording.with_bounds(effect.body_us)}, {remark}"
 
 
