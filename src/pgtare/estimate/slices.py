@@ -79,9 +79,10 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
     start, never by how long they take, so that slow ones are not left out more often: what starts
     within the guard after a switch is not taken, nor what starts so late that it may well outlast
     the slice, nor, in a slice of one arm, a session's first or first two after another arm. A unit
-    that outlasts its slice all the same is kept, and counted in straddled_pct. Left out are sessions
-    without units in every kind of slice, and the last block of slices, which the end cut short. A
-    block that lacks a kind is kept: it is when all are slow that a slice has no unit to give.
+    that outlasts its slice all the same is kept, and counted in straddled_pct. Left out are
+    sessions without units in every kind of slice, and the last block of slices, which the end cut
+    short. A block that lacks a kind is kept: it is when all are slow that a slice has no unit to
+    give.
     """
     assert design.slices is not None
     n_arms = len(design.arms)
