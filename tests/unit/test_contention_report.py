@@ -13,6 +13,8 @@ from rich.console import Console
 from pgtare.design import Arm, Design, Slices
 from pgtare.estimate import analyse
 from pgtare.observations import Observations
+from pgtare.report.charts import charts
+from pgtare.report.contention import ROWS, table
 from pgtare.report.page import page
 from pgtare.report.schema import ContentionState, Proof, WeighResult
 from pgtare.report.terminal import render
@@ -66,6 +68,7 @@ def test_the_terminal_and_the_page_say_where_the_cost_falls(
 ) -> None:
     design, obs = crowded
     result = built(design, obs)
+    assert result.contention is not None
     for text in (shown(result), page(result, obs)):
         assert "costs its own session" in text
         assert "those without it take" in text
@@ -74,6 +77,9 @@ def test_the_terminal_and_the_page_say_where_the_cost_falls(
         assert "The load asks for the same in all slices" in text
         assert "--clients 1" in text
         assert "Locks that every arm shares" not in text
+    (chart,) = [chart for chart in charts(result, obs) if chart.id == "contention"]
+    assert [row[0] for row in chart.table_rows] == list(ROWS.values())
+    assert [row[1] for row in chart.table_rows] == [row[1] for row in table(result.contention)]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])
@@ -113,6 +119,7 @@ def test_nothing_is_told_without_proof_or_of_a_trial_that_the_server_ended(
     for told in (result, built(design, obs, "server")):
         for text in (shown(told), page(told, obs)):
             assert "on other sessions" not in text
+        assert "contention" not in [chart.id for chart in charts(told, obs)]
 
 
 def test_a_trial_in_slices_is_told_as_one() -> None:
