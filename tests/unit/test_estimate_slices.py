@@ -22,6 +22,8 @@ from tests.unit.slices_textbook import saturation, simulate, sliced
 PROVEN = {"x": True, "i2": True, "i3": True}
 #: Unlike speeds, so that sessions' shares of the transactions change with what an arm costs.
 UNLIKE = (400.0, 2500.0)
+#: Few units for many trials.
+SLOW = (2000.0, 2000.0)
 
 
 # The schedule
@@ -203,13 +205,13 @@ def test_an_arm_that_costs_fast_sessions_more_does_not_change_the_mix() -> None:
 
 @pytest.fixture(scope="module")
 def replicates() -> list[tuple[dict[str, float], object]]:
-    truth = {"total_us": 80 + 40 + 15 + 60, "own_us": 80, "carry_over_us": 55, "spillover_us": 30}
+    truth = {"total_us": 80 + 40 + 15 + 240, "own_us": 80, "carry_over_us": 55, "spillover_us": 120}
     found = []
-    for seed in range(150):
+    for seed in range(120):
         design = saturation(seed)
         obs = simulate(
-            design, 40, levels_us=(900.0, 1300.0), own=(0, 80), carry=(0, 40), second=(0, 15),
-            spillover=(0, 60), seed=seed,
+            design, 40, levels_us=(1800.0, 2600.0), own=(0, 80), carry=(0, 40), second=(0, 15),
+            spillover=(0, 240), seed=seed,
         )  # fmt: skip
         found.append((truth, contention(obs, design, proven=True)))
     return found
@@ -236,7 +238,15 @@ def test_no_spillover_is_seldom_claimed_however_large_cost_and_carry_over() -> N
     wrong = 0
     for seed in range(120):
         design = saturation(seed)
-        obs = simulate(design, 40, own=(0, 200), carry=(0, 100), second=(0, 50), seed=10_000 + seed)
+        obs = simulate(
+            design,
+            40,
+            levels_us=SLOW,
+            own=(0, 200),
+            carry=(0, 100),
+            second=(0, 50),
+            seed=10_000 + seed,
+        )
         wrong += contention(obs, design, proven=True).state == "spillover"
     assert clopper_pearson(wrong, 120, 0.98)[0] <= 0.05
 
@@ -258,7 +268,8 @@ def test_false_positives_of_slices() -> None:
     wrong = looks = 0
     for seed in range(100):
         design = sliced(4, seed)
-        found = analyse(simulate(design, 30, seed=seed), design, proven=PROVEN, seed=seed)
+        obs = simulate(design, 30, levels_us=SLOW, seed=seed)
+        found = analyse(obs, design, proven=PROVEN, seed=seed)
         for arm in found.arms[1:]:
             assert arm.effect is not None
             wrong += not arm.effect.body_us.lo <= 0 <= arm.effect.body_us.hi
@@ -271,11 +282,11 @@ def test_a_standard_error_too_small_would_be_noticed(monkeypatch: pytest.MonkeyP
     assert honest is not None
     monkeypatch.setattr(Expansion, "se", property(lambda self: honest(self) / 2))
     wrong = 0
-    for seed in range(100):
+    for seed in range(60):
         design = saturation(seed)
-        found = contention(simulate(design, 40, seed=seed), design, proven=True)
+        found = contention(simulate(design, 40, levels_us=SLOW, seed=seed), design, proven=True)
         wrong += not found.total_us.lo <= 0 <= found.total_us.hi
-    assert clopper_pearson(wrong, 100, 0.98)[0] > 0.05
+    assert clopper_pearson(wrong, 60, 0.98)[0] > 0.05
 
 
 # Verdicts
