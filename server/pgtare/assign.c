@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * assign.c
- *		Drawing the arms of a permuted block.
+ *		Drawing the arms of a permuted block, and the slices of a trial.
  *
  * Each (seed, session, block) has a SplitMix64 stream of its own, so that an
  * assignment can be computed again from the result's seed, in any order and in
@@ -21,6 +21,13 @@ splitmix64(uint64 *state)
 	return z ^ (z >> 31);
 }
 
+/* Fisher-Yates; the high half of the product is uniform on 0 .. i. */
+static inline int
+pick(uint64 *state, int i)
+{
+	return (int) (((unsigned __int128) splitmix64(state) * (uint64) (i + 1)) >> 64);
+}
+
 /* Fill order[0 .. nblock - 1]. */
 void
 assign_block(const TrialDef *def, uint32 backend, uint32 block, uint16 *order)
@@ -31,8 +38,7 @@ assign_block(const TrialDef *def, uint32 backend, uint32 block, uint16 *order)
 	memcpy(order, def->block, sizeof(uint16) * def->nblock);
 	for (int i = def->nblock - 1; i > 0; i--)
 	{
-		/* the high half of the product is uniform on 0 .. i */
-		int			j = (int) (((unsigned __int128) splitmix64(&state) * (uint64) (i + 1)) >> 64);
+		int			j = pick(&state, i);
 		uint16		swap = order[i];
 
 		order[i] = order[j];
@@ -52,7 +58,34 @@ assign_filler(const TrialDef *def, uint32 backend, uint32 block, uint16 *arm)
 
 	if (splitmix64(&state) >= UINT64_MAX / 10)
 		return false;
-	*arm = def->block[(int) (((unsigned __int128) splitmix64(&state) *
-							  (uint64) def->nblock) >> 64)];
+	*arm = def->block[pick(&state, def->nblock - 1)];
 	return true;
+}
+
+/* The kinds of slices of a block of slices: fill order[0 .. nslices - 1]. */
+void
+assign_slices(const TrialDef *def, uint32 block, int16 *order)
+{
+	uint64		state = def->seed ^ (((uint64) block + 1) * UINT64CONST(0x9FB21C651E98DF25));
+
+	memcpy(order, def->slice_kind, sizeof(int16) * def->nslices);
+	for (int i = def->nslices - 1; i > 0; i--)
+	{
+		int			j = pick(&state, i);
+		int16		swap = order[i];
+
+		order[i] = order[j];
+		order[j] = swap;
+	}
+}
+
+/* The length of a slice, uniform between its bounds. */
+int64
+assign_slice_ns(const TrialDef *def, uint32 slice)
+{
+	uint64		state = def->seed ^ (((uint64) slice + 1) * UINT64CONST(0xC2B2AE3D27D4EB4F));
+	uint64		lengths = (uint64) (def->slice_max_ns - def->slice_min_ns) + 1;
+
+	/* the bounds lie within a second, so that 32 bits are enough */
+	return def->slice_min_ns + (int64) (((splitmix64(&state) >> 32) * lengths) >> 32);
 }

@@ -4,9 +4,9 @@
  *
  * One file a phase: module.c (loading), shmem.c (shared state), trial.c
  * (start and stop by SQL), status.c (its state), session.c (who takes part),
- * unit.c (transaction boundaries), assign.c (drawing arms), settings.c
- * (applying and restoring them), evidence.c (what ran), ring.c (observations),
- * clock.c (time).
+ * unit.c (transaction boundaries), assign.c (drawing arms), slice.c (spans of
+ * time that all sessions share), settings.c (applying and restoring settings),
+ * evidence.c (what ran), ring.c (observations), clock.c (time).
  *-------------------------------------------------------------------------
  */
 #ifndef PGTARE_H
@@ -19,7 +19,7 @@
 
 #include "../common/clock.h"
 
-#define PGTARE_VERSION "0.1"
+#define PGTARE_VERSION "0.2"
 
 #define MAX_ARMS 32				/* arms of a trial, the base included */
 #define MAX_SETTINGS 32			/* settings that its arms name together */
@@ -27,6 +27,8 @@
 #define MAX_RINGS 1024			/* sessions of a trial at one time */
 #define TEXT_POOL 16384			/* bytes for names and values */
 #define NO_TEXT UINT32_MAX		/* in a pool: the session's own value */
+#define SLICE_MIXED (-1)		/* a kind of slice: each transaction draws its arm */
+#define NO_SLICE UINT32_MAX		/* in a trial without slices */
 
 #if PG_VERSION_NUM < 170000
 #define MY_PROC_NUMBER (MyProc->pgprocno)
@@ -51,6 +53,8 @@
 #define UNIT_IO_TIMED		(1 << 11)
 #define UNIT_EXECUTED		(1 << 12)	/* a plan was executed */
 #define UNIT_RELOADED		(1 << 13)	/* arm not in force, because of a reload */
+#define UNIT_STRADDLED		(1 << 14)	/* its answer came after the end of its slice */
+#define UNIT_MIXED			(1 << 15)	/* in a slice where each unit draws its arm */
 
 /* One measured unit, as clients read it: keep in step with the decoder. */
 typedef struct Observation
@@ -68,7 +72,7 @@ typedef struct Observation
 	uint16		flags;			/* UNIT_... */
 	uint32		switch_ns;		/* cost of the switch before this unit */
 	int32		pid;
-	uint32		reserved;
+	uint32		slice;			/* running number in the trial, or NO_SLICE */
 } Observation;
 
 StaticAssertDecl(sizeof(Observation) == 64, "clients read observations of 64 bytes");
@@ -102,6 +106,10 @@ typedef struct TrialDef
 	int32		nblock;
 	uint16		block[MAX_BLOCK];	/* arms of a block, before permutation */
 	int64		inject_ns[MAX_ARMS];
+	int32		nslices;		/* slices of a block of slices, 0: no slices */
+	int16		slice_kind[MAX_BLOCK];	/* an arm or SLICE_MIXED, before permutation */
+	int64		slice_min_ns;	/* bounds of a slice's length */
+	int64		slice_max_ns;
 	uint32		name[MAX_SETTINGS]; /* offsets into text */
 	uint32		value[MAX_ARMS][MAX_SETTINGS];	/* likewise, or NO_TEXT */
 	Oid			database;		/* InvalidOid: any */
@@ -210,6 +218,15 @@ extern int	unit_slots_intact(void);
 /* assign.c */
 extern void assign_block(const TrialDef *def, uint32 backend, uint32 block, uint16 *order);
 extern bool assign_filler(const TrialDef *def, uint32 backend, uint32 block, uint16 *arm);
+extern void assign_slices(const TrialDef *def, uint32 block, int16 *order);
+extern int64 assign_slice_ns(const TrialDef *def, uint32 slice);
+
+/* slice.c */
+extern void slice_begin(void);
+extern void slice_follow(int64 now_ticks);
+extern bool slice_over(int64 now_ticks);
+extern uint32 slice_number(void);
+extern int	slice_kind(void);
 
 /* settings.c */
 extern bool settings_bind(const TrialDef *def);

@@ -160,6 +160,33 @@ read_arms(FunctionCallInfo fcinfo, TrialDef *def, uint32 *used)
 			invalid("a block must hold every arm");
 }
 
+/* Slices: the kinds of a block of slices, and the bounds of their length */
+static void
+read_slices(FunctionCallInfo fcinfo, TrialDef *def)
+{
+	Elements	kinds = array_argument(fcinfo, 12, INT4OID);
+	int32		min_us = PG_ARGISNULL(13) ? 0 : PG_GETARG_INT32(13);
+	int32		max_us = PG_ARGISNULL(14) ? 0 : PG_GETARG_INT32(14);
+
+	if (kinds.n == 0)
+		return;
+	if (kinds.n > MAX_BLOCK)
+		invalid("a block of slices holds 64 slices at most");
+	if (min_us < 1000 || max_us < min_us || max_us > 1000000)
+		invalid("slices last between 1,000 and 1,000,000 microseconds");
+	for (int i = 0; i < kinds.n; i++)
+	{
+		int32		kind = DatumGetInt32(kinds.value[i]);
+
+		if (kind < SLICE_MIXED || kind >= def->narms)
+			invalid("a slice names an arm that does not exist");
+		def->slice_kind[i] = (int16) kind;
+	}
+	def->nslices = kinds.n;
+	def->slice_min_ns = (int64) min_us * 1000;
+	def->slice_max_ns = (int64) max_us * 1000;
+}
+
 /* Who takes part */
 static void
 read_population(FunctionCallInfo fcinfo, TrialDef *def, uint32 *used)
@@ -270,6 +297,7 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 
 	read_arms(fcinfo, def, &used);
 	read_population(fcinfo, def, &used);
+	read_slices(fcinfo, def);
 	def->seed = (uint64) PG_GETARG_INT64(4);
 	duration = PG_GETARG_FLOAT8(5);
 	if (isnan(duration) || duration <= 0 || duration > pgtare_max_duration)

@@ -55,7 +55,7 @@ static struct
 	int64		first_ticks;
 	uint32		requests;
 	uint32		switch_ns;
-	uint16		switch_flags;	/* UNIT_SWITCH_FAILED of the switch before */
+	uint16		switch_flags;	/* UNIT_... of the switch before */
 	uint16		arm;
 } unit;
 
@@ -68,6 +68,7 @@ static struct
 	bool		outside;		/* the unit under way belongs to no block */
 	bool		filled;			/* whether a filler comes first is decided */
 	uint16		order[MAX_BLOCK];
+	uint32		mixed;			/* the mixed slice that the block is in, or NO_SLICE */
 } place;
 
 static const PQcommMethods *chained;
@@ -102,6 +103,24 @@ draw(void)
 	uint16		arm;
 
 	place.outside = true;
+	if (session.def->nslices > 0)
+	{
+		int			kind = slice_kind();
+
+		if (kind != SLICE_MIXED)
+			return (uint16) kind;
+		/* a block does not go on in another slice, a tenth of a second later */
+		if (place.mixed != slice_number())
+		{
+			place.mixed = slice_number();
+			if (place.position > 0)
+			{
+				place.position = 0;
+				place.filled = false;
+				place.block++;
+			}
+		}
+	}
 	if (place.unit == 0)
 	{
 		assign_block(session.def, session.backend, NO_BLOCK, place.order);
@@ -144,6 +163,11 @@ switch_arm(void)
 	uint16		flags = 0;
 
 	memset(&unit, 0, sizeof(unit));
+	if (def->nslices > 0)
+	{
+		slice_follow(from);
+		flags = slice_kind() == SLICE_MIXED ? UNIT_MIXED : 0;
+	}
 	unit.arm = draw();
 	if (pg_atomic_read_u32(&session.shared->failed_arm[unit.arm]) ||
 		!settings_apply(def, unit.arm))
@@ -165,11 +189,24 @@ switch_arm(void)
 		unit.cpu_ns = pgtare_thread_cpu_ns();
 }
 
+/*
+ * Is the unit under way one of those that no estimate counts?  In a slice of
+ * one arm only a session's first is; blocks are a matter of mixed slices.
+ */
+static bool
+unblocked(void)
+{
+	if (session.def->nslices > 0 && !(unit.switch_flags & UNIT_MIXED))
+		return place.unit == 0;
+	return place.outside;
+}
+
 static void
-record(int64 cpu_ns)
+record(int64 ticks, int64 cpu_ns)
 {
 	Observation o = {0};
 	bool		changed = settings_changed_by_application();
+	bool		sliced = session.def->nslices > 0;
 
 	o.start_ns = to_ns(unit.first_ticks - session.def->start_ticks);
 	o.service_ns = to_ns(unit.service_ticks);
@@ -182,9 +219,11 @@ record(int64 cpu_ns)
 	o.arm = unit.arm;
 	o.requests = (uint16) Min(unit.requests, (uint32) UINT16_MAX);
 	o.flags = unit.events | unit.switch_flags | evidence_flags() |
-		(place.outside ? UNIT_UNBLOCKED : 0) | (changed ? UNIT_APP_CHANGED : 0);
+		(unblocked() ? UNIT_UNBLOCKED : 0) | (changed ? UNIT_APP_CHANGED : 0) |
+		(sliced && slice_over(ticks) ? UNIT_STRADDLED : 0);
 	o.switch_ns = unit.switch_ns;
 	o.pid = MyProcPid;
+	o.slice = sliced ? slice_number() : NO_SLICE;
 	ring_put(&o);
 }
 
@@ -220,6 +259,8 @@ answered(char status)
 		if (session.joined)
 		{
 			memset(&place, 0, sizeof(place));
+			place.mixed = NO_SLICE;
+			slice_begin();
 			switch_arm();
 		}
 		return;
@@ -237,10 +278,11 @@ answered(char status)
 		return;
 	}
 
-	record(session.def->take_cpu ? pgtare_thread_cpu_ns() : 0);
+	record(ticks, session.def->take_cpu ? pgtare_thread_cpu_ns() : 0);
 	advance();
-	/* a trial that closes lets each session finish its block */
-	if (session_trial_over(ticks) || (place.position == 0 && session_trial_closing()))
+	/* a trial that closes lets each session finish its block; slices have an end of their own */
+	if (session_trial_over(ticks) ||
+		((place.position == 0 || session.def->nslices > 0) && session_trial_closing()))
 		session_leave();
 	else
 		switch_arm();
@@ -249,7 +291,10 @@ answered(char status)
 /*
  * The first bytes of a request are here.  An idle session learns only now that
  * its trial is over, or that the configuration is about to be read again; it
- * gets its settings back before the request is looked at.
+ * gets its settings back before the request is looked at.  Where its slice has
+ * ended meanwhile it takes the arm of the one that runs, so that a session that
+ * is mostly idle follows the slices too; the switch is over when the clock of
+ * the service time starts.
  */
 static void
 arrived(void)
@@ -269,6 +314,12 @@ arrived(void)
 			settings_restore();
 			session.restored = true;
 			flags = UNIT_RELOADED;
+			ticks = now_ticks();
+		}
+		else if (session.def->nslices > 0 && slice_over(ticks) &&
+				 GetCurrentStatementStartTimestamp() == unit.last_statement)
+		{
+			switch_arm();
 			ticks = now_ticks();
 		}
 	}

@@ -1,11 +1,17 @@
-"""The design of a trial: its arms, the layout of a permuted block, and the assignment by seed."""
+"""The design of a trial: arms, permuted blocks, slices, and the assignment of both by seed."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 Role = Literal["base", "control", "instrument", "injected"]
+Unit = Literal["transaction", "slice", "both"]
+
+#: A kind of slice: each transaction draws its arm, as in a trial without slices.
+MIXED = -1
 
 _MASK64 = (1 << 64) - 1
 
@@ -25,18 +31,52 @@ class Arm:
 
 
 @dataclass(frozen=True)
+class Slices:
+    """Spans of time in which all sessions do the same.
+
+    kinds: of the slices of one block of slices, before permutation: the index of the arm that all
+    sessions follow, or MIXED. Lengths are uniform between min_us and max_us. guard_us: how long
+    after a switch nothing is measured.
+    """
+
+    kinds: tuple[int, ...]
+    min_us: int = 15_000
+    max_us: int = 45_000
+    guard_us: int = 2_000
+
+    def __post_init__(self) -> None:
+        if not 1_000 <= self.min_us <= self.max_us <= 1_000_000:
+            raise ValueError("slices last between 1,000 and 1,000,000 microseconds")
+        if not 0 <= self.guard_us < self.min_us:
+            raise ValueError("the guard must be shorter than the shortest slice")
+
+
+@dataclass(frozen=True)
 class Design:
-    """Arms (index 0 is the base), the arms of one block before permutation, and the seed."""
+    """Arms (index 0 is the base), the arms of one block before permutation, and the seed.
+
+    slices: None where the transaction is the unit throughout.
+    """
 
     arms: tuple[Arm, ...]
     block: tuple[int, ...]
     seed: int
+    slices: Slices | None = None
 
     def __post_init__(self) -> None:
         if not self.arms or self.arms[0].role != "base":
             raise ValueError("the first arm must be the base")
         if sorted(set(self.block)) != list(range(len(self.arms))):
             raise ValueError("a block must hold every arm at least once")
+        if self.slices and not set(self.slices.kinds) - {MIXED} == set(range(len(self.arms))):
+            raise ValueError("a block of slices must hold every arm at least once")
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of randomisation."""
+        if self.slices is None:
+            return "transaction"
+        return "both" if MIXED in self.slices.kinds else "slice"
 
     @property
     def setting_names(self) -> tuple[str, ...]:
@@ -69,6 +109,16 @@ def _splitmix64(state: int) -> tuple[int, int]:
     return state, z ^ (z >> 31)
 
 
+def _shuffled(items: tuple[int, ...], state: int) -> tuple[int, ...]:
+    """Fisher-Yates, driven by a SplitMix64 stream."""
+    order = list(items)
+    for i in range(len(order) - 1, 0, -1):
+        state, draw = _splitmix64(state)
+        j = (draw * (i + 1)) >> 64
+        order[i], order[j] = order[j], order[i]
+    return tuple(order)
+
+
 def permuted_block(design: Design, backend: int, block: int) -> tuple[int, ...]:
     """The arms of one block of one backend, in order.
 
@@ -77,12 +127,7 @@ def permuted_block(design: Design, backend: int, block: int) -> tuple[int, ...]:
     drives a Fisher-Yates shuffle.
     """
     state = (design.seed ^ (((backend << 32) | block) * 0xD1342543DE82EF95)) & _MASK64
-    order = list(design.block)
-    for i in range(len(order) - 1, 0, -1):
-        state, draw = _splitmix64(state)
-        j = (draw * (i + 1)) >> 64
-        order[i], order[j] = order[j], order[i]
-    return tuple(order)
+    return _shuffled(design.block, state)
 
 
 def filler(design: Design, backend: int, block: int) -> int | None:
@@ -97,3 +142,24 @@ def filler(design: Design, backend: int, block: int) -> int | None:
         return None
     state, draw = _splitmix64(state)
     return design.block[(draw * len(design.block)) >> 64]
+
+
+def slice_order(design: Design, block: int) -> tuple[int, ...]:
+    """The kinds of one block of slices, in order; assign.c computes the same."""
+    assert design.slices is not None
+    state = (design.seed ^ ((block + 1) * 0x9FB21C651E98DF25)) & _MASK64
+    return _shuffled(design.slices.kinds, state)
+
+
+def slice_ns(design: Design, number: int) -> int:
+    """The length of a slice; assign.c computes the same."""
+    assert design.slices is not None
+    shortest, longest = 1_000 * design.slices.min_us, 1_000 * design.slices.max_us
+    state = (design.seed ^ ((number + 1) * 0xC2B2AE3D27D4EB4F)) & _MASK64
+    _, draw = _splitmix64(state)
+    return shortest + (((draw >> 32) * (longest - shortest + 1)) >> 32)
+
+
+def slice_ends(design: Design) -> Iterator[int]:
+    """When each slice ends, in ns since the trial began."""
+    return itertools.accumulate(slice_ns(design, number) for number in itertools.count())

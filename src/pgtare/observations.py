@@ -26,7 +26,12 @@ class UnitFlag(IntFlag):
     IO_TIMED = 1 << 11  # time of block reads or writes was accounted
     EXECUTED = 1 << 12  # a plan was executed
     RELOADED = 1 << 13  # a configuration reload fell into the unit: arm not in force
+    STRADDLED = 1 << 14  # its answer came after the end of its slice
+    MIXED = 1 << 15  # in a slice in which each unit draws its arm
 
+
+#: The slice of a unit in a trial without slices.
+NO_SLICE = 0xFFFFFFFF
 
 #: One observation as the server module writes it (64 bytes, little endian).
 OBSERVATION = np.dtype(
@@ -44,7 +49,7 @@ OBSERVATION = np.dtype(
         ("flags", "<u2"),  # UnitFlag
         ("switch_ns", "<u4"),  # cost of the switch before this unit
         ("pid", "<i4"),
-        ("reserved", "<u4"),
+        ("slice", "<u4"),  # running number of the slice in the trial, NO_SLICE without slices
     ]
 )
 

@@ -15,12 +15,14 @@ import numpy as np
 from pydantic import ValidationError
 
 from pgtare import parquet
-from pgtare.design import Arm, Design
+from pgtare.design import Arm, Design, Slices
 from pgtare.errors import MeasurementError, PgtareError, UsageError
-from pgtare.observations import OBSERVATION, Observations
+from pgtare.observations import NO_SLICE, OBSERVATION, Observations
 from pgtare.report.schema import SCHEMA, WeighResult
 
-DESIGN_SCHEMA = "pgtare.design/1"
+DESIGN_SCHEMA = "pgtare.design/2"
+#: Before there were slices: no "slices" here, and a column "reserved" in the observations.
+_WITHOUT_SLICES = "pgtare.design/1"
 OBSERVATIONS_FILE = "observations.parquet"
 DESIGN_FILE = "design.json"
 RESULT_FILE = "result.json"
@@ -149,13 +151,14 @@ def _design_json(design: Design, rows: int) -> str:
         ],
         "block": list(design.block),
         "seed": design.seed,
+        "slices": vars(design.slices) if design.slices else None,
         "observations": rows,
     }
     return json.dumps(document, indent=2) + "\n"
 
 
 def _read_design(path: Path) -> tuple[Design, int]:
-    document = _read_json(path, DESIGN_SCHEMA)
+    document = _read_json(path, DESIGN_SCHEMA, _WITHOUT_SLICES)
     try:
         arms = tuple(
             Arm(
@@ -167,12 +170,24 @@ def _read_design(path: Path) -> tuple[Design, int]:
             for arm in document["arms"]
         )
         block = tuple(int(index) for index in document["block"])
-        return Design(arms, block, int(document["seed"])), int(document["observations"])
+        design = Design(arms, block, int(document["seed"]), _slices(document.get("slices")))
+        return design, int(document["observations"])
     except (KeyError, TypeError, ValueError, AttributeError) as ex:
         raise PgtareError(f"{path} does not describe a design: {_why(ex)}.") from ex
 
 
-def _read_json(path: Path, schema: str) -> dict[str, Any]:
+def _slices(described: dict[str, Any] | None) -> Slices | None:
+    if described is None:
+        return None
+    return Slices(
+        kinds=tuple(int(kind) for kind in described["kinds"]),
+        min_us=int(described["min_us"]),
+        max_us=int(described["max_us"]),
+        guard_us=int(described["guard_us"]),
+    )
+
+
+def _read_json(path: Path, *schemas: str) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as ex:
@@ -180,8 +195,8 @@ def _read_json(path: Path, schema: str) -> dict[str, Any]:
     except ValueError as ex:
         raise PgtareError(f"{path} is damaged: it is not a JSON document.") from ex
     found = document.get("schema") if isinstance(document, dict) else None
-    if found != schema:
-        raise PgtareError(f"{path} has the schema {found!r} where this pgtare reads {schema}.")
+    if found not in schemas:
+        raise PgtareError(f"{path} has the schema {found!r} where this pgtare reads {schemas[0]}.")
     assert isinstance(document, dict)
     return document
 
@@ -203,6 +218,8 @@ def _read_parquet(path: Path) -> Observations:
         columns = parquet.read(path)
     except duckdb.Error as ex:
         raise PgtareError(f"{path} is damaged: it cannot be read as Parquet.") from ex
+    if "slice" not in columns and "reserved" in columns:
+        columns["slice"] = np.full_like(columns["reserved"], NO_SLICE)
     missing = [name for name in _names() if name not in columns]
     if missing:
         raise PgtareError(f"{path} is damaged: it lacks the column {missing[0]}.")

@@ -15,7 +15,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from pgtare import observations
-from pgtare.design import Arm, Design
+from pgtare.design import Arm, Design, Slices
 from pgtare.observations import Observations
 from pgtare.server.cluster import Cluster
 from pgtare.server.trials import Population, Trials, connect
@@ -70,6 +70,7 @@ def design_of(
     inject_ns: Sequence[int] | None = None,
     block: Sequence[int] | None = None,
     seed: int = 20240607,
+    slices: Slices | None = None,
 ) -> Design:
     """A design whose arms have these settings."""
     delays = inject_ns or [0] * len(arms)
@@ -80,6 +81,7 @@ def design_of(
         ),
         tuple(block or range(len(arms))),
         seed,
+        slices,
     )
 
 
@@ -91,6 +93,7 @@ def trial(
     inject_ns: Sequence[int] | None = None,
     block: Sequence[int] | None = None,
     seed: int = 20240607,
+    slices: Slices | None = None,
     seconds: float = 60.0,
     sessions: int = 64,
     cpu: bool = True,
@@ -101,7 +104,7 @@ def trial(
     owner_does: str = "",
 ) -> Iterator[Running]:
     """A trial, stopped in the end; `owner_does` comes first, in the session that starts it."""
-    design = design_of(arms, inject_ns, block, seed)
+    design = design_of(arms, inject_ns, block, seed, slices)
     population = Population(database, role, application, participation, sessions)
     with connect(cluster.dsn()) as owner:
         owner.execute(owner_does.encode())

@@ -119,6 +119,11 @@ def test_ctrl_c_before_the_trial_leaves_nothing(tmp_path: Path) -> None:
         (["track_io_timing", "--pg-config", "/nowhere/pg_config"], "/nowhere/pg_config"),
         (["track_io_timing", "--script", "/nowhere.sql"], "/nowhere.sql"),
         (["track_io_timing", "--clients", "0"], "at least one client"),
+        (["track_io_timing", "--unit", "run"], "transaction, slice or both"),
+        (["track_io_timing", "track_functions", "--unit", "both"], "--unit slice"),
+        (["track_io_timing", "--unit", "slice", "--slice-ms", "45-15"], "as in --slice-ms 15-45"),
+        (["track_io_timing", "--unit", "slice", "--slice-ms", "0.1-5"], "from 1 to 1000"),
+        (["track_io_timing", "--unit", "slice", "--slice-ms", "30"], "shortest and the longest"),
     ],
 )
 def test_bad_input_is_refused_at_once(arguments: list[str], wanted: str) -> None:

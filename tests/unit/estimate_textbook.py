@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.design import Arm, Design, permuted_block
-from pgtare.observations import OBSERVATION, Observations, UnitFlag
+from pgtare.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
 
 BAD = UnitFlag.SWITCH_FAILED | UnitFlag.APP_CHANGED | UnitFlag.RELOADED
 
@@ -62,6 +62,7 @@ def simulate(
         part["block"][1:] = np.arange(len(arm) - 1) // size
         part["position"][1:] = np.arange(len(arm) - 1) % size
         part["flags"][0] = UnitFlag.UNBLOCKED
+        part["slice"] = NO_SLICE
         part["service_ns"] = np.rint(1000 * x)
         part["cpu_ns"] = np.rint(900 * x)
         part["switch_ns"] = 500

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.design import Arm, Design, block_layout, permuted_block
-from pgtare.observations import OBSERVATION, Observations, UnitFlag
+from pgtare.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
 from pgtare.report.schema import (
     ArmResult,
     Baseline,
@@ -110,6 +110,7 @@ def _session(design: Design, blocks: int, backend: int, rng: np.random.Generator
     rows["flags"][0] |= int(UnitFlag.UNBLOCKED)
     rows["switch_ns"] = 900
     rows["pid"] = 4100 + backend
+    rows["slice"] = NO_SLICE
     return rows
 
 

@@ -19,6 +19,8 @@ HEADINGS = {
     "WeighResult": "The document",
     "Interval": "An interval",
     "DesignInfo": "`design`",
+    "SliceInfo": "`design.slices`",
+    "Contention": "`contention`",
     "Baseline": "`baseline`",
     "CarryOver": "`carry_over`",
     "ArmResult": "An element of `arms`",

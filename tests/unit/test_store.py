@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -15,9 +16,10 @@ import duckdb
 import numpy as np
 import pytest
 
-from pgtare import store
+from pgtare import parquet, store
+from pgtare.design import MIXED, Slices
 from pgtare.errors import MeasurementError, PgtareError, UsageError
-from pgtare.observations import empty
+from pgtare.observations import NO_SLICE, empty
 from tests.unit.sample_result import sample
 
 
@@ -216,3 +218,31 @@ def test_names_that_mean_something_to_others_are_only_names(tmp_path: Path, name
     store.save(tmp_path / "run1", decoy.design, decoy.observations, decoy.result)
     save(tmp_path / name)
     assert len(store.load(tmp_path / name).observations) == len(sample(200).observations)
+
+
+def test_slices_come_back_as_they_went_in(tmp_path: Path) -> None:
+    drawn = sample(200)
+    slices = Slices((0, *range(len(drawn.design.arms)), MIXED), 2_000, 9_000, 500)
+    design = dataclasses.replace(drawn.design, slices=slices)
+    observations = drawn.observations
+    observations["slice"] = np.arange(len(observations))
+    store.save(tmp_path / "run", design, observations, drawn.result)
+    found = store.load(tmp_path / "run")
+    assert found.design == design
+    assert found.observations["slice"].tolist() == list(range(len(observations)))
+
+
+def test_a_result_from_before_slices_can_be_read(tmp_path: Path) -> None:
+    save(tmp_path / "run")
+    path = tmp_path / "run" / store.DESIGN_FILE
+    described = json.loads(path.read_text())
+    del described["slices"]
+    path.write_text(json.dumps(described | {"schema": "pgtare.design/1"}))
+    rows = tmp_path / "run" / store.OBSERVATIONS_FILE
+    columns = parquet.read(rows)
+    rows.unlink()
+    columns["reserved"] = np.zeros_like(columns.pop("slice"))
+    parquet.write(rows, columns)
+    found = store.load(tmp_path / "run")
+    assert found.design.slices is None
+    assert set(found.observations["slice"]) == {NO_SLICE}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 from rich.console import Console
 
 from pgtare import cli, store
+from pgtare.design import Unit
 from pgtare.errors import UsageError
 from pgtare.instruments import choose, load_catalogue
 from pgtare.load import LoadSpec, Script, parse_headroom, parse_participation, parse_rate
@@ -18,7 +19,7 @@ from pgtare.report import files
 from pgtare.report.page import write_page
 from pgtare.report.terminal import render
 from pgtare.weigh.plan import arms_of
-from pgtare.weigh.request import Request, new_seed, percentage, seconds
+from pgtare.weigh.request import Request, new_seed, percentage, seconds, slice_bounds
 from pgtare.weigh.run import Weighing, dry_run
 from pgtare.weigh.run import weigh as run_weighing
 
@@ -111,6 +112,16 @@ def weigh(
         list[Path] | None,
         _what("--catalog", help="A file with instruments of your own."),
     ] = None,
+    unit: Annotated[
+        str,
+        _what(
+            help="What draws an arm: transaction; slice: all sessions together, for some ms; both: "
+            "one instrument, and what it costs other sessions."
+        ),
+    ] = "transaction",
+    slice_ms: Annotated[
+        str, _what(help="Shortest and longest slice in ms, for --unit slice or both.")
+    ] = "15-45",
     seed: Annotated[int | None, _what(help="Repeat the assignment of a result.")] = None,
     cpu: Annotated[bool, _what(help="Take CPU time for each transaction.")] = True,
     json: Annotated[
@@ -149,6 +160,8 @@ def weigh(
         seed=new_seed() if seed is None else seed,
         cpu=cpu,
         base=_base(base),
+        unit=_unit(unit),
+        slice_ms=slice_bounds("--slice-ms", slice_ms),
         load=_load_spec(load, script, clients, protocol, rate, dsn),
         headroom=parse_headroom(headroom) if headroom else None,
         scale=scale,
@@ -181,6 +194,12 @@ def _base(text: str) -> Literal["off", "current"]:
     if text == "off" or text == "current":
         return text  # type: ignore[return-value]
     raise UsageError(f"--base {text}: choose off or current")
+
+
+def _unit(text: str) -> Unit:
+    if text not in get_args(Unit):
+        raise UsageError(f"--unit {text}: choose transaction, slice or both")
+    return text  # type: ignore[return-value]
 
 
 def _load_spec(

@@ -8,20 +8,24 @@ from pgtare.estimate.results import (
     Baseline,
     ByBackend,
     CarryOver,
+    Contention,
     Effect,
     Live,
     LiveArm,
     TrialEstimate,
 )
-from pgtare.estimate.sequential import width_reached
+from pgtare.estimate.sequential import MIN_BLOCKS, SLICE_BLOCKS, width_reached
 from pgtare.estimate.trial import analyse, live
 
 __all__ = [
+    "MIN_BLOCKS",
+    "SLICE_BLOCKS",
     "ArmEstimate",
     "Baseline",
     "ByBackend",
     "Calibration",
     "CarryOver",
+    "Contention",
     "Effect",
     "Estimate",
     "Lasting",

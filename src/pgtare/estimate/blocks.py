@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.design import Design
-from pgtare.observations import Observations, UnitFlag
+from pgtare.observations import NO_SLICE, Observations, UnitFlag
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -150,7 +150,8 @@ def select(obs: Observations, design: Design) -> Selection:
     """Usable whole blocks of a trial.
 
     obs: observations of dtype OBSERVATION in any order; times in ns. A backend's first units are
-    thrown away, but still are the previous arm of what follows. A block is discarded where a unit
+    thrown away, but still are the previous arm of what follows; so are those of slices in which all
+    sessions follow one arm. A block is discarded where a unit
     of it is missing, and where the arm was not surely in force in one of its units.
     """
     n_arms, size = len(design.arms), len(design.block)
@@ -160,9 +161,11 @@ def select(obs: Observations, design: Design) -> Selection:
     flags = obs["flags"][order]
     arm = obs["arm"][order].astype(np.int64)
 
-    previous = _previous(key, arm, (flags & UNUSABLE == 0) & (arm < n_arms))
+    previous = previous_arms(key, arm, (flags & UNUSABLE == 0) & (arm < n_arms))
 
-    kept = np.flatnonzero(flags & UnitFlag.UNBLOCKED == 0)
+    blocked = flags & UnitFlag.UNBLOCKED == 0
+    blocked &= (obs["slice"][order] == NO_SLICE) | (flags & UnitFlag.MIXED != 0)
+    kept = np.flatnonzero(blocked)
     group = (obs["backend"][order[kept]].astype(np.int64) << 32) | obs["block"][order[kept]]
     starts = np.flatnonzero(np.concatenate(([True], group[1:] != group[:-1]))[: len(group)])
     complete, discarded = _whole(starts, arm[kept], flags[kept], design.block)
@@ -190,7 +193,7 @@ def select(obs: Observations, design: Design) -> Selection:
     )
 
 
-def _previous(key: Ints, arm: Ints, sure: Bools) -> Ints:
+def previous_arms(key: Ints, arm: Ints, sure: Bools) -> Ints:
     """Arm of the unit before and of the one before that (2, N), -1 where not surely known.
 
     The key of a backend's next unit is one larger, so that a lost unit and a change of backend

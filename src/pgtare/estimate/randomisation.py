@@ -38,6 +38,17 @@ def p_values(blocks: Blocks, values: Floats, *, seed: int, draws: int = DRAWS) -
     return result
 
 
+def sign_flips(differences: Floats, *, seed: int, draws: int = DRAWS) -> float:
+    """Two-sided randomisation p-value of block differences (B,) with one place for each arm."""
+    if len(differences) < 2:
+        return math.nan
+    starts = np.arange(min(len(differences), MAX_BATCHES)) * len(differences)
+    sums = np.add.reduceat(differences, starts // min(len(differences), MAX_BATCHES))
+    return float(
+        _test(np.stack([sums, -sums])[:, :, np.newaxis], np.random.default_rng(seed), draws)[0]
+    )
+
+
 def _others(blocks: Blocks) -> range:
     return range(1, blocks.n_arms)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pgtare.design import Role
 from pgtare.estimate.inference import Estimate
@@ -97,6 +98,40 @@ class CarryOver:
     switch_throughput_pct: float
 
 
+#: spillover: told from zero; not_shown: it covers zero; none: the same with a single session, which
+#: cannot have any; not_separable: a single session shows some all the same.
+ContentionState = Literal[
+    "spillover", "not_shown", "none", "not_separable", "inconclusive", "not_verified"
+]
+
+
+@dataclass(frozen=True)
+class Contention:
+    """Where the cost of one instrument falls, from a saturation design; all of the body.
+
+    Intervals are Student's t at 95 % over blocks of slices; _pct is of base_us.
+    """
+
+    name: str
+    state: ContentionState
+    reason: str
+    base_us: float  # slices in which all sessions follow the base
+    total_us: Estimate  # all sessions with the instrument less all without it
+    total_pct: Estimate
+    own_us: Estimate  # in mixed slices: on the transaction itself
+    carry_over_us: Estimate  # on the next two of the same session
+    spillover_us: Estimate  # on other sessions' base transactions, in mixed slices
+    spillover_pct: Estimate
+    plain_total_us: Estimate  # the total by differences of slice means, a check
+    blocks: int  # of slices
+    blocks_discarded: int
+    sessions: int
+    n_base: int  # transactions in slices of the base
+    n_instrument: int
+    n_mixed: int
+    straddled_pct: float  # answered after the end of their slice, of the arm with most
+
+
 @dataclass(frozen=True)
 class TrialEstimate:
     """Everything that the observations of a trial say; `arms` are in the order of the design."""
@@ -117,6 +152,8 @@ class TrialEstimate:
     mde_us: float
     mde_pct: float
     peeked: bool
+    straddled_pct: float | None = None  # of the arm with most, in a trial with slices
+    contention: Contention | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 #: Blocks at which the confidence sequence is tightest.
 TUNED_AT = 100_000
+#: Fewest blocks, and fewest blocks of slices, that a rule on width may stop at.
 MIN_BLOCKS = 2_000
+SLICE_BLOCKS = 200
 MIN_SECONDS = 10.0
 
 
@@ -40,7 +42,13 @@ def p_value(z: float, blocks: int) -> float:
     return min(1.0, math.sqrt(spread + 1) * math.exp(-z * z * spread / (2 * (spread + 1))))
 
 
-def width_reached(half_widths: Iterable[float], target: float, blocks: int, seconds: float) -> bool:
+def width_reached(
+    half_widths: Iterable[float],
+    target: float,
+    blocks: int,
+    seconds: float,
+    min_blocks: int = MIN_BLOCKS,
+) -> bool:
     """Whether a trial that stops on width may stop.
 
     half_widths: of every arm's fixed 95 % interval, in the unit of target. Such a rule looks at
@@ -50,6 +58,6 @@ def width_reached(half_widths: Iterable[float], target: float, blocks: int, seco
     return (
         bool(widths)
         and all(width <= target for width in widths)
-        and blocks >= MIN_BLOCKS
+        and blocks >= min_blocks
         and seconds >= MIN_SECONDS
     )

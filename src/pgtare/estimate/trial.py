@@ -11,6 +11,7 @@ import numpy as np
 from pgtare.design import Design
 from pgtare.estimate import quantiles, randomisation
 from pgtare.estimate.blocks import select
+from pgtare.estimate.contention import contention, live_contention
 from pgtare.estimate.effects import Effects, cpu_cost, threshold, trimmed_mean
 from pgtare.estimate.inference import (
     NAN,
@@ -27,18 +28,21 @@ from pgtare.estimate.results import (
     ArmEstimate,
     Baseline,
     ByBackend,
-    CarryOver,
     Effect,
     Live,
     LiveArm,
     TrialEstimate,
 )
-from pgtare.estimate.verdict import TAIL_TOLERANCE, Evidence, judge
+from pgtare.estimate.sliced import analyse_slices, live_slices
+from pgtare.estimate.timing import duration_s, switching
+from pgtare.estimate.verdict import (
+    CONFIDENCE,
+    EQUIVALENCE_ALPHA,
+    TAIL_TOLERANCE,
+    Evidence,
+    judge,
+)
 from pgtare.observations import Observations
-
-CONFIDENCE = 0.95
-#: Half of the two-sided error of the 90 % interval that two one-sided 5 % tests need.
-EQUIVALENCE_ALPHA = 0.10
 
 
 def analyse(
@@ -53,6 +57,9 @@ def analyse(
 ) -> TrialEstimate:
     """Effects, tests and verdicts of a trial.
 
+    In a trial in slices the effects are those of the slices; in a saturation design they are those
+    of its mixed slices, and `contention` has what its other slices add.
+
     obs: observations of dtype OBSERVATION, in any order. margin: of equivalence, as a share of
     the base's body. proven: by arm name, whether the instrument was seen to run; an instrument
     that is not named is not verified, while the control and the injected arms need no proof but
@@ -64,7 +71,21 @@ def analyse(
     """
     if not margin > 0:
         raise ValueError("the margin of equivalence must be above zero")
-    return _Analysis(obs, design, margin, proven or {}, peeked, ended_early, seed).result()
+    proven = proven or {}
+    if design.unit == "slice":
+        return analyse_slices(
+            obs, design, margin=margin, proven=proven, peeked=peeked, ended_early=ended_early,
+            seed=seed,
+        )  # fmt: skip
+    found = _Analysis(obs, design, margin, proven, peeked, ended_early, seed).result()
+    if design.unit == "transaction":
+        return found
+    instrument = design.arms[1]
+    side = contention(
+        obs, design, peeked=peeked, ended_early=bool(ended_early),
+        proven=proven.get(instrument.name, instrument.role != "instrument"),
+    )  # fmt: skip
+    return replace(found, contention=side, straddled_pct=side.straddled_pct)
 
 
 class _Analysis:
@@ -106,7 +127,7 @@ class _Analysis:
             baseline=self._baseline(),
             arms=tuple(self._arm(index) for index in range(len(self.design.arms))),
             by_backend=self._by_backend(),
-            carry_over=_carry_over(self.obs),
+            carry_over=switching(self.obs, lags=1),
             blocks=self.blocks.n,
             clusters=self.blocks.n_clusters,
             blocks_discarded=self.selection.blocks_discarded,
@@ -279,6 +300,10 @@ def live(obs: Observations, design: Design) -> Live:
     obs: all observations so far. Of the headline's estimators, only the body's is computed; its
     intervals are always valid, however often one looks.
     """
+    if design.unit == "slice":
+        return live_slices(obs, design)
+    if design.unit == "both":
+        return live_contention(obs, design)
     blocks = select(obs, design).blocks
     effects = Effects(blocks, threshold(blocks.service_us), peeked=True)
     fixed = Reference(blocks.n, blocks.n_clusters - 1)
@@ -301,24 +326,3 @@ def live(obs: Observations, design: Design) -> Live:
         base_body_us=effects.base_body.value,
         arms=tuple(arms),
     )
-
-
-def duration_s(obs: Observations) -> float:
-    """From the first unit's start to the last one's answer, in seconds; 0 without units."""
-    if len(obs) == 0:
-        return 0.0
-    end = obs["start_ns"] + obs["service_ns"] + obs["client_ns"]
-    return float(end.max() - obs["start_ns"].min()) / 1e9
-
-
-def _carry_over(obs: Observations) -> CarryOver:
-    """What switching took, over all units but the first of each backend."""
-    order = np.argsort((obs["backend"].astype(np.int64) << 32) | obs["unit"], kind="stable")
-    backend, start = obs["backend"][order], obs["start_ns"][order]
-    same = backend[1:] == backend[:-1]
-    if not same.any():
-        return CarryOver(lags=1, switch_us=NAN, switch_throughput_pct=NAN)
-    switch_us = float(obs["switch_ns"][order][1:][same].mean()) / 1e3
-    cycle_us = float((start[1:] - start[:-1])[same].mean()) / 1e3
-    share = 100 * switch_us / cycle_us if cycle_us > 0 else NAN
-    return CarryOver(lags=1, switch_us=switch_us, switch_throughput_pct=share)

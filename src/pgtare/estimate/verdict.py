@@ -15,6 +15,9 @@ MIN_BLOCKS = 50
 #: The rate of exceeding the threshold may be this many times the base's for "equivalent".
 TAIL_TOLERANCE = 1.25
 ALPHA = 0.05
+CONFIDENCE = 0.95
+#: Half of the two-sided error of the 90 % interval that two one-sided 5 % tests need.
+EQUIVALENCE_ALPHA = 0.10
 
 
 @dataclass(frozen=True)

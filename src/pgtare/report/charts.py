@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from pgtare.observations import Observations
-from pgtare.report import numbers, plots, summaries, wording
+from pgtare.report import contention_chart, numbers, plots, summaries, wording
 from pgtare.report.chart import Chart
 from pgtare.report.rows import table
 from pgtare.report.schema import ArmResult, Effect, Interval, WeighResult
@@ -22,7 +22,12 @@ def charts(result: WeighResult, observations: Observations) -> list[Chart]:
     """All charts the result and its observations give something to show for."""
     units = summaries.usable(observations)
     units = units[units["arm"] < len(result.arms)]
-    drawn = [_effects(result), _distributions(result, units), _course(result, units)]
+    drawn = [
+        _effects(result),
+        contention_chart.chart(result),
+        _distributions(result, units),
+        _course(result, units),
+    ]
     return [chart for chart in [*drawn, _sessions(result)] if chart is not None]
 
 

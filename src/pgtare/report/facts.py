@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pgtare.report import evidence, numbers, traffic, wording
-from pgtare.report.schema import ArmResult, DesignInfo, WeighResult
+from pgtare.report.schema import ArmResult, DesignInfo, SliceInfo, WeighResult
 
 
 def facts(result: WeighResult) -> list[tuple[str, str]]:
@@ -26,14 +26,20 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
         (
             "trial",
             f"{numbers.seconds(design.duration_s)} of {numbers.seconds(design.planned_s)} planned, "
-            f"{numbers.count(design.blocks)} blocks, "
+            f"{numbers.count(design.blocks)} {_BLOCKS[design.unit]}, "
             f"{numbers.count(design.blocks_discarded)} discarded, seed {design.seed}",
         ),
     ]
+    if design.slices is not None:
+        course.append(("slices", _slices(design.slices)))
     if wording.ended_by_server(result):
         return lines + course
     lines += [("control", control_sentence(arm)) for arm in wording.of_role(result, "control")]
-    lines += [("injected", injected_sentence(arm)) for arm in wording.of_role(result, "injected")]
+    together = design.unit == "slice" and design.sessions > 1
+    lines += [
+        ("injected", injected_sentence(arm, together))
+        for arm in wording.of_role(result, "injected")
+    ]
     if design.mde_us is not None and math.isfinite(design.mde_us):
         places = numbers.decimals(design.mde_us)
         share = "" if design.mde_pct is None else f" ({numbers.percent(design.mde_pct)})"
@@ -45,8 +51,29 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
         )
     if wording.of_role(result, "instrument"):
         lines.append(("proof", _proof(result)))
-    lines.append(("carry-over", _carry_over(result)))
+    if design.unit != "slice":
+        lines.append(("carry-over", _carry_over(result)))
     return lines + course
+
+
+_BLOCKS = {
+    "transaction": "blocks",
+    "slice": "blocks of slices",
+    "both": "blocks within mixed slices",
+}
+
+
+def _slices(slices: SliceInfo) -> str:
+    outlasted = ""
+    if slices.straddled_pct is not None:
+        outlasted = (
+            f"; of an arm’s transactions {numbers.percent(slices.straddled_pct)} at most "
+            "outlasted theirs"
+        )
+    return (
+        f"{slices.min_us / 1000:g} to {slices.max_us / 1000:g} ms in random order, nothing "
+        f"measured in the first {slices.guard_us / 1000:g} ms{outlasted}"
+    )
 
 
 def control_sentence(arm: ArmResult) -> str:
@@ -66,14 +93,19 @@ def control_sentence(arm: ArmResult) -> str:
     return f"base again: {wording.with_bounds(effect.body_us)}, {remark}"
 
 
-def injected_sentence(arm: ArmResult) -> str:
-    """Whether a delay of known size was found again."""
+def injected_sentence(arm: ArmResult, together: bool = False) -> str:
+    """Whether a delay of known size was found again.
+
+    together: all sessions had it at once, and so waited for each other longer as well.
+    """
     known = arm.inject_ns / 1000
     effect = wording.figures(arm)
     if effect is None or effect.body_us.lo is None or effect.body_us.hi is None:
         return f"{known:g} µs added on purpose: no figure"
     found = effect.body_us.lo <= known <= effect.body_us.hi
     remark = "covers the truth" if found else "misses the truth"
+    if together:
+        remark = "with what sessions cost each other"
     return f"{known:g} µs added on purpose: {wording.with_bounds(effect.body_us)}, {remark}"
 
 

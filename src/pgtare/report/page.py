@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pgtare.observations import Observations
-from pgtare.report import evidence, facts, files, rows, shell, traffic, wording
+from pgtare.report import contention, evidence, facts, files, rows, shell, traffic, wording
 from pgtare.report.charts import charts
 from pgtare.report.schema import ArmResult, WeighResult
 
@@ -53,12 +53,37 @@ def page(result: WeighResult, observations: Observations) -> str:
         proofs=_proofs(result),
         facts=facts.facts(result),
         one_session=len(result.by_backend) == 1,
-        not_shown=wording.NOT_SHOWN,
+        not_shown=wording.not_shown(result),
+        contention=_contention(result),
         command=shlex.join(result.command),
         arms=_arms(result),
         metadata=_metadata(result),
         version=result.pgtare_version,
         created=result.created,
+    )
+
+
+@dataclass(frozen=True)
+class _Contention:
+    """Where the cost falls: a sentence, a table, and what they rest on."""
+
+    sentence: str
+    headings: tuple[str, ...]
+    rows: list[tuple[str, str, str, str]]
+    basis: str
+    assumptions: list[str]
+
+
+def _contention(result: WeighResult) -> _Contention | None:
+    found = contention.figures(result)
+    if found is None or wording.ended_by_server(result):
+        return None
+    return _Contention(
+        contention.sentence(found),
+        contention.headings(result),
+        contention.table(found),
+        contention.basis(result, found),
+        contention.assumptions(result, found),
     )
 
 

@@ -74,16 +74,22 @@ def panels(arms: Sequence[ArmResult], height: int, x_title: str) -> Json:
 
 def annotation(arm: ArmResult) -> Json:
     """The arm's name at the left edge; the caller puts it at a height."""
-    note = " (base again)" if arm.role == "control" else ""
+    if arm.role == "control":
+        return label(arm.name, " (base again)", "muted")
+    return label(arm.name)
+
+
+def label(name: str, note: str = "", color: str = "ink") -> Json:
+    """A name, in bold, and a note at the left edge; the caller puts it at a height."""
     return {
-        "text": f"<b>{text(arm.name)}</b>{note}",
+        "text": f"<b>{text(name)}</b>{note}",
         "xref": "paper",
         "x": 0,
         "xanchor": "left",
         "showarrow": False,
         "bgcolor": "paper",
         "borderpad": 1,
-        "font": {"color": "muted" if arm.role == "control" else "ink", "size": 13},
+        "font": {"color": color, "size": 13},
     }
 
 

@@ -10,6 +10,9 @@ SCHEMA: Final = "pgtare.weigh/1"
 
 Verdict = Literal["cost", "gain", "equivalent", "inconclusive", "not_verified"]
 ArmRole = Literal["base", "control", "instrument", "injected"]
+ContentionState = Literal[
+    "spillover", "not_shown", "none", "not_separable", "inconclusive", "not_verified"
+]
 
 
 class _Model(BaseModel):
@@ -110,11 +113,53 @@ class ByBackend(_Model):
     body_us: dict[str, Interval] = Field(description="body effect by the name of the arm")
 
 
+class SliceInfo(_Model):
+    """Spans of time in which all sessions follow one arm, or all draw one for each transaction."""
+
+    kinds: list[int] = Field(
+        description="slices of one block: index of the arm, -1 for a mixed one; before permutation"
+    )
+    min_us: int = Field(description="shortest slice")
+    max_us: int = Field(description="longest slice")
+    guard_us: int = Field(description="time after each switch in which nothing is measured")
+    straddled_pct: float | None = Field(
+        description="transactions answered after the end of their slice, of the arm with most"
+    )
+
+
+class Contention(_Model):
+    """Where the cost of the instrument falls: a saturation design; all figures are of the body."""
+
+    name: str = Field(description="name of the instrument's arm")
+    state: ContentionState = Field(description="what may be said of the spillover")
+    reason: str = Field(description="why, where the state needs a reason")
+    base_us: float | None = Field(description="mean in slices in which all sessions have the base")
+    total_us: Interval = Field(description="all sessions with the instrument, less all without it")
+    total_pct: Interval = Field(description="the same as a share of base_us")
+    own_us: Interval = Field(description="effect on the transaction itself, in mixed slices")
+    carry_over_us: Interval = Field(
+        description="effect on the next two of the same session, in mixed slices"
+    )
+    spillover_us: Interval = Field(
+        description="effect on base transactions among which half carry the instrument"
+    )
+    spillover_pct: Interval = Field(description="the same as a share of base_us")
+    plain_total_us: Interval = Field(description="total by differences of slice means, a check")
+    blocks: int = Field(description="blocks of slices that entered")
+    blocks_discarded: int = Field(description="blocks of slices left out: cut short or empty")
+    sessions: int = Field(description="sessions with transactions in every kind of slice")
+    n_base: int = Field(description="transactions in slices of the base")
+    n_instrument: int = Field(description="transactions in slices of the instrument")
+    n_mixed: int = Field(description="transactions in mixed slices")
+
+
 class DesignInfo(_Model):
     """How the trial was laid out and how it went."""
 
     seed: int = Field(description="seed of the assignment, 64 bits without sign")
-    unit: Literal["transaction"] = Field(description="unit of randomisation")
+    unit: Literal["transaction", "slice", "both"] = Field(
+        description="unit of randomisation; both: a saturation design of slices"
+    )
     block: list[int] = Field(description="indexes of the arms of one block, before permutation")
     duration_s: float = Field(description="seconds measured")
     planned_s: float = Field(description="seconds asked for")
@@ -134,6 +179,9 @@ class DesignInfo(_Model):
         description="what ended the trial"
     )
     partial: bool = Field(description="true where the trial ended before its plan was met")
+    slices: SliceInfo | None = Field(
+        default=None, description="how slices were laid out, null where there were none"
+    )
 
 
 class CarryOver(_Model):
@@ -163,6 +211,9 @@ class WeighResult(_Model):
     carry_over: CarryOver = Field(description="lags and the cost of switching")
     arms: list[ArmResult] = Field(description="the base first, then in the order of the design")
     by_backend: list[ByBackend] = Field(description="effects session by session")
+    contention: Contention | None = Field(
+        default=None, description="where the cost falls, of a saturation design; else null"
+    )
     warnings: list[str] = Field(description="what a reader must know, in plain sentences")
 
     def to_json(self) -> str:

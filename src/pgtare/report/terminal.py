@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pgtare.report import facts, numbers, wording
+from pgtare.report import contention, facts, numbers, wording
 from pgtare.report.rows import Row, headings, table
 from pgtare.report.schema import WeighResult
 
@@ -68,8 +68,9 @@ class _Report:
             self._line(alarm, "bold yellow")
         self._answers()
         self._table()
+        self._contention()
         self._facts()
-        self._list("These figures do not show", wording.NOT_SHOWN, "dim")
+        self._list("These figures do not show", wording.not_shown(self.result), "dim")
         self._list("Warnings", wording.warnings(self.result), "yellow")
 
     def _answers(self) -> None:
@@ -80,6 +81,9 @@ class _Report:
             line = self._text(sentence)
             line.highlight_words([self._fit(arm.name)], "bold")
             self.console.print(line, highlight=False)
+        found = contention.figures(self.result)
+        if found is not None and not wording.ended_by_server(self.result):
+            self._line(contention.sentence(found))
 
     def _table(self) -> None:
         rows = table(self.result)
@@ -125,6 +129,29 @@ class _Report:
         if hidden:
             threshold += f" Left out at this width: {', '.join(hidden)}."
         self._line(threshold, "dim")
+        self.console.print()
+
+    def _contention(self) -> None:
+        """Where the cost falls, of a saturation design."""
+        found = contention.figures(self.result)
+        if found is None or wording.ended_by_server(self.result):
+            return
+        ascii_only = self.console.options.ascii_only
+        grid = Table(
+            box=_ASCII_HEAD if ascii_only else box.SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, _GAP - 1, 0, 0),
+            header_style="bold",
+            show_edge=False,
+        )
+        for i, heading in enumerate(contention.headings(self.result)):
+            grid.add_column(self._text(heading), justify="right" if i else "left", overflow="fold")
+        for row in contention.table(found):
+            grid.add_row(*(self._text(cell) for cell in row))
+        self.console.print(grid)
+        self.console.print()
+        self._line(contention.basis(self.result, found), "dim")
+        self._list("These rows assume", contention.assumptions(self.result, found), "dim")
         self.console.print()
 
     def _facts(self) -> None:

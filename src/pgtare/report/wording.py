@@ -15,8 +15,10 @@ VERDICTS: dict[Verdict, str] = {
     "not_verified": "not verified",
 }
 
-NOT_SHOWN = (
-    "Locks that every arm shares: where an instrument makes others wait, the base arm waits too.",
+_SHARED_LOCKS = (
+    "Locks that every arm shares: where an instrument makes others wait, the base arm waits too."
+)
+_ALWAYS_NOT_SHOWN = (
     "Work put off until after the answer or done by others, such as flushing statistics and the "
     "logging process; CPU per cycle shows the part in the same backend.",
     "Delay before the request is read: waking up and waiting for a processor.",
@@ -34,6 +36,13 @@ _DAY_S = 86_400
 #: An effect inside a wider margin than this, in percent, is not called nothing.
 _NARROW_PCT = 1.0
 _ENDED_EARLY = "the trial ended early: "
+
+
+def not_shown(result: WeighResult) -> tuple[str, ...]:
+    """What the figures do not show; slices show what sessions do to each other."""
+    if result.design.unit == "transaction":
+        return (_SHARED_LOCKS, *_ALWAYS_NOT_SHOWN)
+    return _ALWAYS_NOT_SHOWN
 
 
 def by_cost(arms: list[ArmResult]) -> list[ArmResult]:
@@ -82,10 +91,13 @@ def answer(arm: ArmResult, design: DesignInfo) -> str:
         return _idle_answer(arm, effect, design)
     body = effect.body_us
     amount = f"{numbers.size(body)} µs ({numbers.size(effect.body_pct)} %)"
-    if arm.verdict == "cost":
-        return f"Leaving {arm.name} on costs {amount} a transaction at this load{_tail(effect)}."
-    if arm.verdict == "gain":
-        return f"Leaving {arm.name} on saves {amount} a transaction at this load{_tail(effect)}."
+    whose = " its own session" if design.unit == "both" else ""
+    if arm.verdict in ("cost", "gain"):
+        verb = "costs" if arm.verdict == "cost" else "saves"
+        return (
+            f"Leaving {arm.name} on {verb}{whose} {amount} a transaction at this load"
+            f"{_tail(effect)}."
+        )
     if arm.verdict == "equivalent":
         return f"{arm.name}: the body {_equivalent(body, design)}{_tail(effect)}."
     return (
@@ -198,10 +210,20 @@ def _why_ended(result: WeighResult) -> str:
     return STOPPED_BY["server"]
 
 
+_DIFFERENCES = {
+    "transaction": "Differences from the base arm per transaction, with what carries over to the "
+    "next.",
+    "slice": "Differences per transaction between slices in which all sessions follow the arm and "
+    "such of the base: with what carries over, and with what sessions cost each other.",
+    "both": "Differences from the base arm per transaction in mixed slices, with what carries over "
+    "to the next.",
+}
+
+
 def threshold_sentence(result: WeighResult) -> str:
     """How the columns cost and tail divide the effect, and where the tail cannot be judged."""
     return (
-        "Differences from the base arm per transaction, with what carries over to the next. Cost: "
+        f"{_DIFFERENCES[result.design.unit]} Cost: "
         f"below the pooled 99.9th percentile ({numbers.duration(result.baseline.threshold_us)}); "
         f"tail: the mean of what lies above it.{_unjudged_tails(result)}"
     )

@@ -18,7 +18,7 @@ from pgtare.observations import Observations
 #: Our own sessions; the module never lets them take part.
 APPLICATION_NAME = "pgtare"
 #: Of the module's wire format and SQL functions.
-MODULE_VERSION = "0.1"
+MODULE_VERSION = "0.2"
 #: Most sessions of a trial, and the bytes of one drain.
 MAX_SESSIONS = 1024
 DRAIN_BYTES = 16 * 1024 * 1024
@@ -159,12 +159,12 @@ class Trials:
         try:
             row = self.conn.execute(
                 "SELECT pgtare.trial_start(%s::text[], %s::text[], %s::bigint[], %s::int[],"
-                " %s, %s, %s, %s, %s, %s, %s, %s)",
+                " %s, %s, %s, %s, %s, %s, %s, %s, %s::int[], %s, %s)",
                 (
                     list(names), values, [arm.inject_ns for arm in design.arms],
                     list(design.block), _signed(design.seed), seconds, population.database,
                     population.role, population.application, population.participation,
-                    population.sessions, cpu,
+                    population.sessions, cpu, *_slices(design),
                 ),
             ).fetchone()  # fmt: skip
         except psycopg.errors.InsufficientPrivilege as ex:
@@ -194,6 +194,13 @@ class Trials:
     def status(self) -> Status:
         """The trial that runs, or the last."""
         return Status(**self._row("SELECT * FROM pgtare.trial_status()"))
+
+
+def _slices(design: Design) -> tuple[list[int], int, int]:
+    """Kinds of slices, shortest and longest in µs, as trial_start() takes them."""
+    if design.slices is None:
+        return [], 0, 0
+    return list(design.slices.kinds), design.slices.min_us, design.slices.max_us
 
 
 def _grant(ex: psycopg.Error) -> str:

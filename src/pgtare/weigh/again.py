@@ -27,5 +27,5 @@ def reanalyse(
         ended_early="the server ended it" if earlier.design.stopped_by == "server" else "",
         seed=design.seed,
     )  # fmt: skip
-    kept = earlier.design.model_copy(update=estimated_design(estimate))
+    kept = earlier.design.model_copy(update=estimated_design(estimate, design))
     return earlier.model_copy(update={"design": kept, **estimated(estimate, design, proofs)})

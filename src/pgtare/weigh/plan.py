@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from pgtare.design import Arm, Design, block_layout
+from pgtare.design import MIXED, Arm, Design, Slices, block_layout
 from pgtare.errors import UsageError
 from pgtare.instruments import availability, combine, read_facts
 from pgtare.load.spec import cores
@@ -18,6 +18,9 @@ from pgtare.weigh.request import Request
 
 #: A line of the log with a short statement in it, roughly, in bytes.
 LOG_LINE_BYTES = 250
+#: After a switch between slices nothing is measured for this long, or a quarter of a short slice.
+GUARD_US = 2_000
+_GUARD_SHARE = 4
 
 
 @dataclass(frozen=True)
@@ -81,12 +84,31 @@ def _refuse_unsafe(request: Request) -> None:
 
 
 def arms_of(request: Request) -> tuple[Arm, ...]:
-    """The arms of a trial; with base "current" the base arm keeps each session's own settings."""
+    """The arms of a trial; with base "current" the base arm keeps each session's own settings.
+
+    A saturation design compares one arm with the base, and has no control among its arms.
+    """
     arms = combine(request.chosen, request.inject_ns)
     if request.base == "current":
         own = {choice.name: choice.settings for choice in request.chosen}
         arms = [Arm(a.name, a.role, dict(own.get(a.name, {})), a.inject_ns) for a in arms]
+    if request.unit == "both":
+        arms = [arm for arm in arms if arm.role != "control"]
     return tuple(arms)
+
+
+def design_of(request: Request) -> Design:
+    """Arms, blocks and slices of a trial."""
+    arms = arms_of(request)
+    return Design(arms, block_layout(len(arms)), request.seed, _slices(request, len(arms)))
+
+
+def _slices(request: Request, n_arms: int) -> Slices | None:
+    if request.unit == "transaction":
+        return None
+    shortest, longest = (round(1000 * ms) for ms in request.slice_ms)
+    kinds = (*range(n_arms), MIXED) if request.unit == "both" else tuple(range(n_arms))
+    return Slices(kinds, shortest, longest, min(GUARD_US, shortest // _GUARD_SHARE))
 
 
 def sessions_there(conn: psycopg.Connection[Any], population: Population) -> list[int]:
@@ -108,8 +130,7 @@ def make_plan(
     conn: psycopg.Connection[Any], request: Request, application: str | None = None
 ) -> Plan:
     """Decide the whole trial. application: the one name of the load's sessions, if it is ours."""
-    arms = arms_of(request)
-    design = Design(arms, block_layout(len(arms)), request.seed)
+    design = design_of(request)
     population = Population(
         database=conn.info.dbname,
         role=request.role,
@@ -133,6 +154,11 @@ def _warnings(request: Request) -> list[str]:
             f"{load.clients} clients on {cores()} cores: service times include waiting for a "
             "processor, and a slow arm delays the others' transactions. Read the CPU column too."
         )
+    if request.unit != "transaction" and request.participation < 1:
+        found.append(
+            "Only a share of the sessions takes part, so a slice of an arm is no server in which "
+            "all have it: what sessions do to each other is understated."
+        )
     if (
         load
         and load.protocol == "prepared"
@@ -151,6 +177,7 @@ def describe(plan: Plan, rate_tps: float | None) -> list[str]:
     lines = [
         f"{len(design.arms)} arms in permuted blocks of {len(design.block)}, seed {design.seed}, "
         f"for {request.duration_s:g} s at most",
+        *_slices_lines(design),
         _load_line(request),
         _population_line(plan),
     ]
@@ -177,6 +204,16 @@ def describe(plan: Plan, rate_tps: float | None) -> list[str]:
             "privileges: EXECUTE on the functions of schema pgtare, and SET on the parameters above"
         )
     return lines
+
+
+def _slices_lines(design: Design) -> list[str]:
+    if design.slices is None:
+        return []
+    names = [design.arms[k].name if k != MIXED else "mixed" for k in design.slices.kinds]
+    return [
+        f"slices of {design.slices.min_us / 1000:g} to {design.slices.max_us / 1000:g} ms, in "
+        f"which all sessions follow one arm, in random order: {', '.join(names)}"
+    ]
 
 
 def _load_line(request: Request) -> str:

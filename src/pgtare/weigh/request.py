@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from pgtare.design import Unit
 from pgtare.errors import UsageError
 from pgtare.instruments import Chosen
 from pgtare.load import LoadSpec
@@ -37,6 +38,8 @@ class Request:
     seed: int = field(default_factory=new_seed)
     cpu: bool = True
     base: Literal["off", "current"] = "off"
+    unit: Unit = "transaction"
+    slice_ms: tuple[float, float] = (15.0, 45.0)  # bounds of a slice's length
     # the load
     load: LoadSpec | None = None
     headroom: float | None = None
@@ -67,6 +70,10 @@ class Request:
             raise UsageError("--load none weighs on a server's own traffic: name it with --dsn")
         if self.load is not None and self.load.rate is not None and self.headroom is not None:
             raise UsageError("--rate and --headroom both set the load's speed: choose one")
+        if self.unit == "both" and len(self.chosen) + len(self.inject_ns) != 1:
+            raise UsageError(
+                "--unit both compares one instrument with the base: name one, or use --unit slice"
+            )
         if self.load is None and self.headroom is not None:
             raise UsageError("--headroom drives a load of pgtare's own; --load none has none")
 
@@ -84,6 +91,21 @@ def seconds(option: str, text: str) -> float:
             f"{option} {text}: give a time over 0 and at most a week, as in 90, 90s, 2m or 1h"
         )
     return value
+
+
+_BOUNDS_MS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*-\s*(\d+(?:\.\d+)?)\s*(?:ms)?\s*")
+
+
+def slice_bounds(option: str, text: str) -> tuple[float, float]:
+    """Shortest and longest slice in ms from `15-45`. Raises UsageError."""
+    found = _BOUNDS_MS.fullmatch(text)
+    lo, hi = (float(found[1]), float(found[2])) if found else (0.0, 0.0)
+    if not 1 <= lo <= hi <= 1000:
+        raise UsageError(
+            f"{option} {text}: give the shortest and the longest slice in milliseconds, from 1 to "
+            f"1000, as in {option} 15-45"
+        )
+    return lo, hi
 
 
 def percentage(option: str, text: str) -> float:

@@ -17,6 +17,7 @@ from pgtare.design import Arm, Design
 from pgtare.estimate import lasting
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.results import ArmEstimate, TrialEstimate
+from pgtare.estimate.results import Contention as ContentionEstimate
 from pgtare.estimate.results import Effect as EffectEstimate
 from pgtare.observations import Observations, UnitFlag
 from pgtare.report import numbers, schema
@@ -27,6 +28,8 @@ from pgtare.weigh.recording import Recording
 #: Above this share, losses, merged requests and the like are worth a sentence.
 _WORTH_SAYING = 0.01
 _STEAL_PCT = 2.0
+#: Transactions that outlast their slice, in percent of their arm's.
+_STRADDLED_PCT = 10.0
 #: Settings that may hold secrets or commands never leave the server.
 _PRIVATE = ("password", "conninfo", "command", "krb_", "ssl_passphrase")
 
@@ -98,12 +101,31 @@ def estimated(
             )
             for b in estimate.by_backend
         ],
+        "contention": _contention(estimate.contention) if estimate.contention else None,
     }  # fmt: skip
 
 
-def estimated_design(estimate: TrialEstimate) -> dict[str, Any]:
+def _contention(found: ContentionEstimate) -> schema.Contention:
+    values: dict[str, Any] = {name: getattr(found, name) for name in schema.Contention.model_fields}
+    for name, value in values.items():
+        if isinstance(value, Estimate):
+            values[name] = interval(value)
+        elif isinstance(value, float):
+            values[name] = _number(value)
+    return schema.Contention(**values)
+
+
+def estimated_design(estimate: TrialEstimate, design: Design) -> dict[str, Any]:
     """The fields of a result's design that come with the estimate."""
+    slices = None
+    if design.slices:
+        slices = schema.SliceInfo(
+            kinds=list(design.slices.kinds), min_us=design.slices.min_us,
+            max_us=design.slices.max_us, guard_us=design.slices.guard_us,
+            straddled_pct=_number(estimate.straddled_pct),
+        )  # fmt: skip
     return {
+        "slices": slices,
         "margin_pct": estimate.margin_pct, "confidence": estimate.confidence,
         "blocks": estimate.blocks, "blocks_discarded": estimate.blocks_discarded,
         "mde_us": _number(estimate.mde_us), "mde_pct": _number(estimate.mde_pct),
@@ -132,11 +154,11 @@ def build(
         load=load,
         design=schema.DesignInfo(
             seed=plan.design.seed,
-            unit="transaction",
+            unit=plan.design.unit,
             block=list(plan.design.block),
             duration_s=recording.duration_s,
             planned_s=plan.request.duration_s,
-            **estimated_design(estimate),
+            **estimated_design(estimate, plan.design),
             sessions=status.sessions if status else estimate.sessions,
             sessions_outside=outside,
             participation=plan.population.participation,
@@ -151,6 +173,7 @@ def build(
             *plan.warnings,
             *_warnings(plan, recording, outside),
             *_lasting_warnings(estimate),
+            *_slice_warnings(estimate),
         ],
     )
 
@@ -228,6 +251,16 @@ def _lasting_warnings(estimate: TrialEstimate) -> list[str]:
             f"it on costs {way} than stated, by about that much or more."
         )
     return found
+
+
+def _slice_warnings(estimate: TrialEstimate) -> list[str]:
+    share = estimate.straddled_pct
+    if share is None or share <= _STRADDLED_PCT:
+        return []
+    return [
+        f"{share:.0f} % of the transactions of an arm outlasted their slice, and weigh on the next "
+        "one: lengthen the slices (--slice-ms)."
+    ]
 
 
 def describe_server(conn: psycopg.Connection[Any], info: ModuleInfo, kind: str) -> dict[str, Any]:

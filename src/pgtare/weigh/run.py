@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console
 
 from pgtare import machine
-from pgtare.design import Design, block_layout
+from pgtare.design import Design
 from pgtare.errors import MeasurementError
-from pgtare.estimate import analyse, live, width_reached
+from pgtare.estimate import MIN_BLOCKS, SLICE_BLOCKS, analyse, live, width_reached
 from pgtare.instruments import prove, snapshot
 from pgtare.load import LoadSpec, PgbenchLoad, at_headroom, find_pgbench, find_saturation
 from pgtare.observations import Observations
@@ -62,8 +62,7 @@ def weigh(
 
 def dry_run(request: Request) -> list[str]:
     """The plan in words; looks at the server, changes nothing there."""
-    arms = planning.arms_of(request)
-    design = Design(arms, block_layout(len(arms)), request.seed)
+    design = planning.design_of(request)
     if request.dsn is None:
         plan = Plan(request, design, trials.Population(None), 0, ())
         return planning.describe(plan, None)
@@ -71,7 +70,7 @@ def dry_run(request: Request) -> list[str]:
         if request.load is None or request.load.scripts:
             Trials(conn).require_module()
             planning.check_server(conn, request)
-            planning.try_settings(conn, arms)
+            planning.try_settings(conn, design.arms)
             plan = planning.make_plan(conn, request)
         else:
             plan = Plan(request, design, trials.Population(None), 0, ())
@@ -159,6 +158,7 @@ class _Run:
                 return request.precision is not None and width_reached(
                     (arm.half_width_pct for arm in now.arms),
                     100 * request.precision, now.blocks, seconds,
+                    SLICE_BLOCKS if plan.design.slices else MIN_BLOCKS,
                 )  # fmt: skip
 
             got = recording.record(

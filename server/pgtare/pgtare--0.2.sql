@@ -1,11 +1,13 @@
-/* pgtare--0.1.sql */
+/* pgtare--0.2.sql */
 
 \echo Use "CREATE EXTENSION pgtare" to load this file. \quit
 
 -- Starts a trial and returns its number. "values" holds, arm by arm, a value for
 -- each of "settings", null where the arm keeps the session's own. One trial runs
 -- at a time; it ends at trial_stop(), after "duration" seconds, or with the
--- session that started it.
+-- session that started it. "slices" names kinds of slices, in which all sessions
+-- follow one arm (its index) or draw one for each transaction (-1); they come in
+-- permuted blocks, each for a time between the bounds.
 CREATE FUNCTION @extschema@.trial_start(
     settings text[],
     "values" text[],
@@ -18,7 +20,10 @@ CREATE FUNCTION @extschema@.trial_start(
     application text DEFAULT '*',
     participation double precision DEFAULT 1,
     sessions integer DEFAULT 64,
-    cpu boolean DEFAULT true
+    cpu boolean DEFAULT true,
+    slices integer[] DEFAULT '{}',
+    slice_min_us integer DEFAULT 15000,
+    slice_max_us integer DEFAULT 45000
 ) RETURNS bigint
 AS 'MODULE_PATHNAME', 'pgtare_trial_start' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
@@ -63,7 +68,8 @@ CREATE FUNCTION @extschema@.info(
 
 -- An arm sets what only superusers may set, in the sessions of others.
 REVOKE ALL ON FUNCTION @extschema@.trial_start(text[], text[], bigint[], integer[], bigint,
-    double precision, name, name, text, double precision, integer, boolean) FROM PUBLIC;
+    double precision, name, name, text, double precision, integer, boolean, integer[], integer,
+    integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.trial_close() FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.trial_stop() FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.trial_status() FROM PUBLIC;

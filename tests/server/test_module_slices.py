@@ -1,0 +1,212 @@
+"""Slices in the server module: all sessions follow one schedule, which the seed says."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from pgtare.design import MIXED, Design, Slices, permuted_block, slice_ends, slice_order
+from pgtare.observations import NO_SLICE, Observations, UnitFlag
+from pgtare.server.cluster import Cluster
+
+from .module_tools import (
+    MARKED,
+    MARKER,
+    NO_BLOCK,
+    Running,
+    Wire,
+    design_of,
+    flagged,
+    one,
+    query_message,
+    session,
+    trial,
+)
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+
+#: Short ones, so that a test sees many.
+SHORT = Slices(kinds=(0, 1, MIXED), min_us=1_000, max_us=4_000, guard_us=0)
+ALTERNATING = Slices(kinds=(0, 1), min_us=1_000, max_us=4_000, guard_us=0)
+
+Worked = tuple[Design, Observations]
+
+
+def work(cluster: Cluster, running: Running, sessions: int, requests: int) -> Observations:
+    """Sessions that send requests one by one, at the same time, and what was observed."""
+
+    def send() -> None:
+        with session(cluster) as client, Wire(client) as wire:
+            for _ in range(requests):
+                wire.send(query_message("SELECT 1"))
+                wire.read_until_ready()
+
+    threads = [threading.Thread(target=send) for _ in range(sessions)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    time.sleep(0.02)
+    return running.drained()
+
+
+def kind_of(design: Design, number: int) -> int:
+    """The kind of a slice by the seed."""
+    assert design.slices is not None
+    n = len(design.slices.kinds)
+    return slice_order(design, number // n)[number % n]
+
+
+def bounds(design: Design, rows: Observations) -> tuple[np.ndarray, np.ndarray]:
+    """Begin and end of each row's slice, in ns since the trial began."""
+    ends = np.array([0, *itertools.islice(slice_ends(design), int(rows["slice"].max()) + 1)])
+    return ends[rows["slice"]], ends[rows["slice"] + 1]
+
+
+@pytest.fixture
+def worked(server: Cluster, request: pytest.FixtureRequest) -> Iterator[Worked]:
+    """Three sessions at work in a trial of three kinds of slices."""
+    with trial(server, slices=SHORT, seed=getattr(request, "param", 1)) as running:
+        yield running.design, work(server, running, 3, 700)
+
+
+@pytest.mark.parametrize("worked", [1, (1 << 64) - 1], indirect=True)
+def test_sessions_follow_the_schedule_of_the_seed(worked: Worked) -> None:
+    design, rows = worked
+    assert len(np.unique(rows["backend"])) == 3
+    assert len(np.unique(rows["slice"])) > 20
+    kinds = np.array([kind_of(design, int(number)) for number in rows["slice"]])
+    mixed = kinds == MIXED
+    assert set(kinds) == {0, 1, MIXED}
+    assert np.array_equal(rows["flags"] & UnitFlag.MIXED != 0, mixed)
+    assert np.array_equal(rows["arm"][~mixed], kinds[~mixed])
+    # a request begins in the slice whose arm it has; clocks are turned into ns with 1 ns of error
+    begin, end = bounds(design, rows)
+    seen = rows["flags"] & UnitFlag.NO_ARRIVAL == 0
+    assert (rows["start_ns"] >= begin - 1)[seen].all()
+    answer = rows["start_ns"] + rows["service_ns"] + rows["client_ns"]
+    straddled = rows["flags"] & UnitFlag.STRADDLED != 0
+    assert (answer[~straddled] <= end[~straddled] + 1).all()
+    assert (answer[straddled] >= end[straddled] - 1).all()
+    assert 0 < straddled.mean() < 0.5
+
+
+def test_mixed_slices_draw_blocks_of_their_own(worked: Worked) -> None:
+    design, rows = worked
+    mixed = rows[rows["flags"] & UnitFlag.MIXED != 0]
+    blocked = mixed[mixed["flags"] & UnitFlag.UNBLOCKED == 0]
+    assert len(blocked) > 100
+    for row in blocked:
+        order = permuted_block(design, int(row["backend"]), int(row["block"]))
+        assert order[row["position"]] == row["arm"]
+    # no block goes on in another slice
+    key = blocked["backend"].astype(np.int64) << 32 | blocked["block"]
+    assert all(len(np.unique(blocked["slice"][key == k])) == 1 for k in np.unique(key))
+    others = rows[rows["flags"] & UnitFlag.MIXED == 0]
+    assert set(others["block"]) == {NO_BLOCK}
+    assert np.array_equal(others["flags"] & UnitFlag.UNBLOCKED != 0, others["unit"] == 0)
+
+
+def test_settings_in_force_are_those_of_the_slice(server: Cluster) -> None:
+    with trial(server, slices=ALTERNATING) as running, session(server) as client:
+        seen = [one(client, f"SELECT current_setting('{MARKER}')") for _ in range(200)]
+        rows = running.observed(client, 200)
+    assert seen == [MARKED[arm][MARKER] for arm in rows["arm"]]
+    assert set(rows["arm"]) == {0, 1}
+
+
+def test_an_idle_session_takes_the_arm_of_the_slice_its_request_comes_in(server: Cluster) -> None:
+    with trial(server, slices=ALTERNATING) as running, session(server) as client:
+        seen = []
+        for _ in range(40):
+            time.sleep(0.01)
+            seen.append(one(client, f"SELECT current_setting('{MARKER}')"))
+        rows = running.observed(client, 40)
+    assert seen == [MARKED[arm][MARKER] for arm in rows["arm"]]
+    begin, end = bounds(running.design, rows)
+    assert (rows["start_ns"] >= begin - 1).all()
+    # all but what was interrupted between the switch and its own clock
+    assert np.mean(rows["start_ns"] < end) > 0.9
+
+
+def test_a_transaction_keeps_its_arm_over_slices(server: Cluster) -> None:
+    with trial(server, slices=ALTERNATING) as running, session(server) as client:
+        seen = []
+        for _ in range(10):
+            client.execute("BEGIN")
+            first = one(client, f"SELECT current_setting('{MARKER}')")
+            client.execute("SELECT pg_sleep(0.01)")
+            seen.append({first, one(client, f"SELECT current_setting('{MARKER}')")})
+            client.execute("COMMIT")
+        rows = running.observed(client, 10)
+    assert seen == [{MARKED[arm][MARKER]} for arm in rows["arm"]]
+    assert flagged(rows, UnitFlag.STRADDLED) == [True] * 10
+
+
+def test_a_session_that_joins_late_is_in_step(server: Cluster) -> None:
+    with trial(server, slices=SHORT) as running, session(server) as early:
+        early.execute("SELECT 1")
+        time.sleep(0.4)
+        with session(server) as late:
+            for _ in range(20):
+                late.execute("SELECT 1")
+            rows = running.observed(late, 20)
+    begin, _ = bounds(running.design, rows)
+    assert rows["slice"].min() > 40
+    assert (rows["start_ns"] >= begin - 1).all()
+    assert (rows["start_ns"] - begin < 1_000_000_000).all()
+
+
+def test_closing_does_not_wait_for_a_block_of_a_mixed_slice(server: Cluster) -> None:
+    """It may go on in another slice only, or never."""
+    long = Slices((0, 1, MIXED), 1_000_000, 1_000_000, 0)
+    block = (0, 1) * 16
+    seed = next(
+        seed
+        for seed in itertools.count()
+        if slice_order(design_of(MARKED, seed=seed, slices=long), 0)[0] == MIXED
+    )
+    with trial(server, block=block, slices=long, seed=seed) as running, session(server) as client:
+        for _ in range(5):
+            client.execute("SELECT 1")
+        with server.connect() as operator:
+            operator.execute("SELECT pgtare.trial_close()")
+        for _ in range(5):
+            client.execute("SELECT 1")
+        rows = running.drained()
+        own = rows[rows["pid"] == client.info.backend_pid]
+        assert own["position"].max() > 0
+        assert len(own) <= 6
+
+
+def test_without_slices_no_unit_belongs_to_one(server: Cluster) -> None:
+    with trial(server) as running, session(server) as client:
+        for _ in range(5):
+            client.execute("SELECT 1")
+        assert set(running.observed(client, 5)["slice"]) == {NO_SLICE}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ("slices => '{0,1,2}'", "does not exist"),
+        ("slices => '{0,-2}'", "does not exist"),
+        ("slices => '{0,1}', slice_min_us => 999", "between 1,000"),
+        ("slices => '{0,1}', slice_min_us => 3000, slice_max_us => 2000", "between 1,000"),
+        ("slices => '{0,1}', slice_max_us => 1000001", "between 1,000"),
+        ("slices => '{{0},{1}}'", "one dimension"),
+        ("slices => '{0,null}'", "null"),
+        ("slices => null", "null"),
+        ("slices => array_fill(0, ARRAY[65])", "64 slices"),
+    ],
+)
+def test_bad_slices_are_refused(server18: Cluster, arguments: str, wanted: str) -> None:
+    with session(server18) as client, pytest.raises(Exception, match=wanted):
+        client.execute(
+            "SELECT pgtare.trial_start('{}', '{}', '{0,0}', '{0,1}', 1, 5, " + arguments + ")"  # type: ignore[arg-type]
+        )

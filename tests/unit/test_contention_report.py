@@ -1,0 +1,166 @@
+"""A saturation design and a trial in slices, as result, on the terminal and on the page."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from rich.console import Console
+
+from pgtare.design import Arm, Design, Slices
+from pgtare.estimate import analyse
+from pgtare.observations import Observations
+from pgtare.report.charts import charts
+from pgtare.report.contention import ROWS, table
+from pgtare.report.page import page
+from pgtare.report.schema import ContentionState, Proof, WeighResult
+from pgtare.report.terminal import render
+from pgtare.server.trials import Population
+from pgtare.weigh.again import reanalyse
+from pgtare.weigh.plan import Plan, describe, design_of
+from pgtare.weigh.recording import Recording
+from pgtare.weigh.request import Request
+from pgtare.weigh.result import build
+from tests.unit.slices_textbook import saturation, simulate, sliced
+
+PROOF = Proof(state="active", evidence="TOTAL_TIMED in 12 of 12 transactions")
+
+
+def built(design: Design, obs: Observations, stopped_by: Any = "time") -> WeighResult:
+    """The result of a trial on these observations."""
+    plan = Plan(Request(chosen=(), dsn="dbname=app"), design, Population(None), 1, ())
+    recording = Recording(obs, 60.0, stopped_by, None, None)
+    estimate = analyse(obs, design, proven={"x": True, "i2": True}, seed=design.seed)
+    proofs = [PROOF if arm.role == "instrument" else None for arm in design.arms]
+    return build(plan, recording, estimate, proofs, {}, {}, 0, ["pgtare", "weigh"])
+
+
+@pytest.fixture(scope="module")
+def crowded() -> tuple[Design, Observations]:
+    """Two sessions that slow each other down."""
+    design = saturation()
+    return design, simulate(design, 40, own=(0, 80), carry=(0, 40), spillover=(0, 160))
+
+
+def shown(result: WeighResult, width: int = 200) -> str:
+    out = io.StringIO()
+    render(result, Console(file=out, width=width, color_system=None))
+    return out.getvalue()
+
+
+def test_a_result_follows_the_schema_and_is_the_same_again(
+    crowded: tuple[Design, Observations],
+) -> None:
+    design, obs = crowded
+    result = built(design, obs)
+    assert result.design.unit == "both"
+    assert result.contention is not None
+    assert result.contention.state == "spillover"
+    jsonschema.validate(json.loads(result.to_json()), WeighResult.model_json_schema())
+    assert reanalyse(design, obs, result) == result
+
+
+def test_the_terminal_and_the_page_say_where_the_cost_falls(
+    crowded: tuple[Design, Observations],
+) -> None:
+    design, obs = crowded
+    result = built(design, obs)
+    assert result.contention is not None
+    for text in (shown(result), page(result, obs)):
+        assert "costs its own session" in text
+        assert "those without it take" in text
+        assert "on other sessions" in text
+        assert "guard of 2 ms" in text
+        assert "The load asks for the same in all slices" in text
+        assert "--clients 1" in text
+        assert "Locks that every arm shares" not in text
+    (chart,) = [chart for chart in charts(result, obs) if chart.id == "contention"]
+    assert [row[0] for row in chart.table_rows] == list(ROWS.values())
+    assert [row[1] for row in chart.table_rows] == [row[1] for row in table(result.contention)]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_no_line_is_wider_than_the_terminal(
+    crowded: tuple[Design, Observations], width: int
+) -> None:
+    text = shown(built(*crowded), width)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+
+
+@pytest.mark.parametrize(
+    ("state", "wanted"),
+    [
+        ("spillover", "Part of it falls on others"),
+        ("not_shown", "is not shown"),
+        ("none", "nobody to slow down"),
+        ("not_separable", "Not separable"),
+        ("inconclusive", "inconclusive; why not"),
+    ],
+)
+def test_every_state_has_its_sentence(
+    crowded: tuple[Design, Observations], state: ContentionState, wanted: str
+) -> None:
+    result = built(*crowded)
+    assert result.contention is not None
+    result.contention.state, result.contention.reason = state, "why not"
+    assert wanted in shown(result)
+
+
+def test_nothing_is_told_without_proof_or_of_a_trial_that_the_server_ended(
+    crowded: tuple[Design, Observations],
+) -> None:
+    design, obs = crowded
+    result = built(design, obs)
+    assert result.contention is not None
+    result.contention.state = "not_verified"
+    for told in (result, built(design, obs, "server")):
+        for text in (shown(told), page(told, obs)):
+            assert "on other sessions" not in text
+        assert "contention" not in [chart.id for chart in charts(told, obs)]
+
+
+def test_a_trial_in_slices_is_told_as_one() -> None:
+    design = sliced(3)
+    obs = simulate(design, 60, own=(0, 0, 80))
+    result = built(design, obs)
+    assert result.contention is None
+    assert result.design.slices is not None
+    assert result.design.slices.guard_us == 2_000
+    jsonschema.validate(json.loads(result.to_json()), WeighResult.model_json_schema())
+    assert reanalyse(design, obs, result) == result
+    for text in (shown(result), page(result, obs)):
+        assert "Leaving i2 on costs" in text
+        assert "blocks of slices" in text
+        assert "15 to 45 ms in random order" in text
+        assert "falls on the next transaction" not in text
+
+
+def test_transactions_too_long_for_their_slices_are_warned_of() -> None:
+    design = sliced(3)
+    long = built(design, simulate(design, 5, levels_us=(9_000.0,)))
+    assert any("--slice-ms" in warning for warning in long.warnings)
+    short = built(design, simulate(design, 5))
+    assert not any("--slice-ms" in warning for warning in short.warnings)
+
+
+def test_the_plan_tells_of_slices() -> None:
+    request = Request(
+        chosen=(), inject_ns=(5_000,), unit="both", slice_ms=(5, 12.5), dsn="dbname=app"
+    )
+    design = design_of(request)
+    assert [arm.role for arm in design.arms] == ["base", "injected"]
+    assert design.slices is not None
+    assert design.slices.guard_us == 1_250
+    lines = describe(Plan(request, design, Population(None), 0, ()), None)
+    assert any("5 to 12.5 ms" in line and "base, injected, mixed" in line for line in lines)
+
+
+def test_a_delay_of_all_sessions_at_once_has_no_known_truth() -> None:
+    for levels, wanted in (((1000.0,), "covers the truth"), ((1000.0, 900.0), "cost each other")):
+        arms = (Arm("base", "base"), Arm("injected", "injected", inject_ns=80_000))
+        design = Design(arms, (0, 1), 1, Slices((0, 1)))
+        obs = simulate(design, 60, levels_us=levels, own=(0, 80))
+        assert wanted in shown(built(design, obs))

@@ -1,0 +1,324 @@
+"""Trials in slices: selection, estimators against their textbook version, and their error rates."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from pgtare.design import MIXED, Design, slice_ends, slice_ns, slice_order
+from pgtare.estimate import analyse, clopper_pearson
+from pgtare.estimate.blocks import select
+from pgtare.estimate.contention import contention
+from pgtare.estimate.inference import Expansion
+from pgtare.estimate.slices import SliceMeans, select_slices
+from pgtare.estimate.trial import live
+from pgtare.observations import NO_SLICE, Observations, UnitFlag
+from tests.unit import slices_textbook as textbook
+from tests.unit.slices_textbook import saturation, simulate, sliced
+
+PROVEN = {"x": True, "i2": True, "i3": True}
+#: Unlike speeds, so that sessions' shares of the transactions change with what an arm costs.
+UNLIKE = (400.0, 2500.0)
+#: Few units for many trials.
+SLOW = (2000.0, 2000.0)
+
+
+# The schedule
+
+
+def test_a_block_of_slices_holds_each_kind_once_in_random_order() -> None:
+    design = saturation()
+    orders = [slice_order(design, block) for block in range(600)]
+    assert {tuple(sorted(order)) for order in orders} == {(MIXED, 0, 1)}
+    counts = [orders.count(order) for order in itertools.permutations((0, 1, MIXED))]
+    # 100 each; five standard errors
+    assert all(54 < count < 146 for count in counts)
+
+
+def test_lengths_are_spread_evenly_between_the_bounds() -> None:
+    design = sliced(3)
+    lengths = np.array([slice_ns(design, number) for number in range(5_000)]) / 1e6
+    assert lengths.min() >= 15
+    assert lengths.max() <= 45
+    shares = np.histogram(lengths, 10, (15, 45))[0] / 5_000
+    assert np.abs(shares - 0.1).max() < 0.025
+    # nothing that would let slices march in step with a rhythm of the server
+    assert abs(np.corrcoef(lengths[1:], lengths[:-1])[0, 1]) < 0.07
+
+
+def test_another_seed_is_another_schedule() -> None:
+    one, two = (list(itertools.islice(slice_ends(sliced(3, seed)), 20)) for seed in (1, 2))
+    assert one != two
+    assert one == sorted(one)
+
+
+# Selection
+
+
+@pytest.fixture(scope="module")
+def both() -> tuple[Design, Observations]:
+    design = saturation()
+    return design, simulate(
+        design, 12, levels_us=UNLIKE, own=(0, 80), carry=(0, 40), second=(0, 15), spillover=(0, 60)
+    )
+
+
+def test_units_are_taken_by_when_they_start(both: tuple[Design, Observations]) -> None:
+    """To leave out what outlasts its slice would be to leave out what is slow."""
+    design, obs = both
+    units = select_slices(obs, design).units
+    chosen = np.flatnonzero(np.isin(obs["slice"], units.slice[units.kind == 1]))[20:30]
+    slow = obs.copy()
+    slow["service_ns"][chosen] = 60_000_000
+    slow["flags"][chosen] |= int(UnitFlag.STRADDLED)
+    found = select_slices(slow, design)
+    assert np.count_nonzero(found.units.straddled) == 10
+    # the window is a little shorter, as it ends a 99th percentile before the slice does
+    assert len(found.units.arm) > len(units.arm) - 10
+    assert found.straddled_pct > select_slices(obs, design).straddled_pct
+
+
+def test_selection_is_the_textbook_s(both: tuple[Design, Observations]) -> None:
+    design, obs = both
+    fast, plain = select_slices(obs, design).units, textbook.usable(obs, design)
+    assert len(plain) == len(fast.arm)
+    assert [u.slice for u in plain] == fast.slice.tolist()
+    assert [u.kind for u in plain] == fast.kind.tolist()
+    assert [list(u.before) for u in plain] == fast.previous.T.tolist()
+
+
+@pytest.mark.parametrize("flag", ["SWITCH_FAILED", "APP_CHANGED", "RELOADED"])
+def test_units_whose_arm_was_not_in_force_are_left_out(
+    both: tuple[Design, Observations], flag: str
+) -> None:
+    design, obs = both
+    before = select_slices(obs, design)
+    spoiled = obs.copy()
+    spoiled["flags"][::7] |= int(UnitFlag[flag])
+    after = select_slices(spoiled, design)
+    assert len(after.units.arm) < len(before.units.arm)
+    assert after.used.sum() + after.excluded.sum() == len(obs)
+
+
+def test_sessions_that_lack_a_kind_are_left_out_and_blocks_are_not(
+    both: tuple[Design, Observations],
+) -> None:
+    design, obs = both
+    units = select_slices(obs, design).units
+    lacking = (obs["backend"] == 1) & np.isin(obs["slice"], units.slice[units.kind == 1])
+    assert select_slices(obs[~lacking], design).units.n_sessions == 1
+    first = np.isin(obs["slice"], units.slice[(units.kind == 1) & (units.block == 0)])
+    found = select_slices(obs[~first], design)
+    assert found.units.n_blocks == units.n_blocks
+    assert len(SliceMeans(found.units).differences(found.units.service_us, 1)) == units.n_blocks - 1
+    # the last block ends with the trial, and only the end of a slice tells that it was whole
+    assert found.blocks_discarded == 1
+
+
+def test_order_of_the_rows_does_not_matter(both: tuple[Design, Observations]) -> None:
+    design, obs = both
+    shuffled = np.random.default_rng(1).permutation(obs)
+    assert contention(shuffled, design, proven=True) == contention(obs, design, proven=True)
+
+
+def test_the_analysis_by_transaction_takes_mixed_slices_only(
+    both: tuple[Design, Observations],
+) -> None:
+    design, obs = both
+    found = select(obs, design)
+    mixed = obs["flags"] & UnitFlag.MIXED != 0
+    assert 0 < found.used.sum() <= mixed.sum()
+    drawn = obs[mixed & (obs["flags"] & UnitFlag.UNBLOCKED == 0)]
+    blocks = len(np.unique(drawn[["backend", "block"]]))
+    assert found.blocks.n > 50
+    assert found.blocks.n + found.blocks_discarded == blocks
+
+
+def test_without_usable_units_nothing_is_said() -> None:
+    for design in (saturation(), sliced(3)):
+        obs = simulate(design, 2)
+        for rows in (obs[:0], obs[:1], obs):
+            found = analyse(rows, design, proven=PROVEN, seed=1)
+            assert {arm.verdict for arm in found.arms[1:]} == {"inconclusive"}
+            assert live(rows, design).blocks >= 0
+            if found.contention:
+                assert found.contention.state == "inconclusive"
+    without = simulate(saturation(), 2)
+    without["slice"] = NO_SLICE
+    assert contention(without, saturation(), proven=True).blocks == 0
+
+
+# Estimators
+
+
+def test_costs_are_the_textbook_s() -> None:
+    design = sliced(3)
+    obs = simulate(design, 8, levels_us=UNLIKE, own=(0, 0, 90))
+    found = analyse(obs, design, proven=PROVEN, seed=1)
+    units = textbook.usable(obs, design)
+    ones = {u.block: 1.0 for u in units}
+    for arm in (1, 2):
+        effect = found.arms[arm].effect
+        assert effect is not None
+        assert effect.body_us.estimate == pytest.approx(textbook.cost(units, arm, ones))
+        se = textbook.standard_error(lambda w, arm=arm: textbook.cost(units, arm, w), units)
+        assert effect.body_us.se == pytest.approx(se, rel=1e-4)
+        assert effect.own_us.estimate != effect.own_us.estimate  # slices cannot tell
+
+
+def test_contention_is_the_textbook_s(both: tuple[Design, Observations]) -> None:
+    design, obs = both
+    found = contention(obs, design, proven=True)
+    units = textbook.usable(obs, design)
+    ones = {u.block: 1.0 for u in units}
+    assert found.total_us.estimate == pytest.approx(textbook.cost(units, 1, ones))
+    own, next_, second = textbook.lags(units, ones)
+    assert found.own_us.estimate == pytest.approx(own)
+    assert found.carry_over_us.estimate == pytest.approx(next_ + second)
+    assert found.spillover_us.estimate == pytest.approx(textbook.spillover(units, ones))
+    for estimate, statistic in (
+        (found.total_us, lambda w: textbook.cost(units, 1, w)),
+        (found.own_us, lambda w: textbook.lags(units, w)[0]),
+        (found.carry_over_us, lambda w: sum(textbook.lags(units, w)[1:])),
+        (found.spillover_us, lambda w: textbook.spillover(units, w)),
+    ):
+        assert estimate.se == pytest.approx(textbook.standard_error(statistic, units), rel=1e-3)
+
+
+def test_an_arm_that_costs_fast_sessions_more_does_not_change_the_mix() -> None:
+    """100 µs more slow the fast session by a quarter: by count the mean would rise by far more."""
+    design = sliced(3)
+    obs = simulate(design, 150, levels_us=UNLIKE, own=(0, 0, 100))
+    found = analyse(obs, design, proven=PROVEN, seed=1).arms[2]
+    assert found.effect is not None
+    assert found.effect.body_us.lo < 100 < found.effect.body_us.hi
+    assert found.effect.body_us.hi - found.effect.body_us.lo < 20
+    assert found.plain_body_us is not None
+    assert found.plain_body_us.lo > 120
+
+
+# Error rates, over simulated trials
+
+
+@pytest.fixture(scope="module")
+def replicates() -> list[tuple[dict[str, float], object]]:
+    truth = {"total_us": 80 + 40 + 15 + 240, "own_us": 80, "carry_over_us": 55, "spillover_us": 120}
+    found = []
+    for seed in range(120):
+        design = saturation(seed)
+        obs = simulate(
+            design, 40, levels_us=(1800.0, 2600.0), own=(0, 80), carry=(0, 40), second=(0, 15),
+            spillover=(0, 240), seed=seed,
+        )  # fmt: skip
+        found.append((truth, contention(obs, design, proven=True)))
+    return found
+
+
+@pytest.mark.parametrize("name", ["total_us", "own_us", "carry_over_us", "spillover_us"])
+def test_coverage(replicates: list[tuple[dict[str, float], object]], name: str) -> None:
+    covered = 0
+    for truth, found in replicates:
+        interval = getattr(found, name)
+        covered += interval.lo <= truth[name] <= interval.hi
+    lo, hi = clopper_pearson(covered, len(replicates), 0.999)
+    assert lo <= 0.95 <= hi, covered
+
+
+def test_spillover_is_found_where_it_is(
+    replicates: list[tuple[dict[str, float], object]],
+) -> None:
+    states = [found.state for _, found in replicates]  # type: ignore[attr-defined]
+    assert states.count("spillover") > 0.75 * len(states)
+
+
+def test_no_spillover_is_seldom_claimed_however_large_cost_and_carry_over() -> None:
+    wrong = 0
+    for seed in range(120):
+        design = saturation(seed)
+        obs = simulate(
+            design,
+            40,
+            levels_us=SLOW,
+            own=(0, 200),
+            carry=(0, 100),
+            second=(0, 50),
+            seed=10_000 + seed,
+        )
+        wrong += contention(obs, design, proven=True).state == "spillover"
+    assert clopper_pearson(wrong, 120, 0.98)[0] <= 0.05
+
+
+def test_one_session_has_no_spillover_and_says_when_it_seems_to() -> None:
+    states = []
+    for seed in range(60):
+        design = saturation(seed)
+        obs = simulate(design, 40, levels_us=(1000.0,), own=(0, 200), carry=(0, 100), seed=seed)
+        states.append(contention(obs, design, proven=True).state)
+    assert set(states) <= {"none", "not_separable"}
+    assert states.count("not_separable") <= 9  # 5 % of 60; more in one of 1,000 runs
+    # an effect that lasts longer than the regression looks back
+    lasting = simulate(saturation(), 40, levels_us=(1000.0,), spillover=(0, 200))
+    assert contention(lasting, saturation(), proven=True).state == "not_separable"
+
+
+def test_false_positives_of_slices() -> None:
+    wrong = looks = 0
+    for seed in range(100):
+        design = sliced(4, seed)
+        obs = simulate(design, 30, levels_us=SLOW, seed=seed)
+        found = analyse(obs, design, proven=PROVEN, seed=seed)
+        for arm in found.arms[1:]:
+            assert arm.effect is not None
+            wrong += not arm.effect.body_us.lo <= 0 <= arm.effect.body_us.hi
+            looks += 1
+    assert 0.025 <= wrong / looks <= 0.08
+
+
+def test_a_standard_error_too_small_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Expansion.se.fget
+    assert honest is not None
+    monkeypatch.setattr(Expansion, "se", property(lambda self: honest(self) / 2))
+    wrong = 0
+    for seed in range(60):
+        design = saturation(seed)
+        found = contention(simulate(design, 40, levels_us=SLOW, seed=seed), design, proven=True)
+        wrong += not found.total_us.lo <= 0 <= found.total_us.hi
+    assert clopper_pearson(wrong, 60, 0.98)[0] > 0.05
+
+
+# Verdicts
+
+
+def test_verdicts_of_slices_fail_closed() -> None:
+    design = sliced(3)
+    obs = simulate(design, 60, own=(0, 0, 200))
+    assert analyse(obs, design, proven=PROVEN, seed=1).arms[2].verdict == "cost"
+    assert analyse(obs, design, proven={}, seed=1).arms[2].verdict == "not_verified"
+    ended = analyse(obs, design, proven=PROVEN, ended_early="crash", seed=1)
+    assert ended.arms[2].verdict == "not_verified"
+    few = analyse(simulate(design, 20, own=(0, 0, 200)), design, proven=PROVEN, seed=1)
+    assert few.arms[2].verdict == "inconclusive"
+
+
+def test_contention_without_proof_is_not_verified(both: tuple[Design, Observations]) -> None:
+    design, obs = both
+    assert contention(obs, design, proven=False).state == "not_verified"
+    assert contention(obs, design, proven=True, ended_early=True).state == "not_verified"
+    assert contention(obs, design, proven=True).state == "inconclusive"
+
+
+def test_a_trial_that_someone_stopped_has_wider_intervals(
+    both: tuple[Design, Observations],
+) -> None:
+    design, obs = both
+    calm = contention(obs, design, proven=True).total_us
+    stopped = contention(obs, design, proven=True, peeked=True).total_us
+    assert stopped.half_width > 1.5 * calm.half_width
+
+
+def test_a_design_of_slices_holds_every_arm() -> None:
+    with pytest.raises(ValueError, match="every arm"):
+        dataclasses.replace(sliced(3), slices=dataclasses.replace(sliced(2).slices))
