@@ -6,7 +6,7 @@ OUT ?= demo
 DURATION ?= 60
 
 .PHONY: setup setup-dev demo test test-slow test-source source-build lint bench \
-  bench-resolution bench-switching bench-wait bench-truth bench-explain bench-duet bench-clock lock clean
+  bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain bench-duet bench-clock lock clean
 
 setup: $(VENV)/.setup
 
@@ -62,6 +62,9 @@ bench-switching: setup
 
 bench-wait: setup
 	@$(BIN)/python -m bench.waits
+
+bench-weights: setup
+	@$(BIN)/python -m bench.weights
 
 # as root, with bpftrace (Debian: apt-get install bpftrace)
 bench-truth: setup

@@ -88,6 +88,7 @@ capture_attach(void)
 	pg_write_barrier();
 	stats_clear_slot(slot);
 	slot->overflows = slot->negative = slot->missed = slot->statements_missed = 0;
+	slot->records = 0;
 	slot->reset_done = pg_atomic_read_u64(&slot->reset_wanted);
 	slot->current_event = 0;
 	slot->clock = waits_clock;
@@ -363,6 +364,8 @@ capture_fold(void)
 			ring_put(wait, ns, rate);
 	}
 	statements_end();
+	if (traced)
+		slot->records = pg_atomic_read_u64(&capture.ring->written);
 	pg_write_barrier();
 	pg_atomic_write_u32(&slot->changes, changes + 2);
 

@@ -45,13 +45,14 @@ wait_event_timing_info(PG_FUNCTION_ARGS)
 	Shared	   *shared = sql_shared();
 	Slot	   *copy = palloc(sizeof(Slot));
 	TupleDesc	tupdesc;
-	Datum		values[17];
-	bool		nulls[17] = {0};
+	Datum		values[18];
+	bool		nulls[18] = {0};
 	int			installed = 0;
 	uint64		overflows,
 				negative,
 				missed,
 				statements_missed,
+				records,
 				ended;
 	TimestampTz reset_at;
 
@@ -63,6 +64,7 @@ wait_event_timing_info(PG_FUNCTION_ARGS)
 	negative = shared->negative;
 	missed = shared->missed;
 	statements_missed = shared->statements_missed;
+	records = shared->records;
 	ended = shared->processes;
 	reset_at = shared->reset_at;
 	for (uint32 i = 0; i < shared->nslots; i++)
@@ -73,6 +75,7 @@ wait_event_timing_info(PG_FUNCTION_ARGS)
 		negative += copy->negative;
 		missed += copy->missed;
 		statements_missed += copy->statements_missed;
+		records += copy->records;
 	}
 	LWLockRelease(&shared->lock);
 	for (int i = 0; i < calls_count(); i++)
@@ -92,9 +95,10 @@ wait_event_timing_info(PG_FUNCTION_ARGS)
 	values[11] = Int64GetDatum((int64) missed);
 	values[12] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->evictions));
 	values[13] = Int64GetDatum((int64) statements_missed);
-	values[14] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->refused));
-	values[15] = Int64GetDatum((int64) sizeof(Slot));
-	values[16] = TimestampTzGetDatum(reset_at);
+	values[14] = Int64GetDatum((int64) records);
+	values[15] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->refused));
+	values[16] = Int64GetDatum((int64) sizeof(Slot));
+	values[17] = TimestampTzGetDatum(reset_at);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }
 

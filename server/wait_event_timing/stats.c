@@ -99,6 +99,7 @@ void
 stats_fold_into_totals(Shared *shared, const Slot *slot)
 {
 	shared->processes++;
+	shared->records += slot->records;
 	if (slot->reset_done != pg_atomic_read_u64((pg_atomic_uint64 *) &slot->reset_wanted))
 		return;
 	shared->overflows += slot->overflows;

@@ -82,6 +82,7 @@ CREATE FUNCTION wait_event_timing_info(
     OUT missed bigint,
     OUT statements_evicted bigint,
     OUT statements_missed bigint,
+    OUT trace_records bigint,
     OUT traces_refused bigint,
     OUT bytes_per_process bigint,
     OUT stats_reset timestamptz

@@ -108,6 +108,7 @@ typedef struct Slot
 	uint64		negative;		/* clock differences below zero */
 	uint64		missed;			/* waits seen but not recorded */
 	uint64		statements_missed;
+	uint64		records;		/* written to its trace; no reset touches them */
 	uint8		index[SLOT_INDEX];	/* number of the entry + 1 */
 	EventStats	events[SLOT_EVENTS];	/* the last is for events without room */
 } Slot;
@@ -219,6 +220,7 @@ typedef struct Shared
 	uint64		missed;
 	uint64		statements_missed;
 	uint64		processes;
+	uint64		records;
 	uint64		total_overflows;	/* events that found no room in "totals" */
 	pg_atomic_uint64 evictions;
 	pg_atomic_uint64 refused;	/* traces and copies for which there was no memory */

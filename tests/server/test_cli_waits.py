@@ -246,7 +246,7 @@ def test_weighs_stats_and_trace(binaries: Binaries, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")
     for name, label in (("wait_event_timing", "calls timed"),
-                        ("wait_event_timing/trace", "records in the rings")):  # fmt: skip
+                        ("wait_event_timing/trace", "records written to traces")):  # fmt: skip
         proof = arm(result, name)["proof"]
         assert proof["state"] == "active", proof
         assert label in proof["evidence"]
