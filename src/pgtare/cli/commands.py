@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from pgtare.cli import instruments, module, operator, report, selftest, waits, weigh
+from pgtare.cli import instruments, ladder, module, operator, report, selftest, waits, weigh
 
 
 def register(app: typer.Typer) -> None:
@@ -13,6 +13,7 @@ def register(app: typer.Typer) -> None:
     app.command("instruments")(instruments.instruments)
     app.command("report")(report.report)
     app.command("selftest")(selftest.selftest)
+    app.add_typer(ladder.app, name="ladder")
     app.add_typer(waits.app, name="waits")
     app.add_typer(module.app, name="module")
     app.command("status")(operator.status)
