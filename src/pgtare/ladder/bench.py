@@ -49,8 +49,10 @@ class Serving:
     workload: Workload
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A session in the workload's database."""
-        return trials.connect(self.dsn)
+        """A session in the workload's database, whose own waits are not counted."""
+        conn = trials.connect(self.dsn)
+        conn.execute(f"SET {WAITS}.capture = off".encode())
+        return conn
 
 
 class Bench:

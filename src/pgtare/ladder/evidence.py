@@ -18,6 +18,7 @@ from pgtare.waits.model import Counters, Event, EventRow
 from pgtare.waits.reader import open_reader
 
 _LOAD = "client backend"
+_LOAD_NAME = "pgtare-load-"
 
 
 @dataclass
@@ -77,7 +78,7 @@ def look(serving: Serving, seen: Halfway) -> None:
         return
     with open_reader(serving.cluster.dsn()) as reader:
         for session in reader.sessions():
-            if session.backend_type == _LOAD and session.database != "postgres":
+            if (session.application or "").startswith(_LOAD_NAME):
                 seen.captures[session.capture] = seen.captures.get(session.capture, 0) + 1
         if serving.variant.capture == "trace":
             seen.rings = len(reader.rows("SELECT FROM wait_event_timing_rings()"))

@@ -23,7 +23,7 @@ def render(result: LadderResult) -> str:
 
 
 def _workload(workload: OnWorkload) -> list[str]:
-    told = [f"## {workload.name}: {workload.title}", ""]
+    told = [f"## {wording.heading(workload)}", ""]
     told.append(
         f"{wording.METRICS[workload.metric]}, {workload.clients} clients"
         + (f" at {workload.rate_tps:,.0f} a second" if workload.rate_tps else "")

@@ -129,23 +129,29 @@ def conduct(planned: Planned, console: Console) -> None:
     study, directory = planned.study, planned.directory
     if directory.closed:
         raise UsageError(f"the study in {directory.path} was ended by hand, for good")
-    with directory.locked(), Bench(study) as bench:
+    with Bench(study) as bench:
         skipped = skipped_workloads(study, bench)
         bench.check_disk()
-        if not directory.begun:
-            directory.begin(planned.facts)
-            _copy_scripts(study, Path(planned.facts.study_directory), directory.path)
-        runs = directory.runs()
-        steps = analysis.remaining(study, planned.steps, runs, skipped)
-        with Display(console, planned.seconds(steps)) as display:
-            display.say(_announcement(planned, steps, runs))
-            for name, why in skipped.items():
-                display.say(f"{name} is left out: {why}")
-            if not steps:
-                return
-            if not runs:
-                _rehearse(study, bench, skipped, display)
-            _conduct(planned, bench, runs, skipped, display)
+        with directory.locked():
+            _go(planned, bench, skipped, console)
+
+
+def _go(planned: Planned, bench: Bench, skipped: dict[str, str], console: Console) -> None:
+    study, directory = planned.study, planned.directory
+    if not directory.begun:
+        directory.begin(planned.facts)
+        _copy_scripts(study, Path(planned.facts.study_directory), directory.path)
+    runs = directory.runs()
+    steps = analysis.remaining(study, planned.steps, runs, skipped)
+    with Display(console, planned.seconds(steps)) as display:
+        display.say(_announcement(planned, steps, runs))
+        for name, why in skipped.items():
+            display.say(f"{name} is left out: {why}")
+        if not steps:
+            return
+        if not runs:
+            _rehearse(study, bench, skipped, display)
+        _conduct(planned, bench, runs, skipped, display)
 
 
 def skipped_workloads(study: Study, bench: Bench) -> dict[str, str]:
@@ -212,8 +218,10 @@ def _conduct(
             directory.keep_rate(rate)
             rates[workload.name] = rate.rate_tps
         run, latencies = planned.protocol.execute(step, setting)
-        directory.keep(run, latencies)
-        runs[step.id] = run
+        # A proof that could not be made says nothing of the profile: it is tried again.
+        if step.kind == "run" or run.metrics:
+            directory.keep(run, latencies)
+            runs[step.id] = run
         for reason in run.failed:
             display.say(f"{_name(step, study)}: {reason}")
         failures = failures + 1 if not run.metrics else 0

@@ -300,7 +300,7 @@ def parse(source: str, file: str) -> Study:
     try:
         document = tomllib.loads(source)
     except tomllib.TOMLDecodeError as ex:
-        raise UsageError(f"{file}: {ex}") from ex
+        raise UsageError(_syntax(str(ex), source, file)) from ex
     try:
         study = Study.model_validate(document)
     except ValidationError as ex:
@@ -321,14 +321,22 @@ def check_rounds(study: Study, *, quick: bool) -> str | None:
     needed = rounds_for_level(alpha, family)
     if rounds >= needed:
         return None
-    comparisons = "1 comparison" if family == 1 else f"{family} comparisons"
+    comparisons = "1 comparison asks" if family == 1 else f"{family} comparisons ask"
     sentence = (
-        f"{rounds} rounds reach p = {attainable_p(rounds):.3g} at best, and {comparisons} at "
-        f"α = {alpha:g} ask for {alpha / max(family, 1):.2g}"
+        f"{rounds} rounds reach p = {attainable_p(rounds):.3g} at best, and at α = {alpha:g} "
+        f"{comparisons} for {alpha / max(family, 1):.2g}"
     )
     if quick:
         return f"{sentence}: these short rounds show sizes, they cannot settle anything"
     raise UsageError(f"{sentence}: set rounds = {needed} or more, or declare fewer comparisons")
+
+
+def _syntax(message: str, source: str, file: str) -> str:
+    """What tomllib found wrong, with the place in front."""
+    told, _, where = message.partition(" (at ")
+    found = re.match(r"line (\d+)", where)
+    line = int(found[1]) if found else max(len(source.splitlines()), 1)
+    return f"{file}, line {line}: {told[:1].lower()}{told[1:]}"
 
 
 def _told(error: dict[str, Any], source: str, file: str) -> str:

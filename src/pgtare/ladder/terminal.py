@@ -47,7 +47,7 @@ def _workload(console: Console, workload: OnWorkload) -> None:
     proven = "its waits as stated" if workload.proven else "its waits NOT as stated"
     _line(
         console,
-        f"{workload.name} {workload.title}: {wording.METRICS[workload.metric]}, "
+        f"{wording.heading(workload)}: {wording.METRICS[workload.metric]}, "
         f"{workload.rounds_kept} of {workload.rounds_planned} rounds, {proven}",
         "bold",
     )

@@ -26,6 +26,11 @@ METRICS = {
 }
 
 
+def heading(workload: OnWorkload) -> str:
+    """A workload's name, and its title where it has one."""
+    return f"{workload.name} {workload.title}".strip()
+
+
 def p_text(p: float | None) -> str:
     """A p-value with two digits: .031, < .0001."""
     if p is None:
