@@ -88,7 +88,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, wheel: Binaries) -> Path:
 
 def test_a_quick_study_gives_table_page_markdown_and_json(finished: Path) -> None:
     told = (finished.parent / "told").read_text()
-    assert "7 runs: 1 workloads, 2 rounds of 3 runs of 1 s" in told  # beforehand, with the time
+    assert "7 runs: 1 workload, 2 rounds of 3 runs of 1 s" in told  # beforehand, with the time
     assert "this takes about" in told
     assert "reach p = 0.5 at best" in told
     result = read(finished / "result.json")
@@ -181,6 +181,19 @@ def test_killed_and_interrupted_it_goes_on(tmp_path: Path, wheel: Binaries) -> N
     assert {key: runs[key].began for key in kept} == kept  # what was done was not done again
     assert read(out / "result.json")["seed"] == 9
     assert not any("failed" in reason for run in runs.values() for reason in run.failed)
+
+
+@pytest.mark.slow
+@pytest.mark.debian
+def test_variants_of_two_installations(tmp_path: Path, wheel: Binaries, debian15: Binaries) -> None:
+    two = STUDY.replace('name = "TRA"', 'name = "TRA"\nserver = "old"') + (
+        f'[servers]\nmain = {{ source = "wheel" }}\nold = {{ pg_config = "{debian15.pg_config}" }}\n'
+    )
+    done = pgtare("ladder", write(tmp_path, two), "--quick", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    (workload,) = read(tmp_path / "out" / "result.json")["workloads"]
+    assert workload["rounds_kept"] == 2, workload["dropped"]
+    assert workload["compared"][0]["effect"]["pct"] is not None
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def test_a_checkpoint_in_one_variant_only_takes_the_round() -> None:
     (workload,) = analysed(found, made).workloads
     assert [d.round for d in workload.dropped] == [2]
     assert "trace: a checkpoint fell into it, not into the others" in workload.dropped[0].reasons
-    assert workload.caveats == ("in 1 rounds every run had a checkpoint",)
+    assert workload.caveats == ("in 1 round every run had a checkpoint",)
 
 
 def test_too_many_dropped_rounds_leave_no_number() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as jsonlib
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,8 @@ from typer.core import TyperGroup
 from pgtare import cli
 from pgtare.errors import PgtareError
 from pgtare.ladder import markdown, published, run, status, terminal
+from pgtare.ladder import prove as proving
+from pgtare.ladder import study as studies
 from pgtare.ladder.page import write_page
 from pgtare.report import files
 
@@ -130,6 +133,33 @@ def report(
     if close and run.result(planned).state == "unfinished":
         planned.directory.close()
     _deliver(planned, json)
+
+
+@app.command()
+def prove(
+    study: Annotated[Path, typer.Argument(help="The study, a TOML file.")],
+    workload: Annotated[
+        list[str] | None, typer.Option("--workload", "-w", help="Only these workloads.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run each workload once and show whether its waits are those that it states.
+
+    Exit status 1 where one is not.
+
+    Example: `pgtare ladder prove studies/wait_event_timing.toml -w W3`
+    """
+    found, _ = studies.read(study)
+    chosen = found.only(workload) if workload else found
+    proofs = proving.prove(chosen, study.parent, lambda text: cli.stderr().print(
+        f"pgtare: {text}", highlight=False, markup=False
+    ))  # fmt: skip
+    if json:
+        typer.echo(jsonlib.dumps([proof.model_dump() for proof in proofs], indent=2))
+    else:
+        proving.show(proofs, Console())
+    if any(proof.missed for proof in proofs):
+        raise typer.Exit(1)
 
 
 @app.command("published")

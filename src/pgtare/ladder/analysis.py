@@ -160,7 +160,9 @@ def _blocks(
             dropped.append(Dropped(round=number, reasons=tuple(reasons)))
         else:
             kept[number] = block
-    caveats = [f"in {n} rounds every run had a {what}" for what, n in shared.items()]
+    caveats = [
+        f"in {wording.count(n, 'round')} every run had a {what}" for what, n in shared.items()
+    ]
     return kept, dropped, caveats
 
 

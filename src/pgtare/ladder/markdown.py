@@ -25,7 +25,7 @@ def render(result: LadderResult) -> str:
 def _workload(workload: OnWorkload) -> list[str]:
     told = [f"## {wording.heading(workload)}", ""]
     told.append(
-        f"{wording.METRICS[workload.metric]}, {workload.clients} clients"
+        f"{wording.METRICS[workload.metric]}, {wording.count(workload.clients, 'client')}"
         + (f" at {workload.rate_tps:,.0f} a second" if workload.rate_tps else "")
         + f", {workload.rounds_kept} of {workload.rounds_planned} rounds."
     )

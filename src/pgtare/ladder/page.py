@@ -26,8 +26,8 @@ def page(result: LadderResult) -> str:
         "ladder.html.j2",
         drawn,
         title=result.title,
-        subtitle=f"{len(result.workloads)} workloads, {result.runs_done} of "
-        f"{result.runs_planned} runs in {span(result.spent_s)}, begun as seed {result.seed}",
+        subtitle=f"{wording.count(len(result.workloads), 'workload')}, {result.runs_done} of "
+        f"{result.runs_planned} runs in {span(result.spent_s)}, seed {result.seed}",
         about=result.about,
         answers=wording.answers(result),
         together=wording.together_sentences(result),
@@ -57,7 +57,7 @@ def _workload(workload: OnWorkload) -> dict[str, Any]:
     return {
         "name": workload.name,
         "title": workload.title,
-        "what": f"{wording.METRICS[workload.metric]}, {workload.clients} clients"
+        "what": f"{wording.METRICS[workload.metric]}, {wording.count(workload.clients, 'client')}"
         + (f" at {workload.rate_tps:,.0f} a second" if workload.rate_tps else "")
         + f"; {workload.rounds_kept} of {workload.rounds_planned} rounds count",
         "why_not": workload.why_not,

@@ -21,7 +21,7 @@ from pgtare.ladder import evidence, gates
 from pgtare.ladder.bench import PROOF, Serving
 from pgtare.ladder.protocol import Done, Setting
 from pgtare.ladder.records import Run, Step
-from pgtare.ladder.study import Study
+from pgtare.ladder.study import Study, Workload
 from pgtare.load import TransactionLog, find_pgbench, run
 from pgtare.load.pgbench import RunResult
 
@@ -123,12 +123,8 @@ def _measured(step: Step, setting: Setting) -> Done:
         *(gates.judge(before, after, found, study.gates) if step.kind == "run" else ()),
         *_load_gates(serving, got, counted),
     ]
-    if waits or step.kind == "proof":
-        failed += evidence.judge_profile(workload, waits, found.idle)
-    elif workload.idle_at_least is not None and found.idle < workload.idle_at_least:
-        failed += evidence.judge_profile(
-            workload.model_copy(update={"profile": ()}), (), found.idle
-        )
+    stated = workload if waits or step.kind == "proof" else _idle_only(workload)
+    failed += evidence.judge_profile(stated, waits, found.idle)
     made = Run(
         step=step,
         began="",
@@ -146,6 +142,11 @@ def _measured(step: Step, setting: Setting) -> Done:
         latency_samples=len(latencies),
     )  # fmt: skip
     return Done(made, latencies)
+
+
+def _idle_only(workload: Workload) -> Workload:
+    """What can be asked of a run in which nothing counts waits."""
+    return workload.model_copy(update={"profile": ()})
 
 
 def _load_gates(serving: Serving, got: RunResult, counted: float | None) -> list[str]:

@@ -24,7 +24,8 @@ from pgtare.ladder.protocol import Setting, StudyProtocol
 from pgtare.ladder.records import Facts, Rate, Run, Step
 from pgtare.ladder.result import LadderResult
 from pgtare.ladder.rounds import Rounds
-from pgtare.ladder.study import Study
+from pgtare.ladder.study import Study, Workload
+from pgtare.ladder.wording import count
 from pgtare.load import find_pgbench, find_saturation
 
 PROTOCOLS: dict[str, StudyProtocol] = {"rounds": Rounds()}
@@ -176,7 +177,8 @@ def _announcement(planned: Planned, steps: Sequence[Step], runs: dict[str, Run])
     if not runs:
         study = planned.study
         return (
-            f"{len(steps)} runs: {len(study.workload)} workloads, {study.protocol.rounds} rounds "
+            f"{len(steps)} runs: {count(len(study.workload), 'workload')}, "
+            f"{study.protocol.rounds} rounds "
             f"of {len(study.in_a_round)} runs of {study.protocol.run} s, and a proof of each "
             f"workload's waits; this takes about {span(seconds)}; seed {planned.facts.seed}"
         )
@@ -214,7 +216,7 @@ def _conduct(
         display.step(_name(step, study), planned.seconds(steps))
         if workload.load is not None and workload.name not in rates:
             display.say(f"{workload.name}: finding the saturation rate")
-            rate = _find_rate(planned, bench, step.workload)
+            rate = find_rate(study, bench, workload, directory.path)
             directory.keep_rate(rate)
             rates[workload.name] = rate.rate_tps
         run, latencies = planned.protocol.execute(step, setting)
@@ -232,16 +234,19 @@ def _conduct(
             )
 
 
-def _find_rate(planned: Planned, bench: Bench, name: str) -> Rate:
-    study = planned.study
-    workload = study.the_workload(name)
+def find_rate(study: Study, bench: Bench, workload: Workload, scripts: Path) -> Rate:
+    """The rate of an open-loop workload: its share of what the floor's variant does at full speed.
+
+    scripts: the folder in which the workload's script is looked for.
+    """
     assert workload.load is not None
     serving = bench.serve(study.analysis.floor, workload)
-    spec = study.load_spec(workload, planned.directory.path, None)
+    spec = study.load_spec(workload, scripts, None)
     saturation = find_saturation(find_pgbench(serving.binaries), serving.dsn, spec)
     return Rate(
-        workload=name, saturation=saturation.describe(), rate_tps=saturation.rate(workload.load)
-    )
+        workload=workload.name, saturation=saturation.describe(),
+        rate_tps=saturation.rate(workload.load),
+    )  # fmt: skip
 
 
 def _name(step: Step, study: Study) -> str:

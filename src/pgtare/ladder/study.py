@@ -321,10 +321,11 @@ def check_rounds(study: Study, *, quick: bool) -> str | None:
     needed = rounds_for_level(alpha, family)
     if rounds >= needed:
         return None
-    comparisons = "1 comparison asks" if family == 1 else f"{family} comparisons ask"
+    asking = "1 comparison" if family == 1 else f"{family} comparisons"
+    asked = f"{'asks' if family == 1 else 'ask'} for {alpha / max(family, 1):.2g}"
     sentence = (
-        f"{rounds} rounds reach p = {attainable_p(rounds):.3g} at best, and at α = {alpha:g} "
-        f"{comparisons} for {alpha / max(family, 1):.2g}"
+        f"{rounds} rounds reach p = {attainable_p(rounds):.3g} at best, and {asking} at "
+        f"α = {alpha:g} {asked}"
     )
     if quick:
         return f"{sentence}: these short rounds show sizes, they cannot settle anything"

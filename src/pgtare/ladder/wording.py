@@ -6,7 +6,7 @@ import math
 
 from pgtare.estimate import rounds as estimate
 from pgtare.ladder.result import Compared, Effect, LadderResult, OnWorkload
-from pgtare.ladder.study import HIGHER_IS_BETTER, Expected, percent
+from pgtare.ladder.study import Expected, percent
 from pgtare.report import numbers
 
 VERDICTS = {
@@ -134,11 +134,12 @@ def answers(result: LadderResult) -> list[tuple[str, str]]:
                     told.append((verdict, _sentence(result, workload, c)))
     open_ones = [c for w in result.workloads for c in w.compared if c.verdict == "inconclusive"]
     if open_ones:
-        needed = [c.rounds_to_settle for c in open_ones if c.rounds_to_settle is not None]
-        how = (
-            f" {numbers.count(min(needed))} to {numbers.count(max(needed))} rounds would settle "
-            "them, if they vary as these did." if needed else ""
-        )  # fmt: skip
+        needed = sorted(c.rounds_to_settle for c in open_ones if c.rounds_to_settle is not None)
+        how = ""
+        if needed:
+            least, most = numbers.count(needed[0]), numbers.count(needed[-1])
+            span = least if least == most else f"{least} to {most}"
+            how = f" {span} rounds would probably settle that, if they vary as these did."
         noun = "comparison is" if len(open_ones) == 1 else "comparisons are"
         told.append(("inconclusive", f"{len(open_ones)} {noun} inconclusive.{how}"))
     for workload in result.workloads:
@@ -205,6 +206,6 @@ NOT_SHOWN = (
 )
 
 
-def better(compared: Compared) -> str:
-    """Which way is better, for a heading."""
-    return "more is better" if compared.metric in HIGHER_IS_BETTER else "less is better"
+def count(n: int, noun: str) -> str:
+    """1 client, 2 clients."""
+    return f"{numbers.count(n)} {noun}" if n == 1 else f"{numbers.count(n)} {noun}s"
