@@ -187,7 +187,8 @@ def test_killed_and_interrupted_it_goes_on(tmp_path: Path, wheel: Binaries) -> N
 @pytest.mark.debian
 def test_variants_of_two_installations(tmp_path: Path, wheel: Binaries, debian15: Binaries) -> None:
     two = STUDY.replace('name = "TRA"', 'name = "TRA"\nserver = "old"') + (
-        f'[servers]\nmain = {{ source = "wheel" }}\nold = {{ pg_config = "{debian15.pg_config}" }}\n'
+        '[servers]\nmain = { source = "wheel" }\n'
+        f'old = {{ pg_config = "{debian15.pg_config}" }}\n'
     )
     done = pgtare("ladder", write(tmp_path, two), "--quick", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr

@@ -106,15 +106,15 @@ def study_workloads(study: Study) -> list[str]:
 def narrow(study: Study, workload: Workload, runs: Mapping[str, Run]) -> bool:
     """Whether every interval of a workload is as narrow as the protocol asks for.
 
-    A rule on width looks at no effect, so the intervals need no correction for it; looked at
-    after whole rounds only.
+    A rule on width looks at no effect, so the intervals need no correction for it. Only whole
+    rounds count, so that it cannot end one in its middle.
     """
     wanted = study.protocol.half_width
     if wanted is None:
         return False
     blocks, _, _ = _blocks(study, workload, runs)
     fewest = estimate.rounds_for_level(study.analysis.alpha, study.family)
-    if len(blocks) < max(fewest, 2) or _half_done(study, workload, runs):
+    if len(blocks) < max(fewest, 2):
         return False
     for comparison in study.compared(workload.name):
         d = _differences(blocks, comparison.arm, comparison.base, workload.metric)
@@ -122,14 +122,6 @@ def narrow(study: Study, workload: Workload, runs: Mapping[str, Run]) -> bool:
         if not (hi - lo) / 2 <= wanted:
             return False
     return True
-
-
-def _half_done(study: Study, workload: Workload, runs: Mapping[str, Run]) -> bool:
-    counts: dict[int, int] = defaultdict(int)
-    for run in runs.values():
-        if run.step.workload == workload.name and run.step.kind == "run":
-            counts[run.step.round] += 1
-    return any(n < len(study.in_a_round) for n in counts.values())
 
 
 def _blocks(

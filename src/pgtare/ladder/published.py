@@ -199,7 +199,8 @@ def show(found: Judgement, console: Console) -> None:
     console.print(table, highlight=False, markup=False)
     console.print(
         f"\nIntervals (two-sided) and bounds (one-sided) at 95 %, from effect, p and n as if the "
-        f"rounds were normal; MDE at 80 % power over {found.comparisons} comparisons.\n",
+        f"rounds were normal, or the wider of the published error bars where there is no p; MDE at "
+        f"80 % power over {found.comparisons} comparisons.\n",
         highlight=False, markup=False,
     )  # fmt: skip
     for claim in found.claims:
