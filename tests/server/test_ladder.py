@@ -198,13 +198,16 @@ def test_variants_of_two_installations(tmp_path: Path, wheel: Binaries, debian15
 
 
 @pytest.mark.slow
-def test_a_server_that_crashes_costs_its_round_only(tmp_path: Path, wheel: Binaries) -> None:
+@pytest.mark.parametrize("victim", ["backend", "postmaster"])
+def test_a_server_that_crashes_costs_its_round_only(
+    tmp_path: Path, wheel: Binaries, victim: str
+) -> None:
     study, out = write(tmp_path), tmp_path / "out"
     directory = Directory(out)
     process = start_pgtare("ladder", study, "--quick", "--out", out)
     _wait_for(lambda: directory.begun and len(directory.runs()) >= 2, process)
-    backend = _wait_for(lambda: _backend(process.pid), process)
-    os.kill(int(backend), signal.SIGKILL)
+    backend, postmaster = _wait_for(lambda: _backend(process.pid), process)
+    os.kill(backend if victim == "backend" else postmaster, signal.SIGKILL)
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
     crashed = [run for run in directory.runs().values() if run.failed]
@@ -315,8 +318,8 @@ def _wait_for(condition, process: subprocess.Popen[str], seconds: float = 90.0):
     return found
 
 
-def _backend(owner: int) -> int | None:
-    """A session of the load below a pgtare's server."""
+def _backend(owner: int) -> tuple[int, int] | None:
+    """A session in the database of a pgtare's study, and its postmaster."""
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -327,5 +330,5 @@ def _backend(owner: int) -> int | None:
         except OSError:
             continue
         if "pgtare_ladder_" in line and line.startswith("postgres:") and int(above) == owner:
-            return int(entry)
+            return int(entry), int(parent)
     return None

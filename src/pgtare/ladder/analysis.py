@@ -55,7 +55,7 @@ def analyse(
         _workload(study, w, runs, rates, skipped, state, facts.seed) for w in study.workload
     ]
     family = [c for w in per_workload for c in w.compared]
-    if state == "finished":
+    if state != "unfinished":
         _adjust(study, family)
     together = _together(study, runs, per_workload, facts.seed) if state == "finished" else ()
     return LadderResult(

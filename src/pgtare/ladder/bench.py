@@ -20,6 +20,7 @@ from pgtare.server import trials
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.server.cluster import DEFAULTS, Cluster
 from pgtare.server.modules import loadable, own_modules
+from pgtare.server.processes import kill_leftovers
 from pgtare.server.registry import servers_directory
 from pgtare.server.settings import Value, library_list
 
@@ -162,6 +163,9 @@ class Bench:
             or not cluster.running
             or self._static.get(variant.server) != static
         )
+        if not cluster.running:
+            # A postmaster that was killed leaves its children, who hold the data directory.
+            kill_leftovers(cluster.data_directory)
         # Even where the start fails: the file has them from now on.
         self._all[variant.server], self._static[variant.server] = wanted, static
         if restart:

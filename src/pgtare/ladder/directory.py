@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +26,7 @@ RATES = "rates.json"
 RUNS = "runs"
 CLOSED = "closed"
 _LOCK = ".lock"
+_SCRATCH = ".scratch"
 _RATES = TypeAdapter(dict[str, Rate])
 
 
@@ -130,6 +132,13 @@ class Directory:
             return not _take(fd)
         finally:
             os.close(fd)
+
+    def scratch(self) -> Path:
+        """An empty folder for files of a run under way; what a killed process left is removed."""
+        path = self.path / _SCRATCH
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(mode=0o700)
+        return path
 
     def _latencies(self, step: str) -> Path:
         return self.path / RUNS / f"{step}.parquet"

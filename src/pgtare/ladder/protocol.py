@@ -16,12 +16,16 @@ from pgtare.ladder.study import Study
 
 @dataclass(frozen=True)
 class Setting:
-    """What every step of a study needs: its servers, where its files lie, the workloads' rates."""
+    """What every step of a study needs: its servers, its scripts' folder, the workloads' rates.
+
+    scratch: where a run may keep files that are gone at its end; the usual place, if None.
+    """
 
     study: Study
     bench: Bench
     directory: Path
     rates: dict[str, float]
+    scratch: Path | None = None
 
 
 class Done(NamedTuple):

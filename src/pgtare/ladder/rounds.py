@@ -95,7 +95,7 @@ def _measured(step: Step, setting: Setting) -> Done:
             seen.trouble = str(ex)
 
     with ExitStack() as stack:
-        log = stack.enter_context(TransactionLog(sample))
+        log = stack.enter_context(TransactionLog(sample, setting.scratch))
         conn = stack.enter_context(serving.connect())
         count = evidence.counter(conn, workload.counter) if workload.counter else 0.0
         calm = evidence.disturbances(conn)

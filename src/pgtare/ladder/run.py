@@ -208,7 +208,7 @@ def _conduct(
 ) -> None:
     study, directory = planned.study, planned.directory
     rates = {name: rate.rate_tps for name, rate in directory.rates().items()}
-    setting = Setting(study, bench, directory.path, rates)
+    setting = Setting(study, bench, directory.path, rates, scratch=directory.scratch())
     failures = 0
     while steps := analysis.remaining(study, planned.steps, runs, skipped):
         step = steps[0]

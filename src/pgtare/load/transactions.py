@@ -19,7 +19,7 @@ _LATENCY_COLUMN = 2
 
 @dataclass
 class TransactionLog:
-    """The log of one run, for `with`: in a directory of its own, gone at the end.
+    """The log of one run, for `with`: in a directory of its own below `parent`, gone at the end.
 
     sample: the share of transactions written, drawn by pgbench at random. Their latency counts
     from the scheduled start where the load has a rate, so that a stall is not hidden by requests
@@ -27,10 +27,11 @@ class TransactionLog:
     """
 
     sample: float = 1.0
+    parent: Path | None = None
     _directory: Path | None = None
 
     def __enter__(self) -> Self:
-        self._directory = Path(tempfile.mkdtemp(prefix="pgtare-log-"))
+        self._directory = Path(tempfile.mkdtemp(prefix="pgtare-log-", dir=self.parent))
         return self
 
     def __exit__(
