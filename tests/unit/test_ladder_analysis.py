@@ -94,6 +94,19 @@ def test_too_many_dropped_rounds_leave_no_number() -> None:
     assert workload.by_round == ()
 
 
+def test_no_time_is_spent_on_what_can_give_no_number_any_more() -> None:
+    found = study()
+    made = {k: r for k, r in runs(found, EFFECTS).items() if r.step.round <= 3}
+    for number in (1, 2):
+        change(made, number, "off", failed=("7 pages were swapped",))
+    assert analysis.remaining(found, steps(found), made, {})
+    change(made, 3, "off", failed=("7 pages were swapped",))
+    assert analysis.remaining(found, steps(found), made, {}) == []
+    result = analysed(found, made)
+    assert result.state == "finished"
+    assert "3 of 3 rounds did not pass" in result.workloads[0].why_not
+
+
 def test_a_workload_that_shows_another_profile_has_no_number_and_no_runs() -> None:
     found = study()
     made = runs(found, EFFECTS)

@@ -88,13 +88,21 @@ def analyse(
 def remaining(
     study: Study, steps: Sequence[Step], runs: Mapping[str, Run], skipped: Mapping[str, str]
 ) -> list[Step]:
-    """The steps still to be done: no more of a workload that showed another profile than its own,
-    nor of one whose intervals are as narrow as was asked for."""
+    """The steps still to be done.
+
+    None of a workload that showed another profile than its own, or whose dropped rounds are too
+    many for a number already, or whose intervals are as narrow as was asked for.
+    """
     over = {name for name in study_workloads(study) if name in skipped}
     for step in steps:
         if step.kind == "proof" and (run := runs.get(step.id)) and not run.usable:
             over.add(step.workload)
-    over |= {w.name for w in study.workload if w.name not in over and narrow(study, w, runs)}
+    for workload in study.workload:
+        if workload.name not in over:
+            _, dropped, _ = _blocks(study, workload, runs)
+            lost = len(dropped) > study.gates.dropped_at_most * study.protocol.rounds
+            if lost or narrow(study, workload, runs):
+                over.add(workload.name)
     return [step for step in steps if step.id not in runs and step.workload not in over]
 
 

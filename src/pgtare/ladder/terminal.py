@@ -27,7 +27,7 @@ def render(result: LadderResult, console: Console) -> None:
     for style, sentence in wording.answers(result):
         _line(console, sentence, _STYLES.get(style, ""))
     for workload in result.workloads:
-        if workload.compared or workload.floor:
+        if workload.floor:
             console.print()
             _workload(console, workload)
     console.print()
