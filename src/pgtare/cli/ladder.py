@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from pgtare import cli
-from pgtare.errors import PgtareError
+from pgtare.errors import MeasurementError
 from pgtare.ladder import markdown, published, run, status, terminal
 from pgtare.ladder import prove as proving
 from pgtare.ladder import study as studies
@@ -184,7 +184,7 @@ def _go_on(planned: run.Planned, json: Path | None) -> None:
     except KeyboardInterrupt:
         _kept(planned)
         raise
-    except PgtareError:
+    except MeasurementError:
         if planned.directory.begun and planned.directory.runs():
             _kept(planned)
         raise

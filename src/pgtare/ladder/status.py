@@ -59,7 +59,7 @@ def of(planned: Planned) -> Status:
         elif proof is not None and not proof.usable:
             state = "did not show its profile"
         else:
-            state = "being done" if own and open_here else "to do" if open_here else "done"
+            state = "begun" if own and open_here else "to do" if open_here else "done"
         found.append(
             WorkloadStatus(
                 workload=workload.name, title=workload.title, done=len(own),
@@ -86,7 +86,8 @@ def show(status: Status, console: Console) -> None:
     now = "running" if status.running else "closed" if status.closed else "not running"
     if not status.runs_left and not status.running:
         now = "done"
-    left = f", about {span(status.seconds_left)} left" if status.runs_left else ""
+    goes_on = status.runs_left and not status.closed
+    left = f", about {span(status.seconds_left)} left" if goes_on else ""
     console.print(
         f"{status.runs_done} of {status.runs_done + status.runs_left} runs done in "
         f"{span(status.seconds_spent)}{left}; seed {status.seed}; {now}",

@@ -53,7 +53,7 @@ def interval(effect: Effect, places: int = 2) -> str:
     if effect.pct is None:
         return numbers.NONE
     lo = "−∞" if effect.lo_pct is None or effect.lo_pct <= -100 else None
-    hi = "+∞" if effect.hi_pct is None else None
+    hi = "+∞" if effect.hi_pct is None else "> +999" if effect.hi_pct > 999 else None
     left = lo or numbers.signed(effect.lo_pct, places)
     right = hi or numbers.signed(effect.hi_pct, places)
     return f"[{left}, {right}]"
@@ -122,9 +122,9 @@ def profile_line(
 def answers(result: LadderResult) -> list[tuple[str, str]]:
     """What was found, with the class of each sentence; the verdicts that say most first."""
     if result.state == "unfinished":
-        left = result.runs_planned - result.runs_done
+        done = f"{result.runs_done} of {result.runs_planned} runs are done"
         why = "the figures come with the last, since whoever sees them early may stop on them"
-        sentence = f"{left} of {result.runs_planned} runs are still to be done; {why}."
+        sentence = f"{done}; {why}."
         return [("inconclusive", sentence)]
     told: list[tuple[str, str]] = []
     for verdict in ("cost", "gain", "equivalent"):
