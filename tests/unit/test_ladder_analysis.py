@@ -51,6 +51,19 @@ def test_a_finished_study_has_its_verdicts() -> None:
     json.loads(result.to_json())
 
 
+def test_a_floor_that_misses_zero_speaks_up() -> None:
+    found = study()
+    made = runs(found, {})
+    assert "the floor misses 0" not in markdown.render(analysed(found, made))
+    for key, run in made.items():
+        if run.step.variant == "off again":
+            slower = {**run.metrics, "tps": 0.9 * run.metrics["tps"]}
+            made[key] = run.model_copy(update={"metrics": slower})
+    assert "W1: the floor misses 0. off differed from itself" in markdown.render(
+        analysed(found, made)
+    )
+
+
 def test_less_latency_is_a_gain() -> None:
     found = study(STUDY.replace('name = "W1"', 'name = "W1"\nmetric = "latency_mean_us"', 1))
     (workload,) = analysed(found, runs(found, {"trace": 0.1})).workloads

@@ -24,11 +24,10 @@ class Effect(_Model):
     hi_pct: float | None
 
     @property
-    def half_width_pct(self) -> float | None:
-        """Half the interval's width."""
-        if self.lo_pct is None or self.hi_pct is None:
-            return None
-        return (self.hi_pct - self.lo_pct) / 2
+    def covers_zero(self) -> bool:
+        """Whether 0 lies in the interval; an open end reaches as far as it must."""
+        low = self.lo_pct is None or self.lo_pct <= 0
+        return low and (self.hi_pct is None or self.hi_pct >= 0)
 
 
 class Beside(_Model):

@@ -42,12 +42,9 @@ def _row(c: Compared) -> Row:
 
 
 def _floor(c: Compared) -> Row:
-    covers = c.effect.lo_pct is None or c.effect.hi_pct is None or (
-        c.effect.lo_pct <= 0 <= c.effect.hi_pct
-    )  # fmt: skip
     cells = (
         f"floor: {c.arm}", *_figures(c), numbers.NONE, _mde(c), numbers.NONE,
-        "covers 0" if covers else "MISSES 0",
+        "covers 0" if c.effect.covers_zero else "MISSES 0",
     )  # fmt: skip
     return Row(cells, "", floor=True)
 

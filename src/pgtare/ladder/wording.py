@@ -189,6 +189,11 @@ def caveats(result: LadderResult) -> list[str]:
             tail = f"; and {more} more" if more > 0 else ""
             told.append(f"{workload.name}, round {dropped.round} was dropped: {reasons}{tail}.")
         told += [f"{workload.name}: {caveat}." for caveat in workload.caveats]
+        if workload.floor is not None and not workload.floor.effect.covers_zero:
+            told.append(
+                f"{workload.name}: the floor misses 0. {workload.floor.base} differed from itself, "
+                "as happens once in 20 by chance; more often, the runs of a round are not alike."
+            )
         if workload.stopped_on_width:
             told.append(
                 f"{workload.name} was ended after {workload.rounds_kept} rounds, when every "
