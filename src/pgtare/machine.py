@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +87,90 @@ def _memory_gib() -> float | None:
         if line.startswith("MemTotal:"):
             return round(int(line.split()[1]) / 1024**2, 1)
     return None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """One reading of what the machine has done since boot, CPU time in ticks of 10 ms or so.
+
+    kernel: CPU time of the kernel's own threads, which write pages back and serve the disks.
+    """
+
+    busy: int
+    idle: int
+    steal: int
+    total: int
+    kernel: int
+    swapped_pages: int
+    throttled: int
+    monotonic_s: float
+    wall_s: float
+
+
+def usage() -> Usage:
+    """Read the machine's counters; what the kernel does not tell counts as 0."""
+    fields = [int(f) for f in (_read(Path("/proc/stat")) or "cpu 0").splitlines()[0].split()[1:]]
+    user, nice, system, idle, iowait, _, _, steal = (fields + [0] * 8)[:8]
+    return Usage(
+        busy=user + nice + system,
+        idle=idle + iowait,
+        steal=steal,
+        total=sum(fields[:8]),
+        kernel=sum(own for parent, own, _ in _processes().values() if parent == _KTHREADD),
+        swapped_pages=_swapped_pages(),
+        throttled=_throttled(),
+        monotonic_s=time.monotonic(),
+        wall_s=time.time(),
+    )
+
+
+def tree_ticks(pid: int) -> int:
+    """CPU time in ticks of a process, of its children, and of those it has outlived."""
+    processes = _processes()
+    if pid not in processes:
+        return 0
+    _, own, outlived = processes[pid]
+    return own + outlived + sum(t for parent, t, _ in processes.values() if parent == pid)
+
+
+def tick_s() -> float:
+    """The length of a tick in s."""
+    return 1.0 / os.sysconf("SC_CLK_TCK")
+
+
+def maps(pid: int, name: str) -> bool:
+    """Whether a process has a file of this name in its memory."""
+    return f"/{name}" in (_read(Path(f"/proc/{pid}/maps")) or "")
+
+
+_KTHREADD = 2
+
+
+def _processes() -> dict[int, tuple[int, int, int]]:
+    """Parent, own CPU ticks and those of children outlived, by process."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        text = _read(Path("/proc", entry, "stat")) if entry.isdigit() else None
+        if text:
+            # the name in parentheses may hold blanks and parentheses
+            fields = text[text.rindex(")") + 2 :].split()
+            own = int(fields[11]) + int(fields[12])
+            found[int(entry)] = (int(fields[1]), own, int(fields[13]) + int(fields[14]))
+    return found
+
+
+def _swapped_pages() -> int:
+    lines = (_read(Path("/proc/vmstat")) or "").splitlines()
+    return sum(int(n.split()[1]) for n in lines if n.startswith(("pswpin ", "pswpout ")))
+
+
+def _throttled() -> int:
+    """How often the processor was too hot, or our group of processes out of its share of it."""
+    hot = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/core_throttle_count")
+    counts = [int(text) for path in hot if (text := _read(path)) and text.isdigit()]
+    for line in (_read(Path("/proc/self/cgroup")) or "").splitlines():
+        group = line.split(":", 2)
+        if len(group) == 3 and group[0] == "0":
+            told = _read(Path("/sys/fs/cgroup") / group[2].lstrip("/") / "cpu.stat") or ""
+            counts += [int(n.split()[1]) for n in told.splitlines() if n.startswith("nr_throttled")]
+    return sum(counts)

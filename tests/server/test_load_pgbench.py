@@ -31,6 +31,7 @@ from pgtare.load import (
     LoadSpec,
     PgbenchLoad,
     Script,
+    TransactionLog,
     at_headroom,
     drop_database,
     find_saturation,
@@ -128,6 +129,29 @@ def test_headroom_drives_at_a_share_of_saturation(cluster: Cluster, bench: Bench
     slow = at_headroom(spec, saturation, 0.1)
     assert slow.rate == pytest.approx(0.1 * saturation.tps)
     assert run(pgbench, bench.dsn, slow, 2).tps == pytest.approx(slow.rate, rel=0.3)
+
+
+def test_the_log_counts_latency_from_the_scheduled_start(
+    cluster: Cluster, bench: BenchDatabase, tmp_path: Path
+) -> None:
+    slow = tmp_path / "slow.sql"
+    slow.write_text("SELECT pg_sleep(0.1);\n")
+    seen: list[float] = []
+    # Asked for twice as fast as it can be: whoever counts from the sending sees 100 ms throughout.
+    with TransactionLog() as log:
+        done = run(
+            cluster.binaries.pgbench, bench.dsn, LoadSpec(scripts=(Script(slow),), rate=20), 2,
+            log=log, halfway=lambda: seen.append(time.monotonic()),
+        )  # fmt: skip
+        latencies = log.latencies_us()
+        directory = log.arguments()[1].partition("=")[2]
+    assert len(seen) == 1
+    assert len(latencies) == done.transactions
+    assert latencies.min() >= 100_000
+    assert latencies.max() > 400_000
+    assert done.latency_ms == pytest.approx(latencies.mean() / 1000, rel=0.05)
+    assert done.failed == 0
+    assert not Path(directory).parent.exists()
 
 
 def test_a_script_with_weight_runs(cluster: Cluster, bench: BenchDatabase, tmp_path: Path) -> None:

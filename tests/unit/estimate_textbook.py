@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -186,3 +187,40 @@ def mean_and_se(values: list[float]) -> tuple[float, float]:
     mean = sum(values) / len(values)
     variance = sum((v - mean) ** 2 for v in values) / (len(values) - 1)
     return mean, math.sqrt(variance / len(values))
+
+
+def sign_flip_p(d: Sequence[float], theta: float = 0.0) -> float:
+    """Two-sided sign-flip p of the mean, flip by flip."""
+    shifted = [x - theta for x in d]
+    observed = abs(sum(shifted))
+    flips = list(itertools.product((1, -1), repeat=len(d)))
+    sums = [abs(sum(s * x for s, x in zip(signs, shifted, strict=True))) for signs in flips]
+    return sum(total >= observed * (1 - 1e-12) - 1e-15 for total in sums) / len(flips)
+
+
+def one_sided_flip_p(d: Sequence[float], theta: float, *, above: bool) -> float:
+    """p of "the mean is θ" against a larger (or smaller) one, flip by flip."""
+    shifted = [x - theta if above else theta - x for x in d]
+    observed = sum(shifted)
+    flips = list(itertools.product((1, -1), repeat=len(d)))
+    sums = [sum(s * x for s, x in zip(signs, shifted, strict=True)) for signs in flips]
+    return sum(total >= observed - 1e-12 for total in sums) / len(flips)
+
+
+def sign_flip_interval(d: Sequence[float], alpha: float) -> tuple[float, float]:
+    """The interval that inverts `sign_flip_p`, each end by halving."""
+    mean = sum(d) / len(d)
+    ends = []
+    for direction in (-1, 1):
+        inside, outside = mean, mean + direction * 10 * (max(d) - min(d) + 1)
+        if sign_flip_p(d, outside) > alpha:
+            ends.append(direction * math.inf)
+            continue
+        for _ in range(60):
+            middle = (inside + outside) / 2
+            if sign_flip_p(d, middle) > alpha:
+                inside = middle
+            else:
+                outside = middle
+        ends.append(inside)
+    return ends[0], ends[1]

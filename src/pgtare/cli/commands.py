@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from pgtare.cli import clock, instruments, module, operator, report, selftest, waits, weigh
+from pgtare.cli import (
+    clock,
+    instruments,
+    ladder,
+    module,
+    operator,
+    report,
+    selftest,
+    waits,
+    weigh,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -13,6 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command("instruments")(instruments.instruments)
     app.command("report")(report.report)
     app.command("selftest")(selftest.selftest)
+    app.add_typer(ladder.app, name="ladder")
     app.add_typer(waits.app, name="waits")
     app.command("clock")(clock.clock)
     app.add_typer(module.app, name="module")

@@ -10,6 +10,7 @@ from pgtare.load.spec import (
     parse_participation,
     parse_rate,
 )
+from pgtare.load.transactions import TransactionLog
 
 __all__ = [
     "BenchDatabase",
@@ -19,6 +20,7 @@ __all__ = [
     "RunResult",
     "Saturation",
     "Script",
+    "TransactionLog",
     "at_headroom",
     "drop_database",
     "find_pgbench",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -20,6 +21,7 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.load.connection import client_connection
 from pgtare.load.process import Child
 from pgtare.load.spec import LoadSpec
+from pgtare.load.transactions import TransactionLog
 from pgtare.server.binaries import Binaries
 
 # pgbench has no "until stopped"; this is 31 years.
@@ -30,6 +32,8 @@ _PROGRESS = re.compile(
 )
 _ABORTED = re.compile(r"client \d+ (?:script \d+ )?aborted|Run was aborted", re.IGNORECASE)
 _TPS = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
+_FAILED = re.compile(r"^number of failed transactions: (\d+)", re.MULTILINE)
+_LATENCY = re.compile(r"^latency average = ([\d.]+) ms", re.MULTILINE)
 _TRANSACTIONS = re.compile(r"^number of transactions actually processed: (\d+)", re.MULTILINE)
 _READY_S = 30.0
 
@@ -46,10 +50,15 @@ class Progress:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A run of fixed length: transactions a second, and how many there were."""
+    """A run of fixed length: transactions a second, and how many there were.
+
+    latency_ms: their mean, from the scheduled start where the load has a rate.
+    """
 
     tps: float
     transactions: int
+    failed: int = 0
+    latency_ms: float = float("nan")
 
 
 def parse_progress(line: str) -> Progress | None:
@@ -195,9 +204,18 @@ class PgbenchLoad:
             self._news.notify_all()
 
 
-def run(pgbench: Path, dsn: str, spec: LoadSpec, seconds: int) -> RunResult:
+def run(
+    pgbench: Path,
+    dsn: str,
+    spec: LoadSpec,
+    seconds: int,
+    *,
+    log: TransactionLog | None = None,
+    halfway: Callable[[], None] | None = None,
+) -> RunResult:
     """Run pgbench for whole seconds and return its rate.
 
+    log: where single transactions are to be written. halfway: called once while it runs.
     Raises UsageError and MeasurementError as PgbenchLoad does.
     """
     if seconds < 1:
@@ -206,9 +224,14 @@ def run(pgbench: Path, dsn: str, spec: LoadSpec, seconds: int) -> RunResult:
         pgbench,
         dsn,
         f"pgtare-load-{secrets.token_hex(6)}",
-        [*spec.arguments(), "-T", str(seconds)],
+        [*spec.arguments(), *(log.arguments() if log else ()), "-T", str(seconds)],
     )
     try:
+        if halfway is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(seconds / 2)
+            if child.status is None:
+                halfway()
         status = child.wait(seconds + _READY_S)
     except subprocess.TimeoutExpired as ex:
         raise MeasurementError(
@@ -221,7 +244,13 @@ def run(pgbench: Path, dsn: str, spec: LoadSpec, seconds: int) -> RunResult:
     tps, transactions = _TPS.search(told), _TRANSACTIONS.search(told)
     if status != 0 or tps is None or transactions is None:
         raise MeasurementError(failure(child, status))
-    return RunResult(float(tps[1]), int(transactions[1]))
+    failed, latency = _FAILED.search(told), _LATENCY.search(told)
+    return RunResult(
+        tps=float(tps[1]),
+        transactions=int(transactions[1]),
+        failed=int(failed[1]) if failed else 0,
+        latency_ms=float(latency[1]) if latency else float("nan"),
+    )
 
 
 def create_tables(pgbench: Path, dsn: str, scale: int) -> None:

@@ -1,0 +1,223 @@
+"""`pgtare ladder`: a study of variants by whole runs."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from pgtare import cli
+from pgtare.errors import MeasurementError
+from pgtare.ladder import markdown, published, run, status, terminal
+from pgtare.ladder import prove as proving
+from pgtare.ladder import study as studies
+from pgtare.ladder.page import write_page
+from pgtare.report import files
+
+RESULT, PAGE, MARKDOWN = "result.json", "report.html", "report.md"
+
+Json = Annotated[
+    Path | None, typer.Option("--json", help="Write the result as JSON; - for standard output.")
+]
+_STUDY = "run"
+
+
+class _StudyFirst(TyperGroup):
+    """A group whose first argument may be a study: `pgtare ladder STUDY.toml` runs it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        named = next((a for a in args if not a.startswith("-")), None)
+        if named is not None and named not in self.commands:
+            args = [_STUDY, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_StudyFirst,
+    no_args_is_help=True,
+    help="Compares variants that cannot be switched inside one server, by whole runs in "
+    "randomised rounds: preloaded libraries, settings that need a restart, other builds.\n\n"
+    "Example: `pgtare ladder studies/wait_event_timing.toml --quick`",
+)
+
+
+@app.command("run")
+def run_study(
+    study: Annotated[Path, typer.Argument(help="The study, a TOML file.")],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short runs and few rounds: sizes, no verdicts.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The study's directory; default NAME-study, or NAME-quick, here."),
+    ] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option("--workload", "-w", help="Only these workloads.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Repeat the order of another study.")] = None,
+    plan: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be run and how long, and end.")
+    ] = False,
+    json: Json = None,
+) -> None:
+    """Run a study, or go on with it where it was interrupted (the word `run` may be left out).
+
+    Every run is kept as soon as it is done: after Ctrl-C, a kill or a reboot the same command goes
+    on. Effects are shown when the last run is done.
+
+    Example: `pgtare ladder studies/wait_event_timing.toml --quick`
+    """
+    where = out or Path(f"{study.stem}-{'quick' if quick else 'study'}")
+    planned = run.plan(
+        study, where, quick=quick, workloads=workload or (), seed=seed,
+        command=["pgtare", *sys.argv[1:]],
+    )  # fmt: skip
+    for warning in planned.warnings:
+        cli.stderr().print(f"pgtare: {warning}", highlight=False, markup=False)
+    if plan:
+        for line in status.dry_run(planned):
+            typer.echo(line)
+        return
+    _go_on(planned, json)
+
+
+@app.command()
+def resume(
+    directory: Annotated[Path, typer.Argument(help="A study's directory.")], json: Json = None
+) -> None:
+    """Go on with a study that was interrupted.
+
+    Example: `pgtare ladder resume wait_event_timing-study`
+    """
+    _go_on(run.resumed(directory), json)
+
+
+@app.command("status")
+def show_status(
+    directory: Annotated[Path, typer.Argument(help="A study's directory.")],
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show how far a study is: runs done and left, runs that failed, time left. No effects.
+
+    Example: `pgtare ladder status wait_event_timing-study`
+    """
+    told = status.of(run.resumed(directory))
+    if json:
+        typer.echo(told.model_dump_json(indent=2))
+    else:
+        status.show(told, Console())
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="A study's directory.")],
+    close: Annotated[
+        bool,
+        typer.Option(
+            "--close",
+            help="End an unfinished study for good; its intervals then allow for a chosen moment.",
+        ),
+    ] = False,
+    json: Json = None,
+) -> None:
+    """Analyse a study's runs again: table, page and Markdown.
+
+    Example: `pgtare ladder report wait_event_timing-study`
+    """
+    planned = run.resumed(directory)
+    if close and run.result(planned).state == "unfinished":
+        planned.directory.close()
+    _deliver(planned, json)
+
+
+@app.command()
+def prove(
+    study: Annotated[Path, typer.Argument(help="The study, a TOML file.")],
+    workload: Annotated[
+        list[str] | None, typer.Option("--workload", "-w", help="Only these workloads.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run each workload once and show whether its waits are those that it states.
+
+    Exit status 1 where one is not.
+
+    Example: `pgtare ladder prove studies/wait_event_timing.toml -w W3`
+    """
+    found, _ = studies.read(study)
+    chosen = found.only(workload) if workload else found
+    proofs = proving.prove(chosen, study.parent, lambda text: cli.stderr().print(
+        f"pgtare: {text}", highlight=False, markup=False
+    ))  # fmt: skip
+    if json:
+        typer.echo(jsonlib.dumps([proof.model_dump() for proof in proofs], indent=2))
+    else:
+        proving.show(proofs, Console())
+    if any(proof.missed for proof in proofs):
+        raise typer.Exit(1)
+
+
+@app.command("published")
+def published_table(
+    study: Annotated[Path, typer.Argument(help="A published table, a TOML file.")],
+    json: Json = None,
+) -> None:
+    """Say which conclusions of a published table stand, from its effects and rounds alone.
+
+    Example: `pgtare ladder published studies/r1_published.toml`
+    """
+    found = published.judge(published.read(study))
+    if json is None:
+        published.show(found, Console())
+    else:
+        _write(json, found.model_dump_json(indent=2))
+
+
+def _go_on(planned: run.Planned, json: Path | None) -> None:
+    try:
+        run.conduct(planned, cli.stderr())
+    except KeyboardInterrupt:
+        _kept(planned)
+        raise
+    except MeasurementError:
+        if planned.directory.begun and planned.directory.runs():
+            _kept(planned)
+        raise
+    _deliver(planned, json)
+
+
+def _kept(planned: run.Planned) -> None:
+    if planned.directory.begun:
+        where = planned.directory.path
+        cli.stderr().print(
+            f"pgtare: {len(planned.directory.runs())} of {len(planned.steps)} runs are kept in "
+            f"{where}; `pgtare ladder resume {where}` goes on",
+            highlight=False, markup=False,
+        )  # fmt: skip
+
+
+def _deliver(planned: run.Planned, json: Path | None) -> None:
+    result = run.result(planned)
+    to_stdout = json is not None and str(json) == "-"
+    terminal.render(result, cli.stderr() if to_stdout else Console())
+    where = planned.directory.path
+    files.write_text(where / RESULT, result.to_json() + "\n")
+    files.write_text(where / MARKDOWN, markdown.render(result))
+    write_page(result, where / PAGE)
+    told = cli.stderr() if to_stdout else Console(soft_wrap=True)
+    for what, name in (("page", PAGE), ("Markdown", MARKDOWN), ("JSON", RESULT)):
+        told.print(f"{what}: {where / name}", highlight=False, markup=False)
+    if json is not None:
+        _write(json, result.to_json())
+
+
+def _write(json: Path, text: str) -> None:
+    if str(json) == "-":
+        typer.echo(text)
+    else:
+        files.write_text(json, text + "\n")

@@ -1,0 +1,64 @@
+"""What a published effect, its p-value and its number of rounds allow to be said.
+
+Nothing here sees the raw rounds. A standard error is recovered from effect and p as if the rounds
+were normal, which is what can be had; exact counts need no such assumption.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from scipy import special
+
+from pgtare.estimate.inference import NAN
+
+
+def recovered_se(effect: float, p: float, rounds: int) -> float:
+    """The standard error that makes |effect| / SE a t with n − 1 df of this two-sided p."""
+    if rounds < 2 or not 0 < p < 1 or not effect:
+        return NAN
+    return abs(effect) / float(special.stdtrit(rounds - 1, 1 - p / 2))
+
+
+def half_width(se: float, rounds: int, alpha: float = 0.05) -> float:
+    """Half the two-sided 1 − α interval by t."""
+    return float(special.stdtrit(rounds - 1, 1 - alpha / 2)) * se
+
+
+def upper_bound(size: float, se: float, rounds: int, alpha: float = 0.05) -> float:
+    """The one-sided 1 − α bound on a cost whose estimate is `size`."""
+    return size + float(special.stdtrit(rounds - 1, 1 - alpha)) * se
+
+
+def equivalence_p(effect: float, se: float, rounds: int, margin: float) -> float:
+    """The larger of the two one-sided p-values by t: is the effect within ±margin?"""
+    if not se > 0:
+        return NAN
+    return float(special.stdtr(rounds - 1, (abs(effect) - margin) / se))
+
+
+def one_sign_p(arms_by_base: Sequence[int]) -> float:
+    """Two-sided p of "every delta has the same sign", by dealing the rungs of each group anew.
+
+    arms_by_base: for each group of runs that share one base, how many arms. All of a group's deltas
+    are negative just where its base is the best of 1 + arms, which has the chance 1 / (1 + arms)
+    when the rungs are alike. Counting deltas as independent coins would give 2 / 2^deltas.
+    """
+    if not arms_by_base:
+        return NAN
+    return min(1.0, 2 * math.prod(1 / (1 + arms) for arms in arms_by_base))
+
+
+def sign_p(positive: int, rounds: int) -> float:
+    """Two-sided sign test: p of so many of n rounds, or more of them, on one side."""
+    most = max(positive, rounds - positive)
+    tail = sum(math.comb(rounds, k) for k in range(most, rounds + 1))
+    return min(1.0, float(2 * tail / 2**rounds))
+
+
+def spread_interval(sd: float, n: int, alpha: float = 0.05) -> tuple[float, float]:
+    """The 1 − α interval of a standard deviation (or a small CV) from n normal values."""
+    df = n - 1
+    low, high = (float(special.chdtri(df, q)) for q in (alpha / 2, 1 - alpha / 2))
+    return sd * math.sqrt(df / low), sd * math.sqrt(df / high)

@@ -1,0 +1,272 @@
+"""Paired rounds: sign-flip tests of the mean, and the intervals that invert them.
+
+Arrays in, numbers out. A round gives one difference d_r (of logarithms, as a rule). Under the
+hypothesis that the true difference is θ, and with the order within each round drawn by lot, the
+signs of d_r − θ are as good as coin flips. Flipping the set F of rounds changes the sum by
+−2 Σ_F (d_r − θ), so that it is at least as large as observed just where mean_F(d) ≤ θ. One sorted
+array, the means of all subsets of rounds, therefore answers every question: p-values at any θ,
+and intervals as its order statistics (Hartigan 1969, "Using subsample values as typical values",
+JASA 64).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy import special
+
+from pgtare.estimate import sequential
+from pgtare.estimate.blocks import Floats
+from pgtare.estimate.inference import NAN
+
+#: Up to so many rounds all 2^n sign flips are counted; beyond, DRAWS of them are drawn.
+EXACT_ROUNDS = 20
+DRAWS = 99_999
+POWER = 0.8
+#: More rounds than anybody will run: what is still unsettled there counts as never settled.
+MOST_ROUNDS = 100_000
+
+
+@dataclass(frozen=True)
+class Flips:
+    """The sign-flip distribution of the mean of rounds' differences d (n,)."""
+
+    d: Floats
+    seed: int = 0
+
+    @property
+    def n(self) -> int:
+        """Rounds."""
+        return len(self.d)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every flip is counted rather than a sample of them."""
+        return self.n <= EXACT_ROUNDS
+
+    @property
+    def mean(self) -> float:
+        """The estimate."""
+        return float(self.d.mean()) if self.n else NAN
+
+    @property
+    def se(self) -> float:
+        """Standard error of the mean, for power only."""
+        return float(self.d.std(ddof=1)) / math.sqrt(self.n) if self.n > 1 else NAN
+
+    @cached_property
+    def subset_means(self) -> Floats:
+        """Means of the non-empty subsets of rounds, sorted; all, or DRAWS drawn at random."""
+        if self.exact:
+            sums, counts = np.zeros(1), np.zeros(1)
+            for value in self.d:
+                sums = np.concatenate((sums, sums + value))
+                counts = np.concatenate((counts, counts + 1))
+            means = sums[1:] / counts[1:]
+        else:
+            rng = np.random.default_rng((self.seed, self.n))
+            parts = []
+            for start in range(0, DRAWS, 8_192):
+                size = min(8_192, DRAWS - start)
+                chosen = rng.integers(0, 2, size=(size, self.n), dtype=np.int8)
+                # Beyond 20 rounds an empty subset turns up once in a million draws or less: it
+                # is replaced by the whole, whose flip is the other one that leaves |sum| alone.
+                chosen[chosen.sum(axis=1) == 0] = 1
+                parts.append((chosen @ self.d) / chosen.sum(axis=1))
+            means = np.concatenate(parts)
+        means.sort()
+        return means
+
+    def _share(self, hits: int) -> float:
+        """One-sided p: the observed signs count as one flip among all."""
+        return min(1.0, (1 + hits) / (1 + len(self.subset_means)))
+
+    def p_above(self, theta: float = 0.0) -> float:
+        """p of "the true mean is at most θ" against "it is above"."""
+        if self.n < 1:
+            return NAN
+        return self._share(int(np.searchsorted(self.subset_means, theta + _tie(theta), "right")))
+
+    def p_below(self, theta: float = 0.0) -> float:
+        """p of "the true mean is at least θ" against "it is below"."""
+        if self.n < 1:
+            return NAN
+        at_least = len(self.subset_means) - int(
+            np.searchsorted(self.subset_means, theta - _tie(theta), "left")
+        )
+        return self._share(at_least)
+
+    def p(self, theta: float = 0.0) -> float:
+        """Two-sided p of "the true mean is θ"; the distribution is symmetric, so twice the side."""
+        return min(1.0, 2 * min(self.p_above(theta), self.p_below(theta)))
+
+    def interval(self, alpha: float = 0.05) -> tuple[float, float]:
+        """The 1 − α interval, every θ that `p` does not reject; endless where n is too small."""
+        if self.n < 1:
+            return NAN, NAN
+        means = self.subset_means
+        # θ is kept from the k-th smallest mean on, where (1 + k) / (1 + N) first exceeds α/2.
+        rank = math.floor(alpha / 2 * (1 + len(means)) + 1e-9)
+        if rank < 1:
+            return -math.inf, math.inf
+        return float(means[rank - 1]), float(means[-rank])
+
+    def equivalence_p(self, margin_low: float, margin_high: float) -> float:
+        """TOST: the larger p of "not below the upper margin" and "not above the lower one"."""
+        if self.n < 1:
+            return NAN
+        return max(self.p_above(margin_low), self.p_below(margin_high))
+
+    def hodges_lehmann(self) -> float:
+        """Median of the means of all pairs of rounds; descriptive only."""
+        if not self.n:
+            return NAN
+        i, j = np.triu_indices(self.n)
+        return float(np.median((self.d[i] + self.d[j]) / 2))
+
+
+def attainable_p(rounds: int) -> float:
+    """The smallest two-sided p that so many rounds can reach: 2 / 2^n."""
+    return min(1.0, 2.0 ** (1 - rounds)) if rounds >= 1 else 1.0
+
+
+def rounds_for_level(alpha: float, family: int) -> int:
+    """The fewest rounds that can reach α at Holm's first step over a family of comparisons."""
+    return max(1, math.ceil(1 + math.log2(max(family, 1) / alpha) - 1e-12))
+
+
+def detectable(se: float, rounds: int, family: int, alpha: float = 0.05) -> float:
+    """Minimum detectable effect at 80 % power: (t_{1−α/2m} + t_{.8}) · SE, n − 1 df, unit of se."""
+    if rounds < 2 or not se > 0:
+        return NAN
+    df = rounds - 1
+    return (
+        float(special.stdtrit(df, 1 - alpha / 2 / max(family, 1)) + special.stdtrit(df, POWER)) * se
+    )
+
+
+def rounds_to_settle(
+    mean: float, sd: float, margin: float, family: int, alpha: float = 0.05
+) -> int | None:
+    """Rounds after which a comparison would probably (80 %) be settled; None where never.
+
+    Either way: told from zero were the estimate true, or shown within ±margin were there no
+    effect, whichever takes fewer. It holds if the rounds to come vary as those did.
+    """
+    if not (math.isfinite(mean) and math.isfinite(sd) and sd > 0):
+        return None
+    low = max(rounds_for_level(alpha, family), 3)
+    # Doubling, then halving: what is settled by n rounds is settled by more.
+    high = low
+    while not _settled(mean, sd, margin, family, alpha, high):
+        if high >= MOST_ROUNDS:
+            return None
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _settled(mean, sd, margin, family, alpha, middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _settled(mean: float, sd: float, margin: float, family: int, alpha: float, rounds: int) -> bool:
+    se, df = sd / math.sqrt(rounds), rounds - 1
+    if detectable(se, rounds, family, alpha) <= abs(mean):
+        return True
+    # Near zero either side of the margin can fail, which leaves each half of the misses.
+    both = special.stdtrit(df, 1 - alpha) + special.stdtrit(df, (1 + POWER) / 2)
+    return bool(both * se <= margin)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """One comparison by rounds, in logarithms; times 100 it is nearly percent."""
+
+    n: int
+    mean: float
+    lo: float
+    hi: float
+    p: float
+    p_equivalence: float
+    se: float
+    mde: float
+    hodges_lehmann: float
+    positive: int
+    exact: bool
+
+
+def paired(
+    d: Floats,
+    *,
+    margin: float,
+    family: int = 1,
+    alpha: float = 0.05,
+    seed: int = 0,
+    peeked: bool = False,
+) -> Paired:
+    """Compare by rounds: d (n,) are log-ratios, margin a share (0.005 is 0.5 %).
+
+    peeked: the rounds were ended by someone who could see the figures. p and interval are then
+    those of the confidence sequence, and there is no claim of equivalence.
+    """
+    flips = Flips(np.asarray(d, dtype=np.float64), seed)
+    lo, hi = flips.interval(alpha)
+    p = flips.p()
+    p_equivalence = flips.equivalence_p(-math.log1p(margin), math.log1p(margin))
+    if peeked:
+        width = sequential.multiplier(flips.n, alpha) * flips.se
+        lo, hi = flips.mean - width, flips.mean + width
+        p = sequential.p_value(flips.mean / flips.se, flips.n) if flips.se > 0 else NAN
+        p_equivalence = NAN
+    return Paired(
+        n=flips.n,
+        mean=flips.mean,
+        lo=lo,
+        hi=hi,
+        p=p,
+        p_equivalence=p_equivalence,
+        se=flips.se,
+        mde=detectable(flips.se, flips.n, family, alpha),
+        hodges_lehmann=flips.hodges_lehmann(),
+        positive=int((flips.d > 0).sum()),
+        exact=flips.exact,
+    )
+
+
+def joint_p(rounds: Sequence[Floats], *, seed: int, draws: int = DRAWS) -> float:
+    """Two-sided p of "no arm of these differs from the base they share", all taken together.
+
+    rounds: one array a workload, (n, 1 + arms), the log metric, the base in the first column. The
+    deltas of arms that share a base are dependent, so their signs may not be counted as if each
+    were a fresh coin; what chance may do here is to deal the rungs of a round anew. Statistic: the
+    mean over workloads and arms of arm − base. p = (k + 1) / (draws + 1).
+    """
+    rng = np.random.default_rng((seed, 2))
+    observed, drawn, n_workloads = 0.0, np.zeros(draws), 0
+    for table in rounds:
+        if not len(table):
+            continue
+        n_workloads += 1
+        arms = table.shape[1] - 1
+        # mean(arms) − base = (total − base) / arms − base, for each choice of who is the base
+        contrast = (table.sum(axis=1, keepdims=True) - table) / arms - table
+        observed += float(contrast[:, 0].mean())
+        for start in range(0, draws, 8_192):
+            size = min(8_192, draws - start)
+            pick = rng.integers(0, table.shape[1], size=(size, len(table)))
+            drawn[start : start + size] += contrast[np.arange(len(table)), pick].mean(axis=1)
+    if not n_workloads:
+        return NAN
+    hits = int((np.abs(drawn) >= abs(observed) * (1 - 1e-12)).sum())
+    return (hits + 1) / (draws + 1)
+
+
+def _tie(theta: float) -> float:
+    """Means of the same numbers added up in another order differ in the last digits."""
+    return 1e-12 * max(abs(theta), 1e-3)

@@ -1,0 +1,440 @@
+"""From the runs of a study to its result: blocks, comparisons, floor, verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+import pgtare
+from pgtare.estimate import rounds as estimate
+from pgtare.estimate.blocks import Floats
+from pgtare.estimate.inference import holm
+from pgtare.ladder import evidence, wording
+from pgtare.ladder.records import Facts, Rate, Run, Step
+from pgtare.ladder.result import (
+    Beside,
+    Compared,
+    Dropped,
+    Effect,
+    LadderResult,
+    OnWorkload,
+    Rung,
+    Together,
+    Verdict,
+)
+from pgtare.ladder.study import AGAIN, HIGHER_IS_BETTER, UNITS, Metric, Study, Workload, percent
+
+Blocks = dict[int, dict[str, Run]]
+
+
+def analyse(
+    study: Study,
+    facts: Facts,
+    steps: Sequence[Step],
+    runs: Mapping[str, Run],
+    rates: Mapping[str, Rate],
+    *,
+    directory: Path,
+    closed: bool,
+    skipped: Mapping[str, str],
+    warnings: Sequence[str] = (),
+) -> LadderResult:
+    """The result of a study.
+
+    skipped: workloads that these servers cannot run, with the reason. closed: ended by hand, so
+    that the figures must allow for somebody having chosen the moment.
+    """
+    open_steps = remaining(study, steps, runs, skipped)
+    state = "closed" if closed else "unfinished" if open_steps else "finished"
+    per_workload = [
+        _workload(study, w, runs, rates, skipped, state, facts.seed) for w in study.workload
+    ]
+    family = [c for w in per_workload for c in w.compared]
+    if state != "unfinished":
+        _adjust(study, family)
+    together = _together(study, runs, per_workload, facts.seed) if state == "finished" else ()
+    return LadderResult(
+        title=study.title,
+        about=study.about.strip(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        pgtare_version=pgtare.__version__,
+        state=state,  # type: ignore[arg-type]
+        quick=facts.quick,
+        seed=facts.seed,
+        command=facts.command,
+        directory=str(directory),
+        machine=facts.machine,
+        protocol=study.protocol.model_dump(),
+        alpha=study.analysis.alpha,
+        margin_pct=100 * study.analysis.margin,
+        floor=study.analysis.floor,
+        family=study.family,
+        planned_s=facts.planned_s,
+        spent_s=sum(run.seconds for run in runs.values()),
+        runs_done=len(runs),
+        runs_planned=len(runs) + len(open_steps),
+        warnings=tuple(warnings),
+        variants=tuple(v.model_dump() for v in study.variant),
+        workloads=tuple(per_workload),
+        together=together,
+    )
+
+
+def remaining(
+    study: Study, steps: Sequence[Step], runs: Mapping[str, Run], skipped: Mapping[str, str]
+) -> list[Step]:
+    """The steps still to be done.
+
+    None of a workload that showed another profile than its own, or whose dropped rounds are too
+    many for a number already, or whose intervals are as narrow as was asked for.
+    """
+    over = {name for name in study_workloads(study) if name in skipped}
+    for step in steps:
+        if step.kind == "proof" and (run := runs.get(step.id)) and not run.usable:
+            over.add(step.workload)
+    for workload in study.workload:
+        if workload.name not in over:
+            _, dropped, _ = _blocks(study, workload, runs)
+            lost = len(dropped) > study.gates.dropped_at_most * study.protocol.rounds
+            if lost or narrow(study, workload, runs):
+                over.add(workload.name)
+    return [step for step in steps if step.id not in runs and step.workload not in over]
+
+
+def study_workloads(study: Study) -> list[str]:
+    """The names of a study's workloads."""
+    return [w.name for w in study.workload]
+
+
+def narrow(study: Study, workload: Workload, runs: Mapping[str, Run]) -> bool:
+    """Whether every interval of a workload is as narrow as the protocol asks for.
+
+    A rule on width looks at no effect, so the intervals need no correction for it. Only whole
+    rounds count, so that it cannot end one in its middle.
+    """
+    wanted = study.protocol.half_width
+    if wanted is None:
+        return False
+    blocks, _, _ = _blocks(study, workload, runs)
+    fewest = estimate.rounds_for_level(study.analysis.alpha, study.family)
+    if len(blocks) < max(fewest, 2):
+        return False
+    for comparison in study.compared(workload.name):
+        d = _differences(blocks, comparison.arm, comparison.base, workload.metric)
+        lo, hi = estimate.Flips(d).interval(study.analysis.alpha)
+        if not (hi - lo) / 2 <= wanted:
+            return False
+    return True
+
+
+def _blocks(
+    study: Study, workload: Workload, runs: Mapping[str, Run]
+) -> tuple[Blocks, list[Dropped], list[str]]:
+    """Whole rounds that count, those that do not with their reasons, and caveats."""
+    found: Blocks = defaultdict(dict)
+    for run in runs.values():
+        if run.step.kind == "run" and run.step.workload == workload.name:
+            found[run.step.round][run.step.variant] = run
+    kept: Blocks = {}
+    dropped: list[Dropped] = []
+    shared: dict[str, int] = defaultdict(int)
+    for number, block in sorted(found.items()):
+        if len(block) < len(study.in_a_round):
+            continue  # not done yet
+        reasons = [f"{name}: {reason}" for name, run in block.items() for reason in run.failed]
+        for what in sorted({event for run in block.values() for event in run.events}):
+            having = [name for name, run in block.items() if what in run.events]
+            if len(having) < len(block):
+                reasons.append(f"{', '.join(having)}: a {what} fell into it, not into the others")
+            else:
+                shared[what] += 1
+        lacking = [n for n, run in block.items() if workload.metric not in run.metrics]
+        if lacking and not reasons:
+            reasons.append(f"{', '.join(lacking)}: {workload.metric} was not measured")
+        if reasons:
+            dropped.append(Dropped(round=number, reasons=tuple(reasons)))
+        else:
+            kept[number] = block
+    caveats = [
+        f"in {wording.count(n, 'round')} every run had a {what}" for what, n in shared.items()
+    ]
+    return kept, dropped, caveats
+
+
+def _workload(
+    study: Study,
+    workload: Workload,
+    runs: Mapping[str, Run],
+    rates: Mapping[str, Rate],
+    skipped: Mapping[str, str],
+    state: str,
+    seed: int,
+) -> OnWorkload:
+    blocks, dropped, caveats = _blocks(study, workload, runs)
+    proof = runs.get(f"{workload.name}-proof")
+    why_not = _why_not(study, workload, proof, len(blocks), len(dropped), skipped)
+    shown = state != "unfinished" and not why_not and len(blocks) >= 2
+    if not why_not and state != "unfinished" and len(blocks) < 2:
+        why_not = "fewer than two whole rounds were kept"
+    compared: list[Compared] = []
+    floor = None
+    if shown:
+        peeked = state == "closed"
+        floor_name = study.analysis.floor
+        floor = _compare(study, workload, blocks, floor_name + AGAIN, floor_name, peeked, seed)
+        compared = [
+            _compare(study, workload, blocks, c.arm, c.base, peeked, seed)
+            for c in study.compared(workload.name)
+        ]
+    elif why_not:
+        compared = [_nothing(study, workload, c.arm, c.base) for c in study.compared(workload.name)]
+    last = {name: run for _, block in sorted(blocks.items()) for name, run in block.items()}
+    return OnWorkload(
+        name=workload.name,
+        title=workload.title,
+        metric=workload.metric,
+        unit=UNITS[workload.metric],
+        clients=workload.clients,
+        rate_tps=rates[workload.name].rate_tps if workload.name in rates else None,
+        proven=bool(proof and proof.usable),
+        profile=tuple(_profile(workload, proof)),
+        waits=proof.waits if proof else (),
+        idle=proof.machine.get("idle") if proof else None,
+        rounds_planned=study.protocol.rounds,
+        rounds_kept=len(blocks),
+        dropped=tuple(dropped),
+        caveats=tuple(caveats),
+        why_not=why_not,
+        stopped_on_width=narrow(study, workload, runs),
+        rungs=tuple(_rung(name, blocks, workload) for name in study.in_a_round) if shown else (),
+        floor=floor,
+        compared=tuple(compared),
+        by_round=tuple(
+            {name: run.metrics[workload.metric] for name, run in block.items()}
+            for _, block in sorted(blocks.items())
+        )
+        if shown
+        else (),
+        waits_by_variant={name: run.waits for name, run in last.items() if run.waits}
+        if shown
+        else {},
+    )
+
+
+def _why_not(
+    study: Study,
+    workload: Workload,
+    proof: Run | None,
+    kept: int,
+    dropped: int,
+    skipped: Mapping[str, str],
+) -> str:
+    """Why a workload's figures must not be counted; empty where they may."""
+    if workload.name in skipped:
+        return skipped[workload.name]
+    if proof is not None and not proof.usable:
+        return "it did not show its profile: " + "; ".join(proof.failed)
+    if dropped and dropped > study.gates.dropped_at_most * (kept + dropped):
+        return (
+            f"{dropped} of {kept + dropped} rounds did not pass the gates, more than "
+            f"{percent(study.gates.dropped_at_most)}"
+        )
+    return ""
+
+
+def _profile(workload: Workload, proof: Run | None) -> list[str]:
+    if proof is None:
+        return []
+    return [
+        wording.profile_line(expected, *evidence.measured(expected, proof.waits))
+        for expected in workload.profile
+    ]
+
+
+def _rung(name: str, blocks: Blocks, workload: Workload) -> Rung:
+    runs = [block[name] for block in blocks.values()]
+    metrics: dict[str, float] = {
+        metric: math.exp(float(np.mean([math.log(run.metrics[metric]) for run in runs])))
+        for metric in UNITS
+        if all(run.metrics.get(metric, 0.0) > 0 for run in runs)
+    }
+    values = np.array([run.metrics[workload.metric] for run in runs])
+    return Rung(
+        variant=name,
+        metrics=metrics,
+        cv_pct=100 * float(values.std(ddof=1) / values.mean()) if len(values) > 1 else None,
+        evidence="; ".join(runs[-1].evidence),
+    )
+
+
+def _differences(blocks: Blocks, arm: str, base: str, metric: str) -> Floats:
+    """Log-ratios of arm to base by round, of rounds that have the metric in both."""
+    pairs = [(block[arm].metrics, block[base].metrics) for _, block in sorted(blocks.items())]
+    return np.array(
+        [
+            math.log(a[metric] / b[metric])
+            for a, b in pairs
+            if a.get(metric, 0.0) > 0 and b.get(metric, 0.0) > 0
+        ]
+    )
+
+
+def _compare(
+    study: Study,
+    workload: Workload,
+    blocks: Blocks,
+    arm: str,
+    base: str,
+    peeked: bool,
+    seed: int,
+) -> Compared:
+    analysis = study.analysis
+    d = _differences(blocks, arm, base, workload.metric)
+    found = estimate.paired(
+        d, margin=analysis.margin, family=study.family, alpha=analysis.alpha, seed=seed,
+        peeked=peeked,
+    )  # fmt: skip
+    centre = _mean(blocks, base, workload.metric)
+    return Compared(
+        workload=workload.name,
+        arm=arm,
+        base=base,
+        metric=workload.metric,
+        unit=UNITS[workload.metric],
+        rounds=found.n,
+        effect=_effect(found),
+        absolute=centre * math.expm1(found.mean),
+        p=_known(found.p),
+        p_holm=None,
+        p_equivalence=_known(found.p_equivalence),
+        mde_pct=_known(100 * found.mde),
+        hodges_lehmann_pct=_known(_pct(found.hodges_lehmann)),
+        positive=found.positive,
+        attainable_p=estimate.attainable_p(found.n),
+        rounds_to_settle=estimate.rounds_to_settle(
+            found.mean, found.se * math.sqrt(found.n), analysis.margin, study.family, analysis.alpha
+        ),
+        verdict="inconclusive",
+        derivation=wording.derivation(found, peeked=peeked),
+        round_pct=tuple(_pct(float(x)) for x in d),
+        beside=tuple(
+            _beside(study, blocks, arm, base, metric, peeked, seed)
+            for metric in workload.also
+            if len(_differences(blocks, arm, base, metric)) >= 2
+        ),
+    )
+
+
+def _beside(
+    study: Study, blocks: Blocks, arm: str, base: str, metric: Metric, peeked: bool, seed: int
+) -> Beside:
+    found = estimate.paired(
+        _differences(blocks, arm, base, metric), margin=study.analysis.margin,
+        alpha=study.analysis.alpha, seed=seed, peeked=peeked,
+    )  # fmt: skip
+    return Beside(
+        metric=metric,
+        unit=UNITS[metric],
+        effect=_effect(found),
+        absolute=_mean(blocks, base, metric) * math.expm1(found.mean),
+        p=_known(found.p),
+    )
+
+
+def _nothing(study: Study, workload: Workload, arm: str, base: str) -> Compared:
+    """A comparison whose figures do not count."""
+    return Compared(
+        workload=workload.name, arm=arm, base=base, metric=workload.metric,
+        unit=UNITS[workload.metric], rounds=0,
+        effect=Effect(pct=None, lo_pct=None, hi_pct=None), absolute=None, p=None, p_holm=None,
+        p_equivalence=None, mde_pct=None, hodges_lehmann_pct=None, positive=0,
+        attainable_p=estimate.attainable_p(study.protocol.rounds), rounds_to_settle=None,
+        verdict="not_verified", derivation="",
+    )  # fmt: skip
+
+
+def _adjust(study: Study, family: list[Compared]) -> None:
+    """Holm over the declared family, and the verdicts. One that gave no p counts all the same."""
+    p_values = [math.nan if c.p is None else c.p for c in family]
+    for compared, p_holm in zip(family, holm(p_values), strict=True):
+        compared.p_holm = _known(p_holm)
+        if compared.verdict != "not_verified":
+            compared.verdict = _verdict(study, compared)
+            compared.derivation += wording.adjustment(compared, len(family))
+
+
+def _verdict(study: Study, compared: Compared) -> Verdict:
+    alpha = study.analysis.alpha
+    if compared.p_equivalence is not None and compared.p_equivalence <= alpha:
+        return "equivalent"
+    if compared.p_holm is not None and compared.p_holm <= alpha and compared.effect.pct:
+        better = (compared.effect.pct > 0) == (compared.metric in HIGHER_IS_BETTER)
+        return "gain" if better else "cost"
+    return "inconclusive"
+
+
+def _together(
+    study: Study, runs: Mapping[str, Run], found: Sequence[OnWorkload], seed: int
+) -> tuple[Together, ...]:
+    """Arms that share a base, taken together: the right way to ask "are they all slower?".
+
+    Workloads with one metric only, so that the deltas have one direction.
+    """
+    told = []
+    counted = {w.name for w in found if w.floor is not None}
+    bases = dict.fromkeys(c.base for c in study.comparison)
+    for base in bases:
+        for metric in dict.fromkeys(w.metric for w in study.workload):
+            chosen = [w for w in study.workload if w.metric == metric and w.name in counted]
+            arms_of = {
+                w.name: [c.arm for c in study.compared(w.name) if c.base == base] for w in chosen
+            }
+            chosen = [w for w in chosen if len(arms_of[w.name]) > 1]
+            if not chosen:
+                continue
+            arms = tuple(arms_of[chosen[0].name])
+            chosen = [w for w in chosen if tuple(arms_of[w.name]) == arms]
+            tables = []
+            for workload in chosen:
+                blocks, _, _ = _blocks(study, workload, runs)
+                tables.append(
+                    np.array(
+                        [
+                            [math.log(block[name].metrics[metric]) for name in (base, *arms)]
+                            for _, block in sorted(blocks.items())
+                        ]
+                    )
+                )
+            mean = float(np.mean([(t[:, 1:] - t[:, :1]).mean() for t in tables]))
+            told.append(
+                Together(
+                    arms=arms, base=base, workloads=tuple(w.name for w in chosen),
+                    mean_pct=_pct(mean), p=estimate.joint_p(tables, seed=seed),
+                )
+            )  # fmt: skip
+    return tuple(told)
+
+
+def _effect(found: estimate.Paired) -> Effect:
+    return Effect(
+        pct=_known(_pct(found.mean)), lo_pct=_known(_pct(found.lo)), hi_pct=_known(_pct(found.hi))
+    )
+
+
+def _mean(blocks: Blocks, name: str, metric: str) -> float:
+    values = [block[name].metrics.get(metric, math.nan) for block in blocks.values()]
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def _pct(log_ratio: float) -> float:
+    """A log-ratio in percent; where it is endless, so is the percentage."""
+    return 100 * math.expm1(log_ratio) if log_ratio < 700 else math.inf
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,231 @@
+"""The servers of a study: each variant's configuration put into force on the same data."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from pgtare import machine
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.ladder.study import AGAIN, Server, Study, Variant, Workload
+from pgtare.load import initialise
+from pgtare.server import trials
+from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
+from pgtare.server.cluster import DEFAULTS, Cluster
+from pgtare.server.modules import loadable, own_modules
+from pgtare.server.processes import kill_leftovers
+from pgtare.server.registry import servers_directory
+from pgtare.server.settings import Value, library_list
+
+WAITS = "wait_event_timing"
+PROOF = " proof"  # ends the name of the variant that shows a workload's profile
+
+# What would otherwise fall into some runs and not into others; a study's settings come on top.
+QUIET: dict[str, Value] = {
+    "autovacuum": False,
+    "checkpoint_timeout": "1d",
+    "max_wal_size": "16GB",
+    "max_connections": 200,
+}
+_MB_A_SCALE = 16
+_WAL_MB = 4_096
+_RESERVE = 1.2
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A server that runs one variant for one workload."""
+
+    cluster: Cluster
+    binaries: Binaries
+    dsn: str
+    variant: Variant
+    workload: Workload
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """A session in the workload's database, whose own waits are not counted."""
+        conn = trials.connect(self.dsn)
+        conn.execute(f"SET {WAITS}.capture = off".encode())
+        return conn
+
+
+class Bench:
+    """The servers of a study, for `with`. At most one of them runs at a time."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self._clusters: dict[str, Cluster] = {}
+        self._binaries: dict[str, Binaries] = {}
+        self._databases: set[tuple[str, int]] = set()
+        self._functions: set[str] = set()
+        self._static: dict[str, dict[str, Value]] = {}
+        self._all: dict[str, dict[str, Value]] = {}
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def variant(self, name: str) -> Variant:
+        """A variant of the study, or the one that proves profiles: the floor's with waits timed."""
+        if not name.endswith(PROOF):
+            return self.study.the_variant(name)
+        base = self.study.the_variant(name.removesuffix(PROOF))
+        preload = base.preload if WAITS in base.preload else (*base.preload, WAITS)
+        forced = {f"{WAITS}.capture": "stats", f"{WAITS}.hooks": True}
+        return base.model_copy(
+            update={
+                "name": name, "preload": preload, "capture": "stats",
+                "settings": {**base.settings, **forced},
+                "runtime": {k: v for k, v in base.runtime.items() if k not in forced},
+            }
+        )  # fmt: skip
+
+    def binaries(self, server: str) -> Binaries:
+        """The installation of a server of the study. Raises UsageError where there is none."""
+        if server not in self._binaries:
+            self._binaries[server] = _installation(self.study.servers[server])
+        return self._binaries[server]
+
+    def serves(self, workload: Workload) -> str:
+        """Why a workload cannot be run on the study's servers, or nothing."""
+        for variant in self.study.variant:
+            major = self.binaries(variant.server).major
+            if major < workload.oldest:
+                return f"it needs PostgreSQL {workload.oldest}, and {variant.name} is {major}"
+        return ""
+
+    def check_disk(self) -> None:
+        """Raises UsageError where the data would not fit, before anything is made."""
+        servers = {v.server for v in self.study.variant}
+        scales = {w.scale for w in self.study.workload}
+        needed = _RESERVE * 1e6 * len(servers) * (_MB_A_SCALE * sum(scales) + _WAL_MB)
+        place = servers_directory()
+        free = shutil.disk_usage(place).free
+        if needed > free:
+            raise UsageError(
+                f"the study's data take about {needed / 1e9:.0f} GB below {place}, where "
+                f"{free / 1e9:.0f} GB are free: lower the scales, or let PGTARE_DIR name a larger "
+                "disk"
+            )
+
+    def serve(self, name: str, workload: Workload) -> Serving:
+        """Put a variant into force for a workload and make its data as every run finds them.
+
+        Raises MeasurementError, with the end of the server's log, where it cannot start.
+        """
+        variant = self.variant(name.removesuffix(AGAIN))
+        cluster = self._cluster(variant.server)
+        self._configure(cluster, variant, workload)
+        dsn = self._prepared(cluster, variant, workload)
+        return Serving(cluster, self.binaries(variant.server), dsn, variant, workload)
+
+    def rest(self) -> None:
+        """Stop whatever runs."""
+        for cluster in self._clusters.values():
+            cluster.stop()
+
+    # Steps
+
+    def _cluster(self, server: str) -> Cluster:
+        for other, cluster in self._clusters.items():
+            if other != server and cluster.running:
+                cluster.stop()
+        if server not in self._clusters:
+            cluster = Cluster(self.binaries(server), QUIET)
+            self._clusters[server] = self._stack.enter_context(cluster)
+        return self._clusters[server]
+
+    def _configure(self, cluster: Cluster, variant: Variant, workload: Workload) -> None:
+        static: dict[str, Value] = {
+            **DEFAULTS, **QUIET, **workload.settings, **variant.settings,
+            "max_connections": max(200, workload.clients + 50),
+        }  # fmt: skip
+        preload = [*workload.preload, *(p for p in variant.preload if p not in workload.preload)]
+        if preload:
+            static["shared_preload_libraries"] = library_list(
+                self._library(variant.server, name) for name in preload
+            )
+        wanted = {**static, **variant.runtime}
+        gone = dict.fromkeys(self._all.get(variant.server, {}).keys() - wanted.keys())
+        cluster.configure({**gone, **wanted})
+        restart = (
+            self.study.protocol.restart == "always"
+            or not cluster.running
+            or self._static.get(variant.server) != static
+        )
+        if not cluster.running:
+            # A postmaster that was killed leaves its children, who hold the data directory.
+            kill_leftovers(cluster.data_directory)
+        # Even where the start fails: the file has them from now on.
+        self._all[variant.server], self._static[variant.server] = wanted, static
+        if restart:
+            cluster.restart()
+        else:
+            cluster.reload()
+
+    def _library(self, server: str, name: str) -> str:
+        if name in own_modules():
+            return loadable(self.binaries(server), name).library
+        return name
+
+    def _prepared(self, cluster: Cluster, variant: Variant, workload: Workload) -> str:
+        server, scale = variant.server, workload.scale
+        if server not in self._functions and WAITS in variant.preload:
+            with cluster.connect() as conn:
+                conn.execute(loadable(self.binaries(server), WAITS).create_sql.encode())
+            self._functions.add(server)
+        name = f"pgtare_ladder_{scale}"
+        if (server, scale) not in self._databases:
+            initialise(self.binaries(server), cluster.dsn(), scale, name)
+            self._databases.add((server, scale))
+        dsn = make_conninfo(cluster.dsn(), dbname=name)
+        with _telling(variant, workload), trials.connect(dsn) as conn:
+            for extension in workload.extensions:
+                conn.execute(f'CREATE EXTENSION IF NOT EXISTS "{_identifier(extension)}"'.encode())
+            if workload.writes:
+                # every run finds the tables as compact as the first did
+                conn.execute("TRUNCATE pgbench_history")
+                conn.execute("VACUUM (ANALYZE)")
+            if workload.prewarm:
+                conn.execute("CREATE EXTENSION IF NOT EXISTS pg_prewarm")
+                conn.execute(
+                    "SELECT pg_prewarm(oid::regclass) FROM pg_class WHERE relkind IN ('r', 'i')"
+                    " AND relname LIKE 'pgbench\\_%'"
+                )
+            conn.execute("CHECKPOINT")
+        return dsn
+
+
+def carries(cluster: Cluster, module: str) -> bool:
+    """Whether the server has a module of ours in its memory."""
+    return machine.maps(cluster.postmaster_pid, f"{module}.so")
+
+
+@contextlib.contextmanager
+def _telling(variant: Variant, workload: Workload) -> Any:
+    try:
+        yield
+    except psycopg.Error as ex:
+        raise MeasurementError(
+            f"{variant.name} could not be made ready for {workload.name}: {trials.first_line(ex)}"
+        ) from ex
+
+
+def _installation(server: Server) -> Binaries:
+    return from_pg_config(Path(server.pg_config)) if server.pg_config else from_wheel()
+
+
+def _identifier(name: str) -> str:
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]*", name):
+        raise UsageError(f"{name!r} is not the name of an extension")
+    return name

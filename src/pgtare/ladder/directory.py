@@ -1,0 +1,173 @@
+"""A study's directory: its facts, its rates and its runs, each file whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from pgtare import parquet
+from pgtare.errors import MeasurementError, PgtareError, UsageError
+from pgtare.ladder.records import Facts, Rate, Run
+from pgtare.report import files
+
+FACTS = "study.json"
+RATES = "rates.json"
+RUNS = "runs"
+CLOSED = "closed"
+_LOCK = ".lock"
+_SCRATCH = ".scratch"
+_RATES = TypeAdapter(dict[str, Rate])
+
+
+class Directory:
+    """The directory of one study."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def begun(self) -> bool:
+        """Whether a study has been begun here."""
+        return (self.path / FACTS).is_file()
+
+    def begin(self, facts: Facts) -> None:
+        """Make the directory and write down what is to be run."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if any(name != _LOCK for name in os.listdir(self.path)):
+                raise UsageError(
+                    f"{self.path} is not empty and holds no study: name a new directory"
+                )
+            (self.path / RUNS).mkdir(mode=0o700)
+        except OSError as ex:
+            raise UsageError(f"cannot make the directory {self.path}: {ex.strerror}") from ex
+        self._write(FACTS, facts)
+
+    def facts(self) -> Facts:
+        """What is being run. Raises UsageError where there is no study."""
+        if not self.begun:
+            raise UsageError(f"{self.path} holds no study: it lacks {FACTS}")
+        return _parsed(Facts, self.path / FACTS)
+
+    def rates(self) -> dict[str, Rate]:
+        """The rates found so far, by workload."""
+        path = self.path / RATES
+        if not path.exists():
+            return {}
+        try:
+            return _RATES.validate_json(path.read_bytes())
+        except ValidationError as ex:
+            raise PgtareError(f"{path} is damaged; remove it, and rates are found anew") from ex
+
+    def keep_rate(self, rate: Rate) -> None:
+        """Add a workload's rate."""
+        rates = {**self.rates(), rate.workload: rate}
+        files.write_text(self.path / RATES, _RATES.dump_json(rates, indent=1).decode() + "\n")
+
+    def keep(self, run: Run, latencies_us: npt.NDArray[np.float64]) -> None:
+        """Keep a run: its latencies first, so that a run which is there has them."""
+        try:
+            if len(latencies_us):
+                target = self._latencies(run.step.id)
+                partial = target.with_suffix(".partial")
+                parquet.write(partial, {"latency_us": latencies_us.astype(np.float32)})
+                os.replace(partial, target)
+        except (OSError, duckdb.Error) as ex:
+            raise MeasurementError(f"the run {run.step.id} could not be kept: {_why(ex)}") from ex
+        self._write(f"{RUNS}/{run.step.id}.json", run)
+
+    def runs(self) -> dict[str, Run]:
+        """The runs kept so far, by their step's id."""
+        return {path.stem: _parsed(Run, path) for path in sorted((self.path / RUNS).glob("*.json"))}
+
+    def latencies_us(self, step: str) -> npt.NDArray[np.float64]:
+        """The latencies sampled in a run, empty where there are none."""
+        path = self._latencies(step)
+        if not path.exists():
+            return np.empty(0)
+        return parquet.read(path)["latency_us"].astype(np.float64)
+
+    def close(self) -> None:
+        """Mark the study as ended by hand, for good."""
+        files.write_text(self.path / CLOSED, "ended by hand\n")
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was ended by hand before its plan was done."""
+        return (self.path / CLOSED).exists()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep others from running the same study. Raises UsageError where one does."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as ex:
+            raise UsageError(f"cannot use the directory {self.path}: {ex.strerror}") from ex
+        try:
+            if not _take(fd):
+                raise UsageError(f"the study in {self.path} is being run by another process")
+            yield
+        finally:
+            os.close(fd)
+
+    def running(self) -> bool:
+        """Whether somebody runs the study just now."""
+        try:
+            fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return not _take(fd)
+        finally:
+            os.close(fd)
+
+    def scratch(self) -> Path:
+        """An empty folder for files of a run under way; what a killed process left is removed."""
+        path = self.path / _SCRATCH
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(mode=0o700)
+        return path
+
+    def _latencies(self, step: str) -> Path:
+        return self.path / RUNS / f"{step}.parquet"
+
+    def _write(self, name: str, model: BaseModel) -> None:
+        files.write_text(self.path / name, model.model_dump_json(indent=1, by_alias=True) + "\n")
+
+
+def _take(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as ex:
+        if ex.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
+            return False
+        raise
+    return True
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def _parsed(kind: type[Model], path: Path) -> Model:
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except OSError as ex:
+        raise UsageError(f"cannot read {path}: {ex.strerror}") from ex
+    except ValidationError as ex:
+        raise PgtareError(f"{path} is damaged or of another version of pgtare") from ex
+
+
+def _why(ex: BaseException) -> str:
+    return os.strerror(ex.errno) if isinstance(ex, OSError) and ex.errno else str(ex).split("\n")[0]

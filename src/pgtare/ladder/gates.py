@@ -1,0 +1,52 @@
+"""Gates of a run: whether the machine was its own, and ran as it should."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pgtare.ladder.study import Gates, percent
+from pgtare.machine import Usage
+
+#: A clock may be slewed by so much, on top of the bound on steps.
+_SLEW = 0.001
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of all processor time in a run."""
+
+    idle: float
+    steal: float
+    other: float
+
+
+def shares(before: Usage, after: Usage, own_ticks: int) -> Shares:
+    """own_ticks: CPU time of the server, the load and ourselves in the run."""
+    total = max(after.total - before.total, 1)
+    kernel = after.kernel - before.kernel
+    other = (after.busy - before.busy) - own_ticks - kernel
+    return Shares(
+        idle=(after.idle - before.idle) / total,
+        steal=(after.steal - before.steal) / total,
+        other=max(0, other) / total,
+    )
+
+
+def judge(before: Usage, after: Usage, found: Shares, bounds: Gates) -> list[str]:
+    """The gates that a run did not pass, in words."""
+    told = []
+    if found.steal > bounds.steal_at_most:
+        told.append(f"other guests took {percent(round(found.steal, 3))} of the processors")
+    if found.other > bounds.other_load_at_most:
+        told.append(
+            f"another load on the machine took {percent(round(found.other, 3))} of the processors"
+        )
+    if after.swapped_pages > before.swapped_pages:
+        told.append(f"{after.swapped_pages - before.swapped_pages} pages were swapped")
+    if after.throttled > before.throttled:
+        told.append("the processors were throttled")
+    seconds = after.monotonic_s - before.monotonic_s
+    step = after.wall_s - before.wall_s - seconds
+    if abs(step) > bounds.clock_step_ms / 1000 + _SLEW * seconds:
+        told.append(f"the clock stepped by {1000 * step:+.0f} ms")
+    return told

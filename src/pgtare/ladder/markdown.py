@@ -1,0 +1,68 @@
+"""A study's result as Markdown, for a mailing list."""
+
+from __future__ import annotations
+
+import shlex
+
+from pgtare.ladder import tables, wording
+from pgtare.ladder.progress import span
+from pgtare.ladder.result import LadderResult, OnWorkload
+
+
+def render(result: LadderResult) -> str:
+    """The whole report."""
+    told = [f"# {result.title}", ""]
+    told += [f"- {sentence}" for _, sentence in wording.answers(result)]
+    told += [f"- {sentence}" for sentence in wording.together_sentences(result)]
+    for workload in result.workloads:
+        told += ["", *_workload(workload)]
+    told += ["", "## Caveats", ""]
+    told += [f"- {line}" for line in [*wording.caveats(result), *wording.NOT_SHOWN]]
+    told += ["", "## How it was measured", "", *_how(result)]
+    return "\n".join(told) + "\n"
+
+
+def _workload(workload: OnWorkload) -> list[str]:
+    told = [f"## {wording.heading(workload)}", ""]
+    told.append(
+        f"{wording.METRICS[workload.metric]}, {wording.count(workload.clients, 'client')}"
+        + (f" at {workload.rate_tps:,.0f} a second" if workload.rate_tps else "")
+        + f", {workload.rounds_kept} of {workload.rounds_planned} rounds."
+    )
+    told += ["", *(f"- {line}" for line in workload.profile)]
+    if workload.why_not:
+        told += ["", f"**These figures do not count: {workload.why_not}.**"]
+    found = tables.rows(workload)
+    if found:
+        told += ["", *_table(list(tables.HEADINGS), [list(row.cells) for row in found])]
+    head, body = tables.beside(workload)
+    if body:
+        told += ["", *_table(head, body)]
+    derived = [c for c in workload.compared if c.derivation]
+    if derived:
+        told += ["", *(f"- {c.arm} − {c.base}: {c.derivation}." for c in derived)]
+    return told
+
+
+def _how(result: LadderResult) -> list[str]:
+    protocol = result.protocol
+    machine = result.machine
+    return [
+        f"- Rounds of {len(result.variants) + 1} runs of {protocol['run']} s after "
+        f"{protocol['warm_up']} s of warm-up, every variant once in random order and "
+        f"{result.floor} twice (the floor); restart: {protocol['restart']}; seed {result.seed}.",
+        f"- Log-ratios within rounds; exact sign flips, intervals by inverting the same test; Holm "
+        f"over {result.family} declared comparisons at α = {result.alpha:g}; equivalence by two "
+        f"one-sided tests at ±{result.margin_pct:g} %.",
+        f"- {machine.get('cpu_model')}, {machine.get('cpus')} processors, "
+        f"{machine.get('memory_gib')} GiB, {machine.get('host_os')}.",
+        f"- {result.runs_done} runs in {span(result.spent_s)}, pgtare {result.pgtare_version}.",
+        f"- `{shlex.join(result.command)} --seed {result.seed}`",
+    ]
+
+
+def _table(head: list[str], body: list[list[str]]) -> list[str]:
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    return [line(head), "|" + " --- |" * len(head), *(line(row) for row in body)]

@@ -1,0 +1,91 @@
+"""A study's result as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from pgtare.ladder import tables, wording
+from pgtare.ladder.charts import charts
+from pgtare.ladder.progress import span
+from pgtare.ladder.result import LadderResult, OnWorkload
+from pgtare.report import files, shell
+
+
+def write_page(result: LadderResult, path: Path) -> None:
+    """Write the page at `path`, replacing an older one only once the new one is complete."""
+    files.write_text(path, page(result))
+
+
+def page(result: LadderResult) -> str:
+    """The page as a string."""
+    drawn = charts(result)
+    return shell.render(
+        "pgtare.ladder",
+        "ladder.html.j2",
+        drawn,
+        title=result.title,
+        subtitle=f"{wording.count(len(result.workloads), 'workload')}, {result.runs_done} of "
+        f"{result.runs_planned} runs in {span(result.spent_s)}, seed {result.seed}",
+        about=result.about,
+        answers=wording.answers(result),
+        together=wording.together_sentences(result),
+        caveats=wording.caveats(result),
+        not_shown=wording.NOT_SHOWN,
+        headings=tables.HEADINGS,
+        workloads=[_workload(w) for w in result.workloads],
+        command=f"{shlex.join(result.command)} --seed {result.seed}",
+        raw=f"{result.directory}/runs: a JSON file a run, and its sampled latencies as Parquet",
+        variants=[_variant(v) for v in result.variants],
+        metadata={
+            "protocol": [
+                *_flat(result.protocol), ("floor", result.floor), ("alpha", f"{result.alpha:g}"),
+                ("margin", f"{result.margin_pct:g} %"), ("family", str(result.family)),
+            ],
+            "machine": _flat(result.machine),
+        },
+        version=result.pgtare_version,
+        created=result.created,
+    )  # fmt: skip
+
+
+def _workload(workload: OnWorkload) -> dict[str, Any]:
+    means_head, means = tables.means(workload)
+    beside_head, beside = tables.beside(workload)
+    waits_head, waits = tables.profile(workload)
+    return {
+        "name": workload.name,
+        "title": workload.title,
+        "what": f"{wording.METRICS[workload.metric]}, {wording.count(workload.clients, 'client')}"
+        + (f" at {workload.rate_tps:,.0f} a second" if workload.rate_tps else "")
+        + f"; {workload.rounds_kept} of {workload.rounds_planned} rounds count",
+        "why_not": workload.why_not,
+        "profile": workload.profile,
+        "rows": tables.rows(workload),
+        "tables": [
+            (caption, head, body)
+            for caption, head, body in (
+                ("Means over the rounds kept", means_head, means),
+                ("Beside the tested metric, unadjusted", beside_head, beside),
+                ("The longest waits, in the run that proves the profile", waits_head, waits),
+            )
+            if body
+        ],
+        "derivations": [
+            (f"{c.arm} − {c.base}", c.derivation)
+            for c in [*workload.compared, *([workload.floor] if workload.floor else [])]
+            if c.derivation
+        ],
+    }
+
+
+def _variant(variant: dict[str, Any]) -> tuple[str, str, list[str]]:
+    settings = [f"{k} = {v}" for k, v in {**variant["settings"], **variant["runtime"]}.items()]
+    if variant["preload"]:
+        settings.insert(0, f"preload {', '.join(variant['preload'])}")
+    return variant["name"], variant["title"], settings
+
+
+def _flat(mapping: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(key, str(value)) for key, value in mapping.items()]

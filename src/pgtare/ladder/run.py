@@ -1,0 +1,269 @@
+"""Runs a study: rehearsal, proofs, runs, in the order of its seed; what is done is kept."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+import pgtare
+from pgtare import machine
+from pgtare.errors import MeasurementError, PgtareError, UsageError
+from pgtare.ladder import analysis
+from pgtare.ladder import study as studies
+from pgtare.ladder.bench import Bench
+from pgtare.ladder.directory import Directory
+from pgtare.ladder.progress import Display, span
+from pgtare.ladder.protocol import Setting, StudyProtocol
+from pgtare.ladder.records import Facts, Rate, Run, Step
+from pgtare.ladder.result import LadderResult
+from pgtare.ladder.rounds import Rounds
+from pgtare.ladder.study import Study, Workload
+from pgtare.ladder.wording import count
+from pgtare.load import find_pgbench, find_saturation
+
+PROTOCOLS: dict[str, StudyProtocol] = {"rounds": Rounds()}
+#: So many runs in a row that could not be made at all end the study: something is broken.
+_HOPELESS = 4
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A study as it is being run: what of it, in which order, and where it is kept."""
+
+    study: Study
+    facts: Facts
+    steps: tuple[Step, ...]
+    directory: Directory
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def protocol(self) -> StudyProtocol:
+        return PROTOCOLS[self.study.protocol.kind]
+
+    def seconds(self, steps: Sequence[Step]) -> float:
+        """How long these steps take, about."""
+        return sum(self.protocol.seconds(self.study, step) for step in steps)
+
+
+def plan(
+    path: Path,
+    out: Path,
+    *,
+    quick: bool,
+    workloads: Sequence[str],
+    seed: int | None,
+    command: Sequence[str],
+) -> Planned:
+    """A study from its file: begun anew in `out`, or gone on with where it was begun there.
+
+    Raises UsageError for what is wrong in the file, and where `out` holds another study.
+    """
+    study, source = studies.read(path)
+    chosen = _chosen(study, quick, workloads)
+    told = studies.check_rounds(chosen, quick=quick)
+    directory = Directory(out)
+    if directory.begun:
+        facts = directory.facts()
+        names = tuple(w.name for w in chosen.workload)
+        if (facts.source, facts.quick, facts.workloads) != (source, quick, names):
+            raise UsageError(
+                f"{out} holds another study, or this one begun otherwise: name a new directory, or "
+                f"go on with `pgtare ladder resume {out}`"
+            )
+        return _planned(chosen, facts, directory, told)
+    number = secrets.randbelow(2**31) if seed is None else seed
+    protocol = PROTOCOLS[chosen.protocol.kind]
+    steps = protocol.steps(chosen, number)
+    _check_scripts(chosen, path.parent)
+    facts = Facts(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        pgtare_version=pgtare.__version__, seed=number, quick=quick,
+        workloads=tuple(w.name for w in chosen.workload), study_file=str(path),
+        study_directory=str(path.parent.absolute()), source=source, command=tuple(command),
+        machine=machine.describe(),
+        planned_s=sum(protocol.seconds(chosen, step) for step in steps),
+    )  # fmt: skip
+    return _planned(chosen, facts, directory, told)
+
+
+def resumed(out: Path) -> Planned:
+    """The study kept in a directory. Raises UsageError where there is none."""
+    directory = Directory(out)
+    facts = directory.facts()
+    study = studies.parse(facts.source, facts.study_file)
+    chosen = _chosen(study, facts.quick, facts.workloads)
+    return _planned(chosen, facts, directory, studies.check_rounds(chosen, quick=facts.quick))
+
+
+def _chosen(study: Study, quick: bool, workloads: Sequence[str]) -> Study:
+    if workloads:
+        study = study.only(workloads)
+        if quick:
+            quick_ones = study.quick.model_copy(update={"workloads": tuple(workloads)})
+            study = study.model_copy(update={"quick": quick_ones})
+    return study.made_quick() if quick else study
+
+
+def _planned(study: Study, facts: Facts, directory: Directory, told: str | None) -> Planned:
+    steps = PROTOCOLS[study.protocol.kind].steps(study, facts.seed)
+    return Planned(study, facts, steps, directory, (f"{told}.",) if told else ())
+
+
+def _check_scripts(study: Study, where: Path) -> None:
+    for workload in study.workload:
+        study.load_spec(workload, where, None)
+
+
+def conduct(planned: Planned, console: Console) -> None:
+    """Do what is still to be done. Everything done is kept, whatever ends it.
+
+    Raises UsageError where the study cannot be run here, MeasurementError where a variant cannot
+    start or too many runs in a row fail.
+    """
+    study, directory = planned.study, planned.directory
+    if directory.closed:
+        raise UsageError(f"the study in {directory.path} was ended by hand, for good")
+    with Bench(study) as bench:
+        skipped = skipped_workloads(study, bench)
+        bench.check_disk()
+        with directory.locked():
+            _go(planned, bench, skipped, console)
+
+
+def _go(planned: Planned, bench: Bench, skipped: dict[str, str], console: Console) -> None:
+    study, directory = planned.study, planned.directory
+    if not directory.begun:
+        directory.begin(planned.facts)
+        _copy_scripts(study, Path(planned.facts.study_directory), directory.path)
+    runs = directory.runs()
+    steps = analysis.remaining(study, planned.steps, runs, skipped)
+    with Display(console, planned.seconds(steps)) as display:
+        display.say(_announcement(planned, steps, runs))
+        for name, why in skipped.items():
+            display.say(f"{name} is left out: {why}")
+        if not steps:
+            return
+        if not runs:
+            _rehearse(study, bench, skipped, display)
+        _conduct(planned, bench, runs, skipped, display)
+
+
+def skipped_workloads(study: Study, bench: Bench) -> dict[str, str]:
+    """Workloads that these servers cannot run, with the reason."""
+    found = {workload.name: bench.serves(workload) for workload in study.workload}
+    return {name: why for name, why in found.items() if why}
+
+
+def result(planned: Planned) -> LadderResult:
+    """The result of what has been done so far."""
+    with Bench(planned.study) as bench:
+        skipped = skipped_workloads(planned.study, bench)
+    return analysis.analyse(
+        planned.study, planned.facts, planned.steps, planned.directory.runs(),
+        planned.directory.rates(), directory=planned.directory.path,
+        closed=planned.directory.closed, skipped=skipped, warnings=planned.warnings,
+    )  # fmt: skip
+
+
+def _announcement(planned: Planned, steps: Sequence[Step], runs: dict[str, Run]) -> str:
+    seconds = planned.seconds(steps)
+    if not runs:
+        study = planned.study
+        return (
+            f"{len(steps)} runs: {count(len(study.workload), 'workload')}, "
+            f"{study.protocol.rounds} rounds "
+            f"of {len(study.in_a_round)} runs of {study.protocol.run} s, and a proof of each "
+            f"workload's waits; this takes about {span(seconds)}; seed {planned.facts.seed}"
+        )
+    return f"{len(runs)} runs are kept, {len(steps)} are left: about {span(seconds)}"
+
+
+def _rehearse(study: Study, bench: Bench, skipped: dict[str, str], display: Display) -> None:
+    """Start every variant once, and every workload once, before hours are spent."""
+    possible = [w for w in study.workload if w.name not in skipped]
+    if not possible:
+        raise UsageError("no workload of the study can be run on its servers")
+    display.say("starting every variant once")
+    for variant in study.variant:
+        try:
+            bench.serve(variant.name, possible[0])
+        except MeasurementError as ex:
+            raise MeasurementError(f"the variant {variant.name} cannot start: {ex}") from ex
+    for workload in possible[1:]:
+        try:
+            bench.serve(study.variant[0].name, workload)
+        except MeasurementError as ex:
+            raise MeasurementError(f"the workload {workload.name} cannot start: {ex}") from ex
+
+
+def _conduct(
+    planned: Planned, bench: Bench, runs: dict[str, Run], skipped: dict[str, str], display: Display
+) -> None:
+    study, directory = planned.study, planned.directory
+    rates = {name: rate.rate_tps for name, rate in directory.rates().items()}
+    setting = Setting(study, bench, directory.path, rates, scratch=directory.scratch())
+    failures = 0
+    while steps := analysis.remaining(study, planned.steps, runs, skipped):
+        step = steps[0]
+        workload = study.the_workload(step.workload)
+        display.step(_name(step, study), planned.seconds(steps))
+        if workload.load is not None and workload.name not in rates:
+            display.say(f"{workload.name}: finding the saturation rate")
+            rate = find_rate(study, bench, workload, directory.path)
+            directory.keep_rate(rate)
+            rates[workload.name] = rate.rate_tps
+        run, latencies = planned.protocol.execute(step, setting)
+        # A proof that could not be made says nothing of the profile: it is tried again.
+        if step.kind == "run" or run.metrics:
+            directory.keep(run, latencies)
+            runs[step.id] = run
+        for reason in run.failed:
+            display.say(f"{_name(step, study)}: {reason}")
+        failures = failures + 1 if not run.metrics else 0
+        if failures >= _HOPELESS:
+            raise MeasurementError(
+                f"{failures} runs in a row could not be made, the last because {run.failed[0]}; "
+                f"what was measured is kept in {directory.path}"
+            )
+
+
+def find_rate(study: Study, bench: Bench, workload: Workload, scripts: Path) -> Rate:
+    """The rate of an open-loop workload: its share of what the floor's variant does at full speed.
+
+    scripts: the folder in which the workload's script is looked for.
+    """
+    assert workload.load is not None
+    serving = bench.serve(study.analysis.floor, workload)
+    spec = study.load_spec(workload, scripts, None)
+    saturation = find_saturation(find_pgbench(serving.binaries), serving.dsn, spec)
+    return Rate(
+        workload=workload.name, saturation=saturation.describe(),
+        rate_tps=saturation.rate(workload.load),
+    )  # fmt: skip
+
+
+def _name(step: Step, study: Study) -> str:
+    if step.kind == "proof":
+        return f"{step.workload}, proof of its waits"
+    return f"{step.workload}, round {step.round} of {study.protocol.rounds}, {step.variant}"
+
+
+def _copy_scripts(study: Study, source: Path, target: Path) -> None:
+    """Keep the scripts with the runs: a study goes on with those that it was begun with."""
+    for workload in study.workload:
+        if workload.script:
+            place = target / workload.script
+            if not place.resolve().is_relative_to(target.resolve()):
+                raise UsageError(f"the script {workload.script} must lie beside the study file")
+            os.makedirs(place.parent, exist_ok=True)
+            try:
+                shutil.copyfile(source / workload.script, place)
+            except OSError as ex:
+                raise PgtareError(f"cannot copy {workload.script}: {ex.strerror}") from ex

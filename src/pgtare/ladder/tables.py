@@ -1,0 +1,118 @@
+"""The rows of a workload's table, as the terminal, the page and Markdown show them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pgtare.ladder import wording
+from pgtare.ladder.result import Compared, OnWorkload
+from pgtare.report import numbers
+
+HEADINGS = (
+    "comparison", "effect", "95 % interval", "in its unit", "p", "Holm", "MDE", "rounds to settle",
+    "verdict",
+)  # fmt: skip
+#: Columns that a narrow terminal goes without, the first of them first.
+LEAST_IMPORTANT = (3, 6, 7, 4)
+LEFT = (0, len(HEADINGS) - 1)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: its cells, and the verdict as a class."""
+
+    cells: tuple[str, ...]
+    tone: str
+    floor: bool = False
+
+
+def rows(workload: OnWorkload) -> list[Row]:
+    """The comparisons of a workload, the floor last."""
+    found = [_row(c) for c in workload.compared]
+    return [*found, _floor(workload.floor)] if workload.floor else found
+
+
+def _row(c: Compared) -> Row:
+    needed = numbers.NONE if c.rounds_to_settle is None else numbers.count(c.rounds_to_settle)
+    cells = (
+        f"{c.arm} − {c.base}", *_figures(c), wording.p_text(c.p_holm), _mde(c),
+        needed if c.verdict == "inconclusive" else numbers.NONE, wording.VERDICTS[c.verdict],
+    )  # fmt: skip
+    return Row(cells, c.verdict)
+
+
+def _floor(c: Compared) -> Row:
+    cells = (
+        f"floor: {c.arm}", *_figures(c), numbers.NONE, _mde(c), numbers.NONE,
+        "covers 0" if c.effect.covers_zero else "MISSES 0",
+    )  # fmt: skip
+    return Row(cells, "", floor=True)
+
+
+def _figures(c: Compared) -> tuple[str, str, str, str]:
+    return (
+        wording.pct(c.effect.pct), wording.interval(c.effect), wording.absolute(c),
+        wording.p_text(c.p),
+    )  # fmt: skip
+
+
+def _mde(c: Compared) -> str:
+    if c.mde_pct is None:
+        return numbers.NONE
+    return "> 100 %" if c.mde_pct > 100 else f"{c.mde_pct:.2f} %"
+
+
+def means(workload: OnWorkload) -> tuple[list[str], list[list[str]]]:
+    """Each variant's geometric means, and how far its runs scatter."""
+    metrics = list(dict.fromkeys(m for rung in workload.rungs for m in rung.metrics))
+    head = ["variant", *(_heading(m) for m in metrics), "CV %", "evidence"]
+    body = [
+        [
+            rung.variant,
+            *(f"{rung.metrics[m]:,.1f}" if m in rung.metrics else numbers.NONE for m in metrics),
+            numbers.NONE if rung.cv_pct is None else f"{rung.cv_pct:.2f}",
+            rung.evidence,
+        ]
+        for rung in workload.rungs
+    ]
+    return head, body
+
+
+def _heading(metric: str) -> str:
+    if metric == "tps":
+        return "tx/s"
+    return metric.removesuffix("_us").replace("_", " ").replace("cpu", "CPU") + " µs"
+
+
+def beside(workload: OnWorkload) -> tuple[list[str], list[list[str]]]:
+    """The metrics that are shown beside the tested one."""
+    head = ["comparison", "metric", "effect", "95 % interval", "in its unit", "p, unadjusted"]
+    body = []
+    for c in [*workload.compared, *([workload.floor] if workload.floor else [])]:
+        for b in c.beside:
+            size = abs(b.absolute or 0.0)
+            places = 0 if size >= 100 else 1 if size >= 10 else 2
+            body.append(
+                [
+                    f"{c.arm} − {c.base}", wording.METRICS[b.metric],
+                    wording.pct(b.effect.pct), wording.interval(b.effect),
+                    f"{numbers.signed(b.absolute, places)} {b.unit}", wording.p_text(b.p),
+                ]
+            )  # fmt: skip
+    return head, body
+
+
+def profile(workload: OnWorkload, most: int = 6) -> tuple[list[str], list[list[str]]]:
+    """The longest waits of a workload's proof."""
+    head = ["wait", "share of sessions' time", "share of waits", "a transaction", "mean"]
+    body = [
+        [
+            w.event,
+            numbers.percent(100 * w.of_sessions),
+            numbers.NONE if w.idle else numbers.percent(100 * w.of_waits),
+            f"{w.per_transaction:.3g}",
+            numbers.NONE if w.mean_us is None else numbers.duration(w.mean_us),
+        ]
+        for w in workload.waits[:most]
+    ]
+    return head, body

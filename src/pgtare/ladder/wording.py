@@ -1,0 +1,216 @@
+"""What a study's figures say, in sentences: the same on the terminal, the page and in Markdown."""
+
+from __future__ import annotations
+
+import math
+
+from pgtare.estimate import rounds as estimate
+from pgtare.ladder.result import Compared, Effect, LadderResult, OnWorkload
+from pgtare.ladder.study import Expected, percent
+from pgtare.report import numbers
+
+VERDICTS = {
+    "cost": "cost",
+    "gain": "gain",
+    "equivalent": "equivalent",
+    "inconclusive": "inconclusive",
+    "not_verified": "not verified",
+}
+METRICS = {
+    "tps": "transactions a second",
+    "cpu_us": "CPU time a transaction",
+    "latency_mean_us": "mean latency",
+    "latency_p50_us": "median latency",
+    "latency_p95_us": "95th percentile of latency",
+    "latency_p99_us": "99th percentile of latency",
+}
+
+
+def heading(workload: OnWorkload) -> str:
+    """A workload's name, and its title where it has one."""
+    return f"{workload.name} {workload.title}".strip()
+
+
+def p_text(p: float | None) -> str:
+    """A p-value with two digits: .031, < .0001."""
+    if p is None:
+        return numbers.NONE
+    if p < 1e-4:
+        return "< .0001"
+    if p >= 0.995:
+        return "1.00"
+    places = 2 if p >= 0.1 else 3 if p >= 0.01 else 4
+    return f"{p:.{places}f}".removeprefix("0")
+
+
+def pct(value: float | None, places: int = 2) -> str:
+    """A difference in percent: +1.21 %."""
+    return numbers.NONE if value is None else f"{numbers.signed(value, places)} %"
+
+
+def interval(effect: Effect, places: int = 2) -> str:
+    """[−0.31, +0.42], with ∞ for an end that so few rounds cannot give."""
+    if effect.pct is None:
+        return numbers.NONE
+    lo = "−∞" if effect.lo_pct is None or effect.lo_pct <= -100 else None
+    hi = "+∞" if effect.hi_pct is None else "> +999" if effect.hi_pct > 999 else None
+    left = lo or numbers.signed(effect.lo_pct, places)
+    right = hi or numbers.signed(effect.hi_pct, places)
+    return f"[{left}, {right}]"
+
+
+def absolute(compared: Compared) -> str:
+    """The difference in the metric's own unit."""
+    if compared.absolute is None:
+        return numbers.NONE
+    size = abs(compared.absolute)
+    places = 0 if size >= 100 else 1 if size >= 10 else 2
+    return f"{numbers.signed(compared.absolute, places)} {compared.unit}"
+
+
+def derivation(found: estimate.Paired, *, peeked: bool) -> str:
+    """Where a p-value comes from, so that a reader can find it again."""
+    if not found.n or math.isnan(found.p):
+        return "no p: the rounds do not vary"
+    if peeked:
+        return (
+            f"the study was ended by hand after {found.n} rounds, so p and interval are those of "
+            "the confidence sequence of Waudby-Smith et al., which hold whenever one stops"
+        )
+    if found.exact:
+        total = 2**found.n
+        extreme = round(found.p * total)
+        return (
+            f"{extreme:,} of the 2^{found.n} = {total:,} ways to choose the signs of the "
+            f"{found.n} rounds' log-ratios give a mean as far from 0: p = {p_text(found.p)}"
+        )
+    return (
+        f"{estimate.DRAWS:,} sign flips drawn of 2^{found.n}: p = 2 (k + 1) / "
+        f"{estimate.DRAWS + 1:,} = {p_text(found.p)}"
+    )
+
+
+def adjustment(compared: Compared, family: int) -> str:
+    """What follows for the declared family."""
+    told = f"; Holm over {family} declared comparisons: {p_text(compared.p_holm)}"
+    if compared.p_equivalence is not None:
+        told += f"; equivalence (the larger of two one-sided p): {p_text(compared.p_equivalence)}"
+    return told
+
+
+def profile_line(
+    expected: Expected, share: float, per_transaction: float, mean_us: float | None
+) -> str:
+    """What was asked of a profile, and what was found."""
+    name = "all waits" if expected.event == "*" else " and ".join(expected.events)
+    of = "time waited" if expected.of == "waits" else "sessions' time"
+    told, asked = [f"{numbers.percent(100 * share)} of the {of}"], []
+    if expected.at_least is not None:
+        asked.append(f"≥ {percent(expected.at_least)}")
+    if expected.at_most is not None:
+        asked.append(f"≤ {percent(expected.at_most)}")
+    if expected.waits_per_transaction_at_least is not None:
+        told.append(f"{per_transaction:.2f} a transaction")
+        asked.append(f"≥ {expected.waits_per_transaction_at_least:g} a transaction")
+    if mean_us is not None:
+        told.append(f"{numbers.duration(mean_us)} on average")
+    if expected.mean_us_at_least is not None:
+        asked.append(f"≥ {expected.mean_us_at_least:g} µs")
+    return f"{name}: {', '.join(told)} (wanted {', '.join(asked)})"
+
+
+def answers(result: LadderResult) -> list[tuple[str, str]]:
+    """What was found, with the class of each sentence; the verdicts that say most first."""
+    if result.state == "unfinished":
+        done = f"{result.runs_done} of {result.runs_planned} runs are done"
+        why = "the figures come with the last, since whoever sees them early may stop on them"
+        sentence = f"{done}; {why}."
+        return [("inconclusive", sentence)]
+    told: list[tuple[str, str]] = []
+    for verdict in ("cost", "gain", "equivalent"):
+        for workload in result.workloads:
+            for c in workload.compared:
+                if c.verdict == verdict:
+                    told.append((verdict, _sentence(result, workload, c)))
+    open_ones = [c for w in result.workloads for c in w.compared if c.verdict == "inconclusive"]
+    if open_ones:
+        needed = sorted(c.rounds_to_settle for c in open_ones if c.rounds_to_settle is not None)
+        how = ""
+        if needed:
+            least, most = numbers.count(needed[0]), numbers.count(needed[-1])
+            span = least if least == most else f"{least} to {most}"
+            how = f" {span} rounds would probably settle that, if they vary as these did."
+        noun = "comparison is" if len(open_ones) == 1 else "comparisons are"
+        told.append(("inconclusive", f"{len(open_ones)} {noun} inconclusive.{how}"))
+    for workload in result.workloads:
+        if workload.why_not:
+            told.append(("not_verified", f"{workload.name} does not count: {workload.why_not}."))
+    return told
+
+
+def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
+    where = f"{workload.name} ({workload.title})" if workload.title else workload.name
+    what = METRICS[c.metric]
+    if c.verdict == "equivalent":
+        return (
+            f"{where}: {c.arm} against {c.base} is equivalent, {what} {pct(c.effect.pct)} "
+            f"{interval(c.effect)}, within ±{result.margin_pct:g} %."
+        )
+    slower = "costs" if c.verdict == "cost" else "gains"
+    sign = "lower" if (c.effect.pct or 0) < 0 else "higher"
+    size = numbers.NONE if c.effect.pct is None else f"{abs(c.effect.pct):.2f} %"
+    return (
+        f"{where}: {c.arm} {slower} against {c.base}: {what} {size} {sign} {interval(c.effect)}, "
+        f"p = {p_text(c.p)}, over the family {p_text(c.p_holm)}."
+    )
+
+
+def together_sentences(result: LadderResult) -> list[str]:
+    """Arms that share a base, taken together."""
+    return [
+        f"{' and '.join(t.arms)} against {t.base} over {', '.join(t.workloads)}, taken together: "
+        f"{pct(t.mean_pct)}, p = {p_text(t.p)} (by dealing the rungs of each round anew: deltas "
+        "that share a base are dependent, and their signs may not be counted as fresh coins)."
+        for t in result.together
+    ]
+
+
+def caveats(result: LadderResult) -> list[str]:
+    """What a reader must know of how the runs went, from the gates."""
+    told = list(result.warnings)
+    if result.quick:
+        told.insert(0, "A quick study: short runs, few rounds. It shows sizes and settles little.")
+    if result.state == "closed":
+        told.append("The study was ended by hand: its intervals allow for a chosen moment.")
+    for workload in result.workloads:
+        for dropped in workload.dropped:
+            reasons = "; ".join(dropped.reasons[:3])
+            more = len(dropped.reasons) - 3
+            tail = f"; and {more} more" if more > 0 else ""
+            told.append(f"{workload.name}, round {dropped.round} was dropped: {reasons}{tail}.")
+        told += [f"{workload.name}: {caveat}." for caveat in workload.caveats]
+        if workload.floor is not None and not workload.floor.effect.covers_zero:
+            told.append(
+                f"{workload.name}: the floor misses 0. {workload.floor.base} differed from itself, "
+                "as happens once in 20 by chance; more often, the runs of a round are not alike."
+            )
+        if workload.stopped_on_width:
+            told.append(
+                f"{workload.name} was ended after {workload.rounds_kept} rounds, when every "
+                "interval was as narrow as asked for; such a rule looks at no effect."
+            )
+    return told
+
+
+NOT_SHOWN = (
+    "Whole runs are compared: what differs between runs beside the variant (where memory lies, "
+    "what the machine's other guests do) is in the intervals as noise.",
+    "Variants of one server binary share their code's layout; variants of different binaries "
+    "differ in it as well, which alone is worth about 1 %.",
+    "One machine, one PostgreSQL, one load a workload: the figures carry no further than that.",
+)
+
+
+def count(n: int, noun: str) -> str:
+    """1 client, 2 clients."""
+    return f"{numbers.count(n)} {noun}" if n == 1 else f"{numbers.count(n)} {noun}s"

@@ -1,0 +1,86 @@
+"""The page of a study in a real browser, with the network shut off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pgtare.ladder import analysis
+from pgtare.ladder.page import write_page
+from tests.browser.test_page_browser import HOSTILE, HOSTILE_IMAGE, Visit, visit
+from tests.unit.simulated_study import facts, runs, steps, study
+
+__all__ = ["visit"]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
+
+
+@pytest.fixture(scope="module")
+def study_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = study()
+    made = runs(found, {"stats": -0.001, "trace": -0.08})
+    last = max(made, key=lambda key: made[key].step.round)
+    made[last] = made[last].model_copy(update={"failed": (HOSTILE + " " + "x" * 300,)})
+    result = analysis.analyse(
+        found, facts(found), steps(found), made, {}, directory=Path("d"), closed=False, skipped={}
+    )
+    result.title = HOSTILE_IMAGE
+    result.about = HOSTILE
+    result.workloads[0].rungs[0].evidence = HOSTILE
+    path = tmp_path_factory.mktemp("study") / "report.html"
+    write_page(result, path)
+    return path
+
+
+def test_draws_every_chart_without_complaint_or_request(
+    visit: Callable[..., Visit], study_page: Path
+) -> None:
+    opened = visit(study_page)
+    assert opened.complaints == []
+    assert opened.requests == [opened.url]
+    page = opened.page
+    assert page.evaluate("window.pwned") is None
+    drawn = page.evaluate(
+        """() => Object.fromEntries([...document.querySelectorAll('.chart')].map(
+             (c) => [c.id, c.querySelectorAll('.point').length]))"""
+    )
+    assert drawn == {
+        "chart-effects": 2 + 1,  # two comparisons and the floor
+        "chart-rounds-W1": 9 * 3,  # nine rounds kept of the ten, three runs beside the base
+        "chart-quantiles-W1": 2 * 4,
+        "chart-histogram-W1": 4 * 3,
+        "chart-waits": 2,
+    }
+
+
+def test_follows_the_theme(visit: Callable[..., Visit], study_page: Path) -> None:
+    opened = visit(study_page, scheme="dark")
+    color = "getComputedStyle(document.querySelector('#chart-effects .main-svg')).backgroundColor"
+    assert opened.page.evaluate(color) == "rgb(20, 24, 29)"
+    opened.page.emulate_media(color_scheme="light")
+    opened.page.wait_for_selector('html[data-drawn="light"]')
+    assert opened.complaints == []
+
+
+def test_a_phone_needs_no_sideways_scroll(visit: Callable[..., Visit], study_page: Path) -> None:
+    page = visit(study_page, width=360).page
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_every_p_value_says_where_it_comes_from(
+    visit: Callable[..., Visit], study_page: Path
+) -> None:
+    page = visit(study_page).page
+    place = page.locator("details", has_text="Where the p-values of W1 come from").first
+    place.locator("summary").focus()
+    page.keyboard.press("Enter")
+    assert place.locator("li").count() == 3
+    assert "ways to choose the signs" in place.locator("li").first.inner_text()
+
+
+def test_reads_without_scripts(visit: Callable[..., Visit], study_page: Path) -> None:
+    page = visit(study_page, scripts=False).page
+    assert page.get_by_text("round 10 was dropped").is_visible()
+    assert page.get_by_text("trace costs against off").is_visible()

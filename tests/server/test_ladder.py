@@ -1,0 +1,334 @@
+"""Studies on real servers: begun, killed, gone on with, and refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pgtare.errors import UsageError
+from pgtare.ladder.directory import Directory
+from pgtare.ladder.run import conduct, plan
+from pgtare.server.binaries import Binaries
+from tests.server.weigh_tools import PGTARE, failed, pgtare, read, start_pgtare
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+
+# Other tests' machine is busy: the gates that look at it are opened, and tried one by one.
+OPEN = """
+[gates]
+steal_at_most = "100%"
+other_load_at_most = "100%"
+"""
+STUDY = (
+    """
+title = "A short study"
+[protocol]
+rounds = 8
+run = "10s"
+[analysis]
+floor = "OFF"
+[quick]
+rounds = 2
+run = "1s"
+warm_up = "1s"
+"""
+    + OPEN
+    + """
+[[variant]]
+name = "OFF"
+preload = ["wait_event_timing"]
+runtime = { "wait_event_timing.capture" = "off" }
+capture = "off"
+[[variant]]
+name = "TRA"
+preload = ["wait_event_timing"]
+runtime = { "wait_event_timing.capture" = "trace" }
+capture = "trace"
+[[comparison]]
+arm = "TRA"
+base = "OFF"
+[[workload]]
+name = "W3"
+builtin = "select-only"
+clients = 1
+scale = 2
+settings = { shared_buffers = "1MB" }
+also = ["cpu_us", "latency_p99_us"]
+[[workload.profile]]
+event = "IO/DataFileRead"
+at_least = "50%"
+"""
+)
+
+
+def write(directory: Path, text: str = STUDY) -> Path:
+    path = directory / "short.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, wheel: Binaries) -> Path:
+    """A quick study, run to its end; its output stands beside it."""
+    where = tmp_path_factory.mktemp("ladder")
+    done = pgtare("ladder", write(where), "--quick", "--out", where / "out", "--seed", "5")
+    assert done.returncode == 0, done.stderr
+    (where / "told").write_text(done.stdout + done.stderr)
+    return where / "out"
+
+
+def test_a_quick_study_gives_table_page_markdown_and_json(finished: Path) -> None:
+    told = (finished.parent / "told").read_text()
+    assert "7 runs: 1 workload, 2 rounds of 3 runs of 1 s" in told  # beforehand, with the time
+    assert "this takes about" in told
+    assert "reach p = 0.5 at best" in told
+    result = read(finished / "result.json")
+    assert result["schema"] == "pgtare.ladder/1"
+    assert result["state"] == "finished"
+    (workload,) = result["workloads"]
+    assert workload["proven"], workload["why_not"]
+    assert workload["rounds_kept"] == 2, workload["dropped"]
+    assert workload["floor"]["arm"] == "OFF again"
+    evidence = {rung["variant"]: rung["evidence"] for rung in workload["rungs"]}
+    assert "capture is trace in 1 sessions" in evidence["TRA"]
+    assert "capture is off in 1 sessions" in evidence["OFF"]
+    assert all(r["metrics"]["cpu_us"] > 5 for r in workload["rungs"])
+    assert all(r["metrics"]["latency_p99_us"] > 10 for r in workload["rungs"])
+    assert (finished / "report.html").stat().st_size > 100_000
+    assert "## W3" in (finished / "report.md").read_text()
+
+
+def test_latencies_are_kept_raw(finished: Path) -> None:
+    directory = Directory(finished)
+    run = next(run for run in directory.runs().values() if run.step.kind == "run")
+    latencies = directory.latencies_us(run.step.id)
+    assert len(latencies) == run.latency_samples > 100
+    assert latencies.min() > 0
+
+
+def test_a_study_that_is_done_is_only_reported_again(finished: Path) -> None:
+    began = time.monotonic()
+    done = pgtare("ladder", "resume", finished, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 20
+    again, first = json.loads(done.stdout), read(finished / "result.json")
+    assert again["workloads"] == first["workloads"]
+    status = json.loads(pgtare("ladder", "status", finished, "--json").stdout)
+    assert (status["runs_done"], status["runs_left"]) == (7, 0)
+
+
+def test_what_is_missing_is_done_and_no_more(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    directory = Directory(out)
+    done_before = directory.runs().values()
+    last = max(done_before, key=lambda run: (run.step.round, run.step.position))
+    (out / "runs" / f"{last.step.id}.json").unlink()
+    (out / "runs" / f"{last.step.id}.parquet").unlink()
+    assert "6 of 7 runs are done;" in pgtare("ladder", "report", out).stdout
+    done = pgtare("ladder", "resume", out)
+    assert done.returncode == 0, done.stderr
+    assert "6 runs are kept, 1 are left" in done.stderr
+    before, after = Directory(finished).runs(), directory.runs()
+    assert after.keys() == before.keys()
+    assert {key for key in after if after[key] != before[key]} == {last.step.id}
+
+
+def test_another_study_does_not_go_into_its_directory(finished: Path, tmp_path: Path) -> None:
+    other = write(tmp_path, STUDY.replace("scale = 2", "scale = 3"))
+    told = failed(pgtare("ladder", other, "--quick", "--out", finished), 2)
+    assert "holds another study" in told
+
+
+@pytest.mark.slow
+def test_killed_and_interrupted_it_goes_on(tmp_path: Path, wheel: Binaries) -> None:
+    study, out = write(tmp_path), tmp_path / "out"
+    directory = Directory(out)
+    process = start_pgtare("ladder", study, "--quick", "--out", out, "--seed", "9")
+    _wait_for(lambda: directory.begun and len(directory.runs()) >= 2, process)
+    process.kill()  # -9: nothing can be tidied up
+    process.communicate()
+    kept = {key: run.began for key, run in directory.runs().items()}
+    assert len(kept) >= 2
+    status = pgtare("ladder", "status", out)
+    assert status.returncode == 0, status.stderr
+    assert "left" in status.stdout
+    told = pgtare("ladder", "report", out)
+    assert "of 7 runs are done;" in told.stdout
+    assert "%" not in told.stdout.split("runs are done")[1].split("margin")[0]
+
+    process = start_pgtare("ladder", "resume", out)
+    _wait_for(lambda: len(directory.runs()) > len(kept), process)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "runs are kept" in stderr
+    assert "Traceback" not in stderr
+
+    done = pgtare("ladder", study, "--quick", "--out", out)
+    assert done.returncode == 0, done.stderr
+    runs = directory.runs()
+    assert len(runs) == 7
+    assert {key: runs[key].began for key in kept} == kept  # what was done was not done again
+    assert read(out / "result.json")["seed"] == 9
+    assert not any("failed" in reason for run in runs.values() for reason in run.failed)
+
+
+@pytest.mark.slow
+@pytest.mark.debian
+def test_variants_of_two_installations(tmp_path: Path, wheel: Binaries, debian15: Binaries) -> None:
+    two = STUDY.replace('name = "TRA"', 'name = "TRA"\nserver = "old"') + (
+        '[servers]\nmain = { source = "wheel" }\n'
+        f'old = {{ pg_config = "{debian15.pg_config}" }}\n'
+    )
+    done = pgtare("ladder", write(tmp_path, two), "--quick", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    (workload,) = read(tmp_path / "out" / "result.json")["workloads"]
+    assert workload["rounds_kept"] == 2, workload["dropped"]
+    assert workload["compared"][0]["effect"]["pct"] is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["backend", "postmaster"])
+def test_a_server_that_crashes_costs_its_round_only(
+    tmp_path: Path, wheel: Binaries, victim: str
+) -> None:
+    study, out = write(tmp_path), tmp_path / "out"
+    directory = Directory(out)
+    process = start_pgtare("ladder", study, "--quick", "--out", out)
+    _wait_for(lambda: directory.begun and len(directory.runs()) >= 2, process)
+    backend, postmaster = _wait_for(lambda: _backend(process.pid), process)
+    os.kill(backend if victim == "backend" else postmaster, signal.SIGKILL)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    crashed = [run for run in directory.runs().values() if run.failed]
+    assert len(crashed) == 1, [run.failed for run in crashed]
+    assert "the run failed" in crashed[0].failed[0]
+    (workload,) = read(out / "result.json")["workloads"]
+    if crashed[0].step.kind == "run":
+        assert [d["round"] for d in workload["dropped"]] == [crashed[0].step.round]
+
+
+def test_a_variant_that_cannot_start_is_told_before_anything_is_run(
+    tmp_path: Path, wheel: Binaries
+) -> None:
+    broken = STUDY.replace(
+        'name = "TRA"\npreload = ["wait_event_timing"]', 'name = "TRA"\npreload = ["nowhere"]'
+    )
+    out = tmp_path / "out"
+    told = failed(pgtare("ladder", write(tmp_path, broken), "--quick", "--out", out), 1)
+    assert "the variant TRA cannot start" in told
+    assert 'could not access file "nowhere"' in told  # the log's tail
+    assert not Directory(out).runs()
+
+
+@pytest.mark.slow
+def test_a_capture_that_does_not_stick_drops_the_run(tmp_path: Path, wheel: Binaries) -> None:
+    lying = STUDY.replace('"wait_event_timing.capture" = "trace"', '"application_name" = "x"')
+    done = pgtare("ladder", write(tmp_path, lying), "--quick", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "capture is not trace in the load's sessions: 1 at off" in done.stderr
+    (workload,) = read(tmp_path / "out" / "result.json")["workloads"]
+    assert "did not pass the gates" in workload["why_not"]
+    assert workload["compared"][0]["verdict"] == "not_verified"
+
+
+@pytest.mark.slow
+def test_a_profile_that_is_not_shown_spends_no_rounds(tmp_path: Path, wheel: Binaries) -> None:
+    other = STUDY.replace('event = "IO/DataFileRead"', 'event = "Lock/transactionid"')
+    done = pgtare("ladder", write(tmp_path, other), "--quick", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "did not show its profile" in done.stdout
+    assert len(Directory(tmp_path / "out").runs()) == 1
+
+
+@pytest.mark.slow
+def test_another_load_on_the_machine_is_noticed(tmp_path: Path, wheel: Binaries) -> None:
+    strict = STUDY.replace('other_load_at_most = "100%"', 'other_load_at_most = "5%"')
+    spinners = [
+        subprocess.Popen([PGTARE[0], "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)
+    ]
+    try:
+        done = pgtare("ladder", write(tmp_path, strict), "--quick", "--out", tmp_path / "out")
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
+    assert done.returncode == 0, done.stderr
+    assert "another load on the machine took" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_port_in_use_is_no_obstacle(tmp_path: Path, wheel: Binaries) -> None:
+    with socket.socket() as taken:
+        try:
+            taken.bind(("127.0.0.1", 5432))
+        except OSError:
+            pass  # somebody else has it, which is as good
+        else:
+            taken.listen()
+        other = STUDY.replace('event = "IO/DataFileRead"', 'event = "Lock/transactionid"')
+        done = pgtare("ladder", write(tmp_path, other), "--quick", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    told = failed(pgtare("ladder", write(tmp_path, STUDY + "\nclinets = 3\n"), "--out", out), 2)
+    assert "unknown key 'clinets'" in told
+    assert "holds no study" in failed(pgtare("ladder", "status", tmp_path), 2)
+    assert not out.exists()
+
+
+def test_what_cannot_be_run_is_refused_before_it(tmp_path: Path, wheel: Binaries) -> None:
+    def refused(text: str, *workloads: str, quick: bool = False) -> str:
+        with pytest.raises(UsageError) as found:
+            conduct(
+                plan(write(tmp_path, text), tmp_path / "out", quick=quick, workloads=workloads,
+                     seed=1, command=[]),
+                Console(stderr=True),
+            )  # fmt: skip
+        return str(found.value)
+
+    assert "lower the scales" in refused(STUDY.replace("scale = 2", "scale = 21000"))
+    told = refused(STUDY.replace("rounds = 8", "rounds = 4"))
+    assert "4 rounds reach p = 0.125 at best" in told
+    assert "there is no workload 'W4'" in refused(STUDY, "W4")
+    assert "cannot read pgbench script" in refused(
+        STUDY.replace('builtin = "select-only"', 'script = "no.sql"')
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def _wait_for(condition, process: subprocess.Popen[str], seconds: float = 90.0):  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+    return found
+
+
+def _backend(owner: int) -> tuple[int, int] | None:
+    """A session in the database of a pgtare's study, and its postmaster."""
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            line = Path("/proc", entry, "cmdline").read_bytes().decode(errors="replace")
+            parent = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[1]
+            above = Path("/proc", parent, "stat").read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            continue
+        if "pgtare_ladder_" in line and line.startswith("postgres:") and int(above) == owner:
+            return int(entry), int(parent)
+    return None

@@ -1,0 +1,114 @@
+"""Sign flips of paired rounds against flips done one by one, and what n rounds can reach."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pgtare.estimate import rounds
+from pgtare.estimate.rounds import Flips
+from tests.unit import estimate_textbook as textbook
+
+
+def _sample(n: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0.002, 0.006, n)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8, 10])
+def test_p_is_that_of_all_flips(n: int) -> None:
+    d = _sample(n, n)
+    for theta in (0.0, 0.001, -0.004, float(d[0])):
+        assert Flips(d).p(theta) == pytest.approx(textbook.sign_flip_p(list(d), theta), abs=1e-12)
+        for above in (True, False):
+            fast = Flips(d).p_above(theta) if above else Flips(d).p_below(theta)
+            slow = textbook.one_sided_flip_p(list(d), theta, above=above)
+            assert fast == pytest.approx(slow, abs=1e-12)
+
+
+@pytest.mark.parametrize(("n", "alpha"), [(5, 0.05), (6, 0.05), (8, 0.05), (9, 0.1), (10, 0.05)])
+def test_the_interval_inverts_the_test(n: int, alpha: float) -> None:
+    d = _sample(n, 30 + n)
+    assert Flips(d).interval(alpha) == pytest.approx(
+        textbook.sign_flip_interval(list(d), alpha), abs=1e-9
+    )
+
+
+def test_ties_are_counted_as_extreme() -> None:
+    d = np.array([0.01] * 6)
+    assert Flips(d).p() == 2 / 64
+    assert Flips(np.array([0.1, -0.1, 0.2, -0.2])).p() == 1.0
+
+
+def test_more_than_twenty_rounds_are_drawn_and_agree_with_student() -> None:
+    d = _sample(30, 5)
+    flips = Flips(d, seed=3)
+    assert not flips.exact
+    t = abs(d.mean()) / (d.std(ddof=1) / math.sqrt(30))
+    from scipy import special
+
+    student = 2 * special.stdtr(29, -t)
+    assert flips.p() == pytest.approx(student, rel=0.15)
+    width = special.stdtrit(29, 0.975) * flips.se
+    assert flips.interval() == pytest.approx((d.mean() - width, d.mean() + width), rel=0.15)
+    assert flips.p() == Flips(d, seed=3).p()
+
+
+def test_twenty_rounds_are_exact() -> None:
+    flips = Flips(_sample(20, 4))
+    assert flips.exact
+    assert len(flips.subset_means) == 2**20 - 1
+
+
+def test_what_few_rounds_can_reach() -> None:
+    assert rounds.attainable_p(5) == 0.0625
+    assert rounds.attainable_p(10) == 2 / 1024
+    assert rounds.rounds_for_level(0.05, 1) == 6
+    assert rounds.rounds_for_level(0.05, 12) == 9
+    assert Flips(_sample(5, 1)).interval() == (-math.inf, math.inf)
+
+
+def test_equivalence_is_the_larger_of_two_sides() -> None:
+    d = _sample(10, 8) * 0.1
+    found = rounds.paired(d, margin=0.005)
+    high, low = math.log1p(0.005), -math.log1p(0.005)
+    assert found.p_equivalence == max(
+        textbook.one_sided_flip_p(list(d), low, above=True),
+        textbook.one_sided_flip_p(list(d), high, above=False),
+    )
+
+
+def test_mde_is_the_formula() -> None:
+    from scipy import special
+
+    wanted = (special.stdtrit(9, 1 - 0.05 / 2 / 12) + special.stdtrit(9, 0.8)) * 0.002
+    assert rounds.detectable(0.002, 10, 12) == pytest.approx(wanted)
+
+
+def test_rounds_to_settle_falls_with_the_effect_and_never_below_what_can_pass() -> None:
+    needed = [rounds.rounds_to_settle(x, 0.01, 0.005, 12) or 0 for x in (0.0, 0.006, 0.02, 0.2)]
+    assert needed == sorted(needed, reverse=True)
+    assert needed[-1] == 9
+    at = needed[1]
+    sd = 0.01
+    assert rounds.detectable(sd / math.sqrt(at), at, 12) <= 0.006 or at == needed[0]
+    assert rounds.rounds_to_settle(0.0, 0.0, 0.005, 12) is None
+
+
+def test_deltas_that_share_a_base_are_dealt_not_flipped() -> None:
+    # the base is the best of three in both rounds: once in nine, and as often the worst
+    table = np.array([[0.02, 0.01, 0.0]] * 2)
+    assert rounds.joint_p([table], seed=1) == pytest.approx(2 / 9, abs=0.01)
+    rng = np.random.default_rng(2)
+    alike = [rng.normal(0, 0.01, (8, 3)) for _ in range(200)]
+    small = sum(rounds.joint_p([t], seed=1, draws=999) <= 0.05 for t in alike)
+    assert small <= 22  # 5 % of 200, missed once in 10,000
+
+
+def test_stopped_by_hand_has_the_wider_interval_and_no_equivalence() -> None:
+    d = _sample(12, 3)
+    usual, peeked = rounds.paired(d, margin=0.01), rounds.paired(d, margin=0.01, peeked=True)
+    assert peeked.hi - peeked.lo > 1.5 * (usual.hi - usual.lo)
+    assert peeked.p > usual.p
+    assert math.isnan(peeked.p_equivalence)

@@ -1,0 +1,162 @@
+"""From runs to a result: which rounds count, what is tested, and when there is no number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pgtare.ladder import analysis, markdown
+from pgtare.ladder.records import Run
+from pgtare.ladder.result import LadderResult
+from pgtare.ladder.study import Study
+from tests.unit.simulated_study import STUDY, facts, runs, steps, study
+
+EFFECTS = {"stats": -0.001, "trace": -0.08}
+
+
+def analysed(found: Study, made: dict[str, Run], *, closed: bool = False) -> LadderResult:
+    return analysis.analyse(
+        found, facts(found), steps(found), made, {}, directory=Path("d"), closed=closed, skipped={}
+    )
+
+
+def change(made: dict[str, Run], round_: int, variant: str, **what: object) -> None:
+    for key, run in made.items():
+        if (run.step.round, run.step.variant) == (round_, variant):
+            made[key] = run.model_copy(update=what)
+
+
+def test_a_finished_study_has_its_verdicts() -> None:
+    found = study()
+    result = analysed(found, runs(found, EFFECTS))
+    assert result.state == "finished"
+    (workload,) = result.workloads
+    assert workload.rounds_kept == 10
+    stats, trace = workload.compared
+    assert trace.verdict == "cost"
+    assert trace.p is not None
+    assert trace.p_holm is not None
+    assert trace.p_holm == pytest.approx(2 * trace.p)  # the smaller of two
+    assert stats.verdict in ("inconclusive", "equivalent")
+    assert trace.effect.pct == pytest.approx(-8, abs=2)
+    assert "of the 2^10 = 1,024 ways" in trace.derivation
+    assert "Holm over 2 declared comparisons" in trace.derivation
+    assert workload.floor is not None
+    assert workload.floor.arm == "off again"
+    assert [b.metric for b in trace.beside] == list(found.workload[0].also)
+    (together,) = result.together
+    assert together.arms == ("stats", "trace")
+    json.loads(result.to_json())
+
+
+def test_a_floor_that_misses_zero_speaks_up() -> None:
+    found = study()
+    made = runs(found, {})
+    assert "the floor misses 0" not in markdown.render(analysed(found, made))
+    for key, run in made.items():
+        if run.step.variant == "off again":
+            slower = {**run.metrics, "tps": 0.9 * run.metrics["tps"]}
+            made[key] = run.model_copy(update={"metrics": slower})
+    assert "W1: the floor misses 0. off differed from itself" in markdown.render(
+        analysed(found, made)
+    )
+
+
+def test_less_latency_is_a_gain() -> None:
+    found = study(STUDY.replace('name = "W1"', 'name = "W1"\nmetric = "latency_mean_us"', 1))
+    (workload,) = analysed(found, runs(found, {"trace": 0.1})).workloads
+    assert workload.compared[1].verdict == "gain"
+
+
+def test_a_run_that_failed_a_gate_takes_its_round_with_it() -> None:
+    found = study()
+    made = runs(found, EFFECTS)
+    change(made, 4, "stats", failed=("another load on the machine took 40 % of the processors",))
+    (workload,) = analysed(found, made).workloads
+    assert workload.rounds_kept == 9
+    (dropped,) = workload.dropped
+    assert dropped.round == 4
+    assert "stats: another load" in dropped.reasons[0]
+    assert "round 4 was dropped" in markdown.render(analysed(found, made))
+
+
+def test_a_checkpoint_in_one_variant_only_takes_the_round() -> None:
+    found = study()
+    made = runs(found, EFFECTS)
+    change(made, 2, "trace", events=("checkpoint",))
+    for variant in found.in_a_round:
+        change(made, 3, variant, events=("checkpoint",))
+    (workload,) = analysed(found, made).workloads
+    assert [d.round for d in workload.dropped] == [2]
+    assert "trace: a checkpoint fell into it, not into the others" in workload.dropped[0].reasons
+    assert workload.caveats == ("in 1 round every run had a checkpoint",)
+
+
+def test_too_many_dropped_rounds_leave_no_number() -> None:
+    found = study()
+    made = runs(found, EFFECTS)
+    for number in (1, 2, 3):
+        change(made, number, "off", failed=("the clock stepped by +900 ms",))
+    result = analysed(found, made)
+    (workload,) = result.workloads
+    assert "3 of 10 rounds did not pass the gates, more than 25 %" in workload.why_not
+    assert {c.verdict for c in workload.compared} == {"not_verified"}
+    assert all(c.effect.pct is None and c.p is None for c in workload.compared)
+    assert workload.by_round == ()
+
+
+def test_no_time_is_spent_on_what_can_give_no_number_any_more() -> None:
+    found = study()
+    made = {k: r for k, r in runs(found, EFFECTS).items() if r.step.round <= 3}
+    for number in (1, 2):
+        change(made, number, "off", failed=("7 pages were swapped",))
+    assert analysis.remaining(found, steps(found), made, {})
+    change(made, 3, "off", failed=("7 pages were swapped",))
+    assert analysis.remaining(found, steps(found), made, {}) == []
+    result = analysed(found, made)
+    assert result.state == "finished"
+    assert "3 of 3 rounds did not pass" in result.workloads[0].why_not
+
+
+def test_a_workload_that_shows_another_profile_has_no_number_and_no_runs() -> None:
+    found = study()
+    made = runs(found, EFFECTS)
+    proof = made["W1-proof"].model_copy(update={"failed": ("IO/DataFileRead: 3 % of the waits",)})
+    assert analysis.remaining(found, steps(found), {"W1-proof": proof}, {}) == []
+    (workload,) = analysed(found, {**made, "W1-proof": proof}).workloads
+    assert "did not show its profile" in workload.why_not
+    assert {c.verdict for c in workload.compared} == {"not_verified"}
+
+
+def test_an_unfinished_study_shows_no_figure() -> None:
+    found = study()
+    made = runs(found, EFFECTS)
+    made.pop(next(reversed(made)))
+    result = analysed(found, made)
+    assert result.state == "unfinished"
+    assert all(not w.compared and w.floor is None and not w.by_round for w in result.workloads)
+    assert '"pct"' not in result.to_json()
+
+
+def test_a_study_ended_by_hand_pays_for_the_choice_of_moment() -> None:
+    found = study()
+    made = runs(found, EFFECTS)
+    made.pop(next(reversed(made)))
+    (workload,) = analysed(found, made, closed=True).workloads
+    trace = workload.compared[1]
+    assert trace.verdict == "inconclusive"
+    assert "confidence sequence" in trace.derivation
+
+
+def test_a_workload_stops_when_its_intervals_are_narrow() -> None:
+    text = STUDY.replace("rounds = 10", 'rounds = 40\nhalf_width = "50%"')
+    found = study(text)
+    made = {k: r for k, r in runs(found, EFFECTS).items() if r.step.round <= 7}
+    assert analysis.remaining(found, steps(found), made, {}) == []
+    (workload,) = analysed(found, made).workloads
+    assert workload.stopped_on_width
+    last = max(made, key=lambda k: (made[k].step.round, made[k].step.position))
+    made.pop(last)
+    assert analysis.remaining(found, steps(found), made, {})

@@ -1,0 +1,85 @@
+"""Gates of a run, from two readings of the machine, and profiles of waits."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pgtare.ladder import evidence, gates
+from pgtare.ladder.study import Expected, Gates, Workload
+from pgtare.machine import Usage, usage
+from tests.unit.simulated_study import WAITS
+
+BEFORE = Usage(
+    busy=10_000, idle=50_000, steal=100, total=60_100, kernel=10, swapped_pages=0, throttled=0,
+    monotonic_s=1000.0, wall_s=1_700_000_000.0,
+)  # fmt: skip
+AFTER = dataclasses.replace(
+    BEFORE, busy=11_900, idle=50_090, steal=110, total=62_100, monotonic_s=1010.0,
+    wall_s=1_700_000_010.0,
+)  # fmt: skip
+
+
+def judged(after: Usage, own_ticks: int = 1_890) -> list[str]:
+    return gates.judge(BEFORE, after, gates.shares(BEFORE, after, own_ticks), Gates())
+
+
+def test_a_calm_run_passes() -> None:
+    assert judged(AFTER) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "own", "told"),
+    [
+        ({"wall_s": AFTER.wall_s + 0.4}, 1_890, "the clock stepped by +400 ms"),
+        ({"wall_s": AFTER.wall_s - 3600}, 1_890, "the clock stepped by -3600000 ms"),
+        ({"steal": 100 + 400}, 1_890, "other guests took 20 % of the processors"),
+        ({"swapped_pages": 7}, 1_890, "7 pages were swapped"),
+        ({"throttled": 1}, 1_890, "throttled"),
+        ({}, 1_500, "another load on the machine took 20 % of the processors"),
+    ],
+)
+def test_each_gate_speaks_up(change: dict[str, float], own: int, told: str) -> None:
+    (message,) = judged(dataclasses.replace(AFTER, **change), own)  # type: ignore[arg-type]
+    assert told in message
+
+
+def test_the_kernels_own_threads_are_no_other_load() -> None:
+    assert judged(dataclasses.replace(AFTER, kernel=410), own_ticks=1_490) == []
+
+
+def test_the_machine_is_read() -> None:
+    first, second = usage(), usage()
+    assert second.monotonic_s > first.monotonic_s
+    assert second.total >= first.total > 0
+    assert second.busy + second.idle <= second.total
+
+
+def test_a_profile_is_held_against_its_bounds() -> None:
+    def missed(**bounds: object) -> list[str]:
+        expected = Expected.model_validate({"event": "IO/DataFileRead", **bounds})
+        return evidence.judge_profile(Workload(name="W", profile=(expected,)), WAITS, 0.1)
+
+    assert missed(at_least="90%") == []
+    assert missed(at_least="96%") == ["IO/DataFileRead: 95 % of the time waited, not 96 %"]
+    assert missed(at_most="50%", of="sessions") == [
+        "IO/DataFileRead: 90 % of the sessions' time, more than 50 %"
+    ]
+    assert missed(waits_per_transaction_at_least=2.5) == [
+        "IO/DataFileRead: 1.90 waits a transaction, not 2.5"
+    ]
+    assert missed(mean_us_at_least=200) == ["IO/DataFileRead: 100.0 µs on average, not 200 µs"]
+
+
+def test_idle_waits_are_left_out_of_all_waits() -> None:
+    everything = Expected.model_validate({"event": "*", "of": "sessions", "at_most": "95%"})
+    share, _, _ = evidence.measured(everything, WAITS)
+    assert share == pytest.approx(0.9)
+
+
+def test_headroom_that_is_not_there_is_told() -> None:
+    workload = Workload.model_validate({"name": "W", "load": "50%", "idle_at_least": "20%"})
+    assert evidence.judge_profile(workload, (), 0.05) == [
+        "the processors idled 5 % of the time, not 20 %"
+    ]
