@@ -40,7 +40,7 @@ class _StudyFirst(TyperGroup):
 app = typer.Typer(
     cls=_StudyFirst,
     no_args_is_help=True,
-    help="Compares variants that cannot be switched inside one server, by whole runs in "
+    help="Compare variants that cannot be switched inside one server, by whole runs in "
     "randomised rounds: preloaded libraries, settings that need a restart, other builds.\n\n"
     "Example: `pgtare ladder studies/wait_event_timing.toml --quick`",
 )
