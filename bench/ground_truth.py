@@ -22,7 +22,7 @@ from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 DEBIAN15 = Path("/usr/lib/postgresql/15/bin/pg_config")
 HEAD = (
     "| load | process | event | announced | waits | > 10 µs | ours | found | ms by calls | away"
-    " | ms, ours | ms by stores | off | calls |\n|---|---|---|" + "--:|" * 10 + "---|"
+    " | ms, ours | ms by stores | off | open | calls |\n|---|---|---|" + "--:|" * 11 + "---|"
 )
 SHARE = 0.01
 
@@ -46,7 +46,7 @@ def table(name: str, rows: Sequence[Row]) -> list[str]:
         worst = min(row.found_pct for row in others)
         lines.append(
             f"| {name} | | {len(others)} others | {' | '.join(f'{n:,}' for n in counts)} | "
-            f"{worst:.1f} % | | | {sum(row.ours_ms for row in others):,.2f} | | | |"
+            f"{worst:.1f} % | | | {sum(row.ours_ms for row in others):,.2f} | | | | |"
         )
     return lines
 
@@ -58,7 +58,7 @@ def line(name: str, row: Row) -> str:
         f"| {name} | {row.who} | {row.kind}:{row.event} | {row.announced:,} | {row.waits:,} | "
         f"{row.long:,} | {row.ours:,} | {row.found_pct:.1f} % | {row.calls_ms:,.2f} | "
         f"{row.away_ms:,.2f} | {row.ours_ms:,.2f} | {row.stores_ms:,.2f} | {row.off_pct:.1f} % | "
-        f"{calls} |"
+        f"{row.width_pct:.1f} % | {calls} |"
     )
 
 

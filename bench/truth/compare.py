@@ -106,13 +106,24 @@ class Row:
         return 100 * min(ours / theirs, 1) if theirs else 100.0
 
     @property
-    def off_pct(self) -> float:
-        """How far our time lies outside what both of the witness's times allow.
+    def allowed_ms(self) -> tuple[float, float]:
+        """The least and the most that both of the witness's times allow.
 
         It can be away from the processor before or after the module has taken the time.
         """
         low, high = sorted((self.calls_ms, self.stores_ms))
-        high = max(high, self.calls_ms + self.away_ms)
+        return low, max(high, self.calls_ms + self.away_ms)
+
+    @property
+    def width_pct(self) -> float:
+        """How far the witness leaves the time open: what is allowed, as a share of our time."""
+        low, high = self.allowed_ms
+        return 100 * (high - low) / self.ours_ms if self.ours_ms else 0.0
+
+    @property
+    def off_pct(self) -> float:
+        """How far our time lies outside what the witness allows."""
+        low, high = self.allowed_ms
         if low <= self.ours_ms <= high or not high:
             return 0.0
         near = low if self.ours_ms < low else high
