@@ -1,8 +1,8 @@
 """What TIMING adds to EXPLAIN ANALYZE: predicted from the cost of a clock reading, and measured.
 
-For each plan pairs of executions, TIMING on and off in random order; the clock is read beside them,
-after each pair. With --slow-clock the server, and the reading of the clock, make a system call of
-each reading: the same prediction has to hold on a clock many times as slow.
+For each plan pairs of executions, TIMING on and off in random order; after each pair the probe of
+`pgtare clock` weighs a reading. With --slow-clock the server makes a system call of each reading,
+and the probe weighs that call: the same prediction has to hold on a clock many times as slow.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from bench.harness import say
-from pgtare.clock import check
+from pgtare.clock import check, probe
+from pgtare.clock.clocks import BY_NAME
 from pgtare.clock.plan import Plan
 from pgtare.clock.predict import Clock, explain_cost
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.server.cluster import Cluster
 
-_SOURCE = Path(__file__).with_name("read_clock.c")
+_SLOW_CLOCK = Path(__file__).with_name("slow_clock.c")
 _TABLES = {"t10k": 10_000, "t100k": 100_000, "t300k": 300_000, "t1m": 1_000_000, "t5m": 5_000_000}
 _ALIKE = {
     "shared_buffers": "768MB", "work_mem": "256MB", "jit": "off", "autovacuum": "off",
@@ -72,32 +75,23 @@ MORE = (
 )  # fmt: skip
 
 
-class Clocks:
-    """The programs built from read_clock.c, in a directory that the server's account can read."""
+@dataclass(frozen=True)
+class ServerClock:
+    """The clock that the servers read, and the library that makes it slow, if one does."""
 
-    def __init__(self, directory: Path, *, slow: bool) -> None:
-        self.program = directory / "read_clock"
-        self.slow = directory / "slow_clock.so" if slow else None
-        compiler = [os.environ.get("CC", "cc"), "-O2", str(_SOURCE)]
-        subprocess.run([*compiler, "-o", str(self.program)], check=True)
-        if self.slow:
-            shared = ["-DSLOW", "-shared", "-fPIC", "-o", str(self.slow)]
-            subprocess.run([*compiler, *shared], check=True)
-            self.slow.chmod(0o755)
+    slow: Path | None
 
-    def read_ns(self, stretches: int) -> float:
-        """What a reading costs now."""
-        env = {**os.environ, **({"LD_PRELOAD": str(self.slow)} if self.slow else {})}
-        done = subprocess.run(
-            [self.program, str(stretches)], env=env, capture_output=True, text=True, check=True
-        )
-        return float(done.stdout)
+    def read_ns(self, batches: int) -> float:
+        """What a reading costs now: the median of batches of 1,000."""
+        clock = BY_NAME["monotonic_syscall" if self.slow else "monotonic"]
+        only, _ = probe.cost(clock, batches, 1000)
+        return float(np.median(only))
 
     def server(self, found: Binaries) -> Binaries:
         """The installation, its server started with the slow clock if that is wanted."""
         if self.slow is None:
             return found
-        programs = self.program.parent / f"bin{found.major}"
+        programs = self.slow.parent / f"bin{found.major}"
         programs.mkdir(mode=0o755)
         wrapper = programs / "postgres"
         wrapper.write_text(
@@ -109,12 +103,19 @@ class Clocks:
 
 
 @contextlib.contextmanager
-def clocks(*, slow: bool) -> Iterator[Clocks]:
-    """Both, removed in the end."""
+def server_clock(*, slow: bool) -> Iterator[ServerClock]:
+    """The clock; what makes it slow lies where the server's account can read it, meanwhile."""
+    if not slow:
+        yield ServerClock(None)
+        return
     directory = Path(tempfile.mkdtemp(prefix="pgtare-bench-", dir="/var/tmp"))
-    directory.chmod(0o755)
     try:
-        yield Clocks(directory, slow=slow)
+        directory.chmod(0o755)
+        library = directory / "slow_clock.so"
+        compiler = [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", str(_SLOW_CLOCK)]
+        subprocess.run([*compiler, "-o", str(library)], check=True)
+        library.chmod(0o755)
+        yield ServerClock(library)
     finally:
         shutil.rmtree(directory)
 
@@ -139,12 +140,12 @@ def shape(plan: Plan) -> str:
     return ", ".join(node.kind for node in plan.root.walk())
 
 
-def compare(cluster: Cluster, clock: Clocks, case: Case, pairs: int) -> dict[str, object]:
+def compare(cluster: Cluster, clock: ServerClock, case: Case, pairs: int) -> dict[str, object]:
     """One row of the table."""
     reads: list[float] = []
 
     def beside(progress: check.Progress) -> None:
-        reads.append(clock.read_ns(300))
+        reads.append(clock.read_ns(150))
 
     dsn = cluster.dsn(options=case.options)
     # small plans are over before the noise of a moment is: more of them
@@ -184,7 +185,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     rows: list[dict[str, object]] = []
-    with clocks(slow=args.slow_clock) as clock:
+    with server_clock(slow=args.slow_clock) as clock:
         installed = [from_pg_config(path) for path in args.pg_config if Path(path).exists()]
         for found in [from_wheel(), *installed]:
             with Cluster(clock.server(found), _ALIKE) as cluster:

@@ -9,7 +9,7 @@ import pytest
 
 from pgtare.clock.page import write_page
 from tests.browser.test_page_browser import HOSTILE, HOSTILE_IMAGE, HOSTILE_LINK, Visit, visit
-from tests.unit.clock_tools import sample
+from tests.unit.clock_tools import sample, sample_plan
 
 __all__ = ["visit"]
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
@@ -23,6 +23,7 @@ def clock_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     report.diagnosis.clocksource = HOSTILE_IMAGE
     report.machine["cpu_model"] = HOSTILE_LINK
     report.lacking = {"counter": HOSTILE}
+    report.plan = sample_plan(HOSTILE, HOSTILE_LINK)
     write_page(report, path)
     return path
 
@@ -46,6 +47,11 @@ def test_draws_every_chart_without_complaint_or_request(
         == table.locator("tbody tr").first.locator("td").count() + 1
     )
     assert page.get_by_text("The clock is cheap and sane.").is_visible()
+    plan = page.locator("section", has=page.locator("#h-plan"))
+    assert plan.locator("li").filter(has_text="EXPLAIN (ANALYZE, TIMING) costs").is_visible()
+    assert plan.locator("li").filter(has_text="Measured:").is_visible()
+    assert plan.locator("tbody tr").count() == 1
+    assert plan.get_by_text("Note: it is a sample.").is_visible()
 
 
 def test_a_phone_needs_no_sideways_scroll(visit: Callable[..., Visit], clock_page: Path) -> None:

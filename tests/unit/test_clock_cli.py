@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +16,18 @@ from typing import Any
 
 import jsonschema
 import pytest
+from rich.console import Console
 
 from pgtare import cli
-from pgtare.clock.progress import Display
-from pgtare.clock.schema import ClockReport
+from pgtare.clock import cores, show
+from pgtare.clock.clocks import BY_NAME
+from pgtare.clock.cpuid import Leaves
+from pgtare.clock.diagnosis import Setup, diagnose
+from pgtare.clock.meaning import meaning
+from pgtare.clock.schema import ClockReport, Stated
+from pgtare.report.progress import Display
 from tests.server.weigh_tools import pgtare
-from tests.unit.clock_tools import needs_tsc, sample
+from tests.unit.clock_tools import needs_tsc, sample, sample_clock
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -68,6 +76,39 @@ def test_the_whole_measurement_is_planned_for_less_than_two_seconds(
     whole: tuple[subprocess.CompletedProcess[str], Any],
 ) -> None:
     assert sum(clock["seconds"] for clock in whole[1]["clocks"]) < 2
+
+
+def test_the_longest_summary_has_40_lines() -> None:
+    """A slow clock on a machine of many processors, with every clock and every gap."""
+    report = sample()
+    report.clocks = [sample_clock(name, 4321.0) for name in BY_NAME][:10]
+    counter = Leaves(True, invariant=True, has_rdtscp=True, hypervisor="KVM")
+    report.diagnosis = diagnose(
+        Setup("acpi_pm", ("tsc", "kvm-clock", "hpet", "acpi_pm"), counter, True, "x86_64"),
+        report.clocks, report.frequency, None,
+    )  # fmt: skip
+    assert report.frequency is not None
+    report.frequency.stated = [
+        Stated(by="kernel (BogoMIPS)", hz=1, difference_ppm=-0.06,
+               note="agrees within its steps of 1.9 ppm"),
+        Stated(by="CPUID", hz=None, difference_ppm=None,
+               note="leaf 0x40000010 is empty: nothing but calibration tells"),
+    ]  # fmt: skip
+    assert report.cores is not None
+    report.cores.pairs = report.cores.pairs * 64
+    report.cores.possible = 2016
+    _, report.cores.note = cores.sample(range(128))
+    report.lacking = {}
+    assert report.gaps is not None
+    report.gaps.causes = report.gaps.causes * 2
+    report.meaning = meaning(report.clocks, report.diagnosis.postgres19)
+    report.plan = None
+    console = Console(width=80, file=io.StringIO())
+    console.print(show.summary(report), highlight=False)
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue().splitlines()
+    assert report.diagnosis.verdict == "slow"
+    assert len(shown) <= 40, "\n".join(shown)
 
 
 Run = Callable[..., tuple[int, str, str]]
@@ -126,6 +167,16 @@ def test_an_unknown_clock_lists_those_there_are(run: Run) -> None:
         (("--cpu", "100000"), "processor 100000 may not be used here"),
         (("--json", "/nowhere/at/all.json"), "there is no directory /nowhere/at"),
         (("--html", "/nowhere/at/all.html"), "there is no directory /nowhere/at"),
+        (("--explain", "/nowhere.json"), "/nowhere.json cannot be read: No such file"),
+        (("--explain", "/proc/self/status"), "/proc/self/status is not JSON: EXPLAIN"),
+        (("--explain", "x", "--query", "SELECT 1"), "--explain and --query: give the one"),
+        (("--query", "SELECT 1"), "--query needs --dsn"),
+        (("--dsn", "dbname=app"), "--dsn goes with --query"),
+        (("--measure",), "--measure goes with --query"),
+        (("--measure", "--explain", "x"), "--measure goes with --query"),
+        (("--explain", "x", "--clock", "tsc"), "add --clock monotonic"),
+        (("--query", "SELECT 1", "--dsn", "no connection"), "cannot read the connection string"),
+        (("--query", " ", "--dsn", "host=/nowhere"), "the query is empty"),
         (("--compare", "/nowhere.json"), "/nowhere.json cannot be read: No such file"),
         (("--compare", "/proc/self/status"), "is no report of `pgtare clock --json`"),
     ],
@@ -153,7 +204,7 @@ def test_on_one_processor_the_comparison_says_why_it_is_missing(run: Run) -> Non
 def test_ctrl_c_keeps_what_was_measured(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(display: Display, done: float, planned: float, what: str) -> None:
+    def interrupt(display: Display, seconds: float, text: str, hint: str = "") -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Display, "tick", interrupt)
@@ -195,3 +246,71 @@ def test_a_comparison_ends_in_1_where_a_reading_became_dearer(tmp_path: Path, ru
     assert status == 1
     assert re.search(r"monotonic, a reading +0\.5 ns +\S+ ns +\+\d+ % +worse", out)
     assert "worse beyond the noise" in out
+
+
+PLAN = [{"Plan": {
+    "Node Type": "Aggregate", "Strategy": "Plain", "Plan Rows": 1, "Actual Rows": 1.0,
+    "Actual Loops": 1, "Plans": [{
+        "Node Type": "Seq Scan", "Relation Name": "t", "Plan Rows": 9, "Actual Rows": 1e6,
+        "Actual Loops": 1}],
+}, "Execution Time": 50.0}]  # fmt: skip
+
+
+def test_a_plan_is_timed_by_the_clock_just_measured(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(PLAN))
+    status, out, err = run("--clock", "monotonic", "--explain", path, "--json", "-")
+    assert status == 0
+    report = json.loads(out)
+    jsonschema.validate(report, ClockReport.model_json_schema(by_alias=True))
+    plan, (clock,) = report["plan"], report["clocks"]
+    assert plan["source"] == str(path)
+    assert plan["read_ns"] == clock["read_ns"]
+    assert plan["calls"]["likely"] == 1_000_005
+    assert 2 * clock["read_ns"] <= plan["wall_ms"]["likely"] <= 3 * clock["read_ns"] + 10
+    # a row costs the same in the table of what the clock means as in the plan
+    row = next(one for one in report["meaning"] if one["what"].startswith("EXPLAIN"))
+    assert row["cost_ns"]["likely"] == plan["call_ns"]["likely"]
+    assert re.search(r"EXPLAIN \(ANALYZE, TIMING\) costs [\d.]+ ms \[", err)
+    assert "Note: the file does not tell the version of PostgreSQL; 18 was assumed." in err
+
+
+def test_what_is_no_plan_ends_before_anything_is_measured(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("{}")
+    status, out, err = run("--explain", path)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "is no plan of PostgreSQL: EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON)" in err
+
+
+def test_a_server_that_cannot_be_reached_is_told(run: Run) -> None:
+    status, out, err = run("--query", "SELECT 1", "--dsn", "host=/nowhere")
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert "cannot connect to the server" in err
+
+
+def test_only_the_wanted_command_is_loaded() -> None:
+    """A verdict within 3 s leaves no time to load what weighs."""
+    code = (
+        "import sys; sys.argv = ['pgtare', 'clock', '--cpu', '100000']\n"
+        "from pgtare.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(*({'scipy', 'psycopg', 'plotly', 'pyarrow'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "may not be used here" in done.stderr
+    assert done.stdout == "\n"
+
+
+def test_every_command_is_listed_and_a_misspelt_one_is_told() -> None:
+    done = pgtare("--help")
+    for name in ("weigh", "instruments", "report", "selftest", "waits", "clock", "module",
+                 "status", "stop"):  # fmt: skip
+        assert re.search(rf"^│ {name} ", done.stdout, re.MULTILINE), name
+    done = pgtare("clok")
+    assert done.returncode == 2
+    assert "clok" in done.stderr
+    assert done.stderr.count("\n") == 1

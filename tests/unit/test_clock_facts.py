@@ -15,7 +15,8 @@ from pgtare.clock.clocks import BY_NAME
 from pgtare.clock.cpuid import Leaves, read
 from pgtare.clock.diagnosis import Setup, clocksources, diagnose, postgres19
 from pgtare.clock.distribution import NS, Distribution, cost_of
-from pgtare.clock.meaning import meaning
+from pgtare.clock.meaning import meaning, span
+from pgtare.clock.predict import Clock, call_cost, io_cost, wait_cost
 from pgtare.clock.probe import Pair
 from pgtare.clock.survey import advanced_pct
 from tests.unit.clock_tools import even, sample, sample_clock
@@ -173,19 +174,25 @@ def test_clock_sources_that_cannot_be_read_are_unknown(tmp_path: Path) -> None:
     assert clocksources(tmp_path) == ("tsc", ("tsc", "hpet"))
 
 
-def test_the_meaning_is_two_readings_of_the_clock_that_the_version_takes() -> None:
+def test_the_meaning_is_what_is_predicted_of_the_clock_that_the_version_takes() -> None:
     clocks = [sample_clock("monotonic", 20.0), sample_clock("tsc", 8.0), sample_clock("tscp", 13.0)]
     found = {
-        (m.what.split(",")[0].split(" (")[0], m.server): (m.clock, m.ns)
+        (m.what.split(",")[0].split(" (")[0], m.server): (m.clock, m.ns, m.cost_ns)
         for m in meaning(clocks, postgres19(setup(), HZ))
     }
+    system, tsc, tscp = Clock(20), Clock(8), Clock(13)
+    row = span(call_cost(system, 18)).model_copy(update={"high": call_cost(system, 15).high})
     assert found == {
-        ("EXPLAIN", "15-18"): ("monotonic", 40.0),
-        ("track_io_timing", "15-18"): ("monotonic", 40.0),
-        ("wait_event_timing", "15-18"): ("tsc", 16.0),
-        ("EXPLAIN", "19"): ("tsc", 16.0),
-        ("track_io_timing", "19"): ("tscp", 26.0),
+        ("EXPLAIN", "15-18"): ("monotonic", 40.0, row),
+        ("track_io_timing", "15-17"): ("monotonic", 40.0, span(io_cost(system, 17).io_ns)),
+        ("track_io_timing", "18"): ("monotonic", 80.0, span(io_cost(system, 18).io_ns)),
+        ("wait_event_timing", "15-18"): ("tsc", 16.0, span(wait_cost(tsc)["stats"])),
+        ("EXPLAIN", "19"): ("tsc", 16.0, span(call_cost(tsc, 19))),
+        ("track_io_timing", "19"): ("tscp", 52.0, span(io_cost(tscp, 19).io_ns)),
     }
+    for _, ns, cost in found.values():
+        assert cost is not None
+        assert ns < cost.likely < cost.high
 
 
 def test_a_frequency_has_the_bound_that_its_brackets_give() -> None:

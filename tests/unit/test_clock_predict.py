@@ -12,9 +12,13 @@ from rich.console import Console, RenderableType
 from pgtare.clock import explained
 from pgtare.clock.calls import Calls, Range, count_calls
 from pgtare.clock.check import Measured, Time, median
+from pgtare.clock.given import as_reported
+from pgtare.clock.meaning import plan_timing
 from pgtare.clock.plan import parse_plan, read_plan
 from pgtare.clock.predict import Clock, call_cost, explain_cost, io_cost, wait_cost
+from pgtare.clock.schema import PlanTiming
 from pgtare.errors import UsageError
+from tests.unit.clock_tools import sample
 
 CLOCK = Clock(20)
 
@@ -267,38 +271,77 @@ def test_a_median_has_an_interval_by_signs() -> None:
     assert few.lo != few.lo
 
 
-def text(view: RenderableType) -> str:
-    console = Console(width=160, file=io.StringIO())
+def text(view: RenderableType, width: int = 160) -> str:
+    console = Console(width=width, file=io.StringIO())
     console.print(view)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
+def predicted(document: dict[str, Any], major: int = 18) -> PlanTiming:
+    """For a machine whose CLOCK_MONOTONIC takes 18 ns and whose RDTSC takes 8."""
+    return plan_timing(sample(), parse_plan(document), major, "plan.json")
+
+
 def test_the_view_names_cost_nodes_and_doubts() -> None:
     scan = node("Seq Scan", 1_000_000, Relation_Name="orders")
     document = {"Plan": node("Aggregate", 1, 1, scan, Strategy="Plain"), "Execution Time": 90.0}
-    cost = explain_cost(parse_plan(document), Clock(20), 18)
-    shown = text(explained.explain_view(cost))
-    assert "costs 46.0 ms [39.0 ms, 56.0 ms] more than TIMING OFF" in shown
-    assert "1,000,005 calls of 46.0 ns [39.0, 56.0]; 51 % of 90.0 ms without it" in shown
+    shown = text(explained.view(predicted(document)), 240)
+    assert "costs 41.8 ms [35.0 ms, 51.4 ms] more than TIMING OFF on PostgreSQL 18:" in shown
+    assert "1,000,005 calls of 41.8 ns [35.0, 51.4]; 46 % of 90.0 ms without it" in shown
+    assert "On PostgreSQL 19, by RDTSC, it would be 20.8 ms [15.0 ms, 28.4 ms]." in shown
+    assert "track_io_timing costs 82.0 ns [36.0, 92.0] for each I/O." in shown
     assert "Seq Scan on orders" in shown
-    guess = explain_cost(parse_plan({"Plan": estimate("Seq Scan", 9)}), Clock(20), 18)
-    assert "Note: rows and loops are the planner's estimates" in text(explained.explain_view(guess))
+    guess = text(explained.view(predicted({"Plan": estimate("Seq Scan", 9)})))
+    assert "by the planner's estimates" in guess
+    assert "Note: rows and loops are the planner's estimates" in guess
 
 
 def test_a_long_plan_is_cut_and_its_rest_summed_up() -> None:
-    plan = parse_plan({"Plan": node("Append", 40, 1, *[node("Seq Scan", 2)] * 20)})
-    cost = explain_cost(plan, Clock(20), 18)
-    assert "16 more" in text(explained.explain_view(cost, most=5))
+    found = predicted({"Plan": node("Append", 40, 1, *[node("Seq Scan", 2)] * 20)})
+    assert "16 more" in text(explained.view(found, most=5))
+    assert len(list(explained.rows(found))) == 21
+
+
+def test_the_table_of_nodes_fits_80_columns() -> None:
+    scan = node("Seq Scan", 123_456_789, Relation_Name="a_table_with_quite_a_long_name")
+    shown = text(explained.view(predicted({"Plan": node("Hash Join", 5, 1, scan, scan)})), 80)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "123,456,791" in shown
+    assert "…" not in shown
+
+
+def test_postgresql_19_reads_the_counter_only_where_it_would_choose_it() -> None:
+    document = {"Plan": node("Seq Scan", 1000)}
+    assert (predicted(document).clock, predicted(document, 19).clock) == ("monotonic", "tsc")
+    assert predicted(document, 19).postgresql19_wall_ms is None
+    report = sample()
+    report.diagnosis.postgres19.clock = "system"
+    found = plan_timing(report, parse_plan(document), 19, "plan.json")
+    assert (found.clock, found.postgresql19_wall_ms) == ("monotonic", None)
+    report.clocks = [clock for clock in report.clocks if clock.name == "tsc"]
+    with pytest.raises(UsageError, match="monotonic was not read"):
+        plan_timing(report, parse_plan(document), 18, "plan.json")
+
+
+def test_the_version_of_a_plan_is_seen_by_its_rows() -> None:
+    assert parse_plan({"Plan": node("Seq Scan", 9)}).newest_major == 18
+    assert parse_plan({"Plan": node("Seq Scan", 9) | {"Actual Rows": 9}}).newest_major == 17
+    assert parse_plan({"Plan": estimate("Seq Scan", 9)}).newest_major == 18
 
 
 def test_the_prediction_stands_beside_what_was_measured() -> None:
-    plan = parse_plan({"Plan": node("Seq Scan", 998)})
-    cost = explain_cost(plan, Clock(20), 18)
+    document = {"Plan": node("Seq Scan", 998)}
     times = [Time(5.0, 4.0 + i / 1000) for i in range(9)]
+    plan = parse_plan(document)
     measured = Measured(plan, 18, tuple(Time(t.wall_ms, 4.05) for t in times), tuple(times))
-    line = explained.measured_line(measured, cost)
-    assert "46.0 µs [43.0 µs, 49.0 µs] by processor time, median of 9 pairs" in line
-    assert "off by 0 %" in line
+    found = predicted(document)
+    found.measured = as_reported(measured)
+    told = " ".join(explained.answers(found))
+    assert "46.0 µs [43.0 µs, 49.0 µs] by processor time, median of 9 pairs" in told
+    assert "the prediction is off by −9 %" in told
+    nothing = Measured(plan, 18, tuple(times), tuple(times[::-1]))
+    found.measured = as_reported(nothing)
+    assert "too little, or too noisy" in " ".join(explained.answers(found))
     gather = parse_plan({"Plan": node("Gather", 1, 1, node("Seq Scan", 1))})
     assert dataclasses.replace(measured, plan=gather).by == "execution time"

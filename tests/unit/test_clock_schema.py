@@ -30,6 +30,11 @@ HEADINGS = {
     "Cause": "An element of `causes`",
     "Gap": "An element of `longest`",
     "Meaning": "An element of `meaning`",
+    "Span": "A likely value between bounds",
+    "PlanTiming": "`plan`",
+    "TimedNode": "An element of `plan.nodes`",
+    "MeasuredTiming": "`plan.measured`",
+    "Middle": "A median with its interval",
 }
 
 
@@ -42,6 +47,13 @@ def test_a_report_follows_the_schema_and_comes_back_as_it_was() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     jsonschema.validate(document(), SCHEMA)
     assert ClockReport.model_validate_json(sample().to_json()) == sample()
+
+
+def test_a_report_of_before_plans_and_bounds_is_still_read() -> None:
+    old = document()
+    del old["plan"], old["meaning"][0]["cost_ns"]
+    found = ClockReport.model_validate_json(json.dumps(old))
+    assert (found.plan, found.meaning[0].cost_ns) == (None, None)
 
 
 @pytest.mark.parametrize("fault", ["verdict", "unknown", "missing", "schema"])

@@ -61,7 +61,7 @@ def main() -> None:
             raise SystemExit(foreign.run(sys.argv[1:]))
         from pgtare.cli import commands
 
-        commands.register(app)
+        commands.register(app, sys.argv[1] if len(sys.argv) > 1 else None)
         status = app(standalone_mode=False)
         raise SystemExit(status if isinstance(status, int) else 0)
     except PgtareError as ex:

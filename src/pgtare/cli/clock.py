@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from pgtare import cli
 from pgtare.clock import compare as comparing
-from pgtare.clock import show
+from pgtare.clock import explained, show
 from pgtare.clock.clocks import BY_NAME
 from pgtare.clock.compat import MOST_SECONDS
-from pgtare.clock.progress import Display
+from pgtare.clock.meaning import SYSTEM
 from pgtare.clock.schema import ClockReport
-from pgtare.clock.survey import Request, survey
+from pgtare.clock.survey import Request, Tick, planned_s, survey
 from pgtare.errors import UsageError
 from pgtare.report import files
+from pgtare.report.progress import Display
+
+if TYPE_CHECKING:
+    from pgtare.clock.given import Given
+
+#: Progress is shown of what takes longer, in s.
+_SHOWN_S = 2.0
 
 
 def clock(
@@ -45,6 +54,31 @@ def clock(
         str,
         typer.Option("--cutoff", "-c", help="List exact durations up to this percentage of all."),
     ] = "99.99",
+    explain: Annotated[
+        Path | None,
+        typer.Option(
+            help="Predict what EXPLAIN's TIMING and track_io_timing cost this plan: a file that "
+            "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) wrote."
+        ),
+    ] = None,
+    query: Annotated[
+        str | None,
+        typer.Option(
+            help="The same for a statement, by the planner's estimates: it is not executed. "
+            "Needs --dsn."
+        ),
+    ] = None,
+    dsn: Annotated[
+        str | None, typer.Option(help="The server for --query, as a libpq connection string.")
+    ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Check the prediction: run the statement of --query 16 times with TIMING on and "
+            "16 times off, in read-only transactions.",
+        ),
+    ] = False,
     # here for its help alone: pgtare.cli.foreign takes these arguments before they are parsed
     compat: Annotated[
         bool,
@@ -65,21 +99,27 @@ def clock(
 ) -> None:
     """Read every clock of this machine: cost, resolution, steps back, processors, gaps.
 
-    Needs no server. Says what is wrong with the clock, if anything, and the remedy.
+    Needs no server. Says what is wrong with the clock, if anything, and the remedy, and what its
+    readings cost PostgreSQL: a row, an I/O, a wait, or a whole plan.
 
     Examples: `pgtare clock`
 
     `pgtare clock -d 3 --clock tsc --exact`
 
     `pgtare clock --json before.json`, and later `pgtare clock --compare before.json`
+
+    `pgtare clock --query "SELECT count(*) FROM t" --dsn "dbname=app" --measure`
     """
     request = Request(tuple(clocks or ()), _duration(duration), cpu)
     percent = _cutoff(cutoff)
     for path in (json, html):
         _check_writable(path)
     before = comparing.load(compare) if compare is not None else None
-    with Display(cli.stderr()) as display:
-        report = survey(request, ["pgtare", *sys.argv[1:]], display.tick)
+    given = _given(request, explain, query, dsn, measure)
+    with _reading(request) as tick:
+        report = survey(request, ["pgtare", *sys.argv[1:]], tick)
+    if given is not None and report.clock(SYSTEM) is not None:  # else interrupted before
+        given.predict(report)
     to_stdout = json is not None and str(json) == "-"
     console = cli.stderr() if to_stdout else Console()
     _print(report, console, histogram, percent if exact else None)
@@ -120,6 +160,49 @@ def _check_writable(path: Path | None) -> None:
         raise UsageError(f"cannot write {path}: there is no directory {path.resolve().parent}")
 
 
+def _given(
+    request: Request, explain: Path | None, query: str | None, dsn: str | None, measure: bool
+) -> Given | None:
+    """The plan to predict for, fetched before the clocks are read; None where none is asked for."""
+    if explain is not None and query is not None:
+        raise UsageError("--explain and --query: give the one or the other")
+    if query is None and dsn is not None:
+        raise UsageError("--dsn goes with --query, the statement to plan there")
+    if query is None and measure:
+        raise UsageError("--measure goes with --query, the statement to run")
+    if explain is None and query is None:
+        return None
+    if request.clocks and SYSTEM not in request.clocks:
+        raise UsageError(
+            f"PostgreSQL's timing is predicted from the clock {SYSTEM}: add --clock {SYSTEM}, "
+            "or leave --clock out"
+        )
+    from pgtare.clock import given  # loads what talks to servers
+
+    if explain is not None:
+        return given.from_file(explain)
+    assert query is not None
+    if dsn is None:
+        raise UsageError("--query needs --dsn, the server that plans the statement")
+    if not measure:
+        return given.from_server(query, dsn)
+    with Display(cli.stderr(), "running it with TIMING on and off,", None) as display:
+        return given.run_on_server(
+            query, dsn, lambda seconds, text: display.tick(seconds, text, "; Ctrl-C ends it")
+        )
+
+
+@contextlib.contextmanager
+def _reading(request: Request) -> Iterator[Tick]:
+    """The progress of reading the clocks, where that takes long enough to be asked for."""
+    seconds = planned_s(request)
+    if seconds <= _SHOWN_S:
+        yield lambda done, what: None
+        return
+    with Display(cli.stderr(), "reading", seconds) as display:
+        yield lambda done, what: display.tick(done, what, "; Ctrl-C ends it")
+
+
 def _print(report: ClockReport, console: Console, histogram: bool, exact: float | None) -> None:
     console.print(show.summary(report), highlight=False)
     for one in report.clocks:
@@ -127,6 +210,8 @@ def _print(report: ClockReport, console: Console, histogram: bool, exact: float 
             console.print(show.histogram(one), highlight=False)
         if exact is not None:
             console.print(show.exact(one, exact), highlight=False)
+    if report.plan is not None:
+        console.print(explained.view(report.plan), highlight=False)
 
 
 def _deliver(report: ClockReport, console: Console, json: Path | None, html: Path | None) -> None:

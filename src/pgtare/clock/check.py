@@ -93,7 +93,6 @@ class Measured:
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         return {
-            "postgresql": self.major,
             "pairs": len(self.on),
             "interrupted": self.interrupted,
             "by": self.by,

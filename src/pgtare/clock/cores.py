@@ -52,7 +52,7 @@ def compare(
     """
     cpus = sorted(os.sched_getaffinity(0)) if cpus is None else cpus
     pairs, note = sample(cpus)
-    found = []
+    found, failed = [], []
     limit = min(LIMIT_NS, ALL_LIMIT_NS // max(1, len(pairs)))
     for first, second in pairs:
         try:
@@ -60,7 +60,7 @@ def compare(
                 first, second, counter=counter, rounds=ROUNDS, limit_ns=limit, offset=offset
             )
         except MeasurementError as ex:
-            note = f"{note}; {ex}" if note else str(ex)
+            failed.append(str(ex))
             continue
         scale = NS / hz if counter else 1.0
         found.append(
@@ -74,6 +74,9 @@ def compare(
                 backward_largest_ns=got.backward_largest * scale,
             )
         )
+    if failed:
+        told = failed[0] + (f"; nor {len(failed) - 1} more pairs" if len(failed) > 1 else "")
+        note = f"{note}; {told}" if note else told
     clock = "counter" if counter else "monotonic"
     possible = len(cpus) * (len(cpus) - 1) // 2
     return Cores(clock=clock if found else None, pairs=found, possible=possible, note=note)

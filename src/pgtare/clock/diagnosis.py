@@ -129,7 +129,7 @@ def diagnose(
     remedies: list[str] = []
     if faults:
         verdict: Verdict = "faulty"
-        sentence = f"The clock cannot be trusted: {'; '.join(faults)}."
+        sentence = f"The clock cannot be trusted: {_few(faults)}."
         remedies.append(_mend(clocks))
     elif slow is not None:
         verdict, sentence = "slow", slow
@@ -150,6 +150,15 @@ def diagnose(
         hypervisor=setup.leaves.hypervisor,
         postgres19=choice,
     )
+
+
+def _few(faults: Sequence[str]) -> str:
+    """The first faults, and how many more there are: many processors can have many."""
+    more = len(faults) - _NAMED
+    return "; ".join([*faults[:_NAMED], *([f"and {more} faults more"] if more > 0 else [])])
+
+
+_NAMED = 4
 
 
 def _mend(clocks: Iterable[ClockResult]) -> str:

@@ -104,7 +104,7 @@ def _kernel(calibrated: float) -> Stated:
         return _judged("kernel (perf event page)", round((NS << shift) / mult), calibrated, None)
     hz = bogomips_hz(Path("/proc/cpuinfo").read_text())
     if hz is not None:
-        doubt = f"{_TRUSTED} as far as BogoMIPS tell, in steps of {1e6 * 5000 / hz:.1f} ppm"
+        doubt = f"{_TRUSTED} within its steps of {1e6 * 5000 / hz:.1f} ppm"
         return _judged("kernel (BogoMIPS)", hz, calibrated, doubt)
     note = f"not to be had: {os.strerror(rate)}"
     return Stated(by="kernel", hz=None, difference_ppm=None, note=note)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from pgtare.clock import show
+from pgtare.clock import explained, show
 from pgtare.clock.charts import charts
-from pgtare.clock.schema import ClockReport, ClockResult
+from pgtare.clock.schema import ClockReport, ClockResult, PlanTiming
 from pgtare.report import files, numbers, shell
 
 
@@ -29,7 +30,8 @@ def page(report: ClockReport) -> str:
         clocks=[_row(clock) for clock in report.clocks],
         lacking=sorted(report.lacking.items()),
         facts=_facts(report),
-        meaning=[[m.what, m.server, m.clock, show.ns(m.ns)] for m in report.meaning],
+        meaning=[[m.what, m.server, m.clock, show.costs(m)] for m in report.meaning],
+        plan=report.plan and _plan(report.plan),
         gaps=[
             [f"{gap.at_ms:,.1f} ms", show.ns(gap.ns), gap.cause]
             for gap in (report.gaps.longest if report.gaps else ())
@@ -54,6 +56,16 @@ def _row(clock: ClockResult) -> list[str]:
         show.ns(clock.step_ns), show.ns(clock.p50_ns), show.ns(clock.p99_ns),
         show.ns(clock.max_ns), numbers.count(clock.backward), numbers.count(clock.differences),
     ]  # fmt: skip
+
+
+def _plan(plan: PlanTiming) -> dict[str, Any]:
+    return {
+        "source": plan.source,
+        "answers": list(explained.answers(plan)),
+        "heads": [*explained.HEADS[:-1], "remarks"],
+        "rows": list(explained.rows(plan)),
+        "notes": list(explained.notes(plan)),
+    }
 
 
 def _facts(report: ClockReport) -> list[tuple[str, list[str]]]:

@@ -99,6 +99,12 @@ class Plan:
         """Whether it tells what was read and written."""
         return self.analyzed and "Shared Read Blocks" in self.root.properties
 
+    @property
+    def newest_major(self) -> int:
+        """The newest of 15 to 18 that prints such a plan: 18 gives rows two decimals."""
+        whole = any(isinstance(n.properties.get("Actual Rows"), int) for n in self.root.walk())
+        return 17 if whole else 18
+
 
 def read_plan(path: Path) -> Plan:
     """The plan in a file; UsageError says what is wrong with it."""

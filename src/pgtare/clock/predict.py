@@ -119,6 +119,7 @@ class ExplainCost:
             "triggers_ms": _json(self.triggers_ms),
             "execution_ms": self.plan.execution_ms,
             "executed_with_timing": self.plan.timed,
+            "without_timing_ms": self.bare_ms,
             "percent": None if percent is None else _json(percent),
             "nodes": [_node_json(cost) for cost in self.nodes],
             "notes": list(self.notes),
@@ -145,7 +146,7 @@ class IoCost:
         return {
             "io_ns": _json(self.io_ns),
             "ios": None if self.ios is None else _json(self.ios),
-            "plan_ms": None if plan_ms is None else _json(plan_ms),
+            "io_ms": None if plan_ms is None else _json(plan_ms),
         }
 
 
@@ -176,15 +177,17 @@ def explain_cost(plan: Plan, clock: Clock, major: int) -> ExplainCost:
 
 def io_cost(clock: Clock, major: int, plan: Plan | None = None) -> IoCost:
     """What track_io_timing adds to each I/O, and to a plan that tells its buffers."""
-    reads = Range.exactly(2)
-    if major >= 18:
-        # one pair around the start of a read, another where it has to be waited for
-        reads = Range(2, 4, 4)
-    io_ns = reads.scaled(clock.read_ns) + _IO_WORK_NS
+    io_ns = io_reads(major).scaled(clock.read_ns) + _IO_WORK_NS
     ios = None
     if plan is not None and plan.buffers:
         ios = _sum(_ios(node, major) for node in plan.root.walk())
     return IoCost(io_ns, ios)
+
+
+def io_reads(major: int) -> Range:
+    """Readings of the clock for an I/O."""
+    # one pair around the start of a read, from 18 on another where it has to be waited for
+    return Range(2, 4, 4) if major >= 18 else Range.exactly(2)
 
 
 def wait_cost(clock: Clock) -> dict[str, Range]:

@@ -8,12 +8,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pgtare.clock import explained
 from pgtare.clock.compare import Line
-from pgtare.clock.schema import ClockReport, ClockResult, Cores, Frequency, Gaps
+from pgtare.clock.schema import ClockReport, ClockResult, Cores, Frequency, Gaps, Meaning
 from pgtare.report import numbers
 
 _BAR = 24
-_PAIRS = 4
 _VERDICT = {"good": "green", "slow": "yellow", "faulty": "red"}
 
 
@@ -118,20 +118,19 @@ def frequency(found: Frequency) -> str:
 
 
 def cores(found: Cores) -> Iterator[str]:
-    """The processors that are furthest apart, and what was not compared."""
+    """The processors that may be furthest apart, and what was not compared."""
     pairs = sorted(
         found.pairs, key=lambda p: -max(p.lower_ns, -p.upper_ns, p.upper_ns - p.lower_ns)
     )
-    for pair in pairs[:_PAIRS]:
+    rest = [f"{len(pairs) - 1} more pairs within these"] if len(pairs) > 1 else []
+    for pair in pairs[:1]:
         back = f"{pair.backward:,} steps back" if pair.backward else "no step back"
         yield (
             f"{pair.second} minus {pair.first}: {numbers.signed(pair.lower_ns, 0)} to "
             f"{numbers.signed(pair.upper_ns, 0)} ns, {back} in {pair.rounds:,} rounds"
         )
-    if len(pairs) > _PAIRS:
-        yield f"{len(pairs) - _PAIRS} more pairs within these (--json lists them)"
-    if found.note:
-        yield found.note
+    if rest or found.note:
+        yield "; ".join([*rest, *([found.note] if found.note else [])])
 
 
 def gaps(found: Gaps, cpu: int | None) -> str:
@@ -169,8 +168,13 @@ def _meaning(report: ClockReport) -> Table:
     table = _table("what it means for PostgreSQL", "server", "clock", "costs",
                    left=("what it means for PostgreSQL", "server", "clock"))  # fmt: skip
     for one in report.meaning:
-        table.add_row(one.what, one.server, one.clock, ns(one.ns))
+        table.add_row(one.what, one.server, one.clock, costs(one))
     return table
+
+
+def costs(one: Meaning) -> str:
+    """What a thing costs, with its bounds; without them in reports of old."""
+    return explained.ns_span(one.cost_ns) if one.cost_ns is not None else ns(one.ns)
 
 
 def histogram(clock: ClockResult) -> RenderableType:

@@ -31,8 +31,8 @@ COST_GROUPS = 8
 COST_BATCHES = 40
 _BATCH_NS = 20_000
 
-#: Called with what is done, in s, of how many, and what goes on.
-Tick = Callable[[float, float, str], None]
+#: Called with what is done, in s, and what goes on.
+Tick = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class _Found:
 
 
 def survey(
-    request: Request, command: Sequence[str], tick: Tick = lambda done, planned, what: None
+    request: Request, command: Sequence[str], tick: Tick = lambda done, what: None
 ) -> ClockReport:
     """Measure. After Ctrl-C the report holds what was measured until then.
 
@@ -85,6 +85,12 @@ def survey(
     if not found.reads:
         raise KeyboardInterrupt
     return _report(setup, choice.lacking, cpu, found, command)
+
+
+def planned_s(request: Request) -> float:
+    """How long the clocks will be read, all together. Raises UsageError for an unknown one."""
+    clocks = catalogue.choose(request.clocks, probe.leaves()).clocks
+    return sum(_seconds(request, clocks, _gaps_clock(clocks, probe.counter_usable())).values())
 
 
 def pick_cpu(asked: int | None) -> int:
@@ -106,11 +112,8 @@ def _measure(
     request: Request, clocks: Sequence[Clock], cpu: int, setup: Setup, found: _Found, tick: Tick
 ) -> None:
     gaps_clock = _gaps_clock(clocks, setup.counter)
-    seconds = {
-        clock.name: float(request.duration_s or (GAPS_S if clock is gaps_clock else SHORT_S))
-        for clock in clocks
-    }
-    planned, done = sum(seconds.values()), 0.0
+    seconds = _seconds(request, clocks, gaps_clock)
+    done = 0.0
     per_ns = 1.0
     if setup.counter:
         with _pinned(cpu):
@@ -123,7 +126,7 @@ def _measure(
         before = stalls.kernel_now(cpu)
         recording = probe.record(
             clock, seconds[clock.name], cpu, per_ns if clock.counter else 1.0,
-            lambda now, done=done, clock=clock: tick(done + now, planned, clock.name),  # type: ignore[misc]
+            lambda now, done=done, clock=clock: tick(done + now, clock.name),  # type: ignore[misc]
         )  # fmt: skip
         if clock is gaps_clock:
             found.around = before, stalls.kernel_now(cpu)
@@ -133,6 +136,16 @@ def _measure(
             raise KeyboardInterrupt
     hz = round(found.repeated[0]) if setup.counter else NS
     found.cores = across.compare(setup.counter, hz)
+
+
+def _seconds(
+    request: Request, clocks: Sequence[Clock], gaps_clock: Clock | None
+) -> dict[str, float]:
+    """How long each clock is read."""
+    return {
+        clock.name: float(request.duration_s or (GAPS_S if clock is gaps_clock else SHORT_S))
+        for clock in clocks
+    }
 
 
 def _gaps_clock(clocks: Sequence[Clock], counter: bool) -> Clock | None:

@@ -1,0 +1,115 @@
+"""`pgtare clock --query`: a statement's plan from a server, predicted and, where asked for, run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pgtare.clock import check, given
+from pgtare.clock.schema import ClockReport
+from pgtare.server.cluster import Cluster
+from tests.server.weigh_tools import failed, pgtare
+from tests.unit.clock_tools import sample
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+
+
+@pytest.fixture
+def table(server: Cluster) -> Iterator[Cluster]:
+    """A server with a table to read and one to find out whether something wrote."""
+    with server.connect() as conn:
+        for statement in (
+            "CREATE TABLE clock_t AS SELECT i FROM generate_series(1, 20000) i",
+            "ANALYZE clock_t",
+            "CREATE TABLE clock_ran (i int)",
+        ):
+            conn.execute(statement.encode())
+        yield server
+        conn.execute("DROP TABLE clock_t, clock_ran")
+
+
+def clock(server: Cluster, query: str, *arguments: str | Path) -> Any:
+    """The command on this server, reading but the clock that it needs."""
+    return pgtare("clock", "--clock", "monotonic", "--query", query, "--dsn", server.dsn(),
+                  *arguments)  # fmt: skip
+
+
+def test_a_statement_is_predicted_without_running_it(table: Cluster) -> None:
+    # it would fail if it ran
+    done = clock(table, "SELECT 1 / (i - i)\nFROM clock_t", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    jsonschema.validate(report, ClockReport.model_json_schema(by_alias=True))
+    plan = report["plan"]
+    assert plan["source"] == "SELECT 1 / (i - i) FROM clock_t"
+    assert plan["postgresql"] == table.binaries.major
+    assert plan["rows_and_loops"] == "estimated"
+    assert plan["calls"]["likely"] == pytest.approx(20_002, rel=0.02)
+    assert plan["read_ns"] == report["clocks"][0]["read_ns"]
+    assert plan["measured"] is None
+    assert "by the planner's estimates" in done.stderr
+    # a statement that writes is planned as any other
+    found = given.from_server("INSERT INTO clock_ran SELECT i FROM clock_t", table.dsn())
+    assert not found.plan.analyzed
+    with table.connect() as conn:
+        assert conn.execute("SELECT count(*) FROM clock_ran").fetchone() == (0,)
+
+
+def test_a_prediction_is_checked_by_running_the_statement(table: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "clock.json"
+    done = clock(table, "SELECT * FROM clock_t", "--measure", "--json", path)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(path.read_text())["plan"]
+    assert plan["rows_and_loops"] == "actual"
+    assert plan["calls"] == dict.fromkeys(("low", "likely", "high"), 20_002)
+    measured = plan["measured"]
+    assert measured["pairs"] == check.DEFAULT_PAIRS
+    assert measured["by"] == "processor time"
+    assert 0 < measured["without_timing_ms"]["estimate"] < 1000
+    assert "\nMeasured: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("query", "arguments", "told"),
+    [
+        ("SELECT 1; SELECT 2", (), "multiple commands"),
+        ("SELECT * FROM nowhere", (), 'relation "nowhere" does not exist'),
+        ("INSERT INTO clock_ran VALUES (1)", ("--measure",), "only statements that change nothing"),
+    ],
+)
+def test_a_statement_that_will_not_do_is_refused_in_a_sentence(
+    table: Cluster, query: str, arguments: tuple[str, ...], told: str
+) -> None:
+    done = clock(table, query, *arguments)
+    assert told in failed(done, 2)
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+
+
+def test_ctrl_c_keeps_the_finished_pairs(table: Cluster) -> None:
+    def interrupt(seconds: float, text: str) -> None:
+        if text.startswith("8 of 15 pairs"):
+            raise KeyboardInterrupt
+
+    found = given.run_on_server("SELECT * FROM clock_t", table.dsn(), interrupt)
+    report = sample()
+    found.predict(report)
+    assert report.stopped_by == "interrupt"
+    assert report.plan is not None
+    assert report.plan.measured is not None
+    assert (report.plan.measured.pairs, report.plan.measured.interrupted) == (8, True)
+
+
+def test_a_server_elsewhere_is_noted(table: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = given.from_server("SELECT 1", table.dsn())
+    assert found.notes == ()
+    monkeypatch.setattr(check.Explainer, "local", False)
+    found = given.from_server("SELECT 1", table.dsn())
+    report = sample()
+    found.predict(report)
+    assert report.plan is not None
+    assert report.plan.notes[0].startswith("the server is on another machine")
