@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +13,7 @@ import typer
 from rich.console import Console
 
 from pgtare import cli
+from pgtare.cli.command_line import command_line
 from pgtare.clock import compare as comparing
 from pgtare.clock import explained, show
 from pgtare.clock.clocks import BY_NAME
@@ -117,7 +117,7 @@ def clock(
     before = comparing.load(compare) if compare is not None else None
     given = _given(request, explain, query, dsn, measure)
     with _reading(request) as tick:
-        report = survey(request, ["pgtare", *sys.argv[1:]], tick)
+        report = survey(request, command_line(), tick)
     if given is not None and report.clock(SYSTEM) is not None:  # else interrupted before
         given.predict(report)
     to_stdout = json is not None and str(json) == "-"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as jsonlib
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from pgtare import cli
+from pgtare.cli.command_line import command_line
 from pgtare.errors import MeasurementError
 from pgtare.ladder import markdown, published, run, status, terminal
 from pgtare.ladder import prove as proving
@@ -75,7 +75,7 @@ def run_study(
     where = out or Path(f"{study.stem}-{'quick' if quick else 'study'}")
     planned = run.plan(
         study, where, quick=quick, workloads=workload or (), seed=seed,
-        command=["pgtare", *sys.argv[1:]],
+        command=command_line(),
     )  # fmt: skip
     for warning in planned.warnings:
         cli.stderr().print(f"pgtare: {warning}", highlight=False, markup=False)

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from pgtare import cli, store
+from pgtare.cli.command_line import command_line
 from pgtare.design import Unit
 from pgtare.errors import UsageError
 from pgtare.instruments import choose, load_catalogue
@@ -182,7 +183,7 @@ def weigh(
         _check_writable(path)
     if out is not None:
         store.check_target(out)
-    done = run_weighing(request, ["pgtare", *sys.argv[1:]], cli.stderr(), _confirm)
+    done = run_weighing(request, command_line(), cli.stderr(), _confirm)
     _deliver(done, json, html, out)
     if done.result.design.stopped_by == "interrupt":
         raise typer.Exit(cli.INTERRUPTED)
