@@ -394,6 +394,7 @@ capture_set_level(int setting, GucSource source)
 	if (capture.slot == NULL || same)
 		return;
 	capture_fold();
+	explain_level_set();
 	pg_atomic_write_u32(&capture.slot->asked, 0);
 	pg_atomic_write_u32(&capture.slot->level, application_level(setting, source));
 	capture_follow_leader();
