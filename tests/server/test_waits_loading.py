@@ -125,6 +125,20 @@ def test_parallel_workers_of_a_session_loaded_module(wheel: Binaries) -> None:
         assert eventually(lambda: one(connection, query)) > 10
 
 
+def test_setting_of_a_size_parts_no_sessions(wheel: Binaries) -> None:
+    """All sessions of a server that load the module share one segment."""
+    module = loadable(wheel, "wait_event_timing")
+    with Cluster(wheel, {"session_preload_libraries": module.library}) as cluster:
+        with session(cluster) as first:
+            first.execute(module.create_sql.encode())
+            first.execute("ALTER SYSTEM SET wait_event_timing.statements_max = 65536")
+            cluster.reload()
+            with session(cluster) as second:
+                query = "SELECT pid FROM wait_event_timing_sessions()"
+                seen = {pid for (pid,) in rows(second, query)}
+                assert seen == {first.info.backend_pid, second.info.backend_pid}
+
+
 def test_session_that_gets_no_memory_still_gets_in(wheel: Binaries) -> None:
     module = loadable(wheel, "wait_event_timing")
     settings = {
