@@ -141,9 +141,8 @@ capture_detach(void)
 
 	if (slot == NULL)
 		return;
-	/* a background worker can die from a signal in the midst of folding */
-	if (capture.folding)
-		statements_end();
+	/* a background worker can die from a signal in the midst of anything */
+	capture_abandon();
 	capture.lock_entry = -1;
 	capture_fold();
 	capture.slot = NULL;
@@ -377,6 +376,27 @@ capture_fold(void)
 		capture.npending = 1;
 		capture.lock_entry = 0;
 	}
+	capture.folding = false;
+}
+
+/*
+ * Called where no folding and no look at the statements can be under way: a
+ * handler that threw an error, or ends the process, left what there is.
+ */
+void
+capture_abandon(void)
+{
+	Slot	   *slot = capture.slot;
+
+	statements_abandon();
+	if (slot == NULL || !capture.folding)
+		return;
+	/* some may have been folded in; none must count twice */
+	slot->missed += capture.npending;
+	capture.npending = 0;
+	capture.lock_entry = -1;
+	pg_write_barrier();
+	pg_atomic_write_u32(&slot->changes, (pg_atomic_read_u32(&slot->changes) | 1) + 1);
 	capture.folding = false;
 }
 

@@ -181,6 +181,8 @@ trace_transaction(XactEvent event, void *arg)
 		capture_follow_leader();
 		ring_open_in_background();
 	}
+	if (event == XACT_EVENT_ABORT)
+		capture_abandon();
 	if (!tracing())
 		return;
 	if (event == XACT_EVENT_COMMIT)

@@ -127,7 +127,7 @@ typedef struct Statement
 
 typedef struct StatementBucket
 {
-	pg_atomic_uint32 lock;		/* 1: taken; nobody ever waits for it */
+	pg_atomic_uint32 lock;		/* PID of who has taken it; nobody ever waits for it */
 	Statement	way[STATEMENT_WAYS];
 } StatementBucket;
 
@@ -307,6 +307,7 @@ extern bool capture_attach(void);
 extern bool capture_present(void);
 extern void capture_detach(void);
 extern void capture_fold(void);
+extern void capture_abandon(void);
 extern void capture_before_lasting(uint32 event);
 extern void capture_record(uint32 event, int64 start, int64 end, CallKind kind,
 						   bool interrupted);
@@ -363,6 +364,7 @@ extern EventStats *stats_total_entry(EventStats *totals, int backend_type, uint3
 extern void statements_begin(Shared *shared);
 extern bool statements_add(Shared *shared, const Pending *wait, uint64 ns);
 extern void statements_end(void);
+extern void statements_abandon(void);
 extern bool statements_lock(StatementBucket *bucket);
 extern void statements_unlock(StatementBucket *bucket);
 extern void statements_reset(Shared *shared);
