@@ -157,17 +157,19 @@ _PG_init(void)
 						 "\"session_preload_libraries\" and in LOAD.")));
 		return;
 	}
-	*loaded = &waits_capture;
 	if (!HAVE_NAMED_DSM && !process_shared_preload_libraries_in_progress)
 	{
+		*loaded = &waits_capture;
 		ereport(WARNING,
 				(errmsg("wait_event_timing is not usable in this session"),
 				 errhint("Before PostgreSQL 17 the server itself must load it: add "
 						 "wait_event_timing to \"shared_preload_libraries\" and restart.")));
 		return;
 	}
-	define_settings();
+	/* in parallel mode this can fail, and what is to be loaded again must not be half loaded */
 	shmem_init();
+	*loaded = &waits_capture;
+	define_settings();
 	if (!waits_hooks)
 		return;
 	if (!process_shared_preload_libraries_in_progress)
