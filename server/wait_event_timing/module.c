@@ -75,6 +75,11 @@ check_clock(int *newval, void **extra, GucSource source)
 		GUC_check_errdetail("This machine's processor counter does not run at a constant rate.");
 		return false;
 	}
+	if (*newval == CLOCK_SOURCE_TSCP && !clock_rdtscp_usable())
+	{
+		GUC_check_errdetail("This machine's processor, or its hypervisor, lacks RDTSCP.");
+		return false;
+	}
 	return true;
 }
 
