@@ -70,6 +70,22 @@ clock_counter_usable(void)
 #endif
 }
 
+/* Is there the instruction behind CLOCK_SOURCE_TSCP?  Where it is masked it raises SIGILL. */
+static inline bool
+clock_rdtscp_usable(void)
+{
+#if defined(__x86_64__)
+	unsigned	a,
+				b,
+				c,
+				d;
+
+	return __get_cpuid(0x80000001, &a, &b, &c, &d) && (d & (1u << 27)) != 0;
+#else
+	return true;				/* it is another name for the counter */
+#endif
+}
+
 static inline int64_t
 clock_counter(void)
 {

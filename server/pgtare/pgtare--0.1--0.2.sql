@@ -13,7 +13,7 @@ CREATE FUNCTION @extschema@.trial_start(
     block integer[],
     seed bigint,
     duration double precision,
-    database name DEFAULT current_database(),
+    database name DEFAULT pg_catalog.current_database(),
     role name DEFAULT NULL,
     application text DEFAULT '*',
     participation double precision DEFAULT 1,

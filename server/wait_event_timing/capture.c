@@ -141,9 +141,8 @@ capture_detach(void)
 
 	if (slot == NULL)
 		return;
-	/* a background worker can die from a signal in the midst of folding */
-	if (capture.folding)
-		statements_end();
+	/* a background worker can die from a signal in the midst of anything */
+	capture_abandon();
 	capture.lock_entry = -1;
 	capture_fold();
 	capture.slot = NULL;
@@ -381,6 +380,27 @@ capture_fold(void)
 }
 
 /*
+ * Called where no folding and no look at the statements can be under way: a
+ * handler that threw an error, or ends the process, left what there is.
+ */
+void
+capture_abandon(void)
+{
+	Slot	   *slot = capture.slot;
+
+	statements_abandon();
+	if (slot == NULL || !capture.folding)
+		return;
+	/* some may have been folded in; none must count twice */
+	slot->missed += capture.npending;
+	capture.npending = 0;
+	capture.lock_entry = -1;
+	pg_write_barrier();
+	pg_atomic_write_u32(&slot->changes, (pg_atomic_read_u32(&slot->changes) | 1) + 1);
+	capture.folding = false;
+}
+
+/*
  * The setting of this session changed, or is read again.  It replaces what
  * others had asked for, but a reload that brings nothing new does not.
  */
@@ -394,6 +414,7 @@ capture_set_level(int setting, GucSource source)
 	if (capture.slot == NULL || same)
 		return;
 	capture_fold();
+	explain_level_set();
 	pg_atomic_write_u32(&capture.slot->asked, 0);
 	pg_atomic_write_u32(&capture.slot->level, application_level(setting, source));
 	capture_follow_leader();

@@ -58,7 +58,7 @@ wait_event_timing_reset(PG_FUNCTION_ARGS)
 static void
 set_level(Slot *slot, int level)
 {
-	pg_atomic_write_u32(&slot->asked, 1);
+	pg_atomic_fetch_add_u32(&slot->asked, 1);
 	pg_write_barrier();
 	pg_atomic_write_u32(&slot->level, level);
 	/* a background process can begin its trace when it has nothing to do, and sleep for long */

@@ -31,62 +31,84 @@ static int	extension_id;
 static explain_validate_options_hook_type previous_validate;
 static explain_per_plan_hook_type previous_per_plan;
 
-static bool armed = false;		/* EXPLAIN (ANALYZE, WAITS) is under way */
-static SubTransactionId armed_in;	/* a failure inside the statement leaves it armed */
-static bool raised = false;		/* we capture only for its sake */
-static Slot *before = NULL;		/* counters when the plan started */
-static ExplainArea *area = NULL;	/* for parallel workers, or NULL */
-
-static void
-lower_level(void)
+/* An EXPLAIN (ANALYZE, WAITS) under way: one can run inside what another explains */
+typedef struct Explained
 {
-	uint32		expected = CAPTURE_STATS;
+	struct Explained *outer;
+	ExplainState *es;
+	int			depth;			/* of the EXPLAIN among nested statements */
+	bool		raised;			/* we capture only for its sake */
+	uint32		asked;			/* of our slot, when it was raised */
+	Slot	   *before;			/* counters when the plan started, or NULL */
+	ExplainArea *area;			/* for parallel workers, or NULL */
+} Explained;
 
-	if (raised && capture.slot)
-		pg_atomic_compare_exchange_u32(&capture.slot->level, &expected, CAPTURE_OFF);
-	raised = false;
-}
+static Explained *innermost = NULL;
 
-static void
+static bool
 raise_level(void)
 {
 	uint32		expected = CAPTURE_OFF;
 
-	if (pg_atomic_compare_exchange_u32(&capture.slot->level, &expected, CAPTURE_STATS))
-		raised = true;
+	return pg_atomic_compare_exchange_u32(&capture.slot->level, &expected, CAPTURE_STATS);
 }
 
+/* Back to off, unless another session has asked for a level meanwhile. */
 static void
-forget(void)
+lower_level(Explained *mine)
 {
-	lower_level();
-	if (area)
-		pg_atomic_write_u32(&area->pid, 0);
-	area = NULL;
-	if (before)
-		pfree(before);
-	before = NULL;
+	uint32		expected = CAPTURE_STATS;
+
+	if (mine->raised && capture.slot &&
+		pg_atomic_read_u32(&capture.slot->asked) == mine->asked)
+		pg_atomic_compare_exchange_u32(&capture.slot->level, &expected, CAPTURE_OFF);
+	mine->raised = false;
 }
 
-/* The statement is over, or failed. */
+/* This session set its level itself, within the statement: it stays. */
+void
+explain_level_set(void)
+{
+	for (Explained *each = innermost; each; each = each->outer)
+		each->raised = false;
+}
+
+/* A plan has been explained, or failed. */
+static void
+forget(Explained *mine)
+{
+	lower_level(mine);
+	if (mine->area)
+		pg_atomic_write_u32(&mine->area->pid, 0);
+	mine->area = NULL;
+	if (mine->before)
+		pfree(mine->before);
+	mine->before = NULL;
+}
+
 static void
 disarm(void)
 {
-	if (armed)
-		forget();
-	armed = false;
+	Explained  *mine = innermost;
+
+	forget(mine);
+	innermost = mine->outer;
+	pfree(mine);
 }
 
+/* Called when a utility statement of some depth is over, or failed. */
+void
+explain_utility_ends(int depth)
+{
+	while (innermost && innermost->depth >= depth)
+		disarm();
+}
+
+/* A session that ends does not come past there. */
 static void
 transaction_ended(XactEvent event, void *arg)
 {
-	disarm();
-}
-
-static void
-subtransaction_ended(SubXactEvent event, SubTransactionId mine, SubTransactionId parent, void *arg)
-{
-	if (event == SUBXACT_EVENT_ABORT_SUB && mine <= armed_in)
+	while (innermost)
 		disarm();
 }
 
@@ -110,21 +132,25 @@ option_wanted(ExplainState *es)
 static void
 options_known(ExplainState *es, List *options, ParseState *pstate)
 {
+	Explained  *mine;
+
 	if (previous_validate)
 		previous_validate(es, options, pstate);
-	disarm();
 	if (!option_wanted(es))
 		return;
 	if (!es->analyze)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("EXPLAIN option %s requires ANALYZE", "WAITS")));
-	armed = true;
-	armed_in = GetCurrentSubTransactionId();
+	mine = MemoryContextAllocZero(TopMemoryContext, sizeof(Explained));
+	mine->es = es;
+	mine->depth = trace_depth();
+	mine->outer = innermost;
+	innermost = mine;
 }
 
 static ExplainArea *
-take_area(Shared *shared)
+take_area(Shared *shared, int depth)
 {
 	ExplainArea *found = NULL;
 
@@ -136,6 +162,7 @@ take_area(Shared *shared)
 	{
 		memset(found->events, 0, sizeof(found->events));
 		found->workers = 0;
+		found->depth = depth;
 		pg_write_barrier();
 		pg_atomic_write_u32(&found->pid, MyProcPid);
 	}
@@ -143,40 +170,67 @@ take_area(Shared *shared)
 	return found;
 }
 
+/* That of the innermost EXPLAIN of our leader */
 static ExplainArea *
 area_of_leader(Shared *shared)
 {
 	PGPROC	   *leader = MyProc->lockGroupLeader;
+	ExplainArea *found = NULL;
 
 	for (int i = 0; leader && i < MAX_EXPLAINS; i++)
-		if (pg_atomic_read_u32(&shared->explains[i].pid) == (uint32) leader->pid)
-			return &shared->explains[i];
-	return NULL;
+	{
+		ExplainArea *area = &shared->explains[i];
+
+		if (pg_atomic_read_u32(&area->pid) == (uint32) leader->pid &&
+			(found == NULL || area->depth > found->depth))
+			found = area;
+	}
+	return found;
 }
 
-/* Called when an outermost plan starts: ours, if EXPLAIN asks for it. */
+/* The caller holds the lock. */
+static void
+add_to_area(ExplainArea *area, const EventStats *event)
+{
+	for (int k = 0; k < EXPLAIN_EVENTS; k++)
+	{
+		EventStats *into = &area->events[k];
+
+		if (into->key == 0)
+			into->key = event->key;
+		if (into->key == event->key)
+		{
+			stats_merge(into, event);
+			return;
+		}
+	}
+}
+
+/* Called when a plan starts: ours, if EXPLAIN asks for it. */
 void
 explain_executor_starts(bool instrumented)
 {
 	Shared	   *shared = shmem_get();
+	Explained  *mine = innermost;
 
 	if (shared == NULL)
 		return;
 	if (IsParallelWorker())
 	{
 		if (capture.slot && area_of_leader(shared))
-			raise_level();
+			(void) raise_level();
 		return;
 	}
-	if (!armed || before != NULL || !instrumented)
+	if (mine == NULL || mine->before != NULL || !instrumented)
 		return;
 	if (!capture_present())
 		return;
 	capture_fold();
-	before = MemoryContextAlloc(TopMemoryContext, sizeof(Slot));
-	(void) stats_copy_slot(capture.slot, before);
-	area = take_area(shared);
-	raise_level();
+	mine->before = MemoryContextAlloc(TopMemoryContext, sizeof(Slot));
+	(void) stats_copy_slot(capture.slot, mine->before);
+	mine->area = take_area(shared, mine->depth);
+	mine->asked = pg_atomic_read_u32(&capture.slot->asked);
+	mine->raised = raise_level();
 }
 
 /* Called when an outermost plan ends: a worker hands over its counters. */
@@ -193,22 +247,24 @@ explain_executor_ends(void)
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	leaders = area_of_leader(shared);
 	for (uint32 i = 0; leaders && i < slot->nevents; i++)
-	{
-		for (int k = 0; k < EXPLAIN_EVENTS; k++)
-		{
-			EventStats *into = &leaders->events[k];
-
-			if (into->key == 0)
-				into->key = slot->events[i].key;
-			if (into->key == slot->events[i].key)
-			{
-				stats_merge(into, &slot->events[i]);
-				break;
-			}
-		}
-	}
+		add_to_area(leaders, &slot->events[i]);
 	if (leaders)
 		leaders->workers++;
+	LWLockRelease(&shared->lock);
+}
+
+/* What the workers of a statement within ours waited for counts for ours as well. */
+static void
+pass_to_outer(Shared *shared, const Explained *inner)
+{
+	ExplainArea *outer = inner->outer ? inner->outer->area : NULL;
+
+	if (outer == NULL || inner->area == NULL)
+		return;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	for (int k = 0; k < EXPLAIN_EVENTS && inner->area->events[k].key != 0; k++)
+		add_to_area(outer, &inner->area->events[k]);
+	outer->workers += inner->area->workers;
 	LWLockRelease(&shared->lock);
 }
 
@@ -295,13 +351,18 @@ plan_explained(PlannedStmt *plannedstmt, IntoClause *into, ExplainState *es,
 {
 	EventStats *events;
 	Slot	   *slot = capture.slot;
+	Explained  *mine = innermost;
+	Slot	   *before;
+	ExplainArea *area;
 	int			n = 0;
 	int			workers = 0;
 
 	if (previous_per_plan)
 		previous_per_plan(plannedstmt, into, es, queryString, params, queryEnv);
-	if (!option_wanted(es) || before == NULL || slot == NULL)
+	if (mine == NULL || mine->es != es || mine->before == NULL || slot == NULL)
 		return;
+	before = mine->before;
+	area = mine->area;
 	capture_fold();
 	/* a reset meanwhile leaves only what came after it */
 	if (before->reset_done != slot->reset_done)
@@ -328,7 +389,8 @@ plan_explained(PlannedStmt *plannedstmt, IntoClause *into, ExplainState *es,
 	}
 	if (area)
 		workers = area->workers;
-	forget();
+	pass_to_outer(shmem_get(), mine);
+	forget(mine);
 	print_events(es, events, n, workers);
 	pfree(events);
 }
@@ -343,10 +405,19 @@ explain_install(void)
 	previous_per_plan = explain_per_plan_hook;
 	explain_per_plan_hook = plan_explained;
 	RegisterXactCallback(transaction_ended, NULL);
-	RegisterSubXactCallback(subtransaction_ended, NULL);
 }
 
 #else
+
+void
+explain_level_set(void)
+{
+}
+
+void
+explain_utility_ends(int depth)
+{
+}
 
 void
 explain_executor_starts(bool instrumented)

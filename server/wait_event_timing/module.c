@@ -75,6 +75,11 @@ check_clock(int *newval, void **extra, GucSource source)
 		GUC_check_errdetail("This machine's processor counter does not run at a constant rate.");
 		return false;
 	}
+	if (*newval == CLOCK_SOURCE_TSCP && !clock_rdtscp_usable())
+	{
+		GUC_check_errdetail("This machine's processor, or its hypervisor, lacks RDTSCP.");
+		return false;
+	}
 	return true;
 }
 
@@ -99,7 +104,7 @@ define_settings(void)
 							 NULL, NULL, NULL);
 	DefineCustomIntVariable("wait_event_timing.statements_max",
 							"Pairs of statement and wait event that are kept.",
-							"Has an effect when the shared memory is made.",
+							"Has an effect where the server itself loads the library.",
 							&waits_statements_max,
 							4096, 64, 1 << 20,
 							preloading ? PGC_POSTMASTER : PGC_SIGHUP, 0,
@@ -157,17 +162,19 @@ _PG_init(void)
 						 "\"session_preload_libraries\" and in LOAD.")));
 		return;
 	}
-	*loaded = &waits_capture;
 	if (!HAVE_NAMED_DSM && !process_shared_preload_libraries_in_progress)
 	{
+		*loaded = &waits_capture;
 		ereport(WARNING,
 				(errmsg("wait_event_timing is not usable in this session"),
 				 errhint("Before PostgreSQL 17 the server itself must load it: add "
 						 "wait_event_timing to \"shared_preload_libraries\" and restart.")));
 		return;
 	}
-	define_settings();
+	/* in parallel mode this can fail, and what is to be loaded again must not be half loaded */
 	shmem_init();
+	*loaded = &waits_capture;
+	define_settings();
 	if (!waits_hooks)
 		return;
 	if (!process_shared_preload_libraries_in_progress)

@@ -23,6 +23,9 @@
 
 #define SHORTEST_BASE_NS (10 * 1000 * 1000)
 
+/* A setting that can change while sessions come would give them segments of their own */
+#define DYNAMIC_STATEMENTS 4096
+
 /* Dynamic memory lives in /dev/shm, of which a container has 64 MB by default */
 #define LARGEST_SEGMENT ((Size) 48 * 1024 * 1024)
 
@@ -44,9 +47,10 @@ slots_wanted(void)
 static uint32
 buckets_wanted(void)
 {
+	uint32		wanted = dynamic ? DYNAMIC_STATEMENTS : (uint32) waits_statements_max;
 	uint32		n = 1;
 
-	while (n * STATEMENT_WAYS < (uint32) waits_statements_max)
+	while (n * STATEMENT_WAYS < wanted)
 		n *= 2;
 	return n;
 }

@@ -15,31 +15,57 @@
 #include "waits.h"
 
 #define LOCK_ATTEMPTS 200
+#define RESET_PAUSE_US 100
+#define RESET_PAUSES 10000		/* in all: about a second */
 
-/* The bucket we hold, from one pending wait to the next: mostly it is the same */
-static StatementBucket *held;
+/*
+ * The bucket we hold, or are about to, from one pending wait to the next: mostly
+ * it is the same.  It stands here before its word is taken, as a handler can end
+ * the process at any point.
+ */
+static StatementBucket *volatile held;
+static StatementBucket *volatile looked_at; /* the same of who looks at the table */
 static Statement *current;
 static int64 now;
 
-bool
-statements_lock(StatementBucket *bucket)
+static bool
+take(StatementBucket *bucket)
 {
 	for (int i = 0; i < LOCK_ATTEMPTS; i++)
 	{
 		uint32		expected = 0;
 
-		if (pg_atomic_compare_exchange_u32(&bucket->lock, &expected, 1))
+		if (pg_atomic_compare_exchange_u32(&bucket->lock, &expected, (uint32) MyProcPid))
 			return true;
 		pg_spin_delay();
 	}
 	return false;
 }
 
+static void
+let_go(StatementBucket *bucket)
+{
+	if (pg_atomic_read_u32(&bucket->lock) != (uint32) MyProcPid)
+		return;
+	pg_memory_barrier();
+	pg_atomic_write_u32(&bucket->lock, 0);
+}
+
+bool
+statements_lock(StatementBucket *bucket)
+{
+	looked_at = bucket;
+	if (take(bucket))
+		return true;
+	looked_at = NULL;
+	return false;
+}
+
 void
 statements_unlock(StatementBucket *bucket)
 {
-	pg_memory_barrier();
-	pg_atomic_write_u32(&bucket->lock, 0);
+	let_go(bucket);
+	looked_at = NULL;
 }
 
 void
@@ -54,9 +80,18 @@ void
 statements_end(void)
 {
 	if (held)
-		statements_unlock(held);
+		let_go(held);
 	held = NULL;
 	current = NULL;
+}
+
+/* Called when the process ends, or was thrown out of what it did: it holds nothing any more. */
+void
+statements_abandon(void)
+{
+	statements_end();
+	if (looked_at)
+		statements_unlock(looked_at);
 }
 
 static inline bool
@@ -107,9 +142,12 @@ statements_add(Shared *shared, const Pending *wait, uint64 ns)
 		if (bucket != held)
 		{
 			statements_end();
-			if (!statements_lock(bucket))
-				return false;
 			held = bucket;
+			if (!take(bucket))
+			{
+				held = NULL;
+				return false;
+			}
 		}
 		if (now == 0)
 			now = clock_ticks(shared->rate.counter);
@@ -120,21 +158,36 @@ statements_add(Shared *shared, const Pending *wait, uint64 ns)
 	return true;
 }
 
+/* Those who hold a bucket never wait, but one that is stopped would hold us up for ever. */
 void
 statements_reset(Shared *shared)
 {
+	int			pauses = RESET_PAUSES;
+	int			left_out = 0;
+
 	for (uint32 i = 0; i < shared->nbuckets; i++)
 	{
 		StatementBucket *bucket = shmem_bucket(shared, i);
 
-		/* those who hold it never wait, so neither do we for long */
-		while (!statements_lock(bucket))
+		bool		taken;
+
+		while (!(taken = statements_lock(bucket)) && pauses-- > 0)
 		{
 			CHECK_FOR_INTERRUPTS();
-			pg_usleep(100);
+			pg_usleep(RESET_PAUSE_US);
+		}
+		if (!taken)
+		{
+			left_out++;
+			continue;
 		}
 		memset(bucket->way, 0, sizeof(bucket->way));
 		statements_unlock(bucket);
 	}
 	pg_atomic_write_u64(&shared->evictions, 0);
+	if (left_out > 0)
+		ereport(WARNING,
+				(errmsg("%d of %u parts of the table of statements were not reset", left_out,
+						shared->nbuckets),
+				 errdetail("A process that is stopped, or gets no processor, was writing there.")));
 }

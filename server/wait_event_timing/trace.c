@@ -21,6 +21,12 @@ static ProcessUtility_hook_type previous_utility;
 static int	depth = 0;			/* of statements running within statements */
 static uint64 bound = 0;		/* query identifier of what was bound last in this request */
 
+int
+trace_depth(void)
+{
+	return depth;
+}
+
 static inline bool
 tracing(void)
 {
@@ -159,6 +165,7 @@ trace_utility(PlannedStmt *statement, const char *text, bool read_only,
 	}
 	PG_FINALLY();
 	{
+		explain_utility_ends(depth);
 		depth--;
 	}
 	PG_END_TRY();
@@ -174,6 +181,8 @@ trace_transaction(XactEvent event, void *arg)
 		capture_follow_leader();
 		ring_open_in_background();
 	}
+	if (event == XACT_EVENT_ABORT)
+		capture_abandon();
 	if (!tracing())
 		return;
 	if (event == XACT_EVENT_COMMIT)

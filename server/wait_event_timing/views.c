@@ -132,7 +132,10 @@ wait_event_timing_current(PG_FUNCTION_ARGS)
 	for (uint32 i = 0; i < shared->nslots; i++)
 	{
 		Slot	   *slot = shmem_slot(shared, i);
-		int			pid = slot->pid;
+		int			pid;
+		int			backend_type;
+		Oid			role;
+		uint32		clock;
 		uint32		event;
 		int64		start;
 		Datum		values[7];
@@ -140,20 +143,29 @@ wait_event_timing_current(PG_FUNCTION_ARGS)
 		uint64		ignored = 0;
 		int64		ns;
 
-		/* the start is written before the event, and both only change together */
+		/*
+		 * The start is written before the event, and both only change
+		 * together; the rest belongs to the process, and "clock" changes
+		 * between waits.
+		 */
 		do
 		{
+			pid = slot->pid;
+			clock = slot->clock;
+			pg_read_barrier();
+			backend_type = slot->backend_type;
+			role = slot->role;
 			start = slot->current_start;
 			pg_read_barrier();
 			event = slot->current_event;
 			pg_read_barrier();
-		} while (event != 0 && start != slot->current_start);
-		if (event == 0 || !sql_is_live(i, pid) || !sql_may_see(slot->role))
+		} while (event != 0 && (start != slot->current_start || clock != slot->clock ||
+								pid != slot->pid));
+		if (event == 0 || !sql_is_live(i, pid) || !sql_may_see(role))
 			continue;
-		ns = clock_ns(capture_rate(shared, slot->clock),
-					  clock_source_read(slot->clock) - start, &ignored);
+		ns = clock_ns(capture_rate(shared, clock), clock_source_read(clock) - start, &ignored);
 		values[0] = Int32GetDatum(pid);
-		values[1] = CStringGetTextDatum(sql_backend_type(slot->backend_type));
+		values[1] = CStringGetTextDatum(sql_backend_type(backend_type));
 		sql_put_event(&values[2], event);
 		values[5] = TimestampTzGetDatum(GetCurrentTimestamp() - ns / 1000);
 		values[6] = MS(ns);

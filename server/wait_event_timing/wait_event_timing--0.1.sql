@@ -201,24 +201,29 @@ CREATE FUNCTION wait_event_timing_benchmark(
     OUT bare_call_ns double precision
 ) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
+-- Whoever owns the schema can have put operators there: each is named with its own.
 CREATE VIEW pg_stat_wait_event_timing AS
     SELECT pid, backend_type, wait_event_type, wait_event, idle, waits, calls, total_time,
-           total_time / waits AS mean_time, max_time, histogram
+           total_time OPERATOR(pg_catalog./) waits::pg_catalog.float8 AS mean_time,
+           max_time, histogram
     FROM wait_event_timing_backends();
 
 CREATE VIEW pg_stat_wait_event_timing_system AS
     SELECT backend_type, wait_event_type, wait_event, idle, waits, calls, total_time,
-           total_time / waits AS mean_time, max_time, histogram
+           total_time OPERATOR(pg_catalog./) waits::pg_catalog.float8 AS mean_time,
+           max_time, histogram
     FROM wait_event_timing_system();
 
 CREATE VIEW pg_stat_wait_event_timing_statements AS
     SELECT userid, dbid, queryid, wait_event_type, wait_event, idle, waits, calls, total_time,
-           total_time / waits AS mean_time, max_time, histogram
+           total_time OPERATOR(pg_catalog./) waits::pg_catalog.float8 AS mean_time,
+           max_time, histogram
     FROM wait_event_timing_statements();
 
 CREATE VIEW pg_stat_wait_event_timing_current AS
     SELECT pid, backend_type, wait_event_type, wait_event, idle, wait_start, wait_time,
-           CASE WHEN wait_event_type = 'Lock' THEN pg_blocking_pids(pid) END AS blocking_pids
+           CASE WHEN wait_event_type OPERATOR(pg_catalog.=) 'Lock'::pg_catalog.text
+                THEN pg_catalog.pg_blocking_pids(pid) END AS blocking_pids
     FROM wait_event_timing_current();
 
 CREATE VIEW pg_stat_wait_event_timing_sessions AS

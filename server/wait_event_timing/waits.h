@@ -89,7 +89,8 @@ typedef struct Slot
 {
 	/* written at every wait */
 	pg_atomic_uint32 level;		/* CaptureLevel in force */
-	pg_atomic_uint32 asked;		/* another session set it: no pattern changes it */
+	pg_atomic_uint32 asked;		/* times that others set it, since its own session
+								 * did; then no pattern changes it */
 	volatile uint32 current_event;	/* 0: no wait that we see */
 	volatile int64 current_start;	/* ticks or ns, of "clock" */
 	uint32		clock;			/* ClockSource */
@@ -126,7 +127,7 @@ typedef struct Statement
 
 typedef struct StatementBucket
 {
-	pg_atomic_uint32 lock;		/* 1: taken; nobody ever waits for it */
+	pg_atomic_uint32 lock;		/* PID of who has taken it; nobody ever waits for it */
 	Statement	way[STATEMENT_WAYS];
 } StatementBucket;
 
@@ -203,6 +204,7 @@ typedef struct ExplainArea
 {
 	pg_atomic_uint32 pid;		/* leader, or 0 */
 	int			workers;
+	int			depth;			/* of the EXPLAIN among nested statements */
 	EventStats	events[EXPLAIN_EVENTS]; /* key: the event */
 } ExplainArea;
 
@@ -305,6 +307,7 @@ extern bool capture_attach(void);
 extern bool capture_present(void);
 extern void capture_detach(void);
 extern void capture_fold(void);
+extern void capture_abandon(void);
 extern void capture_before_lasting(uint32 event);
 extern void capture_record(uint32 event, int64 start, int64 end, CallKind kind,
 						   bool interrupted);
@@ -331,6 +334,7 @@ extern void ring_put(const Pending *wait, int64 ns, const ClockRate *rate);
 /* trace.c */
 extern void trace_install(void);
 extern void trace_message(char type);
+extern int	trace_depth(void);
 
 /* trigger.c */
 extern void trigger_statement_begins(uint64 query_id);
@@ -342,6 +346,8 @@ extern void kept_copy(uint64 query_id, int64 duration_us);
 
 /* explain.c */
 extern void explain_install(void);
+extern void explain_level_set(void);
+extern void explain_utility_ends(int depth);
 extern void explain_executor_starts(bool instrumented);
 extern void explain_executor_ends(void);
 
@@ -358,6 +364,7 @@ extern EventStats *stats_total_entry(EventStats *totals, int backend_type, uint3
 extern void statements_begin(Shared *shared);
 extern bool statements_add(Shared *shared, const Pending *wait, uint64 ns);
 extern void statements_end(void);
+extern void statements_abandon(void);
 extern bool statements_lock(StatementBucket *bucket);
 extern void statements_unlock(StatementBucket *bucket);
 extern void statements_reset(Shared *shared);

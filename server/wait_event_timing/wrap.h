@@ -26,14 +26,17 @@ wrap_wanted(uint32 event)
 static inline int64
 wrap_begin(uint32 event, CallKind kind)
 {
+	Slot	   *slot = capture.slot;
 	int64		start;
 
 	/* the read of the signal descriptor belongs to the wait before it */
 	if ((LASTING_CLASSES & (1u << (WAIT_CLASS(event) & 31))) && kind != CALL_READ)
 		capture_before_lasting(event);
 	start = clock_source_read(capture.clock);
-	capture.slot->current_start = start;
-	capture.slot->current_event = event;
+	slot->current_start = start;
+	/* who sees the event must see its start */
+	pg_write_barrier();
+	slot->current_event = event;
 	return start;
 }
 

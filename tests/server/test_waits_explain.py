@@ -115,3 +115,74 @@ def test_parallel_workers_are_merged(wheel: Binaries) -> None:
 def test_needs_analyze(connection: Connection) -> None:
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="WAITS requires ANALYZE"):
         connection.execute("EXPLAIN (WAITS) SELECT 1")
+
+
+def level(observer: Connection, connection: Connection) -> str:
+    """What is captured in a session."""
+    pid = connection.info.backend_pid
+    query = "SELECT capture FROM wait_event_timing_sessions() WHERE pid = %s"
+    return str(one(observer, query, pid))
+
+
+@pytest.fixture
+def quiet(waits18: Cluster) -> Any:
+    """A session that captures nothing, though the server does."""
+    with session(waits18, options="-c wait_event_timing.capture=off") as found:
+        found.execute("SELECT 1")
+        yield found
+
+
+def test_statement_after_it_in_the_transaction_is_not_captured(
+    connection: Connection, quiet: Connection
+) -> None:
+    """Though its plan is instrumented: auto_explain does that to all."""
+    quiet.execute("LOAD 'auto_explain'")
+    quiet.execute("SET auto_explain.log_min_duration = 0; SET auto_explain.log_analyze = on")
+    quiet.execute("BEGIN")
+    quiet.execute("EXPLAIN (ANALYZE, WAITS) SELECT 1")
+    quiet.execute("SELECT 1")
+    assert level(connection, quiet) == "off"
+    quiet.execute("COMMIT")
+
+
+@pytest.mark.parametrize("inner", ["EXPLAIN SELECT 1", "EXPLAIN (ANALYZE) SELECT 1"])
+def test_explain_within_the_statement_takes_nothing_from_it(
+    connection: Connection, inner: str
+) -> None:
+    connection.execute(
+        "CREATE OR REPLACE FUNCTION explains() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
+        f"EXECUTE '{inner}'; PERFORM pg_sleep(0.01); END$$".encode()
+    )
+    assert explained(connection, "SELECT explains()")["PgSleep"]["Waits"] == 1
+
+
+def test_explain_waits_within_the_statement_shows_its_own(quiet: Connection) -> None:
+    quiet.execute(
+        "CREATE OR REPLACE FUNCTION inner_waits() RETURNS json LANGUAGE plpgsql AS $$"
+        "DECLARE plan json; BEGIN PERFORM pg_sleep(0.01); "
+        f"EXECUTE '{EXPLAIN} SELECT pg_sleep(0.01), pg_sleep(0.01)' INTO plan; "
+        "PERFORM pg_sleep(0.01); CREATE TEMP TABLE shown AS SELECT plan; "
+        "RETURN plan; END$$".encode()
+    )
+    assert explained(quiet, "SELECT inner_waits()")["PgSleep"]["Waits"] == 4
+    ((plan,),) = rows(quiet, "SELECT plan FROM shown")
+    (slept,) = [event for event in plan[0]["Waits"] if event["Wait Event"] == "PgSleep"]
+    assert slept["Waits"] == 2
+
+
+def test_level_that_another_session_sets_meanwhile_stays(
+    connection: Connection, quiet: Connection
+) -> None:
+    explaining = threading.Thread(target=explained, args=(quiet, "SELECT pg_sleep(0.5)"))
+    explaining.start()
+    eventually(lambda: level(connection, quiet) == "stats")
+    assert one(connection, "SELECT wait_event_timing_set(%s, 'stats')", quiet.info.backend_pid)
+    explaining.join()
+    assert level(connection, quiet) == "stats"
+
+
+def test_level_that_the_statement_itself_sets_stays(
+    connection: Connection, quiet: Connection
+) -> None:
+    explained(quiet, "SELECT set_config('wait_event_timing.capture', 'stats', false)")
+    assert level(connection, quiet) == "stats"

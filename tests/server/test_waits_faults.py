@@ -257,6 +257,36 @@ def test_full_disk_under_a_session_preload(wheel: Binaries, as_root: None, size:
         assert_unharmed(cluster)
 
 
+def test_reset_waits_for_no_stopped_process(watched: Connection, observer: Connection) -> None:
+    """One that is stopped while it counts holds a part of the table of statements."""
+    told = told_by(observer)
+    observer.execute("SET statement_timeout = '10s'")
+    watched.execute("SET wait_event_timing.capture = stats")
+    pid = watched.info.backend_pid
+
+    def count() -> None:
+        with contextlib.suppress(psycopg.errors.QueryCanceled):
+            watched.execute("SELECT wait_event_timing_benchmark(400000000)")
+
+    counting = threading.Thread(target=count)
+    counting.start()
+    try:
+        for _ in range(200):
+            time.sleep(0.01)
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                assert one(observer, "SELECT wait_event_timing_reset()")
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            if told:
+                break
+        assert "of the table of statements were not reset" in told[0]
+    finally:
+        observer.execute("SET statement_timeout = 0")
+        observer.execute("SELECT pg_cancel_backend(%s)", (pid,))
+        counting.join()
+
+
 def test_commands_of_recovery_are_timed(binaries: Binaries) -> None:
     settings = {
         "restore_command": "sleep 0.1; false",

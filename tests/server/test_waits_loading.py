@@ -1,5 +1,6 @@
 """How the module gets into a server, and how it says that it cannot."""
 
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -125,6 +126,19 @@ def test_parallel_workers_of_a_session_loaded_module(wheel: Binaries) -> None:
         assert eventually(lambda: one(connection, query)) > 10
 
 
+def test_setting_of_a_size_parts_no_sessions(wheel: Binaries) -> None:
+    """All sessions of a server that load the module share one segment."""
+    module = loadable(wheel, "wait_event_timing")
+    settings = {"session_preload_libraries": module.library}
+    with Cluster(wheel, settings) as cluster, session(cluster) as first:
+        first.execute(module.create_sql.encode())
+        first.execute("ALTER SYSTEM SET wait_event_timing.statements_max = 65536")
+        cluster.reload()
+        with session(cluster) as second:
+            seen = {pid for (pid,) in rows(second, "SELECT pid FROM wait_event_timing_sessions()")}
+            assert seen == {first.info.backend_pid, second.info.backend_pid}
+
+
 def test_session_that_gets_no_memory_still_gets_in(wheel: Binaries) -> None:
     module = loadable(wheel, "wait_event_timing")
     settings = {
@@ -135,6 +149,32 @@ def test_session_that_gets_no_memory_still_gets_in(wheel: Binaries) -> None:
     with Cluster(wheel, settings) as cluster, session(cluster) as connection:
         assert one(connection, "SELECT 1") == 1
         assert "it needs" in cluster.log_path.read_text()
+
+
+def test_load_that_fails_in_parallel_mode_can_be_repeated(wheel: Binaries) -> None:
+    """A lack of memory is an error there; afterwards the session can load the module."""
+    module = loadable(wheel, "wait_event_timing")
+    settings = {"max_parallel_workers": 0, "debug_parallel_query": "on", "max_connections": 300}
+    with Cluster(wheel, settings) as cluster, session(cluster) as maker:
+        maker.execute(module.create_sql.encode())
+        maker.execute(f"LOAD '{module.library}'".encode())  # the segment is there
+        maker.execute(
+            "CREATE FUNCTION loads() RETURNS bigint LANGUAGE plpgsql PARALLEL SAFE AS $$BEGIN "
+            "RETURN (SELECT count(*) FROM wait_event_timing_buckets()); END$$"
+        )
+        with session(cluster) as late:
+            told: list[str | None] = []
+            late.add_notice_handler(lambda d: told.append(d.message_primary))
+            pid = late.info.backend_pid
+            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+            room = pages * resource.getpagesize() + (8 << 20)
+            limit = ["prlimit", f"--pid={pid}"]
+            subprocess.run([*limit, f"--as={room}:"], check=True, **cluster.run_as)
+            with pytest.raises(psycopg.Error, match="could not map shared memory segment"):
+                late.execute("SELECT loads()")
+            subprocess.run([*limit, "--as=unlimited:"], check=True, **cluster.run_as)
+            assert one(late, "SELECT loads()") == 32
+            assert told == []
 
 
 def test_loaded_twice(wheel: Binaries, open_directory: Path) -> None:

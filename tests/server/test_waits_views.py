@@ -6,8 +6,17 @@ import psycopg
 import pytest
 
 from pgtare.server.binaries import Binaries
+from pgtare.server.build import build_cached, sql_without_extension
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import Connection, eventually, one, rows, serving, session, waits
+from tests.server.waits_tools import (
+    Connection,
+    eventually,
+    one,
+    rows,
+    serving,
+    session,
+    waits,
+)
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
@@ -172,3 +181,53 @@ def test_configuration_file_switches_all_processes_off(binaries: Binaries) -> No
         before = one(connection, counted)
         connection.execute("CHECKPOINT; SELECT pg_sleep(0.5)")
         assert one(connection, counted) == before
+
+
+MALLORYS = """
+CREATE ROLE mallory;
+CREATE SCHEMA trap AUTHORIZATION mallory;
+CREATE TABLE public.trapped (who name);
+GRANT INSERT ON public.trapped TO mallory;
+SET ROLE mallory;
+CREATE FUNCTION trap.sprung(double precision, bigint) RETURNS double precision
+    LANGUAGE sql AS 'INSERT INTO public.trapped VALUES (current_user); SELECT 1.0::float8';
+CREATE FUNCTION trap.sprung(text, text) RETURNS boolean
+    LANGUAGE sql AS 'INSERT INTO public.trapped VALUES (current_user); SELECT true';
+CREATE FUNCTION trap.pg_blocking_pids(integer) RETURNS integer[]
+    LANGUAGE sql AS 'INSERT INTO public.trapped VALUES (current_user); SELECT ARRAY[1]';
+CREATE OPERATOR trap./ (leftarg = double precision, rightarg = bigint, function = trap.sprung);
+CREATE OPERATOR trap.= (leftarg = text, rightarg = text, function = trap.sprung);
+RESET ROLE
+"""
+
+
+def test_views_made_in_the_schema_of_another_call_nothing_of_its_owner(timed: Cluster) -> None:
+    module = build_cached(timed.binaries, "wait_event_timing")
+    wheel = timed.binaries.origin == "wheel"
+    with session(timed) as admin:
+        admin.execute("CREATE DATABASE hostile")
+    try:
+        with session(timed, dbname="hostile") as owner:
+            owner.execute(MALLORYS.encode())
+            if wheel:
+                owner.execute("CREATE EXTENSION wait_event_timing SCHEMA trap")
+            else:
+                made = sql_without_extension(module, "trap")
+                owner.execute(made.replace("CREATE SCHEMA trap;", "").encode())
+            owner.execute("SELECT pg_sleep(0.01)")
+            names = rows(
+                owner, "SELECT relname FROM pg_class WHERE relkind = 'v' AND relname ~ '_timing'"
+            )
+            assert len(names) == 8
+            for (name,) in names:
+                owner.execute(f"SELECT * FROM trap.{name}".encode())
+            assert rows(owner, "SELECT who FROM public.trapped") == []
+            owner.execute("CREATE SCHEMA taken AUTHORIZATION mallory")
+            with pytest.raises(psycopg.errors.DuplicateSchema):
+                owner.execute(sql_without_extension(module, "taken").encode())
+            owner.execute("ROLLBACK")
+            owner.execute("DROP SCHEMA taken; DROP OWNED BY mallory CASCADE")
+    finally:
+        with session(timed) as admin:
+            admin.execute("DROP DATABASE hostile WITH (FORCE)")
+            admin.execute("DROP ROLE IF EXISTS mallory")

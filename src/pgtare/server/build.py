@@ -131,15 +131,14 @@ def sql_without_extension(built: BuiltModule, schema: str = "pgtare") -> str:
     """SQL that makes a module's functions in `schema` from its file, with nothing installed.
 
     It does what CREATE EXTENSION would do with the script. Run it by one `execute` of a connection
-    in autocommit mode, on a server that has the library preloaded.
+    in autocommit mode, on a server that has the library preloaded. But for public, the schema is
+    made here: whoever owned one that is there could replace our functions.
     """
     lines = built.sql_path.read_text().splitlines()
     script = "\n".join(line for line in lines if not line.startswith("\\echo"))
     script = script.replace("MODULE_PATHNAME", built.library).replace("@extschema@", schema)
-    return (
-        f"BEGIN;\nCREATE SCHEMA IF NOT EXISTS {schema};\n"
-        f"SET LOCAL search_path = {schema}, pg_temp;\n{script}\nCOMMIT;\n"
-    )
+    schema_sql = "" if schema == "public" else f"CREATE SCHEMA {schema};\n"
+    return f"BEGIN;\n{schema_sql}SET LOCAL search_path = {schema}, pg_temp;\n{script}\nCOMMIT;\n"
 
 
 def require_toolchain(binaries: Binaries) -> None:

@@ -158,8 +158,10 @@ class Trials:
         values = [arm.settings.get(name) for arm in design.arms for name in names]
         try:
             row = self.conn.execute(
+                # each argument of its own type: no other function can fit better
                 "SELECT pgtare.trial_start(%s::text[], %s::text[], %s::bigint[], %s::int[],"
-                " %s, %s, %s, %s, %s, %s, %s, %s, %s::int[], %s, %s)",
+                " %s::bigint, %s::double precision, %s::name, %s::name, %s::text,"
+                " %s::double precision, %s::int, %s::bool, %s::int[], %s::int, %s::int)",
                 (
                     list(names), values, [arm.inject_ns for arm in design.arms],
                     list(design.block), _signed(design.seed), seconds, population.database,
@@ -179,7 +181,7 @@ class Trials:
     def drain(self) -> Observations:
         """Observations not read before, of all sessions."""
         row = self.conn.execute(
-            "SELECT pgtare.trial_drain(%s)", (DRAIN_BYTES,), binary=True
+            "SELECT pgtare.trial_drain(%s::int)", (DRAIN_BYTES,), binary=True
         ).fetchone()
         return observations.decode(row[0]) if row else observations.empty()
 

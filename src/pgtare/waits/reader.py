@@ -111,8 +111,10 @@ class Reader:
         found = dict(
             self.rows(
                 "SELECT p.proname, n.nspname FROM pg_proc p JOIN pg_namespace n"
-                " ON n.oid = p.pronamespace WHERE p.proname IN"
-                " ('wait_event_timing_info', 'pg_stat_statements')"
+                " ON n.oid = p.pronamespace JOIN pg_language l ON l.oid = p.prolang"
+                # only superusers make those: nobody else's function is taken for ours
+                " WHERE l.lanname = 'c'"
+                " AND p.proname IN ('wait_event_timing_info', 'pg_stat_statements')"
             )
         )
         if "wait_event_timing_info" not in found:
