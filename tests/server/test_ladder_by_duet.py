@@ -92,9 +92,10 @@ def test_a_round_that_is_missing_is_played_with_its_roles_and_no_other(
 
 def test_a_capture_that_does_not_stick_drops_the_round(tmp_path: Path, wheel: Binaries) -> None:
     lying = BY_DUET.replace('"wait_event_timing.capture" = "trace"', '"application_name" = "x"')
-    done = pgtare("ladder", write(tmp_path, lying), "--quick", "--out", tmp_path / "out")
+    study, out = write(tmp_path, lying), tmp_path / "out"
+    done = pgtare("ladder", study, "--quick", "--out", out, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "TRA: capture is not trace in the load's sessions: 1 at off" in done.stderr
-    (workload,) = read(tmp_path / "out" / "result.json")["workloads"]
+    (workload,) = read(out / "result.json")["workloads"]
     assert "sets did not pass the gates" in workload["why_not"]
     assert workload["compared"][0]["verdict"] == "not_verified"
