@@ -6,7 +6,8 @@ OUT ?= demo
 DURATION ?= 60
 
 .PHONY: setup setup-dev demo test test-slow test-source source-build lint bench \
-  bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain bench-duet bench-clock lock clean
+  bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
+  bench-duet bench-protocols bench-clock lock clean
 
 setup: $(VENV)/.setup
 
@@ -75,6 +76,10 @@ bench-explain: setup
 
 bench-duet: setup
 	@$(BIN)/python -m bench.duet
+
+# half an hour; the machine should be idle
+bench-protocols: setup
+	@$(BIN)/python -m bench.protocols
 
 bench-clock: setup
 	@$(BIN)/python -m bench.clock

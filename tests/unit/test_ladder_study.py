@@ -9,6 +9,7 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.ladder import study as studies
 from pgtare.ladder.rounds import Rounds
+from pgtare.ladder.run import all_steps, plan
 from tests.unit.simulated_study import STUDY, study
 
 SHIPPED = Path(__file__).parents[2] / "studies" / "wait_event_timing.toml"
@@ -104,3 +105,91 @@ def test_each_place_in_a_round_is_as_likely() -> None:
     ]
     counts = [first.count(name) for name in found.in_a_round]
     assert all(150 < n < 250 for n in counts), counts  # 200 ± 12
+
+
+DUET = STUDY.replace('name = "W1"', 'name = "W1"\nclients = 1\nprotocol = "duet"').replace(
+    "IO/DataFileRead", "Client/ClientRead"
+)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ("clients = 1", "clients = 100_000", "it has more clients (100000) than the machine has"),
+        ("clients = 1", 'clients = 1\nbuiltin = "simple-update"', "it writes and the servers"),
+        ("clients = 1", "clients = 1\nwrites = true", "it writes and the servers would share"),
+        ("Client/ClientRead", "IO/DataFileRead", "share the page cache and the disk"),
+        ("Client/ClientRead", "LWLock/*", "it is about waits of LWLock/*"),
+    ],
+)
+def test_what_servers_side_by_side_would_spoil_is_refused_as_a_duet(
+    right: str, wrong: str, told: str
+) -> None:
+    studies.parse(DUET, "s.toml")
+    text = DUET.replace(right, wrong, 1)
+    message = refused(text)
+    at = line(text, 'protocol = "duet"')
+    assert f"line {at}: W1 must not be played by duet, as" in message
+    assert told in message
+    assert message.endswith("play it by rounds")
+    studies.parse(text.replace('"duet"', '"rounds"'), "s.toml")
+
+
+def test_a_duet_that_only_quick_asks_for_is_refused_too() -> None:
+    text = STUDY + '[quick]\nprotocols = { W1 = "duet" }\n'
+    assert f"line {line(text, 'protocols =')}: W1 must not" in refused(text)
+    assert "names the workload 'W2'" in refused(text.replace("{ W1", "{ W2"))
+    assert "did you mean duet" in refused(
+        STUDY.replace("[analysis]", "[protocol.deut]\n[analysis]")
+    )
+
+
+def test_the_shipped_quick_study_takes_a_quarter_of_an_hour_at_most(tmp_path: Path) -> None:
+    planned = plan(SHIPPED, tmp_path / "new", quick=True, workloads=(), seed=1, command=[])
+    kinds = {w.name: w.protocol for w in planned.study.workload}
+    assert kinds == {"W1": "duet", "W2": "rounds", "W3": "rounds", "W4": "duet"}
+    assert {s.workload for s in planned.steps if s.kind == "proof"} == set(kinds)
+    assert planned.seconds(planned.steps) < 900
+    metrics = {w.name: w.metric for w in planned.study.workload}
+    assert metrics["W1"] == metrics["W4"] == "latency_p50_us"
+    assert metrics["W2"] == "tps"
+    assert all("tps" not in w.also for w in planned.study.workload if w.protocol == "duet")
+
+
+def test_in_a_set_every_variant_plays_every_directory_once() -> None:
+    found = study(DUET.replace("[analysis]", "[protocol.duet]\nsets = 9\n[analysis]")).resolved()
+    proof, *rounds = all_steps(found, 3)
+    assert proof.kind == "proof"
+    assert len(rounds) == 9 * 4
+    assert [step.round for step in rounds] == list(range(1, 37))
+    for first in range(0, 36, 4):
+        roles = [step.roles for step in rounds[first : first + 4]]
+        for cluster in range(4):
+            assert {r[cluster] for r in roles} == set(found.in_a_round)
+    assert len({step.roles for step in rounds}) > 9
+    assert len({step.seed for step in rounds}) == 36
+    assert all_steps(found, 3) == (proof, *rounds)
+    assert all_steps(found, 4) != (proof, *rounds)
+
+
+def test_too_few_sets_of_a_duet_are_refused_like_rounds() -> None:
+    found = study(DUET.replace("[analysis]", "[protocol.duet]\nsets = 5\n[analysis]"))
+    with pytest.raises(UsageError, match=r"5 sets of a duet reach p = 0\.0625.*set sets = 7"):
+        studies.check_rounds(found, quick=False)
+
+
+def test_steps_go_workload_by_workload_whatever_their_protocols() -> None:
+    text = DUET + STUDY[STUDY.index("[[workload]]") :].replace('"W1"', '"W2"')
+    found = study(text).resolved()
+    names = [step.workload for step in all_steps(found, 1)]
+    assert names == sorted(names)
+    assert names.count("W2") == 1 + 10 * 4
+    assert Rounds().steps(found, 1)[0].id == "W2-proof"
+
+
+def test_a_script_that_a_duet_cannot_run_is_told_before_anything(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(DUET.replace("clients = 1", 'clients = 1\nscript = "odd.sql"'))
+    (tmp_path / "odd.sql").write_text("\\sleep 1 ms\nSELECT 1;\n")
+    with pytest.raises(UsageError, match=r"odd\.sql"):
+        plan(path, tmp_path / "out", quick=False, workloads=(), seed=1, command=[])

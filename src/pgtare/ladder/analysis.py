@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,11 +14,11 @@ from pgtare.estimate import rounds as estimate
 from pgtare.estimate.blocks import Floats
 from pgtare.estimate.inference import holm
 from pgtare.ladder import evidence, wording
+from pgtare.ladder.blocks import Blocks, blocks_of
 from pgtare.ladder.records import Facts, Rate, Run, Step
 from pgtare.ladder.result import (
     Beside,
     Compared,
-    Dropped,
     Effect,
     LadderResult,
     OnWorkload,
@@ -28,8 +27,6 @@ from pgtare.ladder.result import (
     Verdict,
 )
 from pgtare.ladder.study import AGAIN, HIGHER_IS_BETTER, UNITS, Metric, Study, Workload, percent
-
-Blocks = dict[int, dict[str, Run]]
 
 
 def analyse(
@@ -99,8 +96,8 @@ def remaining(
             over.add(step.workload)
     for workload in study.workload:
         if workload.name not in over:
-            _, dropped, _ = _blocks(study, workload, runs)
-            lost = len(dropped) > study.gates.dropped_at_most * study.protocol.rounds
+            dropped = len(blocks_of(study, workload, runs).dropped)
+            lost = dropped > study.gates.dropped_at_most * study.blocks_planned(workload)
             if lost or narrow(study, workload, runs):
                 over.add(workload.name)
     return [step for step in steps if step.id not in runs and step.workload not in over]
@@ -120,7 +117,7 @@ def narrow(study: Study, workload: Workload, runs: Mapping[str, Run]) -> bool:
     wanted = study.protocol.half_width
     if wanted is None:
         return False
-    blocks, _, _ = _blocks(study, workload, runs)
+    blocks = blocks_of(study, workload, runs).kept
     fewest = estimate.rounds_for_level(study.analysis.alpha, study.family)
     if len(blocks) < max(fewest, 2):
         return False
@@ -132,40 +129,6 @@ def narrow(study: Study, workload: Workload, runs: Mapping[str, Run]) -> bool:
     return True
 
 
-def _blocks(
-    study: Study, workload: Workload, runs: Mapping[str, Run]
-) -> tuple[Blocks, list[Dropped], list[str]]:
-    """Whole rounds that count, those that do not with their reasons, and caveats."""
-    found: Blocks = defaultdict(dict)
-    for run in runs.values():
-        if run.step.kind == "run" and run.step.workload == workload.name:
-            found[run.step.round][run.step.variant] = run
-    kept: Blocks = {}
-    dropped: list[Dropped] = []
-    shared: dict[str, int] = defaultdict(int)
-    for number, block in sorted(found.items()):
-        if len(block) < len(study.in_a_round):
-            continue  # not done yet
-        reasons = [f"{name}: {reason}" for name, run in block.items() for reason in run.failed]
-        for what in sorted({event for run in block.values() for event in run.events}):
-            having = [name for name, run in block.items() if what in run.events]
-            if len(having) < len(block):
-                reasons.append(f"{', '.join(having)}: a {what} fell into it, not into the others")
-            else:
-                shared[what] += 1
-        lacking = [n for n, run in block.items() if workload.metric not in run.metrics]
-        if lacking and not reasons:
-            reasons.append(f"{', '.join(lacking)}: {workload.metric} was not measured")
-        if reasons:
-            dropped.append(Dropped(round=number, reasons=tuple(reasons)))
-        else:
-            kept[number] = block
-    caveats = [
-        f"in {wording.count(n, 'round')} every run had a {what}" for what, n in shared.items()
-    ]
-    return kept, dropped, caveats
-
-
 def _workload(
     study: Study,
     workload: Workload,
@@ -175,12 +138,15 @@ def _workload(
     state: str,
     seed: int,
 ) -> OnWorkload:
-    blocks, dropped, caveats = _blocks(study, workload, runs)
+    found = blocks_of(study, workload, runs)
+    blocks, dropped = found.kept, found.dropped
+    by_duet = study.kind(workload) == "duet"
+    noun = "set" if by_duet else "round"
     proof = runs.get(f"{workload.name}-proof")
     why_not = _why_not(study, workload, proof, len(blocks), len(dropped), skipped)
     shown = state != "unfinished" and not why_not and len(blocks) >= 2
     if not why_not and state != "unfinished" and len(blocks) < 2:
-        why_not = "fewer than two whole rounds were kept"
+        why_not = f"fewer than two whole {noun}s were kept"
     compared: list[Compared] = []
     floor = None
     if shown:
@@ -197,6 +163,8 @@ def _workload(
     return OnWorkload(
         name=workload.name,
         title=workload.title,
+        protocol=study.kind(workload),
+        spent_s=sum(run.seconds for run in runs.values() if run.step.workload == workload.name),
         metric=workload.metric,
         unit=UNITS[workload.metric],
         clients=workload.clients,
@@ -205,10 +173,13 @@ def _workload(
         profile=tuple(_profile(workload, proof)),
         waits=proof.waits if proof else (),
         idle=proof.machine.get("idle") if proof else None,
-        rounds_planned=study.protocol.rounds,
+        rounds_planned=study.blocks_planned(workload),
         rounds_kept=len(blocks),
         dropped=tuple(dropped),
-        caveats=tuple(caveats),
+        caveats=tuple(
+            f"in {wording.count(n, 'round')} every {'server' if by_duet else 'run'} had a {what}"
+            for what, n in found.shared.items()
+        ),
         why_not=why_not,
         stopped_on_width=narrow(study, workload, runs),
         rungs=tuple(_rung(name, blocks, workload) for name in study.in_a_round) if shown else (),
@@ -240,8 +211,9 @@ def _why_not(
     if proof is not None and not proof.usable:
         return "it did not show its profile: " + "; ".join(proof.failed)
     if dropped and dropped > study.gates.dropped_at_most * (kept + dropped):
+        noun = "sets" if study.kind(workload) == "duet" else "rounds"
         return (
-            f"{dropped} of {kept + dropped} rounds did not pass the gates, more than "
+            f"{dropped} of {kept + dropped} {noun} did not pass the gates, more than "
             f"{percent(study.gates.dropped_at_most)}"
         )
     return ""
@@ -320,7 +292,9 @@ def _compare(
             found.mean, found.se * math.sqrt(found.n), analysis.margin, study.family, analysis.alpha
         ),
         verdict="inconclusive",
-        derivation=wording.derivation(found, peeked=peeked),
+        derivation=wording.derivation(
+            found, peeked=peeked, noun="set" if study.kind(workload) == "duet" else "round"
+        ),
         round_pct=tuple(_pct(float(x)) for x in d),
         beside=tuple(
             _beside(study, blocks, arm, base, metric, peeked, seed)
@@ -353,7 +327,7 @@ def _nothing(study: Study, workload: Workload, arm: str, base: str) -> Compared:
         unit=UNITS[workload.metric], rounds=0,
         effect=Effect(pct=None, lo_pct=None, hi_pct=None), absolute=None, p=None, p_holm=None,
         p_equivalence=None, mde_pct=None, hodges_lehmann_pct=None, positive=0,
-        attainable_p=estimate.attainable_p(study.protocol.rounds), rounds_to_settle=None,
+        attainable_p=estimate.attainable_p(study.blocks_planned(workload)), rounds_to_settle=None,
         verdict="not_verified", derivation="",
     )  # fmt: skip
 
@@ -401,7 +375,7 @@ def _together(
             chosen = [w for w in chosen if tuple(arms_of[w.name]) == arms]
             tables = []
             for workload in chosen:
-                blocks, _, _ = _blocks(study, workload, runs)
+                blocks = blocks_of(study, workload, runs).kept
                 tables.append(
                     np.array(
                         [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from psycopg.conninfo import make_conninfo
 
 from pgtare import machine
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.ladder.duet import DuetBlock, DuetVariant
 from pgtare.ladder.study import AGAIN, Server, Study, Variant, Workload
-from pgtare.load import initialise
+from pgtare.load import BenchDatabase, initialise
 from pgtare.server import trials
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.server.cluster import DEFAULTS, Cluster
@@ -36,6 +38,8 @@ QUIET: dict[str, Value] = {
 }
 _MB_A_SCALE = 16
 _WAL_MB = 4_096
+#: An empty server, and the WAL of filling its tables.
+_SERVER_MB = 300
 _RESERVE = 1.2
 
 
@@ -57,7 +61,7 @@ class Serving:
 
 
 class Bench:
-    """The servers of a study, for `with`. At most one of them runs at a time."""
+    """The servers of a study, for `with`. At most one of them runs at a time, or one duet's."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
@@ -68,12 +72,16 @@ class Bench:
         self._static: dict[str, dict[str, Value]] = {}
         self._all: dict[str, dict[str, Value]] = {}
         self._stack = contextlib.ExitStack()
+        self._duet: DuetBlock | None = None
+        self._duet_made_for: object = None
+        self._duet_stack = contextlib.ExitStack()
 
     def __enter__(self) -> Bench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        with self._stack:
+            self._duet_stack.close()
 
     def variant(self, name: str) -> Variant:
         """A variant of the study, or the one that proves profiles: the floor's with waits timed."""
@@ -109,6 +117,10 @@ class Bench:
         servers = {v.server for v in self.study.variant}
         scales = {w.scale for w in self.study.workload}
         needed = _RESERVE * 1e6 * len(servers) * (_MB_A_SCALE * sum(scales) + _WAL_MB)
+        duets = [w.scale for w in self.study.workload if self.study.kind(w) == "duet"]
+        if duets:
+            each = _MB_A_SCALE * max(duets) + _SERVER_MB
+            needed += _RESERVE * 1e6 * len(self.study.in_a_round) * each
         place = servers_directory()
         free = shutil.disk_usage(place).free
         if needed > free:
@@ -123,15 +135,66 @@ class Bench:
 
         Raises MeasurementError, with the end of the server's log, where it cannot start.
         """
+        self._rest_duet()
         variant = self.variant(name.removesuffix(AGAIN))
         cluster = self._cluster(variant.server)
         self._configure(cluster, variant, workload)
         dsn = self._prepared(cluster, variant, workload)
         return Serving(cluster, self.binaries(variant.server), dsn, variant, workload)
 
-    def rest(self) -> None:
-        """Stop whatever runs."""
+    def duet(self, workload: Workload) -> DuetBlock:
+        """Clusters for all runs of a round, up together, made ready for a workload.
+
+        Those of the workload before are taken where they are alike. Raises UsageError for variants
+        that a duet cannot hold, MeasurementError where one cannot start.
+        """
         for cluster in self._clusters.values():
+            cluster.stop()
+        needs = (
+            workload.scale, workload.preload, workload.extensions,
+            sorted(workload.settings.items()), workload.prewarm, workload.clients,
+        )  # fmt: skip
+        if self._duet is None or self._duet_made_for != needs:
+            self._duet = None
+            self._duet_stack.close()
+            with_functions: set[Cluster] = set()
+
+            def warm(cluster: Cluster, database: BenchDatabase) -> None:
+                self._make_functions(cluster, with_functions)
+                make_ready(database.dsn, workload)
+
+            block = DuetBlock(
+                [self._duet_variant(name, workload) for name in self.study.in_a_round],
+                scale=workload.scale, warm=warm,
+            )  # fmt: skip
+            self._duet = self._duet_stack.enter_context(block)
+            self._duet_made_for = needs
+        return self._duet
+
+    def servings(self, block: DuetBlock, roles: Sequence[str], workload: Workload) -> list[Serving]:
+        """The servers of a duet as the roles (variants by cluster) have them."""
+        return [
+            Serving(cluster, cluster.binaries, database.dsn,
+                    self.variant(role.removesuffix(AGAIN)), workload)
+            for cluster, database, role in zip(block.clusters, block.databases, roles, strict=True)
+        ]  # fmt: skip
+
+    def _duet_variant(self, name: str, workload: Workload) -> DuetVariant:
+        variant = self.variant(name.removesuffix(AGAIN))
+        return DuetVariant(
+            name, self.binaries(variant.server), self._preloaded(variant, workload),
+            _static_settings(variant, workload), variant.runtime,
+        )  # fmt: skip
+
+    def _make_functions(self, cluster: Cluster, done: set[Cluster]) -> None:
+        """The views of wait_event_timing, once the module is in the server's memory."""
+        if cluster not in done and carries(cluster, WAITS):
+            with cluster.connect() as conn:
+                conn.execute(loadable(cluster.binaries, WAITS).create_sql.encode())
+            done.add(cluster)
+
+    def _rest_duet(self) -> None:
+        for cluster in self._duet.clusters if self._duet else ():
             cluster.stop()
 
     # Steps
@@ -146,15 +209,9 @@ class Bench:
         return self._clusters[server]
 
     def _configure(self, cluster: Cluster, variant: Variant, workload: Workload) -> None:
-        static: dict[str, Value] = {
-            **DEFAULTS, **QUIET, **workload.settings, **variant.settings,
-            "max_connections": max(200, workload.clients + 50),
-        }  # fmt: skip
-        preload = [*workload.preload, *(p for p in variant.preload if p not in workload.preload)]
-        if preload:
-            static["shared_preload_libraries"] = library_list(
-                self._library(variant.server, name) for name in preload
-            )
+        static = {**DEFAULTS, **_static_settings(variant, workload)}
+        if preload := self._preloaded(variant, workload):
+            static["shared_preload_libraries"] = library_list(preload)
         wanted = {**static, **variant.runtime}
         gone = dict.fromkeys(self._all.get(variant.server, {}).keys() - wanted.keys())
         cluster.configure({**gone, **wanted})
@@ -173,6 +230,10 @@ class Bench:
         else:
             cluster.reload()
 
+    def _preloaded(self, variant: Variant, workload: Workload) -> tuple[str, ...]:
+        names = dict.fromkeys([*workload.preload, *variant.preload])
+        return tuple(self._library(variant.server, name) for name in names)
+
     def _library(self, server: str, name: str) -> str:
         if name in own_modules():
             return loadable(self.binaries(server), name).library
@@ -189,21 +250,34 @@ class Bench:
             initialise(self.binaries(server), cluster.dsn(), scale, name)
             self._databases.add((server, scale))
         dsn = make_conninfo(cluster.dsn(), dbname=name)
-        with _telling(variant, workload), trials.connect(dsn) as conn:
-            for extension in workload.extensions:
-                conn.execute(f'CREATE EXTENSION IF NOT EXISTS "{_identifier(extension)}"'.encode())
-            if workload.writes:
-                # every run finds the tables as compact as the first did
-                conn.execute("TRUNCATE pgbench_history")
-                conn.execute("VACUUM (ANALYZE)")
-            if workload.prewarm:
-                conn.execute("CREATE EXTENSION IF NOT EXISTS pg_prewarm")
-                conn.execute(
-                    "SELECT pg_prewarm(oid::regclass) FROM pg_class WHERE relkind IN ('r', 'i')"
-                    " AND relname LIKE 'pgbench\\_%'"
-                )
-            conn.execute("CHECKPOINT")
+        make_ready(dsn, workload, variant.name)
         return dsn
+
+
+def make_ready(dsn: str, workload: Workload, variant: str = "a variant") -> None:
+    """Let a run find extensions, tables and cache of a workload as every run finds them."""
+    with _telling(variant, workload), trials.connect(dsn) as conn:
+        for extension in workload.extensions:
+            conn.execute(f'CREATE EXTENSION IF NOT EXISTS "{_identifier(extension)}"'.encode())
+        if workload.writes:
+            # every run finds the tables as compact as the first did
+            conn.execute("TRUNCATE pgbench_history")
+            conn.execute("VACUUM (ANALYZE)")
+        if workload.prewarm:
+            conn.execute("CREATE EXTENSION IF NOT EXISTS pg_prewarm")
+            conn.execute(
+                "SELECT pg_prewarm(oid::regclass) FROM pg_class WHERE relkind IN ('r', 'i')"
+                " AND relname LIKE 'pgbench\\_%'"
+            )
+        conn.execute("CHECKPOINT")
+
+
+def _static_settings(variant: Variant, workload: Workload) -> dict[str, Value]:
+    """What a server is started with for a variant and a workload, libraries aside."""
+    return {
+        **QUIET, **workload.settings, **variant.settings,
+        "max_connections": max(200, workload.clients + 50),
+    }  # fmt: skip
 
 
 def carries(cluster: Cluster, module: str) -> bool:
@@ -212,12 +286,12 @@ def carries(cluster: Cluster, module: str) -> bool:
 
 
 @contextlib.contextmanager
-def _telling(variant: Variant, workload: Workload) -> Any:
+def _telling(variant: str, workload: Workload) -> Any:
     try:
         yield
     except psycopg.Error as ex:
         raise MeasurementError(
-            f"{variant.name} could not be made ready for {workload.name}: {trials.first_line(ex)}"
+            f"{variant} could not be made ready for {workload.name}: {trials.first_line(ex)}"
         ) from ex
 
 

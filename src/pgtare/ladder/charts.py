@@ -77,9 +77,10 @@ def _effects(result: LadderResult) -> Chart | None:
         title="What each rung costs, against the floor",
         label="Interval plot of every comparison in percent of its base. "
         + " ".join(f"{row[0]}: {row[1]} {row[2]}." for row in rows),
-        caption="Points are means of the rounds, bars 95 % intervals; the grey band is the margin, "
-        f"±{result.margin_pct:g} %. Squares are the floor: the same variant twice a round. Bars "
-        "that run out of the frame have no end that so few rounds could give, or one in the table.",
+        caption="Points are means of the rounds (by duet, of sets of rounds), bars 95 % intervals; "
+        f"the grey band is the margin, ±{result.margin_pct:g} %. Squares are the floor: the same "
+        "variant twice a round. Bars that run out of the frame have no end that so few rounds "
+        "could give, or one in the table.",
         height=height,
         data=data,
         layout=layout,
@@ -94,6 +95,7 @@ def _rounds(result: LadderResult, workload: OnWorkload) -> Chart | None:
         return None
     base = result.floor
     names = [name for name in workload.by_round[0] if name != base]
+    noun = wording.block(workload)
     order = [r.variant for r in workload.rungs if r.variant in names]
     layout = plots.frame(340)
     layout["xaxis"] |= {
@@ -112,23 +114,23 @@ def _rounds(result: LadderResult, workload: OnWorkload) -> Chart | None:
     data = [
         {
             "type": "scatter", "mode": "lines+markers", "x": list(range(len(order))),
-            "y": [round(v, 4) for v in row], "name": f"round {i}",
+            "y": [round(v, 4) for v in row], "name": f"{noun} {i}",
             "line": {"color": "band", "width": 1}, "marker": {"color": "c1", "size": 7},
-            "hovertemplate": f"round {i}: %{{y:+.3~g}} %<extra></extra>",
+            "hovertemplate": f"{noun} {i}: %{{y:+.3~g}} %<extra></extra>",
         }
         for i, row in enumerate(relative, start=1)
     ]  # fmt: skip
     return Chart(
         id=f"rounds-{workload.name}",
-        title=f"{workload.name}: round by round",
-        label=f"Dot plot of {len(relative)} rounds of {workload.name}: each variant's run in "
-        f"percent of {base}'s in the same round, a line joining the runs of a round.",
-        caption=f"A dot a run, a line a round, in percent of {base}'s run in the same round (log "
-        "scale); the scatter of its second run is the floor.",
+        title=f"{workload.name}: {noun} by {noun}",
+        label=f"Dot plot of {len(relative)} {noun}s of {workload.name}: each variant in "
+        f"percent of {base} in the same {noun}, a line joining the variants of a {noun}.",
+        caption=f"A dot a variant, a line a {noun}, in percent of {base} in the same {noun} (log "
+        f"scale); the scatter of {base} again is the floor.",
         height=340,
         data=data,
         layout=layout,
-        table_head=["round", *order],
+        table_head=[noun, *order],
         table_rows=[
             [str(i), *(wording.pct(v) for v in row)] for i, row in enumerate(relative, start=1)
         ],
@@ -180,8 +182,8 @@ def _quantiles(workload: OnWorkload) -> Chart | None:
         id=f"quantiles-{workload.name}",
         title=f"{workload.name}: percentiles of latency",
         label=f"Shift of mean, median, 95th and 99th percentile of latency in {workload.name}.",
-        caption="Percentiles of each run, compared within rounds, with 95 % intervals; an absent "
-        "bar means that so few rounds give no end.",
+        caption="Percentiles of each run, compared within rounds (by duet, sets of rounds), with "
+        "95 % intervals; an absent bar means that so few rounds give no end.",
         height=340,
         data=data,
         layout=layout,
@@ -297,7 +299,8 @@ def _share(waits: tuple[Wait, ...], event: str) -> float:
 
 
 def _label(workload: OnWorkload, c: Compared, floor: bool) -> str:
-    return f"{workload.name} {'floor' if floor else f'{c.arm} − {c.base}'}"
+    by = " (duet)" if workload.protocol == "duet" else ""
+    return f"{workload.name} {'floor' if floor else f'{c.arm} − {c.base}'}{by}"
 
 
 def _arm(upper: float | None, lower: float | None, reach: float) -> float:

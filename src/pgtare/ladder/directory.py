@@ -7,9 +7,9 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import duckdb
 import numpy as np
@@ -75,13 +75,13 @@ class Directory:
         rates = {**self.rates(), rate.workload: rate}
         files.write_text(self.path / RATES, _RATES.dump_json(rates, indent=1).decode() + "\n")
 
-    def keep(self, run: Run, latencies_us: npt.NDArray[np.float64]) -> None:
-        """Keep a run: its latencies first, so that a run which is there has them."""
+    def keep(self, run: Run, samples: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Keep a run: its samples first, so that a run which is there has them."""
         try:
-            if len(latencies_us):
-                target = self._latencies(run.step.id)
+            if any(len(column) for column in samples.values()):
+                target = self._samples(run.step.id)
                 partial = target.with_suffix(".partial")
-                parquet.write(partial, {"latency_us": latencies_us.astype(np.float32)})
+                parquet.write(partial, samples)
                 os.replace(partial, target)
         except (OSError, duckdb.Error) as ex:
             raise MeasurementError(f"the run {run.step.id} could not be kept: {_why(ex)}") from ex
@@ -92,8 +92,8 @@ class Directory:
         return {path.stem: _parsed(Run, path) for path in sorted((self.path / RUNS).glob("*.json"))}
 
     def latencies_us(self, step: str) -> npt.NDArray[np.float64]:
-        """The latencies sampled in a run, empty where there are none."""
-        path = self._latencies(step)
+        """The latencies sampled in a whole run, empty where there are none."""
+        path = self._samples(step)
         if not path.exists():
             return np.empty(0)
         return parquet.read(path)["latency_us"].astype(np.float64)
@@ -140,7 +140,7 @@ class Directory:
         path.mkdir(mode=0o700)
         return path
 
-    def _latencies(self, step: str) -> Path:
+    def _samples(self, step: str) -> Path:
         return self.path / RUNS / f"{step}.parquet"
 
     def _write(self, name: str, model: BaseModel) -> None:

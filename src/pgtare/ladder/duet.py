@@ -23,6 +23,7 @@ from pgtare.load.duet_plan import Length, Target
 from pgtare.load.duet_records import Outcome, Records
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import DEFAULTS, Cluster
+from pgtare.server.processes import kill_leftovers
 from pgtare.server.settings import Value, checked, library_list
 from pgtare.server.signals import StopRequest
 
@@ -182,10 +183,26 @@ class DuetBlock:
         n = len(self.variants)
         roles = roles_of_set(seed, number // n, n)[number % n]
         self.assign(roles)
-        run = run_duet(
+        seeded = dataclasses.replace(spec, seed=load_seed(seed, number))
+        run = self.drive(seeded, length, output, pin=pin, stop=stop, on_progress=on_progress)
+        statistics, dropped = judge(run, roles)
+        return DuetRound(number, number // n, roles, run, statistics, dropped)
+
+    def drive(
+        self,
+        spec: LoadSpec,
+        length: Length,
+        output: Path,
+        *,
+        pin: bool = True,
+        stop: StopRequest | None = None,
+        on_progress: Callable[[float, int], None] | None = None,
+    ) -> DuetRun:
+        """Run the load on the clusters as they are. Raises as `play` does."""
+        return run_duet(
             self.driver,
             self.targets,
-            dataclasses.replace(spec, seed=load_seed(seed, number)),
+            spec,
             length,
             output,
             variables={"scale": self.scale or 0},
@@ -193,8 +210,6 @@ class DuetBlock:
             stop=stop,
             on_progress=on_progress,
         )
-        statistics, dropped = judge(run, roles)
-        return DuetRound(number, number // n, roles, run, statistics, dropped)
 
     def assign(self, roles: tuple[int, ...]) -> None:
         """Let each cluster play the variant that `roles` gives it.
@@ -215,6 +230,8 @@ class DuetBlock:
                 cluster.reload()
                 continue
             cluster.binaries = variant.binaries
+            # A postmaster that was killed leaves its children, who hold the data directory.
+            kill_leftovers(cluster.data_directory)
             with _naming(variant):
                 cluster.start()
             if self._warm is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import dataclass
 
 from pgtare.ladder.study import Gates, percent
@@ -50,3 +51,9 @@ def judge(before: Usage, after: Usage, found: Shares, bounds: Gates) -> list[str
     if abs(step) > bounds.clock_step_ms / 1000 + _SLEW * seconds:
         told.append(f"the clock stepped by {1000 * step:+.0f} ms")
     return told
+
+
+def own_s() -> float:
+    """CPU time in s of ourselves and of the programs we have run to their end."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)

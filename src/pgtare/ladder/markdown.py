@@ -17,7 +17,7 @@ def render(result: LadderResult) -> str:
     for workload in result.workloads:
         told += ["", *_workload(workload)]
     told += ["", "## Caveats", ""]
-    told += [f"- {line}" for line in [*wording.caveats(result), *wording.NOT_SHOWN]]
+    told += [f"- {line}" for line in [*wording.caveats(result), *wording.not_shown(result)]]
     told += ["", "## How it was measured", "", *_how(result)]
     return "\n".join(told) + "\n"
 
@@ -27,7 +27,7 @@ def _workload(workload: OnWorkload) -> list[str]:
     told.append(
         f"{wording.METRICS[workload.metric]}, {wording.count(workload.clients, 'client')}"
         + (f" at {workload.rate_tps:,.0f} a second" if workload.rate_tps else "")
-        + f", {workload.rounds_kept} of {workload.rounds_planned} rounds."
+        + f", {wording.blocks(workload)} in {span(workload.spent_s)}."
     )
     told += ["", *(f"- {line}" for line in workload.profile)]
     if workload.why_not:
@@ -45,15 +45,12 @@ def _workload(workload: OnWorkload) -> list[str]:
 
 
 def _how(result: LadderResult) -> list[str]:
-    protocol = result.protocol
     machine = result.machine
     return [
-        f"- Rounds of {len(result.variants) + 1} runs of {protocol['run']} s after "
-        f"{protocol['warm_up']} s of warm-up, every variant once in random order and "
-        f"{result.floor} twice (the floor); restart: {protocol['restart']}; seed {result.seed}.",
-        f"- Log-ratios within rounds; exact sign flips, intervals by inverting the same test; Holm "
-        f"over {result.family} declared comparisons at α = {result.alpha:g}; equivalence by two "
-        f"one-sided tests at ±{result.margin_pct:g} %.",
+        *(f"- {line}" for line in wording.protocols(result)),
+        "- Log-ratios within rounds (by duet, their means over sets of rounds); exact sign flips, "
+        f"intervals by inverting the same test; Holm over {result.family} declared comparisons at "
+        f"α = {result.alpha:g}; equivalence by two one-sided tests at ±{result.margin_pct:g} %.",
         f"- {machine.get('cpu_model')}, {machine.get('cpus')} processors, "
         f"{machine.get('memory_gib')} GiB, {machine.get('host_os')}.",
         f"- {result.runs_done} runs in {span(result.spent_s)}, pgtare {result.pgtare_version}.",

@@ -32,7 +32,7 @@ def page(result: LadderResult) -> str:
         answers=wording.answers(result),
         together=wording.together_sentences(result),
         caveats=wording.caveats(result),
-        not_shown=wording.NOT_SHOWN,
+        not_shown=wording.not_shown(result),
         headings=tables.HEADINGS,
         workloads=[_workload(w) for w in result.workloads],
         command=f"{shlex.join(result.command)} --seed {result.seed}",
@@ -40,6 +40,7 @@ def page(result: LadderResult) -> str:
         variants=[_variant(v) for v in result.variants],
         metadata={
             "protocol": [
+                *(("layout", line) for line in wording.protocols(result)),
                 *_flat(result.protocol), ("floor", result.floor), ("alpha", f"{result.alpha:g}"),
                 ("margin", f"{result.margin_pct:g} %"), ("family", str(result.family)),
             ],
@@ -59,7 +60,7 @@ def _workload(workload: OnWorkload) -> dict[str, Any]:
         "title": workload.title,
         "what": f"{wording.METRICS[workload.metric]}, {wording.count(workload.clients, 'client')}"
         + (f" at {workload.rate_tps:,.0f} a second" if workload.rate_tps else "")
-        + f"; {workload.rounds_kept} of {workload.rounds_planned} rounds count",
+        + f"; {wording.blocks(workload)} count, in {span(workload.spent_s)}",
         "why_not": workload.why_not,
         "profile": workload.profile,
         "rows": tables.rows(workload),
@@ -88,4 +89,10 @@ def _variant(variant: dict[str, Any]) -> tuple[str, str, list[str]]:
 
 
 def _flat(mapping: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(key, str(value)) for key, value in mapping.items()]
+    return [
+        (" ".join((key, *inner)), str(value))
+        for key, nested in mapping.items()
+        for inner, value in (
+            [((k,), v) for k, v in nested.items()] if isinstance(nested, dict) else [((), nested)]
+        )
+    ]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import numpy.typing as npt
+import psycopg
 
+from pgtare.errors import PgtareError
 from pgtare.ladder.bench import Bench
 from pgtare.ladder.records import Run, Step
 from pgtare.ladder.study import Study
@@ -29,20 +33,32 @@ class Setting:
 
 
 class Done(NamedTuple):
-    """A run, and the latencies in µs that were sampled in it."""
+    """A run, and what was sampled in it, by column; no column, or columns of one length."""
 
     run: Run
-    latencies_us: npt.NDArray[np.float64]
+    samples: Mapping[str, npt.NDArray[Any]]
 
 
 class StudyProtocol(Protocol):
     """A way to compare variants. One module each; the conductor knows no other difference."""
 
     def steps(self, study: Study, seed: int) -> tuple[Step, ...]:
-        """Everything to do, in order; the same for the same seed."""
+        """What to do for the workloads of this protocol, in order; the same for the same seed."""
 
     def seconds(self, study: Study, step: Step) -> float:
         """How long a step takes, about."""
 
     def execute(self, step: Step, setting: Setting) -> Done:
         """Do one step. A run that fails is returned with the reason, not raised."""
+
+
+def attempt(step: Step, setting: Setting, measure: Callable[[Step, Setting], Done]) -> Done:
+    """Do a step by `measure`; a failure becomes a run that says so."""
+    began, clock = datetime.now(UTC), time.monotonic()
+    try:
+        done = measure(step, setting)
+    except (PgtareError, psycopg.Error, OSError) as ex:
+        reason = f"the run failed: {str(ex).strip() or type(ex).__name__}"
+        done = Done(Run(step=step, began="", seconds=0.0, failed=(reason,)), {})
+    facts = {"began": began.isoformat(), "seconds": time.monotonic() - clock}
+    return Done(done.run.model_copy(update=facts), done.samples)

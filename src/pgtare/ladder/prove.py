@@ -14,7 +14,7 @@ from pgtare.ladder import evidence, wording
 from pgtare.ladder.bench import Bench
 from pgtare.ladder.protocol import Setting
 from pgtare.ladder.records import Wait
-from pgtare.ladder.run import PROTOCOLS, find_rate, skipped_workloads
+from pgtare.ladder.run import all_steps, find_rate, protocol_of, skipped_workloads
 from pgtare.ladder.study import Study
 from pgtare.report import numbers
 
@@ -37,8 +37,7 @@ def prove(study: Study, where: Path, say: Callable[[str], None]) -> list[Proof]:
 
     Raises UsageError and MeasurementError as a study does.
     """
-    protocol = PROTOCOLS[study.protocol.kind]
-    steps = {s.workload: s for s in protocol.steps(study, 0) if s.kind == "proof"}
+    steps = {s.workload: s for s in all_steps(study, 0) if s.kind == "proof"}
     found = []
     with Bench(study) as bench:
         bench.check_disk()
@@ -55,7 +54,8 @@ def prove(study: Study, where: Path, say: Callable[[str], None]) -> list[Proof]:
             rates = {}
             if workload.load is not None:
                 rates[workload.name] = find_rate(study, bench, workload, where).rate_tps
-            run = protocol.execute(steps[workload.name], Setting(study, bench, where, rates)).run
+            step, setting = steps[workload.name], Setting(study, bench, where, rates)
+            run = protocol_of(study, step).execute(step, setting).run
             found.append(
                 Proof(
                     workload=workload.name, title=workload.title, clients=workload.clients,

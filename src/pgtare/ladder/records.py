@@ -11,10 +11,15 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-class Step(_Model):
-    """One thing to do: prove a workload's profile, or run one variant in one round.
+#: The variant of a step that plays all of them at once.
+ALL = "all at once"
 
-    variant: with the floor's ending where it is the floor's second run.
+
+class Step(_Model):
+    """One thing to do: prove a workload's profile, run one variant, or play one duet round.
+
+    variant: with the floor's ending where it is the floor's second run; ALL in a duet round.
+    roles: of a duet round, the variant that each cluster plays; seed: of its load.
     """
 
     id: str
@@ -23,6 +28,8 @@ class Step(_Model):
     variant: str
     round: int = 0
     position: int = 0
+    roles: tuple[str, ...] = ()
+    seed: int = 0
 
 
 class Wait(_Model):
@@ -43,11 +50,21 @@ class Wait(_Model):
     histogram: tuple[int, ...] = ()
 
 
+class Part(_Model):
+    """What a duet round gave for one of its variants; events: as of a run."""
+
+    metrics: dict[str, float]
+    transactions: int
+    events: tuple[str, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+
 class Run(_Model):
     """A step that was done, with what it gave and whether it may be used.
 
     failed: gates it did not pass, in words. events: checkpoints and the like which fell into it;
-    they spoil its block unless every run of the block had them.
+    they spoil its block unless every run of the block had them. parts: of a duet round, by variant.
     """
 
     step: Step
@@ -61,6 +78,12 @@ class Run(_Model):
     machine: dict[str, float] = {}
     evidence: tuple[str, ...] = ()
     latency_samples: int = 0
+    parts: dict[str, Part] = {}
+
+    @property
+    def made(self) -> bool:
+        """Whether it could be made at all."""
+        return bool(self.metrics or self.parts)
 
     @property
     def usable(self) -> bool:

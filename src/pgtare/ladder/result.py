@@ -82,10 +82,15 @@ class Dropped(_Model):
 
 
 class OnWorkload(_Model):
-    """Everything of one workload. why_not: why its figures do not count, empty where they do."""
+    """Everything of one workload. why_not: why its figures do not count, empty where they do.
+
+    rounds: of a duet its sets of rounds, which count as one each. spent_s: on all its runs.
+    """
 
     name: str
     title: str
+    protocol: Literal["rounds", "duet"]
+    spent_s: float
     metric: str
     unit: str
     clients: int

@@ -7,19 +7,16 @@ comparison: what that finds is what the machine alone makes of no difference at 
 from __future__ import annotations
 
 import math
-import resource
 import time
 from contextlib import ExitStack
-from datetime import UTC, datetime
 
 import numpy as np
-import psycopg
 
 from pgtare import machine
 from pgtare.errors import PgtareError
 from pgtare.ladder import evidence, gates
-from pgtare.ladder.bench import PROOF, Serving
-from pgtare.ladder.protocol import Done, Setting
+from pgtare.ladder.bench import PROOF
+from pgtare.ladder.protocol import Done, Setting, attempt
 from pgtare.ladder.records import Run, Step
 from pgtare.ladder.study import Study, Workload
 from pgtare.load import TransactionLog, find_pgbench, run
@@ -32,8 +29,7 @@ _LOGGED = 50_000
 #: The shortest and the longest run that proves a workload's profile, in s.
 _PROOF_S = (3, 10)
 #: What getrusage counts may be a little late.
-_SETTLE_S = 0.2
-_NO_LATENCIES = np.empty(0)
+SETTLE_S = 0.2
 
 
 class Rounds:
@@ -44,11 +40,9 @@ class Rounds:
         rng = np.random.default_rng(seed)
         planned: list[Step] = []
         for workload in study.workload:
-            floor = study.analysis.floor + PROOF
-            planned.append(
-                Step(id=f"{workload.name}-proof", kind="proof", workload=workload.name,
-                     variant=floor)
-            )  # fmt: skip
+            if study.kind(workload) != "rounds":
+                continue
+            planned.append(proof_step(study, workload))
             for number in range(1, study.protocol.rounds + 1):
                 for position, index in enumerate(rng.permutation(len(study.in_a_round))):
                     planned.append(
@@ -67,13 +61,15 @@ class Rounds:
 
     def execute(self, step: Step, setting: Setting) -> Done:
         """One run, from the start of its server to its gates."""
-        began, clock = datetime.now(UTC), time.monotonic()
-        try:
-            done = _measured(step, setting)
-        except (PgtareError, psycopg.Error, OSError) as ex:
-            done = Done(Run(step=step, began="", seconds=0.0, failed=(_reason(ex),)), _NO_LATENCIES)
-        facts = {"began": began.isoformat(), "seconds": time.monotonic() - clock}
-        return Done(done.run.model_copy(update=facts), done.latencies_us)
+        return attempt(step, setting, _measured)
+
+
+def proof_step(study: Study, workload: Workload) -> Step:
+    """The run that shows a workload's profile, before anything else of it."""
+    return Step(
+        id=f"{workload.name}-proof", kind="proof", workload=workload.name,
+        variant=study.analysis.floor + PROOF,
+    )  # fmt: skip
 
 
 def _measured(step: Step, setting: Setting) -> Done:
@@ -101,10 +97,10 @@ def _measured(step: Step, setting: Setting) -> Done:
         calm = evidence.disturbances(conn)
         first = evidence.read_events(serving)
         pid = serving.cluster.postmaster_pid
-        server, own, before = machine.tree_ticks(pid), _own_s(), machine.usage()
+        server, own, before = machine.tree_ticks(pid), gates.own_s(), machine.usage()
         got = run(pgbench, serving.dsn, spec, length, log=log, halfway=look)
-        after, spent = machine.usage(), _own_s() - own
-        time.sleep(_SETTLE_S)
+        after, spent = machine.usage(), gates.own_s() - own
+        time.sleep(SETTLE_S)
         server = machine.tree_ticks(pid) - server
         last = evidence.read_events(serving)
         now = evidence.disturbances(conn)
@@ -121,9 +117,9 @@ def _measured(step: Step, setting: Setting) -> Done:
         *settings,
         *against,
         *(gates.judge(before, after, found, study.gates) if step.kind == "run" else ()),
-        *_load_gates(serving, got, counted),
+        *load_gates(serving.workload, got.transactions, got.failed, counted),
     ]
-    stated = workload if waits or step.kind == "proof" else _idle_only(workload)
+    stated = workload if waits or step.kind == "proof" else profile_left_out(workload)
     failed += evidence.judge_profile(stated, waits, found.idle)
     made = Run(
         step=step,
@@ -141,24 +137,27 @@ def _measured(step: Step, setting: Setting) -> Done:
         evidence=tuple(shown),
         latency_samples=len(latencies),
     )  # fmt: skip
-    return Done(made, latencies)
+    return Done(made, {"latency_us": latencies.astype(np.float32)} if len(latencies) else {})
 
 
-def _idle_only(workload: Workload) -> Workload:
+def profile_left_out(workload: Workload) -> Workload:
     """What can be asked of a run in which nothing counts waits."""
     return workload.model_copy(update={"profile": ()})
 
 
-def _load_gates(serving: Serving, got: RunResult, counted: float | None) -> list[str]:
+def load_gates(
+    workload: Workload, transactions: int, failures: int, counted: float | None
+) -> list[str]:
+    """What speaks against the load itself. counted: what its own counter grew by."""
     told = []
-    if got.failed:
-        told.append(f"{got.failed:,} transactions of the load failed")
-    if not got.transactions:
+    if failures:
+        told.append(f"{failures:,} transactions of the load failed")
+    if not transactions:
         told.append("the load did no transaction")
-    wanted = serving.workload.counted_per_transaction
-    if counted is not None and counted < wanted * got.transactions:
+    wanted = workload.counted_per_transaction
+    if counted is not None and counted < wanted * transactions:
         told.append(
-            f"the workload's counter grew by {counted:,.0f} in {got.transactions:,} transactions, "
+            f"the workload's counter grew by {counted:,.0f} in {transactions:,} transactions, "
             f"not by {wanted:g} each"
         )
     return told
@@ -179,13 +178,3 @@ def _metrics(got: RunResult, latencies: np.ndarray, server_ticks: int) -> dict[s
 def _proof_s(study: Study) -> int:
     shortest, longest = _PROOF_S
     return min(max(study.protocol.run, shortest), longest)
-
-
-def _own_s() -> float:
-    """CPU time in s of ourselves and of the programs we have run to their end."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(u.ru_utime + u.ru_stime for u in used)
-
-
-def _reason(ex: BaseException) -> str:
-    return f"the run failed: {str(ex).strip() or type(ex).__name__}"

@@ -19,16 +19,18 @@ from pgtare.ladder import analysis
 from pgtare.ladder import study as studies
 from pgtare.ladder.bench import Bench
 from pgtare.ladder.directory import Directory
+from pgtare.ladder.duet_rounds import Duet
 from pgtare.ladder.progress import Display, span
 from pgtare.ladder.protocol import Setting, StudyProtocol
 from pgtare.ladder.records import Facts, Rate, Run, Step
 from pgtare.ladder.result import LadderResult
 from pgtare.ladder.rounds import Rounds
-from pgtare.ladder.study import Study, Workload
+from pgtare.ladder.study import Kind, Study, Workload
 from pgtare.ladder.wording import count
 from pgtare.load import find_pgbench, find_saturation
+from pgtare.load.duet_plan import CLIENT, compile_load
 
-PROTOCOLS: dict[str, StudyProtocol] = {"rounds": Rounds()}
+PROTOCOLS: dict[Kind, StudyProtocol] = {"rounds": Rounds(), "duet": Duet()}
 #: So many runs in a row that could not be made at all end the study: something is broken.
 _HOPELESS = 4
 
@@ -43,13 +45,21 @@ class Planned:
     directory: Directory
     warnings: tuple[str, ...] = ()
 
-    @property
-    def protocol(self) -> StudyProtocol:
-        return PROTOCOLS[self.study.protocol.kind]
-
     def seconds(self, steps: Sequence[Step]) -> float:
         """How long these steps take, about."""
-        return sum(self.protocol.seconds(self.study, step) for step in steps)
+        return sum(protocol_of(self.study, step).seconds(self.study, step) for step in steps)
+
+
+def protocol_of(study: Study, step: Step) -> StudyProtocol:
+    """The protocol that a step is done by."""
+    return PROTOCOLS[study.kind(study.the_workload(step.workload))]
+
+
+def all_steps(study: Study, seed: int) -> tuple[Step, ...]:
+    """Every step of a study, workload by workload; the same for the same seed."""
+    order = {workload.name: i for i, workload in enumerate(study.workload)}
+    planned = [step for protocol in PROTOCOLS.values() for step in protocol.steps(study, seed)]
+    return tuple(sorted(planned, key=lambda step: order[step.workload]))
 
 
 def plan(
@@ -79,8 +89,7 @@ def plan(
             )
         return _planned(chosen, facts, directory, told)
     number = secrets.randbelow(2**31) if seed is None else seed
-    protocol = PROTOCOLS[chosen.protocol.kind]
-    steps = protocol.steps(chosen, number)
+    steps = all_steps(chosen, number)
     _check_scripts(chosen, path.parent)
     facts = Facts(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -88,7 +97,7 @@ def plan(
         workloads=tuple(w.name for w in chosen.workload), study_file=str(path),
         study_directory=str(path.parent.absolute()), source=source, command=tuple(command),
         machine=machine.describe(),
-        planned_s=sum(protocol.seconds(chosen, step) for step in steps),
+        planned_s=sum(protocol_of(chosen, step).seconds(chosen, step) for step in steps),
     )  # fmt: skip
     return _planned(chosen, facts, directory, told)
 
@@ -108,17 +117,19 @@ def _chosen(study: Study, quick: bool, workloads: Sequence[str]) -> Study:
         if quick:
             quick_ones = study.quick.model_copy(update={"workloads": tuple(workloads)})
             study = study.model_copy(update={"quick": quick_ones})
-    return study.made_quick() if quick else study
+    return (study.made_quick() if quick else study).resolved()
 
 
 def _planned(study: Study, facts: Facts, directory: Directory, told: str | None) -> Planned:
-    steps = PROTOCOLS[study.protocol.kind].steps(study, facts.seed)
+    steps = all_steps(study, facts.seed)
     return Planned(study, facts, steps, directory, (f"{told}.",) if told else ())
 
 
 def _check_scripts(study: Study, where: Path) -> None:
     for workload in study.workload:
-        study.load_spec(workload, where, None)
+        spec = study.load_spec(workload, where, None)
+        if study.kind(workload) == "duet":
+            compile_load(spec, {"scale": workload.scale, CLIENT: 0})
 
 
 def conduct(planned: Planned, console: Console) -> None:
@@ -174,15 +185,25 @@ def result(planned: Planned) -> LadderResult:
 
 def _announcement(planned: Planned, steps: Sequence[Step], runs: dict[str, Run]) -> str:
     seconds = planned.seconds(steps)
-    if not runs:
-        study = planned.study
-        return (
-            f"{len(steps)} runs: {count(len(study.workload), 'workload')}, "
-            f"{study.protocol.rounds} rounds "
-            f"of {len(study.in_a_round)} runs of {study.protocol.run} s, and a proof of each "
-            f"workload's waits; this takes about {span(seconds)}; seed {planned.facts.seed}"
-        )
-    return f"{len(runs)} runs are kept, {len(steps)} are left: about {span(seconds)}"
+    if runs:
+        return f"{len(runs)} runs are kept, {len(steps)} are left: about {span(seconds)}"
+    study, n = planned.study, len(planned.study.in_a_round)
+    protocol, duet = study.protocol, study.protocol.duet
+    ways = {
+        "rounds": f"{protocol.rounds} rounds of {n} runs of {protocol.run} s",
+        "duet": f"{duet.sets} duet sets of {n} rounds of {duet.run} s, {n} servers up together",
+    }
+    told = []
+    for kind, way in ways.items():
+        names = [w.name for w in study.workload if study.kind(w) == kind]
+        if names:
+            whose = f"{', '.join(names)} by " if len(names) < len(study.workload) else ""
+            told.append(whose + way)
+    return (
+        f"{len(steps)} runs: {count(len(study.workload), 'workload')}, {'; '.join(told)}, and a "
+        f"proof of each workload's waits; this takes about {span(seconds)}; seed "
+        f"{planned.facts.seed}"
+    )
 
 
 def _rehearse(study: Study, bench: Bench, skipped: dict[str, str], display: Display) -> None:
@@ -201,6 +222,9 @@ def _rehearse(study: Study, bench: Bench, skipped: dict[str, str], display: Disp
             bench.serve(study.variant[0].name, workload)
         except MeasurementError as ex:
             raise MeasurementError(f"the workload {workload.name} cannot start: {ex}") from ex
+    for workload in possible:
+        if study.kind(workload) == "duet":
+            bench.duet(workload)
 
 
 def _conduct(
@@ -219,14 +243,14 @@ def _conduct(
             rate = find_rate(study, bench, workload, directory.path)
             directory.keep_rate(rate)
             rates[workload.name] = rate.rate_tps
-        run, latencies = planned.protocol.execute(step, setting)
+        run, samples = protocol_of(study, step).execute(step, setting)
         # A proof that could not be made says nothing of the profile: it is tried again.
-        if step.kind == "run" or run.metrics:
-            directory.keep(run, latencies)
+        if step.kind == "run" or run.made:
+            directory.keep(run, samples)
             runs[step.id] = run
         for reason in run.failed:
             display.say(f"{_name(step, study)}: {reason}")
-        failures = failures + 1 if not run.metrics else 0
+        failures = failures + 1 if not run.made else 0
         if failures >= _HOPELESS:
             raise MeasurementError(
                 f"{failures} runs in a row could not be made, the last because {run.failed[0]}; "
@@ -252,7 +276,11 @@ def find_rate(study: Study, bench: Bench, workload: Workload, scripts: Path) -> 
 def _name(step: Step, study: Study) -> str:
     if step.kind == "proof":
         return f"{step.workload}, proof of its waits"
-    return f"{step.workload}, round {step.round} of {study.protocol.rounds}, {step.variant}"
+    workload = study.the_workload(step.workload)
+    rounds = study.blocks_planned(workload)
+    if step.roles:
+        rounds *= len(step.roles)
+    return f"{step.workload}, round {step.round} of {rounds}, {step.variant}"
 
 
 def _copy_scripts(study: Study, source: Path, target: Path) -> None:

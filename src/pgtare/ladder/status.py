@@ -102,7 +102,7 @@ def dry_run(planned: Planned) -> list[str]:
     for workload in study.workload:
         steps = [step for step in planned.steps if step.workload == workload.name]
         lines.append(
-            f"{workload.name} {workload.title}: {len(steps)} runs, "
+            f"{workload.name} {workload.title}: {len(steps)} runs by {study.kind(workload)}, "
             f"{span(planned.seconds(steps))}; tested: {workload.metric}; "
             + ", ".join(f"{c.arm} against {c.base}" for c in study.compared(workload.name))
         )

@@ -15,13 +15,14 @@ from pgtare.errors import UsageError
 from pgtare.estimate.rounds import attainable_p, rounds_for_level
 from pgtare.instruments.catalogue import near
 from pgtare.instruments.locate import line_of
+from pgtare.ladder.duet_rules import why_not_by_duet
 from pgtare.load import LoadSpec, Script
 from pgtare.load.spec import cores
 
 Setting = bool | int | float | str
-Metric = Literal[
-    "tps", "cpu_us", "latency_mean_us", "latency_p50_us", "latency_p95_us", "latency_p99_us"
-]
+Latency = Literal["latency_mean_us", "latency_p50_us", "latency_p95_us", "latency_p99_us"]
+Metric = Literal["tps", "cpu_us"] | Latency
+Kind = Literal["rounds", "duet"]
 #: Where more of it is better; of the others less is.
 HIGHER_IS_BETTER = frozenset({"tps"})
 UNITS: dict[Metric, str] = {
@@ -134,13 +135,15 @@ class Expected(_Model):
 class Workload(_Model):
     """A load, what of it is measured, and the profile of waits that it must show.
 
-    load: the rate as a share of saturation. oldest: the first PostgreSQL that can run it. metric
+    protocol: how it is played, as the study's where it names none. load: the rate as a share of
+    saturation. oldest: the first PostgreSQL that can run it. metric
     is the one that is tested, `also` are shown beside it. counter: a query whose value must grow
     with the transactions.
     """
 
     name: Name
     title: str = ""
+    protocol: Kind | None = None
     builtin: Literal["select-only", "simple-update", "tpcb-like"] | None = None
     script: str | None = None
     mode: Literal["simple", "extended", "prepared"] = "prepared"
@@ -177,15 +180,31 @@ class Comparison(_Model):
     workloads: tuple[str, ...] | None = None
 
 
-class Protocol(_Model):
-    """How runs are laid out. half_width: stop a workload once every interval is so narrow."""
+class Duet(_Model):
+    """Duet rounds: in a set of them each variant plays each cluster once. metric: what is tested.
 
-    kind: Literal["rounds"] = "rounds"
+    The median is the default: programs that take the processor away move the mean, not it.
+    """
+
+    sets: Annotated[int, Field(ge=2, le=1000)] = 12
+    run: WholeSeconds = 5
+    warm_up: WholeSeconds = 1
+    metric: Latency = "latency_p50_us"
+
+
+class Protocol(_Model):
+    """How runs are laid out. half_width: stop a workload once every interval is so narrow.
+
+    kind: that of the workloads which name none; restart: of rounds.
+    """
+
+    kind: Kind = "rounds"
     rounds: Annotated[int, Field(ge=2, le=1000)]
     run: WholeSeconds
     warm_up: WholeSeconds = 5
     restart: Literal["always", "needed"] = "always"
     half_width: Share | None = None
+    duet: Duet = Duet()
 
 
 class Analysis(_Model):
@@ -205,12 +224,22 @@ class Gates(_Model):
     dropped_at_most: Share = 0.25
 
 
+class QuickDuet(_Model):
+    """What `--quick` changes of duet rounds; sets of many rounds are long, so few are enough."""
+
+    sets: Annotated[int, Field(ge=2)] = 3
+    run: WholeSeconds = 2
+    warm_up: WholeSeconds = 1
+
+
 class Quick(_Model):
-    """What `--quick` changes."""
+    """What `--quick` changes. protocols: by workload."""
 
     rounds: Annotated[int, Field(ge=2)] = 3
     run: WholeSeconds = 3
     warm_up: WholeSeconds = 1
+    duet: QuickDuet = QuickDuet()
+    protocols: dict[str, Kind] = {}
     workloads: tuple[str, ...] | None = None
 
 
@@ -249,6 +278,35 @@ class Study(_Model):
         """The runs of one round: every variant once, the floor's twice."""
         return (*(v.name for v in self.variant), self.analysis.floor + AGAIN)
 
+    def kind(self, workload: Workload) -> Kind:
+        """The protocol that a workload is played by."""
+        return workload.protocol or self.protocol.kind
+
+    def blocks_planned(self, workload: Workload) -> int:
+        """The planned units of inference of a workload: its rounds, or a duet's sets of rounds."""
+        by_duet = self.kind(workload) == "duet"
+        return self.protocol.duet.sets if by_duet else self.protocol.rounds
+
+    def resolved(self) -> Study:
+        """The study with every workload's protocol named, and what a duet tests and describes.
+
+        A duet has no throughput: it tests its own metric, and the other latencies stand beside it.
+        """
+        tested = self.protocol.duet.metric
+        also: tuple[Metric, ...] = tuple(m for m in UNITS if m not in ("tps", tested))
+        return self.model_copy(
+            update={
+                "workload": tuple(
+                    w.model_copy(
+                        update={"protocol": "duet", "metric": tested, "also": also}
+                        if self.kind(w) == "duet"
+                        else {"protocol": "rounds"}
+                    )
+                    for w in self.workload
+                )
+            }
+        )
+
     def load_spec(self, workload: Workload, directory: Path, rate: float | None) -> LoadSpec:
         """What to drive; scripts are found beside the study file."""
         scripts = (Script(directory / workload.script),) if workload.script else ()
@@ -264,12 +322,16 @@ class Study(_Model):
         """The study as `--quick` runs it."""
         quick = self.quick
         chosen = set(quick.workloads or [w.name for w in self.workload])
+        duet = self.protocol.duet.model_copy(update=quick.duet.model_dump())
+        changed = {"rounds": quick.rounds, "run": quick.run, "warm_up": quick.warm_up, "duet": duet}
         return self.model_copy(
             update={
-                "protocol": self.protocol.model_copy(
-                    update={"rounds": quick.rounds, "run": quick.run, "warm_up": quick.warm_up}
+                "protocol": self.protocol.model_copy(update=changed),
+                "workload": tuple(
+                    w.model_copy(update={"protocol": quick.protocols.get(w.name, w.protocol)})
+                    for w in self.workload
+                    if w.name in chosen
                 ),
-                "workload": tuple(w for w in self.workload if w.name in chosen),
             }
         )
 
@@ -312,24 +374,32 @@ def parse(source: str, file: str) -> Study:
 
 
 def check_rounds(study: Study, *, quick: bool) -> str | None:
-    """Whether the rounds can reach the declared level at all.
+    """Whether the rounds, or a duet's sets, can reach the declared level at all.
 
     Raises UsageError where they cannot; with `quick` the sentence is returned instead, to be said
     before anything is run.
     """
-    rounds, family, alpha = study.protocol.rounds, study.family, study.analysis.alpha
+    family, alpha = study.family, study.analysis.alpha
     needed = rounds_for_level(alpha, family)
-    if rounds >= needed:
+    planned: dict[str, int] = {}
+    for workload in study.workload:
+        by_duet = study.kind(workload) == "duet"
+        planned["sets" if by_duet else "rounds"] = study.blocks_planned(workload)
+    few = {key: n for key, n in planned.items() if n < needed}
+    if not few:
         return None
     asking = "1 comparison" if family == 1 else f"{family} comparisons"
     asked = f"{'asks' if family == 1 else 'ask'} for {alpha / max(family, 1):.2g}"
-    sentence = (
-        f"{rounds} rounds reach p = {attainable_p(rounds):.3g} at best, and {asking} at "
-        f"α = {alpha:g} {asked}"
+    reached = ", ".join(
+        f"{n} {'sets of a duet' if key == 'sets' else key} reach p = {attainable_p(n):.3g}"
+        for key, n in few.items()
     )
+    sentence = f"{reached} at best, and {asking} at α = {alpha:g} {asked}"
     if quick:
         return f"{sentence}: these short rounds show sizes, they cannot settle anything"
-    raise UsageError(f"{sentence}: set rounds = {needed} or more, or declare fewer comparisons")
+    raise UsageError(
+        f"{sentence}: set {' and '.join(few)} = {needed} or more, or declare fewer comparisons"
+    )
 
 
 def _syntax(message: str, source: str, file: str) -> str:
@@ -359,7 +429,8 @@ _KEYS = sorted(
     {
         name
         for model in (
-            Study, Server, Variant, Expected, Workload, Comparison, Protocol, Analysis, Gates, Quick
+            Study, Server, Variant, Expected, Workload, Comparison, Duet, Protocol, Analysis, Gates,
+            QuickDuet, Quick,
         )
         for name in model.model_fields
     }
@@ -410,6 +481,21 @@ def _check_names(study: Study, source: str, file: str) -> None:
     for name in study.quick.workloads or ():
         if name not in workloads:
             refuse(("quick", "workloads"), f"quick names the workload {name!r}, which is absent")
+    for name in study.quick.protocols:
+        if name not in workloads:
+            refuse(
+                ("quick", "protocols"),
+                f"quick.protocols names the workload {name!r}, which is absent"
+                f"{near(name, workloads)}",
+            )
+    for i, workload in enumerate(study.workload):
+        by_quick = study.quick.protocols.get(workload.name) == "duet"
+        if (study.kind(workload) == "duet" or by_quick) and (why := why_not_by_duet(workload)):
+            refuse(
+                ("workload", i, "protocol") if workload.protocol else
+                ("quick", "protocols") if by_quick else ("workload", i, "name"),
+                f"{workload.name} must not be played by duet, as {why}: play it by rounds",
+            )  # fmt: skip
 
 
 def per_round(study: Study) -> int:

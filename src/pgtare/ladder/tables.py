@@ -28,12 +28,14 @@ class Row:
 
 def rows(workload: OnWorkload) -> list[Row]:
     """The comparisons of a workload, the floor last."""
-    found = [_row(c) for c in workload.compared]
+    found = [_row(c, wording.block(workload)) for c in workload.compared]
     return [*found, _floor(workload.floor)] if workload.floor else found
 
 
-def _row(c: Compared) -> Row:
-    needed = numbers.NONE if c.rounds_to_settle is None else numbers.count(c.rounds_to_settle)
+def _row(c: Compared, block: str) -> Row:
+    needed = numbers.NONE
+    if c.rounds_to_settle is not None:
+        needed = numbers.count(c.rounds_to_settle) + (" sets" if block == "set" else "")
     cells = (
         f"{c.arm} − {c.base}", *_figures(c), wording.p_text(c.p_holm), _mde(c),
         needed if c.verdict == "inconclusive" else numbers.NONE, wording.VERDICTS[c.verdict],

@@ -48,7 +48,7 @@ def _workload(console: Console, workload: OnWorkload) -> None:
     _line(
         console,
         f"{wording.heading(workload)}: {wording.METRICS[workload.metric]}, "
-        f"{workload.rounds_kept} of {workload.rounds_planned} rounds, {proven}",
+        f"{wording.blocks(workload)}, {span(workload.spent_s)}, {proven}",
         "bold",
     )
     rows = tables.rows(workload)

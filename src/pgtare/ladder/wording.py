@@ -31,6 +31,17 @@ def heading(workload: OnWorkload) -> str:
     return f"{workload.name} {workload.title}".strip()
 
 
+def blocks(workload: OnWorkload) -> str:
+    """How many rounds, or a duet's sets, count, and by which protocol they were played."""
+    unit = "duet sets" if workload.protocol == "duet" else "rounds"
+    return f"{workload.rounds_kept} of {workload.rounds_planned} {unit}"
+
+
+def block(workload: OnWorkload) -> str:
+    """What counts as one: a round, or a duet's set of rounds."""
+    return "set" if workload.protocol == "duet" else "round"
+
+
 def p_text(p: float | None) -> str:
     """A p-value with two digits: .031, < .0001."""
     if p is None:
@@ -68,13 +79,13 @@ def absolute(compared: Compared) -> str:
     return f"{numbers.signed(compared.absolute, places)} {compared.unit}"
 
 
-def derivation(found: estimate.Paired, *, peeked: bool) -> str:
+def derivation(found: estimate.Paired, *, peeked: bool, noun: str = "round") -> str:
     """Where a p-value comes from, so that a reader can find it again."""
     if not found.n or math.isnan(found.p):
-        return "no p: the rounds do not vary"
+        return f"no p: the {noun}s do not vary"
     if peeked:
         return (
-            f"the study was ended by hand after {found.n} rounds, so p and interval are those of "
+            f"the study was ended by hand after {found.n} {noun}s, so p and interval are those of "
             "the confidence sequence of Waudby-Smith et al., which hold whenever one stops"
         )
     if found.exact:
@@ -82,7 +93,7 @@ def derivation(found: estimate.Paired, *, peeked: bool) -> str:
         extreme = round(found.p * total)
         return (
             f"{extreme:,} of the 2^{found.n} = {total:,} ways to choose the signs of the "
-            f"{found.n} rounds' log-ratios give a mean as far from 0: p = {p_text(found.p)}"
+            f"{found.n} {noun}s' log-ratios give a mean as far from 0: p = {p_text(found.p)}"
         )
     return (
         f"{estimate.DRAWS:,} sign flips drawn of 2^{found.n}: p = 2 (k + 1) / "
@@ -134,12 +145,16 @@ def answers(result: LadderResult) -> list[tuple[str, str]]:
                     told.append((verdict, _sentence(result, workload, c)))
     open_ones = [c for w in result.workloads for c in w.compared if c.verdict == "inconclusive"]
     if open_ones:
+        nouns = {
+            block(w) for w in result.workloads for c in w.compared if c.verdict == "inconclusive"
+        }
+        unit = " or ".join(f"{noun}s" for noun in sorted(nouns))
         needed = sorted(c.rounds_to_settle for c in open_ones if c.rounds_to_settle is not None)
         how = ""
         if needed:
             least, most = numbers.count(needed[0]), numbers.count(needed[-1])
             span = least if least == most else f"{least} to {most}"
-            how = f" {span} rounds would probably settle that, if they vary as these did."
+            how = f" {span} {unit} would probably settle that, if they vary as these did."
         noun = "comparison is" if len(open_ones) == 1 else "comparisons are"
         told.append(("inconclusive", f"{len(open_ones)} {noun} inconclusive.{how}"))
     for workload in result.workloads:
@@ -150,6 +165,7 @@ def answers(result: LadderResult) -> list[tuple[str, str]]:
 
 def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
     where = f"{workload.name} ({workload.title})" if workload.title else workload.name
+    where += " by duet" if workload.protocol == "duet" else ""
     what = METRICS[c.metric]
     if c.verdict == "equivalent":
         return (
@@ -187,28 +203,68 @@ def caveats(result: LadderResult) -> list[str]:
             reasons = "; ".join(dropped.reasons[:3])
             more = len(dropped.reasons) - 3
             tail = f"; and {more} more" if more > 0 else ""
-            told.append(f"{workload.name}, round {dropped.round} was dropped: {reasons}{tail}.")
+            told.append(
+                f"{workload.name}, {block(workload)} {dropped.round} was dropped: {reasons}{tail}."
+            )
         told += [f"{workload.name}: {caveat}." for caveat in workload.caveats]
+        of_one = "servers" if workload.protocol == "duet" else "runs of a round"
         if workload.floor is not None and not workload.floor.effect.covers_zero:
             told.append(
                 f"{workload.name}: the floor misses 0. {workload.floor.base} differed from itself, "
-                "as happens once in 20 by chance; more often, the runs of a round are not alike."
+                f"as happens once in 20 by chance; more often, the {of_one} are not alike."
             )
         if workload.stopped_on_width:
             told.append(
-                f"{workload.name} was ended after {workload.rounds_kept} rounds, when every "
-                "interval was as narrow as asked for; such a rule looks at no effect."
+                f"{workload.name} was ended after {workload.rounds_kept} {block(workload)}s, when "
+                "every interval was as narrow as asked for; such a rule looks at no effect."
             )
     return told
 
 
-NOT_SHOWN = (
+_BY_ROUNDS = (
     "Whole runs are compared: what differs between runs beside the variant (where memory lies, "
-    "what the machine's other guests do) is in the intervals as noise.",
+    "what the machine's other guests do) is in the intervals as noise."
+)
+_BY_DUET = (
+    "In a duet the servers take turns on the same processors: what a variant does to the caches "
+    "falls on the others too, so that a difference may come out too small, and every transaction "
+    "finds them colder than in a run alone; throughput is not measured."
+)
+_ALWAYS = (
     "Variants of one server binary share their code's layout; variants of different binaries "
     "differ in it as well, which alone is worth about 1 %.",
     "One machine, one PostgreSQL, one load a workload: the figures carry no further than that.",
 )
+
+
+def not_shown(result: LadderResult) -> list[str]:
+    """What the figures do not show, by the protocols that gave them."""
+    kinds = {workload.protocol for workload in result.workloads}
+    told = [(_BY_ROUNDS, "rounds"), (_BY_DUET, "duet")]
+    return [*(sentence for sentence, kind in told if kind in kinds), *_ALWAYS]
+
+
+def protocols(result: LadderResult) -> list[str]:
+    """How the runs were laid out, a sentence a protocol."""
+    rounds, duet, n = result.protocol, result.protocol["duet"], len(result.variants) + 1
+    played: dict[str, list[str]] = {}
+    for workload in result.workloads:
+        played.setdefault(workload.protocol, []).append(workload.name)
+    told = []
+    if names := played.get("rounds"):
+        told.append(
+            f"{', '.join(names)}: rounds of {n} runs of {rounds['run']} s after "
+            f"{rounds['warm_up']} s of warm-up, every variant once in random order and "
+            f"{result.floor} twice (the floor); restart: {rounds['restart']}; seed {result.seed}."
+        )
+    if names := played.get("duet"):
+        told.append(
+            f"{', '.join(names)}: duet, {n} servers up together ({result.floor} twice, the floor), "
+            f"one load alternating between them; sets of {n} rounds of {duet['run']} s after "
+            f"{duet['warm_up']} s of warm-up, in which every variant plays every data directory "
+            f"once, by lot; seed {result.seed}."
+        )
+    return told
 
 
 def count(n: int, noun: str) -> str:

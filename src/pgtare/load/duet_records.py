@@ -73,11 +73,15 @@ class Records:
         counts = np.bincount(self.rows["outcome"], minlength=len(Outcome))
         return {outcome.name.lower(): int(counts[outcome]) for outcome in Outcome}
 
-    def write_parquet(self, path: Path) -> None:
-        """Keep the rows as columns. Raises OSError or duckdb.Error."""
+    def columns(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The rows as columns, to be kept."""
         columns = {name: self.rows[name] for name in DTYPE.names or () if name != "unused"}
         columns["sqlstate"] = columns["sqlstate"].astype("U5").astype(object)
-        parquet.write(path, columns)
+        return columns
+
+    def write_parquet(self, path: Path) -> None:
+        """Keep the rows as columns. Raises OSError or duckdb.Error."""
+        parquet.write(path, self.columns())
 
 
 def read_records(path: Path) -> Records:

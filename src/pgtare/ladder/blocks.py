@@ -1,0 +1,116 @@
+"""The blocks of a workload: what is compared within, and counts as one in every test.
+
+Of rounds it is a round: every variant's run. Of a duet it is a set of rounds, in which every
+variant played every cluster once, so that placement cancels; a variant's figure is its geometric
+mean over the set, and so the log-ratio of two variants the mean of the rounds' log-ratios.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pgtare.ladder.records import Run
+from pgtare.ladder.result import Dropped
+from pgtare.ladder.study import Study, Workload
+
+Block = dict[str, Run]  # by variant
+Blocks = dict[int, Block]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The blocks that count, those that do not, and in how many rounds all had an event."""
+
+    kept: Blocks = field(default_factory=dict)
+    dropped: list[Dropped] = field(default_factory=list)
+    shared: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+
+def blocks_of(study: Study, workload: Workload, runs: Mapping[str, Run]) -> Found:
+    """The blocks of a workload that are done."""
+    own = [r for r in runs.values() if r.step.kind == "run" and r.step.workload == workload.name]
+    by_duet = study.kind(workload) == "duet"
+    return _sets(study, workload, own) if by_duet else _rounds(study, workload, own)
+
+
+def _rounds(study: Study, workload: Workload, runs: Iterable[Run]) -> Found:
+    by_round: Blocks = defaultdict(dict)
+    for run in runs:
+        by_round[run.step.round][run.step.variant] = run
+    found = Found()
+    for number, block in sorted(by_round.items()):
+        if len(block) < len(study.in_a_round):
+            continue  # not done yet
+        failed = [f"{name}: {reason}" for name, run in block.items() for reason in run.failed]
+        if reasons := _reasons(workload, block, failed, found.shared):
+            found.dropped.append(Dropped(round=number, reasons=tuple(reasons)))
+        else:
+            found.kept[number] = block
+    return found
+
+
+def _sets(study: Study, workload: Workload, runs: Iterable[Run]) -> Found:
+    size = len(study.in_a_round)
+    by_set: dict[int, dict[int, Run]] = defaultdict(dict)
+    for run in runs:
+        by_set[(run.step.round - 1) // size + 1][run.step.round] = run
+    found = Found()
+    for number, rounds in sorted(by_set.items()):
+        if len(rounds) < size:
+            continue
+        blocks, reasons = [], []
+        for at, run in sorted(rounds.items()):
+            block = _parts(run)
+            told = _reasons(workload, block, list(run.failed), found.shared)
+            reasons += [f"round {at}: {reason}" for reason in told]
+            blocks.append(block)
+        if reasons:
+            found.dropped.append(Dropped(round=number, reasons=tuple(reasons)))
+        else:
+            found.kept[number] = {name: _mean([b[name] for b in blocks]) for name in blocks[0]}
+    return found
+
+
+def _reasons(
+    workload: Workload, block: Block, failed: list[str], shared: dict[str, int]
+) -> list[str]:
+    """Why a round does not count; events that all its runs had are counted in `shared`."""
+    reasons = list(failed)
+    for what in sorted({event for run in block.values() for event in run.events}):
+        having = [name for name, run in block.items() if what in run.events]
+        if len(having) < len(block):
+            reasons.append(f"{', '.join(having)}: a {what} fell into it, not into the others")
+        else:
+            shared[what] += 1
+    lacking = [n for n, run in block.items() if workload.metric not in run.metrics]
+    if lacking and not reasons:
+        reasons.append(f"{', '.join(lacking)}: {workload.metric} was not measured")
+    return reasons
+
+
+def _parts(run: Run) -> Block:
+    """A duet round as runs of its variants."""
+    return {
+        name: run.model_copy(
+            update={
+                "step": run.step.model_copy(update={"variant": name}), "metrics": part.metrics,
+                "transactions": part.transactions, "events": part.events, "waits": part.waits,
+                "evidence": part.evidence, "parts": {},
+            }
+        )
+        for name, part in run.parts.items()
+    }  # fmt: skip
+
+
+def _mean(runs: list[Run]) -> Run:
+    """A variant's rounds of a set as one run, the last with the geometric means of all."""
+    names = [n for n in runs[0].metrics if all(run.metrics.get(n, 0.0) > 0 for run in runs)]
+    means = {
+        name: float(np.exp(np.mean([np.log(run.metrics[name]) for run in runs]))) for name in names
+    }
+    total = sum(run.transactions for run in runs)
+    return runs[-1].model_copy(update={"metrics": means, "transactions": total})
