@@ -447,7 +447,7 @@ waits_flush(void)
 {
 	int			result = chained->flush();
 
-	trigger_answered();
+	trigger_flushed();
 	return result;
 }
 

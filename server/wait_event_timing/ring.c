@@ -145,7 +145,8 @@ tell_refusal(Shared *shared, const char *message, const char *cause)
 
 /*
  * Do work that needs memory, in the midst of whatever a process does but while
- * it holds nothing.  An error becomes a message.  Between requests it would
+ * it holds nothing and reports nothing: to flush an error would take away the
+ * memory of the report.  An error becomes a message.  Between requests it would
  * make the server send another ReadyForQuery, and so on without end.
  */
 bool
@@ -161,7 +162,7 @@ ring_guarded(void (*work) (Shared *shared), const char *message)
 	static bool working = false;
 
 	if (working || shared == NULL || InterruptHoldoffCount > 0 || CritSectionCount > 0 ||
-		proc_exit_inprogress || shmem_exit_inprogress)
+		CurrentMemoryContext == ErrorContext || proc_exit_inprogress || shmem_exit_inprogress)
 		return true;			/* not now */
 	working = true;
 	/* the wait has not begun: what the work waits for is not that */

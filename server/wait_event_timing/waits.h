@@ -335,7 +335,7 @@ extern void trace_message(char type);
 /* trigger.c */
 extern void trigger_statement_begins(uint64 query_id);
 extern void trigger_message(char type);
-extern void trigger_answered(void);
+extern void trigger_flushed(void);
 
 /* kept.c */
 extern void kept_copy(uint64 query_id, int64 duration_us);

@@ -6,7 +6,6 @@ import math
 import os
 import signal
 import struct
-import subprocess
 import threading
 import time
 from typing import Any
@@ -19,6 +18,7 @@ from pgtare.server.cluster import Cluster
 from tests.server.waits_tools import (
     Connection,
     eventually,
+    limit_files,
     names,
     one,
     rows,
@@ -239,11 +239,8 @@ def test_session_that_gets_no_ring_goes_on(timed: Cluster) -> None:
         told: list[str | None] = []
         connection.add_notice_handler(lambda d: told.append(d.message_primary))
         pid = connection.info.backend_pid
-        # for any file that the process writes; WAL segments are smaller
-        subprocess.run(
-            ["prlimit", "--pid", str(pid), f"--fsize={256 << 20}"], check=True, **timed.run_as
-        )
-        connection.execute("SET wait_event_timing.trace_ring_records = 16777216")
+        limit_files(timed, pid, 24)  # WAL segments are smaller
+        connection.execute("SET wait_event_timing.trace_ring_records = 1048576")
         connection.execute("SET wait_event_timing.capture = trace")
         connection.execute("SELECT pg_sleep(0.01)")
         assert len(told) == 1
