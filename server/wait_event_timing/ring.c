@@ -56,6 +56,8 @@ ring_ends(dsm_segment *segment, Datum arg)
 	RingEntry  *place;
 	uint32		unpin;
 
+	if (capture.ring == NULL)
+		return;					/* it failed before it began */
 	capture_fold();
 	capture.ring = NULL;
 	refused = true;
@@ -90,6 +92,7 @@ make_ring(Shared *shared)
 				 errmsg("too many dynamic shared memory segments")));
 	on_dsm_detach(segment, ring_ends, (Datum) 0);
 	dsm_pin_segment(segment);
+	dsm_pin_mapping(segment);
 
 	/* fresh segments hold zeros */
 	ring = dsm_segment_address(segment);
@@ -144,6 +147,19 @@ tell_refusal(Shared *shared, const char *message, const char *cause)
 }
 
 /*
+ * What the work took belongs to an owner of its own, neither to a transaction
+ * nor to nobody: then a segment that fails half-way is let go of.
+ */
+static void
+release_owner(ResourceOwner owner, bool done)
+{
+	ResourceOwnerRelease(owner, RESOURCE_RELEASE_BEFORE_LOCKS, done, true);
+	ResourceOwnerRelease(owner, RESOURCE_RELEASE_LOCKS, done, true);
+	ResourceOwnerRelease(owner, RESOURCE_RELEASE_AFTER_LOCKS, done, true);
+	ResourceOwnerDelete(owner);
+}
+
+/*
  * Do work that needs memory, in the midst of whatever a process does but while
  * it holds nothing and reports nothing: to flush an error would take away the
  * memory of the report.  An error becomes a message.  Between requests it would
@@ -158,6 +174,7 @@ ring_guarded(void (*work) (Shared *shared), const char *message)
 	uint32		announced = *(volatile uint32 *) my_wait_event_info;
 	int			error_number = errno;
 	uint32		cancel_holdoff = QueryCancelHoldoffCount;
+	volatile ResourceOwner temporary = NULL;
 	volatile bool done = false;
 	static bool working = false;
 
@@ -169,26 +186,31 @@ ring_guarded(void (*work) (Shared *shared), const char *message)
 	*(volatile uint32 *) my_wait_event_info = 0;
 	PG_TRY();
 	{
-		/* segments belong to the process, not to its transaction */
-		CurrentResourceOwner = NULL;
+		temporary = ResourceOwnerCreate(NULL, "wait_event_timing");
+		CurrentResourceOwner = temporary;
 		work(shared);
 		done = true;
 	}
 	PG_CATCH();
 	{
+		MemoryContext report = AllocSetContextCreate(TopMemoryContext, "wait_event_timing",
+													 ALLOCSET_SMALL_SIZES);
 		ErrorData  *error;
 
 		/* an error lets go of it; of the other there was none */
 		QueryCancelHoldoffCount = cancel_holdoff;
-		MemoryContextSwitchTo(TopMemoryContext);
+		MemoryContextSwitchTo(report);
 		error = CopyErrorData();
 		FlushErrorState();
 		tell_refusal(shared, message, error->message);
-		FreeErrorData(error);
+		/* FreeErrorData() would leave some of it behind */
+		MemoryContextSwitchTo(context);
+		MemoryContextDelete(report);
 	}
 	PG_END_TRY();
-	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
+	if (temporary)
+		release_owner(temporary, done);
 	*(volatile uint32 *) my_wait_event_info = announced;
 	working = false;
 	errno = error_number;

@@ -232,3 +232,18 @@ def test_no_memory_for_a_copy_where_statements_talk(timed: Cluster) -> None:
         assert told[:2] == ["x", "y"]
         assert len(told) == 3
         assert "cannot keep the trace of a slow statement" in told[2]
+
+
+def test_failed_copies_leave_no_memory_behind(timed: Cluster, observer: Connection) -> None:
+    used = "SELECT used_bytes FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext'"
+    refused = "SELECT traces_refused FROM wait_event_timing_info()"
+    with large_ring_that_cannot_be_copied(timed) as (connection, _):
+        connection.execute("SET client_min_messages = error")
+        connection.execute("SET wait_event_timing.trigger = 0")
+        connection.execute("SELECT pg_sleep(0)")
+        before = one(connection, used)
+        counted = one(observer, refused)
+        for _ in range(200):
+            connection.execute("SELECT pg_sleep(0)")
+        assert one(connection, used) < before + 2000
+        assert one(observer, refused) >= counted + 200
