@@ -197,7 +197,10 @@ capture_before_lasting(uint32 event)
 	capture_fold();
 }
 
-/* The pending entry of the lock that we have waited for again, if there is one. */
+/*
+ * The pending entry of the lock that we have waited for again; if there is none,
+ * the next entry is to be it.
+ */
 static Pending *
 same_lock(uint32 event)
 {
@@ -238,6 +241,9 @@ capture_record(uint32 event, int64 start, int64 end, CallKind kind, bool interru
 			entry->ticks += end - start;
 			return;
 		}
+		/* another lock: a signal that ended the wait before does not join them */
+		if (capture.lock_entry >= 0)
+			goes_on = false;
 	}
 	if (goes_on && last && last->event == event)
 	{
