@@ -29,8 +29,10 @@
 #include "waits.h"
 
 #define REFUSAL_LOG_INTERVAL_MS (60 * 1000)
+#define RETRY_INTERVAL_MS (60 * 1000)
 
-static bool refused = false;	/* do not try at every request */
+static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not refused */
+static bool ending = false;		/* the process gives up its dynamic memory */
 
 /* The caller holds the lock.  The place of the ring that ended first, or a free one. */
 static RingEntry *
@@ -60,7 +62,7 @@ ring_ends(dsm_segment *segment, Datum arg)
 		return;					/* it failed before it began */
 	capture_fold();
 	capture.ring = NULL;
-	refused = true;
+	ending = true;
 	if (shared == NULL)
 		return;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -120,7 +122,10 @@ make_ring(Shared *shared)
 	capture.ring = ring;
 }
 
-/* A client hears of it; of other processes the log does, once in a while. */
+/*
+ * A client hears of it; of other processes the log does, once in a while.
+ * Without a message it is only counted.
+ */
 static void
 tell_refusal(Shared *shared, const char *message, const char *cause)
 {
@@ -128,6 +133,8 @@ tell_refusal(Shared *shared, const char *message, const char *cause)
 	TimestampTz now = GetCurrentTimestamp();
 
 	pg_atomic_fetch_add_u64(&shared->refused, 1);
+	if (message == NULL)
+		return;
 	if (!client)
 	{
 		bool		told;
@@ -217,15 +224,27 @@ ring_guarded(void (*work) (Shared *shared), const char *message)
 	return done;
 }
 
-/* Begin the trace of this process, where its level asks for one and it holds nothing. */
+/*
+ * Begin the trace of this process, where its level asks for one and it holds
+ * nothing.  A lack of memory can pass: it is tried again when a trace is asked
+ * for anew, and without a word after a while.
+ */
 void
 ring_open(void)
 {
-	if (capture.ring != NULL || refused || capture.slot == NULL ||
-		pg_atomic_read_u32(capture.level) != CAPTURE_TRACE)
+	if (capture.ring != NULL || ending || capture.slot == NULL)
 		return;
-	if (!ring_guarded(make_ring, "wait_event_timing cannot trace this process"))
-		refused = true;
+	if (pg_atomic_read_u32(capture.level) != CAPTURE_TRACE)
+	{
+		refused_at = 0;
+		return;
+	}
+	if (refused_at != 0 &&
+		!TimestampDifferenceExceeds(refused_at, GetCurrentTimestamp(), RETRY_INTERVAL_MS))
+		return;
+	if (!ring_guarded(make_ring, refused_at == 0 ?
+					  "wait_event_timing cannot trace this process" : NULL))
+		refused_at = GetCurrentTimestamp();
 }
 
 /* The same of a process that has no client; those that have begin after an answer. */

@@ -246,3 +246,18 @@ def test_session_that_gets_no_ring_goes_on(timed: Cluster) -> None:
         assert len(told) == 1
         assert "cannot trace this process" in str(told[0])
         assert waits(connection, "PgSleep", pid)[0] == 1
+
+
+def test_session_that_got_no_ring_gets_one_when_asked_anew(timed: Cluster) -> None:
+    """A lack of memory can pass."""
+    with session(timed) as connection:
+        pid = connection.info.backend_pid
+        limit_files(timed, pid, 24)
+        connection.execute("SET wait_event_timing.trace_ring_records = 1048576")
+        connection.execute("SET wait_event_timing.capture = trace")
+        rings = "SELECT records FROM wait_event_timing_rings() WHERE pid = %s"
+        assert rows(connection, rings, pid) == []
+        limit_files(timed, pid, None)
+        connection.execute("SET wait_event_timing.capture = stats")
+        connection.execute("SET wait_event_timing.capture = trace")
+        assert rows(connection, rings, pid) == [(1048576,)]
