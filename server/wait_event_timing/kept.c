@@ -34,8 +34,8 @@ vacate(KeptRing *kept)
 	return handle;
 }
 
-/* Take a place, of the oldest copy if there is no other; NULL if all are being made. */
-static KeptRing *
+/* Take a place, of the oldest copy if there is no other; none if all are being made. */
+static void
 take_place(Shared *shared)
 {
 	KeptRing   *found = NULL;
@@ -59,10 +59,11 @@ take_place(Shared *shared)
 		unpin = vacate(found);
 		found->ring.pid = MyProcPid;
 	}
+	/* before anything can fail */
+	place = found;
 	LWLockRelease(&shared->lock);
 	if (unpin != 0)
 		dsm_unpin_segment(unpin);
-	return found;
 }
 
 /* Nobody else writes into our ring meanwhile.  Returns the handle of the copy. */
@@ -101,7 +102,7 @@ make_copy(Shared *shared)
 	uint32		nrecords;
 	uint32		handle;
 
-	place = take_place(shared);
+	take_place(shared);
 	if (place == NULL)
 		return;
 	handle = copy_ring(capture.ring, &nrecords);

@@ -209,6 +209,8 @@ ring_guarded(void (*work) (Shared *shared), const char *message)
 		MemoryContextSwitchTo(report);
 		error = CopyErrorData();
 		FlushErrorState();
+		/* the work took them: who holds one holds off interrupts, too */
+		LWLockReleaseAll();
 		tell_refusal(shared, message, error->message);
 		/* FreeErrorData() would leave some of it behind */
 		MemoryContextSwitchTo(context);
