@@ -34,15 +34,25 @@
 static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not refused */
 static bool ending = false;		/* the process gives up its dynamic memory */
 
-/* The caller holds the lock.  The place of the ring that ended first, or a free one. */
+/*
+ * The caller holds the lock.  A free place, or that of the ring of this role
+ * that ended first, or of any: nobody can push out all that others have left.
+ */
 static RingEntry *
-oldest(RingEntry *entries)
+place_for(RingEntry *entries, Oid role)
 {
-	RingEntry  *found = &entries[0];
+	RingEntry  *found = NULL;
 
-	for (int i = 1; i < MAX_ENDED_RINGS && found->handle != 0; i++)
-		if (entries[i].handle == 0 || entries[i].ended < found->ended)
-			found = &entries[i];
+	for (int i = 0; i < MAX_ENDED_RINGS; i++)
+	{
+		RingEntry  *entry = &entries[i];
+
+		if (entry->handle == 0)
+			return entry;
+		if (found == NULL || (entry->role == role && found->role != role) ||
+			((entry->role == role) == (found->role == role) && entry->ended < found->ended))
+			found = entry;
+	}
 	return found;
 }
 
@@ -67,7 +77,7 @@ ring_ends(dsm_segment *segment, Datum arg)
 		return;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	mine = shmem_ring(shared, MY_PROC_NUMBER);
-	place = oldest(mine->leader_pid ? shared->ended_workers : shared->ended);
+	place = place_for(mine->leader_pid ? shared->ended_workers : shared->ended, mine->role);
 	unpin = place->handle;
 	*place = *mine;
 	place->ended = GetCurrentTimestamp();
@@ -75,6 +85,25 @@ ring_ends(dsm_segment *segment, Datum arg)
 	LWLockRelease(&shared->lock);
 	if (unpin != 0)
 		dsm_unpin_segment(unpin);
+}
+
+/* Give up the rings of all processes that have ended. */
+void
+ring_reset_ended(Shared *shared)
+{
+	for (int i = 0; i < 2 * MAX_ENDED_RINGS; i++)
+	{
+		RingEntry  *entry = i < MAX_ENDED_RINGS ? &shared->ended[i] :
+			&shared->ended_workers[i - MAX_ENDED_RINGS];
+		uint32		unpin;
+
+		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+		unpin = entry->handle;
+		memset(entry, 0, sizeof(*entry));
+		LWLockRelease(&shared->lock);
+		if (unpin != 0)
+			dsm_unpin_segment(unpin);
+	}
 }
 
 static void

@@ -323,6 +323,7 @@ extern int	application_level(int setting, GucSource source);
 /* ring.c */
 extern void ring_open(void);
 extern void ring_open_in_background(void);
+extern void ring_reset_ended(Shared *shared);
 extern bool ring_guarded(void (*work) (Shared *shared), const char *message);
 extern void ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old,
 						int64 new_ticks);

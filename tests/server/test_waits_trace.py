@@ -261,3 +261,30 @@ def test_session_that_got_no_ring_gets_one_when_asked_anew(timed: Cluster) -> No
         connection.execute("SET wait_event_timing.capture = stats")
         connection.execute("SET wait_event_timing.capture = trace")
         assert rows(connection, rings, pid) == [(1048576,)]
+
+
+def test_one_role_does_not_push_out_what_another_left(timed: Cluster, observer: Connection) -> None:
+    observer.execute("SELECT wait_event_timing_reset(), wait_event_timing_reset_kept()")
+    observer.execute(
+        "DO $$BEGIN CREATE ROLE crowd LOGIN SUPERUSER; EXCEPTION WHEN duplicate_object THEN END$$"
+    )
+    ended = (
+        "SELECT count(*) FROM wait_event_timing_rings() WHERE ended IS NOT NULL "
+        "AND leader_pid IS NULL AND userid = %s::regrole"
+    )
+    kept = "SELECT count(*) FROM wait_event_timing_kept() WHERE userid = %s::regrole"
+    gone = "SELECT FROM pg_stat_activity WHERE pid = %s"
+    for user, n in (("postgres", 8), ("crowd", 9)):
+        for _ in range(n):
+            with session(timed, user=user) as short:
+                pid = short.info.backend_pid
+                short.execute("SET wait_event_timing.trace_ring_records = 1024")
+                short.execute("SET wait_event_timing.capture = trace")
+                short.execute("SET wait_event_timing.trigger = 1")
+                short.execute("SELECT pg_sleep(0.005)")
+            eventually(lambda p=pid: not rows(observer, gone, p))
+    for count in (ended, kept):
+        assert (one(observer, count, "postgres"), one(observer, count, "crowd")) == (7, 1)
+    observer.execute("SELECT wait_event_timing_reset(), wait_event_timing_reset_kept()")
+    for count in (ended, kept):
+        assert (one(observer, count, "postgres"), one(observer, count, "crowd")) == (0, 0)
