@@ -196,7 +196,10 @@ capture_before_lasting(uint32 event)
 	capture_fold();
 }
 
-/* The pending entry of the lock that we have waited for again, if there is one. */
+/*
+ * The pending entry of the lock that we have waited for again; if there is none,
+ * the next entry is to be it.
+ */
 static Pending *
 same_lock(uint32 event)
 {
@@ -237,6 +240,9 @@ capture_record(uint32 event, int64 start, int64 end, CallKind kind, bool interru
 			entry->ticks += end - start;
 			return;
 		}
+		/* another lock: a signal that ended the wait before does not join them */
+		if (capture.lock_entry >= 0)
+			goes_on = false;
 	}
 	if (goes_on && last && last->event == event)
 	{
@@ -468,7 +474,7 @@ waits_flush(void)
 {
 	int			result = chained->flush();
 
-	trigger_answered();
+	trigger_flushed();
 	return result;
 }
 

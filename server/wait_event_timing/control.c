@@ -51,6 +51,7 @@ wait_event_timing_reset(PG_FUNCTION_ARGS)
 	shared->total_overflows = shared->processes = 0;
 	shared->reset_at = GetCurrentTimestamp();
 	LWLockRelease(&shared->lock);
+	ring_reset_ended(shared);
 	statements_reset(shared);
 	PG_RETURN_BOOL(true);
 }

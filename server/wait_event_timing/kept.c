@@ -3,7 +3,7 @@
  *		Copies of rings, kept because a statement was slow.
  *
  * A copy has a segment of its own, as large as what the ring holds.  There are
- * MAX_KEPT_RINGS at most: the oldest makes way before the next is made, so that
+ * MAX_KEPT_RINGS at most: one makes way before the next is made, so that
  * memory is never taken for more.
  *-------------------------------------------------------------------------
  */
@@ -34,8 +34,19 @@ vacate(KeptRing *kept)
 	return handle;
 }
 
-/* Take a place, of the oldest copy if there is no other; NULL if all are being made. */
-static KeptRing *
+/* Is a copy the one to make way? Our role's own go first, then the oldest. */
+static bool
+goes_before(const KeptRing *kept, const KeptRing *other)
+{
+	bool		own = kept->ring.role == MyProc->roleId;
+
+	if (own != (other->ring.role == MyProc->roleId))
+		return own;
+	return kept->id < other->id;
+}
+
+/* Take a place, of another copy if none is free, or none if all are being made. */
+static void
 take_place(Shared *shared)
 {
 	KeptRing   *found = NULL;
@@ -51,7 +62,7 @@ take_place(Shared *shared)
 			found = kept;
 			break;
 		}
-		if (kept->ring.handle != 0 && (found == NULL || kept->id < found->id))
+		if (kept->ring.handle != 0 && (found == NULL || goes_before(kept, found)))
 			found = kept;
 	}
 	if (found)
@@ -59,10 +70,11 @@ take_place(Shared *shared)
 		unpin = vacate(found);
 		found->ring.pid = MyProcPid;
 	}
+	/* before anything can fail */
+	place = found;
 	LWLockRelease(&shared->lock);
 	if (unpin != 0)
 		dsm_unpin_segment(unpin);
-	return found;
 }
 
 /* Nobody else writes into our ring meanwhile.  Returns the handle of the copy. */
@@ -101,7 +113,7 @@ make_copy(Shared *shared)
 	uint32		nrecords;
 	uint32		handle;
 
-	place = take_place(shared);
+	take_place(shared);
 	if (place == NULL)
 		return;
 	handle = copy_ring(capture.ring, &nrecords);

@@ -29,18 +29,30 @@
 #include "waits.h"
 
 #define REFUSAL_LOG_INTERVAL_MS (60 * 1000)
+#define RETRY_INTERVAL_MS (60 * 1000)
 
-static bool refused = false;	/* do not try at every request */
+static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not refused */
+static bool ending = false;		/* the process gives up its dynamic memory */
 
-/* The caller holds the lock.  The place of the ring that ended first, or a free one. */
+/*
+ * The caller holds the lock.  A free place, or that of the ring of this role
+ * that ended first, or of any: nobody can push out all that others have left.
+ */
 static RingEntry *
-oldest(RingEntry *entries)
+place_for(RingEntry *entries, Oid role)
 {
-	RingEntry  *found = &entries[0];
+	RingEntry  *found = NULL;
 
-	for (int i = 1; i < MAX_ENDED_RINGS && found->handle != 0; i++)
-		if (entries[i].handle == 0 || entries[i].ended < found->ended)
-			found = &entries[i];
+	for (int i = 0; i < MAX_ENDED_RINGS; i++)
+	{
+		RingEntry  *entry = &entries[i];
+
+		if (entry->handle == 0)
+			return entry;
+		if (found == NULL || (entry->role == role && found->role != role) ||
+			((entry->role == role) == (found->role == role) && entry->ended < found->ended))
+			found = entry;
+	}
 	return found;
 }
 
@@ -56,14 +68,16 @@ ring_ends(dsm_segment *segment, Datum arg)
 	RingEntry  *place;
 	uint32		unpin;
 
+	if (capture.ring == NULL)
+		return;					/* it failed before it began */
 	capture_fold();
 	capture.ring = NULL;
-	refused = true;
+	ending = true;
 	if (shared == NULL)
 		return;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	mine = shmem_ring(shared, MY_PROC_NUMBER);
-	place = oldest(mine->leader_pid ? shared->ended_workers : shared->ended);
+	place = place_for(mine->leader_pid ? shared->ended_workers : shared->ended, mine->role);
 	unpin = place->handle;
 	*place = *mine;
 	place->ended = GetCurrentTimestamp();
@@ -71,6 +85,25 @@ ring_ends(dsm_segment *segment, Datum arg)
 	LWLockRelease(&shared->lock);
 	if (unpin != 0)
 		dsm_unpin_segment(unpin);
+}
+
+/* Give up the rings of all processes that have ended. */
+void
+ring_reset_ended(Shared *shared)
+{
+	for (int i = 0; i < 2 * MAX_ENDED_RINGS; i++)
+	{
+		RingEntry  *entry = i < MAX_ENDED_RINGS ? &shared->ended[i] :
+			&shared->ended_workers[i - MAX_ENDED_RINGS];
+		uint32		unpin;
+
+		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+		unpin = entry->handle;
+		memset(entry, 0, sizeof(*entry));
+		LWLockRelease(&shared->lock);
+		if (unpin != 0)
+			dsm_unpin_segment(unpin);
+	}
 }
 
 static void
@@ -90,6 +123,7 @@ make_ring(Shared *shared)
 				 errmsg("too many dynamic shared memory segments")));
 	on_dsm_detach(segment, ring_ends, (Datum) 0);
 	dsm_pin_segment(segment);
+	dsm_pin_mapping(segment);
 
 	/* fresh segments hold zeros */
 	ring = dsm_segment_address(segment);
@@ -117,7 +151,10 @@ make_ring(Shared *shared)
 	capture.ring = ring;
 }
 
-/* A client hears of it; of other processes the log does, once in a while. */
+/*
+ * A client hears of it; of other processes the log does, once in a while.
+ * Without a message it is only counted.
+ */
 static void
 tell_refusal(Shared *shared, const char *message, const char *cause)
 {
@@ -125,6 +162,8 @@ tell_refusal(Shared *shared, const char *message, const char *cause)
 	TimestampTz now = GetCurrentTimestamp();
 
 	pg_atomic_fetch_add_u64(&shared->refused, 1);
+	if (message == NULL)
+		return;
 	if (!client)
 	{
 		bool		told;
@@ -144,8 +183,22 @@ tell_refusal(Shared *shared, const char *message, const char *cause)
 }
 
 /*
+ * What the work took belongs to an owner of its own, neither to a transaction
+ * nor to nobody: then a segment that fails half-way is let go of.
+ */
+static void
+release_owner(ResourceOwner owner, bool done)
+{
+	ResourceOwnerRelease(owner, RESOURCE_RELEASE_BEFORE_LOCKS, done, true);
+	ResourceOwnerRelease(owner, RESOURCE_RELEASE_LOCKS, done, true);
+	ResourceOwnerRelease(owner, RESOURCE_RELEASE_AFTER_LOCKS, done, true);
+	ResourceOwnerDelete(owner);
+}
+
+/*
  * Do work that needs memory, in the midst of whatever a process does but while
- * it holds nothing.  An error becomes a message.  Between requests it would
+ * it holds nothing and reports nothing: to flush an error would take away the
+ * memory of the report.  An error becomes a message.  Between requests it would
  * make the server send another ReadyForQuery, and so on without end.
  */
 bool
@@ -157,52 +210,72 @@ ring_guarded(void (*work) (Shared *shared), const char *message)
 	uint32		announced = *(volatile uint32 *) my_wait_event_info;
 	int			error_number = errno;
 	uint32		cancel_holdoff = QueryCancelHoldoffCount;
+	volatile ResourceOwner temporary = NULL;
 	volatile bool done = false;
 	static bool working = false;
 
 	if (working || shared == NULL || InterruptHoldoffCount > 0 || CritSectionCount > 0 ||
-		proc_exit_inprogress || shmem_exit_inprogress)
+		CurrentMemoryContext == ErrorContext || proc_exit_inprogress || shmem_exit_inprogress)
 		return true;			/* not now */
 	working = true;
 	/* the wait has not begun: what the work waits for is not that */
 	*(volatile uint32 *) my_wait_event_info = 0;
 	PG_TRY();
 	{
-		/* segments belong to the process, not to its transaction */
-		CurrentResourceOwner = NULL;
+		temporary = ResourceOwnerCreate(NULL, "wait_event_timing");
+		CurrentResourceOwner = temporary;
 		work(shared);
 		done = true;
 	}
 	PG_CATCH();
 	{
+		MemoryContext report = AllocSetContextCreate(TopMemoryContext, "wait_event_timing",
+													 ALLOCSET_SMALL_SIZES);
 		ErrorData  *error;
 
 		/* an error lets go of it; of the other there was none */
 		QueryCancelHoldoffCount = cancel_holdoff;
-		MemoryContextSwitchTo(TopMemoryContext);
+		MemoryContextSwitchTo(report);
 		error = CopyErrorData();
 		FlushErrorState();
+		/* the work took them: who holds one holds off interrupts, too */
+		LWLockReleaseAll();
 		tell_refusal(shared, message, error->message);
-		FreeErrorData(error);
+		/* FreeErrorData() would leave some of it behind */
+		MemoryContextSwitchTo(context);
+		MemoryContextDelete(report);
 	}
 	PG_END_TRY();
-	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
+	if (temporary)
+		release_owner(temporary, done);
 	*(volatile uint32 *) my_wait_event_info = announced;
 	working = false;
 	errno = error_number;
 	return done;
 }
 
-/* Begin the trace of this process, where its level asks for one and it holds nothing. */
+/*
+ * Begin the trace of this process, where its level asks for one and it holds
+ * nothing.  A lack of memory can pass: it is tried again when a trace is asked
+ * for anew, and without a word after a while.
+ */
 void
 ring_open(void)
 {
-	if (capture.ring != NULL || refused || capture.slot == NULL ||
-		pg_atomic_read_u32(capture.level) != CAPTURE_TRACE)
+	if (capture.ring != NULL || ending || capture.slot == NULL)
 		return;
-	if (!ring_guarded(make_ring, "wait_event_timing cannot trace this process"))
-		refused = true;
+	if (pg_atomic_read_u32(capture.level) != CAPTURE_TRACE)
+	{
+		refused_at = 0;
+		return;
+	}
+	if (refused_at != 0 &&
+		!TimestampDifferenceExceeds(refused_at, GetCurrentTimestamp(), RETRY_INTERVAL_MS))
+		return;
+	if (!ring_guarded(make_ring, refused_at == 0 ?
+					  "wait_event_timing cannot trace this process" : NULL))
+		refused_at = GetCurrentTimestamp();
 }
 
 /* The same of a process that has no client; those that have begin after an answer. */

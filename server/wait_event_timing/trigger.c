@@ -23,6 +23,7 @@ static uint64 running;			/* its query identifier */
 /* The slowest of a request, to be copied */
 static uint64 slow_query_id;
 static int64 slow_us = -1;
+static bool ready = false;		/* the request has been answered, but for the flush */
 
 static void
 statement_ended(TimestampTz at)
@@ -59,7 +60,7 @@ trigger_statement_begins(uint64 query_id)
 void
 trigger_message(char type)
 {
-	if (waits_trigger < 0 && began == 0 && arrived == 0)
+	if (waits_trigger < 0 && began == 0 && arrived == 0 && slow_us < 0)
 		return;
 	switch (type)
 	{
@@ -79,19 +80,24 @@ trigger_message(char type)
 			if (began != 0)
 				statement_ended(GetCurrentTimestamp());
 			arrived = answered = 0;
+			ready = slow_us >= 0;
 			break;
 	}
 }
 
-/* The answer to a request has left. */
+/*
+ * Messages to the client have left.  Those of a notice or an error leave at
+ * once, too, from within the report: only after the answer is time for a copy.
+ */
 void
-trigger_answered(void)
+trigger_flushed(void)
 {
 	int64		us = slow_us;
 
-	if (likely(us < 0))
+	if (likely(!ready))
 		return;
 	/* a message about a failure is flushed, too */
+	ready = false;
 	slow_us = -1;
 	if (capture.ring)
 		kept_copy(slow_query_id, us);

@@ -326,6 +326,7 @@ extern int	application_level(int setting, GucSource source);
 /* ring.c */
 extern void ring_open(void);
 extern void ring_open_in_background(void);
+extern void ring_reset_ended(Shared *shared);
 extern bool ring_guarded(void (*work) (Shared *shared), const char *message);
 extern void ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old,
 						int64 new_ticks);
@@ -339,7 +340,7 @@ extern int	trace_depth(void);
 /* trigger.c */
 extern void trigger_statement_begins(uint64 query_id);
 extern void trigger_message(char type);
-extern void trigger_answered(void);
+extern void trigger_flushed(void);
 
 /* kept.c */
 extern void kept_copy(uint64 query_id, int64 duration_us);

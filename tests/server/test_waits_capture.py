@@ -101,6 +101,32 @@ def test_successive_lock_waits_are_told_apart(
     assert total > 200
 
 
+def test_lock_waits_given_up_are_told_apart(
+    timed: Cluster, watched: Connection, observer: Connection
+) -> None:
+    """The signal that ends one of them in the midst of a call does not join it to the next."""
+    pid = pid_of(watched)
+    observer.execute("CREATE TABLE IF NOT EXISTS locked (i int)")
+    lock_six_times = (
+        "DO $$BEGIN FOR i IN 1..6 LOOP BEGIN LOCK TABLE locked; "
+        "EXCEPTION WHEN lock_not_available THEN END; END LOOP; END$$"
+    )
+    watched.execute("SET lock_timeout = '20ms'")
+    watched.execute(lock_six_times)  # the catalogue is read now
+    watched.execute("SELECT wait_event_timing_benchmark(1000)")
+    before = waits(observer, "DataFileRead", pid)
+    with session(timed) as holder:
+        holder.execute("BEGIN; LOCK TABLE locked")
+        watched.execute(lock_six_times)
+        holder.execute("COMMIT")
+    count, _, total, longest = waits(observer, "relation", pid)
+    assert count == 6
+    assert total > 6 * 15
+    assert longest < total / 2
+    # none of those before them, which the benchmark announced, is counted again
+    assert waits(observer, "DataFileRead", pid) == before
+
+
 def test_blocker_of_a_lock_wait_is_named(
     timed: Cluster, watched: Connection, observer: Connection
 ) -> None:

@@ -6,7 +6,6 @@ import math
 import os
 import signal
 import struct
-import subprocess
 import threading
 import time
 from typing import Any
@@ -19,6 +18,7 @@ from pgtare.server.cluster import Cluster
 from tests.server.waits_tools import (
     Connection,
     eventually,
+    limit_files,
     names,
     one,
     rows,
@@ -239,13 +239,52 @@ def test_session_that_gets_no_ring_goes_on(timed: Cluster) -> None:
         told: list[str | None] = []
         connection.add_notice_handler(lambda d: told.append(d.message_primary))
         pid = connection.info.backend_pid
-        # for any file that the process writes; WAL segments are smaller
-        subprocess.run(
-            ["prlimit", "--pid", str(pid), f"--fsize={256 << 20}"], check=True, **timed.run_as
-        )
-        connection.execute("SET wait_event_timing.trace_ring_records = 16777216")
+        limit_files(timed, pid, 24)  # WAL segments are smaller
+        connection.execute("SET wait_event_timing.trace_ring_records = 1048576")
         connection.execute("SET wait_event_timing.capture = trace")
         connection.execute("SELECT pg_sleep(0.01)")
         assert len(told) == 1
         assert "cannot trace this process" in str(told[0])
         assert waits(connection, "PgSleep", pid)[0] == 1
+
+
+def test_session_that_got_no_ring_gets_one_when_asked_anew(timed: Cluster) -> None:
+    """A lack of memory can pass."""
+    with session(timed) as connection:
+        pid = connection.info.backend_pid
+        limit_files(timed, pid, 24)
+        connection.execute("SET wait_event_timing.trace_ring_records = 1048576")
+        connection.execute("SET wait_event_timing.capture = trace")
+        rings = "SELECT records FROM wait_event_timing_rings() WHERE pid = %s"
+        assert rows(connection, rings, pid) == []
+        limit_files(timed, pid, None)
+        connection.execute("SET wait_event_timing.capture = stats")
+        connection.execute("SET wait_event_timing.capture = trace")
+        assert rows(connection, rings, pid) == [(1048576,)]
+
+
+def test_one_role_does_not_push_out_what_another_left(timed: Cluster, observer: Connection) -> None:
+    observer.execute("SELECT wait_event_timing_reset(), wait_event_timing_reset_kept()")
+    observer.execute(
+        "DO $$BEGIN CREATE ROLE crowd LOGIN SUPERUSER; EXCEPTION WHEN duplicate_object THEN END$$"
+    )
+    ended = (
+        "SELECT count(*) FROM wait_event_timing_rings() WHERE ended IS NOT NULL "
+        "AND leader_pid IS NULL AND userid = %s::regrole"
+    )
+    kept = "SELECT count(*) FROM wait_event_timing_kept() WHERE userid = %s::regrole"
+    gone = "SELECT FROM pg_stat_activity WHERE pid = %s"
+    for user, n in (("postgres", 8), ("crowd", 9)):
+        for _ in range(n):
+            with session(timed, user=user) as short:
+                pid = short.info.backend_pid
+                short.execute("SET wait_event_timing.trace_ring_records = 1024")
+                short.execute("SET wait_event_timing.capture = trace")
+                short.execute("SET wait_event_timing.trigger = 1")
+                short.execute("SELECT pg_sleep(0.005)")
+            eventually(lambda p=pid: not rows(observer, gone, p))
+    for count in (ended, kept):
+        assert (one(observer, count, "postgres"), one(observer, count, "crowd")) == (7, 1)
+    observer.execute("SELECT wait_event_timing_reset(), wait_event_timing_reset_kept()")
+    for count in (ended, kept):
+        assert (one(observer, count, "postgres"), one(observer, count, "crowd")) == (0, 0)

@@ -1,14 +1,15 @@
 """Slow statements of traced sessions: marked in the ring, which is kept as it was."""
 
-import subprocess
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import Connection, eventually, one, rows, session
+from tests.server.waits_tools import Connection, eventually, limit_files, one, rows, session
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -174,24 +175,75 @@ def test_kept_trace_outlives_its_session_and_is_private(
     observer.execute("RESET ROLE")
 
 
-def test_no_memory_for_a_copy_disturbs_nobody(timed: Cluster, observer: Connection) -> None:
-    refused = "SELECT traces_refused FROM wait_event_timing_info()"
-    before = one(observer, refused)
-    with session(timed) as connection:
-        told: list[str | None] = []
-        connection.add_notice_handler(lambda d: told.append(d.message_primary))
-        pid = connection.info.backend_pid
+def test_one_copy_of_a_request_that_talks(sensitive: Connection, observer: Connection) -> None:
+    """Notices are sent at once, and are not its answer."""
+    pid = sensitive.info.backend_pid
+    notices = "DO $$BEGIN RAISE NOTICE 'x'; PERFORM pg_sleep(0.2); RAISE NOTICE 'y'; END$$"
+    sensitive.execute(f"SELECT pg_sleep(0.1); {notices}; SELECT 1".encode())
+    ((number, _, duration, _, _),) = kept(observer, pid)
+    assert 200 <= duration < 1000
+    marks = "SELECT count(*) FROM wait_event_trace_kept(%s) WHERE kind = 'trigger'"
+    assert one(observer, marks, number) == 2
+
+
+def test_slow_statement_before_one_that_fails_counts(
+    sensitive: Connection, observer: Connection
+) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        sensitive.execute("SELECT pg_sleep(0.1); SELECT 1 / (relnatts - relnatts) FROM pg_class")
+    assert 100 <= kept(observer, sensitive.info.backend_pid)[0][2] < 1000
+
+
+@contextlib.contextmanager
+def large_ring_that_cannot_be_copied(cluster: Cluster) -> Iterator[tuple[Connection, list[str]]]:
+    """A traced session whose copies have no memory, and what it is told."""
+    with session(cluster) as connection:
+        told: list[str] = []
+        connection.add_notice_handler(lambda d: told.append(str(d.message_primary)))
         connection.execute("SET wait_event_timing.trace_ring_records = 1048576")
         connection.execute("SET wait_event_timing.capture = trace")
         connection.execute("SELECT wait_event_timing_benchmark(600000)")
-        # for any file that the process writes; WAL segments are smaller, the copy is 32 MiB
-        subprocess.run(
-            ["prlimit", "--pid", str(pid), f"--fsize={24 << 20}"], check=True, **timed.run_as
-        )
+        # WAL segments are smaller, the copy is 32 MiB
+        limit_files(cluster, connection.info.backend_pid, 24)
+        yield connection, told
+
+
+def test_no_memory_for_a_copy_disturbs_nobody(timed: Cluster, observer: Connection) -> None:
+    refused = "SELECT traces_refused FROM wait_event_timing_info()"
+    with large_ring_that_cannot_be_copied(timed) as (connection, told):
+        before = one(observer, refused)
+        pid = connection.info.backend_pid
         connection.execute("SET wait_event_timing.trigger = '50ms'")
         assert one(connection, "SELECT 'answer' FROM pg_sleep(0.1)") == "answer"
         eventually(lambda: one(observer, refused) == before + 1)
         assert rows(observer, KEPT, pid) == []
         assert one(connection, "SELECT 1") == 1
         assert len(told) == 1
-        assert "cannot keep the trace of a slow statement" in str(told[0])
+        assert "cannot keep the trace of a slow statement" in told[0]
+
+
+def test_no_memory_for_a_copy_where_statements_talk(timed: Cluster) -> None:
+    """The failure is told after the request, not in the midst of another message."""
+    talking = "DO $$BEGIN RAISE NOTICE 'x'; RAISE NOTICE 'y'; END$$"
+    with large_ring_that_cannot_be_copied(timed) as (connection, told):
+        connection.execute("SET wait_event_timing.trigger = '50ms'")
+        connection.execute(f"SELECT pg_sleep(0.1); {talking}; SELECT 1".encode())
+        assert one(connection, "SELECT 'next'") == "next"
+        assert told[:2] == ["x", "y"]
+        assert len(told) == 3
+        assert "cannot keep the trace of a slow statement" in told[2]
+
+
+def test_failed_copies_leave_no_memory_behind(timed: Cluster, observer: Connection) -> None:
+    used = "SELECT used_bytes FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext'"
+    refused = "SELECT traces_refused FROM wait_event_timing_info()"
+    with large_ring_that_cannot_be_copied(timed) as (connection, _):
+        connection.execute("SET client_min_messages = error")
+        connection.execute("SET wait_event_timing.trigger = 0")
+        connection.execute("SELECT pg_sleep(0)")
+        before = one(connection, used)
+        counted = one(observer, refused)
+        for _ in range(200):
+            connection.execute("SELECT pg_sleep(0)")
+        assert one(connection, used) < before + 2000
+        assert one(observer, refused) >= counted + 200

@@ -1,6 +1,7 @@
 """Servers with wait_event_timing, and how tests ask them."""
 
 import contextlib
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
@@ -78,3 +79,11 @@ def eventually(condition: Callable[[], object], seconds: float = 20.0) -> Any:
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.05)
     return found
+
+
+def limit_files(cluster: Cluster, pid: int, mebibytes: int | None) -> None:
+    """Let a process write no larger file, dynamic shared memory among them; None: no limit."""
+    size = "unlimited" if mebibytes is None else mebibytes << 20
+    # the soft limit only: it can be lifted again
+    command = ["prlimit", "--pid", str(pid), f"--fsize={size}:"]
+    subprocess.run(command, check=True, **cluster.run_as)
