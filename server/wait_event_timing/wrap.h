@@ -27,12 +27,19 @@ static inline int64
 wrap_begin(uint32 event, CallKind kind)
 {
 	int64		start;
+	int64		since = 0;
 
-	/* the read of the signal descriptor belongs to the wait before it */
-	if ((LASTING_CLASSES & (1u << (WAIT_CLASS(event) & 31))) && kind != CALL_READ)
-		capture_before_lasting(event);
+	if (LASTING_CLASSES & (1u << (WAIT_CLASS(event) & 31)))
+	{
+		/* the read of the signal descriptor belongs to the wait before it */
+		if (kind != CALL_READ)
+			capture_before_lasting(event);
+		if (WAIT_CLASS(event) == CLASS_LOCK)
+			since = capture_lock_start(event);
+	}
 	start = clock_source_read(capture.clock);
-	capture.slot->current_start = start;
+	/* others see a wait for a lock from its first call on */
+	capture.slot->current_start = since ? since : start;
 	capture.slot->current_event = event;
 	return start;
 }
