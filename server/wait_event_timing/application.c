@@ -43,6 +43,42 @@ setting_alloc(size_t size)
 #endif
 }
 
+/* The next character of a pattern; a backslash takes away the meaning of what follows. */
+static inline const char *
+after(const char *p)
+{
+	return p[0] == '\\' && p[1] != '\0' ? p + 2 : p + 1;
+}
+
+/* Has each "[" its "]"?  fnmatch() takes one without for a character like others. */
+static bool
+brackets_close(const char *p)
+{
+	while (*p != '\0')
+	{
+		if (*p != '[')
+		{
+			p = after(p);
+			continue;
+		}
+		p++;
+		if (*p == '!' || *p == '^')
+			p++;
+		/* the first stands for itself */
+		if (*p == ']')
+			p++;
+		while (*p != '\0' && *p != ']')
+		{
+			const char *class_end = p[0] == '[' && p[1] == ':' ? strstr(p, ":]") : NULL;
+
+			p = class_end ? class_end + 2 : after(p);
+		}
+		if (*p++ == '\0')
+			return false;
+	}
+	return true;
+}
+
 /* "etl*=trace"; the level follows the last "=" */
 static bool
 parse_item(char *item, Pattern *pattern)
@@ -74,6 +110,12 @@ parse_item(char *item, Pattern *pattern)
 	{
 		GUC_check_errdetail("A pattern must have from 1 to %d characters.",
 							(int) sizeof(pattern->glob) - 1);
+		return false;
+	}
+	if (!brackets_close(item))
+	{
+		GUC_check_errdetail("\"%s\" has a \"[\" without its \"]\".", item);
+		GUC_check_errhint("Write \"\\[\" for the character itself.");
 		return false;
 	}
 	pattern->level = level->val;

@@ -98,6 +98,7 @@ capture_attach(void)
 	slot->number = MY_PROC_NUMBER;
 	slot->pid = MyProcPid;
 	leader = slot_of_leader(shared);
+	pg_atomic_write_u32(&slot->configured, waits_capture);
 	pg_atomic_write_u32(&slot->level,
 						leader ? (int) pg_atomic_read_u32(&leader->level) : waits_capture);
 	pg_atomic_write_u32(&slot->asked, 0);
@@ -209,6 +210,18 @@ same_lock(uint32 event)
 	capture.lock_entry = capture.lock_now != 0 ? (int) capture.npending : -1;
 	capture.lock_since = capture.lock_now;
 	return NULL;
+}
+
+/* When the wait for a lock began that goes on now, or 0. */
+int64
+capture_lock_start(uint32 event)
+{
+	const Pending *entry = &capture.pending[Max(capture.lock_entry, 0)];
+
+	if (capture.lock_entry < 0 || (uint32) capture.lock_entry >= capture.npending ||
+		capture.lock_now != capture.lock_since || entry->event != event)
+		return 0;
+	return entry->start;
 }
 
 void
@@ -385,6 +398,17 @@ capture_fold(void)
 	capture.folding = false;
 }
 
+/* What our settings say; it counts unless another session has asked for a level. */
+static void
+configure(int level)
+{
+	pg_atomic_write_u32(&capture.slot->configured, level);
+	/* who gives the level back clears "asked", and then reads what we wrote */
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(&capture.slot->asked) == 0)
+		pg_atomic_write_u32(&capture.slot->level, level);
+}
+
 /*
  * Called where no folding and no look at the statements can be under way: a
  * handler that threw an error, or ends the process, left what there is.
@@ -422,7 +446,7 @@ capture_set_level(int setting, GucSource source)
 	capture_fold();
 	explain_level_set();
 	pg_atomic_write_u32(&capture.slot->asked, 0);
-	pg_atomic_write_u32(&capture.slot->level, application_level(setting, source));
+	configure(application_level(setting, source));
 	capture_follow_leader();
 }
 
@@ -461,9 +485,8 @@ waits_putmessage(char type, const char *body, size_t length)
 	if (type == 'Z' && capture_present())	/* ReadyForQuery */
 	{
 		capture_fold();
-		if (application_changed() && pg_atomic_read_u32(&capture.slot->asked) == 0)
-			pg_atomic_write_u32(&capture.slot->level,
-								application_level(waits_capture, source_of_setting));
+		if (application_changed())
+			configure(application_level(waits_capture, source_of_setting));
 		ring_open();
 	}
 	return chained->putmessage(type, body, length);
@@ -472,8 +495,10 @@ waits_putmessage(char type, const char *body, size_t length)
 static int
 waits_flush(void)
 {
-	int			result = chained->flush();
+	int			result;
 
+	trace_flush();
+	result = chained->flush();
 	trigger_flushed();
 	return result;
 }

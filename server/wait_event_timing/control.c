@@ -29,7 +29,11 @@ slot_of(Shared *shared, int pid)
 	return NULL;
 }
 
-/* Owners clear their counters themselves: until they do, readers see them as empty. */
+/*
+ * Owners clear their counters themselves: until they do, readers see them as
+ * empty.  A reset is counted when that is so: who reads the count before the
+ * counters, and finds it unchanged the next time, can take their difference.
+ */
 Datum
 wait_event_timing_reset(PG_FUNCTION_ARGS)
 {
@@ -40,7 +44,10 @@ wait_event_timing_reset(PG_FUNCTION_ARGS)
 		Slot	   *slot = slot_of(shared, PG_GETARG_INT32(0));
 
 		if (slot)
+		{
 			pg_atomic_fetch_add_u64(&slot->reset_wanted, 1);
+			pg_atomic_fetch_add_u64(&shared->resets, 1);
+		}
 		PG_RETURN_BOOL(slot != NULL);
 	}
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -53,7 +60,20 @@ wait_event_timing_reset(PG_FUNCTION_ARGS)
 	LWLockRelease(&shared->lock);
 	ring_reset_ended(shared);
 	statements_reset(shared);
+	pg_atomic_fetch_add_u64(&shared->resets, 1);
 	PG_RETURN_BOOL(true);
+}
+
+/*
+ * A background process can begin its trace when it has nothing to do, and sleep
+ * for long.  Others begin theirs at work, and a wake-up would cut a wait in two.
+ */
+static void
+wake(const Slot *slot, int level)
+{
+	if (level == CAPTURE_TRACE && slot->backend_type != B_BACKEND &&
+		slot->backend_type != PARALLEL_WORKER)
+		SetLatch(&GetPGProcByNumber(slot->number)->procLatch);
 }
 
 static void
@@ -62,14 +82,25 @@ set_level(Slot *slot, int level)
 	pg_atomic_fetch_add_u32(&slot->asked, 1);
 	pg_write_barrier();
 	pg_atomic_write_u32(&slot->level, level);
-	/* a background process can begin its trace when it has nothing to do, and sleep for long */
-	if (level == CAPTURE_TRACE)
-		SetLatch(&GetPGProcByNumber(slot->number)->procLatch);
+	wake(slot, level);
+}
+
+/* Back to what the process has configured; a worker goes on as its leader. */
+static int
+give_back_level(Slot *slot, int level)
+{
+	pg_atomic_write_u32(&slot->asked, 0);
+	pg_memory_barrier();
+	if (level < 0)
+		level = (int) pg_atomic_read_u32(&slot->configured);
+	pg_atomic_write_u32(&slot->level, level);
+	wake(slot, level);
+	return level;
 }
 
 /* Workers to come ask their leader; those that run are told. */
 static void
-set_level_of_workers(Shared *shared, const Slot *leader, int level)
+set_level_of_workers(Shared *shared, const Slot *leader, int level, bool give_back)
 {
 	for (uint32 i = 0; i < shared->nslots; i++)
 	{
@@ -77,17 +108,20 @@ set_level_of_workers(Shared *shared, const Slot *leader, int level)
 
 		if (slot != leader && slot->pid != 0 && slot->pid == GetPGProcByNumber(i)->pid &&
 			GetPGProcByNumber(i)->lockGroupLeader == GetPGProcByNumber(leader->number))
-			set_level(slot, level);
+		{
+			if (give_back)
+				(void) give_back_level(slot, level);
+			else
+				set_level(slot, level);
+		}
 	}
 }
 
-Datum
-wait_event_timing_set(PG_FUNCTION_ARGS)
+/* The level of a name, or an error */
+static int
+level_of(const char *name)
 {
-	Shared	   *shared = sql_shared();
-	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(1));
 	const struct config_enum_entry *level;
-	Slot	   *slot;
 
 	for (level = waits_levels; level->name && pg_strcasecmp(level->name, name) != 0; level++)
 		;
@@ -95,12 +129,29 @@ wait_event_timing_set(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid capture level: \"%s\"", name),
-				 errhint("Levels are those of wait_event_timing.capture.")));
+				 errhint("Levels are those of wait_event_timing.capture; NULL gives the level back "
+						 "to the settings of the process.")));
+	return level->val;
+}
+
+Datum
+wait_event_timing_set(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = sql_shared();
+	bool		give_back = PG_ARGISNULL(1);
+	int			level = give_back ? -1 : level_of(text_to_cstring(PG_GETARG_TEXT_PP(1)));
+	Slot	   *slot;
+
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
 	slot = slot_of(shared, PG_GETARG_INT32(0));
 	if (slot)
 	{
-		set_level(slot, level->val);
-		set_level_of_workers(shared, slot, level->val);
+		if (give_back)
+			level = give_back_level(slot, -1);
+		else
+			set_level(slot, level);
+		set_level_of_workers(shared, slot, level, give_back);
 	}
 	PG_RETURN_BOOL(slot != NULL);
 }

@@ -45,20 +45,22 @@ wait_event_timing_info(PG_FUNCTION_ARGS)
 	Shared	   *shared = sql_shared();
 	Slot	   *copy = palloc(sizeof(Slot));
 	TupleDesc	tupdesc;
-	Datum		values[18];
-	bool		nulls[18] = {0};
+	Datum		values[19];
+	bool		nulls[19] = {0};
 	int			installed = 0;
 	uint64		overflows,
 				negative,
 				missed,
 				statements_missed,
 				records,
-				ended;
+				ended,
+				resets;
 	TimestampTz reset_at;
 
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 
+	resets = pg_atomic_read_u64(&shared->resets);
 	LWLockAcquire(&shared->lock, LW_SHARED);
 	overflows = shared->overflows + shared->total_overflows;
 	negative = shared->negative;
@@ -99,6 +101,7 @@ wait_event_timing_info(PG_FUNCTION_ARGS)
 	values[15] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->refused));
 	values[16] = Int64GetDatum((int64) sizeof(Slot));
 	values[17] = TimestampTzGetDatum(reset_at);
+	values[18] = Int64GetDatum((int64) resets);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }
 

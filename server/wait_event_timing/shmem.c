@@ -123,6 +123,7 @@ initialise(Shared *shared)
 	shared->nbuckets = buckets_wanted();
 	shared->reset_at = GetCurrentTimestamp();
 	pg_atomic_init_u64(&shared->evictions, 0);
+	pg_atomic_init_u64(&shared->resets, 0);
 	pg_atomic_init_u64(&shared->refused, 0);
 }
 

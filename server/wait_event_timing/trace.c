@@ -1,14 +1,26 @@
 /*-------------------------------------------------------------------------
  * trace.c
  *		Statements and transactions in the trace of a process.
+ *
+ * A client's statement is over when the client is told so, not when its plan
+ * is: the commit that comes before that message belongs to it.  In the extended
+ * protocol the commit comes later, with the Sync; there a statement lasts until
+ * the next one begins or the request ends, but for a Flush.  Without a client it
+ * is over with its plan.
+ *
+ * What runs beside the portal of the client (planning, deferred triggers) is
+ * marked as nested while a statement is under way.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/xact.h"
 #include "executor/executor.h"
+#include "miscadmin.h"
+#include "tcop/pquery.h"
 #include "tcop/utility.h"
 #include "utils/backend_status.h"
+#include "utils/portal.h"
 
 #include "waits.h"
 
@@ -20,6 +32,13 @@ static ProcessUtility_hook_type previous_utility;
 
 static int	depth = 0;			/* of statements running within statements */
 static uint64 bound = 0;		/* query identifier of what was bound last in this request */
+
+/* Of the client's statement */
+static bool under_way = false;
+static bool told = false;		/* its CommandComplete is on its way */
+static bool extended = false;	/* the request came by the messages of the extended protocol */
+static uint64 rows_done;
+static const QueryDesc *own = NULL; /* its plan: only compared */
 
 int
 trace_depth(void)
@@ -34,18 +53,77 @@ tracing(void)
 }
 
 static void
-mark_begin(uint64 query_id)
+mark_cpu(int at)
 {
-	if (depth == 0)
-		trigger_statement_begins(query_id);
-	capture_mark(RECORD_STATEMENT_BEGIN, depth, (int64) query_id);
+	capture_mark(RECORD_CPU, at, clock_system_ns(CLOCK_THREAD_CPUTIME_ID));
 }
 
 static void
-mark_end(uint64 rows)
+mark_begin(int at, uint64 query_id)
 {
-	capture_mark(RECORD_CPU, depth, clock_system_ns(CLOCK_THREAD_CPUTIME_ID));
-	capture_mark(RECORD_STATEMENT_END, depth, (int64) rows);
+	/* before the mark: what was spent since the last statement is not this one's */
+	mark_cpu(at);
+	capture_mark(RECORD_STATEMENT_BEGIN, at, (int64) query_id);
+}
+
+static void
+mark_end(int at, uint64 rows)
+{
+	mark_cpu(at);
+	capture_mark(RECORD_STATEMENT_END, at, (int64) rows);
+}
+
+/* The statement of the client is over. */
+static void
+end_statement(void)
+{
+	if (under_way && tracing())
+		mark_end(0, rows_done);
+	under_way = told = false;
+}
+
+/* Functions run portals, too: those have a name, if not of the kind that no client gives. */
+static inline bool
+portal_is_clients(void)
+{
+	return ActivePortal != NULL &&
+		(ActivePortal->name[0] == '\0' ||
+		 (extended && strncmp(ActivePortal->name, "<unnamed", strlen("<unnamed")) != 0));
+}
+
+/* Is what begins now a statement of the client?  A rule only adds to one. */
+static bool
+is_clients(void)
+{
+	return depth == 0 && MyProcPort != NULL && portal_is_clients() &&
+		(!under_way || told || extended);
+}
+
+/* The depth of what runs beside the client's statement */
+static int
+depth_beside(void)
+{
+	return depth + (depth == 0 && under_way ? 1 : 0);
+}
+
+/* Returns whether it is the client's, and so ends when the client is told. */
+static bool
+begin_statement(uint64 query_id)
+{
+	bool		clients = is_clients();
+
+	if (depth == 0)
+		trigger_statement_begins(query_id);
+	if (clients)
+	{
+		end_statement();
+		under_way = true;
+		rows_done = 0;
+		mark_begin(0, query_id);
+	}
+	else
+		mark_begin(depth_beside(), query_id);
+	return clients;
 }
 
 #if PG_VERSION_NUM >= 180000
@@ -60,8 +138,10 @@ static void
 trace_start(QueryDesc *queryDesc, int eflags)
 {
 	ring_open_in_background();
-	if (tracing())
-		mark_begin((uint64) queryDesc->plannedstmt->queryId);
+	if (tracing() && begin_statement((uint64) queryDesc->plannedstmt->queryId))
+		own = queryDesc;
+	else if (queryDesc == own)
+		own = NULL;				/* a failure freed that one */
 	explain_executor_starts(queryDesc->instrument_options != 0);
 	if (previous_start)
 		previous_start(queryDesc, eflags);
@@ -72,6 +152,9 @@ trace_start(QueryDesc *queryDesc, int eflags)
 static void
 trace_run(RUN_PARAMETERS)
 {
+	/* the client fetches more from a portal, with a request of its own */
+	if (tracing() && queryDesc == own && depth == 0 && !under_way)
+		(void) begin_statement((uint64) queryDesc->plannedstmt->queryId);
 	depth++;
 	PG_TRY();
 	{
@@ -85,6 +168,8 @@ trace_run(RUN_PARAMETERS)
 		depth--;
 	}
 	PG_END_TRY();
+	if (queryDesc == own && queryDesc->estate)
+		rows_done = queryDesc->estate->es_processed;
 }
 
 static void
@@ -108,8 +193,10 @@ trace_finish(QueryDesc *queryDesc)
 static void
 trace_end(QueryDesc *queryDesc)
 {
-	if (tracing())
-		mark_end(queryDesc->estate ? queryDesc->estate->es_processed : 0);
+	if (queryDesc == own)
+		own = NULL;
+	else if (tracing())
+		mark_end(depth_beside(), queryDesc->estate ? queryDesc->estate->es_processed : 0);
 	if (depth == 0)
 		explain_executor_ends();
 	if (previous_end)
@@ -137,10 +224,35 @@ utility_query_id(const PlannedStmt *statement)
 void
 trace_message(char type)
 {
-	if (type == '2')			/* BindComplete */
-		bound = pgstat_get_my_query_id();
-	else if (type == 'Z')
-		bound = 0;
+	switch (type)
+	{
+		case '1':				/* ParseComplete */
+			extended = true;
+			break;
+		case '2':				/* BindComplete */
+			bound = pgstat_get_my_query_id();
+			extended = true;
+			break;
+		case 'C':				/* CommandComplete */
+		case 's':				/* PortalSuspended */
+			told = true;
+			if (!extended)
+				end_statement();
+			break;
+		case 'Z':				/* ReadyForQuery */
+			end_statement();
+			bound = 0;
+			extended = false;
+			break;
+	}
+}
+
+/* What was sent is to reach the client, which may take its time before it goes on. */
+void
+trace_flush(void)
+{
+	if (unlikely(told))
+		end_statement();
 }
 
 static void
@@ -149,10 +261,11 @@ trace_utility(PlannedStmt *statement, const char *text, bool read_only,
 			  QueryEnvironment *environment, DestReceiver *receiver, QueryCompletion *done)
 {
 	bool		marked = tracing();
+	volatile bool clients = false;
 	uint64		query_id = utility_query_id(statement);
 
 	if (marked)
-		mark_begin(query_id);
+		clients = begin_statement(query_id);
 	depth++;
 	PG_TRY();
 	{
@@ -169,8 +282,10 @@ trace_utility(PlannedStmt *statement, const char *text, bool read_only,
 		depth--;
 	}
 	PG_END_TRY();
-	if (marked && tracing())
-		mark_end(done ? done->nprocessed : 0);
+	if (clients)
+		rows_done = done ? done->nprocessed : 0;
+	else if (marked && tracing())
+		mark_end(depth_beside(), done ? done->nprocessed : 0);
 }
 
 static void
@@ -188,7 +303,13 @@ trace_transaction(XactEvent event, void *arg)
 	if (event == XACT_EVENT_COMMIT)
 		capture_mark(RECORD_COMMIT, 0, 0);
 	else if (event == XACT_EVENT_ABORT)
-		capture_mark(RECORD_ABORT, 0, 0);
+	{
+		/* at depth 0 it ends the statement; within one, a procedure goes on */
+		mark_cpu(depth);
+		capture_mark(RECORD_ABORT, depth, 0);
+		if (depth == 0)
+			under_way = told = false;
+	}
 }
 
 void

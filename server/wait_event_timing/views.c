@@ -45,12 +45,47 @@ wait_event_timing_backends(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
+/* Waits under way of one event */
+typedef struct Running
+{
+	int64		waits;
+	uint64		total_ns;
+} Running;
+
+/* Add the wait that a process is in, if it is: sums tell nobody whose it is. */
+static void
+add_running(Shared *shared, Slot *slot, int backend_type, EventStats *sums, Running *running)
+{
+	uint32		clock;
+	uint32		event;
+	int64		start;
+	uint64		ignored = 0;
+	Running    *into;
+
+	/* the start is written before the event, and both only change together */
+	do
+	{
+		clock = slot->clock;
+		start = slot->current_start;
+		pg_read_barrier();
+		event = slot->current_event;
+		pg_read_barrier();
+	} while (event != 0 && (start != slot->current_start || clock != slot->clock));
+	if (event == 0)
+		return;
+	into = &running[stats_total_entry(sums, backend_type, event) - sums];
+	into->waits++;
+	into->total_ns += clock_ns(capture_rate(shared, clock), clock_source_read(clock) - start,
+							   &ignored);
+}
+
 Datum
 wait_event_timing_system(PG_FUNCTION_ARGS)
 {
 	Shared	   *shared = sql_shared();
 	Slot	   *copy = palloc(sizeof(Slot));
 	EventStats *sums = palloc(sizeof(shared->totals));
+	Running    *running = palloc0((TOTAL_EVENTS + 1) * sizeof(Running));
 
 	/* the lock keeps processes from moving into the totals while we look */
 	LWLockAcquire(&shared->lock, LW_SHARED);
@@ -68,21 +103,25 @@ wait_event_timing_system(PG_FUNCTION_ARGS)
 			into = stats_total_entry(sums, copy->backend_type, (uint32) copy->events[k].key);
 			stats_merge(into, &copy->events[k]);
 		}
+		if (sql_is_live(i, copy->pid))
+			add_running(shared, shmem_slot(shared, i), copy->backend_type, sums, running);
 	}
 	LWLockRelease(&shared->lock);
 
 	InitMaterializedSRF(fcinfo, 0);
 	for (int i = 0; i <= TOTAL_EVENTS; i++)
 	{
-		Datum		values[9];
-		bool		nulls[9] = {0};
+		Datum		values[11];
+		bool		nulls[11] = {0};
 
-		if (sums[i].waits == 0)
+		if (sums[i].waits == 0 && running[i].waits == 0)
 			continue;
 		values[0] = CStringGetTextDatum(i == TOTAL_EVENTS ? "other" :
 										sql_backend_type((int) (sums[i].key >> 32) - 1));
 		sql_put_event(&values[1], (uint32) sums[i].key);
 		sql_put_counters(&values[4], &sums[i]);
+		values[9] = Int64GetDatum(running[i].waits);
+		values[10] = MS(running[i].total_ns);
 		sql_put_row(fcinfo, values, nulls);
 	}
 	return (Datum) 0;

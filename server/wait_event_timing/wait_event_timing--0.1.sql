@@ -16,6 +16,7 @@ CREATE FUNCTION wait_event_timing_backends(
 ) RETURNS SETOF record
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
+-- Waits that ended, and next to them, not in the other columns, those under way.
 CREATE FUNCTION wait_event_timing_system(
     OUT backend_type text,
     OUT wait_event_type text,
@@ -25,7 +26,9 @@ CREATE FUNCTION wait_event_timing_system(
     OUT calls bigint,
     OUT total_time double precision,
     OUT max_time double precision,
-    OUT histogram bigint[]
+    OUT histogram bigint[],
+    OUT running_waits bigint,
+    OUT running_time double precision
 ) RETURNS SETOF record
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
@@ -85,7 +88,8 @@ CREATE FUNCTION wait_event_timing_info(
     OUT trace_records bigint,
     OUT traces_refused bigint,
     OUT bytes_per_process bigint,
-    OUT stats_reset timestamptz
+    OUT stats_reset timestamptz,
+    OUT resets bigint
 ) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE FUNCTION wait_event_timing_buckets(
@@ -114,12 +118,13 @@ CREATE FUNCTION wait_event_timing_event(
 CREATE FUNCTION wait_event_timing_reset(pid integer DEFAULT NULL) RETURNS boolean
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
--- Sets what is captured in another process and its parallel workers, until it sets it itself.
+-- Sets what is captured in another process and its parallel workers, until it sets it itself; with
+-- NULL back to what its own settings say.
 CREATE FUNCTION wait_event_timing_set(pid integer, level text) RETURNS boolean
-AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 -- What the ring of a process holds, also of one that ended lately. "duration" is a wait's length,
--- at a statement's end the CPU time of the process so far (kind cpu), or how long a slow statement
+-- at a statement's begin and end the CPU time of the process so far (kind cpu), or how long a slow statement
 -- took (kind trigger); times are in ms.
 CREATE FUNCTION wait_event_trace(
     pid integer,
@@ -210,8 +215,9 @@ CREATE VIEW pg_stat_wait_event_timing AS
 
 CREATE VIEW pg_stat_wait_event_timing_system AS
     SELECT backend_type, wait_event_type, wait_event, idle, waits, calls, total_time,
-           total_time OPERATOR(pg_catalog./) waits::pg_catalog.float8 AS mean_time,
-           max_time, histogram
+           CASE WHEN waits OPERATOR(pg_catalog.>) 0
+                THEN total_time OPERATOR(pg_catalog./) waits::pg_catalog.float8 END AS mean_time,
+           max_time, histogram, running_waits, running_time
     FROM wait_event_timing_system();
 
 CREATE VIEW pg_stat_wait_event_timing_statements AS

@@ -97,6 +97,7 @@ typedef struct Slot
 
 	/* written when waits are folded in */
 	pg_atomic_uint32 changes;
+	pg_atomic_uint32 configured;	/* CaptureLevel by the settings of the process */
 	int			pid;			/* 0: nobody */
 	uint32		number;			/* of the PGPROC */
 	int			backend_type;
@@ -139,7 +140,7 @@ typedef enum RecordKind
 	RECORD_STATEMENT_END = 3,	/* value: rows */
 	RECORD_CPU = 4,				/* value: ns of the thread since the session began */
 	RECORD_COMMIT = 5,
-	RECORD_ABORT = 6,
+	RECORD_ABORT = 6,			/* at depth 0 it ends the statement, too */
 	RECORD_TRIGGER = 7			/* value: ns that a slow statement took */
 } RecordKind;
 
@@ -225,6 +226,7 @@ typedef struct Shared
 	uint64		records;
 	uint64		total_overflows;	/* events that found no room in "totals" */
 	pg_atomic_uint64 evictions;
+	pg_atomic_uint64 resets;	/* of all counters, or of one process */
 	pg_atomic_uint64 refused;	/* traces and copies for which there was no memory */
 	TimestampTz refused_at;		/* when the log was told last */
 	int64		last_kept;
@@ -309,6 +311,7 @@ extern void capture_detach(void);
 extern void capture_fold(void);
 extern void capture_abandon(void);
 extern void capture_before_lasting(uint32 event);
+extern int64 capture_lock_start(uint32 event);
 extern void capture_record(uint32 event, int64 start, int64 end, CallKind kind,
 						   bool interrupted);
 extern void capture_mark(RecordKind kind, int depth, int64 value);
@@ -336,6 +339,7 @@ extern void ring_put(const Pending *wait, int64 ns, const ClockRate *rate);
 extern void trace_install(void);
 extern void trace_message(char type);
 extern int	trace_depth(void);
+extern void trace_flush(void);
 
 /* trigger.c */
 extern void trigger_statement_begins(uint64 query_id);

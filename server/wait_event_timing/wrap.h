@@ -28,12 +28,19 @@ wrap_begin(uint32 event, CallKind kind)
 {
 	Slot	   *slot = capture.slot;
 	int64		start;
+	int64		since = 0;
 
-	/* the read of the signal descriptor belongs to the wait before it */
-	if ((LASTING_CLASSES & (1u << (WAIT_CLASS(event) & 31))) && kind != CALL_READ)
-		capture_before_lasting(event);
+	if (LASTING_CLASSES & (1u << (WAIT_CLASS(event) & 31)))
+	{
+		/* the read of the signal descriptor belongs to the wait before it */
+		if (kind != CALL_READ)
+			capture_before_lasting(event);
+		if (WAIT_CLASS(event) == CLASS_LOCK)
+			since = capture_lock_start(event);
+	}
 	start = clock_source_read(capture.clock);
-	slot->current_start = start;
+	/* others see a wait for a lock from its first call on */
+	slot->current_start = since ? since : start;
 	/* who sees the event must see its start */
 	pg_write_barrier();
 	slot->current_event = event;

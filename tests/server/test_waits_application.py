@@ -117,6 +117,20 @@ def test_reload_leaves_what_another_session_set(
     assert level(observer, watched) == "trace"
 
 
+def test_level_given_back_is_that_of_the_patterns_by_now(
+    timed: Cluster, armed: Connection, watched: Connection
+) -> None:
+    pid = watched.info.backend_pid
+    watched.execute("SET application_name = 'batch-1'")
+    armed.execute("SELECT wait_event_timing_set(%s, 'stats')", (pid,))
+    watched.execute("SET application_name = 'etl-1'")
+    assert level(armed, watched) == "stats"
+    armed.execute("SELECT wait_event_timing_set(%s, NULL)", (pid,))
+    assert one(armed, LEVEL, pid) == "trace"
+    watched.execute("SET application_name = 'batch-1'")
+    assert level(armed, watched) == "off"
+
+
 def test_role_and_database_pre_arm_sessions(timed: Cluster, observer: Connection) -> None:
     observer.execute("DROP ROLE IF EXISTS quiet")
     observer.execute("CREATE ROLE quiet LOGIN")
@@ -139,6 +153,9 @@ def test_role_and_database_pre_arm_sessions(timed: Cluster, observer: Connection
         ("etl=loud", "is no level of capture"),
         ("=trace", "must have from 1 to 63 characters"),
         ("a=trace,,b=off", "List syntax is invalid"),
+        ("[x=trace", 'has a "[" without its "]"'),
+        ("a[]=trace", 'has a "[" without its "]"'),
+        ("[[:alpha:]=trace", 'has a "[" without its "]"'),
     ],
 )
 def test_bad_patterns_are_refused(value: str, told: str, observer: Connection) -> None:
@@ -147,3 +164,10 @@ def test_bad_patterns_are_refused(value: str, told: str, observer: Connection) -
             f"ALTER SYSTEM SET wait_event_timing.capture_application = '{value}'".encode()
         )
     assert told in str(refused.value.diag.message_detail)
+
+
+def test_brackets_of_every_kind_are_taken(timed: Cluster, armed: Connection) -> None:
+    for name, pattern in {"a]": "a[]]", "a7": "a[[:digit:]]", "a[": r"a\["}.items():
+        capture_application(timed, armed, f"{pattern}=off")
+        with session(timed, application_name=name) as watched:
+            assert level(armed, watched) == "off"

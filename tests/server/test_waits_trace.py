@@ -62,11 +62,11 @@ def test_wait_lies_within_its_statement(traced: Connection, observer: Connection
     records = trace(observer, traced.info.backend_pid)
     # EXPLAIN began it once before
     at, begin = [(i, r) for i, r in enumerate(records) if r["queryid"] == query_id][-1]
-    wait, cpu, end, commit = [r for r in records[at + 1 :] if r["wait_event"] != "ClientRead"]
+    wait, commit, cpu, end = [r for r in records[at + 1 :] if r["wait_event"] != "ClientRead"]
     assert (wait["wait_event_type"], wait["wait_event"]) == ("Timeout", "PgSleep")
     assert 50 <= wait["duration"] < 150
     assert begin["since_begin"] <= wait["since_begin"] < end["since_begin"]
-    assert [cpu["kind"], end["kind"], commit["kind"]] == ["cpu", "statement end", "commit"]
+    assert [commit["kind"], cpu["kind"], end["kind"]] == ["commit", "cpu", "statement end"]
     assert end["rows"] == 1
     assert 0 < cpu["duration"] < 60_000
 
@@ -82,9 +82,114 @@ def test_error_ends_in_an_abort(traced: Connection, observer: Connection) -> Non
         traced.execute("SELECT 1 / 0 FROM pg_class")
     traced.execute("SELECT 'after'")
     kinds = [r["kind"] for r in trace(observer, traced.info.backend_pid) if r["kind"] != "wait"]
-    assert kinds[kinds.index("abort") :] == [
-        "abort", "statement begin", "cpu", "statement end", "commit",
+    assert kinds[kinds.index("abort") - 1 :] == [
+        "cpu", "abort", "cpu", "statement begin", "commit", "cpu", "statement end",
     ]  # fmt: skip
+
+
+def statements(records: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """What lies within each outermost statement, its begin and its end included."""
+    found: list[list[dict[str, Any]]] = []
+    running = False
+    for record in records:
+        outer = record["depth"] == 0
+        if record["kind"] == "statement begin" and outer:
+            found.append([])
+            running = True
+        if running:
+            found[-1].append(record)
+        if record["kind"] == "abort" or (record["kind"] == "statement end" and outer):
+            running = False
+    return found
+
+
+@pytest.mark.parametrize("extended", [False, True])
+def test_commit_and_its_waits_lie_within_their_statement(
+    traced: Connection, observer: Connection, extended: bool
+) -> None:
+    values = (1,) if extended else None
+    traced.execute("CREATE TEMP TABLE warm (i int)")
+    observer.execute("CREATE TABLE IF NOT EXISTS committed (i int)")
+    traced.execute("SELECT 1")
+    traced.execute("INSERT INTO committed VALUES (%s)" if extended else
+                   "INSERT INTO committed VALUES (1)", values)  # fmt: skip
+    with traced.transaction():
+        traced.execute("INSERT INTO committed VALUES (2)")
+    *_, alone, begin, insert, commit = statements(trace(observer, traced.info.backend_pid))
+    for durable in (alone, commit):
+        assert any(str(r["wait_event"]).lower() == "walsync" for r in durable)
+        kinds = [r["kind"] for r in durable if r["kind"] != "wait"]
+        assert kinds == ["statement begin", "commit", "cpu", "statement end"]
+    assert [alone[-1]["rows"], begin[-1]["rows"], insert[-1]["rows"]] == [1, 0, 1]
+
+
+def test_waiting_for_the_next_message_lies_outside(
+    traced: Connection, observer: Connection
+) -> None:
+    with traced.transaction():
+        for _ in range(5):
+            traced.execute("SELECT pg_sleep(%s)", (0.001,))
+            time.sleep(0.002)
+    with traced.pipeline() as pipeline:
+        traced.execute("SELECT pg_sleep(%s), 'pipelined'", (0.001,))
+        pipeline.sync()
+        time.sleep(0.01)
+        traced.execute("SELECT pg_sleep(%s), 'pipelined'", (0.001,))
+    found = statements(trace(observer, traced.info.backend_pid))
+    slept = [s for s in found if "PgSleep" in [r["wait_event"] for r in s]]
+    assert len(slept) == 7
+    assert all(s[-1]["kind"] == "statement end" and s[-1]["rows"] == 1 for s in slept)
+    assert not [r for s in found for r in s if r["wait_event"] == "ClientRead"]
+
+
+def test_failure_after_a_savepoint_ends_its_statement(
+    traced: Connection, observer: Connection
+) -> None:
+    with traced.transaction():
+        with pytest.raises(psycopg.errors.DivisionByZero), traced.transaction():
+            traced.execute("SELECT 1 / 0 FROM pg_class")
+        traced.execute("SELECT 'after'")
+    found = statements(trace(observer, traced.info.backend_pid))
+    assert not [r for s in found for r in s if r["wait_event"] == "ClientRead"]
+    assert all(s[-1]["kind"] == "statement end" for s in found)
+
+
+def test_processor_time_is_that_of_its_statement(traced: Connection, observer: Connection) -> None:
+    """What a session spends before a statement is told apart from what the statement spends."""
+    burn = "DO $$BEGIN FOR i IN 1..3000000 LOOP END LOOP; END$$"
+    traced.execute(burn.encode())
+    traced.execute("SELECT 'light'")
+    records = trace(observer, traced.info.backend_pid)
+    spent = []
+    for i, record in enumerate(records):
+        if record["kind"] == "statement begin" and record["depth"] == 0:
+            ends = [r for r in records[i:] if r["kind"] == "cpu" and r["depth"] == 0]
+            assert records[i - 1]["kind"] == "cpu"
+            spent.append(ends[0]["duration"] - records[i - 1]["duration"])
+    assert spent[-2] > 5 * spent[-1] > 0
+
+
+def test_trigger_at_the_commit_is_nested_in_its_statement(
+    traced: Connection, observer: Connection
+) -> None:
+    traced.execute("CREATE TEMP TABLE late (i int)")
+    traced.execute(
+        "CREATE FUNCTION pg_temp.late() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN FOR i IN 1..2 LOOP PERFORM pg_sleep(0.001) FROM pg_class LIMIT 1; END LOOP;"
+        " RETURN NULL; END'"
+    )
+    traced.execute(
+        "CREATE CONSTRAINT TRIGGER late AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION pg_temp.late()"
+    )
+    for values in (None, (1,)):
+        traced.execute("INSERT INTO late VALUES (1)" if values is None else
+                       "INSERT INTO late VALUES (%s)", values)  # fmt: skip
+        insert = statements(trace(observer, traced.info.backend_pid))[-1]
+        assert [r["wait_event"] for r in insert].count("PgSleep") == 2
+        begins = [r["depth"] for r in insert if r["kind"] == "statement begin"]
+        assert begins == [0, 1, 1]
+        assert insert[-1]["kind"] == "statement end"
 
 
 def test_times_agree_with_the_clock_on_the_wall(traced: Connection, observer: Connection) -> None:

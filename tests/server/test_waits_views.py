@@ -1,6 +1,7 @@
 """The views and functions: who may see and do what, and what a reset does."""
 
 import math
+import threading
 
 import psycopg
 import pytest
@@ -112,6 +113,47 @@ def test_reset_of_all(timed: Cluster, watched: Connection, observer: Connection)
     assert one(observer, "SELECT stats_reset FROM wait_event_timing_info()") > before
 
 
+def test_every_reset_is_counted(watched: Connection, observer: Connection) -> None:
+    """Who takes differences of counters has to know."""
+    resets = "SELECT resets FROM pg_stat_wait_event_timing_info"
+    before = one(observer, resets)
+    observer.execute("SELECT wait_event_timing_reset(%s)", (watched.info.backend_pid,))
+    assert one(observer, resets) == before + 1
+    observer.execute("SELECT wait_event_timing_reset()")
+    assert one(observer, resets) == before + 2
+    observer.execute("SELECT wait_event_timing_reset(1)")  # nobody's
+    assert one(observer, resets) == before + 2
+
+
+def test_level_can_be_given_back(watched: Connection, observer: Connection) -> None:
+    """To what the session has set, or else the configuration; reloads count again."""
+    pid = watched.info.backend_pid
+    capture = "SELECT capture FROM wait_event_timing_sessions() WHERE pid = %s"
+    give_back = "SELECT wait_event_timing_set(%s, NULL)"
+    observer.execute("SELECT wait_event_timing_set(%s, 'trace')", (pid,))
+    assert one(observer, capture, pid) == "trace"
+    assert one(observer, give_back, pid) is True
+    assert one(observer, capture, pid) == "stats"
+    watched.execute("SET wait_event_timing.capture = off")
+    observer.execute("SELECT wait_event_timing_set(%s, 'trace')", (pid,))
+    observer.execute(give_back.encode(), (pid,))
+    assert one(observer, capture, pid) == "off"
+    assert one(observer, "SELECT wait_event_timing_set(NULL, 'off')") is None
+
+
+def test_trace_set_by_another_cuts_no_wait_in_two(
+    watched: Connection, observer: Connection
+) -> None:
+    pid = watched.info.backend_pid
+    sleeper = threading.Thread(target=watched.execute, args=("SELECT pg_sleep(0.5)",))
+    sleeper.start()
+    current = "SELECT FROM pg_stat_wait_event_timing_current WHERE pid = %s AND NOT idle"
+    eventually(lambda: rows(observer, current, pid))
+    observer.execute("SELECT wait_event_timing_set(%s, 'trace')", (pid,))
+    sleeper.join()
+    assert waits(observer, "PgSleep", pid)[:2] == (1, 1)
+
+
 def test_unknown_process_is_a_warning(observer: Connection) -> None:
     notices: list[str | None] = []
     observer.add_notice_handler(lambda notice: notices.append(notice.message_primary))
@@ -140,7 +182,7 @@ def test_columns_add_up(observer: Connection) -> None:
     ):
         assert sum(histogram) == waits_ <= calls
         assert longest <= total
-        assert math.isclose(mean, total / waits_)
+        assert math.isclose(mean, total / waits_) if waits_ else mean is None
 
 
 def test_counters_fit_the_memory_promised(observer: Connection) -> None:

@@ -51,7 +51,7 @@ def plain_statements(records: list[tuple[int, ...]], queryid: int) -> tuple[list
         if kind == Kind.STATEMENT_BEGIN and depth == 0:
             queryid = value
         found.append(queryid)
-        if (kind == Kind.STATEMENT_END and depth == 0) or kind == Kind.ABORT:
+        if kind in (Kind.STATEMENT_END, Kind.ABORT) and depth == 0:
             queryid = 0
     return found, queryid
 

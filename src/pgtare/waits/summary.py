@@ -201,7 +201,7 @@ def _add_active(
 
 
 class _CpuTime:
-    """CPU time between the ends of statements, spread evenly over the statement that ends."""
+    """CPU time between begins and ends of statements, spread evenly over what lies between."""
 
     def __init__(self, found: Summary) -> None:
         self.found = found

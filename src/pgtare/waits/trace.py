@@ -64,12 +64,12 @@ def statements(records: Records, queryid: int = 0) -> tuple[Numbers, int]:
     """The query identifier of the outermost statement that runs at each record, and at the end.
 
     queryid: what ran before the first record. 0: none, or one without an identifier. A statement
-    runs from its begin to its end, or to an abort; planning comes before its begin. Where the end
-    of one was lost, the next begin ends it.
+    runs from its begin to its end, or to an abort outside of any statement; planning comes before
+    its begin. Where the end of one was lost, the next begin ends it.
     """
     kind, depth = records["kind"], records["depth"]
     begins = (kind == Kind.STATEMENT_BEGIN) & (depth == 0)
-    ends = ((kind == Kind.STATEMENT_END) & (depth == 0)) | (kind == Kind.ABORT)
+    ends = ((kind == Kind.STATEMENT_END) | (kind == Kind.ABORT)) & (depth == 0)
     marks = begins | ends
     last = np.maximum.accumulate(np.where(marks, np.arange(len(records)), -1))
     values = np.where(begins, records["value"], 0)

@@ -1,0 +1,89 @@
+"""Waits under way: how long, as the server itself tells it of locks, and in the sums."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pgtare.server.cluster import Cluster
+from tests.server.waits_tools import Connection, eventually, one, rows, session, waits
+
+pytest_plugins = ["tests.server.fix_waits"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+# by us and by the server, in one statement
+LOCK_TIMES = (
+    "SELECT c.wait_time, extract(epoch FROM clock_timestamp() - l.waitstart)::float8 * 1000 "
+    "FROM pg_stat_wait_event_timing_current c JOIN pg_locks l USING (pid) "
+    "WHERE c.pid = %s AND c.wait_event_type = 'Lock' AND NOT l.granted"
+)
+IN_SUMS = (
+    "SELECT waits, running_waits, running_time FROM pg_stat_wait_event_timing_system "
+    "WHERE wait_event = 'PgSleep' AND backend_type = 'client backend'"
+)
+
+
+@contextlib.contextmanager
+def during(work: Callable[[], object]) -> Iterator[None]:
+    """Let another thread do this, and wait for its end."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(20)
+
+
+def test_lock_under_way_lasts_since_its_first_call(
+    timed: Cluster, watched: Connection, observer: Connection
+) -> None:
+    """deadlock_timeout and a reload wake who waits; it is the same wait before and after."""
+    pid = watched.info.backend_pid
+    observer.execute("CREATE TABLE IF NOT EXISTS held (i int)")
+    watched.execute("SET deadlock_timeout = '300ms'")
+
+    def times() -> tuple[float, float]:
+        ((ours, servers),) = eventually(lambda: rows(observer, LOCK_TIMES, pid))
+        return ours, servers
+
+    with session(timed) as holder:
+        holder.execute("BEGIN; LOCK TABLE held")
+        with during(lambda: watched.execute("SELECT FROM held")):
+            times()
+            time.sleep(0.5)
+            after_check = times()
+            observer.execute("SELECT pg_reload_conf()")
+            time.sleep(0.3)
+            after_reload = times()
+            holder.execute("COMMIT")
+    assert after_check[1] > 500
+    assert after_check[0] == pytest.approx(after_check[1], abs=100)
+    assert after_reload[1] > 800
+    assert after_reload[0] == pytest.approx(after_reload[1], abs=100)
+    count, calls, total, _ = waits(observer, "relation", pid)
+    assert count == 1
+    assert calls >= 3
+    assert total >= after_reload[1] - 100
+
+
+def test_sums_tell_everybody_of_waits_under_way(
+    timed: Cluster, watched: Connection, observer: Connection
+) -> None:
+    observer.execute(
+        "DO $$BEGIN CREATE ROLE curious LOGIN; EXCEPTION WHEN duplicate_object THEN END$$"
+    )
+    observer.execute("CREATE SCHEMA IF NOT EXISTS wait_event_timing")
+    observer.execute("GRANT USAGE ON SCHEMA wait_event_timing TO curious")
+    observer.execute("SELECT wait_event_timing_reset()")
+    with session(timed, user="curious") as connection:
+        with during(lambda: watched.execute("SELECT pg_sleep(1)")):
+            ((ended, running, first),) = eventually(lambda: rows(connection, IN_SUMS))
+            time.sleep(0.2)
+            ((_, _, later),) = rows(connection, IN_SUMS)
+            unseen = "SELECT count(*) FROM pg_stat_wait_event_timing_current WHERE pid = %s"
+            assert one(connection, unseen, watched.info.backend_pid) == 0
+        assert (ended, running) == (0, 1)
+        assert 0 <= first <= later - 200 < 1000
+        assert rows(connection, IN_SUMS) == [(1, 0, 0.0)]
