@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -14,7 +15,7 @@ from pgtare.errors import UsageError
 from pgtare.server.cluster import Cluster
 from pgtare.waits import processor, rates
 from pgtare.waits.reader import open_reader
-from tests.server.waits_tools import Connection, eventually, one, session
+from tests.server.waits_tools import Connection, eventually, one, rows, session
 from tests.server.weigh_tools import failed, pgtare
 
 pytest_plugins = ["tests.server.fix_waits"]
@@ -35,6 +36,21 @@ def computing(watched: Connection) -> Iterator[Connection]:
 def _compute(connection: Connection) -> None:
     with pytest.raises(Exception, match="cancel"):
         connection.execute("DO $$ BEGIN LOOP END LOOP; END $$")
+
+
+@contextlib.contextmanager
+def role(observer: Connection, name: str) -> Iterator[None]:
+    """A user without rights, who can name what is in the module's schema."""
+    ((schema,),) = rows(
+        observer,
+        "SELECT pronamespace::regnamespace::text FROM pg_proc "
+        "WHERE proname = 'wait_event_timing_set'",
+    )
+    observer.execute(f"CREATE ROLE {name} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {name}".encode())
+    try:
+        yield
+    finally:
+        observer.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
 
 
 def top(timed: Cluster) -> dict[str, object]:
@@ -116,13 +132,10 @@ def test_the_reader_leaves_no_trace_of_its_own(timed: Cluster, observer: Connect
 
 
 def test_a_user_without_rights_reads_and_is_told(timed: Cluster, observer: Connection) -> None:
-    observer.execute("CREATE ROLE reader_only LOGIN")
-    try:
+    with role(observer, "reader_only"):
         done = pgtare("waits", "top", "--interval", "0.5s", "--dsn", timed.dsn(user="reader_only"))
         assert done.returncode == 0, done.stderr
         assert "note: only part of the server can be seen" in done.stdout
-    finally:
-        observer.execute("DROP ROLE reader_only")
 
 
 def test_a_hang_is_recorded(timed: Cluster, observer: Connection, tmp_path: Path) -> None:
@@ -151,8 +164,7 @@ def test_a_hang_is_recorded(timed: Cluster, observer: Connection, tmp_path: Path
 def test_rights_are_checked_before_a_directory_is_made(
     timed: Cluster, observer: Connection, tmp_path: Path
 ) -> None:
-    observer.execute("CREATE ROLE recorder LOGIN")
-    try:
+    with role(observer, "recorder"):
         out = tmp_path / "recording"
         record = ("waits", "record", out, "--duration", "0.5s", "--all", "--dsn",
                   timed.dsn(user="recorder"))  # fmt: skip
@@ -163,8 +175,6 @@ def test_rights_are_checked_before_a_directory_is_made(
         observer.execute(grants.encode())
         done = pgtare(*record)
         assert done.returncode == 0, done.stderr
-    finally:
-        observer.execute("DROP OWNED BY recorder; DROP ROLE recorder")
 
 
 def test_an_event_is_found_whatever_its_case(timed: Cluster, watched: Connection) -> None:
