@@ -8,8 +8,17 @@ from typing import Any
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.waits.model import Counters, Event, EventRow, Snapshot, Statement, StatementRow
-from pgtare.waits.rates import grown, profile
+from pgtare.waits.model import (
+    Client,
+    Counters,
+    Event,
+    EventRow,
+    Losses,
+    Snapshot,
+    Statement,
+    StatementRow,
+)
+from pgtare.waits.rates import CountersReset, counted_on_cpu, grown, profile
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 READ = Event("IO", "DataFileRead", False)
@@ -107,6 +116,58 @@ def test_what_cannot_be_compared_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=told):
         profile(snapshot(0, {}), snapshot(seconds, {}, **changed))
+
+
+def test_counters_that_fall_are_refused_where_resets_are_not_counted() -> None:
+    before, after = snapshot(0, {READ: counters(9, 90)}), snapshot(1, {READ: counters(3, 30)})
+    with pytest.raises(CountersReset, match="take the first one after"):
+        profile(before, after)
+    counted = [
+        s.model_copy(update={"losses": Losses(resets=n)}) for n, s in ((4, before), (5, after))
+    ]
+    with pytest.raises(CountersReset):
+        profile(*counted)
+
+
+def clients(*captured: str | None, timed: bool = True) -> tuple[Client, ...]:
+    return tuple(
+        Client(pid=100 + n, started=START, capture=level, timed=timed)
+        for n, level in enumerate(captured)
+    )
+
+
+def test_sessions_that_are_not_captured_are_told_and_leave_no_shares() -> None:
+    all_seen, half_seen = clients("stats", "trace"), clients("stats", "off", None)
+    before = snapshot(0, {READ: counters(0, 0)}, clients=all_seen)
+    rows = {READ: counters(5, 500)}
+    whole = profile(before, snapshot(1, rows, clients=all_seen))
+    assert (whole.notes, whole.events[0].share) == ((), 1)
+    found = profile(before, snapshot(1, rows, clients=half_seen), {0: 0.1})
+    assert "2 of 3 client sessions are not captured" in found.notes[0]
+    assert found.events[0].share is None
+    assert found.events[0].active == 0.5
+    (partial,) = profile(snapshot(0, {}), snapshot(1, rows)).notes
+    assert "pg_read_all_stats" in partial
+
+
+def test_losses_are_told_by_their_growth() -> None:
+    lost = {"clients": (), "losses": Losses(missed=7, statements_evicted=3)}
+    more = {"clients": (), "losses": Losses(missed=9, statements_evicted=3)}
+    assert profile(snapshot(0, {}, **lost), snapshot(1, {}, **lost)).notes == ()
+    (note,) = profile(snapshot(0, {}, **lost), snapshot(1, {}, **more)).notes
+    assert note.startswith("2 waits were seen but not counted")
+
+
+def test_time_that_is_no_wait_is_time_on_a_processor() -> None:
+    seen: dict[str, Any] = {"clients": clients("stats", "stats"), "uncounted": True}
+    before = snapshot(0, {CLIENT: counters(1, 100)}, **seen)
+    rows = {CLIENT: counters(2, 1700), READ: counters(1, 400)}
+    assert counted_on_cpu(before, snapshot(2, rows, **seen)) == pytest.approx(1.0)
+    for changed in (
+        {"uncounted": False}, {"clients": clients("stats", "off")}, {"clients": clients("stats")},
+        {"clients": clients("stats", "stats", timed=False)}, {"clients": None},
+    ):  # fmt: skip
+        assert counted_on_cpu(before, snapshot(2, rows, **(seen | changed))) is None
 
 
 def test_a_snapshot_survives_its_file() -> None:

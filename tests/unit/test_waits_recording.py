@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import stat
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 from pgtare import parquet
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.waits import recording as recordings
-from pgtare.waits.page import page, write_page
-from pgtare.waits.recording import Writer
+from pgtare.waits.page import answers, page, write_page
+from pgtare.waits.recording import OpenWait, Writer
 from pgtare.waits.summary import summarise
-from tests.unit.sample_recording import CLIENT, READ, SLEEP, write
+from pgtare.waits.trace import Kind
+from tests.unit.sample_recording import BEGAN, CLIENT, READ, SLEEP, write
 
 HOSTILE = "</script><script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>"
 
@@ -84,6 +86,69 @@ def test_sums_of_a_recording(tmp_path: Path) -> None:
     assert set(found.statements[102].events) == {SLEEP}
     assert found.statements[0].events[CLIENT].waits == 2 * 999
     assert found.heat.sum() == 2 * 999
+
+
+def lone_wait(directory: Path, start_s: float, length_s: float) -> None:
+    """Leave one wait of session 0, and a statement begun by each of two sessions."""
+    for path in directory.glob("part*"):
+        path.unlink()
+    began_ns = round(BEGAN.timestamp() * 1e6) * 1000
+    columns = {name: np.zeros(3, kind) for name, kind in recordings.COLUMNS.items()}
+    columns["kind"][:] = [Kind.WAIT, Kind.STATEMENT_BEGIN, Kind.STATEMENT_BEGIN]
+    columns["session"][:] = [0, 0, 1]
+    columns["event"][0] = READ
+    columns["queryid"][:] = 101
+    columns["start_ns"][:] = began_ns + np.array([start_s, 1, 1]) * 1e9
+    columns["value"][:] = [round(length_s * 1e9), 101, 101]
+    parquet.write(directory / "part-00000.parquet", columns)
+
+
+@pytest.mark.parametrize(("start_s", "length_s", "inside_s"), [(-20, 23, 3), (8, 5, 2)])
+def test_a_wait_counts_as_far_as_it_lies_in_the_recording(
+    tmp_path: Path, start_s: float, length_s: float, inside_s: float
+) -> None:
+    kept = write(tmp_path)
+    lone_wait(tmp_path, start_s, length_s)
+    found = summarise(kept, recordings.parts(tmp_path))
+    assert found.active["IO"].mean() * 10 == pytest.approx(inside_s)
+    assert found.events[READ].total_ns == pytest.approx(inside_s * 1e9)
+    assert found.statements[101].waited_ns == pytest.approx(inside_s * 1e9)
+    assert found.events[READ].max_ns == length_s * 1e9
+    assert answers(found)[0] == f"{inside_s / 10:.2f} sessions were active on average."
+
+
+def test_parallel_workers_are_no_runs(tmp_path: Path) -> None:
+    kept = write(tmp_path)
+    lone_wait(tmp_path, 0, 1)
+    assert summarise(kept, recordings.parts(tmp_path)).statements[101].runs == 2
+    kept.sessions[1].leader_pid = 4000
+    assert summarise(kept, recordings.parts(tmp_path)).statements[101].runs == 1
+    assert "worker of 4000" in page(summarise(kept, recordings.parts(tmp_path)))
+
+
+def test_a_wait_that_never_ended_is_on_the_page(tmp_path: Path) -> None:
+    kept = write(tmp_path)
+    for path in tmp_path.glob("part*"):
+        path.unlink()
+    kept.sessions.clear()
+    kept.waiting_at_end = [
+        OpenWait(
+            pid=4711, backend_type="client backend", type="Lock", event="transactionid",
+            idle=False, queryid=101, started=BEGAN - timedelta(seconds=since), user="app",
+            database="bank", application="web", blocked_by=[4712],
+        )
+        for since in (2, -6)
+    ]  # fmt: skip
+    found = summarise(kept, recordings.parts(tmp_path))
+    assert found.active["Lock"].mean() == pytest.approx((10 + 4) / 10)
+    (event,) = found.events
+    assert (found.label(event), found.events[event].open) == ("Lock/transactionid", 2)
+    assert found.statements[101].waited_ns == pytest.approx(14e9)
+    text = page(found)
+    assert "1 session waited throughout" in text
+    assert "process 4711, 12 s in Lock" in text
+    assert "blocked by 4712" in text
+    assert "still waiting" in text
 
 
 def test_the_page_escapes_whatever_it_shows(tmp_path: Path) -> None:

@@ -17,12 +17,13 @@ from pgtare import cli
 from pgtare.errors import UsageError
 from pgtare.report import files
 from pgtare.report.progress import Display
-from pgtare.waits import rates, show
+from pgtare.waits import doubts, rates, show
 from pgtare.waits.model import FOREGROUND, Counters, Event, Snapshot
 from pgtare.waits.page import write_page
-from pgtare.waits.reader import open_reader
+from pgtare.waits.reader import Reader, open_reader
 from pgtare.waits.record import Progress, Recorder
-from pgtare.waits.recording import Recording, Writer
+from pgtare.waits.recording import Recording
+from pgtare.waits.summary import throughout
 from pgtare.waits.top import watch
 from pgtare.weigh.request import seconds
 
@@ -37,6 +38,7 @@ Idle = Annotated[bool, typer.Option("--idle", help="Waits for something to do as
 Background = Annotated[
     bool, typer.Option("--background", help="Background processes as well, not only sessions.")
 ]
+_WIDE = 1000
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Most rows to print.")]
 
 
@@ -60,7 +62,7 @@ def top(
     Example: `pgtare waits top --dsn "host=/var/run/postgresql" --interval 5s --iterations 3`
     """
     every = seconds("--interval", interval)
-    console = Console()
+    console = _console()
     live = console.is_terminal and not json
     count = iterations if iterations is not None or live else 1
     with open_reader(dsn) as reader:
@@ -90,6 +92,7 @@ def histogram(
     with open_reader(dsn) as reader:
         totals = rates.totals(reader.events(), idle=True, background=True)
         buckets = reader.buckets()
+        _doubt(reader)
     found = _find_event(event, totals)
     if json:
         rows = [
@@ -99,16 +102,33 @@ def histogram(
         document = {**dataclasses.asdict(found), **_counters(totals[found]), "buckets": rows}
         typer.echo(jsonlib.dumps(document, indent=2))
         return
-    Console().print(show.histogram_view(found, totals[found], buckets), highlight=False)
+    _console().print(show.histogram_view(found, totals[found], buckets), highlight=False)
+
+
+def _console() -> Console:
+    """Standard output; elsewhere than on a terminal as wide as what is printed."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDE)
+
+
+def _doubt(reader: Reader) -> None:
+    """Say on standard error what the counters lack."""
+    for note in (*doubts.of_clients(reader.clients()), *doubts.of_losses(reader.losses())):
+        typer.echo(f"note: {note}", err=True)
 
 
 def _find_event(name: str, totals: dict[Event, Counters]) -> Event:
+    if not name.strip():
+        raise UsageError("EVENT is empty: name a wait event, as DataFileRead")
     ended = {event: counters for event, counters in totals.items() if counters.waits}
     for event in ended:
         if name.lower() in (event.name.lower(), event.label.lower()):
             return event
-    near = difflib.get_close_matches(name, [event.name for event in ended], n=1)
-    hint = f": did you mean {near[0]}?" if near else ": `pgtare waits top --idle` lists events"
+    names = {event.name.lower(): event.name for event in ended}
+    near = difflib.get_close_matches(name.rpartition("/")[2].lower(), names, n=1)
+    hint = (
+        f": did you mean {names[near[0]]}?" if near else ": `pgtare waits top --idle` lists events"
+    )
     raise UsageError(f"nothing has waited for {name} since the counters were reset{hint}")
 
 
@@ -127,6 +147,7 @@ def sessions(dsn: Dsn, idle: Idle = False, background: Background = False, limit
             for session in reader.sessions()
             if background or session.backend_type in FOREGROUND
         ]
+        _doubt(reader)
     found.sort(key=lambda session: rank.get(session.pid, len(rank)))
     if json:
         rows = [
@@ -135,7 +156,7 @@ def sessions(dsn: Dsn, idle: Idle = False, background: Background = False, limit
         ]
         typer.echo(jsonlib.dumps(rows, indent=2))
         return
-    Console().print(show.sessions_view(found[:limit], events), highlight=False)
+    _console().print(show.sessions_view(found[:limit], events), highlight=False)
 
 
 @app.command("statements")
@@ -150,6 +171,7 @@ def statements(dsn: Dsn, limit: Limit = 20, json: Json = False) -> None:
         found = rates.by_statement(reader.statements())
         shown = dict(list(found.items())[:limit])
         texts = reader.texts(shown)
+        _doubt(reader)
     if json:
         rows = [
             {"queryid": queryid, "text": texts.get(queryid), "events": _events(events)}
@@ -160,7 +182,7 @@ def statements(dsn: Dsn, limit: Limit = 20, json: Json = False) -> None:
     if not shown:
         typer.echo("no statement has waited yet; are compute_query_id and capture on?")
         return
-    Console().print(show.totals_view(shown, texts), highlight=False)
+    _console().print(show.totals_view(shown, texts), highlight=False)
 
 
 def _events(events: Any) -> list[dict[str, Any]]:
@@ -191,14 +213,13 @@ def record(
     """
     length = seconds("--duration", duration) if duration else None
     with open_reader(dsn) as reader:
-        writer = Writer(directory)
-        recorder = Recorder(reader, writer, trace_all=trace_all)
+        recorder = Recorder(reader, directory, trace_all=trace_all)
         with Display(cli.stderr(), "recording", length) as display:
             done = recorder.run(length, lambda now: _tick(display, now))
     if json:
         typer.echo(done.model_dump_json(by_alias=True, indent=2))
         return
-    for line in _told(done):
+    for line in _told(done, trace_all):
         typer.echo(line)
     typer.echo(f"recording: {directory} (`pgtare waits report {directory}` makes its page)")
 
@@ -208,7 +229,7 @@ def _tick(display: Display, now: Progress) -> None:
     display.tick(now.seconds, text, hint="; Ctrl-C ends it")
 
 
-def _told(done: Recording) -> list[str]:
+def _told(done: Recording, all_asked: bool) -> list[str]:
     lines = [
         f"{done.records:,} records of {len(done.sessions)} sessions in {done.seconds:.1f} s, "
         f"{done.lost:,} lost"
@@ -221,8 +242,14 @@ def _told(done: Recording) -> list[str]:
     ]
     lines += [f"process {s.pid}: no right to read its trace" for s in done.sessions if s.refused]
     lines += [f"process {s.pid}: its end was given up unread" for s in done.sessions if s.gone]
-    if not done.sessions:
-        lines.append("no session was traced: set wait_event_timing.capture = trace, or use --all")
+    if waited := throughout(done):
+        many = "1 session" if len(waited) == 1 else f"{len(waited)} sessions"
+        lines.append(f"{many} waited throughout and left no trace: the page shows for what")
+    elif not done.sessions:
+        lines.append(
+            "no session answered a request meanwhile, so none was traced" if all_asked else
+            "no session was traced: set wait_event_timing.capture = trace, or use --all"
+        )  # fmt: skip
     return lines
 
 
@@ -258,7 +285,7 @@ def diff(
     if json:
         typer.echo(jsonlib.dumps(dataclasses.asdict(found), indent=2))
         return
-    Console().print(show.profile_view(found, limit), highlight=False)
+    _console().print(show.profile_view(found, limit), highlight=False)
 
 
 def _load(path: Path) -> Snapshot:

@@ -22,7 +22,7 @@ def charts(summary: Summary) -> list[Chart]:
     """Every chart that the recording gives something to show for."""
     drawn = [_active(summary), _heat(summary)]
     events = sorted(
-        ((event, s) for event, s in summary.events.items() if not is_idle(event)),
+        ((event, s) for event, s in summary.events.items() if s.waits and not is_idle(event)),
         key=lambda pair: -pair[1].total_ns,
     )[:HISTOGRAMS]
     drawn += [_histogram(i, summary.label(event), s) for i, (event, s) in enumerate(events)]
@@ -167,14 +167,14 @@ def _histogram(index: int, label: str, counted: Sum) -> Chart:
             "hovertemplate": "%{text}: %{y} waits<extra></extra>",
         }
     ]
-    mean_us = counted.total_ns / counted.waits / 1000
+    mean_us = counted.lengths_ns / counted.waits / 1000
     return Chart(
         id=f"histogram-{index}",
         title=label,
         label=f"Histogram of {counted.waits} waits for {label}, {numbers.duration(mean_us)} on "
         "average",
         caption=f"{numbers.count(counted.waits)} waits, "
-        f"{numbers.duration(counted.total_ns / 1000)} in all, {numbers.duration(mean_us)} on "
+        f"{numbers.duration(counted.lengths_ns / 1000)} in all, {numbers.duration(mean_us)} on "
         f"average, {numbers.duration(counted.max_ns / 1000)} at most.",
         height=240,
         data=data,

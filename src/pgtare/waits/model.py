@@ -104,8 +104,44 @@ class Session(_Model):
     blocked_by: tuple[int, ...]
 
 
+class Client(_Model):
+    """A client session, and what is captured in it: None where the module is not loaded there.
+
+    timed: false while it waits in something that began before it was captured.
+    """
+
+    pid: int
+    started: datetime
+    capture: str | None
+    timed: bool = True
+
+    @property
+    def captured(self) -> bool:
+        """Whether its waits are counted."""
+        return self.capture not in (None, "off")
+
+
+class Losses(_Model):
+    """What the counters lack since the last reset, and how often any of them were reset.
+
+    resets: None where the module does not count them. missed: waits seen but not counted.
+    statements_missed: waits that found the table of statements busy. statements_evicted: pairs of
+    statement and event that made way. overflows: waits that stand under Other.
+    """
+
+    resets: int | None = None
+    missed: int = 0
+    statements_missed: int = 0
+    statements_evicted: int = 0
+    overflows: int = 0
+
+
 class Snapshot(_Model):
-    """All counters of a server at one moment; texts has what statements say, where it is known."""
+    """All counters of a server at one moment; texts has what statements say, where it is known.
+
+    clients: without pgtare's own; None where others' sessions cannot be seen. uncounted: pgtare's
+    own session is not in the counters.
+    """
 
     schema_: Literal["pgtare.waits.snapshot/1"] = Field(default=SCHEMA, alias="schema")
     taken: datetime
@@ -115,3 +151,6 @@ class Snapshot(_Model):
     events: tuple[EventRow, ...]
     statements: tuple[StatementRow, ...]
     texts: dict[int, str]
+    clients: tuple[Client, ...] | None = None
+    losses: Losses = Losses()
+    uncounted: bool = False

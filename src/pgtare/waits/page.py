@@ -9,7 +9,8 @@ import pgtare
 from pgtare.report import files, numbers, shell
 from pgtare.waits import recording as recordings
 from pgtare.waits.charts import charts
-from pgtare.waits.summary import CPU, StatementSum, Summary, is_idle, summarise
+from pgtare.waits.recording import OpenWait, RecordedSession, Recording
+from pgtare.waits.summary import CPU, StatementSum, Summary, is_idle, summarise, throughout
 
 _STATEMENTS = 30
 
@@ -61,9 +62,22 @@ def alarms(summary: Summary) -> list[str]:
         told.append("Some sessions could not be read for lack of privilege.")
     if any(session.gone for session in recording.sessions):
         told.append("Some sessions ended and their rings were given up before the last was read.")
-    if not recording.records:
+    if waited := throughout(recording):
+        told.append(
+            f"{len(waited)} {'session' if len(waited) == 1 else 'sessions'} waited throughout and "
+            "left no trace; what is shown of them comes from looking at the end: "
+            + "; ".join(_waiting(wait, recording) for wait in waited[:5])
+            + ("; …" if len(waited) > 5 else ".")
+        )
+    elif not recording.records:
         told.append("Nothing was recorded: no session had wait_event_timing.capture = trace.")
     return told
+
+
+def _waiting(wait: OpenWait, recording: Recording) -> str:
+    since = recording.seconds + (recording.began - wait.started).total_seconds()
+    blocked = f", blocked by {', '.join(map(str, wait.blocked_by))}" if wait.blocked_by else ""
+    return f"process {wait.pid}, {numbers.seconds(since)} in {wait.type}/{wait.event}{blocked}"
 
 
 def answers(summary: Summary) -> list[str]:
@@ -108,8 +122,8 @@ def _statements(summary: Summary) -> list[dict[str, object]]:
                     summary.label(event),
                     numbers.count(s.waits),
                     numbers.duration(s.total_ns / 1000),
-                    numbers.duration(s.total_ns / s.waits / 1000),
-                    numbers.duration(s.max_ns / 1000),
+                    numbers.duration(s.lengths_ns / s.waits / 1000 if s.waits else None),
+                    numbers.duration(s.max_ns / 1000) + (", still waiting" if s.open else ""),
                 ]
                 for event, s in sorted(found.events.items(), key=lambda e: -e[1].total_ns)
             ],
@@ -119,11 +133,16 @@ def _statements(summary: Summary) -> list[dict[str, object]]:
     ]
 
 
+def _who(session: RecordedSession) -> str:
+    name = f"{session.user or '?'}@{session.database or '?'} {session.application or ''}".strip()
+    return name if session.leader_pid is None else f"worker of {session.leader_pid}, {name}"
+
+
 def _sessions(summary: Summary) -> list[list[str]]:
     return [
         [
             str(session.pid),
-            f"{session.user or '?'}@{session.database or '?'} {session.application or ''}".strip(),
+            _who(session),
             numbers.count(session.records),
             numbers.count(session.lost),
         ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from pgtare.errors import UsageError
+from pgtare.waits import doubts
 from pgtare.waits.model import (
     FOREGROUND,
     Counters,
@@ -28,7 +29,7 @@ class EventRate:
 
     event: Event
     active: float
-    share: float
+    share: float | None
     waits_per_s: float
     mean_ms: float | None
     waits: int
@@ -43,7 +44,7 @@ class StatementRate:
     text: str | None
     active: float
     on_cpu: float
-    share: float
+    share: float | None
     events: tuple[tuple[Event, float], ...]
 
 
@@ -52,7 +53,10 @@ class Profile:
     """Where time went in `seconds`.
 
     active: sessions neither idle nor waiting for their client, on average; on_cpu is the part of
-    them that waited for nothing (None: not sampled). Shares are of `active`; idle events have none.
+    them that waited for nothing (None: not known). Shares are of `active`; idle events have none,
+    and none is given where too many sessions are not captured. run_queue: sessions that waited for
+    a processor, of whatever else they waited for before. notes: what the figures lack;
+    hides_much: so much that there are no shares.
     """
 
     seconds: float
@@ -60,6 +64,14 @@ class Profile:
     on_cpu: float | None
     events: tuple[EventRate, ...]
     statements: tuple[StatementRate, ...]
+    on_cpu_by: Literal["counted", "sampled"] | None = None
+    run_queue: float | None = None
+    notes: tuple[str, ...] = ()
+    hides_much: bool = False
+
+
+class CountersReset(UsageError):
+    """Counters fell between two snapshots: they cannot be compared."""
 
 
 def profile(
@@ -67,12 +79,15 @@ def profile(
     after: Snapshot,
     on_cpu: Mapping[int, float] | None = None,
     *,
+    on_cpu_by: Literal["counted", "sampled"] = "sampled",
+    run_queue: float | None = None,
     idle: bool = False,
     background: bool = False,
 ) -> Profile:
     """Compare two snapshots of one server.
 
-    on_cpu: sessions on CPU on average, by query identifier (0: none). idle: list waits for
+    on_cpu: sessions on CPU on average, by query identifier (0: none), and on_cpu_by how that is
+    known. run_queue: sessions that waited for a processor on average. idle: list waits for
     something to do as well. background: not only processes that work for clients.
     Raises UsageError where the two cannot be compared.
     """
@@ -85,11 +100,12 @@ def profile(
     ms = seconds * 1000
     waiting = sum(c.total_ms for event, c in events.items() if not event.idle) / ms
     active = waiting + (cpu or 0.0)
+    whole = 0.0 if doubts.hides_much(before.clients, after.clients) else active
     rates = [
         EventRate(
             event=event,
             active=c.total_ms / ms,
-            share=c.total_ms / ms / active if active and not event.idle else 0.0,
+            share=0.0 if event.idle else _share(c.total_ms / ms, whole),
             waits_per_s=c.waits / seconds,
             mean_ms=c.total_ms / c.waits if c.waits else None,
             waits=c.waits,
@@ -103,8 +119,38 @@ def profile(
         active=active,
         on_cpu=cpu,
         events=tuple(sorted(rates, key=lambda rate: -rate.total_ms)),
-        statements=_statements(before, after, on_cpu or {}, ms, active),
+        statements=_statements(before, after, on_cpu or {}, ms, whole),
+        on_cpu_by=on_cpu_by if on_cpu is not None else None,
+        run_queue=run_queue,
+        notes=doubts.between(before, after),
+        hides_much=doubts.hides_much(before.clients, after.clients),
     )
+
+
+def _share(part: float, whole: float) -> float | None:
+    """The share of all active time; None where that is not known."""
+    return part / whole if whole else None
+
+
+def counted_on_cpu(before: Snapshot, after: Snapshot) -> float | None:
+    """Client sessions that neither waited nor idled, on average: the rest of their time.
+
+    It covers who waited for a processor, too. None where not all of that time is known: sessions
+    came or went, or are not captured, or a wait under way began before it was counted.
+    """
+    if not before.uncounted or not after.uncounted or not before.clients or not after.clients:
+        return None
+    known = [{(c.pid, c.started) for c in s.clients or ()} for s in (before, after)]
+    every = (*before.clients, *after.clients)
+    if known[0] != known[1] or not all(c.captured and c.timed for c in every):
+        return None
+    events = _sum(
+        after.events, before.events, lambda row: row.event,
+        lambda row: row.backend_type == "client backend",
+    )  # fmt: skip
+    seconds = _check(before, after)
+    waited = sum(c.total_ms for c in events.values()) / 1000 / seconds
+    return max(0.0, len(after.clients) - waited)
 
 
 def _statements(
@@ -135,7 +181,7 @@ def _statements(
                 text=after.texts.get(statement.queryid),
                 active=total,
                 on_cpu=cpu,
-                share=total / active if active else 0.0,
+                share=_share(total, active),
                 events=tuple(sorted(waits, key=lambda pair: -pair[1])),
             )
         )
@@ -209,11 +255,20 @@ def _check(before: Snapshot, after: Snapshot) -> float:
             "the snapshots are of two servers, or of one that was restarted in between: take both "
             "from the same run of a server"
         )
-    if before.stats_reset != after.stats_reset:
-        raise UsageError(
-            "the counters were reset between the snapshots: take the first one after the reset"
-        )
     seconds = (after.taken - before.taken).total_seconds()
     if seconds <= 0:
         raise UsageError("the second snapshot is not later than the first: swap them")
+    if before.stats_reset != after.stats_reset or _were_reset(before, after):
+        raise CountersReset(
+            "the counters were reset between the snapshots, or those of a process were: take the "
+            "first one after the reset"
+        )
     return seconds
+
+
+def _were_reset(before: Snapshot, after: Snapshot) -> bool:
+    """Whether any counter was set back: the module counts that, or one fell."""
+    if before.losses.resets is not None and after.losses.resets is not None:
+        return before.losses.resets != after.losses.resets
+    first, last = (totals(s.events, idle=True, background=True) for s in (before, after))
+    return any(last.get(event, Counters()).waits < c.waits for event, c in first.items())

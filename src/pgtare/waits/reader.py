@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -14,9 +15,11 @@ import psycopg
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.server import trials
 from pgtare.waits.model import (
+    Client,
     Counters,
     Event,
     EventRow,
+    Losses,
     Session,
     Snapshot,
     Statement,
@@ -62,17 +65,29 @@ WHERE s.pid <> pg_backend_pid() ORDER BY s.pid
 # A session that is "idle" and waits for nothing reads its next request or finishes the last one;
 # the state of one that we may not see is null.
 _ON_CPU = """
-SELECT CASE state WHEN 'active' THEN coalesce(query_id, 0) ELSE 0 END, count(*)
-FROM pg_stat_activity
-WHERE wait_event IS NULL AND state IS NOT NULL AND pid <> pg_backend_pid()
-  AND backend_type IN ('client backend', 'parallel worker')
-GROUP BY 1
+SELECT a.backend_type = 'parallel worker',
+       CASE a.state WHEN 'active' THEN coalesce(a.query_id, 0) ELSE 0 END, count(*)
+FROM pg_stat_activity a JOIN pg_stat_wait_event_timing_sessions s USING (pid)
+WHERE a.wait_event IS NULL AND a.state IS NOT NULL AND pid <> pg_backend_pid()
+  AND a.backend_type IN ('client backend', 'parallel worker') AND s.capture <> 'off'
+GROUP BY 1, 2
+"""
+# Who has not been captured for as long as it waits has no wait under way in our views.
+_CLIENTS = """
+SELECT pid, a.backend_start, s.capture,
+       c.pid IS NOT NULL OR coalesce(a.wait_event_type, '') NOT IN ('Client', 'Lock')
+       OR a.state_change > clock_timestamp() - interval '1 s'
+FROM pg_stat_activity a
+LEFT JOIN pg_stat_wait_event_timing_sessions s USING (pid)
+LEFT JOIN pg_stat_wait_event_timing_current c USING (pid)
+WHERE a.backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
 _IDENTITY = """
 SELECT clock_timestamp(), current_setting('server_version'), pg_postmaster_start_time(),
-       stats_reset
-FROM pg_stat_wait_event_timing_info
+       stats_reset, to_jsonb(i)
+FROM pg_stat_wait_event_timing_info i
 """
+_CAPTURE = "wait_event_timing.capture"
 _NO_EXTENSION = (
     "database {} has no extension wait_event_timing: put the module into the installation with "
     "`pgtare module install --module wait_event_timing --pg-config PATH`, load it "
@@ -95,11 +110,11 @@ class Reader:
         self.pid = conn.info.backend_pid
         with telling():
             self._find_functions()
-            # Without the privilege our own waits for the client are counted, and shown as idle.
-            with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
-                conn.execute("SET wait_event_timing.capture = off")
             self.rows("SELECT * FROM wait_event_timing_info()")
             ((self.sees_all,),) = self.rows("SELECT pg_has_role('pg_read_all_stats', 'USAGE')")
+            # Without the privilege our own waits for the client are counted, and shown as idle.
+            own = "SELECT capture FROM pg_stat_wait_event_timing_sessions WHERE pid = %s"
+            self.uncounted = self.rows(own, self.pid) in ([], [("off",)])
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """All rows of a query."""
@@ -159,9 +174,29 @@ class Reader:
             ) in self.rows(_SESSIONS)
         )  # fmt: skip
 
-    def on_cpu(self) -> dict[int, int]:
-        """How many sessions work and wait for nothing just now, by query identifier (0: none)."""
-        return {int(queryid): int(n) for queryid, n in self.rows(_ON_CPU)}
+    def on_cpu(self) -> dict[tuple[bool, int], int]:
+        """How many captured processes work and wait for nothing just now.
+
+        By whether they are parallel workers, and query identifier (0: none).
+        """
+        return {(worker, int(queryid)): int(n) for worker, queryid, n in self.rows(_ON_CPU)}
+
+    def clients(self) -> tuple[Client, ...] | None:
+        """Every client session but our own; None where others cannot be seen."""
+        if not self.sees_all:
+            return None
+        return tuple(
+            Client(pid=pid, started=started, capture=capture, timed=timed)
+            for pid, started, capture, timed in self.rows(_CLIENTS)
+        )
+
+    def losses(self) -> Losses:
+        """What the counters lack since the last reset."""
+        return self._losses(self.rows(_IDENTITY)[0][4])
+
+    @staticmethod
+    def _losses(info: dict[str, Any]) -> Losses:
+        return Losses(**{name: info[name] for name in Losses.model_fields if name in info})
 
     def texts(self, wanted: Iterable[int]) -> dict[int, str]:
         """What statements say, by query identifier; empty without pg_stat_statements."""
@@ -184,17 +219,19 @@ class Reader:
 
     def snapshot(self, *, texts: bool = True) -> Snapshot:
         """All counters now."""
-        taken, server, started, reset = self.identity()
+        ((taken, server, started, reset, info),) = self.rows(_IDENTITY)
+        clients = self.clients()
         statements = self.statements()
         wanted = {row.statement.queryid for row in statements} if texts else ()
         return Snapshot(
             taken=taken, server=server, started=started, stats_reset=reset, events=self.events(),
-            statements=statements, texts=self.texts(wanted) if wanted else {},
+            statements=statements, texts=self.texts(wanted) if wanted else {}, clients=clients,
+            losses=self._losses(info), uncounted=self.uncounted,
         )  # fmt: skip
 
     def identity(self) -> tuple[datetime, str, datetime, datetime]:
         """The server's time, version and start, and the last reset of the counters."""
-        ((taken, server, started, reset),) = self.rows(_IDENTITY)
+        ((taken, server, started, reset, _),) = self.rows(_IDENTITY)
         return taken, str(server), started, reset
 
 
@@ -205,8 +242,23 @@ def open_reader(dsn: str) -> Iterator[Reader]:
     Raises UsageError where the extension is not there or not loaded, MeasurementError where the
     server cannot be reached or stops answering.
     """
-    with trials.connect(dsn) as conn, telling():
+    with _connect(dsn) as conn, telling():
         yield Reader(conn)
+
+
+def _connect(dsn: str) -> psycopg.Connection[Any]:
+    """A session that is not captured from its first wait on, where that is allowed."""
+    try:
+        given = psycopg.conninfo.conninfo_to_dict(dsn).get("options")
+        given = given or os.environ.get("PGOPTIONS", "")
+        return trials.connect(dsn, options=f"{given} -c {_CAPTURE}=off".strip())
+    except psycopg.ProgrammingError:
+        return trials.connect(dsn)  # which says what is wrong with the connection string
+    except MeasurementError as ex:
+        # a user without the right to set it, or a pooler that takes no options
+        if _CAPTURE not in str(ex) and "startup parameter" not in str(ex):
+            raise
+        return trials.connect(dsn)
 
 
 @contextlib.contextmanager

@@ -7,15 +7,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psycopg
 
+from pgtare.errors import UsageError
 from pgtare.server import signals
 from pgtare.waits import trace
 from pgtare.waits.reader import Reader, telling
-from pgtare.waits.recording import RecordedSession, Recording, Writer
+from pgtare.waits.recording import OpenWait, RecordedSession, Recording, Writer
 from pgtare.waits.trace import Kind, Records
 
 #: Pause between two looks at the rings, in s: a ring of the usual size takes a million waits a
@@ -28,7 +30,7 @@ PART_S = 10.0
 # Background processes can be traced too; a recording tells of what clients wait for.
 # Rings of sessions that ended before the recording are there as well, for a while.
 _RINGS = """
-SELECT pid, started, ended FROM wait_event_timing_rings()
+SELECT pid, started, ended, leader_pid FROM wait_event_timing_rings()
 WHERE pid <> pg_backend_pid() AND (ended IS NULL OR ended >= %s)
 AND (backend_type = 'client backend' OR leader_pid IS NOT NULL)
 """
@@ -38,9 +40,24 @@ SELECT event, wait_event_type, wait_event
 FROM unnest(%s::bigint[]) AS event, wait_event_timing_event(event)
 """
 _WHO = "SELECT usename, datname, application_name FROM pg_stat_activity WHERE pid = %s"
+_OPEN = """
+SELECT c.pid, c.backend_type, c.wait_event_type, c.wait_event, c.idle,
+       CASE a.state WHEN 'active' THEN coalesce(a.query_id, 0) ELSE 0 END, c.wait_start,
+       a.usename, a.datname, a.application_name, c.blocking_pids
+FROM pg_stat_wait_event_timing_current c JOIN pg_stat_activity a USING (pid)
+WHERE c.backend_type IN ('client backend', 'parallel worker') AND pid <> pg_backend_pid()
+"""
 _UNTRACED = """
 SELECT pid, capture FROM pg_stat_wait_event_timing_sessions
 WHERE backend_type = 'client backend' AND capture <> 'trace' AND pid <> pg_backend_pid()
+"""
+
+
+_RIGHTS = """
+SELECT quote_ident(current_user), format('%I.%s', n.nspname, p.oid::regprocedure),
+       has_function_privilege(p.oid, 'EXECUTE')
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE p.oid = 'wait_event_timing_set(integer, text)'::regprocedure
 """
 
 
@@ -65,16 +82,38 @@ class Progress:
     sessions: int
 
 
-class Recorder:
-    """Drains until told to stop. trace_all: begin to trace every client session, and end it."""
+def _check_rights(reader: Reader) -> None:
+    """Raise UsageError, with the line that mends it, where others cannot be traced."""
+    with telling():
+        ((user, signature, may_set),) = reader.rows(_RIGHTS)
+    missing = []
+    if not reader.sees_all:
+        missing.append(f"GRANT pg_read_all_stats TO {user}")
+    if not may_set:
+        missing.append(f"GRANT EXECUTE ON FUNCTION {signature} TO {user}")
+    if missing:
+        raise UsageError(
+            f"to trace every client session, a superuser has to run: {'; '.join(missing)};"
+        )
 
-    def __init__(self, reader: Reader, writer: Writer, *, trace_all: bool = False) -> None:
-        self.reader, self.writer, self.trace_all = reader, writer, trace_all
+
+class Recorder:
+    """Drains until told to stop. trace_all: begin to trace every client session, and end it.
+
+    Raises UsageError where it may not, before anything is done.
+    """
+
+    def __init__(self, reader: Reader, directory: Path, *, trace_all: bool = False) -> None:
+        if trace_all:
+            _check_rights(reader)
+        self.writer = Writer(directory)
+        self.reader, self.trace_all = reader, trace_all
         self.rings: dict[tuple[int, datetime], _Ring] = {}
         self.levels: dict[int, str] = {}
         self.events: dict[int, tuple[str, str]] = {}
         self.records = 0
         self.began = datetime.now(UTC)
+        self.waiting: list[OpenWait] = []
 
     def run(self, seconds: float | None, tell: Callable[[Progress], None]) -> Recording:
         """Record for `seconds`, or until a signal asks to stop; what was recorded is kept.
@@ -84,6 +123,7 @@ class Recorder:
         """
         with telling():
             self.began = self.reader.identity()[0]  # by the server's clock, as the records
+            self.waiting = self._open_waits()
         limit = math.inf if seconds is None else seconds
         start = written = time.monotonic()
         stopped = "error"
@@ -105,11 +145,15 @@ class Recorder:
 
     def _finish(self, seconds: float, stopped: str) -> Recording:
         texts: dict[int, str] = {}
+        open_waits: list[OpenWait] = []
         if stopped != "error":
             with telling():
+                open_waits = self._open_waits()
                 self._untrace()
                 self._look()
-                texts = self.reader.texts(self.writer.queryids)
+                texts = self.reader.texts(
+                    self.writer.queryids | {wait.queryid for wait in open_waits}
+                )
         recording = Recording(
             began=self.began,
             seconds=seconds,
@@ -118,6 +162,8 @@ class Recorder:
             sessions=[ring.session for ring in self.rings.values()],
             events={str(event): list(names) for event, names in self.events.items()},
             texts={str(queryid): text for queryid, text in texts.items()},
+            waiting_at_begin=self.waiting,
+            waiting_at_end=open_waits,
         )
         self.writer.close(recording)
         return recording
@@ -132,20 +178,35 @@ class Recorder:
             if self.trace_all:
                 self._trace_new_sessions()
             busy = False
-            for pid, started, ended in self.reader.rows(_RINGS, self.began):
-                ring = self._ring(pid, started)
+            for pid, started, ended, leader in self.reader.rows(_RINGS, self.began):
+                ring = self._ring(pid, started, leader)
                 if not ring.done:
                     busy |= self._drain(ring)
                     ring.done = ended is not None
         return busy
 
-    def _ring(self, pid: int, started: datetime) -> _Ring:
+    def _open_waits(self) -> list[OpenWait]:
+        return [
+            OpenWait(
+                pid=pid, backend_type=backend_type, type=kind, event=name, idle=idle,
+                queryid=queryid, started=started, user=user, database=database,
+                application=application, blocked_by=blocked or [],
+            )
+            for (
+                pid, backend_type, kind, name, idle, queryid, started, user, database,
+                application, blocked,
+            ) in self.reader.rows(_OPEN)
+        ]  # fmt: skip
+
+    def _ring(self, pid: int, started: datetime, leader: int | None) -> _Ring:
         ring = self.rings.get((pid, started))
         if ring is None:
-            user, database, application = (self.reader.rows(_WHO, pid) or [(None, None, None)])[0]
+            # a worker may have ended already, and is its leader's in any case
+            known = self.reader.rows(_WHO, leader or pid) or [(None, None, None)]
+            user, database, application = known[0]
             session = RecordedSession(
                 number=len(self.rings), pid=pid, started=started, user=user, database=database,
-                application=application,
+                application=application, leader_pid=leader,
             )  # fmt: skip
             ring = self.rings[pid, started] = _Ring(session)
         return ring
@@ -215,7 +276,14 @@ class Recorder:
                 self.reader.rows("SELECT wait_event_timing_set(%s, 'trace')", pid)
 
     def _untrace(self) -> None:
+        """Give each session back to its configuration.
+
+        A module of before that was possible answers NULL: there, set the level it had.
+        """
         for pid, level in self.levels.items():
-            self.reader.rows("SELECT wait_event_timing_set(%s, %s)", pid, level)
+            self.reader.rows(
+                "SELECT coalesce(wait_event_timing_set(%s, NULL), wait_event_timing_set(%s, %s))",
+                pid, pid, level,
+            )  # fmt: skip
         self.levels.clear()
         self.trace_all = False

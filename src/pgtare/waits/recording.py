@@ -37,6 +37,7 @@ class RecordedSession(BaseModel):
     """A session of a recording: records kept, lost to overwriting, and forgotten before it began.
 
     gone: its ring was given up before the last of it was read. refused: no right to read it.
+    leader_pid: of a parallel worker.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -50,8 +51,27 @@ class RecordedSession(BaseModel):
     records: int = 0
     lost: int = 0
     before: int = 0
+    leader_pid: int | None = None
     gone: bool = False
     refused: bool = False
+
+
+class OpenWait(BaseModel):
+    """A wait under way: no trace has it before it ends. blocked_by: of a wait for a lock."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pid: int
+    backend_type: str
+    type: str
+    event: str
+    idle: bool
+    queryid: int
+    started: datetime
+    user: str | None
+    database: str | None
+    application: str | None
+    blocked_by: list[int]
 
 
 class Recording(BaseModel):
@@ -67,6 +87,8 @@ class Recording(BaseModel):
     sessions: list[RecordedSession]
     events: dict[str, list[str]]
     texts: dict[str, str]
+    waiting_at_begin: list[OpenWait] = []
+    waiting_at_end: list[OpenWait] = []
 
     @property
     def records(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
@@ -18,7 +19,9 @@ _TEXT = 60
 
 
 def length(ms: float | None) -> str:
-    """A length of time given in ms."""
+    """A length of time given in ms; from 1 ms up in ms, from 10 s up in s."""
+    if ms is not None and 1 <= ms < 10_000:
+        return f"{numbers.signed_plain(ms)} ms"
     return numbers.duration(None if ms is None else ms * 1000)
 
 
@@ -26,41 +29,64 @@ def profile_view(profile: Profile, limit: int = 20) -> RenderableType:
     """Time by event and by statement."""
     head = f"{profile.active:.2f} sessions active on average over {profile.seconds:.1f} s"
     if profile.on_cpu is not None:
-        head += f", {profile.on_cpu:.2f} of them on CPU (sampled)"
-    parts: list[RenderableType] = [Text(head), _events(profile, limit)]
+        head += f", {profile.on_cpu:.2f} of them on CPU ({profile.on_cpu_by})"
+    if profile.run_queue is not None:
+        head += f"; {profile.run_queue:.2f} waited for a processor"
+    parts: list[RenderableType] = [Text(head)]
+    parts += [Text(f"note: {note}") for note in profile.notes]
+    parts.append(_events(profile, limit))
     if profile.statements:
         parts.append(_statements(profile.statements[:limit]))
     return Group(*parts)
 
 
 def _table(*columns: str, text: Sequence[str] = ()) -> Table:
+    """A table whose text makes room for its numbers where a terminal is narrow."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
         left = name in text
         table.add_column(
-            name, justify="left" if left else "right", overflow="fold" if left else "ellipsis",
-            no_wrap=not left,
+            _cell(name), justify="left" if left else "right", overflow="ellipsis", no_wrap=not left,
         )  # fmt: skip
     return table
+
+
+def percentiles(histogram: Sequence[int]) -> dict[int, int]:
+    """For each of 50, 95 and 99 % the bucket, from 0, that holds the wait of that rank."""
+    total = sum(histogram)
+    sums = list(itertools.accumulate(histogram))
+    return {p: next(i for i, n in enumerate(sums) if 100 * n >= p * total) for p in (50, 95, 99)}
+
+
+def _cell(text: str, style: str = "") -> Text:
+    """Text in one line, cut where there is no room."""
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _events(profile: Profile, limit: int) -> Table:
     table = _table("event", "active", "share", "", "waits/s", "mean", text=("event", ""))
     if profile.on_cpu is not None:
-        share = profile.on_cpu / profile.active if profile.active else 0.0
+        known = profile.active and not profile.hides_much
+        share = profile.on_cpu / profile.active if known else None
         table.add_row(
-            "CPU", f"{profile.on_cpu:.2f}", numbers.percent(100 * share), bar(share), "", ""
+            "CPU", f"{profile.on_cpu:.2f}", _percent(share), _cell(bar(share or 0.0)), "", ""
         )
-    for rate in profile.events[:limit]:
+    # what rounds to nothing is worth no row, but an idle event was asked for
+    shown = [rate for rate in profile.events if rate.event.idle or rate.active >= 0.005]
+    for rate in shown[:limit]:
         table.add_row(
-            Text(rate.event.label, style="dim" if rate.event.idle else ""),
+            _cell(rate.event.label, style="dim" if rate.event.idle else ""),
             f"{rate.active:.2f}",
-            "idle" if rate.event.idle else numbers.percent(100 * rate.share),
-            bar(rate.share),
+            "idle" if rate.event.idle else _percent(rate.share),
+            _cell(bar(rate.share or 0.0)),
             f"{rate.waits_per_s:,.0f}",
             length(rate.mean_ms),
         )
     return table
+
+
+def _percent(share: float | None) -> str:
+    return numbers.percent(None if share is None else 100 * share)
 
 
 def _statements(rates: Sequence[StatementRate]) -> Table:
@@ -68,11 +94,11 @@ def _statements(rates: Sequence[StatementRate]) -> Table:
                    text=("statement", "waits for"))  # fmt: skip
     for rate in rates:
         table.add_row(
-            Text(one_line(rate.text, rate.statement.queryid)),
+            _cell(one_line(rate.text, rate.statement.queryid)),
             f"{rate.active:.2f}",
-            numbers.percent(100 * rate.share),
+            _percent(rate.share),
             f"{rate.on_cpu:.2f}",
-            Text(", ".join(f"{event.label} {active:.2f}" for event, active in rate.events[:3])),
+            _cell(", ".join(f"{event.label} {active:.2f}" for event, active in rate.events[:3])),
         )
     return table
 
@@ -84,10 +110,10 @@ def totals_view(totals: Mapping[int, Mapping[Event, Counters]], texts: Mapping[i
         summed = sum(events.values(), Counters())
         main = sorted(events.items(), key=lambda item: -item[1].spent_ms)[:3]
         table.add_row(
-            Text(one_line(texts.get(queryid), queryid)),
+            _cell(one_line(texts.get(queryid), queryid)),
             length(summed.spent_ms),
             numbers.count(summed.waits),
-            Text(", ".join(f"{event.label} {length(c.spent_ms)}" for event, c in main)),
+            _cell(", ".join(f"{event.label} {length(c.spent_ms)}" for event, c in main)),
         )
     return table
 
@@ -103,13 +129,13 @@ def sessions_view(
         most = max(own.items(), key=lambda item: item[1].spent_ms, default=None)
         table.add_row(
             str(session.pid),
-            Text(who(session)),
+            _cell(who(session)),
             length(sum(c.spent_ms for c in own.values())),
-            Text(most[0].label if most else ""),
-            Text(session.wait.label if session.wait else (session.state or "")),
+            _cell(most[0].label if most else ""),
+            _cell(session.wait.label if session.wait else (session.state or "")),
             length(session.wait_ms) if session.wait_ms is not None else "",
-            ", ".join(map(str, session.blocked_by)),
-            session.capture,
+            _cell(", ".join(map(str, session.blocked_by))),
+            _cell(session.capture),
         )
     return table
 
@@ -139,7 +165,13 @@ def histogram_view(event: Event, counters: Counters, buckets: Sequence[Bucket]) 
             length(bucket.from_ms), length(bucket.to_ms) if bucket.to_ms else "∞",
             numbers.count(n), numbers.percent(100 * n / total), bar(n / most),
         )  # fmt: skip
-    return Group(Text(head), table)
+    if not used:
+        return Text(head)
+    ranks = ", ".join(
+        f"{p} % of waits under {length(buckets[i].to_ms) if buckets[i].to_ms else '∞'}"
+        for p, i in percentiles(counters.histogram).items()
+    )
+    return Group(Text(head), Text(ranks), table)
 
 
 def bar(share: float) -> str:

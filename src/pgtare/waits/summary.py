@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.waits.recording import Columns, Recording
+from pgtare.waits.recording import Columns, OpenWait, Recording
 from pgtare.waits.trace import Kind, bucket
 
 BINS = 180
@@ -29,10 +29,16 @@ _IDLE = frozenset({"Activity", "Client"})
 
 @dataclass
 class Sum:
-    """Waits of one event: how many, how long in ns, and the histogram of their lengths."""
+    """Waits of one event that ended: how many, and the histogram of their lengths in ns.
+
+    total_ns: their time within the recording, and that of the waits under way at its end (open).
+    lengths_ns: from beginning to end, of those that ended.
+    """
 
     waits: int = 0
+    open: int = 0
     total_ns: float = 0.0
+    lengths_ns: float = 0.0
     max_ns: int = 0
     histogram: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
 
@@ -76,6 +82,7 @@ class Summary:
                     "event": self.label(event),
                     "idle": is_idle(event),
                     "waits": s.waits,
+                    "open": s.open,
                     "total_ms": s.total_ns / 1e6,
                     "max_ms": s.max_ns / 1e6,
                     "histogram": s.histogram.tolist(),
@@ -122,16 +129,51 @@ def summarise(recording: Recording, parts: Iterable[Columns]) -> Summary:
     found = Summary(recording, np.linspace(0.0, max(recording.seconds, 1e-3), BINS + 1))
     found.heat = np.zeros((BINS, BUCKETS), np.int64)
     began_ns = round(recording.began.timestamp() * 1e6) * 1000
+    end_ns = round(max(recording.seconds, 1e-3) * 1e9)
+    workers = [s.number for s in recording.sessions if s.leader_pid is not None]
     cpu = _CpuTime(found)
     for part in parts:
         start = np.asarray(part["start_ns"], np.int64) - began_ns
         waits = part["kind"] == Kind.WAIT
         _add_waits(found, part, start, waits & (start + part["value"] > 0))
         begins = (part["kind"] == Kind.STATEMENT_BEGIN) & (part["depth"] == 0) & (start > 0)
+        begins &= ~np.isin(part["session"], workers)  # they run a part of their leader's
         for queryid, n in zip(*np.unique(part["queryid"][begins], return_counts=True), strict=True):
             found.statements[int(queryid)].runs += int(n)
         cpu.add(part, start)
+    _add_open_waits(found, began_ns, end_ns)
     return found
+
+
+def throughout(recording: Recording) -> list[OpenWait]:
+    """Waits for something other than work that lasted from before the recording to its end."""
+    return [w for w in recording.waiting_at_end if not w.idle and w.started <= recording.began]
+
+
+def _add_open_waits(found: Summary, began_ns: int, end_ns: int) -> None:
+    """Waits under way at the end, up to the end: no trace has them."""
+    numbers = {tuple(names): int(number) for number, names in found.recording.events.items()}
+    for wait in found.recording.waiting_at_end:
+        name = wait.type, wait.event
+        if name not in numbers:  # no record has this event: it needs no more than its class
+            numbers[name] = _number(wait.type, len(numbers))
+            found.recording.events[str(numbers[name])] = list(name)
+        start = round(wait.started.timestamp() * 1e6) * 1000 - began_ns
+        ns = end_ns - max(start, 0)
+        if ns <= 0:
+            continue
+        event = numbers[name]
+        for sums in (found.events[event], found.statements[wait.queryid].events[event]):
+            sums.open += 1
+            sums.total_ns += ns
+            sums.max_ns = max(sums.max_ns, end_ns - start)
+        _add_active(found, class_of(event), np.array([max(start, 0)]), np.array([end_ns]))
+
+
+def _number(kind: str, index: int) -> int:
+    """A number of the class, that no record has: events of the server have small ones."""
+    code = next((code for code, name in _CLASSES.items() if name == kind), 0xFF)
+    return code << 24 | 0xF00000 | index
 
 
 def occupancy(
@@ -162,6 +204,8 @@ def _add_waits(
     event, value, queryid = part["event"][kept], part["value"][kept], part["queryid"][kept]
     begin = start[kept]
     where = bucket(value)
+    inside = np.minimum(begin + value, round(found.edges_s[-1] * 1e9)) - np.maximum(begin, 0)
+    inside = np.maximum(inside, 0)
     # Sorted once: events times statements can be many.
     order = np.lexsort((queryid, event))
     changes = (np.diff(event[order]) != 0) | (np.diff(queryid[order]) != 0)
@@ -169,7 +213,7 @@ def _add_waits(
         if len(group):
             number, statement = int(event[group[0]]), int(queryid[group[0]])
             for sums in (found.events[number], found.statements[statement].events[number]):
-                _sum_up(sums, value[group], where[group])
+                _sum_up(sums, value[group], inside[group], where[group])
     classes = event >> 24
     for code in np.unique(classes):
         name = _CLASSES.get(int(code), "Other")
@@ -182,9 +226,15 @@ def _add_waits(
             found.heat += flat.reshape(BINS, BUCKETS)
 
 
-def _sum_up(into: Sum, value: npt.NDArray[Any], where: npt.NDArray[np.int64]) -> None:
+def _sum_up(
+    into: Sum,
+    value: npt.NDArray[Any],
+    inside: npt.NDArray[Any],
+    where: npt.NDArray[np.int64],
+) -> None:
     into.waits += len(value)
-    into.total_ns += float(value.sum())
+    into.total_ns += float(inside.sum())
+    into.lengths_ns += float(value.sum())
     into.max_ns = max(into.max_ns, int(value.max()))
     into.histogram += np.bincount(where, minlength=BUCKETS)
 
@@ -229,6 +279,9 @@ class _CpuTime:
             good = (when > since) & (spent > 0) & (when > 0)
             rate = spent[good] / (when[good] - since[good])
             _add_active(self.found, CPU, since[good], when[good], rate)
+            end = round(self.found.edges_s[-1] * 1e9)
+            inside = np.minimum(when[good], end) - np.maximum(since[good], 0)
+            own_ns = rate * np.maximum(inside, 0)
             for number in np.unique(queryid[good]):
-                ns = float(spent[good][queryid[good] == number].sum())
+                ns = float(own_ns[queryid[good] == number].sum())
                 self.found.statements[int(number)].cpu_ns += ns

@@ -1,0 +1,185 @@
+"""`pgtare waits` says what it does not see: sessions not captured, resets, its own part."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.server.cluster import Cluster
+from pgtare.waits import processor, rates
+from pgtare.waits.reader import open_reader
+from tests.server.waits_tools import Connection, eventually, one, rows, session
+from tests.server.weigh_tools import failed, pgtare
+
+pytest_plugins = ["tests.server.fix_waits"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def computing(watched: Connection) -> Iterator[Connection]:
+    """A session that computes without end, until the test is done."""
+    watched.execute("SET statement_timeout = '60s'")
+    thread = threading.Thread(target=_compute, args=(watched,))
+    thread.start()
+    yield watched
+    watched.cancel()
+    thread.join(20)
+
+
+def _compute(connection: Connection) -> None:
+    with pytest.raises(Exception, match="cancel"):
+        connection.execute("DO $$ BEGIN LOOP END LOOP; END $$")
+
+
+@contextlib.contextmanager
+def role(observer: Connection, name: str) -> Iterator[None]:
+    """A user without rights, who can name what is in the module's schema."""
+    ((schema,),) = rows(
+        observer,
+        "SELECT pronamespace::regnamespace::text FROM pg_proc "
+        "WHERE proname = 'wait_event_timing_set'",
+    )
+    observer.execute(f"CREATE ROLE {name} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {name}".encode())
+    try:
+        yield
+    finally:
+        observer.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
+
+
+def top(timed: Cluster) -> dict[str, object]:
+    done = pgtare("waits", "top", "--interval", "1s", "--json", "--dsn", timed.dsn())
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def test_time_on_a_processor_is_counted_where_all_sessions_are(
+    timed: Cluster, computing: Connection
+) -> None:
+    found = top(timed)
+    assert (found["on_cpu_by"], found["notes"]) == ("counted", [])
+    assert found["on_cpu"] == pytest.approx(1, abs=0.1)
+    assert isinstance(found["run_queue"], float)
+    assert found["run_queue"] < 1.1
+
+
+def test_the_kernels_time_in_the_run_queue_is_read() -> None:
+
+    assert processor.run_queue_ns([os.getpid(), 2**22 + 1]).keys() == {os.getpid()}
+    assert not processor.is_local("db.example.org", os.getpid())
+    assert not processor.is_local("/", os.getpid())  # no server
+
+
+def test_sessions_that_are_not_captured_are_told(timed: Cluster, computing: Connection) -> None:
+    with session(timed, options="-c wait_event_timing.capture=off"):
+        found = top(timed)
+        assert "1 of 2 client sessions is not captured" in str(found["notes"])
+        assert (found["on_cpu_by"], found["hides_much"]) == ("sampled", True)
+        done = pgtare("waits", "top", "--interval", "0.5s", "--dsn", timed.dsn())
+        assert "note: 1 of 2 client sessions" in done.stdout
+        assert "%" not in done.stdout
+        done = pgtare("waits", "sessions", "--json", "--dsn", timed.dsn())
+        assert "1 of 2 client sessions" in done.stderr
+        json.loads(done.stdout)
+
+
+def test_a_reset_of_one_process_is_no_negative_time(timed: Cluster, observer: Connection) -> None:
+    with session(timed) as other, open_reader(timed.dsn()) as reader:
+        pid = other.info.backend_pid
+        for _ in range(5):
+            other.execute("SELECT pg_sleep(0.02)")
+        before = reader.snapshot()
+        assert one(observer, "SELECT wait_event_timing_reset(%s)", pid)
+        eventually(lambda: _was_reset(other, observer))
+        with pytest.raises(UsageError, match="reset"):
+            rates.profile(before, reader.snapshot())
+
+
+def _was_reset(other: Connection, observer: Connection) -> bool:
+    other.execute("SELECT 1")
+    query = (
+        "SELECT coalesce(sum(waits), 0) FROM pg_stat_wait_event_timing WHERE pid = %s AND "
+        "wait_event = 'PgSleep'"
+    )
+    return int(one(observer, query, other.info.backend_pid)) == 0
+
+
+def test_the_reader_leaves_no_trace_of_its_own(timed: Cluster, observer: Connection) -> None:
+    """Its options must keep those of the connection string, and its waits must not count."""
+    query = (
+        "SELECT coalesce(sum(waits), 0) FROM pg_stat_wait_event_timing_system "
+        "WHERE backend_type = 'client backend'"
+    )
+    observer.execute("SET wait_event_timing.capture = off")
+    observer.execute("SELECT 1")
+    start = one(observer, query)
+    with session(timed, options="-c wait_event_timing.capture=off"):
+        pass  # authentication comes before the options
+    count = one(observer, query)
+    dsn = timed.dsn(options="-c work_mem=5MB")
+    with open_reader(dsn) as reader:
+        assert reader.uncounted
+        assert reader.rows("SHOW work_mem") == [("5MB",)]
+        reader.snapshot()
+    assert one(observer, query) - count <= count - start + 1
+
+
+def test_a_user_without_rights_reads_and_is_told(timed: Cluster, observer: Connection) -> None:
+    with role(observer, "reader_only"):
+        done = pgtare("waits", "top", "--interval", "0.5s", "--dsn", timed.dsn(user="reader_only"))
+        assert done.returncode == 0, done.stderr
+        assert "note: only part of the server can be seen" in done.stdout
+
+
+def test_a_hang_is_recorded(timed: Cluster, observer: Connection, tmp_path: Path) -> None:
+    with session(timed) as holder, session(timed) as victim:
+        holder.execute("SELECT pg_advisory_lock(7)")
+        pid = victim.info.backend_pid
+        thread = threading.Thread(target=victim.execute, args=("SELECT pg_advisory_lock(7)",))
+        thread.start()
+        blocked = "SELECT count(*) FROM pg_stat_wait_event_timing_current WHERE pid = %s"
+        eventually(lambda: one(observer, blocked + " AND wait_event_type = 'Lock'", pid))
+        out = tmp_path / "recording"
+        done = pgtare(
+            "waits", "record", out, "--duration", "1s", "--all", "--dsn", timed.dsn()
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "1 session waited throughout" in done.stdout
+        summed = json.loads(pgtare("waits", "report", out, "--json").stdout)
+        assert summed["active"]["Lock"] == pytest.approx(1, abs=0.05)
+        text = (out / "report.html").read_text()
+        assert f"process {pid}" in text
+        assert f"blocked by {holder.info.backend_pid}" in text
+        holder.execute("SELECT pg_advisory_unlock(7)")
+        thread.join(20)
+
+
+def test_rights_are_checked_before_a_directory_is_made(
+    timed: Cluster, observer: Connection, tmp_path: Path
+) -> None:
+    with role(observer, "recorder"):
+        out = tmp_path / "recording"
+        record = ("waits", "record", out, "--duration", "0.5s", "--all", "--dsn",
+                  timed.dsn(user="recorder"))  # fmt: skip
+        told = failed(pgtare(*record), 2)
+        assert not out.exists()
+        grants = told.partition("has to run: ")[2].strip()
+        assert grants.count("GRANT ") == 2
+        observer.execute(grants.encode())
+        done = pgtare(*record)
+        assert done.returncode == 0, done.stderr
+
+
+def test_an_event_is_found_whatever_its_case(timed: Cluster, watched: Connection) -> None:
+    watched.execute("SELECT pg_sleep(0.01)")
+    watched.execute("SELECT 1")
+    told = failed(pgtare("waits", "histogram", "pgslep", "--dsn", timed.dsn()), 2)
+    assert "did you mean PgSleep" in told
+    assert "EVENT is empty" in failed(pgtare("waits", "histogram", "", "--dsn", timed.dsn()), 2)
