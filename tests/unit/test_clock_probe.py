@@ -165,6 +165,17 @@ def test_processors_in_step_have_bounds_around_zero() -> None:
 
 
 @two
+def test_a_comparison_ends_with_its_last_round_and_not_with_its_time_limit() -> None:
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    began = time.monotonic()
+    found = probe.cores(
+        first, second, counter=probe.counter_usable(), rounds=5, limit_ns=30 * 10**9
+    )
+    assert found.rounds == 5
+    assert time.monotonic() - began < 20
+
+
+@two
 @pytest.mark.parametrize("offset", [-1_000_000_000, 1_000_000_000])
 def test_an_offset_of_a_processor_lies_within_its_bounds_and_every_step_is_counted(
     offset: int,
