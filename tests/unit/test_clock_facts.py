@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare.clock import cores, frequency, gaps, probe
+from pgtare.clock import cores, frequency, gaps, probe, show
 from pgtare.clock.clocks import BY_NAME
 from pgtare.clock.cpuid import Leaves, read
 from pgtare.clock.diagnosis import Setup, clocksources, diagnose, postgres19
@@ -18,8 +18,8 @@ from pgtare.clock.distribution import NS, Distribution, cost_of
 from pgtare.clock.meaning import meaning, span
 from pgtare.clock.predict import Clock, call_cost, io_cost, wait_cost
 from pgtare.clock.probe import Pair
-from pgtare.clock.survey import advanced_pct
-from tests.unit.clock_tools import even, sample, sample_clock
+from pgtare.clock.survey import Request, advanced_pct, survey
+from tests.unit.clock_tools import even, needs_tsc, sample, sample_clock
 
 HZ = 2_500_000_000
 GOOD = Leaves(there=True, invariant=True, tsc_adjust=True, has_rdtscp=True)
@@ -247,6 +247,24 @@ def test_a_clock_that_goes_at_another_rate_is_a_fault(
     clock = sample_clock(name)
     clock.advanced_pct, clock.seconds = advanced_pct, seconds
     assert (diagnose(setup(), [clock], None, None).verdict == "faulty") is faulty
+
+
+@needs_tsc
+def test_a_counter_that_is_not_invariant_is_converted_by_its_average_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leaves = dataclasses.replace(probe.leaves(), invariant=False, has_rdtscp=True)
+    monkeypatch.setattr(probe, "leaves", lambda: leaves)
+    monkeypatch.setattr(probe, "counter_usable", lambda: False)
+    report = survey(Request(("monotonic", "tsc")), ["pgtare", "clock"])
+    tsc = report.clock("tsc")
+    assert tsc is not None
+    assert tsc.advanced_pct == pytest.approx(100, abs=2)
+    assert "tsc advanced" not in report.diagnosis.sentence
+    assert report.frequency is None
+    assert any("average rate during this run" in told for _, told in show.facts(report))
+    waits = [one.clock for one in report.meaning if one.what.startswith("wait_event_timing")]
+    assert waits == ["monotonic"]  # as the module, which takes no counter that is not invariant
 
 
 def test_a_stall_beside_a_look_at_the_time_is_not_the_clocks_fault() -> None:

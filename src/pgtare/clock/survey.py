@@ -115,7 +115,7 @@ def _measure(
     seconds = _seconds(request, clocks, gaps_clock)
     done = 0.0
     per_ns = 1.0
-    if setup.counter:
+    if setup.counter or any(clock.counter for clock in clocks):
         with _pinned(cpu):
             found.first = probe.pair()
             found.repeated = rates.repeat()
@@ -182,14 +182,16 @@ def _report(
     setup: Setup, lacking: dict[str, str], cpu: int, found: _Found, command: Sequence[str]
 ) -> ClockReport:
     frequency: Frequency | None = None
+    hz = NS
     if found.first is not None:
         with _pinned(cpu):
             last = probe.pair()
-        bare_metal = setup.leaves.hypervisor is None
-        frequency = rates.frequency(
-            found.first, last, found.repeated, setup.leaves, bare_metal=bare_metal
-        )
-    hz = frequency.hz if frequency else NS
+        hz = round(rates.between(found.first, last))
+        if setup.counter:  # else its rate may change: good for this run's ticks alone
+            bare_metal = setup.leaves.hypervisor is None
+            frequency = rates.frequency(
+                found.first, last, found.repeated, setup.leaves, bare_metal=bare_metal
+            )
     results, gaps = [], None
     gaps_clock = _gaps_clock([read.clock for read in found.reads], setup.counter)
     for read in found.reads:
@@ -217,7 +219,7 @@ def _report(
         frequency=frequency,
         cores=found.cores,
         gaps=gaps,
-        meaning=meaning(results, diagnosis.postgres19),
+        meaning=meaning(results, diagnosis.postgres19, setup.counter),
     )
 
 
