@@ -53,9 +53,7 @@ _TIMED_19 = (
 )
 
 
-def meaning(
-    clocks: Iterable[ClockResult], choice: Choice, counter: bool = True
-) -> list[Meaning]:
+def meaning(clocks: Iterable[ClockResult], choice: Choice, counter: bool = True) -> list[Meaning]:
     """One entry for each thing that PostgreSQL can time and each clock it takes for it.
 
     counter: whether the server modules take the processor's counter here.

@@ -92,9 +92,12 @@ def facts(report: ClockReport) -> Iterator[tuple[str, str]]:
     elif not report.diagnosis.cpuid:
         yield "frequency", "no CPUID and no counter to be trusted here: the kernel's clocks alone"
     elif not report.diagnosis.invariant:
-        yield "frequency", (
-            "the TSC is not invariant, so its rate may change: its ticks are turned into ns by its "
-            "average rate during this run"
+        yield (
+            "frequency",
+            (
+                "the TSC is not invariant, so its rate may change: its ticks are turned into ns by its "
+                "average rate during this run"
+            ),
         )
     if report.cores is not None:
         yield from (("processors" if i == 0 else "", told)
