@@ -243,6 +243,14 @@ def test_without_a_compiler_one_sentence_says_what_to_install(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_compiler_of_two_words_is_taken_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", f"env {build.compiler()[0]}")  # as "ccache gcc"
+    build.compile_probe(source_dir(), tmp_path / build.LIBRARY)
+    assert ctypes.CDLL(str(tmp_path / build.LIBRARY)).probe_new
+
+
 def test_what_does_not_compile_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "clock").mkdir()
     (tmp_path / "clock" / "broken.c").write_text("this is not C\n")
