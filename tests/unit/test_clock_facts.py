@@ -18,7 +18,8 @@ from pgtare.clock.distribution import NS, Distribution, cost_of
 from pgtare.clock.meaning import meaning, span
 from pgtare.clock.predict import Clock, call_cost, io_cost, wait_cost
 from pgtare.clock.probe import Pair
-from pgtare.clock.survey import Request, advanced_pct, survey
+from pgtare.clock.survey import Request, advanced_pct, survey, weigh
+from pgtare.errors import MeasurementError
 from tests.unit.clock_tools import even, needs_tsc, sample, sample_clock
 
 HZ = 2_500_000_000
@@ -217,6 +218,29 @@ def test_a_frequency_that_is_stated_is_trusted_only_near_the_calibration() -> No
 def test_bogomips_are_twice_the_mhz_of_an_x86_and_nothing_elsewhere() -> None:
     assert frequency.bogomips_hz("flags\t: fpu\nflags : x\nbogomips\t: 5200.00\n") == 2_600_000_000
     assert frequency.bogomips_hz("Features : fp\nBogoMIPS : 50.00\n") is None
+
+
+def test_a_clock_that_moves_with_the_kernels_tick_is_weighed_in_longer_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cost(clock: object, batches: int, reads: int) -> tuple[np.ndarray, np.ndarray]:
+        seen = 20.0 * reads // 4_000_000 * 4_000_000 / reads  # 20 ns, by a clock of 4 ms
+        return np.full(batches, seen), np.full(batches, seen)
+
+    def calibrate(duration_ns: int) -> tuple[Pair, Pair]:
+        seen = duration_ns // 4_000_000 * 4_000_000
+        return Pair(0, 0, 50), Pair(seen * HZ // NS, seen, 50)
+
+    monkeypatch.setattr(probe, "cost", cost)
+    monkeypatch.setattr(probe, "calibrate", calibrate)
+    assert weigh(BY_NAME["monotonic"]).read_ns == pytest.approx(20, rel=0.25)
+    assert frequency.repeat(3) == [HZ] * 3
+    monkeypatch.setattr(probe, "cost", lambda clock, n, reads: (np.zeros(n), np.zeros(n)))
+    monkeypatch.setattr(probe, "calibrate", lambda ns: (Pair(0, 0, 50), Pair(ns, 0, 50)))
+    with pytest.raises(MeasurementError, match="stands still"):
+        weigh(BY_NAME["monotonic"])
+    with pytest.raises(MeasurementError, match="stands still"):
+        frequency.repeat(3)
 
 
 def test_all_pairs_of_few_processors_and_a_stated_sample_of_many() -> None:

@@ -12,6 +12,7 @@ from pgtare.clock.cpuid import Leaves
 from pgtare.clock.distribution import NS
 from pgtare.clock.probe import Pair
 from pgtare.clock.schema import Frequency, Stated
+from pgtare.errors import MeasurementError
 
 REPEATS = 20
 REPEAT_NS = 1_900_000
@@ -37,8 +38,20 @@ def bound_ppm(first: Pair, last: Pair) -> float:
 
 
 def repeat(n: int = REPEATS, duration_ns: int = REPEAT_NS) -> list[float]:
-    """The frequency from `n` short calibrations."""
-    return [between(*probe.calibrate(duration_ns)) for _ in range(n)]
+    """The frequency from `n` short calibrations, longer ones where the kernel's clock stood still.
+
+    Raises MeasurementError where it does not move at all.
+    """
+    found: list[float] = []
+    while len(found) < n:
+        first, last = probe.calibrate(duration_ns)
+        if last.ns > first.ns:
+            found.append(between(first, last))
+        elif duration_ns < NS:
+            duration_ns *= 2
+        else:
+            raise MeasurementError("CLOCK_MONOTONIC stands still: nothing can be measured by it")
+    return found
 
 
 def frequency(

@@ -95,8 +95,8 @@ def facts(report: ClockReport) -> Iterator[tuple[str, str]]:
         yield (
             "frequency",
             (
-                "the TSC is not invariant, so its rate may change: its ticks are turned into ns by its "
-                "average rate during this run"
+                "the TSC is not invariant, so its rate may change: its ticks are turned into ns by "
+                "its average rate during this run"
             ),
         )
     if report.cores is not None:
