@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -218,6 +219,18 @@ def test_a_frequency_that_is_stated_is_trusted_only_near_the_calibration() -> No
 def test_bogomips_are_twice_the_mhz_of_an_x86_and_nothing_elsewhere() -> None:
     assert frequency.bogomips_hz("flags\t: fpu\nflags : x\nbogomips\t: 5200.00\n") == 2_600_000_000
     assert frequency.bogomips_hz("Features : fp\nBogoMIPS : 50.00\n") is None
+
+
+@pytest.mark.parametrize(
+    ("hz", "told"), [(2_600_002_000, "agrees within"), (2_600_100_000, "further off than")]
+)
+def test_bogomips_agree_only_within_their_steps(
+    monkeypatch: pytest.MonkeyPatch, hz: int, told: str
+) -> None:
+    monkeypatch.setattr(probe, "kernel_rate", lambda: errno.EACCES)
+    monkeypatch.setattr(frequency, "bogomips_hz", lambda text: 2_600_000_000)
+    found = frequency.frequency(Pair(0, 0, 50), Pair(hz, NS, 50), [], Leaves(True), False)
+    assert found.stated[0].note == f"{told} its steps of 1.9 ppm"
 
 
 def test_a_clock_that_moves_with_the_kernels_tick_is_weighed_in_longer_batches(

@@ -117,7 +117,9 @@ def _kernel(calibrated: float) -> Stated:
         return _judged("kernel (perf event page)", round((NS << shift) / mult), calibrated, None)
     hz = bogomips_hz(Path("/proc/cpuinfo").read_text())
     if hz is not None:
-        doubt = f"{_TRUSTED} within its steps of {1e6 * 5000 / hz:.1f} ppm"
+        step, off = 1e6 * 5000 / hz, 1e6 * abs(hz / calibrated - 1)
+        within = f"{_TRUSTED} within" if off <= step else "further off than"
+        doubt = f"{within} its steps of {step:.1f} ppm"
         return _judged("kernel (BogoMIPS)", hz, calibrated, doubt)
     note = f"not to be had: {os.strerror(rate)}"
     return Stated(by="kernel", hz=None, difference_ppm=None, note=note)
