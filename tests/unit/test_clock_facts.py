@@ -202,6 +202,8 @@ def test_a_frequency_has_the_bound_that_its_brackets_give() -> None:
     first, last = Pair(0, 0, 50), Pair(5_000_000, 2_000_000, 50)
     assert frequency.between(first, last) == HZ
     assert frequency.bound_ppm(first, last) == pytest.approx(10.5)
+    # a clock that moves by 4 ms at a time can be 10 million ticks off
+    assert frequency.bound_ppm(first, last, 4_000_000) == pytest.approx(2_000_010)
 
 
 def test_a_frequency_that_is_stated_is_trusted_only_near_the_calibration() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,15 +27,15 @@ def between(first: Pair, last: Pair) -> float:
     return (last.ticks - first.ticks) * NS / (last.ns - first.ns)
 
 
-def bound_ppm(first: Pair, last: Pair) -> float:
+def bound_ppm(first: Pair, last: Pair, resolution_ns: float = 1.0) -> float:
     """What the error of `between` cannot exceed.
 
     The system clock was read somewhere within each bracket, half its width from the middle at
-    most, and tells whole ns.
+    most, and tells whole ns, or, without timers of high resolution, whole ticks of the kernel.
     """
     ticks = last.ticks - first.ticks
     per_ns = ticks / (last.ns - first.ns)
-    return 1e6 * ((first.width + last.width) / 2 + per_ns) / ticks
+    return 1e6 * ((first.width + last.width) / 2 + per_ns * resolution_ns) / ticks
 
 
 def repeat(n: int = REPEATS, duration_ns: int = REPEAT_NS) -> list[float]:
@@ -65,7 +66,7 @@ def frequency(
         hz=round(calibrated),
         source="calibration" if trusted is None else f"calibration, confirmed by {trusted.by}",
         calibrated_hz=round(calibrated),
-        error_ppm=bound_ppm(first, last),
+        error_ppm=bound_ppm(first, last, NS * time.clock_getres(time.CLOCK_MONOTONIC)),
         seconds=(last.ns - first.ns) / NS,
         repeated=len(repeated),
         repeated_ms=REPEAT_NS / 1e6,
