@@ -109,6 +109,8 @@ play(void *argument)
 		}
 		table->reading = own;
 		atomic_store_explicit(&table->turn, turn + 1, memory_order_release);
+		if (turn + 1 == table->turns)
+			break;				/* nobody will give this side another turn */
 	}
 	return NULL;
 }

@@ -14,6 +14,7 @@ import pytest
 
 from pgtare.clock import compat, probe
 from pgtare.clock.distribution import NS, Distribution
+from pgtare.errors import UsageError
 from tests.unit.clock_tools import even, needs_tsc
 
 pytestmark = pytest.mark.timeout(60)
@@ -237,6 +238,19 @@ def test_bad_options_are_refused_with_its_words_and_status(
 )
 def test_good_options_are_taken(arguments: list[str], duration: int, cutoff: float) -> None:
     assert compat.parse(arguments) == compat.Options(duration, cutoff)
+
+
+def test_a_probe_that_cannot_be_compiled_ends_in_1_as_every_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing() -> None:
+        raise UsageError("the clock probe needs a C compiler")
+
+    monkeypatch.setattr(probe, "library", missing)
+    assert compat.main(["-d", "1"]) == 1
+    assert capsys.readouterr().err == (
+        "pg_test_timing: error: the clock probe needs a C compiler\n"
+    )
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:

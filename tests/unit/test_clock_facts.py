@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare.clock import cores, frequency, gaps, probe
+from pgtare.clock import cores, frequency, gaps, probe, show
 from pgtare.clock.clocks import BY_NAME
 from pgtare.clock.cpuid import Leaves, read
 from pgtare.clock.diagnosis import Setup, clocksources, diagnose, postgres19
@@ -18,8 +19,9 @@ from pgtare.clock.distribution import NS, Distribution, cost_of
 from pgtare.clock.meaning import meaning, span
 from pgtare.clock.predict import Clock, call_cost, io_cost, wait_cost
 from pgtare.clock.probe import Pair
-from pgtare.clock.survey import advanced_pct
-from tests.unit.clock_tools import even, sample, sample_clock
+from pgtare.clock.survey import Request, advanced_pct, survey, weigh
+from pgtare.errors import MeasurementError
+from tests.unit.clock_tools import even, needs_tsc, sample, sample_clock
 
 HZ = 2_500_000_000
 GOOD = Leaves(there=True, invariant=True, tsc_adjust=True, has_rdtscp=True)
@@ -200,6 +202,8 @@ def test_a_frequency_has_the_bound_that_its_brackets_give() -> None:
     first, last = Pair(0, 0, 50), Pair(5_000_000, 2_000_000, 50)
     assert frequency.between(first, last) == HZ
     assert frequency.bound_ppm(first, last) == pytest.approx(10.5)
+    # a clock that moves by 4 ms at a time can be 10 million ticks off
+    assert frequency.bound_ppm(first, last, 4_000_000) == pytest.approx(2_000_010)
 
 
 def test_a_frequency_that_is_stated_is_trusted_only_near_the_calibration() -> None:
@@ -217,6 +221,41 @@ def test_a_frequency_that_is_stated_is_trusted_only_near_the_calibration() -> No
 def test_bogomips_are_twice_the_mhz_of_an_x86_and_nothing_elsewhere() -> None:
     assert frequency.bogomips_hz("flags\t: fpu\nflags : x\nbogomips\t: 5200.00\n") == 2_600_000_000
     assert frequency.bogomips_hz("Features : fp\nBogoMIPS : 50.00\n") is None
+
+
+@pytest.mark.parametrize(
+    ("hz", "told"), [(2_600_002_000, "agrees within"), (2_600_100_000, "further off than")]
+)
+def test_bogomips_agree_only_within_their_steps(
+    monkeypatch: pytest.MonkeyPatch, hz: int, told: str
+) -> None:
+    monkeypatch.setattr(probe, "kernel_rate", lambda: errno.EACCES)
+    monkeypatch.setattr(frequency, "bogomips_hz", lambda text: 2_600_000_000)
+    found = frequency.frequency(Pair(0, 0, 50), Pair(hz, NS, 50), [], Leaves(True), False)
+    assert found.stated[0].note == f"{told} its steps of 1.9 ppm"
+
+
+def test_a_clock_that_moves_with_the_kernels_tick_is_weighed_in_longer_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cost(clock: object, batches: int, reads: int) -> tuple[np.ndarray, np.ndarray]:
+        seen = 20.0 * reads // 4_000_000 * 4_000_000 / reads  # 20 ns, by a clock of 4 ms
+        return np.full(batches, seen), np.full(batches, seen)
+
+    def calibrate(duration_ns: int) -> tuple[Pair, Pair]:
+        seen = duration_ns // 4_000_000 * 4_000_000
+        return Pair(0, 0, 50), Pair(seen * HZ // NS, seen, 50)
+
+    monkeypatch.setattr(probe, "cost", cost)
+    monkeypatch.setattr(probe, "calibrate", calibrate)
+    assert weigh(BY_NAME["monotonic"]).read_ns == pytest.approx(20, rel=0.25)
+    assert frequency.repeat(3) == [HZ] * 3
+    monkeypatch.setattr(probe, "cost", lambda clock, n, reads: (np.zeros(n), np.zeros(n)))
+    monkeypatch.setattr(probe, "calibrate", lambda ns: (Pair(0, 0, 50), Pair(ns, 0, 50)))
+    with pytest.raises(MeasurementError, match="stands still"):
+        weigh(BY_NAME["monotonic"])
+    with pytest.raises(MeasurementError, match="stands still"):
+        frequency.repeat(3)
 
 
 def test_all_pairs_of_few_processors_and_a_stated_sample_of_many() -> None:
@@ -247,6 +286,24 @@ def test_a_clock_that_goes_at_another_rate_is_a_fault(
     clock = sample_clock(name)
     clock.advanced_pct, clock.seconds = advanced_pct, seconds
     assert (diagnose(setup(), [clock], None, None).verdict == "faulty") is faulty
+
+
+@needs_tsc
+def test_a_counter_that_is_not_invariant_is_converted_by_its_average_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leaves = dataclasses.replace(probe.leaves(), invariant=False, has_rdtscp=True)
+    monkeypatch.setattr(probe, "leaves", lambda: leaves)
+    monkeypatch.setattr(probe, "counter_usable", lambda: False)
+    report = survey(Request(("monotonic", "tsc")), ["pgtare", "clock"])
+    tsc = report.clock("tsc")
+    assert tsc is not None
+    assert tsc.advanced_pct == pytest.approx(100, abs=2)
+    assert "tsc advanced" not in report.diagnosis.sentence
+    assert report.frequency is None
+    assert any("average rate during this run" in told for _, told in show.facts(report))
+    waits = [one.clock for one in report.meaning if one.what.startswith("wait_event_timing")]
+    assert waits == ["monotonic"]  # as the module, which takes no counter that is not invariant
 
 
 def test_a_stall_beside_a_look_at_the_time_is_not_the_clocks_fault() -> None:

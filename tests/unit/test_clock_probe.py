@@ -165,6 +165,17 @@ def test_processors_in_step_have_bounds_around_zero() -> None:
 
 
 @two
+def test_a_comparison_ends_with_its_last_round_and_not_with_its_time_limit() -> None:
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    began = time.monotonic()
+    found = probe.cores(
+        first, second, counter=probe.counter_usable(), rounds=5, limit_ns=30 * 10**9
+    )
+    assert found.rounds == 5
+    assert time.monotonic() - began < 20
+
+
+@two
 @pytest.mark.parametrize("offset", [-1_000_000_000, 1_000_000_000])
 def test_an_offset_of_a_processor_lies_within_its_bounds_and_every_step_is_counted(
     offset: int,
@@ -230,6 +241,14 @@ def test_without_a_compiler_one_sentence_says_what_to_install(
     with pytest.raises(build.BuildError, match="install gcc"):
         build.compile_probe(source_dir(), tmp_path / build.LIBRARY)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_compiler_of_two_words_is_taken_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", f"env {build.compiler()[0]}")  # as "ccache gcc"
+    build.compile_probe(source_dir(), tmp_path / build.LIBRARY)
+    assert ctypes.CDLL(str(tmp_path / build.LIBRARY)).probe_new
 
 
 def test_what_does_not_compile_is_told_and_leaves_nothing(tmp_path: Path) -> None:

@@ -34,12 +34,14 @@ def digest(sources: Path) -> str:
     return found.hexdigest()[:32]
 
 
-def compiler() -> str:
-    """The C compiler: $CC, or what is there. Raises BuildError where there is none."""
-    asked = os.environ.get("CC", "").split()
-    for name in (asked[0] if asked else None, "cc", "gcc", "clang"):
-        if name and shutil.which(name):
-            return name
+def compiler() -> list[str]:
+    """The C compiler and its options: $CC (as "ccache gcc"), or what is there.
+
+    Raises BuildError where there is none.
+    """
+    for command in (os.environ.get("CC", "").split(), ["cc"], ["gcc"], ["clang"]):
+        if command and shutil.which(command[0]):
+            return command
     raise BuildError("the clock probe needs a C compiler: install gcc (package gcc)")
 
 
@@ -49,7 +51,7 @@ def compile_probe(sources: Path, target: Path, extra: tuple[str, ...] = ()) -> N
     Raises BuildError.
     """
     command = [
-        compiler(), *_OPTIONS, *extra, f'-DPROBE_SOURCES="{digest(sources)}"',
+        *compiler(), *_OPTIONS, *extra, f'-DPROBE_SOURCES="{digest(sources)}"',
         *(str(path) for path in sorted((sources / "clock").glob("*.c"))),
     ]  # fmt: skip
     try:

@@ -22,6 +22,7 @@ from pgtare.clock.diagnosis import Setup, clocksources, postgres19
 from pgtare.clock.distribution import NS, Distribution, log2_histogram
 from pgtare.clock.probe import Recording
 from pgtare.clock.survey import pick_cpu
+from pgtare.errors import PgtareError
 
 NAME = "pg_test_timing"
 MOST_SECONDS = 4294967295
@@ -60,7 +61,11 @@ def main(arguments: Sequence[str]) -> int:
     except _Refused as ex:
         print(ex, file=sys.stderr)
         return 1
-    return run(options)
+    try:
+        return run(options)
+    except PgtareError as ex:
+        print(f"{NAME}: error: {ex}", file=sys.stderr)
+        return 1
 
 
 def parse(arguments: Sequence[str]) -> Options:

@@ -99,4 +99,5 @@ def cost_of(groups: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -
     reads = [float(np.median(only)) for only, _ in groups]
     read = float(np.median(reads))
     loop = float(np.median([np.median(both - only) for only, both in groups]))
-    return Cost(read, 100 * (max(reads) - min(reads)) / 2 / read, max(0.0, loop))
+    noise = 100 * (max(reads) - min(reads)) / 2 / read if read else 0.0
+    return Cost(read, noise, max(0.0, loop))

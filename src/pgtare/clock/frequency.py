@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pgtare.clock.cpuid import Leaves
 from pgtare.clock.distribution import NS
 from pgtare.clock.probe import Pair
 from pgtare.clock.schema import Frequency, Stated
+from pgtare.errors import MeasurementError
 
 REPEATS = 20
 REPEAT_NS = 1_900_000
@@ -25,20 +27,32 @@ def between(first: Pair, last: Pair) -> float:
     return (last.ticks - first.ticks) * NS / (last.ns - first.ns)
 
 
-def bound_ppm(first: Pair, last: Pair) -> float:
+def bound_ppm(first: Pair, last: Pair, resolution_ns: float = 1.0) -> float:
     """What the error of `between` cannot exceed.
 
     The system clock was read somewhere within each bracket, half its width from the middle at
-    most, and tells whole ns.
+    most, and tells whole ns, or, without timers of high resolution, whole ticks of the kernel.
     """
     ticks = last.ticks - first.ticks
     per_ns = ticks / (last.ns - first.ns)
-    return 1e6 * ((first.width + last.width) / 2 + per_ns) / ticks
+    return 1e6 * ((first.width + last.width) / 2 + per_ns * resolution_ns) / ticks
 
 
 def repeat(n: int = REPEATS, duration_ns: int = REPEAT_NS) -> list[float]:
-    """The frequency from `n` short calibrations."""
-    return [between(*probe.calibrate(duration_ns)) for _ in range(n)]
+    """The frequency from `n` short calibrations, longer ones where the kernel's clock stood still.
+
+    Raises MeasurementError where it does not move at all.
+    """
+    found: list[float] = []
+    while len(found) < n:
+        first, last = probe.calibrate(duration_ns)
+        if last.ns > first.ns:
+            found.append(between(first, last))
+        elif duration_ns < NS:
+            duration_ns *= 2
+        else:
+            raise MeasurementError("CLOCK_MONOTONIC stands still: nothing can be measured by it")
+    return found
 
 
 def frequency(
@@ -52,7 +66,7 @@ def frequency(
         hz=round(calibrated),
         source="calibration" if trusted is None else f"calibration, confirmed by {trusted.by}",
         calibrated_hz=round(calibrated),
-        error_ppm=bound_ppm(first, last),
+        error_ppm=bound_ppm(first, last, NS * time.clock_getres(time.CLOCK_MONOTONIC)),
         seconds=(last.ns - first.ns) / NS,
         repeated=len(repeated),
         repeated_ms=REPEAT_NS / 1e6,
@@ -104,7 +118,9 @@ def _kernel(calibrated: float) -> Stated:
         return _judged("kernel (perf event page)", round((NS << shift) / mult), calibrated, None)
     hz = bogomips_hz(Path("/proc/cpuinfo").read_text())
     if hz is not None:
-        doubt = f"{_TRUSTED} within its steps of {1e6 * 5000 / hz:.1f} ppm"
+        step, off = 1e6 * 5000 / hz, 1e6 * abs(hz / calibrated - 1)
+        within = f"{_TRUSTED} within" if off <= step else "further off than"
+        doubt = f"{within} its steps of {step:.1f} ppm"
         return _judged("kernel (BogoMIPS)", hz, calibrated, doubt)
     note = f"not to be had: {os.strerror(rate)}"
     return Stated(by="kernel", hz=None, difference_ppm=None, note=note)

@@ -53,12 +53,16 @@ _TIMED_19 = (
 )
 
 
-def meaning(clocks: Iterable[ClockResult], choice: Choice) -> list[Meaning]:
-    """One entry for each thing that PostgreSQL can time and each clock it takes for it."""
+def meaning(clocks: Iterable[ClockResult], choice: Choice, counter: bool = True) -> list[Meaning]:
+    """One entry for each thing that PostgreSQL can time and each clock it takes for it.
+
+    counter: whether the server modules take the processor's counter here.
+    """
     by_name = {clock.name: clock for clock in clocks}
     found = []
     for one in (*_TIMED, *(_TIMED_19 if choice.clock == _COUNTER else ())):
-        name = next((name for name in one.clocks if name in by_name), None)
+        taken = [name for name in one.clocks if counter or name not in _UNFENCED]
+        name = next((name for name in taken if name in by_name), None)
         if name is not None:
             clock = measured_clock(by_name[name])
             found.append(

@@ -91,6 +91,14 @@ def facts(report: ClockReport) -> Iterator[tuple[str, str]]:
             yield "", f"{stated.by}: {off}{stated.note}"
     elif not report.diagnosis.cpuid:
         yield "frequency", "no CPUID and no counter to be trusted here: the kernel's clocks alone"
+    elif not report.diagnosis.invariant:
+        yield (
+            "frequency",
+            (
+                "the TSC is not invariant, so its rate may change: its ticks are turned into ns by "
+                "its average rate during this run"
+            ),
+        )
     if report.cores is not None:
         yield from (("processors" if i == 0 else "", told)
                     for i, told in enumerate(cores(report.cores)))  # fmt: skip

@@ -30,6 +30,8 @@ GAPS_S = 0.4
 COST_GROUPS = 8
 COST_BATCHES = 40
 _BATCH_NS = 20_000
+_LONG_BATCH_NS = 40_000_000
+_MOST_READS = 10_000_000
 
 #: Called with what is done, in s, and what goes on.
 Tick = Callable[[float, str], None]
@@ -115,7 +117,7 @@ def _measure(
     seconds = _seconds(request, clocks, gaps_clock)
     done = 0.0
     per_ns = 1.0
-    if setup.counter:
+    if setup.counter or any(clock.counter for clock in clocks):
         with _pinned(cpu):
             found.first = probe.pair()
             found.repeated = rates.repeat()
@@ -159,7 +161,16 @@ def weigh(clock: Clock, groups: int = COST_GROUPS) -> Cost:
     """What a reading costs, by itself and in the recording loop."""
     once, _ = probe.cost(clock, 1, 100)
     reads = min(1000, max(20, round(_BATCH_NS / max(float(once[0]), 1.0))))
-    return cost_of([probe.cost(clock, COST_BATCHES, reads) for _ in range(groups)])
+    found = cost_of([probe.cost(clock, COST_BATCHES, reads) for _ in range(groups)])
+    if found.read_ns:
+        return found
+    # CLOCK_MONOTONIC moves with the kernel's tick alone: batches of many ticks
+    while found.read_ns * reads < _LONG_BATCH_NS:
+        if reads > _MOST_READS:
+            raise MeasurementError("CLOCK_MONOTONIC stands still: nothing can be measured by it")
+        reads *= 4
+        found = cost_of([probe.cost(clock, 1, reads) for _ in range(3)])
+    return found
 
 
 @contextlib.contextmanager
@@ -182,14 +193,16 @@ def _report(
     setup: Setup, lacking: dict[str, str], cpu: int, found: _Found, command: Sequence[str]
 ) -> ClockReport:
     frequency: Frequency | None = None
+    hz = NS
     if found.first is not None:
         with _pinned(cpu):
             last = probe.pair()
-        bare_metal = setup.leaves.hypervisor is None
-        frequency = rates.frequency(
-            found.first, last, found.repeated, setup.leaves, bare_metal=bare_metal
-        )
-    hz = frequency.hz if frequency else NS
+        hz = round(rates.between(found.first, last))
+        if setup.counter:  # else its rate may change: good for this run's ticks alone
+            bare_metal = setup.leaves.hypervisor is None
+            frequency = rates.frequency(
+                found.first, last, found.repeated, setup.leaves, bare_metal=bare_metal
+            )
     results, gaps = [], None
     gaps_clock = _gaps_clock([read.clock for read in found.reads], setup.counter)
     for read in found.reads:
@@ -217,7 +230,7 @@ def _report(
         frequency=frequency,
         cores=found.cores,
         gaps=gaps,
-        meaning=meaning(results, diagnosis.postgres19),
+        meaning=meaning(results, diagnosis.postgres19, setup.counter),
     )
 
 
