@@ -113,7 +113,7 @@ def clock(
     request = Request(tuple(clocks or ()), _duration(duration), cpu)
     percent = _cutoff(cutoff)
     for path in (json, html):
-        _check_writable(path)
+        files.check_target(path)
     before = comparing.load(compare) if compare is not None else None
     given = _given(request, explain, query, dsn, measure)
     with _reading(request) as tick:
@@ -152,12 +152,6 @@ def _cutoff(text: str) -> float:
     if not 0 <= value <= 100:  # nan as well
         raise UsageError(f"--cutoff {text}: give a percentage from 0 to 100")
     return value
-
-
-def _check_writable(path: Path | None) -> None:
-    """Find out before the measurement, not after it."""
-    if path is not None and str(path) != "-" and not path.resolve().parent.is_dir():
-        raise UsageError(f"cannot write {path}: there is no directory {path.resolve().parent}")
 
 
 def _given(

@@ -180,7 +180,7 @@ def weigh(
             typer.echo(line)
         return
     for path in (json, html):
-        _check_writable(path)
+        files.check_target(path)
     if out is not None:
         store.check_target(out)
     done = run_weighing(request, command_line(), cli.stderr(), _confirm)
@@ -226,15 +226,6 @@ def _load_spec(
         clients=clients,
         rate=parse_rate(rate) if rate else None,
     )
-
-
-def _check_writable(path: Path | None) -> None:
-    """Find out before the measurement, not after it."""
-    if path is None or str(path) == "-":
-        return
-    parent = path.resolve().parent
-    if not parent.is_dir():
-        raise UsageError(f"cannot write {path}: there is no directory {parent}")
 
 
 def _confirm(question: str) -> bool:

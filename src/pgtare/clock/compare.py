@@ -41,7 +41,7 @@ def load(path: Path) -> ClockReport:
 
 
 def compare(before: ClockReport, after: ClockReport) -> list[Line]:
-    """Every clock that both read, then what must not change."""
+    """Every clock that was read before or now, then what must not change."""
     found = []
     for new in after.clocks:
         old = before.clock(new.name)
@@ -49,6 +49,11 @@ def compare(before: ClockReport, after: ClockReport) -> list[Line]:
             found.append(_cost(old, new))
             if new.backward or old.backward:
                 found.append(_backward(old, new))
+    for old in before.clocks:
+        if after.clock(old.name) is None:
+            found.append(
+                Line(f"{old.name}, a reading", f"{old.read_ns:.1f} ns", "not read", "told", False)
+            )
     found += _setup(before, after)
     found += _frequency(before, after)
     found += _offsets(before, after)

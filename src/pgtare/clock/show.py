@@ -15,6 +15,8 @@ from pgtare.report import numbers
 
 _BAR = 24
 _VERDICT = {"good": "green", "slow": "yellow", "faulty": "red"}
+#: Bounds this wide say nothing of clocks that are in step.
+_VAGUE_NS = 10_000
 
 
 def ns(value: float | None) -> str:
@@ -136,6 +138,7 @@ def cores(found: Cores) -> Iterator[str]:
         yield (
             f"{pair.second} minus {pair.first}: {numbers.signed(pair.lower_ns, 0)} to "
             f"{numbers.signed(pair.upper_ns, 0)} ns, {back} in {pair.rounds:,} rounds"
+            + ("; too busy to tell more" if pair.upper_ns - pair.lower_ns > _VAGUE_NS else "")
         )
     if rest or found.note:
         yield "; ".join([*rest, *([found.note] if found.note else [])])

@@ -7,7 +7,21 @@ import os
 import tempfile
 from pathlib import Path
 
-from pgtare.errors import MeasurementError
+from pgtare.errors import MeasurementError, UsageError
+
+
+def check_target(path: Path | None) -> None:
+    """Find out before a measurement, not after it, whether a file can go there; UsageError.
+
+    None and - (standard output) are always fine.
+    """
+    if path is None or str(path) == "-":
+        return
+    parent = path.resolve().parent
+    if not parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no directory {parent}")
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a directory; name a file in it")
 
 
 def write_text(path: Path, text: str) -> None:
