@@ -27,7 +27,6 @@ static inline int64
 wrap_begin(uint32 event, CallKind kind)
 {
 	int64		start;
-	int64		since = 0;
 
 	if (LASTING_CLASSES & (1u << (WAIT_CLASS(event) & 31)))
 	{
@@ -35,11 +34,10 @@ wrap_begin(uint32 event, CallKind kind)
 		if (kind != CALL_READ)
 			capture_before_lasting(event);
 		if (WAIT_CLASS(event) == CLASS_LOCK)
-			since = capture_lock_start(event);
+			return capture_begin_lock(event);
 	}
 	start = clock_source_read(capture.clock);
-	/* others see a wait for a lock from its first call on */
-	capture.slot->current_start = since ? since : start;
+	capture.slot->current_start = start;
 	capture.slot->current_event = event;
 	return start;
 }
