@@ -212,16 +212,19 @@ same_lock(uint32 event)
 	return NULL;
 }
 
-/* When the wait for a lock began that goes on now, or 0. */
+/* A call begins that waits for a lock: others see it from the first call for that lock on. */
 int64
-capture_lock_start(uint32 event)
+capture_begin_lock(uint32 event)
 {
 	const Pending *entry = &capture.pending[Max(capture.lock_entry, 0)];
+	bool		goes_on = capture.lock_entry >= 0 &&
+		(uint32) capture.lock_entry < capture.npending &&
+		capture.lock_now == capture.lock_since && entry->event == event;
+	int64		start = clock_source_read(capture.clock);
 
-	if (capture.lock_entry < 0 || (uint32) capture.lock_entry >= capture.npending ||
-		capture.lock_now != capture.lock_since || entry->event != event)
-		return 0;
-	return entry->start;
+	capture.slot->current_start = goes_on ? entry->start : start;
+	capture.slot->current_event = event;
+	return start;
 }
 
 void

@@ -311,7 +311,7 @@ extern void capture_detach(void);
 extern void capture_fold(void);
 extern void capture_abandon(void);
 extern void capture_before_lasting(uint32 event);
-extern int64 capture_lock_start(uint32 event);
+extern int64 capture_begin_lock(uint32 event);
 extern void capture_record(uint32 event, int64 start, int64 end, CallKind kind,
 						   bool interrupted);
 extern void capture_mark(RecordKind kind, int depth, int64 value);

@@ -28,7 +28,6 @@ wrap_begin(uint32 event, CallKind kind)
 {
 	Slot	   *slot = capture.slot;
 	int64		start;
-	int64		since = 0;
 
 	if (LASTING_CLASSES & (1u << (WAIT_CLASS(event) & 31)))
 	{
@@ -36,11 +35,10 @@ wrap_begin(uint32 event, CallKind kind)
 		if (kind != CALL_READ)
 			capture_before_lasting(event);
 		if (WAIT_CLASS(event) == CLASS_LOCK)
-			since = capture_lock_start(event);
+			return capture_begin_lock(event);
 	}
 	start = clock_source_read(capture.clock);
-	/* others see a wait for a lock from its first call on */
-	slot->current_start = since ? since : start;
+	slot->current_start = start;
 	/* who sees the event must see its start */
 	pg_write_barrier();
 	slot->current_event = event;
