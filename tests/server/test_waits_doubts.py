@@ -144,21 +144,23 @@ def test_a_hang_is_recorded(timed: Cluster, observer: Connection, tmp_path: Path
         pid = victim.info.backend_pid
         thread = threading.Thread(target=victim.execute, args=("SELECT pg_advisory_lock(7)",))
         thread.start()
-        blocked = "SELECT count(*) FROM pg_stat_wait_event_timing_current WHERE pid = %s"
-        eventually(lambda: one(observer, blocked + " AND wait_event_type = 'Lock'", pid))
-        out = tmp_path / "recording"
-        done = pgtare(
-            "waits", "record", out, "--duration", "1s", "--all", "--dsn", timed.dsn()
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert "1 session waited throughout" in done.stdout
-        summed = json.loads(pgtare("waits", "report", out, "--json").stdout)
-        assert summed["active"]["Lock"] == pytest.approx(1, abs=0.05)
-        text = (out / "report.html").read_text()
-        assert f"process {pid}" in text
-        assert f"blocked by {holder.info.backend_pid}" in text
-        holder.execute("SELECT pg_advisory_unlock(7)")
-        thread.join(20)
+        try:
+            blocked = "SELECT count(*) FROM pg_stat_wait_event_timing_current WHERE pid = %s"
+            eventually(lambda: one(observer, blocked + " AND wait_event_type = 'Lock'", pid))
+            out = tmp_path / "recording"
+            done = pgtare(
+                "waits", "record", out, "--duration", "1s", "--all", "--dsn", timed.dsn()
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            assert "1 session waited throughout" in done.stdout
+            summed = json.loads(pgtare("waits", "report", out, "--json").stdout)
+            assert summed["active"]["Lock"] == pytest.approx(1, abs=0.05)
+            text = (out / "report.html").read_text()
+            assert f"process {pid}" in text
+            assert f"blocked by {holder.info.backend_pid}" in text
+        finally:
+            holder.execute("SELECT pg_advisory_unlock(7)")
+            thread.join(20)
 
 
 def test_rights_are_checked_before_a_directory_is_made(

@@ -151,6 +151,7 @@ class Recorder:
                 open_waits = self._open_waits()
                 self._untrace()
                 self._look()
+                self._join(open_waits)
                 texts = self.reader.texts(
                     self.writer.queryids | {wait.queryid for wait in open_waits}
                 )
@@ -197,6 +198,18 @@ class Recorder:
                 application, blocked,
             ) in self.reader.rows(_OPEN)
         ]  # fmt: skip
+
+    def _join(self, open_waits: list[OpenWait]) -> None:
+        """One wait of a session without a record is the one it was in at the beginning.
+
+        A wake-up, as by our own switching its trace on, begins the wait under way anew.
+        """
+        traced = {ring.session.pid for ring in self.rings.values() if ring.session.records}
+        first = {(w.pid, w.type, w.event, w.queryid): w.started for w in self.waiting}
+        for wait in open_waits:
+            began = first.get((wait.pid, wait.type, wait.event, wait.queryid))
+            if began is not None and wait.pid not in traced:
+                wait.started = min(wait.started, began)
 
     def _ring(self, pid: int, started: datetime, leader: int | None) -> _Ring:
         ring = self.rings.get((pid, started))
