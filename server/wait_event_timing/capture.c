@@ -223,6 +223,7 @@ capture_begin_lock(uint32 event)
 	int64		start = clock_source_read(capture.clock);
 
 	capture.slot->current_start = goes_on ? entry->start : start;
+	pg_write_barrier();
 	capture.slot->current_event = event;
 	return start;
 }

@@ -30,11 +30,8 @@ from pgtare.waits.model import (
 # two would be counted twice or not at all.
 _EVENTS = """
 SELECT backend_type, wait_event_type, wait_event, idle, waits, calls, total_time, max_time,
-       0::double precision AS running, histogram
+       running_time AS running, histogram
 FROM pg_stat_wait_event_timing_system
-UNION ALL
-SELECT backend_type, wait_event_type, wait_event, idle, 0, 0, 0, 0, wait_time, NULL
-FROM pg_stat_wait_event_timing_current WHERE pid <> pg_backend_pid()
 """
 _BY_PROCESS = """
 SELECT pid, backend_type, wait_event_type, wait_event, idle, waits, calls, total_time, max_time,

@@ -48,7 +48,7 @@ FROM pg_stat_wait_event_timing_current c JOIN pg_stat_activity a USING (pid)
 WHERE c.backend_type IN ('client backend', 'parallel worker') AND pid <> pg_backend_pid()
 """
 _UNTRACED = """
-SELECT pid, capture FROM pg_stat_wait_event_timing_sessions
+SELECT pid FROM pg_stat_wait_event_timing_sessions
 WHERE backend_type = 'client backend' AND capture <> 'trace' AND pid <> pg_backend_pid()
 """
 
@@ -109,7 +109,7 @@ class Recorder:
         self.writer = Writer(directory)
         self.reader, self.trace_all = reader, trace_all
         self.rings: dict[tuple[int, datetime], _Ring] = {}
-        self.levels: dict[int, str] = {}
+        self.traced: set[int] = set()
         self.events: dict[int, tuple[str, str]] = {}
         self.records = 0
         self.began = datetime.now(UTC)
@@ -283,20 +283,14 @@ class Recorder:
                 self.events[event] = (kind, name)
 
     def _trace_new_sessions(self) -> None:
-        for pid, level in self.reader.rows(_UNTRACED):
-            if pid not in self.levels:
-                self.levels[pid] = level
+        for (pid,) in self.reader.rows(_UNTRACED):
+            if pid not in self.traced:
+                self.traced.add(pid)
                 self.reader.rows("SELECT wait_event_timing_set(%s, 'trace')", pid)
 
     def _untrace(self) -> None:
-        """Give each session back to its configuration.
-
-        A module of before that was possible answers NULL: there, set the level it had.
-        """
-        for pid, level in self.levels.items():
-            self.reader.rows(
-                "SELECT coalesce(wait_event_timing_set(%s, NULL), wait_event_timing_set(%s, %s))",
-                pid, pid, level,
-            )  # fmt: skip
-        self.levels.clear()
+        """Give each session back to its configuration."""
+        for pid in self.traced:
+            self.reader.rows("SELECT wait_event_timing_set(%s, NULL)", pid)
+        self.traced.clear()
         self.trace_all = False
