@@ -197,19 +197,43 @@ capture_before_lasting(uint32 event)
 	capture_fold();
 }
 
+/* There is room for another. */
+static inline void
+push(uint32 event, int64 start, int64 end)
+{
+	Pending    *entry = &capture.pending[capture.npending++];
+
+	entry->event = event;
+	entry->calls = 1;
+	entry->start = start;
+	entry->ticks = end - start;
+	entry->query_id = statement_of(event);
+}
+
 /*
- * The pending entry of the lock that we have waited for again; if there is none,
- * the next entry is to be it.
+ * Record a call in a wait for a lock, unless nothing tells which wait that is.
+ * A lock that we have waited for before goes on with its entry; with another no
+ * wait goes on, though a signal ended that before it.  Not inline, as other
+ * waits would pay for it.
  */
-static Pending *
-same_lock(uint32 event)
+static pg_noinline bool
+record_lock(uint32 event, int64 start, int64 end)
 {
 	if (capture.lock_entry >= 0 && capture.lock_now == capture.lock_since &&
 		capture.pending[capture.lock_entry].event == event)
-		return &capture.pending[capture.lock_entry];
-	capture.lock_entry = capture.lock_now != 0 ? (int) capture.npending : -1;
+	{
+		Pending    *entry = &capture.pending[capture.lock_entry];
+
+		entry->calls++;
+		entry->ticks += end - start;
+		return true;
+	}
 	capture.lock_since = capture.lock_now;
-	return NULL;
+	capture.lock_entry = capture.lock_now != 0 ? (int) capture.npending : -1;
+	if (capture.lock_entry < 0)
+		return false;
+	push(event, start, end);
+	return true;
 }
 
 /* A call begins that waits for a lock: others see it from the first call for that lock on. */
@@ -232,7 +256,6 @@ void
 capture_record(uint32 event, int64 start, int64 end, CallKind kind, bool interrupted)
 {
 	Pending    *last = capture.npending ? &capture.pending[capture.npending - 1] : NULL;
-	Pending    *entry;
 	bool		goes_on;
 
 	goes_on = (capture.last_interrupted && kind == capture.last_kind) ||
@@ -248,19 +271,9 @@ capture_record(uint32 event, int64 start, int64 end, CallKind kind, bool interru
 		last = NULL;
 	}
 
-	if (unlikely(WAIT_CLASS(event) == CLASS_LOCK) && !capture.folding)
-	{
-		entry = same_lock(event);
-		if (entry)
-		{
-			entry->calls++;
-			entry->ticks += end - start;
-			return;
-		}
-		/* another lock: a signal that ended the wait before does not join them */
-		if (capture.lock_entry >= 0)
-			goes_on = false;
-	}
+	if (unlikely(WAIT_CLASS(event) == CLASS_LOCK) && !capture.folding &&
+		record_lock(event, start, end))
+		return;
 	if (goes_on && last && last->event == event)
 	{
 		last->calls++;
@@ -274,12 +287,7 @@ capture_record(uint32 event, int64 start, int64 end, CallKind kind, bool interru
 		capture.slot->missed++;
 		return;
 	}
-	entry = &capture.pending[capture.npending++];
-	entry->event = event;
-	entry->calls = 1;
-	entry->start = start;
-	entry->ticks = end - start;
-	entry->query_id = statement_of(event);
+	push(event, start, end);
 }
 
 /* Put a mark between the waits of a trace. */
