@@ -330,7 +330,6 @@ capture_fold(void)
 	uint32		entry_event = 0;
 	Pending		kept;
 	bool		keep = false;
-	bool		traced;
 
 	if (slot == NULL || shared == NULL || capture.folding)
 		return;
@@ -339,7 +338,6 @@ capture_fold(void)
 		return;
 	capture.folding = true;
 	rate = capture_rate(shared, capture.clock);
-	traced = capture.ring != NULL && pg_atomic_read_u32(&slot->level) == CAPTURE_TRACE;
 
 	/* a lock that we still wait for stays open; early minor releases leave its time behind */
 	if (capture.lock_entry >= 0 && MyProc && MyProc->waitStatus == PROC_WAIT_STATUS_WAITING &&
@@ -373,11 +371,7 @@ capture_fold(void)
 		if (keep && i == (uint32) capture.lock_entry)
 			continue;
 		if (unlikely(WAIT_CLASS(wait->event) == 0))
-		{
-			if (traced)
-				ring_put(wait, wait->ticks, rate);
-			continue;
-		}
+			continue;			/* a mark of the trace */
 		ns = clock_ns(rate, wait->ticks, &slot->negative);
 		/* mostly the event is that of the wait before */
 		if (wait->event != entry_event)
@@ -390,12 +384,13 @@ capture_fold(void)
 		stats_count(entry, wait, ns);
 		if (wait->query_id != 0 && !statements_add(shared, wait, ns))
 			slot->statements_missed++;
-		if (unlikely(traced))
-			ring_put(wait, ns, rate);
 	}
 	statements_end();
-	if (traced)
+	if (capture.ring != NULL && pg_atomic_read_u32(&slot->level) == CAPTURE_TRACE)
+	{
+		ring_add(capture.pending, (int) capture.npending, keep ? capture.lock_entry : -1, rate);
 		slot->records = pg_atomic_read_u64(&capture.ring->written);
+	}
 	pg_write_barrier();
 	pg_atomic_write_u32(&slot->changes, changes + 2);
 

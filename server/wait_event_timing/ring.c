@@ -29,6 +29,7 @@
 #include "waits.h"
 
 #define REFUSAL_LOG_INTERVAL_MS (60 * 1000)
+#define PREFETCH 16				/* records; four cache lines on */
 #define RETRY_INTERVAL_MS (60 * 1000)
 
 static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not refused */
@@ -298,38 +299,51 @@ ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old, int64 new_ti
 	capture.ring_base = new_ticks;
 }
 
+/* Add all that a process has finished, but for one entry that stays open, or -1. */
 void
-ring_put(const Pending *wait, int64 ns, const ClockRate *rate)
+ring_add(const Pending *pending, int n, int open, const ClockRate *rate)
 {
 	TraceRing  *ring = capture.ring;
+	const uint64 mask = ring->nrecords - 1;
+	const int64 base = capture.ring_base;
+	const int64 base_ns = capture.ring_base_ns;
 	uint64		number = pg_atomic_read_u64(&ring->written);
-	TraceRecord *record = &ring->records[number & (ring->nrecords - 1)];
 	uint64		ignored = 0;
 
-	record->seq = 0;
-	pg_write_barrier();
-	if (WAIT_CLASS(wait->event) == 0)
+	for (int i = 0; i < n; i++)
 	{
-		record->kind = (uint16) wait->event;
-		record->depth = (uint16) wait->calls;
-		record->event = 0;
-		record->calls = 0;
+		const Pending *wait = &pending[i];
+		TraceRecord *record = &ring->records[number & mask];
+
+		if (i == open)
+			continue;
+		/* a ring is larger than the caches near: have the next lines ready */
+		__builtin_prefetch((void *) &ring->records[(number + PREFETCH) & mask], 1);
+		record->seq = 0;
+		pg_write_barrier();
+		if (unlikely(WAIT_CLASS(wait->event) == 0))
+		{
+			record->kind = (uint16) wait->event;
+			record->depth = (uint16) wait->calls;
+			record->event = 0;
+			record->calls = 0;
+			record->value = wait->ticks;
+		}
+		else
+		{
+			record->kind = RECORD_WAIT;
+			record->depth = 0;
+			record->event = wait->event;
+			record->calls = wait->calls;
+			record->value = clock_ns(rate, wait->ticks, &ignored);
+		}
+		/* a wait can have begun before its ring */
+		record->start_ns = base_ns +
+			(likely(wait->start >= base) ? clock_ns(rate, wait->start - base, &ignored) :
+			 -clock_ns(rate, base - wait->start, &ignored));
+		pg_write_barrier();
+		record->seq = (uint32) ++number;
 	}
-	else
-	{
-		record->kind = RECORD_WAIT;
-		record->depth = 0;
-		record->event = wait->event;
-		record->calls = wait->calls;
-	}
-	/* a wait can have begun before its ring */
-	record->start_ns = capture.ring_base_ns +
-		(wait->start >= capture.ring_base ?
-		 clock_ns(rate, wait->start - capture.ring_base, &ignored) :
-		 -clock_ns(rate, capture.ring_base - wait->start, &ignored));
-	record->value = ns;
 	pg_write_barrier();
-	record->seq = (uint32) number + 1;
-	pg_write_barrier();
-	pg_atomic_write_u64(&ring->written, number + 1);
+	pg_atomic_write_u64(&ring->written, number);
 }

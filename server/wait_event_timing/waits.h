@@ -333,7 +333,7 @@ extern void ring_reset_ended(Shared *shared);
 extern bool ring_guarded(void (*work) (Shared *shared), const char *message);
 extern void ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old,
 						int64 new_ticks);
-extern void ring_put(const Pending *wait, int64 ns, const ClockRate *rate);
+extern void ring_add(const Pending *pending, int n, int open, const ClockRate *rate);
 
 /* trace.c */
 extern void trace_install(void);
