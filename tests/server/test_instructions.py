@@ -28,7 +28,7 @@ LOOPS = ("plain_calls", "wrapped_calls")  # of the benchmark function
 ROUNDS = 20  # in one call of it
 
 # By what is captured, and whether waits have a statement to belong to.
-# Seen with gcc 12 on x86-64: 11.0, 158.9, 222.9, 217.9, 281.9
+# Seen with gcc 12 on x86-64: 11.0, 162.2, 226.3, 219.8, 284.0
 WAIT_BOUNDS = {
     ("off", False): 12,
     ("stats", False): 167,

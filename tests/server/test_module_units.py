@@ -315,9 +315,9 @@ def test_cpu_time_is_not_taken_unasked(server: Cluster) -> None:
 
 
 def test_injected_delay_shows_in_the_service_time_of_its_arm(server: Cluster) -> None:
-    """Means, trimmed of what a shared machine does to a few: their difference is the delay.
+    """Means of the fastest fifth, which a busy machine leaves alone: the difference is the delay.
 
-    The standard error of the trimmed means of 1,000 each is around 1 us; the bounds are far wider.
+    Their standard error, of 200 transactions each, is around 1 us; the bounds are far wider.
     """
     with (
         trial(server, ({}, {}), inject_ns=(0, 200_000)) as running,
@@ -327,11 +327,11 @@ def test_injected_delay_shows_in_the_service_time_of_its_arm(server: Cluster) ->
             client.execute("SELECT 1")
         rows = running.observed(client, 2001)[1:]
 
-    def trimmed_mean(arm: int) -> float:
+    def fastest(arm: int) -> float:
         values = np.sort(rows["service_ns"][rows["arm"] == arm])
-        return float(values[: int(0.8 * len(values))].mean())
+        return float(values[: len(values) // 5].mean())
 
-    assert 180_000 < trimmed_mean(1) - trimmed_mean(0) < 300_000
+    assert 180_000 < fastest(1) - fastest(0) < 300_000
 
 
 def test_units_of_a_session_do_not_overlap(running: Running, client: Session) -> None:
