@@ -13,7 +13,6 @@ SUITES = {15: "bookworm", 17: "trixie", 18: "sid", 19: "experimental"}
 """Where Debian keeps each major version; it never had a stable release with 16."""
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-USUAL_MIRROR = "http://deb.debian.org/debian"
 DOWNLOAD_SECONDS = 600.0
 
 
@@ -75,7 +74,12 @@ def _mirror() -> str:
         capture_output=True, text=True, check=False, env=environment(),
     )  # fmt: skip
     uris = done.stdout.split()
-    return uris[0].rstrip("/") if uris and re.match(r"https?://", uris[0]) else USUAL_MIRROR
+    if not uris or not re.match(r"https?://", uris[0]):
+        raise UsageError(
+            "apt names no mirror of Debian to fetch PostgreSQL's source from: add one to its "
+            "sources, and run apt-get update"
+        )
+    return uris[0].rstrip("/")
 
 
 def _run(command: list[str], shelf: Path, major: int) -> None:
