@@ -59,21 +59,13 @@ def live_slices(obs: Observations, design: Design) -> Live:
     """Each arm's body so far; see `live`."""
     units = select_slices(obs, design).units
     means = SliceMeans(units, peeked=True)
-    fixed = replace(means.reference, peeked=False)
     body = np.minimum(units.service_us, threshold(units.service_us))
     base = means.mean(body, means.base)
     arms = []
     for index, arm in enumerate(design.arms[1:], start=1):
         cost = means.mean(body, np.asarray(units.kind == index)) - base
         percent = means.interval(cost.over(base).scaled(100))
-        arms.append(
-            LiveArm(
-                name=arm.name,
-                body_us=means.interval(cost),
-                body_pct=percent,
-                half_width_pct=fixed.multiplier() * percent.se,
-            )
-        )
+        arms.append(LiveArm.of(arm.name, means.interval(cost), percent, means.reference))
     return Live(
         blocks=units.n_blocks,
         duration_s=duration_s(obs),

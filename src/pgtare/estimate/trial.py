@@ -16,7 +16,6 @@ from pgtare.estimate.effects import Effects, cpu_cost, threshold, trimmed_mean
 from pgtare.estimate.inference import (
     NAN,
     Estimate,
-    Reference,
     detectable,
     effect_factor,
     holm,
@@ -306,20 +305,12 @@ def live(obs: Observations, design: Design) -> Live:
         return live_contention(obs, design)
     blocks = select(obs, design).blocks
     effects = Effects(blocks, threshold(blocks.service_us), peeked=True)
-    fixed = Reference(blocks.n, blocks.n_clusters - 1)
     (body,) = fit(blocks, [effects.body])
     arms = []
     for index, arm in enumerate(design.arms[1:], start=1):
         cost = body.effect(index, 0) + body.effect(index, 1)
         percent = effects.interval(effects.percent(cost))
-        arms.append(
-            LiveArm(
-                name=arm.name,
-                body_us=effects.interval(cost),
-                body_pct=percent,
-                half_width_pct=fixed.multiplier() * percent.se,
-            )
-        )
+        arms.append(LiveArm.of(arm.name, effects.interval(cost), percent, effects.by_cluster))
     return Live(
         blocks=blocks.n,
         duration_s=duration_s(obs),
