@@ -27,6 +27,9 @@ from tests.server.weigh_tools import arm, pgtare, read, refused, start_pgtare
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
+#: For what is the command's own doing, whatever the server's version.
+on_one_server = pytest.mark.parametrize("timed", ["waits18"], indirect=True)
+
 
 @pytest.fixture
 def sleeping(watched: Connection) -> Iterator[Connection]:
@@ -66,6 +69,7 @@ def test_top_has_the_share_of_an_event_and_its_statement(
     assert 0 <= found[1]["on_cpu"] < 2
 
 
+@on_one_server
 def test_top_without_a_terminal_prints_one_table(timed: Cluster, sleeping: Connection) -> None:
     text = waits(timed, "top", "--interval", "0.5s").stdout
     assert "Timeout/PgSleep" in text
@@ -105,6 +109,7 @@ def test_sessions_and_statements_have_the_sleeper(timed: Cluster, sleeping: Conn
     assert "PgSleep" in waits(timed, "statements").stdout
 
 
+@on_one_server
 def test_diff_of_two_snapshots(timed: Cluster, sleeping: Connection, tmp_path: Path) -> None:
     a, b = tmp_path / "a.json", tmp_path / "b.json"
     waits(timed, "snapshot", a)
@@ -185,6 +190,7 @@ def test_record_keeps_what_a_session_waited_for(
     assert {s["capture"] for s in left if s["pid"] == sleeping.info.backend_pid} == {"stats"}
 
 
+@on_one_server
 def test_ctrl_c_ends_a_recording_and_keeps_it(
     timed: Cluster, sleeping: Connection, tmp_path: Path
 ) -> None:
@@ -202,6 +208,7 @@ def test_ctrl_c_ends_a_recording_and_keeps_it(
     assert sum(len(part["kind"]) for part in recordings.parts(out)) == recording.records > 20
 
 
+@on_one_server
 def test_losses_are_counted_by_session(timed: Cluster, watched: Connection, tmp_path: Path) -> None:
     watched.execute("SET wait_event_timing.trace_ring_records = 1024")
     watched.execute("SET wait_event_timing.capture = trace")
@@ -239,7 +246,7 @@ def test_the_reader_stays_out_of_its_own_picture(waits18: Cluster) -> None:
 
 def test_weighs_stats_and_trace(binaries: Binaries, tmp_path: Path) -> None:
     done = pgtare(
-        "weigh", "wait_event_timing", "wait_event_timing/trace", "--duration", "4", "--scale", "1",
+        "weigh", "wait_event_timing", "wait_event_timing/trace", "--duration", "3", "--scale", "1",
         "--json", tmp_path / "w.json",
         *(() if binaries.origin == "wheel" else ("--pg-config", binaries.pg_config)),
     )  # fmt: skip
