@@ -45,6 +45,18 @@ def test_two_builds_are_welch_over_layout_means() -> None:
     assert (found.lo, found.hi) == pytest.approx((expected.low, expected.high))
 
 
+def test_rounds_are_told_apart_by_the_layout_they_used() -> None:
+    d = np.array([0.01, 0.03, 0.012, 0.028, 0.011, 0.031])
+    layout = np.array([1, 2, 1, 2, 1, 2])
+    compared, found = layouts.paired(d, layout, margin=0.005, family=3)
+    by_hand = layouts.one_way([d[::2], d[1::2]])
+    assert (compared.n, compared.positive, found.layouts) == (6, 6, 2)
+    assert (compared.lo, compared.hi) == (by_hand.mean.lo, by_hand.mean.hi)
+    assert compared.lo < 0 < compared.hi  # six rounds above 0, but of two layouts only
+    assert compared.p == by_hand.p
+    assert compared.mde > compared.se
+
+
 @pytest.mark.parametrize(("k", "half_width"), [(10, 0.94), (30, 0.52)])
 def test_one_percent_of_layout_needs_many_linkings(k: int, half_width: float) -> None:
     assert layouts.expected_half_width(1.0, k) == pytest.approx(half_width, abs=0.005)

@@ -20,6 +20,7 @@ from scipy import special
 
 from pgtare.estimate.blocks import Floats
 from pgtare.estimate.inference import MISSING, NAN, Estimate
+from pgtare.estimate.rounds import Flips, Paired, detectable
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -74,6 +75,26 @@ def one_way(groups: Sequence[Floats], alpha: float = 0.05) -> Layouts:
         p=_p_value(estimate.estimate, se, k - 1), sd_layout=spread, sd_layout_lo=lo,
         sd_layout_hi=hi, sd_round=_root(ms_within), p_layout=p_layout,
     )  # fmt: skip
+
+
+def paired(
+    d: Floats, layout: Ints, *, margin: float, family: int = 1, alpha: float = 0.05
+) -> tuple[Paired, Layouts]:
+    """Compare two builds by rounds: d (n,) are log-ratios, layout (n,) what each round used.
+
+    As `rounds.paired`, but the interval is t over layouts, and holds for other linkings of the two
+    builds. Equivalence by TOST over layouts; margin is a share.
+    """
+    found = one_way(by_layout(d, layout), alpha)
+    mean = found.mean
+    p_equivalence = equivalence_p(found, margin)
+    compared = Paired(
+        n=found.rounds, mean=mean.estimate, lo=mean.lo, hi=mean.hi, p=found.p,
+        p_equivalence=p_equivalence, se=mean.se,
+        mde=detectable(mean.se, found.layouts, family, alpha),
+        hodges_lehmann=Flips(d).hodges_lehmann(), positive=int((d > 0).sum()), exact=False,
+    )  # fmt: skip
+    return compared, found
 
 
 def two_builds(arm: Sequence[Floats], base: Sequence[Floats], alpha: float = 0.05) -> Estimate:
