@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from bench.client_side import Schedule, per_slice
 from bench.latency_puzzle import line
+
 from pgtare.design import Arm, Design, Slices, block_layout, slice_ends, slice_order
 from pgtare.estimate.inference import Estimate
 from pgtare.load import TransactionLog

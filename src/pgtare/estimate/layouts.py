@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from pgtare.estimate import sequential
 from pgtare.estimate.blocks import Floats
 from pgtare.estimate.inference import MISSING, NAN, Estimate
 from pgtare.estimate.rounds import Flips, Paired, detectable
@@ -78,19 +79,29 @@ def one_way(groups: Sequence[Floats], alpha: float = 0.05) -> Layouts:
 
 
 def paired(
-    d: Floats, layout: Ints, *, margin: float, family: int = 1, alpha: float = 0.05
+    d: Floats,
+    layout: Ints,
+    *,
+    margin: float,
+    family: int = 1,
+    alpha: float = 0.05,
+    peeked: bool = False,
 ) -> tuple[Paired, Layouts]:
     """Compare two builds by rounds: d (n,) are log-ratios, layout (n,) what each round used.
 
     As `rounds.paired`, but the interval is t over layouts, and holds for other linkings of the two
-    builds. Equivalence by TOST over layouts; margin is a share.
+    builds. Equivalence by TOST over layouts; margin is a share. peeked: as there; p and interval
+    are then those of the confidence sequence.
     """
     found = one_way(by_layout(d, layout), alpha)
-    mean = found.mean
-    p_equivalence = equivalence_p(found, margin)
+    mean, p, p_equivalence = found.mean, found.p, equivalence_p(found, margin)
+    if peeked and mean.se > 0:
+        width = sequential.multiplier(found.layouts, alpha) * mean.se
+        mean = Estimate(mean.estimate, mean.se, mean.estimate - width, mean.estimate + width)
+        p, p_equivalence = sequential.p_value(mean.estimate / mean.se, found.layouts), NAN
     compared = Paired(
-        n=found.rounds, mean=mean.estimate, lo=mean.lo, hi=mean.hi, p=found.p,
-        p_equivalence=p_equivalence, se=mean.se,
+        n=found.rounds, mean=mean.estimate if found.layouts > 1 else float(np.mean(d)),
+        lo=mean.lo, hi=mean.hi, p=p, p_equivalence=p_equivalence, se=mean.se,
         mde=detectable(mean.se, found.layouts, family, alpha),
         hodges_lehmann=Flips(d).hodges_lehmann(), positive=int((d > 0).sum()), exact=False,
     )  # fmt: skip

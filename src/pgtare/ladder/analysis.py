@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import pgtare
+from pgtare.estimate import layouts
 from pgtare.estimate import rounds as estimate
 from pgtare.estimate.blocks import Floats
 from pgtare.estimate.inference import holm
@@ -22,6 +23,7 @@ from pgtare.ladder.result import (
     Effect,
     LadderResult,
     OnWorkload,
+    OverLayouts,
     Rung,
     Together,
     Verdict,
@@ -122,9 +124,8 @@ def narrow(study: Study, workload: Workload, runs: Mapping[str, Run]) -> bool:
     if len(blocks) < max(fewest, 2):
         return False
     for comparison in study.compared(workload.name):
-        d = _differences(blocks, comparison.arm, comparison.base, workload.metric)
-        lo, hi = estimate.Flips(d).interval(study.analysis.alpha)
-        if not (hi - lo) / 2 <= wanted:
+        found, _ = _estimated(study, blocks, comparison.arm, comparison.base, workload.metric, 1)
+        if not (found.hi - found.lo) / 2 <= wanted:
             return False
     return True
 
@@ -246,13 +247,58 @@ def _rung(name: str, blocks: Blocks, workload: Workload) -> Rung:
 
 def _differences(blocks: Blocks, arm: str, base: str, metric: str) -> Floats:
     """Log-ratios of arm to base by round, of rounds that have the metric in both."""
-    pairs = [(block[arm].metrics, block[base].metrics) for _, block in sorted(blocks.items())]
     return np.array(
         [
-            math.log(a[metric] / b[metric])
-            for a, b in pairs
-            if a.get(metric, 0.0) > 0 and b.get(metric, 0.0) > 0
+            math.log(block[arm].metrics[metric] / block[base].metrics[metric])
+            for block in _with_metric(blocks, arm, base, metric)
         ]
+    )
+
+
+def _with_metric(blocks: Blocks, arm: str, base: str, metric: str) -> list[dict[str, Run]]:
+    return [
+        block
+        for _, block in sorted(blocks.items())
+        if all(block[name].metrics.get(metric, 0.0) > 0 for name in (arm, base))
+    ]
+
+
+def _estimated(
+    study: Study,
+    blocks: Blocks,
+    arm: str,
+    base: str,
+    metric: str,
+    seed: int,
+    *,
+    family: int = 1,
+    peeked: bool = False,
+) -> tuple[estimate.Paired, layouts.Layouts | None]:
+    """A comparison by rounds; over linkings, where builds with linkings are compared."""
+    analysis = study.analysis
+    d = _differences(blocks, arm, base, metric)
+    if study.over_layouts(arm, base):
+        kept = _with_metric(blocks, arm, base, metric)
+        numbers = np.array([block[arm].step.layout for block in kept], dtype=np.int64)
+        return layouts.paired(
+            d, numbers, margin=analysis.margin, family=family, alpha=analysis.alpha, peeked=peeked
+        )
+    found = estimate.paired(
+        d, margin=analysis.margin, family=family, alpha=analysis.alpha, seed=seed, peeked=peeked
+    )
+    return found, None
+
+
+def _over_layouts(over: layouts.Layouts | None) -> OverLayouts | None:
+    if over is None:
+        return None
+    return OverLayouts(
+        layouts=over.layouts,
+        sd_layout_pct=_known(100 * over.sd_layout),
+        sd_layout_lo_pct=_known(100 * over.sd_layout_lo),
+        sd_layout_hi_pct=_known(100 * over.sd_layout_hi),
+        sd_round_pct=_known(100 * over.sd_round),
+        p=_known(over.p_layout),
     )
 
 
@@ -267,10 +313,9 @@ def _compare(
 ) -> Compared:
     analysis = study.analysis
     d = _differences(blocks, arm, base, workload.metric)
-    found = estimate.paired(
-        d, margin=analysis.margin, family=study.family, alpha=analysis.alpha, seed=seed,
-        peeked=peeked,
-    )  # fmt: skip
+    found, over = _estimated(
+        study, blocks, arm, base, workload.metric, seed, family=study.family, peeked=peeked
+    )
     centre = _mean(blocks, base, workload.metric)
     return Compared(
         workload=workload.name,
@@ -287,14 +332,20 @@ def _compare(
         mde_pct=_known(100 * found.mde),
         hodges_lehmann_pct=_known(_pct(found.hodges_lehmann)),
         positive=found.positive,
-        attainable_p=estimate.attainable_p(found.n),
-        rounds_to_settle=estimate.rounds_to_settle(
+        attainable_p=0.0 if over else estimate.attainable_p(found.n),
+        # more rounds do not settle what linkings leave open
+        rounds_to_settle=None
+        if over
+        else estimate.rounds_to_settle(
             found.mean, found.se * math.sqrt(found.n), analysis.margin, study.family, analysis.alpha
         ),
         verdict="inconclusive",
-        derivation=wording.derivation(
+        derivation=wording.over_layouts(found, over, peeked=peeked)
+        if over
+        else wording.derivation(
             found, peeked=peeked, noun="set" if study.kind(workload) == "duet" else "round"
         ),
+        over_layouts=_over_layouts(over),
         round_pct=tuple(_pct(float(x)) for x in d),
         beside=tuple(
             _beside(study, blocks, arm, base, metric, peeked, seed)
@@ -307,10 +358,7 @@ def _compare(
 def _beside(
     study: Study, blocks: Blocks, arm: str, base: str, metric: Metric, peeked: bool, seed: int
 ) -> Beside:
-    found = estimate.paired(
-        _differences(blocks, arm, base, metric), margin=study.analysis.margin,
-        alpha=study.analysis.alpha, seed=seed, peeked=peeked,
-    )  # fmt: skip
+    found, _ = _estimated(study, blocks, arm, base, metric, seed, peeked=peeked)
     return Beside(
         metric=metric,
         unit=UNITS[metric],

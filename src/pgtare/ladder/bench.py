@@ -15,10 +15,11 @@ from psycopg.conninfo import make_conninfo
 
 from pgtare import machine
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.ladder import linkings
 from pgtare.ladder.duet import DuetBlock, DuetVariant
 from pgtare.ladder.study import AGAIN, Server, Study, Variant, Workload
 from pgtare.load import BenchDatabase, initialise
-from pgtare.server import trials
+from pgtare.server import source, trials
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.server.cluster import DEFAULTS, Cluster
 from pgtare.server.modules import loadable, own_modules
@@ -130,14 +131,16 @@ class Bench:
                 "disk"
             )
 
-    def serve(self, name: str, workload: Workload) -> Serving:
+    def serve(self, name: str, workload: Workload, layout: int = 0) -> Serving:
         """Put a variant into force for a workload and make its data as every run finds them.
 
-        Raises MeasurementError, with the end of the server's log, where it cannot start.
+        layout: the linking that a built server is to have. Raises MeasurementError, with the end of
+        the server's log, where it cannot start.
         """
         self._rest_duet()
         variant = self.variant(name.removesuffix(AGAIN))
         cluster = self._cluster(variant.server)
+        self._link(cluster, variant.server, layout)
         self._configure(cluster, variant, workload)
         dsn = self._prepared(cluster, variant, workload)
         return Serving(cluster, self.binaries(variant.server), dsn, variant, workload)
@@ -207,6 +210,15 @@ class Bench:
             cluster = Cluster(self.binaries(server), QUIET)
             self._clusters[server] = self._stack.enter_context(cluster)
         return self._clusters[server]
+
+    def _link(self, cluster: Cluster, server: str, layout: int) -> None:
+        """Let a server's next start be from a linking. Modules stay those of the build itself."""
+        wanted, recipe = self.binaries(server), self.study.servers[server].recipe
+        if recipe is not None and layout:
+            wanted = linkings.linked(recipe, server, layout)
+        if cluster.binaries != wanted:
+            cluster.stop()
+            cluster.binaries = wanted
 
     def _configure(self, cluster: Cluster, variant: Variant, workload: Workload) -> None:
         static = {**DEFAULTS, **_static_settings(variant, workload)}
@@ -296,6 +308,8 @@ def _telling(variant: str, workload: Workload) -> Any:
 
 
 def _installation(server: Server) -> Binaries:
+    if server.recipe is not None:
+        return source.build(server.recipe, source.on_stderr())
     return from_pg_config(Path(server.pg_config)) if server.pg_config else from_wheel()
 
 

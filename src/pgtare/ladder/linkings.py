@@ -16,11 +16,12 @@ from pgtare.server.source import Link, Recipe, relink
 
 # A stream of its own below a study's seed.
 _LINKINGS = 7
-FEWEST = 3
 
 
-def order(seed: int, workload: int, rounds: int, layouts: int) -> tuple[int, ...]:
-    """The linking of each round, from 1: each once in so many rounds, in random order."""
+def order(seed: int, workload: int, rounds: int, layouts: int | None) -> tuple[int, ...]:
+    """The linking of each round, from 1: each once in so many rounds, in random order; or 0."""
+    if layouts is None:
+        return (0,) * rounds
     rng = np.random.default_rng((seed, _LINKINGS, workload))
     blocks = -(-rounds // layouts)
     drawn = [int(n) + 1 for _ in range(blocks) for n in rng.permutation(layouts)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from pgtare.estimate import rounds as estimate
+from pgtare.estimate.layouts import Layouts
 from pgtare.ladder.result import Compared, Effect, LadderResult, OnWorkload
 from pgtare.ladder.study import Expected, percent
 from pgtare.report import numbers
@@ -98,6 +99,27 @@ def derivation(found: estimate.Paired, *, peeked: bool, noun: str = "round") -> 
     return (
         f"{estimate.DRAWS:,} sign flips drawn of 2^{found.n}: p = 2 (k + 1) / "
         f"{estimate.DRAWS + 1:,} = {p_text(found.p)}"
+    )
+
+
+def over_layouts(found: estimate.Paired, over: Layouts, *, peeked: bool) -> str:
+    """Where the p-value of two builds comes from, and what their linkings did."""
+    if over.layouts < 2 or math.isnan(found.p):
+        return f"no p: {count(over.layouts, 'linking')} of the builds in {count(found.n, 'round')}"
+    by = "the confidence sequence of Waudby-Smith et al." if peeked else f"t, {over.df} df"
+    told = (
+        f"mean over {count(over.layouts, 'pair')} of linkings in {count(found.n, 'round')}, {by}: "
+        f"p = {p_text(found.p)}"
+    )
+    if math.isnan(over.sd_layout):
+        return f"{told}; each linking in one round, so that the two are not told apart"
+    spread, lo, hi, of_round = (
+        numbers.percent(100 * sd)
+        for sd in (over.sd_layout, over.sd_layout_lo, over.sd_layout_hi, over.sd_round)
+    )
+    return (
+        f"{told}; SD between linkings {spread} [{lo}, {hi}], of a round {of_round}, all linkings "
+        f"alike: p = {p_text(over.p_layout)}"
     )
 
 
