@@ -11,16 +11,19 @@ that knows of linkings: the first half of the linkings against the second, which
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
+from pgtare.estimate import duet as estimate
 from pgtare.estimate import layouts
 from pgtare.estimate.blocks import Floats
 from pgtare.estimate.rounds import paired
-from pgtare.ladder.duet import DuetBlock, DuetVariant, play_duet
+from pgtare.ladder.duet import DuetBlock, DuetVariant, judge
+from pgtare.ladder.roles import load_seed, roles_of_set
 from pgtare.load import LoadSpec
 from pgtare.load.duet_plan import Length
 from pgtare.server.source import Link, Recipe, relink
@@ -40,14 +43,22 @@ def measured(args: argparse.Namespace) -> Floats:
                     {"shared_buffers": "128MB"})
         for seed in range(1, args.linkings + 1)
     ]  # fmt: skip
-    spec = LoadSpec(protocol=args.protocol, clients=args.clients, seed=args.seed)
+    spec = LoadSpec(protocol=args.protocol, clients=args.clients)
     length = Length(args.seconds, warmup_s=WARMUP_S)
+    played: list[estimate.RoundStatistics | None] = []
     with DuetBlock(variants) as block, tempfile.TemporaryDirectory() as directory:
-        result = play_duet(
-            block, spec, length, sets=args.sets, seed=args.seed, directory=Path(directory)
-        )
-    ratios = result.log_ratios("latency_us", "p50")
-    return np.asarray(ratios - ratios.mean(axis=1, keepdims=True))
+        for number in range(args.sets):
+            for roles in roles_of_set(args.seed, number, len(variants)):
+                block.assign(roles)
+                seeded = dataclasses.replace(spec, seed=load_seed(args.seed, len(played)))
+                done = block.drive(seeded, length, Path(directory, f"round-{len(played)}"))
+                statistics, dropped = judge(done, roles)
+                if dropped:
+                    tell(f"a round is dropped: {dropped}")
+                played.append(statistics)
+    logs = np.log(estimate.round_values(played, "latency_us", "p50", len(variants)))
+    sets = np.repeat(np.arange(args.sets), len(variants))
+    return estimate.by_set(logs - logs.mean(axis=1, keepdims=True), sets)
 
 
 def show(values: Floats) -> None:

@@ -95,5 +95,5 @@ def test_what_cannot_be_is_refused(change: tuple[str, str], told: str) -> None:
 
 
 def test_linkings_need_a_built_server() -> None:
-    with pytest.raises(UsageError, match=r"line 4: .*no server is built from source"):
+    with pytest.raises(UsageError, match=r"line 5: .*none has build"):
         study(STUDY.replace("rounds = 10", "rounds = 12\nlayouts = 4"))

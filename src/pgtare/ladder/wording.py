@@ -6,17 +6,11 @@ import math
 
 from pgtare.estimate import rounds as estimate
 from pgtare.estimate.layouts import Layouts
+from pgtare.ladder.quantities import percent
 from pgtare.ladder.result import Compared, Effect, LadderResult, OnWorkload
-from pgtare.ladder.study import Expected, percent
+from pgtare.ladder.study import Expected
 from pgtare.report import numbers
 
-VERDICTS = {
-    "cost": "cost",
-    "gain": "gain",
-    "equivalent": "equivalent",
-    "inconclusive": "inconclusive",
-    "not_verified": "not verified",
-}
 METRICS = {
     "tps": "transactions a second",
     "cpu_us": "CPU time a transaction",
@@ -229,6 +223,13 @@ def caveats(result: LadderResult) -> list[str]:
                 f"{workload.name}, {block(workload)} {dropped.round} was dropped: {reasons}{tail}."
             )
         told += [f"{workload.name}: {caveat}." for caveat in workload.caveats]
+        for c in workload.compared:
+            if c.over_layouts is not None:
+                told.append(
+                    f"{workload.name}: {c.arm} and {c.base} are builds, compared over "
+                    f"{count(c.over_layouts.layouts, 'linking')} of each: the interval holds for "
+                    "other linkings of the same objects, and more rounds alone do not narrow it."
+                )
         of_one = "servers" if workload.protocol == "duet" else "runs of a round"
         if workload.floor is not None and not workload.floor.effect.covers_zero:
             told.append(
@@ -254,7 +255,7 @@ _BY_DUET = (
 )
 _ALWAYS = (
     "Variants of one server binary share their code's layout; variants of different binaries "
-    "differ in it as well, which alone is worth about 1 %.",
+    "differ in it as well, which is in the interval only where the study gives layouts.",
     "One machine, one PostgreSQL, one load a workload: the figures carry no further than that.",
 )
 
