@@ -28,6 +28,8 @@ from pgtare.server.modules import loadable
 
 MODULE = "wait_event_timing"
 CAPTURE = f"{MODULE}.capture"
+RING = f"{MODULE}.trace_ring_records"
+USUAL_RING = 131_072
 SCRIPT = Path(__file__).resolve().parents[1] / "studies" / "scripts" / "reads.sql"
 SATURATION = 1.0
 #: A saturated load fills the processors if there are more clients than these.
@@ -98,15 +100,20 @@ class _Reads(LoadSpec):
         return [*super().arguments(), "-D", f"reads={self.reads}"]
 
 
-def weigh(target: harness.Server, reads: int, load: float, seconds: float, delay_ns: int) -> Cell:
-    """One cell of the table inside the server."""
+def weigh(
+    target: harness.Server, reads: int, load: float, seconds: float, delay_ns: int, ring: int
+) -> Cell:
+    """One cell of the table inside the server. ring: records that a session's trace holds."""
     spec = spec_of(target, reads, load)
     chosen = arms(delay_ns)
     design = Design(chosen, block_layout(len(chosen)), seed=reads + round(100 * load))
     with trials.connect(target.dsn) as conn:
         conn.execute(f"SET {CAPTURE} = off".encode())
         before = _counted(conn)
-        with PgbenchLoad(find_pgbench(target.binaries), target.dsn, spec) as running:
+        with (
+            harness.options({RING: str(ring)}),
+            PgbenchLoad(find_pgbench(target.binaries), target.dsn, spec) as running,
+        ):
             running.wait_ready()
             data = harness.record(target, running, design, seconds, cpu=True)
         after = _counted(conn)
@@ -214,6 +221,7 @@ def main() -> None:
     parser.add_argument("--load", type=float, nargs="+", default=[0.1, 0.25, 0.5, 0.75, 1.0])
     parser.add_argument("--seconds", type=float, default=10, help="of a cell; lower loads longer")
     parser.add_argument("--delay-ns", type=int, help="the known delay (server 5000, client 20000)")
+    parser.add_argument("--ring", type=int, default=USUAL_RING, help="records of a trace")
     args = parser.parse_args()
     delay_ns = args.delay_ns or (5_000 if args.part == "server" else 20_000)
     library = loadable(from_wheel(), MODULE).library
@@ -235,7 +243,7 @@ def main() -> None:
         for load in args.load:
             for reads in args.reads:
                 longer = min(2.0, max(0.6, 0.5 / load))
-                cells.append(weigh(target, reads, load, longer * args.seconds, delay_ns))
+                cells.append(weigh(target, reads, load, longer * args.seconds, delay_ns, args.ring))
                 show_cell(cells[-1])
         print()
         show_lines(cells)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bench import harness
-from bench.latency_puzzle import CAPTURE, MODULE, reads_load
+from bench.latency_puzzle import CAPTURE, MODULE, RING, USUAL_RING, reads_load
 from pgtare.design import Arm, Design, block_layout
 from pgtare.errors import MeasurementError
 from pgtare.estimate import analyse
@@ -26,12 +26,10 @@ from pgtare.server import trials
 from pgtare.server.binaries import from_wheel
 from pgtare.server.modules import loadable
 
-RING = f"{MODULE}.trace_ring_records"
 RECORD = np.dtype(
     [("seq", "<u4"), ("kind", "<u2"), ("depth", "<u2"), ("event", "<u4"), ("calls", "<u4"),
      ("start_ns", "<i8"), ("value", "<i8")]
 )  # fmt: skip
-USUAL = 131_072
 
 
 @dataclass
@@ -95,7 +93,7 @@ def losses(target: harness.Server, args: argparse.Namespace) -> None:
         "| ring, records | drained | written a second | lost | lost, told | no record | disorder |"
     )
     print("|---|---|---|---|---|---|---|")
-    for size in (1_024, USUAL):
+    for size in (1_024, USUAL_RING):
         with (
             harness.options({CAPTURE: "trace", RING: str(size)}),
             PgbenchLoad(
@@ -122,7 +120,7 @@ def cost(target: harness.Server, args: argparse.Namespace) -> None:
         Arm("stats", "base", {CAPTURE: "stats"}),
         Arm("trace", "instrument", {CAPTURE: "trace"}),
     )
-    for size, passes in ((1_024, 1), (USUAL, 1), (args.large, args.passes)):
+    for size, passes in ((1_024, 1), (USUAL_RING, 1), (args.large, args.passes)):
         with (
             harness.options({CAPTURE: "off", RING: str(size)}),
             PgbenchLoad(
