@@ -127,10 +127,23 @@ def per_slice(number: Ints, values: Floats, slices: int) -> Floats:
         return np.asarray(total / count)
 
 
+def median_of(number: Ints, values: Floats, slices: int) -> Floats:
+    """The median of the values in each slice (S,), NaN where there is none."""
+    keep = number >= 0
+    if not keep.any():
+        return np.full(slices, np.nan)
+    order = np.lexsort((values[keep], number[keep]))
+    ordered = values[keep][order]
+    count = np.bincount(number[keep], minlength=slices)
+    middle = np.cumsum(count) - count + count // 2
+    return np.where(count > 0, ordered[np.minimum(middle, len(ordered) - 1)], np.nan)
+
+
 @dataclass(frozen=True)
 class Seen:
     """Differences from the base by arm, and the base's own values."""
 
+    median_us: list[Estimate]  # of the latency at the client
     latency_us: list[Estimate]
     service_us: list[Estimate]
     cpu_us: list[Estimate]
@@ -166,10 +179,12 @@ def by_slice(recorded: Recorded, schedule: Schedule, guard_ns: int = GUARD_NS) -
         "cpu_us": per_slice(own, _body(data["cpu_ns"] / 1000.0), slices),
         "tps": np.bincount(own[own >= 0], minlength=slices) / length_s,
         "latency_us": np.full(slices, np.nan),
+        "median_us": np.full(slices, np.nan),
     }
     if len(recorded.due_ns):
         client = schedule.place(recorded.due_ns, guard_ns)
         columns["latency_us"] = per_slice(client, _body(recorded.latency_us), slices)
+        columns["median_us"] = median_of(client, recorded.latency_us, slices)
     return columns
 
 

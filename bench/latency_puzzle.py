@@ -176,29 +176,29 @@ def show_lines(cells: Sequence[Cell]) -> None:
                 )
 
 
-def at_client(target: harness.Server, reads: int, load: float, seconds: int, delay_ns: int) -> None:
+def at_client(target: harness.Server, load: float, args: argparse.Namespace) -> None:
     """A row for each arm of a trial in slices, from both sides."""
-    chosen = arms(delay_ns)
+    chosen = tuple(a for a in arms(args.delay_ns) if a.name in ("base", "control", *args.arms))
     shortest, longest = SLICES_US
     slices = Slices(tuple(range(len(chosen))), shortest, longest, client_side.GUARD_NS // 1000)
     design = Design(chosen, block_layout(len(chosen)), round(100 * load), slices)
-    spec = spec_of(target, reads, load)
-    recorded = client_side.record(target, spec, design, seconds)
+    spec = spec_of(target, args.reads[0], load)
+    recorded = client_side.record(target, spec, design, round(args.seconds))
     found = client_side.seen(recorded, design)
-    for number, arm in enumerate(chosen):
-        if number == 0:
-            base = found.base
-            print(
-                f"| {_load(load)} | base | {base['latency_us']:.1f} | {base['service_us']:.1f} |"
-                f" {base['cpu_us']:.1f} | {base['tps']:.0f} | idle {100 * recorded.idle:.0f} % |"
-            )
-            continue
+    base = found.base
+    print(
+        f"| {_load(load)} | base | {base['latency_us']:.1f} | {base['median_us']:.1f} |"
+        f" {base['service_us']:.1f} | {base['cpu_us']:.1f} | {base['tps']:.0f} |"
+        f" {100 * recorded.idle:.0f} % |"
+    )
+    share = 100 / base["tps"]
+    for number, arm in enumerate(chosen[1:], start=1):
         rate = found.tps[number]
-        percent = 100 / found.base["tps"]
         print(
             f"| {_load(load)} | {arm.name} | {_pm(found.latency_us[number])} |"
-            f" {_pm(found.service_us[number])} | {_pm(found.cpu_us[number])} |"
-            f" {percent * rate.estimate:+.2f} ± {percent * rate.half_width:.2f} % | |",
+            f" {_pm(found.median_us[number])} | {_pm(found.service_us[number])} |"
+            f" {_pm(found.cpu_us[number])} |"
+            f" {share * rate.estimate:+.2f} ± {share * rate.half_width:.2f} % | |",
             flush=True,
         )
 
@@ -220,22 +220,25 @@ def main() -> None:
     parser.add_argument("--reads", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--load", type=float, nargs="+", default=[0.1, 0.25, 0.5, 0.75, 1.0])
     parser.add_argument("--seconds", type=float, default=10, help="of a cell; lower loads longer")
-    parser.add_argument("--delay-ns", type=int, help="the known delay (server 5000, client 20000)")
+    parser.add_argument("--delay-ns", type=int, default=5_000, help="the known delay")
     parser.add_argument("--ring", type=int, default=USUAL_RING, help="records of a trace")
+    parser.add_argument(
+        "--arms", nargs="+", choices=("stats", "trace", "delay"),
+        default=["stats", "trace", "delay"], help="of the client's part",
+    )  # fmt: skip
     args = parser.parse_args()
-    delay_ns = args.delay_ns or (5_000 if args.part == "server" else 20_000)
     library = loadable(from_wheel(), MODULE).library
     with harness.server([library]) as target:
         with trials.connect(target.dsn) as conn:
             conn.execute(loadable(target.binaries, MODULE).create_sql.encode())
             conn.execute("CREATE EXTENSION pg_prewarm")
         if args.part == "client":
-            print("| load | arm | latency at client, µs | service time | CPU a cycle | tx/s | |")
-            print("|---|---|---|---|---|---|---|")
+            print("| load | arm | client, mean µs | median | service | CPU | tx/s | CPU idle |")
+            print("|---|---|---|---|---|---|---|---|")
             for load in args.load:
-                at_client(target, args.reads[0], load, round(args.seconds), delay_ns)
+                at_client(target, load, args)
             return
-        heads = [f"{a.name} service | {a.name} CPU" for a in arms(delay_ns)[1:]]
+        heads = [f"{a.name} service | {a.name} CPU" for a in arms(args.delay_ns)[1:]]
         print("| reads | load | base µs | CPU µs | DataFileRead | ClientRead | ", end="")
         print(" | ".join(heads) + " |")
         print("|" + "---|" * 14)
@@ -243,7 +246,9 @@ def main() -> None:
         for load in args.load:
             for reads in args.reads:
                 longer = min(2.0, max(0.6, 0.5 / load))
-                cells.append(weigh(target, reads, load, longer * args.seconds, delay_ns, args.ring))
+                cells.append(
+                    weigh(target, reads, load, longer * args.seconds, args.delay_ns, args.ring)
+                )
                 show_cell(cells[-1])
         print()
         show_lines(cells)

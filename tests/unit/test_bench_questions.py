@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench.client_side import Schedule, per_slice
+from bench.client_side import Schedule, median_of, per_slice
 from bench.latency_puzzle import line
 
 from pgtare.design import Arm, Design, Slices, block_layout, slice_ends, slice_order
@@ -49,6 +49,15 @@ def test_means_of_slices_leave_out_what_is_in_none() -> None:
     assert means[0] == 2.0
     assert np.isnan(means[1])
     assert means[2] == 5.0
+
+
+def test_medians_of_slices() -> None:
+    number = np.array([1, 0, 1, -1, 1, 0, 3])
+    values = np.array([9.0, 4.0, 1.0, 99.0, 5.0, 6.0, 7.0])
+    found = median_of(number, values, 4)
+    assert list(found[[0, 1, 3]]) == [6.0, 5.0, 7.0]
+    assert np.isnan(found[2])
+    assert np.isnan(median_of(np.array([-1]), np.array([1.0]), 1))
 
 
 def test_a_line_through_known_costs() -> None:
