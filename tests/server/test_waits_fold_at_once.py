@@ -2,60 +2,65 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
 import pytest
-from bench.lwlock_storm import AT_ONCE, MODULE, module_with_switch
+from bench.lwlock_storm import AT_ONCE, module_with_switch
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import CAPTURING, Connection, names, session
+from tests.server.waits_tools import CAPTURING, Connection, names, session, waits
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 READS = 10
-# In one statement: read so many blocks past the buffers, and look what has been counted by then.
-COUNT = f"""
-CREATE FUNCTION counted_after_reading() RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-    before bigint; after bigint;
+#: Wait so many times, then compute for a while; then the answer.
+STATEMENT = f"""
+DO $$
+DECLARE until timestamptz;
 BEGIN
-    SELECT coalesce(sum(waits), 0) INTO before FROM {MODULE}.pg_stat_wait_event_timing
-     WHERE pid = pg_backend_pid() AND wait_event = 'DataFileRead';
     PERFORM pg_prewarm('big', 'read', 'main', 0, {READS} - 1);
-    SELECT coalesce(sum(waits), 0) INTO after FROM {MODULE}.pg_stat_wait_event_timing
-     WHERE pid = pg_backend_pid() AND wait_event = 'DataFileRead';
-    RETURN after - before;
+    until := clock_timestamp() + interval '1 second';
+    WHILE clock_timestamp() < until LOOP END LOOP;
 END $$
 """
 
 
-def counted(connection: Connection) -> int:
-    """Waits that a statement's own view has by its end, the catalogue being cached."""
-    connection.execute("SELECT counted_after_reading()")
-    row = connection.execute("SELECT counted_after_reading()").fetchone()
-    assert row is not None
-    return int(row[0])
+def counted(watched: Connection, watching: Connection) -> tuple[int, int]:
+    """Waits that another session sees while the statement computes, and after its end."""
+    pid = watched.info.backend_pid
+    watched.execute(STATEMENT.encode())  # its catalogue reads are done
+    before = waits(watching, "DataFileRead", pid)[0]
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(watched.execute, STATEMENT.encode())
+        time.sleep(0.5)
+        during = waits(watching, "DataFileRead", pid)[0]
+        running.result()
+    return during - before, waits(watching, "DataFileRead", pid)[0] - before
 
 
 @pytest.mark.slow
 def test_the_switch_decides_when_a_wait_is_counted(wheel: Binaries, tmp_path: Path) -> None:
     library, create_sql = module_with_switch(wheel, tmp_path)
     settings = {**CAPTURING, "shared_buffers": "32MB"}
-    with Cluster(wheel, settings, [library]) as cluster, cluster.connect() as connection:
-        connection.execute(create_sql.encode())
-        connection.execute("CREATE EXTENSION pg_prewarm")
-        connection.execute(
-            "CREATE TABLE big AS SELECT repeat('x', 500) FROM generate_series(1, 500)"
-        )
-        connection.execute(COUNT.encode())
-        assert counted(names(connection)) == 0  # fewer than are kept until the answer
-        connection.execute(f"SET {AT_ONCE} = on")
-        assert counted(connection) == READS
+    with (
+        Cluster(wheel, settings, [library]) as cluster,
+        cluster.connect() as watched,
+        cluster.connect() as watching,
+    ):
+        watched.execute(create_sql.encode())
+        watched.execute("CREATE EXTENSION pg_prewarm")
+        watched.execute("CREATE TABLE big AS SELECT repeat('x', 500) FROM generate_series(1, 500)")
+        names(watching)
+        assert counted(watched, watching) == (0, READS)  # kept until the answer
+        watched.execute(f"SET {AT_ONCE} = on".encode())
+        assert counted(watched, watching) == (READS, READS)
 
 
 def test_other_builds_have_no_such_setting(waits18: Cluster) -> None:
-    with session(waits18) as connection, pytest.raises(psycopg.errors.Error) as caught:
-        connection.execute(f"SET {AT_ONCE} = on")
+    with session(waits18) as connection, pytest.raises(psycopg.Error) as caught:
+        connection.execute(f"SET {AT_ONCE} = on".encode())
     assert "invalid configuration parameter name" in str(caught.value)

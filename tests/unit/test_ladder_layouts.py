@@ -76,6 +76,7 @@ def test_an_interval_between_builds_is_over_their_linkings() -> None:
     # variants of one server share its linking in a round
     assert same.over_layouts is None
     assert "ways" in same.derivation
+    assert analysed(found, made).together == ()
     assert "over 4 linkings" in markdown.render(analysed(found, made))
 
 

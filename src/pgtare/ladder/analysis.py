@@ -415,7 +415,13 @@ def _together(
         for metric in dict.fromkeys(w.metric for w in study.workload):
             chosen = [w for w in study.workload if w.metric == metric and w.name in counted]
             arms_of = {
-                w.name: [c.arm for c in study.compared(w.name) if c.base == base] for w in chosen
+                w.name: [
+                    c.arm
+                    for c in study.compared(w.name)
+                    # dealing rungs anew says nothing of other linkings
+                    if c.base == base and not study.over_layouts(c.arm, c.base)
+                ]
+                for w in chosen
             }
             chosen = [w for w in chosen if len(arms_of[w.name]) > 1]
             if not chosen:
