@@ -32,8 +32,6 @@ RING = f"{MODULE}.trace_ring_records"
 USUAL_RING = 131_072
 SCRIPT = Path(__file__).resolve().parents[1] / "studies" / "scripts" / "reads.sql"
 SATURATION = 1.0
-#: A saturated load fills the processors if there are more clients than these.
-CLIENTS = 2
 SLICES_US = (60_000, 180_000)
 
 COUNTED = """
@@ -81,9 +79,9 @@ def reads_load(reads: int, clients: int) -> LoadSpec:
     return _Reads(scripts=scripts, protocol="prepared", clients=clients, reads=reads)
 
 
-def spec_of(target: harness.Server, reads: int, load: float) -> LoadSpec:
+def spec_of(target: harness.Server, reads: int, load: float, clients: int) -> LoadSpec:
     """The script's load at a share of its saturation, which is found first."""
-    spec = reads_load(reads, CLIENTS * cores())
+    spec = reads_load(reads, clients)
     if load >= SATURATION:
         return spec
     found = find_saturation(find_pgbench(target.binaries), target.dsn, spec, probes=2, probe_s=1)
@@ -100,18 +98,17 @@ class _Reads(LoadSpec):
         return [*super().arguments(), "-D", f"reads={self.reads}"]
 
 
-def weigh(
-    target: harness.Server, reads: int, load: float, seconds: float, delay_ns: int, ring: int
-) -> Cell:
-    """One cell of the table inside the server. ring: records that a session's trace holds."""
-    spec = spec_of(target, reads, load)
-    chosen = arms(delay_ns)
+def weigh(target: harness.Server, reads: int, load: float, args: argparse.Namespace) -> Cell:
+    """One cell of the table inside the server; low loads take longer."""
+    seconds = args.seconds * min(2.0, max(0.6, 0.5 / load))
+    spec = spec_of(target, reads, load, args.clients)
+    chosen = arms(args.delay_ns)
     design = Design(chosen, block_layout(len(chosen)), seed=reads + round(100 * load))
     with trials.connect(target.dsn) as conn:
         conn.execute(f"SET {CAPTURE} = off".encode())
         before = _counted(conn)
         with (
-            harness.options({RING: str(ring)}),
+            harness.options({RING: str(args.ring)}),
             PgbenchLoad(find_pgbench(target.binaries), target.dsn, spec) as running,
         ):
             running.wait_ready()
@@ -182,7 +179,7 @@ def at_client(target: harness.Server, load: float, args: argparse.Namespace) -> 
     shortest, longest = SLICES_US
     slices = Slices(tuple(range(len(chosen))), shortest, longest, client_side.GUARD_NS // 1000)
     design = Design(chosen, block_layout(len(chosen)), round(100 * load), slices)
-    spec = spec_of(target, args.reads[0], load)
+    spec = spec_of(target, args.reads[0], load, args.clients)
     recorded = client_side.record(target, spec, design, round(args.seconds))
     found = client_side.seen(recorded, design)
     base = found.base
@@ -221,6 +218,7 @@ def main() -> None:
     parser.add_argument("--load", type=float, nargs="+", default=[0.1, 0.25, 0.5, 0.75, 1.0])
     parser.add_argument("--seconds", type=float, default=10, help="of a cell; lower loads longer")
     parser.add_argument("--delay-ns", type=int, default=5_000, help="the known delay")
+    parser.add_argument("--clients", type=int, default=2 * cores(), help="enough to saturate")
     parser.add_argument("--ring", type=int, default=USUAL_RING, help="records of a trace")
     parser.add_argument(
         "--arms", nargs="+", choices=("stats", "trace", "delay"),
@@ -245,10 +243,7 @@ def main() -> None:
         cells = []
         for load in args.load:
             for reads in args.reads:
-                longer = min(2.0, max(0.6, 0.5 / load))
-                cells.append(
-                    weigh(target, reads, load, longer * args.seconds, args.delay_ns, args.ring)
-                )
+                cells.append(weigh(target, reads, load, args))
                 show_cell(cells[-1])
         print()
         show_lines(cells)
