@@ -1,124 +1,130 @@
 """What reading wait timing's views, or resetting its counters, costs those who are watched.
 
-Sessions with capture = stats run a script of sixteen waits a transaction. For a second at a
-time, in random order, one more session reads all three views 0, 1, 10 or 100 times a second, or
-resets the counters 1 or 10 times. Compared are the means of those spans, block by block.
+Sessions with capture = stats run a script of sixteen waits a transaction. Every 12 to 18 ms one
+more session reads the three views, resets the counters, or does nothing, drawn by lot. How many
+transactions began in the 5 ms after that moment, how long they took and how much processor time,
+is compared with the 5 ms before it; doing nothing is the control, whose figures are subtracted.
+What one reading costs, times so many a second, is what watching costs.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import itertools
 import random
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from bench import client_side, harness
+from bench import harness
 from bench.latency_puzzle import CAPTURE, MODULE, reads_load
 from pgtare.design import Arm, Design, block_layout
-from pgtare.estimate.inference import Estimate
+from pgtare.estimate.inference import Estimate, Reference
 from pgtare.load import PgbenchLoad, find_pgbench
+from pgtare.observations import Observations
 from pgtare.server import trials
 from pgtare.server.binaries import from_wheel
 from pgtare.server.modules import loadable
 from pgtare.server.trials import Population, Trials
 from pgtare.weigh import recording
 
+Floats = npt.NDArray[np.float64]
 VIEWS = tuple(f"pg_stat_wait_event_timing{kind}" for kind in ("_system", "", "_statements"))
-GUARD_S = 0.1
-NOTHING = "nothing"
-
-
-@dataclass(frozen=True)
-class Watching:
-    """What the observer does in a span, and how often a second."""
-
-    name: str
-    hertz: float = 0.0
-    reset: bool = False
-
-
-CONDITIONS = (
-    Watching(NOTHING),
-    Watching("nothing again"),
-    *(Watching(f"read {hertz} Hz", hertz) for hertz in (1, 10, 100)),
-    *(Watching(f"reset {hertz} Hz", hertz, reset=True) for hertz in (1, 10)),
-)
+NOTHING, READ, RESET = range(3)
+NAMES = {READ: "read three views", RESET: "reset"}
+GAP_S = (0.012, 0.018)
+WINDOW_NS = 5_000_000
+HERTZ = (1, 10, 100)
 
 
 @dataclass
 class Observer:
-    """Does each span's watching in a thread; remembers when the spans were, and what it took."""
+    """Acts in a thread; remembers when it began what, and how long that took."""
 
     dsn: str
-    span_s: float
     seed: int
-    began: list[float] = field(default_factory=list)  # clock, s
-    ended: list[float] = field(default_factory=list)
-    arm: list[int] = field(default_factory=list)
-    took_s: dict[int, list[float]] = field(default_factory=dict)
-    late: int = 0
+    began_s: list[float] = field(default_factory=list)
+    took_s: list[float] = field(default_factory=list)
+    kind: list[int] = field(default_factory=list)
     trouble: str = ""
 
     def watch(self, stop: threading.Event) -> None:
-        """Blocks of spans in random order, until told to stop."""
+        """Act by lot until told to stop."""
         rng = random.Random(self.seed)
         try:
             with trials.connect(self.dsn) as conn:
                 conn.execute(f"SET {CAPTURE} = off".encode())
-                while not stop.is_set():
-                    for arm in rng.sample(range(len(CONDITIONS)), len(CONDITIONS)):
-                        self._span(conn, arm, stop)
+                while not stop.wait(rng.uniform(*GAP_S)):
+                    kind, clock = rng.choice((NOTHING, READ, RESET)), time.monotonic()
+                    self.began_s.append(time.time())
+                    self.kind.append(kind)
+                    if kind == READ:
+                        for view in VIEWS:
+                            conn.execute(f"SELECT * FROM {view}".encode()).fetchall()
+                    elif kind == RESET:
+                        conn.execute("SELECT wait_event_timing_reset()")
+                    self.took_s.append(time.monotonic() - clock)
         except Exception as ex:  # told by the main thread
             self.trouble = trials.first_line(ex)
 
-    def _span(self, conn: Any, arm: int, stop: threading.Event) -> None:
-        watching = CONDITIONS[arm]
-        began, clock = time.time(), time.monotonic()
-        act = self._act(conn, watching)
-        every = 1 / watching.hertz if watching.hertz else math.inf
-        due = clock + every / 2
-        while not stop.is_set() and (now := time.monotonic()) < clock + self.span_s:
-            if now < due:
-                stop.wait(min(due, clock + self.span_s) - now)
-                continue
-            act()
-            took = time.monotonic() - now
-            self.took_s.setdefault(arm, []).append(took)
-            due += every
-            self.late += took > every
-        self.began.append(began)
-        self.ended.append(time.time())
-        self.arm.append(arm)
 
-    def _act(self, conn: Any, watching: Watching) -> Callable[[], None]:
-        def read() -> None:
-            for view in VIEWS:
-                conn.execute(f"SELECT * FROM {view}").fetchall()
+@dataclass(frozen=True)
+class Effect:
+    """Of one action on all watched sessions, beyond doing nothing, in the window after it."""
 
-        def reset() -> None:
-            conn.execute("SELECT wait_event_timing_reset()")
+    transactions: Estimate
+    service_us: Estimate
+    cpu_us: Estimate
 
-        return reset if watching.reset else read
+
+def windows(data: Observations, at_ns: npt.NDArray[np.int64]) -> dict[str, Floats]:
+    """After each moment less before it (E,): transactions begun, and their means in µs."""
+    order = np.argsort(data["start_ns"], kind="stable")
+    start = data["start_ns"][order]
+    edges = [np.searchsorted(start, at_ns + shift) for shift in (-WINDOW_NS, 0, WINDOW_NS)]
+    counts = [(b - a).astype(np.float64) for a, b in itertools.pairwise(edges)]
+    found = {"transactions": counts[1] - counts[0]}
+    for name in ("service", "cpu"):
+        values = data[f"{name}_ns"][order] / 1000.0
+        sums = np.concatenate([[0.0], np.cumsum(np.minimum(values, np.quantile(values, 0.999)))])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            before, after = (
+                (sums[b] - sums[a]) / n
+                for (a, b), n in zip(itertools.pairwise(edges), counts, strict=True)
+            )
+        found[f"{name}_us"] = after - before
+    return found
+
+
+def effect(found: dict[str, Floats], kind: npt.NDArray[np.int64], action: int) -> Effect:
+    """An action's differences less those of doing nothing; Welch's interval."""
+    return Effect(
+        **{name: _less(v[kind == action], v[kind == NOTHING]) for name, v in found.items()}
+    )
+
+
+def _less(one: Floats, other: Floats) -> Estimate:
+    one, other = (v[np.isfinite(v)] for v in (one, other))
+    se = float(np.sqrt(one.var(ddof=1) / len(one) + other.var(ddof=1) / len(other)))
+    fewest = min(len(one), len(other))
+    return Reference(fewest, fewest - 1).interval(float(one.mean() - other.mean()), se)
 
 
 def observe(target: harness.Server, args: argparse.Namespace, clients: int) -> None:
-    """One load's table."""
-    spec = reads_load(args.reads, clients)
+    """One load's rows."""
     # Two alike arms: the server module is the stopwatch, nothing is switched.
     stats = {CAPTURE: "stats"}
     design = Design((Arm("a", "base", stats), Arm("b", "control", stats)), block_layout(2), 1)
-    observer = Observer(target.dsn, args.span, args.seed + clients)
-    stop = threading.Event()
+    observer, stop = Observer(target.dsn, args.seed + clients), threading.Event()
     thread = threading.Thread(target=observer.watch, args=(stop,), daemon=True)
     with (
         trials.connect(target.dsn) as conn,
-        PgbenchLoad(find_pgbench(target.binaries), target.dsn, spec) as running,
+        PgbenchLoad(
+            find_pgbench(target.binaries), target.dsn, reads_load(args.reads, clients)
+        ) as running,
     ):
         running.wait_ready()
         population = Population(
@@ -134,57 +140,46 @@ def observe(target: harness.Server, args: argparse.Namespace, clients: int) -> N
             stop.set()
             thread.join()
         started = Trials(conn).status().started
-        lost = conn.execute(
-            "SELECT missed, statements_missed FROM pg_stat_wait_event_timing_info"
-        ).fetchone()
     if observer.trouble:
         raise SystemExit(f"the observer failed: {observer.trouble}")
     assert started is not None
-    recorded = client_side.Recorded(got.observations, np.empty(0, np.int64), np.empty(0), math.nan)
-    schedule = _schedule(observer, started.timestamp())
-    columns = client_side.by_slice(recorded, schedule, guard_ns=round(GUARD_S * 1e9))
-    own = ("service_us", "cpu_us", "tps")
-    base = {name: float(np.nanmean(columns[name][schedule.arm == 0])) for name in own}
-    print(
-        f"{clients} client(s): {base['tps']:.0f} tx/s, {base['service_us']:.1f} µs, "
-        f"{base['cpu_us']:.1f} µs CPU a cycle; {len(schedule.arm)} spans of {args.span:g} s; "
-        f"since the last reset {lost[0]} waits missed, {lost[1]} missed by statement; "
-        f"{observer.late} readings came late"
-        if lost
-        else ""
-    )
-    print("| the observer | service time | CPU a cycle | throughput | one reading or reset |")
-    print("|---|---|---|---|---|")
-    for arm, watching in enumerate(CONDITIONS[1:], start=1):
-        service, cpu, tps = (schedule.difference(columns[name], arm, 0) for name in own)
-        took = observer.took_s.get(arm)
-        one = f"{1000 * float(np.median(took)):.1f} ms" if took else "–"
+    data = got.observations
+    at_ns = ((np.array(observer.began_s) - started.timestamp()) * 1e9).astype(np.int64)
+    took_s, kind = np.array(observer.took_s), np.array(observer.kind)[: len(observer.took_s)]
+    whole = (at_ns > WINDOW_NS) & (at_ns < int(data["start_ns"].max()) - WINDOW_NS)
+    keep = whole[: len(kind)]
+    found = windows(data, at_ns[: len(kind)][keep])
+    seconds = float(data["start_ns"].max() - data["start_ns"].min()) / 1e9
+    rate = len(data) / seconds
+    service_us = data["service_ns"].mean() / 1000
+    print(f"| {clients} | none: {rate:.0f} tx/s, {service_us:.1f} µs | | | | | | |")
+    for action, name in NAMES.items():
+        seen = effect(found, kind[keep], action)
+        times = int((kind[keep] == action).sum())
+        took_ms = 1000 * float(np.median(took_s[kind == action]))
+        shares = " | ".join(_share(seen.transactions, hertz, rate) for hertz in HERTZ)
         print(
-            f"| {watching.name} | {_in(service, base['service_us'])} | {_in(cpu, base['cpu_us'])} |"
-            f" {_in(tps, base['tps'])} | {one} |",
+            f"| {clients} | {name}, {times} times, {took_ms:.1f} ms"
+            f" | {_pm(seen.transactions)} | {_pm(seen.service_us)} | {_pm(seen.cpu_us)} |"
+            f" {shares} |",
             flush=True,
         )
 
 
-def _schedule(observer: Observer, started_s: float) -> client_side.Schedule:
-    """The observer's spans on the trial's clock; whole blocks of them, within the trial."""
-    begin = np.array([round((at - started_s) * 1e9) for at in observer.began], dtype=np.int64)
-    end = np.array([round((at - started_s) * 1e9) for at in observer.ended], dtype=np.int64)
-    block = np.arange(len(begin), dtype=np.int64) // len(CONDITIONS)
-    return client_side.Schedule(begin, end, np.array(observer.arm, dtype=np.int64), block)
+def _pm(found: Estimate) -> str:
+    return f"{found.estimate:+.2f} ± {found.half_width:.2f}"
 
 
-def _in(found: Estimate, base: float) -> str:
-    """In percent of the base."""
-    return f"{100 * found.estimate / base:+.2f} ± {100 * found.half_width / base:.2f} %"
+def _share(transactions: Estimate, hertz: int, rate: float) -> str:
+    share = 100 * hertz / rate
+    return f"{share * transactions.estimate:+.3f} ± {share * transactions.half_width:.3f} %"
 
 
 def main() -> None:
-    """Print a table for each number of clients."""
+    """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--seconds", type=float, default=80)
-    parser.add_argument("--span", type=float, default=1.0)
+    parser.add_argument("--seconds", type=float, default=50)
     parser.add_argument("--reads", type=int, default=16)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
@@ -193,6 +188,8 @@ def main() -> None:
         with trials.connect(target.dsn) as conn:
             conn.execute(loadable(target.binaries, MODULE).create_sql.encode())
             conn.execute("CREATE EXTENSION pg_prewarm")
+        print("| clients | action | transactions | service, µs | CPU, µs | 1 Hz | 10 Hz | 100 Hz |")
+        print("|---|---|---|---|---|---|---|---|")
         for clients in args.clients:
             observe(target, args, clients)
 

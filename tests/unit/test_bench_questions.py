@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from bench.client_side import Schedule, median_of, per_slice
 from bench.latency_puzzle import line
+from bench.observer_effect import NOTHING, READ, effect, windows
 
 from pgtare.design import Arm, Design, Slices, block_layout, slice_ends, slice_order
 from pgtare.estimate.inference import Estimate
 from pgtare.load import TransactionLog
+from pgtare.observations import OBSERVATION
 
 
 def design() -> Design:
@@ -84,3 +86,22 @@ def test_an_empty_log_has_no_transactions(tmp_path: Path) -> None:
     with TransactionLog(parent=tmp_path) as log:
         assert len(log.transactions().due_us) == 0
         assert len(log.latencies_us()) == 0
+
+
+def test_windows_see_what_an_observer_costs() -> None:
+    at_ns = np.arange(1, 401, dtype=np.int64) * 15_000_000
+    kind = np.tile([NOTHING, READ], 200)
+    start, service = [], []
+    clock = 0
+    while clock < 6_100_000_000:
+        event = int(np.searchsorted(at_ns, clock, side="right")) - 1
+        watched = event >= 0 and kind[event] == READ and clock < at_ns[event] + 1_000_000
+        took = 100_000 if watched else 50_000  # 20 transactions a ms, or 10 in one
+        start.append(clock)
+        service.append(took)
+        clock += took
+    data = np.zeros(len(start), dtype=OBSERVATION)
+    data["start_ns"], data["service_ns"], data["cpu_ns"] = start, service, service
+    found = effect(windows(data, at_ns), kind, READ)
+    assert found.transactions.estimate == pytest.approx(-10, abs=0.5)
+    assert found.service_us.estimate == pytest.approx(10 / 90 * 50, abs=0.5)
