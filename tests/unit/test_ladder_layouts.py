@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pgtare.errors import UsageError
 from pgtare.ladder import linkings, markdown
+from pgtare.ladder.bench import Bench
 from pgtare.ladder.records import Run
 from pgtare.ladder.study import Study
 from tests.unit.simulated_study import STUDY, runs, steps, study
@@ -98,3 +100,14 @@ def test_what_cannot_be_is_refused(change: tuple[str, str], told: str) -> None:
 def test_linkings_need_a_built_server() -> None:
     with pytest.raises(UsageError, match=r"line 5: .*none has build"):
         study(STUDY.replace("rounds = 10", "rounds = 12\nlayouts = 4"))
+
+
+def test_what_a_built_server_can_run_is_known_without_building_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGTARE_DIR", str(tmp_path))
+    found = study(
+        BUILT.replace("build = 18", "build = 17").replace('name = "W1"', 'name = "W1"\noldest = 18')
+    )
+    assert Bench(found).serves(found.workload[0]) == "it needs PostgreSQL 18, and off is 17"
+    assert not list(tmp_path.iterdir())

@@ -108,10 +108,18 @@ class Bench:
     def serves(self, workload: Workload) -> str:
         """Why a workload cannot be run on the study's servers, or nothing."""
         for variant in self.study.variant:
-            major = self.binaries(variant.server).major
+            # what is to be built need not be there for that
+            major = self.study.servers[variant.server].build or self.binaries(variant.server).major
             if major < workload.oldest:
                 return f"it needs PostgreSQL {workload.oldest}, and {variant.name} is {major}"
         return ""
+
+    def link(self) -> None:
+        """Make all linkings that the rounds will use, before any is measured."""
+        for name in sorted({v.server for v in self.study.variant}):
+            if (recipe := self.study.servers[name].recipe) is not None:
+                for number in range(1, (self.study.protocol.layouts or 0) + 1):
+                    linkings.linked(recipe, name, number, source.on_stderr())
 
     def check_disk(self) -> None:
         """Raises UsageError where the data would not fit, before anything is made."""
