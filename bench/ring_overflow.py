@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--reads", type=int, default=64)
     parser.add_argument("--drain-seconds", type=float, default=5)
     parser.add_argument("--seconds", type=float, default=12, help="of a weighing")
-    parser.add_argument("--large", type=int, default=1 << 23, help="records of the largest ring")
+    parser.add_argument("--large", type=int, default=1 << 22, help="records of the largest ring")
     parser.add_argument("--passes", type=int, default=4, help="weighings of the largest ring")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
