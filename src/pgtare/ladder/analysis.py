@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 
 import pgtare
-from pgtare.estimate import layouts
 from pgtare.estimate import rounds as estimate
-from pgtare.estimate.blocks import Floats
 from pgtare.estimate.inference import holm
 from pgtare.ladder import evidence, wording
+from pgtare.ladder.between import described, differences, estimated
 from pgtare.ladder.blocks import Blocks, blocks_of
 from pgtare.ladder.quantities import percent
 from pgtare.ladder.records import Facts, Rate, Run, Step
@@ -24,7 +23,6 @@ from pgtare.ladder.result import (
     Effect,
     LadderResult,
     OnWorkload,
-    OverLayouts,
     Rung,
     Together,
 )
@@ -125,7 +123,7 @@ def narrow(study: Study, workload: Workload, runs: Mapping[str, Run]) -> bool:
     if len(blocks) < max(fewest, 2):
         return False
     for comparison in study.compared(workload.name):
-        found, _ = _estimated(study, blocks, comparison.arm, comparison.base, workload.metric, 1)
+        found, _ = estimated(study, blocks, comparison.arm, comparison.base, workload.metric, 1)
         if not (found.hi - found.lo) / 2 <= wanted:
             return False
     return True
@@ -246,63 +244,6 @@ def _rung(name: str, blocks: Blocks, workload: Workload) -> Rung:
     )
 
 
-def _differences(blocks: Blocks, arm: str, base: str, metric: str) -> Floats:
-    """Log-ratios of arm to base by round, of rounds that have the metric in both."""
-    return np.array(
-        [
-            math.log(block[arm].metrics[metric] / block[base].metrics[metric])
-            for block in _with_metric(blocks, arm, base, metric)
-        ]
-    )
-
-
-def _with_metric(blocks: Blocks, arm: str, base: str, metric: str) -> list[dict[str, Run]]:
-    return [
-        block
-        for _, block in sorted(blocks.items())
-        if all(block[name].metrics.get(metric, 0.0) > 0 for name in (arm, base))
-    ]
-
-
-def _estimated(
-    study: Study,
-    blocks: Blocks,
-    arm: str,
-    base: str,
-    metric: str,
-    seed: int,
-    *,
-    family: int = 1,
-    peeked: bool = False,
-) -> tuple[estimate.Paired, layouts.Layouts | None]:
-    """A comparison by rounds; over linkings, where builds with linkings are compared."""
-    analysis = study.analysis
-    d = _differences(blocks, arm, base, metric)
-    if study.over_layouts(arm, base):
-        kept = _with_metric(blocks, arm, base, metric)
-        numbers = np.array([block[arm].step.layout for block in kept], dtype=np.int64)
-        return layouts.paired(
-            d, numbers, margin=analysis.margin, family=family, alpha=analysis.alpha, peeked=peeked
-        )
-    found = estimate.paired(
-        d, margin=analysis.margin, family=family, alpha=analysis.alpha, seed=seed, peeked=peeked
-    )
-    return found, None
-
-
-def _over_layouts(over: layouts.Layouts | None) -> OverLayouts | None:
-    if over is None:
-        return None
-    return OverLayouts(
-        layouts=over.layouts,
-        sd_layout_pct=_known(100 * over.sd_layout),
-        sd_layout_lo_pct=_known(100 * over.sd_layout_lo),
-        sd_layout_hi_pct=_known(100 * over.sd_layout_hi),
-        sd_round_pct=_known(100 * over.sd_round),
-        p=_known(over.p_layout),
-    )
-
-
 def _compare(
     study: Study,
     workload: Workload,
@@ -313,8 +254,8 @@ def _compare(
     seed: int,
 ) -> Compared:
     analysis = study.analysis
-    d = _differences(blocks, arm, base, workload.metric)
-    found, over = _estimated(
+    d = differences(blocks, arm, base, workload.metric)
+    found, over = estimated(
         study, blocks, arm, base, workload.metric, seed, family=study.family, peeked=peeked
     )
     centre = _mean(blocks, base, workload.metric)
@@ -346,12 +287,12 @@ def _compare(
         else wording.derivation(
             found, peeked=peeked, noun="set" if study.kind(workload) == "duet" else "round"
         ),
-        over_layouts=_over_layouts(over),
+        over_layouts=described(over),
         round_pct=tuple(_pct(float(x)) for x in d),
         beside=tuple(
             _beside(study, blocks, arm, base, metric, peeked, seed)
             for metric in workload.also
-            if len(_differences(blocks, arm, base, metric)) >= 2
+            if len(differences(blocks, arm, base, metric)) >= 2
         ),
     )
 
@@ -359,7 +300,7 @@ def _compare(
 def _beside(
     study: Study, blocks: Blocks, arm: str, base: str, metric: Metric, peeked: bool, seed: int
 ) -> Beside:
-    found, _ = _estimated(study, blocks, arm, base, metric, seed, peeked=peeked)
+    found, _ = estimated(study, blocks, arm, base, metric, seed, peeked=peeked)
     return Beside(
         metric=metric,
         unit=UNITS[metric],
