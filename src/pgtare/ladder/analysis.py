@@ -13,7 +13,8 @@ import pgtare
 from pgtare.estimate import rounds as estimate
 from pgtare.estimate.inference import holm
 from pgtare.ladder import evidence, wording
-from pgtare.ladder.blocks import FEWEST, Blocks, blocks_of, log_ratios, too_many_dropped
+from pgtare.ladder.between import described, differences, estimated
+from pgtare.ladder.blocks import FEWEST, Blocks, blocks_of, too_many_dropped
 from pgtare.ladder.kinds import WORDS
 from pgtare.ladder.protocol import proof_id
 from pgtare.ladder.quantities import percent
@@ -220,11 +221,10 @@ def _compare(
     seed: int,
 ) -> Compared:
     analysis = study.analysis
-    d = log_ratios(blocks, arm, base, workload.metric)
-    found = estimate.paired(
-        d, margin=analysis.margin, family=study.family, alpha=analysis.alpha, seed=seed,
-        peeked=peeked,
-    )  # fmt: skip
+    d = differences(blocks, arm, base, workload.metric)
+    found, over = estimated(
+        study, blocks, arm, base, workload.metric, seed, family=study.family, peeked=peeked
+    )
     centre = _mean(blocks, base, workload.metric)
     return Compared(
         workload=workload.name,
@@ -242,17 +242,23 @@ def _compare(
         mde_pct=_known(100 * found.mde),
         hodges_lehmann_pct=_known(_pct(found.hodges_lehmann)),
         positive=found.positive,
-        attainable_p=estimate.attainable_p(found.n),
-        rounds_to_settle=estimate.rounds_to_settle(
+        attainable_p=0.0 if over else estimate.attainable_p(found.n),
+        # more rounds do not settle what linkings leave open
+        rounds_to_settle=None
+        if over
+        else estimate.rounds_to_settle(
             found.mean, found.se * math.sqrt(found.n), analysis.margin, study.family, analysis.alpha
         ),
         verdict="inconclusive",
-        derivation=wording.derivation(found, peeked=peeked, noun=WORDS[study.kind(workload)].block),
+        derivation=wording.over_layouts(found, over, peeked=peeked)
+        if over
+        else wording.derivation(found, peeked=peeked, noun=WORDS[study.kind(workload)].block),
+        over_layouts=described(over),
         round_pct=tuple(_pct(float(x)) for x in d),
         beside=tuple(
             _beside(study, blocks, arm, base, metric, peeked, seed)
             for metric in workload.also
-            if len(log_ratios(blocks, arm, base, metric)) >= 2
+            if len(differences(blocks, arm, base, metric)) >= 2
         ),
     )
 
@@ -260,10 +266,7 @@ def _compare(
 def _beside(
     study: Study, blocks: Blocks, arm: str, base: str, metric: Metric, peeked: bool, seed: int
 ) -> Beside:
-    found = estimate.paired(
-        log_ratios(blocks, arm, base, metric), margin=study.analysis.margin,
-        alpha=study.analysis.alpha, seed=seed, peeked=peeked,
-    )  # fmt: skip
+    found, _ = estimated(study, blocks, arm, base, metric, seed, peeked=peeked)
     return Beside(
         metric=metric,
         unit=UNITS[metric],
@@ -318,7 +321,15 @@ def _together(
     for base in bases:
         for metric in dict.fromkeys(w.metric for w in study.workload):
             chosen = [w for w in study.workload if w.metric == metric and w.name in counted]
-            arms_of = {w.name: [c.arm for c in study.compared(w) if c.base == base] for w in chosen}
+            arms_of = {
+                w.name: [
+                    c.arm
+                    for c in study.compared(w)
+                    # dealing rungs anew says nothing of other linkings
+                    if c.base == base and not study.over_layouts(c.arm, c.base)
+                ]
+                for w in chosen
+            }
             chosen = [w for w in chosen if len(arms_of[w.name]) > 1]
             if not chosen:
                 continue

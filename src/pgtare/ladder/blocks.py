@@ -8,14 +8,12 @@ rounds' log-ratios.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from pgtare.estimate.blocks import Floats
 from pgtare.ladder.records import Run
 from pgtare.ladder.result import Dropped
 from pgtare.ladder.study import Study, Workload
@@ -50,18 +48,6 @@ def too_many_dropped(study: Study, dropped: int, blocks: int) -> bool:
     One is borne, as a share of a few says nothing.
     """
     return dropped > max(1.0, study.gates.dropped_at_most * blocks)
-
-
-def log_ratios(blocks: Blocks, arm: str, base: str, metric: str) -> Floats:
-    """Log-ratios of arm to base by round, of rounds that have the metric in both."""
-    pairs = [(block[arm].metrics, block[base].metrics) for _, block in sorted(blocks.items())]
-    return np.array(
-        [
-            math.log(a[metric] / b[metric])
-            for a, b in pairs
-            if a.get(metric, 0.0) > 0 and b.get(metric, 0.0) > 0
-        ]
-    )
 
 
 def _rounds(study: Study, workload: Workload, runs: Iterable[Run]) -> Found:

@@ -12,6 +12,7 @@ HEADINGS = {
     "OnWorkload": "An element of `workloads`",
     "Compared": "An element of `compared`, and `floor`",
     "Effect": "`effect`",
+    "OverLayouts": "`over_layouts`",
     "Beside": "An element of `beside`",
     "Rung": "An element of `rungs`",
     "Dropped": "An element of `dropped`",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pgtare.estimate import rounds as estimate
-from pgtare.ladder.blocks import FEWEST, blocks_of, log_ratios, too_many_dropped
+from pgtare.ladder.between import estimated
+from pgtare.ladder.blocks import FEWEST, blocks_of, too_many_dropped
 from pgtare.ladder.protocol import proof_id
 from pgtare.ladder.records import Run, Step
 from pgtare.ladder.study import Study, Workload
@@ -44,11 +45,10 @@ def narrow(study: Study, workload: Workload, runs: Mapping[str, Run]) -> bool:
         return False
     blocks = blocks_of(study, workload, runs).kept
     fewest = estimate.rounds_for_level(study.analysis.alpha, study.family)
-    if len(blocks) < max(fewest, 2):
+    if len(blocks) < max(fewest, FEWEST):
         return False
     for comparison in study.compared(workload):
-        d = log_ratios(blocks, comparison.arm, comparison.base, workload.metric)
-        lo, hi = estimate.Flips(d).interval(study.analysis.alpha)
-        if not (hi - lo) / 2 <= wanted:
+        found, _ = estimated(study, blocks, comparison.arm, comparison.base, workload.metric, 1)
+        if not (found.hi - found.lo) / 2 <= wanted:
             return False
     return True

@@ -36,6 +36,17 @@ class Effect(_Model):
         return low and (self.hi_pct is None or self.hi_pct >= 0)
 
 
+class OverLayouts(_Model):
+    """How far apart linkings of the builds compared came out."""
+
+    layouts: int = _told("linkings of each build")
+    sd_layout_pct: float | None = _told("standard deviation of linkings beyond that of rounds")
+    sd_layout_lo_pct: float | None = _told("lower end of its 95 % interval")
+    sd_layout_hi_pct: float | None = _told("upper end of its 95 % interval")
+    sd_round_pct: float | None = _told("standard deviation of rounds of one linking")
+    p: float | None = _told("p-value of all linkings being alike")
+
+
 class Beside(_Model):
     """Another metric of a comparison: described, not tested in the family."""
 
@@ -68,6 +79,9 @@ class Compared(_Model):
     rounds_to_settle: int | None = _told("blocks that would probably settle it")
     verdict: Verdict = _told("`cost`, `gain`, `equivalent`, `inconclusive` or `not_verified`")
     derivation: str = _told("where the p-value comes from, in words")
+    over_layouts: OverLayouts | None = _told(
+        "of builds compared over linkings, see below; else `null`", default=None
+    )
     round_pct: tuple[float, ...] = _told("each block's difference, in their order", default=())
     beside: tuple[Beside, ...] = _told("other metrics, see below", default=())
 

@@ -69,7 +69,12 @@ def check_rounds(study: Study, *, quick: bool) -> str | None:
     """
     family, alpha = study.family, study.analysis.alpha
     needed = rounds_for_level(alpha, family)
-    planned = {study.kind(workload): study.blocks_planned(workload) for workload in study.workload}
+    planned = {
+        study.kind(workload): study.blocks_planned(workload)
+        for workload in study.workload
+        # of builds with linkings the test is no sign-flip test
+        if not all(study.over_layouts(c.arm, c.base) for c in study.compared(workload))
+    }
     few = {kind: n for kind, n in planned.items() if n < needed}
     if not few:
         return None
@@ -171,6 +176,8 @@ def _check_names(study: Study, source: str, file: str) -> None:
                 f"quick.protocols names the workload {name!r}, which is absent"
                 f"{near(name, workloads)}",
             )
+    if why := _why_no_layouts(study):
+        refuse(("protocol", "layouts"), why)
     for i, workload in enumerate(study.workload):
         stated = study.kinds(workload)
         quick = study.quick.protocols.get(workload.name, ())
@@ -195,3 +202,19 @@ def _check_names(study: Study, source: str, file: str) -> None:
                         ("workload", i, key),
                         f"{metric} is measured by units only, which name their metrics themselves",
                     )
+
+
+def _why_no_layouts(study: Study) -> str:
+    """Why the linkings that a study asks for cannot be; empty where they can."""
+    layouts, rounds = study.protocol.layouts, study.protocol.rounds
+    if layouts is None:
+        return ""
+    if not any(server.build for server in study.servers.values()):
+        return "layouts are of servers built from source, and none has build = 18"
+    if rounds < layouts:
+        return f"{rounds} rounds do not use each of {layouts} linkings: give as many, or more"
+    for workload in study.workload:
+        by_duet = "duet" in (*study.kinds(workload), *study.quick.protocols.get(workload.name, ()))
+        if by_duet and any(study.over_layouts(c.arm, c.base) for c in study.compared(workload)):
+            return f"{workload.name} is played by duet, which has no linkings: play it by rounds"
+    return ""
