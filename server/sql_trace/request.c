@@ -89,6 +89,8 @@ request_ends(char status)
 		record.messages = messages;
 		(void) ring_write(RECORD_REQUEST, 0, 0, now, &record, sizeof(record));
 		trace.last_end = now;
+		if (LEVEL_WAITS(trace.now_level) && trace.slot->trace.waits)
+			trace.slot->trace.counters.wait_requests++;
 	}
 	trace.request = false;
 	trace.on = false;

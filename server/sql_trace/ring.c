@@ -59,6 +59,16 @@ place_for(TraceEntry *entries, Oid role)
 	return found;
 }
 
+void
+counters_add(Counters *sum, const Counters *counters)
+{
+	sum->records += counters->records;
+	sum->bytes += counters->bytes;
+	sum->lost_records += counters->lost_records;
+	sum->lost_bytes += counters->lost_bytes;
+	sum->wait_requests += counters->wait_requests;
+}
+
 /*
  * The segment is about to be detached, as the process ends: after that there is
  * no memory to write to.
@@ -84,6 +94,7 @@ ring_ends(dsm_segment *segment, Datum arg)
 	unpin = place->handle;
 	*place = trace.slot->trace;
 	place->ended = GetCurrentTimestamp();
+	counters_add(&shared->ended_totals, &place->counters);
 	memset(&trace.slot->trace, 0, sizeof(TraceEntry));
 	LWLockRelease(&shared->lock);
 	if (unpin != 0)
@@ -243,8 +254,8 @@ make_room(uint64 size)
 
 		if (tail >= drained)
 		{
-			entry->lost_records++;
-			entry->lost_bytes += oldest;
+			entry->counters.lost_records++;
+			entry->counters.lost_bytes += oldest;
 		}
 		tail += oldest;
 	}
@@ -313,8 +324,8 @@ ring_end(void)
 	Assert(cursor == record_end);
 	pg_write_barrier();
 	pg_atomic_write_u64(&trace.ring->head, record_end);
-	entry->records = trace.number;
-	entry->bytes = record_end;
+	entry->counters.records = trace.number;
+	entry->counters.bytes = record_end;
 	if (unlikely(record_end > trace.stop_position))
 		level_stop(REASON_BYTES);
 	else if (unlikely(record_time > trace.stop_time))

@@ -5,6 +5,7 @@
  */
 #include "sqltrace.h"
 
+#include "access/htup_details.h"
 #include "catalog/pg_authid.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -16,6 +17,7 @@
 PG_FUNCTION_INFO_V1(sql_trace_set);
 PG_FUNCTION_INFO_V1(sql_trace_reset);
 PG_FUNCTION_INFO_V1(sql_trace_sessions);
+PG_FUNCTION_INFO_V1(sql_trace_info);
 
 static Shared *
 shared_or_error(void)
@@ -114,10 +116,10 @@ put_session(ReturnSetInfo *result, const TraceEntry *entry)
 	nulls[7] = entry->started == 0;
 	values[8] = TimestampTzGetDatum(entry->ended);
 	nulls[8] = entry->ended == 0;
-	values[9] = Int64GetDatum((int64) entry->records);
-	values[10] = Int64GetDatum((int64) entry->bytes);
-	values[11] = Int64GetDatum((int64) entry->lost_records);
-	values[12] = Int64GetDatum((int64) entry->lost_bytes);
+	values[9] = Int64GetDatum((int64) entry->counters.records);
+	values[10] = Int64GetDatum((int64) entry->counters.bytes);
+	values[11] = Int64GetDatum((int64) entry->counters.lost_records);
+	values[12] = Int64GetDatum((int64) entry->counters.lost_bytes);
 	values[13] = Int64GetDatum((int64) entry->ring_bytes);
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
@@ -147,4 +149,39 @@ sql_trace_sessions(PG_FUNCTION_ARGS)
 			put_session((ReturnSetInfo *) fcinfo->resultinfo, &entry);
 	}
 	return (Datum) 0;
+}
+
+/* Sums over all sessions that there are or have been, since the server started */
+Datum
+sql_trace_info(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = shared_or_error();
+	Counters	sum;
+	TupleDesc	tupdesc;
+	Datum		values[7];
+	bool		nulls[7] = {0};
+	int			traced = 0;
+
+	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	sum = shared->ended_totals;
+	for (uint32 i = 0; i < shared->nslots; i++)
+	{
+		const TraceEntry *entry = &shmem_slot(shared, i)->trace;
+
+		if (entry->handle == 0)
+			continue;
+		counters_add(&sum, &entry->counters);
+		traced += entry->level > 0;
+	}
+	LWLockRelease(&shared->lock);
+	values[0] = Int32GetDatum(traced);
+	values[1] = Int64GetDatum((int64) sum.records);
+	values[2] = Int64GetDatum((int64) sum.bytes);
+	values[3] = Int64GetDatum((int64) sum.lost_records);
+	values[4] = Int64GetDatum((int64) sum.lost_bytes);
+	values[5] = Int64GetDatum((int64) sum.wait_requests);
+	values[6] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->refused));
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }

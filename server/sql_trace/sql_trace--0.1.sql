@@ -40,12 +40,27 @@ CREATE FUNCTION sql_trace_sessions(
 ) RETURNS SETOF record
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
+-- Sums over all sessions since the server started; "refused" counts traces without memory.
+CREATE FUNCTION sql_trace_info(
+    OUT traced_sessions integer,
+    OUT records bigint,
+    OUT bytes bigint,
+    OUT lost_records bigint,
+    OUT lost_bytes bigint,
+    OUT wait_requests bigint,
+    OUT refused bigint
+) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
 CREATE VIEW pg_stat_sql_trace AS
     SELECT pid, userid, dbid, application_name, level, reason, waits, started, ended,
            records, bytes, lost_records, lost_bytes, ring_bytes
     FROM sql_trace_sessions();
 
-GRANT SELECT ON pg_stat_sql_trace TO PUBLIC;
+CREATE VIEW pg_stat_sql_trace_info AS
+    SELECT traced_sessions, records, bytes, lost_records, lost_bytes, wait_requests, refused
+    FROM sql_trace_info();
+
+GRANT SELECT ON pg_stat_sql_trace, pg_stat_sql_trace_info TO PUBLIC;
 
 REVOKE ALL ON FUNCTION sql_trace_set(integer, integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION sql_trace_reset() FROM PUBLIC;

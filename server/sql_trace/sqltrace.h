@@ -52,6 +52,16 @@
 
 #define MAX_ENDED 16			/* traces kept of sessions that have gone */
 
+/* What one trace has counted, or all together */
+typedef struct Counters
+{
+	uint64		records;
+	uint64		bytes;
+	uint64		lost_records;	/* overwritten before any reader had them */
+	uint64		lost_bytes;
+	uint64		wait_requests;	/* requests traced together with their waits */
+} Counters;
+
 /* A trace that can be read: of a session, or one that ended; handle 0: none */
 typedef struct TraceEntry
 {
@@ -66,10 +76,7 @@ typedef struct TraceEntry
 	int			reason;			/* LevelReason */
 	bool		waits;			/* are traced beside it */
 	bool		others;			/* holds what ran with the rights of another role */
-	uint64		records;
-	uint64		bytes;
-	uint64		lost_records;	/* overwritten before any reader had them */
-	uint64		lost_bytes;
+	Counters	counters;
 	char		application[NAMEDATALEN];
 } TraceEntry;
 
@@ -91,6 +98,7 @@ typedef struct Shared
 	ClockRate	rate;			/* of the processor's counter */
 	uint32		nslots;
 	pg_atomic_uint64 refused;	/* traces for which there was no memory */
+	Counters	ended_totals;	/* of all that ever ended */
 	TraceEntry	ended[MAX_ENDED];
 	/* slots, by number of the PGPROC, follow */
 } Shared;
@@ -200,6 +208,7 @@ extern bool level_has_query_ids(void);
 extern bool level_is_valid(int level);
 
 /* ring.c */
+extern void counters_add(Counters *sum, const Counters *counters);
 extern bool ring_open(void);
 extern bool ring_begin(RecordKind kind, int depth, uint64 call, int64 time, Size size,
 					   RecordHeader *header);

@@ -11,6 +11,7 @@
 
 #include "common/hashfn.h"
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "utils/memutils.h"
 
 #define SETS 512				/* power of two */
@@ -127,6 +128,9 @@ text_of(const char *text, int location, int length, int64 query_id, const Node *
 	*secret = false;
 	if (text == NULL)
 		return 0;
+	/* who sees this role's trace may not see what is done with the rights of another */
+	if (unlikely(GetUserId() != trace.slot->trace.role))
+		trace.slot->trace.others = true;
 	text = part(text, location, &length);
 	stored = Min(length, trace_text_length);
 	if ((uint64) stored > trace.ring->size / 8)
