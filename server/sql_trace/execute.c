@@ -32,7 +32,7 @@ static Execution *executions = NULL;
 static Execution *unused = NULL;
 
 /* The execution whose span is open, at the depth under way; and when it began */
-static Execution *open = NULL;
+static Execution *spanned = NULL;
 static int64 open_since;
 static Usage open_usage;
 
@@ -89,7 +89,7 @@ give_back(Execution *e)
 static void
 open_span(Execution *e, int64 now)
 {
-	open = e;
+	spanned = e;
 	open_since = now;
 	call_usage(&open_usage);
 }
@@ -98,18 +98,18 @@ open_span(Execution *e, int64 now)
 static void
 close_span(int64 now)
 {
-	if (open == NULL)
+	if (spanned == NULL)
 		return;
-	open->call.busy += Max(now - open_since, 0);
-	call_usage_since(&open_usage, &open->call.usage);
-	open = NULL;
+	spanned->call.busy += Max(now - open_since, 0);
+	call_usage_since(&open_usage, &spanned->call.usage);
+	spanned = NULL;
 }
 
 /* Another call begins, or ends, or a statement has been answered. */
 void
 execute_interrupted(void)
 {
-	if (open != NULL)
+	if (spanned != NULL)
 		close_span(timeline_now());
 }
 
@@ -137,8 +137,8 @@ finish(Execution *e, int64 now)
 	trace.depth = e->depth;
 	call_write(&e->call, now);
 	trace.depth = depth;
-	if (open == e)
-		open = NULL;
+	if (spanned == e)
+		spanned = NULL;
 	give_back(e);
 }
 
@@ -149,7 +149,7 @@ fail(Execution *e)
 	int64		now = timeline_now();
 
 	call_failed(&e->call);
-	if (open == e)
+	if (spanned == e)
 		close_span(now);
 	finish(e, now);
 }
@@ -258,7 +258,7 @@ trace_start(QueryDesc *queryDesc, int eflags)
 		e->call.plan = plan_of(queryDesc, e->call.number, e->call.text);
 	if (LEVEL_BINDS(trace.now_level))
 		binds_write(e->call.number, queryDesc->params, e->secret);
-	open = e;
+	spanned = e;
 	open_since = now;
 	open_usage = before;
 }
@@ -306,7 +306,7 @@ run_in(Execution *e, Fetch *fetch, RUN_PARAMETERS)
 	int64		since = open_since;
 	Usage		before = open_usage;
 
-	open = NULL;
+	spanned = NULL;
 	trace.depth = depth + 1;
 	trace.current = fetch ? fetch->call.number : e->call.number;
 	PG_TRY();
@@ -317,7 +317,7 @@ run_in(Execution *e, Fetch *fetch, RUN_PARAMETERS)
 	{
 		trace.depth = depth;
 		trace.current = current;
-		open = fetch ? NULL : e;
+		spanned = fetch ? NULL : e;
 		open_since = since;
 		open_usage = before;
 		if (fetch)
@@ -331,7 +331,7 @@ run_in(Execution *e, Fetch *fetch, RUN_PARAMETERS)
 	PG_END_TRY();
 	trace.depth = depth;
 	trace.current = current;
-	open = fetch ? NULL : e;
+	spanned = fetch ? NULL : e;
 	open_since = since;
 	open_usage = before;
 }
@@ -375,7 +375,7 @@ trace_run(RUN_PARAMETERS)
 		fetch_in(e, RUN_ARGUMENTS);
 	else
 	{
-		if (open != e)
+		if (spanned != e)
 		{
 			int64		now = timeline_now();
 
@@ -406,7 +406,7 @@ finish_in(Execution *e, QueryDesc *queryDesc)
 	int64		since;
 	Usage		before;
 
-	if (open != e)
+	if (spanned != e)
 	{
 		int64		now = timeline_now();
 
@@ -415,7 +415,7 @@ finish_in(Execution *e, QueryDesc *queryDesc)
 	}
 	since = open_since;
 	before = open_usage;
-	open = NULL;
+	spanned = NULL;
 	trace.depth = depth + 1;
 	trace.current = e->call.number;
 	PG_TRY();
@@ -426,7 +426,7 @@ finish_in(Execution *e, QueryDesc *queryDesc)
 	{
 		trace.depth = depth;
 		trace.current = current;
-		open = e;
+		spanned = e;
 		open_since = since;
 		open_usage = before;
 		fail(e);
@@ -435,7 +435,7 @@ finish_in(Execution *e, QueryDesc *queryDesc)
 	PG_END_TRY();
 	trace.depth = depth;
 	trace.current = current;
-	open = e;
+	spanned = e;
 	open_since = since;
 	open_usage = before;
 }
@@ -465,7 +465,7 @@ trace_end(QueryDesc *queryDesc)
 	{
 		int64		now = timeline_now();
 
-		if (open == e)
+		if (spanned == e)
 			close_span(now);
 		finish(e, now);
 	}

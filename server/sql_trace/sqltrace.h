@@ -197,7 +197,7 @@ extern Shared *shmem_get(void);
 extern Slot *shmem_slot(Shared *shared, uint32 number);
 
 /* level.c */
-extern void level_setting_changed(GucSource source);
+extern void level_setting_changed(int level, GucSource source);
 extern void level_query_ids_changed(void *extra);
 extern bool level_check_query_ids(char **newval, void **extra, GucSource source);
 extern void level_attach(void);

@@ -155,7 +155,7 @@ def test_by_query_identifier(client: Connection, observer: Connection) -> None:
     client.execute("SELECT 'other'")
     client.execute(f"DO $$BEGIN PERFORM 'other'; PERFORM {wanted[7:]}; END$$".encode())
     trace = trace_of(observer, client.info.backend_pid)
-    assert len(trace.calls("execute", "SELECT 'wanted'")) == 1
+    assert len(trace.calls("execute", "SELECT 'wanted'")) == 2
     assert not trace.calls("execute", "SELECT 'other'")
     assert [r.reason for r in trace.of("level")] == ["query"]
     with pytest.raises(psycopg.errors.InvalidParameterValue):
@@ -233,7 +233,7 @@ def test_nothing_is_torn_while_it_is_written(server: Cluster, observer: Connecti
                 for i in range(60):
                     client.execute(
                         "DO $$BEGIN FOR i IN 1..300 LOOP EXECUTE 'SELECT $1 '"
-                        " || repeat('x', i % 97 + 1) USING i; END LOOP; END$$ -- %i".replace(
+                        " || repeat('x', i % 60 + 1) USING i; END LOOP; END$$ -- %i".replace(
                             "%i", str(i)
                         ).encode()
                     )
@@ -242,7 +242,7 @@ def test_nothing_is_torn_while_it_is_written(server: Cluster, observer: Connecti
 
         worker = threading.Thread(target=work)
         worker.start()
-        position, last, drains, lost_at_all = 0, 0, 0, 0
+        position, last, drains = 0, 0, 0
         while not done.is_set() or drains < 3:
             position, lost, _, records = drain(observer, pid, position)
             for record in records:
@@ -250,7 +250,6 @@ def test_nothing_is_torn_while_it_is_written(server: Cluster, observer: Connecti
                     assert record.number == last + 1 or lost
                     last, lost = record.number, 0
             drains += 1
-            lost_at_all += lost
         worker.join()
     assert last > 10_000 and drains > 10
 
@@ -403,7 +402,7 @@ def test_cpu_time(client: Connection, observer: Connection) -> None:
     busy = trace.one("execute", "SELECT count(*)")
     sleeping = trace.one("execute", "SELECT pg_sleep")
     before = max(cpu for at, cpu in read if at < busy.start and cpu >= 0)
-    assert 0.5 * busy.busy < busy.cpu - before < 1.1 * busy.busy + 2e6
+    assert 5e6 < busy.cpu - before < busy.busy + 2e6
     before = max(cpu for at, cpu in read if at < sleeping.start and cpu >= 0)
     assert sleeping.cpu - before < 20e6
     client.execute("SET sql_trace.cpu_interval = -1")
