@@ -237,7 +237,7 @@ trace_start(QueryDesc *queryDesc, int eflags)
 	start(queryDesc, eflags);
 	/* an error freed one that was in the same place */
 	if ((e = find(queryDesc)) != NULL)
-		finish(e, now);
+		finish(e, timeline_now());
 	e = take();
 	e->plan = queryDesc;
 	e->depth = trace.depth;
@@ -250,10 +250,7 @@ trace_start(QueryDesc *queryDesc, int eflags)
 	e->call.text = text_of(queryDesc->sourceText, queryDesc->plannedstmt->stmt_location,
 						   queryDesc->plannedstmt->stmt_len, e->call.query_id, NULL, &e->secret);
 	if (trace.depth == 0)
-	{
-		trace.text = e->call.text;
-		trace.secret = e->secret;
-	}
+		request_statement(e->call.text, e->secret);
 	if (trace_plans)
 		e->call.plan = plan_of(queryDesc, e->call.number, e->call.text);
 	if (LEVEL_BINDS(trace.now_level))
@@ -261,6 +258,9 @@ trace_start(QueryDesc *queryDesc, int eflags)
 	spanned = e;
 	open_since = now;
 	open_usage = before;
+	/* a cursor may lie idle while its function goes on */
+	if (trace.depth > 0)
+		close_span(timeline_now());
 }
 
 static void
@@ -315,6 +315,7 @@ run_in(Execution *e, Fetch *fetch, RUN_PARAMETERS)
 	}
 	PG_CATCH();
 	{
+		execute_interrupted();
 		trace.depth = depth;
 		trace.current = current;
 		spanned = fetch ? NULL : e;
@@ -329,6 +330,7 @@ run_in(Execution *e, Fetch *fetch, RUN_PARAMETERS)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	execute_interrupted();
 	trace.depth = depth;
 	trace.current = current;
 	spanned = fetch ? NULL : e;
@@ -367,10 +369,7 @@ trace_run(RUN_PARAMETERS)
 		return;
 	}
 	if (trace.depth == 0)
-	{
-		trace.text = e->call.text;
-		trace.secret = e->secret;
-	}
+		request_statement(e->call.text, e->secret);
 	if (e->ran || trace.current != e->call.parent)
 		fetch_in(e, RUN_ARGUMENTS);
 	else
@@ -383,6 +382,9 @@ trace_run(RUN_PARAMETERS)
 			open_span(e, now);
 		}
 		run_in(e, NULL, RUN_ARGUMENTS);
+		/* more is to be fetched, whenever that may be */
+		if (count != 0)
+			close_span(timeline_now());
 	}
 	e->ran = true;
 	e->call.rows += rows_of(queryDesc);
@@ -424,6 +426,7 @@ finish_in(Execution *e, QueryDesc *queryDesc)
 	}
 	PG_CATCH();
 	{
+		execute_interrupted();
 		trace.depth = depth;
 		trace.current = current;
 		spanned = e;
@@ -433,6 +436,7 @@ finish_in(Execution *e, QueryDesc *queryDesc)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	execute_interrupted();
 	trace.depth = depth;
 	trace.current = current;
 	spanned = e;

@@ -15,21 +15,9 @@ from pgtare.server.settings import Value
 from tests.server.waits_tools import Connection, rows
 
 KINDS = [
-    "?",
-    "session",
-    "text",
-    "call",
-    "binds",
-    "plan",
-    "rowsources",
-    "transaction",
-    "error",
-    "request",
-    "waitring",
-    "level",
-    "end",
-    "lost",
-]
+    "?", "session", "text", "call", "binds", "plan", "rowsources", "transaction", "error",
+    "request", "waitring", "level", "end", "lost",
+]  # fmt: skip
 CALLS = ["?", "parse", "bind", "plan", "execute", "fetch", "commit", "rollback", "utility"]
 EVENTS = ["?", "begin", "commit", "abort", "prepare", "subabort"]
 REASONS = ["?", "setting", "asked", "application", "duration", "bytes", "query"]
