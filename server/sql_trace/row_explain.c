@@ -10,8 +10,6 @@
  * the start of the executor.
  *-------------------------------------------------------------------------
  */
-#include "postgres.h"
-
 #include "rows.h"
 
 #if PG_VERSION_NUM >= 180000

@@ -6,15 +6,13 @@
  * does not replace them.
  *-------------------------------------------------------------------------
  */
-#include "postgres.h"
+#include "rows.h"
 
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
-
-#include "rows.h"
 
 typedef struct LastRow
 {
@@ -28,6 +26,35 @@ static LastRow *last = NULL;
 static int	nlast = 0;
 static int	last_every = 0;
 static bool read_meanwhile = false;
+
+/* As the statement calls the relation that a node reads, or NULL */
+static const char *
+relation_name(const PlanState *node)
+{
+	Index		relid = 0;
+
+	switch (nodeTag(node->plan))
+	{
+		case T_SeqScan:
+		case T_SampleScan:
+		case T_IndexScan:
+		case T_IndexOnlyScan:
+		case T_BitmapHeapScan:
+		case T_TidScan:
+		case T_TidRangeScan:
+		case T_SubqueryScan:
+		case T_FunctionScan:
+		case T_CteScan:
+		case T_ForeignScan:
+			relid = ((Scan *) node->plan)->scanrelid;
+			break;
+		default:
+			break;
+	}
+	if (relid == 0 || relid > list_length(node->state->es_range_table))
+		return NULL;
+	return exec_rt_fetch(relid, node->state)->eref->aliasname;
+}
 
 /* An outermost execution ends. */
 void
@@ -52,11 +79,11 @@ row_last_keep(RowQuery *query)
 		return;
 	for (int i = 0; i < query->nresults; i++)
 	{
-		const char *relation = row_relation_name(query->results[i].node);
+		const char *relation = relation_name(query->results[i].node);
 
 		kept[i].result = query->results[i];
 		kept[i].result.node = NULL;
-		strlcpy(kept[i].node, row_node_name(query->results[i].node), sizeof(kept[i].node));
+		strlcpy(kept[i].node, plan_kind(query->results[i].node->plan), sizeof(kept[i].node));
 		strlcpy(kept[i].relation, relation ? relation : "", sizeof(kept[i].relation));
 	}
 	last = kept;

@@ -8,11 +8,9 @@
  * are added, whose time is their own and may exceed what the leader saw pass.
  *-------------------------------------------------------------------------
  */
-#include "postgres.h"
+#include "rows.h"
 
 #include <math.h>
-
-#include "rows.h"
 
 static Row *
 only_child(const Row *row)
@@ -122,10 +120,8 @@ estimate_by_parent(const Row *row, RowTotal *total)
 }
 
 static void
-add_ns(RowTotal *total, const RowEstimate *of)
+add_ns(RowTotal *total, const RowEstimate *of, double ns)
 {
-	double		ns = row_ns_per_tick();
-
 	total->ns = of->time * ns;
 	total->variance = of->variance * ns * ns;
 	total->ns_least = of->least * ns;
@@ -164,6 +160,7 @@ static void
 reconcile(RowQuery *query)
 {
 	RowShare   *shares = palloc0(sizeof(RowShare) * query->nrows);
+	double		ns = row_ns_per_tick(query->clock);
 
 	for (int i = 0; i < query->nrows; i++)
 	{
@@ -187,7 +184,7 @@ reconcile(RowQuery *query)
 	}
 	row_reconcile(shares, query->nrows, (double) query->ran);
 	for (int i = 0; i < query->nrows; i++)
-		add_ns(&query->results[i].total, &shares[i].of);
+		add_ns(&query->results[i].total, &shares[i].of, ns);
 	pfree(shares);
 }
 

@@ -8,7 +8,7 @@
  * what it found to it, node by node, before it reports its end.
  *-------------------------------------------------------------------------
  */
-#include "postgres.h"
+#include "rows.h"
 
 #include "access/parallel.h"
 #include "common/hashfn.h"
@@ -21,7 +21,6 @@
 #if PG_VERSION_NUM >= 170000
 #include "../common/segment.h"
 #endif
-#include "rows.h"
 
 #define NAME "sql_trace row sources"
 #define VERSION "1"

@@ -7,14 +7,12 @@
  * takes it out of all lists; so errors need no care of ours.
  *-------------------------------------------------------------------------
  */
-#include "postgres.h"
+#include "rows.h"
 
 #include "access/parallel.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-
-#include "rows.h"
 
 int			row_sources_every = 0;
 RowQuery   *row_queries = NULL;
@@ -24,8 +22,8 @@ static ExecutorRun_hook_type previous_run;
 static ExecutorFinish_hook_type previous_finish;
 static ExecutorEnd_hook_type previous_end;
 
-RowQuery *
-row_query_of(QueryDesc *desc)
+static RowQuery *
+row_query_of(const QueryDesc *desc)
 {
 	RowQuery   *query = row_queries;
 
@@ -54,18 +52,14 @@ query_gone(void *arg)
 static void
 begin(QueryDesc *desc, int every, bool explained, bool counts)
 {
-	static int	started_in = 0;
 	RowQuery   *query;
 
-	if (started_in != MyProcPid)
-	{
-		row_time_start();
-		started_in = MyProcPid;
-	}
+	row_time_start((ClockSource) trace_clock);
 	query = MemoryContextAllocZero(desc->estate->es_query_cxt, sizeof(RowQuery));
 	query->desc = desc;
 	query->estate = desc->estate;
 	query->every = every;
+	query->clock = (ClockSource) trace_clock;
 	query->explained = explained;
 	query->counts = counts;
 	query->gone.func = query_gone;
@@ -104,14 +98,12 @@ executor_start(QueryDesc *desc, int eflags)
 static void
 query_resumes(RowQuery *query)
 {
-	int64		now = row_clock();
-
 	if (!query->wrapped && query->refused == NULL)
 	{
 		row_wrap(query);
 		if (query->wrapped)
 			row_shared_offer(query);
-		query->stopped_at = now;
+		query->stopped_at = row_now(query);
 	}
 	query->paused += row_now(query) - query->stopped_at;
 	query->started_at = row_now(query);
@@ -189,28 +181,22 @@ executor_end(QueryDesc *desc)
 {
 	RowQuery   *query = row_query_of(desc);
 
-	if (query && query->wrapped && !IsParallelWorker() && !within_another(query))
+	if (query && query->wrapped && !IsParallelWorker())
 	{
-		row_collect(query);
-		row_last_keep(query);
+		bool		traced = execute_is_traced(desc);
+		bool		last = !within_another(query);
+
+		if (traced || last)
+			row_collect(query);
+		if (traced)
+			row_record(query);
+		if (last)
+			row_last_keep(query);
 	}
 	if (previous_end)
 		previous_end(desc);
 	else
 		standard_ExecutorEnd(desc);
-}
-
-RowResult *
-row_sources(QueryDesc *desc, int *n, int *every)
-{
-	RowQuery   *query = row_query_of(desc);
-
-	if (query == NULL || !query->wrapped)
-		return NULL;
-	row_collect(query);
-	*n = query->nresults;
-	*every = query->every;
-	return query->results;
 }
 
 /* Called when the library is loaded. */

@@ -12,21 +12,18 @@
  * and without throwing.
  *-------------------------------------------------------------------------
  */
-#include "postgres.h"
+#include "rows.h"
 
 #include "common/pg_prng.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "rows.h"
-
 #define FIRST_ROOM 32
 
 /* Calls for one sampled, at least, until the frequency asked for is reached */
 #define RAMP 32
 
-bool		row_counter;
 int64		row_cost_inside;
 int64		row_cost_outside;
 int64		row_cost_gap;
@@ -371,15 +368,17 @@ row_times(const Row *row, RowTimes *times)
 
 /* The longer since the library was loaded, the better the rate is known. */
 double
-row_ns_per_tick(void)
+row_ns_per_tick(ClockSource clock)
 {
 	static double rate = 0;
 	static int64 base = 0;
 
+	if (!clock_source_counts(clock))
+		return 1;
 	if (base < RATE_BASE_NS)
 	{
-		ClockPair	now = clock_pair(row_counter);
-		ClockRate	measured = clock_rate(row_counter, at_load, now);
+		ClockPair	now = clock_pair(true);
+		ClockRate	measured = clock_rate(true, at_load, now);
 
 		rate = (double) measured.ns_per_tick / 4294967296.0;
 		base = now.ns - at_load.ns;
@@ -391,14 +390,22 @@ row_ns_per_tick(void)
 void
 row_time_init(void)
 {
-	row_counter = clock_counter_usable();
-	at_load = clock_pair(row_counter);
+	at_load = clock_pair(clock_counter_usable());
 }
 
-/* In each process, before it measures */
+/* Before a process measures by this clock */
 void
-row_time_start(void)
+row_time_start(ClockSource clock)
 {
-	pg_prng_seed(&random_state, (uint64) row_clock() ^ ((uint64) MyProcPid << 32));
-	row_calibrate();
+	static int	started_in = 0;
+	static ClockSource started_with;
+
+	if (started_in == MyProcPid && started_with == clock)
+		return;
+	pg_prng_seed(&random_state,
+				 (uint64) clock_system_ns(CLOCK_MONOTONIC) ^ ((uint64) MyProcPid << 32));
+	row_cost_inside = row_cost_outside = row_cost_gap = 0;
+	row_calibrate(clock);
+	started_in = MyProcPid;
+	started_with = clock;
 }

@@ -13,14 +13,12 @@
  * ours is called as PostgreSQL would.
  *-------------------------------------------------------------------------
  */
-#include "postgres.h"
+#include "rows.h"
 
 #include "access/parallel.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
-
-#include "rows.h"
 
 #define POOL 128
 
@@ -352,7 +350,7 @@ median(int64 *values, int n)
  * sampled like any other.
  */
 void
-row_calibrate(void)
+row_calibrate(ClockSource clock)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "row source calibration",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -367,6 +365,7 @@ row_calibrate(void)
 	estate->es_query_cxt = context;
 	query->estate = estate;
 	query->every = 64;
+	query->clock = clock;
 	query->rows = row;
 	query->nrows = 1;
 	row->query = query;
@@ -385,10 +384,10 @@ row_calibrate(void)
 		values[i] = (int64) row->gaps[i].outside;
 	row_cost_outside = median(values, row->ngaps);
 	row->hot->countdown = CALIBRATION_CALLS * 2;
-	cycle = row_clock();
+	cycle = row_now(query);
 	for (int i = 0; i < CALIBRATION_CALLS; i++)
 		(void) row->ours(node);
-	cycle = row_clock() - cycle;
+	cycle = row_now(query) - cycle;
 	for (int i = 0; i < row->ngaps; i++)
 		values[i] = (int64) row->gaps[i].gap -
 			cycle * row->gaps[i].untimed / CALIBRATION_CALLS;

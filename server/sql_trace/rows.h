@@ -11,11 +11,14 @@
 #ifndef ROWS_H
 #define ROWS_H
 
+#include "sqltrace.h"
+
 #include "executor/executor.h"
 #include "nodes/execnodes.h"
 
-#include "../common/clock.h"
 #include "row_estimate.h"
+
+#pragma GCC visibility push(hidden)
 
 #define ROW_MAX_EVERY 65536
 
@@ -140,6 +143,7 @@ typedef struct RowQuery
 	QueryDesc  *desc;
 	EState	   *estate;
 	int			every;
+	ClockSource clock;			/* until its end, whatever the setting becomes */
 	bool		explained;		/* for EXPLAIN (SAMPLING) */
 	bool		counts;			/* we count rows in PostgreSQL's stead */
 	bool		wrapped;
@@ -162,45 +166,33 @@ typedef struct RowQuery
 
 /* row_sources.c: settings and hooks */
 extern int	row_sources_every;
-extern void row_sources_init(void);
-extern RowQuery *row_query_of(QueryDesc *desc);
 extern RowQuery *row_queries;
-
-/* The row sources of an execution that is about to end; NULL where none were measured. */
-extern RowResult *row_sources(QueryDesc *desc, int *n, int *every);
 
 /* row_wrap.c: standing before the calls of a plan's nodes */
 extern void row_wrap(RowQuery *query);
 extern bool row_wrap_again(Row *row);
 extern void row_unwrap(RowQuery *query);
-extern void row_calibrate(void);
+extern void row_calibrate(ClockSource clock);
 extern uint64 row_calls(const Row *row);
 
 /* row_time.c: which calls are timed, and what is kept of them */
-extern bool row_counter;
 extern int64 row_cost_inside;	/* ticks that a timed call shows too much */
 extern int64 row_cost_outside;	/* the time after it */
 extern int64 row_cost_gap;		/* and a gap */
 extern void row_time_init(void);
-extern void row_time_start(void);
-extern double row_ns_per_tick(void);
+extern void row_time_start(ClockSource clock);
+extern double row_ns_per_tick(ClockSource clock);
 extern void row_start(Row *row);
 extern TupleTableSlot *row_due(Row *row, PlanState *node);
 extern void row_scan_ended(Row *row);
 extern void row_close(Row *row);
 extern void row_times(const Row *row, RowTimes *times);
 
-static inline int64
-row_clock(void)
-{
-	return clock_ticks(row_counter);
-}
-
 /* Time that passed while the query ran */
 static inline int64
 row_now(const RowQuery *query)
 {
-	return row_clock() - query->paused;
+	return clock_source_read(query->clock) - query->paused;
 }
 
 /* row_result.c: results from what was kept */
@@ -221,8 +213,9 @@ extern int	row_explain_wanted(QueryDesc *desc, bool *counts);
 /* row_last.c: the row sources of the session's last statement, by SQL */
 extern void row_last_keep(RowQuery *query);
 
-/* row_name.c: what EXPLAIN calls a node */
-extern const char *row_node_name(const PlanState *node);
-extern const char *row_relation_name(const PlanState *node);
+/* row_record.c: into the trace */
+extern void row_record(RowQuery *query);
+
+#pragma GCC visibility pop
 
 #endif							/* ROWS_H */
