@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from bench.row_loads import Connection, Load, RowSource, found_in, idled, root_of, run
 
@@ -56,3 +58,33 @@ def add(truth: Truth, source: RowSource, delays: float, own: float, whole: float
     truth.width.append((high - low) / 2 / middle)
     truth.slack.append(own / 2 / middle)
     truth.covered.append(low <= delays + own + rounding and high >= delays - rounding)
+
+
+def timed_by_explain(connection: Connection, load: Load) -> dict[tuple[str, str | None], float]:
+    """The relative error of EXPLAIN (ANALYZE, TIMING) on the same nodes, in one repetition."""
+    everywhere = sorted({place for places in load.nodes.values() for place in places})
+    with connection.transaction():
+        if load.settings:
+            connection.execute(load.settings.encode())
+        connection.execute("SELECT idled_reset()")
+        ((plan,),) = connection.execute(
+            f"EXPLAIN (ANALYZE, TIMING, FORMAT json) {load.query}".encode()
+        ).fetchall()
+    root = plan[0]["Plan"]
+    own = max(root["Actual Total Time"] - idled(connection, everywhere), 0.0)
+    nodes = list(walk(root))
+    errors = {}
+    for kind, relation in load.nodes:
+        (node,) = [
+            n for n in nodes if n["Node Type"] == kind and relation in (None, n.get("Alias"))
+        ]
+        middle = idled(connection, load.nodes[kind, relation]) + own / 2
+        errors[kind, relation] = node["Actual Total Time"] * node["Actual Loops"] / middle - 1
+    return errors
+
+
+def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A node of a plan in JSON, and all below it."""
+    yield node
+    for child in node.get("Plans", []):
+        yield from walk(child)

@@ -7,9 +7,9 @@ from typing import Any
 
 import psycopg
 import pytest
-
 from bench import row_loads, row_truth
 from bench.row_loads import HASHED, NESTED, TRUTHS, Connection, RowSource, found_in, root_of, run
+
 from pgtare.server.binaries import Binaries
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

@@ -117,7 +117,5 @@ class Estimator:
             at = sampled + 1
         kept, last = np.array(gaps, dtype=GAP), np.array(ends, dtype=END)
         return self.interval(
-            RowTimes(
-                timed, known, kept.ctypes.data, len(kept), last.ctypes.data, len(last), 0, 0.0
-            )
+            RowTimes(timed, known, kept.ctypes.data, len(kept), last.ctypes.data, len(last), 0, 0.0)
         )

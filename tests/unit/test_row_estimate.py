@@ -1,7 +1,6 @@
 """The time of a plan node from a sample of its calls, on calls of known length."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,7 +60,9 @@ def test_interval_covers(estimator: Estimator, kind: str, calls: int) -> None:
     for _ in range(REPETITIONS):
         inside, outside = KINDS[kind](rng, calls)
         found = estimator.sample(inside, outside, 128, rng)
-        covered += found.low <= inside.sum() * (1 + 1e-6) and found.high >= inside.sum() * (1 - 1e-6)
+        covered += found.low <= inside.sum() * (1 + 1e-6) and found.high >= inside.sum() * (
+            1 - 1e-6
+        )
     assert covered / REPETITIONS >= LEAST_COVERAGE
 
 
