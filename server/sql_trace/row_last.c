@@ -132,7 +132,7 @@ sql_trace_row_sources(PG_FUNCTION_ARGS)
 		nulls[n] = last[i].relation[0] == '\0';
 		values[n++] = CStringGetTextDatum(last[i].relation);
 		values[n++] = Int64GetDatum((int64) result->total.calls);
-		nulls[n] = result->way == ROW_BY_PARENT;
+		nulls[n] = result->way == ROW_BY_PARENT || result->way == ROW_HIDDEN;
 		values[n++] = Int64GetDatum((int64) result->total.rows);
 		values[n++] = Int64GetDatum((int64) result->total.loops);
 		values[n++] = Int64GetDatum((int64) result->total.timed);

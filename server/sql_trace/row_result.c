@@ -44,13 +44,18 @@ called_parent(const Row *row)
 	return at >= 0 && row->query->rows[at].way == ROW_CALLED ? &row->query->rows[at] : NULL;
 }
 
+/* A call that went past us, and was the last, found nothing. */
+static uint64
+rows_returned(const Row *row)
+{
+	return row_calls(row) - row->hot->nothing - (row->missed ? 1 : 0);
+}
+
 static void
 count_called(const Row *row, RowTotal *total)
 {
-	uint64		nothing = row->hot->nothing + (row->missed ? 1 : 0);
-
 	total->calls = row_calls(row);
-	total->rows = total->calls - nothing;
+	total->rows = rows_returned(row);
 	total->loops = scans(row);
 	total->timed = row->timed;
 }
@@ -169,6 +174,9 @@ reconcile(RowQuery *query)
 
 		shares[i].whole = row->parent;
 		shares[i].summed = !row->below_subplan;
+		/* an asynchronous scan is called past us */
+		if (row->way == ROW_CALLED && row->node->async_capable && row_calls(row) == 0)
+			row->way = ROW_HIDDEN;
 		if (row->way == ROW_CALLED)
 		{
 			row_close(row);
@@ -210,7 +218,7 @@ count_for_postgres(RowQuery *query)
 		Row		   *row = &query->rows[i];
 
 		if (row->way == ROW_CALLED && row->node->instrument)
-			row->node->instrument->ntuples += (double) (row_calls(row) - row->hot->nothing);
+			row->node->instrument->ntuples += (double) rows_returned(row);
 	}
 }
 

@@ -270,10 +270,10 @@ begin_gap(Row *row, int64 now)
 		keep_gap(row, &row->sample);
 	row->sample.gap = row->sample.untimed = 0;
 	row->due = ROW_DUE_SAMPLED;
+	row->gap_calls = calls;
 	if (calls == 0)
 		return false;
 	row->gap_from = now;
-	row->gap_calls = calls;
 	due_in(row, calls, ROW_DUE_SAMPLED);
 	return true;
 }

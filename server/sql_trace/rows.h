@@ -153,7 +153,7 @@ typedef struct RowQuery
 	int			nrows;
 	Row		  **by_id;
 	int			nids;
-	int			running;		/* executor's calls under way */
+	bool		running;		/* an executor's call is under way */
 	int64		paused;			/* ticks during which it was not run */
 	int64		stopped_at;
 	int64		ran;
