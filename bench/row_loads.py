@@ -122,12 +122,20 @@ ROWS = 12_000
 
 @contextlib.contextmanager
 def serving(
-    binaries: Binaries, settings: dict[str, Value] | None = None, rows: int = ROWS
+    binaries: Binaries,
+    settings: dict[str, Value] | None = None,
+    rows: int = ROWS,
+    before: Sequence[str] = (),
+    after: Sequence[str] = (),
 ) -> Iterator[Connection]:
-    """A session on a server with both modules and the tables of the loads."""
+    """A session on a server with both modules and the tables of the loads.
+
+    `before` and `after`: libraries that are loaded before ours, and after.
+    """
     ours, idler = loadable(binaries, "sql_trace"), loadable(binaries, "idler", MODULES)
+    libraries = [*before, ours.library, idler.library, *after]
     with Cluster(
-        binaries, {**SETTINGS, **(settings or {})}, [ours.library, idler.library]
+        binaries, {**SETTINGS, **(settings or {})}, libraries
     ) as cluster, psycopg.connect(cluster.dsn(), autocommit=True) as connection:  # fmt: skip
         for module in (ours, idler):
             connection.execute(module.create_sql.encode())

@@ -30,6 +30,7 @@ MODULES = {
     "sql_trace": source_dir(),
     "grabber": Path(__file__).parent / "server" / "modules",
     "idler": Path(__file__).parent / "server" / "modules",
+    "taker": Path(__file__).parent / "server" / "modules",
 }
 
 
