@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 from bench import row_loads, row_truth
-from bench.row_loads import HASHED, NESTED, TRUTHS, Connection, RowSource, found_in, root_of, run
+from bench.row_loads import HASHED, NESTED, TRUTHS, Connection, found_in, root_of, run
 
 from pgtare.server.binaries import Binaries
 
@@ -72,7 +72,7 @@ QUERIES = {
     "nested loop": ("SELECT count(*) FROM few JOIN many USING (i)", NESTED),
     "hash join": ("SELECT count(*) FROM few JOIN many USING (i)", HASHED),
     "sort": ("SELECT count(*) FROM (SELECT * FROM many ORDER BY md5(i::text) OFFSET 0) x", ""),
-    "init plan": ("SELECT count(*) FROM many WHERE k > (SELECT avg(k) FROM few, many)", ""),
+    "init plan": ("SELECT count(*) FROM many WHERE k > (SELECT avg(i % 10) FROM few)", ""),
     "modifying": ("INSERT INTO few SELECT -i FROM few RETURNING i", ""),
     "early stop": ("SELECT * FROM (SELECT i FROM many OFFSET 0) x LIMIT 700", ""),
     "recursion": (
@@ -91,8 +91,12 @@ def test_rows_are_exact(connection: Connection, name: str, every: int) -> None:
         undone.enter_context(connection.transaction(force_rollback=True))
         sources = run(connection, query, every, settings)
     with connection.transaction(force_rollback=True):
-        expected = [rows for _, rows in actual(connection, query, settings)]
-    assert sorted(s.rows or 0 for s in sources) == sorted(expected)
+        expected = actual(connection, query, settings)
+    # PostgreSQL rounds rows to those of one loop
+    rounding = max(0 if loops == 1 else loops * 0.51 for loops, _ in expected)
+    assert sorted(s.rows or 0 for s in sources) == pytest.approx(
+        sorted(rows for _, rows in expected), abs=rounding
+    )
     for source in sources:
         assert 0 <= source.low <= source.time <= source.high
         assert source.calls >= source.rows if source.told_by == "calls" else True
@@ -131,7 +135,7 @@ def test_first_call_that_builds_a_hash_table_is_exact(connection: Connection) ->
     """The long one of 1,001 calls, which a sample would miss."""
     query = (
         "SELECT * FROM (SELECT i FROM few LIMIT 1000) f JOIN"
-        " (SELECT i FROM delays WHERE idle_for(1, 10) OFFSET 0) d USING (i)"
+        " (SELECT i FROM delays WHERE idle_for(1, 10) AND (i + 0) % 1 = 0 OFFSET 0) d USING (i)"
     )
     settings = f"{HASHED}; SET LOCAL join_collapse_limit = 1"
     connection.execute("SELECT idled_reset()")
@@ -222,8 +226,7 @@ def test_caught_errors_and_nested_statements(connection: Connection) -> None:
         " EXCEPTION WHEN division_by_zero THEN RETURN 0; END$$"
     )
     sources = run(connection, "SELECT sum(tried(i)) FROM many WHERE i <= 40", 16)
-    scan = found_in(sources, "Seq Scan" if len(sources) == 2 else "Index Scan", "many")
-    assert scan.rows == 40
+    assert [s.rows for s in sources] == [1, 40]
 
 
 def test_large_plan(connection: Connection) -> None:
@@ -311,7 +314,7 @@ def test_explain_with_timing_and_buffers(connection18: Connection) -> None:
     assert scan["Shared Hit Blocks"] > 0
     assert scan["Actual Total Time"] > 0
     assert scan["Sampled"]["Calls"] == 20001
-    assert root["Sampled"]["Calls"] == 1
+    assert root["Sampled"]["Calls"] == 2
 
 
 def test_explain_in_text(connection18: Connection) -> None:
@@ -319,7 +322,7 @@ def test_explain_in_text(connection18: Connection) -> None:
         "EXPLAIN (ANALYZE, SAMPLING, COSTS off) SELECT count(*) FROM many"
     ).fetchall()
     text = "\n".join(line for (line,) in found)
-    assert re.search(r"Sampled: calls=1 time=[\d.]+ ms \(each call timed\)", text)
+    assert re.search(r"Sampled: calls=2 time=[\d.]+ ms \(each call timed\)", text)
     assert re.search(
         r"Sampled: calls=20001 time=[\d.]+ ms \(95% interval [\d.]+ to [\d.]+\), \d+ calls timed",
         text,
@@ -362,10 +365,6 @@ def test_explain_that_fails_samples_nothing_later(connection18: Connection) -> N
 
 def test_explain_of_a_prepared_statement(connection18: Connection) -> None:
     connection18.execute("PREPARE counted AS SELECT count(*) FROM many")
-    (root,), _ = explained(connection18, "EXECUTE counted")[:1], None
-    assert root["Sampled"]["Calls"] == 1
+    root = explained(connection18, "EXECUTE counted")[0]
+    assert root["Sampled"]["Calls"] == 2
     connection18.execute("DEALLOCATE counted")
-
-
-def sources_named(sources: list[RowSource], node: str) -> list[RowSource]:
-    return [source for source in sources if source.node == node]
