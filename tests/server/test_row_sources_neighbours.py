@@ -31,7 +31,7 @@ def test_traced_statement_has_its_row_sources(connection: Connection) -> None:
         client.execute("SET sql_trace.rowsource_sampling = 16")
         trace = traced(connection, client, "SELECT count(*) FROM delays JOIN keys USING (i)")
     (record,) = trace.of("rowsources")
-    execution = trace.one("execute", "delays")
+    execution = trace.one("execute", "SELECT count(*) FROM delays")
     assert record.call == execution.call
     assert record.sampling == 16
     by_rows = {entry["rows"]: entry for entry in record.entries}
