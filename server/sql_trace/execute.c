@@ -298,9 +298,10 @@ end_fetch(Fetch *fetch)
  * The run of an execution whose span is open, or a fetch.  Statements within
  * it find no open span.
  */
-static void
-run_in(Execution *e, Fetch *fetch, RUN_PARAMETERS)
+static pg_noinline void
+run_in(Execution *execution, Fetch *fetch, RUN_PARAMETERS)
 {
+	Execution  *volatile e = execution;
 	int			depth = trace.depth;
 	uint64		current = trace.current;
 	int64		since = open_since;
@@ -400,9 +401,10 @@ finish_plan(QueryDesc *queryDesc)
 }
 
 /* Triggers run here. */
-static void
-finish_in(Execution *e, QueryDesc *queryDesc)
+static pg_noinline void
+finish_in(Execution *execution, QueryDesc *queryDesc)
 {
+	Execution  *volatile e = execution;
 	int			depth = trace.depth;
 	uint64		current = trace.current;
 	int64		since;

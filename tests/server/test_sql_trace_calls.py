@@ -203,9 +203,9 @@ def test_cursor_held_open_beyond_its_transaction(client: Connection, observer: C
     assert trace.one("execute", "DECLARE held").flags & ABORTED == 0
 
 
-def test_portal_fetched_in_pieces(server: Cluster, observer: Connection) -> None:
+def test_portal_fetched_in_pieces(tracer: Cluster, observer: Connection) -> None:
     """By messages of the protocol, with a row limit in Execute."""
-    with session(server) as client:
+    with session(tracer) as client:
         client.execute("SET sql_trace.level = 1")
         start = drain(observer, client.info.backend_pid)[0]
         with client.transaction(), client.cursor("portal") as cursor:
