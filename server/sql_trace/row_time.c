@@ -46,7 +46,7 @@ row_start(Row *row)
 }
 
 static void
-due_in(Row *row, int64 calls, RowDue what)
+due_in(Row *row, uint64 calls, RowDue what)
 {
 	row->drawn += calls - row->hot->countdown;
 	row->hot->countdown = calls;

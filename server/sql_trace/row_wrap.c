@@ -74,11 +74,12 @@ call_seldom(RowHot *hot, PlanState *node)
 	return row_due(hot->row, node);
 }
 
-static pg_noinline void
-ended(RowHot *hot)
+static pg_noinline TupleTableSlot *
+ended(RowHot *hot, TupleTableSlot *slot)
 {
 	hot->nothing++;
 	row_scan_ended(hot->row);
+	return slot;
 }
 
 static pg_attribute_always_inline TupleTableSlot *
@@ -86,12 +87,12 @@ call(RowHot *hot, PlanState *node)
 {
 	TupleTableSlot *slot;
 
-	if (unlikely(--hot->countdown <= 0 || hot->node != node))
+	if (unlikely(--hot->countdown == 0 || hot->node != node))
 		return call_seldom(hot, node);
 	*hot->running = true;
 	slot = hot->real(node);
 	if (unlikely(TupIsNull(slot)))
-		ended(hot);
+		return ended(hot, slot);
 	return slot;
 }
 
@@ -315,7 +316,7 @@ row_unwrap(RowQuery *query)
 uint64
 row_calls(const Row *row)
 {
-	return row->hot ? row->drawn - (uint64) row->hot->countdown : 0;
+	return row->hot ? row->drawn - row->hot->countdown : 0;
 }
 
 /* Calls of an empty node: the more samples, the surer the medians */

@@ -36,7 +36,7 @@ struct Row;
 /* What each call of a node needs: one cache line */
 typedef struct RowHot
 {
-	int64		countdown;		/* calls until one is due to be looked at */
+	uint64		countdown;		/* calls until one is due to be looked at */
 	PlanState  *node;
 	ExecProcNodeMtd real;		/* what we stand before */
 	uint64		nothing;		/* calls that returned no row */
