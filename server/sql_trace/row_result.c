@@ -83,13 +83,9 @@ estimate_by_child(const Row *row, RowTotal *total)
 	double		scale;
 
 	of.quantile = 1.96;
-	if (child == NULL || child->hot == NULL)
-		return of;
 	count_called(child, total);
 	total->calls = total->loops = scans(child);
 	total->timed = 0;
-	if (child->nspans == 0)
-		return of;
 	scale = (double) Max(child->hot->nothing, child->nspans) / child->nspans;
 	of.time = child->spans * scale;
 	of.least = (double) child->spans;
@@ -112,8 +108,6 @@ estimate_by_parent(const Row *row, RowTotal *total)
 	double		scale;
 
 	of.quantile = 1.96;
-	if (parent == NULL || parent->nfirsts == 0)
-		return of;
 	if (parent->timed > parent->nfirsts)
 		usual = (double) (parent->known - parent->firsts) / (parent->timed - parent->nfirsts);
 	total->calls = total->loops = scans(parent);
@@ -161,6 +155,27 @@ set_interval(RowResult *result)
 	result->ns_high = row_high(&of);
 }
 
+/* Asynchronous scans are called past us; of others what would tell them did not happen. */
+static bool
+cannot_be_told(const Row *row)
+{
+	const Row  *teller;
+
+	switch (row->way)
+	{
+		case ROW_CALLED:
+			return row->node->async_capable && row_calls(row) == 0;
+		case ROW_BY_CHILD:
+			teller = only_child(row);
+			return teller == NULL || teller->hot == NULL || teller->nspans == 0;
+		case ROW_BY_PARENT:
+			teller = called_parent(row);
+			return teller == NULL || teller->nfirsts == 0;
+		default:
+			return true;
+	}
+}
+
 static void
 reconcile(RowQuery *query)
 {
@@ -171,12 +186,14 @@ reconcile(RowQuery *query)
 	{
 		Row		   *row = &query->rows[i];
 		RowTotal   *total = &query->results[i].total;
+		int			whole = row->parent;
 
-		shares[i].whole = row->parent;
-		shares[i].summed = !row->below_subplan;
-		/* an asynchronous scan is called past us */
-		if (row->way == ROW_CALLED && row->node->async_capable && row_calls(row) == 0)
+		if (cannot_be_told(row))
 			row->way = ROW_HIDDEN;
+		while (whole >= 0 && query->rows[whole].way == ROW_HIDDEN)
+			whole = query->rows[whole].parent;
+		shares[i].whole = whole;
+		shares[i].summed = !row->below_subplan && row->way != ROW_HIDDEN;
 		if (row->way == ROW_CALLED)
 		{
 			row_close(row);
