@@ -33,6 +33,9 @@
 /* A sample that took so many times the usual cycle tells where unusual time is spent */
 #define TELLING 4.0
 
+/* Where a single unusual stretch was spent is never surer than this */
+#define LEAST_ODDS 0.05
+
 /* How sure it is that unusual time before the end of a scan was spent to find the end */
 #define END_IS_INSIDE 0.95
 
@@ -238,7 +241,10 @@ static void
 add_gaps(RowEstimate *sum, const RowTimes *times, const Usual *u)
 {
 	double		together = u->inside + u->outside;
+	double		odds = least_of(1 - LEAST_ODDS, most_of(LEAST_ODDS, u->share));
+	double		reach = most_of(odds, 1 - odds) / 1.96;
 	double		usually = u->gap;
+	double		largest = 0;
 	double		taken,
 				unseen;
 
@@ -248,9 +254,12 @@ add_gaps(RowEstimate *sum, const RowTimes *times, const Usual *u)
 		double		beyond = unusual(gap->gap, gap->untimed, u->cycle);
 
 		usually -= beyond;
-		sum->time += u->share * beyond;
-		sum->variance += u->share * (1 - u->share) * beyond * beyond;
+		sum->time += odds * beyond;
+		sum->variance += odds * (1 - odds) * beyond * beyond;
+		largest = most_of(largest, beyond);
 	}
+	/* the interval reaches both ends of what the largest alone may be */
+	sum->variance += most_of(0, reach * reach - odds * (1 - odds)) * largest * largest;
 	/* what the sample has too little of was seen by the gaps alone */
 	unseen = usually - u->calls * together;
 	if (unseen > 0)

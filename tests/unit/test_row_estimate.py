@@ -97,6 +97,16 @@ def test_few_calls_are_exact(estimator: Estimator) -> None:
     assert found.low == found.time == found.high == pytest.approx(inside.sum())
 
 
+def test_interval_reaches_a_long_call_of_a_node_that_takes_little(estimator: Estimator) -> None:
+    """Its parent takes most of the time, so the call is taken for the parent's, but not surely."""
+    rng = np.random.default_rng(4)
+    for _ in range(REPETITIONS):
+        n = 20_000
+        inside = with_one(rng, even(rng, n, 5), int(rng.integers(0, n - 1)), n * 1000.0)
+        found = estimator.sample(inside, even(rng, n, 45), 128, rng)
+        assert found.low <= inside.sum() <= found.high
+
+
 def test_node_never_called(estimator: Estimator) -> None:
     found = estimator.interval(RowTimes())
     assert (found.time, found.low, found.high) == (0, 0, 0)
