@@ -1,7 +1,8 @@
 """What measuring row sources costs, and how often their intervals hold the truth.
 
 Costs: each query plain, with every Nth call timed, and under EXPLAIN (ANALYZE, TIMING), in an order
-drawn anew each round; the ratio to the plain query, median over rounds with its 95 % interval.
+drawn anew each round; the ratio to the plain query, median over rounds with its 95 % interval, of
+wall time and of the backend's processor time, which a busy machine disturbs less.
 
 Truth: queries whose nodes idle for lengths that are booked by the function that idles.
 """
@@ -69,21 +70,34 @@ def make_tables(connection: Connection) -> None:
     connection.execute("VACUUM ANALYZE million, tenth")
 
 
-def seconds(connection: Connection, query: Query, arm: str) -> float:
-    """How long the client waits for the answer."""
+@dataclass(frozen=True)
+class Took:
+    """What one execution took, in seconds: for the client, and of its backend's processor time."""
+
+    wall: float
+    cpu: float
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process since it began."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def execute(connection: Connection, query: Query, arm: str) -> Took:
+    """Run a query once."""
+    prefix = {
+        "timing": "EXPLAIN (ANALYZE, TIMING) ",
+        "sampling": "EXPLAIN (ANALYZE, SAMPLING 128) ",
+    }.get(arm, "")
+    every = int(arm) if arm.isdigit() else 0
+    pid = connection.info.backend_pid
     with connection.transaction():
         if query.settings:
             connection.execute(query.settings.encode())
-        every = int(arm) if arm.isdigit() else 0
         connection.execute(f"SET LOCAL sql_trace.rowsource_sampling = {every}".encode())
-        prefix = {
-            "timing": "EXPLAIN (ANALYZE, TIMING) ",
-            "sampling": "EXPLAIN (ANALYZE, SAMPLING 128) ",
-        }
-        text = (prefix.get(arm, "") + query.text).encode()
-        began = time.perf_counter()
-        connection.execute(text).fetchall()
-        return time.perf_counter() - began
+        cpu, began = cpu_seconds(pid), time.perf_counter()
+        connection.execute((prefix + query.text).encode(), prepare=False).fetchall()
+        return Took(time.perf_counter() - began, cpu_seconds(pid) - cpu)
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -94,25 +108,33 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def print_costs(connection: Connection, rounds: int, arms: Sequence[str]) -> None:
-    """A line for each query."""
-    print("query                    plain ms  " + "".join(f"{arm:>22}" for arm in arms))
+    """A line for each query and arm."""
+    print("query                   plain ms  arm       wall time            processor time")
     for query in COSTS:
-        ratios: dict[str, list[float]] = {arm: [] for arm in arms}
-        plains = []
-        for arm in ("0", *arms):
-            seconds(connection, query, arm)
+        seen: dict[str, list[Took]] = {arm: [] for arm in ("0", *arms)}
+        for arm in seen:
+            execute(connection, query, arm)
         for _ in range(rounds):
-            order = ["0", *arms]
+            order = list(seen)
             random.shuffle(order)
-            took = {arm: seconds(connection, query, arm) for arm in order}
-            plains.append(took["0"])
-            for arm in arms:
-                ratios[arm].append(took[arm] / took["0"])
-        line = f"{query.name:24} {median(plains) * 1e3:8.1f}  "
+            for arm in order:
+                seen[arm].append(execute(connection, query, arm))
+        plain = seen["0"]
         for arm in arms:
-            middle, low, high = median_interval(ratios[arm])
-            line += f"{middle:8.3f} ({low:.3f}-{high:.3f})"
-        print(line, flush=True)
+            wall = [took.wall / base.wall for took, base in zip(seen[arm], plain, strict=True)]
+            cpu = [took.cpu / base.cpu for took, base in zip(seen[arm], plain, strict=True)]
+            # of a parallel query, the workers' part is not in it
+            shown = (
+                "-"
+                if query.settings == PARALLEL
+                else "{:.3f} ({:.3f}-{:.3f})".format(*median_interval(cpu))
+            )
+            print(
+                f"{query.name:22} {median(t.wall for t in plain) * 1e3:9.1f}  {arm:8}"
+                "  {:.3f} ({:.3f}-{:.3f})  ".format(*median_interval(wall))
+                + shown,
+                flush=True,
+            )
 
 
 def print_truth(
