@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.numeric import Int4, Int8
 
 from pgtare.server.cluster import Cluster
 from tests.server.trace_tools import Connection, Record, Trace, drain, session, traced
@@ -45,7 +46,8 @@ def test_values_of_all_forms(client: Connection, observer: Connection) -> None:
     )
     uuid = "00112233-4455-6677-8899-aabbccddeeff"
     given = (
-        -7, 2**40, True, "żółć", b"\x00\xff", uuid, "2000-01-01 00:00:01+00", 1.5, None, "me", [1],
+        Int4(-7), 2**40, True, "żółć", b"\x00\xff", uuid,
+        "2000-01-01 00:00:01+00", 1.5, None, "me", [Int4(1)],
     )  # fmt: skip
     shown = values_of(bound(observer, client, sql, given))
     assert [v["state"] for v in shown] == ["whole"] * 8 + ["null"] + ["whole"] * 2
@@ -67,7 +69,7 @@ def test_values_of_all_forms(client: Connection, observer: Connection) -> None:
 
 
 def test_binary_values(client: Connection, observer: Connection) -> None:
-    shown = values_of(bound(observer, client, "SELECT %s::int8, %s::bytea", (5, b"\0"), True))
+    shown = values_of(bound(observer, client, "SELECT %s::int8, %s::bytea", (Int8(5), b"\0"), True))
     assert [v["length"] for v in shown] == [8, 1]
 
 
@@ -100,7 +102,7 @@ def test_types_of_others_are_omitted(client: Connection, observer: Connection) -
 
 def test_a_thousand_parameters(client: Connection, observer: Connection) -> None:
     sql = "SELECT " + ", ".join(["%s::int"] * 1000)
-    shown = values_of(bound(observer, client, sql, tuple(range(1000))))
+    shown = values_of(bound(observer, client, sql, tuple(Int4(n) for n in range(1000))))
     assert [struct.unpack("<i", v["bytes"])[0] for v in shown] == list(range(1000))
 
 
