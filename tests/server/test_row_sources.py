@@ -116,10 +116,11 @@ def test_no_child_takes_longer_than_its_parent(connection: Connection, every: in
 
 @pytest.mark.parametrize("load", TRUTHS, ids=lambda load: str(load.name))
 def test_delays_are_found(connection: Connection, load: row_loads.Load) -> None:
-    """In four repetitions no node is far off; how often intervals cover is for the slow test."""
+    """None is far off unless its interval says so; how often that covers is for the slow test."""
     for truth in row_truth.repeat(connection, load, 128, 4).values():
-        assert max(map(abs, truth.error)) < 0.5
-        assert sum(truth.covered) >= 1
+        for error, covered in zip(truth.error, truth.covered, strict=True):
+            assert covered or abs(error) < 0.5, truth
+        assert sum(truth.covered) >= 1, truth
 
 
 @pytest.mark.slow
