@@ -114,6 +114,8 @@ def test_no_child_takes_longer_than_its_parent(connection: Connection, every: in
                 assert source.time <= by_id[source.parent_id].high * 1.000001
 
 
+# slow: on a machine that other work preempts all the time, nodes are at times further off
+@pytest.mark.slow
 @pytest.mark.parametrize("load", TRUTHS, ids=lambda load: str(load.name))
 def test_delays_are_found(connection: Connection, load: row_loads.Load) -> None:
     """None is far off unless its interval says so; how often that covers is for the slow test."""
