@@ -8,7 +8,7 @@ DURATION ?= 60
 .PHONY: setup setup-dev demo test test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
-  bench-layouts lock clean
+  bench-layouts bench-rows lock clean
 
 setup: $(VENV)/.setup
 
@@ -84,6 +84,10 @@ bench-protocols: setup
 
 bench-clock: setup
 	@$(BIN)/python -m bench.clock
+
+# minutes; with ROWS_SERVER=/path/to/pg_config on another server
+bench-rows: setup
+	@$(BIN)/python -m bench.row_sources $(if $(ROWS_SERVER),--server $(ROWS_SERVER))
 
 # the open questions of a published study: docs/latency-puzzle.md, docs/open-questions.md
 bench-puzzle: setup

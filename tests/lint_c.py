@@ -29,6 +29,8 @@ MODULES = {
     "wait_event_timing": source_dir(),
     "sql_trace": source_dir(),
     "grabber": Path(__file__).parent / "server" / "modules",
+    "idler": Path(__file__).parent / "server" / "modules",
+    "taker": Path(__file__).parent / "server" / "modules",
 }
 
 

@@ -77,8 +77,9 @@ static const struct
 	{T_Hash, "Hash"},
 };
 
-static const char *
-kind_of(const Plan *plan)
+/* What EXPLAIN calls a node */
+const char *
+plan_kind(const Plan *plan)
 {
 	for (int i = 0; i < (int) lengthof(kinds); i++)
 		if (kinds[i].tag == nodeTag(plan))
@@ -172,7 +173,7 @@ put_node(Walk *walk, const PlanState *state)
 	}
 	appendStringInfo(json, "%s{\"id\": %d, \"parent\": %d, \"kind\": \"%s\"",
 					 walk->nodes > 0 ? ", " : "", plan->plan_node_id,
-					 walk->parent ? walk->parent->plan->plan_node_id : -1, kind_of(plan));
+					 walk->parent ? walk->parent->plan->plan_node_id : -1, plan_kind(plan));
 	put_relation(json, "relation", relation_of(walk, plan));
 	put_relation(json, "index", index_of(plan));
 	if (is_subplan(walk->parent, state))

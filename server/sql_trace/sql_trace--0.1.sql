@@ -51,6 +51,27 @@ CREATE FUNCTION sql_trace_info(
     OUT refused bigint
 ) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
+-- Row sources of the session's last statement that was measured; times in ms, of the node and all
+-- below it, with a 95 % interval. A statement that reads this does not count.
+CREATE FUNCTION sql_trace_row_sources(
+    OUT node_id integer,
+    OUT parent_id integer,
+    OUT depth integer,
+    OUT node text,
+    OUT relation text,
+    OUT calls bigint,
+    OUT rows bigint,
+    OUT loops bigint,
+    OUT calls_timed bigint,
+    OUT time_ms double precision,
+    OUT low_ms double precision,
+    OUT high_ms double precision,
+    OUT workers integer,
+    OUT told_by text,
+    OUT sampling integer
+) RETURNS SETOF record
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
 CREATE VIEW pg_stat_sql_trace AS
     SELECT pid, userid, dbid, application_name, level, reason, waits, started, ended,
            records, bytes, lost_records, lost_bytes, ring_bytes

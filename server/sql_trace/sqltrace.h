@@ -274,6 +274,7 @@ extern void transaction_touched(int64 start);
 extern void protocol_install(void);
 
 /* plan.c */
+extern const char *plan_kind(const Plan *plan);
 extern uint64 plan_of(const QueryDesc *queryDesc, uint64 call, uint64 text);
 
 /*
