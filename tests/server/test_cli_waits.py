@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from pgtare.profile.reader import open_reader
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.waits import recording as recordings
 from pgtare.waits import trace
-from pgtare.waits.reader import open_reader
 from pgtare.waits.trace import Kind
 from tests.server.waits_tools import Connection, eventually, one, rows
 from tests.server.weigh_tools import arm, failed, pgtare, read, start_pgtare

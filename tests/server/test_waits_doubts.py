@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
+from pgtare.profile import rates
+from pgtare.profile.reader import open_reader
 from pgtare.server.cluster import Cluster
-from pgtare.waits import processor, rates
-from pgtare.waits.reader import open_reader
+from pgtare.waits import processor
 from tests.server.waits_tools import Connection, eventually, one, rows, session
 from tests.server.weigh_tools import failed, pgtare
 

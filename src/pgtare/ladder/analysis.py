@@ -15,6 +15,7 @@ from pgtare.estimate.blocks import Floats
 from pgtare.estimate.inference import holm
 from pgtare.ladder import evidence, wording
 from pgtare.ladder.blocks import Blocks, blocks_of
+from pgtare.ladder.quantities import percent
 from pgtare.ladder.records import Facts, Rate, Run, Step
 from pgtare.ladder.result import (
     Beside,
@@ -24,9 +25,9 @@ from pgtare.ladder.result import (
     OnWorkload,
     Rung,
     Together,
-    Verdict,
 )
-from pgtare.ladder.study import AGAIN, HIGHER_IS_BETTER, UNITS, Metric, Study, Workload, percent
+from pgtare.ladder.study import AGAIN, HIGHER_IS_BETTER, UNITS, Metric, Study, Workload
+from pgtare.report.verdicts import Verdict
 
 
 def analyse(

@@ -68,7 +68,7 @@ class Bench:
         self._clusters: dict[str, Cluster] = {}
         self._binaries: dict[str, Binaries] = {}
         self._databases: set[tuple[str, int]] = set()
-        self._functions: set[str] = set()
+        self._with_functions: set[Cluster] = set()
         self._static: dict[str, dict[str, Value]] = {}
         self._all: dict[str, dict[str, Value]] = {}
         self._stack = contextlib.ExitStack()
@@ -157,10 +157,9 @@ class Bench:
         if self._duet is None or self._duet_made_for != needs:
             self._duet = None
             self._duet_stack.close()
-            with_functions: set[Cluster] = set()
 
             def warm(cluster: Cluster, database: BenchDatabase) -> None:
-                self._make_functions(cluster, with_functions)
+                self._make_functions(cluster)
                 make_ready(database.dsn, workload)
 
             block = DuetBlock(
@@ -186,12 +185,12 @@ class Bench:
             _static_settings(variant, workload), variant.runtime,
         )  # fmt: skip
 
-    def _make_functions(self, cluster: Cluster, done: set[Cluster]) -> None:
+    def _make_functions(self, cluster: Cluster) -> None:
         """The views of wait_event_timing, once the module is in the server's memory."""
-        if cluster not in done and carries(cluster, WAITS):
+        if cluster not in self._with_functions and carries(cluster, WAITS):
             with cluster.connect() as conn:
                 conn.execute(loadable(cluster.binaries, WAITS).create_sql.encode())
-            done.add(cluster)
+            self._with_functions.add(cluster)
 
     def _rest_duet(self) -> None:
         for cluster in self._duet.clusters if self._duet else ():
@@ -241,10 +240,7 @@ class Bench:
 
     def _prepared(self, cluster: Cluster, variant: Variant, workload: Workload) -> str:
         server, scale = variant.server, workload.scale
-        if server not in self._functions and WAITS in variant.preload:
-            with cluster.connect() as conn:
-                conn.execute(loadable(self.binaries(server), WAITS).create_sql.encode())
-            self._functions.add(server)
+        self._make_functions(cluster)
         name = f"pgtare_ladder_{scale}"
         if (server, scale) not in self._databases:
             initialise(self.binaries(server), cluster.dsn(), scale, name)

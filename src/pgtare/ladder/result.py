@@ -7,9 +7,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from pgtare.ladder.records import Wait
+from pgtare.report.verdicts import Verdict
 
 SCHEMA: Literal["pgtare.ladder/1"] = "pgtare.ladder/1"
-Verdict = Literal["cost", "gain", "equivalent", "inconclusive", "not_verified"]
 
 
 class _Model(BaseModel):

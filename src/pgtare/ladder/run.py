@@ -16,7 +16,7 @@ import pgtare
 from pgtare import machine
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.ladder import analysis
-from pgtare.ladder import study as studies
+from pgtare.ladder import study_file as studies
 from pgtare.ladder.bench import Bench
 from pgtare.ladder.directory import Directory
 from pgtare.ladder.duet_rounds import Duet

@@ -5,17 +5,11 @@ from __future__ import annotations
 import math
 
 from pgtare.estimate import rounds as estimate
+from pgtare.ladder.quantities import percent
 from pgtare.ladder.result import Compared, Effect, LadderResult, OnWorkload
-from pgtare.ladder.study import Expected, percent
+from pgtare.ladder.study import Expected
 from pgtare.report import numbers
 
-VERDICTS = {
-    "cost": "cost",
-    "gain": "gain",
-    "equivalent": "equivalent",
-    "inconclusive": "inconclusive",
-    "not_verified": "not verified",
-}
 METRICS = {
     "tps": "transactions a second",
     "cpu_us": "CPU time a transaction",
