@@ -15,7 +15,7 @@ import json
 import math
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -172,7 +172,9 @@ def loss(cluster: Cluster, size: int, clients: int, rounds: int, seconds: int, s
         for _ in range(rounds):
             for name in rng.permutation(list(specs)):
                 before, began = deallocations(conn), time.monotonic()
-                found[name].append(run(pgbench, cluster.dsn(), specs[name], seconds).tps)
+                # a seed of its own: the same statements again would be no new ones
+                spec = replace(specs[name], seed=int(rng.integers(2**31)))
+                found[name].append(run(pgbench, cluster.dsn(), spec, seconds).tps)
                 if name == "new":
                     swept += deallocations(conn) - before
                     spent += time.monotonic() - began

@@ -238,7 +238,8 @@ def _debugging(settings: Settings) -> list[Finding]:
 
 
 def _names(settings: Settings) -> list[Finding]:
-    if settings.get("log_hostname") != "on" or settings.get("log_connections", "off") == "off":
+    silent = settings.get("log_connections", "off") in ("off", "")
+    if settings.get("log_hostname") != "on" or silent:
         return []
     return [
         Finding(

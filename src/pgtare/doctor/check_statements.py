@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import median
 
@@ -60,7 +61,9 @@ def figures(
         lost=None if evicted is None else sweep.lost(size, evicted),
         distinct=found.distinct,
         statements_s=statements_s,
-        live_text_bytes=None if rows is None else sum(t.length + 1 for t in rows),
+        live_text_bytes=None
+        if rows is None or last.entries.hidden
+        else sum(t.length + 1 for t in rows),
         text_file_bytes=texts.file_bytes,
         null_texts=None if rows is None else sum(1 for t in rows if t.text is None),
         median_age_s=median(ages) if ages else None,
@@ -113,7 +116,9 @@ def _evictions(found: Statements, families: Sequence[churn.Family]) -> Finding |
             f"since the statistics were reset: {found.deallocations_since_reset:,} deallocations, "
             f"{_rate(found.since_reset_s)}/s"
         )
-    if found.distinct is not None:
+    if found.distinct == math.inf:
+        seen.append("hardly any statement was there at both looks: they are new ones all the time")
+    elif found.distinct is not None:
         seen.append(f"about {found.distinct:,.0f} statements or more take turns in the table")
     sure, because = _sureness(found)
     return Finding(
@@ -152,16 +157,14 @@ def _remedy(found: Statements, families: Sequence[churn.Family]) -> list[str]:
     told = []
     wanted = 2 * max(found.distinct or 0.0, float(found.max))
     size = next((s for s in _SIZES if s >= wanted), None)
-    endless = bool(families) and families[0].members >= 0.5 * found.entries > 0
     if size is not None:
         told.append(
             f"ALTER SYSTEM SET pg_stat_statements.max = {size};  -- then restart the server"
         )
-        if endless:
-            told.append("-- and mend what churns the table (see below): no size holds such texts")
     else:
+        named = f", first {families[0].kind}" if families else ""
         told.append(
-            "-- mend what churns the table: no size that is bearable holds all these statements"
+            f"-- mend what churns the table{named}: no bearable size holds all these statements"
         )
     told.append(f"{_STOP}  -- until then: stops evictions at once, and the statistics")
     told.append("SELECT pg_stat_statements_reset();  -- afterwards, so that rates start anew")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgtare.doctor.model import Finding, Statements, Waits
+from pgtare.doctor.model import Finding, Waits
 
 #: Sessions that wait for others' locks, as a share of all active time and in number.
 WARNING_LOCKED, CRITICAL_LOCKED = 0.5, 0.9
@@ -11,11 +11,11 @@ _BLOCKERS = (
     "SELECT pid, pg_blocking_pids(pid), now() - query_start AS waits, query FROM pg_stat_activity"
     " WHERE wait_event_type = 'Lock' ORDER BY query_start;"
 )
-_WHO_WAITS = "SELECT pid, state, now() - xact_start AS open, query FROM pg_stat_activity WHERE pid"
+_SESSIONS = "SELECT pid, state, now() - xact_start AS open, query FROM pg_stat_activity"
 
 
-def check(waits: Waits, statements: Statements | None) -> list[Finding]:
-    """A queue for locks; and waits for the table of statements, where evictions are not to blame.
+def check(waits: Waits) -> list[Finding]:
+    """A queue for locks.
 
     Waits that every healthy server has under load (for disk, log and client) are the profile's.
     """
@@ -25,6 +25,7 @@ def check(waits: Waits, statements: Statements | None) -> list[Finding]:
     if share < WARNING_LOCKED or sessions < _FEWEST_SESSIONS:
         return []
     severe = share >= CRITICAL_LOCKED and sessions >= 2 * _FEWEST_SESSIONS
+    holders = "SELECT unnest(pg_blocking_pids(pid)) FROM pg_stat_activity"
     return [
         Finding(
             check="locks",
@@ -37,8 +38,8 @@ def check(waits: Waits, statements: Statements | None) -> list[Finding]:
             why="these sessions stand still until another transaction ends",
             remedy=[
                 _BLOCKERS,
-                f"{_WHO_WAITS} = ANY (SELECT unnest(pg_blocking_pids(a.pid)) FROM pg_stat_activity"
-                " a);  -- who holds them; pg_terminate_backend(pid) ends one",
+                f"{_SESSIONS} WHERE pid IN ({holders});"
+                "  -- who holds them; pg_terminate_backend(pid) ends one",
             ],
             sure="certain" if waits.exact else "likely",
             because="counted by wait_event_timing"

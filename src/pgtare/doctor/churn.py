@@ -71,9 +71,10 @@ REMEDIES = {
         "ALTER SYSTEM SET pg_stat_statements.track_utility = off; SELECT pg_reload_conf();",
     ),
     "comments": Remedy(
-        "the texts differ in their comments only; entries of the same query identifier are one, so "
-        "something else differs as well",
-        "-- keep comments out of utility statements, or set pg_stat_statements.track_utility = off",
+        "the texts differ in their comments, which make no entry of their own; what does is most "
+        "likely that tables are made anew, or found through another search_path",
+        "-- keep the tables and TRUNCATE them; for one schema a customer, raise "
+        "pg_stat_statements.max",
     ),
     "numbered names": Remedy(
         "each table, column, cursor or savepoint with a name of its own is a statement of its own",
@@ -161,7 +162,7 @@ def _named(kind: str, texts: Sequence[str], temporary: set[str]) -> str:
     """The kind of a family, in words for people."""
     if any(_TEMPORARY.search(text) or _objects(text) & temporary for text in texts):
         return "temporary tables"
-    if _UTILITY.match(texts[0]):
+    if _UTILITY.match(_uncommented(texts[0])):
         return "utility statements"
     if kind in ("identical", "literals"):
         return "tables made anew, or one text in many schemas"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from pgtare.doctor.read import Deallocations, Entries, Facts, Look, Samples
@@ -21,7 +22,8 @@ class StatisticsReset(Exception):
 class Evictions:
     """What happened between two looks; rates a second, None where there is no way to know.
 
-    distinct: statements in circulation, at least, where some were evicted.
+    distinct: statements in circulation, at least, where some were evicted; infinite where hardly
+    any was there at both looks.
     """
 
     counted: bool
@@ -76,9 +78,11 @@ def circulating(first: Entries, last: Entries) -> float | None:
     """How many statements take turns in the table, at least: by capture and recapture.
 
     Chapman's estimate (1951), of statements that are as likely to be there at one look as at the
-    other. Statements that are always there make it too small.
+    other. Statements that are always there make it too small. None where entries are hidden.
     """
     common = len(first.calls.keys() & last.calls.keys())
-    if common < _FEWEST_COMMON:
+    if first.hidden or last.hidden:
         return None
+    if common < _FEWEST_COMMON:
+        return math.inf
     return (len(first.calls) + 1) * (len(last.calls) + 1) / (common + 1) - 1

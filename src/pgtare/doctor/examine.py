@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime
 
 import pgtare
 from pgtare.doctor import check_settings, check_statements, check_waits, evictions
 from pgtare.doctor.check_settings import Traffic, Weight
 from pgtare.doctor.evictions import Evictions, StatisticsReset
-from pgtare.doctor.model import ORDER, Finding, Level, Report, Unseen
+from pgtare.doctor.model import ORDER, Finding, Level, Report
 from pgtare.doctor.profile import profile
 from pgtare.doctor.read import (
     Facts,
@@ -43,11 +42,12 @@ def watch(
 
     Raises MeasurementError where the server goes away.
     """
-    facts, first = _begin(session)
+    facts = read_facts(session)
+    first = read_look(session, facts)
     while iterations is None or iterations > 0:
         samples = _samples(session, facts, interval_s, tick)
-        last, unseen = _look(session, facts)
-        yield _report(session, facts, first, last, samples, weights, unseen)
+        last = read_look(session, facts)
+        yield _report(session, facts, first, last, samples, weights)
         first = last
         iterations = None if iterations is None else iterations - 1
 
@@ -60,36 +60,6 @@ def examine(
 ) -> Report:
     """One report."""
     return next(watch(session, interval_s, 1, weights, tick))
-
-
-def _begin(session: Session) -> tuple[Facts, Look]:
-    facts = read_facts(session)
-    first, unseen = _look(session, facts)
-    if unseen:  # the table cannot be read at all: not asked again
-        facts = _without_statements(facts, unseen)
-    return facts, first
-
-
-def _without_statements(facts: Facts, unseen: tuple[Unseen, ...]) -> Facts:
-    return replace(facts, statements=None, unseen=(*facts.unseen, *unseen))
-
-
-def _look(session: Session, facts: Facts) -> tuple[Look, tuple[Unseen, ...]]:
-    """The counters; without those of the statements where they cannot be read."""
-    try:
-        return read_look(session, facts), ()
-    except Unreadable as ex:
-        told = Unseen(what="pg_stat_statements", why=str(ex), remedy=_mend(ex))
-        return read_look(session, _without_statements(facts, ())), (told,)
-
-
-def _mend(ex: Unreadable) -> str:
-    if ex.privilege:
-        return "-- a superuser can GRANT SELECT on its views and EXECUTE on its functions"
-    return (
-        "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements';"
-        "  -- with what is there already; then a restart"
-    )
 
 
 def _samples(session: Session, facts: Facts, seconds: float, tick: Tick) -> Samples:
@@ -113,7 +83,6 @@ def _report(
     last: Look,
     samples: Samples,
     weights: Mapping[str, Weight],
-    unseen: tuple[Unseen, ...],
 ) -> Report:
     seconds = (last.taken - first.taken).total_seconds()
     notes = []
@@ -130,14 +99,14 @@ def _report(
         notes.append("the wait timing was reset within this interval: the waits are sampled")
     lock_share = waits.share(check_statements.LOCK_EVENT) if waits else None
     traffic = _traffic(first, last)
-    texts = read_texts(session, facts) if facts.statements else Texts(None, None)
+    texts = read_texts(session, facts) if last.entries is not None else Texts(None, None)
     statements = check_statements.figures(
         facts, last, texts, evicted, lock_share, traffic.statements_s
     )
     observers, costly = check_settings.observers(facts, weights, traffic)
     found = [
         *(check_statements.check(facts, statements, texts) if statements else ()),
-        *(check_waits.check(waits, statements) if waits else ()),
+        *(check_waits.check(waits) if waits else ()),
         *check_settings.logging(facts, traffic),
         *costly,
         *check_settings.clock(facts.clock),
@@ -155,7 +124,7 @@ def _report(
         clock=facts.clock,
         transactions_s=traffic.transactions_s,
         observers=observers,
-        unseen=[*facts.unseen, *unseen, *check_settings.unweighed(weights, facts)],
+        unseen=[*facts.unseen, *last.unseen, *check_settings.unweighed(weights, facts)],
         notes=notes,
     )
 

@@ -44,7 +44,12 @@ EXTENSIONS = Query(
     "where the extensions are that have something to tell",
     """SELECT e.extname, n.nspname, e.extversion, has_schema_privilege(n.oid, 'USAGE')
 FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
-WHERE e.extname IN ('pg_stat_statements', 'wait_event_timing')""",
+WHERE e.extname = 'pg_stat_statements'
+UNION ALL
+SELECT 'wait_event_timing', n.nspname, '', has_schema_privilege(n.oid, 'USAGE')
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+  JOIN pg_language l ON l.oid = p.prolang
+WHERE l.lanname = 'c' AND p.proname = 'wait_event_timing_info'""",
 )
 SETTINGS = Query(
     "settings",
@@ -77,9 +82,9 @@ FROM {schema}.pg_stat_statements_info""",
 ENTRIES = Query(
     "entries",
     "which statements are in the table, without their texts: at the beginning and at the end",
-    """SELECT clock_timestamp(), userid, dbid, queryid, sum(calls)::bigint
+    """SELECT clock_timestamp(), userid, dbid, queryid, count(*), sum(calls)::bigint
 FROM {schema}.pg_stat_statements(false) GROUP BY 2, 3, 4""",
-    "pg_stat_statements",
+    "pg_stat_statements is there",
 )
 _TEXTS = f"""SELECT queryid, left(query, {TEXT_CHARACTERS}), octet_length(query),
   calls::bigint, {{age}}
@@ -129,14 +134,14 @@ WAITS = Query(
     "time waited by event, as counted",
     """SELECT clock_timestamp(), wait_event_type, wait_event, idle,
   sum(total_time + running_time)
-FROM {schema}.pg_stat_wait_event_timing_system
+FROM {schema}.wait_event_timing_system()
 WHERE backend_type IN ('client backend', 'parallel worker') GROUP BY 2, 3, 4""",
     "wait_event_timing is loaded and captures",
 )
 WAITS_RESET = Query(
     "reset of the waits",
     "whether the waits were reset in between",
-    "SELECT stats_reset FROM {schema}.pg_stat_wait_event_timing_info",
+    "SELECT stats_reset FROM {schema}.wait_event_timing_info()",
     "wait_event_timing is loaded and captures",
 )
 

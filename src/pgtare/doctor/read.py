@@ -16,6 +16,10 @@ WAITS = "wait_event_timing"
 _CLOCK_PROBES = 5
 #: Texts of a larger file are not fetched: the server would load all of it into memory.
 LARGEST_FILE = 512 * 1024 * 1024
+_PRELOAD = (
+    "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements';"
+    "  -- with what is there already; then a restart"
+)
 _GRANT = "GRANT pg_read_all_stats TO {role};"
 
 #: role, database, query identifier
@@ -105,6 +109,7 @@ class Look:
     dealloc: Deallocations | None = None
     entries: Entries | None = None
     waits: CountedWaits | None = None
+    unseen: tuple[Unseen, ...] = ()
 
 
 @dataclass
@@ -152,15 +157,15 @@ def read_facts(session: Session) -> Facts:
     ((may_stat, may_read),) = session.rows(queries.MAY_EXECUTE)
     extensions = {}
     for name, schema, number, usable in found:
-        extensions[name] = Extension(schema, number)
-        if not usable:
+        if usable:
+            extensions[name] = Extension(schema, number)
+        else:
             unseen.append(
                 Unseen(
                     what=name, why=f"the role {role} may not use the schema {schema}",
                     remedy=f"GRANT USAGE ON SCHEMA {schema} TO {role};",
                 )
             )  # fmt: skip
-            del extensions[name]
     if not sees_all:
         unseen.append(
             Unseen(
@@ -192,19 +197,17 @@ def _absent(settings: dict[str, str], database: str) -> Unseen:
         remedy = "CREATE EXTENSION pg_stat_statements;  -- or name a database that has it"
     else:
         why = "it is not loaded"
-        remedy = (
-            "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements';"
-            "  -- with what is there already; then a restart"
-        )
+        remedy = _PRELOAD
     return Unseen(what="pg_stat_statements", why=why, remedy=remedy)
 
 
 def _read_clock(session: Session, may_read: bool) -> Clock | None:
-    spans = []
+    read, else_read = [], []
     try:
         for _ in range(_CLOCK_PROBES):
             ((began, _, between, _, ended),) = session.rows(queries.CLOCK)
-            spans.append(((between - began) - (ended - between)).total_seconds())
+            read.append((between - began).total_seconds())
+            else_read.append((ended - between).total_seconds())
     except Unreadable:
         return None
     source = None
@@ -214,22 +217,40 @@ def _read_clock(session: Session, may_read: bool) -> Clock | None:
             source = text.strip() if text else None
         except Unreadable:  # no Linux, or a container that hides it
             source = None
-    return Clock(read_ns=max(0.0, 1e9 * min(spans) / queries.CLOCK_READINGS), source=source)
+    read_ns = 1e9 * (min(read) - min(else_read)) / queries.CLOCK_READINGS
+    return Clock(read_ns=max(0.0, read_ns), source=source)
 
 
 def read_look(session: Session, facts: Facts) -> Look:
-    """Read the counters. Raises Unreadable where pg_stat_statements is there but not loaded."""
+    """Read the counters; those that cannot be read are left out, with the reason."""
     ((taken, transactions, blocks),) = session.rows(queries.DATABASES)
     dealloc = entries = waits = None
+    unseen: list[Unseen] = []
     if facts.statements is not None:
         schema = facts.statements.schema
-        if facts.counted:
-            ((at, count, reset),) = session.rows(queries.INFO, schema)
-            dealloc = Deallocations(at, count, reset)
-        entries = read_entries(session, schema, taken)
+        try:
+            if facts.counted:
+                ((at, count, reset),) = session.rows(queries.INFO, schema)
+                dealloc = Deallocations(at, count, reset)
+            entries = read_entries(session, schema, taken)
+        except Unreadable as ex:
+            unseen.append(Unseen(what=STATEMENTS, why=str(ex), remedy=_mend(ex)))
     if facts.waits is not None:
-        waits = _read_waits(session, facts.waits.schema, taken)
-    return Look(taken, int(transactions or 0), int(blocks or 0), dealloc, entries, waits)
+        try:
+            waits = _read_waits(session, facts.waits.schema, taken)
+        except Unreadable as ex:
+            unseen.append(Unseen(what=WAITS, why=str(ex), remedy=""))
+    return Look(
+        taken, int(transactions or 0), int(blocks or 0), dealloc, entries, waits, tuple(unseen)
+    )
+
+
+def _mend(ex: Unreadable) -> str:
+    if ex.privilege:
+        return "-- a superuser can GRANT SELECT on its views and EXECUTE on its functions"
+    if "shared_preload_libraries" in str(ex):
+        return _PRELOAD
+    return "-- try again; with a longer --interval the reading weighs less"
 
 
 def _read_waits(session: Session, schema: str, taken: datetime) -> CountedWaits:
@@ -243,12 +264,12 @@ def read_entries(session: Session, schema: str, taken: datetime) -> Entries:
     """Read the table of statements, without texts."""
     calls: dict[Key, int] = {}
     hidden = 0
-    for at, user, database, queryid, n in session.rows(queries.ENTRIES, schema):
+    for at, user, database, queryid, n, called in session.rows(queries.ENTRIES, schema):
         taken = at
         if queryid is None:
-            hidden += 1
+            hidden += n
         else:
-            calls[user, database, queryid] = n
+            calls[user, database, queryid] = called
     return Entries(taken, calls, hidden)
 
 

@@ -18,7 +18,7 @@ from pgtare.server import trials
 _VANISHED_MS = 15_000
 
 
-class Unreadable(Exception):
+class Unreadable(MeasurementError):
     """A query that the server refused or gave up; the session goes on."""
 
     def __init__(self, reason: str, *, privilege: bool = False) -> None:

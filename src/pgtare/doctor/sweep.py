@@ -18,12 +18,12 @@ MEASURED_US: dict[int, float] = {
 }
 #: Entries evicted a second that go with a loss of 1 % of throughput, by size (2 processors).
 ONE_PERCENT_EVICTED_S: dict[int, float] = {
-    100: 1_300.0,
-    400: 1_100.0,
-    1_000: 1_000.0,
-    5_000: 1_000.0,
-    10_000: 1_000.0,
-    50_000: 1_000.0,
+    100: 1_557.0,
+    400: 1_204.0,
+    1_000: 1_416.0,
+    5_000: 574.0,
+    10_000: 494.0,
+    50_000: 348.0,
 }
 
 

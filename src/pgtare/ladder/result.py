@@ -66,10 +66,11 @@ class Compared(_Model):
 
 
 class Rung(_Model):
-    """A variant on a workload: geometric means over the rounds kept."""
+    """A variant on a workload: geometric means over the rounds kept, of figures plain ones."""
 
     variant: str
     metrics: dict[str, float]
+    figures: dict[str, float] = {}
     cv_pct: float | None
     evidence: str = ""
 
@@ -105,6 +106,7 @@ class OnWorkload(_Model):
     caveats: tuple[str, ...]
     why_not: str
     stopped_on_width: bool
+    figure_units: dict[str, str] = {}
     rungs: tuple[Rung, ...]
     floor: Compared | None
     compared: tuple[Compared, ...]

@@ -19,6 +19,7 @@ from pgtare.ladder.study import (
     Comparison,
     Duet,
     Expected,
+    Figure,
     Gates,
     Protocol,
     Quick,
@@ -113,8 +114,8 @@ _KEYS = sorted(
     {
         name
         for model in (
-            Study, Server, Variant, Expected, Workload, Comparison, Duet, Protocol, Analysis, Gates,
-            QuickDuet, Quick,
+            Study, Server, Variant, Expected, Figure, Workload, Comparison, Duet, Protocol,
+            Analysis, Gates, QuickDuet, Quick,
         )
         for name in model.model_fields
     }

@@ -24,7 +24,7 @@ def render(result: LadderResult, console: Console) -> None:
             console.print()
             _workload(console, workload)
     console.print()
-    for sentence in wording.together_sentences(result):
+    for sentence in [*wording.together_sentences(result), *wording.seen_sentences(result)]:
         _line(console, sentence)
     _line(
         console,
