@@ -9,16 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pgtare.doctor.examine import examine
+from pgtare.doctor.session import Session
 from pgtare.ladder import scripts, study_file
 from pgtare.ladder.study import placed
 from pgtare.load import LoadSpec, PgbenchLoad, Script, find_pgbench
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.server.weigh_tools import pgtare
 
 STUDIES = Path(__file__).parents[2] / "studies"
 SCHEMA = "kept apart"
+INTERVAL_S = 0.7
 PLAIN, SHUT_OUT = "plain", "shut_out"
 
 
@@ -63,12 +65,12 @@ def storm(cluster: Cluster, clients: int = 4) -> Iterator[None]:
             yield
 
 
-def doctor(dsn: str, *arguments: str, status: int | None = None) -> dict[str, Any]:
-    """A report of the command."""
-    done = pgtare("doctor", "--dsn", dsn, "--interval", "1s", "--json", *arguments)
-    assert done.returncode == status or status is None, (done.returncode, done.stdout, done.stderr)
-    assert "Traceback" not in done.stderr
-    report: dict[str, Any] = json.loads(done.stdout)
+def doctor(dsn: str, status: int | None = None) -> dict[str, Any]:
+    """The document of a look, and its exit status."""
+    with Session(dsn) as session:
+        found = examine(session, INTERVAL_S, {})
+    report: dict[str, Any] = json.loads(found.to_json())
+    assert found.exit_status == status or status is None, report["findings"]
     return report
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Annotated
 
@@ -106,11 +107,15 @@ def _print(report: Report, json: bool, *, first: bool, watching: bool) -> None:
         typer.echo(report.to_json(indent=None if watching else 2))
         return
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDE)
     if not first:
-        console.print()
-    console.print(view(report), highlight=False)
+        typer.echo()
+    if console.is_terminal:
+        console.print(view(report), highlight=False)
+        return
+    text = StringIO()
+    Console(width=_WIDE, file=text).print(view(report), highlight=False)
+    for line in text.getvalue().splitlines():
+        typer.echo(line.rstrip())
 
 
 def read_weights(paths: Iterable[Path]) -> Mapping[str, Weight]:

@@ -14,6 +14,10 @@ WARNING_COST_PCT, CRITICAL_COST_PCT = 5.0, 25.0
 SLOW_CLOCK_NS = 100.0
 #: Lines a second that make no difference worth telling.
 _FEW_LINES_S = 10.0
+_USE_TSC = (
+    "echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource"
+    "  -- as root on the server's host, where tsc is among available_clocksource"
+)
 _RELOAD = "SELECT pg_reload_conf();"
 
 
@@ -270,11 +274,10 @@ def clock(found: Clock | None) -> list[Finding]:
             "a reading by vDSO costs 20 to 50 ns",
             remedy=[
                 "pgtare clock  -- on the server's host: it names what is wrong and the remedy",
-                "echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource"
-                "  -- as root, where tsc is among available_clocksource",
+                *([_USE_TSC] if found.source not in (None, "tsc") else []),
             ],
             sure="likely",
-            because="measured on the server by SQL, the fastest of five; a busy processor makes it "
+            because="measured on the server by SQL, the fastest of many; a busy processor makes it "
             "longer",
             figures={"read_ns": found.read_ns},
         )

@@ -77,7 +77,7 @@ def check(facts: Facts, found: Statements, texts: Texts) -> list[Finding]:
     evicting = _evictions(found, _families(texts))
     if evicting is not None:
         told.append(evicting)
-        told += _churn(found, _families(texts), evicting)
+        told += _churn(found, texts)
     told += _texts(found)
     if facts.settings.get("pg_stat_statements.track_planning") == "on":
         told.append(_planning(found))
@@ -104,10 +104,10 @@ def _evictions(found: Statements, families: Sequence[churn.Family]) -> Finding |
     least = "" if found.counted else "at least "
     seen = [
         f"{least}{_rate(rate)} deallocations/s, {_rate(evicted)} entries evicted/s of "
-        f"{found.max:,}: an entry lives {duration(turnover_s)}",
-        f"a sweep of {found.max:,} entries takes about {found.sweep_ms:.2g} ms, so the table is "
-        f"locked for sweeps {100 * occupancy:.2g} % of the time; evictions at this rate took "
-        f"about {min(99, 100 * lost):.2g} % of throughput where that was measured",
+        f"{found.max:,} places: as many as there are in {duration(turnover_s)}",
+        f"a sweep of {found.max:,} entries takes about {duration(found.sweep_ms / 1000)}, so the "
+        f"table is locked for sweeps {100 * occupancy:.2g} % of the time; evictions at this rate "
+        f"took about {min(99, 100 * lost):.2g} % of throughput where that was measured",
     ]
     if found.lock_share is not None:
         seen.append(f"{LOCK_EVENT}: {100 * found.lock_share:.2g} % of the sessions' active time")
@@ -171,10 +171,11 @@ def _remedy(found: Statements, families: Sequence[churn.Family]) -> list[str]:
     return told
 
 
-def _churn(found: Statements, families: Sequence[churn.Family], evicting: Finding) -> list[Finding]:
+def _churn(found: Statements, texts: Texts) -> list[Finding]:
     told = []
+    families, entries = _families(texts), len(texts.rows or ())
     for family in families:
-        share = family.members / max(found.entries, 1)
+        share = family.members / entries
         if share < _CHURN_SHARE:
             break
         cure = churn.REMEDIES[family.kind]
@@ -185,7 +186,7 @@ def _churn(found: Statements, families: Sequence[churn.Family], evicting: Findin
                 level="warning",
                 title=f"{family.kind} fill {100 * share:.0f} % of pg_stat_statements",
                 seen=[
-                    f"{family.members:,} of {found.entries:,} entries are one text but for that: "
+                    f"{family.members:,} of {entries:,} entries are one text but for that: "
                     f"{_short(family.pattern)}",
                     f"for example {_short(family.example)}",
                 ],
@@ -272,4 +273,4 @@ def duration(seconds: float) -> str:
     for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
         if seconds >= length:
             return f"{seconds / length:.3g} {unit}"
-    return f"{1000 * seconds:.2g} ms"
+    return f"{1000 * seconds:.2g} ms" if seconds >= 0.001 else f"{1e6 * seconds:.2g} µs"

@@ -25,7 +25,7 @@ from pgtare.doctor.read import (
 from pgtare.doctor.session import Session, Unreadable
 
 #: How often sessions are looked at, in s.
-SAMPLE_S = 0.1
+SAMPLE_S = 0.05
 _NOTHING = Evictions(False, None, None, None)
 #: Called with the seconds that an interval has lasted.
 Tick = Callable[[float], None]

@@ -13,6 +13,8 @@ Sure = Literal["certain", "likely", "possible"]
 
 #: What monitoring sees. Errors of pgtare itself end with 1 and 2, as everywhere.
 EXIT_STATUS: dict[Level, int] = {"ok": 0, "warning": 10, "critical": 11}
+#: Sessions seen at work from which on a sampled share is told.
+_FEWEST_HITS = 20
 ORDER: tuple[Level, ...] = ("critical", "warning", "ok")
 
 
@@ -68,17 +70,21 @@ class WaitShare(_Model):
 
 
 class Waits(_Model):
-    """Where the sessions' time went. exact: counted by wait_event_timing, else sampled."""
+    """Where the sessions' time went. exact: counted by wait_event_timing, else sampled.
+
+    samples: looks at all sessions; hits: sessions at work that were seen in them.
+    """
 
     exact: bool
     samples: int
+    hits: int
     active: float
     on_cpu: float
     events: list[WaitShare]
 
     def share(self, event: str) -> float | None:
-        """The share of one event of all active time; None where nothing was active."""
-        if not self.active:
+        """The share of one event of all active time; None where too little was seen of it."""
+        if not self.active or (not self.exact and self.hits < _FEWEST_HITS):
             return None
         return next((w.share for w in self.events if w.event == event), 0.0)
 

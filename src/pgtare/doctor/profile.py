@@ -20,6 +20,7 @@ def profile(first: Look, last: Look, samples: Samples) -> Waits | None:
     return Waits(
         exact=exact is not None,
         samples=samples.looks,
+        hits=samples.seen.total(),
         active=active,
         on_cpu=on_cpu,
         events=[

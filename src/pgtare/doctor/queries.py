@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 #: How long the server may take for one query before it cancels it.
 TIMEOUT_S = 10
-#: Samples and clock readings of one query.
-CLOCK_READINGS = 20_000
+#: Clock readings of one query: few enough to be done between two preemptions.
+CLOCK_READINGS = 1_000
 #: Of a statement's text so much is fetched, in characters.
 TEXT_CHARACTERS = 600
 
@@ -67,7 +67,7 @@ FROM pg_stat_database""",
 )
 ACTIVITY = Query(
     "activity",
-    "what sessions do just now: sampled ten times a second",
+    "what sessions do just now: sampled twenty times a second",
     """SELECT state, wait_event_type, wait_event, count(*) FROM pg_stat_activity
 WHERE backend_type IN ('client backend', 'parallel worker') AND pid <> pg_backend_pid()
 GROUP BY 1, 2, 3""",

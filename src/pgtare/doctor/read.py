@@ -13,7 +13,7 @@ from pgtare.doctor.session import Session, Unreadable
 STATEMENTS = "pg_stat_statements"
 WAITS = "wait_event_timing"
 #: So many clock probes are made; the fastest counts.
-_CLOCK_PROBES = 5
+_CLOCK_PROBES = 20
 #: Texts of a larger file are not fetched: the server would load all of it into memory.
 LARGEST_FILE = 512 * 1024 * 1024
 _PRELOAD = (
@@ -150,9 +150,9 @@ def read_facts(session: Session) -> Facts:
         queries.IDENTITY
     )
     found = session.rows(queries.EXTENSIONS)
-    if superuser and any(name == STATEMENTS for name, *_ in found):
-        session.stay_out()
     settings = session.rows(queries.SETTINGS)
+    if superuser and any(name == STATEMENTS for name, *_ in found):
+        session.stay_out()  # which changes a setting that was just read
     values = {name: value for name, value, _, _ in settings}
     ((may_stat, may_read),) = session.rows(queries.MAY_EXECUTE)
     extensions = {}
