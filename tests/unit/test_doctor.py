@@ -11,7 +11,7 @@ import pytest
 
 from pgtare.cli.doctor import read_weights
 from pgtare.doctor import churn, evictions, sweep
-from pgtare.doctor.read import Entries
+from pgtare.doctor.read import Entries, Samples
 from tests.unit.sample_result import sample
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -121,9 +121,11 @@ def test_entries_that_vanished_or_began_anew_were_evicted() -> None:
 def test_circulation_by_capture_and_recapture() -> None:
     # two random hundreds of 200 have about 50 in common
     first, last = entries(dict.fromkeys(range(100), 1)), entries(dict.fromkeys(range(50, 150), 1))
-    assert evictions.circulating(first, last) == pytest.approx(200, rel=0.02)
+    assert evictions.circulating(first, last, Samples()) == pytest.approx(200, rel=0.02)
     apart = entries(dict.fromkeys(range(1000, 1100), 1))
-    assert evictions.circulating(first, apart) == math.inf
+    assert evictions.circulating(first, apart, Samples()) == math.inf
+    many = Samples(statements={(1, 1, key) for key in range(400)})
+    assert evictions.circulating(first, last, many) == 400
 
 
 def test_costs_come_from_weighings(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pgtare.doctor.read import Deallocations, Entries, Facts, Look, Samples
@@ -37,7 +38,7 @@ def between(facts: Facts, first: Look, last: Look, samples: Samples) -> Eviction
     if first.entries is None or last.entries is None:
         return Evictions(False, None, None, None)
     if first.dealloc is not None and last.dealloc is not None:
-        distinct = circulating(first.entries, last.entries)
+        distinct = circulating(first.entries, last.entries, samples)
         return _counted(facts.table_size, first.dealloc, last.dealloc, distinct)
     return _inferred(facts, first.entries, last.entries, samples)
 
@@ -54,19 +55,23 @@ def _counted(
 def _inferred(facts: Facts, first: Entries, last: Entries, samples: Samples) -> Evictions:
     """Entries that vanished, or whose calls fell, were evicted: at least so many."""
     size = facts.table_size
-    if last.count < min(first.count, _EMPTIED * size):
+    if last.count < first.count and not is_full(last, size):
         raise StatisticsReset
     if first.hidden or last.hidden:
         # others' entries have no identifier: only a table that is not full shows anything
-        full = last.count >= _EMPTIED * size
-        return Evictions(False, None if full else 0.0, None if full else 0.0, None)
-    rate = 0.0
-    for one, other in [*samples.pairs, (first, last)]:
-        seconds = (other.taken - one.taken).total_seconds()
-        if seconds > 0:
-            rate = max(rate, gone(one, other) / seconds)
-    distinct = circulating(first, last) if rate else None
+        nothing = None if is_full(last, size) else 0.0
+        return Evictions(False, nothing, nothing, None)
+    # in a long time an entry may be evicted more than once; short ones see little of a slow rate
+    rate = max(gone_s(samples.pairs), gone_s([(first, last)]))
+    distinct = circulating(first, last, samples) if rate else None
     return Evictions(False, rate / victims(size), rate, distinct)
+
+
+def gone_s(pairs: Iterable[tuple[Entries, Entries]]) -> float:
+    """Entries that were evicted for certain between pairs of looks, a second."""
+    pairs = list(pairs)
+    seconds = sum((last.taken - first.taken).total_seconds() for first, last in pairs)
+    return sum(gone(first, last) for first, last in pairs) / seconds if seconds > 0 else 0.0
 
 
 def gone(first: Entries, last: Entries) -> int:
@@ -74,15 +79,23 @@ def gone(first: Entries, last: Entries) -> int:
     return sum(1 for key, calls in first.calls.items() if last.calls.get(key, -1) < calls)
 
 
-def circulating(first: Entries, last: Entries) -> float | None:
+def is_full(entries: Entries, size: int) -> bool:
+    """Whether a table of that size may have to evict: a sweep leaves 95 % of it."""
+    return entries.count >= _EMPTIED * size
+
+
+def circulating(first: Entries, last: Entries, samples: Samples) -> float | None:
     """How many statements take turns in the table, at least: by capture and recapture.
 
     Chapman's estimate (1951), of statements that are as likely to be there at one look as at the
-    other. Statements that are always there make it too small. None where entries are hidden.
+    other. Statements that are always there make it too small; those that were seen at any look are
+    the least that there are. None where entries are hidden.
     """
     common = len(first.calls.keys() & last.calls.keys())
     if first.hidden or last.hidden:
         return None
     if common < _FEWEST_COMMON:
         return math.inf
-    return (len(first.calls) + 1) * (len(last.calls) + 1) / (common + 1) - 1
+    estimate = (len(first.calls) + 1) * (len(last.calls) + 1) / (common + 1) - 1
+    seen = samples.statements | first.calls.keys() | last.calls.keys()
+    return max(estimate, float(len(seen)))

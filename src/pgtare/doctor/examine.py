@@ -21,11 +21,14 @@ from pgtare.doctor.read import (
     read_look,
     read_texts,
     sample,
+    sample_entries,
 )
 from pgtare.doctor.session import Session, Unreadable
 
 #: How often sessions are looked at, in s.
 SAMPLE_S = 0.05
+#: How often at which statements are in the table, in s.
+ENTRIES_S = 0.5
 _NOTHING = Evictions(False, None, None, None)
 #: Called with the seconds that an interval has lasted.
 Tick = Callable[[float], None]
@@ -45,7 +48,7 @@ def watch(
     facts = read_facts(session)
     first = read_look(session, facts)
     while iterations is None or iterations > 0:
-        samples = _samples(session, facts, interval_s, tick)
+        samples = _samples(session, facts, first, interval_s, tick)
         last = read_look(session, facts)
         yield _report(session, facts, first, last, samples, weights)
         first = last
@@ -62,13 +65,17 @@ def examine(
     return next(watch(session, interval_s, 1, weights, tick))
 
 
-def _samples(session: Session, facts: Facts, seconds: float, tick: Tick) -> Samples:
-    """Look at the sessions until the interval is over."""
+def _samples(session: Session, facts: Facts, first: Look, seconds: float, tick: Tick) -> Samples:
+    """Look at the sessions until the interval is over, and now and then at a table that is full."""
     found = Samples()
-    began = time.monotonic()
+    began = next_entries = time.monotonic()
+    full = first.entries is not None and evictions.is_full(first.entries, facts.table_size)
     while (spent := time.monotonic() - began) < seconds:
         try:
             sample(session, facts, found)
+            if full and time.monotonic() >= next_entries:
+                next_entries += ENTRIES_S
+                sample_entries(session, facts, found)
         except Unreadable:
             time.sleep(SAMPLE_S)
         tick(spent)

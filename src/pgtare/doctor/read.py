@@ -16,6 +16,8 @@ WAITS = "wait_event_timing"
 _CLOCK_PROBES = 20
 #: Texts of a larger file are not fetched: the server would load all of it into memory.
 LARGEST_FILE = 512 * 1024 * 1024
+#: A larger table is read at both ends of an interval only.
+LARGEST_SAMPLED = 10_000
 _PRELOAD = (
     "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements';"
     "  -- with what is there already; then a restart"
@@ -116,11 +118,13 @@ class Look:
 class Samples:
     """Looks at what sessions do: how often each event was seen ("" for a processor), and looks.
 
-    pairs: where deallocations are not counted, the table twice in a row.
+    statements: those that were in the table at some look. pairs: where deallocations are not
+    counted, the table twice in a row.
     """
 
     looks: int = 0
     seen: Counter[str] = field(default_factory=Counter)
+    statements: set[Key] = field(default_factory=set)
     pairs: list[tuple[Entries, Entries]] = field(default_factory=list)
 
 
@@ -274,15 +278,22 @@ def read_entries(session: Session, schema: str, taken: datetime) -> Entries:
 
 
 def sample(session: Session, facts: Facts, into: Samples) -> None:
-    """Look once at what sessions do; and, where nobody counts evictions, at what they leave."""
+    """Look once at what sessions do."""
     if facts.server.sees_all:
         into.looks += 1
         for state, kind, name, n in session.rows(queries.ACTIVITY):
             if state == "active" and kind != "Client":
                 into.seen[f"{kind}/{name}" if kind else ""] += n
-    if facts.statements is not None and not facts.counted:
-        schema = facts.statements.schema
-        first = read_entries(session, schema, facts.server.started)
+
+
+def sample_entries(session: Session, facts: Facts, into: Samples) -> None:
+    """Look once at which statements are in the table; twice where nobody counts evictions."""
+    if facts.statements is None or facts.table_size > LARGEST_SAMPLED:
+        return
+    schema = facts.statements.schema
+    first = read_entries(session, schema, facts.server.started)
+    into.statements |= first.calls.keys()
+    if not facts.counted:
         into.pairs.append((first, read_entries(session, schema, facts.server.started)))
 
 
