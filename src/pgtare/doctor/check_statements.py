@@ -92,8 +92,8 @@ def _families(texts: Texts) -> list[churn.Family]:
 
 def _evictions(found: Statements, families: Sequence[churn.Family]) -> Finding | None:
     """Whether evictions cost more than a hundredth, or make the statistics worthless."""
-    rate, evicted = found.deallocations_s, found.evicted_s
-    if not rate or not evicted:
+    swept, evicted = found.deallocations_s, found.evicted_s
+    if not swept or not evicted:
         return None
     lost, occupancy = found.lost or 0.0, found.occupancy or 0.0
     turnover_s, waited = found.turnover_s or 0.0, found.lock_share or 0.0
@@ -103,7 +103,7 @@ def _evictions(found: Statements, families: Sequence[churn.Family]) -> Finding |
     severe = max(lost, occupancy) >= CRITICAL_LOST or waited >= CRITICAL_WAITED
     least = "" if found.counted else "at least "
     seen = [
-        f"{least}{_rate(rate)} deallocations/s, {_rate(evicted)} entries evicted/s of "
+        f"{least}{rate(swept)} deallocations/s, {rate(evicted)} entries evicted/s of "
         f"{found.max:,} places: as many as there are in {duration(turnover_s)}",
         f"a sweep of {found.max:,} entries takes about {duration(found.sweep_ms / 1000)}, so the "
         f"table is locked for sweeps {100 * occupancy:.2g} % of the time; evictions at this rate "
@@ -114,7 +114,7 @@ def _evictions(found: Statements, families: Sequence[churn.Family]) -> Finding |
     if found.since_reset_s is not None:
         seen.append(
             f"since the statistics were reset: {found.deallocations_since_reset:,} deallocations, "
-            f"{_rate(found.since_reset_s)}/s"
+            f"{rate(found.since_reset_s)}/s"
         )
     if found.distinct == math.inf:
         seen.append("hardly any statement was there at both looks: they are new ones all the time")
@@ -124,7 +124,7 @@ def _evictions(found: Statements, families: Sequence[churn.Family]) -> Finding |
     return Finding(
         check="evictions",
         level="critical" if severe else "warning",
-        title=f"pg_stat_statements evicts {_rate(evicted)} entries a second: "
+        title=f"pg_stat_statements evicts {rate(evicted)} entries a second: "
         f"more statements than its {found.max:,} places",
         seen=seen,
         why="every eviction locks the table against all sessions: any statement, even a COMMIT, "
@@ -133,7 +133,7 @@ def _evictions(found: Statements, families: Sequence[churn.Family]) -> Finding |
         sure=sure,
         because=because,
         figures={
-            "deallocations_s": rate, "evicted_s": evicted, "occupancy": occupancy,
+            "deallocations_s": swept, "evicted_s": evicted, "occupancy": occupancy,
             "turnover_s": turnover_s, "lost": lost,
         },
     )  # fmt: skip
@@ -264,7 +264,8 @@ def _short(text: str, width: int = 100) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def _rate(value: float) -> str:
+def rate(value: float) -> str:
+    """A rate a second: whole where it is large."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 

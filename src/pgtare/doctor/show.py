@@ -7,7 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pgtare.doctor.check_statements import duration
+from pgtare.doctor.check_statements import duration, rate
 from pgtare.doctor.model import Finding, Observer, Report, Statements, Waits
 from pgtare.report import numbers
 
@@ -85,19 +85,19 @@ def _figures(found: Statements) -> Table:
         now = "none" if found.counted else "none seen (this version does not count them)"
     else:
         least = "" if found.counted else "at least "
-        now = f"{least}{found.deallocations_s:,.1f}/s, {found.evicted_s or 0:,.0f} entries/s"
+        now = f"{least}{rate(found.deallocations_s)}/s, {rate(found.evicted_s or 0.0)} entries/s"
     rows.append(("evictions", now))
     if found.since_reset_s is not None and found.stats_reset is not None:
         rows.append(
             ("", f"{found.deallocations_since_reset:,} deallocations since the reset of "
-                 f"{found.stats_reset:%Y-%m-%d %H:%M}, {found.since_reset_s:.3g}/s")
+                 f"{found.stats_reset:%Y-%m-%d %H:%M}, {rate(found.since_reset_s)}/s")
         )  # fmt: skip
     if found.median_age_s is not None:
         rows.append(("age", f"half of the entries are younger than {duration(found.median_age_s)}"))
     if found.live_text_bytes is not None:
-        text = f"{found.live_text_bytes / 1e6:,.2f} MB"
+        text = f"{found.live_text_bytes / 1e3:,.0f} kB"
         if found.text_file_bytes is not None:
-            text += f" in a file of {found.text_file_bytes / 1e6:,.2f} MB"
+            text += f" in a file of {found.text_file_bytes / 1e3:,.0f} kB"
         rows.append(("texts", text))
     return _rows(rows)
 
