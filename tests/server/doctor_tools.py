@@ -21,6 +21,8 @@ from pgtare.server.modules import loadable
 STUDIES = Path(__file__).parents[2] / "studies"
 SCHEMA = "kept apart"
 INTERVAL_S = 0.7
+#: Sessions report their transactions once a second.
+REPORTED_S = 2.2
 PLAIN, SHUT_OUT = "plain", "shut_out"
 
 
@@ -65,10 +67,10 @@ def storm(cluster: Cluster, clients: int = 4) -> Iterator[None]:
             yield
 
 
-def doctor(dsn: str, status: int | None = None) -> dict[str, Any]:
+def doctor(dsn: str, status: int | None = None, interval_s: float = INTERVAL_S) -> dict[str, Any]:
     """The document of a look, and its exit status."""
     with Session(dsn) as session:
-        found = examine(session, INTERVAL_S, {})
+        found = examine(session, interval_s, {})
     report: dict[str, Any] = json.loads(found.to_json())
     assert found.exit_status == status or status is None, report["findings"]
     return report

@@ -12,7 +12,7 @@ from pgtare.doctor import queries
 from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.doctor_tools import SCHEMA, checks, doctor, evicting, storm
+from tests.server.doctor_tools import REPORTED_S, SCHEMA, checks, doctor, evicting, storm
 from tests.server.weigh_tools import pgtare
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -97,7 +97,8 @@ def test_a_healthy_server_under_load_has_no_finding(healthy: Cluster) -> None:
         spec = LoadSpec(builtin=builtin, clients=clients)  # type: ignore[arg-type]
         with PgbenchLoad(find_pgbench(healthy.binaries), healthy.dsn("load"), spec) as load:
             load.wait_ready()
-            report = doctor(healthy.dsn(), status=0)
+            dsn = healthy.dsn(options="-c track_io_timing=on")
+            report = doctor(dsn, status=0, interval_s=REPORTED_S)
         assert report["findings"] == []
         assert report["level"] == "ok"
         assert report["statements"]["deallocations_s"] == 0
@@ -105,6 +106,8 @@ def test_a_healthy_server_under_load_has_no_finding(healthy: Cluster) -> None:
         assert report["transactions_s"] > 50
         assert report["waits"]["samples"] > 5
         assert not report["waits"]["exact"]
+        observers = {o["name"]: o["source"] for o in report["observers"]}
+        assert "clock readings" in observers["track_io_timing"]
 
 
 def test_all_that_is_sent_is_listed(healthy: Cluster) -> None:
@@ -131,7 +134,7 @@ def _plain(text: str) -> str:
 
 def test_logging_and_observers_are_told(healthy: Cluster) -> None:
     options = (
-        "-c log_min_duration_statement=0 -c track_io_timing=on"
+        "-c log_min_duration_statement=0"
         " -c pg_stat_statements.track_planning=on -c log_executor_stats=on"
     )
     report = doctor(healthy.dsn(options=options), status=11)
@@ -141,7 +144,6 @@ def test_logging_and_observers_are_told(healthy: Cluster) -> None:
     assert "track_planning" in titles
     assert report["findings"][0]["level"] == "critical"
     observers = {o["name"]: o for o in report["observers"]}
-    assert "clock readings" in observers["track_io_timing"]["source"]
     assert observers["pg_stat_statements"]["cost_us"] is None
     assert "pgtare weigh" in observers["pg_stat_statements"]["source"]
 
@@ -174,7 +176,7 @@ def test_the_terminal_shows_it_in_words(stormy: Cluster) -> None:
 
 def test_watching_prints_a_document_a_line(healthy: Cluster) -> None:
     done = pgtare(
-        "doctor", "--dsn", healthy.dsn(), "--watch", "--iterations", "2", "--interval", "0.5s",
+        "doctor", "--dsn", healthy.dsn(), "--watch", "--iterations", "2", "--interval", "1s",
         "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,8 @@ from pgtare.report.progress import Display
 from pgtare.weigh.request import seconds
 
 _WIDE = 1000
-_SHORTEST_S = 0.5
+#: Sessions report what they did once a second.
+_SHORTEST_S = 1.0
 #: Progress is shown of what takes longer, in s.
 _SHOWN_S = 2.0
 
