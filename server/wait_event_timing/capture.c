@@ -35,6 +35,7 @@
 static pg_atomic_uint32 look_once = {CAPTURE_STATS};
 static pg_atomic_uint32 never = {CAPTURE_OFF};
 
+pg_attribute_aligned(64)
 Capture		capture = {.level = &look_once, .lock_entry = -1};
 
 static const PQcommMethods *chained;

@@ -14,6 +14,7 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "access/xact.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
@@ -25,7 +26,7 @@
 #include "ring_write.h"
 #include "waits.h"
 
-#define CPU_READINGS_PER_S 10000	/* at most */
+#define CPU_READINGS_PER_S 1000	/* at most */
 
 static ExecutorStart_hook_type previous_start;
 static ExecutorRun_hook_type previous_run;
@@ -60,7 +61,7 @@ tracing(void)
 		pg_atomic_read_u32(capture.level) == CAPTURE_TRACE;
 }
 
-/* The processor time of this process so far: a system call, that costs as much as all else here */
+/* The processor time of this process so far: a system call, which costs as much as all else here. */
 static void
 mark_cpu(int at)
 {
@@ -327,7 +328,8 @@ trace_transaction(XactEvent event, void *arg)
 		capture_abandon();
 	if (!tracing())
 		return;
-	if (event == XACT_EVENT_COMMIT)
+	/* to end what wrote nothing is no event */
+	if (event == XACT_EVENT_COMMIT && GetTopTransactionIdIfAny() != InvalidTransactionId)
 		capture_mark(RECORD_COMMIT, 0, 0);
 	else if (event == XACT_EVENT_ABORT)
 	{

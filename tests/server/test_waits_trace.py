@@ -62,11 +62,12 @@ def test_wait_lies_within_its_statement(traced: Connection, observer: Connection
     records = trace(observer, traced.info.backend_pid)
     # EXPLAIN began it once before
     at, begin = [(i, r) for i, r in enumerate(records) if r["queryid"] == query_id][-1]
-    wait, commit, cpu, end = [r for r in records[at + 1 :] if r["wait_event"] != "ClientRead"]
+    wait, cpu, end = [r for r in records[at + 1 :] if r["wait_event"] != "ClientRead"]
     assert (wait["wait_event_type"], wait["wait_event"]) == ("Timeout", "PgSleep")
     assert 50 <= wait["duration"] < 150
     assert begin["since_begin"] <= wait["since_begin"] < end["since_begin"]
-    assert [commit["kind"], cpu["kind"], end["kind"]] == ["commit", "cpu", "statement end"]
+    # a transaction that wrote nothing has no commit
+    assert [cpu["kind"], end["kind"]] == ["cpu", "statement end"]
     assert end["rows"] == 1
     assert 0 < cpu["duration"] < 60_000
 
@@ -83,7 +84,7 @@ def test_error_ends_in_an_abort(traced: Connection, observer: Connection) -> Non
     traced.execute("SELECT 'after'")
     kinds = [r["kind"] for r in trace(observer, traced.info.backend_pid) if r["kind"] != "wait"]
     assert [k for k in kinds[kinds.index("abort") :] if k != "cpu"] == [
-        "abort", "statement begin", "commit", "statement end",
+        "abort", "statement begin", "statement end",
     ]  # fmt: skip
 
 
@@ -118,8 +119,8 @@ def test_commit_and_its_waits_lie_within_their_statement(
     *_, alone, begin, insert, commit = statements(trace(observer, traced.info.backend_pid))
     for durable in (alone, commit):
         assert any(str(r["wait_event"]).lower() == "walsync" for r in durable)
-        kinds = [r["kind"] for r in durable if r["kind"] != "wait"]
-        assert kinds == ["statement begin", "commit", "cpu", "statement end"]
+        kinds = [r["kind"] for r in durable if r["kind"] not in ("wait", "cpu")]
+        assert kinds == ["statement begin", "commit", "statement end"]
     assert [alone[-1]["rows"], begin[-1]["rows"], insert[-1]["rows"]] == [1, 0, 1]
 
 
@@ -167,7 +168,7 @@ def test_processor_time_is_read_at_the_end_of_statements(
     traced: Connection, observer: Connection
 ) -> None:
     for sql in (BURN, "SELECT 'light'"):
-        time.sleep(0.001)
+        time.sleep(0.002)
         traced.execute(sql.encode())
     records = [r for r in trace(observer, traced.info.backend_pid) if r["kind"] != "wait"]
     *_, burn, light = processor_time(records)
@@ -176,7 +177,7 @@ def test_processor_time_is_read_at_the_end_of_statements(
     assert [records[i - 1]["kind"] for i in ends[-2:]] == ["cpu", "cpu"]
 
 
-def test_processor_time_is_read_at_most_every_100_us(
+def test_processor_time_is_read_once_a_ms_at_most(
     traced: Connection, observer: Connection
 ) -> None:
     traced.execute("DO $$BEGIN FOR i IN 1..200 LOOP PERFORM 1 FROM pg_am; END LOOP; END$$")
@@ -184,7 +185,7 @@ def test_processor_time_is_read_at_most_every_100_us(
     ends = [r["since_begin"] for r in records if r["kind"] == "statement end"]
     assert len(ends) > 200
     # one more when the trace began, and at the ends of what came before
-    assert len([r for r in records if r["kind"] == "cpu"]) < 10 * (ends[-1] - ends[-200]) + 10
+    assert len([r for r in records if r["kind"] == "cpu"]) < ends[-1] - ends[-200] + 10
 
 
 def test_what_runs_untraced_leaves_no_marks(traced: Connection, observer: Connection) -> None:
@@ -195,7 +196,7 @@ def test_what_runs_untraced_leaves_no_marks(traced: Connection, observer: Connec
     traced.execute(BURN)
     assert trace(observer, traced.info.backend_pid) == before
     traced.execute("SET wait_event_timing.capture = trace")
-    time.sleep(0.001)
+    time.sleep(0.002)
     traced.execute("SELECT 'light'")
     records = trace(observer, traced.info.backend_pid)
     assert len(records) > len(before)

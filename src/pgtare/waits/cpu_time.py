@@ -1,6 +1,6 @@
 """CPU time of the statements in a recording, from readings that come now and then.
 
-A session reads its CPU time at the end of statements, but not more often than every 100 us. What it
+A session reads its CPU time at the end of statements, once a ms at most. What it
 spent from a reading to the next is shared out to the statements in between by their time.
 """
 
