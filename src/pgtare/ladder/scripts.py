@@ -22,14 +22,21 @@ def place(study: Study, source: Path, target: Path) -> None:
             place = target / placed(name, workload)
             if not place.resolve().is_relative_to(target.resolve()):
                 raise UsageError(f"the script {name} must lie beside the study file")
+            text = _read(source / name)
             try:
-                text = (source / name).read_text(encoding="utf-8")
                 os.makedirs(place.parent, exist_ok=True)
                 place.write_text(_filled(text, name, workload), encoding="utf-8")
             except OSError as ex:
                 raise PgtareError(f"cannot copy {name}: {ex.strerror}") from ex
-            except UnicodeDecodeError as ex:
-                raise UsageError(f"the script {name} is not UTF-8 text") from ex
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as ex:
+        raise UsageError(f"cannot read pgbench script {path}: {ex.strerror}") from ex
+    except UnicodeDecodeError as ex:
+        raise UsageError(f"the script {path} is not UTF-8 text") from ex
 
 
 def _filled(text: str, name: str, workload: Workload) -> str:
