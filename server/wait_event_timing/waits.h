@@ -285,6 +285,9 @@ extern int	waits_statements_max;
 extern int	waits_ring_records;
 extern int	waits_trigger;
 extern bool waits_hooks;
+#ifdef FOLD_AT_ONCE
+extern bool waits_fold_at_once;
+#endif
 extern const struct config_enum_entry waits_levels[];
 
 /* shmem.c */

@@ -30,6 +30,20 @@ class Effect(_Model):
         return low and (self.hi_pct is None or self.hi_pct >= 0)
 
 
+class OverLayouts(_Model):
+    """How far apart linkings of the builds compared came out; standard deviations in percent.
+
+    sd_layout: beyond what rounds explain, with its 95 % interval. p: of "all linkings are alike".
+    """
+
+    layouts: int
+    sd_layout_pct: float | None
+    sd_layout_lo_pct: float | None
+    sd_layout_hi_pct: float | None
+    sd_round_pct: float | None
+    p: float | None
+
+
 class Beside(_Model):
     """Another metric of a comparison: described, not tested in the family."""
 
@@ -61,6 +75,7 @@ class Compared(_Model):
     rounds_to_settle: int | None
     verdict: Verdict
     derivation: str
+    over_layouts: OverLayouts | None = None
     round_pct: tuple[float, ...] = ()
     beside: tuple[Beside, ...] = ()
 

@@ -212,6 +212,9 @@ def _rehearse(study: Study, bench: Bench, skipped: dict[str, str], display: Disp
     possible = [w for w in study.workload if w.name not in skipped]
     if not possible:
         raise UsageError("no workload of the study can be run on its servers")
+    if study.protocol.layouts:
+        display.say(f"linking every built server in {study.protocol.layouts} orders")
+        bench.link()
     display.say("starting every variant once")
     for variant in study.variant:
         try:

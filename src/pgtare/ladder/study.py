@@ -12,6 +12,7 @@ from pgtare.errors import UsageError
 from pgtare.instruments.catalogue import near
 from pgtare.ladder.quantities import Clients, Name, Share, WholeSeconds, share
 from pgtare.load import LoadSpec, Script
+from pgtare.server.source import Recipe
 
 Setting = bool | int | float | str
 Latency = Literal["latency_mean_us", "latency_p50_us", "latency_p95_us", "latency_p99_us"]
@@ -27,6 +28,8 @@ UNITS: dict[Metric, str] = {
     "latency_p95_us": "µs",
     "latency_p99_us": "µs",
 }
+#: Fewer linkings have no spread to speak of.
+FEWEST_LAYOUTS = 3
 AGAIN = " again"  # ends the name of the floor's second run
 TEMPLATE = ".j2"  # ends the name of a script that is filled in with the workload's values
 
@@ -36,16 +39,38 @@ class _Model(BaseModel):
 
 
 class Server(_Model):
-    """Where a server's programs come from: the wheel, or an installation by its pg_config."""
+    """Where a server's programs come from: the wheel, an installation by its pg_config, or source.
+
+    build: the major version that is built from source, with these options of configure and flags.
+    """
 
     source: Literal["wheel"] | None = None
     pg_config: str | None = None
+    build: Annotated[int, Field(ge=15, le=18)] | None = None
+    configure: tuple[str, ...] = ()
+    cflags: str | None = None
+    ldflags: str | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Server:
-        if (self.source is None) == (self.pg_config is None):
-            raise ValueError('give either source = "wheel" or pg_config = "/path/to/pg_config"')
+        if sum(given is not None for given in (self.source, self.pg_config, self.build)) != 1:
+            raise ValueError(
+                'give one of source = "wheel", pg_config = "/path/to/pg_config", build = 18'
+            )
+        if self.build is None and {"configure", "cflags", "ldflags"} & self.model_fields_set:
+            raise ValueError("configure, cflags and ldflags are for servers with build = 18")
         return self
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How it is built, where it is."""
+        if self.build is None:
+            return None
+        usual = Recipe(self.build)
+        return Recipe(
+            self.build, self.configure or usual.configure, self.cflags or usual.cflags,
+            self.ldflags or usual.ldflags,
+        )  # fmt: skip
 
 
 class Variant(_Model):
@@ -183,7 +208,8 @@ class Duet(_Model):
 class Protocol(_Model):
     """How runs are laid out. half_width: stop a workload once every interval is so narrow.
 
-    kind: that of the workloads which name none; restart: of rounds.
+    kind: that of the workloads which name none; restart: of rounds. layouts: how many linkings of
+    each built server the rounds go through.
     """
 
     kind: Kind = "rounds"
@@ -192,6 +218,7 @@ class Protocol(_Model):
     warm_up: WholeSeconds = 5
     restart: Literal["always", "needed"] = "always"
     half_width: Share | None = None
+    layouts: Annotated[int, Field(ge=FEWEST_LAYOUTS, le=100)] | None = None
     duet: Duet = Duet()
 
 
@@ -255,6 +282,15 @@ class Study(_Model):
     def compared(self, workload: str) -> tuple[Comparison, ...]:
         """The comparisons declared for a workload, in order."""
         return tuple(c for c in self.comparison if c.workloads is None or workload in c.workloads)
+
+    def over_layouts(self, arm: str, base: str) -> bool:
+        """Whether a comparison is of builds that each round links anew.
+
+        Variants of one server share its linking in a round, so that layout drops out.
+        """
+        a, b = (self.the_variant(name).server for name in (arm, base))
+        built = any(self.servers[name].build for name in (a, b))
+        return self.protocol.layouts is not None and a != b and built
 
     @property
     def family(self) -> int:

@@ -69,7 +69,9 @@ def check_rounds(study: Study, *, quick: bool) -> str | None:
     planned: dict[str, int] = {}
     for workload in study.workload:
         by_duet = study.kind(workload) == "duet"
-        planned["sets" if by_duet else "rounds"] = study.blocks_planned(workload)
+        # of builds with linkings the test is no sign-flip test
+        if not all(study.over_layouts(c.arm, c.base) for c in study.compared(workload.name)):
+            planned["sets" if by_duet else "rounds"] = study.blocks_planned(workload)
     few = {key: n for key, n in planned.items() if n < needed}
     if not few:
         return None
@@ -173,6 +175,8 @@ def _check_names(study: Study, source: str, file: str) -> None:
                 f"quick.protocols names the workload {name!r}, which is absent"
                 f"{near(name, workloads)}",
             )
+    if why := _why_no_layouts(study):
+        refuse(("protocol", "layouts"), why)
     for i, workload in enumerate(study.workload):
         by_quick = study.quick.protocols.get(workload.name) == "duet"
         if (study.kind(workload) == "duet" or by_quick) and (why := why_not_by_duet(workload)):
@@ -181,3 +185,21 @@ def _check_names(study: Study, source: str, file: str) -> None:
                 ("quick", "protocols") if by_quick else ("workload", i, "name"),
                 f"{workload.name} must not be played by duet, as {why}: play it by rounds",
             )  # fmt: skip
+
+
+def _why_no_layouts(study: Study) -> str:
+    """Why the linkings that a study asks for cannot be; empty where they can."""
+    layouts, rounds = study.protocol.layouts, study.protocol.rounds
+    if layouts is None:
+        return ""
+    if not any(server.build for server in study.servers.values()):
+        return "layouts are of servers built from source, and none has build = 18"
+    if rounds < layouts:
+        return f"{rounds} rounds do not use each of {layouts} linkings: give as many, or more"
+    for workload in study.workload:
+        by_duet = "duet" in (study.kind(workload), study.quick.protocols.get(workload.name))
+        if by_duet and any(
+            study.over_layouts(c.arm, c.base) for c in study.compared(workload.name)
+        ):
+            return f"{workload.name} is played by duet, which has no linkings: play it by rounds"
+    return ""
