@@ -177,9 +177,7 @@ def test_processor_time_is_read_at_the_end_of_statements(
     assert [records[i - 1]["kind"] for i in ends[-2:]] == ["cpu", "cpu"]
 
 
-def test_processor_time_is_read_once_a_ms_at_most(
-    traced: Connection, observer: Connection
-) -> None:
+def test_processor_time_is_read_once_a_ms_at_most(traced: Connection, observer: Connection) -> None:
     traced.execute("DO $$BEGIN FOR i IN 1..200 LOOP PERFORM 1 FROM pg_am; END LOOP; END$$")
     records = trace(observer, traced.info.backend_pid)
     ends = [r["since_begin"] for r in records if r["kind"] == "statement end"]
