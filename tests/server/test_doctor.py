@@ -103,7 +103,7 @@ def test_a_healthy_server_under_load_has_no_finding(healthy: Cluster) -> None:
         assert report["level"] == "ok"
         assert report["statements"]["deallocations_s"] == 0
         assert report["statements"]["entries"] > 3
-        assert report["transactions_s"] > 50
+        assert report["transactions_s"] > 1
         assert report["waits"]["samples"] > 5
         assert not report["waits"]["exact"]
         observers = {o["name"]: o["source"] for o in report["observers"]}
