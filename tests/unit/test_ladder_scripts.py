@@ -72,10 +72,12 @@ def test_a_figure_is_a_query_or_the_log() -> None:
 def test_lines_of_the_log_are_counted_between_two_places(tmp_path: Path) -> None:
     log = tmp_path / "log"
     early = "LOG:  duration: 30.1 ms  statement: COMMIT\n"
+    early *= 3
     log.write_text(early)
     workload = evictions().the_workload("E2")
     before = {"deallocations": 10.0, "over-20-ms": float(len(early))}
-    log.write_text(early + early + "LOG:  checkpoint starting\n" + early)
+    line = "LOG:  duration: 25.0 ms  statement: SELECT 1\n"
+    log.write_text(early + line + "LOG:  checkpoint starting\n" + line)
     after = {"deallocations": 40.0, "over-20-ms": float(log.stat().st_size)}
     found = figures.between(before, after, log, workload, 3.0)
     assert found == {"deallocations": 10.0, "over-20-ms": 2.0}
