@@ -8,7 +8,7 @@ DURATION ?= 60
 .PHONY: setup setup-dev demo test test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
-  bench-layouts bench-rows lock clean
+  bench-layouts bench-rows bench-evictions lock clean
 
 setup: $(VENV)/.setup
 
@@ -88,6 +88,10 @@ bench-clock: setup
 # minutes; with ROWS_SERVER=/path/to/pg_config on another server
 bench-rows: setup
 	@$(BIN)/python -m bench.row_sources $(if $(ROWS_SERVER),--server $(ROWS_SERVER))
+
+# five minutes; the machine should be idle
+bench-evictions: setup
+	@$(BIN)/python -m bench.evictions
 
 # the open questions of a published study: docs/latency-puzzle.md, docs/open-questions.md
 bench-puzzle: setup

@@ -15,6 +15,7 @@ _MODULES = {
     "ladder": "ladder",
     "waits": "waits",
     "clock": "clock",
+    "doctor": "doctor",
     "module": "module",
     "status": "operator",
     "stop": "operator",

@@ -30,7 +30,7 @@ def page(result: LadderResult) -> str:
         f"{result.runs_planned} runs in {span(result.spent_s)}, seed {result.seed}",
         about=result.about,
         answers=wording.answers(result),
-        together=wording.together_sentences(result),
+        together=[*wording.together_sentences(result), *wording.seen_sentences(result)],
         caveats=wording.caveats(result),
         not_shown=wording.not_shown(result),
         side_by_side=tables.side_by_side(result),

@@ -21,6 +21,7 @@ from pgtare.ladder.study import (
     Comparison,
     Duet,
     Expected,
+    Figure,
     Gates,
     Protocol,
     Quick,
@@ -117,8 +118,8 @@ _KEYS = sorted(
     {
         name
         for model in (
-            Study, Server, Variant, Expected, Workload, Comparison, Duet, Units, Protocol, Analysis,
-            Gates, QuickDuet, QuickUnits, Quick,
+            Study, Server, Variant, Expected, Figure, Workload, Comparison, Duet, Units, Protocol,
+            Analysis, Gates, QuickDuet, QuickUnits, Quick,
         )
         for name in model.model_fields
     }
