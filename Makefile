@@ -7,7 +7,7 @@ DURATION ?= 60
 
 .PHONY: setup setup-dev demo test test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
-  bench-duet bench-protocols bench-clock lock clean
+  bench-duet bench-protocols bench-clock bench-flame lock clean
 
 setup: $(VENV)/.setup
 
@@ -83,6 +83,10 @@ bench-protocols: setup
 
 bench-clock: setup
 	@$(BIN)/python -m bench.clock
+
+# as root, with perf
+bench-flame: setup
+	@$(BIN)/python -m bench.flame
 
 # uv (from PyPI) resolves; pip installs
 lock:
