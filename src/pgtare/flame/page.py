@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import resources
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import pgtare
@@ -36,6 +37,17 @@ def page(
         answers=answers, table=table, table_head=table_head, embedded=embedded,
         version=pgtare.__version__, created=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S %Z}",
     )  # fmt: skip
+
+
+def fragment(graphs: Sequence[Graph], notes: Sequence[str] = ()) -> Markup:
+    """Graphs as a part of another page, which runs `script` at its end."""
+    environment = Environment(
+        loader=PackageLoader("pgtare.flame"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    template = environment.get_template("fragment.html.j2")
+    text = template.render(graphs=graphs, notes=notes, embedded=embedded)
+    return Markup(text)  # noqa: S704  # the template has escaped whatever is not ours
 
 
 def embedded(graph: Graph) -> Markup:

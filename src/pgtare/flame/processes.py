@@ -95,7 +95,7 @@ def program(pid: int) -> str:
 def activity(pid: int) -> tuple[str, bool]:
     """What the process says that it does, by its title, and whether it is a client's session.
 
-    As in `UPDATE waiting`, `idle`, `checkpointer`; the postmaster, which has no title, `postmaster`.
+    As in `UPDATE waiting`, `idle`, `checkpointer`; the postmaster has no title.
     """
     title = " ".join(read(pid, "cmdline").replace("\0", " ").split())
     if not title.startswith(("postgres: ", "postmaster: ")):

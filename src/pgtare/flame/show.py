@@ -115,6 +115,11 @@ def graphs(recording: Recording, found: Profile, *, idle: bool) -> list[Graph]:
     return made
 
 
+def alone(found: Profile, id: str, title: str) -> Graph:
+    """The graph of a profile."""
+    return graph(id, title, _ms(found))
+
+
 def difference(
     before: Profile, after: Profile, *, id: str = "change", names: tuple[str, str] = ("", "")
 ) -> Graph:

@@ -256,6 +256,8 @@ class Study(_Model):
     variant: tuple[Variant, ...] = Field(min_length=1)
     workload: tuple[Workload, ...] = Field(min_length=1)
     comparison: tuple[Comparison, ...] = Field(min_length=1)
+    #: workloads whose first comparison is shown in flame graphs as well, once the runs are done
+    flames: tuple[str, ...] = ()
 
     def the_variant(self, name: str) -> Variant:
         """The variant by name, also by the name of the floor's second run."""
@@ -481,6 +483,9 @@ def _check_names(study: Study, source: str, file: str) -> None:
     for name in study.quick.workloads or ():
         if name not in workloads:
             refuse(("quick", "workloads"), f"quick names the workload {name!r}, which is absent")
+    for name in study.flames:
+        if name not in workloads:
+            refuse(("flames",), f"flames names the workload {name!r}, which is absent")
     for name in study.quick.protocols:
         if name not in workloads:
             refuse(
