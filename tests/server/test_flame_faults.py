@@ -30,9 +30,6 @@ def test_an_unprivileged_user_is_told_what_is_missing(
     server18: Cluster, as_root: None, open_directory: Path
 ) -> None:
     needs_perf("on")
-    script = (
-        "import sys; sys.path[:0] = %r; from pgtare.cli import main; main()" % sys.path  # noqa: UP031
-    )
     program = (
         "import os, sys\n"
         "from pgtare.flame import permission, samples\n"
@@ -42,7 +39,6 @@ def test_an_unprivileged_user_is_told_what_is_missing(
         "    try: permission.check(mode, [int(sys.argv[1])])\n"
         "    except Exception as ex: print(type(ex).__name__, ex)\n"
     )
-    del script
     done = subprocess.run(
         [sys.executable, "-c", program, str(server18.postmaster_pid)],
         capture_output=True, text=True, check=True,
@@ -119,10 +115,6 @@ def test_lost_samples_are_counted_and_told(server18: Cluster, tmp_path: Path) ->
     wrapper = tmp_path / "perf"
     real = shutil.which("perf")
     # the smallest buffer, and a pause before it is first emptied
-    wrapper.write_text(
-        f'#!/bin/sh\nif [ "$1" = script ]; then sleep 2; exec {real} "$@"; fi\n'
-        f'exec {real} "$@"\n'.replace('exec {real} "$@"\n', "")
-    )
     wrapper.write_text(
         "#!/usr/bin/env python3\nimport os, sys, time\na = sys.argv[1:]\n"
         "if a[0] == 'script': time.sleep(3)\n"

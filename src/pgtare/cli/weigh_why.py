@@ -15,7 +15,7 @@ from rich.console import Console
 
 from pgtare.cli import flame_joins
 from pgtare.errors import PgtareError, UsageError
-from pgtare.flame import permission, show, split, targets
+from pgtare.flame import perf, permission, show, split, targets
 from pgtare.flame import why as reasons
 from pgtare.flame.record import Plan, Recorder, Recording
 from pgtare.flame.samples import BLOCKED, Mode
@@ -93,7 +93,10 @@ class Why:
 
 
 def _recorder(mode: Mode, target: Target) -> Recorder:
-    return Recorder(Plan(mode, target, None, RATE))
+    # Of waits the system call is told, which the kernel's part of a stack has: no copies of the
+    # rest, tens of thousands a second.
+    walk = perf.FRAME_POINTERS if mode == "off" else None
+    return Recorder(Plan(mode, target, None, RATE, walk))
 
 
 def render(done: Weighing, found: dict[str, list[Reasons]], notes: list[str], to: Console) -> None:

@@ -65,7 +65,7 @@ class Target:
 
     def by_server_pid(self) -> dict[int, int]:
         """The machine's number of each process by the server's own number for it."""
-        return {processes.inner_pid(pid): pid for pid in self.pids}
+        return {processes.inner_pid(pid): pid for pid in self._known}
 
 
 def of_pid(pid: int) -> Target:
