@@ -18,11 +18,11 @@ title = "Flames"
 flames = ["W"]
 [protocol]
 kind = "rounds"
-rounds = 1
+rounds = 2
 run = "1s"
 warm_up = "1s"
 [quick]
-rounds = 1
+rounds = 2
 run = "1s"
 warm_up = "1s"
 [analysis]

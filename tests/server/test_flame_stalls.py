@@ -47,8 +47,9 @@ def test_a_queue_for_a_row(stalling: Cluster, tmp_path: Path) -> None:
     lock, sleep = shares(found, "ProcSleep", "pg_sleep")
     assert lock > 0.55
     assert lock > 2 * sleep
-    (heap,) = shares(found, "heap_update")
-    assert heap == pytest.approx(lock, abs=0.1)
+    widest = max(found, key=lambda stack: found[stack])
+    assert "ProcSleep" in widest
+    assert {"heap_update", "XactLockTableWait", "LockTuple"} & set(widest)
 
 
 def test_waits_for_the_disk(stalling: Cluster, tmp_path: Path) -> None:

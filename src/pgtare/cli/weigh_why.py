@@ -100,8 +100,9 @@ def _recorder(mode: Mode, target: Target) -> Recorder:
 
 
 def render(done: Weighing, found: dict[str, list[Reasons]], notes: list[str], to: Console) -> None:
-    """Print the reasons of every arm that costs something."""
-    costing = {arm.name for arm in done.result.arms if arm.verdict == "cost"}
+    """Print the reasons of every arm that costs something, or of which that is not known yet."""
+    costing = {a.name for a in done.result.arms if a.verdict in ("cost", "inconclusive")}
+    costing -= {a.name for a in done.result.arms if a.role != "instrument"}
     for mode, title in (("on", "computes more"), ("off", "is blocked longer")):
         for reason in found.get(mode, []):
             if reason.arm not in costing:
@@ -122,7 +123,7 @@ def render(done: Weighing, found: dict[str, list[Reasons]], notes: list[str], to
 def _headline(reason: Reasons, title: str) -> str:
     total, unit = reason.total, numbers.duration
     return (
-        f"Why {reason.arm} costs: a transaction {title} by {unit(total.growth_us)} "
+        f"Why {reason.arm} costs what it does: a transaction {title} by {unit(total.growth_us)} "
         f"[{unit(total.low_us)}, {unit(total.high_us)}], by {reason.samples:,} samples of it"
     )
 

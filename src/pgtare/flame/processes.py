@@ -92,6 +92,15 @@ def program(pid: int) -> str:
     return ""
 
 
+def libc(pid: int) -> str:
+    """The path at which the C library that it has loaded can be read; empty where it cannot."""
+    for line in read(pid, "maps").splitlines():
+        path = line.partition("/")[2]
+        if re.search(r"/(libc\.so\.6|libc-[\d.]+\.so|ld-musl[^/]*)$", f"/{path}"):
+            return f"/proc/{pid}/root/{path}"
+    return ""
+
+
 def activity(pid: int) -> tuple[str, bool]:
     """What the process says that it does, by its title, and whether it is a client's session.
 

@@ -65,6 +65,19 @@ def record(plan: Plan, tell: Tell = lambda seconds, samples, lost: None) -> Reco
         return Recorder(plan).run(lambda: asked.made, tell)
 
 
+def _way(plan: Plan) -> str:
+    """How to walk stacks: frame pointers where all that is on them keeps them.
+
+    A wait ends in libc, and where libc keeps none (Debian's), sem_wait loses everything above it.
+    """
+    pid = plan.target.pids[0]
+    files = [processes.program(pid)]
+    if plan.mode != "on":
+        files.append(processes.libc(pid))
+    kept = all(symbols.read(file).frame_pointers for file in files)
+    return perf.FRAME_POINTERS if kept else perf.DWARF
+
+
 class Recorder:
     """A recording that its owner stops, so that it can run beside something else."""
 
@@ -73,10 +86,7 @@ class Recorder:
         permission.check(plan.mode, plan.target.pids)
         self.plan = plan
         self.collected = Collected()
-        self.program = symbols.read(processes.program(plan.target.pids[0]), "")
-        self.walk = plan.walk or (
-            perf.FRAME_POINTERS if self.program.frame_pointers else perf.DWARF
-        )
+        self.walk = plan.walk or _way(plan)
         self.reader = script.Reader(self._unnamed)
         self.scheduler = Scheduler(
             plan.target.wants, self.collected, wake=plan.mode == "wake",
@@ -196,7 +206,10 @@ class Recorder:
                 "events would crowd them out."
             )
         if counts.unreadable:
-            notes.append(f"{counts.unreadable:,} lines of perf could not be read.")
+            notes.append(
+                f"{counts.unreadable:,} lines of perf could not be read, such as "
+                f"{counts.example[:80]!r}."
+            )
         if not permission.sees_kernel():
             notes.append(
                 "The kernel's part of stacks is not shown: that needs root, or "

@@ -39,6 +39,8 @@ class Counts:
     events: int = 0
     lost: int = 0
     unreadable: int = 0
+    #: the first of them
+    example: str = ""
     #: frames by file, all of them and those without a name
     named: dict[str, int] = field(default_factory=dict)
     unnamed: dict[str, int] = field(default_factory=dict)
@@ -78,6 +80,7 @@ class Reader:
         found = _HEAD.match(head)
         if found is None:
             self.counts.unreadable += 1
+            self.counts.example = self.counts.example or head.strip()
             return None
         comm, first, second, seconds, fraction, name, told = found.groups()
         self.counts.events += 1
