@@ -21,8 +21,8 @@ from pgtare.flame.record import Recording
 from pgtare.flame.split import Spans
 from pgtare.flame.targets import Target
 from pgtare.observations import Observations, UnitFlag
+from pgtare.profile.reader import open_reader
 from pgtare.waits import recording as wait_recordings
-from pgtare.waits.reader import open_reader
 from pgtare.waits.record import Recorder as WaitRecorder
 from pgtare.waits.show import one_line
 from pgtare.waits.trace import Kind

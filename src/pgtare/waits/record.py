@@ -14,9 +14,9 @@ import numpy as np
 import psycopg
 
 from pgtare.errors import UsageError
+from pgtare.profile.reader import Reader, telling
 from pgtare.server import signals
 from pgtare.waits import trace
-from pgtare.waits.reader import Reader, telling
 from pgtare.waits.recording import OpenWait, RecordedSession, Recording, Writer
 from pgtare.waits.trace import Kind, Records
 
