@@ -110,6 +110,8 @@ class Collector:
         self._complaints.seek(0)
         lines = [line.strip() for line in self._complaints.read().splitlines()]
         lines = [line for line in lines if line and "Ignoring" not in line and line != "Error:"]
+        # what the second program says of the first one's silence comes last
+        lines.sort(key=lambda line: "incompatible file format" in line)
         return lines[0] if lines else "it said nothing"
 
     def _start(self) -> None:

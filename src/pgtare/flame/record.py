@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,6 +19,7 @@ from pgtare.flame.targets import Target
 from pgtare.server import signals
 
 _TICK_S = 0.1
+_TRIES = 5
 #: Samples after which a recording ends by itself: half a gigabyte of memory.
 MOST_SAMPLES = 20_000_000
 
@@ -103,7 +105,7 @@ class Recorder:
         plan = self.plan
         if plan.mode != "on":
             self._note_standing()
-        with Collector(plan.mode, self._arguments()) as collector:
+        with self._collector() as collector:
             self.scheduler.begin(collector.begin_ns)
             thread = threading.Thread(target=self._consume, args=(collector,), daemon=True)
             thread.start()
@@ -136,6 +138,22 @@ class Recorder:
             realtime_ns=time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC),
             notes=self._notes(stopped_by),
         )
+
+    @contextlib.contextmanager
+    def _collector(self) -> Iterator[Collector]:
+        """Both programs of perf at work. One of many processes may end while they start."""
+        for left in reversed(range(_TRIES)):
+            with contextlib.ExitStack() as stack:
+                self.plan.target.refresh()
+                try:
+                    collector = stack.enter_context(Collector(self.plan.mode, self._arguments()))
+                except MeasurementError:
+                    gone = not all(processes.exists(pid) for pid in self.plan.target.pids)
+                    if left and gone and self.plan.target.lives:
+                        continue
+                    raise
+                yield collector
+                return
 
     def _arguments(self) -> list[str]:
         plan = self.plan

@@ -48,6 +48,19 @@ class Target:
         self._others[pid] = now + _FORGET_S
         return False
 
+    def refresh(self) -> None:
+        """Forget processes that have ended, and take in children that the server has got since."""
+        there = [pid for pid in self.pids if processes.exists(pid)]
+        if self.postmaster is not None:
+            there += [
+                pid
+                for pid in processes.children(self.postmaster)
+                if pid not in there and self._others.get(pid) != float("inf")
+            ]
+        if there:
+            self.pids = there
+            self._known.update(there)
+
     @property
     def lives(self) -> bool:
         """Whether there is anything left to record."""
