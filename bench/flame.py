@@ -1,18 +1,16 @@
-"""What collecting a flame graph costs the server: short runs of a load with and without, in turn.
+"""What collecting a flame graph costs the server: one load, seconds with and without, in turn.
 
-Each pair of runs of `pgbench -S` holds one under the collector and one without it, in random order;
-the figure is the mean of the paired log ratios with its 95 % t interval. As root.
+Each pair of slices of a running `pgbench -S` has one under the collector and one without it, in
+random order; the figure is the mean of the paired log ratios with its 95 % t interval. As root.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import random
-import re
-import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from bench import harness
 from pgtare.flame import targets
 from pgtare.flame.record import Plan, Recorder, Recording
 from pgtare.flame.samples import Mode
-from pgtare.load import find_pgbench, initialise
+from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
 from pgtare.server import trials
 from pgtare.server.binaries import from_pg_config, from_wheel
 from pgtare.server.cluster import Cluster
@@ -59,41 +57,42 @@ def collecting(dsn: str, mode: Mode, rate: int) -> Iterator[list[Recording]]:
             thread.join()
 
 
-def short_run(pgbench: Path, dsn: str, clients: int, transactions: int) -> float:
-    """Transactions a second of one short run."""
-    done = subprocess.run(
-        [pgbench, "-n", "-S", "-c", str(clients), "-t", str(transactions), dsn],
-        capture_output=True, text=True, check=True, env={**os.environ, "PGAPPNAME": "pgtare-bench"},
-    )  # fmt: skip
-    found = re.search(r"^tps = ([\d.]+)", done.stdout, re.MULTILINE)
-    assert found is not None, done.stdout
-    return float(found[1])
+def speed(load: PgbenchLoad, reports: int) -> float:
+    """Transactions a second over the next whole seconds, the one under way left out."""
+    begin = len(load.progress) + 1
+    while len(load.progress) < begin + reports:
+        load.check()
+        time.sleep(0.05)
+    return float(np.mean([report.tps for report in load.progress[begin : begin + reports]]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--clients", type=int, default=1)
-    parser.add_argument("--transactions", type=int, default=8000)
+    parser.add_argument("--seconds", type=int, default=2, help="of a slice")
     given = parser.parse_args()
     installations = [from_wheel(), *([from_pg_config(DEBIAN)] if DEBIAN.exists() else [])]
     draw = random.Random(1)
     print("server  stacks  mode          TPS changed by   95 % interval   events/s   lost")
     for binaries in installations:
-        with Cluster(binaries) as cluster:
+        with contextlib.ExitStack() as stack:
+            cluster = stack.enter_context(Cluster(binaries))
             dsn = initialise(binaries, cluster.dsn(), 10).dsn
-            pgbench = find_pgbench(binaries)
-            short_run(pgbench, dsn, given.clients, given.transactions)
+            spec = LoadSpec(clients=given.clients)
+            load = stack.enter_context(PgbenchLoad(find_pgbench(binaries), dsn, spec))
+            load.wait_ready()
             for name, mode, rate in WAYS:
                 ratios, events, lost, seconds, walk = [], 0, 0, 0.0, ""
                 for _ in range(given.pairs):
                     tps = {}
                     for way in draw.sample(("with", "without"), 2):
                         if way == "without":
-                            tps[way] = short_run(pgbench, dsn, given.clients, given.transactions)
+                            tps[way] = speed(load, given.seconds)
                             continue
                         with collecting(dsn, mode, rate) as done:
-                            tps[way] = short_run(pgbench, dsn, given.clients, given.transactions)
+                            # perf reads the programs' symbols at its first samples
+                            tps[way] = speed(load, given.seconds)
                         (told,) = done
                         events, lost = events + told.events, lost + told.lost
                         seconds, walk = seconds + told.seconds, told.walk.partition(",")[0]

@@ -9,9 +9,8 @@ import pytest
 
 from pgtare.flame import show
 from pgtare.flame.page import page
-from tests.browser.test_page_browser import HOSTILE, HOSTILE_IMAGE, Visit, visit
+from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
 
-__all__ = ["visit"]
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
 
 BEFORE = {("backend", "run", "plan"): 40_000_000, ("backend", "run", "wait"): 60_000_000}
