@@ -105,6 +105,7 @@ def test_a_stripped_program_keeps_its_functions_apart(tmp_path: Path, server18: 
     assert whole.starts == found.starts
 
 
+@pytest.mark.slow
 def test_lost_samples_are_counted_and_told(server18: Cluster, tmp_path: Path) -> None:
     """A reader that is held up loses events; perf tells how many."""
     needs_perf()

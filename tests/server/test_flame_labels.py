@@ -94,6 +94,7 @@ def test_samples_split_by_the_arm_of_a_trial(tmp_path: Path) -> None:
     assert logging["arm: log_min_duration_statement"] > 10 * logging["arm: base"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_recorded(timed: Cluster, tmp_path: Path) -> None:
     needs_perf("on")
 

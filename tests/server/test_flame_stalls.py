@@ -62,6 +62,7 @@ def test_waits_for_the_disk(stalling: Cluster, tmp_path: Path) -> None:
     assert "fdatasync" in widest_wait
 
 
+@pytest.mark.slow
 def test_a_storm_of_evicted_statements(stalling: Cluster, tmp_path: Path) -> None:
     numbers = itertools.count()
 
@@ -80,6 +81,7 @@ def test_a_storm_of_evicted_statements(stalling: Cluster, tmp_path: Path) -> Non
     assert any("pgss" in name or "pg_stat_statements" in name for name in widest), widest
 
 
+@pytest.mark.slow
 def test_who_ends_a_wait_for_a_row(stalling: Cluster, tmp_path: Path) -> None:
     with repeating(stalling, 3, _update):
         found = flame("wake", stalling, tmp_path / "wake.folded")
@@ -90,6 +92,7 @@ def test_who_ends_a_wait_for_a_row(stalling: Cluster, tmp_path: Path) -> None:
     assert any("LockReleaseAll" in stack or "ProcReleaseLocks" in stack for stack in releasing)
 
 
+@pytest.mark.slow
 def test_where_it_computes(stalling: Cluster, tmp_path: Path) -> None:
     def count(connection: psycopg.Connection, number: int) -> None:
         connection.execute("SELECT count(*) FROM generate_series(1, 50000)")
