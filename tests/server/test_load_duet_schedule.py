@@ -78,12 +78,12 @@ def test_a_stalled_server_shows_as_latency(
         # coordinated omission: a closed loop stops asking
         assert (stalled > 50_000).sum() < 10
         return
-    # 60 were due in the meantime, and waited for as long as was left of it: 150 ms on average
-    late = stalled > 20_000
-    assert late.sum() == pytest.approx(rate * stalled_s, rel=0.4)
-    assert stalled[late].mean() == pytest.approx(stalled_s * 1e6 / 2, rel=0.35)
+    # 60 were due in the meantime, and waited for as long as was left of it: 150 ms on average, so
+    # two thirds of them for 100 ms; a busy machine can only add to that
+    late = stalled > stalled_s / 3 * 1e6
+    assert late.sum() > 0.6 * (2 / 3) * rate * stalled_s
     # the other cluster's transactions, of the same thread, were not held up by it
-    assert (other > 20_000).sum() < 0.3 * late.sum()
+    assert (other > stalled_s / 3 * 1e6).sum() < 0.3 * late.sum()
 
 
 def test_what_was_due_but_never_answered_is_recorded(
