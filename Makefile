@@ -8,7 +8,7 @@ DURATION ?= 60
 .PHONY: setup setup-dev demo test test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
-  bench-layouts bench-rows bench-evictions lock clean
+  bench-layouts bench-rows bench-evictions bench-flame lock clean
 
 setup: $(VENV)/.setup
 
@@ -92,6 +92,10 @@ bench-rows: setup
 # five minutes; the machine should be idle
 bench-evictions: setup
 	@$(BIN)/python -m bench.evictions
+
+# as root, with perf
+bench-flame: setup
+	@$(BIN)/python -m bench.flame
 
 # the open questions of a published study: docs/latency-puzzle.md, docs/open-questions.md
 bench-puzzle: setup

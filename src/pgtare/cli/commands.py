@@ -14,6 +14,7 @@ _MODULES = {
     "selftest": "selftest",
     "ladder": "ladder",
     "waits": "waits",
+    "flame": "flame",
     "clock": "clock",
     "doctor": "doctor",
     "module": "module",

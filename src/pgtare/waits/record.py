@@ -115,8 +115,13 @@ class Recorder:
         self.began = datetime.now(UTC)
         self.waiting: list[OpenWait] = []
 
-    def run(self, seconds: float | None, tell: Callable[[Progress], None]) -> Recording:
-        """Record for `seconds`, or until a signal asks to stop; what was recorded is kept.
+    def run(
+        self,
+        seconds: float | None,
+        tell: Callable[[Progress], None],
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Recording:
+        """Record for `seconds`, or until a signal or `stop` ends it; what was recorded is kept.
 
         Raises MeasurementError where the server goes away or the disk is full; the parts written
         until then stay, with a description of them.
@@ -129,7 +134,7 @@ class Recorder:
         stopped = "error"
         with signals.asked_to_stop() as asked:
             try:
-                while not asked.made and time.monotonic() - start < limit:
+                while not (asked.made or stop()) and time.monotonic() - start < limit:
                     busy = self._look()
                     now = time.monotonic()
                     if self.writer.rows >= PART_ROWS or now - written >= PART_S:
