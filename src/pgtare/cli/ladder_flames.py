@@ -32,7 +32,7 @@ def wanted(planned: run.Planned) -> bool:
 
 def _names(study: Study) -> list[str]:
     """The workloads to record, of those that are played."""
-    played = {workload.name for workload in study.workload if study.compared(workload.name)}
+    played = {workload.name for workload in study.workload if study.compared(workload)}
     return [name for name in study.flames if name in played]
 
 
@@ -88,7 +88,7 @@ def additions(planned: run.Planned) -> list[Addition]:
 
 def _pair(study: Study, workload: Workload) -> Sequence[str]:
     """Base and arm of the first comparison of a workload."""
-    compared = study.compared(workload.name)[0]
+    compared = study.compared(workload)[0]
     return compared.base, compared.arm
 
 
