@@ -27,6 +27,7 @@ DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
 MODULES = {
     "pgtare": source_dir(),
     "wait_event_timing": source_dir(),
+    "sql_trace": source_dir(),
     "grabber": Path(__file__).parent / "server" / "modules",
 }
 
