@@ -7,7 +7,7 @@ DURATION ?= 60
 
 .PHONY: setup setup-dev demo test test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
-  bench-duet bench-protocols bench-clock lock clean
+  bench-duet bench-protocols bench-clock bench-trace fuzz-trace lock clean
 
 setup: $(VENV)/.setup
 
@@ -83,6 +83,13 @@ bench-protocols: setup
 
 bench-clock: setup
 	@$(BIN)/python -m bench.clock
+
+bench-trace: setup
+	@$(BIN)/python -m bench.trace
+
+# five minutes of damaged and senseless traces
+fuzz-trace: setup-dev
+	@$(BIN)/python -m tests.unit.fuzz_trace 300
 
 # uv (from PyPI) resolves; pip installs
 lock:

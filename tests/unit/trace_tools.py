@@ -151,9 +151,7 @@ def write(
     told = {"user": "alice", "database": "shop", "application": "app"}
     writer.define(Table.RINGS, ring(1, pid, "sql", **told))
     writer.define(Table.RINGS, ring(2, pid, "waits", **told))
-    writer.add(
-        Table.STREAM, {"ring": np.array([1]), "position": np.array([0]), "data": [stream]}
-    )
+    writer.add(Table.STREAM, {"ring": np.array([1]), "position": np.array([0]), "data": [stream]})
     if rows:
         writer.add(Table.WAITS, waits(2, rows))
     if close:

@@ -14,6 +14,7 @@ _MODULES = {
     "selftest": "selftest",
     "ladder": "ladder",
     "waits": "waits",
+    "trace": "trace",
     "clock": "clock",
     "module": "module",
     "status": "operator",

@@ -29,7 +29,7 @@ def bucket(length_ns: Integers) -> npt.NDArray[np.int64]:
 
 @dataclass
 class Totals:
-    """By event number: how many waits, their time in ns, shortest, longest, and lengths by bucket."""
+    """By event number: waits, their time in ns, shortest, longest, and lengths by bucket."""
 
     count: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     total: Floats = field(default_factory=lambda: np.zeros(0))
@@ -79,7 +79,5 @@ def totals(path: Path) -> Totals:
     found = Totals()
     for block in scan(path, frozenset({int(Table.WAITS)})):
         if isinstance(block, Block):
-            found.add(
-                np.asarray(block.columns["event"]), np.asarray(block.columns["length_ns"])
-            )
+            found.add(np.asarray(block.columns["event"]), np.asarray(block.columns["length_ns"]))
     return found

@@ -81,9 +81,9 @@ def block(table: int, rows: int, number: int, columns: dict[str, Column]) -> byt
     """A block as it stands in a file."""
     assert rows <= MAX_ROWS
     payload = encode(columns)
-    head = _BLOCK.pack(
-        BLOCK_MAGIC, table, 0, rows, len(payload), number, zlib.crc32(payload), 0
-    )[:-4]
+    head = _BLOCK.pack(BLOCK_MAGIC, table, 0, rows, len(payload), number, zlib.crc32(payload), 0)[
+        :-4
+    ]
     return head + struct.pack("<I", zlib.crc32(head)) + payload
 
 
@@ -122,9 +122,7 @@ def scan(path: Path, tables: frozenset[int] | None = None) -> Iterator[Block | D
         raise UsageError(f"{path} cannot be read: {ex.strerror}") from ex
 
 
-def _blocks(
-    path: Path, file: BinaryIO, tables: frozenset[int] | None
-) -> Iterator[Block | Damage]:
+def _blocks(path: Path, file: BinaryIO, tables: frozenset[int] | None) -> Iterator[Block | Damage]:
     size = file.seek(0, io.SEEK_END)
     at, expected = min(FILE_HEADER, size), 0
     effort = _EFFORT * size

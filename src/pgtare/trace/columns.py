@@ -121,9 +121,7 @@ def _unpacked(
         raise Damaged("a column that cannot be decompressed") from ex
 
 
-def _encode_integers(
-    values: Integers, compress: zstandard.ZstdCompressor
-) -> tuple[int, bytes]:
+def _encode_integers(values: Integers, compress: zstandard.ZstdCompressor) -> tuple[int, bytes]:
     if not len(values) or (values == values[0]).all():
         return _CONSTANT, _VALUE.pack(int(values[0]) if len(values) else 0)
     changes = np.flatnonzero(np.diff(values)) + 1
@@ -179,9 +177,7 @@ def _planes(values: Integers, compress: zstandard.ZstdCompressor) -> bytes:
     return b"".join(parts)
 
 
-def _from_planes(
-    source: _Source, rows: int, decompress: zstandard.ZstdDecompressor
-) -> Integers:
+def _from_planes(source: _Source, rows: int, decompress: zstandard.ZstdDecompressor) -> Integers:
     (width,) = source.take(1)
     (apart,) = source.unpack(_COUNT)
     if not 1 <= width <= 8 or apart > rows:

@@ -91,7 +91,7 @@ def ledger(trace: Trace, costs: Costs | None = None) -> Ledger:
     found = processes(trace)
     books = [_Book(process, trace) for process in found]
     shares = kernel.shares([book.sample() for book in books])
-    costs = costs or Costs()
+    costs = costs or _costs(trace)
     parts, calls, owners, offset = [], [], [], 0
     for i, book in enumerate(books):
         entries = book.entries(shares, costs)
@@ -111,6 +111,15 @@ def ledger(trace: Trace, costs: Costs | None = None) -> Ledger:
     return Ledger(
         trace, found, np.concatenate(calls), np.concatenate(owners), joined, shares.by_event, notes
     )
+
+
+def _costs(trace: Trace) -> Costs:
+    """What the recorder noted of them."""
+    told = trace.recording.get("costs")
+    found = told if isinstance(told, dict) else {}
+    wait, call = (found.get(name) for name in ("wait_ns", "call_ns"))
+    good = [float(v) if isinstance(v, int | float) and 0 <= v < 1e6 else 0.0 for v in (wait, call)]
+    return Costs(*good)
 
 
 class _Book:
@@ -196,9 +205,7 @@ class _Book:
         spent = np.diff(self.process.cpu[:, 1]) - within - shares.idle_ns * s.idle
         work = np.where(known & self.busy, self.outside, 0.0)
         room = np.bincount(self.reading[known], work[known], minlength=n)
-        share = np.divide(
-            np.clip(spent, 0.0, room), room, out=np.zeros(n), where=room > 0
-        )
+        share = np.divide(np.clip(spent, 0.0, room), room, out=np.zeros(n), where=room > 0)
         return np.where(known, work * share[np.clip(self.reading, 0, n - 1)], 0.0), known
 
     def entries(self, shares: kernel.Shares, costs: Costs) -> Entries:

@@ -84,9 +84,7 @@ def merged(runs: list[RowSources]) -> dict[int, NodeRun]:
 
 def grouped(
     ledger: Ledger, entries: Entries, label: Callable[[Node], str]
-) -> tuple[
-    list[str], npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.int64]
-]:
+) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """All time, that of measured executions by node; it adds up to what was given.
 
     Time outside of executions stands under the kind of its call.

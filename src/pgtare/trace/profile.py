@@ -143,9 +143,7 @@ def _by_statement(ledger: Ledger, entries: Entries) -> _Grouped:
     where = np.select(
         [entries.component == CLIENT, entries.component == MISSING], [1, 2], default=0
     )
-    key = np.where(
-        entries.top >= 0, labels.of_call[entries.top] + len(outside), where
-    )
+    key = np.where(entries.top >= 0, labels.of_call[entries.top] + len(outside), where)
     return _once_a_call([*outside, *labels.names], key, entries, entries.top)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterator
@@ -187,7 +188,7 @@ def by_ring(rows: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
         rows = {name: np.asarray(values)[order] for name, values in rows.items()}
         ring = rows["ring"]
     bounds = [0, *(np.flatnonzero(np.diff(ring)) + 1).tolist(), len(ring)]
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in itertools.pairwise(bounds):
         yield int(ring[begin]), {name: values[begin:end] for name, values in rows.items()}
 
 
@@ -242,16 +243,12 @@ def _read_events(trace: Trace, block: Block) -> None:
 
 def _read_stream(trace: Trace, block: Block) -> None:
     c = block.columns
-    for ring, position, data in zip(
-        _ints(c["ring"]), _ints(c["position"]), c["data"], strict=True
-    ):
+    for ring, position, data in zip(_ints(c["ring"]), _ints(c["position"]), c["data"], strict=True):
         trace.streams.setdefault(ring, []).append((position, bytes(data)))
 
 
 def _read_losses(trace: Trace, block: Block) -> None:
-    for ring, lost in zip(
-        _ints(block.columns["ring"]), _ints(block.columns["lost"]), strict=True
-    ):
+    for ring, lost in zip(_ints(block.columns["ring"]), _ints(block.columns["lost"]), strict=True):
         trace.losses[ring] += lost
 
 

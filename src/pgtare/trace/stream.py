@@ -290,7 +290,9 @@ class _Decoder:
             oid, state, form, _, length, stored = struct.unpack_from("<IBBHII", r, at)
             if at + 16 + stored > len(r):
                 raise ValueError("a value beyond the record")
-            found.append(Bind(oid, _BIND_STATES[state], form, length, r[at + 16 : at + 16 + stored]))
+            found.append(
+                Bind(oid, _BIND_STATES[state], form, length, r[at + 16 : at + 16 + stored])
+            )
             at += 16 + (stored + 7) // 8 * 8
         self.into.binds[call] = tuple(found)
 

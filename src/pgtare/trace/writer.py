@@ -52,8 +52,10 @@ class Writer:
     def _claim(self) -> None:
         if self.single and self.target.exists():
             raise UsageError(f"{self.target} exists already; name a file that does not")
-        if not self.single and self.target.exists() and (
-            not self.target.is_dir() or any(self.target.iterdir())
+        if (
+            not self.single
+            and self.target.exists()
+            and (not self.target.is_dir() or any(self.target.iterdir()))
         ):
             raise UsageError(f"{self.target} is in use; name a directory that does not exist yet")
         try:
