@@ -44,11 +44,24 @@ def trace(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
+def server(request: pytest.FixtureRequest) -> Cluster:
+    """PostgreSQL 18, where a test does not ask for another."""
+    found: Cluster = request.getfixturevalue(getattr(request, "param", "trace18"))
+    return found
+
+
+both = pytest.mark.parametrize(
+    "server", ["trace18", pytest.param("trace15", marks=pytest.mark.debian)], indirect=True
+)
+
+
+@pytest.fixture
 def app(server: Cluster) -> Iterator[Connection]:
     with session(server, application_name="traced-app") as connection:
         yield connection
 
 
+@both
 def test_profile_of_known_waits_and_work(
     server: Cluster, app: Connection, observer: Connection, tmp_path: Path
 ) -> None:
@@ -83,7 +96,7 @@ def test_profile_of_known_waits_and_work(
         assert sum(line.ns for line in grouped.lines) == pytest.approx(found.total_ns, rel=1e-6)
         assert grouped.total_ns == pytest.approx(found.total_ns, rel=1e-6)
     (process,) = [p for p in book.processes if p.leader_pid is None]
-    assert found.total_ns == process.end - process.begin
+    assert found.total_ns == pytest.approx(process.end - process.begin, rel=1e-9)
     assert process.begin <= first + 1e8
     assert process.end >= last - 1e8
     by_event = lines(book)
@@ -98,7 +111,7 @@ def test_profile_of_known_waits_and_work(
     # nothing of it in the same statement's waits
     assert sum(spun.values()) - work < 0.02 * work
     # what was spun was mostly CPU, or the kernel said that it waited for a processor
-    assert spun.get(ledgers.NAMES[ledgers.UNACCOUNTED], 0.0) < 0.1 * work
+    assert spun.get(ledgers.NAMES[ledgers.UNACCOUNTED], 0.0) < 0.2 * work
 
 
 def test_what_a_trace_tells(
@@ -173,6 +186,8 @@ def _exported(rec: Path, tmp_path: Path) -> None:
     assert any(b["state"] == "whole" for b in binds)
 
 
+@pytest.mark.slow
+@both
 def test_parallel_workers_are_told_apart(
     server: Cluster, app: Connection, observer: Connection, tmp_path: Path
 ) -> None:
@@ -199,7 +214,7 @@ def test_parallel_workers_are_told_apart(
     assert found["CPU outside waits"] > 0
     leader = profile(book)
     (own,) = [p for p in book.processes if p.leader_pid is None]
-    assert leader.total_ns == own.end - own.begin
+    assert leader.total_ns == pytest.approx(own.end - own.begin, rel=1e-9)
 
 
 def test_a_recorder_that_is_killed_leaves_nothing_traced(
@@ -255,6 +270,7 @@ def test_disk_full_stops_the_recording_and_nothing_else(
     assert not [d for d in found.damages if not d.tail]
 
 
+@pytest.mark.slow
 def test_size_and_reserve_are_kept(
     server: Cluster, app: Connection, observer: Connection, tmp_path: Path
 ) -> None:
@@ -325,7 +341,7 @@ def test_a_crash_of_the_server_in_mid_trace(wheel: Binaries, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [6])
+@pytest.mark.parametrize("seconds", [10])
 def test_profile_of_pgbench_with_known_waits(
     server: Cluster, wheel: Binaries, observer: Connection, tmp_path: Path, seconds: int
 ) -> None:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
+import psycopg
 
 from pgtare.server import wait_ring
 from pgtare.server.wait_ring import Kind, Records
@@ -132,7 +133,7 @@ class Drain:
 
     def _drain_calls(self, ring: _Ring) -> bool:
         for _ in range(_TURNS):
-            found = self.server.rows(_DRAIN, ring.pid, ring.position)
+            found = self._read(_DRAIN, ring)
             if not found:
                 return False
             ((position, lost, started, ended, data),) = found
@@ -157,6 +158,14 @@ class Drain:
                 return False
         return True
 
+    def _read(self, query: str, ring: _Ring) -> list[tuple[Any, ...]]:
+        """What a ring gives; nothing, and never again, where it has gone or is not ours to see."""
+        try:
+            return self.server.rows(query, ring.pid, ring.position)
+        except (psycopg.errors.UndefinedObject, psycopg.errors.InsufficientPrivilege):
+            ring.done = True
+            return []
+
     def _lose(self, ring: _Ring, lost: int) -> None:
         ring.lost += lost
         when = np.array([epoch_ns(datetime.now(self.began.tzinfo))])
@@ -171,7 +180,7 @@ class Drain:
         for pid, started, ended, leader in self.server.rows(_WAIT_RINGS, pids, pids, self.began):
             ring = self.rings.get((pid, started))
             if ring is None:
-                who = {"kind": "waits", "leader_pid": leader, **told[leader or pid]}
+                who = {"kind": "waits", "leader_pid": leader, **told.get(leader or pid, {})}
                 ring = self._new(pid, started, who)
                 self.rings[pid, started] = ring
             if not ring.done:
@@ -181,7 +190,7 @@ class Drain:
 
     def _drain_waits(self, ring: _Ring) -> bool:
         for _ in range(_TURNS):
-            found = self.server.rows(_DRAIN_WAITS, ring.pid, ring.position)
+            found = self._read(_DRAIN_WAITS, ring)
             if not found:
                 return False
             ((position, lost, started, data),) = found

@@ -40,12 +40,12 @@ class Guard:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Without a dismissal before, the guard does its work now."""
+        """Without a dismissal before, the guard does its work now; we wait for it, not for a server."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_PATIENCE_S + 5)
+            self._process.wait(_PATIENCE_S if kind is None else 1.0)
 
     def armed(self, pid: int) -> None:
         """A session is about to be traced on our behalf."""

@@ -20,6 +20,8 @@ from pgtare.trace.tables import COLUMNS, OF_BYTES, Table
 
 Integers = npt.NDArray[np.int64]
 
+#: No moment is later, in ns since 1970 (the year 2043): sums of some of them have room in 64 bits.
+LATEST = 1 << 61
 #: Events beyond this number are not believed; a server has some hundreds.
 MAX_EVENTS = 1 << 14
 
@@ -165,8 +167,10 @@ def load(path: Path) -> Trace:
         trace.waits[ring] = _waits(parts)
     for ring, parts in columns[Table.MARKS].items():
         trace.marks[ring] = _concatenated(parts, "when_ns")
+        trace.marks[ring]["when_ns"] = sane(trace.marks[ring]["when_ns"])
     for ring, parts in columns[Table.PROCESSOR].items():
-        trace.processor[ring] = _concatenated(parts, "when_ns")
+        joined = _concatenated(parts, "when_ns")
+        trace.processor[ring] = {name: sane(values) for name, values in joined.items()}
     for chunks in trace.streams.values():
         chunks.sort(key=lambda chunk: chunk[0])
     return trace
@@ -197,9 +201,13 @@ def _waits(parts: list[dict[str, Any]]) -> Waits:
     event = np.where(
         (joined["event"] >= 0) & (joined["event"] < MAX_EVENTS), joined["event"], MAX_EVENTS
     )
-    # no wait is negative, nor longer than what a clock of 64 bits holds twice
-    length = np.clip(joined["length_ns"], 0, 1 << 61)
-    return Waits(joined["start_ns"], length, event, joined["calls"])
+    length = np.clip(joined["length_ns"], 0, LATEST // 2)
+    return Waits(sane(joined["start_ns"]), length, event, joined["calls"])
+
+
+def sane(times: Integers) -> Integers:
+    """Times within what arithmetic on them can bear, whatever a file says."""
+    return np.clip(times, -LATEST, LATEST)
 
 
 def _concatenated(parts: list[dict[str, Any]], order_by: str) -> dict[str, Integers]:
@@ -229,7 +237,7 @@ def _read_rings(trace: Trace, block: Block) -> None:
         text = {k: str(told[k]) for k in ("user", "database", "application", "client")
                 if told.get(k) is not None}  # fmt: skip
         trace.rings[number] = Ring(
-            number, pid, started, str(told.get("kind", "waits")),
+            number, pid, max(min(started, LATEST), -LATEST), str(told.get("kind", "waits")),
             leader_pid=leader if isinstance(leader, int) else None, **text,
         )  # fmt: skip
 

@@ -20,6 +20,8 @@ Integers = npt.NDArray[np.int64]
 #: Microseconds from 1970 to 2000, where the server's timestamps begin.
 POSTGRES_EPOCH_US = 946_684_800_000_000
 _HEADER = 32
+#: No time in a stream is larger, in ns (36 years): sums of some of them have room in 64 bits.
+_LONGEST = 1 << 60
 _MAX_COUNT = 1 << 20
 
 
@@ -201,7 +203,7 @@ class _Decoder:
         kinds = ((words[at] >> np.uint64(32)) & np.uint64(0xFFFF)).astype(np.int64)
         sizes = (words[at] & np.uint64(0xFFFFFFFF)).astype(np.int64)
         self.into.records += len(offsets)
-        times = words[at + 2].astype(np.int64)
+        times = _sane(words[at + 2].astype(np.int64))
         made = words[at + 1] != 0  # by the session, not by the reading function
         if made.any():
             first, last = int(times[made][0]), int(times[made].max())
@@ -240,7 +242,7 @@ class _Decoder:
         head, body = words[at], words[at + 4]
         calls["depth"] = (head >> np.uint64(48)).astype(np.int64)
         calls["call"] = words[at + 3].astype(np.int64)
-        calls["end"] = words[at + 2].astype(np.int64)
+        calls["end"] = _sane(words[at + 2].astype(np.int64))
         calls["kind"] = (body & np.uint64(0xFFFF)).astype(np.int64)
         calls["flags"] = ((body >> np.uint64(16)) & np.uint64(0xFFFF)).astype(np.int64)
         calls["sqlstate"] = (body >> np.uint64(32)).astype(np.int64)
@@ -248,6 +250,8 @@ class _Decoder:
             ("parent", "text", "query_id", "plan", "start", "busy", "cpu", "rows"), 5
         ):
             calls[name] = words[at + i].astype(calls.dtype[name])
+        for name in ("start", "busy", "cpu"):
+            calls[name] = _sane(calls[name])
         self._calls.append(calls)
         for i in np.flatnonzero(calls["flags"] & (SHARED | LOCAL | WAL)).tolist():
             end = int(offsets[i] + sizes[i])
@@ -266,8 +270,9 @@ class _Decoder:
             self.into.notes.append(
                 f"the server's stream has version {version}; this pgtare reads version 1"
             )
+        began = _sane_ns((started + POSTGRES_EPOCH_US) * 1000)
         self.into.session = {
-            "version": version, "pid": pid, "started_ns": (started + POSTGRES_EPOCH_US) * 1000,
+            "version": version, "pid": pid, "started_ns": began,
             "system_identifier": system, "role_oid": role, "database_oid": database,
             "server_version_num": server, "clock": clock, "ring_bytes": ring,
             "application": self._str(names[0]), "user": self._str(names[1]),
@@ -315,7 +320,7 @@ class _Decoder:
 
     def _transaction(self, r: bytes, when: int, call: int) -> None:
         event, _, xid, start = struct.unpack_from("<IIQq", r, 32)
-        self._transactions.append((event & 0x7FFFFFFF, when, xid, start))
+        self._transactions.append((event & 0x7FFFFFFF, when, xid, _sane_ns(start)))
 
     def _error(self, r: bytes, when: int, call: int) -> None:
         state, severity, text, _, stored = struct.unpack_from("<IIQII", r, 32)
@@ -325,11 +330,12 @@ class _Decoder:
 
     def _request(self, r: bytes, when: int, call: int) -> None:
         start, cpu, status, messages = struct.unpack_from("<qqII", r, 32)
-        self._requests.append((start, when, cpu, status & 0xFF, messages & 0x7FFFFFFF))
+        row = _sane_ns(start), when, _sane_ns(cpu), status & 0xFF, messages & 0x7FFFFFFF
+        self._requests.append(row)
 
     def _waitring(self, r: bytes, when: int, call: int) -> None:
         started, zero = struct.unpack_from("<qq", r, 32)
-        self.into.wait_rings.append((when, started, zero))
+        self.into.wait_rings.append((when, _sane_ns(started), _sane_ns(zero)))
 
     def _level(self, r: bytes, when: int, call: int) -> None:
         level, reason, rate = struct.unpack_from("<IId", r, 32)
@@ -358,6 +364,15 @@ _HANDLERS = {
     Kind.END: _Decoder._end,
     Kind.LOST: _Decoder._end,  # read where the records around it are known
 }
+
+
+def _sane(times: Integers) -> Integers:
+    return np.clip(times, -_LONGEST, _LONGEST)
+
+
+def _sane_ns(time: int) -> int:
+    """A time that arithmetic can bear, whatever a damaged stream says; since 1970, or of a ring."""
+    return max(min(time, 2 * _LONGEST), -_LONGEST)
 
 
 def _walk(data: bytes) -> tuple[Integers, str | None]:

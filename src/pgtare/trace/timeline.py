@@ -6,6 +6,7 @@ Joins the ring of calls of a process with its rings of waits; all times become n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ Integers = npt.NDArray[np.int64]
 
 # Kinds of records in the ring of waits (docs/wait-events.md).
 _BEGIN, _END, _CPU = 2, 3, 4
+#: No two rings of one session are further apart, in ns.
+_FAR = 1 << 59
 
 
 def _none(columns: int) -> Integers:
@@ -76,9 +79,12 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     """A process whose calls were traced, and the numbers of its rings of waits."""
     decoded = streams.decode(trace.streams[ring.number])
     base = int(decoded.session.get("started_ns", ring.started_ns))
-    if decoded.records == 0 or decoded.last <= decoded.begin:
+    begin, end = base + decoded.begin, base + decoded.last
+    if decoded.begin < _began(trace) - base - 10**9:
+        begin = _began(trace)  # the ring is older than the recording
+    if decoded.records == 0 or end <= begin:
         return None, set()
-    process = Process(ring, base + decoded.begin, base + decoded.last, stream=decoded)
+    process = Process(ring, begin, end, stream=decoded)
     process.calls = _absolute(decoded.calls, base)
     process.requests = _apart(
         np.stack([decoded.requests["start"] + base, decoded.requests["end"] + base], axis=1)
@@ -86,7 +92,11 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     _close_last_request(process)
     process.transactions = _transactions(decoded, base)
     process.missing = _apart(
-        np.array([[base + a, base + b] for a, b, _, _ in decoded.gaps], np.int64).reshape(-1, 2)
+        np.array(
+            [[base + a, base + b] for a, b, _, _ in decoded.gaps]
+            + [[base + a, base + b] for a, b in _untraced(decoded)],
+            np.int64,
+        ).reshape(-1, 2)
     )
     readings = [
         np.stack([c["end"], c["cpu"]], axis=1)[c["cpu"] >= 0]
@@ -94,6 +104,7 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     ]
     own = set()
     parts: list[Waits] = []
+    marked: list[Integers] = []
     for other in waiting:
         if other.pid != ring.pid:
             continue
@@ -107,17 +118,58 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
         marks = trace.marks.get(other.number)
         if marks is not None:
             of = marks["kind"] == _CPU
-            readings.append(np.stack([marks["when_ns"][of] + shift, marks["value"][of]], axis=1))
+            marked.append(np.stack([marks["when_ns"][of] + shift, marks["value"][of]], axis=1))
     if parts:
         process.waits = Waits(*(np.concatenate([getattr(p, name) for p in parts])
                                 for name in ("start", "length", "event", "calls")))  # fmt: skip
-    process.cpu = _rising(np.concatenate(readings))
+    process.cpu = _one_origin(
+        _rising(np.concatenate(readings)), _rising(np.concatenate([_none(2), *marked]))
+    )
     process.queue = _queue(trace, {ring.number, *own})
     if decoded.gaps:
         lost = sum(gap[2] for gap in decoded.gaps)
         process.notes.append(f"process {ring.pid}: {lost:,} bytes of calls are missing")
     process.notes += [f"process {ring.pid}: {note}" for note in decoded.notes]
     return process, own
+
+
+def _began(trace: Trace) -> int:
+    """When the recording began, ns since 1970; 0: it does not say."""
+    try:
+        when = datetime.fromisoformat(str(trace.recording.get("began")))
+        return round(when.timestamp() * 1e9)
+    except (ValueError, OverflowError):
+        return 0
+
+
+def _untraced(decoded: Stream) -> list[tuple[int, int]]:
+    """When the trace of a session was switched off and on again, it tells nothing in between."""
+    found, since = [], None
+    for when, level, _, _ in decoded.levels:
+        if level == 0 and since is None:
+            since = when
+        elif level > 0 and since is not None:
+            found.append((since, max(since, when)))
+            since = None
+    return found if since is None else [*found, (since, max(since, decoded.last))]
+
+
+def _one_origin(readings: Integers, marked: Integers) -> Integers:
+    """Both series of CPU readings as one: that of the ring of waits counts from another zero.
+
+    CPU time never falls. So a reading of one series lies between its neighbours of the other,
+    which bounds the difference of the two zeros from both sides, best where two are close.
+    """
+    if not len(readings) or not len(marked):
+        return readings if len(readings) else marked
+    after = np.searchsorted(marked[:, 0], readings[:, 0])
+    before = after - 1
+    low = (marked[np.maximum(before, 0), 1] - readings[:, 1])[before >= 0]
+    high = (marked[np.minimum(after, len(marked) - 1), 1] - readings[:, 1])[after < len(marked)]
+    if not len(low) or not len(high):
+        return readings
+    zero = (int(low.max()) + int(high.min())) // 2
+    return _rising(np.concatenate([readings, marked - np.array([0, zero])]))
 
 
 def _shift(decoded: Stream, other: Ring, base: int) -> int | None:
@@ -127,8 +179,9 @@ def _shift(decoded: Stream, other: Ring, base: int) -> int | None:
     """
     for _, started_us, zero in decoded.wait_rings:
         started_ns = (started_us + POSTGRES_EPOCH_US) * 1000
-        if abs(started_ns - other.started_ns) < 1000:
-            return base + zero - other.started_ns
+        shift = base + zero - other.started_ns
+        if abs(started_ns - other.started_ns) < 1000 and abs(shift) < _FAR:
+            return shift
     begin, end = base + decoded.begin, base + decoded.last
     return 0 if not decoded.wait_rings and begin <= other.started_ns <= end else None
 

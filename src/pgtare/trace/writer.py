@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import secrets
@@ -130,7 +131,8 @@ class Writer:
             # the end takes some hundred bytes: it may go into the reserve
             self._rows.clear()
             self._collected.clear()
-            self._put(blocks.block(Table.END, 1, self._number, {"json": [end]}))
+            with contextlib.suppress(LimitReached):  # not even that: it ends without
+                self._put(blocks.block(Table.END, 1, self._number, {"json": [end]}))
         finally:
             self._end_file()
 
