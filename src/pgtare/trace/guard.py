@@ -40,7 +40,7 @@ class Guard:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Without a dismissal before, the guard does its work now; we wait for it, not for a server."""
+        """Without a dismissal before, the guard does its work now; we await it, but no server."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
