@@ -29,10 +29,7 @@ write_parse(ParseState *state, Query *query)
 	call.text = text_of(state->p_sourcetext, query->stmt_location, query->stmt_len, call.query_id,
 						query->utilityStmt, &secret);
 	if (trace.depth == 0)
-	{
-		trace.text = call.text;
-		trace.secret = secret;
-	}
+		request_statement(call.text, secret);
 	now = timeline_now();
 	call.busy = trace.depth == 0 ? now - call.start : 0;
 	if (trace.depth > 0)

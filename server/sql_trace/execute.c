@@ -32,7 +32,7 @@ static Execution *executions = NULL;
 static Execution *unused = NULL;
 
 /* The execution whose span is open, at the depth under way; and when it began */
-static Execution *open = NULL;
+static Execution *spanned = NULL;
 static int64 open_since;
 static Usage open_usage;
 
@@ -89,7 +89,7 @@ give_back(Execution *e)
 static void
 open_span(Execution *e, int64 now)
 {
-	open = e;
+	spanned = e;
 	open_since = now;
 	call_usage(&open_usage);
 }
@@ -98,18 +98,18 @@ open_span(Execution *e, int64 now)
 static void
 close_span(int64 now)
 {
-	if (open == NULL)
+	if (spanned == NULL)
 		return;
-	open->call.busy += Max(now - open_since, 0);
-	call_usage_since(&open_usage, &open->call.usage);
-	open = NULL;
+	spanned->call.busy += Max(now - open_since, 0);
+	call_usage_since(&open_usage, &spanned->call.usage);
+	spanned = NULL;
 }
 
 /* Another call begins, or ends, or a statement has been answered. */
 void
 execute_interrupted(void)
 {
-	if (open != NULL)
+	if (spanned != NULL)
 		close_span(timeline_now());
 }
 
@@ -137,8 +137,8 @@ finish(Execution *e, int64 now)
 	trace.depth = e->depth;
 	call_write(&e->call, now);
 	trace.depth = depth;
-	if (open == e)
-		open = NULL;
+	if (spanned == e)
+		spanned = NULL;
 	give_back(e);
 }
 
@@ -149,7 +149,7 @@ fail(Execution *e)
 	int64		now = timeline_now();
 
 	call_failed(&e->call);
-	if (open == e)
+	if (spanned == e)
 		close_span(now);
 	finish(e, now);
 }
@@ -237,7 +237,7 @@ trace_start(QueryDesc *queryDesc, int eflags)
 	start(queryDesc, eflags);
 	/* an error freed one that was in the same place */
 	if ((e = find(queryDesc)) != NULL)
-		finish(e, now);
+		finish(e, timeline_now());
 	e = take();
 	e->plan = queryDesc;
 	e->depth = trace.depth;
@@ -250,17 +250,17 @@ trace_start(QueryDesc *queryDesc, int eflags)
 	e->call.text = text_of(queryDesc->sourceText, queryDesc->plannedstmt->stmt_location,
 						   queryDesc->plannedstmt->stmt_len, e->call.query_id, NULL, &e->secret);
 	if (trace.depth == 0)
-	{
-		trace.text = e->call.text;
-		trace.secret = e->secret;
-	}
+		request_statement(e->call.text, e->secret);
 	if (trace_plans)
 		e->call.plan = plan_of(queryDesc, e->call.number, e->call.text);
 	if (LEVEL_BINDS(trace.now_level))
 		binds_write(e->call.number, queryDesc->params, e->secret);
-	open = e;
+	spanned = e;
 	open_since = now;
 	open_usage = before;
+	/* a cursor may lie idle while its function goes on */
+	if (trace.depth > 0)
+		close_span(timeline_now());
 }
 
 static void
@@ -298,15 +298,16 @@ end_fetch(Fetch *fetch)
  * The run of an execution whose span is open, or a fetch.  Statements within
  * it find no open span.
  */
-static void
-run_in(Execution *e, Fetch *fetch, RUN_PARAMETERS)
+static pg_noinline void
+run_in(Execution *execution, Fetch *fetch, RUN_PARAMETERS)
 {
+	Execution  *volatile e = execution;
 	int			depth = trace.depth;
 	uint64		current = trace.current;
 	int64		since = open_since;
 	Usage		before = open_usage;
 
-	open = NULL;
+	spanned = NULL;
 	trace.depth = depth + 1;
 	trace.current = fetch ? fetch->call.number : e->call.number;
 	PG_TRY();
@@ -315,9 +316,10 @@ run_in(Execution *e, Fetch *fetch, RUN_PARAMETERS)
 	}
 	PG_CATCH();
 	{
+		execute_interrupted();
 		trace.depth = depth;
 		trace.current = current;
-		open = fetch ? NULL : e;
+		spanned = fetch ? NULL : e;
 		open_since = since;
 		open_usage = before;
 		if (fetch)
@@ -329,9 +331,10 @@ run_in(Execution *e, Fetch *fetch, RUN_PARAMETERS)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	execute_interrupted();
 	trace.depth = depth;
 	trace.current = current;
-	open = fetch ? NULL : e;
+	spanned = fetch ? NULL : e;
 	open_since = since;
 	open_usage = before;
 }
@@ -367,15 +370,12 @@ trace_run(RUN_PARAMETERS)
 		return;
 	}
 	if (trace.depth == 0)
-	{
-		trace.text = e->call.text;
-		trace.secret = e->secret;
-	}
+		request_statement(e->call.text, e->secret);
 	if (e->ran || trace.current != e->call.parent)
 		fetch_in(e, RUN_ARGUMENTS);
 	else
 	{
-		if (open != e)
+		if (spanned != e)
 		{
 			int64		now = timeline_now();
 
@@ -383,6 +383,9 @@ trace_run(RUN_PARAMETERS)
 			open_span(e, now);
 		}
 		run_in(e, NULL, RUN_ARGUMENTS);
+		/* more is to be fetched, whenever that may be */
+		if (count != 0)
+			close_span(timeline_now());
 	}
 	e->ran = true;
 	e->call.rows += rows_of(queryDesc);
@@ -398,15 +401,16 @@ finish_plan(QueryDesc *queryDesc)
 }
 
 /* Triggers run here. */
-static void
-finish_in(Execution *e, QueryDesc *queryDesc)
+static pg_noinline void
+finish_in(Execution *execution, QueryDesc *queryDesc)
 {
+	Execution  *volatile e = execution;
 	int			depth = trace.depth;
 	uint64		current = trace.current;
 	int64		since;
 	Usage		before;
 
-	if (open != e)
+	if (spanned != e)
 	{
 		int64		now = timeline_now();
 
@@ -415,7 +419,7 @@ finish_in(Execution *e, QueryDesc *queryDesc)
 	}
 	since = open_since;
 	before = open_usage;
-	open = NULL;
+	spanned = NULL;
 	trace.depth = depth + 1;
 	trace.current = e->call.number;
 	PG_TRY();
@@ -424,18 +428,20 @@ finish_in(Execution *e, QueryDesc *queryDesc)
 	}
 	PG_CATCH();
 	{
+		execute_interrupted();
 		trace.depth = depth;
 		trace.current = current;
-		open = e;
+		spanned = e;
 		open_since = since;
 		open_usage = before;
 		fail(e);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	execute_interrupted();
 	trace.depth = depth;
 	trace.current = current;
-	open = e;
+	spanned = e;
 	open_since = since;
 	open_usage = before;
 }
@@ -465,7 +471,7 @@ trace_end(QueryDesc *queryDesc)
 	{
 		int64		now = timeline_now();
 
-		if (open == e)
+		if (spanned == e)
 			close_span(now);
 		finish(e, now);
 	}

@@ -37,10 +37,10 @@ static const QueryIds *query_ids = NULL;
 
 /* The setting of this session changed, or is read again; it replaces what others asked for. */
 void
-level_setting_changed(GucSource source)
+level_setting_changed(int level, GucSource source)
 {
 	/* a reload that brings nothing new to this session is no word of it */
-	if (source >= PGC_S_GLOBAL || source != source_of_setting)
+	if (source >= PGC_S_GLOBAL || source != source_of_setting || level != trace_level_setting)
 	{
 		asked = false;
 		stopped = REASON_NONE;
@@ -292,6 +292,7 @@ level_match(int64 query_id)
 			trace.level = 0;
 		}
 		trace.now_level = trace_query_level;
+		trace.last_end = timeline_now();	/* what was before is not in the trace */
 		trace.on = true;
 		return;
 	}

@@ -74,7 +74,7 @@ check_level(int *newval, void **extra, GucSource source)
 static void
 level_changed(int newval, void *extra)
 {
-	level_setting_changed(*(GucSource *) extra);
+	level_setting_changed(newval, *(GucSource *) extra);
 }
 
 static bool

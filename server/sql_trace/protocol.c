@@ -25,18 +25,18 @@ bound(void)
 {
 	Call		call = {.kind = CALL_BIND,.flags = CALL_ESTIMATED};
 	int64		now;
+	bool		secret;
 
 	call.start = request_message_arrived();
 	transaction_touched(call.start);
 	call.number = ++trace.calls;
+	call.query_id = (int64) pgstat_get_my_query_id();
+	call.text = text_of(debug_query_string, -1, 0, call.query_id, NULL, &secret);
+	request_statement(call.text, secret);
 	now = timeline_now();
 	call.busy = Max(now - call.start - trace.covered, 0);
-	call.query_id = (int64) pgstat_get_my_query_id();
-	call.text = trace.text = text_of(debug_query_string, -1, 0, call.query_id, NULL, &trace.secret);
 	execute_bound(now);
 	call_write(&call, now);
-	/* what is covered twice is so only by the message that it came with */
-	trace.last_end = now;
 }
 
 static uint32
@@ -61,8 +61,8 @@ failed(const char *body, size_t length)
 	ErrorRecord record = {0};
 	const char *message = NULL;
 	const char *end = body + length;
-	int64		now = timeline_now();
 	bool		shown;
+	bool		secret;
 
 	for (const char *field = body; field < end && *field != '\0';)
 	{
@@ -80,14 +80,19 @@ failed(const char *body, size_t length)
 		field = stop + 1;
 	}
 	(void) request_message_arrived();
-	if (trace.text == 0 && debug_query_string != NULL)
-		trace.text = text_of(debug_query_string, -1, 0, 0, NULL, &trace.secret);
+	/* it may have failed before it was known which statement of the message that is */
+	if ((trace.text == 0 || trace.answered) && debug_query_string != NULL)
+	{
+		uint64		text = text_of(debug_query_string, -1, 0, 0, NULL, &secret);
+
+		request_statement(text, secret);
+	}
 	record.text = trace.text;
 	record.length = message ? (uint32) strlen(message) : 0;
 	/* no look into catalogs now: the answer for this role must be known */
 	shown = LEVEL_BINDS(trace.now_level) && !trace.secret && !secrets_of_role_known();
 	record.stored = shown ? Min(record.length, 1024) : 0;
-	if (!ring_begin(RECORD_ERROR, trace.depth, trace.current, now,
+	if (!ring_begin(RECORD_ERROR, trace.depth, trace.current, timeline_now(),
 					sizeof(record) + record.stored, &record.header))
 		return;
 	ring_put(&record, sizeof(record));

@@ -16,6 +16,15 @@ static TimestampTz message_seen = 0;	/* statement timestamp of the message under
 static int64 request_start;
 static uint32 messages;			/* answered of this request */
 
+/* The client's statement under way */
+void
+request_statement(uint64 text, bool secret)
+{
+	trace.text = text;
+	trace.secret = secret;
+	trace.answered = false;
+}
+
 /* Something begins, after ReadyForQuery: a request is under way. */
 void
 request_begins(bool can_open)
@@ -28,8 +37,7 @@ request_begins(bool can_open)
 	drawn = trace_statement_rate >= 1 ||
 		pg_prng_double(&pg_global_prng_state) < trace_statement_rate;
 	trace.on = trace.level > 0 && trace.ring != NULL && drawn;
-	trace.text = 0;
-	trace.secret = false;
+	request_statement(0, false);
 	trace.depth = 0;
 	trace.current = 0;
 	messages = 0;
@@ -66,6 +74,7 @@ void
 request_answered(void)
 {
 	messages++;
+	trace.answered = true;
 	trace.last_end = timeline_now();
 }
 

@@ -21,7 +21,7 @@ AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 CREATE FUNCTION sql_trace_reset() RETURNS integer
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
--- Sessions that are traced, are to be, or have been; "lost" counts what no reader had fetched.
+-- Sessions that are traced, or have been; "lost" counts what no reader had fetched.
 CREATE FUNCTION sql_trace_sessions(
     OUT pid integer,
     OUT userid oid,

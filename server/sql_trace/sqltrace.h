@@ -167,6 +167,7 @@ typedef struct Trace
 	int64		arrived;		/* of the message under way */
 	uint64		text;			/* of the client's statement, as far as known */
 	bool		secret;			/* it is not to be shown */
+	bool		answered;		/* and what follows may be another */
 	uint64		stop_position;	/* of the ring; tracing stops there ... */
 	int64		stop_time;		/* ... or then */
 } Trace;
@@ -197,7 +198,7 @@ extern Shared *shmem_get(void);
 extern Slot *shmem_slot(Shared *shared, uint32 number);
 
 /* level.c */
-extern void level_setting_changed(GucSource source);
+extern void level_setting_changed(int level, GucSource source);
 extern void level_query_ids_changed(void *extra);
 extern bool level_check_query_ids(char **newval, void **extra, GucSource source);
 extern void level_attach(void);
@@ -233,6 +234,7 @@ extern int64 timeline_arrival(TimestampTz at, int64 now);
 extern void request_begins(bool can_open);
 extern void request_ends(char status);
 extern int64 request_message_arrived(void);
+extern void request_statement(uint64 text, bool secret);
 extern void request_answered(void);
 
 /* call.c */

@@ -73,10 +73,7 @@ trace_utility(UTILITY_PARAMETERS)
 	call.text = text_of(text, statement->stmt_location, statement->stmt_len, call.query_id,
 						statement->utilityStmt, &secret);
 	if (depth == 0)
-	{
-		trace.text = call.text;
-		trace.secret = secret;
-	}
+		request_statement(call.text, secret);
 	call_usage(&before);
 	trace.depth = depth + 1;
 	trace.current = call.number;

@@ -21,7 +21,7 @@ def check_whole(trace: Trace) -> None:
     assert times == sorted(times), trace.describe()
     inner: defaultdict[int, int] = defaultdict(int)
     for call in trace.of("call"):
-        assert call.start <= call.time and 0 <= call.busy <= call.time - call.start, call
+        assert 0 <= call.busy <= call.time - call.start, call
         inner[call.parent] += call.busy
     for call in trace.of("call"):
         assert inner[call.call] <= call.busy, trace.describe()
@@ -40,7 +40,8 @@ def test_simple_statement(client: Connection, observer: Connection) -> None:
     assert execute.rows == 1
     assert execute.hit + execute.read > 0
     assert execute.query_id == trace.one("parse", "SELECT count").query_id != 0
-    assert execute.parent == 0 and execute.depth == 0
+    assert execute.parent == 0
+    assert execute.depth == 0
     request = trace.of("request")[0]
     assert (request.status, request.messages) == ("I", 1)
     assert request.start <= trace.one("parse").start
@@ -87,7 +88,8 @@ def test_prepared_statement_is_parsed_once(client: Connection, observer: Connect
     assert len(trace.calls("parse", "SELECT $1::int")) == 1
     assert len(trace.calls("bind", "SELECT $1::int")) == 20
     executions = trace.calls("execute", "SELECT $1::int")
-    assert len(executions) == 20 and all(e.rows == 1 for e in executions)
+    assert len(executions) == 20
+    assert all(e.rows == 1 for e in executions)
     # the first five plans are made for their values, then one is kept
     assert 5 <= len(trace.calls("plan")) <= 7
 
@@ -125,7 +127,8 @@ def test_triggers_are_nested(client: Connection, observer: Connection) -> None:
     assert outer.rows == 3
     assert [i.parent for i in inner[:3]] == [outer.call] * 3
     # deferred ones run after the statement
-    assert len(inner) == 6 and outer.call not in {i.parent for i in inner[3:]}
+    assert len(inner) == 6
+    assert outer.call not in {i.parent for i in inner[3:]}
     assert outer.local_hit > 0
 
 
@@ -231,7 +234,8 @@ def test_copy(client: Connection, observer: Connection) -> None:
     assert trace.one("utility", "COPY target TO").rows == 1000
     query = trace.one("utility", "COPY (SELECT")
     (execution,) = [c for c in trace.calls("execute") if c.parent == query.call]
-    assert execution.depth == 1 and execution.rows == 7
+    assert execution.depth == 1
+    assert execution.rows == 7
 
 
 def test_two_phase_commit(client: Connection, observer: Connection) -> None:
@@ -297,7 +301,8 @@ def test_failed_call_says_with_what(client: Connection, observer: Connection) ->
         client.execute("SELECT 1/(relnatts - relnatts) FROM pg_class")
     trace = Trace(drain(observer, client.info.backend_pid, start)[3])
     execute = trace.one("execute")
-    assert execute.flags & FAILED and execute.sqlstate == "22012"
+    assert execute.flags & FAILED
+    assert execute.sqlstate == "22012"
     assert trace.calls("rollback")
 
 

@@ -47,7 +47,7 @@ def test_waits_lie_on_the_same_time_line(
     assert row == [(True, level)]
     # and they are given back
     client.execute("SET sql_trace.level = 1")
-    captured = "SELECT level FROM pg_stat_wait_event_timing_sessions WHERE pid = %s"
+    captured = "SELECT capture FROM pg_stat_wait_event_timing_sessions WHERE pid = %s"
     assert one(observer, captured, pid) == one(client, "SHOW wait_event_timing.capture")
 
 

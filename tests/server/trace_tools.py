@@ -14,13 +14,14 @@ from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
 from tests.server.waits_tools import Connection, rows
 
-KINDS = (
-    "? session text call binds plan rowsources transaction error request waitring level end lost"
-).split()
-CALLS = "? parse bind plan execute fetch commit rollback utility".split()
-EVENTS = "? begin commit abort prepare subabort".split()
-REASONS = "? setting asked application duration bytes query".split()
-STATES = "null whole cut redacted omitted".split()
+KINDS = [
+    "?", "session", "text", "call", "binds", "plan", "rowsources", "transaction", "error",
+    "request", "waitring", "level", "end", "lost",
+]  # fmt: skip
+CALLS = ["?", "parse", "bind", "plan", "execute", "fetch", "commit", "rollback", "utility"]
+EVENTS = ["?", "begin", "commit", "abort", "prepare", "subabort"]
+REASONS = ["?", "setting", "asked", "application", "duration", "bytes", "query"]
+STATES = ["null", "whole", "cut", "redacted", "omitted"]
 FAILED, SHARED, LOCAL_TEMP, WAL, ABORTED = 1, 2, 4, 8, 16
 
 TRACING: dict[str, Value] = {
@@ -77,9 +78,7 @@ def _text(data: bytes) -> dict[str, Any]:
 
 
 def _call(data: bytes) -> dict[str, Any]:
-    names = (
-        "call_kind flags sqlstate parent text query_id plan execution start busy cpu rows"
-    )
+    names = "call_kind flags sqlstate parent text query_id plan execution start busy cpu rows"
     fields, rest = _fixed("HHIQQqQQqqqQ", names, data)
     fields["call_kind"] = CALLS[fields["call_kind"]]
     fields["sqlstate"] = sqlstate(fields["sqlstate"])
@@ -164,7 +163,8 @@ def decode(data: bytes) -> list[Record]:
     records = []
     while data:
         size, kind, depth, number, time, call = struct.unpack_from("<IHHQqQ", data)
-        assert 32 <= size <= len(data) and size % 8 == 0, f"torn record: {data[:32]!r}"
+        assert 32 <= size <= len(data), f"torn record: {data[:32]!r}"
+        assert size % 8 == 0
         assert 0 < kind < len(KINDS), f"record of kind {kind}"
         parser = PARSERS.get(KINDS[kind])
         fields = parser(data[32:size]) if parser else {}
@@ -250,9 +250,7 @@ def trace_of(connection: Connection, pid: int, start: int = 0) -> Trace:
     return Trace(drain(connection, pid, start)[3])
 
 
-def traced(
-    observer: Connection, session: Connection, *statements: str, level: int = 1
-) -> Trace:
+def traced(observer: Connection, session: Connection, *statements: str, level: int = 1) -> Trace:
     """What the trace of a session tells of these statements."""
     session.execute(f"SET sql_trace.level = {level}".encode())
     pid = session.info.backend_pid
