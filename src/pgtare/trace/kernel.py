@@ -57,7 +57,7 @@ class Shares:
 
 def shares(samples: Sequence[Sample]) -> Shares:
     """Estimate from all processes together; without enough of them, nothing is."""
-    excess = np.concatenate([s.excess for s in samples]) if samples else np.zeros(0)
+    excess: Floats = np.concatenate([np.zeros(0), *(s.excess for s in samples)])
     if len(excess) < _INTERVALS:
         return Shares()
     offsets = np.cumsum([0, *(len(s.excess) for s in samples)])
@@ -66,11 +66,12 @@ def shares(samples: Sequence[Sample]) -> Shares:
     ns = np.concatenate([s.wait_ns for s in samples]).astype(float)
     total = np.bincount(event, ns, minlength=1)
     events = [int(e) for e in np.argsort(-total, kind="stable")[:_EVENTS] if total[e] > 0]
-    columns = [
-        np.bincount(interval[event == e], ns[event == e], minlength=len(excess)) for e in events
+    columns: list[Floats] = [
+        np.bincount(interval[event == e], ns[event == e], len(excess)).astype(np.float64)
+        for e in events
     ]
     columns.append(np.concatenate([s.idle for s in samples]) * 1000.0)
-    design = np.stack(columns, axis=1)
+    design: Floats = np.stack(columns, axis=1)
     busy = design.any(axis=1)
     design, excess = design[busy], excess[busy]
     if len(excess) < max(_INTERVALS, 10 * len(columns)):

@@ -252,18 +252,15 @@ class _Book:
         """One booking for each call (or span outside of calls) and transaction."""
         kept = np.flatnonzero(ns > 0)
         span = np.cumsum(np.concatenate([[0], self.busy[1:] != self.busy[:-1]]))
-        key = np.stack(
-            [self.call[kept], self.transaction[kept],
-             np.where(self.call[kept] >= 0, -1, span[kept])], axis=1,
-        )  # fmt: skip
-        groups, first, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
+        owner = np.where(self.call >= 0, self.call, len(self.process.calls) + span)[kept]
+        key = owner * (len(self.process.transactions) + 1) + self.transaction[kept] + 1
+        groups, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         n = len(groups)
         of = kept[first] if n else kept
+        sums = np.bincount(np.asarray(inverse).ravel(), ns[kept], n).astype(np.float64)
         return Entries(
             np.zeros(n, np.int64), self.call[of].copy(), self.top[of].copy(),
-            self.transaction[of], np.full(n, component), np.bincount(
-                np.asarray(inverse).ravel(), ns[kept], minlength=n
-            ), np.ones(n, np.int64),
+            self.transaction[of], np.full(n, component), sums, np.ones(n, np.int64),
         )  # fmt: skip
 
 

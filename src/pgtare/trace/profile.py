@@ -118,7 +118,7 @@ def _of_statement(ledger: Ledger, entries: Entries, wanted: str) -> npt.NDArray[
         ],
         bool,
     )
-    which = labels.of_call[entries.top]
+    which = _looked_up(labels.of_call, entries.top)
     hit = chosen[which] if len(chosen) else np.zeros(len(which), bool)
     return np.asarray((entries.top >= 0) & hit)
 
@@ -143,8 +143,15 @@ def _by_statement(ledger: Ledger, entries: Entries) -> _Grouped:
     where = np.select(
         [entries.component == CLIENT, entries.component == MISSING], [1, 2], default=0
     )
-    key = np.where(entries.top >= 0, labels.of_call[entries.top] + len(outside), where)
+    key = np.where(entries.top >= 0, _looked_up(labels.of_call, entries.top) + len(outside), where)
     return _once_a_call([*outside, *labels.names], key, entries, entries.top)
+
+
+def _looked_up(
+    values: npt.NDArray[np.int64], index: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """What stands at each index; 0 at -1, also where there are no values at all."""
+    return np.append(values, 0)[index]
 
 
 def _by_call(ledger: Ledger, entries: Entries) -> _Grouped:
@@ -153,7 +160,7 @@ def _by_call(ledger: Ledger, entries: Entries) -> _Grouped:
         [entries.component == CLIENT, entries.component == MISSING], [1, 2], default=0
     )
     kinds = np.clip(ledger.calls["kind"].astype(np.int64), 1, len(CallKind)) + 2
-    key = np.where(entries.call >= 0, kinds[entries.call] if len(kinds) else 0, where)
+    key = np.where(entries.call >= 0, _looked_up(kinds, entries.call), where)
     return _once_a_call(names, key, entries, entries.call)
 
 

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from pgtare.errors import UsageError
 from pgtare.trace import nodes
 from pgtare.trace.ledger import CPU, OWN, Ledger
-from pgtare.trace.stream import BUFFERS, FAILED, CallKind, sqlstate
+from pgtare.trace.stream import BUFFERS, FAILED, CallKind, RowSources, sqlstate
 from pgtare.trace.texts import statement_labels
 
 
@@ -120,9 +121,8 @@ def report(
         [p.leader_pid is None and (pids is None or p.ring.pid in pids) for p in ledger.processes],
         bool,
     )
-    chosen = np.flatnonzero(wanted[ledger.call_process]) if len(calls) else []
     of: dict[int, Statement] = {}
-    for i in (int(j) for j in chosen):
+    for i in np.flatnonzero(wanted[ledger.call_process]).tolist() if len(calls) else ():
         recursive = bool(calls["depth"][i] > 0)
         label = int(labels.of_call[i])
         key = recursive, label
@@ -137,7 +137,7 @@ def report(
     return sorted(found.values(), key=lambda s: (s.recursive, -key_of(s)))
 
 
-_Own = tuple[np.ndarray[tuple[int], np.dtype[np.float64]], ...]
+_Own = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 
 def _own_times(ledger: Ledger) -> _Own:
@@ -147,8 +147,8 @@ def _own_times(ledger: Ledger) -> _Own:
     cpu = inside & ((e.component == CPU) | (e.component == OWN))
     waits = inside & (e.component >= 0)
     return (
-        np.bincount(e.call[cpu], e.ns[cpu], minlength=n),
-        np.bincount(e.call[waits], e.ns[waits], minlength=n),
+        np.bincount(e.call[cpu], e.ns[cpu], n).astype(np.float64),
+        np.bincount(e.call[waits], e.ns[waits], n).astype(np.float64),
     )
 
 
@@ -179,9 +179,9 @@ def _add_waits(ledger: Ledger, of: dict[int, Statement]) -> None:
     rows = np.flatnonzero((e.component >= 0) & (e.call >= 0))
     if not len(rows):
         return
-    key = np.stack([e.call[rows], e.component[rows]], axis=1)
-    groups, inverse = np.unique(key, axis=0, return_inverse=True)
-    inverse = np.asarray(inverse).ravel()
+    events = int(e.component.max()) + 1
+    key, inverse = np.unique(e.call[rows] * events + e.component[rows], return_inverse=True)
+    groups = np.stack(np.divmod(key, events), axis=1)
     ns = np.bincount(inverse, e.ns[rows])
     times = np.bincount(inverse, e.times[rows])
     longest = np.zeros(len(groups))
@@ -219,7 +219,7 @@ def _add_plans(ledger: Ledger, of: dict[int, Statement]) -> None:
             statements[which].plans.append(_plan(plan, some, planned))
 
 
-def _plan(plan: int, runs: list[nodes.RowSources], planned: dict[int, nodes.Node]) -> Plan:
+def _plan(plan: int, runs: list[RowSources], planned: dict[int, nodes.Node]) -> Plan:
     own: dict[int, float] = defaultdict(float)
     for run in runs:
         for number, ns in nodes.own_times(run, planned).items():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -350,7 +350,7 @@ class _Decoder:
             self.into.gaps.append((before, max(before, after), size, records))
 
 
-_HANDLERS = {
+_HANDLERS: dict[int, Callable[[_Decoder, bytes, int, int], None]] = {
     Kind.SESSION: _Decoder._session,
     Kind.TEXT: _Decoder._text,
     Kind.BINDS: _Decoder._binds,

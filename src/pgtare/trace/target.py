@@ -101,7 +101,7 @@ class Arming:
         self.server.conn.execute(
             psycopg.sql.SQL("ALTER SYSTEM SET {} = {}").format(
                 psycopg.sql.SQL(setting),
-                psycopg.sql.SQL(value),  # type: ignore[arg-type]
+                psycopg.sql.SQL(value),
             )
         )
 
