@@ -85,6 +85,7 @@ def test_profile_of_known_waits_and_work(
         waited = time.perf_counter_ns() - waited
         held.join()
         last = time.time_ns()
+    app.execute("SELECT 1")  # a session hears of it with its next request
     assert level_of(observer, app.info.backend_pid) == 0
     assert time.monotonic() - began < 60
     book = ledgers.ledger(load(tmp_path / "rec"))
@@ -254,6 +255,7 @@ def test_disk_full_stops_the_recording_and_nothing_else(
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     wait_until_traced(observer, app)
+    eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
     number = 0
     while recorder.poll() is None:
         number += 1

@@ -78,7 +78,7 @@ class Statement:
     text: str
     query_id: int
     recursive: bool
-    calls: dict[str, CallSum] = field(default_factory=lambda: defaultdict(CallSum))
+    calls: dict[str, CallSum] = field(default_factory=dict)
     waits: list[WaitSum] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
     errors: dict[str, int] = field(default_factory=dict)
@@ -156,7 +156,7 @@ def _add_call(ledger: Ledger, statement: Statement, i: int, own: _Own) -> None:
     call = ledger.calls[i]
     kind = int(call["kind"])
     name = CallKind(kind).name.lower() if 1 <= kind <= len(CallKind) else "call"
-    into = statement.calls[name]
+    into = statement.calls.setdefault(name, CallSum())
     into.count += 1
     into.failed += bool(call["flags"] & FAILED)
     busy = float(call["busy"])
