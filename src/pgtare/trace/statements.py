@@ -179,9 +179,9 @@ def _add_waits(ledger: Ledger, of: dict[int, Statement]) -> None:
     rows = np.flatnonzero((e.component >= 0) & (e.call >= 0))
     if not len(rows):
         return
-    events = int(e.component.max()) + 1
-    key, inverse = np.unique(e.call[rows] * events + e.component[rows], return_inverse=True)
-    groups = np.stack(np.divmod(key, events), axis=1)
+    kinds = int(e.component.max()) + 1
+    key, inverse = np.unique(e.call[rows] * kinds + e.component[rows], return_inverse=True)
+    groups = np.stack(np.divmod(key, kinds), axis=1)
     ns = np.bincount(inverse, e.ns[rows])
     times = np.bincount(inverse, e.times[rows])
     longest = np.zeros(len(groups))
