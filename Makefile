@@ -7,7 +7,8 @@ DURATION ?= 60
 
 .PHONY: setup setup-dev demo test test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
-  bench-duet bench-protocols bench-clock bench-trace fuzz-trace lock clean
+  bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
+  bench-layouts bench-trace fuzz-trace lock clean
 
 setup: $(VENV)/.setup
 
@@ -34,7 +35,7 @@ demo: setup
 	  log_min_duration_statement track_functions --duration $(DURATION) --out $(OUT)
 
 test: setup-dev
-	@$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not source"
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not source"
 
 test-slow: setup-dev
 	@$(BIN)/pytest -m "slow and not source"
@@ -83,6 +84,24 @@ bench-protocols: setup
 
 bench-clock: setup
 	@$(BIN)/python -m bench.clock
+
+# the open questions of a published study: docs/latency-puzzle.md, docs/open-questions.md
+bench-puzzle: setup
+	@$(BIN)/python -m bench.latency_puzzle
+	@$(BIN)/python -m bench.latency_puzzle --part client --reads 16
+
+bench-observer: setup
+	@$(BIN)/python -m bench.observer_effect
+
+bench-ring: setup
+	@$(BIN)/python -m bench.ring_overflow
+
+bench-storm: setup
+	@$(BIN)/python -m bench.lwlock_storm
+
+# builds PostgreSQL from source
+bench-layouts: setup
+	@$(BIN)/python -m bench.layouts
 
 bench-trace: setup
 	@$(BIN)/python -m bench.trace

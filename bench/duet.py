@@ -18,7 +18,8 @@ import numpy as np
 
 from pgtare.estimate import duet as estimate
 from pgtare.estimate.blocks import Floats
-from pgtare.ladder.duet import DuetBlock, DuetVariant, play_duet
+from pgtare.ladder.duet import DuetBlock, DuetVariant, judge
+from pgtare.ladder.roles import load_seed, roles_of_set
 from pgtare.load import LoadSpec, run
 from pgtare.load.duet import run_duet
 from pgtare.load.duet_plan import Length, Target
@@ -42,13 +43,29 @@ class Bench:
         return Length(self.seconds - WARMUP_S, warmup_s=WARMUP_S)
 
     def duet(self, spec: LoadSpec, pin: bool) -> dict[estimate.Statistic, Floats]:
-        """Both servers at once."""
-        with tempfile.TemporaryDirectory() as directory:
-            result = play_duet(
-                self.block, spec, self.length, sets=self.pairs, seed=SEED,
-                directory=Path(directory), pin=pin,
-            )  # fmt: skip
-        return {s: result.log_ratios("latency_us", s)[:, 1] for s in STATISTICS}
+        """Both servers at once, in pairs of rounds with exchanged roles."""
+        played = []
+        for pair in range(self.pairs):
+            for roles in roles_of_set(SEED, pair, len(self.block.variants)):
+                self.block.assign(roles)
+                seeded = dataclasses.replace(spec, seed=load_seed(SEED, len(played)))
+                with tempfile.TemporaryDirectory() as directory:
+                    done = self.block.drive(seeded, self.length, Path(directory, "round"), pin=pin)
+                statistics, dropped = judge(done, roles)
+                if dropped:
+                    print(f"a round is dropped: {dropped}", flush=True)
+                played.append(statistics)
+        pairs = np.repeat(np.arange(self.pairs), len(self.block.variants))
+        return {s: self._between(played, pairs, s) for s in STATISTICS}
+
+    @staticmethod
+    def _between(
+        played: list[estimate.RoundStatistics | None],
+        pairs: estimate.Ints,
+        statistic: estimate.Statistic,
+    ) -> Floats:
+        values = estimate.round_values(played, "latency_us", statistic, 2)
+        return estimate.by_set(estimate.log_ratios(values), pairs)[:, 1]
 
     def alone(self, spec: LoadSpec, pin: bool) -> dict[estimate.Statistic, Floats]:
         """Two runs on one server by the same driver, one after the other."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pgtare.design import Arm, Design, block_layout
@@ -29,14 +29,18 @@ class Server:
 
 @contextlib.contextmanager
 def server(
-    libraries: Sequence[str] = (), *, module: bool = True, scale: int = 10
+    libraries: Sequence[str] = (),
+    settings: Mapping[str, str] | None = None,
+    *,
+    module: bool = True,
+    scale: int = 10,
 ) -> Iterator[Server]:
     """The embedded PostgreSQL 18, with pgtare and these libraries preloaded."""
     found = from_wheel()
     pgtare = loadable(found)
-    settings = {"pgtare.ring_memory": "128MB"} if module else {}
+    rings = {"pgtare.ring_memory": "128MB"} if module else {}
     preload = [*([pgtare.library] if module else []), *libraries]
-    with Cluster(found, settings, preload) as cluster:
+    with Cluster(found, {**rings, **(settings or {})}, preload) as cluster:
         database = initialise(found, cluster.dsn(), scale)
         if module:
             with trials.connect(database.dsn) as conn:
@@ -69,15 +73,17 @@ def two_arms(settings: dict[str, str], base: dict[str, str], seed: int) -> Desig
     return Design(arms, block_layout(2), seed)
 
 
-def record(target: Server, running: PgbenchLoad, design: Design, seconds: float) -> Observations:
-    """The observations of a trial."""
+def record(
+    target: Server, running: PgbenchLoad, design: Design, seconds: float, *, cpu: bool = False
+) -> Observations:
+    """The observations of a trial; cpu: with processor time, which costs two system calls each."""
     with trials.connect(target.dsn) as conn:
         population = Population(
             conn.info.dbname, application=running.application_name,
             sessions=running.spec.clients + 4,
         )  # fmt: skip
         got = recording.record(
-            Trials(conn), design, population, seconds, cpu=False, load=running,
+            Trials(conn), design, population, seconds, cpu=cpu, load=running,
             look=lambda seconds, data: False, tick=lambda seconds, rows: None,
         )  # fmt: skip
     if got.stopped_by == "interrupt":

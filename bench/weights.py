@@ -20,18 +20,22 @@ INSERT = "INSERT INTO bench_rows VALUES (1);\n"
 
 @dataclass(frozen=True)
 class Load:
-    """A load, and the server settings that give it its waits."""
+    """A load, and the server settings that give it its waits.
+
+    script: what its transactions run, where it is none of pgbench's own.
+    """
 
     title: str
     options: tuple[str, ...]
     settings: dict[str, str] = field(default_factory=dict)
+    script: str | None = None
 
 
 LOADS = (
     Load("cached look-ups", ("--load", "select-only"), {"shared_buffers": "512MB"}),
     Load("buffer misses", ("--load", "select-only"), {"shared_buffers": "1MB"}),
     Load("tpcb-like", ("--load", "tpcb-like"), {"shared_buffers": "512MB"}),
-    Load("LWLocks: one-row commits, 32 clients", ("--clients", "32")),
+    Load("LWLocks: one-row commits, 32 clients", ("--clients", "32"), script=INSERT),
 )
 
 
@@ -48,9 +52,9 @@ def weigh(found: Binaries, load: Load, seconds: float) -> dict[str, Any]:
                 conn.execute(module.create_sql.encode())
             conn.execute("CREATE TABLE bench_rows (v int)")
         options = list(load.options)
-        if "--load" not in options:
-            script = Path(work, "insert.sql")
-            script.write_text(INSERT)
+        if load.script is not None:
+            script = Path(work, "load.sql")
+            script.write_text(load.script)
             options += ["--script", str(script)]
         done = subprocess.run(
             [Path(sys.executable).with_name("pgtare"), "weigh", "wait_event_timing",

@@ -262,7 +262,7 @@ def parallel_scan(binaries: Binaries) -> Iterator[Stage]:
         slow.join()
         yield server.stage(
             lambda length: repeat(leader, 8 * length, SCAN)(),
-            watched=[Watched(worker.word, 0, "background worker") for worker in workers],
+            watched=[Watched(worker.word, 0, "parallel worker") for worker in workers],
             sessions=[leader],
         )
 

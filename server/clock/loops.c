@@ -202,13 +202,21 @@ probe_free(ProbeRun *run)
 int
 probe_pin(int cpu)
 {
-	cpu_set_t	set;
+	size_t		size;
+	cpu_set_t  *set;
+	int			failed;
 
-	if (cpu < 0 || cpu >= CPU_SETSIZE)
+	if (cpu < 0 || cpu >= PROBE_PROCESSORS)
 		return EINVAL;
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	return sched_setaffinity(0, sizeof(set), &set) == 0 ? 0 : errno;
+	size = CPU_ALLOC_SIZE(cpu + 1);
+	set = CPU_ALLOC(cpu + 1);	/* a cpu_set_t ends at processor 1023 */
+	if (set == NULL)
+		return ENOMEM;
+	CPU_ZERO_S(size, set);
+	CPU_SET_S(cpu, size, set);
+	failed = sched_setaffinity(0, size, set) == 0 ? 0 : errno;
+	CPU_FREE(set);
+	return failed;
 }
 
 /*

@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,8 @@
 #include <unistd.h>
 
 #include "probe.h"
+
+#define STAT_LINE	256			/* no line of /proc/stat before the processors' end is longer */
 
 static int64_t
 switches_now(void)
@@ -45,14 +48,16 @@ waited_now(int fd)
 
 /* Time that other guests took from a processor, in clock ticks; -1 where not known. */
 static int64_t
-stolen_now(int fd, int cpu)
+stolen_now(const ProbeWatch *watch, int cpu)
 {
-	static __thread char text[65536];
+	char	   *text = watch->text;
 	char		name[24];
-	ssize_t		n = fd < 0 ? -1 : pread(fd, text, sizeof(text) - 1, 0);
+	ssize_t		n = -1;
 	const char *line;
 	long long	stolen;
 
+	if (watch->stat >= 0 && text != NULL)
+		n = pread(watch->stat, text, watch->text_size - 1, 0);
 	if (n <= 0)
 		return -1;
 	text[n] = '\0';
@@ -73,9 +78,11 @@ probe_watch_begin(ProbeRun *run, ProbeWatch *watch)
 	memset(watch, 0, sizeof(*watch));
 	watch->schedstat = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
 	watch->stat = open("/proc/stat", O_RDONLY | O_CLOEXEC);
+	watch->text_size = (size_t) (run->cpu + 2) * STAT_LINE;
+	watch->text = malloc(watch->text_size);
 	watch->still_at = UINT64_MAX;
 	watch->waited_ns = waited_now(watch->schedstat);
-	watch->stolen = stolen_now(watch->stat, run->cpu);
+	watch->stolen = stolen_now(watch, run->cpu);
 	watch->switches = switches_now();
 }
 
@@ -86,6 +93,7 @@ probe_watch_end(ProbeWatch *watch)
 		(void) close(watch->schedstat);
 	if (watch->stat >= 0)
 		(void) close(watch->stat);
+	free(watch->text);
 }
 
 static int
@@ -107,7 +115,10 @@ probe_compact(ProbeRun *run)
 	for (uint64_t i = 0; i < run->far_used; i++)
 	{
 		if (kept > 0 && run->far[kept - 1].ticks == run->far[i].ticks)
+		{
 			run->far[kept - 1].count += run->far[i].count;
+			run->far[kept - 1].switched += run->far[i].switched;
+		}
 		else
 			run->far[kept++] = run->far[i];
 	}
@@ -115,7 +126,7 @@ probe_compact(ProbeRun *run)
 }
 
 static void
-keep_value(ProbeRun *run, int64_t ticks)
+keep_value(ProbeRun *run, int64_t ticks, bool switched)
 {
 	if (run->far_used == run->far_size)
 	{
@@ -136,8 +147,7 @@ keep_value(ProbeRun *run, int64_t ticks)
 			}
 		}
 	}
-	run->far[run->far_used].ticks = ticks;
-	run->far[run->far_used++].count = 1;
+	run->far[run->far_used++] = (ProbeCount) {ticks, 1, switched};
 }
 
 /* The longest gaps stay; the shortest of those kept gives way. */
@@ -158,7 +168,8 @@ keep_gap(ProbeRun *run, const ProbeGap *gap)
 		run->kept[least] = *gap;
 }
 
-static void
+/* Ask the kernel about a gap; true if the thread was switched out since the one before. */
+static bool
 note_gap(ProbeRun *run, ProbeWatch *watch, int64_t ticks, int64_t now)
 {
 	int64_t		switches = switches_now();
@@ -168,15 +179,10 @@ note_gap(ProbeRun *run, ProbeWatch *watch, int64_t ticks, int64_t now)
 	};
 
 	watch->switches = switches;
-	if (gap.switches > 0)
-	{
-		run->switched++;
-		run->switched_ticks += ticks;
-	}
 	if (ticks >= run->deep_ticks)
 	{
 		int64_t		waited = waited_now(watch->schedstat);
-		int64_t		stolen = stolen_now(watch->stat, run->cpu);
+		int64_t		stolen = stolen_now(watch, run->cpu);
 
 		if (waited >= 0 && watch->waited_ns >= 0)
 			gap.waited_ns = waited - watch->waited_ns;
@@ -186,6 +192,7 @@ note_gap(ProbeRun *run, ProbeWatch *watch, int64_t ticks, int64_t now)
 		watch->stolen = stolen;
 	}
 	keep_gap(run, &gap);
+	return gap.switches > 0;
 }
 
 static void
@@ -200,7 +207,7 @@ step_back(ProbeRun *run, int64_t ticks)
 void
 probe_note_unread(ProbeRun *run, int64_t ticks)
 {
-	keep_value(run, ticks);
+	keep_value(run, ticks, false);
 	run->differences++;
 	step_back(run, ticks);
 }
@@ -218,11 +225,7 @@ probe_note(ProbeRun *run, ProbeWatch *watch, int64_t ticks, int64_t now, uint64_
 			run->still_longest = watch->still;
 		return;
 	}
-	keep_value(run, ticks);
+	keep_value(run, ticks, ticks > 0 && note_gap(run, watch, ticks, now));
 	if (ticks < 0)
-	{
 		step_back(run, ticks);
-		return;
-	}
-	note_gap(run, watch, ticks, now);
 }

@@ -16,6 +16,7 @@
 #define PROBE_DIRECT	16384	/* differences below are counted in place */
 #define PROBE_BATCH		4096	/* readings between two looks at the time */
 #define PROBE_KEPT		32		/* longest gaps kept with their cause */
+#define PROBE_PROCESSORS (1 << 20)	/* far more than any kernel numbers */
 
 /* Order as in src/pgtare/clock/probe.py */
 typedef enum ProbeClock
@@ -37,6 +38,7 @@ typedef struct ProbeCount
 {
 	int64_t		ticks;
 	uint64_t	count;
+	uint64_t	switched;		/* those with a context switch in them */
 } ProbeCount;
 
 /* One gap, with what the kernel said happened since the gap before it. */
@@ -59,8 +61,6 @@ typedef struct ProbeRun
 	uint64_t	backward;		/* steps back, at batch bounds too */
 	int64_t		backward_largest;	/* the largest of them, in ticks below 0 */
 	uint64_t	still_longest;	/* most differences of 0 in a row */
-	uint64_t	switched;		/* far differences with a context switch in them */
-	int64_t		switched_ticks;
 	int64_t		opened;			/* read just before the time was first looked at */
 	int64_t		first;			/* and just after */
 	int64_t		last;			/* just before the time was last looked at */
@@ -112,6 +112,8 @@ typedef struct ProbeWatch
 	int64_t		stolen;
 	int			schedstat;		/* open files, or -1 */
 	int			stat;
+	char	   *text;			/* of /proc/stat up to the processor's line; NULL without memory */
+	size_t		text_size;
 	uint64_t	still;			/* differences of 0 in the present row */
 	uint64_t	still_at;
 } ProbeWatch;

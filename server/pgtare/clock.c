@@ -6,6 +6,7 @@
 #include "postgres.h"
 
 #include "pgtare.h"
+#include "../common/rate.h"
 
 #define SHORTEST_BASE_NS (20 * 1000 * 1000)
 
@@ -24,14 +25,7 @@ pgtare_clock_init(void)
 ClockRate
 pgtare_clock_rate(void)
 {
-	ClockPair	now = clock_pair(counter);
-
-	if (now.ns - at_load.ns < SHORTEST_BASE_NS)
-	{
-		pg_usleep(SHORTEST_BASE_NS / 1000);
-		now = clock_pair(counter);
-	}
-	return clock_rate(counter, at_load, now);
+	return rate_since(counter, at_load, SHORTEST_BASE_NS);
 }
 
 int64

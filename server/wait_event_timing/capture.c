@@ -28,12 +28,14 @@
 #include "tcop/tcopprot.h"
 #include "utils/backend_status.h"
 
+#include "ring_write.h"
 #include "waits.h"
 
 /* Until a process has its slot it must look once: later, the level of its slot */
 static pg_atomic_uint32 look_once = {CAPTURE_STATS};
 static pg_atomic_uint32 never = {CAPTURE_OFF};
 
+pg_attribute_aligned(64)
 Capture		capture = {.level = &look_once, .lock_entry = -1};
 
 static const PQcommMethods *chained;
@@ -87,7 +89,6 @@ capture_attach(void)
 	pg_atomic_write_u32(&slot->changes, pg_atomic_read_u32(&slot->changes) | 1);
 	pg_write_barrier();
 	stats_clear_slot(slot);
-	slot->overflows = slot->negative = slot->missed = slot->statements_missed = 0;
 	slot->records = 0;
 	slot->reset_done = pg_atomic_read_u64(&slot->reset_wanted);
 	slot->current_event = 0;
@@ -206,8 +207,18 @@ push(uint32 event, int64 start, int64 end)
 	entry->event = event;
 	entry->calls = 1;
 	entry->start = start;
-	entry->ticks = end - start;
+	entry->length = end - start;
 	entry->query_id = statement_of(event);
+}
+
+/* The entry of the lock that we wait for again, or NULL. */
+static inline Pending *
+open_lock(uint32 event)
+{
+	Pending    *entry = &capture.pending[Max(capture.lock_entry, 0)];
+
+	return capture.lock_entry >= 0 && (uint32) capture.lock_entry < capture.npending &&
+		capture.lock_now == capture.lock_since && entry->event == event ? entry : NULL;
 }
 
 /*
@@ -219,13 +230,12 @@ push(uint32 event, int64 start, int64 end)
 static pg_noinline bool
 record_lock(uint32 event, int64 start, int64 end)
 {
-	if (capture.lock_entry >= 0 && capture.lock_now == capture.lock_since &&
-		capture.pending[capture.lock_entry].event == event)
-	{
-		Pending    *entry = &capture.pending[capture.lock_entry];
+	Pending    *entry = open_lock(event);
 
+	if (entry)
+	{
 		entry->calls++;
-		entry->ticks += end - start;
+		entry->length += end - start;
 		return true;
 	}
 	capture.lock_since = capture.lock_now;
@@ -240,13 +250,10 @@ record_lock(uint32 event, int64 start, int64 end)
 int64
 capture_begin_lock(uint32 event)
 {
-	const Pending *entry = &capture.pending[Max(capture.lock_entry, 0)];
-	bool		goes_on = capture.lock_entry >= 0 &&
-		(uint32) capture.lock_entry < capture.npending &&
-		capture.lock_now == capture.lock_since && entry->event == event;
+	const Pending *entry = open_lock(event);
 	int64		start = clock_source_read(capture.clock);
 
-	capture.slot->current_start = goes_on ? entry->start : start;
+	capture.slot->current_start = entry ? entry->start : start;
 	pg_write_barrier();
 	capture.slot->current_event = event;
 	return start;
@@ -277,7 +284,7 @@ capture_record(uint32 event, int64 start, int64 end, CallKind kind, bool interru
 	if (goes_on && last && last->event == event)
 	{
 		last->calls++;
-		last->ticks += end - start;
+		last->length += end - start;
 		return;
 	}
 
@@ -304,7 +311,7 @@ capture_mark(RecordKind kind, int depth, int64 value)
 	entry->event = kind;
 	entry->calls = depth;
 	entry->start = clock_source_read(capture.clock);
-	entry->ticks = value;
+	entry->length = value;
 	entry->query_id = 0;
 	capture.last_kind = CALL_OTHER;
 	capture.last_interrupted = false;
@@ -328,6 +335,7 @@ capture_fold(void)
 	uint32		changes;
 	EventStats *entry = NULL;
 	uint32		entry_event = 0;
+	RingWriter	writer;
 	Pending		kept;
 	bool		keep = false;
 
@@ -353,7 +361,6 @@ capture_fold(void)
 	if (reset_wanted != slot->reset_done)
 	{
 		stats_clear_slot(slot);
-		slot->overflows = slot->negative = slot->missed = slot->statements_missed = 0;
 		slot->reset_done = reset_wanted;
 	}
 	slot->backend_type = IsParallelWorker() ? PARALLEL_WORKER : MyBackendType;
@@ -363,6 +370,8 @@ capture_fold(void)
 		slot->role = MyProc->roleId;
 	}
 	statements_begin(shared);
+	writer = ring_begin(pg_atomic_read_u32(&slot->level) == CAPTURE_TRACE ? capture.ring : NULL,
+						rate);
 	for (uint32 i = 0; i < capture.npending; i++)
 	{
 		const Pending *wait = &capture.pending[i];
@@ -371,8 +380,12 @@ capture_fold(void)
 		if (keep && i == (uint32) capture.lock_entry)
 			continue;
 		if (unlikely(WAIT_CLASS(wait->event) == 0))
-			continue;			/* a mark of the trace */
-		ns = clock_ns(rate, wait->ticks, &slot->negative);
+		{
+			if (writer.ring)
+				ring_put(&writer, wait, wait->length);
+			continue;
+		}
+		ns = clock_ns(rate, wait->length, &slot->negative);
 		/* mostly the event is that of the wait before */
 		if (wait->event != entry_event)
 		{
@@ -384,12 +397,14 @@ capture_fold(void)
 		stats_count(entry, wait, ns);
 		if (wait->query_id != 0 && !statements_add(shared, wait, ns))
 			slot->statements_missed++;
+		if (writer.ring)
+			ring_put(&writer, wait, (int64) ns);
 	}
 	statements_end();
-	if (capture.ring != NULL && pg_atomic_read_u32(&slot->level) == CAPTURE_TRACE)
+	if (writer.ring)
 	{
-		ring_add(capture.pending, (int) capture.npending, keep ? capture.lock_entry : -1, rate);
-		slot->records = pg_atomic_read_u64(&capture.ring->written);
+		ring_end(&writer);
+		slot->records = writer.number;
 	}
 	pg_write_barrier();
 	pg_atomic_write_u32(&slot->changes, changes + 2);
@@ -455,6 +470,7 @@ capture_set_level(int setting, GucSource source)
 	pg_atomic_write_u32(&capture.slot->asked, 0);
 	configure(application_level(setting, source));
 	capture_follow_leader();
+	trace_follow_level();
 }
 
 /* A parallel worker captures what its leader does, whoever has set that. */
@@ -495,6 +511,7 @@ waits_putmessage(char type, const char *body, size_t length)
 		if (application_changed())
 			configure(application_level(waits_capture, source_of_setting));
 		ring_open();
+		trace_follow_level();
 	}
 	return chained->putmessage(type, body, length);
 }

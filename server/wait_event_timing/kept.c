@@ -89,17 +89,10 @@ copy_ring(const TraceRing *ring, uint32 *nrecords)
 
 	/* a number leads to the same place in a smaller ring, as long as none was overwritten */
 	*nrecords = pg_nextpower2_32(Max(n, 1));
-	segment = dsm_create(offsetof(TraceRing, records) + (Size) *nrecords * sizeof(TraceRecord),
-						 DSM_CREATE_NULL_IF_MAXSEGMENTS);
-	if (segment == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("too many dynamic shared memory segments")));
+	segment = ring_segment(*nrecords);
 	copy = dsm_segment_address(segment);
-	copy->nrecords = *nrecords;
-	copy->pid = ring->pid;
 	copy->started = ring->started;
-	pg_atomic_init_u64(&copy->written, written);
+	pg_atomic_write_u64(&copy->written, written);
 	memcpy(copy->records, ring->records, n * sizeof(TraceRecord));
 	dsm_pin_segment(segment);
 	handle = dsm_segment_handle(segment);

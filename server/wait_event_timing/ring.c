@@ -11,9 +11,6 @@
  * The segment is pinned, so that others can read it after the process has
  * gone.  A few of those are kept, the oldest makes way; parallel workers come
  * and go by the dozen, and push out none but each other.
- *
- * A record's number is in it when it is complete and only then, so that a
- * reader notices one that is being written or has been overwritten.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -28,7 +25,6 @@
 #include "waits.h"
 
 #define REFUSAL_LOG_INTERVAL_MS (60 * 1000)
-#define PREFETCH 16				/* records; four cache lines on */
 #define RETRY_INTERVAL_MS (60 * 1000)
 
 static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not refused */
@@ -106,6 +102,28 @@ ring_reset_ended(Shared *shared)
 	}
 }
 
+/* A segment with an empty ring of our own process, or an error. */
+dsm_segment *
+ring_segment(uint32 nrecords)
+{
+	dsm_segment *segment = dsm_create(offsetof(TraceRing, records) +
+									  (Size) nrecords * sizeof(TraceRecord),
+									  DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	TraceRing  *ring;
+
+	if (segment == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("too many dynamic shared memory segments")));
+	/* fresh segments hold zeros */
+	ring = dsm_segment_address(segment);
+	ring->nrecords = nrecords;
+	ring->pid = MyProcPid;
+	ring->started = GetCurrentTimestamp();
+	pg_atomic_init_u64(&ring->written, 0);
+	return segment;
+}
+
 static void
 make_ring(Shared *shared)
 {
@@ -115,22 +133,11 @@ make_ring(Shared *shared)
 	RingEntry  *mine = shmem_ring(shared, MY_PROC_NUMBER);
 	uint32		unpin;
 
-	segment = dsm_create(offsetof(TraceRing, records) + (Size) nrecords * sizeof(TraceRecord),
-						 DSM_CREATE_NULL_IF_MAXSEGMENTS);
-	if (segment == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("too many dynamic shared memory segments")));
+	segment = ring_segment(nrecords);
 	on_dsm_detach(segment, ring_ends, (Datum) 0);
 	dsm_pin_segment(segment);
 	dsm_pin_mapping(segment);
-
-	/* fresh segments hold zeros */
 	ring = dsm_segment_address(segment);
-	ring->nrecords = nrecords;
-	ring->pid = MyProcPid;
-	ring->started = GetCurrentTimestamp();
-	pg_atomic_init_u64(&ring->written, 0);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	unpin = mine->handle;		/* of one that ended without a word */
@@ -259,53 +266,4 @@ ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old, int64 new_ti
 		capture.ring_base_ns += clock_ns(capture_rate(shared, old),
 										 old_ticks - capture.ring_base, &ignored);
 	capture.ring_base = new_ticks;
-}
-
-/* Add all that a process has finished, but for one entry that stays open, or -1. */
-void
-ring_add(const Pending *pending, int n, int open, const ClockRate *rate)
-{
-	TraceRing  *ring = capture.ring;
-	const uint64 mask = ring->nrecords - 1;
-	const int64 base = capture.ring_base;
-	const int64 base_ns = capture.ring_base_ns;
-	uint64		number = pg_atomic_read_u64(&ring->written);
-	uint64		ignored = 0;
-
-	for (int i = 0; i < n; i++)
-	{
-		const Pending *wait = &pending[i];
-		TraceRecord *record = &ring->records[number & mask];
-
-		if (i == open)
-			continue;
-		/* a ring is larger than the caches near: have the next lines ready */
-		__builtin_prefetch((void *) &ring->records[(number + PREFETCH) & mask], 1);
-		record->seq = 0;
-		pg_write_barrier();
-		if (unlikely(WAIT_CLASS(wait->event) == 0))
-		{
-			record->kind = (uint16) wait->event;
-			record->depth = (uint16) wait->calls;
-			record->event = 0;
-			record->calls = 0;
-			record->value = wait->ticks;
-		}
-		else
-		{
-			record->kind = RECORD_WAIT;
-			record->depth = 0;
-			record->event = wait->event;
-			record->calls = wait->calls;
-			record->value = clock_ns(rate, wait->ticks, &ignored);
-		}
-		/* a wait can have begun before its ring */
-		record->start_ns = base_ns +
-			(likely(wait->start >= base) ? clock_ns(rate, wait->start - base, &ignored) :
-			 -clock_ns(rate, base - wait->start, &ignored));
-		pg_write_barrier();
-		record->seq = (uint32) ++number;
-	}
-	pg_write_barrier();
-	pg_atomic_write_u64(&ring->written, number);
 }

@@ -17,6 +17,7 @@
 #include "storage/shmem.h"
 
 #include "waits.h"
+#include "../common/rate.h"
 #if HAVE_NAMED_DSM
 #include "../common/segment.h"
 #endif
@@ -97,20 +98,6 @@ shmem_ring(Shared *shared, uint32 number)
 	return (RingEntry *) shmem_bucket(shared, shared->nbuckets) + number;
 }
 
-/* One rate for all processes, measured over as long a base as there is. */
-static ClockRate
-measure_rate(void)
-{
-	ClockPair	now = clock_pair(counter);
-
-	if (now.ns - at_load.ns < SHORTEST_BASE_NS)
-	{
-		pg_usleep(SHORTEST_BASE_NS / 1000);
-		now = clock_pair(counter);
-	}
-	return clock_rate(counter, at_load, now);
-}
-
 /* Slots, buckets and rings need no more than the zeros that fresh memory comes with. */
 static void
 initialise(Shared *shared)
@@ -118,7 +105,8 @@ initialise(Shared *shared)
 	memset(shared, 0, sizeof(*shared));
 	shared->tranche = LWLockNewTrancheId();
 	LWLockInitialize(&shared->lock, shared->tranche);
-	shared->rate = measure_rate();
+	/* one for all processes */
+	shared->rate = rate_since(counter, at_load, SHORTEST_BASE_NS);
 	shared->nslots = slots_wanted();
 	shared->nbuckets = buckets_wanted();
 	shared->reset_at = GetCurrentTimestamp();

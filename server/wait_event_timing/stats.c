@@ -47,6 +47,7 @@ stats_clear_slot(Slot *slot)
 	slot->nevents = 0;
 	memset(slot->index, 0, sizeof(slot->index));
 	memset(&slot->events[SLOT_EVENTS - 1], 0, sizeof(EventStats));
+	slot->overflows = slot->negative = slot->missed = slot->statements_missed = 0;
 }
 
 /* The entry of an event, or that of all events without room. */
@@ -151,10 +152,7 @@ stats_copy_slot(Slot *from, Slot *to)
 		if (pg_atomic_read_u32(&from->changes) != before)
 			continue;
 		if (to->reset_done != pg_atomic_read_u64(&to->reset_wanted))
-		{
 			stats_clear_slot(to);
-			to->overflows = to->negative = to->missed = to->statements_missed = 0;
-		}
 		return to->pid != 0;
 	}
 	return false;

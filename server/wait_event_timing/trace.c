@@ -14,6 +14,7 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "access/xact.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
@@ -22,7 +23,10 @@
 #include "utils/backend_status.h"
 #include "utils/portal.h"
 
+#include "ring_write.h"
 #include "waits.h"
+
+#define CPU_READINGS_PER_S 1000	/* at most */
 
 static ExecutorStart_hook_type previous_start;
 static ExecutorRun_hook_type previous_run;
@@ -32,6 +36,9 @@ static ProcessUtility_hook_type previous_utility;
 
 static int	depth = 0;			/* of statements running within statements */
 static uint64 bound = 0;		/* query identifier of what was bound last in this request */
+
+static int64 cpu_read_at = 0;	/* ticks */
+static bool followed = false;	/* tracing, when we last looked */
 
 /* Of the client's statement */
 static bool under_way = false;
@@ -46,31 +53,49 @@ trace_depth(void)
 	return depth;
 }
 
+/* A process keeps its ring when it is traced no more. */
 static inline bool
 tracing(void)
 {
-	return unlikely(capture.ring != NULL);
+	return unlikely(capture.ring != NULL) &&
+		pg_atomic_read_u32(capture.level) == CAPTURE_TRACE;
 }
 
+/* The processor time of this process so far: a system call, which costs as much as all else here. */
 static void
 mark_cpu(int at)
 {
+	cpu_read_at = clock_source_read(capture.clock);
 	capture_mark(RECORD_CPU, at, clock_system_ns(CLOCK_THREAD_CPUTIME_ID));
 }
 
+/* The same, where the last is not of just now. */
 static void
-mark_begin(int at, uint64 query_id)
+mark_cpu_at_times(int at)
 {
-	/* before the mark: what was spent since the last statement is not this one's */
-	mark_cpu(at);
-	capture_mark(RECORD_STATEMENT_BEGIN, at, (int64) query_id);
+	const ClockRate *rate = capture_rate(shmem_get(), capture.clock);
+
+	/* unsigned: after a change of the clock they cannot be compared */
+	if ((uint64) (clock_source_read(capture.clock) - cpu_read_at) >= rate->hz / CPU_READINGS_PER_S)
+		mark_cpu(at);
 }
 
 static void
 mark_end(int at, uint64 rows)
 {
-	mark_cpu(at);
+	mark_cpu_at_times(at);
 	capture_mark(RECORD_STATEMENT_END, at, (int64) rows);
+}
+
+/* The level may have changed: what is traced from now on needs a time to count from. */
+void
+trace_follow_level(void)
+{
+	bool		now = tracing();
+
+	if (now && !followed)
+		mark_cpu(0);
+	followed = now;
 }
 
 /* The statement of the client is over. */
@@ -113,16 +138,19 @@ begin_statement(uint64 query_id)
 	bool		clients = is_clients();
 
 	if (depth == 0)
+		ring_prefetch(capture.ring);
+	if (depth == 0)
 		trigger_statement_begins(query_id);
 	if (clients)
 	{
 		end_statement();
 		under_way = true;
 		rows_done = 0;
-		mark_begin(0, query_id);
+
+		capture_mark(RECORD_STATEMENT_BEGIN, 0, (int64) query_id);
 	}
 	else
-		mark_begin(depth_beside(), query_id);
+		capture_mark(RECORD_STATEMENT_BEGIN, depth_beside(), (int64) query_id);
 	return clients;
 }
 
@@ -260,7 +288,7 @@ trace_utility(PlannedStmt *statement, const char *text, bool read_only,
 			  ProcessUtilityContext context, ParamListInfo parameters,
 			  QueryEnvironment *environment, DestReceiver *receiver, QueryCompletion *done)
 {
-	bool		marked = tracing();
+	const volatile bool marked = tracing();
 	volatile bool clients = false;
 	uint64		query_id = utility_query_id(statement);
 
@@ -300,12 +328,13 @@ trace_transaction(XactEvent event, void *arg)
 		capture_abandon();
 	if (!tracing())
 		return;
-	if (event == XACT_EVENT_COMMIT)
+	/* to end what wrote nothing is no event */
+	if (event == XACT_EVENT_COMMIT && GetTopTransactionIdIfAny() != InvalidTransactionId)
 		capture_mark(RECORD_COMMIT, 0, 0);
 	else if (event == XACT_EVENT_ABORT)
 	{
 		/* at depth 0 it ends the statement; within one, a procedure goes on */
-		mark_cpu(depth);
+		mark_cpu_at_times(depth);
 		capture_mark(RECORD_ABORT, depth, 0);
 		if (depth == 0)
 			under_way = told = false;

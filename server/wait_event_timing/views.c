@@ -45,6 +45,46 @@ wait_event_timing_backends(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
+/* The wait that a process is in now, and whose it is; event 0: none */
+typedef struct Now
+{
+	int			pid;
+	int			backend_type;
+	Oid			role;
+	uint32		event;
+	int64		ns;				/* since it began */
+} Now;
+
+/*
+ * The start is written before the event, and both only change together; the
+ * rest belongs to the process, and "clock" changes between waits.
+ */
+static Now
+read_now(const Shared *shared, const Slot *slot)
+{
+	Now			now;
+	uint32		clock;
+	int64		start;
+	uint64		ignored = 0;
+
+	do
+	{
+		now.pid = slot->pid;
+		clock = slot->clock;
+		pg_read_barrier();
+		now.backend_type = slot->backend_type;
+		now.role = slot->role;
+		start = slot->current_start;
+		pg_read_barrier();
+		now.event = slot->current_event;
+		pg_read_barrier();
+	} while (now.event != 0 && (start != slot->current_start || clock != slot->clock ||
+								now.pid != slot->pid));
+	now.ns = now.event == 0 ? 0 :
+		clock_ns(capture_rate(shared, clock), clock_source_read(clock) - start, &ignored);
+	return now;
+}
+
 /* Waits under way of one event */
 typedef struct Running
 {
@@ -56,27 +96,14 @@ typedef struct Running
 static void
 add_running(Shared *shared, Slot *slot, int backend_type, EventStats *sums, Running *running)
 {
-	uint32		clock;
-	uint32		event;
-	int64		start;
-	uint64		ignored = 0;
+	Now			now = read_now(shared, slot);
 	Running    *into;
 
-	/* the start is written before the event, and both only change together */
-	do
-	{
-		clock = slot->clock;
-		start = slot->current_start;
-		pg_read_barrier();
-		event = slot->current_event;
-		pg_read_barrier();
-	} while (event != 0 && (start != slot->current_start || clock != slot->clock));
-	if (event == 0)
+	if (now.event == 0)
 		return;
-	into = &running[stats_total_entry(sums, backend_type, event) - sums];
+	into = &running[stats_total_entry(sums, backend_type, now.event) - sums];
 	into->waits++;
-	into->total_ns += clock_ns(capture_rate(shared, clock), clock_source_read(clock) - start,
-							   &ignored);
+	into->total_ns += now.ns;
 }
 
 Datum
@@ -170,44 +197,17 @@ wait_event_timing_current(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	for (uint32 i = 0; i < shared->nslots; i++)
 	{
-		Slot	   *slot = shmem_slot(shared, i);
-		int			pid;
-		int			backend_type;
-		Oid			role;
-		uint32		clock;
-		uint32		event;
-		int64		start;
+		Now			now = read_now(shared, shmem_slot(shared, i));
 		Datum		values[7];
 		bool		nulls[7] = {0};
-		uint64		ignored = 0;
-		int64		ns;
 
-		/*
-		 * The start is written before the event, and both only change
-		 * together; the rest belongs to the process, and "clock" changes
-		 * between waits.
-		 */
-		do
-		{
-			pid = slot->pid;
-			clock = slot->clock;
-			pg_read_barrier();
-			backend_type = slot->backend_type;
-			role = slot->role;
-			start = slot->current_start;
-			pg_read_barrier();
-			event = slot->current_event;
-			pg_read_barrier();
-		} while (event != 0 && (start != slot->current_start || clock != slot->clock ||
-								pid != slot->pid));
-		if (event == 0 || !sql_is_live(i, pid) || !sql_may_see(role))
+		if (now.event == 0 || !sql_is_live(i, now.pid) || !sql_may_see(now.role))
 			continue;
-		ns = clock_ns(capture_rate(shared, clock), clock_source_read(clock) - start, &ignored);
-		values[0] = Int32GetDatum(pid);
-		values[1] = CStringGetTextDatum(sql_backend_type(backend_type));
-		sql_put_event(&values[2], event);
-		values[5] = TimestampTzGetDatum(GetCurrentTimestamp() - ns / 1000);
-		values[6] = MS(ns);
+		values[0] = Int32GetDatum(now.pid);
+		values[1] = CStringGetTextDatum(sql_backend_type(now.backend_type));
+		sql_put_event(&values[2], now.event);
+		values[5] = TimestampTzGetDatum(GetCurrentTimestamp() - now.ns / 1000);
+		values[6] = MS(now.ns);
 		sql_put_row(fcinfo, values, nulls);
 	}
 	return (Datum) 0;

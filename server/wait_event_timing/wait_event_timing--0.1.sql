@@ -124,8 +124,8 @@ CREATE FUNCTION wait_event_timing_set(pid integer, level text) RETURNS boolean
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 -- What the ring of a process holds, also of one that ended lately. "duration" is a wait's length,
--- at a statement's begin and end the CPU time of the process so far (kind cpu), or how long a slow statement
--- took (kind trigger); times are in ms.
+-- at the end of statements, once a ms at most, the CPU time of the process so
+-- far (kind cpu), or how long a slow statement took (kind trigger); times are in ms.
 CREATE FUNCTION wait_event_trace(
     pid integer,
     OUT number bigint,

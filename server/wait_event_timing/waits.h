@@ -10,9 +10,9 @@
  * One file a phase: module.c (loading), shmem.c (shared state), calls.c (the
  * calls taken over), capture.c (a process and its waits), stats.c (tables of a
  * process and of all that ended), statements.c (table by statement), trace.c
- * (statements in a trace), ring.c (the trace of a process), offer.c (what it
- * offers other modules), trigger.c (slow statements), kept.c (traces kept of
- * them), explain.c (EXPLAIN), bench.c (what a wait costs).
+ * (statements in a trace), ring.c and ring_write.h (the trace of a process),
+ * offer.c (what it offers other modules), trigger.c (slow statements), kept.c
+ * (traces kept of them), explain.c (EXPLAIN), bench.c (what a wait costs).
  * For SQL: views.c (waits), read.c (traces), info.c (the module), control.c
  * (set and reset), sql.c (what these share).
  *-------------------------------------------------------------------------
@@ -245,7 +245,7 @@ typedef struct Pending
 	uint32		event;			/* of a mark: its RecordKind */
 	uint32		calls;			/* of a mark: the nesting depth */
 	int64		start;			/* ticks */
-	int64		ticks;			/* of a mark: its value */
+	int64		length;			/* ticks; of a mark: its value */
 	uint64		query_id;
 } Pending;
 
@@ -286,6 +286,9 @@ extern int	waits_statements_max;
 extern int	waits_ring_records;
 extern int	waits_trigger;
 extern bool waits_hooks;
+#ifdef FOLD_AT_ONCE
+extern bool waits_fold_at_once;
+#endif
 extern const struct config_enum_entry waits_levels[];
 
 /* shmem.c */
@@ -324,11 +327,11 @@ extern const ClockRate *capture_rate(const Shared *shared, ClockSource clock);
 /* ring.c */
 extern void ring_open(void);
 extern void ring_open_in_background(void);
+extern struct dsm_segment *ring_segment(uint32 nrecords);
 extern void ring_reset_ended(Shared *shared);
 extern bool ring_guarded(void (*work) (Shared *shared), const char *message);
 extern void ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old,
 						int64 new_ticks);
-extern void ring_add(const Pending *pending, int n, int open, const ClockRate *rate);
 
 /* offer.c */
 extern void offer_install(void);
@@ -337,6 +340,7 @@ extern void offer_install(void);
 extern void trace_install(void);
 extern void trace_message(char type);
 extern int	trace_depth(void);
+extern void trace_follow_level(void);
 extern void trace_flush(void);
 
 /* trigger.c */

@@ -55,6 +55,10 @@ wrap_end(uint32 event, int64 start, CallKind kind, bool interrupted)
 	{
 		capture.slot->current_event = 0;
 		capture_record(event, start, now, kind, interrupted);
+#ifdef FOLD_AT_ONCE
+		if (waits_fold_at_once)
+			capture_fold();
+#endif
 	}
 }
 

@@ -1,11 +1,15 @@
-"""Chromium for the browser tests."""
+"""Chromium for the browser tests, and pages opened in it without a network."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.browser.pages import Visit
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +26,32 @@ def chromium() -> Iterator[object]:
         )
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def visit(chromium: Any) -> Iterator[Callable[..., Visit]]:
+    """Open pages, each in a context of its own; only files are let through."""
+    contexts = []
+
+    def open_page(
+        path: Path, width: int = 1100, scheme: str = "light", scripts: bool = True
+    ) -> Visit:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 800},
+            color_scheme=scheme,
+            java_script_enabled=scripts,
+        )
+        contexts.append(context)
+        context.route(
+            "**/*",
+            lambda route: (
+                route.continue_() if route.request.url.startswith("file:") else route.abort()
+            ),
+        )
+        context.set_offline(True)
+        context.scripts = scripts
+        return Visit(context, path)
+
+    yield open_page
+    for context in contexts:
+        context.close()

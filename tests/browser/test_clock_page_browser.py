@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from pgtare.clock.page import write_page
-from tests.browser.test_page_browser import HOSTILE, HOSTILE_IMAGE, HOSTILE_LINK, Visit, visit
+from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, HOSTILE_LINK, Visit
 from tests.unit.clock_tools import sample, sample_plan
 
-__all__ = ["visit"]
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
 
 

@@ -9,10 +9,9 @@ import pytest
 
 from pgtare.ladder import analysis
 from pgtare.ladder.page import write_page
-from tests.browser.test_page_browser import HOSTILE, HOSTILE_IMAGE, Visit, visit
+from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
 from tests.unit.simulated_study import facts, runs, steps, study
 
-__all__ = ["visit"]
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
 
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pgtare.report.page import write_page
+from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, HOSTILE_LINK, Visit
 from tests.unit.sample_result import sample
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
-
-HOSTILE = "<script>window.pwned = 1</script>"
-HOSTILE_IMAGE = "\"'><img src=x onerror='window.pwned = 1'>"
-HOSTILE_LINK = '<a href="https://example.org/">%{x} $y$</a>\u2028</script>'
 
 
 @pytest.fixture(scope="session")
@@ -49,50 +45,6 @@ def hostile_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result.warnings = [HOSTILE, HOSTILE_LINK]
     write_page(result, drawn.observations, path)
     return path
-
-
-class Visit:
-    """An open page and everything it complained about or asked for."""
-
-    def __init__(self, context: Any, path: Path) -> None:
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page = context.new_page()
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.url = path.as_uri()
-        self.page.goto(self.url)
-        if context.scripts:
-            self.page.wait_for_selector("html[data-drawn]", timeout=20_000)
-
-
-@pytest.fixture
-def visit(chromium: Any) -> Iterator[Callable[..., Visit]]:
-    contexts = []
-
-    def open_page(
-        path: Path, width: int = 1100, scheme: str = "light", scripts: bool = True
-    ) -> Visit:
-        context = chromium.new_context(
-            viewport={"width": width, "height": 800},
-            color_scheme=scheme,
-            java_script_enabled=scripts,
-        )
-        contexts.append(context)
-        context.route(
-            "**/*",
-            lambda route: (
-                route.continue_() if route.request.url.startswith("file:") else route.abort()
-            ),
-        )
-        context.set_offline(True)
-        context.scripts = scripts
-        return Visit(context, path)
-
-    yield open_page
-    for context in contexts:
-        context.close()
 
 
 def test_draws_every_chart_without_complaint_or_request(

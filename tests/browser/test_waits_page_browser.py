@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from pgtare.waits.page import write_page
-from tests.browser.test_page_browser import HOSTILE, HOSTILE_IMAGE, Visit, visit
+from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
 from tests.unit.sample_recording import write
 
-__all__ = ["visit"]
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
 
 

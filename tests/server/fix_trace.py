@@ -23,21 +23,21 @@ def trace15(debian15: Binaries) -> Iterator[Cluster]:
 
 
 @pytest.fixture(params=[pytest.param("trace18"), pytest.param("trace15", marks=pytest.mark.debian)])
-def server(request: pytest.FixtureRequest) -> Cluster:
+def tracer(request: pytest.FixtureRequest) -> Cluster:
     """Both servers, one after the other."""
     found: Cluster = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture
-def client(server: Cluster) -> Iterator[Connection]:
+def client(tracer: Cluster) -> Iterator[Connection]:
     """A session whose trace a test looks at."""
-    with session(server) as connection:
+    with session(tracer) as connection:
         yield connection
 
 
 @pytest.fixture
-def observer(server: Cluster) -> Iterator[Connection]:
+def observer(tracer: Cluster) -> Iterator[Connection]:
     """A session that looks."""
-    with session(server) as connection:
+    with session(tracer) as connection:
         yield connection

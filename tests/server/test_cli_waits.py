@@ -15,17 +15,20 @@ from typing import Any
 
 import pytest
 
+from pgtare.profile.reader import open_reader
 from pgtare.server import wait_ring
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.wait_ring import Kind
 from pgtare.waits import recording as recordings
-from pgtare.waits.reader import open_reader
 from tests.server.waits_tools import Connection, eventually, one, rows
-from tests.server.weigh_tools import arm, failed, pgtare, read, start_pgtare
+from tests.server.weigh_tools import arm, pgtare, read, refused, start_pgtare
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+#: For what is the command's own doing, whatever the server's version.
+on_one_server = pytest.mark.parametrize("timed", ["waits18"], indirect=True)
 
 
 @pytest.fixture
@@ -66,6 +69,7 @@ def test_top_has_the_share_of_an_event_and_its_statement(
     assert 0 <= found[1]["on_cpu"] < 2
 
 
+@on_one_server
 def test_top_without_a_terminal_prints_one_table(timed: Cluster, sleeping: Connection) -> None:
     text = waits(timed, "top", "--interval", "0.5s").stdout
     assert "Timeout/PgSleep" in text
@@ -87,7 +91,7 @@ def test_histogram_holds_every_wait(
     assert found["buckets"][-1]["to_ms"] is None
     text = waits(timed, "histogram", "Timeout/PgSleep").stdout
     assert "█" in text
-    told = failed(pgtare("waits", "histogram", "PgSlep", "--dsn", timed.dsn()), 2)
+    told = refused("waits", "histogram", "PgSlep", "--dsn", timed.dsn())
     assert "did you mean PgSleep" in told
 
 
@@ -105,6 +109,7 @@ def test_sessions_and_statements_have_the_sleeper(timed: Cluster, sleeping: Conn
     assert "PgSleep" in waits(timed, "statements").stdout
 
 
+@on_one_server
 def test_diff_of_two_snapshots(timed: Cluster, sleeping: Connection, tmp_path: Path) -> None:
     a, b = tmp_path / "a.json", tmp_path / "b.json"
     waits(timed, "snapshot", a)
@@ -116,9 +121,9 @@ def test_diff_of_two_snapshots(timed: Cluster, sleeping: Connection, tmp_path: P
     (event,) = [e for e in found["events"] if e["event"]["name"] == "PgSleep"]
     assert 0.5 < event["active"] <= 1.1
     assert "Timeout/PgSleep" in pgtare("waits", "diff", a, b).stdout
-    assert "swap them" in failed(pgtare("waits", "diff", b, a), 2)
+    assert "swap them" in refused("waits", "diff", b, a)
     (tmp_path / "x.json").write_text("{}")
-    assert "no snapshot" in failed(pgtare("waits", "diff", a, tmp_path / "x.json"), 2)
+    assert "no snapshot" in refused("waits", "diff", a, tmp_path / "x.json")
 
 
 def test_the_drain_agrees_with_the_trace_as_a_set(
@@ -179,12 +184,13 @@ def test_record_keeps_what_a_session_waited_for(
     assert total["waits"] == pytest.approx(len(sleeps), abs=1)
     assert 0.5 < summed["active"]["Timeout"] <= 1.05
     assert (out / "report.html").stat().st_size > 100_000
-    assert "in use" in failed(pgtare("waits", "record", out, "--dsn", timed.dsn()), 2)
+    assert "in use" in refused("waits", "record", out, "--dsn", timed.dsn())
     # the session is as it was before
     left = json.loads(waits(timed, "sessions", "--json").stdout)
     assert {s["capture"] for s in left if s["pid"] == sleeping.info.backend_pid} == {"stats"}
 
 
+@on_one_server
 def test_ctrl_c_ends_a_recording_and_keeps_it(
     timed: Cluster, sleeping: Connection, tmp_path: Path
 ) -> None:
@@ -202,6 +208,7 @@ def test_ctrl_c_ends_a_recording_and_keeps_it(
     assert sum(len(part["kind"]) for part in recordings.parts(out)) == recording.records > 20
 
 
+@on_one_server
 def test_losses_are_counted_by_session(timed: Cluster, watched: Connection, tmp_path: Path) -> None:
     watched.execute("SET wait_event_timing.trace_ring_records = 1024")
     watched.execute("SET wait_event_timing.capture = trace")
@@ -223,12 +230,12 @@ def test_losses_are_counted_by_session(timed: Cluster, watched: Connection, tmp_
 
 def test_bad_input_is_one_sentence(wheel: Binaries, waits18: Cluster, tmp_path: Path) -> None:
     dsn = waits18.dsn()
-    told = failed(pgtare("waits", "top", "--dsn", waits18.dsn(dbname="template1")), 2)
+    told = refused("waits", "top", "--dsn", waits18.dsn(dbname="template1"))
     assert "no extension wait_event_timing" in told
-    assert "cannot connect" in failed(pgtare("waits", "top", "--dsn", "host=/nowhere"), 1)
-    assert "--interval" in failed(pgtare("waits", "top", "--dsn", dsn, "--interval", "soon"), 2)
-    assert "is no recording" in failed(pgtare("waits", "report", tmp_path), 2)
-    assert "cannot be read" in failed(pgtare("waits", "diff", tmp_path / "a", tmp_path / "b"), 2)
+    assert "cannot connect" in refused("waits", "top", "--dsn", "host=/nowhere", status=1)
+    assert "--interval" in refused("waits", "top", "--dsn", dsn, "--interval", "soon")
+    assert "is no recording" in refused("waits", "report", tmp_path)
+    assert "cannot be read" in refused("waits", "diff", tmp_path / "a", tmp_path / "b")
 
 
 def test_the_reader_stays_out_of_its_own_picture(waits18: Cluster) -> None:
@@ -239,7 +246,7 @@ def test_the_reader_stays_out_of_its_own_picture(waits18: Cluster) -> None:
 
 def test_weighs_stats_and_trace(binaries: Binaries, tmp_path: Path) -> None:
     done = pgtare(
-        "weigh", "wait_event_timing", "wait_event_timing/trace", "--duration", "4", "--scale", "1",
+        "weigh", "wait_event_timing", "wait_event_timing/trace", "--duration", "3", "--scale", "1",
         "--json", tmp_path / "w.json",
         *(() if binaries.origin == "wheel" else ("--pg-config", binaries.pg_config)),
     )  # fmt: skip

@@ -10,15 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare import parquet
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.ladder.duet import DuetBlock, DuetRound, DuetVariant, play_duet
-from pgtare.ladder.roles import roles_of_set
+from pgtare.estimate.duet import RoundStatistics
+from pgtare.ladder.duet import DuetBlock, DuetVariant, judge
+from pgtare.ladder.roles import load_seed, roles_of_set
 from pgtare.load import LoadSpec, Script
 from pgtare.load.duet_plan import Length
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from pgtare.server.signals import StopRequest
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -49,34 +48,41 @@ def block(wheel: Binaries) -> Iterator[DuetBlock]:
         yield running
 
 
-def test_a_known_effect_is_recovered_by_sets_of_rounds(
+@dataclasses.dataclass
+class Played:
+    """One round."""
+
+    roles: tuple[int, ...]
+    statistics: RoundStatistics | None
+    dropped: str | None
+
+
+def play(
+    block: DuetBlock, number: int, load: LoadSpec, length: Length, output: Path, seed: int = SEED
+) -> Played:
+    """Give the clusters their roles in a round and run the load on them."""
+    n = len(block.variants)
+    roles = roles_of_set(seed, number // n, n)[number % n]
+    block.assign(roles)
+    run = block.drive(dataclasses.replace(load, seed=load_seed(seed, number)), length, output)
+    return Played(roles, *judge(run, roles))
+
+
+def test_a_known_effect_is_recovered_in_every_set_of_rounds(
     block: DuetBlock, load: LoadSpec, tmp_path: Path
 ) -> None:
-    played: list[DuetRound] = []
     starts = [_postmaster(cluster) for cluster in block.clusters]
-    result = play_duet(
-        block, load, Length(0.2, warmup_s=0.1), sets=3, seed=SEED, directory=tmp_path,
-        on_round=played.append,
-    )  # fmt: skip
-    assert tuple(played) == result.rounds
-    assert not result.interrupted
-    expected = [roles for number in range(3) for roles in roles_of_set(SEED, number, 2)]
-    assert [r.roles for r in result.rounds] == expected
-    assert [r.dropped for r in result.rounds] == [None] * 6
+    length = Length(0.2, warmup_s=0.1)
+    played = [play(block, n, load, length, tmp_path / str(n)) for n in range(6)]
+    assert [r.dropped for r in played] == [None] * 6
     for metric in ("latency_us", "service_us"):
-        ratios = result.log_ratios(metric, "p50")  # type: ignore[arg-type]
-        values = result.values(metric, "p50")  # type: ignore[arg-type]
-        assert ratios.shape == (3, 2)
-        assert (ratios[:, 0] == 0).all()
-        assert np.median(values[:, 1] - values[:, 0]) == pytest.approx(2000, rel=0.15)
-        truth = np.log((values[:, 0].mean() + 2000) / values[:, 0].mean())
-        assert ratios[:, 1].mean() == pytest.approx(truth, abs=0.12)
+        values = np.array([getattr(r.statistics, metric)["p50"] for r in played])
+        by_set = (values[:, 1] - values[:, 0]).reshape(3, 2).mean(axis=1)
+        assert np.median(by_set) == pytest.approx(2000, rel=0.15)
+    for first in (0, 2, 4):
+        assert {r.roles for r in played[first : first + 2]} == {(0, 1), (1, 0)}
     # run-time settings need no restart
     assert [_postmaster(cluster) for cluster in block.clusters] == starts
-    kept = parquet.read(tmp_path / "round-0003.parquet")
-    assert len(kept["cycle"]) == len(result.rounds[2].run.records.rows)
-    described = result.rounds[0].describe(result.variants)
-    assert described["roles"] == [result.variants[v].name for v in result.rounds[0].roles]
 
 
 def _postmaster(cluster: Cluster) -> int:
@@ -99,28 +105,12 @@ def _shown(block: DuetBlock, name: str) -> list[str]:
     return shown
 
 
-def test_asked_to_stop_it_keeps_the_whole_sets(
-    block: DuetBlock, load: LoadSpec, tmp_path: Path
-) -> None:
-    stop = StopRequest()
-
-    def note(played: DuetRound) -> None:
-        stop.made = played.number == 2
-
-    result = play_duet(
-        block, load, Length(0.2), sets=5, seed=1, directory=tmp_path, stop=stop, on_round=note
-    )
-    assert result.interrupted
-    assert len(result.rounds) == 3
-    assert result.log_ratios("latency_us", "body").shape == (1, 2)
-
-
 def test_an_overloaded_round_is_dropped_and_says_why(
     block: DuetBlock, load: LoadSpec, tmp_path: Path
 ) -> None:
     """Dropping only the transactions without an answer would flatter the slower server."""
     hurried = dataclasses.replace(load, rate=50_000.0)
-    played = block.play(0, 1, hurried, Length(0.3, drain_s=0.1), tmp_path / "r")
+    played = play(block, 0, hurried, Length(0.3, drain_s=0.1), tmp_path / "r")
     assert played.statistics is None
     assert re.search(r"\d+ transactions had no answer", str(played.dropped))
 
@@ -132,9 +122,9 @@ def test_a_crash_drops_the_round_and_the_next_one_goes_on(
     crash = tmp_path / "crash.sql"
     crash.write_text("SELECT pg_terminate_backend(pg_backend_pid());")
     bad = dataclasses.replace(load, scripts=(Script(crash),))
-    first = block.play(0, 1, bad, Length(0.3), tmp_path / "a")
+    first = play(block, 0, bad, Length(0.3), tmp_path / "a")
     assert "was lost: FATAL:  terminating connection" in str(first.dropped)
-    second = block.play(1, 1, load, Length(0.3), tmp_path / "b")
+    second = play(block, 1, load, Length(0.3), tmp_path / "b")
     assert second.dropped is None
 
 
@@ -150,7 +140,7 @@ def test_variants_that_need_a_restart_get_one(
     arm = dataclasses.replace(arm, preload=("auto_explain",))
     with DuetBlock([base, arm], scale=None) as block:
         for number, roles in enumerate(roles_of_set(3, 0, 2)):
-            played = block.play(number, 3, load, Length(0.3, warmup_s=0.1), tmp_path / str(number))
+            played = play(block, number, load, Length(0.3, warmup_s=0.1), tmp_path / str(number), 3)
             assert played.dropped is None
             assert played.statistics is not None
             assert _shown(block, "max_connections") == [("100", "50")[role] for role in roles]

@@ -107,10 +107,10 @@ def configure(cluster: Cluster, observer: Connection, **settings: Any) -> None:
         )
 
 
-def test_sessions_to_come_by_application(server: Cluster, observer: Connection) -> None:
-    configure(server, observer, application="etl*=4, web=1")
+def test_sessions_to_come_by_application(tracer: Cluster, observer: Connection) -> None:
+    configure(tracer, observer, application="etl*=4, web=1")
     try:
-        with session(server, application_name="etl-7") as etl, session(server) as other:
+        with session(tracer, application_name="etl-7") as etl, session(tracer) as other:
             etl.execute("SELECT 1")
             row = seen(observer, etl.info.backend_pid)
             assert (row["level"], row["reason"]) == (4, "application")
@@ -118,22 +118,22 @@ def test_sessions_to_come_by_application(server: Cluster, observer: Connection) 
             other.execute("SET application_name = 'web'")
             assert is_traced(observer, other)
     finally:
-        configure(server, observer, application="")
+        configure(tracer, observer, application="")
 
 
-def test_sample_of_sessions(server: Cluster, observer: Connection) -> None:
-    configure(server, observer, level=1, session_rate=0)
+def test_sample_of_sessions(tracer: Cluster, observer: Connection) -> None:
+    configure(tracer, observer, level=1, session_rate=0)
     try:
-        with session(server) as none:
+        with session(tracer) as none:
             assert not is_traced(observer, none)
             # who asks for it himself gets it
             none.execute("SET sql_trace.level = 1")
             assert is_traced(observer, none)
-        configure(server, observer, session_rate=1)
-        with session(server) as every:
+        configure(tracer, observer, session_rate=1)
+        with session(tracer) as every:
             assert is_traced(observer, every)
     finally:
-        configure(server, observer, level=0, session_rate=1)
+        configure(tracer, observer, level=0, session_rate=1)
 
 
 def test_sample_of_statements(client: Connection, observer: Connection) -> None:
@@ -162,10 +162,10 @@ def test_by_query_identifier(client: Connection, observer: Connection) -> None:
         client.execute("SET sql_trace.query_ids = '12a'")
 
 
-def test_kill_switch(server: Cluster, client: Connection, observer: Connection) -> None:
+def test_kill_switch(tracer: Cluster, client: Connection, observer: Connection) -> None:
     client.execute("SET sql_trace.level = 1")
     assert is_traced(observer, client)
-    configure(server, observer, enabled="off")
+    configure(tracer, observer, enabled="off")
     try:
         start = drain(observer, client.info.backend_pid)[0]
         client.execute("SELECT 1")
@@ -174,7 +174,7 @@ def test_kill_switch(server: Cluster, client: Connection, observer: Connection) 
         assert not [r for r in after if r.kind == "request"][1:]
         assert seen(observer, client.info.backend_pid)["level"] == 0
     finally:
-        configure(server, observer, enabled="on")
+        configure(tracer, observer, enabled="on")
 
 
 def test_stops_by_itself_at_a_size(client: Connection, observer: Connection) -> None:
@@ -219,10 +219,10 @@ def test_overwritten_records_are_counted(client: Connection, observer: Connectio
     assert [r.kind for r in from_start[:2]] == ["session", "lost"]
 
 
-def test_nothing_is_torn_while_it_is_written(server: Cluster, observer: Connection) -> None:
+def test_nothing_is_torn_while_it_is_written(tracer: Cluster, observer: Connection) -> None:
     """A small ring, overwritten all the time, read all the time."""
     done = threading.Event()
-    with session(server) as client:
+    with session(tracer) as client:
         client.execute("SET sql_trace.ring_size = '64kB'")
         client.execute("SET sql_trace.level = 4")
         pid = client.info.backend_pid
@@ -265,8 +265,8 @@ def test_positions_that_nobody_gave(client: Connection, observer: Connection) ->
         drain(observer, 1)
 
 
-def test_session_that_ended_can_be_read(server: Cluster, observer: Connection) -> None:
-    with session(server) as client:
+def test_session_that_ended_can_be_read(tracer: Cluster, observer: Connection) -> None:
+    with session(tracer) as client:
         pid = client.info.backend_pid
         traced(observer, client, "SELECT 'last words'")
     eventually(lambda: seen(observer, pid)["ended"])
@@ -280,17 +280,17 @@ def test_session_that_ended_can_be_read(server: Cluster, observer: Connection) -
         drain(observer, pid)
 
 
-def test_traces_of_ended_sessions_make_way(server: Cluster, observer: Connection) -> None:
+def test_traces_of_ended_sessions_make_way(tracer: Cluster, observer: Connection) -> None:
     for _ in range(20):
-        with session(server) as client:
+        with session(tracer) as client:
             traced(observer, client, "SELECT 1")
     ended = "SELECT count(*) FROM pg_stat_sql_trace WHERE ended IS NOT NULL"
     eventually(lambda: one(observer, ended) == 16)
     one(observer, "SELECT sql_trace_reset()")
 
 
-def test_terminated_session(server: Cluster, observer: Connection) -> None:
-    with session(server) as client:
+def test_terminated_session(tracer: Cluster, observer: Connection) -> None:
+    with session(tracer) as client:
         pid = client.info.backend_pid
         traced(observer, client, "SELECT 1")
         one(observer, "SELECT pg_terminate_backend(%s)", pid)
@@ -326,12 +326,12 @@ def reachable(cluster: Cluster) -> bool:
         return False
 
 
-def test_no_memory_for_a_trace(server: Cluster, observer: Connection) -> None:
+def test_no_memory_for_a_trace(tracer: Cluster, observer: Connection) -> None:
     """The session gets a warning, and goes on."""
     told: list[str] = []
-    with session(server) as client:
+    with session(tracer) as client:
         client.add_notice_handler(lambda notice: told.append(str(notice.message_primary)))
-        limit_files(server, client.info.backend_pid, 1)
+        limit_files(tracer, client.info.backend_pid, 1)
         client.execute("SET sql_trace.ring_size = '16MB'")
         client.execute("SET sql_trace.level = 4")
         for _ in range(3):

@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.numeric import Int4, Int8
 
 from pgtare.server.cluster import Cluster
 from tests.server.trace_tools import Connection, Record, Trace, drain, session, traced
@@ -45,7 +46,8 @@ def test_values_of_all_forms(client: Connection, observer: Connection) -> None:
     )
     uuid = "00112233-4455-6677-8899-aabbccddeeff"
     given = (
-        -7, 2**40, True, "żółć", b"\x00\xff", uuid, "2000-01-01 00:00:01+00", 1.5, None, "me", [1],
+        Int4(-7), 2**40, True, "żółć", b"\x00\xff", uuid,
+        "2000-01-01 00:00:01+00", 1.5, None, "me", [Int4(1)],
     )  # fmt: skip
     shown = values_of(bound(observer, client, sql, given))
     assert [v["state"] for v in shown] == ["whole"] * 8 + ["null"] + ["whole"] * 2
@@ -67,7 +69,7 @@ def test_values_of_all_forms(client: Connection, observer: Connection) -> None:
 
 
 def test_binary_values(client: Connection, observer: Connection) -> None:
-    shown = values_of(bound(observer, client, "SELECT %s::int8, %s::bytea", (5, b"\0"), True))
+    shown = values_of(bound(observer, client, "SELECT %s::int8, %s::bytea", (Int8(5), b"\0"), True))
     assert [v["length"] for v in shown] == [8, 1]
 
 
@@ -100,7 +102,7 @@ def test_types_of_others_are_omitted(client: Connection, observer: Connection) -
 
 def test_a_thousand_parameters(client: Connection, observer: Connection) -> None:
     sql = "SELECT " + ", ".join(["%s::int"] * 1000)
-    shown = values_of(bound(observer, client, sql, tuple(range(1000))))
+    shown = values_of(bound(observer, client, sql, tuple(Int4(n) for n in range(1000))))
     assert [struct.unpack("<i", v["bytes"])[0] for v in shown] == list(range(1000))
 
 
@@ -170,7 +172,7 @@ def test_secrets_are_in_no_record(client: Connection, observer: Connection) -> N
 
 
 def test_sensitive_roles_never_show_values(
-    server: Cluster, client: Connection, observer: Connection
+    tracer: Cluster, client: Connection, observer: Connection
 ) -> None:
     observer.execute(
         "DROP ROLE IF EXISTS teller; DROP ROLE IF EXISTS tellers; "
@@ -178,8 +180,8 @@ def test_sensitive_roles_never_show_values(
         "GRANT SELECT ON ALL TABLES IN SCHEMA pg_catalog TO teller"
     )
     try:
-        server.configure({"sql_trace.sensitive_roles": "nobody, tellers"})
-        server.reload()
+        tracer.configure({"sql_trace.sensitive_roles": "nobody, tellers"})
+        tracer.reload()
         eventually(lambda: one(client, "SHOW sql_trace.sensitive_roles") == "nobody, tellers")
         client.execute("SET sql_trace.level = 4; SET sql_trace.bind_length = -1")
         start = drain(observer, client.info.backend_pid)[0]
@@ -191,8 +193,8 @@ def test_sensitive_roles_never_show_values(
         client.execute("RESET ROLE")
         trace = Trace(drain(observer, client.info.backend_pid, start)[3])
     finally:
-        server.configure({"sql_trace.sensitive_roles": ""})
-        server.reload()
+        tracer.configure({"sql_trace.sensitive_roles": ""})
+        tracer.reload()
         observer.execute("DROP OWNED BY teller; DROP ROLE teller; DROP ROLE tellers")
     states = [v["state"] for r in trace.of("binds") for v in r.values]
     assert states == ["whole", "redacted"]
@@ -221,7 +223,7 @@ def test_texts_differ_beyond_what_is_kept(client: Connection, observer: Connecti
     assert len({c.text for c in trace.calls("execute")}) == 2
 
 
-def test_trace_of_a_role_that_may_not_look(server: Cluster, observer: Connection) -> None:
+def test_trace_of_a_role_that_may_not_look(tracer: Cluster, observer: Connection) -> None:
     """Its own trace it may read, unless something ran in it with the rights of others."""
     observer.execute(
         "DROP ROLE IF EXISTS plain; CREATE ROLE plain LOGIN; "
@@ -234,7 +236,7 @@ def test_trace_of_a_role_that_may_not_look(server: Cluster, observer: Connection
     if one(observer, "SELECT to_regnamespace('sql_trace') IS NOT NULL"):
         observer.execute("GRANT USAGE ON SCHEMA sql_trace TO plain")
     try:
-        with session(server, user="plain") as plain:
+        with session(tracer, user="plain") as plain:
             pid = plain.info.backend_pid
             plain.execute("SELECT 'mine'")
             assert any(t.sql == "SELECT 'mine'" for t in Trace(drain(plain, pid)[3]).of("text"))

@@ -26,7 +26,7 @@ from pgtare.trace.reader import load
 from tests.server.recorder_tools import KNOWN, known, level_of, recording, wait_until_traced
 from tests.server.trace_tools import session, tracing
 from tests.server.waits_tools import Connection, eventually, one
-from tests.server.weigh_tools import PGTARE, failed, pgtare, start_pgtare
+from tests.server.weigh_tools import PGTARE, pgtare, refused, start_pgtare
 
 pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -44,32 +44,32 @@ def trace(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest) -> Cluster:
+def tracer(request: pytest.FixtureRequest) -> Cluster:
     """PostgreSQL 18, where a test does not ask for another."""
     found: Cluster = request.getfixturevalue(getattr(request, "param", "trace18"))
     return found
 
 
 both = pytest.mark.parametrize(
-    "server", ["trace18", pytest.param("trace15", marks=pytest.mark.debian)], indirect=True
+    "tracer", ["trace18", pytest.param("trace15", marks=pytest.mark.debian)], indirect=True
 )
 
 
 @pytest.fixture
-def app(server: Cluster) -> Iterator[Connection]:
-    with session(server, application_name="traced-app") as connection:
+def app(tracer: Cluster) -> Iterator[Connection]:
+    with session(tracer, application_name="traced-app") as connection:
         yield connection
 
 
 @both
 def test_profile_of_known_waits_and_work(
-    server: Cluster, app: Connection, observer: Connection, tmp_path: Path
+    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
 ) -> None:
     """Sleeps, busy loops and a lock wait of known lengths, found again within 2 %."""
     observer.execute(KNOWN.encode())
     observer.execute(b"DROP TABLE IF EXISTS locked; CREATE TABLE locked (a int)")
     began = time.monotonic()
-    with recording(server, tmp_path / "rec", "--application", "traced-*"):
+    with recording(tracer, tmp_path / "rec", "--application", "traced-*"):
         wait_until_traced(observer, app)
         first = time.time_ns()
         for _ in range(4):
@@ -101,14 +101,14 @@ def test_profile_of_known_waits_and_work(
     assert process.begin <= first + 1e8
     assert process.end >= last - 1e8
     by_event = lines(book)
-    assert by_event["Timeout/PgSleep"] == pytest.approx(known(server, "nap"), rel=0.02)
+    assert by_event["Timeout/PgSleep"] == pytest.approx(known(tracer, "nap"), rel=0.02)
     assert by_event["Lock/relation"] == pytest.approx(waited, rel=0.02)
     spun = lines(book, scope=Scope(statement="INSERT INTO truth SELECT 'spin', spin(100)"))
     work = sum(
         spun.get(ledgers.NAMES[c], 0.0)
         for c in (ledgers.CPU, ledgers.QUEUE, ledgers.UNACCOUNTED, ledgers.OWN)
     )
-    assert work == pytest.approx(known(server, "spin"), rel=0.02)
+    assert work == pytest.approx(known(tracer, "spin"), rel=0.02)
     # nothing of it in the same statement's waits
     assert sum(spun.values()) - work < 0.02 * work
     # what was spun was mostly CPU, or the kernel said that it waited for a processor
@@ -116,7 +116,7 @@ def test_profile_of_known_waits_and_work(
 
 
 def test_what_a_trace_tells(
-    server: Cluster, app: Connection, observer: Connection, tmp_path: Path
+    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
 ) -> None:
     """Statements, errors, binds, nested statements, clients, exports and the page."""
     observer.execute(
@@ -126,7 +126,7 @@ def test_what_a_trace_tells(
     rec = tmp_path / "rec"
     hostile = "SELECT '</script><script>alert(1)</script>' AS x"
     huge = "SELECT '" + "x" * 2_000_000 + "'"
-    with recording(server, rec, "--pid", str(app.info.backend_pid)):
+    with recording(tracer, rec, "--pid", str(app.info.backend_pid)):
         wait_until_traced(observer, app)
         for _ in range(3):
             app.execute("SELECT outer_one() /*traceparent='00-"
@@ -190,7 +190,7 @@ def _exported(rec: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @both
 def test_parallel_workers_are_told_apart(
-    server: Cluster, app: Connection, observer: Connection, tmp_path: Path
+    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
 ) -> None:
     observer.execute(b"DROP TABLE IF EXISTS wide")
     observer.execute(b"CREATE TABLE wide AS SELECT g AS a FROM generate_series(1, 300000) g")
@@ -203,7 +203,7 @@ def test_parallel_workers_are_told_apart(
     ):
         app.execute(f"SET {setting}".encode())
     rec = tmp_path / "rec.pgtrace"
-    with recording(server, rec, "--pid", str(app.info.backend_pid)):
+    with recording(tracer, rec, "--pid", str(app.info.backend_pid)):
         wait_until_traced(observer, app)
         for _ in range(5):
             app.execute("SELECT count(*) FROM wide WHERE a % 3 = 1")
@@ -219,11 +219,11 @@ def test_parallel_workers_are_told_apart(
 
 
 def test_a_recorder_that_is_killed_leaves_nothing_traced(
-    server: Cluster, app: Connection, observer: Connection, tmp_path: Path
+    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
 ) -> None:
     rec = tmp_path / "rec"
     recorder = start_pgtare(
-        "trace", "record", rec, "--dsn", server.dsn(), "--reserve", "0",
+        "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0",
         "--pid", str(app.info.backend_pid),
     )  # fmt: skip
     wait_until_traced(observer, app)
@@ -243,14 +243,14 @@ def test_a_recorder_that_is_killed_leaves_nothing_traced(
 
 
 def test_disk_full_stops_the_recording_and_nothing_else(
-    server: Cluster, app: Connection, observer: Connection, tmp_path: Path
+    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
 ) -> None:
     """A limit of the kernel on the size of a file: writes fail as they do where a disk is full."""
     if shutil.which("prlimit") is None:
         pytest.skip("prlimit (util-linux) is not installed")
     rec = tmp_path / "rec"
     recorder = subprocess.Popen(
-        ["prlimit", "--fsize=60000", *PGTARE, "trace", "record", str(rec), "--dsn", server.dsn(),
+        ["prlimit", "--fsize=60000", *PGTARE, "trace", "record", str(rec), "--dsn", tracer.dsn(),
          "--reserve", "0", "--pid", str(app.info.backend_pid), "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
     )  # fmt: skip
@@ -274,14 +274,14 @@ def test_disk_full_stops_the_recording_and_nothing_else(
 
 @pytest.mark.slow
 def test_size_and_reserve_are_kept(
-    server: Cluster, app: Connection, observer: Connection, tmp_path: Path
+    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
 ) -> None:
-    told = failed(pgtare("trace", "record", tmp_path / "r", "--dsn", server.dsn(),
-                         "--reserve", "1000000G"), 2)  # fmt: skip
+    told = refused("trace", "record", tmp_path / "r", "--dsn", tracer.dsn(),
+                         "--reserve", "1000000G")  # fmt: skip
     assert "reserve" in told
     rec = tmp_path / "rec"
     recorder = start_pgtare(
-        "trace", "record", rec, "--dsn", server.dsn(), "--reserve", "0", "--max-size", "100k",
+        "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0", "--max-size", "100k",
         "--file-size", "20k", "--pid", str(app.info.backend_pid), "--json",
     )  # fmt: skip
     wait_until_traced(observer, app)
@@ -295,32 +295,32 @@ def test_size_and_reserve_are_kept(
     assert any("ended early" in note for note in book.notes)
 
 
-def test_places_that_cannot_be_used(server: Cluster, tmp_path: Path) -> None:
+def test_places_that_cannot_be_used(tracer: Cluster, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.mkdir()
     (taken / "x").touch()
-    told = failed(pgtare("trace", "record", taken, "--dsn", server.dsn()), 2)
+    told = refused("trace", "record", taken, "--dsn", tracer.dsn())
     assert "in use" in told
-    told = failed(pgtare("trace", "record", "/proc/nowhere/x", "--dsn", server.dsn()), 2)
+    told = refused("trace", "record", "/proc/nowhere/x", "--dsn", tracer.dsn())
     assert "cannot be made" in told
-    with session(server) as connection:
+    with session(tracer) as connection:
         data = Path(one(connection, "SHOW data_directory"))
-    told = failed(pgtare("trace", "record", data / "x", "--dsn", server.dsn()), 2)
+    told = refused("trace", "record", data / "x", "--dsn", tracer.dsn())
     assert "data directory" in told
 
 
-def test_without_privilege(server: Cluster, observer: Connection, tmp_path: Path) -> None:
+def test_without_privilege(tracer: Cluster, observer: Connection, tmp_path: Path) -> None:
     observer.execute(b"DROP ROLE IF EXISTS nobody_much; CREATE ROLE nobody_much LOGIN")
-    dsn = server.dsn(user="nobody_much")
-    told = failed(pgtare("trace", "record", tmp_path / "x", "--dsn", dsn), 2)
+    dsn = tracer.dsn(user="nobody_much")
+    told = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
     assert "GRANT pg_read_all_stats" in told
     assert "sql_trace_set" in told
     assert not (tmp_path / "x").exists()
 
 
-def test_without_the_extension(server: Cluster, observer: Connection, tmp_path: Path) -> None:
-    dsn = server.dsn(dbname="template1")
-    told = failed(pgtare("trace", "record", tmp_path / "x", "--dsn", dsn), 2)
+def test_without_the_extension(tracer: Cluster, observer: Connection, tmp_path: Path) -> None:
+    dsn = tracer.dsn(dbname="template1")
+    told = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
     assert "CREATE EXTENSION sql_trace" in told
 
 
@@ -345,14 +345,14 @@ def test_a_crash_of_the_server_in_mid_trace(wheel: Binaries, tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [10])
 def test_profile_of_pgbench_with_known_waits(
-    server: Cluster, wheel: Binaries, observer: Connection, tmp_path: Path, seconds: int
+    tracer: Cluster, wheel: Binaries, observer: Connection, tmp_path: Path, seconds: int
 ) -> None:
     """tpcb-like transactions with a sleep and a busy loop of known length in each."""
-    _pgbench(server, wheel, observer, tmp_path, seconds)
+    _pgbench(tracer, wheel, observer, tmp_path, seconds)
 
 
 def _pgbench(
-    server: Cluster, wheel: Binaries, observer: Connection, tmp_path: Path, seconds: int
+    tracer: Cluster, wheel: Binaries, observer: Connection, tmp_path: Path, seconds: int
 ) -> dict[str, Any]:
     observer.execute(KNOWN.encode())
     script = tmp_path / "script.sql"
@@ -366,10 +366,10 @@ def _pgbench(
     )
     pgbench = str(wheel.program("pgbench"))
     env = {**os.environ, "PGOPTIONS": ""}
-    dsn = server.dsn(application_name="bench")
+    dsn = tracer.dsn(application_name="bench")
     subprocess.run([pgbench, "-i", "-q", dsn], check=True, capture_output=True, env=env)
     rec = tmp_path / "rec"
-    with recording(server, rec, "--application", "bench"):
+    with recording(tracer, rec, "--application", "bench"):
         time.sleep(1.5)
         subprocess.run(
             [pgbench, "-n", "-c", "2", "-T", str(seconds), "-f", str(script), dsn],
@@ -380,12 +380,12 @@ def _pgbench(
     assert sum(line.ns for line in found.lines) == pytest.approx(found.total_ns, rel=1e-9)
     by_event = lines(book)
     missed = 2 * 70e6 * 2  # what a client did before it was traced
-    assert by_event["Timeout/PgSleep"] == pytest.approx(known(server, "nap"), rel=0.02, abs=missed)
+    assert by_event["Timeout/PgSleep"] == pytest.approx(known(tracer, "nap"), rel=0.02, abs=missed)
     spun = lines(book, scope=Scope(statement="INSERT INTO truth SELECT 'spin', spin(50)"))
     work = sum(
         spun.get(ledgers.NAMES[c], 0.0)
         for c in (ledgers.CPU, ledgers.QUEUE, ledgers.UNACCOUNTED, ledgers.OWN)
     )
-    assert work == pytest.approx(known(server, "spin"), rel=0.02, abs=missed)
+    assert work == pytest.approx(known(tracer, "spin"), rel=0.02, abs=missed)
     sys.stdout.write(pgtare("trace", "profile", rec).stdout)
     return by_event

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
+from pgtare.profile import rates
+from pgtare.profile.reader import open_reader
 from pgtare.server.cluster import Cluster
-from pgtare.waits import processor, rates
-from pgtare.waits.reader import open_reader
+from pgtare.waits import processor
 from tests.server.waits_tools import Connection, eventually, one, rows, session
-from tests.server.weigh_tools import failed, pgtare
+from tests.server.weigh_tools import pgtare, refused
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -170,7 +171,7 @@ def test_rights_are_checked_before_a_directory_is_made(
         out = tmp_path / "recording"
         record = ("waits", "record", out, "--duration", "0.5s", "--all", "--dsn",
                   timed.dsn(user="recorder"))  # fmt: skip
-        told = failed(pgtare(*record), 2)
+        told = refused(*record)
         assert not out.exists()
         grants = told.partition("has to run: ")[2].strip()
         assert grants.count("GRANT ") == 2
@@ -182,6 +183,6 @@ def test_rights_are_checked_before_a_directory_is_made(
 def test_an_event_is_found_whatever_its_case(timed: Cluster, watched: Connection) -> None:
     watched.execute("SELECT pg_sleep(0.01)")
     watched.execute("SELECT 1")
-    told = failed(pgtare("waits", "histogram", "pgslep", "--dsn", timed.dsn()), 2)
+    told = refused("waits", "histogram", "pgslep", "--dsn", timed.dsn())
     assert "did you mean PgSleep" in told
-    assert "EVENT is empty" in failed(pgtare("waits", "histogram", "", "--dsn", timed.dsn()), 2)
+    assert "EVENT is empty" in refused("waits", "histogram", "", "--dsn", timed.dsn())

@@ -320,7 +320,7 @@ def test_commands_of_recovery_are_timed(binaries: Binaries) -> None:
 
 @pytest.mark.slow
 def test_five_hundred_sessions(binaries: Binaries) -> None:
-    """All want to be traced; those that find no ring say so once, and all are counted."""
+    """All are traced and counted, and nobody is told anything."""
     settings = {
         "max_connections": 520,
         "wait_event_timing.capture": "trace",
@@ -342,8 +342,8 @@ def test_five_hundred_sessions(binaries: Binaries) -> None:
             rings = one(
                 observer, "SELECT count(*) FROM wait_event_timing_rings() WHERE ended IS NULL"
             )
-            assert 50 < rings <= 64
-            assert all(len(texts) <= 1 for texts in told)
+            assert rings >= 500
+            assert not any(told)
         eventually(
             lambda: (
                 one(observer, "SELECT processes_ended FROM wait_event_timing_info()") >= ended + 500

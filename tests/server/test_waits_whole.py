@@ -22,9 +22,11 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 TRACE_ALL = {"wait_event_timing.capture": "trace", "wait_event_timing.trace_ring_records": 4096}
 
 
-@pytest.fixture
-def all_traced(binaries: Binaries) -> Iterator[Cluster]:
-    with serving(binaries, TRACE_ALL) as cluster:
+@pytest.fixture(scope="module")
+def all_traced(each_server: Binaries) -> Iterator[Cluster]:
+    """A server that traces everything, and vacuums as soon as it can."""
+    quick = {"autovacuum_naptime": "1s", "autovacuum_vacuum_threshold": 1}
+    with serving(each_server, {**TRACE_ALL, **quick}) as cluster:
         yield cluster
 
 
@@ -69,10 +71,9 @@ def test_every_protocol_dump_and_restore(all_traced: Cluster, open_directory: Pa
     assert_nothing_was_lost(all_traced)
 
 
-def test_vacuum_and_autovacuum(binaries: Binaries) -> None:
+def test_vacuum_and_autovacuum(all_traced: Cluster) -> None:
     """VACUUM with parallel workers, VACUUM FULL, CLUSTER, REINDEX, and autovacuum meanwhile."""
-    quick = {"autovacuum_naptime": "1s", "autovacuum_vacuum_threshold": 1}
-    with serving(binaries, {**TRACE_ALL, **quick}) as cluster, session(cluster) as connection:
+    with session(all_traced) as connection:
         connection.execute(
             "CREATE TABLE t AS SELECT i, i % 7 AS j, repeat('x', 50) AS filler "
             "FROM generate_series(1, 20000) i"
@@ -93,7 +94,7 @@ def test_vacuum_and_autovacuum(binaries: Binaries) -> None:
             connection, "SELECT DISTINCT backend_type FROM pg_stat_wait_event_timing_system"
         )
         assert {("autovacuum worker",), ("background worker",)} <= set(seen)
-        assert_nothing_was_lost(cluster)
+        assert_nothing_was_lost(all_traced)
 
 
 def test_standby_follows_and_is_promoted(binaries: Binaries) -> None:

@@ -17,7 +17,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.trials import Trials
-from tests.server.weigh_tools import arm, failed, pgtare, read, start_pgtare, traffic
+from tests.server.weigh_tools import arm, pgtare, read, refused, start_pgtare, traffic
 
 pytestmark = pytest.mark.server
 
@@ -43,7 +43,7 @@ def running(wheel: Binaries) -> Iterator[Cluster]:
 def test_weighs_the_traffic_of_another_client(running: Cluster, tmp_path: Path) -> None:
     dsn = running.dsn("app")
     with traffic(dsn, sessions=2, application_name="shop"):
-        done = pgtare("weigh", "pg_stat_statements", "--dsn", dsn, "--duration", "5", "--json",
+        done = pgtare("weigh", "pg_stat_statements", "--dsn", dsn, "--duration", "3", "--json",
                       tmp_path / "w.json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")
@@ -53,9 +53,9 @@ def test_weighs_the_traffic_of_another_client(running: Cluster, tmp_path: Path) 
 
 
 def test_a_database_with_tables_of_that_name_is_untouched(running: Cluster) -> None:
-    done = pgtare("weigh", "track_io_timing", "--dsn", running.dsn("app"), "--load",
-                  "select-only", "--duration", "2", "--scale", "1")  # fmt: skip
-    assert "database of its own" in failed(done, 2)
+    told = refused("weigh", "track_io_timing", "--dsn", running.dsn("app"), "--load",
+                   "select-only", "--duration", "2", "--scale", "1")  # fmt: skip
+    assert "database of its own" in told
     done = pgtare("weigh", "track_io_timing", "--dsn", running.dsn("app"), "--load",
                   "select-only", "--duration", "2", "--scale", "1", "--yes")  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -76,37 +76,39 @@ def test_dry_run_tells_and_changes_nothing(running: Cluster) -> None:
 
 
 def test_unsafe_instruments_need_allow(running: Cluster) -> None:
-    done = pgtare("weigh", "log_statement", "--dsn", running.dsn("app"))
-    assert "--allow log_statement" in failed(done, 2)
+    told = refused("weigh", "log_statement", "--dsn", running.dsn("app"))
+    assert "--allow log_statement" in told
 
 
 def test_missing_library_names_the_line_to_add(running: Cluster) -> None:
-    told = failed(pgtare("weigh", "auto_explain", "--dsn", running.dsn("app")), 2)
+    told = refused("weigh", "auto_explain", "--dsn", running.dsn("app"))
     assert "shared_preload_libraries = " in told
     assert "auto_explain" in told
 
 
 def test_missing_extension_is_told(running: Cluster) -> None:
-    told = failed(pgtare("weigh", "track_io_timing", "--dsn", running.dsn("bare")), 2)
+    told = refused("weigh", "track_io_timing", "--dsn", running.dsn("bare"))
     assert "CREATE EXTENSION pgtare" in told
 
 
 def test_no_privilege_is_told(running: Cluster) -> None:
     dsn = running.dsn("app", user="visitor")
-    told = failed(pgtare("weigh", "track_io_timing", "--dsn", dsn, "--duration", "2"), 2)
+    told = refused("weigh", "track_io_timing", "--dsn", dsn, "--duration", "2")
     assert "GRANT" in told or "privilege" in told
 
 
 def test_unreachable_server_is_told(running: Cluster, tmp_path: Path) -> None:
-    done = pgtare("weigh", "track_io_timing", "--dsn", f"host={tmp_path} dbname=app")
-    assert "cannot connect" in failed(done, 1)
-    done = pgtare("weigh", "track_io_timing", "--dsn", "host=/tmp nonsense=1")
-    assert "connection string" in failed(done, 2)
+    told = refused("weigh", "track_io_timing", "--dsn", f"host={tmp_path} dbname=app", status=1)
+    assert "cannot connect" in told
+    assert "connection string" in refused(
+        "weigh", "track_io_timing", "--dsn", "host=/tmp nonsense=1"
+    )
 
 
 def test_silent_server_gives_no_number(running: Cluster) -> None:
-    done = pgtare("weigh", "track_io_timing", "--dsn", running.dsn("app"), "--duration", "2")
-    assert "nothing was measured" in failed(done, 1)
+    told = refused("weigh", "track_io_timing", "--dsn", running.dsn("app"), "--duration", "2",
+                   status=1)  # fmt: skip
+    assert "nothing was measured" in told
 
 
 def test_second_trial_is_refused_and_stop_ends_the_first(running: Cluster, tmp_path: Path) -> None:
@@ -115,7 +117,7 @@ def test_second_trial_is_refused_and_stop_ends_the_first(running: Cluster, tmp_p
         first = start_pgtare("weigh", "track_io_timing", "--dsn", dsn, "--duration", "60",
                              "--json", tmp_path / "w.json")  # fmt: skip
         _wait_until_running(dsn)
-        told = failed(pgtare("weigh", "track_io_timing", "--dsn", dsn, "--duration", "2"), 2)
+        told = refused("weigh", "track_io_timing", "--dsn", dsn, "--duration", "2")
         assert "a trial is running already" in told
         status = pgtare("status", "--dsn", dsn)
         assert "a trial runs" in status.stdout
@@ -190,7 +192,7 @@ def test_sysbench_traffic(running: Cluster, tmp_path: Path) -> None:
     load = subprocess.Popen([*common, "run"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         time.sleep(1)
-        done = pgtare("weigh", "track_io_timing", "--dsn", running.dsn("app"), "--duration", "4",
+        done = pgtare("weigh", "track_io_timing", "--dsn", running.dsn("app"), "--duration", "2",
                       "--json", tmp_path / "w.json")  # fmt: skip
     finally:
         load.terminate()

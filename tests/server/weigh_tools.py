@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import subprocess
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
+
+from pgtare import cli
 
 PGTARE = [sys.executable, "-c", "from pgtare.cli import main; main()"]
 
@@ -40,6 +44,31 @@ def failed(done: subprocess.CompletedProcess[str], status: int) -> str:
     assert done.returncode == status, (done.returncode, done.stdout[-2000:], done.stderr[-2000:])
     assert "Traceback" not in done.stderr
     return done.stderr
+
+
+def in_process(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process: one of its own takes a second to load what it needs."""
+    out, err = io.StringIO(), io.StringIO()
+    command = ["pgtare", *map(str, arguments)]
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        patch.setattr(sys, "argv", command)
+        patch.setenv("COLUMNS", "120")
+        # a process registers its commands once; here it would be once for each call
+        patch.setattr(cli.app, "registered_commands", [])
+        patch.setattr(cli.app, "registered_groups", [])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    status = int(ended.value.code or 0)
+    return subprocess.CompletedProcess(command, status, out.getvalue(), err.getvalue())
+
+
+def refused(*arguments: str | Path, status: int = 2) -> str:
+    """The one sentence of a command that ends before it measures."""
+    return failed(in_process(*arguments), status)
 
 
 def read(path: Path) -> dict[str, Any]:

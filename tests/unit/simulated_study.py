@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from pgtare.ladder.records import Facts, Rate, Run, Step, Wait
 from pgtare.ladder.rounds import Rounds
-from pgtare.ladder.study import Study, parse
+from pgtare.ladder.study import Study
+from pgtare.ladder.study_file import parse
 
 Floats = npt.NDArray[np.float64]
 

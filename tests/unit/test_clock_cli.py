@@ -18,7 +18,6 @@ import jsonschema
 import pytest
 from rich.console import Console
 
-from pgtare import cli
 from pgtare.clock import cores, show
 from pgtare.clock.clocks import BY_NAME
 from pgtare.clock.cpuid import Leaves
@@ -26,7 +25,7 @@ from pgtare.clock.diagnosis import Setup, diagnose
 from pgtare.clock.meaning import meaning
 from pgtare.clock.schema import ClockReport, Stated
 from pgtare.report.progress import Display
-from tests.server.weigh_tools import pgtare
+from tests.server.weigh_tools import in_process, pgtare
 from tests.unit.clock_tools import needs_tsc, sample, sample_clock
 
 pytestmark = pytest.mark.timeout(60)
@@ -115,19 +114,12 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run() -> Run:
     """The command in this process, which is quicker: exit status, standard output and error."""
-    monkeypatch.setenv("COLUMNS", "120")
-    # a process registers its commands once; here it would be once for each call
-    monkeypatch.setattr(cli.app, "registered_commands", [])
-    monkeypatch.setattr(cli.app, "registered_groups", [])
 
     def call(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["pgtare", "clock", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
+        done = in_process("clock", *arguments)
+        return done.returncode, done.stdout, done.stderr
 
     return call
 

@@ -43,6 +43,13 @@ def test_a_noisy_run_allows_twice_the_noise_of_both() -> None:
     ]
 
 
+def test_no_noise_excuses_a_reading_half_as_dear_again() -> None:
+    def change(report: ClockReport) -> None:
+        report.clocks[1].read_ns, report.clocks[1].read_noise_pct = 16.0, 90.0
+
+    assert worse(change) == ["tsc, a reading"]
+
+
 def test_a_single_step_back_is_worse() -> None:
     def change(report: ClockReport) -> None:
         report.clocks[1].backward = 1
@@ -77,6 +84,43 @@ def test_processors_that_are_apart_are_worse() -> None:
         report.cores.pairs[0].lower_ns = 20.0
 
     assert worse(change) == ["pairs of processors apart"]
+
+
+def with_pairs(*bounds: tuple[int, int, float, float]) -> ClockReport:
+    """A report with these pairs: first, second, lower and upper bound in ns."""
+    report = sample()
+    assert report.cores is not None
+    (some, *_) = report.cores.pairs
+    report.cores.pairs = [
+        some.model_copy(update={"first": a, "second": b, "lower_ns": lo, "upper_ns": hi})
+        for a, b, lo, hi in bounds
+    ]
+    return report
+
+
+@pytest.mark.parametrize(
+    ("after", "is_worse"),
+    [
+        ([(0, 1, 20.0, 80.0), (0, 2, -30.0, 40.0)], False),
+        ([(0, 1, -30.0, 40.0), (0, 2, 20.0, 80.0)], True),  # as many, but another
+        ([(0, 1, 90.0, 150.0), (0, 2, -30.0, 40.0)], True),  # the same, but further
+        ([(0, 1, 70.0, 150.0), (0, 2, -30.0, 40.0)], False),  # perhaps as far
+        ([(0, 1, -150.0, -90.0), (0, 2, -30.0, 40.0)], True),
+        ([(0, 3, 20.0, 80.0)], True),  # not compared before
+        ([], False),
+    ],
+)
+def test_processors_are_compared_pair_by_pair(
+    after: list[tuple[int, int, float, float]], is_worse: bool
+) -> None:
+    before = with_pairs((0, 1, 20.0, 80.0), (0, 2, -30.0, 40.0))
+    (line,) = [
+        line
+        for line in compare.compare(before, with_pairs(*after))
+        if line.what == "pairs of processors apart"
+    ]
+    assert line.worse == is_worse
+    assert line.before == "1 (processors 0 and 1 by 20 ns)"
 
 
 def test_clocks_that_one_of_them_did_not_read_are_left_out() -> None:

@@ -6,10 +6,12 @@ import dataclasses
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from pgtare.clock import cores, frequency, gaps, probe, show
 from pgtare.clock.clocks import BY_NAME
@@ -19,6 +21,7 @@ from pgtare.clock.distribution import NS, Distribution, cost_of
 from pgtare.clock.meaning import meaning, span
 from pgtare.clock.predict import Clock, call_cost, io_cost, wait_cost
 from pgtare.clock.probe import Pair
+from pgtare.clock.schema import Gaps
 from pgtare.clock.survey import Request, advanced_pct, survey, weigh
 from pgtare.errors import MeasurementError
 from tests.unit.clock_tools import even, needs_tsc, sample, sample_clock
@@ -218,6 +221,20 @@ def test_a_frequency_that_is_stated_is_trusted_only_near_the_calibration() -> No
     assert found.hz == HZ
 
 
+@pytest.mark.parametrize(
+    ("ppm", "confirmed"), [(45, True), (-45, True), (60, False), (-400, False)]
+)
+def test_a_frequency_that_is_stated_confirms_only_within_what_clocks_are_slewed_by(
+    monkeypatch: pytest.MonkeyPatch, ppm: int, confirmed: bool
+) -> None:
+    monkeypatch.setattr(probe, "kernel_rate", lambda: errno.EACCES)
+    stated = Leaves(True, crystal_hz=HZ + HZ * ppm // 1_000_000)
+    found = frequency.frequency(Pair(0, 0, 50), Pair(HZ, NS, 50), [], stated, bare_metal=True)
+    assert found.source == "calibration" + ", confirmed by CPUID leaf 0x15" * confirmed
+    (leaf,) = [s for s in found.stated if s.by == "CPUID leaf 0x15"]
+    assert leaf.note.startswith("agrees" if confirmed else "not confirmed")
+
+
 def test_bogomips_are_twice_the_mhz_of_an_x86_and_nothing_elsewhere() -> None:
     assert frequency.bogomips_hz("flags\t: fpu\nflags : x\nbogomips\t: 5200.00\n") == 2_600_000_000
     assert frequency.bogomips_hz("Features : fp\nBogoMIPS : 50.00\n") is None
@@ -384,6 +401,38 @@ def test_time_lost_is_what_gaps_took_beyond_a_reading() -> None:
     assert found.causes[1].evidence.startswith("4 interrupts on this processor, 10 ms stolen")
 
 
+def gaps_of(recording: probe.Recording) -> Gaps:
+    empty = gaps.Kernel({}, None)
+    seen = Distribution.of(recording, NS)
+    found = gaps.gaps("monotonic", recording, seen, empty, empty, hypervisor=False)
+    assert found is not None
+    return found
+
+
+def readings(*deltas: tuple[int, int]) -> NDArray[np.uint64]:
+    """Readings with so many differences of each length, in this order."""
+    steps = np.repeat([ticks for ticks, _ in deltas], [n for _, n in deltas])
+    return np.concatenate([[0], np.cumsum(steps)]).astype(np.uint64)
+
+
+def test_gaps_too_short_for_the_kernel_to_be_asked_are_told_apart() -> None:
+    found = gaps_of(probe.replay(readings((10, 10_000), (3_000, 4), (100_010, 1))))
+    assert [(c.cause, c.count) for c in found.causes] == [
+        ("context switches", 0), ("interrupts", 1), ("too short to tell", 4)
+    ]  # fmt: skip
+    assert found.causes[1].lost_pct == pytest.approx(100_000 * found.causes[2].lost_pct / 11_960)
+    assert sum(cause.lost_pct for cause in found.causes) == pytest.approx(found.lost_pct)
+    assert "from 16.4 µs on" in found.causes[2].evidence
+
+
+def test_a_switch_in_what_is_no_gap_makes_no_cause_negative() -> None:
+    """Of a clock so slow that five of its readings take longer than what the kernel is asked of."""
+    recording = probe.replay(readings((5_000, 10_000), (20_000, 3), (30_000, 2)))
+    switched = np.where(recording.ticks == 20_000, 3, recording.ticks == 30_000).astype(np.uint64)
+    found = gaps_of(replace(recording, switched=switched))
+    assert (found.count, [cause.count for cause in found.causes]) == (2, [1, 1])
+
+
 def test_a_thread_that_is_kept_from_running_shows_as_a_context_switch() -> None:
     cpu = sorted(os.sched_getaffinity(0))[-1]
     rival = os.fork()
@@ -396,11 +445,10 @@ def test_a_thread_that_is_kept_from_running_shows_as_a_context_switch() -> None:
     finally:
         os.kill(rival, 9)
         os.waitpid(rival, 0)
-    seen = Distribution.of(recording, NS)
-    empty = gaps.Kernel({}, None)
-    found = gaps.gaps("monotonic", recording, seen, empty, empty, hypervisor=False)
-    assert found is not None
-    assert recording.switched > 0
+    found = gaps_of(recording)
+    assert (recording.switched <= recording.counts).all()
+    assert set(recording.switched[recording.ticks < probe.DIRECT]) <= {0}
+    assert found.causes[0].count == recording.switched.sum() > 0
     assert found.causes[0].lost_pct > 10
     assert any(gap.cause == "context switch" for gap in found.longest)
     assert any((gap.waited_ns or 0) > 500_000 for gap in found.longest)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -262,3 +264,22 @@ def test_what_does_not_compile_is_told_and_leaves_nothing(tmp_path: Path) -> Non
 def test_a_clock_that_does_not_exist_lists_those_that_do() -> None:
     with pytest.raises(UsageError, match=r"did you mean monotonic\?.*monotonic_raw.*thread_cpu"):
         choose(["monotonik"], probe.leaves())
+
+
+@pytest.mark.parametrize("cpu", [0, 1023, 1024, 5000])
+def test_a_processor_beyond_the_thousandth_can_be_pinned_to(many: Path, cpu: int) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c",
+         f"from pgtare.clock import probe; print(probe.library().probe_pin({cpu}))"],
+        env={**os.environ, "LD_PRELOAD": str(many)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert (told.stdout, told.stderr) == ("0\n", f"pinned to {cpu}\n")
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that stands in for a kernel with more processors than a cpu_set_t holds."""
+    library = tmp_path_factory.mktemp("many") / "many_processors.so"
+    source = Path(__file__).with_name("many_processors.c")
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source], check=True)
+    return library

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -12,9 +10,10 @@ import pytest
 
 from pgtare.clock.schema import ClockReport
 from tests.unit.clock_tools import sample
+from tests.unit.schema_docs import assert_documented, silent_fields
 
 SCHEMA: dict[str, Any] = ClockReport.model_json_schema(by_alias=True)
-DOCS = Path(__file__).parents[2] / "docs" / "clock-json.md"
+DOCS = "clock-json.md"
 HEADINGS = {
     "ClockReport": "The document",
     "Diagnosis": "`diagnosis`",
@@ -72,23 +71,8 @@ def test_the_schema_refuses_what_does_not_follow_it(fault: str) -> None:
 
 
 def test_the_docs_describe_exactly_the_fields_of_the_schema() -> None:
-    parts = re.split(r"^## (.+)$", DOCS.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    documented = {
-        heading: set(re.findall(r"^\| `([^`]+)` \|", text, flags=re.MULTILINE))
-        for heading, text in zip(parts[1::2], parts[2::2], strict=True)
-    }
-    models = {"ClockReport": SCHEMA, **SCHEMA["$defs"]}
-    assert set(models) == set(HEADINGS)
-    for name, model in models.items():
-        assert documented[HEADINGS[name]] == set(model["properties"]), name
+    assert_documented(SCHEMA, DOCS, HEADINGS)
 
 
 def test_every_field_of_the_schema_says_what_it_is() -> None:
-    models = {"ClockReport": SCHEMA, **SCHEMA["$defs"]}
-    silent = [
-        f"{name}.{field}"
-        for name, model in models.items()
-        for field, about in model["properties"].items()
-        if not about.get("description")
-    ]
-    assert silent == []
+    assert silent_fields(SCHEMA) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.ladder import study as studies
+from pgtare.ladder import study_file as studies
 from pgtare.ladder.rounds import Rounds
 from pgtare.ladder.run import all_steps, plan
 from tests.unit.simulated_study import STUDY, study

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -12,9 +10,10 @@ import pytest
 
 from pgtare.report.schema import WeighResult
 from tests.unit.sample_result import sample
+from tests.unit.schema_docs import assert_documented, silent_fields
 
 SCHEMA: dict[str, Any] = WeighResult.model_json_schema(by_alias=True)
-DOCS = Path(__file__).parents[2] / "docs" / "json.md"
+DOCS = "json.md"
 HEADINGS = {
     "WeighResult": "The document",
     "Interval": "An interval",
@@ -72,29 +71,9 @@ def test_what_is_not_a_number_becomes_null_and_still_follows_the_schema() -> Non
     WeighResult.model_validate(written)
 
 
-def sections() -> dict[str, set[str]]:
-    """Heading -> fields in the first column of its table."""
-    parts = re.split(r"^## (.+)$", DOCS.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return {
-        heading: set(re.findall(r"^\| `([^`]+)` \|", text, flags=re.MULTILINE))
-        for heading, text in zip(parts[1::2], parts[2::2], strict=True)
-    }
-
-
 def test_the_docs_describe_exactly_the_fields_of_the_schema() -> None:
-    models = {"WeighResult": SCHEMA, **SCHEMA["$defs"]}
-    assert set(models) == set(HEADINGS)
-    documented = sections()
-    for name, model in models.items():
-        assert documented[HEADINGS[name]] == set(model["properties"]), name
+    assert_documented(SCHEMA, DOCS, HEADINGS)
 
 
 def test_every_field_of_the_schema_says_what_it_is() -> None:
-    models = {"WeighResult": SCHEMA, **SCHEMA["$defs"]}
-    silent = [
-        f"{name}.{field}"
-        for name, model in models.items()
-        for field, about in model["properties"].items()
-        if not about.get("description")
-    ]
-    assert silent == []
+    assert silent_fields(SCHEMA) == []

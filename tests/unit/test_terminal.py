@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from rich.cells import cell_len
@@ -14,8 +15,8 @@ from rich.console import Console
 
 from pgtare.instruments.catalogue import load_catalogue
 from pgtare.instruments.model import FlagRule
-from pgtare.report import evidence, numbers, wording
-from pgtare.report.schema import Interval, Verdict, WeighResult
+from pgtare.report import evidence, numbers, verdicts
+from pgtare.report.schema import Interval, WeighResult
 from pgtare.report.terminal import render
 from tests.unit.sample_result import sample
 
@@ -138,7 +139,9 @@ NO_PROOF = f"{IDLE} (values checked at each end); no proof of activity is known 
         ("inconclusive", "inconclusive; about 45 s more may settle it."),
     ],
 )
-def test_an_arm_with_nothing_to_do_is_not_said_to_cost(verdict: Verdict, ending: str) -> None:
+def test_an_arm_with_nothing_to_do_is_not_said_to_cost(
+    verdict: verdicts.Verdict, ending: str
+) -> None:
     result = sample().result
     arm = instrument(result, "track_io_timing")
     arm.verdict, arm.seconds_needed = verdict, 44.3
@@ -535,9 +538,5 @@ def test_lengths_of_time_take_the_unit_that_suits() -> None:
     assert numbers.percent(0.043) == "0.04 %"
 
 
-def test_every_verdict_has_words() -> None:
-    from typing import get_args
-
-    from pgtare.report.schema import Verdict
-
-    assert set(wording.VERDICTS) == set(get_args(Verdict))
+def test_every_verdict_has_words_and_a_style() -> None:
+    assert set(verdicts.NAMES) == set(get_args(verdicts.Verdict)) == set(verdicts.STYLES)

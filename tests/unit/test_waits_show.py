@@ -6,9 +6,9 @@ import io
 
 from rich.console import Console
 
+from pgtare.profile.model import Counters, Event, Session
+from pgtare.profile.reader import Bucket
 from pgtare.waits import show
-from pgtare.waits.model import Counters, Event, Session
-from pgtare.waits.reader import Bucket
 
 LOCK = Event("Lock", "transactionid", False)
 

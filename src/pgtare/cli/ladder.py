@@ -15,7 +15,7 @@ from pgtare.cli.command_line import command_line
 from pgtare.errors import MeasurementError
 from pgtare.ladder import markdown, published, run, status, terminal
 from pgtare.ladder import prove as proving
-from pgtare.ladder import study as studies
+from pgtare.ladder import study_file as studies
 from pgtare.ladder.page import write_page
 from pgtare.report import files
 

@@ -15,12 +15,13 @@ from rich.live import Live
 
 from pgtare import cli
 from pgtare.errors import UsageError
+from pgtare.profile import doubts, rates
+from pgtare.profile.model import FOREGROUND, Counters, Event, Snapshot
+from pgtare.profile.reader import Reader, open_reader
 from pgtare.report import files
 from pgtare.report.progress import Display
-from pgtare.waits import doubts, rates, show
-from pgtare.waits.model import FOREGROUND, Counters, Event, Snapshot
+from pgtare.waits import show
 from pgtare.waits.page import write_page
-from pgtare.waits.reader import Reader, open_reader
 from pgtare.waits.record import Progress, Recorder
 from pgtare.waits.recording import Recording
 from pgtare.waits.summary import throughout

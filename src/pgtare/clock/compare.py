@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from pgtare.clock.frequency import USUAL_SLEW_PPM
 from pgtare.clock.schema import ClockReport, ClockResult, CoreOffset
 from pgtare.errors import UsageError
 
@@ -15,8 +16,8 @@ from pgtare.errors import UsageError
 FLOOR_PCT = 10.0
 #: Ranges of a few repetitions are smaller than those of many.
 NOISE_FACTOR = 2.0
-#: A frequency may differ by both calibrations' bounds and what the kernel's clock was slewed.
-SLEW_PPM = 50.0
+#: A reading dearer by more than this is told, however noisy the runs: noise excuses only so much.
+MOST_PCT = 50.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def compare(before: ClockReport, after: ClockReport) -> list[Line]:
 
 def noise_pct(old: ClockResult, new: ClockResult) -> float:
     """How much dearer a reading may be and still be the same."""
-    return max(FLOOR_PCT, NOISE_FACTOR * (old.read_noise_pct + new.read_noise_pct))
+    noise = NOISE_FACTOR * (old.read_noise_pct + new.read_noise_pct)
+    return min(MOST_PCT, max(FLOOR_PCT, noise))
 
 
 def _cost(old: ClockResult, new: ClockResult) -> Line:
@@ -103,7 +105,8 @@ def _frequency(before: ClockReport, after: ClockReport) -> Iterator[Line]:
     old, new = before.frequency, after.frequency
     if old is None or new is None:
         return
-    limit = SLEW_PPM + old.error_ppm + new.error_ppm
+    # both calibrations' bounds, and what the kernel's clock was slewed
+    limit = USUAL_SLEW_PPM + old.error_ppm + new.error_ppm
     off = 1e6 * (new.hz / old.hz - 1)
     yield Line(
         "counter", f"{old.hz / 1e6:.4f} MHz", f"{new.hz / 1e6:.4f} MHz", f"±{limit:.0f} ppm",
@@ -112,11 +115,39 @@ def _frequency(before: ClockReport, after: ClockReport) -> Iterator[Line]:
 
 
 def _offsets(before: ClockReport, after: ClockReport) -> Iterator[Line]:
-    old, new = _apart(before), _apart(after)
-    if before.cores is not None and after.cores is not None and (before.cores.pairs or new):
-        yield Line("pairs of processors apart", str(old), str(new), "none", new > old)
+    """Pair by pair: apart now and not before, or further than before for certain."""
+    if before.cores is None or after.cores is None:
+        return
+    old = {(pair.first, pair.second): pair for pair in before.cores.pairs}
+    apart = [pair for pair in after.cores.pairs if _least_ns(pair) > 0]
+    worse = [
+        pair
+        for pair in apart
+        if (known := old.get((pair.first, pair.second))) is None
+        or _least_ns(known) == 0
+        or _least_ns(pair) > max(abs(known.lower_ns), abs(known.upper_ns))
+    ]
+    if old or apart:
+        yield Line(
+            "pairs of processors apart",
+            _pairs([pair for pair in old.values() if _least_ns(pair) > 0]),
+            _pairs(apart),
+            "none",
+            bool(worse),
+        )
 
 
-def _apart(report: ClockReport) -> int:
-    pairs: list[CoreOffset] = report.cores.pairs if report.cores else []
-    return sum(pair.lower_ns > 0 or pair.upper_ns < 0 for pair in pairs)
+def _least_ns(pair: CoreOffset) -> float:
+    """How far two processors' clocks are apart at least: 0 where they may agree."""
+    return max(pair.lower_ns, -pair.upper_ns, 0.0)
+
+
+def _pairs(pairs: list[CoreOffset]) -> str:
+    """How many, and the furthest of them."""
+    if not pairs:
+        return "0"
+    furthest = max(pairs, key=_least_ns)
+    return (
+        f"{len(pairs)} (processors {furthest.first} and {furthest.second}"
+        f" by {_least_ns(furthest):,.0f} ns)"
+    )

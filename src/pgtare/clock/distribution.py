@@ -59,11 +59,6 @@ class Distribution:
         """Ticks that all the differences above 0 add up to."""
         return sum(t * n for t, n in zip(self.ticks, self.counts, strict=True) if t > 0)
 
-    def beyond(self, threshold: float) -> tuple[int, int]:
-        """How many differences are at least `threshold` ticks, and their sum."""
-        found = [(t, n) for t, n in zip(self.ticks, self.counts, strict=True) if t >= threshold]
-        return sum(n for _, n in found), sum(t * n for t, n in found)
-
     def by_ns(self) -> dict[int, int]:
         """Counts by whole ns, ascending; several ticks may fall into one."""
         found: dict[int, int] = {}

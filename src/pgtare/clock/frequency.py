@@ -17,8 +17,10 @@ from pgtare.errors import MeasurementError
 
 REPEATS = 20
 REPEAT_NS = 1_900_000
-#: The kernel may slew its clock by as much, so a true frequency may look so far off.
+#: The kernel may slew its clock by as much, so a true frequency may look so far off,
 SLEW_PPM = 500.0
+#: but seldom does by more than this: a frequency that is stated is confirmed within it only.
+USUAL_SLEW_PPM = 50.0
 _TRUSTED = "agrees"
 
 
@@ -60,13 +62,14 @@ def frequency(
 ) -> Frequency:
     """The counter's frequency from the pairs around the whole measurement."""
     calibrated = between(first, last)
-    stated = _stated(leaves, bare_metal, calibrated)
+    error_ppm = bound_ppm(first, last, NS * time.clock_getres(time.CLOCK_MONOTONIC))
+    stated = _stated(leaves, bare_metal, calibrated, error_ppm)
     trusted = next((s for s in stated if s.note == _TRUSTED and s.hz), None)
     return Frequency(
         hz=round(calibrated),
         source="calibration" if trusted is None else f"calibration, confirmed by {trusted.by}",
         calibrated_hz=round(calibrated),
-        error_ppm=bound_ppm(first, last, NS * time.clock_getres(time.CLOCK_MONOTONIC)),
+        error_ppm=error_ppm,
         seconds=(last.ns - first.ns) / NS,
         repeated=len(repeated),
         repeated_ms=REPEAT_NS / 1e6,
@@ -75,11 +78,11 @@ def frequency(
     )
 
 
-def _stated(leaves: Leaves, bare_metal: bool, calibrated: float) -> list[Stated]:
-    found = [_kernel(calibrated)]
+def _stated(leaves: Leaves, bare_metal: bool, calibrated: float, error_ppm: float) -> list[Stated]:
+    found = [_kernel(calibrated, error_ppm)]
     architecture = probe.architecture_hz()
     if architecture is not None:
-        return [*found, _judged("CNTFRQ_EL0", architecture, calibrated, None)]
+        return [*found, _judged("CNTFRQ_EL0", architecture, calibrated, error_ppm, None)]
     if not leaves.there:
         note = "this machine has no CPUID, so the frequency is known by calibration alone"
         return [*found, Stated(by="CPUID", hz=None, difference_ppm=None, note=note)]
@@ -93,7 +96,7 @@ def _stated(leaves: Leaves, bare_metal: bool, calibrated: float) -> list[Stated]
         said = [("CPUID leaf 0x40000010", leaves.hypervisor_hz, None)]
     for by, hz, doubt in said:
         if hz is not None:
-            found.append(_judged(by, hz, calibrated, doubt))
+            found.append(_judged(by, hz, calibrated, error_ppm, doubt))
     if not any(hz for _, hz, _ in said):
         names = " and ".join(by.removeprefix("CPUID ") for by, _, _ in said)
         note = f"{names} {'is' if len(said) == 1 else 'are'} empty: nothing but calibration tells"
@@ -101,27 +104,29 @@ def _stated(leaves: Leaves, bare_metal: bool, calibrated: float) -> list[Stated]
     return found
 
 
-def _judged(by: str, hz: int, calibrated: float, doubt: str | None) -> Stated:
+def _judged(by: str, hz: int, calibrated: float, error_ppm: float, doubt: str | None) -> Stated:
     off = 1e6 * (hz / calibrated - 1)
     if abs(off) > SLEW_PPM:
         note = "not trusted: further from the calibration than the kernel's clock can be slewed"
+    elif doubt is None and abs(off) > USUAL_SLEW_PPM + error_ppm:
+        note = "not confirmed: as far off as only a kernel clock being slewed hard would explain"
     else:
         note = doubt or _TRUSTED
     return Stated(by=by, hz=hz, difference_ppm=off, note=note)
 
 
-def _kernel(calibrated: float) -> Stated:
+def _kernel(calibrated: float, error_ppm: float) -> Stated:
     """The kernel's own figure: from a perf event's page, else from the BogoMIPS it derives."""
     rate = probe.kernel_rate()
     if not isinstance(rate, int):
         mult, shift = rate
-        return _judged("kernel (perf event page)", round((NS << shift) / mult), calibrated, None)
-    hz = bogomips_hz(Path("/proc/cpuinfo").read_text())
-    if hz is not None:
+        by, by_page = "kernel (perf event page)", round((NS << shift) / mult)
+        return _judged(by, by_page, calibrated, error_ppm, None)
+    if (hz := bogomips_hz(Path("/proc/cpuinfo").read_text())) is not None:
         step, off = 1e6 * 5000 / hz, 1e6 * abs(hz / calibrated - 1)
         within = f"{_TRUSTED} within" if off <= step else "further off than"
         doubt = f"{within} its steps of {step:.1f} ppm"
-        return _judged("kernel (BogoMIPS)", hz, calibrated, doubt)
+        return _judged("kernel (BogoMIPS)", hz, calibrated, error_ppm, doubt)
     note = f"not to be had: {os.strerror(rate)}"
     return Stated(by="kernel", hz=None, difference_ppm=None, note=note)
 

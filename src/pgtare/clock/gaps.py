@@ -6,9 +6,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pgtare.clock.distribution import Distribution
+from pgtare.clock.probe import DIRECT, Recording
 from pgtare.clock.probe import Gap as ProbeGap
-from pgtare.clock.probe import Recording
 from pgtare.clock.schema import Cause, Gap, Gaps
 
 #: A gap is longer than this, and than so many ordinary readings.
@@ -75,9 +78,10 @@ def gaps(
     if median is None or not observed:
         return None
     threshold = max(LEAST_NS * seen.hz / 1e9, MEDIANS * median)
-    count, ticks = seen.beyond(threshold)
-    lost = max(0, ticks - count * median)
-    switched = max(0, recording.switched_ticks - recording.switched * median)
+    long = recording.ticks >= threshold
+    found = _Long(
+        recording.ticks[long], recording.counts[long], recording.switched[long], median, observed
+    )
     delta = {
         name: n - before.interrupts.get(name, 0)
         for name, n in after.interrupts.items()
@@ -86,34 +90,63 @@ def gaps(
     stolen = None
     if before.stolen_ms is not None and after.stolen_ms is not None:
         stolen = after.stolen_ms - before.stolen_ms
-
-    def share(ticks: float) -> float:
-        return 100.0 * ticks / observed
-
     return Gaps(
         clock=clock,
         seconds=seen.ns(observed) / 1e9,
         threshold_ns=seen.ns(threshold),
-        count=count,
-        lost_pct=share(lost),
-        causes=[
-            Cause(
-                cause="context switches",
-                count=recording.switched,
-                lost_pct=share(switched),
-                evidence="the thread's own count of switches rose during these gaps",
-            ),
-            Cause(
-                cause=_others(hypervisor),
-                count=count - recording.switched,
-                lost_pct=share(max(0, lost - switched)),
-                evidence=_evidence(delta, stolen),
-            ),
-        ],
+        count=int(found.counts.sum()),
+        lost_pct=found.lost_pct(found.counts),
+        causes=found.causes(
+            _others(hypervisor),
+            _evidence(delta, stolen),
+            f"the kernel is asked about gaps from {seen.ns(DIRECT) / 1000:.1f} µs on",
+        ),
         longest=[_gap(gap, seen, hypervisor) for gap in recording.gaps[:LONGEST]
                  if gap.ticks >= threshold],
         interrupts=dict(sorted(delta.items(), key=lambda item: -item[1])),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Long:
+    """The differences that are gaps, in ticks, beside the median and the sum of all."""
+
+    ticks: NDArray[np.int64]
+    counts: NDArray[np.uint64]
+    switched: NDArray[np.uint64]
+    median: int
+    observed: int
+
+    def lost_pct(self, counts: NDArray[np.uint64]) -> float:
+        """Time that so many of each took beyond an ordinary reading."""
+        pairs = zip(self.ticks.tolist(), counts.tolist(), strict=True)
+        beyond: int = sum((ticks - self.median) * n for ticks, n in pairs)
+        return 100.0 * beyond / self.observed
+
+    def causes(self, others: str, told: str, untold: str) -> list[Cause]:
+        """Switched out, not switched out, and too short for the kernel to be asked."""
+        asked, none = self.ticks >= DIRECT, np.zeros_like(self.counts)
+        rest = np.where(asked, self.counts - self.switched, none)
+        short = np.where(asked, none, self.counts)
+        found = [
+            (
+                "context switches",
+                self.switched,
+                "the thread's own count of switches rose during these gaps",
+            ),
+            (others, rest, told),
+        ]
+        if short.any():
+            found.append(("too short to tell", short, untold))
+        return [
+            Cause(
+                cause=cause,
+                count=int(counts.sum()),
+                lost_pct=self.lost_pct(counts),
+                evidence=evidence,
+            )
+            for cause, counts, evidence in found
+        ]
 
 
 def _others(hypervisor: bool) -> str:

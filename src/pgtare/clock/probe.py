@@ -32,7 +32,11 @@ _DEEP_NS = 200_000
 
 
 class _Count(ctypes.Structure):
-    _fields_ = (("ticks", ctypes.c_int64), ("count", ctypes.c_uint64))
+    _fields_ = (
+        ("ticks", ctypes.c_int64),
+        ("count", ctypes.c_uint64),
+        ("switched", ctypes.c_uint64),
+    )
 
 
 class _Gap(ctypes.Structure):
@@ -55,8 +59,6 @@ class _Run(ctypes.Structure):
         ("backward", ctypes.c_uint64),
         ("backward_largest", ctypes.c_int64),
         ("still_longest", ctypes.c_uint64),
-        ("switched", ctypes.c_uint64),
-        ("switched_ticks", ctypes.c_int64),
         ("opened", ctypes.c_int64),
         ("first", ctypes.c_int64),
         ("last", ctypes.c_int64),
@@ -99,17 +101,17 @@ class Gap:
 class Recording:
     """A run: exact differences in ticks, ascending, and how often each occurred.
 
-    CLOCK_MONOTONIC was looked at between opened and first, and between last and closed.
+    switched: how many of each had a context switch in them; the kernel is asked from DIRECT ticks
+    on. CLOCK_MONOTONIC was looked at between opened and first, and between last and closed.
     """
 
     ticks: NDArray[np.int64]
     counts: NDArray[np.uint64]
+    switched: NDArray[np.uint64]
     differences: int
     backward: int
     backward_largest: int
     still_longest: int
-    switched: int
-    switched_ticks: int
     opened: int
     first: int
     last: int
@@ -339,20 +341,19 @@ def _taken(run: _Run, interrupted: bool) -> Recording:
     """The run as values; small and far differences in one ascending list."""
     direct = np.ctypeslib.as_array(run.direct)
     near = np.flatnonzero(direct)
-    far = [(run.far[i].ticks, run.far[i].count) for i in range(run.far_used)]
-    below = [pair for pair in far if pair[0] < 0]
-    above = [pair for pair in far if pair[0] >= 0]
-    ticks = [*(t for t, _ in below), *near.tolist(), *(t for t, _ in above)]
-    counts = [*(n for _, n in below), *direct[near].tolist(), *(n for _, n in above)]
+    small = [(t, n, 0) for t, n in zip(near.tolist(), direct[near].tolist(), strict=True)]
+    far = [(one.ticks, one.count, one.switched) for one in run.far[: run.far_used]]
+    below = [one for one in far if one[0] < 0]
+    above = [one for one in far if one[0] >= 0]
+    found = [*below, *small, *above]
     return Recording(
-        ticks=np.array(ticks, np.int64),
-        counts=np.array(counts, np.uint64),
+        ticks=np.array([one[0] for one in found], np.int64),
+        counts=np.array([one[1] for one in found], np.uint64),
+        switched=np.array([one[2] for one in found], np.uint64),
         differences=run.differences,
         backward=run.backward,
         backward_largest=run.backward_largest,
         still_longest=run.still_longest,
-        switched=run.switched,
-        switched_ticks=run.switched_ticks,
         opened=run.opened,
         first=run.first,
         last=run.last,

@@ -67,13 +67,13 @@ def contention(
 def live_contention(obs: Observations, design: Design) -> Live:
     """Total and spillover so far; see `live`."""
     found = contention(obs, design, proven=True, peeked=True)
-    fixed = Reference(found.blocks, found.blocks - 1).multiplier()
+    reference = Reference(found.blocks, found.blocks - 1, peeked=True)
     return Live(
         blocks=found.blocks,
         duration_s=duration_s(obs),
         base_body_us=found.base_us,
         arms=tuple(
-            LiveArm(name, body_us, body_pct, fixed * body_pct.se)
+            LiveArm.of(name, body_us, body_pct, reference)
             for name, body_us, body_pct in (
                 ("total", found.total_us, found.total_pct),
                 ("spillover", found.spillover_us, found.spillover_pct),

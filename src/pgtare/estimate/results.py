@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pgtare.design import Role
-from pgtare.estimate.inference import Estimate
+from pgtare.estimate.inference import Estimate, Reference
 from pgtare.estimate.verdict import Verdict
 
 
@@ -168,6 +168,12 @@ class LiveArm:
     body_us: Estimate
     body_pct: Estimate
     half_width_pct: float
+
+    @classmethod
+    def of(cls, name: str, body_us: Estimate, body_pct: Estimate, reference: Reference) -> LiveArm:
+        """reference: by which the intervals were made; the fixed one has as many blocks."""
+        fixed = replace(reference, peeked=False)
+        return cls(name, body_us, body_pct, fixed.multiplier() * body_pct.se)
 
 
 @dataclass(frozen=True)

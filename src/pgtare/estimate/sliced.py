@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -19,10 +18,10 @@ from pgtare.estimate.inference import (
     Expansion,
     detectable,
     effect_factor,
-    holm,
     ratio_interval,
     tail_factor,
 )
+from pgtare.estimate.question import Question
 from pgtare.estimate.results import ArmEstimate, Baseline, Effect, Live, LiveArm, TrialEstimate
 from pgtare.estimate.slices import SliceMeans, select_slices
 from pgtare.estimate.timing import duration_s, switching
@@ -36,44 +35,27 @@ from pgtare.estimate.verdict import (
 from pgtare.observations import Observations
 
 
-def analyse_slices(
-    obs: Observations,
-    design: Design,
-    *,
-    margin: float,
-    proven: Mapping[str, bool],
-    peeked: bool,
-    ended_early: str,
-    seed: int,
-) -> TrialEstimate:
-    """Effects, tests and verdicts of a trial in slices; arguments as of `analyse`.
+def analyse_slices(obs: Observations, asked: Question) -> TrialEstimate:
+    """Effects, tests and verdicts of a trial in slices; see `analyse`.
 
     An effect is the difference between the means of the arm's slices and of the base's, over all
     sessions' transactions: what it costs when all have it, carry-over and spillover included, which
     slices cannot tell apart.
     """
-    return _SliceAnalysis(obs, design, margin, proven, peeked, ended_early, seed).result()
+    return _SliceAnalysis(obs, asked).result()
 
 
 def live_slices(obs: Observations, design: Design) -> Live:
     """Each arm's body so far; see `live`."""
     units = select_slices(obs, design).units
     means = SliceMeans(units, peeked=True)
-    fixed = replace(means.reference, peeked=False)
     body = np.minimum(units.service_us, threshold(units.service_us))
     base = means.mean(body, means.base)
     arms = []
     for index, arm in enumerate(design.arms[1:], start=1):
         cost = means.mean(body, np.asarray(units.kind == index)) - base
         percent = means.interval(cost.over(base).scaled(100))
-        arms.append(
-            LiveArm(
-                name=arm.name,
-                body_us=means.interval(cost),
-                body_pct=percent,
-                half_width_pct=fixed.multiplier() * percent.se,
-            )
-        )
+        arms.append(LiveArm.of(arm.name, means.interval(cost), percent, means.reference))
     return Live(
         blocks=units.n_blocks,
         duration_s=duration_s(obs),
@@ -85,31 +67,19 @@ def live_slices(obs: Observations, design: Design) -> Live:
 class _SliceAnalysis:
     """One trial's estimators and what its arms share."""
 
-    def __init__(
-        self,
-        obs: Observations,
-        design: Design,
-        margin: float,
-        proven: Mapping[str, bool],
-        peeked: bool,
-        ended_early: str,
-        seed: int,
-    ) -> None:
-        self.obs, self.design, self.margin, self.proven = obs, design, margin, proven
-        self.ended_early, self.seed = ended_early, seed
-        self.selection = select_slices(obs, design)
+    def __init__(self, obs: Observations, asked: Question) -> None:
+        self.obs, self.asked, self.design = obs, asked, asked.design
+        self.selection = select_slices(obs, self.design)
         self.units = self.selection.units
-        self.means = SliceMeans(self.units, peeked)
+        self.means = SliceMeans(self.units, asked.peeked)
         self.c = threshold(self.units.service_us)
         self.body = np.minimum(self.units.service_us, self.c)
         self.excess = np.maximum(self.units.service_us - self.c, 0.0)
         self.exceeds = (self.units.service_us > self.c).astype(np.float64)
         self.base = self._mean(self.body, 0)
-        self.costs = [self._cost(self.body, arm) for arm in range(len(design.arms))]
+        self.costs = [self._cost(self.body, arm) for arm in range(len(self.design.arms))]
         self.p_values = [self._p_value(cost) for cost in self.costs]
-        self.family = [i for i, arm in enumerate(design.arms) if arm.role == "instrument"]
-        adjusted = holm([self.p_values[arm] for arm in self.family])
-        self.p_adjusted = dict(zip(self.family, adjusted, strict=True))
+        self.family, self.p_adjusted = asked.family, asked.adjusted(self.p_values)
 
     def _members(self, arm: int) -> Bools:
         return np.asarray(self.units.kind == arm, dtype=np.bool_)
@@ -142,7 +112,7 @@ class _SliceAnalysis:
             foreign=selection.foreign,
             sessions=self.units.n_sessions,
             duration_s=duration_s(self.obs),
-            margin_pct=100 * self.margin,
+            margin_pct=100 * self.asked.margin,
             confidence=CONFIDENCE,
             mde_us=mde_us,
             mde_pct=100 * mde_us / self.base.value if self.base.value > 0 else NAN,
@@ -196,10 +166,10 @@ class _SliceAnalysis:
         bound = ratio_interval(rate, base_rate, reference, EQUIVALENCE_ALPHA).hi
         in_family = index in self.p_adjusted
         family = len(self.family) if in_family else 1
-        margin = self.base.scaled(self.margin)
+        margin = self.base.scaled(self.asked.margin)
         finding = judge(
             Evidence(
-                proven=self.proven.get(arm.name, not in_family),
+                proven=self.asked.proven.get(arm.name, not in_family),
                 blocks=self.units.n_blocks,
                 body=means.interval(body),
                 under=means.interval(body + margin, EQUIVALENCE_ALPHA),
@@ -213,7 +183,7 @@ class _SliceAnalysis:
                 seconds=duration_s(self.obs),
                 factor=effect_factor(means.interval(body), margin.value, family, reference),
                 tail_factor=self._tail_factor(rate, base_rate, ratio),
-                ended_early=self.ended_early,
+                ended_early=self.asked.ended_early,
             )
         )
         differences = means.differences(self.body, index)
@@ -225,7 +195,7 @@ class _SliceAnalysis:
             tail_rate_ratio=ratio,
             tail_bound=bound,
             p_value=self.p_values[index],
-            p_randomisation=randomisation.sign_flips(differences, seed=self.seed),
+            p_randomisation=randomisation.sign_flips(differences, seed=self.asked.seed),
             p_adjusted=self.p_adjusted.get(index),
             equivalence_us=means.interval(body, EQUIVALENCE_ALPHA),
             mde_us=detectable(body.se, family, reference),

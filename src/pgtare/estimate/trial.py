@@ -16,13 +16,12 @@ from pgtare.estimate.effects import Effects, cpu_cost, threshold, trimmed_mean
 from pgtare.estimate.inference import (
     NAN,
     Estimate,
-    Reference,
     detectable,
     effect_factor,
-    holm,
     ratio_interval,
     tail_factor,
 )
+from pgtare.estimate.question import Question
 from pgtare.estimate.regression import fit
 from pgtare.estimate.results import (
     ArmEstimate,
@@ -71,19 +70,16 @@ def analyse(
     """
     if not margin > 0:
         raise ValueError("the margin of equivalence must be above zero")
-    proven = proven or {}
+    asked = Question(design, margin, proven or {}, peeked, ended_early, seed)
     if design.unit == "slice":
-        return analyse_slices(
-            obs, design, margin=margin, proven=proven, peeked=peeked, ended_early=ended_early,
-            seed=seed,
-        )  # fmt: skip
-    found = _Analysis(obs, design, margin, proven, peeked, ended_early, seed).result()
+        return analyse_slices(obs, asked)
+    found = _Analysis(obs, asked).result()
     if design.unit == "transaction":
         return found
     instrument = design.arms[1]
     side = contention(
         obs, design, peeked=peeked, ended_early=bool(ended_early),
-        proven=proven.get(instrument.name, instrument.role != "instrument"),
+        proven=asked.proven.get(instrument.name, instrument.role != "instrument"),
     )  # fmt: skip
     return replace(found, contention=side, straddled_pct=side.straddled_pct)
 
@@ -91,30 +87,20 @@ def analyse(
 class _Analysis:
     """One trial's estimators and what its arms share."""
 
-    def __init__(
-        self,
-        obs: Observations,
-        design: Design,
-        margin: float,
-        proven: Mapping[str, bool],
-        peeked: bool,
-        ended_early: str,
-        seed: int,
-    ) -> None:
-        self.obs, self.design, self.margin, self.proven = obs, design, margin, proven
-        self.selection = select(obs, design)
+    def __init__(self, obs: Observations, asked: Question) -> None:
+        self.obs, self.asked, self.design = obs, asked, asked.design
+        self.selection = select(obs, self.design)
         self.blocks = self.selection.blocks
-        self.effects = Effects(self.blocks, threshold(self.blocks.service_us), peeked)
-        self.peeked, self.ended_early = peeked, ended_early
+        self.effects = Effects(self.blocks, threshold(self.blocks.service_us), asked.peeked)
         self.seconds = duration_s(obs)
-        self.cpu = cpu_cost(self.blocks, peeked=peeked)
-        self.quantiles = [quantiles.of_arm(self.blocks, arm) for arm in range(len(design.arms))]
-        self.p_values = [self._p_value(arm) for arm in range(len(design.arms))]
-        self.p_randomisation = randomisation.p_values(self.blocks, self.effects.body, seed=seed)
-        #: The family of tests: the control and injected arms stand outside it.
-        self.family = [index for index, arm in enumerate(design.arms) if arm.role == "instrument"]
-        adjusted = holm([self.p_values[arm] for arm in self.family])
-        self.p_adjusted = dict(zip(self.family, adjusted, strict=True))
+        self.cpu = cpu_cost(self.blocks, peeked=asked.peeked)
+        arms = range(len(self.design.arms))
+        self.quantiles = [quantiles.of_arm(self.blocks, arm) for arm in arms]
+        self.p_values = [self._p_value(arm) for arm in arms]
+        self.p_randomisation = randomisation.p_values(
+            self.blocks, self.effects.body, seed=asked.seed
+        )
+        self.family, self.p_adjusted = asked.family, asked.adjusted(self.p_values)
 
     def _p_value(self, arm: int) -> float:
         cost = self.effects.body_cost(arm)
@@ -135,11 +121,11 @@ class _Analysis:
             foreign=self.selection.foreign,
             sessions=len(np.unique(self.blocks.backend)),
             duration_s=self.seconds,
-            margin_pct=100 * self.margin,
+            margin_pct=100 * self.asked.margin,
             confidence=CONFIDENCE,
             mde_us=mde_us,
             mde_pct=100 * mde_us / base if base > 0 else NAN,
-            peeked=self.peeked,
+            peeked=self.asked.peeked,
         )
 
     def _baseline(self) -> Baseline:
@@ -179,11 +165,11 @@ class _Analysis:
         in_family = index in self.p_adjusted
         family = len(self.family) if in_family else 1
         body_us = effects.interval(body)
-        margin = effects.base_body.scaled(self.margin)
+        margin = effects.base_body.scaled(self.asked.margin)
         less_margin = margin.scaled(-1)
         finding = judge(
             Evidence(
-                proven=self.proven.get(arm.name, not in_family),
+                proven=self.asked.proven.get(arm.name, not in_family),
                 blocks=self.blocks.n,
                 body=body_us,
                 under=effects.interval(body + margin, EQUIVALENCE_ALPHA),
@@ -197,7 +183,7 @@ class _Analysis:
                 seconds=self.seconds,
                 factor=effect_factor(body_us, margin.value, family, effects.by_cluster),
                 tail_factor=self._tail_factor(index, rate_ratio),
-                ended_early=self.ended_early,
+                ended_early=self.asked.ended_early,
             )
         )
         return replace(
@@ -282,7 +268,7 @@ class _Analysis:
 
     def _in_backend(self, backend: int, pid: int) -> ByBackend:
         part = self.blocks.where(self.blocks.backend == backend)
-        effects = Effects(part, self.effects.c, self.peeked)
+        effects = Effects(part, self.effects.c, self.asked.peeked)
         return ByBackend(
             backend=backend,
             pid=pid,
@@ -306,20 +292,12 @@ def live(obs: Observations, design: Design) -> Live:
         return live_contention(obs, design)
     blocks = select(obs, design).blocks
     effects = Effects(blocks, threshold(blocks.service_us), peeked=True)
-    fixed = Reference(blocks.n, blocks.n_clusters - 1)
     (body,) = fit(blocks, [effects.body])
     arms = []
     for index, arm in enumerate(design.arms[1:], start=1):
         cost = body.effect(index, 0) + body.effect(index, 1)
         percent = effects.interval(effects.percent(cost))
-        arms.append(
-            LiveArm(
-                name=arm.name,
-                body_us=effects.interval(cost),
-                body_pct=percent,
-                half_width_pct=fixed.multiplier() * percent.se,
-            )
-        )
+        arms.append(LiveArm.of(arm.name, effects.interval(cost), percent, effects.by_cluster))
     return Live(
         blocks=blocks.n,
         duration_s=duration_s(obs),

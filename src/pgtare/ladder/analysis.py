@@ -11,10 +11,11 @@ import numpy as np
 
 import pgtare
 from pgtare.estimate import rounds as estimate
-from pgtare.estimate.blocks import Floats
 from pgtare.estimate.inference import holm
 from pgtare.ladder import evidence, wording
+from pgtare.ladder.between import described, differences, estimated
 from pgtare.ladder.blocks import Blocks, blocks_of
+from pgtare.ladder.quantities import percent
 from pgtare.ladder.records import Facts, Rate, Run, Step
 from pgtare.ladder.result import (
     Beside,
@@ -24,9 +25,9 @@ from pgtare.ladder.result import (
     OnWorkload,
     Rung,
     Together,
-    Verdict,
 )
-from pgtare.ladder.study import AGAIN, HIGHER_IS_BETTER, UNITS, Metric, Study, Workload, percent
+from pgtare.ladder.study import AGAIN, HIGHER_IS_BETTER, UNITS, Metric, Study, Workload
+from pgtare.report.verdicts import Verdict
 
 
 def analyse(
@@ -122,9 +123,8 @@ def narrow(study: Study, workload: Workload, runs: Mapping[str, Run]) -> bool:
     if len(blocks) < max(fewest, 2):
         return False
     for comparison in study.compared(workload.name):
-        d = _differences(blocks, comparison.arm, comparison.base, workload.metric)
-        lo, hi = estimate.Flips(d).interval(study.analysis.alpha)
-        if not (hi - lo) / 2 <= wanted:
+        found, _ = estimated(study, blocks, comparison.arm, comparison.base, workload.metric, 1)
+        if not (found.hi - found.lo) / 2 <= wanted:
             return False
     return True
 
@@ -244,18 +244,6 @@ def _rung(name: str, blocks: Blocks, workload: Workload) -> Rung:
     )
 
 
-def _differences(blocks: Blocks, arm: str, base: str, metric: str) -> Floats:
-    """Log-ratios of arm to base by round, of rounds that have the metric in both."""
-    pairs = [(block[arm].metrics, block[base].metrics) for _, block in sorted(blocks.items())]
-    return np.array(
-        [
-            math.log(a[metric] / b[metric])
-            for a, b in pairs
-            if a.get(metric, 0.0) > 0 and b.get(metric, 0.0) > 0
-        ]
-    )
-
-
 def _compare(
     study: Study,
     workload: Workload,
@@ -266,11 +254,10 @@ def _compare(
     seed: int,
 ) -> Compared:
     analysis = study.analysis
-    d = _differences(blocks, arm, base, workload.metric)
-    found = estimate.paired(
-        d, margin=analysis.margin, family=study.family, alpha=analysis.alpha, seed=seed,
-        peeked=peeked,
-    )  # fmt: skip
+    d = differences(blocks, arm, base, workload.metric)
+    found, over = estimated(
+        study, blocks, arm, base, workload.metric, seed, family=study.family, peeked=peeked
+    )
     centre = _mean(blocks, base, workload.metric)
     return Compared(
         workload=workload.name,
@@ -287,19 +274,25 @@ def _compare(
         mde_pct=_known(100 * found.mde),
         hodges_lehmann_pct=_known(_pct(found.hodges_lehmann)),
         positive=found.positive,
-        attainable_p=estimate.attainable_p(found.n),
-        rounds_to_settle=estimate.rounds_to_settle(
+        attainable_p=0.0 if over else estimate.attainable_p(found.n),
+        # more rounds do not settle what linkings leave open
+        rounds_to_settle=None
+        if over
+        else estimate.rounds_to_settle(
             found.mean, found.se * math.sqrt(found.n), analysis.margin, study.family, analysis.alpha
         ),
         verdict="inconclusive",
-        derivation=wording.derivation(
+        derivation=wording.over_layouts(found, over, peeked=peeked)
+        if over
+        else wording.derivation(
             found, peeked=peeked, noun="set" if study.kind(workload) == "duet" else "round"
         ),
+        over_layouts=described(over),
         round_pct=tuple(_pct(float(x)) for x in d),
         beside=tuple(
             _beside(study, blocks, arm, base, metric, peeked, seed)
             for metric in workload.also
-            if len(_differences(blocks, arm, base, metric)) >= 2
+            if len(differences(blocks, arm, base, metric)) >= 2
         ),
     )
 
@@ -307,10 +300,7 @@ def _compare(
 def _beside(
     study: Study, blocks: Blocks, arm: str, base: str, metric: Metric, peeked: bool, seed: int
 ) -> Beside:
-    found = estimate.paired(
-        _differences(blocks, arm, base, metric), margin=study.analysis.margin,
-        alpha=study.analysis.alpha, seed=seed, peeked=peeked,
-    )  # fmt: skip
+    found, _ = estimated(study, blocks, arm, base, metric, seed, peeked=peeked)
     return Beside(
         metric=metric,
         unit=UNITS[metric],
@@ -366,7 +356,13 @@ def _together(
         for metric in dict.fromkeys(w.metric for w in study.workload):
             chosen = [w for w in study.workload if w.metric == metric and w.name in counted]
             arms_of = {
-                w.name: [c.arm for c in study.compared(w.name) if c.base == base] for w in chosen
+                w.name: [
+                    c.arm
+                    for c in study.compared(w.name)
+                    # dealing rungs anew says nothing of other linkings
+                    if c.base == base and not study.over_layouts(c.arm, c.base)
+                ]
+                for w in chosen
             }
             chosen = [w for w in chosen if len(arms_of[w.name]) > 1]
             if not chosen:

@@ -15,10 +15,11 @@ from psycopg.conninfo import make_conninfo
 
 from pgtare import machine
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.ladder import linkings
 from pgtare.ladder.duet import DuetBlock, DuetVariant
 from pgtare.ladder.study import AGAIN, Server, Study, Variant, Workload
 from pgtare.load import BenchDatabase, initialise
-from pgtare.server import trials
+from pgtare.server import source, trials
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.server.cluster import DEFAULTS, Cluster
 from pgtare.server.modules import loadable, own_modules
@@ -68,7 +69,7 @@ class Bench:
         self._clusters: dict[str, Cluster] = {}
         self._binaries: dict[str, Binaries] = {}
         self._databases: set[tuple[str, int]] = set()
-        self._functions: set[str] = set()
+        self._with_functions: set[Cluster] = set()
         self._static: dict[str, dict[str, Value]] = {}
         self._all: dict[str, dict[str, Value]] = {}
         self._stack = contextlib.ExitStack()
@@ -107,10 +108,18 @@ class Bench:
     def serves(self, workload: Workload) -> str:
         """Why a workload cannot be run on the study's servers, or nothing."""
         for variant in self.study.variant:
-            major = self.binaries(variant.server).major
+            # what is to be built need not be there for that
+            major = self.study.servers[variant.server].build or self.binaries(variant.server).major
             if major < workload.oldest:
                 return f"it needs PostgreSQL {workload.oldest}, and {variant.name} is {major}"
         return ""
+
+    def link(self) -> None:
+        """Make all linkings that the rounds will use, before any is measured."""
+        for name in sorted({v.server for v in self.study.variant}):
+            if (recipe := self.study.servers[name].recipe) is not None:
+                for number in range(1, (self.study.protocol.layouts or 0) + 1):
+                    linkings.linked(recipe, name, number, source.on_stderr())
 
     def check_disk(self) -> None:
         """Raises UsageError where the data would not fit, before anything is made."""
@@ -130,14 +139,16 @@ class Bench:
                 "disk"
             )
 
-    def serve(self, name: str, workload: Workload) -> Serving:
+    def serve(self, name: str, workload: Workload, layout: int = 0) -> Serving:
         """Put a variant into force for a workload and make its data as every run finds them.
 
-        Raises MeasurementError, with the end of the server's log, where it cannot start.
+        layout: the linking that a built server is to have. Raises MeasurementError, with the end of
+        the server's log, where it cannot start.
         """
         self._rest_duet()
         variant = self.variant(name.removesuffix(AGAIN))
         cluster = self._cluster(variant.server)
+        self._link(cluster, variant.server, layout)
         self._configure(cluster, variant, workload)
         dsn = self._prepared(cluster, variant, workload)
         return Serving(cluster, self.binaries(variant.server), dsn, variant, workload)
@@ -157,10 +168,9 @@ class Bench:
         if self._duet is None or self._duet_made_for != needs:
             self._duet = None
             self._duet_stack.close()
-            with_functions: set[Cluster] = set()
 
             def warm(cluster: Cluster, database: BenchDatabase) -> None:
-                self._make_functions(cluster, with_functions)
+                self._make_functions(cluster)
                 make_ready(database.dsn, workload)
 
             block = DuetBlock(
@@ -186,12 +196,15 @@ class Bench:
             _static_settings(variant, workload), variant.runtime,
         )  # fmt: skip
 
-    def _make_functions(self, cluster: Cluster, done: set[Cluster]) -> None:
+    def _make_functions(self, cluster: Cluster) -> None:
         """The views of wait_event_timing, once the module is in the server's memory."""
-        if cluster not in done and carries(cluster, WAITS):
+        if cluster not in self._with_functions and carries(cluster, WAITS):
+            own = (name for name, known in self._clusters.items() if known is cluster)
+            # of the build, not of a linking, which loads the module of the build
+            found = next((self.binaries(name) for name in own), cluster.binaries)
             with cluster.connect() as conn:
-                conn.execute(loadable(cluster.binaries, WAITS).create_sql.encode())
-            done.add(cluster)
+                conn.execute(loadable(found, WAITS).create_sql.encode())
+            self._with_functions.add(cluster)
 
     def _rest_duet(self) -> None:
         for cluster in self._duet.clusters if self._duet else ():
@@ -207,6 +220,15 @@ class Bench:
             cluster = Cluster(self.binaries(server), QUIET)
             self._clusters[server] = self._stack.enter_context(cluster)
         return self._clusters[server]
+
+    def _link(self, cluster: Cluster, server: str, layout: int) -> None:
+        """Let a server's next start be from a linking. Modules stay those of the build itself."""
+        wanted, recipe = self.binaries(server), self.study.servers[server].recipe
+        if recipe is not None and layout:
+            wanted = linkings.linked(recipe, server, layout)
+        if cluster.binaries != wanted:
+            cluster.stop()
+            cluster.binaries = wanted
 
     def _configure(self, cluster: Cluster, variant: Variant, workload: Workload) -> None:
         static = {**DEFAULTS, **_static_settings(variant, workload)}
@@ -241,10 +263,7 @@ class Bench:
 
     def _prepared(self, cluster: Cluster, variant: Variant, workload: Workload) -> str:
         server, scale = variant.server, workload.scale
-        if server not in self._functions and WAITS in variant.preload:
-            with cluster.connect() as conn:
-                conn.execute(loadable(self.binaries(server), WAITS).create_sql.encode())
-            self._functions.add(server)
+        self._make_functions(cluster)
         name = f"pgtare_ladder_{scale}"
         if (server, scale) not in self._databases:
             initialise(self.binaries(server), cluster.dsn(), scale, name)
@@ -296,6 +315,8 @@ def _telling(variant: str, workload: Workload) -> Any:
 
 
 def _installation(server: Server) -> Binaries:
+    if server.recipe is not None:
+        return source.build(server.recipe, source.on_stderr())
     return from_pg_config(Path(server.pg_config)) if server.pg_config else from_wheel()
 
 

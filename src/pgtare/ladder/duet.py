@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +13,6 @@ import numpy as np
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate import duet as estimate
-from pgtare.estimate.blocks import Floats
-from pgtare.ladder.roles import load_seed, roles_of_set
 from pgtare.load import BenchDatabase, LoadSpec, initialise
 from pgtare.load.driver import build_driver
 from pgtare.load.duet import DuetRun, run_duet
@@ -25,7 +22,6 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import DEFAULTS, Cluster
 from pgtare.server.processes import kill_leftovers
 from pgtare.server.settings import Value, checked, library_list
-from pgtare.server.signals import StopRequest
 
 #: A round with fewer complete cycles says nothing.
 FEWEST_CYCLES = 20
@@ -47,60 +43,6 @@ class DuetVariant:
     def at_start(self) -> tuple[Any, ...]:
         """What a server must be started anew for."""
         return self.binaries, self.preload, sorted(checked(self.settings).items())
-
-
-@dataclass(frozen=True)
-class DuetRound:
-    """One round. roles: [cluster] = variant. dropped: why it does not count, None where it does."""
-
-    number: int
-    set_number: int
-    roles: tuple[int, ...]
-    run: DuetRun
-    statistics: estimate.RoundStatistics | None
-    dropped: str | None
-
-    def describe(self, variants: Sequence[DuetVariant]) -> dict[str, Any]:
-        """For the record of a study."""
-        return {
-            "round": self.number,
-            "set": self.set_number,
-            "roles": [variants[variant].name for variant in self.roles],
-            "dropped": self.dropped,
-            "cycles": self.statistics.cycles if self.statistics else 0,
-            **self.run.describe(),
-        }
-
-
-@dataclass(frozen=True)
-class DuetResult:
-    """The rounds of a duet; variant 0 is the base. interrupted: it was asked to stop."""
-
-    variants: tuple[DuetVariant, ...]
-    rounds: tuple[DuetRound, ...]
-    seed: int
-    interrupted: bool
-
-    def values(self, metric: estimate.Metric, statistic: estimate.Statistic) -> Floats:
-        """µs of each round and variant (R, K); NaN for dropped rounds."""
-        kept = [r.statistics for r in self.rounds]
-        return estimate.round_values(kept, metric, statistic, len(self.variants))
-
-    def round_log_ratios(self, metric: estimate.Metric, statistic: estimate.Statistic) -> Floats:
-        """log(variant / base) of each round (R, K); descriptive, as it holds the placement."""
-        return estimate.log_ratios(self.values(metric, statistic))
-
-    def log_ratios(self, metric: estimate.Metric, statistic: estimate.Statistic) -> Floats:
-        """log(variant / base) of each complete set of rounds (S, K): what tests take."""
-        if not self.rounds:
-            return np.empty((0, len(self.variants)))
-        sets = np.array([r.set_number for r in self.rounds])
-        # A set that was broken off has too few rounds for its placement to cancel.
-        sizes = np.bincount(sets)[sets]
-        whole = sizes == len(self.variants)
-        if not whole.any():
-            return np.empty((0, len(self.variants)))
-        return estimate.by_set(self.round_log_ratios(metric, statistic)[whole], sets[whole])
 
 
 class DuetBlock:
@@ -164,30 +106,6 @@ class DuetBlock:
         """Where the driver connects, by cluster."""
         return [Target(database.dsn) for database in self.databases]
 
-    def play(
-        self,
-        number: int,
-        seed: int,
-        spec: LoadSpec,
-        length: Length,
-        output: Path,
-        *,
-        pin: bool = True,
-        stop: StopRequest | None = None,
-        on_progress: Callable[[float, int], None] | None = None,
-    ) -> DuetRound:
-        """Give the clusters their roles in round `number` and run the load on them.
-
-        Raises MeasurementError where a server does not start or the load cannot begin.
-        """
-        n = len(self.variants)
-        roles = roles_of_set(seed, number // n, n)[number % n]
-        self.assign(roles)
-        seeded = dataclasses.replace(spec, seed=load_seed(seed, number))
-        run = self.drive(seeded, length, output, pin=pin, stop=stop, on_progress=on_progress)
-        statistics, dropped = judge(run, roles)
-        return DuetRound(number, number // n, roles, run, statistics, dropped)
-
     def drive(
         self,
         spec: LoadSpec,
@@ -195,10 +113,12 @@ class DuetBlock:
         output: Path,
         *,
         pin: bool = True,
-        stop: StopRequest | None = None,
         on_progress: Callable[[float, int], None] | None = None,
     ) -> DuetRun:
-        """Run the load on the clusters as they are. Raises as `play` does."""
+        """Run the load on the clusters as they are.
+
+        Raises MeasurementError where the load cannot begin.
+        """
         return run_duet(
             self.driver,
             self.targets,
@@ -207,7 +127,6 @@ class DuetBlock:
             output,
             variables={"scale": self.scale or 0},
             pin=pin,
-            stop=stop,
             on_progress=on_progress,
         )
 
@@ -290,50 +209,6 @@ def cycles_of(records: Records, roles: tuple[int, ...]) -> estimate.Cycles:
         rows["latency_ns"] - rows["lag_ns"],
         len(roles),
     )
-
-
-def play_duet(
-    block: DuetBlock,
-    spec: LoadSpec,
-    length: Length,
-    *,
-    sets: int,
-    seed: int,
-    directory: Path,
-    pin: bool = True,
-    stop: StopRequest | None = None,
-    on_round: Callable[[DuetRound], None] | None = None,
-    on_progress: Callable[[float, int], None] | None = None,
-) -> DuetResult:
-    """Play `sets` sets of rounds, each with as many rounds as variants.
-
-    Every round's transactions are kept as `round-NNNN.parquet` in `directory`. A failed round is
-    dropped and the next one played; when asked to stop, what is there is returned. Raises
-    MeasurementError where a server does not start or a load cannot begin.
-    """
-    rounds: list[DuetRound] = []
-    for number in range(sets * len(block.variants)):
-        if stop is not None and stop.made:
-            break
-        output = directory / f"round-{number + 1:04}.duet"
-        try:
-            played = block.play(
-                number, seed, spec, length, output, pin=pin, stop=stop, on_progress=on_progress
-            )
-        except MeasurementError:
-            if stop is not None and stop.made:  # before the round had begun
-                break
-            raise
-        try:
-            played.run.records.write_parquet(output.with_suffix(".parquet"))
-        except OSError as ex:
-            raise MeasurementError(f"cannot keep the records of {output}: {ex.strerror}") from ex
-        output.unlink()
-        rounds.append(played)
-        if on_round is not None:
-            on_round(played)
-    interrupted = stop is not None and stop.made
-    return DuetResult(block.variants, tuple(rounds), seed, interrupted)
 
 
 @contextlib.contextmanager

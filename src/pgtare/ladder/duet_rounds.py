@@ -30,7 +30,7 @@ from pgtare.ladder.study import Metric, Study, Workload
 from pgtare.load.duet import DuetRun
 from pgtare.load.duet_plan import Length
 from pgtare.load.duet_records import Outcome
-from pgtare.waits.model import EventRow
+from pgtare.profile.model import EventRow
 
 #: A server's stop, start and making ready.
 _RESTART_S = 1.0

@@ -11,11 +11,12 @@ from typing import Any
 import psycopg
 
 from pgtare.ladder.bench import WAITS, Serving, carries
+from pgtare.ladder.quantities import percent
 from pgtare.ladder.records import Wait
-from pgtare.ladder.study import Expected, Workload, percent
-from pgtare.waits import rates
-from pgtare.waits.model import Counters, Event, EventRow
-from pgtare.waits.reader import open_reader
+from pgtare.ladder.study import Expected, Workload
+from pgtare.profile import rates
+from pgtare.profile.model import Counters, Event, EventRow
+from pgtare.profile.reader import open_reader
 
 _LOAD = "client backend"
 _LOAD_NAME = "pgtare-load-"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import resource
 from dataclasses import dataclass
 
-from pgtare.ladder.study import Gates, percent
+from pgtare.ladder.quantities import percent
+from pgtare.ladder.study import Gates
 from pgtare.machine import Usage
 
 #: A clock may be slewed by so much, on top of the bound on steps.

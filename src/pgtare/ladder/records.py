@@ -19,7 +19,8 @@ class Step(_Model):
     """One thing to do: prove a workload's profile, run one variant, or play one duet round.
 
     variant: with the floor's ending where it is the floor's second run; ALL in a duet round.
-    roles: of a duet round, the variant that each cluster plays; seed: of its load.
+    roles: of a duet round, the variant that each cluster plays; seed: of its load. layout: the
+    number of the linking that built servers have in it, 0 for the build's own.
     """
 
     id: str
@@ -30,6 +31,7 @@ class Step(_Model):
     position: int = 0
     roles: tuple[str, ...] = ()
     seed: int = 0
+    layout: int = 0
 
 
 class Wait(_Model):

@@ -7,9 +7,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from pgtare.ladder.records import Wait
+from pgtare.report.verdicts import Verdict
 
 SCHEMA: Literal["pgtare.ladder/1"] = "pgtare.ladder/1"
-Verdict = Literal["cost", "gain", "equivalent", "inconclusive", "not_verified"]
 
 
 class _Model(BaseModel):
@@ -28,6 +28,20 @@ class Effect(_Model):
         """Whether 0 lies in the interval; an open end reaches as far as it must."""
         low = self.lo_pct is None or self.lo_pct <= 0
         return low and (self.hi_pct is None or self.hi_pct >= 0)
+
+
+class OverLayouts(_Model):
+    """How far apart linkings of the builds compared came out; standard deviations in percent.
+
+    sd_layout: beyond what rounds explain, with its 95 % interval. p: of "all linkings are alike".
+    """
+
+    layouts: int
+    sd_layout_pct: float | None
+    sd_layout_lo_pct: float | None
+    sd_layout_hi_pct: float | None
+    sd_round_pct: float | None
+    p: float | None
 
 
 class Beside(_Model):
@@ -61,6 +75,7 @@ class Compared(_Model):
     rounds_to_settle: int | None
     verdict: Verdict
     derivation: str
+    over_layouts: OverLayouts | None = None
     round_pct: tuple[float, ...] = ()
     beside: tuple[Beside, ...] = ()
 

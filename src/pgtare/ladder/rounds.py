@@ -14,7 +14,7 @@ import numpy as np
 
 from pgtare import machine
 from pgtare.errors import PgtareError
-from pgtare.ladder import evidence, gates
+from pgtare.ladder import evidence, gates, linkings
 from pgtare.ladder.bench import PROOF
 from pgtare.ladder.protocol import Done, Setting, attempt
 from pgtare.ladder.records import Run, Step
@@ -39,17 +39,18 @@ class Rounds:
         """For each workload its proof, then its rounds, each in an order of its own."""
         rng = np.random.default_rng(seed)
         planned: list[Step] = []
-        for workload in study.workload:
+        for index, workload in enumerate(study.workload):
             if study.kind(workload) != "rounds":
                 continue
             planned.append(proof_step(study, workload))
+            layouts = linkings.order(seed, index, study.protocol.rounds, study.protocol.layouts)
             for number in range(1, study.protocol.rounds + 1):
-                for position, index in enumerate(rng.permutation(len(study.in_a_round))):
+                for position, drawn in enumerate(rng.permutation(len(study.in_a_round))):
                     planned.append(
                         Step(
                             id=f"{workload.name}-{number:03}-{position}", kind="run",
-                            workload=workload.name, variant=study.in_a_round[index],
-                            round=number, position=position,
+                            workload=workload.name, variant=study.in_a_round[drawn],
+                            round=number, position=position, layout=layouts[number - 1],
                         )
                     )  # fmt: skip
         return tuple(planned)
@@ -76,7 +77,7 @@ def _measured(step: Step, setting: Setting) -> Done:
     study = setting.study
     workload = study.the_workload(step.workload)
     spec = study.load_spec(workload, setting.directory, setting.rates.get(workload.name))
-    serving = setting.bench.serve(step.variant, workload)
+    serving = setting.bench.serve(step.variant, workload, step.layout)
     pgbench = find_pgbench(serving.binaries)
     # Its speed says how many transactions a sample must be drawn from.
     warm = run(pgbench, serving.dsn, spec, study.protocol.warm_up)

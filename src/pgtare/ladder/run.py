@@ -16,7 +16,7 @@ import pgtare
 from pgtare import machine
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.ladder import analysis
-from pgtare.ladder import study as studies
+from pgtare.ladder import study_file as studies
 from pgtare.ladder.bench import Bench
 from pgtare.ladder.directory import Directory
 from pgtare.ladder.duet_rounds import Duet
@@ -211,6 +211,9 @@ def _rehearse(study: Study, bench: Bench, skipped: dict[str, str], display: Disp
     possible = [w for w in study.workload if w.name not in skipped]
     if not possible:
         raise UsageError("no workload of the study can be run on its servers")
+    if study.protocol.layouts:
+        display.say(f"linking every built server in {study.protocol.layouts} orders")
+        bench.link()
     display.say("starting every variant once")
     for variant in study.variant:
         try:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import re
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from pgtare.errors import UsageError
-from pgtare.estimate.rounds import attainable_p, rounds_for_level
 from pgtare.instruments.catalogue import near
-from pgtare.instruments.locate import line_of
-from pgtare.ladder.duet_rules import why_not_by_duet
+from pgtare.ladder.quantities import Clients, Name, Share, WholeSeconds, share
 from pgtare.load import LoadSpec, Script
-from pgtare.load.spec import cores
+from pgtare.server.source import Recipe
 
 Setting = bool | int | float | str
 Latency = Literal["latency_mean_us", "latency_p50_us", "latency_p95_us", "latency_p99_us"]
@@ -33,44 +28,9 @@ UNITS: dict[Metric, str] = {
     "latency_p95_us": "µs",
     "latency_p99_us": "µs",
 }
+#: Fewer linkings have no spread to speak of.
+FEWEST_LAYOUTS = 3
 AGAIN = " again"  # ends the name of the floor's second run
-
-
-def _share(value: Any) -> Any:
-    """A share from "0.5%"; the sign is wanted, as 0.5 could be a half or half a percent."""
-    if isinstance(value, str) and (found := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", value)):
-        return float(found[1]) / 100
-    raise ValueError(f'{value!r} is no percentage: write it as in "0.5%"')
-
-
-def _seconds(value: Any) -> Any:
-    """Seconds from "90s", "2m", "1h"."""
-    units = {"s": 1, "m": 60, "h": 3600}
-    if isinstance(value, str) and (found := re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", value)):
-        return float(found[1]) * units[found[2]]
-    raise ValueError(f'{value!r} is no duration: write it as in "30s", "2m"')
-
-
-def _whole_seconds(value: Any) -> Any:
-    seconds = _seconds(value)
-    if seconds < 1 or seconds != int(seconds):
-        raise ValueError(f"{value!r}: pgbench runs whole seconds, at least one")
-    return int(seconds)
-
-
-def _clients(value: Any) -> Any:
-    """A number, or "2/core"."""
-    if isinstance(value, str) and (found := re.fullmatch(r"(\d+)/core", value)):
-        return int(found[1]) * cores()
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    raise ValueError(f'{value!r} is no number of clients: write it as in 8 or "2/core"')
-
-
-Share = Annotated[float, BeforeValidator(_share)]
-WholeSeconds = Annotated[int, BeforeValidator(_whole_seconds)]
-Clients = Annotated[int, BeforeValidator(_clients), Field(ge=1)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.+-]{0,39}$")]
 
 
 class _Model(BaseModel):
@@ -78,16 +38,38 @@ class _Model(BaseModel):
 
 
 class Server(_Model):
-    """Where a server's programs come from: the wheel, or an installation by its pg_config."""
+    """Where a server's programs come from: the wheel, an installation by its pg_config, or source.
+
+    build: the major version that is built from source, with these options of configure and flags.
+    """
 
     source: Literal["wheel"] | None = None
     pg_config: str | None = None
+    build: Annotated[int, Field(ge=15, le=18)] | None = None
+    configure: tuple[str, ...] = ()
+    cflags: str | None = None
+    ldflags: str | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Server:
-        if (self.source is None) == (self.pg_config is None):
-            raise ValueError('give either source = "wheel" or pg_config = "/path/to/pg_config"')
+        if sum(given is not None for given in (self.source, self.pg_config, self.build)) != 1:
+            raise ValueError(
+                'give one of source = "wheel", pg_config = "/path/to/pg_config", build = 18'
+            )
+        if self.build is None and {"configure", "cflags", "ldflags"} & self.model_fields_set:
+            raise ValueError("configure, cflags and ldflags are for servers with build = 18")
         return self
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How it is built, where it is."""
+        if self.build is None:
+            return None
+        usual = Recipe(self.build)
+        return Recipe(
+            self.build, self.configure or usual.configure, self.cflags or usual.cflags,
+            self.ldflags or usual.ldflags,
+        )  # fmt: skip
 
 
 class Variant(_Model):
@@ -149,7 +131,7 @@ class Workload(_Model):
     mode: Literal["simple", "extended", "prepared"] = "prepared"
     clients: Clients = 1
     scale: Annotated[int, Field(ge=1, le=21_474)] = 10
-    load: Annotated[float, BeforeValidator(_share), Field(gt=0, lt=1)] | None = None
+    load: Annotated[float, BeforeValidator(share), Field(gt=0, lt=1)] | None = None
     preload: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
     settings: dict[str, Setting] = {}
@@ -195,7 +177,8 @@ class Duet(_Model):
 class Protocol(_Model):
     """How runs are laid out. half_width: stop a workload once every interval is so narrow.
 
-    kind: that of the workloads which name none; restart: of rounds.
+    kind: that of the workloads which name none; restart: of rounds. layouts: how many linkings of
+    each built server the rounds go through.
     """
 
     kind: Kind = "rounds"
@@ -204,6 +187,7 @@ class Protocol(_Model):
     warm_up: WholeSeconds = 5
     restart: Literal["always", "needed"] = "always"
     half_width: Share | None = None
+    layouts: Annotated[int, Field(ge=FEWEST_LAYOUTS, le=100)] | None = None
     duet: Duet = Duet()
 
 
@@ -267,6 +251,15 @@ class Study(_Model):
     def compared(self, workload: str) -> tuple[Comparison, ...]:
         """The comparisons declared for a workload, in order."""
         return tuple(c for c in self.comparison if c.workloads is None or workload in c.workloads)
+
+    def over_layouts(self, arm: str, base: str) -> bool:
+        """Whether a comparison is of builds that each round links anew.
+
+        Variants of one server share its linking in a round, so that layout drops out.
+        """
+        a, b = (self.the_variant(name).server for name in (arm, base))
+        built = any(self.servers[name].build for name in (a, b))
+        return self.protocol.layouts is not None and a != b and built
 
     @property
     def family(self) -> int:
@@ -344,165 +337,3 @@ class Study(_Model):
         return self.model_copy(
             update={"workload": tuple(w for w in self.workload if w.name in names)}
         )
-
-
-def read(path: Path) -> tuple[Study, str]:
-    """A study and its text. Raises UsageError naming file, line and key for what is wrong."""
-    try:
-        source = path.read_text(encoding="utf-8")
-    except OSError as ex:
-        raise UsageError(f"cannot read the study {path}: {ex.strerror}") from ex
-    except UnicodeDecodeError as ex:
-        raise UsageError(f"the study {path} is not UTF-8 text") from ex
-    return parse(source, str(path)), source
-
-
-def parse(source: str, file: str) -> Study:
-    """A study from its text; `file` is for messages."""
-    try:
-        document = tomllib.loads(source)
-    except tomllib.TOMLDecodeError as ex:
-        raise UsageError(_syntax(str(ex), source, file)) from ex
-    try:
-        study = Study.model_validate(document)
-    except ValidationError as ex:
-        # A misspelt key is both unknown and missing; the first says more.
-        errors = sorted(ex.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
-        raise UsageError(_told(dict(errors[0]), source, file)) from ex
-    _check_names(study, source, file)
-    return study
-
-
-def check_rounds(study: Study, *, quick: bool) -> str | None:
-    """Whether the rounds, or a duet's sets, can reach the declared level at all.
-
-    Raises UsageError where they cannot; with `quick` the sentence is returned instead, to be said
-    before anything is run.
-    """
-    family, alpha = study.family, study.analysis.alpha
-    needed = rounds_for_level(alpha, family)
-    planned: dict[str, int] = {}
-    for workload in study.workload:
-        by_duet = study.kind(workload) == "duet"
-        planned["sets" if by_duet else "rounds"] = study.blocks_planned(workload)
-    few = {key: n for key, n in planned.items() if n < needed}
-    if not few:
-        return None
-    asking = "1 comparison" if family == 1 else f"{family} comparisons"
-    asked = f"{'asks' if family == 1 else 'ask'} for {alpha / max(family, 1):.2g}"
-    reached = ", ".join(
-        f"{n} {'sets of a duet' if key == 'sets' else key} reach p = {attainable_p(n):.3g}"
-        for key, n in few.items()
-    )
-    sentence = f"{reached} at best, and {asking} at α = {alpha:g} {asked}"
-    if quick:
-        return f"{sentence}: these short rounds show sizes, they cannot settle anything"
-    raise UsageError(
-        f"{sentence}: set {' and '.join(few)} = {needed} or more, or declare fewer comparisons"
-    )
-
-
-def _syntax(message: str, source: str, file: str) -> str:
-    """What tomllib found wrong, with the place in front."""
-    told, _, where = message.partition(" (at ")
-    found = re.match(r"line (\d+)", where)
-    line = int(found[1]) if found else max(len(source.splitlines()), 1)
-    return f"{file}, line {line}: {told[:1].lower()}{told[1:]}"
-
-
-def _told(error: dict[str, Any], source: str, file: str) -> str:
-    """One sentence for what pydantic found wrong."""
-    location = tuple(part for part in error["loc"] if part not in ("str", "tuple", "[key]"))
-    dotted = ".".join(str(part) for part in location if not isinstance(part, int))
-    where = f"{file}, line {line_of(source, location)}: "
-    if error["type"] == "extra_forbidden":
-        key = str(location[-1])
-        inside = f" in {dotted.rpartition('.')[0]}" if "." in dotted else ""
-        return f"{where}unknown key {key!r}{inside}{near(key, _KEYS)}"
-    if error["type"] == "missing":
-        return f"{where}{dotted} is missing"
-    reason = str(error.get("ctx", {}).get("error", error["msg"])).removeprefix("Value error, ")
-    return f"{where}{dotted}: {reason[:1].lower()}{reason[1:]}"
-
-
-_KEYS = sorted(
-    {
-        name
-        for model in (
-            Study, Server, Variant, Expected, Workload, Comparison, Duet, Protocol, Analysis, Gates,
-            QuickDuet, Quick,
-        )
-        for name in model.model_fields
-    }
-)  # fmt: skip
-
-
-def _check_names(study: Study, source: str, file: str) -> None:
-    def refuse(location: tuple[str | int, ...], reason: str) -> None:
-        raise UsageError(f"{file}, line {line_of(source, location)}: {reason}")
-
-    variants = [v.name for v in study.variant]
-    workloads = [w.name for w in study.workload]
-    for kind, names in (("variant", variants), ("workload", workloads)):
-        for i, name in enumerate(names):
-            if name in names[:i]:
-                refuse((kind, i, "name"), f"there is already a {kind} {name!r}")
-    for i, variant in enumerate(study.variant):
-        if variant.server not in study.servers:
-            refuse(
-                ("variant", i, "server"),
-                f"variant {variant.name} names the server {variant.server!r}, which "
-                f"[servers] lacks{near(variant.server, study.servers)}",
-            )
-    if study.analysis.floor not in variants:
-        refuse(
-            ("analysis", "floor"),
-            f"the floor names the variant {study.analysis.floor!r}, which is absent"
-            f"{near(study.analysis.floor, variants)}",
-        )
-    for i, comparison in enumerate(study.comparison):
-        for key in ("arm", "base"):
-            name = getattr(comparison, key)
-            if name not in variants:
-                refuse(
-                    ("comparison", i, key),
-                    f"a comparison names the variant {name!r}, which is absent"
-                    f"{near(name, variants)}",
-                )
-        if comparison.arm == comparison.base:
-            refuse(("comparison", i, "arm"), f"{comparison.arm} is compared with itself")
-        for name in comparison.workloads or ():
-            if name not in workloads:
-                refuse(
-                    ("comparison", i, "workloads"),
-                    f"a comparison names the workload {name!r}, which is absent"
-                    f"{near(name, workloads)}",
-                )
-    for name in study.quick.workloads or ():
-        if name not in workloads:
-            refuse(("quick", "workloads"), f"quick names the workload {name!r}, which is absent")
-    for name in study.quick.protocols:
-        if name not in workloads:
-            refuse(
-                ("quick", "protocols"),
-                f"quick.protocols names the workload {name!r}, which is absent"
-                f"{near(name, workloads)}",
-            )
-    for i, workload in enumerate(study.workload):
-        by_quick = study.quick.protocols.get(workload.name) == "duet"
-        if (study.kind(workload) == "duet" or by_quick) and (why := why_not_by_duet(workload)):
-            refuse(
-                ("workload", i, "protocol") if workload.protocol else
-                ("quick", "protocols") if by_quick else ("workload", i, "name"),
-                f"{workload.name} must not be played by duet, as {why}: play it by rounds",
-            )  # fmt: skip
-
-
-def per_round(study: Study) -> int:
-    """Runs in a round."""
-    return len(study.in_a_round)
-
-
-def percent(share: float) -> str:
-    """A share as people write it: 0.5 %."""
-    return f"{100 * share:g} %" if math.isfinite(share) else "?"

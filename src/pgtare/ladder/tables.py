@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pgtare.ladder import wording
 from pgtare.ladder.result import Compared, OnWorkload
-from pgtare.report import numbers
+from pgtare.report import numbers, verdicts
 
 HEADINGS = (
     "comparison", "effect", "95 % interval", "in its unit", "p", "Holm", "MDE", "rounds to settle",
@@ -38,7 +38,7 @@ def _row(c: Compared, block: str) -> Row:
         needed = numbers.count(c.rounds_to_settle) + (" sets" if block == "set" else "")
     cells = (
         f"{c.arm} − {c.base}", *_figures(c), wording.p_text(c.p_holm), _mde(c),
-        needed if c.verdict == "inconclusive" else numbers.NONE, wording.VERDICTS[c.verdict],
+        needed if c.verdict == "inconclusive" else numbers.NONE, verdicts.NAMES[c.verdict],
     )  # fmt: skip
     return Row(cells, c.verdict)
 

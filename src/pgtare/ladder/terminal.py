@@ -10,14 +10,7 @@ from rich.text import Text
 from pgtare.ladder import tables, wording
 from pgtare.ladder.progress import span
 from pgtare.ladder.result import LadderResult, OnWorkload
-
-_STYLES = {
-    "cost": "bold red",
-    "gain": "bold green",
-    "equivalent": "green",
-    "inconclusive": "yellow",
-    "not_verified": "bold magenta",
-}
+from pgtare.report import verdicts
 
 _GAP = 3
 
@@ -25,7 +18,7 @@ _GAP = 3
 def render(result: LadderResult, console: Console) -> None:
     """Print a result; colours and width are the console's."""
     for style, sentence in wording.answers(result):
-        _line(console, sentence, _STYLES.get(style, ""))
+        _line(console, sentence, verdicts.STYLES.get(style, ""))
     for workload in result.workloads:
         if workload.floor:
             console.print()
@@ -62,7 +55,7 @@ def _workload(console: Console, workload: OnWorkload) -> None:
         )  # fmt: skip
     for row in rows:
         cells = [Text(row.cells[i]) for i in columns]
-        cells[-1].stylize("" if row.floor else _STYLES.get(row.tone, ""))
+        cells[-1].stylize("" if row.floor else verdicts.STYLES.get(row.tone, ""))
         table.add_row(*cells, style="dim" if row.floor else "")
     console.print(table)
 

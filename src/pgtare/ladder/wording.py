@@ -5,17 +5,12 @@ from __future__ import annotations
 import math
 
 from pgtare.estimate import rounds as estimate
+from pgtare.estimate.layouts import Layouts
+from pgtare.ladder.quantities import percent
 from pgtare.ladder.result import Compared, Effect, LadderResult, OnWorkload
-from pgtare.ladder.study import Expected, percent
+from pgtare.ladder.study import Expected
 from pgtare.report import numbers
 
-VERDICTS = {
-    "cost": "cost",
-    "gain": "gain",
-    "equivalent": "equivalent",
-    "inconclusive": "inconclusive",
-    "not_verified": "not verified",
-}
 METRICS = {
     "tps": "transactions a second",
     "cpu_us": "CPU time a transaction",
@@ -98,6 +93,27 @@ def derivation(found: estimate.Paired, *, peeked: bool, noun: str = "round") -> 
     return (
         f"{estimate.DRAWS:,} sign flips drawn of 2^{found.n}: p = 2 (k + 1) / "
         f"{estimate.DRAWS + 1:,} = {p_text(found.p)}"
+    )
+
+
+def over_layouts(found: estimate.Paired, over: Layouts, *, peeked: bool) -> str:
+    """Where the p-value of two builds comes from, and what their linkings did."""
+    if over.layouts < 2 or math.isnan(found.p):
+        return f"no p: {count(over.layouts, 'linking')} of the builds in {count(found.n, 'round')}"
+    by = "the confidence sequence of Waudby-Smith et al." if peeked else f"t, {over.df} df"
+    told = (
+        f"mean over {count(over.layouts, 'pair')} of linkings in {count(found.n, 'round')}, {by}: "
+        f"p = {p_text(found.p)}"
+    )
+    if math.isnan(over.sd_layout):
+        return f"{told}; each linking in one round, so that the two are not told apart"
+    spread, lo, hi, of_round = (
+        numbers.percent(100 * sd)
+        for sd in (over.sd_layout, over.sd_layout_lo, over.sd_layout_hi, over.sd_round)
+    )
+    return (
+        f"{told}; SD between linkings {spread} [{lo}, {hi}], of a round {of_round}, all linkings "
+        f"alike: p = {p_text(over.p_layout)}"
     )
 
 
@@ -207,6 +223,13 @@ def caveats(result: LadderResult) -> list[str]:
                 f"{workload.name}, {block(workload)} {dropped.round} was dropped: {reasons}{tail}."
             )
         told += [f"{workload.name}: {caveat}." for caveat in workload.caveats]
+        for c in workload.compared:
+            if c.over_layouts is not None:
+                told.append(
+                    f"{workload.name}: {c.arm} and {c.base} are builds, compared over "
+                    f"{count(c.over_layouts.layouts, 'linking')} of each: the interval holds for "
+                    "other linkings of the same objects, and more rounds alone do not narrow it."
+                )
         of_one = "servers" if workload.protocol == "duet" else "runs of a round"
         if workload.floor is not None and not workload.floor.effect.covers_zero:
             told.append(
@@ -232,7 +255,7 @@ _BY_DUET = (
 )
 _ALWAYS = (
     "Variants of one server binary share their code's layout; variants of different binaries "
-    "differ in it as well, which alone is worth about 1 %.",
+    "differ in it as well, which is in the interval only where the study gives layouts.",
     "One machine, one PostgreSQL, one load a workload: the figures carry no further than that.",
 )
 

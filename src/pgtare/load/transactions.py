@@ -1,4 +1,4 @@
-"""pgbench's log of single transactions: where it goes, and its latencies as an array."""
+"""pgbench's log of single transactions: where it goes, and what it says as arrays."""
 
 from __future__ import annotations
 
@@ -7,14 +7,27 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 _PREFIX = "transactions"
-# client, number, latency µs, script, start s, start µs, and with a rate the schedule lag µs
+# client, number, latency µs, script, end s, end µs, and with a rate the schedule lag µs
 _LATENCY_COLUMN = 2
+_END_S_COLUMN, _END_US_COLUMN = 4, 5
+
+
+class Logged(NamedTuple):
+    """The transactions written, (N,) each: latency in µs, and the clock at the end in µs."""
+
+    latency_us: npt.NDArray[np.float64]
+    ended_us: npt.NDArray[np.int64]
+
+    @property
+    def due_us(self) -> npt.NDArray[np.int64]:
+        """The clock when each was due, or sent where the load has no rate, in µs."""
+        return self.ended_us - self.latency_us.astype(np.int64)
 
 
 @dataclass
@@ -54,11 +67,18 @@ class TransactionLog:
 
     def latencies_us(self) -> npt.NDArray[np.float64]:
         """The latencies of all transactions written, in µs, in no particular order."""
+        return self.transactions().latency_us
+
+    def transactions(self) -> Logged:
+        """All transactions written, in no particular order."""
         assert self._directory is not None
-        found = []
+        found: list[tuple[int, int]] = []
         for path in sorted(self._directory.iterdir()):
-            lines = path.read_text().splitlines()
-            # "skipped" and "failed" stand in the place of a latency; the run's gate counts them
-            cells = (line.split()[_LATENCY_COLUMN] for line in lines if line.count(" ") >= 5)
-            found.append(np.array([float(c) for c in cells if c.isdigit()], dtype=np.float64))
-        return np.concatenate(found) if found else np.empty(0)
+            for line in path.read_text().splitlines():
+                cells = line.split(" ")
+                # "skipped" and "failed" stand in the place of a latency; the run's gate counts them
+                if len(cells) > _END_US_COLUMN and cells[_LATENCY_COLUMN].isdigit():
+                    end = 1_000_000 * int(cells[_END_S_COLUMN]) + int(cells[_END_US_COLUMN])
+                    found.append((int(cells[_LATENCY_COLUMN]), end))
+        table = np.array(found, dtype=np.int64).reshape(-1, 2)
+        return Logged(table[:, 0].astype(np.float64), table[:, 1])

@@ -3,43 +3,39 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 #: Where there is no terminal, a line this often, in s.
 _LINE_S = 10.0
+BAR_WIDTH = 24
 
 
-class Display:
-    """A bar on a terminal, a line every 10 s elsewhere.
+class Frame:
+    """A bar of these columns on a terminal, a line every `line_s` from `first_s` on elsewhere.
 
-    seconds: how long it will take, or None if only the user ends it.
+    total: of the bar, in s; None if only the user ends it. fields: the columns' first values.
     """
 
-    def __init__(self, console: Console, title: str, seconds: float | None) -> None:
+    def __init__(
+        self,
+        console: Console,
+        *columns: ProgressColumn,
+        total: float | None,
+        line_s: float = _LINE_S,
+        first_s: float = _LINE_S,
+        **fields: Any,
+    ) -> None:
         self._console = console
-        self._seconds = seconds
-        self._next_line = _LINE_S
-        left = (
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:.0f} of {task.total:.0f} s,"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("left,"),
-        )
-        self._bar = Progress(
-            TextColumn(title),
-            *(left if seconds is not None else (TextColumn("{task.completed:.0f} s,"),)),
-            TextColumn("{task.fields[text]}"),
-            console=console,
-            transient=True,
-        )
+        self._line_s, self._next_line_s = line_s, first_s
+        self._bar = Progress(*columns, console=console, transient=True)
+        self._task = self._bar.add_task("", total=total, **fields)
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._bar.start()
-            self._task = self._bar.add_task("", total=self._seconds, text="")
         return self
 
     def __exit__(
@@ -51,11 +47,40 @@ class Display:
         if self._console.is_terminal:
             self._bar.stop()
 
+    def _show(self, seconds: float, line: str, **fields: Any) -> None:
+        """fields: what the bar shows; line: what is told instead, without a terminal, if due."""
+        if self._console.is_terminal:
+            self._bar.update(self._task, **fields)
+        elif seconds >= self._next_line_s:
+            while self._next_line_s <= seconds:
+                self._next_line_s += self._line_s
+            self._console.print(line, highlight=False, markup=False)
+
+
+class Display(Frame):
+    """The progress of something that ends by the clock.
+
+    seconds: how long it will take, or None if only the user ends it.
+    """
+
+    def __init__(self, console: Console, title: str, seconds: float | None) -> None:
+        self._of = "" if seconds is None else f" of {seconds:.0f}"
+        left = (
+            BarColumn(bar_width=BAR_WIDTH),
+            TextColumn("{task.completed:.0f} of {task.total:.0f} s,"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left,"),
+        )
+        super().__init__(
+            console,
+            TextColumn(title),
+            *(left if seconds is not None else (TextColumn("{task.completed:.0f} s,"),)),
+            TextColumn("{task.fields[text]}"),
+            total=seconds,
+            text="",
+        )
+
     def tick(self, seconds: float, text: str, hint: str = "") -> None:
         """Called often. `hint` is for who can press a key: only terminals show it."""
-        if self._console.is_terminal:
-            self._bar.update(self._task, completed=seconds, text=text + hint)
-        elif seconds >= self._next_line:
-            self._next_line += _LINE_S
-            of = "" if self._seconds is None else f" of {self._seconds:.0f}"
-            self._console.print(f"{seconds:.0f}{of} s, {text}", highlight=False)
+        line = f"{seconds:.0f}{self._of} s, {text}"
+        self._show(seconds, line, completed=seconds, text=text + hint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgtare.report import evidence, numbers, wording
+from pgtare.report import evidence, numbers, verdicts, wording
 from pgtare.report.schema import ArmResult, Interval, WeighResult
 
 
@@ -83,7 +83,7 @@ def _verdict(arm: ArmResult) -> tuple[str, str]:
     """The verdict in words, and the one it is to look like; the control is only a check."""
     effect = wording.figures(arm)
     if arm.role != "control" or effect is None:
-        return (wording.VERDICTS[arm.verdict] if arm.verdict else numbers.NONE), arm.verdict or ""
+        return (verdicts.NAMES[arm.verdict] if arm.verdict else numbers.NONE), arm.verdict or ""
     if not numbers.bounded(effect.body_us):
         return numbers.NONE, ""
     if numbers.covers_zero(effect.body_us):

@@ -6,9 +6,10 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pgtare.report.verdicts import Verdict
+
 SCHEMA: Final = "pgtare.weigh/1"
 
-Verdict = Literal["cost", "gain", "equivalent", "inconclusive", "not_verified"]
 ArmRole = Literal["base", "control", "instrument", "injected"]
 ContentionState = Literal[
     "spillover", "not_shown", "none", "not_separable", "inconclusive", "not_verified"

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pgtare.report import contention, facts, numbers, wording
+from pgtare.report import contention, facts, numbers, verdicts, wording
 from pgtare.report.rows import Row, headings, table
 from pgtare.report.schema import WeighResult
 
@@ -35,13 +35,6 @@ _GAP = 2
 _NARROWEST_NAME = 18
 _INDENT = 2  # of a folded name's further lines, to tell them from the next row
 _LEFT = ("name", "verdict", "proof")
-_STYLES = {
-    "cost": "bold red",
-    "gain": "bold green",
-    "equivalent": "green",
-    "inconclusive": "yellow",
-    "not_verified": "bold magenta",
-}
 _FALLBACKS = str.maketrans(
     {"µ": "u", "−": "-", "–": "-", "—": "-", "±": "+/-", "…": "...", "’": "'", "“": '"', "”": '"'}
 )
@@ -191,7 +184,7 @@ class _Report:
         return max(cell_len(text) for text in [heads[key], *cells])
 
     def _cell(self, key: str, row: Row) -> Text:
-        style = _STYLES.get(row.tone, "") if key == "verdict" else ""
+        style = verdicts.STYLES.get(row.tone, "") if key == "verdict" else ""
         return self._text(str(getattr(row, key)), style)
 
     def _line(self, text: str, style: str = "") -> None:

@@ -5,15 +5,7 @@ from __future__ import annotations
 import math
 
 from pgtare.report import evidence, numbers, traffic
-from pgtare.report.schema import ArmResult, DesignInfo, Effect, Interval, Verdict, WeighResult
-
-VERDICTS: dict[Verdict, str] = {
-    "cost": "cost",
-    "gain": "gain",
-    "equivalent": "equivalent",
-    "inconclusive": "inconclusive",
-    "not_verified": "not verified",
-}
+from pgtare.report.schema import ArmResult, DesignInfo, Effect, Interval, WeighResult
 
 _SHARED_LOCKS = (
     "Locks that every arm shares: where an instrument makes others wait, the base arm waits too."

@@ -83,6 +83,19 @@ OnProgress = Callable[[str], None]
 def _ignore(_: str) -> None: ...
 
 
+def on_stderr() -> OnProgress:
+    """Tells how a build goes on, a line every other second."""
+    last = time.monotonic()
+
+    def show(state: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= PROGRESS_SECONDS:
+            last = time.monotonic()
+            print(state, file=sys.stderr, flush=True)
+
+    return show
+
+
 def build(recipe: Recipe, on_progress: OnProgress = _ignore) -> Binaries:
     """The server built by a recipe; built only if it is not there yet.
 
@@ -293,14 +306,7 @@ def main() -> int:
     args = parser.parse_args()
     recipe = Recipe(args.major, tuple(args.configure), args.cflags, args.ldflags)
     link = Link(args.link_seed, args.link_ldflags)
-    last = time.monotonic()
-
-    def show(state: str) -> None:
-        nonlocal last
-        if time.monotonic() - last >= PROGRESS_SECONDS:
-            last = time.monotonic()
-            print(state, file=sys.stderr, flush=True)
-
+    show = on_stderr()
     try:
         found = build(recipe, show) if link == Link() else relink(recipe, link, show)
     except PgtareError as ex:

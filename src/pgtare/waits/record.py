@@ -14,9 +14,9 @@ import numpy as np
 import psycopg
 
 from pgtare.errors import UsageError
+from pgtare.profile.reader import Reader, telling
 from pgtare.server import signals, wait_ring
 from pgtare.server.wait_ring import Kind, Records
-from pgtare.waits.reader import Reader, telling
 from pgtare.waits.recording import OpenWait, RecordedSession, Recording, Writer
 
 #: Pause between two looks at the rings, in s: a ring of the usual size takes a million waits a

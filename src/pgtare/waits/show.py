@@ -9,10 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pgtare.profile.model import Counters, Event, Session
+from pgtare.profile.rates import Profile, StatementRate
+from pgtare.profile.reader import Bucket
 from pgtare.report import numbers
-from pgtare.waits.model import Counters, Event, Session
-from pgtare.waits.rates import Profile, StatementRate
-from pgtare.waits.reader import Bucket
 
 _BAR = 24
 _TEXT = 60

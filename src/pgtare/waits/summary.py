@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.server.wait_ring import Kind, bucket
+from pgtare.waits.cpu_time import CpuTime, Shares
 from pgtare.waits.recording import Columns, OpenWait, Recording
 
 BINS = 180
@@ -131,7 +132,7 @@ def summarise(recording: Recording, parts: Iterable[Columns]) -> Summary:
     began_ns = round(recording.began.timestamp() * 1e6) * 1000
     end_ns = round(max(recording.seconds, 1e-3) * 1e9)
     workers = [s.number for s in recording.sessions if s.leader_pid is not None]
-    cpu = _CpuTime(found)
+    cpu = CpuTime()
     for part in parts:
         start = np.asarray(part["start_ns"], np.int64) - began_ns
         waits = part["kind"] == Kind.WAIT
@@ -140,7 +141,8 @@ def summarise(recording: Recording, parts: Iterable[Columns]) -> Summary:
         begins &= ~np.isin(part["session"], workers)  # they run a part of their leader's
         for queryid, n in zip(*np.unique(part["queryid"][begins], return_counts=True), strict=True):
             found.statements[int(queryid)].runs += int(n)
-        cpu.add(part, start)
+        for shared in cpu.add(part, start):
+            _add_cpu(found, shared)
     _add_open_waits(found, began_ns, end_ns)
     return found
 
@@ -250,38 +252,10 @@ def _add_active(
     found.active[name] = found.active.get(name, np.zeros(BINS)) + some
 
 
-class _CpuTime:
-    """CPU time between begins and ends of statements, spread evenly over what lies between."""
-
-    def __init__(self, found: Summary) -> None:
-        self.found = found
-        self.last: dict[int, tuple[int, int]] = {}  # session: CPU ns so far, and when
-
-    def add(self, part: Columns, start: npt.NDArray[np.int64]) -> None:
-        """Take the CPU records of a part."""
-        outer = part["depth"] == 0
-        for session in np.unique(part["session"]):
-            own = (part["session"] == session) & outer
-            at = np.flatnonzero(own & (part["kind"] == Kind.CPU))
-            if not len(at):
-                continue
-            begins = start[own & (part["kind"] == Kind.STATEMENT_BEGIN)]
-            when, so_far, queryid = start[at], part["value"][at], part["queryid"][at]
-            before = self.last.get(int(session))
-            self.last[int(session)] = int(so_far[-1]), int(when[-1])
-            if before is None:  # what came before the first is not known
-                before = int(so_far[0]), int(when[0])
-            spent = np.diff(so_far, prepend=before[0])
-            since = np.concatenate([[before[1]], when[:-1]])
-            k = np.searchsorted(begins, when, "right") - 1
-            if len(begins):
-                since = np.where(k >= 0, np.maximum(begins[np.maximum(k, 0)], since), since)
-            good = (when > since) & (spent > 0) & (when > 0)
-            rate = spent[good] / (when[good] - since[good])
-            _add_active(self.found, CPU, since[good], when[good], rate)
-            end = round(self.found.edges_s[-1] * 1e9)
-            inside = np.minimum(when[good], end) - np.maximum(since[good], 0)
-            own_ns = rate * np.maximum(inside, 0)
-            for number in np.unique(queryid[good]):
-                ns = float(own_ns[queryid[good] == number].sum())
-                self.found.statements[int(number)].cpu_ns += ns
+def _add_cpu(found: Summary, shared: Shares) -> None:
+    _add_active(found, CPU, shared.begin, shared.end, shared.rate)
+    last = round(found.edges_s[-1] * 1e9)
+    inside = np.minimum(shared.end, last) - np.maximum(shared.begin, 0)
+    own_ns = shared.rate * np.maximum(inside, 0)
+    for number in np.unique(shared.queryid):
+        found.statements[int(number)].cpu_ns += float(own_ns[shared.queryid == number].sum())

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+from pgtare.profile.model import Snapshot
+from pgtare.profile.rates import CountersReset, Profile, counted_on_cpu, profile
+from pgtare.profile.reader import Reader
 from pgtare.waits import processor
-from pgtare.waits.model import Snapshot
-from pgtare.waits.rates import CountersReset, Profile, counted_on_cpu, profile
-from pgtare.waits.reader import Reader
 
 #: How often sessions on CPU are looked for, in s; waits are counted, not sampled.
 SAMPLE_S = 0.05

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pgtare.waits.model import Client, Losses, Snapshot
+from pgtare.profile.model import Client, Losses, Snapshot
 
 #: Above this share of sessions that are not captured, nothing is said of shares of time.
 _UNSEEN = 0.05

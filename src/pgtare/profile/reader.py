@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.server import trials
-from pgtare.waits.model import (
+from pgtare.profile.model import (
     Client,
     Counters,
     Event,
@@ -25,6 +24,7 @@ from pgtare.waits.model import (
     Statement,
     StatementRow,
 )
+from pgtare.server import trials
 
 # Waits that have ended and those under way are read by one statement: a wait that ends between
 # two would be counted twice or not at all.

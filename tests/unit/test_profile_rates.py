@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.waits.model import (
+from pgtare.profile.model import (
     Client,
     Counters,
     Event,
@@ -18,7 +18,7 @@ from pgtare.waits.model import (
     Statement,
     StatementRow,
 )
-from pgtare.waits.rates import CountersReset, counted_on_cpu, grown, profile
+from pgtare.profile.rates import CountersReset, counted_on_cpu, grown, profile
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 READ = Event("IO", "DataFileRead", False)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from pgtare.errors import UsageError
-from pgtare.waits import doubts
-from pgtare.waits.model import (
+from pgtare.profile import doubts
+from pgtare.profile.model import (
     FOREGROUND,
     Counters,
     Event,

@@ -1,0 +1,204 @@
+"""Reads a study file and checks it: every error names its file, line and key."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pgtare.errors import UsageError
+from pgtare.estimate.rounds import attainable_p, rounds_for_level
+from pgtare.instruments.catalogue import near
+from pgtare.instruments.locate import line_of
+from pgtare.ladder.duet_rules import why_not_by_duet
+from pgtare.ladder.study import (
+    Analysis,
+    Comparison,
+    Duet,
+    Expected,
+    Gates,
+    Protocol,
+    Quick,
+    QuickDuet,
+    Server,
+    Study,
+    Variant,
+    Workload,
+)
+
+
+def read(path: Path) -> tuple[Study, str]:
+    """A study and its text. Raises UsageError naming file, line and key for what is wrong."""
+    try:
+        source = path.read_text(encoding="utf-8")
+    except OSError as ex:
+        raise UsageError(f"cannot read the study {path}: {ex.strerror}") from ex
+    except UnicodeDecodeError as ex:
+        raise UsageError(f"the study {path} is not UTF-8 text") from ex
+    return parse(source, str(path)), source
+
+
+def parse(source: str, file: str) -> Study:
+    """A study from its text; `file` is for messages."""
+    try:
+        document = tomllib.loads(source)
+    except tomllib.TOMLDecodeError as ex:
+        raise UsageError(_syntax(str(ex), source, file)) from ex
+    try:
+        study = Study.model_validate(document)
+    except ValidationError as ex:
+        # A misspelt key is both unknown and missing; the first says more.
+        errors = sorted(ex.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
+        raise UsageError(_told(dict(errors[0]), source, file)) from ex
+    _check_names(study, source, file)
+    return study
+
+
+def check_rounds(study: Study, *, quick: bool) -> str | None:
+    """Whether the rounds, or a duet's sets, can reach the declared level at all.
+
+    Raises UsageError where they cannot; with `quick` the sentence is returned instead, to be said
+    before anything is run.
+    """
+    family, alpha = study.family, study.analysis.alpha
+    needed = rounds_for_level(alpha, family)
+    planned: dict[str, int] = {}
+    for workload in study.workload:
+        by_duet = study.kind(workload) == "duet"
+        # of builds with linkings the test is no sign-flip test
+        if not all(study.over_layouts(c.arm, c.base) for c in study.compared(workload.name)):
+            planned["sets" if by_duet else "rounds"] = study.blocks_planned(workload)
+    few = {key: n for key, n in planned.items() if n < needed}
+    if not few:
+        return None
+    asking = "1 comparison" if family == 1 else f"{family} comparisons"
+    asked = f"{'asks' if family == 1 else 'ask'} for {alpha / max(family, 1):.2g}"
+    reached = ", ".join(
+        f"{n} {'sets of a duet' if key == 'sets' else key} reach p = {attainable_p(n):.3g}"
+        for key, n in few.items()
+    )
+    sentence = f"{reached} at best, and {asking} at α = {alpha:g} {asked}"
+    if quick:
+        return f"{sentence}: these short rounds show sizes, they cannot settle anything"
+    raise UsageError(
+        f"{sentence}: set {' and '.join(few)} = {needed} or more, or declare fewer comparisons"
+    )
+
+
+def _syntax(message: str, source: str, file: str) -> str:
+    """What tomllib found wrong, with the place in front."""
+    told, _, where = message.partition(" (at ")
+    found = re.match(r"line (\d+)", where)
+    line = int(found[1]) if found else max(len(source.splitlines()), 1)
+    return f"{file}, line {line}: {told[:1].lower()}{told[1:]}"
+
+
+def _told(error: dict[str, Any], source: str, file: str) -> str:
+    """One sentence for what pydantic found wrong."""
+    location = tuple(part for part in error["loc"] if part not in ("str", "tuple", "[key]"))
+    dotted = ".".join(str(part) for part in location if not isinstance(part, int))
+    where = f"{file}, line {line_of(source, location)}: "
+    if error["type"] == "extra_forbidden":
+        key = str(location[-1])
+        inside = f" in {dotted.rpartition('.')[0]}" if "." in dotted else ""
+        return f"{where}unknown key {key!r}{inside}{near(key, _KEYS)}"
+    if error["type"] == "missing":
+        return f"{where}{dotted} is missing"
+    reason = str(error.get("ctx", {}).get("error", error["msg"])).removeprefix("Value error, ")
+    return f"{where}{dotted}: {reason[:1].lower()}{reason[1:]}"
+
+
+_KEYS = sorted(
+    {
+        name
+        for model in (
+            Study, Server, Variant, Expected, Workload, Comparison, Duet, Protocol, Analysis, Gates,
+            QuickDuet, Quick,
+        )
+        for name in model.model_fields
+    }
+)  # fmt: skip
+
+
+def _check_names(study: Study, source: str, file: str) -> None:
+    def refuse(location: tuple[str | int, ...], reason: str) -> None:
+        raise UsageError(f"{file}, line {line_of(source, location)}: {reason}")
+
+    variants = [v.name for v in study.variant]
+    workloads = [w.name for w in study.workload]
+    for kind, names in (("variant", variants), ("workload", workloads)):
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                refuse((kind, i, "name"), f"there is already a {kind} {name!r}")
+    for i, variant in enumerate(study.variant):
+        if variant.server not in study.servers:
+            refuse(
+                ("variant", i, "server"),
+                f"variant {variant.name} names the server {variant.server!r}, which "
+                f"[servers] lacks{near(variant.server, study.servers)}",
+            )
+    if study.analysis.floor not in variants:
+        refuse(
+            ("analysis", "floor"),
+            f"the floor names the variant {study.analysis.floor!r}, which is absent"
+            f"{near(study.analysis.floor, variants)}",
+        )
+    for i, comparison in enumerate(study.comparison):
+        for key in ("arm", "base"):
+            name = getattr(comparison, key)
+            if name not in variants:
+                refuse(
+                    ("comparison", i, key),
+                    f"a comparison names the variant {name!r}, which is absent"
+                    f"{near(name, variants)}",
+                )
+        if comparison.arm == comparison.base:
+            refuse(("comparison", i, "arm"), f"{comparison.arm} is compared with itself")
+        for name in comparison.workloads or ():
+            if name not in workloads:
+                refuse(
+                    ("comparison", i, "workloads"),
+                    f"a comparison names the workload {name!r}, which is absent"
+                    f"{near(name, workloads)}",
+                )
+    for name in study.quick.workloads or ():
+        if name not in workloads:
+            refuse(("quick", "workloads"), f"quick names the workload {name!r}, which is absent")
+    for name in study.quick.protocols:
+        if name not in workloads:
+            refuse(
+                ("quick", "protocols"),
+                f"quick.protocols names the workload {name!r}, which is absent"
+                f"{near(name, workloads)}",
+            )
+    if why := _why_no_layouts(study):
+        refuse(("protocol", "layouts"), why)
+    for i, workload in enumerate(study.workload):
+        by_quick = study.quick.protocols.get(workload.name) == "duet"
+        if (study.kind(workload) == "duet" or by_quick) and (why := why_not_by_duet(workload)):
+            refuse(
+                ("workload", i, "protocol") if workload.protocol else
+                ("quick", "protocols") if by_quick else ("workload", i, "name"),
+                f"{workload.name} must not be played by duet, as {why}: play it by rounds",
+            )  # fmt: skip
+
+
+def _why_no_layouts(study: Study) -> str:
+    """Why the linkings that a study asks for cannot be; empty where they can."""
+    layouts, rounds = study.protocol.layouts, study.protocol.rounds
+    if layouts is None:
+        return ""
+    if not any(server.build for server in study.servers.values()):
+        return "layouts are of servers built from source, and none has build = 18"
+    if rounds < layouts:
+        return f"{rounds} rounds do not use each of {layouts} linkings: give as many, or more"
+    for workload in study.workload:
+        by_duet = "duet" in (study.kind(workload), study.quick.protocols.get(workload.name))
+        if by_duet and any(
+            study.over_layouts(c.arm, c.base) for c in study.compared(workload.name)
+        ):
+            return f"{workload.name} is played by duet, which has no linkings: play it by rounds"
+    return ""

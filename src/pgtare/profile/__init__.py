@@ -1,0 +1,1 @@
+"""What wait_event_timing counted: its views read, its counters as values, their differences."""

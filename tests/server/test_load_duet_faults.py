@@ -1,0 +1,233 @@
+"""The duet driver when a run ends early or goes wrong: what is kept, and what is said."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.load.duet import run_duet
+from pgtare.load.duet_plan import Length, Target
+from pgtare.load.duet_records import Outcome, read_records
+from pgtare.server.cluster import Cluster
+from pgtare.server.signals import StopRequest
+from tests.server.duet_tools import (
+    SELECT_1,
+    SHORT,
+    assert_nothing_lost,
+    backend_of,
+    later,
+)
+
+pytest_plugins = ["tests.server.fix_duet"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+
+
+def test_a_stop_keeps_what_was_measured(
+    driver: Path, targets: Any, script: Any, tmp_path: Path
+) -> None:
+    stop = StopRequest()
+
+    def ask() -> None:
+        time.sleep(0.6)
+        stop.made = True
+
+    output = tmp_path / "r"
+    with later(ask):
+        run = run_duet(driver, targets, script(SELECT_1), Length(30), output, stop=stop)
+    assert (run.ended, run.failure) == ("signal", None)
+    assert run.seconds < 3
+    assert_nothing_lost(run.records)
+    assert len(run.records.rows) > 1000
+    assert output.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.glob("*.plan")) == []
+
+
+def test_ctrl_c_in_the_caller_ends_the_driver_and_leaves_its_records(
+    driver: Path, targets: Any, pair: list[Cluster], script: Any, tmp_path: Path
+) -> None:
+    """Fewer of them than fit a block, so that only the driver itself can have written them."""
+    threading.Timer(0.9, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_duet(driver, targets, script("SELECT pg_sleep(0.001);"), Length(30), tmp_path / "r")
+    with pair[0].connect() as connection:
+        left = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgtare-load-%'"
+        ).fetchone()
+    assert left == (0,)
+    records = read_records(tmp_path / "r")
+    assert_nothing_lost(records)
+    assert 50 < len(records.rows) < 2000
+
+
+def test_a_killed_driver_leaves_its_whole_blocks(
+    driver: Path, targets: Any, script: Any, tmp_path: Path
+) -> None:
+    output = tmp_path / "r"
+
+    def kill() -> None:
+        while not output.exists() or output.stat().st_size < 100_000:
+            time.sleep(0.05)
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and f"{output}.plan" in (entry / "cmdline").read_text():
+                    os.kill(int(entry.name), signal.SIGKILL)
+
+    with later(kill):
+        run = run_duet(driver, targets, script(SELECT_1), Length(40), output)
+    assert run.ended == "failure"
+    assert run.failure == "the duet driver was ended by signal 9"
+    assert len(run.records.rows) >= 1024
+    assert set(run.records.rows["outcome"]) == {Outcome.OK}
+
+
+def test_a_crashed_server_ends_the_run_and_says_so(
+    driver: Path, targets: Any, pair: list[Cluster], script: Any, tmp_path: Path
+) -> None:
+    def crash() -> None:
+        pid = backend_of(pair[1])
+        time.sleep(0.4)
+        os.kill(pid, signal.SIGKILL)
+
+    started = time.monotonic()
+    with later(crash):
+        run = run_duet(driver, targets, script(SELECT_1, clients=1), Length(30), tmp_path / "r")
+    assert time.monotonic() - started < 10
+    assert run.ended == "failure"
+    assert run.failure is not None
+    assert run.failure.startswith("the connection to cluster 1 was lost: ")
+    outcomes = run.records.outcomes()
+    assert outcomes["lost"] == 1
+    assert outcomes["ok"] > 500
+    _wait_until_recovered(pair[1])
+
+
+def _wait_until_recovered(cluster: Cluster) -> None:
+    for _ in range(200):
+        with contextlib.suppress(psycopg.OperationalError), cluster.connect():
+            return
+        time.sleep(0.05)
+    raise AssertionError("the server did not recover")
+
+
+def test_a_refused_connection_is_told(
+    driver: Path, targets: Any, script: Any, tmp_path: Path
+) -> None:
+    nowhere = Target("host=/nonexistent dbname=postgres user=postgres")
+    with pytest.raises(
+        MeasurementError, match=r"did not begin: cluster 1: cannot connect: .*nonex"
+    ):
+        run_duet(driver, [targets[0], nowhere], script(SELECT_1), SHORT, tmp_path / "r")
+    assert list(tmp_path.glob("r*")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("SELECT * FROM missing;", 'could not be prepared: ERROR:  relation "missing"'),
+        ("SELECT 1 FROM counter WHERE n = ':';", "could not be prepared"),
+    ],
+)
+def test_a_statement_that_cannot_be_prepared_is_told_before_the_run(
+    driver: Path, targets: Any, script: Any, tmp_path: Path, text: str, told: str
+) -> None:
+    with pytest.raises(MeasurementError, match=r"cluster 0: a statement could not be") as refused:
+        run_duet(driver, targets, script(text), SHORT, tmp_path / "r")
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "protocol", "told", "sqlstate"),
+    [
+        ("\\set x random(0, 3)\nSELECT 1 / :x;", "prepared", "division by zero", b"22012"),
+        ("\\set x random(0, 3)\n\\set y 1 / :x\nSELECT :y;", "prepared", "divides by zero", b""),
+        ("BEGIN;\nSELECT 1;", "prepared", "leaves a transaction open", b""),
+        ("COPY seen TO STDOUT;", "simple", "COPY", None),
+        ("SELECT 1\\; COPY seen FROM STDIN;", "simple", "COPY", b""),
+    ],
+)
+def test_an_error_ends_the_run_and_says_so(
+    driver: Path, targets: Any, script: Any, tmp_path: Path, text: str, protocol: str, told: str,
+    sqlstate: bytes | None,
+) -> None:  # fmt: skip
+    if sqlstate is None:
+        with pytest.raises(UsageError, match=told):
+            run_duet(driver, targets, script(text, protocol=protocol), SHORT, tmp_path / "r")
+        return
+    started = time.monotonic()
+    run = run_duet(driver, targets, script(text, protocol=protocol), Length(30), tmp_path / "r")
+    assert time.monotonic() - started < 10
+    assert run.ended == "failure"
+    assert told in str(run.failure)
+    wrong = run.records.rows[run.records.rows["outcome"] == Outcome.ERROR]
+    assert 1 <= len(wrong) <= 2
+    assert wrong["sqlstate"][0] == sqlstate
+
+
+def test_conflicts_are_rolled_back_counted_and_no_failure(
+    driver: Path, targets: Any, pair: list[Cluster], script: Any, tmp_path: Path
+) -> None:
+    text = """
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT n, pg_sleep(0.002) FROM counter;
+UPDATE counter SET n = n + 1;
+END;
+"""
+    run = run_duet(driver, targets, script(text, clients=3), Length(0.6), tmp_path / "r")
+    assert run.whole, run.failure
+    outcomes = run.records.outcomes()
+    assert outcomes["conflict"] > 5
+    conflicts = run.records.rows[run.records.rows["outcome"] == Outcome.CONFLICT]
+    assert set(conflicts["sqlstate"]) == {b"40001"}
+    counted = 0
+    for cluster in pair:
+        with cluster.connect() as connection:
+            row = connection.execute("SELECT n FROM counter").fetchone()
+            connection.execute("UPDATE counter SET n = 0")
+        assert row is not None
+        counted += row[0]
+    assert counted == outcomes["ok"]
+
+
+def test_settings_the_server_refuses_are_told(
+    driver: Path, pair: list[Cluster], script: Any, tmp_path: Path
+) -> None:
+    targets = [Target(pair[0].dsn(), {"shared_buffers": "1GB"})]
+    with pytest.raises(MeasurementError, match=r"settings were refused: .*shared_buffers"):
+        run_duet(driver, targets, script(SELECT_1), SHORT, tmp_path / "r")
+
+
+@pytest.fixture
+def small_disk(as_root: None, tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", path]).returncode != 0:
+        pytest.skip("cannot mount a small file system here")
+    yield path
+    subprocess.run(["umount", path], check=True)
+
+
+def test_a_full_disk_ends_the_run_and_keeps_what_fitted(
+    driver: Path, targets: Any, script: Any, small_disk: Path
+) -> None:
+    run = run_duet(driver, targets, script(SELECT_1), Length(40), small_disk / "r")
+    assert run.ended == "failure"
+    assert "No space left on device" in str(run.failure)
+    assert 20_000 < len(run.records.rows) < 30_000
+    assert run.seconds < 30
+
+
+def test_a_directory_that_takes_no_files_is_told(driver: Path, targets: Any, script: Any) -> None:
+    with pytest.raises(MeasurementError, match="cannot"):
+        run_duet(driver, targets, script(SELECT_1), SHORT, Path("/proc/duet"))

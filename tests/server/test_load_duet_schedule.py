@@ -1,0 +1,120 @@
+"""The duet driver in an open loop: its schedule, servers that stall, and who shares a processor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pgtare.load.duet import run_duet
+from pgtare.load.duet_plan import Length
+from pgtare.load.duet_records import Outcome
+from pgtare.server.cluster import Cluster
+from tests.server.duet_tools import (
+    SELECT_1,
+    assert_nothing_lost,
+    backend_of,
+    latencies_us,
+    later,
+)
+
+pytest_plugins = ["tests.server.fix_duet"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+
+
+# The open loop
+
+
+def test_the_schedule_is_poisson_and_the_same_for_a_seed(
+    driver: Path, targets: Any, script: Any, tmp_path: Path
+) -> None:
+    runs = [
+        run_duet(
+            driver, targets, script(SELECT_1, rate=500, clients=2), Length(1.0), tmp_path / name
+        )
+        for name in ("a", "b")
+    ]
+    due = []
+    for run in runs:
+        assert run.whole
+        assert_nothing_lost(run.records)
+        rows = run.records.rows
+        assert (rows["lag_ns"] >= 0).all()
+        assert (rows["latency_ns"] > rows["lag_ns"]).all()
+        due.append(np.sort(rows["scheduled_ns"]))
+    assert np.array_equal(*due)
+    # 1,000 expected in a second at 500 for each of two clusters; fixed seed, so no chance here
+    assert len(due[0]) == pytest.approx(1000, abs=130)
+    gaps = np.diff(due[0])
+    assert gaps.std() / gaps.mean() == pytest.approx(1.0, abs=0.15)
+
+
+@pytest.mark.parametrize("rate", [200.0, None])
+def test_a_stalled_server_shows_as_latency(
+    driver: Path, targets: Any, pair: list[Cluster], script: Any, tmp_path: Path, rate: float | None
+) -> None:
+    """A backend stopped for 300 ms: who keeps to a schedule sees all that it kept waiting."""
+    stalled_s = 0.3
+
+    def stall() -> None:
+        pid = backend_of(pair[0])
+        time.sleep(0.5)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(stalled_s)
+        os.kill(pid, signal.SIGCONT)
+
+    with later(stall):
+        run = run_duet(driver, targets, script(SELECT_1, rate=rate), Length(1.5), tmp_path / "r")
+    assert run.whole
+    assert_nothing_lost(run.records)
+    stalled, other = (latencies_us(run.records, c) for c in (0, 1))
+    assert stalled.max() == pytest.approx(stalled_s * 1e6, rel=0.35)
+    if rate is None:
+        # coordinated omission: a closed loop stops asking
+        assert (stalled > 50_000).sum() < 10
+        return
+    # 60 were due in the meantime, and waited for as long as was left of it: 150 ms on average
+    late = stalled > 20_000
+    assert late.sum() == pytest.approx(rate * stalled_s, rel=0.4)
+    assert stalled[late].mean() == pytest.approx(stalled_s * 1e6 / 2, rel=0.35)
+    # the other cluster's transactions, of the same thread, were not held up by it
+    assert (other > 20_000).sum() < 0.3 * late.sum()
+
+
+def test_what_was_due_but_never_answered_is_recorded(
+    driver: Path, targets: Any, script: Any, tmp_path: Path
+) -> None:
+    spec = script("SELECT pg_sleep(0.02);", rate=500)
+    run = run_duet(driver, targets, spec, Length(0.5, drain_s=0.1), tmp_path / "r")
+    outcomes = run.records.outcomes()
+    assert_nothing_lost(run.records)
+    assert len(run.records.rows) == pytest.approx(500, abs=90)
+    assert outcomes["unsent"] > 400
+    assert outcomes["unfinished"] <= 2
+    unsent = run.records.rows[run.records.rows["outcome"] == Outcome.UNSENT]
+    assert (unsent["latency_ns"] + unsent["scheduled_ns"] > 590_000_000).all()
+
+
+def test_threads_and_backends_share_processors(
+    driver: Path, targets: Any, pair: list[Cluster], script: Any, tmp_path: Path
+) -> None:
+    usable = sorted(os.sched_getaffinity(0))
+    seen: dict[bool, list[set[int]]] = {}
+    for pin in (True, False):
+
+        def look(pin: bool = pin) -> None:
+            pids = []
+            for cluster in pair:
+                pids.append(backend_of(cluster))
+            time.sleep(0.2)
+            seen[pin] = [os.sched_getaffinity(pid) for pid in pids]
+
+        with later(look):
+            run_duet(driver, targets, script(SELECT_1), Length(0.8), tmp_path / f"r{pin}", pin=pin)
+    assert seen[True] == [{usable[0]}, {usable[0]}]
+    assert seen[False] == [set(usable), set(usable)]
