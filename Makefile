@@ -78,7 +78,7 @@ bench-explain: setup
 bench-duet: setup
 	@$(BIN)/python -m bench.duet
 
-# half an hour; the machine should be idle
+# ten minutes; the machine should be idle
 bench-protocols: setup
 	@$(BIN)/python -m bench.protocols
 

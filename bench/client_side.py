@@ -23,9 +23,8 @@ from pgtare.estimate.inference import Estimate, Reference, mean_of_blocks
 from pgtare.load import LoadSpec, TransactionLog, find_pgbench
 from pgtare.load.pgbench import run
 from pgtare.observations import Observations
-from pgtare.server import trials
+from pgtare.server import recording, trials
 from pgtare.server.trials import Population, Trials
-from pgtare.weigh import recording
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -44,7 +44,7 @@ class Bench:
 
     def duet(self, spec: LoadSpec, pin: bool) -> dict[estimate.Statistic, Floats]:
         """Both servers at once, in pairs of rounds with exchanged roles."""
-        played = []
+        played: list[estimate.RoundStatistics | None] = []
         for pair in range(self.pairs):
             for roles in roles_of_set(SEED, pair, len(self.block.variants)):
                 self.block.assign(roles)

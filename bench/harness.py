@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pgtare.design import Arm, Design, block_layout
 from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
 from pgtare.observations import Observations
-from pgtare.server import trials
+from pgtare.server import recording, trials
 from pgtare.server.binaries import Binaries, from_wheel
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.trials import Population, Trials
-from pgtare.weigh import recording
 
 
 @dataclass(frozen=True)

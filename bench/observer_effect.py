@@ -25,11 +25,10 @@ from pgtare.design import Arm, Design, block_layout
 from pgtare.estimate.inference import Estimate, Reference
 from pgtare.load import PgbenchLoad, find_pgbench
 from pgtare.observations import Observations
-from pgtare.server import trials
+from pgtare.server import recording, trials
 from pgtare.server.binaries import from_wheel
 from pgtare.server.modules import loadable
 from pgtare.server.trials import Population, Trials
-from pgtare.weigh import recording
 
 Floats = npt.NDArray[np.float64]
 VIEWS = tuple(f"pg_stat_wait_event_timing{kind}" for kind in ("_system", "", "_statements"))

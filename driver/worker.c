@@ -64,35 +64,64 @@ take_turn(Worker *w, int64_t end_ns)
 	}
 }
 
-/* Open loop: start what is due; returns when the next transaction of a free link will be. */
+/*
+ * Open loop: start what is due; returns when the next transaction of a free
+ * link will be.
+ *
+ * The one that was due first is started first.  A backend that shares the
+ * thread's processor may run as soon as its request is sent, so that of
+ * several started at once the first waits longest to be read: in an order of
+ * their own, some clusters would look slower than others.  The times due are
+ * drawn by lot for each cycle.
+ */
 static int64_t
 start_due(Worker *w, int64_t end_ns)
 {
-	int64_t		next_ns = NEVER;
+	for (;;)
+	{
+		Link	   *first = NULL;
+		int64_t		first_ns = NEVER;
+
+		for (int i = 0; i < w->run->plan->nclusters; i++)
+		{
+			Link	   *link = &w->links[i];
+			int64_t		due_ns = link->cycle.due_ns[cycle_turn(&link->cycle, i)];
+
+			/* a cycle that begins before the end belongs to the run as a whole */
+			if (link->state == LINK_IDLE && link->cycle.begin_ns < end_ns && due_ns < first_ns)
+			{
+				first = link;
+				first_ns = due_ns;
+			}
+		}
+		if (first == NULL || first_ns > run_now(w->run))
+			return first_ns;
+		if (link_start(first, first_ns) == PROGRESS_FINISHED)
+			conclude(w, first);
+	}
+}
+
+/* ---------------- waiting ---------------- */
+
+/* The links that wait for an answer, that which was sent first first. */
+static int
+sort_waiting(Worker *w, Link **waiting)
+{
+	int			n = 0;
 
 	for (int i = 0; i < w->run->plan->nclusters; i++)
 	{
 		Link	   *link = &w->links[i];
+		int			at;
 
-		/* a cycle that begins before the end belongs to the run as a whole */
-		while (link->state == LINK_IDLE && link->cycle.begin_ns < end_ns)
-		{
-			int64_t		due_ns = link->cycle.due_ns[cycle_turn(&link->cycle, i)];
-
-			if (due_ns > run_now(w->run))
-			{
-				if (due_ns < next_ns)
-					next_ns = due_ns;
-				break;
-			}
-			if (link_start(link, due_ns) == PROGRESS_FINISHED)
-				conclude(w, link);
-		}
+		if (!in_use(link))
+			continue;
+		for (at = n++; at > 0 && waiting[at - 1]->sent_ns > link->sent_ns; at--)
+			waiting[at] = waiting[at - 1];
+		waiting[at] = link;
 	}
-	return next_ns;
+	return n;
 }
-
-/* ---------------- waiting ---------------- */
 
 /* Wait for answers, but not beyond a time, and take them. */
 static void
@@ -100,18 +129,12 @@ await(Worker *w, int64_t until_ns)
 {
 	struct pollfd fds[MAX_CLUSTERS];
 	Link	   *waiting[MAX_CLUSTERS];
-	int			n = 0;
+	int			n = sort_waiting(w, waiting);
 	int64_t		wait_ns = until_ns - run_now(w->run);
 	struct timespec timeout;
 
-	for (int i = 0; i < w->run->plan->nclusters; i++)
-	{
-		if (in_use(&w->links[i]))
-		{
-			waiting[n] = &w->links[i];
-			fds[n++] = (struct pollfd) {.fd = PQsocket(w->links[i].conn), .events = POLLIN};
-		}
-	}
+	for (int i = 0; i < n; i++)
+		fds[i] = (struct pollfd) {.fd = PQsocket(waiting[i]->conn), .events = POLLIN};
 	if (wait_ns > TICK_NS)
 		wait_ns = TICK_NS;
 	if (wait_ns < 0)

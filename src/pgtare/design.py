@@ -84,6 +84,19 @@ class Design:
         return tuple(sorted({name for arm in self.arms for name in arm.settings}))
 
 
+#: After a switch between slices nothing is measured for this long, or a quarter of a short slice.
+GUARD_US = 2_000
+_GUARD_SHARE = 4
+
+
+def slices_of(unit: Unit, n_arms: int, shortest_us: int, longest_us: int) -> Slices | None:
+    """The slices of a trial with these arms by its unit; none where that is the transaction."""
+    if unit == "transaction":
+        return None
+    kinds = (*range(n_arms), MIXED) if unit == "both" else tuple(range(n_arms))
+    return Slices(kinds, shortest_us, longest_us, min(GUARD_US, shortest_us // _GUARD_SHARE))
+
+
 #: Blocks shorter than this confuse what an arm costs later transactions with what it costs its own.
 SHORTEST_BLOCK = 6
 

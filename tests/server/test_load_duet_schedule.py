@@ -54,6 +54,34 @@ def test_the_schedule_is_poisson_and_the_same_for_a_seed(
     assert gaps.std() / gaps.mean() == pytest.approx(1.0, abs=0.15)
 
 
+def test_of_several_that_are_due_the_first_due_is_sent_first(
+    driver: Path, targets: Any, script: Any, tmp_path: Path
+) -> None:
+    """In an order of the clusters' own, those started first would look slower than the others.
+
+    A backend on the thread's processor may run before the next request is sent.
+    """
+    four = [*targets, *targets]
+    hurried = script(SELECT_1, clients=1, rate=3_000.0)
+    run = run_duet(driver, four, hurried, Length(0.5, drain_s=10.0), tmp_path / "r")
+    rows = np.sort(run.records.rows[run.records.rows["outcome"] == Outcome.OK], order="cycle")
+    due, sent = rows["scheduled_ns"], rows["scheduled_ns"] + rows["lag_ns"]
+    # A connection is free from the answer to its last transaction on.
+    free = np.full(len(rows), np.iinfo(np.int64).min)
+    for cluster in range(4):
+        own = np.flatnonzero(rows["cluster"] == cluster)
+        free[own[1:]] = (due + rows["latency_ns"])[own[:-1]]
+    together = overtaken = 0
+    order = np.argsort(sent, kind="stable")
+    for i, row in enumerate(order):
+        for other in order[i + 1 : i + 4]:
+            if due[other] < sent[row] and free[other] < sent[row] and due[row] < sent[row]:
+                together += 1
+                overtaken += bool(due[other] < due[row])
+    assert together > 100
+    assert overtaken == 0
+
+
 @pytest.mark.parametrize("rate", [200.0, None])
 def test_a_stalled_server_shows_as_latency(
     driver: Path, targets: Any, pair: list[Cluster], script: Any, tmp_path: Path, rate: float | None
@@ -78,12 +106,12 @@ def test_a_stalled_server_shows_as_latency(
         # coordinated omission: a closed loop stops asking
         assert (stalled > 50_000).sum() < 10
         return
-    # 60 were due in the meantime, and waited for as long as was left of it: 150 ms on average
-    late = stalled > 20_000
-    assert late.sum() == pytest.approx(rate * stalled_s, rel=0.4)
-    assert stalled[late].mean() == pytest.approx(stalled_s * 1e6 / 2, rel=0.35)
+    # 60 were due in the meantime, and waited for as long as was left of it: 150 ms on average, so
+    # two thirds of them for 100 ms; a busy machine can only add to that
+    late = stalled > stalled_s / 3 * 1e6
+    assert late.sum() > 0.6 * (2 / 3) * rate * stalled_s
     # the other cluster's transactions, of the same thread, were not held up by it
-    assert (other > 20_000).sum() < 0.3 * late.sum()
+    assert (other > stalled_s / 3 * 1e6).sum() < 0.3 * late.sum()
 
 
 def test_what_was_due_but_never_answered_is_recorded(

@@ -98,7 +98,7 @@ def runs(found: Study, effects: Mapping[str, float], seed: int = 7) -> dict[str,
     made = {}
     for workload in found.workload:
         logs = rounds(
-            {name: effects.get(name.split()[0], 0.0) for name in found.in_a_round},
+            {name: effects.get(name.split()[0], 0.0) for name in found.in_a_block(workload)},
             found.protocol.rounds, rng,
         )  # fmt: skip
         for step in steps(found, seed):

@@ -18,10 +18,10 @@ from pgtare.report.contention import ROWS, table
 from pgtare.report.page import page
 from pgtare.report.schema import ContentionState, Proof, WeighResult
 from pgtare.report.terminal import render
+from pgtare.server.recording import Recording
 from pgtare.server.trials import Population
 from pgtare.weigh.again import reanalyse
 from pgtare.weigh.plan import Plan, describe, design_of
-from pgtare.weigh.recording import Recording
 from pgtare.weigh.request import Request
 from pgtare.weigh.result import build
 from tests.unit.slices_textbook import saturation, simulate, sliced

@@ -9,6 +9,7 @@ import pytest
 
 from pgtare.ladder import analysis, markdown
 from pgtare.ladder.records import Run
+from pgtare.ladder.remaining import remaining
 from pgtare.ladder.result import LadderResult
 from pgtare.ladder.study import Study
 from tests.unit.simulated_study import STUDY, facts, runs, steps, study
@@ -86,7 +87,7 @@ def test_a_checkpoint_in_one_variant_only_takes_the_round() -> None:
     found = study()
     made = runs(found, EFFECTS)
     change(made, 2, "trace", events=("checkpoint",))
-    for variant in found.in_a_round:
+    for variant in found.in_a_block(found.workload[0]):
         change(made, 3, variant, events=("checkpoint",))
     (workload,) = analysed(found, made).workloads
     assert [d.round for d in workload.dropped] == [2]
@@ -112,9 +113,9 @@ def test_no_time_is_spent_on_what_can_give_no_number_any_more() -> None:
     made = {k: r for k, r in runs(found, EFFECTS).items() if r.step.round <= 3}
     for number in (1, 2):
         change(made, number, "off", failed=("7 pages were swapped",))
-    assert analysis.remaining(found, steps(found), made, {})
+    assert remaining(found, steps(found), made, {})
     change(made, 3, "off", failed=("7 pages were swapped",))
-    assert analysis.remaining(found, steps(found), made, {}) == []
+    assert remaining(found, steps(found), made, {}) == []
     result = analysed(found, made)
     assert result.state == "finished"
     assert "3 of 3 rounds did not pass" in result.workloads[0].why_not
@@ -124,7 +125,7 @@ def test_a_workload_that_shows_another_profile_has_no_number_and_no_runs() -> No
     found = study()
     made = runs(found, EFFECTS)
     proof = made["W1-proof"].model_copy(update={"failed": ("IO/DataFileRead: 3 % of the waits",)})
-    assert analysis.remaining(found, steps(found), {"W1-proof": proof}, {}) == []
+    assert remaining(found, steps(found), {"W1-proof": proof}, {}) == []
     (workload,) = analysed(found, {**made, "W1-proof": proof}).workloads
     assert "did not show its profile" in workload.why_not
     assert {c.verdict for c in workload.compared} == {"not_verified"}
@@ -154,9 +155,9 @@ def test_a_workload_stops_when_its_intervals_are_narrow() -> None:
     text = STUDY.replace("rounds = 10", 'rounds = 40\nhalf_width = "50%"')
     found = study(text)
     made = {k: r for k, r in runs(found, EFFECTS).items() if r.step.round <= 7}
-    assert analysis.remaining(found, steps(found), made, {}) == []
+    assert remaining(found, steps(found), made, {}) == []
     (workload,) = analysed(found, made).workloads
     assert workload.stopped_on_width
     last = max(made, key=lambda k: (made[k].step.round, made[k].step.position))
     made.pop(last)
-    assert analysis.remaining(found, steps(found), made, {})
+    assert remaining(found, steps(found), made, {})

@@ -103,7 +103,7 @@ def test_each_place_in_a_round_is_as_likely() -> None:
         next(s.variant for s in Rounds().steps(found, seed) if s.kind == "run" and s.position == 0)
         for seed in range(800)
     ]
-    counts = [first.count(name) for name in found.in_a_round]
+    counts = [first.count(name) for name in found.in_a_block(found.workload[0])]
     assert all(150 < n < 250 for n in counts), counts  # 200 ± 12
 
 
@@ -146,14 +146,20 @@ def test_a_duet_that_only_quick_asks_for_is_refused_too() -> None:
 
 def test_the_shipped_quick_study_takes_a_quarter_of_an_hour_at_most(tmp_path: Path) -> None:
     planned = plan(SHIPPED, tmp_path / "new", quick=True, workloads=(), seed=1, command=[])
-    kinds = {w.name: w.protocol for w in planned.study.workload}
-    assert kinds == {"W1": "duet", "W2": "rounds", "W3": "rounds", "W4": "duet"}
-    assert {s.workload for s in planned.steps if s.kind == "proof"} == set(kinds)
+    everything = ["rounds", "duet", "units"]
+    played = {"W1": everything, "W2": ["rounds", "units"], "W3": ["rounds", "units"]}
+    assert [w.name for w in planned.study.workload] == [
+        f"{name}@{kind}" for name, kinds in {**played, "W4": everything}.items() for kind in kinds
+    ]
+    assert [s.id for s in planned.steps if s.kind == "proof"] == [
+        f"W{i}-proof" for i in range(1, 5)
+    ]
     assert planned.seconds(planned.steps) < 900
     metrics = {w.name: w.metric for w in planned.study.workload}
-    assert metrics["W1"] == metrics["W4"] == "latency_p50_us"
-    assert metrics["W2"] == "tps"
-    assert all("tps" not in w.also for w in planned.study.workload if w.protocol == "duet")
+    assert metrics["W1@duet"] == metrics["W4@duet"] == "latency_p50_us"
+    assert metrics["W2@rounds"] == "tps"
+    assert metrics["W2@units"] == "service_us"
+    assert all("tps" not in w.also for w in planned.study.workload if w.protocol == ("duet",))
 
 
 def test_in_a_set_every_variant_plays_every_directory_once() -> None:
@@ -165,7 +171,7 @@ def test_in_a_set_every_variant_plays_every_directory_once() -> None:
     for first in range(0, 36, 4):
         roles = [step.roles for step in rounds[first : first + 4]]
         for cluster in range(4):
-            assert {r[cluster] for r in roles} == set(found.in_a_round)
+            assert {r[cluster] for r in roles} == set(found.in_a_block(found.workload[0]))
     assert len({step.roles for step in rounds}) > 9
     assert len({step.seed for step in rounds}) == 36
     assert all_steps(found, 3) == (proof, *rounds)
@@ -174,7 +180,7 @@ def test_in_a_set_every_variant_plays_every_directory_once() -> None:
 
 def test_too_few_sets_of_a_duet_are_refused_like_rounds() -> None:
     found = study(DUET.replace("[analysis]", "[protocol.duet]\nsets = 5\n[analysis]"))
-    with pytest.raises(UsageError, match=r"5 sets of a duet reach p = 0\.0625.*set sets = 7"):
+    with pytest.raises(UsageError, match=r"5 duet sets reach p = 0\.0625.*set sets = 7"):
         studies.check_rounds(found, quick=False)
 
 

@@ -13,10 +13,10 @@ from pgtare.design import Design
 from pgtare.estimate import analyse
 from pgtare.observations import Observations, empty
 from pgtare.report.schema import Proof, WeighResult
+from pgtare.server.recording import Recording
 from pgtare.server.trials import Population
 from pgtare.weigh.again import reanalyse
 from pgtare.weigh.plan import Plan
-from pgtare.weigh.recording import Recording
 from pgtare.weigh.request import Request
 from pgtare.weigh.result import build
 from tests.unit.estimate_textbook import design_of, simulate

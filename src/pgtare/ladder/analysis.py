@@ -14,9 +14,12 @@ from pgtare.estimate import rounds as estimate
 from pgtare.estimate.inference import holm
 from pgtare.ladder import evidence, wording
 from pgtare.ladder.between import described, differences, estimated
-from pgtare.ladder.blocks import Blocks, blocks_of
+from pgtare.ladder.blocks import FEWEST, Blocks, blocks_of, too_many_dropped
+from pgtare.ladder.kinds import WORDS
+from pgtare.ladder.protocol import proof_id
 from pgtare.ladder.quantities import percent
 from pgtare.ladder.records import Facts, Rate, Run, Step
+from pgtare.ladder.remaining import narrow, remaining
 from pgtare.ladder.result import (
     Beside,
     Compared,
@@ -26,6 +29,7 @@ from pgtare.ladder.result import (
     Rung,
     Together,
 )
+from pgtare.ladder.side_by_side import side_by_side
 from pgtare.ladder.study import AGAIN, HIGHER_IS_BETTER, UNITS, Metric, Study, Workload
 from pgtare.report.verdicts import Verdict
 
@@ -80,53 +84,8 @@ def analyse(
         variants=tuple(v.model_dump() for v in study.variant),
         workloads=tuple(per_workload),
         together=together,
+        side_by_side=side_by_side(per_workload),
     )
-
-
-def remaining(
-    study: Study, steps: Sequence[Step], runs: Mapping[str, Run], skipped: Mapping[str, str]
-) -> list[Step]:
-    """The steps still to be done.
-
-    None of a workload that showed another profile than its own, or whose dropped rounds are too
-    many for a number already, or whose intervals are as narrow as was asked for.
-    """
-    over = {name for name in study_workloads(study) if name in skipped}
-    for step in steps:
-        if step.kind == "proof" and (run := runs.get(step.id)) and not run.usable:
-            over.add(step.workload)
-    for workload in study.workload:
-        if workload.name not in over:
-            dropped = len(blocks_of(study, workload, runs).dropped)
-            lost = dropped > study.gates.dropped_at_most * study.blocks_planned(workload)
-            if lost or narrow(study, workload, runs):
-                over.add(workload.name)
-    return [step for step in steps if step.id not in runs and step.workload not in over]
-
-
-def study_workloads(study: Study) -> list[str]:
-    """The names of a study's workloads."""
-    return [w.name for w in study.workload]
-
-
-def narrow(study: Study, workload: Workload, runs: Mapping[str, Run]) -> bool:
-    """Whether every interval of a workload is as narrow as the protocol asks for.
-
-    A rule on width looks at no effect, so the intervals need no correction for it. Only whole
-    rounds count, so that it cannot end one in its middle.
-    """
-    wanted = study.protocol.half_width
-    if wanted is None:
-        return False
-    blocks = blocks_of(study, workload, runs).kept
-    fewest = estimate.rounds_for_level(study.analysis.alpha, study.family)
-    if len(blocks) < max(fewest, 2):
-        return False
-    for comparison in study.compared(workload.name):
-        found, _ = estimated(study, blocks, comparison.arm, comparison.base, workload.metric, 1)
-        if not (found.hi - found.lo) / 2 <= wanted:
-            return False
-    return True
 
 
 def _workload(
@@ -140,13 +99,12 @@ def _workload(
 ) -> OnWorkload:
     found = blocks_of(study, workload, runs)
     blocks, dropped = found.kept, found.dropped
-    by_duet = study.kind(workload) == "duet"
-    noun = "set" if by_duet else "round"
-    proof = runs.get(f"{workload.name}-proof")
+    words = WORDS[study.kind(workload)]
+    proof = runs.get(proof_id(workload))
     why_not = _why_not(study, workload, proof, len(blocks), len(dropped), skipped)
-    shown = state != "unfinished" and not why_not and len(blocks) >= 2
-    if not why_not and state != "unfinished" and len(blocks) < 2:
-        why_not = f"fewer than two whole {noun}s were kept"
+    shown = state != "unfinished" and not why_not and len(blocks) >= FEWEST
+    if not why_not and state != "unfinished" and len(blocks) < FEWEST:
+        why_not = f"fewer than two whole {words.block}s were kept"
     compared: list[Compared] = []
     floor = None
     if shown:
@@ -155,20 +113,25 @@ def _workload(
         floor = _compare(study, workload, blocks, floor_name + AGAIN, floor_name, peeked, seed)
         compared = [
             _compare(study, workload, blocks, c.arm, c.base, peeked, seed)
-            for c in study.compared(workload.name)
+            for c in study.compared(workload)
         ]
     elif why_not:
-        compared = [_nothing(study, workload, c.arm, c.base) for c in study.compared(workload.name)]
+        compared = [_nothing(study, workload, c.arm, c.base) for c in study.compared(workload)]
     last = {name: run for _, block in sorted(blocks.items()) for name, run in block.items()}
     return OnWorkload(
         name=workload.name,
+        stated=workload.stated,
         title=workload.title,
         protocol=study.kind(workload),
-        spent_s=sum(run.seconds for run in runs.values() if run.step.workload == workload.name),
+        spent_s=sum(
+            run.seconds
+            for run in runs.values()
+            if run.step.workload == workload.name and run.step.kind == "run"
+        ),
         metric=workload.metric,
         unit=UNITS[workload.metric],
         clients=workload.clients,
-        rate_tps=rates[workload.name].rate_tps if workload.name in rates else None,
+        rate_tps=rates[workload.stated].rate_tps if workload.stated in rates else None,
         proven=bool(proof and proof.usable),
         profile=tuple(_profile(workload, proof)),
         waits=proof.waits if proof else (),
@@ -177,12 +140,14 @@ def _workload(
         rounds_kept=len(blocks),
         dropped=tuple(dropped),
         caveats=tuple(
-            f"in {wording.count(n, 'round')} every {'server' if by_duet else 'run'} had a {what}"
+            f"in {wording.count(n, words.round)} every {words.part} had a {what}"
             for what, n in found.shared.items()
         ),
         why_not=why_not,
         stopped_on_width=narrow(study, workload, runs),
-        rungs=tuple(_rung(name, blocks, workload) for name in study.in_a_round) if shown else (),
+        rungs=tuple(_rung(name, blocks, workload) for name in study.in_a_block(workload))
+        if shown
+        else (),
         floor=floor,
         compared=tuple(compared),
         by_round=tuple(
@@ -210,10 +175,12 @@ def _why_not(
         return skipped[workload.name]
     if proof is not None and not proof.usable:
         return "it did not show its profile: " + "; ".join(proof.failed)
-    if dropped and dropped > study.gates.dropped_at_most * (kept + dropped):
-        noun = "sets" if study.kind(workload) == "duet" else "rounds"
+    if proof is None and kept:
+        return "its waits were never looked at"
+    if too_many_dropped(study, dropped, kept + dropped):
+        noun = WORDS[study.kind(workload)].block
         return (
-            f"{dropped} of {kept + dropped} {noun} did not pass the gates, more than "
+            f"{dropped} of {kept + dropped} {noun}s did not pass the gates, more than "
             f"{percent(study.gates.dropped_at_most)}"
         )
     return ""
@@ -267,6 +234,7 @@ def _compare(
         unit=UNITS[workload.metric],
         rounds=found.n,
         effect=_effect(found),
+        se_pct=_known(100 * found.se),
         absolute=centre * math.expm1(found.mean),
         p=_known(found.p),
         p_holm=None,
@@ -284,9 +252,7 @@ def _compare(
         verdict="inconclusive",
         derivation=wording.over_layouts(found, over, peeked=peeked)
         if over
-        else wording.derivation(
-            found, peeked=peeked, noun="set" if study.kind(workload) == "duet" else "round"
-        ),
+        else wording.derivation(found, peeked=peeked, noun=WORDS[study.kind(workload)].block),
         over_layouts=described(over),
         round_pct=tuple(_pct(float(x)) for x in d),
         beside=tuple(
@@ -315,8 +281,8 @@ def _nothing(study: Study, workload: Workload, arm: str, base: str) -> Compared:
     return Compared(
         workload=workload.name, arm=arm, base=base, metric=workload.metric,
         unit=UNITS[workload.metric], rounds=0,
-        effect=Effect(pct=None, lo_pct=None, hi_pct=None), absolute=None, p=None, p_holm=None,
-        p_equivalence=None, mde_pct=None, hodges_lehmann_pct=None, positive=0,
+        effect=Effect(pct=None, lo_pct=None, hi_pct=None), se_pct=None, absolute=None, p=None,
+        p_holm=None, p_equivalence=None, mde_pct=None, hodges_lehmann_pct=None, positive=0,
         attainable_p=estimate.attainable_p(study.blocks_planned(workload)), rounds_to_settle=None,
         verdict="not_verified", derivation="",
     )  # fmt: skip
@@ -358,7 +324,7 @@ def _together(
             arms_of = {
                 w.name: [
                     c.arm
-                    for c in study.compared(w.name)
+                    for c in study.compared(w)
                     # dealing rungs anew says nothing of other linkings
                     if c.base == base and not study.over_layouts(c.arm, c.base)
                 ]

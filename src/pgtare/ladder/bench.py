@@ -28,7 +28,9 @@ from pgtare.server.registry import servers_directory
 from pgtare.server.settings import Value, library_list
 
 WAITS = "wait_event_timing"
+TRIALS = "pgtare"
 PROOF = " proof"  # ends the name of the variant that shows a workload's profile
+SWITCHED = " switched"  # ends that of the variant whose server holds all that are switched in it
 
 # What would otherwise fall into some runs and not into others; a study's settings come on top.
 QUIET: dict[str, Value] = {
@@ -37,6 +39,8 @@ QUIET: dict[str, Value] = {
     "max_wal_size": "16GB",
     "max_connections": 200,
 }
+#: Observations of several seconds of a fast load.
+_RING_MEMORY = "128MB"
 _MB_A_SCALE = 16
 _WAL_MB = 4_096
 #: An empty server, and the WAL of filling its tables.
@@ -69,7 +73,7 @@ class Bench:
         self._clusters: dict[str, Cluster] = {}
         self._binaries: dict[str, Binaries] = {}
         self._databases: set[tuple[str, int]] = set()
-        self._with_functions: set[Cluster] = set()
+        self._with_functions: set[tuple[Cluster, str]] = set()
         self._static: dict[str, dict[str, Value]] = {}
         self._all: dict[str, dict[str, Value]] = {}
         self._stack = contextlib.ExitStack()
@@ -85,19 +89,15 @@ class Bench:
             self._duet_stack.close()
 
     def variant(self, name: str) -> Variant:
-        """A variant of the study, or the one that proves profiles: the floor's with waits timed."""
-        if not name.endswith(PROOF):
-            return self.study.the_variant(name)
-        base = self.study.the_variant(name.removesuffix(PROOF))
-        preload = base.preload if WAITS in base.preload else (*base.preload, WAITS)
-        forced = {f"{WAITS}.capture": "stats", f"{WAITS}.hooks": True}
-        return base.model_copy(
-            update={
-                "name": name, "preload": preload, "capture": "stats",
-                "settings": {**base.settings, **forced},
-                "runtime": {k: v for k, v in base.runtime.items() if k not in forced},
-            }
-        )  # fmt: skip
+        """A variant of the study, or one made of the floor's.
+
+        PROOF: the floor's with waits timed; SWITCHED: a server whose sessions draw their settings.
+        """
+        if name.endswith(PROOF):
+            return _proving(self.study.the_variant(name.removesuffix(PROOF)), name)
+        if name.endswith(SWITCHED):
+            return _switched(self.study.the_variant(name.removesuffix(SWITCHED)), name)
+        return self.study.the_variant(name)
 
     def binaries(self, server: str) -> Binaries:
         """The installation of a server of the study. Raises UsageError where there is none."""
@@ -126,10 +126,10 @@ class Bench:
         servers = {v.server for v in self.study.variant}
         scales = {w.scale for w in self.study.workload}
         needed = _RESERVE * 1e6 * len(servers) * (_MB_A_SCALE * sum(scales) + _WAL_MB)
-        duets = [w.scale for w in self.study.workload if self.study.kind(w) == "duet"]
+        duets = [w for w in self.study.workload if self.study.kind(w) == "duet"]
         if duets:
-            each = _MB_A_SCALE * max(duets) + _SERVER_MB
-            needed += _RESERVE * 1e6 * len(self.study.in_a_round) * each
+            each = _MB_A_SCALE * max(w.scale for w in duets) + _SERVER_MB
+            needed += _RESERVE * 1e6 * max(len(self.study.in_a_block(w)) for w in duets) * each
         place = servers_directory()
         free = shutil.disk_usage(place).free
         if needed > free:
@@ -174,7 +174,7 @@ class Bench:
                 make_ready(database.dsn, workload)
 
             block = DuetBlock(
-                [self._duet_variant(name, workload) for name in self.study.in_a_round],
+                [self._duet_variant(name, workload) for name in self.study.in_a_block(workload)],
                 scale=workload.scale, warm=warm,
             )  # fmt: skip
             self._duet = self._duet_stack.enter_context(block)
@@ -197,14 +197,15 @@ class Bench:
         )  # fmt: skip
 
     def _make_functions(self, cluster: Cluster) -> None:
-        """The views of wait_event_timing, once the module is in the server's memory."""
-        if cluster not in self._with_functions and carries(cluster, WAITS):
-            own = (name for name, known in self._clusters.items() if known is cluster)
-            # of the build, not of a linking, which loads the module of the build
-            found = next((self.binaries(name) for name in own), cluster.binaries)
-            with cluster.connect() as conn:
-                conn.execute(loadable(found, WAITS).create_sql.encode())
-            self._with_functions.add(cluster)
+        """The functions and views of our modules, once these are in the server's memory."""
+        own = (name for name, known in self._clusters.items() if known is cluster)
+        # of the build, not of a linking, which loads the module of the build
+        found = next((self.binaries(name) for name in own), cluster.binaries)
+        for module in own_modules():
+            if (cluster, module) not in self._with_functions and carries(cluster, module):
+                with cluster.connect() as conn:
+                    conn.execute(loadable(found, module).create_sql.encode())
+                self._with_functions.add((cluster, module))
 
     def _rest_duet(self) -> None:
         for cluster in self._duet.clusters if self._duet else ():
@@ -271,6 +272,28 @@ class Bench:
         dsn = make_conninfo(cluster.dsn(), dbname=name)
         make_ready(dsn, workload, variant.name)
         return dsn
+
+
+def _proving(base: Variant, name: str) -> Variant:
+    preload = base.preload if WAITS in base.preload else (*base.preload, WAITS)
+    forced = {f"{WAITS}.capture": "stats", f"{WAITS}.hooks": True}
+    return base.model_copy(
+        update={
+            "name": name, "preload": preload, "capture": "stats",
+            "settings": {**base.settings, **forced},
+            "runtime": {k: v for k, v in base.runtime.items() if k not in forced},
+        }
+    )  # fmt: skip
+
+
+def _switched(base: Variant, name: str) -> Variant:
+    # Arms bring their run-time settings; one that lacks a setting has the server's own value.
+    return base.model_copy(
+        update={
+            "name": name, "preload": (*base.preload, TRIALS), "runtime": {},
+            "settings": {**base.settings, "pgtare.ring_memory": _RING_MEMORY},
+        }
+    )  # fmt: skip
 
 
 def make_ready(dsn: str, workload: Workload, variant: str = "a variant") -> None:

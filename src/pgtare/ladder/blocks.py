@@ -1,8 +1,9 @@
 """The blocks of a workload: what is compared within, and counts as one in every test.
 
-Of rounds it is a round: every variant's run. Of a duet it is a set of rounds, in which every
-variant played every cluster once, so that placement cancels; a variant's figure is its geometric
-mean over the set, and so the log-ratio of two variants the mean of the rounds' log-ratios.
+Of rounds it is a round: every variant's run; of units in one server a trial. Of a duet it is a set
+of rounds, in which every variant played every cluster once, so that placement cancels; a variant's
+figure is its geometric mean over the set, and so the log-ratio of two variants the mean of the
+rounds' log-ratios.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ Block = dict[str, Run]  # by variant
 Blocks = dict[int, Block]
 
 
+#: So many blocks a mean and its error need.
+FEWEST = 2
+
+
 @dataclass(frozen=True)
 class Found:
     """The blocks that count, those that do not, and in how many rounds all had an event."""
@@ -33,8 +38,16 @@ class Found:
 def blocks_of(study: Study, workload: Workload, runs: Mapping[str, Run]) -> Found:
     """The blocks of a workload that are done."""
     own = [r for r in runs.values() if r.step.kind == "run" and r.step.workload == workload.name]
-    by_duet = study.kind(workload) == "duet"
-    return _sets(study, workload, own) if by_duet else _rounds(study, workload, own)
+    gather = {"rounds": _rounds, "duet": _sets, "units": _trials}[study.kind(workload)]
+    return gather(study, workload, own)
+
+
+def too_many_dropped(study: Study, dropped: int, blocks: int) -> bool:
+    """Whether so many of these blocks do not count that the rest must not either.
+
+    One is borne, as a share of a few says nothing.
+    """
+    return dropped > max(1.0, study.gates.dropped_at_most * blocks)
 
 
 def _rounds(study: Study, workload: Workload, runs: Iterable[Run]) -> Found:
@@ -43,7 +56,7 @@ def _rounds(study: Study, workload: Workload, runs: Iterable[Run]) -> Found:
         by_round[run.step.round][run.step.variant] = run
     found = Found()
     for number, block in sorted(by_round.items()):
-        if len(block) < len(study.in_a_round):
+        if len(block) < len(study.in_a_block(workload)):
             continue  # not done yet
         failed = [f"{name}: {reason}" for name, run in block.items() for reason in run.failed]
         if reasons := _reasons(workload, block, failed, found.shared):
@@ -53,8 +66,19 @@ def _rounds(study: Study, workload: Workload, runs: Iterable[Run]) -> Found:
     return found
 
 
+def _trials(_: Study, workload: Workload, runs: Iterable[Run]) -> Found:
+    found = Found()
+    for run in sorted(runs, key=lambda run: run.step.round):
+        block = _parts(run)
+        if reasons := _reasons(workload, block, list(run.failed), found.shared):
+            found.dropped.append(Dropped(round=run.step.round, reasons=tuple(reasons)))
+        else:
+            found.kept[run.step.round] = block
+    return found
+
+
 def _sets(study: Study, workload: Workload, runs: Iterable[Run]) -> Found:
-    size = len(study.in_a_round)
+    size = len(study.in_a_block(workload))
     by_set: dict[int, dict[int, Run]] = defaultdict(dict)
     for run in runs:
         by_set[(run.step.round - 1) // size + 1][run.step.round] = run
@@ -93,7 +117,7 @@ def _reasons(
 
 
 def _parts(run: Run) -> Block:
-    """A duet round as runs of its variants."""
+    """A duet round, or a trial, as runs of its variants."""
     return {
         name: run.model_copy(
             update={

@@ -33,9 +33,9 @@ from pgtare.load.duet_records import Outcome
 from pgtare.profile.model import EventRow
 
 #: A server's stop, start and making ready.
-_RESTART_S = 1.0
+_RESTART_S = 0.3
 #: Looking at a server before, in and after a round.
-_LOOKS_S = 0.2
+_LOOKS_S = 0.1
 #: A server's making, and filling its tables for one scale.
 _MAKE_S, _SCALE_S = 3.0, 0.15
 # A stream of its own below a study's seed.
@@ -54,10 +54,10 @@ class Duet:
     def steps(self, study: Study, seed: int) -> tuple[Step, ...]:
         """For each workload its proof, then its sets of as many rounds as there are roles."""
         planned: list[Step] = []
-        names = study.in_a_round
         for index, workload in enumerate(study.workload):
             if study.kind(workload) != "duet":
                 continue
+            names = study.in_a_block(workload)
             own = int(np.random.default_rng((seed, _WORKLOADS, index)).integers(2**31))
             planned.append(proof_step(study, workload))
             rounds = [
@@ -76,12 +76,13 @@ class Duet:
         return tuple(planned)
 
     def seconds(self, study: Study, step: Step) -> float:
-        """Restarts, warm-up and run; for the proof, also the making of the clusters."""
-        n, duet = len(study.in_a_round), study.protocol.duet
+        """Restarts, warm-up and run; for the first round, also the making of the clusters."""
         if step.kind == "proof":
-            making = n * (_MAKE_S + _SCALE_S * study.the_workload(step.workload).scale)
-            return Rounds().seconds(study, step) + making
-        return n * (_RESTART_S + _LOOKS_S) + SETTLE_S + duet.warm_up + duet.run
+            return Rounds().seconds(study, step)
+        workload, duet = study.the_workload(step.workload), study.protocol.duet
+        n = len(study.in_a_block(workload))
+        making = n * (_MAKE_S + _SCALE_S * workload.scale) if step.round == 1 else 0.0
+        return making + n * (_RESTART_S + _LOOKS_S) + SETTLE_S + duet.warm_up + duet.run
 
     def execute(self, step: Step, setting: Setting) -> Done:
         """One round, from its roles to its gates; the profile is proven by a whole run."""
@@ -91,13 +92,14 @@ class Duet:
 
 
 def _played(step: Step, setting: Setting) -> Done:
-    study, names = setting.study, setting.study.in_a_round
+    study = setting.study
     workload = study.the_workload(step.workload)
+    names = study.in_a_block(workload)
     block = setting.bench.duet(workload)
     roles = tuple(names.index(name) for name in step.roles)
     block.assign(roles)
     servings = setting.bench.servings(block, step.roles, workload)
-    rate = setting.rates.get(workload.name)
+    rate = setting.rates.get(workload.stated)
     # The share of saturation is the machine's, so the servers divide it among them.
     spec = study.load_spec(workload, setting.directory, rate / len(names) if rate else None)
     spec = dataclasses.replace(spec, seed=step.seed)

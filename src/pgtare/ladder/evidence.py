@@ -16,12 +16,15 @@ from pgtare.ladder.records import Wait
 from pgtare.ladder.study import Expected, Workload
 from pgtare.profile import rates
 from pgtare.profile.model import Counters, Event, EventRow
-from pgtare.profile.reader import open_reader
+from pgtare.profile.reader import Reader, open_reader
 
 _LOAD = "client backend"
-_LOAD_NAME = "pgtare-load-"
+LOAD_NAME = "pgtare-load-"
 #: As many as the reader of wait_event_timing asks in a look.
 _LOOK_QUERIES = 5
+
+
+_INFO = "SELECT hooks, slots_installed, slots_intact FROM pg_stat_wait_event_timing_info"
 
 
 @dataclass
@@ -87,10 +90,28 @@ def look(serving: Serving, seen: Halfway) -> None:
         return
     with open_reader(serving.cluster.dsn()) as reader:
         for session in reader.sessions():
-            if (session.application or "").startswith(_LOAD_NAME):
+            if (session.application or "").startswith(LOAD_NAME):
                 seen.captures[session.capture] = seen.captures.get(session.capture, 0) + 1
         if serving.variant.capture == "trace":
-            seen.rings = len(reader.rows("SELECT FROM wait_event_timing_rings()"))
+            seen.rings = rings(reader)
+
+
+def rings(reader: Reader) -> int:
+    """How many sessions have a trace ring."""
+    return len(reader.rows("SELECT FROM wait_event_timing_rings()"))
+
+
+def waits_between(before: Iterable[EventRow], after: Iterable[EventRow]) -> int:
+    """The waits that the load's sessions ended in between."""
+    return sum(counters.waits for counters in _grown(before, after).values())
+
+
+def lacking_calls(reader: Reader) -> str:
+    """Why waits could pass by uncounted, or nothing."""
+    ((_, installed, intact),) = reader.rows(_INFO)
+    if not installed or intact != installed:
+        return f"only {intact} of {installed} replaced calls are still in place"
+    return ""
 
 
 def judge_capture(
@@ -106,15 +127,14 @@ def judge_capture(
     if not there:
         return [], [f"{WAITS} is not in the server's memory"]
     with open_reader(serving.cluster.dsn()) as reader:
-        ((hooks, installed, intact),) = reader.rows(
-            "SELECT hooks, slots_installed, slots_intact FROM pg_stat_wait_event_timing_info"
-        )
+        ((hooks, installed, intact),) = reader.rows(_INFO)
+        lacking = lacking_calls(reader)
     if level == "unhooked":
         if hooks or installed:
             return [], [f"{installed} calls are replaced, though this variant replaces none"]
         return ["loaded, no call replaced"], []
-    if not installed or intact != installed:
-        return [], [f"only {intact} of {installed} replaced calls are still in place"]
+    if lacking:
+        return [], [lacking]
     if seen.trouble:
         return [], [f"the views did not answer: {seen.trouble}"]
     sessions = sum(seen.captures.values())

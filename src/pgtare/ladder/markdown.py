@@ -16,6 +16,10 @@ def render(result: LadderResult) -> str:
     told += [f"- {sentence}" for sentence in wording.together_sentences(result)]
     for workload in result.workloads:
         told += ["", *_workload(workload)]
+    head, body = tables.side_by_side(result)
+    if body:
+        told += ["", "## The same comparison by several protocols", "", *_table(head, body)]
+        told += ["", wording.SIDE_BY_SIDE]
     told += ["", "## Caveats", ""]
     told += [f"- {line}" for line in [*wording.caveats(result), *wording.not_shown(result)]]
     told += ["", "## How it was measured", "", *_how(result)]

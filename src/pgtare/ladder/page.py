@@ -33,6 +33,8 @@ def page(result: LadderResult) -> str:
         together=wording.together_sentences(result),
         caveats=wording.caveats(result),
         not_shown=wording.not_shown(result),
+        side_by_side=tables.side_by_side(result),
+        side_by_side_note=wording.SIDE_BY_SIDE,
         headings=tables.HEADINGS,
         workloads=[_workload(w) for w in result.workloads],
         command=f"{shlex.join(result.command)} --seed {result.seed}",
@@ -56,8 +58,8 @@ def _workload(workload: OnWorkload) -> dict[str, Any]:
     beside_head, beside = tables.beside(workload)
     waits_head, waits = tables.profile(workload)
     return {
-        "name": workload.name,
-        "title": workload.title,
+        "name": workload.called,
+        "title": wording.heading(workload),
         "what": f"{wording.METRICS[workload.metric]}, {wording.count(workload.clients, 'client')}"
         + (f" at {workload.rate_tps:,.0f} a second" if workload.rate_tps else "")
         + f"; {wording.blocks(workload)} count, in {span(workload.spent_s)}",

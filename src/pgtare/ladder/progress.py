@@ -26,6 +26,8 @@ class Display(progress.Frame):
     def __init__(self, console: Console, seconds: float) -> None:
         self._planned = max(seconds, 1.0)
         self._began = time.monotonic()
+        #: When the first step began, and how much was planned before it.
+        self._first: tuple[float, float] | None = None
         super().__init__(
             console,
             TextColumn("{task.fields[what]},"),
@@ -40,10 +42,12 @@ class Display(progress.Frame):
 
     def step(self, what: str, planned_left: float) -> None:
         """Called before each step, with the seconds which the rest was planned to take."""
-        done = self._planned - planned_left
-        spent = time.monotonic() - self._began
+        now, done = time.monotonic(), self._planned - planned_left
+        if self._first is None:
+            self._first = (now, done)
         # The plan knows no machine: once some of it is done, what is left goes on as it did.
-        pace = spent / done if done > 0.05 * self._planned else 1.0
+        spent, of_plan = now - self._first[0], done - self._first[1]
+        pace = spent / of_plan if of_plan > 0.05 * self._planned else 1.0
         left = span(planned_left * max(pace, 0.2))
         line = f"pgtare: {what}, {left} left"
-        self._show(spent, line, completed=done, what=what, left=left)
+        self._show(now - self._began, line, completed=done, what=what, left=left)

@@ -15,7 +15,7 @@ import psycopg
 from pgtare.errors import PgtareError
 from pgtare.ladder.bench import Bench
 from pgtare.ladder.records import Run, Step
-from pgtare.ladder.study import Study
+from pgtare.ladder.study import Study, Workload
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,11 @@ class StudyProtocol(Protocol):
 
     def execute(self, step: Step, setting: Setting) -> Done:
         """Do one step. A run that fails is returned with the reason, not raised."""
+
+
+def proof_id(workload: Workload) -> str:
+    """The id of the step that proves a workload; one, by however many protocols it is played."""
+    return f"{workload.stated}-proof"
 
 
 def attempt(step: Step, setting: Setting, measure: Callable[[Step, Setting], Done]) -> Done:

@@ -16,9 +16,9 @@ ALL = "all at once"
 
 
 class Step(_Model):
-    """One thing to do: prove a workload's profile, run one variant, or play one duet round.
+    """One thing to do: prove a profile, run one variant, or all in a duet round or a trial.
 
-    variant: with the floor's ending where it is the floor's second run; ALL in a duet round.
+    variant: with the floor's ending where it is the floor's second run; ALL where all play.
     roles: of a duet round, the variant that each cluster plays; seed: of its load. layout: the
     number of the linking that built servers have in it, 0 for the build's own.
     """
@@ -35,25 +35,23 @@ class Step(_Model):
 
 
 class Wait(_Model):
-    """One wait event in a run, over the load's sessions.
+    """One wait event in a run, over the load's sessions."""
 
-    of_sessions: share of the time of all sessions; of_waits: share of the time waited, where the
-    wait is not one for something to do. histogram: by powers of two, as the module counts.
-    """
-
-    event: str
-    idle: bool
-    waits: int
-    total_ms: float
-    mean_us: float | None
-    of_sessions: float
-    of_waits: float
-    per_transaction: float
-    histogram: tuple[int, ...] = ()
+    event: str = Field(description="class and name, as in `IO/DataFileRead`")
+    idle: bool = Field(description="whether it is a wait for something to do")
+    waits: int = Field(description="how many")
+    total_ms: float = Field(description="their time, in ms")
+    mean_us: float | None = Field(description="their mean length")
+    of_sessions: float = Field(description="share of the time of all sessions")
+    of_waits: float = Field(description="share of the time waited; 0 where it is idle")
+    per_transaction: float = Field(description="waits a transaction")
+    histogram: tuple[int, ...] = Field(
+        default=(), description="by powers of two of their length, as the module counts"
+    )
 
 
 class Part(_Model):
-    """What a duet round gave for one of its variants; events: as of a run."""
+    """What a duet round or a trial gave for one of its variants; events: as of a run."""
 
     metrics: dict[str, float]
     transactions: int
@@ -66,7 +64,8 @@ class Run(_Model):
     """A step that was done, with what it gave and whether it may be used.
 
     failed: gates it did not pass, in words. events: checkpoints and the like which fell into it;
-    they spoil its block unless every run of the block had them. parts: of a duet round, by variant.
+    they spoil its block unless every run of the block had them. parts: of a duet round or a trial,
+    by variant.
     """
 
     step: Step

@@ -6,10 +6,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pgtare.ladder.kinds import WORDS, Kind, Words
 from pgtare.ladder.records import Wait
 from pgtare.report.verdicts import Verdict
 
 SCHEMA: Literal["pgtare.ladder/1"] = "pgtare.ladder/1"
+
+
+def _told(description: str, **more: Any) -> Any:
+    """A field that says what it is; docs/ladder-json.md prints it."""
+    return Field(description=description, **more)
 
 
 class _Model(BaseModel):
@@ -17,11 +23,11 @@ class _Model(BaseModel):
 
 
 class Effect(_Model):
-    """A difference in percent of the base, with its 95 % interval; an open end is None."""
+    """A difference from the base with its 95 % interval."""
 
-    pct: float | None
-    lo_pct: float | None
-    hi_pct: float | None
+    pct: float | None = _told("arm against base in percent of the base, from the mean log-ratio")
+    lo_pct: float | None = _told("lower end; `null` where so few blocks give none")
+    hi_pct: float | None = _told("upper end; `null` where so few blocks give none")
 
     @property
     def covers_zero(self) -> bool:
@@ -31,139 +37,184 @@ class Effect(_Model):
 
 
 class OverLayouts(_Model):
-    """How far apart linkings of the builds compared came out; standard deviations in percent.
+    """How far apart linkings of the builds compared came out."""
 
-    sd_layout: beyond what rounds explain, with its 95 % interval. p: of "all linkings are alike".
-    """
-
-    layouts: int
-    sd_layout_pct: float | None
-    sd_layout_lo_pct: float | None
-    sd_layout_hi_pct: float | None
-    sd_round_pct: float | None
-    p: float | None
+    layouts: int = _told("linkings of each build")
+    sd_layout_pct: float | None = _told("standard deviation of linkings beyond that of rounds")
+    sd_layout_lo_pct: float | None = _told("lower end of its 95 % interval")
+    sd_layout_hi_pct: float | None = _told("upper end of its 95 % interval")
+    sd_round_pct: float | None = _told("standard deviation of rounds of one linking")
+    p: float | None = _told("p-value of all linkings being alike")
 
 
 class Beside(_Model):
     """Another metric of a comparison: described, not tested in the family."""
 
-    metric: str
-    unit: str
-    effect: Effect
-    absolute: float | None
-    p: float | None
+    metric: str = _told("the metric")
+    unit: str = _told("its unit")
+    effect: Effect = _told("the difference, see below")
+    absolute: float | None = _told("the difference in the metric's unit")
+    p: float | None = _told("unadjusted p-value of the sign flips")
 
 
 class Compared(_Model):
-    """One comparison on one workload."""
+    """One comparison on one workload by one protocol."""
 
-    workload: str
-    arm: str
-    base: str
-    metric: str
-    unit: str
-    rounds: int
-    effect: Effect
-    absolute: float | None
-    p: float | None
-    p_holm: float | None
-    p_equivalence: float | None
-    mde_pct: float | None
-    hodges_lehmann_pct: float | None
-    positive: int
-    attainable_p: float
-    rounds_to_settle: int | None
-    verdict: Verdict
-    derivation: str
-    over_layouts: OverLayouts | None = None
-    round_pct: tuple[float, ...] = ()
-    beside: tuple[Beside, ...] = ()
+    workload: str = _told("`name` of the workload")
+    arm: str = _told("the variant that is compared")
+    base: str = _told("the variant it is compared with")
+    metric: str = _told("what is tested: `tps`, `cpu_us`, `latency_*_us` or `service_*_us`")
+    unit: str = _told("the metric's unit")
+    rounds: int = _told("blocks that entered: rounds, sets of a duet, trials")
+    effect: Effect = _told("the difference, see below")
+    se_pct: float | None = _told("standard error of the mean log-ratio")
+    absolute: float | None = _told("the difference in the metric's unit")
+    p: float | None = _told("unadjusted p-value of the sign flips")
+    p_holm: float | None = _told("p-value adjusted over the family; `null` in the floor")
+    p_equivalence: float | None = _told("the larger p-value of the two one-sided tests")
+    mde_pct: float | None = _told("smallest effect that would be found with 80 % power")
+    hodges_lehmann_pct: float | None = _told("Hodges-Lehmann estimate, descriptive")
+    positive: int = _told("blocks in which the arm's value is the larger")
+    attainable_p: float = _told("the smallest p-value that so many blocks can give")
+    rounds_to_settle: int | None = _told("blocks that would probably settle it")
+    verdict: Verdict = _told("`cost`, `gain`, `equivalent`, `inconclusive` or `not_verified`")
+    derivation: str = _told("where the p-value comes from, in words")
+    over_layouts: OverLayouts | None = _told(
+        "of builds compared over linkings, see below; else `null`", default=None
+    )
+    round_pct: tuple[float, ...] = _told("each block's difference, in their order", default=())
+    beside: tuple[Beside, ...] = _told("other metrics, see below", default=())
 
 
 class Rung(_Model):
-    """A variant on a workload: geometric means over the rounds kept."""
+    """A variant on a workload: geometric means over the blocks kept."""
 
-    variant: str
-    metrics: dict[str, float]
-    cv_pct: float | None
-    evidence: str = ""
+    variant: str = _told("its name, with ` again` in the floor's second run")
+    metrics: dict[str, float] = _told("geometric mean of each metric over the blocks kept")
+    cv_pct: float | None = _told("coefficient of variation of the tested metric over the blocks")
+    evidence: str = _told("what showed that it was what it says, in the last block", default="")
 
 
 class Dropped(_Model):
-    """A round that does not count, and why."""
+    """A block that does not count, and why."""
 
-    round: int
-    reasons: tuple[str, ...]
+    round: int = _told("its number, from 1")
+    reasons: tuple[str, ...] = _told("the gates that it did not pass, in words")
 
 
 class OnWorkload(_Model):
-    """Everything of one workload. why_not: why its figures do not count, empty where they do.
+    """Everything of one workload by one protocol."""
 
-    rounds: of a duet its sets of rounds, which count as one each. spent_s: on all its runs.
-    """
+    name: str = _told("its name, with `@` and the protocol where it is played by several")
+    stated: str = _told("its name in the study file")
+    title: str = _told("its title")
+    protocol: Kind = _told("`rounds`, `duet` or `units`")
+    spent_s: float = _told("time that all its runs took, the proof apart")
+    metric: str = _told("what is tested")
+    unit: str = _told("the metric's unit")
+    clients: int = _told("clients of the load")
+    rate_tps: float | None = _told("transactions a second of an open loop; `null` in a closed one")
+    proven: bool = _told("whether its waits were as stated")
+    profile: tuple[str, ...] = _told("what was asked of its waits and what was found, in words")
+    waits: tuple[Wait, ...] = _told("its waits in the run that proves them, longest first")
+    idle: float | None = _told("share of the processors' time that was idle in that run")
+    rounds_planned: int = _told("blocks that were planned: rounds, sets of a duet, trials")
+    rounds_kept: int = _told("blocks that count")
+    dropped: tuple[Dropped, ...] = _told("blocks that do not, see below")
+    caveats: tuple[str, ...] = _told("what fell into all runs of a block alike, in words")
+    why_not: str = _told("why its figures do not count; empty where they do")
+    stopped_on_width: bool = _told("whether it was ended as every interval was narrow enough")
+    rungs: tuple[Rung, ...] = _told("its variants, see below")
+    floor: Compared | None = _told("the floor's variant against itself, as a comparison")
+    compared: tuple[Compared, ...] = _told("its comparisons, see below")
+    by_round: tuple[dict[str, float], ...] = _told(
+        "the tested metric of each variant, block by block", default=()
+    )
+    waits_by_variant: dict[str, tuple[Wait, ...]] = _told(
+        "waits of each variant that counts them, in its last run", default={}
+    )
 
-    name: str
-    title: str
-    protocol: Literal["rounds", "duet"]
-    spent_s: float
-    metric: str
-    unit: str
-    clients: int
-    rate_tps: float | None
-    proven: bool
-    profile: tuple[str, ...]
-    waits: tuple[Wait, ...]
-    idle: float | None
-    rounds_planned: int
-    rounds_kept: int
-    dropped: tuple[Dropped, ...]
-    caveats: tuple[str, ...]
-    why_not: str
-    stopped_on_width: bool
-    rungs: tuple[Rung, ...]
-    floor: Compared | None
-    compared: tuple[Compared, ...]
-    by_round: tuple[dict[str, float], ...] = ()
-    waits_by_variant: dict[str, tuple[Wait, ...]] = {}
+    @property
+    def words(self) -> Words:
+        """How to speak of its protocol."""
+        return WORDS[self.protocol]
+
+    @property
+    def called(self) -> str:
+        """Its name for readers: W1, or W1 by duet."""
+        several = self.name != self.stated
+        return f"{self.stated} by {self.words.name}" if several else self.name
+
+
+class Way(_Model):
+    """What one protocol made of a comparison, and in what time."""
+
+    protocol: Kind = _told("`rounds`, `duet` or `units`")
+    metric: str = _told("what it tests")
+    blocks: int = _told("blocks that entered")
+    spent_s: float = _told("time that its runs of all variants took, the proof apart")
+    effect: Effect = _told("the difference, see above")
+    half_width_pct: float | None = _told(
+        "half the width of the 95 % interval; `null` where it lacks an end"
+    )
+    se_pct: float | None = _told("standard error of the mean log-ratio")
+    se_1min_pct: float | None = _told("what that would be had the protocol had a minute")
+
+
+class SideBySide(_Model):
+    """The same comparison by several protocols."""
+
+    workload: str = _told("the workload's name in the study file")
+    title: str = _told("its title")
+    arm: str = _told("the variant that is compared")
+    base: str = _told("the variant it is compared with")
+    ways: tuple[Way, ...] = _told("a protocol each, see below")
 
 
 class Together(_Model):
     """Several arms that share a base, taken together over the workloads."""
 
-    arms: tuple[str, ...]
-    base: str
-    workloads: tuple[str, ...]
-    mean_pct: float
-    p: float
+    arms: tuple[str, ...] = _told("the arms")
+    base: str = _told("their base")
+    workloads: tuple[str, ...] = _told("`name` of the workloads, all of one metric")
+    mean_pct: float = _told("mean difference in percent")
+    p: float = _told("p-value, by dealing the variants of each block anew")
 
 
 class LadderResult(_Model):
-    """What a study found. state: unfinished studies have no figures, so that none can be peeked."""
+    """What a study found. Unfinished studies have no figures, so that none can be peeked."""
 
-    schema_: Literal["pgtare.ladder/1"] = Field(default=SCHEMA, alias="schema")
-    title: str
-    about: str
-    created: str
-    pgtare_version: str
-    state: Literal["finished", "closed", "unfinished"]
-    quick: bool
-    seed: int
-    command: tuple[str, ...]
-    directory: str
-    machine: dict[str, Any]
-    protocol: dict[str, Any]
-    alpha: float
-    margin_pct: float
-    floor: str
-    family: int
-    planned_s: float
-    spent_s: float
-    runs_done: int
-    runs_planned: int
-    warnings: tuple[str, ...]
-    variants: tuple[dict[str, Any], ...]
-    workloads: tuple[OnWorkload, ...]
-    together: tuple[Together, ...]
+    schema_: Literal["pgtare.ladder/1"] = _told(
+        "name and version: `pgtare.ladder/1`", default=SCHEMA, alias="schema"
+    )
+    title: str = _told("the study's title")
+    about: str = _told("what the study file says of it")
+    created: str = _told("when the analysis was made, ISO 8601")
+    pgtare_version: str = _told("version of pgtare that wrote it")
+    state: Literal["finished", "closed", "unfinished"] = _told(
+        "`finished`; `closed`: ended by hand; `unfinished`: without any figure"
+    )
+    quick: bool = _told("whether it is a quick one")
+    seed: int = _told("the seed of every order")
+    command: tuple[str, ...] = _told("the command line, one word an element")
+    directory: str = _told("where the study is kept")
+    machine: dict[str, Any] = _told("processor, kernel, memory")
+    protocol: dict[str, Any] = _told("the study file's `protocol`, as it was used")
+    alpha: float = _told("level of the tests over the family")
+    margin_pct: float = _told("margin of equivalence")
+    floor: str = _told("the variant that is run twice a block")
+    family: int = _told("how many comparisons Holm's correction is over")
+    planned_s: float = _told("how long it was planned to take")
+    spent_s: float = _told("how long all runs took")
+    runs_done: int = _told("runs that are kept")
+    runs_planned: int = _told("those and the ones that are left")
+    warnings: tuple[str, ...] = _told("what a reader must know, in plain sentences")
+    variants: tuple[dict[str, Any], ...] = _told("the study file's variants")
+    workloads: tuple[OnWorkload, ...] = _told("one for each workload and protocol, see below")
+    together: tuple[Together, ...] = _told("arms that share a base, see below")
+    side_by_side: tuple[SideBySide, ...] = _told(
+        "comparisons that several protocols made, see below", default=()
+    )
 
     def to_json(self) -> str:
         """The document."""

@@ -16,14 +16,14 @@ from pgtare import machine
 from pgtare.errors import PgtareError
 from pgtare.ladder import evidence, gates, linkings
 from pgtare.ladder.bench import PROOF
-from pgtare.ladder.protocol import Done, Setting, attempt
+from pgtare.ladder.protocol import Done, Setting, attempt, proof_id
 from pgtare.ladder.records import Run, Step
 from pgtare.ladder.study import Study, Workload
 from pgtare.load import TransactionLog, find_pgbench, run
 from pgtare.load.pgbench import RunResult
 
 #: Stop, start, and making the data ready.
-_RESTART_S = 2.0
+_RESTART_S = 1.0
 #: Transactions to write down in a run, about; the log of all of them would be a load of its own.
 _LOGGED = 50_000
 #: The shortest and the longest run that proves a workload's profile, in s.
@@ -43,13 +43,14 @@ class Rounds:
             if study.kind(workload) != "rounds":
                 continue
             planned.append(proof_step(study, workload))
+            names = study.in_a_block(workload)
             layouts = linkings.order(seed, index, study.protocol.rounds, study.protocol.layouts)
             for number in range(1, study.protocol.rounds + 1):
-                for position, drawn in enumerate(rng.permutation(len(study.in_a_round))):
+                for position, drawn in enumerate(rng.permutation(len(names))):
                     planned.append(
                         Step(
                             id=f"{workload.name}-{number:03}-{position}", kind="run",
-                            workload=workload.name, variant=study.in_a_round[drawn],
+                            workload=workload.name, variant=names[drawn],
                             round=number, position=position, layout=layouts[number - 1],
                         )
                     )  # fmt: skip
@@ -68,7 +69,7 @@ class Rounds:
 def proof_step(study: Study, workload: Workload) -> Step:
     """The run that shows a workload's profile, before anything else of it."""
     return Step(
-        id=f"{workload.name}-proof", kind="proof", workload=workload.name,
+        id=proof_id(workload), kind="proof", workload=workload.name,
         variant=study.analysis.floor + PROOF,
     )  # fmt: skip
 
@@ -76,7 +77,7 @@ def proof_step(study: Study, workload: Workload) -> Step:
 def _measured(step: Step, setting: Setting) -> Done:
     study = setting.study
     workload = study.the_workload(step.workload)
-    spec = study.load_spec(workload, setting.directory, setting.rates.get(workload.name))
+    spec = study.load_spec(workload, setting.directory, setting.rates.get(workload.stated))
     serving = setting.bench.serve(step.variant, workload, step.layout)
     pgbench = find_pgbench(serving.binaries)
     # Its speed says how many transactions a sample must be drawn from.

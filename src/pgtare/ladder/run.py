@@ -15,22 +15,25 @@ from rich.console import Console
 import pgtare
 from pgtare import machine
 from pgtare.errors import MeasurementError, PgtareError, UsageError
-from pgtare.ladder import analysis
+from pgtare.ladder import analysis, unit_trials
 from pgtare.ladder import study_file as studies
 from pgtare.ladder.bench import Bench
 from pgtare.ladder.directory import Directory
 from pgtare.ladder.duet_rounds import Duet
+from pgtare.ladder.kinds import Kind
 from pgtare.ladder.progress import Display, span
 from pgtare.ladder.protocol import Setting, StudyProtocol
 from pgtare.ladder.records import Facts, Rate, Run, Step
+from pgtare.ladder.remaining import remaining
 from pgtare.ladder.result import LadderResult
 from pgtare.ladder.rounds import Rounds
-from pgtare.ladder.study import Kind, Study, Workload
+from pgtare.ladder.study import Study, Workload
+from pgtare.ladder.unit_trials import Units
 from pgtare.ladder.wording import count
 from pgtare.load import find_pgbench, find_saturation
 from pgtare.load.duet_plan import CLIENT, compile_load
 
-PROTOCOLS: dict[Kind, StudyProtocol] = {"rounds": Rounds(), "duet": Duet()}
+PROTOCOLS: dict[Kind, StudyProtocol] = {"rounds": Rounds(), "duet": Duet(), "units": Units()}
 #: So many runs in a row that could not be made at all end the study: something is broken.
 _HOPELESS = 4
 
@@ -59,7 +62,12 @@ def all_steps(study: Study, seed: int) -> tuple[Step, ...]:
     """Every step of a study, workload by workload; the same for the same seed."""
     order = {workload.name: i for i, workload in enumerate(study.workload)}
     planned = [step for protocol in PROTOCOLS.values() for step in protocol.steps(study, seed)]
-    return tuple(sorted(planned, key=lambda step: order[step.workload]))
+    planned.sort(key=lambda step: order[step.workload])
+    # A workload that is played by several protocols is proven once, before all of them.
+    once: dict[str, Step] = {}
+    for step in planned:
+        once.setdefault(step.id, step)
+    return tuple(once.values())
 
 
 def plan(
@@ -81,7 +89,7 @@ def plan(
     directory = Directory(out)
     if directory.begun:
         facts = directory.facts()
-        names = tuple(w.name for w in chosen.workload)
+        names = _names(chosen)
         if (facts.source, facts.quick, facts.workloads) != (source, quick, names):
             raise UsageError(
                 f"{out} holds another study, or this one begun otherwise: name a new directory, or "
@@ -94,7 +102,7 @@ def plan(
     facts = Facts(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         pgtare_version=pgtare.__version__, seed=number, quick=quick,
-        workloads=tuple(w.name for w in chosen.workload), study_file=str(path),
+        workloads=_names(chosen), study_file=str(path),
         study_directory=str(path.parent.absolute()), source=source, command=tuple(command),
         machine=machine.describe(),
         planned_s=sum(protocol_of(chosen, step).seconds(chosen, step) for step in steps),
@@ -118,6 +126,10 @@ def _chosen(study: Study, quick: bool, workloads: Sequence[str]) -> Study:
             quick_ones = study.quick.model_copy(update={"workloads": tuple(workloads)})
             study = study.model_copy(update={"quick": quick_ones})
     return (study.made_quick() if quick else study).resolved()
+
+
+def _names(study: Study) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(w.stated for w in study.workload))
 
 
 def _planned(study: Study, facts: Facts, directory: Directory, told: str | None) -> Planned:
@@ -154,7 +166,7 @@ def _go(planned: Planned, bench: Bench, skipped: dict[str, str], console: Consol
         directory.begin(planned.facts)
         _copy_scripts(study, Path(planned.facts.study_directory), directory.path)
     runs = directory.runs()
-    steps = analysis.remaining(study, planned.steps, runs, skipped)
+    steps = remaining(study, planned.steps, runs, skipped)
     with Display(console, planned.seconds(steps)) as display:
         display.say(_announcement(planned, steps, runs))
         for name, why in skipped.items():
@@ -187,23 +199,40 @@ def _announcement(planned: Planned, steps: Sequence[Step], runs: dict[str, Run])
     seconds = planned.seconds(steps)
     if runs:
         return f"{len(runs)} runs are kept, {len(steps)} are left: about {span(seconds)}"
-    study, n = planned.study, len(planned.study.in_a_round)
-    protocol, duet = study.protocol, study.protocol.duet
-    ways = {
-        "rounds": f"{protocol.rounds} rounds of {n} runs of {protocol.run} s",
-        "duet": f"{duet.sets} duet sets of {n} rounds of {duet.run} s, {n} servers up together",
-    }
+    study = planned.study
     told = []
-    for kind, way in ways.items():
-        names = [w.name for w in study.workload if study.kind(w) == kind]
-        if names:
-            whose = f"{', '.join(names)} by " if len(names) < len(study.workload) else ""
-            told.append(whose + way)
+    for kind in PROTOCOLS:
+        chosen = [w for w in study.workload if study.kind(w) == kind]
+        if chosen:
+            alone = len(chosen) == len(study.workload)
+            whose = "" if alone else f"{', '.join(w.stated for w in chosen)} by "
+            told.append(whose + _layout(study, chosen[0]))
+    whole = f" (the whole study: {span(full_seconds(planned))})" if planned.facts.quick else ""
     return (
-        f"{len(steps)} runs: {count(len(study.workload), 'workload')}, {'; '.join(told)}, and a "
-        f"proof of each workload's waits; this takes about {span(seconds)}; seed "
+        f"{len(steps)} runs: {count(len(_names(study)), 'workload')}, {'; '.join(told)}, and a "
+        f"proof of each workload's waits; this takes about {span(seconds)}{whole}; seed "
         f"{planned.facts.seed}"
     )
+
+
+def full_seconds(planned: Planned) -> float:
+    """How long the study takes that a quick one is made of, about."""
+    facts = planned.facts
+    full = studies.parse(facts.source, facts.study_file).resolved()
+    steps = all_steps(full, facts.seed)
+    return sum(protocol_of(full, step).seconds(full, step) for step in steps)
+
+
+def _layout(study: Study, workload: Workload) -> str:
+    protocol, n = study.protocol, len(study.in_a_block(workload))
+    duet, units = protocol.duet, protocol.units
+    ways: dict[Kind, str] = {
+        "rounds": f"{protocol.rounds} rounds of {n} runs of {protocol.run} s",
+        "duet": f"{duet.sets} duet sets of {n} rounds of {duet.run} s, {n} servers up together",
+        "units": f"{units.trials} trials of {units.run} s, {n} arms in one server, a {units.unit} "
+        "each",
+    }
+    return ways[study.kind(workload)]
 
 
 def _rehearse(study: Study, bench: Bench, skipped: dict[str, str], display: Display) -> None:
@@ -228,6 +257,8 @@ def _rehearse(study: Study, bench: Bench, skipped: dict[str, str], display: Disp
     for workload in possible:
         if study.kind(workload) == "duet":
             bench.duet(workload)
+        elif study.kind(workload) == "units":
+            unit_trials.rehearse(study, bench, workload)
 
 
 def _conduct(
@@ -237,15 +268,15 @@ def _conduct(
     rates = {name: rate.rate_tps for name, rate in directory.rates().items()}
     setting = Setting(study, bench, directory.path, rates, scratch=directory.scratch())
     failures = 0
-    while steps := analysis.remaining(study, planned.steps, runs, skipped):
+    while steps := remaining(study, planned.steps, runs, skipped):
         step = steps[0]
         workload = study.the_workload(step.workload)
         display.step(_name(step, study), planned.seconds(steps))
-        if workload.load is not None and workload.name not in rates:
-            display.say(f"{workload.name}: finding the saturation rate")
+        if workload.load is not None and workload.stated not in rates:
+            display.say(f"{workload.stated}: finding the saturation rate")
             rate = find_rate(study, bench, workload, directory.path)
             directory.keep_rate(rate)
-            rates[workload.name] = rate.rate_tps
+            rates[workload.stated] = rate.rate_tps
         run, samples = protocol_of(study, step).execute(step, setting)
         # A proof that could not be made says nothing of the profile: it is tried again.
         if step.kind == "run" or run.made:
@@ -271,19 +302,18 @@ def find_rate(study: Study, bench: Bench, workload: Workload, scripts: Path) -> 
     spec = study.load_spec(workload, scripts, None)
     saturation = find_saturation(find_pgbench(serving.binaries), serving.dsn, spec)
     return Rate(
-        workload=workload.name, saturation=saturation.describe(),
+        workload=workload.stated, saturation=saturation.describe(),
         rate_tps=saturation.rate(workload.load),
     )  # fmt: skip
 
 
 def _name(step: Step, study: Study) -> str:
     if step.kind == "proof":
-        return f"{step.workload}, proof of its waits"
+        return f"{study.the_workload(step.workload).stated}, proof of its waits"
     workload = study.the_workload(step.workload)
-    rounds = study.blocks_planned(workload)
-    if step.roles:
-        rounds *= len(step.roles)
-    return f"{step.workload}, round {step.round} of {rounds}, {step.variant}"
+    number = study.blocks_planned(workload) * max(len(step.roles), 1)
+    noun = "trial" if study.kind(workload) == "units" else "round"
+    return f"{step.workload}, {noun} {step.round} of {number}, {step.variant}"
 
 
 def _copy_scripts(study: Study, source: Path, target: Path) -> None:

@@ -6,10 +6,12 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from pgtare.ladder import analysis
 from pgtare.ladder.bench import Bench
+from pgtare.ladder.kinds import WORDS
 from pgtare.ladder.progress import span
-from pgtare.ladder.run import Planned, skipped_workloads
+from pgtare.ladder.protocol import proof_id
+from pgtare.ladder.remaining import remaining
+from pgtare.ladder.run import Planned, full_seconds, skipped_workloads
 
 
 class WorkloadStatus(BaseModel):
@@ -44,7 +46,7 @@ def of(planned: Planned) -> Status:
     runs = directory.runs()
     with Bench(study) as bench:
         skipped = skipped_workloads(study, bench)
-    left = analysis.remaining(study, planned.steps, runs, skipped)
+    left = remaining(study, planned.steps, runs, skipped)
     spent = sum(run.seconds for run in runs.values())
     # What is left goes at the pace of what is done.
     expected = planned.seconds([run.step for run in runs.values()])
@@ -53,7 +55,7 @@ def of(planned: Planned) -> Status:
     for workload in study.workload:
         own = [run for run in runs.values() if run.step.workload == workload.name]
         open_here = sum(step.workload == workload.name for step in left)
-        proof = runs.get(f"{workload.name}-proof")
+        proof = runs.get(proof_id(workload))
         if workload.name in skipped:
             state = f"left out: {skipped[workload.name]}"
         elif proof is not None and not proof.usable:
@@ -102,12 +104,15 @@ def dry_run(planned: Planned) -> list[str]:
     for workload in study.workload:
         steps = [step for step in planned.steps if step.workload == workload.name]
         lines.append(
-            f"{workload.name} {workload.title}: {len(steps)} runs by {study.kind(workload)}, "
+            f"{workload.stated} {workload.title}: {len(steps)} runs by "
+            f"{WORDS[study.kind(workload)].name}, "
             f"{span(planned.seconds(steps))}; tested: {workload.metric}; "
-            + ", ".join(f"{c.arm} against {c.base}" for c in study.compared(workload.name))
+            + ", ".join(f"{c.arm} against {c.base}" for c in study.compared(workload))
         )
     lines.append(
         f"{len(planned.steps)} runs, about {span(planned.seconds(planned.steps))}; Holm over "
         f"{study.family} comparisons at α = {study.analysis.alpha:g}; seed {planned.facts.seed}"
     )
+    if planned.facts.quick:
+        lines.append(f"The whole study, without --quick, takes about {span(full_seconds(planned))}")
     return lines

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from pgtare.errors import UsageError
 from pgtare.instruments.catalogue import near
+from pgtare.ladder.kinds import BY, Kind
 from pgtare.ladder.quantities import Clients, Name, Share, WholeSeconds, share
 from pgtare.load import LoadSpec, Script
 from pgtare.server.source import Recipe
 
 Setting = bool | int | float | str
 Latency = Literal["latency_mean_us", "latency_p50_us", "latency_p95_us", "latency_p99_us"]
-Metric = Literal["tps", "cpu_us"] | Latency
-Kind = Literal["rounds", "duet"]
+Service = Literal["service_us", "service_p50_us", "service_p99_us"]
+Metric = Literal["tps", "cpu_us"] | Latency | Service
 #: Where more of it is better; of the others less is.
 HIGHER_IS_BETTER = frozenset({"tps"})
 UNITS: dict[Metric, str] = {
@@ -27,10 +28,24 @@ UNITS: dict[Metric, str] = {
     "latency_p50_us": "µs",
     "latency_p95_us": "µs",
     "latency_p99_us": "µs",
+    "service_us": "µs",
+    "service_p50_us": "µs",
+    "service_p99_us": "µs",
 }
+#: Measured inside the server, transaction by transaction.
+SERVICE: tuple[Service, ...] = ("service_us", "service_p50_us", "service_p99_us")
 #: Fewer linkings have no spread to speak of.
 FEWEST_LAYOUTS = 3
 AGAIN = " again"  # ends the name of the floor's second run
+
+
+def _several(value: Any) -> Any:
+    if isinstance(value, list) and len({str(one) for one in value}) < len(value):
+        raise ValueError("names a protocol twice")
+    return (value,) if isinstance(value, str) else value
+
+
+Kinds = Annotated[tuple[Kind, ...], BeforeValidator(_several)]
 
 
 class _Model(BaseModel):
@@ -117,15 +132,15 @@ class Expected(_Model):
 class Workload(_Model):
     """A load, what of it is measured, and the profile of waits that it must show.
 
-    protocol: how it is played, as the study's where it names none. load: the rate as a share of
-    saturation. oldest: the first PostgreSQL that can run it. metric
-    is the one that is tested, `also` are shown beside it. counter: a query whose value must grow
-    with the transactions.
+    protocol: how it is played, as the study's where it names none; by several one after the other.
+    load: the rate as a share of saturation. oldest: the first PostgreSQL that can run it. metric is
+    the one that is tested, `also` are shown beside it. counter: a query whose value must grow with
+    the transactions.
     """
 
     name: Name
     title: str = ""
-    protocol: Kind | None = None
+    protocol: Kinds = ()
     builtin: Literal["select-only", "simple-update", "tpcb-like"] | None = None
     script: str | None = None
     mode: Literal["simple", "extended", "prepared"] = "prepared"
@@ -153,6 +168,11 @@ class Workload(_Model):
             raise ValueError("builtin and script are two loads: give one")
         return self
 
+    @property
+    def stated(self) -> str:
+        """Its name in the study file, whichever of its protocols this is."""
+        return self.name.partition(BY)[0]
+
 
 class Comparison(_Model):
     """arm against base; on these workloads, or on all."""
@@ -174,6 +194,18 @@ class Duet(_Model):
     metric: Latency = "latency_p50_us"
 
 
+class Units(_Model):
+    """Trials inside one server: each is a block, its sessions or slices of time draw their arms.
+
+    unit: what an arm is drawn for.
+    """
+
+    trials: Annotated[int, Field(ge=2, le=1000)] = 12
+    run: WholeSeconds = 10
+    warm_up: WholeSeconds = 2
+    unit: Literal["transaction", "slice"] = "transaction"
+
+
 class Protocol(_Model):
     """How runs are laid out. half_width: stop a workload once every interval is so narrow.
 
@@ -189,6 +221,7 @@ class Protocol(_Model):
     half_width: Share | None = None
     layouts: Annotated[int, Field(ge=FEWEST_LAYOUTS, le=100)] | None = None
     duet: Duet = Duet()
+    units: Units = Units()
 
 
 class Analysis(_Model):
@@ -216,6 +249,14 @@ class QuickDuet(_Model):
     warm_up: WholeSeconds = 1
 
 
+class QuickUnits(_Model):
+    """What `--quick` changes of trials: six are the fewest that give an interval two ends."""
+
+    trials: Annotated[int, Field(ge=2)] = 6
+    run: WholeSeconds = 4
+    warm_up: WholeSeconds = 1
+
+
 class Quick(_Model):
     """What `--quick` changes. protocols: by workload."""
 
@@ -223,7 +264,8 @@ class Quick(_Model):
     run: WholeSeconds = 3
     warm_up: WholeSeconds = 1
     duet: QuickDuet = QuickDuet()
-    protocols: dict[str, Kind] = {}
+    units: QuickUnits = QuickUnits()
+    protocols: dict[str, Kinds] = {}
     workloads: tuple[str, ...] | None = None
 
 
@@ -248,9 +290,16 @@ class Study(_Model):
     def the_workload(self, name: str) -> Workload:
         return next(w for w in self.workload if w.name == name)
 
-    def compared(self, workload: str) -> tuple[Comparison, ...]:
-        """The comparisons declared for a workload, in order."""
-        return tuple(c for c in self.comparison if c.workloads is None or workload in c.workloads)
+    def compared(self, workload: Workload) -> tuple[Comparison, ...]:
+        """The comparisons declared for a workload that its protocol can make, in order."""
+        there = self.in_a_block(workload)
+        return tuple(
+            c
+            for c in self.comparison
+            if (c.workloads is None or workload.stated in c.workloads)
+            and c.arm in there
+            and c.base in there
+        )
 
     def over_layouts(self, arm: str, base: str) -> bool:
         """Whether a comparison is of builds that each round links anew.
@@ -264,41 +313,69 @@ class Study(_Model):
     @property
     def family(self) -> int:
         """How many comparisons Holm's correction is over."""
-        return sum(len(self.compared(w.name)) for w in self.workload)
+        return sum(len(self.compared(w)) for w in self.workload)
 
     @property
-    def in_a_round(self) -> tuple[str, ...]:
-        """The runs of one round: every variant once, the floor's twice."""
-        return (*(v.name for v in self.variant), self.analysis.floor + AGAIN)
+    def switched(self) -> tuple[str, ...]:
+        """The variants that differ in run-time settings only; the floor's is their base, and first.
+
+        One server can hold them all.
+        """
+        floor = self.the_variant(self.analysis.floor)
+
+        def at_start(v: Variant) -> tuple[object, ...]:
+            return v.server, v.preload, sorted(v.settings.items())
+
+        others = (v.name for v in self.variant if v != floor and at_start(v) == at_start(floor))
+        return (floor.name, *others)
+
+    def in_a_block(self, workload: Workload) -> tuple[str, ...]:
+        """What a block of a workload compares: its variants, the floor's twice."""
+        in_server = self.kind(workload) == "units"
+        names = self.switched if in_server else tuple(v.name for v in self.variant)
+        return (*names, self.analysis.floor + AGAIN)
+
+    def kinds(self, workload: Workload) -> tuple[Kind, ...]:
+        """The protocols that a workload is played by."""
+        return workload.protocol or (self.protocol.kind,)
 
     def kind(self, workload: Workload) -> Kind:
-        """The protocol that a workload is played by."""
-        return workload.protocol or self.protocol.kind
+        """The protocol of a workload in a resolved study, where each has one."""
+        return self.kinds(workload)[0]
 
     def blocks_planned(self, workload: Workload) -> int:
-        """The planned units of inference of a workload: its rounds, or a duet's sets of rounds."""
-        by_duet = self.kind(workload) == "duet"
-        return self.protocol.duet.sets if by_duet else self.protocol.rounds
+        """The planned units of inference of a workload: rounds, a duet's sets of them, trials."""
+        protocol = self.protocol
+        planned: dict[Kind, int] = {
+            "rounds": protocol.rounds, "duet": protocol.duet.sets, "units": protocol.units.trials
+        }  # fmt: skip
+        return planned[self.kind(workload)]
 
     def resolved(self) -> Study:
-        """The study with every workload's protocol named, and what a duet tests and describes.
+        """The study with a workload for each protocol it is played by, and what that one tests.
 
-        A duet has no throughput: it tests its own metric, and the other latencies stand beside it.
+        A duet has no throughput: it tests its own metric, and the other latencies stand beside it;
+        units in a server have service times.
         """
-        tested = self.protocol.duet.metric
-        also: tuple[Metric, ...] = tuple(m for m in UNITS if m not in ("tps", tested))
         return self.model_copy(
             update={
                 "workload": tuple(
-                    w.model_copy(
-                        update={"protocol": "duet", "metric": tested, "also": also}
-                        if self.kind(w) == "duet"
-                        else {"protocol": "rounds"}
-                    )
-                    for w in self.workload
+                    self._by(kind, w) for w in self.workload for kind in self.kinds(w)
                 )
             }
         )
+
+    def _by(self, kind: Kind, workload: Workload) -> Workload:
+        several = len(self.kinds(workload)) > 1
+        name = f"{workload.name}{BY}{kind}" if several else workload.name
+        update: dict[str, Any] = {"name": name, "protocol": (kind,)}
+        if kind == "duet":
+            tested = self.protocol.duet.metric
+            also = tuple(m for m in UNITS if m not in ("tps", tested, *SERVICE))
+            update |= {"metric": tested, "also": also}
+        elif kind == "units":
+            update |= {"metric": SERVICE[0], "also": ("cpu_us", *SERVICE[1:])}
+        return workload.model_copy(update=update)
 
     def load_spec(self, workload: Workload, directory: Path, rate: float | None) -> LoadSpec:
         """What to drive; scripts are found beside the study file."""
@@ -316,7 +393,11 @@ class Study(_Model):
         quick = self.quick
         chosen = set(quick.workloads or [w.name for w in self.workload])
         duet = self.protocol.duet.model_copy(update=quick.duet.model_dump())
-        changed = {"rounds": quick.rounds, "run": quick.run, "warm_up": quick.warm_up, "duet": duet}
+        units = self.protocol.units.model_copy(update=quick.units.model_dump())
+        changed = {
+            "rounds": quick.rounds, "run": quick.run, "warm_up": quick.warm_up, "duet": duet,
+            "units": units,
+        }  # fmt: skip
         return self.model_copy(
             update={
                 "protocol": self.protocol.model_copy(update=changed),

@@ -14,7 +14,9 @@ from pgtare.estimate.rounds import attainable_p, rounds_for_level
 from pgtare.instruments.catalogue import near
 from pgtare.instruments.locate import line_of
 from pgtare.ladder.duet_rules import why_not_by_duet
+from pgtare.ladder.kinds import WORDS
 from pgtare.ladder.study import (
+    SERVICE,
     Analysis,
     Comparison,
     Duet,
@@ -23,8 +25,10 @@ from pgtare.ladder.study import (
     Protocol,
     Quick,
     QuickDuet,
+    QuickUnits,
     Server,
     Study,
+    Units,
     Variant,
     Workload,
 )
@@ -65,27 +69,25 @@ def check_rounds(study: Study, *, quick: bool) -> str | None:
     """
     family, alpha = study.family, study.analysis.alpha
     needed = rounds_for_level(alpha, family)
-    planned: dict[str, int] = {}
-    for workload in study.workload:
-        by_duet = study.kind(workload) == "duet"
+    planned = {
+        study.kind(workload): study.blocks_planned(workload)
+        for workload in study.workload
         # of builds with linkings the test is no sign-flip test
-        if not all(study.over_layouts(c.arm, c.base) for c in study.compared(workload.name)):
-            planned["sets" if by_duet else "rounds"] = study.blocks_planned(workload)
-    few = {key: n for key, n in planned.items() if n < needed}
+        if not all(study.over_layouts(c.arm, c.base) for c in study.compared(workload))
+    }
+    few = {kind: n for kind, n in planned.items() if n < needed}
     if not few:
         return None
     asking = "1 comparison" if family == 1 else f"{family} comparisons"
     asked = f"{'asks' if family == 1 else 'ask'} for {alpha / max(family, 1):.2g}"
     reached = ", ".join(
-        f"{n} {'sets of a duet' if key == 'sets' else key} reach p = {attainable_p(n):.3g}"
-        for key, n in few.items()
+        f"{n} {WORDS[kind].blocks} reach p = {attainable_p(n):.3g}" for kind, n in few.items()
     )
+    keys = " and ".join(f"{WORDS[kind].block}s" for kind in few)
     sentence = f"{reached} at best, and {asking} at α = {alpha:g} {asked}"
     if quick:
         return f"{sentence}: these short rounds show sizes, they cannot settle anything"
-    raise UsageError(
-        f"{sentence}: set {' and '.join(few)} = {needed} or more, or declare fewer comparisons"
-    )
+    raise UsageError(f"{sentence}: set {keys} = {needed} or more, or declare fewer comparisons")
 
 
 def _syntax(message: str, source: str, file: str) -> str:
@@ -115,8 +117,8 @@ _KEYS = sorted(
     {
         name
         for model in (
-            Study, Server, Variant, Expected, Workload, Comparison, Duet, Protocol, Analysis, Gates,
-            QuickDuet, Quick,
+            Study, Server, Variant, Expected, Workload, Comparison, Duet, Units, Protocol, Analysis,
+            Gates, QuickDuet, QuickUnits, Quick,
         )
         for name in model.model_fields
     }
@@ -177,13 +179,29 @@ def _check_names(study: Study, source: str, file: str) -> None:
     if why := _why_no_layouts(study):
         refuse(("protocol", "layouts"), why)
     for i, workload in enumerate(study.workload):
-        by_quick = study.quick.protocols.get(workload.name) == "duet"
-        if (study.kind(workload) == "duet" or by_quick) and (why := why_not_by_duet(workload)):
-            refuse(
-                ("workload", i, "protocol") if workload.protocol else
-                ("quick", "protocols") if by_quick else ("workload", i, "name"),
-                f"{workload.name} must not be played by duet, as {why}: play it by rounds",
-            )  # fmt: skip
+        stated = study.kinds(workload)
+        quick = study.quick.protocols.get(workload.name, ())
+        at: tuple[str | int, ...] = ("workload", i, "protocol" if workload.protocol else "name")
+        for kind in dict.fromkeys((*stated, *quick)):
+            place = at if kind in stated else ("quick", "protocols")
+            if kind == "duet" and (why := why_not_by_duet(workload)):
+                refuse(
+                    place,
+                    f"{workload.name} must not be played by duet, as {why}: play it by rounds",
+                )
+            if kind == "units" and len(study.switched) < 2:
+                refuse(
+                    place,
+                    f"{workload.name} cannot be played by units in one server, as no other variant "
+                    f"differs from {study.analysis.floor} in run-time settings only",
+                )
+        for key, metrics in (("metric", (workload.metric,)), ("also", workload.also)):
+            for metric in metrics:
+                if metric in SERVICE:
+                    refuse(
+                        ("workload", i, key),
+                        f"{metric} is measured by units only, which name their metrics themselves",
+                    )
 
 
 def _why_no_layouts(study: Study) -> str:
@@ -196,9 +214,7 @@ def _why_no_layouts(study: Study) -> str:
     if rounds < layouts:
         return f"{rounds} rounds do not use each of {layouts} linkings: give as many, or more"
     for workload in study.workload:
-        by_duet = "duet" in (study.kind(workload), study.quick.protocols.get(workload.name))
-        if by_duet and any(
-            study.over_layouts(c.arm, c.base) for c in study.compared(workload.name)
-        ):
+        by_duet = "duet" in (*study.kinds(workload), *study.quick.protocols.get(workload.name, ()))
+        if by_duet and any(study.over_layouts(c.arm, c.base) for c in study.compared(workload)):
             return f"{workload.name} is played by duet, which has no linkings: play it by rounds"
     return ""

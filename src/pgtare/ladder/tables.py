@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pgtare.ladder import wording
-from pgtare.ladder.result import Compared, OnWorkload
+from pgtare.ladder.kinds import WORDS
+from pgtare.ladder.progress import span
+from pgtare.ladder.result import Compared, LadderResult, OnWorkload
 from pgtare.report import numbers, verdicts
 
 HEADINGS = (
@@ -14,6 +16,8 @@ HEADINGS = (
 )  # fmt: skip
 #: Columns that a narrow terminal goes without, the first of them first.
 LEAST_IMPORTANT = (3, 6, 7, 4)
+#: Likewise of the protocols side by side, of which the first is the protocol.
+LEAST_SIDE_BY_SIDE = (3, 7, 1, 5)
 LEFT = (0, len(HEADINGS) - 1)
 
 
@@ -35,7 +39,7 @@ def rows(workload: OnWorkload) -> list[Row]:
 def _row(c: Compared, block: str) -> Row:
     needed = numbers.NONE
     if c.rounds_to_settle is not None:
-        needed = numbers.count(c.rounds_to_settle) + (" sets" if block == "set" else "")
+        needed = numbers.count(c.rounds_to_settle) + ("" if block == "round" else f" {block}s")
     cells = (
         f"{c.arm} − {c.base}", *_figures(c), wording.p_text(c.p_holm), _mde(c),
         needed if c.verdict == "inconclusive" else numbers.NONE, verdicts.NAMES[c.verdict],
@@ -102,6 +106,29 @@ def beside(workload: OnWorkload) -> tuple[list[str], list[list[str]]]:
                 ]
             )  # fmt: skip
     return head, body
+
+
+def side_by_side(result: LadderResult) -> tuple[list[str], list[list[str]]]:
+    """The comparisons that several protocols made, a row each."""
+    head = [
+        "comparison", "by", "blocks", "time", "metric", "effect", "95 % interval", "half width",
+        "SE", "SE in 1 min",
+    ]  # fmt: skip
+    body = [
+        [
+            f"{found.workload} {found.arm} − {found.base}", WORDS[way.protocol].name,
+            numbers.count(way.blocks), span(way.spent_s), wording.SHORT[way.metric],
+            wording.pct(way.effect.pct), wording.interval(way.effect),
+            _width(way.half_width_pct), _width(way.se_pct), _width(way.se_1min_pct),
+        ]
+        for found in result.side_by_side
+        for way in found.ways
+    ]  # fmt: skip
+    return head, body
+
+
+def _width(pct: float | None) -> str:
+    return numbers.NONE if pct is None else f"{pct:.2f} %"
 
 
 def profile(workload: OnWorkload, most: int = 6) -> tuple[list[str], list[list[str]]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -23,6 +25,7 @@ def render(result: LadderResult, console: Console) -> None:
         if workload.floor:
             console.print()
             _workload(console, workload)
+    _side_by_side(console, result)
     console.print()
     for sentence in wording.together_sentences(result):
         _line(console, sentence)
@@ -45,29 +48,60 @@ def _workload(console: Console, workload: OnWorkload) -> None:
         "bold",
     )
     rows = tables.rows(workload)
-    shown = box.ASCII if console.options.ascii_only else box.SIMPLE_HEAD
-    table = Table(box=shown, pad_edge=False, show_edge=False, header_style="bold")
-    columns = _fitting(rows, console.width)
+    table = _grid(console)
+    cells = [row.cells for row in rows]
+    columns = _columns(tables.HEADINGS, cells, tables.LEAST_IMPORTANT, console.width)
     for i in columns:
         table.add_column(
             tables.HEADINGS[i], justify="left" if i in tables.LEFT else "right", no_wrap=i > 0,
             overflow="fold",
         )  # fmt: skip
     for row in rows:
-        cells = [Text(row.cells[i]) for i in columns]
-        cells[-1].stylize("" if row.floor else verdicts.STYLES.get(row.tone, ""))
-        table.add_row(*cells, style="dim" if row.floor else "")
+        shown = [Text(row.cells[i]) for i in columns]
+        shown[-1].stylize("" if row.floor else verdicts.STYLES.get(row.tone, ""))
+        table.add_row(*shown, style="dim" if row.floor else "")
     console.print(table)
 
 
-def _fitting(rows: list[tables.Row], width: int) -> list[int]:
+def _side_by_side(console: Console, result: LadderResult) -> None:
+    """A row a protocol, below the name of the comparison."""
+    head, body = tables.side_by_side(result)
+    if not body:
+        return
+    console.print()
+    _line(console, "The same comparison by several protocols", "bold")
+    table = _grid(console)
+    columns = _columns(
+        head[1:], [row[1:] for row in body], tables.LEAST_SIDE_BY_SIDE, console.width
+    )
+    for i in columns:
+        left = i == 0 or head[1 + i] == "metric"
+        table.add_column(head[1 + i], justify="left" if left else "right", no_wrap=True)
+    named = ""
+    for name, *cells in body:
+        if name != named:
+            table.add_row(Text(name, style="bold"), *("" for _ in columns[1:]))
+            named = name
+        table.add_row(*(Text(cells[i]) for i in columns))
+    console.print(table)
+    _line(console, wording.SIDE_BY_SIDE, "dim")
+
+
+def _grid(console: Console) -> Table:
+    shown = box.ASCII if console.options.ascii_only else box.SIMPLE_HEAD
+    return Table(box=shown, pad_edge=False, show_edge=False, header_style="bold")
+
+
+def _columns(
+    head: Sequence[str], body: Sequence[Sequence[str]], least: Sequence[int], width: int
+) -> list[int]:
     """The columns that fit, the least important left out first."""
-    columns = list(range(len(tables.HEADINGS)))
+    columns = list(range(len(head)))
     widths = [
-        max(len(text) for text in (title, *(row.cells[i] for row in rows)))
-        for i, title in enumerate(tables.HEADINGS)
+        max(len(text) for text in (title, *(row[i] for row in body)))
+        for i, title in enumerate(head)
     ]
-    for i in tables.LEAST_IMPORTANT:
+    for i in least:
         if sum(widths[c] + _GAP for c in columns) <= width:
             break
         columns.remove(i)

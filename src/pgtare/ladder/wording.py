@@ -7,7 +7,7 @@ import math
 from pgtare.estimate import rounds as estimate
 from pgtare.estimate.layouts import Layouts
 from pgtare.ladder.quantities import percent
-from pgtare.ladder.result import Compared, Effect, LadderResult, OnWorkload
+from pgtare.ladder.result import Compared, Effect, LadderResult, OnWorkload, Together
 from pgtare.ladder.study import Expected
 from pgtare.report import numbers
 
@@ -18,23 +18,33 @@ METRICS = {
     "latency_p50_us": "median latency",
     "latency_p95_us": "95th percentile of latency",
     "latency_p99_us": "99th percentile of latency",
+    "service_us": "mean service time (below its 99.9th percentile)",
+    "service_p50_us": "median service time",
+    "service_p99_us": "99th percentile of service time",
 }
+
+SHORT = {
+    "tps": "tx/s", "cpu_us": "CPU", "latency_mean_us": "mean latency",
+    "latency_p50_us": "median latency", "latency_p95_us": "p95 latency",
+    "latency_p99_us": "p99 latency", "service_us": "service time",
+    "service_p50_us": "median service", "service_p99_us": "p99 service",
+}  # fmt: skip
 
 
 def heading(workload: OnWorkload) -> str:
-    """A workload's name, and its title where it has one."""
-    return f"{workload.name} {workload.title}".strip()
+    """A workload's name, its title where it has one, and its protocol where it has several."""
+    by = f" by {workload.words.name}" if workload.called != workload.stated else ""
+    return f"{workload.stated} {workload.title}".strip() + by
 
 
 def blocks(workload: OnWorkload) -> str:
-    """How many rounds, or a duet's sets, count, and by which protocol they were played."""
-    unit = "duet sets" if workload.protocol == "duet" else "rounds"
-    return f"{workload.rounds_kept} of {workload.rounds_planned} {unit}"
+    """How many rounds, a duet's sets, or trials count, and by which protocol they were played."""
+    return f"{workload.rounds_kept} of {workload.rounds_planned} {workload.words.blocks}"
 
 
 def block(workload: OnWorkload) -> str:
-    """What counts as one: a round, or a duet's set of rounds."""
-    return "set" if workload.protocol == "duet" else "round"
+    """What counts as one: a round, a duet's set of rounds, a trial."""
+    return workload.words.block
 
 
 def p_text(p: float | None) -> str:
@@ -175,13 +185,17 @@ def answers(result: LadderResult) -> list[tuple[str, str]]:
         told.append(("inconclusive", f"{len(open_ones)} {noun} inconclusive.{how}"))
     for workload in result.workloads:
         if workload.why_not:
-            told.append(("not_verified", f"{workload.name} does not count: {workload.why_not}."))
+            told.append(("not_verified", f"{workload.called} does not count: {workload.why_not}."))
     return told
 
 
 def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
-    where = f"{workload.name} ({workload.title})" if workload.title else workload.name
-    where += " by duet" if workload.protocol == "duet" else ""
+    where = f"{workload.stated} ({workload.title})" if workload.title else workload.stated
+    where += (
+        ""
+        if workload.protocol == "rounds" and workload.called == workload.stated
+        else f" by {workload.words.name}"
+    )
     what = METRICS[c.metric]
     if c.verdict == "equivalent":
         return (
@@ -199,8 +213,13 @@ def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
 
 def together_sentences(result: LadderResult) -> list[str]:
     """Arms that share a base, taken together."""
+    called = {workload.name: workload.called for workload in result.workloads}
+
+    def names(t: Together) -> str:
+        return ", ".join(called[name] for name in t.workloads)
+
     return [
-        f"{' and '.join(t.arms)} against {t.base} over {', '.join(t.workloads)}, taken together: "
+        f"{' and '.join(t.arms)} against {t.base} over {names(t)}, taken together: "
         f"{pct(t.mean_pct)}, p = {p_text(t.p)} (by dealing the rungs of each round anew: deltas "
         "that share a base are dependent, and their signs may not be counted as fresh coins)."
         for t in result.together
@@ -219,31 +238,36 @@ def caveats(result: LadderResult) -> list[str]:
             reasons = "; ".join(dropped.reasons[:3])
             more = len(dropped.reasons) - 3
             tail = f"; and {more} more" if more > 0 else ""
-            told.append(
-                f"{workload.name}, {block(workload)} {dropped.round} was dropped: {reasons}{tail}."
-            )
-        told += [f"{workload.name}: {caveat}." for caveat in workload.caveats]
+            which = f"{workload.called}, {block(workload)} {dropped.round}"
+            told.append(f"{which} was dropped: {reasons}{tail}.")
+        told += [f"{workload.called}: {caveat}." for caveat in workload.caveats]
         for c in workload.compared:
             if c.over_layouts is not None:
                 told.append(
-                    f"{workload.name}: {c.arm} and {c.base} are builds, compared over "
+                    f"{workload.called}: {c.arm} and {c.base} are builds, compared over "
                     f"{count(c.over_layouts.layouts, 'linking')} of each: the interval holds for "
                     "other linkings of the same objects, and more rounds alone do not narrow it."
                 )
-        of_one = "servers" if workload.protocol == "duet" else "runs of a round"
+        of_one = "runs of a round" if workload.protocol == "rounds" else f"{workload.words.part}s"
         if workload.floor is not None and not workload.floor.effect.covers_zero:
             told.append(
-                f"{workload.name}: the floor misses 0. {workload.floor.base} differed from itself, "
-                f"as happens once in 20 by chance; more often, the {of_one} are not alike."
+                f"{workload.called}: the floor misses 0. {workload.floor.base} differed from "
+                f"itself, as happens once in 20 by chance; more often, the {of_one} are not alike."
             )
         if workload.stopped_on_width:
             told.append(
-                f"{workload.name} was ended after {workload.rounds_kept} {block(workload)}s, when "
-                "every interval was as narrow as asked for; such a rule looks at no effect."
+                f"{workload.called} was ended after {workload.rounds_kept} {block(workload)}s, "
+                "when every interval was as narrow as asked for; such a rule looks at no effect."
             )
     return told
 
 
+SIDE_BY_SIDE = (
+    "Each protocol's own metric, and the time that its runs of all variants took, the proof apart. "
+    "SE is the standard error of the blocks' mean, and SE in 1 min what it would be had the "
+    "protocol had a minute: errors go with the square root of time. A half width needs six blocks "
+    "or more."
+)
 _BY_ROUNDS = (
     "Whole runs are compared: what differs between runs beside the variant (where memory lies, "
     "what the machine's other guests do) is in the intervals as noise."
@@ -252,6 +276,12 @@ _BY_DUET = (
     "In a duet the servers take turns on the same processors: what a variant does to the caches "
     "falls on the others too, so that a difference may come out too small, and every transaction "
     "finds them colder than in a run alone; throughput is not measured."
+)
+_BY_UNITS = (
+    "Units in one server share its locks, caches and background processes: what a variant does to "
+    "other sessions falls on the base too and is not in the difference. Service time runs from a "
+    "request's arrival to its answer, so that what is done while the client is waited for shows "
+    "in CPU time only."
 )
 _ALWAYS = (
     "Variants of one server binary share their code's layout; variants of different binaries "
@@ -263,7 +293,7 @@ _ALWAYS = (
 def not_shown(result: LadderResult) -> list[str]:
     """What the figures do not show, by the protocols that gave them."""
     kinds = {workload.protocol for workload in result.workloads}
-    told = [(_BY_ROUNDS, "rounds"), (_BY_DUET, "duet")]
+    told = [(_BY_ROUNDS, "rounds"), (_BY_DUET, "duet"), (_BY_UNITS, "units")]
     return [*(sentence for sentence, kind in told if kind in kinds), *_ALWAYS]
 
 
@@ -272,7 +302,7 @@ def protocols(result: LadderResult) -> list[str]:
     rounds, duet, n = result.protocol, result.protocol["duet"], len(result.variants) + 1
     played: dict[str, list[str]] = {}
     for workload in result.workloads:
-        played.setdefault(workload.protocol, []).append(workload.name)
+        played.setdefault(workload.protocol, []).append(workload.stated)
     told = []
     if names := played.get("rounds"):
         told.append(
@@ -286,6 +316,14 @@ def protocols(result: LadderResult) -> list[str]:
             f"one load alternating between them; sets of {n} rounds of {duet['run']} s after "
             f"{duet['warm_up']} s of warm-up, in which every variant plays every data directory "
             f"once, by lot; seed {result.seed}."
+        )
+    if names := played.get("units"):
+        units = result.protocol["units"]
+        told.append(
+            f"{', '.join(names)}: {units['trials']} trials of {units['run']} s after "
+            f"{units['warm_up']} s of warm-up, each in a server of its own, in which every "
+            f"{units['unit']} draws its variant in permuted blocks ({result.floor} twice, the "
+            f"floor); seed {result.seed}."
         )
     return told
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from pgtare.design import MIXED, Arm, Design, Slices, block_layout
+from pgtare.design import MIXED, Arm, Design, block_layout, slices_of
 from pgtare.errors import UsageError
 from pgtare.instruments import availability, combine, read_facts
 from pgtare.load.spec import cores
@@ -18,9 +18,6 @@ from pgtare.weigh.request import Request
 
 #: A line of the log with a short statement in it, roughly, in bytes.
 LOG_LINE_BYTES = 250
-#: After a switch between slices nothing is measured for this long, or a quarter of a short slice.
-GUARD_US = 2_000
-_GUARD_SHARE = 4
 
 
 @dataclass(frozen=True)
@@ -100,15 +97,9 @@ def arms_of(request: Request) -> tuple[Arm, ...]:
 def design_of(request: Request) -> Design:
     """Arms, blocks and slices of a trial."""
     arms = arms_of(request)
-    return Design(arms, block_layout(len(arms)), request.seed, _slices(request, len(arms)))
-
-
-def _slices(request: Request, n_arms: int) -> Slices | None:
-    if request.unit == "transaction":
-        return None
     shortest, longest = (round(1000 * ms) for ms in request.slice_ms)
-    kinds = (*range(n_arms), MIXED) if request.unit == "both" else tuple(range(n_arms))
-    return Slices(kinds, shortest, longest, min(GUARD_US, shortest // _GUARD_SHARE))
+    slices = slices_of(request.unit, len(arms), shortest, longest)
+    return Design(arms, block_layout(len(arms)), request.seed, slices)
 
 
 def sessions_there(conn: psycopg.Connection[Any], population: Population) -> list[int]:

@@ -21,9 +21,9 @@ from pgtare.estimate.results import Contention as ContentionEstimate
 from pgtare.estimate.results import Effect as EffectEstimate
 from pgtare.observations import Observations, UnitFlag
 from pgtare.report import numbers, schema
+from pgtare.server.recording import Recording
 from pgtare.server.trials import ModuleInfo, Status
 from pgtare.weigh.plan import Plan
-from pgtare.weigh.recording import Recording
 
 #: Above this share, losses, merged requests and the like are worth a sentence.
 _WORTH_SAYING = 0.01

@@ -19,10 +19,10 @@ from pgtare.instruments import prove, snapshot
 from pgtare.load import LoadSpec, PgbenchLoad, at_headroom, find_pgbench, find_saturation
 from pgtare.observations import Observations
 from pgtare.report.schema import WeighResult
-from pgtare.server import trials
+from pgtare.server import recording, trials
 from pgtare.server.trials import ModuleInfo, Status, Trials
 from pgtare.weigh import plan as planning
-from pgtare.weigh import recording, result
+from pgtare.weigh import result
 from pgtare.weigh.plan import Plan
 from pgtare.weigh.progress import Display, Stages
 from pgtare.weigh.request import Request

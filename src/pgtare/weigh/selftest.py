@@ -16,9 +16,8 @@ from pgtare.estimate.inference import Estimate
 from pgtare.load import PgbenchLoad, find_pgbench
 from pgtare.observations import Observations, UnitFlag
 from pgtare.report import numbers, schema
-from pgtare.server import trials
+from pgtare.server import recording, trials
 from pgtare.server.trials import Population, Trials
-from pgtare.weigh import recording
 from pgtare.weigh.progress import Display, Stages
 from pgtare.weigh.request import Request
 from pgtare.weigh.run import WARM_UP_S

@@ -1,0 +1,73 @@
+"""A study's result follows its schema, and docs/ladder-json.md describes every field of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pgtare.ladder import fields
+from pgtare.ladder.result import LadderResult
+from tests.unit.test_ladder_units import TEXT, analysed, runs, study, tried
+
+SCHEMA: dict[str, Any] = LadderResult.model_json_schema(by_alias=True)
+DOCS = Path(__file__).parents[2] / "docs" / "ladder-json.md"
+
+
+@pytest.fixture(scope="module")
+def result() -> LadderResult:
+    """A study by rounds and by trials, with a round dropped."""
+    found = study(TEXT).resolved()
+    made = {**runs(found, {"trace": -0.02}), **tried(found)}
+    key = "W1@rounds-002-1"
+    made[key] = made[key].model_copy(update={"failed": ("the clock stepped by +900 ms",)})
+    return analysed(found, made)
+
+
+def test_a_result_follows_the_schema_and_comes_back_as_it_was(result: LadderResult) -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.validate(json.loads(result.to_json()), SCHEMA)
+    assert LadderResult.model_validate_json(result.to_json()).to_json() == result.to_json()
+
+
+@pytest.mark.parametrize("fault", ["verdict", "unknown", "missing", "schema"])
+def test_the_schema_refuses_what_does_not_follow_it(result: LadderResult, fault: str) -> None:
+    broken = json.loads(result.to_json())
+    if fault == "verdict":
+        broken["workloads"][0]["compared"][0]["verdict"] = "free"
+    elif fault == "unknown":
+        broken["side_by_side"][0]["ways"][0]["surprise"] = 1
+    elif fault == "missing":
+        del broken["workloads"][1]["floor"]["effect"]
+    else:
+        broken["schema"] = "pgtare.ladder/2"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(broken, SCHEMA)
+
+
+def test_every_field_says_what_it_is() -> None:
+    assert set(fields.models()) == set(fields.HEADINGS)
+    silent = [
+        f"{name}.{field}"
+        for name, model in fields.models().items()
+        for field, about in model["properties"].items()
+        if not about.get("description")
+    ]
+    assert silent == []
+
+
+def test_the_docs_hold_the_tables_as_they_are_printed() -> None:
+    assert fields.tables().rstrip() in DOCS.read_text(encoding="utf-8")
+
+
+def test_every_part_of_the_schema_occurs_in_a_result(result: LadderResult) -> None:
+    document = json.loads(result.to_json())
+    workload = document["workloads"][0]
+    assert workload["dropped"]
+    assert workload["waits"]
+    assert workload["compared"][0]["beside"]
+    assert document["together"]
+    assert document["side_by_side"][0]["ways"]

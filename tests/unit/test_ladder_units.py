@@ -1,0 +1,205 @@
+"""Units in one server in a study: which variants, which steps, trials as blocks, side by side."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from pgtare.errors import UsageError
+from pgtare.ladder import analysis, markdown, page, terminal
+from pgtare.ladder.records import Part, Run
+from pgtare.ladder.remaining import remaining
+from pgtare.ladder.result import LadderResult, OnWorkload
+from pgtare.ladder.run import all_steps
+from pgtare.ladder.study import Study
+from pgtare.ladder.study_file import check_rounds, parse
+from pgtare.ladder.unit_trials import design_of
+from tests.unit.simulated_study import STUDY, WAITS, facts, runs, study
+
+TRIALS = 8
+EFFECTS = {"stats": 0.003, "trace": 0.05}
+#: vanilla needs a restart, so that one server cannot hold it beside the others.
+VARIANTS = (
+    STUDY.replace('name = "off"', 'name = "off"\nruntime = { work_mem = "4MB" }')
+    .replace('name = "stats"', 'name = "stats"\nruntime = { work_mem = "8MB", jit = true }')
+    .replace(
+        "[[comparison]]",
+        '[[variant]]\nname = "vanilla"\npreload = ["auto_explain"]\n[[comparison]]\n'
+        'arm = "off"\nbase = "vanilla"\n[[comparison]]',
+        1,
+    )
+)
+TEXT = VARIANTS.replace(
+    'name = "W1"', 'name = "W1"\nclients = 1\nprotocol = ["rounds", "units"]'
+).replace("[analysis]", f"[protocol.units]\ntrials = {TRIALS}\nrun = '3s'\n[analysis]")
+
+
+@pytest.fixture
+def found() -> Study:
+    return study(TEXT).resolved()
+
+
+def tried(found: Study, noise: float = 0.001) -> dict[str, Run]:
+    """All trials of the study, done: each with a speed of its own, on all arms alike."""
+    rng = np.random.default_rng(3)
+    made = {}
+    for step in all_steps(found, 7):
+        if step.workload != "W1@units" or step.kind != "run":
+            continue
+        speed = rng.normal(0, 0.3)
+        parts = {}
+        for name in ("off", "stats", "trace", "off again"):
+            service = 50 * np.exp(speed + EFFECTS.get(name, 0.0) + rng.normal(0, noise))
+            parts[name] = Part(metrics={"service_us": service, "cpu_us": service}, transactions=9)
+        made[step.id] = Run(step=step, began="", seconds=2.0, parts=parts)
+    return made
+
+
+def analysed(found: Study, made: dict[str, Run]) -> LadderResult:
+    return analysis.analyse(
+        found, facts(found), all_steps(found, 7), made, {}, directory=Path("d"), closed=False,
+        skipped={},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def both(found: Study) -> LadderResult:
+    """The study by rounds and by trials, done."""
+    return analysed(found, {**runs(found, {"trace": -0.02}), **tried(found)})
+
+
+def by(result: LadderResult, kind: str) -> OnWorkload:
+    return next(w for w in result.workloads if w.protocol == kind)
+
+
+def test_one_server_holds_the_variants_that_differ_at_run_time_only(found: Study) -> None:
+    rounds, units = found.workload
+    assert found.in_a_block(units) == ("off", "stats", "trace", "off again")
+    assert found.in_a_block(rounds) == ("off", "stats", "trace", "vanilla", "off again")
+    assert [(c.arm, c.base) for c in found.compared(units)] == [("stats", "off"), ("trace", "off")]
+    assert len(found.compared(rounds)) == 3
+    assert found.family == 5
+
+
+def test_the_floor_is_base_and_control_and_arms_bring_their_settings(found: Study) -> None:
+    design = design_of(found, found.workload[1], 5)
+    assert [(a.name, a.role) for a in design.arms] == [
+        ("off", "base"), ("stats", "instrument"), ("trace", "instrument"), ("off again", "control")
+    ]  # fmt: skip
+    assert design.arms[1].settings == {"work_mem": "8MB", "jit": "on"}
+    assert design.arms[2].settings == {}
+    assert design.arms[3].settings == design.arms[0].settings == {"work_mem": "4MB"}
+    assert design.unit == "transaction"
+    sliced = study(TEXT.replace("run = '3s'", "run = '3s'\nunit = 'slice'")).resolved()
+    assert design_of(sliced, sliced.workload[1], 5).unit == "slice"
+
+
+def test_a_workload_of_two_protocols_is_proven_once_and_has_its_own_steps(found: Study) -> None:
+    steps = all_steps(found, 7)
+    assert [s.id for s in steps if s.kind == "proof"] == [steps[0].id] == ["W1-proof"]
+    trials = [s for s in steps if s.workload == "W1@units"]
+    assert [s.id for s in trials] == [f"W1@units-{n:03}-trial" for n in range(1, TRIALS + 1)]
+    assert len({s.seed for s in trials}) == TRIALS
+    assert all_steps(found, 7) == steps
+    assert all_steps(found, 8) != steps
+
+
+def test_a_workload_that_is_not_proven_is_played_by_no_protocol(found: Study) -> None:
+    proof = Run(step=all_steps(found, 7)[0], began="", seconds=1.0, failed=("other waits",))
+    assert remaining(found, all_steps(found, 7), {"W1-proof": proof}, {}) == []
+
+
+def test_a_trial_is_a_block(both: LadderResult) -> None:
+    units = by(both, "units")
+    assert (units.rounds_kept, units.spent_s) == (TRIALS, 2.0 * TRIALS)
+    stats, trace = units.compared
+    assert (trace.metric, trace.verdict, trace.rounds) == ("service_us", "cost", TRIALS)
+    assert trace.effect.pct == pytest.approx(100 * np.expm1(0.05), abs=0.2)
+    assert stats.effect.pct == pytest.approx(0.3, abs=0.2)
+    assert units.floor is not None
+    assert units.floor.effect.pct == pytest.approx(0, abs=0.2)
+    assert "of the 8 trials' log-ratios" in trace.derivation
+
+
+def test_a_trial_that_failed_a_gate_does_not_count(found: Study) -> None:
+    made = {**runs(found, {}), **tried(found)}
+    key = "W1@units-003-trial"
+    made[key] = made[key].model_copy(update={"failed": ("7 pages were swapped",)})
+    result = analysed(found, made)
+    assert [d.round for d in by(result, "units").dropped] == [3]
+    assert by(result, "rounds").dropped == ()
+    told = markdown.render(result)
+    assert "W1 by units in one server, trial 3 was dropped: 7 pages were swapped" in told
+
+
+def test_the_same_comparison_stands_side_by_side(both: LadderResult) -> None:
+    pairs = [(s.workload, s.arm, s.base) for s in both.side_by_side]
+    assert pairs == [
+        ("W1", "stats", "off"), ("W1", "trace", "off"), ("W1", "off again", "off")
+    ]  # fmt: skip
+    rounds, units = both.side_by_side[1].ways
+    assert [(w.protocol, w.blocks) for w in (rounds, units)] == [("rounds", 10), ("units", TRIALS)]
+    assert (rounds.spent_s, units.spent_s) == (10 * 5 * 3.0, TRIALS * 2.0)
+    trace = by(both, "units").compared[1]
+    assert trace.effect.lo_pct is not None
+    assert trace.effect.hi_pct is not None
+    assert units.half_width_pct == (trace.effect.hi_pct - trace.effect.lo_pct) / 2
+    log_ratios = np.log1p(np.array(trace.round_pct) / 100)
+    se_pct = 100 * log_ratios.std(ddof=1) / TRIALS**0.5
+    assert units.se_pct == pytest.approx(se_pct)
+    assert units.se_1min_pct == pytest.approx(se_pct * (TRIALS * 2.0 / 60) ** 0.5)
+
+
+def test_every_report_shows_them_side_by_side(both: LadderResult) -> None:
+    into = io.StringIO()
+    terminal.render(both, Console(file=into, width=80))
+    for text in (into.getvalue(), markdown.render(both), page.page(both)):
+        assert "The same comparison by several protocols" in text
+        assert "SE in 1 min" in text
+        assert "units in one server" in text
+    assert max(len(row) for row in into.getvalue().splitlines() if "±" in row or "─" in row) <= 80
+    assert "W1 trace − off (units)" in page.page(both)
+    assert "W1: 8 trials of 3 s after 2 s of warm-up" in page.page(both)
+    alone = analysed(study(), runs(study(), {}))
+    assert "several protocols" not in markdown.render(alone)
+
+
+def test_a_protocol_without_figures_stands_in_no_comparison(found: Study) -> None:
+    made = {**runs(found, {}), **tried(found)}
+    for key, run in made.items():
+        if run.step.workload == "W1@units":
+            made[key] = run.model_copy(update={"failed": ("swapped",)})
+    result = analysed(found, made)
+    assert by(result, "units").why_not
+    assert result.side_by_side == ()
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ('"rounds", "units"', '"units", "unit"', "protocol: input should be 'rounds', 'duet' or"),
+        ('"rounds", "units"', '"units", "units"', "names a protocol twice"),
+        ('floor = "off"', 'floor = "vanilla"', "no other variant differs from vanilla in run-time"),
+        ("clients = 1", 'clients = 1\nmetric = "service_us"', "is measured by units only"),
+        ("trials = 8", "trails = 8", "unknown key 'trails' in protocol.units (did you mean trials"),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_line(right: str, wrong: str, told: str) -> None:
+    with pytest.raises(UsageError, match="line ") as refused:
+        parse(TEXT.replace(right, wrong, 1), "s.toml")
+    assert told in str(refused.value)
+
+
+def test_too_few_trials_are_refused_like_rounds() -> None:
+    few = study(TEXT.replace(f"trials = {TRIALS}", "trials = 5")).resolved()
+    with pytest.raises(UsageError, match=r"5 trials reach p = 0\.0625.*set trials = 8 or more"):
+        check_rounds(few, quick=False)
+
+
+def test_a_profile_is_shown_once(both: LadderResult) -> None:
+    assert [w.waits == WAITS for w in both.workloads] == [True, True]
+    assert page.page(both).count("W1 mostly IO/DataFileRead") == 1
