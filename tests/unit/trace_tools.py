@@ -62,7 +62,7 @@ class StreamBuilder:
     def call(
         self, kind: CallKind, start: int, end: int, *, call: int | None = None, parent: int = 0,
         text: int = 0, query_id: int = 0, cpu: int = -1, rows: int = 0, busy: int | None = None,
-        depth: int = 0, plan: int = 0, flags: int = 0, state: int = 0,
+        depth: int = 0, plan: int = 0, execution: int = 0, flags: int = 0, state: int = 0,
         shared: tuple[int, int, int, int] | None = None,
     ) -> int:  # fmt: skip
         if call is None:
@@ -71,7 +71,7 @@ class StreamBuilder:
         self.next_call = max(self.next_call, call)
         flags |= 2 if shared else 0
         body = struct.pack(
-            "<HHIQQqQqqqQ", kind, flags, state, parent, text, query_id, plan, start,
+            "<HHIQQqQQqqqQ", kind, flags, state, parent, text, query_id, plan, execution, start,
             end - start if busy is None else busy, cpu, rows,
         )  # fmt: skip
         body += struct.pack("<4Q", *shared) if shared else b""

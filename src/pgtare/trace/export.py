@@ -116,6 +116,7 @@ def _calls(ledger: Ledger) -> Columns:
     kinds = {int(kind): kind.name.lower() for kind in CallKind}
     return {
         "process": ledger.call_process, "call": c["call"], "parent": c["parent"],
+        "execution": c["execution"],
         "depth": _ints(c["depth"]), "kind": _texts([kinds.get(k) for k in c["kind"].tolist()]),
         "text": _texts(text), "query_id": c["query_id"], "start": c["start"], "end": c["end"],
         "busy": c["busy"], "cpu_so_far": c["cpu"], "rows": c["rows"],

@@ -132,7 +132,7 @@ class _Book:
         moments = np.concatenate(
             [
                 np.array([p.begin, p.end]), p.requests.ravel(), p.transactions.ravel(),
-                p.missing.ravel(), p.calls["start"][self.shown], p.calls["end"][self.shown],
+                p.missing.ravel(), p.calls["start"][self.shown], _ends(p.calls)[self.shown],
                 p.cpu[:, 0],
             ]
         )  # fmt: skip
@@ -244,7 +244,7 @@ class _Book:
     def _own(self, costs: Costs) -> Floats:
         pieces = len(self.length)
         waits = np.bincount(self.wait_piece, self.wait_times, minlength=pieces)
-        ends = np.searchsorted(self.bounds, self.process.calls["end"][self.shown], "left") - 1
+        ends = np.searchsorted(self.bounds, _ends(self.process.calls)[self.shown], "left") - 1
         calls = np.bincount(np.clip(ends, 0, pieces - 1), minlength=pieces) if pieces else 0
         return np.asarray(waits * costs.wait_ns + calls * costs.call_ns, np.float64)
 
@@ -265,13 +265,18 @@ class _Book:
 
 
 def _shown(calls: npt.NDArray[np.void]) -> Integers:
-    """Calls that take time of their own.
+    """Calls that take time of their own."""
+    return np.flatnonzero(_ends(calls) > calls["start"])
 
-    An execution that is fetched from in pieces lies idle in between: its fetches stand for it.
+
+def _ends(calls: npt.NDArray[np.void]) -> Integers:
+    """When each call was over for itself.
+
+    An execution lasts until its portal is closed, but works in its first run only; each further
+    one is a fetch, a call of its own.
     """
-    fetched = calls["parent"][calls["kind"] == CallKind.FETCH]
-    idle = (calls["kind"] == CallKind.EXECUTE) & np.isin(calls["call"], fetched)
-    return np.flatnonzero(~idle & (calls["end"] > calls["start"]))
+    worked = np.minimum(calls["start"] + np.maximum(calls["busy"], 0), calls["end"])
+    return np.where(calls["kind"] == CallKind.EXECUTE, worked, calls["end"])
 
 
 def _owners(
@@ -283,7 +288,7 @@ def _owners(
     """
     inner = np.full(len(moments), -1, np.int64)
     top = inner.copy()
-    start, end = calls["start"][shown], calls["end"][shown]
+    start, end = calls["start"][shown], _ends(calls)[shown]
     order = np.lexsort((calls["call"][shown], -end, start))
     start, end, shown = start[order], end[order], shown[order]
     level = np.arange(len(start)) - np.searchsorted(np.sort(end), start, "right")

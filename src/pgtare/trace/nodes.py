@@ -108,7 +108,7 @@ def grouped(
         left = float(spent[call])
         run = runs.get((process, int(ledger.calls["call"][call])))
         if run is None and ledger.calls["kind"][call] == CallKind.FETCH:
-            run = runs.get((process, int(ledger.calls["parent"][call])))
+            run = runs.get((process, int(ledger.calls["execution"][call])))
         if run is not None:
             plan = of_plan(ledger.processes[process].stream.plans.get(run.plan, []))
             own = own_times(run, plan)

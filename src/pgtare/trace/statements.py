@@ -160,13 +160,11 @@ def _add_call(ledger: Ledger, statement: Statement, i: int, own: _Own) -> None:
     into.count += 1
     into.failed += bool(call["flags"] & FAILED)
     busy = float(call["busy"])
-    if kind == CallKind.FETCH:
-        busy = float(call["end"] - call["start"])
-    into.elapsed_ns += busy if kind != CallKind.FETCH else 0.0  # its execution has it
+    into.elapsed_ns += busy
     into.longest_ns = max(into.longest_ns, busy)
     into.cpu_ns += own[0][i]
     into.waited_ns += own[1][i]
-    into.rows += int(call["rows"]) if kind != CallKind.FETCH else 0
+    into.rows += int(call["rows"]) if kind != CallKind.FETCH else 0  # its execution has them
     process = ledger.processes[int(ledger.call_process[i])]
     buffers = process.stream.buffers.get(int(call["call"]))
     if buffers:

@@ -20,6 +20,8 @@ Integers = npt.NDArray[np.int64]
 #: Microseconds from 1970 to 2000, where the server's timestamps begin.
 POSTGRES_EPOCH_US = 946_684_800_000_000
 _HEADER = 32
+#: Bytes of a record CALL before its counters.
+_CALL = 112
 #: No time in a stream is larger, in ns (36 years): sums of some of them have room in 64 bits.
 _LONGEST = 1 << 60
 _MAX_COUNT = 1 << 20
@@ -59,8 +61,8 @@ class CallKind(IntEnum):
 CALL = np.dtype(
     [
         ("call", "<i8"), ("kind", "<i2"), ("depth", "<i2"), ("flags", "<i4"), ("sqlstate", "<i8"),
-        ("parent", "<i8"), ("text", "<u8"), ("query_id", "<i8"), ("plan", "<u8"), ("start", "<i8"),
-        ("end", "<i8"), ("busy", "<i8"), ("cpu", "<i8"), ("rows", "<i8"),
+        ("parent", "<i8"), ("text", "<u8"), ("query_id", "<i8"), ("plan", "<u8"),
+        ("execution", "<i8"), ("start", "<i8"), ("end", "<i8"), ("busy", "<i8"), ("cpu", "<i8"), ("rows", "<i8"),
     ]
 )  # fmt: skip
 FAILED, SHARED, LOCAL, WAL, ABORTED, ESTIMATED = 1, 2, 4, 8, 16, 32
@@ -209,7 +211,7 @@ class _Decoder:
             first, last = int(times[made][0]), int(times[made].max())
             self._first = first if self._first is None else min(self._first, first)
             self.into.last = max(self.into.last, last)
-        of_calls = (kinds == Kind.CALL) & (sizes >= 104)
+        of_calls = (kinds == Kind.CALL) & (sizes >= _CALL)
         self._take_calls(words, data, offsets[of_calls], sizes[of_calls])
         others = np.flatnonzero(kinds != Kind.CALL)
         previous = -1
@@ -247,7 +249,7 @@ class _Decoder:
         calls["flags"] = ((body >> np.uint64(16)) & np.uint64(0xFFFF)).astype(np.int64)
         calls["sqlstate"] = (body >> np.uint64(32)).astype(np.int64)
         for i, name in enumerate(
-            ("parent", "text", "query_id", "plan", "start", "busy", "cpu", "rows"), 5
+            ("parent", "text", "query_id", "plan", "execution", "start", "busy", "cpu", "rows"), 5
         ):
             calls[name] = words[at + i].astype(calls.dtype[name])
         for name in ("start", "busy", "cpu"):
@@ -255,7 +257,7 @@ class _Decoder:
         self._calls.append(calls)
         for i in np.flatnonzero(calls["flags"] & (SHARED | LOCAL | WAL)).tolist():
             end = int(offsets[i] + sizes[i])
-            found = _buffers(data[int(offsets[i]) + 104 : end], int(calls["flags"][i]))
+            found = _buffers(data[int(offsets[i]) + _CALL : end], int(calls["flags"][i]))
             if found is not None:
                 self.into.buffers[int(calls["call"][i])] = found
 

@@ -314,6 +314,6 @@ def _calls_of_marks(marks: dict[str, Integers]) -> npt.NDArray[np.void]:
         elif stack and stack[-1][0] == depth:
             _, start, query_id, own = stack.pop()
             parent = stack[-1][3] if stack else 0
-            rows.append((own, int(CallKind.EXECUTE), depth, 0, 0, parent, 0, query_id, 0, start,
+            rows.append((own, int(CallKind.EXECUTE), depth, 0, 0, parent, 0, query_id, 0, 0, start,
                          when, when - start, -1, value))  # fmt: skip
     return np.array(rows, CALL)
