@@ -62,7 +62,8 @@ CALL = np.dtype(
     [
         ("call", "<i8"), ("kind", "<i2"), ("depth", "<i2"), ("flags", "<i4"), ("sqlstate", "<i8"),
         ("parent", "<i8"), ("text", "<u8"), ("query_id", "<i8"), ("plan", "<u8"),
-        ("execution", "<i8"), ("start", "<i8"), ("end", "<i8"), ("busy", "<i8"), ("cpu", "<i8"), ("rows", "<i8"),
+        ("execution", "<i8"), ("start", "<i8"), ("end", "<i8"), ("busy", "<i8"),
+        ("cpu", "<i8"), ("rows", "<i8"),
     ]
 )  # fmt: skip
 FAILED, SHARED, LOCAL, WAL, ABORTED, ESTIMATED = 1, 2, 4, 8, 16, 32
