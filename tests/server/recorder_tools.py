@@ -15,7 +15,7 @@ from tests.server.weigh_tools import start_pgtare
 
 #: A wait and a busy loop that say how long they took, and where they note it.
 KNOWN = """
-CREATE TABLE IF NOT EXISTS truth (what text, s float8);
+CREATE TABLE IF NOT EXISTS truth (what text, s float8, at timestamptz DEFAULT clock_timestamp());
 CREATE OR REPLACE FUNCTION nap(ms float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE t timestamptz := clock_timestamp();
 BEGIN PERFORM pg_sleep(ms / 1000); RETURN extract(epoch FROM clock_timestamp() - t); END $$;

@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import psycopg
 import pytest
 
@@ -23,6 +23,8 @@ from pgtare.server.cluster import Cluster
 from pgtare.trace import ledger as ledgers
 from pgtare.trace.profile import GROUPINGS, Scope, profile
 from pgtare.trace.reader import load
+from pgtare.trace.stream import CallKind
+from pgtare.trace.texts import statement_labels
 from tests.server.recorder_tools import KNOWN, known, level_of, recording, wait_until_traced
 from tests.server.trace_tools import session, tracing
 from tests.server.waits_tools import Connection, eventually, one
@@ -71,12 +73,12 @@ def test_profile_of_known_waits_and_work(
     began = time.monotonic()
     with recording(tracer, tmp_path / "rec", "--application", "traced-*"):
         wait_until_traced(observer, app)
-        app.execute("SELECT nap(1), spin(1)")  # planning them is not what they are to take
+        app.execute("SELECT nap(0), spin(1)")  # planning them is not what they are to take
         first = time.time_ns()
         for _ in range(4):
             with app.transaction():
-                app.execute("INSERT INTO truth SELECT 'nap', nap(60)")
-                app.execute("INSERT INTO truth SELECT 'spin', spin(100)")
+                app.execute("INSERT INTO truth (what, s) SELECT 'nap', nap(60)")
+                app.execute("INSERT INTO truth (what, s) SELECT 'spin', spin(100)")
         observer.execute(b"BEGIN; LOCK locked")
         held = threading.Timer(0.4, lambda: observer.execute(b"COMMIT"))
         held.start()
@@ -102,10 +104,12 @@ def test_profile_of_known_waits_and_work(
     assert process.begin <= first + 1e8
     assert process.end >= last - 1e8
     by_event = lines(book)
-    napped = known(tracer, "nap") + 1e6
+    napped = known(tracer, "nap")
     assert by_event["Timeout/PgSleep"] == pytest.approx(napped, rel=0.02)
     assert by_event["Lock/relation"] == pytest.approx(waited, rel=0.02)
-    spun = lines(book, scope=Scope(statement="INSERT INTO truth SELECT 'spin', spin(100)"))
+    spun = lines(
+        book, scope=Scope(statement="INSERT INTO truth (what, s) SELECT 'spin', spin(100)")
+    )
     work = sum(
         spun.get(ledgers.NAMES[c], 0.0)
         for c in (ledgers.CPU, ledgers.QUEUE, ledgers.UNACCOUNTED, ledgers.OWN)
@@ -355,7 +359,7 @@ def test_profile_of_pgbench_with_known_waits(
 
 def _pgbench(
     tracer: Cluster, wheel: Binaries, observer: Connection, tmp_path: Path, seconds: int
-) -> dict[str, Any]:
+) -> None:
     observer.execute(KNOWN.encode())
     script = tmp_path / "script.sql"
     script.write_text(
@@ -364,7 +368,7 @@ def _pgbench(
         "SELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n"
         "UPDATE pgbench_tellers SET tbalance = tbalance + 1 WHERE tid = 1;\n"
         "UPDATE pgbench_branches SET bbalance = bbalance + 1 WHERE bid = 1;\nEND;\n"
-        "INSERT INTO truth SELECT 'nap', nap(20);\nINSERT INTO truth SELECT 'spin', spin(50);\n"
+        "INSERT INTO truth (what, s) SELECT 'nap', nap(20);\nINSERT INTO truth (what, s) SELECT 'spin', spin(50);\n"
     )
     pgbench = str(wheel.program("pgbench"))
     env = {**os.environ, "PGOPTIONS": ""}
@@ -380,14 +384,41 @@ def _pgbench(
     book = ledgers.ledger(load(rec))
     found = profile(book)
     assert sum(line.ns for line in found.lines) == pytest.approx(found.total_ns, rel=1e-9)
-    by_event = lines(book)
-    missed = 2 * 70e6 * 2  # what a client did before it was traced
-    assert by_event["Timeout/PgSleep"] == pytest.approx(known(tracer, "nap"), rel=0.02, abs=missed)
-    spun = lines(book, scope=Scope(statement="INSERT INTO truth SELECT 'spin', spin(50)"))
-    work = sum(
-        spun.get(ledgers.NAMES[c], 0.0)
-        for c in (ledgers.CPU, ledgers.QUEUE, ledgers.UNACCOUNTED, ledgers.OWN)
+    # from when on both clients were traced, and had planned all they do
+    since = max(p.begin for p in book.processes) + 500_000_000
+    truth = {
+        what: sum(n for w, at, n in _timed_truth(tracer) if w == what and at >= since)
+        for what in ("nap", "spin")
+    }
+    (sleep,) = [e for e, event in book.trace.events.items() if event.name == "PgSleep"]
+    slept = sum(
+        int(p.waits.length[(p.waits.event == sleep) & (p.waits.start >= since)].sum())
+        for p in book.processes
     )
-    assert work == pytest.approx(known(tracer, "spin"), rel=0.02, abs=missed)
+    assert slept == pytest.approx(truth["nap"], rel=0.02)
+    chosen = _executions(book, "SELECT 'spin'", since)
+    of = np.isin(book.entries.top, chosen) & np.isin(
+        book.entries.component, [ledgers.CPU, ledgers.QUEUE, ledgers.UNACCOUNTED, ledgers.OWN]
+    )
+    assert book.entries.ns[of].sum() == pytest.approx(truth["spin"], rel=0.02)
     sys.stdout.write(pgtare("trace", "profile", rec).stdout)
-    return by_event
+
+
+def _timed_truth(tracer: Cluster) -> list[tuple[str, int, float]]:
+    """What took how many ns, and when it began, in ns since 1970."""
+    with session(tracer) as connection:
+        found = connection.execute(
+            "SELECT what, extract(epoch FROM at) * 1e9, s * 1e9 FROM truth"
+        ).fetchall()
+    return [(what, int(at) - int(ns), float(ns)) for what, at, ns in found]
+
+
+def _executions(book: ledgers.Ledger, like: str, since: int) -> list[int]:
+    labels = statement_labels(book)
+    return [
+        i
+        for i, call in enumerate(book.calls)
+        if call["kind"] == CallKind.EXECUTE
+        and call["start"] >= since
+        and like in labels.names[labels.of_call[i]]
+    ]

@@ -289,6 +289,8 @@ def _of_waits(trace: Trace, ring: Ring) -> Process | None:
         of = marks["kind"] == _CPU
         process.cpu = _rising(np.stack([marks["when_ns"][of], marks["value"][of]], axis=1))
     if ring.leader_pid is not None:
+        # a worker that ran one statement has one reading, from the start of its process on
+        process.cpu = _rising(np.concatenate([[[process.begin, 0]], process.cpu]))
         process.requests = np.array([[process.begin, process.end]], np.int64)
     else:
         outer = process.calls[process.calls["depth"] == 0]
