@@ -8,7 +8,7 @@ DURATION ?= 60
 .PHONY: setup setup-dev demo test test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
-  bench-layouts bench-rows bench-evictions bench-flame lock clean
+  bench-layouts bench-rows bench-evictions bench-flame bench-trace fuzz-trace lock clean
 
 setup: $(VENV)/.setup
 
@@ -114,6 +114,13 @@ bench-storm: setup
 # builds PostgreSQL from source
 bench-layouts: setup
 	@$(BIN)/python -m bench.layouts
+
+bench-trace: setup
+	@$(BIN)/python -m bench.trace
+
+# five minutes of damaged and senseless traces
+fuzz-trace: setup-dev
+	@$(BIN)/python -m tests.unit.fuzz_trace 300
 
 # uv (from PyPI) resolves; pip installs
 lock:

@@ -15,6 +15,7 @@ _MODULES = {
     "ladder": "ladder",
     "waits": "waits",
     "flame": "flame",
+    "trace": "trace",
     "clock": "clock",
     "doctor": "doctor",
     "module": "module",
