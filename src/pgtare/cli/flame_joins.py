@@ -22,10 +22,10 @@ from pgtare.flame.split import Spans
 from pgtare.flame.targets import Target
 from pgtare.observations import Observations, UnitFlag
 from pgtare.profile.reader import open_reader
+from pgtare.server.wait_ring import Kind
 from pgtare.waits import recording as wait_recordings
 from pgtare.waits.record import Recorder as WaitRecorder
 from pgtare.waits.show import one_line
-from pgtare.waits.trace import Kind
 
 #: Sessions begin their trace at the end of the request that is under way.
 _TRACE_BEGINS_S = 0.3
