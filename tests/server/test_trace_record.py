@@ -368,7 +368,8 @@ def _pgbench(
         "SELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n"
         "UPDATE pgbench_tellers SET tbalance = tbalance + 1 WHERE tid = 1;\n"
         "UPDATE pgbench_branches SET bbalance = bbalance + 1 WHERE bid = 1;\nEND;\n"
-        "INSERT INTO truth (what, s) SELECT 'nap', nap(20);\nINSERT INTO truth (what, s) SELECT 'spin', spin(50);\n"
+        "INSERT INTO truth (what, s) SELECT 'nap', nap(20);\n"
+        "INSERT INTO truth (what, s) SELECT 'spin', spin(50);\n"
     )
     pgbench = str(wheel.program("pgbench"))
     env = {**os.environ, "PGOPTIONS": ""}
