@@ -92,7 +92,35 @@ def test_a_checkpoint_in_one_variant_only_takes_the_round() -> None:
     (workload,) = analysed(found, made).workloads
     assert [d.round for d in workload.dropped] == [2]
     assert "trace: a checkpoint fell into it, not into the others" in workload.dropped[0].reasons
-    assert workload.caveats == ("in 1 round every run had a checkpoint",)
+    assert workload.caveats == (
+        "in 1 round every run had a checkpoint",
+        "1 round dropped; what did not pass: trace in 1",
+    )
+
+
+def test_waits_other_than_stated_are_told_and_drop_nothing() -> None:
+    found = study()
+    made = runs(found, EFFECTS)
+    for number in (2, 5):
+        change(made, number, "stats", remarks=("IO/DataFileRead: 70 % of the time waited",))
+    result = analysed(found, made)
+    (workload,) = result.workloads
+    assert workload.rounds_kept == 10
+    assert (
+        "W1: the waits of stats were not as stated in 2 rounds (IO/DataFileRead: 70 % of the time "
+        "waited), which count all the same" in markdown.render(result)
+    )
+
+
+def test_drops_are_told_by_variant() -> None:
+    found = study()
+    made = runs(found, EFFECTS)
+    change(made, 4, "stats", failed=("no wait was counted",))
+    change(made, 6, "stats", failed=("7 pages were swapped",))
+    result = analysed(found, made)
+    assert [d.variants for d in result.workloads[0].dropped] == [("stats",), ("stats",)]
+    told = "W1: 2 rounds dropped; what did not pass: stats in 2."
+    assert told in markdown.render(result)
 
 
 def test_too_many_dropped_rounds_leave_no_number() -> None:

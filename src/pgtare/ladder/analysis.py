@@ -139,9 +139,13 @@ def _workload(
         rounds_planned=study.blocks_planned(workload),
         rounds_kept=len(blocks),
         dropped=tuple(dropped),
-        caveats=tuple(
-            f"in {wording.count(n, words.round)} every {words.part} had a {what}"
-            for what, n in found.shared.items()
+        caveats=(
+            *(
+                f"in {wording.count(n, words.round)} every {words.part} had a {what}"
+                for what, n in found.shared.items()
+            ),
+            *wording.dropped_by(dropped, found.dropped_by, words.block),
+            *wording.remarks(found.remarked, words.round),
         ),
         why_not=why_not,
         stopped_on_width=narrow(study, workload, runs),

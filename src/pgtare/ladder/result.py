@@ -100,6 +100,10 @@ class Dropped(_Model):
 
     round: int = _told("its number, from 1")
     reasons: tuple[str, ...] = _told("the gates that it did not pass, in words")
+    variants: tuple[str, ...] = _told(
+        "the variants that did not pass; empty where it was the machine under all of them",
+        default=(),
+    )
 
 
 class OnWorkload(_Model):

@@ -11,6 +11,7 @@ import time
 from contextlib import ExitStack
 
 import numpy as np
+import psycopg
 
 from pgtare import machine
 from pgtare.errors import PgtareError
@@ -89,8 +90,8 @@ def _measured(step: Step, setting: Setting) -> Done:
     def look() -> None:
         try:
             evidence.look(serving, seen)
-        except PgtareError as ex:
-            seen.trouble = str(ex)
+        except (PgtareError, psycopg.Error, OSError) as ex:
+            seen.trouble = str(ex).strip() or type(ex).__name__
 
     with ExitStack() as stack:
         log = stack.enter_context(TransactionLog(sample, setting.scratch))
@@ -121,8 +122,12 @@ def _measured(step: Step, setting: Setting) -> Done:
         *(gates.judge(before, after, found, study.gates) if step.kind == "run" else ()),
         *load_gates(serving.workload, got.transactions, got.failed, counted),
     ]
-    stated = workload if waits or step.kind == "proof" else profile_left_out(workload)
-    failed += evidence.judge_profile(stated, waits, found.idle)
+    remarks: list[str] = []
+    if step.kind == "proof":
+        failed += evidence.judge_profile(workload, waits, found.idle)
+    else:
+        spoiled, remarks = evidence.judge_run(workload, waits, found.idle)
+        failed += spoiled
     made = Run(
         step=step,
         began="",
@@ -131,6 +136,7 @@ def _measured(step: Step, setting: Setting) -> Done:
         transactions=got.transactions,
         failed=tuple(failed),
         events=tuple(what for what in calm if calm[what] != now[what]),
+        remarks=tuple(remarks),
         waits=waits,
         machine={
             "idle": found.idle, "steal": found.steal, "other": found.other,
@@ -140,11 +146,6 @@ def _measured(step: Step, setting: Setting) -> Done:
         latency_samples=len(latencies),
     )  # fmt: skip
     return Done(made, {"latency_us": latencies.astype(np.float32)} if len(latencies) else {})
-
-
-def profile_left_out(workload: Workload) -> Workload:
-    """What can be asked of a run in which nothing counts waits."""
-    return workload.model_copy(update={"profile": ()})
 
 
 def load_gates(

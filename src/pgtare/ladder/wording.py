@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 from pgtare.estimate import rounds as estimate
 from pgtare.estimate.layouts import Layouts
 from pgtare.ladder.quantities import percent
-from pgtare.ladder.result import Compared, Effect, LadderResult, OnWorkload, Together
+from pgtare.ladder.result import Compared, Dropped, Effect, LadderResult, OnWorkload, Together
 from pgtare.ladder.study import Expected
 from pgtare.report import numbers
 
@@ -260,6 +261,25 @@ def caveats(result: LadderResult) -> list[str]:
                 "when every interval was as narrow as asked for; such a rule looks at no effect."
             )
     return told
+
+
+def dropped_by(dropped: Sequence[Dropped], by: Mapping[str, int], noun: str) -> list[str]:
+    """Whether one variant was dropped more often than others, which gates must not do."""
+    if not dropped:
+        return []
+    machine = sum(not block.variants for block in dropped)
+    told = [f"{name} in {n}" for name, n in by.items()]
+    told += [f"the machine under all of them in {machine}"] if machine else []
+    return [f"{count(len(dropped), f'{noun}')} dropped; what did not pass: {', '.join(told)}"]
+
+
+def remarks(by_variant: Mapping[str, Sequence[tuple[str, ...]]], noun: str) -> list[str]:
+    """Where a variant's waits were not as stated, an example each."""
+    return [
+        f"the waits of {name} were not as stated in {count(len(told), noun)} ({told[0][0]}), which "
+        "count all the same: a variant that counts no waits could not be held against it"
+        for name, told in by_variant.items()
+    ]
 
 
 SIDE_BY_SIDE = (
