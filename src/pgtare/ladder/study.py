@@ -302,13 +302,20 @@ class Study(_Model):
         )
 
     def over_layouts(self, arm: str, base: str) -> bool:
-        """Whether a comparison is of builds that each round links anew.
+        """Whether a comparison is of two builds that each round links anew.
 
         Variants of one server share its linking in a round, so that layout drops out.
         """
+        return self.protocol.layouts is not None and self._built(arm, base) == 2
+
+    def half_linked(self, arm: str, base: str) -> bool:
+        """Whether only one of two servers could be linked anew: the other has its one layout."""
+        return self.protocol.layouts is not None and self._built(arm, base) == 1
+
+    def _built(self, arm: str, base: str) -> int:
+        """How many of the two servers of a comparison are built here; none where it is one."""
         a, b = (self.the_variant(name).server for name in (arm, base))
-        built = any(self.servers[name].build for name in (a, b))
-        return self.protocol.layouts is not None and a != b and built
+        return 0 if a == b else sum(self.servers[name].build is not None for name in (a, b))
 
     @property
     def family(self) -> int:

@@ -305,7 +305,7 @@ _BY_UNITS = (
 )
 _ALWAYS = (
     "Variants of one server binary share their code's layout; variants of different binaries "
-    "differ in it as well, which is in the interval only where the study gives layouts.",
+    "differ in it as well, which is in the interval only where both are built over layouts.",
     "One machine, one PostgreSQL, one load a workload: the figures carry no further than that.",
 )
 
