@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pgtare.estimate import rounds
+from pgtare.estimate.attainable import attainable_p, rounds_for_level
 from pgtare.estimate.rounds import Flips
 from tests.unit import estimate_textbook as textbook
 
@@ -62,10 +63,12 @@ def test_twenty_rounds_are_exact() -> None:
 
 
 def test_what_few_rounds_can_reach() -> None:
-    assert rounds.attainable_p(5) == 0.0625
-    assert rounds.attainable_p(10) == 2 / 1024
-    assert rounds.rounds_for_level(0.05, 1) == 6
-    assert rounds.rounds_for_level(0.05, 12) == 9
+    assert attainable_p(5) == 0.0625
+    assert attainable_p(10) == 2 / 1024
+    assert attainable_p(30) == 2 / 100_000  # no smaller p comes of so many draws
+    assert Flips(np.linspace(0.9, 1.1, 30)).p() == attainable_p(30)
+    assert rounds_for_level(0.05, 1) == 6
+    assert rounds_for_level(0.05, 12) == 9
     assert Flips(_sample(5, 1)).interval() == (-math.inf, math.inf)
 
 
@@ -77,23 +80,6 @@ def test_equivalence_is_the_larger_of_two_sides() -> None:
         textbook.one_sided_flip_p(list(d), low, above=True),
         textbook.one_sided_flip_p(list(d), high, above=False),
     )
-
-
-def test_mde_is_the_formula() -> None:
-    from scipy import special
-
-    wanted = (special.stdtrit(9, 1 - 0.05 / 2 / 12) + special.stdtrit(9, 0.8)) * 0.002
-    assert rounds.detectable(0.002, 10, 12) == pytest.approx(wanted)
-
-
-def test_rounds_to_settle_falls_with_the_effect_and_never_below_what_can_pass() -> None:
-    needed = [rounds.rounds_to_settle(x, 0.01, 0.005, 12) or 0 for x in (0.0, 0.006, 0.02, 0.2)]
-    assert needed == sorted(needed, reverse=True)
-    assert needed[-1] == 9
-    at = needed[1]
-    sd = 0.01
-    assert rounds.detectable(sd / math.sqrt(at), at, 12) <= 0.006 or at == needed[0]
-    assert rounds.rounds_to_settle(0.0, 0.0, 0.005, 12) is None
 
 
 def test_deltas_that_share_a_base_are_dealt_not_flipped() -> None:

@@ -22,6 +22,7 @@ def test_what_stands_of_the_published_table() -> None:
     assert "largest point estimate (0.74 %)" in by_text["0.75 % is an upper bound"]
     assert "p = 2 × (1/3)^3 = .074" in by_text["all six deltas are negative, sign test p = .031"]
     assert all(e.attainable_p == 0.0625 for e in found.effects)
+    assert all(e.mde_pct is None for e in found.effects)  # five rounds find nothing over twelve
 
 
 def test_one_sign_counts_shared_bases_once() -> None:

@@ -21,7 +21,8 @@ from scipy import special
 from pgtare.estimate import sequential
 from pgtare.estimate.blocks import Floats
 from pgtare.estimate.inference import MISSING, NAN, Estimate
-from pgtare.estimate.rounds import Flips, Paired, detectable
+from pgtare.estimate.power import detectable_by_t
+from pgtare.estimate.rounds import Flips, Paired
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -99,10 +100,11 @@ def paired(
         width = sequential.multiplier(found.layouts, alpha) * mean.se
         mean = Estimate(mean.estimate, mean.se, mean.estimate - width, mean.estimate + width)
         p, p_equivalence = sequential.p_value(mean.estimate / mean.se, found.layouts), NAN
+    threshold = float(special.stdtrit(found.df, 1 - alpha / 2 / max(family, 1)))
     compared = Paired(
         n=found.rounds, mean=mean.estimate if found.layouts > 1 else float(np.mean(d)),
         lo=mean.lo, hi=mean.hi, p=p, p_equivalence=p_equivalence, se=mean.se,
-        mde=detectable(mean.se, found.layouts, family, alpha),
+        mde=detectable_by_t(mean.se, found.df, threshold),
         hodges_lehmann=Flips(d).hodges_lehmann(), positive=int((d > 0).sum()), exact=False,
     )  # fmt: skip
     return compared, found

@@ -17,18 +17,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy import special
 
 from pgtare.estimate import sequential
+from pgtare.estimate.attainable import DRAWS, EXACT_ROUNDS, rank
 from pgtare.estimate.blocks import Floats
 from pgtare.estimate.inference import NAN
-
-#: Up to so many rounds all 2^n sign flips are counted; beyond, DRAWS of them are drawn.
-EXACT_ROUNDS = 20
-DRAWS = 99_999
-POWER = 0.8
-#: More rounds than anybody will run: what is still unsettled there counts as never settled.
-MOST_ROUNDS = 100_000
+from pgtare.estimate.power import detectable
 
 
 @dataclass(frozen=True)
@@ -110,10 +104,10 @@ class Flips:
             return NAN, NAN
         means = self.subset_means
         # θ is kept from the k-th smallest mean on, where (1 + k) / (1 + N) first exceeds α/2.
-        rank = math.floor(alpha / 2 * (1 + len(means)) + 1e-9)
-        if rank < 1:
+        k = rank(alpha, len(means))
+        if k < 1:
             return -math.inf, math.inf
-        return float(means[rank - 1]), float(means[-rank])
+        return float(means[k - 1]), float(means[-k])
 
     def equivalence_p(self, margin_low: float, margin_high: float) -> float:
         """TOST: the larger p of "not below the upper margin" and "not above the lower one"."""
@@ -127,61 +121,6 @@ class Flips:
             return NAN
         i, j = np.triu_indices(self.n)
         return float(np.median((self.d[i] + self.d[j]) / 2))
-
-
-def attainable_p(rounds: int) -> float:
-    """The smallest two-sided p that so many rounds can reach: 2 / 2^n."""
-    return min(1.0, 2.0 ** (1 - rounds)) if rounds >= 1 else 1.0
-
-
-def rounds_for_level(alpha: float, family: int) -> int:
-    """The fewest rounds that can reach α at Holm's first step over a family of comparisons."""
-    return max(1, math.ceil(1 + math.log2(max(family, 1) / alpha) - 1e-12))
-
-
-def detectable(se: float, rounds: int, family: int, alpha: float = 0.05) -> float:
-    """Minimum detectable effect at 80 % power: (t_{1−α/2m} + t_{.8}) · SE, n − 1 df, unit of se."""
-    if rounds < 2 or not se > 0:
-        return NAN
-    df = rounds - 1
-    return (
-        float(special.stdtrit(df, 1 - alpha / 2 / max(family, 1)) + special.stdtrit(df, POWER)) * se
-    )
-
-
-def rounds_to_settle(
-    mean: float, sd: float, margin: float, family: int, alpha: float = 0.05
-) -> int | None:
-    """Rounds after which a comparison would probably (80 %) be settled; None where never.
-
-    Either way: told from zero were the estimate true, or shown within ±margin were there no
-    effect, whichever takes fewer. It holds if the rounds to come vary as those did.
-    """
-    if not (math.isfinite(mean) and math.isfinite(sd) and sd > 0):
-        return None
-    low = max(rounds_for_level(alpha, family), 3)
-    # Doubling, then halving: what is settled by n rounds is settled by more.
-    high = low
-    while not _settled(mean, sd, margin, family, alpha, high):
-        if high >= MOST_ROUNDS:
-            return None
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _settled(mean, sd, margin, family, alpha, middle):
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def _settled(mean: float, sd: float, margin: float, family: int, alpha: float, rounds: int) -> bool:
-    se, df = sd / math.sqrt(rounds), rounds - 1
-    if detectable(se, rounds, family, alpha) <= abs(mean):
-        return True
-    # Near zero either side of the margin can fail, which leaves each half of the misses.
-    both = special.stdtrit(df, 1 - alpha) + special.stdtrit(df, (1 + POWER) / 2)
-    return bool(both * se <= margin)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ import numpy as np
 
 import pgtare
 from pgtare.estimate import rounds as estimate
+from pgtare.estimate.attainable import attainable_p
 from pgtare.estimate.inference import holm
+from pgtare.estimate.power import rounds_to_settle
 from pgtare.ladder import evidence, wording
 from pgtare.ladder.between import described, differences, estimated
 from pgtare.ladder.blocks import FEWEST, Blocks, blocks_of, too_many_dropped
@@ -246,12 +248,17 @@ def _compare(
         mde_pct=_known(100 * found.mde),
         hodges_lehmann_pct=_known(_pct(found.hodges_lehmann)),
         positive=found.positive,
-        attainable_p=0.0 if over else estimate.attainable_p(found.n),
+        attainable_p=0.0 if over else attainable_p(found.n),
         # more rounds do not settle what linkings leave open
         rounds_to_settle=None
         if over
-        else estimate.rounds_to_settle(
-            found.mean, found.se * math.sqrt(found.n), analysis.margin, study.family, analysis.alpha
+        else rounds_to_settle(
+            found.mean,
+            found.se * math.sqrt(found.n),
+            analysis.margin,
+            study.family,
+            analysis.alpha,
+            done=found.n,
         ),
         verdict="inconclusive",
         derivation=wording.over_layouts(found, over, peeked=peeked)
@@ -287,7 +294,7 @@ def _nothing(study: Study, workload: Workload, arm: str, base: str) -> Compared:
         unit=UNITS[workload.metric], rounds=0,
         effect=Effect(pct=None, lo_pct=None, hi_pct=None), se_pct=None, absolute=None, p=None,
         p_holm=None, p_equivalence=None, mde_pct=None, hodges_lehmann_pct=None, positive=0,
-        attainable_p=estimate.attainable_p(study.blocks_planned(workload)), rounds_to_settle=None,
+        attainable_p=attainable_p(study.blocks_planned(workload)), rounds_to_settle=None,
         verdict="not_verified", derivation="",
     )  # fmt: skip
 

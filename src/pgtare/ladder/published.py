@@ -14,7 +14,8 @@ from rich.table import Table
 
 from pgtare.errors import UsageError
 from pgtare.estimate import published as estimate
-from pgtare.estimate.rounds import attainable_p, detectable, rounds_for_level
+from pgtare.estimate.attainable import attainable_p, rounds_for_level
+from pgtare.estimate.power import detectable
 from pgtare.instruments.locate import line_of
 from pgtare.ladder.wording import p_text
 from pgtare.report import numbers
@@ -194,7 +195,8 @@ def show(found: Judgement, console: Console) -> None:
     for e in found.effects:
         table.add_row(
             e.regime, f"{e.arm} against {e.base}", _pct(e.pct), str(e.rounds), p_text(e.p),
-            _level(e.attainable_p), _interval(e), _plain(e.bound_pct), _plain(e.mde_pct),
+            _level(e.attainable_p), _interval(e), _plain(e.bound_pct),
+            "∞" if e.attainable_p > found.alpha / found.comparisons else _plain(e.mde_pct),
         )  # fmt: skip
     console.print(table, highlight=False, markup=False)
     console.print(
@@ -281,14 +283,20 @@ def _no_effect(published: Published, effects: list[Recovered]) -> tuple[bool, st
     ]
     mdes = [e.mde_pct for e in effects if e.mde_pct is not None]
     needed = rounds_for_level(published.alpha, published.comparisons)
-    rounds = effects[0].rounds
-    return len(shown) == len(effects), (
-        f"{len(shown)} of {len(effects)} are shown to lie within ±{published.margin_pct:g} %; what "
-        f"could have been detected over {published.comparisons} comparisons is {min(mdes):.1f} to "
-        f"{max(mdes):.1f} %, and {rounds} rounds cannot pass α = "
-        f"{published.alpha / published.comparisons:.2g} whatever the effect (p = "
-        f"{_level(attainable_p(rounds))} at best; {needed} rounds could)."
-    )
+    why = f"{len(shown)} of {len(effects)} are shown to lie within ±{published.margin_pct:g} %"
+    if mdes:
+        why += (
+            f"; what could have been detected over {published.comparisons} comparisons is "
+            f"{min(mdes):.1f} to {max(mdes):.1f} %"
+        )
+    level = published.alpha / published.comparisons
+    if few := sorted({e.rounds for e in effects if e.attainable_p > level}):
+        told = " and ".join(str(n) for n in few)
+        why += (
+            f"; {told} rounds cannot pass α = {level:.2g} whatever the effect (p = "
+            f"{_level(attainable_p(few[-1]))} at best; {needed} rounds could)"
+        )
+    return bool(effects) and len(shown) == len(effects), f"{why}."
 
 
 def _all_rounds(published: Published, claim: AllRounds) -> tuple[bool, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pgtare.estimate import rounds as estimate
+from pgtare.estimate.attainable import rounds_for_level
 from pgtare.ladder.between import estimated
 from pgtare.ladder.blocks import FEWEST, blocks_of, too_many_dropped
 from pgtare.ladder.protocol import proof_id
@@ -44,7 +44,7 @@ def narrow(study: Study, workload: Workload, runs: Mapping[str, Run]) -> bool:
     if wanted is None:
         return False
     blocks = blocks_of(study, workload, runs).kept
-    fewest = estimate.rounds_for_level(study.analysis.alpha, study.family)
+    fewest = rounds_for_level(study.analysis.alpha, study.family)
     if len(blocks) < max(fewest, FEWEST):
         return False
     for comparison in study.compared(workload):

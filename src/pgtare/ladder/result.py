@@ -72,11 +72,17 @@ class Compared(_Model):
     p: float | None = _told("unadjusted p-value of the sign flips")
     p_holm: float | None = _told("p-value adjusted over the family; `null` in the floor")
     p_equivalence: float | None = _told("the larger p-value of the two one-sided tests")
-    mde_pct: float | None = _told("smallest effect that would be found with 80 % power")
+    mde_pct: float | None = _told(
+        "smallest effect that these tests would find with 80 % power, at Holm's first step; "
+        "`null` where so few blocks can find none"
+    )
     hodges_lehmann_pct: float | None = _told("Hodges-Lehmann estimate, descriptive")
     positive: int = _told("blocks in which the arm's value is the larger")
     attainable_p: float = _told("the smallest p-value that so many blocks can give")
-    rounds_to_settle: int | None = _told("blocks that would probably settle it")
+    rounds_to_settle: int | None = _told(
+        "blocks, more than there are, that would settle it with 80 % power were the estimate "
+        "the truth; `null` where there is no such number"
+    )
     verdict: Verdict = _told("`cost`, `gain`, `equivalent`, `inconclusive` or `not_verified`")
     derivation: str = _told("where the p-value comes from, in words")
     over_layouts: OverLayouts | None = _told(

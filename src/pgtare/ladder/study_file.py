@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pgtare.errors import UsageError
-from pgtare.estimate.rounds import attainable_p, rounds_for_level
+from pgtare.estimate.attainable import attainable_p, rounds_for_level
 from pgtare.instruments.catalogue import near
 from pgtare.instruments.locate import line_of
 from pgtare.ladder.duet_rules import why_not_by_duet

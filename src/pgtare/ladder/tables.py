@@ -64,7 +64,8 @@ def _figures(c: Compared) -> tuple[str, str, str, str]:
 
 def _mde(c: Compared) -> str:
     if c.mde_pct is None:
-        return numbers.NONE
+        # an error is known, but so few blocks reject nothing, however large
+        return numbers.NONE if c.se_pct is None else "∞"
     return "> 100 %" if c.mde_pct > 100 else f"{c.mde_pct:.2f} %"
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pgtare.estimate import rounds as estimate
+from pgtare.estimate.attainable import DRAWS
 from pgtare.estimate.layouts import Layouts
 from pgtare.ladder.quantities import percent
 from pgtare.ladder.result import Compared, Dropped, Effect, LadderResult, OnWorkload, Together
@@ -102,8 +103,8 @@ def derivation(found: estimate.Paired, *, peeked: bool, noun: str = "round") -> 
             f"{found.n} {noun}s' log-ratios give a mean as far from 0: p = {p_text(found.p)}"
         )
     return (
-        f"{estimate.DRAWS:,} sign flips drawn of 2^{found.n}: p = 2 (k + 1) / "
-        f"{estimate.DRAWS + 1:,} = {p_text(found.p)}"
+        f"{DRAWS:,} sign flips drawn of 2^{found.n}: p = 2 (k + 1) / "
+        f"{DRAWS + 1:,} = {p_text(found.p)}"
     )
 
 
@@ -178,10 +179,19 @@ def answers(result: LadderResult) -> list[tuple[str, str]]:
         unit = " or ".join(f"{noun}s" for noun in sorted(nouns))
         needed = sorted(c.rounds_to_settle for c in open_ones if c.rounds_to_settle is not None)
         how = ""
+        none = len(open_ones) - len(needed)
         if needed:
             least, most = numbers.count(needed[0]), numbers.count(needed[-1])
             span = least if least == most else f"{least} to {most}"
-            how = f" {span} {unit} would probably settle that, if they vary as these did."
+            which = f"{len(needed)} of them" if none else "that"
+            how = (
+                f" {span} {unit} would settle {which} with 80 % power, were the estimates the "
+                "truth and did the rest vary as these did."
+            )
+            if none:
+                how += f" For {none} there is no such number."
+        else:
+            how = f" There is no number of {unit} that would probably settle that."
         noun = "comparison is" if len(open_ones) == 1 else "comparisons are"
         told.append(("inconclusive", f"{len(open_ones)} {noun} inconclusive.{how}"))
     for workload in result.workloads:
