@@ -52,6 +52,17 @@ def test_a_finished_study_has_its_verdicts() -> None:
     json.loads(result.to_json())
 
 
+def test_what_was_not_played_counts_in_the_family() -> None:
+    text = STUDY + STUDY[STUDY.index("[[workload]]") :].replace('"W1"', '"W2"')
+    found = study(text).only(["W1"])
+    result = analysed(found, runs(found, EFFECTS))
+    assert result.family == 4
+    trace = result.workloads[0].compared[1]
+    assert trace.p is not None
+    assert trace.p_holm == pytest.approx(4 * trace.p)
+    assert "Holm over 4 declared comparisons" in trace.derivation
+
+
 def test_a_floor_that_misses_zero_speaks_up() -> None:
     found = study()
     made = runs(found, {})

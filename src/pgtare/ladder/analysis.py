@@ -300,13 +300,17 @@ def _nothing(study: Study, workload: Workload, arm: str, base: str) -> Compared:
 
 
 def _adjust(study: Study, family: list[Compared]) -> None:
-    """Holm over the declared family, and the verdicts. One that gave no p counts all the same."""
+    """Holm over the declared family, and the verdicts.
+
+    One that gave no p, or was not played (`--workload`), counts all the same.
+    """
     p_values = [math.nan if c.p is None else c.p for c in family]
-    for compared, p_holm in zip(family, holm(p_values), strict=True):
+    p_values += [math.nan] * (study.family - len(family))
+    for compared, p_holm in zip(family, holm(p_values)[: len(family)], strict=True):
         compared.p_holm = _known(p_holm)
         if compared.verdict != "not_verified":
             compared.verdict = _verdict(study, compared)
-            compared.derivation += wording.adjustment(compared, len(family))
+            compared.derivation += wording.adjustment(compared, study.family)
 
 
 def _verdict(study: Study, compared: Compared) -> Verdict:

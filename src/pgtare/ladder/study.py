@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from pgtare.errors import UsageError
 from pgtare.instruments.catalogue import near
@@ -282,6 +282,8 @@ class Study(_Model):
     variant: tuple[Variant, ...] = Field(min_length=1)
     workload: tuple[Workload, ...] = Field(min_length=1)
     comparison: tuple[Comparison, ...] = Field(min_length=1)
+    #: The family of the study that this is a part of.
+    _declared: int | None = PrivateAttr(default=None)
 
     def the_variant(self, name: str) -> Variant:
         """The variant by name, also by the name of the floor's second run."""
@@ -319,7 +321,9 @@ class Study(_Model):
 
     @property
     def family(self) -> int:
-        """How many comparisons Holm's correction is over."""
+        """How many comparisons Holm's correction is over: those declared, played or not."""
+        if self._declared is not None:
+            return self._declared
         return sum(len(self.compared(w)) for w in self.workload)
 
     @property
@@ -417,11 +421,17 @@ class Study(_Model):
         )
 
     def only(self, names: Sequence[str]) -> Study:
-        """The study on these workloads. Raises UsageError for one that there is not."""
-        known = [w.name for w in self.workload]
+        """The study on these workloads, by their names in the file; its family stays what it was.
+
+        Else whoever runs a few, having seen the others, would be asked for less. Raises UsageError
+        for a workload that there is not.
+        """
+        known = list(dict.fromkeys(w.stated for w in self.workload))
         for name in names:
             if name not in known:
                 raise UsageError(f"there is no workload {name!r}{near(name, known)}")
-        return self.model_copy(
-            update={"workload": tuple(w for w in self.workload if w.name in names)}
+        chosen = self.model_copy(
+            update={"workload": tuple(w for w in self.workload if w.stated in names)}
         )
+        chosen._declared = self.family
+        return chosen
