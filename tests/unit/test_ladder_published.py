@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def test_what_stands_of_the_published_table() -> None:
         False, False, False, False, True, False, False,
     ]  # fmt: skip
     by_text = {claim.text: claim.why for claim in found.claims}
-    assert "largest point estimate (0.74 %)" in by_text["0.75 % is an upper bound"]
+    assert "estimate of a cost is 0.74 %" in by_text["0.75 % is an upper bound"]
     assert "p = 2 × (1/3)^3 = .074" in by_text["all six deltas are negative, sign test p = .031"]
     assert all(e.attainable_p == 0.0625 for e in found.effects)
     assert all(e.mde_pct is None for e in found.effects)  # five rounds find nothing over twelve
@@ -36,6 +37,61 @@ def test_a_recovered_error_gives_back_its_p() -> None:
     se = estimate.recovered_se(-0.55, 0.25, 5)
     assert 2 * special.stdtr(4, -0.55 / se) == pytest.approx(0.25)
     assert estimate.half_width(se, 5) == pytest.approx(2.7764 * se, rel=1e-4)
+
+
+def _judged(*lines: str, claim: str, effects: str = "abcdefgh") -> published.Judged:
+    """The claim on a table of one line an effect, by name from a on."""
+    table = [
+        f'[[effect]]\nid = "{name}"\nbase = "off"\narm = "x"\n{line}'
+        for name, line in zip(effects, lines, strict=False)
+    ]
+    names = ", ".join(f'"{name}"' for name in effects[: len(lines)])
+    text = 'title = "t"\nsource = "s"\ncomparisons = 1\n' + "\n".join(table)
+    text += f'\n[[claim]]\ntext = "c"\neffects = [{names}]\n{claim}\n'
+    document = tomllib.loads(text)
+    (found,) = published.judge(published.Published.model_validate(document)).claims
+    return found
+
+
+LATENCY = 'regime = "W1"\nrounds = 10\npct = 1.5\np = 0.01\nbetter = "lower"'
+BOUND = 'kind = "upper_bound"\nbound_pct = 1.0'
+
+
+def test_more_latency_is_a_cost() -> None:
+    slower = _judged(LATENCY, claim=BOUND)
+    assert not slower.stands
+    assert "point estimate of a cost is 1.50 %" in slower.why
+    faster = _judged(LATENCY.replace("1.5", "-1.5"), claim=BOUND)
+    assert faster.stands
+    assert _judged(LATENCY.replace('better = "lower"', ""), claim=BOUND).stands  # throughput
+
+
+def test_effects_without_a_p_have_no_bound_and_no_traceback() -> None:
+    bare = 'regime = "W1"\nrounds = 5\npct = -0.1'
+    for claim in (BOUND, 'kind = "no_effect"'):
+        assert not _judged(bare, claim=claim).stands
+    mixed = _judged(bare, LATENCY.replace("1.5", "-9"), claim=BOUND)
+    assert not mixed.stands
+    assert "1 of 2 have no p-value" in mixed.why
+
+
+def test_one_sign_is_told_as_it_is() -> None:
+    def row(regime: str, pct: float) -> str:
+        return f'regime = "{regime}"\nrounds = 5\npct = {pct}'
+
+    rows = [row("W1", 0.4), row("W1", 0.3), row("W1", 0.2), row("W2", 0.1)]
+    found = _judged(*rows, claim='kind = "one_sign"\np = 0.1')
+    assert "are positive just where the base came out lowest" in found.why
+    assert "p = 2 × (1/2)^1 × (1/4)^1 = .25" in found.why
+    mixed = _judged(*rows, row("W3", -0.1), claim='kind = "one_sign"\np = 0.1')
+    assert mixed.why == "they do not have one sign."
+
+
+def test_a_claim_of_effects_names_some(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text(R1.read_text().replace('["W1 stub", "W2 stub", "W3 stub"]', "[]"))
+    with pytest.raises(UsageError, match="effects: "):
+        published.read(path)
 
 
 def test_counts_and_spreads() -> None:

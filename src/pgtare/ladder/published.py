@@ -26,16 +26,26 @@ class _Model(BaseModel):
 
 
 class PublishedEffect(_Model):
-    """One delta: arm against base in a regime, in percent, with its two-sided p and rounds."""
+    """One delta: arm against base in a regime, in percent, with its two-sided p and rounds.
+
+    better: whether more or less of what was measured is better: of throughput "higher", of a
+    latency "lower".
+    """
 
     id: str
     regime: str
     arm: str
     base: str
     pct: float
+    better: Literal["higher", "lower"] = "higher"
     rounds: Annotated[int, Field(ge=2)]
     p: Annotated[float, Field(gt=0, le=1)] | None = None
     error_bar_pct: tuple[float, float] | None = None
+
+    @property
+    def cost_pct(self) -> float:
+        """How much the arm is worse; a gain is below zero."""
+        return -self.pct if self.better == "higher" else self.pct
 
 
 class _Claim(_Model):
@@ -43,21 +53,25 @@ class _Claim(_Model):
     effects: tuple[str, ...] = ()
 
 
-class UpperBound(_Claim):
+class _OfEffects(_Claim):
+    effects: Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class UpperBound(_OfEffects):
     """ "At most x %"."""
 
     kind: Literal["upper_bound"]
     bound_pct: float
 
 
-class OneSign(_Claim):
+class OneSign(_OfEffects):
     """ "All deltas have one sign"."""
 
     kind: Literal["one_sign"]
     p: float
 
 
-class NoEffect(_Claim):
+class NoEffect(_OfEffects):
     """ "No measurable effect"."""
 
     kind: Literal["no_effect"]
@@ -73,7 +87,7 @@ class AllRounds(_Claim):
     looked_at: int | None = None
 
 
-class Builds(_Claim):
+class Builds(_OfEffects):
     """A difference between two builds, whose layout differs as well."""
 
     kind: Literal["builds"]
@@ -111,13 +125,14 @@ class Published(_Model):
 
 
 class Recovered(_Model):
-    """What a published effect amounts to: interval, bound and MDE, in percent."""
+    """What a published effect amounts to: interval, bound on its cost, and MDE, in percent."""
 
     id: str
     regime: str
     arm: str
     base: str
     pct: float
+    cost_pct: float
     rounds: int
     p: float | None
     attainable_p: float
@@ -216,14 +231,15 @@ def _recover(published: Published, e: PublishedEffect) -> Recovered:
     if math.isfinite(se):
         width = estimate.half_width(se, e.rounds)
         lo, hi = e.pct - width, e.pct + width
-        bound = estimate.upper_bound(-e.pct, se, e.rounds)
+        bound = estimate.upper_bound(e.cost_pct, se, e.rounds)
         equivalence = estimate.equivalence_p(e.pct, se, e.rounds, published.margin_pct)
     elif e.error_bar_pct is not None:
         width = e.error_bar_pct[1]
         lo, hi = e.pct - width, e.pct + width
     mde = detectable(se, e.rounds, published.comparisons, published.alpha)
     return Recovered(
-        id=e.id, regime=e.regime, arm=e.arm, base=e.base, pct=e.pct, rounds=e.rounds, p=e.p,
+        id=e.id, regime=e.regime, arm=e.arm, base=e.base, pct=e.pct,
+        cost_pct=e.cost_pct, rounds=e.rounds, p=e.p,
         attainable_p=attainable_p(e.rounds), se_pct=_known(se), lo_pct=_known(lo),
         hi_pct=_known(hi), bound_pct=_known(bound), mde_pct=_known(mde),
         p_equivalence=_known(equivalence),
@@ -249,31 +265,42 @@ def _judge(published: Published, claim: Claim, recovered: dict[str, Recovered]) 
 
 
 def _upper_bound(claim: UpperBound, effects: list[Recovered]) -> tuple[bool, str]:
-    known = [e for e in effects if e.bound_pct is not None]
-    worst = max(known, key=lambda e: e.bound_pct or 0.0)
-    largest = max(-e.pct for e in effects)
-    assert worst.bound_pct is not None
-    stands = worst.bound_pct <= claim.bound_pct
-    over = sum((e.bound_pct or 0.0) > claim.bound_pct for e in known)
-    return stands, (
-        f"{claim.bound_pct:g} % is about the largest point estimate ({largest:.2f} %), which is no "
-        f"bound; the 95 % bounds exceed it in {over} of {len(known)} comparisons, up to "
-        f"{worst.bound_pct:.1f} % ({worst.arm} in {worst.regime})."
+    known = [(e.bound_pct, e) for e in effects if e.bound_pct is not None]
+    largest = max(e.cost_pct for e in effects)
+    why = (
+        f"the largest point estimate of a cost is {largest:.2f} %, and a point estimate is no bound"
     )
+    if lacking := len(effects) - len(known):
+        why += f"; {lacking} of {len(effects)} have no p-value, and so no bound at all"
+    if known:
+        worst, where = max(known, key=lambda item: item[0])
+        over = sum(bound > claim.bound_pct for bound, _ in known)
+        why += (
+            f"; the 95 % bounds exceed {claim.bound_pct:g} % in {over} of {len(known)} "
+            f"comparisons, and the largest is {worst:.1f} % ({where.arm} in {where.regime})"
+        )
+    stands = not lacking and all(bound <= claim.bound_pct for bound, _ in known)
+    return stands, f"{why}."
 
 
 def _one_sign(published: Published, claim: OneSign, effects: list[Recovered]) -> tuple[bool, str]:
+    signs = {math.copysign(1, e.pct) if e.pct else 0.0 for e in effects}
+    if len(signs) > 1 or 0.0 in signs:
+        return False, "they do not have one sign."
     groups: dict[tuple[str, str], int] = {}
     for e in effects:
         groups[e.regime, e.base] = groups.get((e.regime, e.base), 0) + 1
-    alike = len({e.pct > 0 for e in effects}) == 1
-    p = estimate.one_sign_p(list(groups.values()))
-    shared = max(groups.values())
-    return alike and p <= published.alpha, (
-        f"{claim.p:g} counts {len(effects)} deltas as fresh coins, but {shared} share one base in "
-        f"each of {len(groups)} regimes: they are all negative just where the base came out best "
-        f"of {shared + 1}, by chance once in {shared + 1}; two-sided "
-        f"p = 2 × (1/{shared + 1})^{len(groups)} = {p_text(p)}."
+    sizes = sorted(groups.values())
+    p = estimate.one_sign_p(sizes)
+    by_size = {size: sizes.count(size) for size in dict.fromkeys(sizes)}
+    chances = " × ".join(f"(1/{size + 1})^{n}" for size, n in by_size.items())
+    shared = " and ".join(f"{size} in {n}" for size, n in by_size.items())
+    sign, end = ("positive", "lowest") if signs == {1.0} else ("negative", "highest")
+    return p <= published.alpha, (
+        f"{claim.p:g} counts {len(effects)} deltas as fresh coins, but those that share a base are "
+        f"dependent ({shared} of {len(groups)} groups): all deltas of a base with k arms are "
+        f"{sign} just where the base came out {end} of k + 1, by chance once in k + 1; two-sided "
+        f"p = 2 × {chances} = {p_text(p)}."
     )
 
 
@@ -329,10 +356,13 @@ def _all_rounds(published: Published, claim: AllRounds) -> tuple[bool, str]:
 def _builds(published: Published, claim: Builds, effects: list[Recovered]) -> tuple[bool, str]:
     layout = 1.96 * math.sqrt(2) * claim.layout_sd_pct
     outside = [e for e in effects if abs(e.pct) > layout]
-    p = estimate.one_sign_p([1] * len(effects))
+    above = sum(e.pct > 0 for e in effects)
+    p = estimate.sign_p(above, len(effects))
+    most = max(above, len(effects) - above)
+    best = min(e.attainable_p for e in effects)
     return bool(outside), (
-        f"{len(effects)} of {len(effects)} on one side is p = {p_text(p)}, each has p ≥ "
-        f"{_level(attainable_p(effects[0].rounds))}, and two builds differ in layout as well: at "
+        f"{most} of {len(effects)} on one side is p = {p_text(p)}, each has p ≥ "
+        f"{_level(best)}, and two builds differ in layout as well: at "
         f"{claim.layout_sd_pct:g} % SD of layout one pair of builds says no more than ±"
         f"{layout:.1f} %, and the largest delta is {max(abs(e.pct) for e in effects):.2f} %."
     )
