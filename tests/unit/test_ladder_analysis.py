@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
-from pgtare.ladder import analysis, markdown
+from pgtare.ladder import analysis, markdown, wording
 from pgtare.ladder.records import Run
 from pgtare.ladder.remaining import remaining
 from pgtare.ladder.result import LadderResult
@@ -50,6 +51,26 @@ def test_a_finished_study_has_its_verdicts() -> None:
     (together,) = result.together
     assert together.arms == ("stats", "trace")
     json.loads(result.to_json())
+
+
+def test_the_sentence_on_equivalence_shows_what_lies_within_the_margin() -> None:
+    found = study(STUDY.replace("[analysis]", '[analysis]\nmargin = "1%"'))
+    made = runs(found, {})
+    for key, run in made.items():
+        # of 90 % of the flips within 1 %, of 95 % not
+        values = {"off": 0.0, "stats": 0.0128 * math.sin(2.1 * run.step.round)}
+        tps = 1000 * math.exp(values.get(run.step.variant, 0.0))
+        made[key] = run.model_copy(update={"metrics": {**run.metrics, "tps": tps}})
+    result = analysed(found, made)
+    stats = result.workloads[0].compared[0]
+    assert stats.verdict == "equivalent"
+    assert stats.within is not None
+    assert stats.within.lo_pct is not None
+    assert stats.effect.lo_pct is not None
+    assert stats.effect.lo_pct < stats.within.lo_pct
+    told = next(text for tone, text in wording.answers(result) if tone == "equivalent")
+    assert f"90 % interval {wording.interval(stats.within)} within ±1 % (in this comp" in told
+    assert wording.interval(stats.effect) not in told
 
 
 def test_what_was_not_played_counts_in_the_family() -> None:

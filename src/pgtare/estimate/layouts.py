@@ -96,15 +96,17 @@ def paired(
     """
     found = one_way(by_layout(d, layout), alpha)
     mean, p, p_equivalence = found.mean, found.p, equivalence_p(found, margin)
+    inner = _interval(mean.estimate, mean.se, max(found.df, 1), 2 * alpha)
     if peeked and mean.se > 0:
         width = sequential.multiplier(found.layouts, alpha) * mean.se
         mean = Estimate(mean.estimate, mean.se, mean.estimate - width, mean.estimate + width)
         p, p_equivalence = sequential.p_value(mean.estimate / mean.se, found.layouts), NAN
+        inner = MISSING
     threshold = float(special.stdtrit(found.df, 1 - alpha / 2 / max(family, 1)))
     compared = Paired(
         n=found.rounds, mean=mean.estimate if found.layouts > 1 else float(np.mean(d)),
-        lo=mean.lo, hi=mean.hi, p=p, p_equivalence=p_equivalence, se=mean.se,
-        mde=detectable_by_t(mean.se, found.df, threshold),
+        lo=mean.lo, hi=mean.hi, within=(inner.lo, inner.hi), p=p, p_equivalence=p_equivalence,
+        se=mean.se, mde=detectable_by_t(mean.se, found.df, threshold),
         hodges_lehmann=Flips(d).hodges_lehmann(), positive=int((d > 0).sum()), exact=False,
     )  # fmt: skip
     return compared, found

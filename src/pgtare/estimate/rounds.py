@@ -125,12 +125,17 @@ class Flips:
 
 @dataclass(frozen=True)
 class Paired:
-    """One comparison by rounds, in logarithms; times 100 it is nearly percent."""
+    """One comparison by rounds, in logarithms; times 100 it is nearly percent.
+
+    lo, hi: the 1 − α interval; within: the 1 − 2α one, which lies inside the margin just where the
+    two one-sided tests say so.
+    """
 
     n: int
     mean: float
     lo: float
     hi: float
+    within: tuple[float, float]
     p: float
     p_equivalence: float
     se: float
@@ -156,18 +161,20 @@ def paired(
     """
     flips = Flips(np.asarray(d, dtype=np.float64), seed)
     lo, hi = flips.interval(alpha)
+    within = flips.interval(2 * alpha)
     p = flips.p()
     p_equivalence = flips.equivalence_p(-math.log1p(margin), math.log1p(margin))
     if peeked:
         width = sequential.multiplier(flips.n, alpha) * flips.se
         lo, hi = flips.mean - width, flips.mean + width
         p = sequential.p_value(flips.mean / flips.se, flips.n) if flips.se > 0 else NAN
-        p_equivalence = NAN
+        p_equivalence, within = NAN, (NAN, NAN)
     return Paired(
         n=flips.n,
         mean=flips.mean,
         lo=lo,
         hi=hi,
+        within=within,
         p=p,
         p_equivalence=p_equivalence,
         se=flips.se,

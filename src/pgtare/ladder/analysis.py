@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -245,6 +246,9 @@ def _compare(
         p=_known(found.p),
         p_holm=None,
         p_equivalence=_known(found.p_equivalence),
+        within=None
+        if peeked
+        else _effect(dataclasses.replace(found, lo=found.within[0], hi=found.within[1])),
         mde_pct=_known(100 * found.mde),
         hodges_lehmann_pct=_known(_pct(found.hodges_lehmann)),
         positive=found.positive,

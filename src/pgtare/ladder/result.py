@@ -72,6 +72,11 @@ class Compared(_Model):
     p: float | None = _told("unadjusted p-value of the sign flips")
     p_holm: float | None = _told("p-value adjusted over the family; `null` in the floor")
     p_equivalence: float | None = _told("the larger p-value of the two one-sided tests")
+    within: Effect | None = _told(
+        "the difference with the 1 − 2α interval that the two one-sided tests are about; `null` in "
+        "a study ended by hand",
+        default=None,
+    )
     mde_pct: float | None = _told(
         "smallest effect that these tests would find with 80 % power, at Holm's first step; "
         "`null` where so few blocks can find none"

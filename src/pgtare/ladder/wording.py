@@ -210,8 +210,9 @@ def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
     what = METRICS[c.metric]
     if c.verdict == "equivalent":
         return (
-            f"{where}: {c.arm} against {c.base} is equivalent, {what} {pct(c.effect.pct)} "
-            f"{interval(c.effect)}, within ±{result.margin_pct:g} %."
+            f"{where}: {c.arm} against {c.base} is equivalent, {what} {pct(c.effect.pct)}, "
+            f"{_level(1 - 2 * result.alpha)} interval {interval(c.within or c.effect)} within "
+            f"±{result.margin_pct:g} % (in this comparison; the family is not corrected for)."
         )
     slower = "costs" if c.verdict == "cost" else "gains"
     sign = "lower" if (c.effect.pct or 0) < 0 else "higher"
@@ -220,6 +221,10 @@ def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
         f"{where}: {c.arm} {slower} against {c.base}: {what} {size} {sign} {interval(c.effect)}, "
         f"p = {p_text(c.p)}, over the family {p_text(c.p_holm)}."
     )
+
+
+def _level(share: float) -> str:
+    return f"{100 * share:g} %"
 
 
 def together_sentences(result: LadderResult) -> list[str]:
