@@ -84,17 +84,27 @@ def test_what_was_not_played_counts_in_the_family() -> None:
     assert "Holm over 4 declared comparisons" in trace.derivation
 
 
-def test_a_floor_that_misses_zero_speaks_up() -> None:
+def test_the_floor_is_told_as_a_width_and_is_no_test_of_the_machine() -> None:
     found = study()
     made = runs(found, {})
-    assert "the floor misses 0" not in markdown.render(analysed(found, made))
+    result = analysed(found, made)
+    floor = result.workloads[0].floor
+    assert floor is not None
+    width = f"± {floor.effect.half_width_pct:.2f} %"
+    told = markdown.render(result)
+    assert f"W1: off against itself (the floor) is known to {width}." in told
+    assert f"| {width} |" in told  # in the table's row
     for key, run in made.items():
         if run.step.variant == "off again":
             slower = {**run.metrics, "tps": 0.9 * run.metrics["tps"]}
             made[key] = run.model_copy(update={"metrics": slower})
-    assert "W1: the floor misses 0. off differed from itself" in markdown.render(
-        analysed(found, made)
-    )
+    told = markdown.render(analysed(found, made))
+    assert "it misses 0, as 5 % of floors do by chance: which is which was drawn by lot" in told
+    few = {key: run for key, run in made.items() if run.step.round <= 4}
+    short = study(STUDY.replace("rounds = 10", "rounds = 4"))
+    told = markdown.render(analysed(short, few))
+    assert "the floor cannot say how narrow a comparison gets, as 4 rounds give no int" in told
+    assert "| cannot say |" in told
 
 
 def test_less_latency_is_a_gain() -> None:

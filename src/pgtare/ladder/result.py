@@ -30,6 +30,13 @@ class Effect(_Model):
     hi_pct: float | None = _told("upper end; `null` where so few blocks give none")
 
     @property
+    def half_width_pct(self) -> float | None:
+        """Half the width of the interval; None where it lacks an end."""
+        if self.lo_pct is None or self.hi_pct is None or self.lo_pct <= -100:
+            return None
+        return (self.hi_pct - self.lo_pct) / 2
+
+    @property
     def covers_zero(self) -> bool:
         """Whether 0 lies in the interval; an open end reaches as far as it must."""
         low = self.lo_pct is None or self.lo_pct <= 0

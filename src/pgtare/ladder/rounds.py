@@ -1,7 +1,8 @@
 """The protocol of rounds: whole runs, every variant once a round in random order.
 
 The floor's variant runs twice a round, and its two runs pass through the same estimator as every
-comparison: what that finds is what the machine alone makes of no difference at all.
+comparison: how wide that comes out is what the machine alone makes of no difference at all. It is
+no test of the machine: which run is which is drawn by lot, so that it covers 0 whatever happens.
 """
 
 from __future__ import annotations

@@ -50,9 +50,15 @@ def _row(c: Compared, block: str) -> Row:
 def _floor(c: Compared) -> Row:
     cells = (
         f"floor: {c.arm}", *_figures(c), numbers.NONE, _mde(c), numbers.NONE,
-        "covers 0" if c.effect.covers_zero else "MISSES 0",
+        _floor_width(c),
     )  # fmt: skip
     return Row(cells, "", floor=True)
+
+
+def _floor_width(c: Compared) -> str:
+    """How wide the interval of no difference at all is, or that so few blocks cannot say."""
+    width = c.effect.half_width_pct
+    return "cannot say" if width is None else f"± {width:.2f} %"
 
 
 def _figures(c: Compared) -> tuple[str, str, str, str]:

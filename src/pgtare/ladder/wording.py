@@ -264,18 +264,30 @@ def caveats(result: LadderResult) -> list[str]:
                     f"{count(c.over_layouts.layouts, 'linking')} of each: the interval holds for "
                     "other linkings of the same objects, and more rounds alone do not narrow it."
                 )
-        of_one = "runs of a round" if workload.protocol == "rounds" else f"{workload.words.part}s"
-        if workload.floor is not None and not workload.floor.effect.covers_zero:
-            told.append(
-                f"{workload.called}: the floor misses 0. {workload.floor.base} differed from "
-                f"itself, as happens once in 20 by chance; more often, the {of_one} are not alike."
-            )
+        if workload.floor is not None:
+            told.append(f"{workload.called}: {_floor(result, workload, workload.floor)}.")
         if workload.stopped_on_width:
             told.append(
                 f"{workload.called} was ended after {workload.rounds_kept} {block(workload)}s, "
                 "when every interval was as narrow as asked for; such a rule looks at no effect."
             )
     return told
+
+
+def _floor(result: LadderResult, workload: OnWorkload, floor: Compared) -> str:
+    """What the floor says: how wide no difference at all is, and no more than that."""
+    width = floor.effect.half_width_pct
+    if width is None:
+        few = count(floor.rounds, block(workload))
+        return f"the floor cannot say how narrow a comparison gets, as {few} give no interval"
+    told = f"{floor.base} against itself (the floor) is known to ± {width:.2f} %"
+    if floor.effect.covers_zero:
+        return told
+    often = f"{100 * result.alpha:g} % of floors"
+    return (
+        f"{told}; it misses 0, as {often} do by chance: which is which was drawn by lot, so that "
+        "nothing else can make it, and a floor that covers 0 shows no run to be sound"
+    )
 
 
 def dropped_by(dropped: Sequence[Dropped], by: Mapping[str, int], noun: str) -> list[str]:
