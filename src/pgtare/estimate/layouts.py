@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import special
+from scipy import special, stats
 
 from pgtare.estimate import sequential
 from pgtare.estimate.blocks import Floats
@@ -77,6 +77,34 @@ def one_way(groups: Sequence[Floats], alpha: float = 0.05) -> Layouts:
         p=_p_value(estimate.estimate, se, k - 1), sd_layout=spread, sd_layout_lo=lo,
         sd_layout_hi=hi, sd_round=_root(ms_within), p_layout=p_layout,
     )  # fmt: skip
+
+
+def two_way(values: Floats, alpha: float = 0.05) -> Layouts:
+    """Linkings that all played in every set of rounds: values (S, K), by set and linking.
+
+    What a set does to all linkings alike is taken out, which costs a degree of freedom a set; the
+    mean of all is the sets' own and stays without an interval.
+    """
+    sets, k = values.shape
+    means = values.mean(axis=0)
+    left = values - values.mean(axis=1, keepdims=True) - (means - means.mean())
+    df = (sets - 1) * (k - 1)
+    ms_within = float((left**2).sum()) / df if df > 0 else NAN
+    between = float(means.var(ddof=1))
+    spread, lo, hi, p_layout = _components(between, ms_within, sets, k, df, alpha)
+    return Layouts(
+        layouts=k, rounds=values.size, mean=MISSING, df=df, p=NAN, sd_layout=spread,
+        sd_layout_lo=lo, sd_layout_hi=hi, sd_round=_root(ms_within), p_layout=p_layout,
+    )  # fmt: skip
+
+
+def range_half_width(found: Layouts, sets: int, alpha: float = 0.05) -> float:
+    """Half the interval of the largest of all differences between linkings, of `two_way`.
+
+    Tukey's: the pair that is farthest apart was chosen by looking, as the largest of K (K − 1) / 2.
+    """
+    q = float(stats.studentized_range.ppf(1 - alpha, found.layouts, found.df))
+    return q * found.sd_round / math.sqrt(sets)
 
 
 def paired(
