@@ -9,6 +9,8 @@ import pytest
 
 from pgtare.estimate import rounds
 from pgtare.estimate.attainable import attainable_p, rounds_for_level
+from pgtare.estimate.calibrate import clopper_pearson
+from pgtare.estimate.closed import Closed
 from pgtare.estimate.rounds import Flips
 from tests.unit import estimate_textbook as textbook
 
@@ -106,7 +108,32 @@ def test_deltas_that_share_a_base_are_dealt_not_flipped() -> None:
 
 def test_stopped_by_hand_has_the_wider_interval_and_no_equivalence() -> None:
     d = _sample(12, 3)
-    usual, peeked = rounds.paired(d, margin=0.01), rounds.paired(d, margin=0.01, peeked=True)
-    assert peeked.hi - peeked.lo > 1.5 * (usual.hi - usual.lo)
+    usual = rounds.paired(d, margin=0.01, family=12)
+    peeked = rounds.paired(d, margin=0.01, family=12, peeked=True, planned=12)
+    assert peeked.hi - peeked.lo > 1.2 * (usual.hi - usual.lo)
+    assert peeked.hi - peeked.lo < 3 * (usual.hi - usual.lo)  # not dozens of standard errors
+    assert peeked.mde > usual.mde
     assert peeked.p > usual.p
     assert math.isnan(peeked.p_equivalence)
+
+
+def test_stopped_by_hand_holds_at_all_looks_together() -> None:
+    """Whoever looks after every round and stops as soon as zero is excluded is wrong in 5 %."""
+    planned, studies = 12, 4_000
+    x = np.random.default_rng(9).normal(0, 1, (studies, planned))
+    wrong = np.zeros(studies, dtype=bool)
+    for n in range(2, planned + 1):
+        closed = Closed(n, planned)
+        t = x[:, :n].mean(axis=1) / (x[:, :n].std(axis=1, ddof=1) / math.sqrt(n))
+        wrong |= np.abs(t) > closed.multiplier
+        for value in t[:20]:
+            assert (closed.p_value(value) < 0.05) == (abs(value) > closed.multiplier)
+    assert clopper_pearson(int(wrong.sum()), studies, 0.99)[0] <= 0.05, wrong.mean()
+
+
+def test_stopped_by_hand_finds_its_mde_in_four_of_five_studies() -> None:
+    closed, rng = Closed(10, 12), np.random.default_rng(3)
+    x = rng.normal(closed.detectable(1 / math.sqrt(10), 4), 1, (4_000, 10))
+    t = x.mean(axis=1) / (x.std(axis=1, ddof=1) / math.sqrt(10))
+    found = np.mean([closed.p_value(value) <= 0.05 / 4 for value in t])
+    assert found == pytest.approx(0.8, abs=0.03)

@@ -213,12 +213,17 @@ def test_an_unfinished_study_shows_no_figure() -> None:
 
 def test_a_study_ended_by_hand_pays_for_the_choice_of_moment() -> None:
     found = study()
-    made = runs(found, EFFECTS)
+    made = runs(found, {"trace": -0.02})
     made.pop(next(reversed(made)))
-    (workload,) = analysed(found, made, closed=True).workloads
+    result = analysed(found, made, closed=True)
+    (workload,) = result.workloads
     trace = workload.compared[1]
-    assert trace.verdict == "inconclusive"
     assert "confidence sequence" in trace.derivation
+    assert trace.effect.half_width_pct is not None
+    assert trace.se_pct is not None
+    assert 2.3 < trace.effect.half_width_pct / trace.se_pct < 6
+    assert {c.rounds_to_settle for c in workload.compared} == {None}
+    assert "The study is closed, so that nothing will settle that." in markdown.render(result)
 
 
 def test_a_workload_stops_when_its_intervals_are_narrow() -> None:

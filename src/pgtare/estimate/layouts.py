@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from scipy import special, stats
 
-from pgtare.estimate import sequential
 from pgtare.estimate.blocks import Floats
+from pgtare.estimate.closed import Closed
 from pgtare.estimate.inference import MISSING, NAN, Estimate
 from pgtare.estimate.power import detectable_by_t
 from pgtare.estimate.rounds import Flips, Paired
@@ -115,26 +115,30 @@ def paired(
     family: int = 1,
     alpha: float = 0.05,
     peeked: bool = False,
+    planned: int = 0,
 ) -> tuple[Paired, Layouts]:
     """Compare two builds by rounds: d (n,) are log-ratios, layout (n,) what each round used.
 
     As `rounds.paired`, but the interval is t over layouts, and holds for other linkings of the two
-    builds. Equivalence by TOST over layouts; margin is a share. peeked: as there; p and interval
-    are then those of the confidence sequence.
+    builds. Equivalence by TOST over layouts; margin is a share. peeked: as there, of so many
+    planned layouts; p, interval and MDE are then those of the confidence sequence.
     """
     found = one_way(by_layout(d, layout), alpha)
     mean, p, p_equivalence = found.mean, found.p, equivalence_p(found, margin)
     inner = _interval(mean.estimate, mean.se, max(found.df, 1), 2 * alpha)
-    if peeked and mean.se > 0:
-        width = sequential.multiplier(found.layouts, alpha) * mean.se
-        mean = Estimate(mean.estimate, mean.se, mean.estimate - width, mean.estimate + width)
-        p, p_equivalence = sequential.p_value(mean.estimate / mean.se, found.layouts), NAN
-        inner = MISSING
     threshold = float(special.stdtrit(found.df, 1 - alpha / 2 / max(family, 1)))
+    mde = detectable_by_t(mean.se, found.df, threshold)
+    if peeked and mean.se > 0:
+        closed = Closed(found.layouts, planned or found.layouts, alpha)
+        width = closed.multiplier * mean.se
+        mde = closed.detectable(mean.se, family)
+        mean = Estimate(mean.estimate, mean.se, mean.estimate - width, mean.estimate + width)
+        p, p_equivalence = closed.p_value(mean.estimate / mean.se), NAN
+        inner = MISSING
     compared = Paired(
         n=found.rounds, mean=mean.estimate if found.layouts > 1 else float(np.mean(d)),
         lo=mean.lo, hi=mean.hi, within=(inner.lo, inner.hi), p=p, p_equivalence=p_equivalence,
-        se=mean.se, mde=detectable_by_t(mean.se, found.df, threshold),
+        se=mean.se, mde=mde,
         hodges_lehmann=Flips(d).hodges_lehmann(), positive=int((d > 0).sum()), exact=False,
     )  # fmt: skip
     return compared, found

@@ -18,9 +18,9 @@ from functools import cached_property
 
 import numpy as np
 
-from pgtare.estimate import sequential
 from pgtare.estimate.attainable import DRAWS, EXACT_ROUNDS, rank
 from pgtare.estimate.blocks import Floats
+from pgtare.estimate.closed import Closed
 from pgtare.estimate.inference import NAN
 from pgtare.estimate.power import detectable
 
@@ -153,21 +153,25 @@ def paired(
     alpha: float = 0.05,
     seed: int = 0,
     peeked: bool = False,
+    planned: int = 0,
 ) -> Paired:
     """Compare by rounds: d (n,) are log-ratios, margin a share (0.005 is 0.5 %).
 
-    peeked: the rounds were ended by someone who could see the figures. p and interval are then
-    those of the confidence sequence, and there is no claim of equivalence.
+    peeked: the rounds were ended by someone who could see the figures, of so many planned ones. p,
+    interval and MDE are then those of the confidence sequence, and nothing is called equivalent.
     """
     flips = Flips(np.asarray(d, dtype=np.float64), seed)
     lo, hi = flips.interval(alpha)
     within = flips.interval(2 * alpha)
     p = flips.p()
     p_equivalence = flips.equivalence_p(-math.log1p(margin), math.log1p(margin))
+    mde = detectable(flips.se, flips.n, family, alpha)
     if peeked:
-        width = sequential.multiplier(flips.n, alpha) * flips.se
+        closed = Closed(flips.n, planned or flips.n, alpha)
+        width = closed.multiplier * flips.se
         lo, hi = flips.mean - width, flips.mean + width
-        p = sequential.p_value(flips.mean / flips.se, flips.n) if flips.se > 0 else NAN
+        p = closed.p_value(flips.mean / flips.se) if flips.se > 0 else NAN
+        mde = closed.detectable(flips.se, family)
         p_equivalence, within = NAN, (NAN, NAN)
     return Paired(
         n=flips.n,
@@ -178,7 +182,7 @@ def paired(
         p=p,
         p_equivalence=p_equivalence,
         se=flips.se,
-        mde=detectable(flips.se, flips.n, family, alpha),
+        mde=mde,
         hodges_lehmann=flips.hodges_lehmann(),
         positive=int((flips.d > 0).sum()),
         exact=flips.exact,

@@ -230,7 +230,15 @@ def _compare(
     analysis = study.analysis
     d = differences(blocks, arm, base, workload.metric)
     found, over = estimated(
-        study, blocks, arm, base, workload.metric, seed, family=study.family, peeked=peeked
+        study,
+        blocks,
+        arm,
+        base,
+        workload.metric,
+        seed,
+        family=study.family,
+        peeked=peeked,
+        planned=study.blocks_planned(workload),
     )
     centre = _mean(blocks, base, workload.metric)
     return Compared(
@@ -253,9 +261,9 @@ def _compare(
         hodges_lehmann_pct=_known(_pct(found.hodges_lehmann)),
         positive=found.positive,
         attainable_p=0.0 if over else attainable_p(found.n),
-        # more rounds do not settle what linkings leave open
+        # more rounds do not settle what linkings leave open, nor come to a study that is closed
         rounds_to_settle=None
-        if over
+        if over or peeked
         else rounds_to_settle(
             found.mean,
             found.se * math.sqrt(found.n),
@@ -271,7 +279,7 @@ def _compare(
         over_layouts=described(over),
         round_pct=tuple(_pct(float(x)) for x in d),
         beside=tuple(
-            _beside(study, blocks, arm, base, metric, peeked, seed)
+            _beside(study, blocks, arm, base, metric, peeked, seed, study.blocks_planned(workload))
             for metric in workload.also
             if len(differences(blocks, arm, base, metric)) >= 2
         ),
@@ -279,9 +287,10 @@ def _compare(
 
 
 def _beside(
-    study: Study, blocks: Blocks, arm: str, base: str, metric: Metric, peeked: bool, seed: int
-) -> Beside:
-    found, _ = estimated(study, blocks, arm, base, metric, seed, peeked=peeked)
+    study: Study, blocks: Blocks, arm: str, base: str, metric: Metric, peeked: bool, seed: int,
+    planned: int,
+) -> Beside:  # fmt: skip
+    found, _ = estimated(study, blocks, arm, base, metric, seed, peeked=peeked, planned=planned)
     return Beside(
         metric=metric,
         unit=UNITS[metric],

@@ -192,6 +192,8 @@ def answers(result: LadderResult) -> list[tuple[str, str]]:
                 how += f" For {none} there is no such number."
         else:
             how = f" There is no number of {unit} that would probably settle that."
+        if result.state == "closed":
+            how = " The study is closed, so that nothing will settle that."
         noun = "comparison is" if len(open_ones) == 1 else "comparisons are"
         told.append(("inconclusive", f"{len(open_ones)} {noun} inconclusive.{how}"))
     for workload in result.workloads:
