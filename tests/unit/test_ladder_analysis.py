@@ -73,6 +73,15 @@ def test_the_sentence_on_equivalence_shows_what_lies_within_the_margin() -> None
     assert wording.interval(stats.effect) not in told
 
 
+def test_rare_costs_are_said_not_to_be_shown() -> None:
+    found = study(STUDY.replace("rounds = 10", "rounds = 12"))
+    told = markdown.render(analysed(found, runs(found, {})))
+    # 0.95 = 1 - 0.7791^12
+    assert "happened in 0 of 12 rounds may happen in up to 22 % of rounds (95 %)" in told
+    unfinished = {key: run for key, run in runs(found, {}).items() if run.step.round < 3}
+    assert "may happen in up to" not in markdown.render(analysed(found, unfinished))
+
+
 def test_what_was_not_played_counts_in_the_family() -> None:
     text = STUDY + STUDY[STUDY.index("[[workload]]") :].replace('"W1"', '"W2"')
     found = study(text).only(["W1"])

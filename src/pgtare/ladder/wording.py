@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pgtare.estimate import rounds as estimate
 from pgtare.estimate.attainable import DRAWS
+from pgtare.estimate.calibrate import clopper_pearson
 from pgtare.estimate.layouts import Layouts
 from pgtare.ladder.quantities import percent
 from pgtare.ladder.result import Compared, Dropped, Effect, LadderResult, OnWorkload, Together
@@ -343,7 +344,25 @@ def not_shown(result: LadderResult) -> list[str]:
     """What the figures do not show, by the protocols that gave them."""
     kinds = {workload.protocol for workload in result.workloads}
     told = [(_BY_ROUNDS, "rounds"), (_BY_DUET, "duet"), (_BY_UNITS, "units")]
-    return [*(sentence for sentence, kind in told if kind in kinds), *_ALWAYS]
+    return [
+        *(sentence for sentence, kind in told if kind in kinds), *_rare(result), *_ALWAYS,
+    ]  # fmt: skip
+
+
+def _rare(result: LadderResult) -> list[str]:
+    """What may befall some blocks though it befell none: a bound by the fewest that count."""
+    counted = [w for w in result.workloads if any(c.rounds for c in w.compared)]
+    if not counted:
+        return []
+    fewest = min(counted, key=lambda w: w.rounds_kept)
+    bound = clopper_pearson(0, fewest.rounds_kept, 0.90)[1]
+    noun = block(fewest)
+    return [
+        f"Intervals and equivalence are of what a variant does in every {noun} alike. A cost that "
+        f"strikes now and then may be in none of them: what happened in 0 of "
+        f"{count(fewest.rounds_kept, noun)} may happen in up to {100 * bound:.0f} % of {noun}s "
+        "(95 %), however equivalent the variants were in these."
+    ]
 
 
 def protocols(result: LadderResult) -> list[str]:
