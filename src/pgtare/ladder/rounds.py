@@ -16,6 +16,7 @@ import psycopg
 
 from pgtare import machine
 from pgtare.errors import PgtareError
+from pgtare.estimate.ties import mid_quantiles
 from pgtare.ladder import evidence, gates, linkings
 from pgtare.ladder.bench import PROOF
 from pgtare.ladder.protocol import Done, Setting, attempt, proof_id
@@ -174,7 +175,8 @@ def _metrics(got: RunResult, latencies: np.ndarray, server_ticks: int) -> dict[s
         "latency_mean_us": 1000 * got.latency_ms,
     }
     if len(latencies):
-        p50, p95, p99 = np.quantile(latencies, (0.5, 0.95, 0.99))
+        # pgbench writes whole microseconds
+        p50, p95, p99 = mid_quantiles(latencies, (0.5, 0.95, 0.99))
         metrics |= {"latency_p50_us": p50, "latency_p95_us": p95, "latency_p99_us": p99}
     return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
 
