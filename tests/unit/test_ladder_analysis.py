@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.ladder import analysis, markdown, wording
+from pgtare.ladder import analysis, markdown, page, wording
 from pgtare.ladder.records import Run
 from pgtare.ladder.remaining import remaining
 from pgtare.ladder.result import LadderResult
@@ -80,6 +80,14 @@ def test_rare_costs_are_said_not_to_be_shown() -> None:
     assert "happened in 0 of 12 rounds may happen in up to 22 % of rounds (95 %)" in told
     unfinished = {key: run for key, run in runs(found, {}).items() if run.step.round < 3}
     assert "may happen in up to" not in markdown.render(analysed(found, unfinished))
+
+
+def test_intervals_are_called_by_the_level_that_they_have() -> None:
+    found = study(STUDY.replace("[analysis]", "[analysis]\nalpha = 0.1"))
+    result = analysed(found, runs(found, EFFECTS))
+    for told in (markdown.render(result), page.page(result)):
+        assert "90 % interval" in told
+        assert "95 % interval" not in told
 
 
 def test_what_was_not_played_counts_in_the_family() -> None:

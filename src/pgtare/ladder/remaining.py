@@ -37,8 +37,9 @@ def remaining(
 def narrow(study: Study, workload: Workload, runs: Mapping[str, Run]) -> bool:
     """Whether every interval of a workload is as narrow as the protocol asks for.
 
-    A rule on width looks at no effect, so the intervals need no correction for it. Only whole
-    rounds count, so that it cannot end one in its middle.
+    A rule on width looks at no effect, so that no effect is favoured; but it stops where rounds
+    happen to vary little, and the intervals then cover somewhat less often than they say, the more
+    so the fewer rounds there are. Only whole rounds count, so that it cannot end one in its middle.
     """
     wanted = study.protocol.half_width
     if wanted is None:

@@ -23,7 +23,7 @@ class _Model(BaseModel):
 
 
 class Effect(_Model):
-    """A difference from the base with its 95 % interval."""
+    """A difference from the base with its 1 − α interval, of 95 % unless the study says else."""
 
     pct: float | None = _told("arm against base in percent of the base, from the mean log-ratio")
     lo_pct: float | None = _told("lower end; `null` where so few blocks give none")
@@ -48,8 +48,8 @@ class OverLayouts(_Model):
 
     layouts: int = _told("linkings of each build")
     sd_layout_pct: float | None = _told("standard deviation of linkings beyond that of rounds")
-    sd_layout_lo_pct: float | None = _told("lower end of its 95 % interval")
-    sd_layout_hi_pct: float | None = _told("upper end of its 95 % interval")
+    sd_layout_lo_pct: float | None = _told("lower end of its 1 − α interval")
+    sd_layout_hi_pct: float | None = _told("upper end of its 1 − α interval")
     sd_round_pct: float | None = _told("standard deviation of rounds of one linking")
     p: float | None = _told("p-value of all linkings being alike")
 
@@ -177,7 +177,7 @@ class Way(_Model):
     spent_s: float = _told("time that its runs of all variants took, the proof apart")
     effect: Effect = _told("the difference, see above")
     half_width_pct: float | None = _told(
-        "half the width of the 95 % interval; `null` where it lacks an end"
+        "half the width of the 1 − α interval; `null` where it lacks an end"
     )
     se_pct: float | None = _told("standard error of the mean log-ratio")
     se_1min_pct: float | None = _told("what that would be had the protocol had a minute")

@@ -67,6 +67,11 @@ def pct(value: float | None, places: int = 2) -> str:
     return numbers.NONE if value is None else f"{numbers.signed(value, places)} %"
 
 
+def level_interval(alpha: float) -> str:
+    """95 % interval, at α = 0.05."""
+    return f"{100 * (1 - alpha):g} % interval"
+
+
 def interval(effect: Effect, places: int = 2) -> str:
     """[−0.31, +0.42], with ∞ for an end that so few rounds cannot give."""
     if effect.pct is None:
@@ -214,7 +219,7 @@ def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
     if c.verdict == "equivalent":
         return (
             f"{where}: {c.arm} against {c.base} is equivalent, {what} {pct(c.effect.pct)}, "
-            f"{_level(1 - 2 * result.alpha)} interval {interval(c.within or c.effect)} within "
+            f"{level_interval(2 * result.alpha)} {interval(c.within or c.effect)} within "
             f"±{result.margin_pct:g} % (in this comparison; the family is not corrected for)."
         )
     slower = "costs" if c.verdict == "cost" else "gains"
@@ -224,10 +229,6 @@ def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
         f"{where}: {c.arm} {slower} against {c.base}: {what} {size} {sign} {interval(c.effect)}, "
         f"p = {p_text(c.p)}, over the family {p_text(c.p_holm)}."
     )
-
-
-def _level(share: float) -> str:
-    return f"{100 * share:g} %"
 
 
 def together_sentences(result: LadderResult) -> list[str]:
@@ -272,7 +273,9 @@ def caveats(result: LadderResult) -> list[str]:
         if workload.stopped_on_width:
             told.append(
                 f"{workload.called} was ended after {workload.rounds_kept} {block(workload)}s, "
-                "when every interval was as narrow as asked for; such a rule looks at no effect."
+                "when every interval was as narrow as asked for; such a rule looks at no effect, "
+                "but stops where they happen to vary little, so that its intervals are a little "
+                "too narrow."
             )
     return told
 
