@@ -5,10 +5,12 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pgtare.errors import UsageError
 from pgtare.estimate import published as estimate
+from pgtare.estimate.rounds import Flips
 from pgtare.ladder import published
 
 R1 = Path(__file__).parents[2] / "studies" / "r1_published.toml"
@@ -92,6 +94,25 @@ def test_a_claim_of_effects_names_some(tmp_path: Path) -> None:
     path.write_text(R1.read_text().replace('["W1 stub", "W2 stub", "W3 stub"]', "[]"))
     with pytest.raises(UsageError, match="effects: "):
         published.read(path)
+
+
+def test_errors_recovered_from_a_few_flips_are_a_range_that_holds_the_true_one() -> None:
+    rng = np.random.default_rng(8)
+    inside = by_t = studies = 0
+    for _ in range(3_000):
+        flips = Flips(rng.normal(rng.normal(0, 1), 1, 5))
+        if (p := round(flips.p(), 2)) >= 1:
+            continue
+        studies += 1
+        low, high = estimate.recovered_range(flips.mean, p, 5)
+        inside += low <= flips.se <= high
+        by_t += abs(estimate.recovered_se(flips.mean, p, 5) / flips.se - 1) < 0.1
+    assert 0.87 < inside / studies < 0.93
+    assert by_t / studies < 0.7  # one value would often be another by a tenth and more
+    # sign flips of five rounds have no p = .3: it is another test's
+    assert len(set(estimate.recovered_range(1.0, 0.3, 5))) == 1
+    low, high = estimate.recovered_range(1.0, 0.81, 5)
+    assert high > 1.3 * low
 
 
 def test_counts_and_spreads() -> None:

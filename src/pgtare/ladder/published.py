@@ -125,7 +125,11 @@ class Published(_Model):
 
 
 class Recovered(_Model):
-    """What a published effect amounts to: interval, bound on its cost, and MDE, in percent."""
+    """What a published effect amounts to: interval, bound on its cost, and MDE, in percent.
+
+    se_pct, bound_pct: from the least to the largest standard error that goes with its p; interval,
+    MDE and equivalence are by the largest.
+    """
 
     id: str
     regime: str
@@ -136,10 +140,10 @@ class Recovered(_Model):
     rounds: int
     p: float | None
     attainable_p: float
-    se_pct: float | None
+    se_pct: tuple[float, float] | None
     lo_pct: float | None
     hi_pct: float | None
-    bound_pct: float | None
+    bound_pct: tuple[float, float] | None
     mde_pct: float | None
     p_equivalence: float | None
 
@@ -210,14 +214,15 @@ def show(found: Judgement, console: Console) -> None:
     for e in found.effects:
         table.add_row(
             e.regime, f"{e.arm} against {e.base}", _pct(e.pct), str(e.rounds), p_text(e.p),
-            _level(e.attainable_p), _interval(e), _plain(e.bound_pct),
+            _level(e.attainable_p), _interval(e), _range(e.bound_pct, 2),
             "∞" if e.attainable_p > found.alpha / found.comparisons else _plain(e.mde_pct),
         )  # fmt: skip
     console.print(table, highlight=False, markup=False)
     console.print(
-        f"\nIntervals (two-sided) and bounds (one-sided) at 95 %, from effect, p and n as if the "
-        f"rounds were normal, or the wider of the published error bars where there is no p; MDE at "
-        f"80 % power over {found.comparisons} comparisons.\n",
+        f"\nIntervals (two-sided) and bounds on the cost (one-sided) at 95 %, from effect, p and n "
+        f"as if the rounds were normal; a p of few sign flips goes with a range of errors: bounds are "
+        f"from its least to its largest, intervals by its largest. Without a p, the wider of the "
+        f"published error bars. MDE at 80 % power over {found.comparisons} comparisons.\n",
         highlight=False, markup=False,
     )  # fmt: skip
     for claim in found.claims:
@@ -226,12 +231,16 @@ def show(found: Judgement, console: Console) -> None:
 
 
 def _recover(published: Published, e: PublishedEffect) -> Recovered:
-    se = estimate.recovered_se(e.pct, e.p, e.rounds) if e.p is not None else math.nan
-    lo = hi = bound = equivalence = math.nan
+    least, se = math.nan, math.nan
+    if e.p is not None:
+        least, se = estimate.recovered_range(e.pct, e.p, e.rounds)
+    lo = hi = equivalence = math.nan
+    bound = None
     if math.isfinite(se):
         width = estimate.half_width(se, e.rounds)
         lo, hi = e.pct - width, e.pct + width
-        bound = estimate.upper_bound(e.cost_pct, se, e.rounds)
+        low, high = (estimate.upper_bound(e.cost_pct, one, e.rounds) for one in (least, se))
+        bound = (low, high)
         equivalence = estimate.equivalence_p(e.pct, se, e.rounds, published.margin_pct)
     elif e.error_bar_pct is not None:
         width = e.error_bar_pct[1]
@@ -240,8 +249,8 @@ def _recover(published: Published, e: PublishedEffect) -> Recovered:
     return Recovered(
         id=e.id, regime=e.regime, arm=e.arm, base=e.base, pct=e.pct,
         cost_pct=e.cost_pct, rounds=e.rounds, p=e.p,
-        attainable_p=attainable_p(e.rounds), se_pct=_known(se), lo_pct=_known(lo),
-        hi_pct=_known(hi), bound_pct=_known(bound), mde_pct=_known(mde),
+        attainable_p=attainable_p(e.rounds), se_pct=(least, se) if bound else None,
+        lo_pct=_known(lo), hi_pct=_known(hi), bound_pct=bound, mde_pct=_known(mde),
         p_equivalence=_known(equivalence),
     )  # fmt: skip
 
@@ -273,13 +282,15 @@ def _upper_bound(claim: UpperBound, effects: list[Recovered]) -> tuple[bool, str
     if lacking := len(effects) - len(known):
         why += f"; {lacking} of {len(effects)} have no p-value, and so no bound at all"
     if known:
-        worst, where = max(known, key=lambda item: item[0])
-        over = sum(bound > claim.bound_pct for bound, _ in known)
+        _, where = max(known, key=lambda item: item[0][1])
+        over = [sum(bound[end] > claim.bound_pct for bound, _ in known) for end in (0, 1)]
+        told = str(over[0]) if over[0] == over[1] else f"{over[0]} to {over[1]}"
         why += (
-            f"; the 95 % bounds exceed {claim.bound_pct:g} % in {over} of {len(known)} "
-            f"comparisons, and the largest is {worst:.1f} % ({where.arm} in {where.regime})"
+            f"; the 95 % bounds exceed {claim.bound_pct:g} % in {told} of {len(known)} comparisons "
+            f"(as the errors are that go with their p), and the largest is "
+            f"{_range(where.bound_pct, 1)} ({where.arm} in {where.regime})"
         )
-    stands = not lacking and all(bound <= claim.bound_pct for bound, _ in known)
+    stands = not lacking and all(bound[1] <= claim.bound_pct for bound, _ in known)
     return stands, f"{why}."
 
 
@@ -391,6 +402,13 @@ def _pct(value: float) -> str:
 
 def _plain(value: float | None) -> str:
     return numbers.NONE if value is None else f"{value:.2f} %"
+
+
+def _range(ends: tuple[float, float] | None, places: int) -> str:
+    if ends is None:
+        return numbers.NONE
+    low, high = (f"{end:.{places}f}" for end in ends)
+    return f"{high} %" if low == high else f"{low} to {high} %"
 
 
 def _interval(e: Recovered) -> str:
