@@ -50,6 +50,8 @@ def test_a_finished_study_has_its_verdicts() -> None:
     assert [b.metric for b in trace.beside] == list(found.workload[0].also)
     (together,) = result.together
     assert together.arms == ("stats", "trace")
+    (told,) = wording.together_sentences(result)
+    assert "outside the declared family, and Holm's correction does not cover it" in told
     json.loads(result.to_json())
 
 

@@ -200,7 +200,9 @@ class Together(_Model):
     base: str = _told("their base")
     workloads: tuple[str, ...] = _told("`name` of the workloads, all of one metric")
     mean_pct: float = _told("mean difference in percent")
-    p: float = _told("p-value, by dealing the variants of each block anew")
+    p: float = _told(
+        "p-value, by dealing the variants of each block anew; outside the family of Holm's correction"
+    )
 
 
 class LadderResult(_Model):
