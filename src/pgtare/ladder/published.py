@@ -220,9 +220,9 @@ def show(found: Judgement, console: Console) -> None:
     console.print(table, highlight=False, markup=False)
     console.print(
         f"\nIntervals (two-sided) and bounds on the cost (one-sided) at 95 %, from effect, p and n "
-        f"as if the rounds were normal; a p of few sign flips goes with a range of errors: bounds are "
-        f"from its least to its largest, intervals by its largest. Without a p, the wider of the "
-        f"published error bars. MDE at 80 % power over {found.comparisons} comparisons.\n",
+        f"as if the rounds were normal; a p of few sign flips goes with a range of errors: bounds "
+        f"are from its least to its largest, intervals by its largest. Without a p, the wider of "
+        f"the published error bars. MDE at 80 % power over {found.comparisons} comparisons.\n",
         highlight=False, markup=False,
     )  # fmt: skip
     for claim in found.claims:

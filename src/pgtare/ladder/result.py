@@ -201,7 +201,8 @@ class Together(_Model):
     workloads: tuple[str, ...] = _told("`name` of the workloads, all of one metric")
     mean_pct: float = _told("mean difference in percent")
     p: float = _told(
-        "p-value, by dealing the variants of each block anew; outside the family of Holm's correction"
+        "p-value, by dealing the variants of each block anew; outside the family of Holm's "
+        "correction"
     )
 
 

@@ -241,8 +241,8 @@ def together_sentences(result: LadderResult) -> list[str]:
     return [
         f"{' and '.join(t.arms)} against {t.base} over {names(t)}, taken together: "
         f"{pct(t.mean_pct)}, p = {p_text(t.p)} (by dealing the rungs of each round anew: deltas "
-        "that share a base are dependent, and their signs may not be counted as fresh coins; this p "
-        "stands outside the declared family, and Holm's correction does not cover it)."
+        "that share a base are dependent, and their signs may not be counted as fresh coins; this "
+        "p stands outside the declared family, and Holm's correction does not cover it)."
         for t in result.together
     ]
 
