@@ -8,7 +8,7 @@ DURATION ?= 60
 .PHONY: setup setup-dev demo test test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
-  bench-layouts lock clean
+  bench-layouts bench-rows bench-evictions bench-flame bench-trace fuzz-trace lock clean
 
 setup: $(VENV)/.setup
 
@@ -85,6 +85,18 @@ bench-protocols: setup
 bench-clock: setup
 	@$(BIN)/python -m bench.clock
 
+# minutes; with ROWS_SERVER=/path/to/pg_config on another server
+bench-rows: setup
+	@$(BIN)/python -m bench.row_sources $(if $(ROWS_SERVER),--server $(ROWS_SERVER))
+
+# five minutes; the machine should be idle
+bench-evictions: setup
+	@$(BIN)/python -m bench.evictions
+
+# as root, with perf
+bench-flame: setup
+	@$(BIN)/python -m bench.flame
+
 # the open questions of a published study: docs/latency-puzzle.md, docs/open-questions.md
 bench-puzzle: setup
 	@$(BIN)/python -m bench.latency_puzzle
@@ -102,6 +114,13 @@ bench-storm: setup
 # builds PostgreSQL from source
 bench-layouts: setup
 	@$(BIN)/python -m bench.layouts
+
+bench-trace: setup
+	@$(BIN)/python -m bench.trace
+
+# five minutes of damaged and senseless traces
+fuzz-trace: setup-dev
+	@$(BIN)/python -m tests.unit.fuzz_trace 300
 
 # uv (from PyPI) resolves; pip installs
 lock:

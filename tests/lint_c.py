@@ -27,7 +27,10 @@ DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
 MODULES = {
     "pgtare": source_dir(),
     "wait_event_timing": source_dir(),
+    "sql_trace": source_dir(),
     "grabber": Path(__file__).parent / "server" / "modules",
+    "idler": Path(__file__).parent / "server" / "modules",
+    "taker": Path(__file__).parent / "server" / "modules",
 }
 
 

@@ -471,6 +471,8 @@ capture_set_level(int setting, GucSource source)
 	configure(application_level(setting, source));
 	capture_follow_leader();
 	trace_follow_level();
+	/* what the change itself leaves is no part of the statement to come */
+	capture_fold();
 }
 
 /* A parallel worker captures what its leader does, whoever has set that. */

@@ -41,6 +41,10 @@ const struct config_enum_entry waits_levels[] = {
 	{NULL, 0, false}
 };
 
+const ApplicationLevels application_levels = {
+	waits_levels, "level of capture", "off, stats and trace", "trace"
+};
+
 const struct config_enum_entry waits_clocks[] = {
 	{"tsc", CLOCK_SOURCE_TSC, false},
 	{"tscp", CLOCK_SOURCE_TSCP, false},
@@ -203,5 +207,6 @@ _PG_init(void)
 	capture_install();
 	trace_install();
 	explain_install();
+	offer_install();
 	calls_install();
 }

@@ -20,9 +20,8 @@
 #include "port/pg_bitutils.h"
 #include "storage/dsm.h"
 #include "storage/ipc.h"
-#include "utils/memutils.h"
-#include "utils/resowner.h"
 
+#include "../common/guarded.h"
 #include "waits.h"
 
 #define REFUSAL_LOG_INTERVAL_MS (60 * 1000)
@@ -190,77 +189,40 @@ tell_refusal(Shared *shared, const char *message, const char *cause)
 			 errhint("Waits are counted and timed all the same.")));
 }
 
-/*
- * What the work took belongs to an owner of its own, neither to a transaction
- * nor to nobody: then a segment that fails half-way is let go of.
- */
-static void
-release_owner(ResourceOwner owner, bool done)
+typedef struct Guarded
 {
-	ResourceOwnerRelease(owner, RESOURCE_RELEASE_BEFORE_LOCKS, done, true);
-	ResourceOwnerRelease(owner, RESOURCE_RELEASE_LOCKS, done, true);
-	ResourceOwnerRelease(owner, RESOURCE_RELEASE_AFTER_LOCKS, done, true);
-	ResourceOwnerDelete(owner);
+	Shared	   *shared;
+	void		(*work) (Shared *shared);
+	const char *message;
+} Guarded;
+
+static void
+guarded_work(void *argument)
+{
+	Guarded    *guarded = argument;
+
+	guarded->work(guarded->shared);
+}
+
+static void
+guarded_failed(void *argument, const char *cause)
+{
+	Guarded    *guarded = argument;
+
+	tell_refusal(guarded->shared, guarded->message, cause);
 }
 
 /*
- * Do work that needs memory, in the midst of whatever a process does but while
- * it holds nothing and reports nothing: to flush an error would take away the
- * memory of the report.  An error becomes a message.  Between requests it would
- * make the server send another ReadyForQuery, and so on without end.
+ * Do work that can fail while the process holds nothing; a failure becomes a
+ * message.  False: it failed.
  */
 bool
 ring_guarded(void (*work) (Shared *shared), const char *message)
 {
-	Shared	   *shared = shmem_get();
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	uint32		announced = *(volatile uint32 *) my_wait_event_info;
-	int			error_number = errno;
-	uint32		cancel_holdoff = QueryCancelHoldoffCount;
-	volatile ResourceOwner temporary = NULL;
-	volatile bool done = false;
-	static bool working = false;
+	Guarded		guarded = {shmem_get(), work, message};
 
-	if (working || shared == NULL || InterruptHoldoffCount > 0 || CritSectionCount > 0 ||
-		CurrentMemoryContext == ErrorContext || proc_exit_inprogress || shmem_exit_inprogress)
-		return true;			/* not now */
-	working = true;
-	/* the wait has not begun: what the work waits for is not that */
-	*(volatile uint32 *) my_wait_event_info = 0;
-	PG_TRY();
-	{
-		temporary = ResourceOwnerCreate(NULL, "wait_event_timing");
-		CurrentResourceOwner = temporary;
-		work(shared);
-		done = true;
-	}
-	PG_CATCH();
-	{
-		MemoryContext report = AllocSetContextCreate(TopMemoryContext, "wait_event_timing",
-													 ALLOCSET_SMALL_SIZES);
-		ErrorData  *error;
-
-		/* an error lets go of it; of the other there was none */
-		QueryCancelHoldoffCount = cancel_holdoff;
-		MemoryContextSwitchTo(report);
-		error = CopyErrorData();
-		FlushErrorState();
-		/* the work took them: who holds one holds off interrupts, too */
-		LWLockReleaseAll();
-		tell_refusal(shared, message, error->message);
-		/* FreeErrorData() would leave some of it behind */
-		MemoryContextSwitchTo(context);
-		MemoryContextDelete(report);
-	}
-	PG_END_TRY();
-	CurrentResourceOwner = owner;
-	if (temporary)
-		release_owner(temporary, done);
-	*(volatile uint32 *) my_wait_event_info = announced;
-	working = false;
-	errno = error_number;
-	return done;
+	return guarded.shared == NULL ||
+		guarded_run("wait_event_timing", guarded_work, guarded_failed, &guarded);
 }
 
 /*

@@ -69,7 +69,7 @@ mark_cpu(int at)
 	capture_mark(RECORD_CPU, at, clock_system_ns(CLOCK_THREAD_CPUTIME_ID));
 }
 
-/* The same, where the last is not of just now. */
+/* The same, where the last is not of just now */
 static void
 mark_cpu_at_times(int at)
 {

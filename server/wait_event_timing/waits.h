@@ -8,10 +8,10 @@
  * announced.
  *
  * One file a phase: module.c (loading), shmem.c (shared state), calls.c (the
- * calls taken over), capture.c (a process and its waits), application.c (what
- * to capture by name of the application), stats.c (tables of a process and of
- * all that ended), statements.c (table by statement), trace.c (statements in a
- * trace), ring.c and ring_write.h (the trace of a process), trigger.c (slow statements), kept.c
+ * calls taken over), capture.c (a process and its waits), stats.c (tables of a
+ * process and of all that ended), statements.c (table by statement), trace.c
+ * (statements in a trace), ring.c and ring_write.h (the trace of a process),
+ * offer.c (what it offers other modules), trigger.c (slow statements), kept.c
  * (traces kept of them), explain.c (EXPLAIN), bench.c (what a wait costs).
  * For SQL: views.c (waits), read.c (traces), info.c (the module), control.c
  * (set and reset), sql.c (what these share).
@@ -27,6 +27,7 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
+#include "../common/application.h"
 #include "../common/clock.h"
 
 #define WAITS_VERSION "0.1"
@@ -323,12 +324,6 @@ extern void capture_follow_leader(void);
 extern void capture_set_clock(int clock);
 extern const ClockRate *capture_rate(const Shared *shared, ClockSource clock);
 
-/* application.c */
-extern bool application_check(char **newval, void **extra, GucSource source);
-extern void application_assign(const char *newval, void *extra);
-extern bool application_changed(void);
-extern int	application_level(int setting, GucSource source);
-
 /* ring.c */
 extern void ring_open(void);
 extern void ring_open_in_background(void);
@@ -337,6 +332,9 @@ extern void ring_reset_ended(Shared *shared);
 extern bool ring_guarded(void (*work) (Shared *shared), const char *message);
 extern void ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old,
 						int64 new_ticks);
+
+/* offer.c */
+extern void offer_install(void);
 
 /* trace.c */
 extern void trace_install(void);

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from pgtare.profile.reader import open_reader
+from pgtare.server import wait_ring
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
+from pgtare.server.wait_ring import Kind
 from pgtare.waits import recording as recordings
-from pgtare.waits import trace
-from pgtare.waits.trace import Kind
 from tests.server.waits_tools import Connection, eventually, one, rows
 from tests.server.weigh_tools import arm, pgtare, read, refused, start_pgtare
 
@@ -141,8 +141,8 @@ def test_the_drain_agrees_with_the_trace_as_a_set(
     ((following, data),) = rows(
         observer, "SELECT next, records FROM wait_event_trace_drain(%s, 0)", pid
     )
-    records = trace.decode(data)
-    assert trace.numbers(records, following).tolist() == [row[0] for row in wanted]
+    records = wait_ring.decode(data)
+    assert wait_ring.numbers(records, following).tolist() == [row[0] for row in wanted]
     for record, (_, kind, since, duration, calls, depth, queryid, n) in zip(
         records, wanted, strict=True
     ):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pgtare.waits import trace
+from pgtare.server import wait_ring
+from pgtare.server.wait_ring import Kind
 from pgtare.waits.recording import RecordedSession, Recording, Writer
-from pgtare.waits.trace import Kind
 
 BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 READ, SLEEP, CLIENT = 0x0A000015, 0x09000004, 0x06000000
@@ -45,7 +45,7 @@ def write(directory: Path, texts: dict[str, str] | None = None, lost: int = 0) -
 
 def _add(writer: Writer, session: int, cycles: np.ndarray) -> None:
     began_ns = round(BEGAN.timestamp() * 1e6) * 1000
-    records = np.zeros(5 * len(cycles), trace.RECORD)
+    records = np.zeros(5 * len(cycles), wait_ring.RECORD)
     shape = records.reshape(len(cycles), 5)
     start = cycles * 10_000_000
     shape["kind"] = [Kind.WAIT, Kind.STATEMENT_BEGIN, Kind.WAIT, Kind.CPU, Kind.STATEMENT_END]
@@ -58,7 +58,7 @@ def _add(writer: Writer, session: int, cycles: np.ndarray) -> None:
     shape["value"][:, 3] = (cycles + 1) * 500_000
     shape["value"][:, 4] = 1
     shape["calls"] = 1
-    queryid, _ = trace.statements(records)
+    queryid, _ = wait_ring.statements(records)
     writer.add(
         {
             "session": np.full(len(records), session),

@@ -57,6 +57,8 @@ def test_the_shipped_catalogue_has_the_promised_instruments(catalogue: Catalogue
         "track_functions": ["pl", "all"],
         "auto_explain": ["analyze", "no_timing", "sampled"],
         "wait_event_timing": ["stats", "trace"],
+        "sql_trace": ["calls", "values"],
+        "sql_trace_waits": ["waits", "all"],
         "log_min_duration_statement": ["zero"],
         "log_statement": ["all"],
         "log_duration": ["on"],
@@ -76,7 +78,8 @@ def test_every_shipped_entry_says_what_it_leaves_out_and_can_be_proved(
 
 def test_literals_in_the_log_are_not_called_safe(catalogue: Catalogue) -> None:
     unsafe = {name for name, entry in catalogue.items() if not entry.safe_in_production}
-    assert unsafe == {"log_min_duration_statement", "log_statement", "log_duration"}
+    logged = {"log_min_duration_statement", "log_statement", "log_duration"}
+    assert unsafe == logged | {"sql_trace", "sql_trace_waits"}
 
 
 def test_a_bare_name_means_the_first_variant(catalogue: Catalogue) -> None:
@@ -292,9 +295,17 @@ def server(version_num: int = 180006, **changes: Any) -> ServerFacts:
     names = {name for entry in entries for name in entry.setting_names} | {"work_mem"}
     facts: dict[str, Any] = {
         "version_num": version_num,
-        "preloaded": ("pgtare", "pg_stat_statements", "auto_explain", "wait_event_timing"),
+        "preloaded": (
+            "pgtare",
+            "pg_stat_statements",
+            "auto_explain",
+            "wait_event_timing",
+            "sql_trace",
+        ),
         "setting_names": frozenset(names | {"shared_buffers"}),
-        "extensions": frozenset({"plpgsql", "pg_stat_statements", "wait_event_timing"}),
+        "extensions": frozenset(
+            {"plpgsql", "pg_stat_statements", "wait_event_timing", "sql_trace"}
+        ),
         "start_only": frozenset({"shared_buffers"}),
     }
     return ServerFacts(**(facts | changes))

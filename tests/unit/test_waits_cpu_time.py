@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pgtare.server.wait_ring import Kind
 from pgtare.waits.cpu_time import CpuTime
-from pgtare.waits.trace import Kind
 
 Record = tuple[int, Kind, int, int]  # us since the beginning, kind, value, query identifier
 Part = tuple[dict[str, np.ndarray], np.ndarray]

@@ -13,11 +13,11 @@ import pytest
 
 from pgtare import parquet
 from pgtare.errors import MeasurementError, PgtareError, UsageError
+from pgtare.server.wait_ring import Kind
 from pgtare.waits import recording as recordings
 from pgtare.waits.page import answers, page, write_page
 from pgtare.waits.recording import OpenWait, Writer
 from pgtare.waits.summary import summarise
-from pgtare.waits.trace import Kind
 from tests.unit.sample_recording import BEGAN, CLIENT, READ, SLEEP, write
 
 HOSTILE = "</script><script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>"

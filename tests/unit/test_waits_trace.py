@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgtare.errors import MeasurementError
-from pgtare.waits import trace
+from pgtare.server import wait_ring
+from pgtare.server.wait_ring import Kind
 from pgtare.waits.summary import occupancy
-from pgtare.waits.trace import Kind
 
 RECORD = struct.Struct("<IHHIIqq")
 NS = st.integers(0, 2**62)
@@ -30,19 +30,21 @@ def packed(records: list[tuple[int, ...]]) -> bytes:
 @given(records_of)
 def test_decodes_as_the_plain_decoder(records: list[tuple[int, ...]]) -> None:
     data = packed(records)
-    assert [tuple(int(v) for v in r) for r in trace.decode(data)] == list(RECORD.iter_unpack(data))
+    assert [tuple(int(v) for v in r) for r in wait_ring.decode(data)] == list(
+        RECORD.iter_unpack(data)
+    )
 
 
 def test_half_a_record_is_refused_in_one_sentence() -> None:
     with pytest.raises(MeasurementError, match="no whole number of records"):
-        trace.decode(b"x" * 33)
+        wait_ring.decode(b"x" * 33)
 
 
 @pytest.mark.parametrize("following", [5, 2**32 + 2, 2**33])
 def test_numbers_go_on_past_32_bits(following: int) -> None:
     wanted = [n for n in range(following - 4, following)]
-    records = trace.decode(packed([((n + 1) & 0xFFFFFFFF, 1, 0, 0, 1, 0, 0) for n in wanted]))
-    assert trace.numbers(records, following).tolist() == wanted
+    records = wait_ring.decode(packed([((n + 1) & 0xFFFFFFFF, 1, 0, 0, 1, 0, 0) for n in wanted]))
+    assert wait_ring.numbers(records, following).tolist() == wanted
 
 
 def plain_statements(records: list[tuple[int, ...]], queryid: int) -> tuple[list[int], int]:
@@ -58,7 +60,7 @@ def plain_statements(records: list[tuple[int, ...]], queryid: int) -> tuple[list
 
 @given(records_of, NS)
 def test_statement_of_each_record(records: list[tuple[int, ...]], queryid: int) -> None:
-    own, after = trace.statements(trace.decode(packed(records)), queryid)
+    own, after = wait_ring.statements(wait_ring.decode(packed(records)), queryid)
     assert (own.tolist(), after) == plain_statements(records, queryid)
 
 
@@ -71,7 +73,7 @@ def plain_bucket(ns: int) -> int:
 
 @given(st.lists(st.one_of(NS, st.integers(0, 62).map(lambda k: 2**k - 1)), min_size=1))
 def test_buckets_have_the_documented_bounds(durations: list[int]) -> None:
-    assert trace.bucket(np.array(durations)).tolist() == [plain_bucket(ns) for ns in durations]
+    assert wait_ring.bucket(np.array(durations)).tolist() == [plain_bucket(ns) for ns in durations]
 
 
 @given(st.lists(st.tuples(st.floats(-5, 15), st.floats(0, 8), st.floats(0, 3)), max_size=20))

@@ -11,6 +11,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from pgtare import cli
+from pgtare.cli import ladder_flames
 from pgtare.cli.command_line import command_line
 from pgtare.errors import MeasurementError
 from pgtare.ladder import markdown, published, run, status, terminal
@@ -188,6 +189,10 @@ def _go_on(planned: run.Planned, json: Path | None) -> None:
         if planned.directory.begun and planned.directory.runs():
             _kept(planned)
         raise
+    if ladder_flames.wanted(planned):
+        ladder_flames.record_all(planned, lambda text: cli.stderr().print(
+            f"pgtare: {text}", highlight=False, markup=False
+        ))  # fmt: skip
     _deliver(planned, json)
 
 
@@ -208,7 +213,7 @@ def _deliver(planned: run.Planned, json: Path | None) -> None:
     where = planned.directory.path
     files.write_text(where / RESULT, result.to_json() + "\n")
     files.write_text(where / MARKDOWN, markdown.render(result))
-    write_page(result, where / PAGE)
+    write_page(result, where / PAGE, ladder_flames.additions(planned))
     told = cli.stderr() if to_stdout else Console(soft_wrap=True)
     for what, name in (("page", PAGE), ("Markdown", MARKDOWN), ("JSON", RESULT)):
         told.print(f"{what}: {where / name}", highlight=False, markup=False)

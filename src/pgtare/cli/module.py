@@ -14,7 +14,7 @@ app = typer.Typer(
     help="Build and install the server modules. They need a C compiler, make, and PostgreSQL's "
     "server headers; the library directory usually belongs to root.",
 )
-Module = Annotated[str, typer.Option(help="Which one: pgtare or wait_event_timing.")]
+Module = Annotated[str, typer.Option(help="Which one: pgtare, wait_event_timing or sql_trace.")]
 PgConfig = Annotated[Path, typer.Option(help="The pg_config of the server's installation.")]
 
 

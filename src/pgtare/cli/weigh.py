@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json as jsonlib
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 from rich.console import Console
@@ -21,8 +22,11 @@ from pgtare.report.page import write_page
 from pgtare.report.terminal import render
 from pgtare.weigh.plan import arms_of
 from pgtare.weigh.request import Request, new_seed, percentage, seconds, slice_bounds
-from pgtare.weigh.run import Weighing, dry_run
+from pgtare.weigh.run import Weighing, alone, dry_run
 from pgtare.weigh.run import weigh as run_weighing
+
+if TYPE_CHECKING:
+    from pgtare.cli.weigh_why import Why
 
 _what = partial(typer.Option, rich_help_panel="What")
 _how_long = partial(typer.Option, rich_help_panel="How long")
@@ -125,6 +129,13 @@ def weigh(
     ] = "15-45",
     seed: Annotated[int | None, _what(help="Repeat the assignment of a result.")] = None,
     cpu: Annotated[bool, _what(help="Take CPU time for each transaction.")] = True,
+    why: Annotated[
+        bool,
+        _what(
+            help="Sample the server meanwhile with perf, as root, and name the functions and "
+            "waits that each costing arm spends more time in."
+        ),
+    ] = False,
     json: Annotated[
         Path | None,
         _result(help="Write the result as JSON; - for standard output."),
@@ -183,8 +194,11 @@ def weigh(
         files.check_target(path)
     if out is not None:
         store.check_target(out)
-    done = run_weighing(request, command_line(), cli.stderr(), _confirm)
-    _deliver(done, json, html, out)
+    asked = _why() if why else None
+    done = run_weighing(
+        request, command_line(), cli.stderr(), _confirm, asked.beside if asked else alone
+    )
+    _deliver(done, json, html, out, asked)
     if done.result.design.stopped_by == "interrupt":
         raise typer.Exit(cli.INTERRUPTED)
     if done.result.design.partial:
@@ -232,15 +246,32 @@ def _confirm(question: str) -> bool:
     return sys.stdin.isatty() and typer.confirm(question, err=True)
 
 
-def _deliver(done: Weighing, json: Path | None, html: Path | None, out: Path | None) -> None:
+def _why() -> Why:
+    from pgtare.cli.weigh_why import Why  # perf's side of it is wanted here only
+
+    return Why()
+
+
+def _deliver(
+    done: Weighing, json: Path | None, html: Path | None, out: Path | None, why: Why | None
+) -> None:
     to_stdout = json is not None and str(json) == "-"
     render(done.result, cli.stderr() if to_stdout else Console())
+    text = done.result.to_json()
+    if why is not None:
+        from pgtare.cli import weigh_why
+
+        found = why.explain(done)
+        weigh_why.render(done, found, why.notes, cli.stderr() if to_stdout else Console())
+        text = jsonlib.dumps(
+            {**jsonlib.loads(text), "why": weigh_why.as_json(found, why.notes)}, indent=2
+        )
     told = cli.stderr() if to_stdout else Console(soft_wrap=True)
     if json is not None:
         if to_stdout:
-            typer.echo(done.result.to_json())
+            typer.echo(text)
         else:
-            files.write_text(json, done.result.to_json() + "\n")
+            files.write_text(json, text + "\n")
             told.print(f"JSON: {json}", highlight=False, markup=False)
     if html is not None:
         write_page(done.result, done.observations, html)

@@ -152,6 +152,7 @@ def _workload(
         ),
         why_not=why_not,
         stopped_on_width=narrow(study, workload, runs),
+        figure_units={figure.name: figure.unit for figure in workload.figure},
         rungs=tuple(_rung(name, blocks, workload) for name in study.in_a_block(workload))
         if shown
         else (),
@@ -213,6 +214,11 @@ def _rung(name: str, blocks: Blocks, workload: Workload) -> Rung:
     return Rung(
         variant=name,
         metrics=metrics,
+        figures={
+            figure.name: float(np.mean([run.figures[figure.name] for run in runs]))
+            for figure in workload.figure
+            if all(figure.name in run.figures for run in runs)
+        },
         cv_pct=100 * float(values.std(ddof=1) / values.mean()) if len(values) > 1 else None,
         evidence="; ".join(runs[-1].evidence),
     )

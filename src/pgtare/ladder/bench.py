@@ -17,7 +17,7 @@ from pgtare import machine
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.ladder import linkings
 from pgtare.ladder.duet import DuetBlock, DuetVariant
-from pgtare.ladder.study import AGAIN, Server, Study, Variant, Workload
+from pgtare.ladder.study import AGAIN, Server, Study, Variant, Workload, placed
 from pgtare.load import BenchDatabase, initialise
 from pgtare.server import source, trials
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
@@ -68,8 +68,10 @@ class Serving:
 class Bench:
     """The servers of a study, for `with`. At most one of them runs at a time, or one duet's."""
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: Study, scripts: Path | None = None) -> None:
+        """scripts: where the study's scripts were placed, for those that make data ready."""
         self.study = study
+        self._scripts = scripts
         self._clusters: dict[str, Cluster] = {}
         self._binaries: dict[str, Binaries] = {}
         self._databases: set[tuple[str, int]] = set()
@@ -164,6 +166,7 @@ class Bench:
         needs = (
             workload.scale, workload.preload, workload.extensions,
             sorted(workload.settings.items()), workload.prewarm, workload.clients,
+            workload.setup, sorted(workload.values.items()),
         )  # fmt: skip
         if self._duet is None or self._duet_made_for != needs:
             self._duet = None
@@ -171,7 +174,7 @@ class Bench:
 
             def warm(cluster: Cluster, database: BenchDatabase) -> None:
                 self._make_functions(cluster)
-                make_ready(database.dsn, workload)
+                make_ready(database.dsn, workload, setup=self._setup(workload))
 
             block = DuetBlock(
                 [self._duet_variant(name, workload) for name in self.study.in_a_block(workload)],
@@ -270,8 +273,14 @@ class Bench:
             initialise(self.binaries(server), cluster.dsn(), scale, name)
             self._databases.add((server, scale))
         dsn = make_conninfo(cluster.dsn(), dbname=name)
-        make_ready(dsn, workload, variant.name)
+        make_ready(dsn, workload, variant.name, self._setup(workload))
         return dsn
+
+    def _setup(self, workload: Workload) -> str:
+        """The statements that make a workload's data ready."""
+        if workload.setup is None or self._scripts is None:
+            return ""
+        return (self._scripts / placed(workload.setup, workload)).read_text(encoding="utf-8")
 
 
 def _proving(base: Variant, name: str) -> Variant:
@@ -296,11 +305,13 @@ def _switched(base: Variant, name: str) -> Variant:
     )  # fmt: skip
 
 
-def make_ready(dsn: str, workload: Workload, variant: str = "a variant") -> None:
+def make_ready(dsn: str, workload: Workload, variant: str = "a variant", setup: str = "") -> None:
     """Let a run find extensions, tables and cache of a workload as every run finds them."""
     with _telling(variant, workload), trials.connect(dsn) as conn:
         for extension in workload.extensions:
             conn.execute(f'CREATE EXTENSION IF NOT EXISTS "{_identifier(extension)}"'.encode())
+        if setup:
+            conn.execute(setup.encode())
         if workload.writes:
             # every run finds the tables as compact as the first did
             conn.execute("TRUNCATE pgbench_history")

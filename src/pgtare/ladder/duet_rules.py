@@ -26,6 +26,8 @@ class _Workload(Protocol):
     def writes(self) -> bool: ...
     @property
     def profile(self) -> Sequence[_Expected]: ...
+    @property
+    def figure(self) -> Sequence[object]: ...
 
 
 def why_not_by_duet(workload: _Workload) -> str:
@@ -41,6 +43,8 @@ def why_not_by_duet(workload: _Workload) -> str:
         )
     if workload.writes or workload.builtin in ("simple-update", "tpcb-like"):
         return "it writes and the servers would share the disk's queue"
+    if workload.figure:
+        return "its figures are counted in whole runs of one server"
     for expected in workload.profile:
         if expected.at_least is None:
             continue

@@ -14,6 +14,7 @@ def render(result: LadderResult) -> str:
     told = [f"# {result.title}", ""]
     told += [f"- {sentence}" for _, sentence in wording.answers(result)]
     told += [f"- {sentence}" for sentence in wording.together_sentences(result)]
+    told += [f"- {sentence}" for sentence in wording.seen_sentences(result)]
     for workload in result.workloads:
         told += ["", *_workload(workload, result.alpha)]
     head, body = tables.side_by_side(result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +12,29 @@ from pgtare.ladder.charts import charts
 from pgtare.ladder.progress import span
 from pgtare.ladder.result import LadderResult, OnWorkload
 from pgtare.report import files, shell
+from pgtare.report.addition import Addition
 
 
-def write_page(result: LadderResult, path: Path) -> None:
+def write_page(result: LadderResult, path: Path, additions: Sequence[Addition] = ()) -> None:
     """Write the page at `path`, replacing an older one only once the new one is complete."""
-    files.write_text(path, page(result))
+    files.write_text(path, page(result, additions))
 
 
-def page(result: LadderResult) -> str:
-    """The page as a string."""
+def page(result: LadderResult, additions: Sequence[Addition] = ()) -> str:
+    """The page as a string. additions: sections that a command adds."""
     drawn = charts(result)
     return shell.render(
         "pgtare.ladder",
         "ladder.html.j2",
         drawn,
+        scripts=list(dict.fromkeys(addition.script for addition in additions)),
+        additions=additions,
         title=result.title,
         subtitle=f"{wording.count(len(result.workloads), 'workload')}, {result.runs_done} of "
         f"{result.runs_planned} runs in {span(result.spent_s)}, seed {result.seed}",
         about=result.about,
         answers=wording.answers(result),
-        together=wording.together_sentences(result),
+        together=[*wording.together_sentences(result), *wording.seen_sentences(result)],
         caveats=wording.caveats(result),
         not_shown=wording.not_shown(result),
         side_by_side=tables.side_by_side(result),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pydantic import BaseModel
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from pgtare.ladder import evidence, wording
+from pgtare.ladder import evidence, scripts, wording
 from pgtare.ladder.bench import Bench
 from pgtare.ladder.protocol import Setting
 from pgtare.ladder.records import Wait
@@ -37,9 +38,15 @@ def prove(study: Study, where: Path, say: Callable[[str], None]) -> list[Proof]:
 
     Raises UsageError and MeasurementError as a study does.
     """
+    with TemporaryDirectory(prefix="pgtare-scripts-") as folder:
+        scripts.place(study, where, Path(folder))
+        return _proofs(study, Path(folder), say)
+
+
+def _proofs(study: Study, folder: Path, say: Callable[[str], None]) -> list[Proof]:
     steps = {s.workload: s for s in all_steps(study, 0) if s.kind == "proof"}
     found = []
-    with Bench(study) as bench:
+    with Bench(study, folder) as bench:
         bench.check_disk()
         skipped = skipped_workloads(study, bench)
         for workload in study.workload:
@@ -53,8 +60,8 @@ def prove(study: Study, where: Path, say: Callable[[str], None]) -> list[Proof]:
             say(f"{workload.name} {workload.title}")
             rates = {}
             if workload.load is not None:
-                rates[workload.name] = find_rate(study, bench, workload, where).rate_tps
-            step, setting = steps[workload.name], Setting(study, bench, where, rates)
+                rates[workload.name] = find_rate(study, bench, workload, folder).rate_tps
+            step, setting = steps[workload.name], Setting(study, bench, folder, rates)
             run = protocol_of(study, step).execute(step, setting).run
             found.append(
                 Proof(

@@ -64,17 +64,18 @@ class Part(_Model):
 class Run(_Model):
     """A step that was done, with what it gave and whether it may be used.
 
-    failed: gates it did not pass, in words. events: checkpoints and the like which fell into it;
-    they spoil its block unless every run of the block had them. remarks: what only some variants
-    can show, as those that count waits; told, but no reason to drop a run, since a gate that meets
-    one side of a comparison only would choose among its rounds. parts: of a duet round or a trial,
-    by variant.
+    figures: what was counted beside the metrics. failed: gates it did not pass, in words. events:
+    checkpoints and the like which fell into it; they spoil its block unless every run of the block
+    had them. remarks: what only some variants can show, as those that count waits; told, but no
+    reason to drop a run, since a gate that meets one side of a comparison only would choose among
+    its rounds. parts: of a duet round or a trial, by variant.
     """
 
     step: Step
     began: str
     seconds: float
     metrics: dict[str, float] = {}
+    figures: dict[str, float] = {}
     transactions: int = 0
     failed: tuple[str, ...] = ()
     events: tuple[str, ...] = ()

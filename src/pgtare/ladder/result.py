@@ -105,10 +105,13 @@ class Compared(_Model):
 
 
 class Rung(_Model):
-    """A variant on a workload: geometric means over the blocks kept."""
+    """A variant on a workload: geometric means over the blocks kept, of figures plain ones."""
 
     variant: str = _told("its name, with ` again` in the floor's second run")
     metrics: dict[str, float] = _told("geometric mean of each metric over the blocks kept")
+    figures: dict[str, float] = _told(
+        "mean of what was counted beside the metrics, see `figure_units`", default={}
+    )
     cv_pct: float | None = _told("coefficient of variation of the tested metric over the blocks")
     evidence: str = _told("what showed that it was what it says, in the last block", default="")
 
@@ -146,6 +149,9 @@ class OnWorkload(_Model):
     caveats: tuple[str, ...] = _told("what fell into all runs of a block alike, in words")
     why_not: str = _told("why its figures do not count; empty where they do")
     stopped_on_width: bool = _told("whether it was ended as every interval was narrow enough")
+    figure_units: dict[str, str] = _told(
+        "what is counted beside the metrics: its name and unit", default={}
+    )
     rungs: tuple[Rung, ...] = _told("its variants, see below")
     floor: Compared | None = _told("the floor's variant against itself, as a comparison")
     compared: tuple[Compared, ...] = _told("its comparisons, see below")

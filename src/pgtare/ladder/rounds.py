@@ -17,7 +17,7 @@ import psycopg
 from pgtare import machine
 from pgtare.errors import PgtareError
 from pgtare.estimate.ties import mid_quantiles
-from pgtare.ladder import evidence, gates, linkings
+from pgtare.ladder import evidence, figures, gates, linkings
 from pgtare.ladder.bench import PROOF
 from pgtare.ladder.protocol import Done, Setting, attempt, proof_id
 from pgtare.ladder.records import Run, Step
@@ -100,6 +100,8 @@ def _measured(step: Step, setting: Setting) -> Done:
         conn = stack.enter_context(serving.connect())
         count = evidence.counter(conn, workload.counter) if workload.counter else 0.0
         calm = evidence.disturbances(conn)
+        log_path = serving.cluster.log_path
+        begun = figures.read(conn, log_path, workload)
         first = evidence.read_events(serving)
         pid = serving.cluster.postmaster_pid
         server, own, before = machine.tree_ticks(pid), gates.own_s(), machine.usage()
@@ -108,6 +110,7 @@ def _measured(step: Step, setting: Setting) -> Done:
         time.sleep(SETTLE_S)
         server = machine.tree_ticks(pid) - server
         last = evidence.read_events(serving)
+        ended = figures.read(conn, log_path, workload)
         now = evidence.disturbances(conn)
         counted = evidence.counter(conn, workload.counter) - count if workload.counter else None
         settings = evidence.not_in_force(conn)
@@ -135,6 +138,7 @@ def _measured(step: Step, setting: Setting) -> Done:
         began="",
         seconds=0.0,
         metrics=_metrics(got, latencies, server),
+        figures=figures.between(begun, ended, log_path, workload, length),
         transactions=got.transactions,
         failed=tuple(failed),
         events=tuple(what for what in calm if calm[what] != now[what]),

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
 import pgtare
 from pgtare import machine
-from pgtare.errors import MeasurementError, PgtareError, UsageError
-from pgtare.ladder import analysis, unit_trials
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.ladder import analysis, scripts, unit_trials
 from pgtare.ladder import study_file as studies
 from pgtare.ladder.bench import Bench
 from pgtare.ladder.directory import Directory
@@ -139,11 +138,13 @@ def _planned(study: Study, facts: Facts, directory: Directory, told: str | None)
     return Planned(study, facts, steps, directory, (f"{told}.",) if told else ())
 
 
-def _check_scripts(study: Study, where: Path) -> None:
-    for workload in study.workload:
-        spec = study.load_spec(workload, where, None)
-        if study.kind(workload) == "duet":
-            compile_load(spec, {"scale": workload.scale, CLIENT: 0})
+def _check_scripts(study: Study, source: Path) -> None:
+    with TemporaryDirectory(prefix="pgtare-scripts-") as folder:
+        scripts.place(study, source, Path(folder))
+        for workload in study.workload:
+            spec = study.load_spec(workload, Path(folder), None)
+            if study.kind(workload) == "duet":
+                compile_load(spec, {"scale": workload.scale, CLIENT: 0})
 
 
 def conduct(planned: Planned, console: Console) -> None:
@@ -155,7 +156,7 @@ def conduct(planned: Planned, console: Console) -> None:
     study, directory = planned.study, planned.directory
     if directory.closed:
         raise UsageError(f"the study in {directory.path} was ended by hand, for good")
-    with Bench(study) as bench:
+    with Bench(study, directory.path) as bench:
         skipped = skipped_workloads(study, bench)
         bench.check_disk()
         with directory.locked():
@@ -166,7 +167,7 @@ def _go(planned: Planned, bench: Bench, skipped: dict[str, str], console: Consol
     study, directory = planned.study, planned.directory
     if not directory.begun:
         directory.begin(planned.facts)
-        _copy_scripts(study, Path(planned.facts.study_directory), directory.path)
+        scripts.place(study, Path(planned.facts.study_directory), directory.path)
     runs = directory.runs()
     steps = remaining(study, planned.steps, runs, skipped)
     with Display(console, planned.seconds(steps)) as display:
@@ -294,14 +295,14 @@ def _conduct(
             )
 
 
-def find_rate(study: Study, bench: Bench, workload: Workload, scripts: Path) -> Rate:
+def find_rate(study: Study, bench: Bench, workload: Workload, folder: Path) -> Rate:
     """The rate of an open-loop workload: its share of what the floor's variant does at full speed.
 
-    scripts: the folder in which the workload's script is looked for.
+    folder: where the study's scripts were placed.
     """
     assert workload.load is not None
     serving = bench.serve(study.analysis.floor, workload)
-    spec = study.load_spec(workload, scripts, None)
+    spec = study.load_spec(workload, folder, None)
     saturation = find_saturation(find_pgbench(serving.binaries), serving.dsn, spec)
     return Rate(
         workload=workload.stated, saturation=saturation.describe(),
@@ -316,17 +317,3 @@ def _name(step: Step, study: Study) -> str:
     number = study.blocks_planned(workload) * max(len(step.roles), 1)
     noun = "trial" if study.kind(workload) == "units" else "round"
     return f"{step.workload}, {noun} {step.round} of {number}, {step.variant}"
-
-
-def _copy_scripts(study: Study, source: Path, target: Path) -> None:
-    """Keep the scripts with the runs: a study goes on with those that it was begun with."""
-    for workload in study.workload:
-        if workload.script:
-            place = target / workload.script
-            if not place.resolve().is_relative_to(target.resolve()):
-                raise UsageError(f"the script {workload.script} must lie beside the study file")
-            os.makedirs(place.parent, exist_ok=True)
-            try:
-                shutil.copyfile(source / workload.script, place)
-            except OSError as ex:
-                raise PgtareError(f"cannot copy {workload.script}: {ex.strerror}") from ex

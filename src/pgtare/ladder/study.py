@@ -37,6 +37,7 @@ SERVICE: tuple[Service, ...] = ("service_us", "service_p50_us", "service_p99_us"
 #: Fewer linkings have no spread to speak of.
 FEWEST_LAYOUTS = 3
 AGAIN = " again"  # ends the name of the floor's second run
+TEMPLATE = ".j2"  # ends the name of a script that is filled in with the workload's values
 
 
 def _several(value: Any) -> Any:
@@ -129,13 +130,32 @@ class Expected(_Model):
         return self
 
 
+class Figure(_Model):
+    """A number that is counted in every run and shown beside the metrics, never tested.
+
+    query: how much its value grows, a second. log: how many lines of the server's log hold it.
+    """
+
+    name: Name
+    unit: str
+    query: str | None = None
+    log: str | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Figure:
+        if (self.query is None) == (self.log is None):
+            raise ValueError("give either query or log")
+        return self
+
+
 class Workload(_Model):
     """A load, what of it is measured, and the profile of waits that it must show.
 
     protocol: how it is played, as the study's where it names none; by several one after the other.
     load: the rate as a share of saturation. oldest: the first PostgreSQL that can run it. metric is
     the one that is tested, `also` are shown beside it. counter: a query whose value must grow with
-    the transactions.
+    the transactions. setup: SQL that the server runs before each run. values: what scripts and SQL
+    that end in .j2 are filled in with.
     """
 
     name: Name
@@ -143,6 +163,8 @@ class Workload(_Model):
     protocol: Kinds = ()
     builtin: Literal["select-only", "simple-update", "tpcb-like"] | None = None
     script: str | None = None
+    setup: str | None = None
+    values: dict[str, int] = {}
     mode: Literal["simple", "extended", "prepared"] = "prepared"
     clients: Clients = 1
     scale: Annotated[int, Field(ge=1, le=21_474)] = 10
@@ -161,6 +183,7 @@ class Workload(_Model):
     idle_at_least: Share | None = None
     idle_at_most: Share | None = None
     profile: tuple[Expected, ...] = ()
+    figure: tuple[Figure, ...] = ()
 
     @model_validator(mode="after")
     def _one_load(self) -> Workload:
@@ -172,6 +195,14 @@ class Workload(_Model):
     def stated(self) -> str:
         """Its name in the study file, whichever of its protocols this is."""
         return self.name.partition(BY)[0]
+
+
+def placed(script: str, workload: Workload) -> str:
+    """Where a script stands among a study's runs: a template is filled in for each workload."""
+    if not script.endswith(TEMPLATE):
+        return script
+    folder, _, name = script.removesuffix(TEMPLATE).rpartition("/")
+    return f"{folder}/{workload.name}-{name}".removeprefix("/")
 
 
 class Comparison(_Model):
@@ -282,6 +313,8 @@ class Study(_Model):
     variant: tuple[Variant, ...] = Field(min_length=1)
     workload: tuple[Workload, ...] = Field(min_length=1)
     comparison: tuple[Comparison, ...] = Field(min_length=1)
+    #: workloads whose first comparison is shown in flame graphs as well, once the runs are done
+    flames: tuple[str, ...] = ()
     #: The family of the study that this is a part of.
     _declared: int | None = PrivateAttr(default=None)
 
@@ -389,8 +422,9 @@ class Study(_Model):
         return workload.model_copy(update=update)
 
     def load_spec(self, workload: Workload, directory: Path, rate: float | None) -> LoadSpec:
-        """What to drive; scripts are found beside the study file."""
-        scripts = (Script(directory / workload.script),) if workload.script else ()
+        """What to drive; directory: where the scripts were placed."""
+        script = workload.script
+        scripts = (Script(directory / placed(script, workload)),) if script else ()
         return LoadSpec(
             builtin=workload.builtin or "select-only",
             scripts=scripts,

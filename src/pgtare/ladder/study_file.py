@@ -21,6 +21,7 @@ from pgtare.ladder.study import (
     Comparison,
     Duet,
     Expected,
+    Figure,
     Gates,
     Protocol,
     Quick,
@@ -117,8 +118,8 @@ _KEYS = sorted(
     {
         name
         for model in (
-            Study, Server, Variant, Expected, Workload, Comparison, Duet, Units, Protocol, Analysis,
-            Gates, QuickDuet, QuickUnits, Quick,
+            Study, Server, Variant, Expected, Figure, Workload, Comparison, Duet, Units, Protocol,
+            Analysis, Gates, QuickDuet, QuickUnits, Quick,
         )
         for name in model.model_fields
     }
@@ -169,6 +170,9 @@ def _check_names(study: Study, source: str, file: str) -> None:
     for name in study.quick.workloads or ():
         if name not in workloads:
             refuse(("quick", "workloads"), f"quick names the workload {name!r}, which is absent")
+    for name in study.flames:
+        if name not in workloads:
+            refuse(("flames",), f"flames names the workload {name!r}, which is absent")
     for name in study.quick.protocols:
         if name not in workloads:
             refuse(

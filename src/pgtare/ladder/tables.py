@@ -82,11 +82,14 @@ def _mde(c: Compared) -> str:
 def means(workload: OnWorkload) -> tuple[list[str], list[list[str]]]:
     """Each variant's geometric means, and how far its runs scatter."""
     metrics = list(dict.fromkeys(m for rung in workload.rungs for m in rung.metrics))
-    head = ["variant", *(_heading(m) for m in metrics), "CV %", "evidence"]
+    figures = list(dict.fromkeys(name for rung in workload.rungs for name in rung.figures))
+    named = [f"{name}, {workload.figure_units.get(name, '')}" for name in figures]
+    head = ["variant", *(_heading(m) for m in metrics), *named, "CV %", "evidence"]
     body = [
         [
             rung.variant,
             *(f"{rung.metrics[m]:,.1f}" if m in rung.metrics else numbers.NONE for m in metrics),
+            *(wording.figure(rung.figures.get(name)) for name in figures),
             numbers.NONE if rung.cv_pct is None else f"{rung.cv_pct:.2f}",
             rung.evidence,
         ]

@@ -27,7 +27,7 @@ def render(result: LadderResult, console: Console) -> None:
             _workload(console, workload, result.alpha)
     _side_by_side(console, result)
     console.print()
-    for sentence in wording.together_sentences(result):
+    for sentence in [*wording.together_sentences(result), *wording.seen_sentences(result)]:
         _line(console, sentence)
     _line(
         console,

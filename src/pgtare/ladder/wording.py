@@ -11,9 +11,11 @@ from pgtare.estimate.calibrate import clopper_pearson
 from pgtare.estimate.layouts import Layouts
 from pgtare.ladder.quantities import percent
 from pgtare.ladder.result import Compared, Dropped, Effect, LadderResult, OnWorkload, Together
-from pgtare.ladder.study import Expected
+from pgtare.ladder.study import AGAIN, Expected
 from pgtare.report import numbers
 
+#: Of the sessions' time; less is not worth a sentence.
+_WAITS_MORE = 0.001
 METRICS = {
     "tps": "transactions a second",
     "cpu_us": "CPU time a transaction",
@@ -228,6 +230,50 @@ def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
     return (
         f"{where}: {c.arm} {slower} against {c.base}: {what} {size} {sign} {interval(c.effect)}, "
         f"p = {p_text(c.p)}, over the family {p_text(c.p_holm)}."
+    )
+
+
+def figure(value: float | None) -> str:
+    """A figure beside the metrics: whole where it is large."""
+    if value is None:
+        return numbers.NONE
+    return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.1f}"
+
+
+def seen_sentences(result: LadderResult) -> list[str]:
+    """What else was counted in the runs: figures by variant, and what one waits for more."""
+    told = []
+    for workload in result.workloads:
+        for name, unit in workload.figure_units.items():
+            values = [
+                f"{rung.variant} {figure(rung.figures[name])}"
+                for rung in workload.rungs
+                if name in rung.figures and not rung.variant.endswith(AGAIN)
+            ]
+            if values:
+                told.append(f"{workload.name}: {name}, {unit}: {', '.join(values)}.")
+        told += [line for c in workload.compared if (line := _waits_more(workload, c))]
+    return told
+
+
+def _waits_more(workload: OnWorkload, c: Compared) -> str:
+    """The wait that takes most more of the sessions' time in the arm than in the base."""
+    by_variant = workload.waits_by_variant
+    if c.arm not in by_variant or c.base not in by_variant:
+        return ""
+    before = {wait.event: wait.of_sessions for wait in by_variant[c.base]}
+    grown = {
+        wait.event: (wait.of_sessions - before.get(wait.event, 0.0), wait.of_sessions)
+        for wait in by_variant[c.arm]
+        if not wait.idle
+    }
+    event, (more, share) = max(grown.items(), key=lambda item: item[1], default=("", (0.0, 0.0)))
+    if more < _WAITS_MORE:
+        return ""
+    return (
+        f"{workload.name}: what {c.arm} waits for more than {c.base} is {event}: "
+        f"{numbers.percent(100 * share)} of its sessions' time, "
+        f"{numbers.percent(100 * (share - more))} there."
     )
 
 

@@ -162,6 +162,9 @@ class DesignInfo(_Model):
         description="unit of randomisation; both: a saturation design of slices"
     )
     block: list[int] = Field(description="indexes of the arms of one block, before permutation")
+    began: str | None = Field(
+        default=None, description="when the trial began, by the server's clock, ISO 8601"
+    )
     duration_s: float = Field(description="seconds measured")
     planned_s: float = Field(description="seconds asked for")
     margin_pct: float = Field(description="margin of equivalence, in percent of the base's body")

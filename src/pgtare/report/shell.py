@@ -17,13 +17,21 @@ from plotly.offline import get_plotlyjs
 from pgtare.report.chart import Chart
 
 
-def render(package: str, template: str, charts: Sequence[Chart], **context: Any) -> str:
+def render(
+    package: str,
+    template: str,
+    charts: Sequence[Chart],
+    *,
+    scripts: Sequence[str] = (),
+    **context: Any,
+) -> str:
     """A page as a string: `template`, of `package`'s own, extends shell.html.j2.
 
-    context: what the template asks for, `title`, `version` and `created` among it; all of it is
-    escaped.
+    scripts: programs of pgtare's own to run at the end, beside what draws the charts. context: what
+    the template asks for, `title`, `version` and `created` among it; all of it is escaped.
     """
-    plotly, script = get_plotlyjs(), _template("page.js")
+    drawing = [get_plotlyjs(), _template("page.js")] if charts or not scripts else ["", ""]
+    plotly, script = drawing
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("pgtare.report")]),
         autoescape=True,
@@ -34,10 +42,11 @@ def render(package: str, template: str, charts: Sequence[Chart], **context: Any)
     environment.filters["breakable"] = breakable
     # Markup only for what is ours; whatever comes from a server or a user is escaped.
     return environment.get_template(template).render(
-        policy=_policy(plotly, script),
+        policy=_policy(*(text for text in (*drawing, *scripts) if text)),
         css=Markup(_template("page.css")),  # noqa: S704
         plotly=Markup(plotly),  # noqa: S704
         script=Markup(script),  # noqa: S704
+        scripts=[Markup(text) for text in scripts],  # noqa: S704
         data=Markup(embeddable([chart.figure() for chart in charts])),  # noqa: S704
         charts=charts,
         **context,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pgtare.server.wait_ring import Kind
 from pgtare.waits.recording import Columns
-from pgtare.waits.trace import Kind
 
 Times = npt.NDArray[np.int64]  # ns since the recording began
 

@@ -15,10 +15,9 @@ import psycopg
 
 from pgtare.errors import UsageError
 from pgtare.profile.reader import Reader, telling
-from pgtare.server import signals
-from pgtare.waits import trace
+from pgtare.server import signals, wait_ring
+from pgtare.server.wait_ring import Kind, Records
 from pgtare.waits.recording import OpenWait, RecordedSession, Recording, Writer
-from pgtare.waits.trace import Kind, Records
 
 #: Pause between two looks at the rings, in s: a ring of the usual size takes a million waits a
 #: second for as long.
@@ -115,8 +114,13 @@ class Recorder:
         self.began = datetime.now(UTC)
         self.waiting: list[OpenWait] = []
 
-    def run(self, seconds: float | None, tell: Callable[[Progress], None]) -> Recording:
-        """Record for `seconds`, or until a signal asks to stop; what was recorded is kept.
+    def run(
+        self,
+        seconds: float | None,
+        tell: Callable[[Progress], None],
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Recording:
+        """Record for `seconds`, or until a signal or `stop` ends it; what was recorded is kept.
 
         Raises MeasurementError where the server goes away or the disk is full; the parts written
         until then stay, with a description of them.
@@ -129,7 +133,7 @@ class Recorder:
         stopped = "error"
         with signals.asked_to_stop() as asked:
             try:
-                while not asked.made and time.monotonic() - start < limit:
+                while not (asked.made or stop()) and time.monotonic() - start < limit:
                     busy = self._look()
                     now = time.monotonic()
                     if self.writer.rows >= PART_ROWS or now - written >= PART_S:
@@ -240,7 +244,7 @@ class Recorder:
         if started != session.started:  # the process identifier is another session's now
             ring.done = session.gone = True
             return False
-        records = trace.decode(data)
+        records = wait_ring.decode(data)
         ring.following = following
         # What a ring had forgotten before the recording began is not a loss of the recording.
         if not ring.read and session.started < self.began:
@@ -253,9 +257,9 @@ class Recorder:
         return len(records) > 50_000
 
     def _keep(self, ring: _Ring, records: Records) -> None:
-        queryids, ring.queryid = trace.statements(records, ring.queryid)
+        queryids, ring.queryid = wait_ring.statements(records, ring.queryid)
         session = ring.session
-        number = trace.numbers(records, ring.following)
+        number = wait_ring.numbers(records, ring.following)
         self._learn_names(records)
         epoch_ns = round(session.started.timestamp() * 1e6) * 1000
         self.writer.add(

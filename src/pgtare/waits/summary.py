@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pgtare.server.wait_ring import Kind, bucket
 from pgtare.waits.cpu_time import CpuTime, Shares
 from pgtare.waits.recording import Columns, OpenWait, Recording
-from pgtare.waits.trace import Kind, bucket
 
 BINS = 180
 BUCKETS = 32

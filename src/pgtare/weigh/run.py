@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
 from rich.console import Console
 
 from pgtare import machine
@@ -45,11 +46,21 @@ class Weighing:
     design: Design
 
 
+#: Something that runs while the trial does, on the server of this session.
+Beside = Callable[["psycopg.Connection[Any]"], contextlib.AbstractContextManager[None]]
+
+
+def alone(conn: psycopg.Connection[Any]) -> contextlib.AbstractContextManager[None]:
+    """Nothing runs beside the trial."""
+    return contextlib.nullcontext()
+
+
 def weigh(
     request: Request,
     command: list[str],
     console: Console,
     confirm: Callable[[str], bool] = lambda question: False,
+    beside: Beside = alone,
 ) -> Weighing:
     """Weigh. console: for progress. Raises UsageError and MeasurementError.
 
@@ -57,7 +68,7 @@ def weigh(
     """
     stages = Stages(console)
     with open_target(request, stages.say, confirm) as target:
-        return _Run(request, target, command, console, stages).run()
+        return _Run(request, target, command, console, stages, beside).run()
 
 
 def dry_run(request: Request) -> list[str]:
@@ -96,9 +107,10 @@ class _Run:
         command: list[str],
         console: Console,
         stages: Stages,
+        beside: Beside,
     ) -> None:
         self.request, self.target, self.command = request, target, command
-        self.console, self.stages = console, stages
+        self.console, self.stages, self.beside = console, stages, beside
 
     def run(self) -> Weighing:
         with trials.connect(self.target.dsn) as conn:
@@ -150,7 +162,7 @@ class _Run:
         before = snapshot(module.conn, request.chosen)
         pids = self._local_pids(module, plan)
         delay = machine.run_delay_ns(pids)
-        with Display(self.console, request.duration_s) as display:
+        with self.beside(module.conn), Display(self.console, request.duration_s) as display:
 
             def look(seconds: float, data: Observations) -> bool:
                 now = live(data, plan.design)

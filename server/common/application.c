@@ -1,21 +1,19 @@
 /*-------------------------------------------------------------------------
  * application.c
- *		What to capture in sessions by the name of their application.
+ *		Levels of sessions by the name of their application.
  *
  * Patterns are those of the shell, matched in the order given.  They take the
  * place of the cluster's own level: a level set for the session, its role or
  * its database goes before them.
  *-------------------------------------------------------------------------
  */
-#include "postgres.h"
+#include "application.h"
 
 #include <ctype.h>
 #include <fnmatch.h>
 
 #include "miscadmin.h"
 #include "utils/varlena.h"
-
-#include "waits.h"
 
 typedef struct Pattern
 {
@@ -89,8 +87,8 @@ parse_item(char *item, Pattern *pattern)
 
 	if (equals == NULL)
 	{
-		GUC_check_errdetail("\"%s\" has no level: write pattern=level, for example \"etl*=trace\".",
-							item);
+		GUC_check_errdetail("\"%s\" has no level: write pattern=level, for example \"etl*=%s\".",
+							item, application_levels.example);
 		return false;
 	}
 	for (end = equals; end > item && isspace((unsigned char) end[-1]); end--)
@@ -98,12 +96,12 @@ parse_item(char *item, Pattern *pattern)
 	*end = '\0';
 	for (equals++; isspace((unsigned char) *equals); equals++)
 		;
-	for (level = waits_levels; level->name && pg_strcasecmp(level->name, equals) != 0; level++)
+	for (level = application_levels.levels; level->name && pg_strcasecmp(level->name, equals) != 0; level++)
 		;
 	if (level->name == NULL)
 	{
-		GUC_check_errdetail("\"%s\" is no level of capture: levels are off, stats and trace.",
-							equals);
+		GUC_check_errdetail("\"%s\" is no %s: levels are %s.",
+							equals, application_levels.kind, application_levels.names);
 		return false;
 	}
 	if (item[0] == '\0' || strlen(item) >= sizeof(pattern->glob))
@@ -184,15 +182,29 @@ application_changed(void)
 	return true;
 }
 
+/* The level of a client session whose application's name matches a pattern */
+bool
+application_matches(int *level)
+{
+	if (patterns == NULL || application_name == NULL ||
+		(MyBackendType != B_BACKEND && MyBackendType != B_WAL_SENDER))
+		return false;
+	for (int i = 0; i < patterns->n; i++)
+	{
+		if (fnmatch(patterns->pattern[i].glob, application_name, 0) == 0)
+		{
+			*level = patterns->pattern[i].level;
+			return true;
+		}
+	}
+	return false;
+}
+
 /* The level of a client session whose setting has a value from some source */
 int
 application_level(int setting, GucSource source)
 {
-	if (patterns == NULL || source >= PGC_S_GLOBAL || application_name == NULL ||
-		(MyBackendType != B_BACKEND && MyBackendType != B_WAL_SENDER))
-		return setting;
-	for (int i = 0; i < patterns->n; i++)
-		if (fnmatch(patterns->pattern[i].glob, application_name, 0) == 0)
-			return patterns->pattern[i].level;
-	return setting;
+	int			level;
+
+	return source < PGC_S_GLOBAL && application_matches(&level) ? level : setting;
 }

@@ -1,0 +1,251 @@
+"""What an eviction sweep of pg_stat_statements costs, by pg_stat_statements.max.
+
+Two figures for each size. The sweep itself: one session runs statements never seen before, timed
+inside the server; once in max(10, 5 % of max) of them has to make room, and its excess over its
+neighbours is the sweep (rewrites of the text file stand out further and are told apart). And what
+is lost: a load alternates between statements that are known and a mix of known and new ones; the
+difference in throughput, divided by the deallocations a second that went with it, gives the rate
+at which 1 % is lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import psycopg
+
+from bench.harness import say
+from pgtare.estimate.rounds import paired
+from pgtare.load import LoadSpec, Script, find_pgbench, run
+from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
+from pgtare.server.cluster import Cluster
+
+SIZES = (100, 400, 1_000, 5_000, 10_000, 50_000)
+#: Columns of the one table; each pair of them is a statement of its own.
+_COLUMNS = 400
+_KNOWN = 50
+#: New statements that are timed one by one, and those that are not needed to see a rewrite.
+_SWEEPS = 60
+_FEWEST = 6_000
+_ADMIN = """
+CREATE TABLE wide ({columns});
+CREATE FUNCTION fresh(first int, n int) RETURNS float8[] LANGUAGE plpgsql AS $$
+DECLARE
+  took float8[] := array_fill(0.0, ARRAY[n]);
+  began timestamptz;
+BEGIN
+  FOR i IN 0 .. n - 1 LOOP
+    began := clock_timestamp();
+    EXECUTE 'SELECT c' || (first + i) % {many} + 1 || ', c' || (first + i) / {many} % {many} + 1
+      || ' FROM wide';
+    took[i + 1] := 1e6 * extract(epoch FROM clock_timestamp() - began);
+  END LOOP;
+  RETURN took;
+END $$;
+"""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One size: entries that a sweep evicts, and how long it takes in µs.
+
+    statement_us: a new statement that finds room. rewrite_us: the longest statement, which had to
+    write the file of texts anew as well (where that happened).
+    """
+
+    major: int
+    size: int
+    evicted: int
+    sweeps: int
+    sweep_us: float
+    sweep_low_us: float
+    sweep_high_us: float
+    statement_us: float
+    longest_us: float
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What evictions took from a load's throughput, as a share, and the rates that went with it."""
+
+    major: int
+    size: int
+    clients: int
+    tps: float
+    lost_pct: float
+    lost_low_pct: float
+    lost_high_pct: float
+    deallocations_s: float
+    evicted_s: float
+    one_percent_s: float
+    one_percent_evicted_s: float
+
+
+def victims(size: int) -> int:
+    """How many entries a sweep evicts, as PostgreSQL has it."""
+    return max(10, size * 5 // 100)
+
+
+def prepare(cluster: Cluster) -> None:
+    """The table and the function that runs new statements."""
+    columns = ", ".join(f"c{i} int" for i in range(1, _COLUMNS + 1))
+    with cluster.connect() as conn:
+        conn.execute("CREATE EXTENSION pg_stat_statements")
+        conn.execute(_ADMIN.format(columns=columns, many=_COLUMNS).encode())
+        conn.execute("VACUUM wide")
+
+
+def sweep(cluster: Cluster, size: int) -> Sweep:
+    """Time statements never seen before, one by one, on a table that is full."""
+    n = max(_SWEEPS * victims(size), _FEWEST)
+    with cluster.connect() as conn:
+        conn.execute("SET pg_stat_statements.track = 'all'")
+        fill(conn, 0, size + victims(size))
+        before = deallocations(conn)
+        row = conn.execute("SELECT fresh(%s, %s)", (2 * size, n)).fetchone()
+        assert row is not None
+        swept = deallocations(conn) - before
+    took = np.array(row[0])
+    excess = sweeps_of(took, victims(size))
+    low, high = interval_of_median(excess)
+    return Sweep(
+        cluster.binaries.major, size, victims(size), swept, float(np.median(excess)), low, high,
+        float(np.median(took)), float(took.max()),
+    )  # fmt: skip
+
+
+def sweeps_of(took: npt.NDArray[np.float64], every: int) -> npt.NDArray[np.float64]:
+    """The excess of each sweeping statement over its neighbours; sweeps come at equal distances."""
+    whole = took[: len(took) // every * every].reshape(-1, every)
+    at = int(np.median(whole, axis=0).argmax())
+    return np.asarray(whole[:, at] - np.median(np.delete(whole, at, axis=1), axis=1))
+
+
+def interval_of_median(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Order statistics that hold the median in 95 of 100 cases."""
+    ordered, n = np.sort(values), len(values)
+    rank = max(0, math.floor(n / 2 - 0.98 * math.sqrt(n)))
+    return float(ordered[rank]), float(ordered[n - 1 - rank])
+
+
+def fill(conn: psycopg.Connection[tuple[object, ...]], first: int, n: int) -> None:
+    """Statements never seen before, so that the table is full."""
+    conn.execute("SELECT count(*) FROM unnest(fresh(%s, %s))", (first, n))
+
+
+def deallocations(conn: psycopg.Connection[tuple[object, ...]]) -> int:
+    """How often the table was swept since the reset."""
+    row = conn.execute("SELECT dealloc FROM pg_stat_statements_info").fetchone()
+    assert row is not None
+    return int(str(row[0]))
+
+
+def loss(cluster: Cluster, size: int, clients: int, rounds: int, seconds: int, seed: int) -> Loss:
+    """Alternate a load of known statements with one of which a half is new."""
+    pgbench = find_pgbench(cluster.binaries)
+    rng = np.random.default_rng(seed)
+    with tempfile.TemporaryDirectory(prefix="pgtare-bench-") as folder, cluster.connect() as conn:
+        known, new = Path(folder, "known.sql"), Path(folder, "new.sql")
+        known.write_text(f"\\set a random(1, {_KNOWN})\nSELECT c:a, c1, c1 FROM wide;\n")
+        new.write_text(
+            "".join(f"\\set {name} random(2, {_COLUMNS})\n" for name in "abd")
+            + "SELECT c:a, c:b, c:d FROM wide;\n"
+        )
+        specs = {
+            "known": LoadSpec(scripts=(Script(known), Script(known)), clients=clients),
+            "new": LoadSpec(scripts=(Script(known), Script(new)), clients=clients),
+        }
+        conn.execute("SET pg_stat_statements.track = 'all'")
+        fill(conn, 0, size)
+        for spec in specs.values():
+            run(pgbench, cluster.dsn(), spec, 1)
+        found: dict[str, list[float]] = {"known": [], "new": []}
+        swept, spent = 0, 0.0
+        for _ in range(rounds):
+            for name in rng.permutation(list(specs)):
+                before, began = deallocations(conn), time.monotonic()
+                # a seed of its own: the same statements again would be no new ones
+                spec = replace(specs[name], seed=int(rng.integers(2**31)))
+                found[name].append(run(pgbench, cluster.dsn(), spec, seconds).tps)
+                if name == "new":
+                    swept += deallocations(conn) - before
+                    spent += time.monotonic() - began
+    ratios = np.log(np.array(found["new"]) / np.array(found["known"]))
+    got = paired(ratios, margin=0.005, family=1, alpha=0.05, seed=seed)
+    lost, low, high = (-100 * math.expm1(x) for x in (got.mean, got.hi, got.lo))
+    rate = swept / spent
+    return Loss(
+        cluster.binaries.major, size, clients, float(np.median(found["known"])), lost, low, high,
+        rate, rate * victims(size), rate / lost, rate * victims(size) / lost,
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES))
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--seconds", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--only", choices=["sweep", "loss"])
+    parser.add_argument("--pg-config", help="an installed PostgreSQL instead of the wheel's")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    found = from_pg_config(Path(args.pg_config)) if args.pg_config else from_wheel()
+    sweeps, losses = [], []
+    for size in args.sizes:
+        with served(found, size) as cluster:
+            prepare(cluster)
+            if args.only != "loss":
+                sweeps.append(sweep(cluster, size))
+                say(f"{size}: {sweeps[-1]}")
+            if args.only != "sweep":
+                lost = loss(cluster, size, args.clients, args.rounds, args.seconds, args.seed)
+                losses.append(lost)
+                say(f"{size}: {lost}")
+    show(sweeps, losses)
+    if args.json:
+        rows = {"sweeps": [asdict(s) for s in sweeps], "losses": [asdict(x) for x in losses]}
+        args.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+
+
+def served(found: Binaries, size: int) -> Cluster:
+    """A server whose pg_stat_statements holds `size` statements."""
+    settings = {"pg_stat_statements.max": size, "autovacuum": False, "max_connections": 200}
+    return Cluster(found, settings, preload=["pg_stat_statements"])
+
+
+def show(sweeps: list[Sweep], losses: list[Loss]) -> None:
+    """The tables of the documentation."""
+    if sweeps:
+        print("| max | a sweep evicts | takes, µs | 95 % | 1 % of the time at | sweeps |")
+        for s in sweeps:
+            print(
+                f"| {s.size:,} | {s.evicted:,} | {s.sweep_us:,.0f} "
+                f"| {s.sweep_low_us:,.0f} to {s.sweep_high_us:,.0f} "
+                f"| {1e4 / s.sweep_us:,.1f}/s | {s.sweeps} |"
+            )
+    if losses:
+        print(
+            "| max | tx/s | lost | 95 % | deallocations/s | evicted/s | 1 % lost at | evicted/s |"
+        )
+        for x in losses:
+            print(
+                f"| {x.size:,} | {x.tps:,.0f} | {x.lost_pct:.1f} % "
+                f"| {x.lost_low_pct:.1f} to {x.lost_high_pct:.1f} % | {x.deallocations_s:,.0f} "
+                f"| {x.evicted_s:,.0f} | {x.one_percent_s:,.2g}/s "
+                f"| {x.one_percent_evicted_s:,.0f} |"
+            )
+
+
+if __name__ == "__main__":
+    main()

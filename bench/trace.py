@@ -1,0 +1,120 @@
+"""What a wait takes on disk, and how fast waits are read and summed: `make bench-trace`.
+
+Waits of three loads of a real server (recorded by `pgtare trace record`), repeated to a size worth
+timing, written by the recorder's own writer and read on one core.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from pgtare.server.binaries import from_wheel
+from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
+from pgtare.trace import aggregate
+from pgtare.trace.limits import Limits
+from pgtare.trace.reader import Trace, load
+from pgtare.trace.record import Recorder
+from pgtare.trace.server import open_server
+from pgtare.trace.tables import Table
+from pgtare.trace.target import Target
+from pgtare.trace.writer import Writer
+
+SECONDS = 5.0
+#: Waits that are written and read to time it.
+WAITS = 4_000_000
+GOAL_BYTES, GOAL_RATE = 4.0, 5e6
+_LIMITS = Limits(total=8 << 30, reserve=0)
+_SCAN = "\\set a random(1, 1000000)\nSELECT abalance FROM pgbench_accounts WHERE aid = :a;\n"
+
+
+def main() -> None:
+    """Record three loads, and print bytes a wait and waits a second for each."""
+    binaries = from_wheel()
+    modules = [loadable(binaries, name) for name in ("wait_event_timing", "sql_trace")]
+    settings = {"compute_query_id": True, "shared_buffers": "4MB"}
+    with (
+        Cluster(binaries, settings, preload=[m.library for m in modules]) as cluster,
+        tempfile.TemporaryDirectory() as name,
+    ):
+        with cluster.connect() as connection:
+            for module in modules:
+                connection.execute(module.create_sql.encode())
+        directory = Path(name)
+        dsn = cluster.dsn()
+        pgbench = str(binaries.pgbench)
+        subprocess.run([pgbench, "-i", "-q", "-s", "10", dsn], check=True, capture_output=True)
+        script = directory / "scan.sql"
+        script.write_text(_SCAN)
+        for label, options in (
+            ("tpcb-like", ["-c", "4"]),
+            ("buffer misses", ["-c", "2", "-f", str(script)]),
+            ("select-only", ["-c", "2", "-S"]),
+        ):
+            found = _record(dsn, directory / f"{label}.pgtrace", [pgbench, "-n", *options, dsn])
+            _measure(label, found, directory)
+
+
+def _record(dsn: str, path: Path, load_command: list[str]) -> Trace:
+    command = [*load_command[:-1], "-T", str(round(SECONDS)), load_command[-1]]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as load_:
+        with open_server(dsn) as server:
+            recorder = Recorder(server, dsn, path, Target(level=8), _LIMITS)
+            recorder.run(SECONDS - 1, lambda now: None)
+        load_.wait()
+    return load(path)
+
+
+def _measure(label: str, found: Trace, directory: Path) -> None:
+    waits = sum(len(w.start) for w in found.waits.values())
+    if not waits:
+        sys.stdout.write(f"{label}: no waits\n")
+        return
+    # repeated waits compress as real ones do not: their size is that of one copy
+    once = _written(found, directory / f"{label}-once.pgtrace", 1)
+    copies = -(-WAITS // waits)
+    many = _written(found, directory / f"{label}-many.pgtrace", copies)
+    best = min(_timed(many) for _ in range(3))
+    sys.stdout.write(
+        f"{label}: {waits:,} waits recorded, {once.stat().st_size / waits:.2f} bytes a wait "
+        f"(goal {GOAL_BYTES:g}), {waits * copies / best / 1e6:.1f} M waits/s read and summed "
+        f"(goal {GOAL_RATE / 1e6:g})\n"
+    )
+    many.unlink()
+
+
+def _written(found: Trace, path: Path, copies: int) -> Path:
+    """The waits of a trace, so many times one after another, in a file of their own."""
+    parts = list(found.waits.items())
+    first = min(int(w.start[0]) for _, w in parts)
+    span = max(int(w.start[-1]) for _, w in parts) - first + 10**6
+    writer = Writer(path, b"{}", _LIMITS)
+    for copy in range(copies):
+        for ring, w in parts:
+            rows = {
+                "ring": np.full(len(w.start), ring), "event": w.event,
+                "gap_ns": w.start + copy * span, "length_ns": w.length, "calls": w.calls,
+            }  # fmt: skip
+            writer.add(Table.WAITS, rows)
+    writer.close(b"{}")
+    return path
+
+
+def _timed(path: Path) -> float:
+    """CPU seconds to read a trace and sum it up: of one core, whatever else the machine does."""
+    began = time.process_time()
+    aggregate.totals(path)
+    return time.process_time() - began
+
+
+if __name__ == "__main__":
+    # one core: neither numpy nor a decompressor may take another
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()

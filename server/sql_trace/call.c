@@ -1,0 +1,121 @@
+/*-------------------------------------------------------------------------
+ * call.c
+ *		What all calls share: numbers, counters of blocks and WAL, their record.
+ *-------------------------------------------------------------------------
+ */
+#include "sqltrace.h"
+
+#define SHARED_AT 0
+#define LOCAL_TEMP_AT 4
+#define WAL_AT 10
+
+Trace		trace = {.request = true};
+
+/* A call begins: its number. */
+uint64
+call_begins(int64 start)
+{
+	execute_interrupted();
+	transaction_touched(start);
+	return ++trace.calls;
+}
+
+/* Counters of this process as they stand */
+void
+call_usage(Usage *usage)
+{
+	usage->counter[0] = pgBufferUsage.shared_blks_hit;
+	usage->counter[1] = pgBufferUsage.shared_blks_read;
+	usage->counter[2] = pgBufferUsage.shared_blks_dirtied;
+	usage->counter[3] = pgBufferUsage.shared_blks_written;
+	usage->counter[4] = pgBufferUsage.local_blks_hit;
+	usage->counter[5] = pgBufferUsage.local_blks_read;
+	usage->counter[6] = pgBufferUsage.local_blks_dirtied;
+	usage->counter[7] = pgBufferUsage.local_blks_written;
+	usage->counter[8] = pgBufferUsage.temp_blks_read;
+	usage->counter[9] = pgBufferUsage.temp_blks_written;
+	usage->counter[10] = pgWalUsage.wal_records;
+	usage->counter[11] = pgWalUsage.wal_bytes;
+}
+
+/* Add what has been used since. */
+void
+call_usage_since(const Usage *before, Usage *sum)
+{
+	Usage		now;
+
+	call_usage(&now);
+	for (int i = 0; i < NUSAGE; i++)
+		sum->counter[i] += now.counter[i] - before->counter[i];
+}
+
+static bool
+any(const Usage *usage, int from, int to)
+{
+	uint64		bits = 0;
+
+	for (int i = from; i < to; i++)
+		bits |= usage->counter[i];
+	return bits != 0;
+}
+
+/* An error leaves the call; to be called while it is being caught. */
+void
+call_failed(Call *call)
+{
+	call->flags |= CALL_FAILED;
+	call->sqlstate = (uint32) geterrcode();
+}
+
+/* The call has ended. */
+void
+call_write(const Call *call, int64 end)
+{
+	CallRecord	record;
+	Size		size = sizeof(record);
+
+	if (!trace.on)
+		return;					/* it met a limit meanwhile */
+	record.call_kind = call->kind;
+	record.flags = call->flags;
+	if (any(&call->usage, SHARED_AT, LOCAL_TEMP_AT))
+	{
+		record.flags |= CALL_SHARED;
+		size += (LOCAL_TEMP_AT - SHARED_AT) * sizeof(uint64);
+	}
+	if (any(&call->usage, LOCAL_TEMP_AT, WAL_AT))
+	{
+		record.flags |= CALL_LOCAL_TEMP;
+		size += (WAL_AT - LOCAL_TEMP_AT) * sizeof(uint64);
+	}
+	if (any(&call->usage, WAL_AT, NUSAGE))
+	{
+		record.flags |= CALL_WAL;
+		size += (NUSAGE - WAL_AT) * sizeof(uint64);
+	}
+	record.sqlstate = call->sqlstate;
+	record.parent = call->parent;
+	record.text = call->text;
+	record.query_id = call->query_id;
+	record.plan = call->plan;
+	record.execution = call->execution;
+	record.start = call->start;
+	record.busy = call->busy;
+	record.cpu = trace.depth == 0 ? timeline_cpu(end) : -1;
+	record.rows = call->rows;
+	if (call->parent == 0)
+	{
+		trace.covered += call->busy;
+		trace.last_end = end;
+	}
+	if (!ring_begin(RECORD_CALL, trace.depth, call->number, end, size, &record.header))
+		return;
+	ring_put(&record, sizeof(record));
+	if (record.flags & CALL_SHARED)
+		ring_put(&call->usage.counter[SHARED_AT], (LOCAL_TEMP_AT - SHARED_AT) * sizeof(uint64));
+	if (record.flags & CALL_LOCAL_TEMP)
+		ring_put(&call->usage.counter[LOCAL_TEMP_AT], (WAL_AT - LOCAL_TEMP_AT) * sizeof(uint64));
+	if (record.flags & CALL_WAL)
+		ring_put(&call->usage.counter[WAL_AT], (NUSAGE - WAL_AT) * sizeof(uint64));
+	ring_end();
+}

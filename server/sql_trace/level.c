@@ -1,0 +1,299 @@
+/*-------------------------------------------------------------------------
+ * level.c
+ *		Whether, and at which level, this session is traced.
+ *
+ * What another session asked for counts until our own setting is changed; then
+ * a level set for the session, its role or its database; then the pattern that
+ * its application's name matches; then the configuration file.  The latter two
+ * hold for a share of the sessions.  A trace that met its limit stays stopped
+ * until somebody asks anew.
+ *-------------------------------------------------------------------------
+ */
+#include "sqltrace.h"
+
+#include "common/pg_prng.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "utils/builtins.h"
+#include "utils/varlena.h"
+
+typedef struct QueryIds
+{
+	int			n;
+	int64		id[FLEXIBLE_ARRAY_MEMBER];
+} QueryIds;
+
+static GucSource source_of_setting = PGC_S_DEFAULT;
+static bool changed = true;		/* a setting that the level depends on */
+static uint32 asked_seen = 0;	/* of the slot's "asked" */
+static bool asked = false;		/* by another session, later than our setting was changed */
+static LevelReason stopped = REASON_NONE;
+static double draw;				/* of this session, against trace_session_rate */
+static double drawn_against = -1;
+static bool was_enabled = true;
+static bool waits_wanted = false;
+static bool matched = false;	/* the ring tells that statements are traced by their identifiers */
+static const QueryIds *query_ids = NULL;
+
+/* The setting of this session changed, or is read again; it replaces what others asked for. */
+void
+level_setting_changed(int level, GucSource source)
+{
+	/* a reload that brings nothing new to this session is no word of it */
+	if (source >= PGC_S_GLOBAL || source != source_of_setting || level != trace_level_setting)
+	{
+		asked = false;
+		stopped = REASON_NONE;
+	}
+	source_of_setting = source;
+	changed = true;
+}
+
+bool
+level_check_query_ids(char **newval, void **extra, GucSource source)
+{
+	char	   *copy = pstrdup(*newval ? *newval : "");
+	List	   *items = NIL;
+	ListCell   *cell;
+	QueryIds   *parsed = NULL;
+	bool		good = SplitGUCList(copy, ',', &items);
+	Size		size;
+
+	if (!good)
+		GUC_check_errdetail("List syntax is invalid: write numbers, separated by commas.");
+	size = offsetof(QueryIds, id) + list_length(items) * sizeof(int64);
+#if PG_VERSION_NUM >= 160000
+	parsed = good ? guc_malloc(LOG, size) : NULL;
+#else
+	parsed = good ? malloc(size) : NULL;
+#endif
+	good = parsed != NULL;
+	if (good)
+		parsed->n = 0;
+	foreach(cell, items)
+	{
+		char	   *item = lfirst(cell);
+		char	   *end;
+
+		if (!good)
+			break;
+		errno = 0;
+		parsed->id[parsed->n++] = strtoll(item, &end, 10);
+		if (errno != 0 || end == item || *end != '\0')
+		{
+			GUC_check_errdetail("\"%s\" is no query identifier.", item);
+			good = false;
+		}
+	}
+	list_free(items);
+	pfree(copy);
+	if (good)
+		*extra = parsed;
+	else if (parsed)
+	{
+#if PG_VERSION_NUM >= 160000
+		guc_free(parsed);
+#else
+		free(parsed);
+#endif
+	}
+	return good;
+}
+
+void
+level_query_ids_changed(void *extra)
+{
+	query_ids = extra;
+}
+
+bool
+level_has_query_ids(void)
+{
+	return query_ids != NULL && query_ids->n > 0;
+}
+
+static void
+detach(int code, Datum arg)
+{
+	if (trace.slot)
+		trace.slot->pid = 0;
+	trace.on = false;
+	trace.client = false;
+	trace.request = true;		/* none will be */
+}
+
+/* This session is ready for its client: take the slot that belongs to it. */
+void
+level_attach(void)
+{
+	Shared	   *shared = shmem_get();
+	Slot	   *slot;
+
+	if (shared == NULL || MY_PROC_NUMBER >= shared->nslots || MyBackendType != B_BACKEND)
+		return;
+	slot = shmem_slot(shared, MY_PROC_NUMBER);
+	/* what was asked of whoever had it before is not meant for us */
+	asked_seen = pg_atomic_read_u32(&slot->asked);
+	pg_atomic_write_u32(&slot->asked_level, NOT_ASKED);
+	pg_write_barrier();
+	slot->pid = MyProcPid;
+	trace.slot = slot;
+	trace.client = true;
+	draw = pg_prng_double(&pg_global_prng_state);
+	before_shmem_exit(detach, (Datum) 0);
+}
+
+/* The level that this session should have, and why */
+static int
+wanted(LevelReason *reason)
+{
+	Slot	   *slot = trace.slot;
+	uint32		n = pg_atomic_read_u32(&slot->asked);
+	int			level = trace_level_setting;
+
+	if (n != asked_seen)
+	{
+		asked_seen = n;
+		pg_read_barrier();
+		asked = pg_atomic_read_u32(&slot->asked_level) != NOT_ASKED;
+		stopped = REASON_NONE;
+	}
+	*reason = REASON_SETTING;
+	if (!trace_enabled)
+		return 0;
+	if (stopped != REASON_NONE)
+	{
+		*reason = stopped;
+		return 0;
+	}
+	if (asked)
+	{
+		*reason = REASON_ASKED;
+		return (int) pg_atomic_read_u32(&slot->asked_level);
+	}
+	if (source_of_setting < PGC_S_GLOBAL)
+	{
+		if (application_matches(&level))
+			*reason = REASON_APPLICATION;
+		if (draw >= trace_session_rate)
+			level = 0;
+	}
+	return level;
+}
+
+static void
+write_level(void)
+{
+	LevelRecord record = {0};
+
+	record.level = trace.level;
+	record.reason = trace.reason;
+	record.statement_rate = trace_statement_rate;
+	trace.slot->trace.level = trace.level;
+	trace.slot->trace.reason = trace.reason;
+	(void) ring_write(RECORD_LEVEL, trace.depth, trace.current, timeline_now(), &record,
+					  sizeof(record));
+}
+
+/* Limits hold from the moment at which the level was set. */
+static void
+set_limits(void)
+{
+	trace.stop_position = trace_max_kb > 0 ? ring_head() + (uint64) trace_max_kb * 1024 : PG_UINT64_MAX;
+	trace.stop_time = trace_max_duration > 0 ?
+		timeline_now() + (int64) trace_max_duration * 1000000000 : PG_INT64_MAX;
+}
+
+static void
+apply(int level, LevelReason reason)
+{
+	trace.level = level;
+	trace.reason = reason;
+	if (trace.ring == NULL)
+		return;
+	write_level();
+	set_limits();
+}
+
+/* Have the waits traced where the level says so, and give them back afterwards. */
+static void
+follow_with_waits(void)
+{
+	bool		wants = LEVEL_WAITS(trace.level);
+
+	if (wants == waits_wanted)
+		return;
+	waits_wanted = timeline_want_waits(wants) && wants;
+}
+
+/*
+ * Look whether the level is to change: when a request has been answered, or as
+ * one begins.  "can_open": the ring can be made.
+ */
+void
+level_update(bool can_open)
+{
+	LevelReason reason;
+	int			level;
+
+	if (!changed && !application_changed() && trace_enabled == was_enabled &&
+		trace_session_rate == drawn_against &&
+		pg_atomic_read_u32(&trace.slot->asked) == asked_seen &&
+		(trace.level == 0 || trace.ring != NULL))
+		return;
+	changed = matched = false;
+	was_enabled = trace_enabled;
+	drawn_against = trace_session_rate;
+	level = wanted(&reason);
+	if (level > 0 && trace.ring == NULL && (!can_open || !ring_open()))
+	{
+		trace.level = 0;
+		changed = true;			/* try again */
+		return;
+	}
+	/* what is asked for anew, begins anew */
+	if (level != trace.level || (level > 0 && (LevelReason) trace.reason != reason))
+		apply(level, reason);
+	if (can_open)
+		follow_with_waits();
+}
+
+/* The trace has met a limit. */
+void
+level_stop(LevelReason reason)
+{
+	stopped = reason;
+	changed = true;				/* waits are given back when the request is answered */
+	trace.on = false;
+	trace.stop_position = PG_UINT64_MAX;
+	trace.stop_time = PG_INT64_MAX;
+	trace.level = 0;
+	trace.reason = reason;
+	write_level();
+}
+
+/* A statement is known by its query identifier: is it one to be traced? */
+void
+level_match(int64 query_id)
+{
+	if (query_id == 0 || !trace.client || trace.on || !trace_enabled || trace_query_level == 0)
+		return;
+	for (int i = 0; i < query_ids->n; i++)
+	{
+		if (query_ids->id[i] != query_id)
+			continue;
+		if (stopped != REASON_NONE || !ring_open())
+			return;
+		if (trace.level == 0 && !matched)
+		{
+			/* told, but in force only for this request */
+			matched = true;
+			apply(trace_query_level, REASON_QUERY);
+			trace.level = 0;
+		}
+		trace.now_level = trace_query_level;
+		trace.last_end = timeline_now();	/* what was before is not in the trace */
+		trace.on = true;
+		return;
+	}
+}

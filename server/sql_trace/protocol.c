@@ -1,0 +1,144 @@
+/*-------------------------------------------------------------------------
+ * protocol.c
+ *		Messages to the client tell what has no hook.
+ *
+ * BindComplete ends a bind, ReadyForQuery a request, ErrorResponse carries an
+ * error.  Whatever happens here must not fail, nor allocate: an error may be
+ * under way.
+ *-------------------------------------------------------------------------
+ */
+#include "sqltrace.h"
+
+/* we need no more of libpq than its methods; the headers of GSSAPI may be missing */
+#undef ENABLE_GSS
+
+#include "libpq/libpq.h"
+#include "tcop/tcopprot.h"
+#include "utils/backend_status.h"
+
+static const PQcommMethods *chained;
+static PQcommMethods ours;
+
+/* A Bind message has been answered: what took its time, but for calls of their own. */
+static void
+bound(void)
+{
+	Call		call = {.kind = CALL_BIND,.flags = CALL_ESTIMATED};
+	int64		now;
+	bool		secret;
+
+	call.start = request_message_arrived();
+	transaction_touched(call.start);
+	call.number = ++trace.calls;
+	call.query_id = (int64) pgstat_get_my_query_id();
+	call.text = text_of(debug_query_string, -1, 0, call.query_id, NULL, &secret);
+	request_statement(call.text, secret);
+	now = timeline_now();
+	call.busy = Max(now - call.start - trace.covered, 0);
+	execute_bound(now);
+	call_write(&call, now);
+}
+
+static uint32
+sqlstate_of(const char *text)
+{
+	for (int i = 0; i < 5; i++)
+		if (text[i] == '\0')
+			return 0;
+	return MAKE_SQLSTATE(text[0], text[1], text[2], text[3], text[4]);
+}
+
+static uint32
+severity_of(const char *text)
+{
+	return strcmp(text, "FATAL") == 0 ? 2 : strcmp(text, "PANIC") == 0 ? 3 : 1;
+}
+
+/* An error is on its way: fields of a letter and a string each. */
+static void
+failed(const char *body, size_t length)
+{
+	ErrorRecord record = {0};
+	const char *message = NULL;
+	const char *end = body + length;
+	bool		shown;
+	bool		secret;
+
+	for (const char *field = body; field < end && *field != '\0';)
+	{
+		const char *value = field + 1;
+		const char *stop = memchr(value, '\0', end - value);
+
+		if (stop == NULL)
+			break;
+		if (*field == 'C')
+			record.sqlstate = sqlstate_of(value);
+		else if (*field == 'V')
+			record.severity = severity_of(value);
+		else if (*field == 'M')
+			message = value;
+		field = stop + 1;
+	}
+	(void) request_message_arrived();
+	/* it may have failed before it was known which statement of the message that is */
+	if ((trace.text == 0 || trace.answered) && debug_query_string != NULL)
+	{
+		uint64		text = text_of(debug_query_string, -1, 0, 0, NULL, &secret);
+
+		request_statement(text, secret);
+	}
+	record.text = trace.text;
+	record.length = message ? (uint32) strlen(message) : 0;
+	/* no look into catalogs now: the answer for this role must be known */
+	shown = LEVEL_BINDS(trace.now_level) && !trace.secret && !secrets_of_role_known();
+	record.stored = shown ? Min(record.length, 1024) : 0;
+	if (!ring_begin(RECORD_ERROR, trace.depth, trace.current, timeline_now(),
+					sizeof(record) + record.stored, &record.header))
+		return;
+	ring_put(&record, sizeof(record));
+	if (record.stored > 0)
+		ring_put(message, record.stored);
+	ring_end();
+}
+
+static int
+trace_putmessage(char type, const char *body, size_t length)
+{
+	switch (type)
+	{
+		case '2':				/* BindComplete */
+			if (!trace.request)
+				request_begins(false);
+			if (trace.on)
+				bound();
+			break;
+		case 'C':				/* CommandComplete */
+		case 's':				/* PortalSuspended */
+		case 'I':				/* EmptyQueryResponse */
+			if (trace.on)
+			{
+				execute_interrupted();
+				request_answered();
+			}
+			break;
+		case 'E':				/* ErrorResponse */
+			if (!trace.request)
+				request_begins(false);
+			if (trace.on)
+				failed(body, length);
+			break;
+		case 'Z':				/* ReadyForQuery */
+			request_ends(length > 0 ? body[0] : 'I');
+			break;
+	}
+	return chained->putmessage(type, body, length);
+}
+
+void
+protocol_install(void)
+{
+	chained = PqCommMethods;
+	ours = *chained;
+	ours.putmessage = trace_putmessage;
+	PqCommMethods = &ours;
+}

@@ -1,0 +1,232 @@
+/*-------------------------------------------------------------------------
+ * read.c
+ *		The records of a session's trace, for SQL.
+ *
+ * A writer does not wait for readers.  We copy what is whole, look again at
+ * where the oldest whole record is, and leave out what was overwritten in
+ * between.
+ *-------------------------------------------------------------------------
+ */
+#include "sqltrace.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_authid.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/dsm.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+
+PG_FUNCTION_INFO_V1(sql_trace_drain);
+
+#define MAX_DRAIN ((uint64) 16 * 1024 * 1024)
+
+/* The trace of a process, the latest if there are several of that number */
+static bool
+find_trace(Shared *shared, int pid, TraceEntry *found)
+{
+	found->handle = 0;
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	for (uint32 i = 0; i < shared->nslots + MAX_ENDED; i++)
+	{
+		const TraceEntry *entry = i < shared->nslots ? &shmem_slot(shared, i)->trace :
+			&shared->ended[i - shared->nslots];
+
+		if (entry->handle != 0 && entry->pid == pid &&
+			(found->handle == 0 || entry->started > found->started))
+			*found = *entry;
+	}
+	LWLockRelease(&shared->lock);
+	return found->handle != 0;
+}
+
+/*
+ * Statements of functions may run with the rights of others, whose data the
+ * session's own role must not see.
+ */
+static bool
+may_read(const TraceEntry *entry)
+{
+	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		(!entry->others && has_privs_of_role(GetUserId(), entry->role));
+}
+
+static TraceEntry
+trace_of(int pid)
+{
+	Shared	   *shared = shmem_get();
+	TraceEntry	entry;
+
+	if (shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("sql_trace is not loaded in this session"),
+				 errhint("Add it to \"shared_preload_libraries\" and restart the server; from "
+						 "PostgreSQL 17 on \"session_preload_libraries\" serves new sessions.")));
+	if (!find_trace(shared, pid, &entry))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("there is no trace of a session with PID %d", pid),
+				 errhint("A session is traced while its sql_trace.level is above 0.")));
+	if (!may_read(&entry))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for the trace of session %d", pid),
+				 errhint("Members of pg_read_all_stats may read it.")));
+	return entry;
+}
+
+/* Bytes of the ring, wherever they are */
+static void
+copy_out(const Ring *ring, uint64 from, uint64 n, char *to)
+{
+	uint64		at = from & (ring->size - 1);
+	uint64		first = Min(n, ring->size - at);
+
+	memcpy(to, &ring->data[at], first);
+	memcpy(to + first, ring->data, n - first);
+}
+
+/* How many bytes from the beginning are whole records, "limit" at most */
+static uint64
+whole_records(const char *data, uint64 n, uint64 limit)
+{
+	uint64		at = 0;
+
+	while (at < n)
+	{
+		uint32		size = n - at >= sizeof(RecordHeader) ?
+			((const RecordHeader *) (data + at))->size : 0;
+
+		if (size < sizeof(RecordHeader) || size % 8 != 0 || size > n - at)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("no record begins at this position of the trace"),
+					 errhint("Start with 0, and go on with \"next\".")));
+		if (at + size > limit)
+			break;
+		at += size;
+	}
+	return at;
+}
+
+/* Readers have what lies before; never back. */
+static void
+note_drained(Ring *ring, uint64 position)
+{
+	uint64		drained = pg_atomic_read_u64(&ring->drained);
+
+	while (drained < position &&
+		   !pg_atomic_compare_exchange_u64(&ring->drained, &drained, position))
+		;
+}
+
+typedef struct Drained
+{
+	uint64		next;
+	uint64		lost;
+	bytea	   *data;
+} Drained;
+
+/* Records from a position on, behind those that we make ourselves */
+static Drained
+drain(Ring *ring, uint64 from)
+{
+	Drained		result;
+	Size		room = sizeof(SessionRecord) + sizeof(LostRecord);
+	uint64		head = pg_atomic_read_u64(&ring->head);
+	uint64		tail;
+	uint64		start;
+	uint64		n;
+	char	   *copy;
+	char	   *out;
+
+	pg_read_barrier();
+	tail = pg_atomic_read_u64(&ring->tail);
+	if (from > head)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("position lies behind the end of the trace"),
+				 errhint("When a trace has begun anew, start with 0.")));
+	start = Max(from, tail);
+	n = head > start ? head - start : 0;
+	copy = palloc_extended(room + n, MCXT_ALLOC_HUGE);
+	copy_out(ring, start, n, copy + room);
+	pg_read_barrier();
+	tail = pg_atomic_read_u64(&ring->tail);
+
+	/* what was overwritten meanwhile is lost */
+	if (tail > start)
+	{
+		uint64		skip = Min(tail - start, n);
+
+		copy += skip;
+		start += skip;
+		n -= skip;
+	}
+	n = whole_records(copy + room, n, MAX_DRAIN);
+	result.next = start + n;
+	result.lost = start - from;
+	note_drained(ring, result.next);
+
+	/* our own records go before them */
+	out = copy + room;
+	if (result.lost > 0)
+	{
+		LostRecord	lost = {.header = {.size = sizeof(LostRecord),.kind = RECORD_LOST}};
+
+		lost.bytes = result.lost;
+		out -= sizeof(lost);
+		memcpy(out, &lost, sizeof(lost));
+	}
+	if (from == 0)
+	{
+		out -= sizeof(SessionRecord);
+		memcpy(out, &ring->session, sizeof(SessionRecord));
+	}
+	n += copy + room - out;
+	result.data = palloc(VARHDRSZ + n);
+	SET_VARSIZE(result.data, VARHDRSZ + n);
+	memcpy(VARDATA(result.data), out, n);
+	return result;
+}
+
+Datum
+sql_trace_drain(PG_FUNCTION_ARGS)
+{
+	int64		from = PG_GETARG_INT64(1);
+	TraceEntry	entry = trace_of(PG_GETARG_INT32(0));
+	dsm_segment *segment;
+	dsm_segment *foreign = NULL;
+	Ring	   *ring;
+	Drained		drained;
+	TupleDesc	tupdesc;
+	Datum		values[5];
+	bool		nulls[5] = {0};
+
+	if (from < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("position must not be negative")));
+	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	/* our own is mapped already */
+	segment = dsm_find_mapping(entry.handle);
+	if (segment == NULL)
+		segment = foreign = dsm_attach(entry.handle);
+	if (segment == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("the trace of session %d has just been given up", entry.pid)));
+	ring = dsm_segment_address(segment);
+	drained = drain(ring, (uint64) from);
+	values[0] = Int64GetDatum((int64) drained.next);
+	values[1] = Int64GetDatum((int64) drained.lost);
+	values[2] = TimestampTzGetDatum(ring->started);
+	values[3] = BoolGetDatum(entry.ended != 0);
+	values[4] = PointerGetDatum(drained.data);
+	if (foreign)
+		dsm_detach(foreign);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
+}

@@ -1,0 +1,344 @@
+/*-------------------------------------------------------------------------
+ * ring.c
+ *		The ring of a session: making it, and writing records into it.
+ *
+ * The segment is made where an error can be caught, memory be had, and nothing
+ * is held: between two requests of a client, or as a request begins.  It is
+ * pinned, so that others can read it after the session has ended; a few of
+ * those are kept, and the oldest of the same role makes way.
+ *
+ * Nobody is waited for: what no reader has fetched is overwritten and counted.
+ * Records may wrap around the end of the ring, their headers' sizes never do,
+ * as all begin at multiples of 8.
+ *-------------------------------------------------------------------------
+ */
+#include "sqltrace.h"
+
+/* we need no more of a Port than its names; the headers of GSSAPI may be missing */
+#undef ENABLE_GSS
+
+#include "access/xlog.h"
+#include "libpq/libpq-be.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "port/pg_bitutils.h"
+#include "storage/dsm.h"
+#include "utils/backend_status.h"
+
+#include "../common/guarded.h"
+
+#define RETRY_INTERVAL_MS (60 * 1000)
+
+static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not refused */
+static bool ending = false;		/* the process gives up its dynamic memory */
+
+/* The record being written */
+static uint64 cursor;			/* where its next byte goes */
+static uint64 record_end;
+static int64 record_time;
+
+/*
+ * The caller holds the lock.  A free place, or that of the trace of this role
+ * that ended first, or of any: nobody can push out all that others have left.
+ */
+static TraceEntry *
+place_for(TraceEntry *entries, Oid role)
+{
+	TraceEntry *found = NULL;
+
+	for (int i = 0; i < MAX_ENDED; i++)
+	{
+		TraceEntry *entry = &entries[i];
+
+		if (entry->handle == 0)
+			return entry;
+		if (found == NULL || (entry->role == role && found->role != role) ||
+			((entry->role == role) == (found->role == role) && entry->ended < found->ended))
+			found = entry;
+	}
+	return found;
+}
+
+void
+counters_add(Counters *sum, const Counters *counters)
+{
+	sum->records += counters->records;
+	sum->bytes += counters->bytes;
+	sum->lost_records += counters->lost_records;
+	sum->lost_bytes += counters->lost_bytes;
+	sum->wait_requests += counters->wait_requests;
+}
+
+/*
+ * The segment is about to be detached, as the process ends: after that there is
+ * no memory to write to.
+ */
+static void
+ring_ends(dsm_segment *segment, Datum arg)
+{
+	Shared	   *shared = shmem_get();
+	RecordHeader end;
+	TraceEntry *place;
+	uint32		unpin;
+
+	ending = true;
+	if (trace.ring == NULL)
+		return;					/* it failed before it began */
+	(void) ring_write(RECORD_END, 0, 0, timeline_now(), &end, sizeof(end));
+	trace.on = false;
+	trace.ring = NULL;
+	if (shared == NULL)
+		return;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	place = place_for(shared->ended, trace.slot->trace.role);
+	unpin = place->handle;
+	*place = trace.slot->trace;
+	place->ended = GetCurrentTimestamp();
+	counters_add(&shared->ended_totals, &place->counters);
+	memset(&trace.slot->trace, 0, sizeof(TraceEntry));
+	LWLockRelease(&shared->lock);
+	if (unpin != 0)
+		dsm_unpin_segment(unpin);
+}
+
+static const char *
+role_name(void)
+{
+	return MyProcPort && MyProcPort->user_name ? MyProcPort->user_name : "";
+}
+
+static const char *
+database_name(void)
+{
+	return MyProcPort && MyProcPort->database_name ? MyProcPort->database_name : "";
+}
+
+static void
+describe_session(Ring *ring)
+{
+	SessionRecord *session = &ring->session;
+
+	session->header.size = sizeof(*session);
+	session->header.kind = RECORD_SESSION;
+	session->version = TRACE_FORMAT_VERSION;
+	session->pid = MyProcPid;
+	session->started = ring->started;
+	session->system_identifier = (int64) GetSystemIdentifier();
+	session->session_started = MyStartTimestamp;
+	session->role = MyProc->roleId;
+	session->database = MyDatabaseId;
+	session->server_version_num = PG_VERSION_NUM;
+	session->clock = trace_clock;
+	session->ring_bytes = ring->size;
+	strlcpy(session->application, application_name ? application_name : "",
+			sizeof(session->application));
+	strlcpy(session->role_name, role_name(), sizeof(session->role_name));
+	strlcpy(session->database_name, database_name(), sizeof(session->database_name));
+	strlcpy(session->encoding, GetDatabaseEncodingName(), sizeof(session->encoding));
+}
+
+static void
+make_ring(void *argument)
+{
+	Shared	   *shared = argument;
+	uint64		size = pg_nextpower2_64((uint64) trace_ring_kb * 1024);
+	TraceEntry *mine = &trace.slot->trace;
+	dsm_segment *segment;
+	Ring	   *ring;
+	uint32		unpin;
+
+	text_begin();
+	secrets_watch_roles();
+	segment = dsm_create(offsetof(Ring, data) + size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	if (segment == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("too many dynamic shared memory segments")));
+	on_dsm_detach(segment, ring_ends, (Datum) 0);
+	dsm_pin_segment(segment);
+	dsm_pin_mapping(segment);
+
+	/* fresh segments hold zeros */
+	ring = dsm_segment_address(segment);
+	ring->size = size;
+	ring->started = GetCurrentTimestamp();
+	pg_atomic_init_u64(&ring->head, 0);
+	pg_atomic_init_u64(&ring->tail, 0);
+	pg_atomic_init_u64(&ring->drained, 0);
+	describe_session(ring);
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	unpin = mine->handle;		/* of one that ended without a word */
+	memset(mine, 0, sizeof(*mine));
+	mine->pid = MyProcPid;
+	mine->role = MyProc->roleId;
+	mine->database = MyDatabaseId;
+	mine->handle = dsm_segment_handle(segment);
+	mine->started = ring->started;
+	mine->ring_bytes = size;
+	strlcpy(mine->application, ring->session.application, sizeof(mine->application));
+	LWLockRelease(&shared->lock);
+	if (unpin != 0)
+		dsm_unpin_segment(unpin);
+	trace.number = trace.calls = 0;
+	trace.stop_position = PG_UINT64_MAX;
+	trace.stop_time = PG_INT64_MAX;
+	timeline_begin(shared);
+	trace.ring = ring;
+}
+
+static void
+tell_refusal(void *argument, const char *cause)
+{
+	Shared	   *shared = argument;
+
+	pg_atomic_fetch_add_u64(&shared->refused, 1);
+	/* again and again it would only be noise */
+	if (refused_at == 0)
+		ereport(WARNING,
+				(errmsg("sql_trace cannot trace this session: %s", cause),
+				 errhint("A trace takes \"sql_trace.ring_size\" of dynamic shared memory, in "
+						 "/dev/shm.")));
+}
+
+/*
+ * Make the ring, if there is none; returns whether there is one.  A lack of
+ * memory can pass: after a while it is tried again.
+ */
+bool
+ring_open(void)
+{
+	Shared	   *shared = shmem_get();
+
+	if (trace.ring != NULL)
+		return true;
+	if (ending || shared == NULL || trace.slot == NULL)
+		return false;
+	if (refused_at != 0 &&
+		!TimestampDifferenceExceeds(refused_at, GetCurrentTimestamp(), RETRY_INTERVAL_MS))
+		return false;
+	if (!guarded_run("sql_trace", make_ring, tell_refusal, shared))
+		refused_at = GetCurrentTimestamp();
+	return trace.ring != NULL;
+}
+
+uint64
+ring_head(void)
+{
+	return pg_atomic_read_u64(&trace.ring->head);
+}
+
+/* Is the record that begins here still whole? */
+bool
+ring_holds(uint64 position)
+{
+	return position >= pg_atomic_read_u64(&trace.ring->tail);
+}
+
+/* Give up the oldest records until "size" bytes more have room. */
+static void
+make_room(uint64 size)
+{
+	Ring	   *ring = trace.ring;
+	TraceEntry *entry = &trace.slot->trace;
+	uint64		head = pg_atomic_read_u64(&ring->head);
+	uint64		tail = pg_atomic_read_u64(&ring->tail);
+	uint64		drained;
+
+	if (likely(head + size - tail <= ring->size))
+		return;
+	drained = pg_atomic_read_u64(&ring->drained);
+	while (head + size - tail > ring->size)
+	{
+		uint32		oldest = *(uint32 *) &ring->data[tail & (ring->size - 1)];
+
+		if (tail >= drained)
+		{
+			entry->counters.lost_records++;
+			entry->counters.lost_bytes += oldest;
+		}
+		tail += oldest;
+	}
+	pg_atomic_write_u64(&ring->tail, tail);
+	/* who reads bytes that we write now sees that they are gone */
+	pg_memory_barrier();
+}
+
+/* Add to the record. */
+void
+ring_put(const void *data, Size size)
+{
+	Ring	   *ring = trace.ring;
+	uint64		at = cursor & (ring->size - 1);
+	uint64		first = Min(size, ring->size - at);
+
+	Assert(cursor + size <= record_end);
+	memcpy(&ring->data[at], data, first);
+	if (unlikely(first < size))
+		memcpy(ring->data, (const char *) data + first, size - first);
+	cursor += size;
+}
+
+/* Fill up to a multiple of 8. */
+void
+ring_pad(void)
+{
+	static const char zeros[8] = {0};
+
+	if (cursor % 8 != 0)
+		ring_put(zeros, 8 - cursor % 8);
+}
+
+/*
+ * Begin a record of "size" bytes, header included; they are padded to a
+ * multiple of 8.  The caller puts header and fields, and ends it.  False: it is
+ * too large for the ring.
+ */
+bool
+ring_begin(RecordKind kind, int depth, uint64 call, int64 time, Size size, RecordHeader *header)
+{
+	uint64		whole = TYPEALIGN(8, size);
+
+	if (trace.ring == NULL || whole > trace.ring->size / 2)
+		return false;
+	make_room(whole);
+	cursor = ring_head();
+	record_end = cursor + whole;
+	record_time = time;
+	header->size = (uint32) whole;
+	header->kind = kind;
+	header->depth = (uint16) Min(depth, PG_UINT16_MAX);
+	header->number = ++trace.number;
+	header->time = time;
+	header->call = call;
+	return true;
+}
+
+/* The record is whole: let others see it. */
+void
+ring_end(void)
+{
+	TraceEntry *entry = &trace.slot->trace;
+
+	ring_pad();
+	Assert(cursor == record_end);
+	pg_write_barrier();
+	pg_atomic_write_u64(&trace.ring->head, record_end);
+	entry->counters.records = trace.number;
+	entry->counters.bytes = record_end;
+	if (unlikely(record_end > trace.stop_position))
+		level_stop(REASON_BYTES);
+	else if (unlikely(record_time > trace.stop_time))
+		level_stop(REASON_DURATION);
+}
+
+/* Write a record of fixed size, whose header is filled in. */
+bool
+ring_write(RecordKind kind, int depth, uint64 call, int64 time, void *record, Size size)
+{
+	if (!ring_begin(kind, depth, call, time, size, record))
+		return false;
+	ring_put(record, size);
+	ring_end();
+	return true;
+}

@@ -1,0 +1,148 @@
+/*-------------------------------------------------------------------------
+ * row_last.c
+ *		The row sources of the session's last statement, by SQL.
+ *
+ * Kept in the session alone, for who ran it.  A statement that reads them
+ * does not replace them.
+ *-------------------------------------------------------------------------
+ */
+#include "rows.h"
+
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+typedef struct LastRow
+{
+	RowResult	result;			/* its pointer to the node is of no use any more */
+	char		node[32];
+	char		relation[NAMEDATALEN];
+} LastRow;
+
+static MemoryContext memory = NULL;
+static LastRow *last = NULL;
+static int	nlast = 0;
+static int	last_every = 0;
+static bool read_meanwhile = false;
+
+/* As the statement calls the relation that a node reads, or NULL */
+static const char *
+relation_name(const PlanState *node)
+{
+	Index		relid = 0;
+
+	switch (nodeTag(node->plan))
+	{
+		case T_SeqScan:
+		case T_SampleScan:
+		case T_IndexScan:
+		case T_IndexOnlyScan:
+		case T_BitmapHeapScan:
+		case T_TidScan:
+		case T_TidRangeScan:
+		case T_SubqueryScan:
+		case T_FunctionScan:
+		case T_CteScan:
+		case T_ForeignScan:
+			relid = ((Scan *) node->plan)->scanrelid;
+			break;
+		default:
+			break;
+	}
+	if (relid == 0 || relid > list_length(node->state->es_range_table))
+		return NULL;
+	return exec_rt_fetch(relid, node->state)->eref->aliasname;
+}
+
+/* An outermost execution ends. */
+void
+row_last_keep(RowQuery *query)
+{
+	LastRow    *kept;
+
+	if (read_meanwhile)
+	{
+		read_meanwhile = false;
+		return;
+	}
+	if (memory == NULL)
+		memory = AllocSetContextCreate(TopMemoryContext, "row sources of the last statement",
+									   ALLOCSET_DEFAULT_SIZES);
+	last = NULL;
+	nlast = 0;
+	MemoryContextReset(memory);
+	kept = MemoryContextAllocExtended(memory, sizeof(LastRow) * query->nresults,
+									  MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO);
+	if (kept == NULL)
+		return;
+	for (int i = 0; i < query->nresults; i++)
+	{
+		const char *relation = relation_name(query->results[i].node);
+
+		kept[i].result = query->results[i];
+		kept[i].result.node = NULL;
+		strlcpy(kept[i].node, plan_kind(query->results[i].node->plan), sizeof(kept[i].node));
+		strlcpy(kept[i].relation, relation ? relation : "", sizeof(kept[i].relation));
+	}
+	last = kept;
+	nlast = query->nresults;
+	last_every = query->every;
+}
+
+static const char *
+way_name(RowWay way)
+{
+	switch (way)
+	{
+		case ROW_CALLED:
+			return "calls";
+		case ROW_BY_CHILD:
+			return "child";
+		case ROW_BY_PARENT:
+			return "parent";
+		default:
+			return "none";
+	}
+}
+
+PG_FUNCTION_INFO_V1(sql_trace_row_sources);
+
+Datum
+sql_trace_row_sources(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (row_queries)
+		read_meanwhile = true;
+	for (int i = 0; i < nlast; i++)
+	{
+		RowResult  *result = &last[i].result;
+		Datum		values[15];
+		bool		nulls[15] = {false};
+		int			n = 0;
+
+		values[n++] = Int32GetDatum(result->node_id);
+		nulls[n] = result->parent_id < 0;
+		values[n++] = Int32GetDatum(result->parent_id);
+		values[n++] = Int32GetDatum(result->depth);
+		values[n++] = CStringGetTextDatum(last[i].node);
+		nulls[n] = last[i].relation[0] == '\0';
+		values[n++] = CStringGetTextDatum(last[i].relation);
+		values[n++] = Int64GetDatum((int64) result->total.calls);
+		nulls[n] = result->way == ROW_BY_PARENT || result->way == ROW_HIDDEN;
+		values[n++] = Int64GetDatum((int64) result->total.rows);
+		values[n++] = Int64GetDatum((int64) result->total.loops);
+		values[n++] = Int64GetDatum((int64) result->total.timed);
+		values[n++] = Float8GetDatum(result->total.ns / 1e6);
+		values[n++] = Float8GetDatum(result->ns_low / 1e6);
+		values[n++] = Float8GetDatum(result->ns_high / 1e6);
+		values[n++] = Int32GetDatum(result->workers);
+		values[n++] = CStringGetTextDatum(way_name(result->way));
+		values[n++] = Int32GetDatum(last_every);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

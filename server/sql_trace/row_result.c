@@ -1,0 +1,270 @@
+/*-------------------------------------------------------------------------
+ * row_result.c
+ *		The row sources of a finished execution, from what was kept of each
+ *		node.
+ *
+ * The estimates of one process are made consistent with each other first, as
+ * a node's time holds that of its children; then the parts of parallel workers
+ * are added, whose time is their own and may exceed what the leader saw pass.
+ *-------------------------------------------------------------------------
+ */
+#include "rows.h"
+
+#include <math.h>
+
+static Row *
+only_child(const Row *row)
+{
+	RowQuery   *query = row->query;
+	int			self = (int) (row - query->rows);
+
+	for (int i = self + 1; i < query->nrows; i++)
+		if (query->rows[i].parent == self && !query->rows[i].below_subplan)
+			return &query->rows[i];
+	return NULL;
+}
+
+static uint64
+scans(const Row *row)
+{
+	uint64		calls = row_calls(row);
+
+	if (calls == 0)
+		return 0;
+	return row->hot->nothing + (row->calls_at_end < calls ? 1 : 0);
+}
+
+static Row *
+called_parent(const Row *row)
+{
+	int			at = row->parent;
+
+	while (at >= 0 && row->query->rows[at].way == ROW_BY_PARENT)
+		at = row->query->rows[at].parent;
+	return at >= 0 && row->query->rows[at].way == ROW_CALLED ? &row->query->rows[at] : NULL;
+}
+
+/* A call that went past us, and was the last, found nothing. */
+static uint64
+rows_returned(const Row *row)
+{
+	return row_calls(row) - row->hot->nothing - (row->missed ? 1 : 0);
+}
+
+static void
+count_called(const Row *row, RowTotal *total)
+{
+	total->calls = row_calls(row);
+	total->rows = rows_returned(row);
+	total->loops = scans(row);
+	total->timed = row->timed;
+}
+
+static RowEstimate
+estimate_called(const Row *row)
+{
+	RowTimes	times;
+
+	row_times(row, &times);
+	return row_estimate(&times);
+}
+
+/*
+ * Hash reads all that its child has, and does little else: it takes as long as
+ * the child's scan from its first call to its end.  Its parent's first calls
+ * hold it, so they take no less.
+ */
+static RowEstimate
+estimate_by_child(const Row *row, RowTotal *total)
+{
+	RowEstimate of = {0};
+	Row		   *child = only_child(row);
+	Row		   *parent = called_parent(row);
+	double		scale;
+
+	of.quantile = 1.96;
+	count_called(child, total);
+	total->calls = total->loops = scans(child);
+	total->timed = 0;
+	scale = (double) Max(child->hot->nothing, child->nspans) / child->nspans;
+	of.time = child->spans * scale;
+	of.least = (double) child->spans;
+	of.most = scale > 1 || parent == NULL ? INFINITY :
+		Max(of.least, (double) parent->firsts);
+	of.variance = scale > 1 ? of.time * of.time / child->nspans : 0;
+	return of;
+}
+
+/*
+ * A bitmap is made within the first call of the scan above it, and nothing
+ * shows when; what that call took beyond the usual is taken for it.
+ */
+static RowEstimate
+estimate_by_parent(const Row *row, RowTotal *total)
+{
+	RowEstimate of = {0};
+	Row		   *parent = called_parent(row);
+	double		usual = 0;
+	double		scale;
+
+	of.quantile = 1.96;
+	if (parent->timed > parent->nfirsts)
+		usual = (double) (parent->known - parent->firsts) / (parent->timed - parent->nfirsts);
+	total->calls = total->loops = scans(parent);
+	scale = (double) Max(total->calls, parent->nfirsts) / parent->nfirsts;
+	of.time = Max(0, parent->firsts - parent->nfirsts * usual) * scale;
+	of.most = parent->firsts * scale;
+	of.variance = of.time * of.time / 4;
+	return of;
+}
+
+static void
+add_ns(RowTotal *total, const RowEstimate *of, double ns)
+{
+	total->ns = of->time * ns;
+	total->variance = of->variance * ns * ns;
+	total->ns_least = of->least * ns;
+	total->ns_most = of->most * ns;
+	total->quantile = of->quantile;
+}
+
+static void
+add_workers(RowResult *result, const RowTotal *workers)
+{
+	RowTotal   *total = &result->total;
+
+	total->calls += workers->calls;
+	total->rows += workers->rows;
+	total->loops += workers->loops;
+	total->timed += workers->timed;
+	total->ns += workers->ns;
+	total->variance += workers->variance;
+	total->ns_least += workers->ns_least;
+	total->ns_most += workers->ns_most;
+	total->quantile = Max(total->quantile, workers->quantile);
+}
+
+static void
+set_interval(RowResult *result)
+{
+	RowTotal   *total = &result->total;
+	RowEstimate of = {total->ns, total->variance, total->ns_least, total->ns_most,
+	total->quantile};
+
+	result->ns_low = row_low(&of);
+	result->ns_high = row_high(&of);
+}
+
+/* Asynchronous scans are called past us; of others what would tell them did not happen. */
+static bool
+cannot_be_told(const Row *row)
+{
+	const Row  *teller;
+
+	switch (row->way)
+	{
+		case ROW_CALLED:
+			return row->node->async_capable && row_calls(row) == 0;
+		case ROW_BY_CHILD:
+			teller = only_child(row);
+			return teller == NULL || teller->hot == NULL || teller->nspans == 0;
+		case ROW_BY_PARENT:
+			teller = called_parent(row);
+			return teller == NULL || teller->nfirsts == 0;
+		default:
+			return true;
+	}
+}
+
+static void
+reconcile(RowQuery *query)
+{
+	RowShare   *shares = palloc0(sizeof(RowShare) * query->nrows);
+	double		ns = row_ns_per_tick(query->clock);
+
+	for (int i = 0; i < query->nrows; i++)
+	{
+		Row		   *row = &query->rows[i];
+		RowTotal   *total = &query->results[i].total;
+		int			whole = row->parent;
+
+		if (cannot_be_told(row))
+			row->way = ROW_HIDDEN;
+		while (whole >= 0 && query->rows[whole].way == ROW_HIDDEN)
+			whole = query->rows[whole].parent;
+		shares[i].whole = whole;
+		shares[i].summed = !row->below_subplan && row->way != ROW_HIDDEN;
+		if (row->way == ROW_CALLED)
+		{
+			row_close(row);
+			count_called(row, total);
+			shares[i].of = estimate_called(row);
+		}
+		else if (row->way == ROW_BY_CHILD)
+			shares[i].of = estimate_by_child(row, total);
+		else if (row->way == ROW_BY_PARENT)
+			shares[i].of = estimate_by_parent(row, total);
+		else
+			shares[i].of.most = INFINITY;
+	}
+	row_reconcile(shares, query->nrows, (double) query->ran);
+	for (int i = 0; i < query->nrows; i++)
+		add_ns(&query->results[i].total, &shares[i].of, ns);
+	pfree(shares);
+}
+
+static void
+describe(RowResult *result, const Row *row)
+{
+	result->node = row->node;
+	result->node_id = row->node->plan->plan_node_id;
+	result->parent_id = row->parent < 0 ? -1 :
+		row->query->rows[row->parent].node->plan->plan_node_id;
+	result->depth = row->depth;
+	result->way = row->way;
+	result->unfinished = row->way == ROW_CALLED && row->calls_at_end < row_calls(row);
+	result->exact = row->way == ROW_CALLED && result->total.timed == result->total.calls;
+}
+
+/* EXPLAIN shows rows as if PostgreSQL had counted them itself. */
+static void
+count_for_postgres(RowQuery *query)
+{
+	for (int i = 0; i < query->nrows; i++)
+	{
+		Row		   *row = &query->rows[i];
+
+		if (row->way == ROW_CALLED && row->node->instrument)
+			row->node->instrument->ntuples += (double) rows_returned(row);
+	}
+}
+
+/* Once an execution is over; results live as long as its memory. */
+void
+row_collect(RowQuery *query)
+{
+	MemoryContext previous;
+
+	if (query->collected || !query->wrapped)
+		return;
+	previous = MemoryContextSwitchTo(query->estate->es_query_cxt);
+	query->nresults = query->nrows;
+	query->results = palloc0(sizeof(RowResult) * query->nrows);
+	reconcile(query);
+	for (int i = 0; i < query->nrows; i++)
+	{
+		RowResult  *result = &query->results[i];
+		RowTotal	workers;
+
+		result->workers = row_shared_workers(query, query->rows[i].node->plan->plan_node_id,
+											 &workers);
+		if (result->workers > 0)
+			add_workers(result, &workers);
+		describe(result, &query->rows[i]);
+		set_interval(result);
+	}
+	if (query->counts)
+		count_for_postgres(query);
+	query->collected = true;
+	MemoryContextSwitchTo(previous);
+}

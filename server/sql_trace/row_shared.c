@@ -1,0 +1,276 @@
+/*-------------------------------------------------------------------------
+ * row_shared.c
+ *		The part of parallel workers in the row sources of a query.
+ *
+ * PostgreSQL shares instrumentation of nodes only where EXPLAIN asks for it.
+ * So the leader offers a place in shared memory, by its process and the text
+ * of the statement; a worker finds it, measures as the leader does, and adds
+ * what it found to it, node by node, before it reports its end.
+ *-------------------------------------------------------------------------
+ */
+#include "rows.h"
+
+#include "access/parallel.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+
+#if PG_VERSION_NUM >= 170000
+#include "../common/segment.h"
+#endif
+
+#define NAME "sql_trace row sources"
+#define VERSION "1"
+#define QUERIES 32
+#define NODES 128
+
+typedef struct SharedNode
+{
+	int32		node_id;
+	int32		workers;
+	RowTotal	total;
+} SharedNode;
+
+typedef struct SharedRows
+{
+	pg_atomic_uint32 leader;	/* its pid, or 0 */
+	uint32		text;			/* hash of the statement */
+	int32		every;
+	bool		counts;
+	int32		nnodes;
+	SharedNode	nodes[NODES];
+} SharedRows;
+
+typedef struct Area
+{
+	LWLock		lock;
+	int			tranche;
+	SharedRows	queries[QUERIES];
+} Area;
+
+static Area *area = NULL;
+static shmem_request_hook_type previous_request;
+static shmem_startup_hook_type previous_startup;
+
+static void
+initialise(void *memory)
+{
+	Area	   *fresh = memory;
+
+	memset(fresh, 0, sizeof(Area));
+	fresh->tranche = LWLockNewTrancheId();
+	LWLockInitialize(&fresh->lock, fresh->tranche);
+	for (int i = 0; i < QUERIES; i++)
+		pg_atomic_init_u32(&fresh->queries[i].leader, 0);
+}
+
+static void
+request_memory(void)
+{
+	if (previous_request)
+		previous_request();
+	RequestAddinShmemSpace(sizeof(Area));
+}
+
+static void
+create(void)
+{
+	bool		found;
+
+	if (previous_startup)
+		previous_startup();
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	area = ShmemInitStruct(NAME, sizeof(Area), &found);
+	if (!found)
+		initialise(area);
+	LWLockRelease(AddinShmemInitLock);
+	LWLockRegisterTranche(area->tranche, "sql_trace_rows");
+}
+
+void
+row_shared_init(void)
+{
+	if (process_shared_preload_libraries_in_progress)
+	{
+		previous_request = shmem_request_hook;
+		shmem_request_hook = request_memory;
+		previous_startup = shmem_startup_hook;
+		shmem_startup_hook = create;
+		return;
+	}
+#if PG_VERSION_NUM >= 170000
+	if (MyProc == NULL || !IsTransactionState())
+		return;
+	/* in a parallel worker the segment is there, and no subtransaction can be had */
+	if (IsParallelWorker() || IsInParallelMode())
+		area = segment_attach(NAME, VERSION, sizeof(Area), initialise);
+	else
+		area = segment_attach_or_warn(NAME, VERSION, sizeof(Area), initialise);
+	if (area)
+		LWLockRegisterTranche(area->tranche, "sql_trace_rows");
+#endif
+}
+
+/* Children inherit the pointer; only a PGPROC proves that the memory is there. */
+static Area *
+reachable(void)
+{
+	return MyProc != NULL ? area : NULL;
+}
+
+static uint32
+hash_of(const QueryDesc *desc)
+{
+	const char *text = desc->sourceText ? desc->sourceText : "";
+
+	return hash_bytes((const unsigned char *) text, (int) strlen(text));
+}
+
+/* The leader is about to run a plan that workers may take part in. */
+void
+row_shared_offer(RowQuery *query)
+{
+	Area	   *shared = reachable();
+
+	if (shared == NULL || IsParallelWorker() || !query->desc->plannedstmt->parallelModeNeeded)
+		return;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < QUERIES && query->shared == NULL; i++)
+	{
+		SharedRows *place = &shared->queries[i];
+
+		if (pg_atomic_read_u32(&place->leader) != 0)
+			continue;
+		place->text = hash_of(query->desc);
+		place->every = query->every;
+		place->counts = query->counts;
+		place->nnodes = 0;
+		for (int k = 0; k < query->nrows && place->nnodes < NODES; k++)
+		{
+			SharedNode *node = &place->nodes[place->nnodes];
+
+			if (!query->rows[k].leaders)
+				continue;
+			memset(node, 0, sizeof(*node));
+			node->node_id = query->rows[k].node->plan->plan_node_id;
+			place->nnodes++;
+		}
+		pg_write_barrier();
+		pg_atomic_write_u32(&place->leader, (uint32) MyProcPid);
+		query->shared = place;
+	}
+	LWLockRelease(&shared->lock);
+}
+
+/* The caller holds the lock. */
+static SharedRows *
+find_leaders(Area *shared, const QueryDesc *desc)
+{
+	PGPROC	   *leader = MyProc->lockGroupLeader;
+	uint32		text = hash_of(desc);
+
+	for (int i = 0; leader && i < QUERIES; i++)
+	{
+		SharedRows *place = &shared->queries[i];
+
+		if (pg_atomic_read_u32(&place->leader) == (uint32) leader->pid && place->text == text)
+			return place;
+	}
+	return NULL;
+}
+
+/* In a worker: how often the leader has calls timed; 0 if not at all. */
+int
+row_shared_wanted(QueryDesc *desc, bool *counts)
+{
+	Area	   *shared = reachable();
+	SharedRows *place;
+	int			every = 0;
+
+	if (shared == NULL)
+		return 0;
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	place = find_leaders(shared, desc);
+	if (place)
+	{
+		every = place->every;
+		*counts = place->counts;
+	}
+	LWLockRelease(&shared->lock);
+	return every;
+}
+
+static void
+add(RowTotal *sum, const RowTotal *part)
+{
+	sum->calls += part->calls;
+	sum->rows += part->rows;
+	sum->loops += part->loops;
+	sum->timed += part->timed;
+	sum->ns += part->ns;
+	sum->variance += part->variance;
+	sum->ns_least += part->ns_least;
+	sum->ns_most += part->ns_most;
+	sum->quantile = Max(sum->quantile, part->quantile);
+}
+
+/* In a worker whose part has ended */
+void
+row_shared_publish(RowQuery *query)
+{
+	Area	   *shared = reachable();
+	SharedRows *place;
+
+	if (shared == NULL || !query->collected)
+		return;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	place = find_leaders(shared, query->desc);
+	for (int k = 0; place && k < place->nnodes; k++)
+	{
+		for (int i = 0; i < query->nresults; i++)
+		{
+			if (query->results[i].node_id != place->nodes[k].node_id)
+				continue;
+			add(&place->nodes[k].total, &query->results[i].total);
+			place->nodes[k].workers++;
+			break;
+		}
+	}
+	LWLockRelease(&shared->lock);
+}
+
+/* In the leader: what workers found of a node, and how many did */
+int
+row_shared_workers(RowQuery *query, int node_id, RowTotal *total)
+{
+	Area	   *shared = reachable();
+	int			workers = 0;
+
+	if (shared == NULL || query->shared == NULL)
+		return 0;
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	for (int k = 0; k < query->shared->nnodes; k++)
+	{
+		SharedNode *node = &query->shared->nodes[k];
+
+		if (node->node_id != node_id)
+			continue;
+		*total = node->total;
+		workers = node->workers;
+		break;
+	}
+	LWLockRelease(&shared->lock);
+	return workers;
+}
+
+/* The place is free again; called whenever a query's memory goes, after errors as well. */
+void
+row_shared_withdraw(RowQuery *query)
+{
+	if (query->shared && reachable())
+		pg_atomic_write_u32(&query->shared->leader, 0);
+	query->shared = NULL;
+}

@@ -1,0 +1,224 @@
+/*-------------------------------------------------------------------------
+ * row_sources.c
+ *		Measuring the row sources of a query: the setting and the executor's
+ *		hooks.
+ *
+ * What a query needs lives in its own memory, and a callback of that memory
+ * takes it out of all lists; so errors need no care of ours.
+ *-------------------------------------------------------------------------
+ */
+#include "rows.h"
+
+#include "access/parallel.h"
+#include "miscadmin.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+
+int			row_sources_every = 0;
+RowQuery   *row_queries = NULL;
+
+static ExecutorStart_hook_type previous_start;
+static ExecutorRun_hook_type previous_run;
+static ExecutorFinish_hook_type previous_finish;
+static ExecutorEnd_hook_type previous_end;
+
+static RowQuery *
+row_query_of(const QueryDesc *desc)
+{
+	RowQuery   *query = row_queries;
+
+	while (query && query->desc != desc)
+		query = query->outer;
+	return query;
+}
+
+static void
+query_gone(void *arg)
+{
+	RowQuery   *query = arg;
+
+	row_unwrap(query);
+	row_shared_withdraw(query);
+	for (RowQuery **each = &row_queries; *each; each = &(*each)->outer)
+	{
+		if (*each == query)
+		{
+			*each = query->outer;
+			break;
+		}
+	}
+}
+
+static void
+begin(QueryDesc *desc, int every, bool explained, bool counts)
+{
+	RowQuery   *query;
+
+	row_time_start((ClockSource) trace_clock);
+	query = MemoryContextAllocZero(desc->estate->es_query_cxt, sizeof(RowQuery));
+	query->desc = desc;
+	query->estate = desc->estate;
+	query->every = every;
+	query->clock = (ClockSource) trace_clock;
+	query->explained = explained;
+	query->counts = counts;
+	query->gone.func = query_gone;
+	query->gone.arg = query;
+	MemoryContextRegisterResetCallback(desc->estate->es_query_cxt, &query->gone);
+	query->outer = row_queries;
+	row_queries = query;
+}
+
+static void
+executor_start(QueryDesc *desc, int eflags)
+{
+	int			every;
+	bool		counts = false;
+	bool		explained = false;
+
+	if (previous_start)
+		previous_start(desc, eflags);
+	else
+		standard_ExecutorStart(desc, eflags);
+	if (eflags & EXEC_FLAG_EXPLAIN_ONLY)
+		return;
+	if (IsParallelWorker())
+		every = row_shared_wanted(desc, &counts);
+	else
+	{
+		every = row_explain_wanted(desc, &counts);
+		explained = every > 0;
+		if (every == 0)
+			every = row_sources_every;
+	}
+	if (every > 0 && desc->planstate)
+		begin(desc, every, explained, counts);
+}
+
+static void
+query_resumes(RowQuery *query)
+{
+	if (!query->wrapped && query->refused == NULL)
+	{
+		row_wrap(query);
+		if (query->wrapped)
+			row_shared_offer(query);
+		query->stopped_at = row_now(query);
+	}
+	query->paused += row_now(query) - query->stopped_at;
+	query->started_at = row_now(query);
+	query->running = true;
+}
+
+static void
+query_pauses(RowQuery *query)
+{
+	query->running = false;
+	query->stopped_at = row_now(query);
+	query->ran += query->stopped_at - query->started_at;
+}
+
+static void
+executor_run(QueryDesc *desc, ScanDirection direction, uint64 count
+#if PG_VERSION_NUM < 180000
+			 ,bool execute_once
+#endif
+)
+{
+	RowQuery   *query = row_query_of(desc);
+
+	if (query)
+		query_resumes(query);
+#if PG_VERSION_NUM < 180000
+	if (previous_run)
+		previous_run(desc, direction, count, execute_once);
+	else
+		standard_ExecutorRun(desc, direction, count, execute_once);
+#else
+	if (previous_run)
+		previous_run(desc, direction, count);
+	else
+		standard_ExecutorRun(desc, direction, count);
+#endif
+	if (query)
+		query_pauses(query);
+}
+
+static void
+executor_finish(QueryDesc *desc)
+{
+	RowQuery   *query = row_query_of(desc);
+
+	if (query && query->wrapped)
+		query_resumes(query);
+	if (previous_finish)
+		previous_finish(desc);
+	else
+		standard_ExecutorFinish(desc);
+	if (query == NULL || !query->wrapped)
+		return;
+	query_pauses(query);
+	if (IsParallelWorker())
+	{
+		row_collect(query);
+		row_shared_publish(query);
+	}
+	else if (query->explained)
+		row_collect(query);
+}
+
+static bool
+within_another(const RowQuery *query)
+{
+	for (RowQuery *each = row_queries; each; each = each->outer)
+		if (each != query && each->running)
+			return true;
+	return false;
+}
+
+static void
+executor_end(QueryDesc *desc)
+{
+	RowQuery   *query = row_query_of(desc);
+
+	if (query && query->wrapped && !IsParallelWorker())
+	{
+		bool		traced = execute_is_traced(desc);
+		bool		last = !within_another(query);
+
+		if (traced || last)
+			row_collect(query);
+		if (traced)
+			row_record(query);
+		if (last)
+			row_last_keep(query);
+	}
+	if (previous_end)
+		previous_end(desc);
+	else
+		standard_ExecutorEnd(desc);
+}
+
+/* Called when the library is loaded. */
+void
+row_sources_init(void)
+{
+	row_time_init();
+	row_shared_init();
+	DefineCustomIntVariable("sql_trace.rowsource_sampling",
+							"Times about every so manieth call of each node of a plan.",
+							"1 times each call, 0 none.",
+							&row_sources_every,
+							0, 0, ROW_MAX_EVERY,
+							PGC_SUSET, 0,
+							NULL, NULL, NULL);
+	previous_start = ExecutorStart_hook;
+	ExecutorStart_hook = executor_start;
+	previous_run = ExecutorRun_hook;
+	ExecutorRun_hook = executor_run;
+	previous_finish = ExecutorFinish_hook;
+	ExecutorFinish_hook = executor_finish;
+	previous_end = ExecutorEnd_hook;
+	ExecutorEnd_hook = executor_end;
+	row_explain_init();
+}

@@ -1,0 +1,411 @@
+/*-------------------------------------------------------------------------
+ * row_time.c
+ *		Which calls of a node are timed, and what is kept of them.
+ *
+ * The first calls are timed, the first call of each of the first scans too,
+ * and the clock is read when these scans end.  Then calls are sampled with
+ * random gaps, which grow to the frequency asked for while the node's calls
+ * mount up.  A sampled call is timed, and so is what follows until the next
+ * call; the estimate needs both (row_estimate.c).
+ *
+ * Nothing here allocates but the room for gaps, from the query's own memory
+ * and without throwing.
+ *-------------------------------------------------------------------------
+ */
+#include "rows.h"
+
+#include "common/pg_prng.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#define FIRST_ROOM 32
+
+/* Calls for one sampled, at least, until the frequency asked for is reached */
+#define RAMP 32
+
+int64		row_cost_inside;
+int64		row_cost_outside;
+int64		row_cost_gap;
+
+/* The clock's rate is measured anew until it rests on as much */
+#define RATE_BASE_NS (INT64CONST(1000000000))
+
+static ClockPair at_load;
+static pg_prng_state random_state;
+
+/* A row is about to be called for the first time. */
+void
+row_start(Row *row)
+{
+	row->due = ROW_DUE_TIMED;
+	row->drawn = 1;
+	row->hot->countdown = 1;
+	row->fresh = true;
+	row->join = 1;
+}
+
+static void
+due_in(Row *row, uint64 calls, RowDue what)
+{
+	row->drawn += calls - row->hot->countdown;
+	row->hot->countdown = calls;
+	row->due = what;
+}
+
+/* Calls to let pass after a sampled one, the next included, so that one in `every` is sampled */
+static uint32
+draw_gap(const Row *row)
+{
+	uint32		every = Min((uint64) row->query->every, Max(1, row->drawn / RAMP));
+	uint32		mean = every - 1;
+	uint32		low = mean >= 4 ? mean - mean / 2 : 0;
+
+	if (mean == 0)
+		return 0;
+	return low + (uint32) pg_prng_uint64_range(&random_state, 0, 2 * (uint64) (mean - low));
+}
+
+static bool
+make_room(void **items, int *room, int used, Size size, MemoryContext context)
+{
+	int			wanted = *room > 0 ? *room * 2 : FIRST_ROOM;
+	void	   *more;
+
+	if (used < *room)
+		return true;
+	more = MemoryContextAllocExtended(context, size * wanted, MCXT_ALLOC_NO_OOM);
+	if (more == NULL)
+		return false;
+	if (used > 0)
+	{
+		memcpy(more, *items, size * used);
+		pfree(*items);
+	}
+	*items = more;
+	*room = wanted;
+	return true;
+}
+
+static void
+add_to(RowGap *sum, const RowGap *gap)
+{
+	sum->inside += gap->inside;
+	sum->outside += gap->outside;
+	sum->gap += gap->gap;
+	sum->untimed += gap->untimed;
+	sum->timed += gap->timed;
+}
+
+static void
+join_neighbours(Row *row)
+{
+	for (int i = 0; i < row->ngaps / 2; i++)
+	{
+		RowGap		sum = row->gaps[2 * i];
+
+		add_to(&sum, &row->gaps[2 * i + 1]);
+		row->gaps[i] = sum;
+	}
+	row->ngaps /= 2;
+	row->join *= 2;
+}
+
+static void
+keep_gap(Row *row, const RowGap *gap)
+{
+	add_to(&row->joined, gap);
+	if (row->joined.timed < row->join)
+		return;
+	if (row->ngaps == ROW_GAPS)
+	{
+		join_neighbours(row);
+		return;					/* and wait for as many again */
+	}
+	if (!make_room((void **) &row->gaps, &row->gaps_room, row->ngaps, sizeof(RowGap),
+				   row->query->estate->es_query_cxt))
+		return;
+	row->gaps[row->ngaps++] = row->joined;
+	memset(&row->joined, 0, sizeof(RowGap));
+}
+
+static void
+keep_end(Row *row, int64 gap, uint32 untimed)
+{
+	if (untimed == 0)
+		return;
+	if (row->ends == NULL)
+		row->ends = MemoryContextAllocExtended(row->query->estate->es_query_cxt,
+											   sizeof(RowEnd) * (ROW_EXACT_SCANS + 2),
+											   MCXT_ALLOC_NO_OOM);
+	if (row->ends == NULL || row->nends >= ROW_EXACT_SCANS + 2)
+	{
+		row->lost += untimed;
+		row->lost_ticks += gap;
+		return;
+	}
+	row->ends[row->nends].gap = (float) Max(gap, 0);
+	row->ends[row->nends].untimed = untimed;
+	row->nends++;
+}
+
+/* Untimed calls of the gap under way */
+static uint32
+untimed_calls(const Row *row)
+{
+	return row->gap_calls - (uint32) row->hot->countdown + 1;
+}
+
+static void
+note_end(Row *row, int64 now)
+{
+	if (row->fresh)
+		return;
+	row->fresh = true;
+	row->spans += now - row->scan_from;
+	row->nspans++;
+	due_in(row, 1, ROW_DUE_TIMED);
+}
+
+/* An untimed call returned nothing. */
+void
+row_scan_ended(Row *row)
+{
+	int64		now;
+
+	row->calls_at_end = row_calls(row);
+	if (row->hot->nothing > ROW_EXACT_SCANS || row->due != ROW_DUE_SAMPLED)
+		return;
+	now = row_now(row->query);
+	keep_end(row, now - row->gap_from, untimed_calls(row));
+	note_end(row, now);
+}
+
+/*
+ * A parallel hash join gets its function when Gather sets up the workers, past
+ * us.  Those above and below a node are looked at when it is first called;
+ * above, one call is under way already.
+ */
+static void
+look_around(Row *row)
+{
+	RowQuery   *query = row->query;
+	int			self = (int) (row - query->rows);
+
+	if (row->parent >= 0)
+	{
+		Row		   *parent = &query->rows[row->parent];
+
+		if (row_wrap_again(parent) && parent->drawn == 1)
+		{
+			parent->missed = true;
+			parent->missed_from = row_now(query);
+			parent->fresh = false;
+			parent->scan_from = parent->missed_from;
+			parent->drawn++;
+		}
+	}
+	for (int i = self + 1; i < query->nrows; i++)
+		if (query->rows[i].parent == self)
+			(void) row_wrap_again(&query->rows[i]);
+}
+
+static TupleTableSlot *
+call_timed(Row *row, PlanState *node)
+{
+	RowHot	   *hot = row->hot;
+	bool		sampled = row->due == ROW_DUE_SAMPLED;
+	TupleTableSlot *slot;
+	int64		start,
+				end,
+				took;
+
+	*hot->running = true;
+	start = row_now(row->query);
+	slot = hot->real(node);
+	end = row_now(row->query);
+	took = Max(end - start - row_cost_inside, 0);
+	row->timed++;
+	row->known += took;
+	if (row->fresh)
+	{
+		row->fresh = false;
+		row->scan_from = start;
+		row->firsts += took;
+		row->nfirsts++;
+	}
+	due_in(row, 1, ROW_DUE_TIMED);
+	if (TupIsNull(slot))
+	{
+		hot->nothing++;
+		row->calls_at_end = row_calls(row);
+		if (hot->nothing <= ROW_EXACT_SCANS)
+		{
+			if (sampled)
+				keep_end(row, (int64) row->sample.gap, row->sample.untimed);
+			note_end(row, end);
+			return slot;
+		}
+	}
+	if (row->query->every > 1 && row->drawn > ROW_EXACT_CALLS)
+	{
+		row->due = ROW_DUE_AFTER;
+		row->returned = end;
+		row->sample.inside = (float) took;
+		row->sample.timed = 1;
+		if (!sampled)
+			row->sample.gap = row->sample.untimed = 0;
+	}
+	return slot;
+}
+
+/* What followed a sampled call is over: the sample is complete, and the next gap begins. */
+static bool
+begin_gap(Row *row, int64 now)
+{
+	uint32		calls = draw_gap(row);
+
+	row->sample.outside = (float) Max(now - row->returned - row_cost_outside, 0);
+	if (row->sample.untimed > 0)
+		keep_gap(row, &row->sample);
+	row->sample.gap = row->sample.untimed = 0;
+	row->due = ROW_DUE_SAMPLED;
+	row->gap_calls = calls;
+	if (calls == 0)
+		return false;
+	row->gap_from = now;
+	due_in(row, calls, ROW_DUE_SAMPLED);
+	return true;
+}
+
+/* A call that is to be looked at */
+TupleTableSlot *
+row_due(Row *row, PlanState *node)
+{
+	int64		now = 0;
+
+	if (row->due != ROW_DUE_TIMED || row->missed)
+		now = row_now(row->query);
+	if (row->due == ROW_DUE_AFTER && begin_gap(row, now))
+	{
+		TupleTableSlot *slot;
+
+		*row->hot->running = true;
+		slot = row->hot->real(node);
+		if (TupIsNull(slot))
+		{
+			row->hot->nothing++;
+			row_scan_ended(row);
+		}
+		return slot;
+	}
+	if (row->due == ROW_DUE_SAMPLED && row->gap_calls > 0)
+	{
+		row->sample.gap = (float) Max(now - row->gap_from - row_cost_gap, 0);
+		row->sample.untimed = row->gap_calls;
+		row->gap_calls = 0;
+	}
+	if (row->timed == 0)
+	{
+		check_stack_depth();
+		look_around(row);
+	}
+	if (row->missed)
+	{
+		keep_end(row, now - row->missed_from, 1);
+		row->missed = false;
+	}
+	return call_timed(row, node);
+}
+
+/* Nothing more is to come: samples that wait to be joined count as they are. */
+void
+row_close(Row *row)
+{
+	if (row->joined.timed == 0)
+		return;
+	if (row->ngaps == ROW_GAPS ||
+		!make_room((void **) &row->gaps, &row->gaps_room, row->ngaps, sizeof(RowGap),
+				   row->query->estate->es_query_cxt))
+	{
+		row->lost += row->joined.untimed;
+		row->lost_ticks += (int64) row->joined.gap;
+	}
+	else
+		row->gaps[row->ngaps++] = row->joined;
+	memset(&row->joined, 0, sizeof(RowGap));
+}
+
+/* What is known of a node, for the estimate */
+void
+row_times(const Row *row, RowTimes *times)
+{
+	memset(times, 0, sizeof(*times));
+	times->timed = row->timed;
+	times->known = (double) row->known;
+	times->gaps = row->gaps;
+	times->ngaps = row->ngaps;
+	times->ends = row->ends;
+	times->nends = row->nends;
+	times->tail = row->lost;
+	times->tail_most = (double) row->lost_ticks;
+	if (row->due == ROW_DUE_SAMPLED && row->gap_calls > 0)
+	{
+		times->tail += untimed_calls(row);
+		times->tail_most += (double) Max(row->query->stopped_at - row->gap_from, 0);
+	}
+	if (row->due == ROW_DUE_AFTER && row->sample.untimed > 0)
+	{
+		times->tail += row->sample.untimed;
+		times->tail_most += row->sample.gap;
+	}
+	if (row->missed)
+	{
+		times->tail++;
+		times->tail_most += (double) Max(row->query->stopped_at - row->missed_from, 0);
+	}
+}
+
+/* The longer since the library was loaded, the better the rate is known. */
+double
+row_ns_per_tick(ClockSource clock)
+{
+	static double rate = 0;
+	static int64 base = 0;
+
+	if (!clock_source_counts(clock))
+		return 1;
+	if (base < RATE_BASE_NS)
+	{
+		ClockPair	now = clock_pair(true);
+		ClockRate	measured = clock_rate(true, at_load, now);
+
+		rate = (double) measured.ns_per_tick / 4294967296.0;
+		base = now.ns - at_load.ns;
+	}
+	return rate;
+}
+
+/* When the library is loaded */
+void
+row_time_init(void)
+{
+	at_load = clock_pair(clock_counter_usable());
+}
+
+/* Before a process measures by this clock */
+void
+row_time_start(ClockSource clock)
+{
+	static int	started_in = 0;
+	static ClockSource started_with;
+
+	if (started_in == MyProcPid && started_with == clock)
+		return;
+	pg_prng_seed(&random_state,
+				 (uint64) clock_system_ns(CLOCK_MONOTONIC) ^ ((uint64) MyProcPid << 32));
+	row_cost_inside = row_cost_outside = row_cost_gap = 0;
+	row_calibrate(clock);
+	started_in = MyProcPid;
+	started_with = clock;
+}

@@ -1,0 +1,221 @@
+/*-------------------------------------------------------------------------
+ * rows.h
+ *		Row sources: what each node of a plan did, its time estimated from a
+ *		sample of its calls.
+ *
+ * A query whose row sources are measured has a RowQuery, which lives and dies
+ * with the memory of its execution; each node that PostgreSQL calls row by row
+ * has a Row in it, and a RowHot that the call itself needs.
+ *-------------------------------------------------------------------------
+ */
+#ifndef ROWS_H
+#define ROWS_H
+
+#include "sqltrace.h"
+
+#include "executor/executor.h"
+#include "nodes/execnodes.h"
+
+#include "row_estimate.h"
+
+#pragma GCC visibility push(hidden)
+
+#define ROW_MAX_EVERY 65536
+
+/* Of each node so many calls are timed before sampling sets in */
+#define ROW_EXACT_CALLS 64
+
+/* and the first call of so many scans, and the end of as many */
+#define ROW_EXACT_SCANS 64
+
+/* Sampled gaps that are kept apart; when there are more, neighbours are joined */
+#define ROW_GAPS 1024
+
+struct Row;
+
+/* What each call of a node needs: one cache line */
+typedef struct RowHot
+{
+	uint64		countdown;		/* calls until one is due to be looked at */
+	PlanState  *node;
+	ExecProcNodeMtd real;		/* what we stand before */
+	uint64		nothing;		/* calls that returned no row */
+	bool	   *running;		/* of PostgreSQL's instrumentation: a scan has begun */
+	struct Row *row;
+	char		padding[16];
+} RowHot;
+
+/* What the next call that is looked at is for */
+typedef enum RowDue
+{
+	ROW_DUE_TIMED,				/* it is timed, whatever comes of it */
+	ROW_DUE_SAMPLED,			/* it is timed, and speaks for those before it */
+	ROW_DUE_AFTER				/* it ends what followed a sampled call */
+} RowDue;
+
+/* How a node is measured */
+typedef enum RowWay
+{
+	ROW_CALLED,					/* its calls pass us */
+	ROW_BY_CHILD,				/* Hash: takes as long as the scan of its child */
+	ROW_BY_PARENT,				/* bitmaps: within the first calls of the node above */
+	ROW_HIDDEN					/* another module has taken over its calls */
+} RowWay;
+
+typedef struct Row
+{
+	RowHot	   *hot;
+	RowHot		own;			/* where the pool has no more */
+	ExecProcNodeMtd ours;		/* the function that we put before the node */
+	struct RowQuery *query;
+	PlanState  *node;
+	int			parent;			/* index, or -1 */
+	int			depth;
+	bool		below_subplan;	/* hangs on its parent as an init plan or sub plan */
+	bool		leaders;		/* in a plan that parallel workers run as well */
+	RowWay		way;
+
+	RowDue		due;
+	uint64		drawn;			/* calls up to the one that is due */
+	uint64		timed;
+	int64		known;			/* ticks of all timed calls */
+	bool		fresh;			/* the next call starts a scan */
+	uint64		calls_at_end;	/* when the last scan ended */
+	bool		missed;			/* a call went past us */
+	int64		missed_from;
+
+	/* time that a scan took from its first call to its end, and its first calls */
+	int64		scan_from;
+	int64		spans;
+	uint64		nspans;
+	int64		firsts;
+	uint64		nfirsts;
+
+	/* the sample under way */
+	int64		gap_from;
+	uint32		gap_calls;
+	int64		returned;		/* when the sampled call ended */
+	RowGap		sample;
+	RowGap		joined;			/* several samples, not yet all */
+	uint32		join;			/* how many make one gap */
+
+	RowGap	   *gaps;
+	int			ngaps;
+	int			gaps_room;
+	RowEnd	   *ends;
+	int			nends;
+	uint64		lost;			/* untimed calls for which there was no room */
+	int64		lost_ticks;
+} Row;
+
+/* What became of a node in all processes together */
+typedef struct RowTotal
+{
+	uint64		calls;
+	uint64		rows;
+	uint64		loops;			/* scans */
+	uint64		timed;			/* calls */
+	double		ns;				/* of all calls, nodes below included */
+	double		variance;
+	double		ns_least;		/* known for certain */
+	double		ns_most;
+	double		quantile;
+} RowTotal;
+
+typedef struct RowResult
+{
+	PlanState  *node;
+	int			node_id;
+	int			parent_id;		/* -1 at the root */
+	int			depth;
+	RowWay		way;
+	bool		exact;			/* each call was timed */
+	bool		unfinished;		/* its last call returned a row */
+	int			workers;		/* parallel workers whose part is in it */
+	RowTotal	total;
+	double		ns_low;			/* 95 % interval */
+	double		ns_high;
+} RowResult;
+
+typedef struct RowQuery
+{
+	struct RowQuery *outer;
+	QueryDesc  *desc;
+	EState	   *estate;
+	int			every;
+	ClockSource clock;			/* until its end, whatever the setting becomes */
+	bool		explained;		/* for EXPLAIN (SAMPLING) */
+	bool		counts;			/* we count rows in PostgreSQL's stead */
+	bool		wrapped;
+	bool		collected;
+	const char *refused;		/* why nothing was measured, or NULL */
+	Row		   *rows;			/* in the order of a walk from the root */
+	int			nrows;
+	Row		  **by_id;
+	int			nids;
+	bool		running;		/* an executor's call is under way */
+	int64		paused;			/* ticks during which it was not run */
+	int64		stopped_at;
+	int64		ran;
+	int64		started_at;
+	struct SharedRows *shared;	/* for parallel workers, or NULL */
+	RowResult  *results;
+	int			nresults;
+	MemoryContextCallback gone;
+} RowQuery;
+
+/* row_sources.c: settings and hooks */
+extern int	row_sources_every;
+extern RowQuery *row_queries;
+
+/* row_wrap.c: standing before the calls of a plan's nodes */
+extern void row_wrap(RowQuery *query);
+extern bool row_wrap_again(Row *row);
+extern void row_unwrap(RowQuery *query);
+extern void row_calibrate(ClockSource clock);
+extern uint64 row_calls(const Row *row);
+
+/* row_time.c: which calls are timed, and what is kept of them */
+extern int64 row_cost_inside;	/* ticks that a timed call shows too much */
+extern int64 row_cost_outside;	/* the time after it */
+extern int64 row_cost_gap;		/* and a gap */
+extern void row_time_init(void);
+extern void row_time_start(ClockSource clock);
+extern double row_ns_per_tick(ClockSource clock);
+extern void row_start(Row *row);
+extern TupleTableSlot *row_due(Row *row, PlanState *node);
+extern void row_scan_ended(Row *row);
+extern void row_close(Row *row);
+extern void row_times(const Row *row, RowTimes *times);
+
+/* Time that passed while the query ran */
+static inline int64
+row_now(const RowQuery *query)
+{
+	return clock_source_read(query->clock) - query->paused;
+}
+
+/* row_result.c: results from what was kept */
+extern void row_collect(RowQuery *query);
+
+/* row_shared.c: the part of parallel workers */
+extern void row_shared_init(void);
+extern void row_shared_offer(RowQuery *query);
+extern int	row_shared_wanted(QueryDesc *desc, bool *counts);
+extern void row_shared_publish(RowQuery *query);
+extern int	row_shared_workers(RowQuery *query, int node_id, RowTotal *total);
+extern void row_shared_withdraw(RowQuery *query);
+
+/* row_explain.c: EXPLAIN (ANALYZE, SAMPLING) */
+extern void row_explain_init(void);
+extern int	row_explain_wanted(QueryDesc *desc, bool *counts);
+
+/* row_last.c: the row sources of the session's last statement, by SQL */
+extern void row_last_keep(RowQuery *query);
+
+/* row_record.c: into the trace */
+extern void row_record(RowQuery *query);
+
+#pragma GCC visibility pop
+
+#endif							/* ROWS_H */

@@ -1,0 +1,187 @@
+/*-------------------------------------------------------------------------
+ * sessions.c
+ *		Who is traced, and asking another session to be; for SQL.
+ *-------------------------------------------------------------------------
+ */
+#include "sqltrace.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_authid.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/dsm.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+
+PG_FUNCTION_INFO_V1(sql_trace_set);
+PG_FUNCTION_INFO_V1(sql_trace_reset);
+PG_FUNCTION_INFO_V1(sql_trace_sessions);
+PG_FUNCTION_INFO_V1(sql_trace_info);
+
+static Shared *
+shared_or_error(void)
+{
+	Shared	   *shared = shmem_get();
+
+	if (shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("sql_trace is not loaded in this session"),
+				 errhint("Add it to \"shared_preload_libraries\" and restart the server; from "
+						 "PostgreSQL 17 on \"session_preload_libraries\" serves new sessions.")));
+	return shared;
+}
+
+/* A session obeys when its next request begins. */
+Datum
+sql_trace_set(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = shared_or_error();
+	int			pid;
+	int			level = PG_ARGISNULL(1) ? 0 : PG_GETARG_INT32(1);
+
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
+	pid = PG_GETARG_INT32(0);
+	if (!level_is_valid(level))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid level of a trace: %d", level),
+				 errhint("Levels are 0, 1, 4, 8 and 12; NULL gives the level back to the "
+						 "settings of the session.")));
+	for (uint32 i = 0; i < shared->nslots; i++)
+	{
+		Slot	   *slot = shmem_slot(shared, i);
+
+		if (pid == 0 || slot->pid != pid || ProcGlobal->allProcs[i].pid != pid)
+			continue;
+		pg_atomic_write_u32(&slot->asked_level, PG_ARGISNULL(1) ? NOT_ASKED : (uint32) level);
+		pg_write_barrier();
+		pg_atomic_fetch_add_u32(&slot->asked, 1);
+		PG_RETURN_BOOL(true);
+	}
+	ereport(WARNING, (errmsg("PID %d is not a client session that sql_trace can trace", pid)));
+	PG_RETURN_BOOL(false);
+}
+
+Datum
+sql_trace_reset(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = shared_or_error();
+	int			n = 0;
+
+	for (int i = 0; i < MAX_ENDED; i++)
+	{
+		uint32		unpin;
+
+		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+		unpin = shared->ended[i].handle;
+		memset(&shared->ended[i], 0, sizeof(TraceEntry));
+		LWLockRelease(&shared->lock);
+		if (unpin == 0)
+			continue;
+		dsm_unpin_segment(unpin);
+		n++;
+	}
+	PG_RETURN_INT32(n);
+}
+
+static const char *
+reason_name(int reason)
+{
+	static const char *const names[] = {
+		NULL, "setting", "sql_trace_set", "application", "max_duration", "max_bytes", "query_ids"
+	};
+
+	return reason >= 0 && reason < (int) lengthof(names) ? names[reason] : NULL;
+}
+
+static void
+put_session(ReturnSetInfo *result, const TraceEntry *entry)
+{
+	Datum		values[14];
+	bool		nulls[14] = {0};
+	const char *reason = reason_name(entry->reason);
+
+	values[0] = Int32GetDatum(entry->pid);
+	values[1] = ObjectIdGetDatum(entry->role);
+	values[2] = ObjectIdGetDatum(entry->database);
+	values[3] = CStringGetTextDatum(entry->application);
+	values[4] = Int32GetDatum(entry->ended != 0 ? 0 : entry->level);
+	nulls[5] = reason == NULL;
+	values[5] = reason ? CStringGetTextDatum(reason) : (Datum) 0;
+	values[6] = BoolGetDatum(entry->waits);
+	values[7] = TimestampTzGetDatum(entry->started);
+	nulls[7] = entry->started == 0;
+	values[8] = TimestampTzGetDatum(entry->ended);
+	nulls[8] = entry->ended == 0;
+	values[9] = Int64GetDatum((int64) entry->counters.records);
+	values[10] = Int64GetDatum((int64) entry->counters.bytes);
+	values[11] = Int64GetDatum((int64) entry->counters.lost_records);
+	values[12] = Int64GetDatum((int64) entry->counters.lost_bytes);
+	values[13] = Int64GetDatum((int64) entry->ring_bytes);
+	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+}
+
+static bool
+may_see(Oid role)
+{
+	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		has_privs_of_role(GetUserId(), role);
+}
+
+Datum
+sql_trace_sessions(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = shmem_get();
+
+	InitMaterializedSRF(fcinfo, 0);
+	for (uint32 i = 0; shared && i < shared->nslots + MAX_ENDED; i++)
+	{
+		bool		live = i < shared->nslots;
+		TraceEntry	entry;
+
+		LWLockAcquire(&shared->lock, LW_SHARED);
+		entry = live ? shmem_slot(shared, i)->trace : shared->ended[i - shared->nslots];
+		LWLockRelease(&shared->lock);
+		if (entry.handle != 0 && may_see(entry.role))
+			put_session((ReturnSetInfo *) fcinfo->resultinfo, &entry);
+	}
+	return (Datum) 0;
+}
+
+/* Sums over all sessions that there are or have been, since the server started */
+Datum
+sql_trace_info(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = shared_or_error();
+	Counters	sum;
+	TupleDesc	tupdesc;
+	Datum		values[7];
+	bool		nulls[7] = {0};
+	int			traced = 0;
+
+	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	sum = shared->ended_totals;
+	for (uint32 i = 0; i < shared->nslots; i++)
+	{
+		const TraceEntry *entry = &shmem_slot(shared, i)->trace;
+
+		if (entry->handle == 0)
+			continue;
+		counters_add(&sum, &entry->counters);
+		traced += entry->level > 0;
+	}
+	LWLockRelease(&shared->lock);
+	values[0] = Int32GetDatum(traced);
+	values[1] = Int64GetDatum((int64) sum.records);
+	values[2] = Int64GetDatum((int64) sum.bytes);
+	values[3] = Int64GetDatum((int64) sum.lost_records);
+	values[4] = Int64GetDatum((int64) sum.lost_bytes);
+	values[5] = Int64GetDatum((int64) sum.wait_requests);
+	values[6] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->refused));
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
+}

@@ -1,0 +1,301 @@
+/*-------------------------------------------------------------------------
+ * sqltrace.h
+ *		Shared state of SQL traces, and what the files of the module offer each
+ *		other.
+ *
+ * A traced session writes records of what it does into a ring of its own in
+ * dynamic shared memory; readers fetch them by SQL.
+ *
+ * One file a phase: module.c (loading, settings), shmem.c (shared state),
+ * level.c (whether a session is traced), ring.c (its ring), timeline.c (time in
+ * the ring), request.c (from a client's message to ReadyForQuery), protocol.c
+ * (messages to the client), analyse.c (parse and plan), execute.c (executions
+ * and fetches), utility.c, transaction.c, call.c (what all calls share), text.c
+ * (texts of statements), secrets.c (what must not be shown), binds.c (values),
+ * plan.c (plan trees).  For SQL: read.c (records), sessions.c (who is traced).
+ * row_*.c measure row sources.
+ *-------------------------------------------------------------------------
+ */
+#ifndef SQLTRACE_H
+#define SQLTRACE_H
+
+#include "postgres.h"
+
+#include "executor/execdesc.h"
+#include "executor/instrument.h"
+#include "nodes/parsenodes.h"
+#include "port/atomics.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "utils/guc.h"
+#include "utils/timestamp.h"
+
+#include "../common/application.h"
+#include "../common/clock.h"
+#include "records.h"
+
+#define TRACE_VERSION "0.1"
+
+/* What differs between versions of PostgreSQL */
+#if PG_VERSION_NUM < 170000
+#define MY_PROC_NUMBER (MyProc->pgprocno)
+#define MY_LXID (MyProc->lxid)
+#define HAVE_NAMED_DSM 0
+#else
+#define MY_PROC_NUMBER MyProcNumber
+#define MY_LXID (MyProc->vxid.lxid)
+#define HAVE_NAMED_DSM 1
+#endif
+
+#define LEVEL_BINDS(level) (((level) & 4) != 0)
+#define LEVEL_WAITS(level) (((level) & 8) != 0)
+
+#define MAX_ENDED 16			/* traces kept of sessions that have gone */
+
+/* What one trace has counted, or all together */
+typedef struct Counters
+{
+	uint64		records;
+	uint64		bytes;
+	uint64		lost_records;	/* overwritten before any reader had them */
+	uint64		lost_bytes;
+	uint64		wait_requests;	/* requests traced together with their waits */
+} Counters;
+
+/* A trace that can be read: of a session, or one that ended; handle 0: none */
+typedef struct TraceEntry
+{
+	int			pid;
+	Oid			role;
+	Oid			database;
+	uint32		handle;			/* dsm_handle */
+	TimestampTz started;
+	TimestampTz ended;			/* 0: it lives */
+	uint64		ring_bytes;
+	int			level;			/* now in force */
+	int			reason;			/* LevelReason */
+	bool		waits;			/* are traced beside it */
+	bool		others;			/* holds what ran with the rights of another role */
+	Counters	counters;
+	char		application[NAMEDATALEN];
+} TraceEntry;
+
+/* One session.  Others write only "asked" and "asked_level". */
+typedef struct Slot
+{
+	int			pid;			/* 0: nobody */
+	pg_atomic_uint32 asked_level;	/* what another session wants; NOT_ASKED: nothing */
+	pg_atomic_uint32 asked;		/* times that it changed */
+	TraceEntry	trace;			/* identity under the lock; counters by the owner alone */
+} Slot;
+
+#define NOT_ASKED UINT32_MAX
+
+typedef struct Shared
+{
+	LWLock		lock;			/* identities of traces */
+	int			tranche;
+	ClockRate	rate;			/* of the processor's counter */
+	uint32		nslots;
+	pg_atomic_uint64 refused;	/* traces for which there was no memory */
+	Counters	ended_totals;	/* of all that ever ended */
+	TraceEntry	ended[MAX_ENDED];
+	/* slots, by number of the PGPROC, follow */
+} Shared;
+
+/*
+ * The ring of a session, in a dynamic segment of its own.  Positions count
+ * bytes ever written.  [tail, head) holds whole records; the owner moves "tail"
+ * before it overwrites, and "head" after it has written.
+ */
+typedef struct Ring
+{
+	pg_atomic_uint64 head;
+	char		padding1[PG_CACHE_LINE_SIZE - sizeof(pg_atomic_uint64)];
+	pg_atomic_uint64 tail;
+	pg_atomic_uint64 drained;	/* how far a reader has come */
+	char		padding2[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint64)];
+	uint64		size;			/* power of two */
+	TimestampTz started;
+	SessionRecord session;
+	char		padding3[PG_CACHE_LINE_SIZE];
+	char		data[FLEXIBLE_ARRAY_MEMBER];
+} Ring;
+
+/* Counters of blocks and WAL, in the order of a CALL's groups */
+#define NUSAGE 12
+typedef struct Usage
+{
+	uint64		counter[NUSAGE];
+} Usage;
+
+/* What is known of a call; written when it has ended */
+typedef struct Call
+{
+	CallKind	kind;
+	uint16		flags;
+	uint32		sqlstate;
+	uint64		number;
+	uint64		parent;
+	uint64		text;
+	int64		query_id;
+	uint64		plan;
+	uint64		execution;
+	int64		start;
+	int64		busy;
+	uint64		rows;
+	Usage		usage;
+} Call;
+
+/* What this process knows of its trace */
+typedef struct Trace
+{
+	bool		on;				/* records are being written */
+	bool		request;		/* a request is under way; or none ever will be */
+	bool		client;			/* of a client, and with a slot */
+	Slot	   *slot;
+	Ring	   *ring;			/* NULL: none */
+	int			level;			/* in force for this session */
+	int			reason;
+	int			now_level;		/* in force for this request */
+	uint64		number;			/* of the last record */
+	uint64		calls;			/* of the last call */
+	uint64		current;		/* call under way, or 0 */
+	int			depth;
+	int64		last_end;		/* end of what was recorded last outside any call */
+	int64		covered;		/* ns in calls without a parent since the message arrived */
+	int64		arrived;		/* of the message under way */
+	uint64		text;			/* of the client's statement, as far as known */
+	bool		secret;			/* it is not to be shown */
+	bool		answered;		/* and what follows may be another */
+	uint64		stop_position;	/* of the ring; tracing stops there ... */
+	int64		stop_time;		/* ... or then */
+} Trace;
+
+#pragma GCC visibility push(hidden)
+
+extern Trace trace;
+
+/* module.c */
+extern bool trace_enabled;
+extern int	trace_level_setting;
+extern int	trace_query_level;
+extern double trace_session_rate;
+extern double trace_statement_rate;
+extern int	trace_ring_kb;
+extern int	trace_max_duration;
+extern int	trace_max_kb;
+extern int	trace_text_length;
+extern int	trace_bind_length;
+extern bool trace_plans;
+extern int	trace_cpu_interval;
+extern int	trace_clock;
+extern char *trace_sensitive_roles;
+
+/* shmem.c */
+extern void shmem_init(void);
+extern Shared *shmem_get(void);
+extern Slot *shmem_slot(Shared *shared, uint32 number);
+
+/* level.c */
+extern void level_setting_changed(int level, GucSource source);
+extern void level_query_ids_changed(void *extra);
+extern bool level_check_query_ids(char **newval, void **extra, GucSource source);
+extern void level_attach(void);
+extern void level_update(bool can_open);
+extern void level_stop(LevelReason reason);
+extern void level_match(int64 query_id);
+extern bool level_has_query_ids(void);
+extern bool level_is_valid(int level);
+
+/* ring.c */
+extern void counters_add(Counters *sum, const Counters *counters);
+extern bool ring_open(void);
+extern bool ring_begin(RecordKind kind, int depth, uint64 call, int64 time, Size size,
+					   RecordHeader *header);
+extern void ring_put(const void *data, Size size);
+extern void ring_pad(void);
+extern void ring_end(void);
+extern bool ring_write(RecordKind kind, int depth, uint64 call, int64 time, void *record,
+					   Size size);
+extern uint64 ring_head(void);
+extern bool ring_holds(uint64 position);
+
+/* timeline.c */
+extern void timeline_begin(Shared *shared);
+extern int64 timeline_now(void);
+extern void timeline_follow_waits(void);
+extern void timeline_set_clock(int clock);
+extern bool timeline_want_waits(bool wanted);
+extern int64 timeline_cpu(int64 now);
+extern int64 timeline_arrival(TimestampTz at, int64 now);
+
+/* request.c */
+extern void request_begins(bool can_open);
+extern void request_ends(char status);
+extern int64 request_message_arrived(void);
+extern void request_statement(uint64 text, bool secret);
+extern void request_answered(void);
+
+/* call.c */
+extern uint64 call_begins(int64 start);
+extern void call_usage(Usage *usage);
+extern void call_usage_since(const Usage *before, Usage *sum);
+extern void call_write(const Call *call, int64 end);
+extern void call_failed(Call *call);
+
+/* text.c */
+extern void text_begin(void);
+extern uint64 text_of(const char *text, int location, int length, int64 query_id,
+					  const Node *utility, bool *secret);
+extern bool text_known(uint64 id);
+extern void text_remember(uint64 id, bool secret);
+
+/* secrets.c */
+extern bool secrets_in_statement(const Node *utility);
+extern bool secrets_in_text(const char *text, Size length);
+extern bool secrets_of_role(void);
+extern bool secrets_of_role_known(void);
+extern void secrets_roles_changed(void);
+extern void secrets_watch_roles(void);
+
+/* binds.c */
+extern void binds_write(uint64 call, ParamListInfo parameters, bool secret);
+
+/* analyse.c, execute.c, utility.c, transaction.c, protocol.c */
+extern void analyse_install(void);
+extern void execute_install(void);
+extern void execute_interrupted(void);
+extern void execute_bound(int64 now);
+extern void execute_forget(int nest_level, uint16 flags);
+extern void utility_install(void);
+extern void transaction_install(void);
+extern void transaction_touched(int64 start);
+extern void protocol_install(void);
+
+/* plan.c */
+extern const char *plan_kind(const Plan *plan);
+extern uint64 plan_of(const QueryDesc *queryDesc, uint64 call, uint64 text);
+
+/*
+ * For row_*.c.  Their hooks are installed last, and so run outside ours: when
+ * their ExecutorStart hook has called the one before, the execution is known;
+ * until their ExecutorEnd hook calls the one before, it can be written about.
+ */
+extern bool execute_is_traced(const QueryDesc *queryDesc);
+extern bool execute_row_sources(const QueryDesc *queryDesc, uint32 sampling,
+								const RowSource *nodes, uint32 n);
+extern void row_sources_init(void);
+
+/* Is this process being traced, now that something begins?  Where a trace can begin, it does. */
+static inline bool
+trace_begins(void)
+{
+	if (unlikely(!trace.request))
+		request_begins(true);
+	return unlikely(trace.on);
+}
+
+#pragma GCC visibility pop
+
+#endif							/* SQLTRACE_H */

@@ -1,0 +1,154 @@
+/*-------------------------------------------------------------------------
+ * text.c
+ *		Texts of statements: each is written once, and again when it is gone.
+ *
+ * A text is known by a hash of what is kept of it and of its length.  A small
+ * table, in which old entries make way, says where in the ring it was written;
+ * plan trees share it.
+ *-------------------------------------------------------------------------
+ */
+#include "sqltrace.h"
+
+#include "common/hashfn.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#define SETS 512				/* power of two */
+#define WAYS 4
+#define SCANNED 16384			/* bytes searched for secrets, even where fewer are kept */
+
+typedef struct Known
+{
+	uint64		id;				/* 0: free */
+	uint64		position;		/* in the ring */
+	bool		secret;
+} Known;
+
+typedef struct Set
+{
+	Known		way[WAYS];		/* the latest first */
+} Set;
+
+static Set *known = NULL;
+
+/* The ring begins, without any text; where an error can be caught. */
+void
+text_begin(void)
+{
+	if (known == NULL)
+		known = MemoryContextAlloc(TopMemoryContext, SETS * sizeof(Set));
+	memset(known, 0, SETS * sizeof(Set));
+}
+
+static const Known *
+find(uint64 id)
+{
+	const Set  *set = &known[id & (SETS - 1)];
+
+	for (int i = 0; i < WAYS; i++)
+		if (set->way[i].id == id && ring_holds(set->way[i].position))
+			return &set->way[i];
+	return NULL;
+}
+
+/* Has this been written, and is it still there? */
+bool
+text_known(uint64 id)
+{
+	return find(id) != NULL;
+}
+
+/* It is about to be written. */
+void
+text_remember(uint64 id, bool secret)
+{
+	Set		   *set = &known[id & (SETS - 1)];
+	int			at = 0;
+
+	while (at < WAYS - 1 && set->way[at].id != id)
+		at++;
+	memmove(&set->way[1], &set->way[0], at * sizeof(Known));
+	set->way[0] = (Known) {id, ring_head(), secret};
+}
+
+/* The statement itself, without blanks around it */
+static const char *
+part(const char *text, int location, int *length)
+{
+	int			n;
+
+	if (location > 0)
+		text += location;
+	n = *length > 0 ? *length : (int) strlen(text);
+	while (n > 0 && strchr(" \t\n\r\f;", text[0]) != NULL)
+	{
+		text++;
+		n--;
+	}
+	while (n > 0 && strchr(" \t\n\r\f;", text[n - 1]) != NULL)
+		n--;
+	*length = n;
+	return text;
+}
+
+static bool
+write_text(uint64 id, const char *text, int length, int stored, int64 query_id, bool secret)
+{
+	TextRecord	record = {0};
+
+	record.text = id;
+	record.query_id = query_id;
+	record.length = (uint32) length;
+	record.stored = secret ? 0 : (uint32) stored;
+	record.flags = (secret ? TEXT_SUPPRESSED : 0) | (!secret && stored < length ? TEXT_CUT : 0);
+	text_remember(id, secret);
+	if (!ring_begin(RECORD_TEXT, trace.depth, trace.current, timeline_now(),
+					sizeof(record) + record.stored, &record.header))
+		return false;
+	ring_put(&record, sizeof(record));
+	ring_put(text, record.stored);
+	ring_end();
+	return true;
+}
+
+/*
+ * The identifier of a statement's text, which is written if it is not known.
+ * The text has "length" bytes from "location" on, or with 0 goes to its end.
+ * "secret" tells that nothing of the statement is to be shown.
+ */
+uint64
+text_of(const char *text, int location, int length, int64 query_id, const Node *utility,
+		bool *secret)
+{
+	const Known *old;
+	uint64		id;
+	int			stored;
+
+	*secret = false;
+	if (text == NULL)
+		return 0;
+	/* who sees this role's trace may not see what is done with the rights of another */
+	if (unlikely(GetUserId() != trace.slot->trace.role))
+		trace.slot->trace.others = true;
+	text = part(text, location, &length);
+	stored = Min(length, trace_text_length);
+	if ((uint64) stored > trace.ring->size / 8)
+		stored = (int) (trace.ring->size / 8);
+	if (stored < length)
+		stored = pg_mbcliplen(text, length, stored);
+	id = hash_bytes_extended((const unsigned char *) text, stored, (uint64) length);
+	if (id == 0)
+		id = 1;
+	old = find(id);
+	if (old != NULL)
+		*secret = old->secret;
+	else
+	{
+		*secret = (utility != NULL && secrets_in_statement(utility)) ||
+			secrets_in_text(text, Min(length, Max(stored, SCANNED)));
+		if (!write_text(id, text, length, stored, query_id, *secret))
+			return 0;
+	}
+	return id;
+}

@@ -1,0 +1,158 @@
+/*-------------------------------------------------------------------------
+ * timeline.c
+ *		Time in the ring: its clock, the waits' time line, CPU time.
+ *
+ * Times are ns since the ring began.  Where wait_event_timing traces the same
+ * process, we take over its rate of the processor's counter: then both time
+ * lines differ by a constant, to the nanosecond.
+ *-------------------------------------------------------------------------
+ */
+#include "sqltrace.h"
+
+#include "fmgr.h"
+#include "../common/wait_clock.h"
+
+static ClockSource source;
+static ClockRate rate;
+static int64 base;				/* reading of the clock ... */
+static int64 base_ns;			/* ... and the time in the ring that it means */
+
+static int64 cpu_base;
+static int64 cpu_read_at;		/* time in the ring; before it began: never */
+
+/* The time line of waits that we have told of */
+static WaitClock told;
+
+static const ClockRate nanoseconds = {(uint64) 1 << 32, 1000000000, false};
+
+static const WaitClockOffer *
+waits_offer(void)
+{
+	static void **variable = NULL;
+
+	if (variable == NULL)
+		variable = find_rendezvous_variable(WAIT_CLOCK_OFFER);
+	return *variable;
+}
+
+/* A reading of our clock, now or long ago, as time in the ring */
+static int64
+time_of(int64 ticks)
+{
+	uint64		ignored = 0;
+
+	return ticks >= base ? base_ns + clock_ns(&rate, ticks - base, &ignored) :
+		base_ns - clock_ns(&rate, base - ticks, &ignored);
+}
+
+int64
+timeline_now(void)
+{
+	return time_of(clock_source_read(source));
+}
+
+/* Time goes on from where it is, by another clock or rate. */
+static void
+rebase(ClockSource new_source, ClockRate new_rate)
+{
+	base_ns = timeline_now();
+	source = new_source;
+	rate = new_rate;
+	base = clock_source_read(source);
+}
+
+/* A ring begins: so does time. */
+void
+timeline_begin(Shared *shared)
+{
+	source = trace_clock;
+	rate = clock_source_counts(source) ? shared->rate : nanoseconds;
+	base = clock_source_read(source);
+	base_ns = 0;
+	memset(&told, 0, sizeof(told));
+	cpu_base = clock_system_ns(CLOCK_THREAD_CPUTIME_ID);
+	cpu_read_at = PG_INT64_MIN / 2;
+}
+
+void
+timeline_set_clock(int clock)
+{
+	Shared	   *shared = shmem_get();
+
+	if (trace.ring == NULL || shared == NULL)
+		return;
+	rebase(clock, clock_source_counts(clock) ? shared->rate : nanoseconds);
+	memset(&told, 0, sizeof(told));
+}
+
+static bool
+same(const WaitClock *a, const WaitClock *b)
+{
+	return a->started == b->started && a->base_ticks == b->base_ticks &&
+		a->base_ns == b->base_ns && a->source == b->source;
+}
+
+/* Tell of the waits' time line, where there is one and it is news. */
+void
+timeline_follow_waits(void)
+{
+	const WaitClockOffer *offer = waits_offer();
+	WaitRingRecord record = {0};
+	WaitClock	waits;
+	bool		counts;
+	int64		now;
+
+	if (offer == NULL || !offer->look(&waits) || same(&waits, &told))
+		return;
+	told = waits;
+	counts = clock_source_counts(source);
+	/* one and the same reading, but for when it is taken */
+	record.exact = source != CLOCK_SOURCE_MONOTONIC_COARSE &&
+		waits.source != CLOCK_SOURCE_MONOTONIC_COARSE &&
+		counts == clock_source_counts(waits.source);
+	if (record.exact)
+	{
+		if (counts && rate.ns_per_tick != waits.rate.ns_per_tick)
+			rebase(source, waits.rate);
+		now = timeline_now();
+		record.zero = time_of(waits.base_ticks) - waits.base_ns;
+	}
+	else
+	{
+		uint64		ignored = 0;
+		int64		wait_now = clock_source_read(waits.source);
+
+		now = timeline_now();
+		record.zero = now - waits.base_ns -
+			clock_ns(&waits.rate, wait_now - waits.base_ticks, &ignored);
+	}
+	record.wait_started = waits.started;
+	trace.slot->trace.waits = true;
+	(void) ring_write(RECORD_WAITRING, trace.depth, trace.current, now, &record, sizeof(record));
+}
+
+/* Have waits traced beside us, or no longer. */
+bool
+timeline_want_waits(bool wanted)
+{
+	const WaitClockOffer *offer = waits_offer();
+
+	return offer != NULL && offer->trace(wanted);
+}
+
+/* CPU time since the ring began, or -1: this is a system call, and so done seldom. */
+int64
+timeline_cpu(int64 now)
+{
+	if (trace_cpu_interval < 0 || now - cpu_read_at < (int64) trace_cpu_interval * 1000)
+		return -1;
+	cpu_read_at = now;
+	return clock_system_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_base;
+}
+
+/* A moment of the wall clock as time in the ring, which is "now" */
+int64
+timeline_arrival(TimestampTz at, int64 now)
+{
+	return now - Max(GetCurrentTimestamp() - at, 0) * 1000;
+}

@@ -1,0 +1,143 @@
+/*-------------------------------------------------------------------------
+ * transaction.c
+ *		Transactions: begin, commit, abort.
+ *
+ * That one began is told with the first call in it.  What a commit takes is a
+ * call: from where deferred triggers have run, to its end.
+ *-------------------------------------------------------------------------
+ */
+#include "sqltrace.h"
+
+#include "access/transam.h"
+#include "access/xact.h"
+
+static LocalTransactionId told = InvalidLocalTransactionId;	/* of the transaction under way */
+static int64 began;
+
+/* The commit under way; number 0: none */
+static Call commit;
+static Usage commit_usage;
+static uint64 commit_xid;
+
+static void
+write_event(TransactionEvent event, uint64 xid, int64 at)
+{
+	TransactionRecord record = {0};
+
+	record.event = event;
+	record.xid = xid;
+	record.start = began;
+	(void) ring_write(RECORD_TRANSACTION, trace.depth, trace.current, at, &record, sizeof(record));
+}
+
+/* A call began; was it the first of its transaction? */
+void
+transaction_touched(int64 start)
+{
+	if (MY_LXID == told || !LocalTransactionIdIsValid(MY_LXID))
+		return;
+	told = MY_LXID;
+	began = start;
+	write_event(TRANSACTION_BEGIN, 0, timeline_now());
+}
+
+static uint64
+xid_so_far(void)
+{
+	return U64FromFullTransactionId(GetTopFullTransactionIdIfAny());
+}
+
+static void
+commit_begins(void)
+{
+	memset(&commit, 0, sizeof(commit));
+	commit.kind = CALL_COMMIT;
+	commit.start = timeline_now();
+	commit.number = call_begins(commit.start);
+	commit.parent = trace.current;
+	commit.text = trace.text;
+	commit_xid = xid_so_far();
+	call_usage(&commit_usage);
+}
+
+static void
+commit_ends(TransactionEvent event)
+{
+	int64		now;
+
+	if (commit.number == 0)
+		return;
+	execute_forget(0, 0);
+	now = timeline_now();
+	call_usage_since(&commit_usage, &commit.usage);
+	commit.busy = now - commit.start;
+	call_write(&commit, now);
+	commit.number = 0;
+	if (trace.on)
+		write_event(event, commit_xid, now);
+	told = InvalidLocalTransactionId;
+}
+
+static void
+aborted(void)
+{
+	Call		call = {.kind = CALL_ROLLBACK,.flags = CALL_ESTIMATED};
+	int64		now;
+
+	execute_forget(0, CALL_ABORTED);
+	commit.number = 0;
+	if (trace.on && told != InvalidLocalTransactionId)
+	{
+		now = timeline_now();
+		call.number = ++trace.calls;
+		call.parent = trace.current;
+		call.text = trace.text;
+		call.start = trace.current == 0 && trace.last_end != 0 ? trace.last_end : now;
+		call.busy = now - call.start;
+		call_write(&call, now);
+		if (trace.on)
+			write_event(TRANSACTION_ABORT, xid_so_far(), now);
+	}
+	told = InvalidLocalTransactionId;
+}
+
+static void
+transaction_event(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+		case XACT_EVENT_PRE_PREPARE:
+			if (trace.on)
+				commit_begins();
+			break;
+		case XACT_EVENT_COMMIT:
+			commit_ends(TRANSACTION_COMMIT);
+			break;
+		case XACT_EVENT_PREPARE:
+			commit_ends(TRANSACTION_PREPARE);
+			break;
+		case XACT_EVENT_ABORT:
+			aborted();
+			break;
+		default:				/* parallel workers are not traced */
+			break;
+	}
+}
+
+static void
+subtransaction_event(SubXactEvent event, SubTransactionId mine, SubTransactionId parent, void *arg)
+{
+	if (event != SUBXACT_EVENT_ABORT_SUB)
+		return;
+	execute_forget(GetCurrentTransactionNestLevel(), CALL_ABORTED);
+	if (trace.on && told != InvalidLocalTransactionId)
+		write_event(TRANSACTION_SUBABORT, 0, timeline_now());
+}
+
+void
+transaction_install(void)
+{
+	RegisterXactCallback(transaction_event, NULL);
+	RegisterSubXactCallback(subtransaction_event, NULL);
+}

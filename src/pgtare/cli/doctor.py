@@ -1,0 +1,143 @@
+"""`pgtare doctor`: what stalls a server, by SQL alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pgtare import cli, store
+from pgtare.doctor import queries
+from pgtare.doctor.check_settings import Weight
+from pgtare.doctor.examine import Tick, watch
+from pgtare.doctor.model import EXIT_STATUS, ORDER, Level, Report
+from pgtare.doctor.session import Session
+from pgtare.doctor.show import view
+from pgtare.errors import UsageError
+from pgtare.report import numbers
+from pgtare.report.progress import Display
+from pgtare.weigh.request import seconds
+
+_WIDE = 1000
+#: Sessions report what they did once a second.
+_SHORTEST_S = 1.0
+#: Progress is shown of what takes longer, in s.
+_SHOWN_S = 2.0
+
+
+def doctor(
+    dsn: Annotated[
+        str | None, typer.Option(help="The server, as a libpq connection string.")
+    ] = None,
+    interval: Annotated[
+        str, typer.Option(help="Time between two looks at the counters, as 3s.")
+    ] = "3s",
+    watching: Annotated[
+        bool, typer.Option("--watch", help="Look again and again; Ctrl-C ends it.")
+    ] = False,
+    iterations: Annotated[
+        int | None, typer.Option(min=1, help="With --watch: how many looks; without end if none.")
+    ] = None,
+    weighed: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="What `pgtare weigh` found on this load (its --out directory, or its --json): "
+            "gives observers their cost. Repeatable."
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; with --watch, a document a line.")
+    ] = False,
+    show_queries: Annotated[
+        bool, typer.Option("--show-queries", help="List each query it sends, and end.")
+    ] = False,
+) -> None:
+    """Look for what stalls a server: read-only, in seconds, without a module.
+
+    Evictions of pg_stat_statements and what causes them, settings that observe and log, the clock,
+    and where the sessions' time goes. Each finding says what was seen, why it matters, the remedy
+    as a command, and how sure that is.
+
+    Exit status: 0 nothing found, 10 a warning, 11 something critical; 1 and 2 as of every command.
+
+    Examples: `pgtare doctor --dsn "host=db dbname=app"`
+
+    `pgtare doctor --dsn "host=db dbname=app" --watch --interval 10s`
+    """
+    if show_queries:
+        typer.echo(queries.listing())
+        return
+    if dsn is None:
+        raise UsageError("--dsn is missing: name the server, as in --dsn 'host=db dbname=app'")
+    if iterations is not None and not watching:
+        raise UsageError("--iterations goes with --watch")
+    every = seconds("--interval", interval)
+    if every < _SHORTEST_S:
+        raise UsageError(f"--interval {interval}: give {_SHORTEST_S:g}s or more")
+    weights = read_weights(weighed or ())
+    worst: Level = "ok"
+    with Session(dsn) as session, _progress(every, watching) as tick:
+        count = iterations if watching else 1
+        try:
+            for number, report in enumerate(watch(session, every, count, weights, tick)):
+                worst = min(worst, report.level, key=ORDER.index)
+                _print(report, json, first=not number, watching=watching)
+        except KeyboardInterrupt:
+            if not watching:
+                raise
+            raise typer.Exit(cli.INTERRUPTED) from None
+    raise typer.Exit(EXIT_STATUS[worst])
+
+
+@contextlib.contextmanager
+def _progress(every: float, watching: bool) -> Iterator[Tick]:
+    if watching or every <= _SHOWN_S:
+        yield lambda seconds: None
+        return
+    with Display(cli.stderr(), "looking", every) as display:
+        yield lambda seconds: display.tick(seconds, "sampling sessions")
+
+
+def _print(report: Report, json: bool, *, first: bool, watching: bool) -> None:
+    if json:
+        typer.echo(report.to_json(indent=None if watching else 2))
+        return
+    console = Console()
+    if not first:
+        typer.echo()
+    if console.is_terminal:
+        console.print(view(report), highlight=False)
+        return
+    text = StringIO()
+    Console(width=_WIDE, file=text).print(view(report), highlight=False)
+    for line in text.getvalue().splitlines():
+        typer.echo(line.rstrip())
+
+
+def read_weights(paths: Iterable[Path]) -> Mapping[str, Weight]:
+    """Costs by arm, from result directories and documents of `pgtare weigh`; the last counts.
+
+    Raises UsageError and PgtareError as `store` does.
+    """
+    found: dict[str, Weight] = {}
+    for path in paths:
+        document = path / store.RESULT_FILE if path.is_dir() else path
+        result = store.load_result(document)
+        for arm in result.arms:
+            if arm.role != "instrument" or arm.effect is None:
+                continue
+            if arm.verdict not in ("cost", "gain", "equivalent", "inconclusive"):
+                continue
+            us, share = arm.effect.body_us, arm.effect.body_pct
+            if us.estimate is None or share.estimate is None:
+                continue
+            found[arm.name] = Weight(
+                us.estimate, share.estimate,
+                f"weighed {result.created[:10]}: {numbers.bounds(us)} µs, {arm.verdict} ({path})",
+            )  # fmt: skip
+    return found

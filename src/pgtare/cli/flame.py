@@ -1,0 +1,316 @@
+"""`pgtare flame`: flame graphs of a server's processes, and what changed between two."""
+
+from __future__ import annotations
+
+import contextlib
+import json as jsonlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import psycopg
+import typer
+from rich.console import Console
+
+from pgtare import cli
+from pgtare.cli import flame_joins
+from pgtare.errors import UsageError
+from pgtare.flame import keep, page, permission, show, speedscope, targets
+from pgtare.flame import profile as profiles
+from pgtare.flame.profile import Profile
+from pgtare.flame.record import Plan, Recording, record
+from pgtare.flame.samples import Mode
+from pgtare.flame.targets import Target
+from pgtare.report import files
+from pgtare.report.progress import Display
+from pgtare.server import trials
+from pgtare.weigh.request import seconds
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Draw flame graphs of a server's processes, with perf as the collector.\n\n"
+    'Example: `sudo pgtare flame off --dsn "host=/var/run/postgresql" --html waits.html`',
+)
+Dsn = Annotated[
+    str | None, typer.Option(help="The server, as a libpq connection string; it must run here.")
+]
+Pid = Annotated[
+    int | None,
+    typer.Option(min=1, help="One process; with --dsn, by the server's own number for it."),
+]
+Postmaster = Annotated[
+    int | None, typer.Option(min=1, help="All processes of the server with this postmaster.")
+]
+Duration = Annotated[str, typer.Option("--duration", "-d", help="How long: 10, 10s, 2m.")]
+Idle = Annotated[bool, typer.Option("--idle", help="Waits for something to do as well.")]
+Walk = Annotated[
+    str,
+    typer.Option(help="How stacks are walked: fp, dwarf, or auto (what the program allows)."),
+]
+Trace = Annotated[
+    bool,
+    typer.Option("--trace", help="Have wait_event_timing trace all sessions meanwhile (--dsn)."),
+]
+Html = Annotated[Path | None, typer.Option(help="Write one self-contained page.")]
+Folded = Annotated[Path | None, typer.Option(help="Write folded stacks, in µs.")]
+Speedscope = Annotated[Path | None, typer.Option(help="Write a file for speedscope.app.")]
+Out = Annotated[
+    Path | None, typer.Option(help="Keep the samples and the page in this new directory.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """Where a result goes."""
+
+    html: Path | None
+    folded: Path | None
+    speedscope: Path | None
+    out: Path | None
+    json: bool
+
+    def check(self) -> None:
+        for path in (self.html, self.folded, self.speedscope):
+            files.check_target(path)
+        if self.out is not None:
+            keep.check_target(self.out)
+
+
+@app.command("on")
+def on(
+    dsn: Dsn = None,
+    pid: Pid = None,
+    postmaster: Postmaster = None,
+    duration: Duration = "10s",
+    rate: Annotated[int, typer.Option(min=1, max=10000, help="Samples a second.")] = 99,
+    walk: Walk = "auto",
+    trace: Trace = False,
+    html: Html = None,
+    folded: Folded = None,
+    speedscope: Speedscope = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Where processes compute, by sampling.
+
+    Example: `sudo pgtare flame on --pid 4711 --duration 30s --html cpu.html`
+    """
+    outputs = _Outputs(html, folded, speedscope, out, json)
+    _run("on", dsn, pid, postmaster, duration, rate, walk, trace, True, outputs)
+
+
+@app.command("off")
+def off(
+    dsn: Dsn = None,
+    pid: Pid = None,
+    postmaster: Postmaster = None,
+    duration: Duration = "10s",
+    idle: Idle = False,
+    walk: Walk = "auto",
+    trace: Trace = False,
+    html: Html = None,
+    folded: Folded = None,
+    speedscope: Speedscope = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Where processes are blocked, from every switch of the scheduler; as root.
+
+    Example: `sudo pgtare flame off --dsn "host=/var/run/postgresql" -d 10s --folded off.txt`
+    """
+    outputs = _Outputs(html, folded, speedscope, out, json)
+    _run("off", dsn, pid, postmaster, duration, 99, walk, trace, idle, outputs)
+
+
+@app.command("wake")
+def wake(
+    dsn: Dsn = None,
+    pid: Pid = None,
+    postmaster: Postmaster = None,
+    duration: Duration = "10s",
+    idle: Idle = False,
+    walk: Walk = "auto",
+    trace: Trace = False,
+    html: Html = None,
+    folded: Folded = None,
+    speedscope: Speedscope = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Where processes are blocked, and on top of it who ended each wait; as root.
+
+    Example: `sudo pgtare flame wake --dsn "host=/var/run/postgresql" --html wake.html`
+    """
+    outputs = _Outputs(html, folded, speedscope, out, json)
+    _run("wake", dsn, pid, postmaster, duration, 99, walk, trace, idle, outputs)
+
+
+@app.command("show")
+def show_command(
+    directory: Annotated[Path, typer.Argument(help="What --out of an earlier recording kept.")],
+    from_s: Annotated[
+        float, typer.Option("--from", min=0, help="Seconds into the recording.")
+    ] = 0.0,
+    to_s: Annotated[float, typer.Option("--to", min=0, help="Seconds into the recording.")] = 1e9,
+    arms: Annotated[
+        Path | None,
+        typer.Option(help="A result of `pgtare weigh --out` of the same time: split by its arms."),
+    ] = None,
+    idle: Idle = False,
+    html: Html = None,
+    folded: Folded = None,
+    speedscope: Speedscope = None,
+    json: Json = False,
+) -> None:
+    """Show a recording again, a window of its time, or its samples by the arm of a trial.
+
+    Example: `pgtare flame show cpu --arms weighed --html by-arm.html`
+    """
+    outputs = _Outputs(html, folded, speedscope, None, json)
+    outputs.check()
+    recording = flame_joins.cut(keep.load(directory), from_s, to_s)
+    if arms is not None:
+        recording = flame_joins.by_arm(recording, arms)
+    _deliver(recording, idle or recording.mode == "on", outputs)
+
+
+@app.command("diff")
+def diff(
+    before: Annotated[Path, typer.Argument(help="Folded stacks, or a directory of --out.")],
+    after: Annotated[Path, typer.Argument(help="The same of what is compared with it.")],
+    idle: Idle = False,
+    html: Html = None,
+    json: Json = False,
+) -> None:
+    """What has a larger or smaller share of the time in one than in the other.
+
+    Example: `pgtare flame diff max400.folded max100.folded --html change.html`
+    """
+    files.check_target(html)
+    old, new = _profile_of(before, idle), _profile_of(after, idle)
+    found = profiles.changes(old, new)
+    if html is not None:
+        graph = show.difference(old, new, names=(before.name, after.name))
+        text = page.page(
+            "What changed", f"{before.name} against {after.name}", [graph],
+            table=show.change_rows(found, 60), table_head=show.CHANGE_HEAD,
+        )  # fmt: skip
+        files.write_text(html, text)
+    if json:
+        rows = [
+            {"name": c.name, "before_pct": c.before_pct, "after_pct": c.after_pct} for c in found
+        ]
+        typer.echo(jsonlib.dumps({"schema": "pgtare.flame.diff/1", "frames": rows}, indent=2))
+        return
+    _console().print(show.table(show.CHANGE_HEAD, show.change_rows(found)), highlight=False)
+    if html is not None:
+        typer.echo(f"page: {html}")
+
+
+def _run(
+    mode: Mode,
+    dsn: str | None,
+    pid: int | None,
+    postmaster: int | None,
+    duration: str,
+    rate: int,
+    walk: str,
+    trace: bool,
+    idle: bool,
+    outputs: _Outputs,
+) -> None:
+    if trace and dsn is None:
+        raise UsageError("--trace asks the server: give --dsn")
+    length = seconds("--duration", duration)
+    way = _walk(walk)
+    outputs.check()
+    permission.find_perf()
+    with _target(dsn, pid, postmaster) as target:
+        plan = Plan(mode, target, length, rate, way)
+        with (
+            Display(cli.stderr(), f"recording {target.name}", length) as display,
+            flame_joins.labels(dsn, target, trace=trace) as joined,
+        ):
+            recording = record(
+                plan,
+                lambda now, samples, lost: display.tick(
+                    now, f"{samples:,} samples, {lost:,} events lost", "; Ctrl-C ends it"
+                ),
+            )
+        recording = joined.put(recording)
+    _deliver(recording, idle, outputs)
+    if recording.stopped_by == "interrupt":
+        raise typer.Exit(cli.INTERRUPTED)
+
+
+def _walk(text: str) -> str | None:
+    ways = {"auto": None, "fp": "fp", "dwarf": "dwarf,8192"}
+    if text not in ways:
+        raise UsageError(f"--walk {text}: choose fp, dwarf or auto")
+    return ways[text]
+
+
+@contextlib.contextmanager
+def _target(dsn: str | None, pid: int | None, postmaster: int | None) -> Iterator[Target]:
+    if sum(given is not None for given in (dsn, postmaster)) > 1:
+        raise UsageError("--dsn and --postmaster both name a server: choose one")
+    if postmaster is not None:
+        if pid is not None:
+            raise UsageError("--postmaster is a whole server, --pid one process: choose one")
+        yield targets.of_postmaster(postmaster)
+    elif dsn is not None:
+        with trials.connect(dsn) as conn:
+            try:
+                yield targets.of_connection(conn, pid)
+            except psycopg.Error as ex:
+                raise UsageError(f"the server did not answer: {trials.first_line(ex)}") from ex
+    elif pid is not None:
+        yield targets.of_pid(pid)
+    else:
+        raise UsageError("nothing to record: give --pid, --dsn or --postmaster")
+
+
+def _deliver(recording: Recording, idle: bool, outputs: _Outputs) -> None:
+    found = show.main_profile(recording.mode, recording.samples, idle=idle)
+    if outputs.html is not None:
+        files.write_text(outputs.html, show.recording_page(recording, found, idle=idle))
+    if outputs.folded is not None:
+        files.write_text(outputs.folded, profiles.folded(found))
+    if outputs.speedscope is not None:
+        document = speedscope.document(recording.target, {show.TITLES[recording.mode]: found})
+        files.write_text(outputs.speedscope, jsonlib.dumps(document) + "\n")
+    if outputs.out is not None:
+        keep.save(outputs.out, recording)
+        files.write_text(
+            outputs.out / "report.html", show.recording_page(recording, found, idle=idle)
+        )
+    if outputs.json:
+        typer.echo(jsonlib.dumps(show.as_json(recording, found), indent=2))
+        return
+    for line in show.lines(recording, found, idle=idle):
+        typer.echo(line)
+    if found:
+        _console().print(show.table(show.HEAD, show.rows(found)), highlight=False)
+    else:
+        typer.echo("There are no samples: the processes did nothing of the kind meanwhile.")
+    for note in recording.notes:
+        typer.echo(f"note: {note}")
+    for what, path in (
+        ("page", outputs.html), ("folded stacks", outputs.folded),
+        ("speedscope", outputs.speedscope), ("kept", outputs.out),
+    ):  # fmt: skip
+        if path is not None:
+            typer.echo(f"{what}: {path}")
+
+
+def _profile_of(path: Path, idle: bool) -> Profile:
+    if path.is_dir():
+        recording = keep.load(path)
+        return show.main_profile(recording.mode, recording.samples, idle=idle)
+    return profiles.parse_folded(path)
+
+
+def _console() -> Console:
+    return Console(soft_wrap=False)

@@ -1,0 +1,213 @@
+"""Joins samples to what others know of their moment: traces of waits, and the arms of a trial."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from pgtare import store
+from pgtare.errors import PgtareError, UsageError
+from pgtare.flame import frames, split
+from pgtare.flame.record import Recording
+from pgtare.flame.split import Spans
+from pgtare.flame.targets import Target
+from pgtare.observations import Observations, UnitFlag
+from pgtare.profile.reader import open_reader
+from pgtare.server.wait_ring import Kind
+from pgtare.waits import recording as wait_recordings
+from pgtare.waits.record import Recorder as WaitRecorder
+from pgtare.waits.show import one_line
+
+#: Sessions begin their trace at the end of the request that is under way.
+_TRACE_BEGINS_S = 0.3
+NOTHING = Spans(*(np.empty(0, np.int64) for _ in range(4)))
+_NO_TRACE = (
+    "Frames carry no wait event and no statement: no session had wait_event_timing.capture = trace "
+    "(--trace switches it on meanwhile)."
+)
+
+
+@dataclass
+class Labels:
+    """What a server's traces told of a recording's time. Times: CLOCK_REALTIME."""
+
+    server_pids: dict[int, int] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    statements: Spans = NOTHING
+    waits: Spans = NOTHING
+    asked: bool = False
+    trouble: str = ""
+
+    def put(self, recording: Recording) -> Recording:
+        """The recording with each sample under its statement and wait event, where known."""
+        if self.trouble:
+            return _noted(recording, self.trouble)
+        if not self.asked:
+            return recording
+        if not len(self.waits.pid) and not len(self.statements.pid):
+            return _noted(recording, _NO_TRACE)
+        samples = recording.samples
+        waits = split.at(samples, self._moved(self.waits, recording))
+        statements = split.at(samples, self._moved(self.statements, recording))
+        samples = samples.labelled(self.names, waits).labelled(self.names, statements)
+        return dataclasses.replace(recording, samples=samples)
+
+    def _moved(self, spans: Spans, recording: Recording) -> Spans:
+        """By the machine's process numbers and CLOCK_MONOTONIC."""
+        pids = [self.server_pids.get(pid, -1) for pid in spans.pid.tolist()]
+        return Spans(
+            np.array(pids, np.int64),
+            spans.start_ns - recording.realtime_ns,
+            spans.end_ns - recording.realtime_ns,
+            spans.what,
+        )
+
+
+@contextlib.contextmanager
+def labels(dsn: str | None, target: Target, *, trace: bool) -> Iterator[Labels]:
+    """Drain the traces of a server's waits beside a recording; without them, nothing is done.
+
+    trace: have every session traced meanwhile. Raises UsageError where that cannot be.
+    """
+    found = Labels()
+    with contextlib.ExitStack() as stack:
+        if dsn is None:
+            yield found
+            return
+        try:
+            reader = stack.enter_context(open_reader(dsn))
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgtare-")))
+            recorder = WaitRecorder(reader, place / "waits", trace_all=trace)
+        except UsageError:
+            if trace:
+                raise
+            yield found  # the module is not there: frames only
+            return
+        ended = threading.Event()
+
+        def drain() -> None:
+            try:
+                recorder.run(None, lambda progress: None, ended.is_set)
+            except PgtareError as ex:
+                found.trouble = f"Traces of waits could not be read: {ex}"
+
+        thread = threading.Thread(target=drain, daemon=True)
+        thread.start()
+        if trace:
+            time.sleep(_TRACE_BEGINS_S)
+        try:
+            yield found
+        finally:
+            ended.set()
+            thread.join()
+        if not found.trouble:
+            found.asked = True
+            found.server_pids = target.by_server_pid()
+            _fill(found, place / "waits")
+
+
+def _fill(found: Labels, directory: Path) -> None:
+    """The stretches of waits and of statements in a recording of traces."""
+    told = wait_recordings.load(directory)
+    index: dict[str, int] = {}
+    waits: list[tuple[int, int, int, int]] = []
+    statements: list[tuple[int, int, int, int]] = []
+
+    def name(text: str) -> int:
+        return index.setdefault(" ".join(text.replace(";", ",").split()), len(index))
+
+    def statement(queryid: int) -> int:
+        return name(frames.STATEMENT + one_line(told.texts.get(str(queryid)), queryid))
+
+    base = {s.number: (s.pid, epoch(s.started)) for s in told.sessions}
+    running: dict[int, tuple[int, int]] = {}
+    for columns in wait_recordings.parts(directory):
+        wanted = ("session", "kind", "depth", "event", "start_ns", "value")
+        lists = (columns[column].tolist() for column in wanted)
+        for session, kind, depth, event, start, value in zip(*lists, strict=True):
+            pid, began = base[session]
+            if kind == Kind.WAIT:
+                what = name(frames.WAIT + "/".join(told.events.get(str(event), ["?", "?"])))
+                waits.append((pid, began + start, began + start + max(value, 1), what))
+            elif kind == Kind.STATEMENT_BEGIN and depth == 0:
+                running[session] = began + start, value
+            elif kind in (Kind.STATEMENT_END, Kind.ABORT) and depth == 0 and session in running:
+                since, queryid = running.pop(session)
+                statements.append((pid, since, began + start, statement(queryid)))
+    forever = 1 << 62
+    for session, (since, queryid) in running.items():
+        statements.append((base[session][0], since, forever, statement(queryid)))
+    for wait in told.waiting_at_end:
+        label = name(f"{frames.WAIT}{wait.type}/{wait.event}")
+        waits.append((wait.pid, epoch(wait.started), forever, label))
+        if wait.queryid:
+            statements.append((wait.pid, epoch(wait.started), forever, statement(wait.queryid)))
+    found.names, found.waits, found.statements = list(index), _spans(waits), _spans(statements)
+
+
+def epoch(moment: datetime) -> int:
+    """Nanoseconds of CLOCK_REALTIME, to the microsecond that a timestamp of the server has."""
+    return round(moment.timestamp() * 1e6) * 1000
+
+
+def _spans(found: list[tuple[int, int, int, int]]) -> Spans:
+    table = np.array(found, np.int64).reshape(-1, 4)
+    return Spans(table[:, 0], table[:, 1], table[:, 2], table[:, 3])
+
+
+def cut(recording: Recording, from_s: float, to_s: float) -> Recording:
+    """The part of a recording from and to these seconds. Raises UsageError where it is empty."""
+    if to_s <= from_s or from_s >= recording.seconds:
+        raise UsageError(
+            f"--from {from_s:g} --to {to_s:g}: the recording is {recording.seconds:.1f} s long"
+        )
+    samples = split.window(recording.samples, recording.begin_ns, from_s, to_s)
+    seconds = min(to_s, recording.seconds) - from_s
+    return dataclasses.replace(recording, samples=samples, seconds=seconds)
+
+
+def arm_spans(observations: Observations, began_ns: int, pids: dict[int, int]) -> Spans:
+    """When each transaction ran, and under which arm.
+
+    began_ns: of the trial, CLOCK_MONOTONIC. pids: the machine's number by the server's.
+    """
+    data = observations[(observations["flags"] & UnitFlag.UNBLOCKED) == 0]
+    machine = np.array([pids.get(int(p), int(p)) for p in data["pid"].tolist()], np.int64)
+    start = began_ns + data["start_ns"]
+    end = start + data["service_ns"] + data["client_ns"]
+    return Spans(machine, start, end, data["arm"].astype(np.int64))
+
+
+def by_arm(recording: Recording, directory: Path) -> Recording:
+    """The samples under the arm of the transaction in which each was taken; others are left out.
+
+    Raises UsageError where the trial and the recording have no time in common.
+    """
+    kept = store.load(directory)
+    if kept.result.design.began is None:
+        raise UsageError(f"{directory} does not tell when its trial began")
+    began = epoch(datetime.fromisoformat(kept.result.design.began))
+    spans = arm_spans(kept.observations, began - recording.realtime_ns, {})
+    arms = split.at(recording.samples, spans)
+    if not (arms >= 0).any():
+        raise UsageError(f"no sample was taken in a transaction of the trial in {directory}")
+    names = [frames.ARM + arm.name.replace(";", ",") for arm in kept.design.arms]
+    inside = recording.samples.where(arms >= 0).under(names, arms[arms >= 0])
+    outside = int((arms < 0).sum())
+    return _noted(
+        dataclasses.replace(recording, samples=inside),
+        f"{outside:,} samples fell between transactions, or into other sessions, and are left out.",
+    )
+
+
+def _noted(recording: Recording, note: str) -> Recording:
+    return dataclasses.replace(recording, notes=[*recording.notes, note])

@@ -1,0 +1,293 @@
+"""`pgtare trace`: what sessions did, call by call and wait by wait, and where their time went."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as jsonlib
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pgtare import cli
+from pgtare.cli.command_line import command_line
+from pgtare.errors import UsageError
+from pgtare.report import files
+from pgtare.report.progress import Display
+from pgtare.trace import export as exports
+from pgtare.trace import merge, show
+from pgtare.trace.ledger import Ledger, ledger
+from pgtare.trace.limits import MIB, Limits
+from pgtare.trace.page import write_page
+from pgtare.trace.profile import Scope, profile
+from pgtare.trace.reader import load
+from pgtare.trace.record import Progress, Recorded, Recorder
+from pgtare.trace.server import open_server
+from pgtare.trace.statements import SORTS, report
+from pgtare.trace.target import LEVELS, Target
+from pgtare.weigh.request import seconds
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Trace sessions of a server that has sql_trace loaded, and say where their time went.\n\n"
+    'Example: `pgtare trace record monday --dsn "dbname=app" --application "shop*" -d 60s`, '
+    "then `pgtare trace profile monday`",
+)
+Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Source = Annotated[Path, typer.Argument(help="What `pgtare trace record` made.")]
+Pids = Annotated[
+    list[int] | None, typer.Option("--pid", help="Only of this session; may be repeated.")
+]
+_UNITS = {"": 1, "k": 1024, "m": MIB, "g": 1024 * MIB}
+
+
+@app.command("record")
+def record(
+    path: Annotated[
+        Path, typer.Argument(help="A new directory; or one new file, if it ends in .pgtrace.")
+    ],
+    dsn: Dsn,
+    pid: Annotated[list[int] | None, typer.Option(help="This session; may be repeated.")] = None,
+    role: Annotated[list[str] | None, typer.Option(help="Sessions of this role.")] = None,
+    database: Annotated[list[str] | None, typer.Option(help="Sessions in this database.")] = None,
+    application: Annotated[
+        str | None, typer.Option(help="Sessions by application_name: a pattern, as shop*.")
+    ] = None,
+    queryid: Annotated[
+        list[int] | None, typer.Option(help="These statements, in whatever session.")
+    ] = None,
+    sample: Annotated[str, typer.Option(help="The share of the sessions, as 10%.")] = "100%",
+    armed: Annotated[
+        bool, typer.Option("--armed", help="Only what is traced already; nothing is asked for.")
+    ] = False,
+    level: Annotated[
+        int, typer.Option(help="1 calls and SQL, 4 with values, 8 with waits, 12 with both.")
+    ] = 12,
+    duration: Annotated[
+        str | None, typer.Option("--duration", "-d", help="How long; until Ctrl-C, if not given.")
+    ] = None,
+    file_size: Annotated[str, typer.Option(help="When the next file is begun.")] = "64M",
+    max_size: Annotated[str, typer.Option(help="When the recording stops.")] = "1G",
+    reserve: Annotated[str, typer.Option(help="Space to leave free on the volume.")] = "512M",
+    json: Json = False,
+) -> None:
+    """Trace the client sessions that match, those to come included, into files.
+
+    At the end they are given back to their settings, also where pgtare is killed.
+
+    Example: `pgtare trace record monday --dsn "dbname=app" --role etl --duration 5m`
+    """
+    if level not in LEVELS:
+        raise UsageError(f"--level {level}: choose among {', '.join(map(str, LEVELS))}")
+    length = seconds("--duration", duration) if duration else None
+    target = Target(
+        level, frozenset(pid or ()), frozenset(role or ()), frozenset(database or ()),
+        application, _share(sample), tuple(queryid or ()), armed,
+    )  # fmt: skip
+    limits = Limits(
+        _size("--file-size", file_size), _size("--max-size", max_size), _size("--reserve", reserve)
+    )
+    with open_server(dsn) as server:
+        recorder = Recorder(server, dsn, path, target, limits, command_line())
+        with Display(cli.stderr(), "tracing", length) as display:
+            done = recorder.run(length, lambda now: _tick(display, now))
+    if json:
+        typer.echo(jsonlib.dumps(dataclasses.asdict(done), indent=2))
+        return
+    for line in _told(done):
+        typer.echo(line)
+
+
+def _tick(display: Display, now: Progress) -> None:
+    text = (
+        f"{now.sessions} sessions, {now.waits:,} waits, {now.written / MIB:.1f} MiB, "
+        f"{now.lost_waits:,} waits and {now.lost_bytes:,} bytes of calls lost"
+    )
+    display.tick(now.seconds, text, hint="; Ctrl-C ends it")
+
+
+def _told(done: Recorded) -> list[str]:
+    lines = [
+        f"{done.sessions} sessions, {done.call_bytes:,} bytes of calls and {done.waits:,} waits in "
+        f"{done.seconds:.1f} s; {done.bytes:,} bytes on disk"
+    ]
+    lines += [
+        f"process {pid}: {lost[0]:,} bytes of calls and {lost[1]:,} waits lost; larger rings "
+        "(sql_trace.ring_size, wait_event_timing.trace_ring_records) lose less"
+        for pid, lost in done.losses.items()
+    ]
+    if done.why:
+        lines.append(f"stopped early: {done.why}")
+    if not done.sessions:
+        lines.append("no session that matches answered a request meanwhile, so none was traced")
+    lines += done.notes
+    return [*lines, f"trace: {done.path} (`pgtare trace profile {done.path}` says where time went)"]
+
+
+def _size(option: str, text: str) -> int:
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?)i?b?\s*", text, re.IGNORECASE)
+    if found is None:
+        raise UsageError(f"{option} {text}: write a size, as 64M or 2G")
+    return round(float(found[1]) * _UNITS[found[2].lower()])
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 1:
+        raise UsageError(f"--sample {text}: write a share above 0, up to 100%, as 10%")
+    return value
+
+
+@app.command("profile")
+def profile_(
+    path: Source,
+    by: Annotated[
+        str, typer.Option(help="event, statement, call, node, relation or session.")
+    ] = "event",
+    pid: Pids = None,
+    statement: Annotated[
+        str | None, typer.Option(help="Only of statements with this text or query identifier.")
+    ] = None,
+    transaction: Annotated[
+        int | None, typer.Option(min=1, help="Only of the session's nth transaction.")
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option(help="Only of one client, as `pgtare trace clients` names it.")
+    ] = None,
+    merge_by: Annotated[
+        str, typer.Option("--merge-by", help="What a client is: application, address, user, trace.")
+    ] = "application",
+    workers: Annotated[
+        bool, typer.Option("--workers", help="Parallel workers instead of the sessions.")
+    ] = False,
+    busy: Annotated[bool, typer.Option("--busy", help="Without the time of the client.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most rows to print.")] = 30,
+    json: Json = False,
+) -> None:
+    """Where the time went: lines that add up to all of it.
+
+    Example: `pgtare trace profile monday --by statement`
+    """
+    book = _book(path)
+    if client is not None:
+        book = merge.only(book, merge_by, client)
+    words = ", ".join(
+        [*(f"process {p}" for p in pid or ())]
+        + ([f"client {client}"] if client else [])
+        + ([f"transaction {transaction}"] if transaction else [])
+        + ([f"statement {statement}"] if statement else [])
+        + (["parallel workers"] if workers else [])
+    )
+    if transaction and len(pid or ()) != 1:
+        raise UsageError("--transaction counts within one session: name it with --pid")
+    scope = Scope(frozenset(pid) if pid else None, transaction, statement, workers, busy, words)
+    found = profile(book, by, scope)
+    if json:
+        typer.echo(jsonlib.dumps(show.profile_json(found), indent=2))
+        return
+    _console().print(show.profile_view(found, limit), highlight=False)
+
+
+@app.command("clients")
+def clients(
+    path: Source,
+    merge_by: Annotated[
+        str, typer.Option("--merge-by", help="What a client is: application, address, user, trace.")
+    ] = "application",
+    json: Json = False,
+) -> None:
+    """Time by client, merged from the pooled connections that served it.
+
+    `trace` takes the traceparent that sqlcommenter writes into comments of statements.
+
+    Example: `pgtare trace clients monday --merge-by trace`
+    """
+    found = merge.clients(_book(path), merge_by)
+    if json:
+        typer.echo(jsonlib.dumps([dataclasses.asdict(c) for c in found], indent=2))
+        return
+    _console().print(show.clients_view(found), highlight=False)
+
+
+@app.command("statements")
+def statements(
+    path: Source,
+    sort: Annotated[str, typer.Option(help=", ".join(SORTS))] = "elapsed",
+    pid: Pids = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most statements.")] = 20,
+    json: Json = False,
+) -> None:
+    """Each statement's calls with count, CPU, elapsed time, buffers and rows; waits; row sources.
+
+    Statements that ran within others (functions, triggers) stand apart.
+
+    Example: `pgtare trace statements monday --sort cpu`
+    """
+    found = report(_book(path), sort, frozenset(pid) if pid else None)
+    if json:
+        typer.echo(jsonlib.dumps([dataclasses.asdict(s) for s in found[:limit]], indent=2))
+        return
+    _console().print(show.statements_view(found[:limit], len(found)), highlight=False)
+
+
+@app.command("export")
+def export(
+    path: Source,
+    directory: Annotated[Path, typer.Argument(help="A new directory for the files.")],
+    format_: Annotated[str, typer.Option("--format", help="parquet or jsonl.")] = "parquet",
+    json: Json = False,
+) -> None:
+    """Write calls, waits, requests, binds, errors, row sources and bookings as tables.
+
+    Example: `pgtare trace export monday monday-parquet`
+    """
+    written = exports.write(_book(path), directory, format_)
+    if json:
+        typer.echo(jsonlib.dumps(written, indent=2))
+        return
+    for name, rows in written.items():
+        typer.echo(f"{directory / name}: {rows:,} rows")
+
+
+@app.command("report")
+def report_(
+    path: Source,
+    html: Annotated[
+        Path | None, typer.Option(help="Where to write the page; default beside the trace.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write the page of a trace: profile, time line, statements with all that they did.
+
+    Example: `pgtare trace report monday`
+    """
+    target = html or (path / "report.html" if path.is_dir() else path.with_suffix(".html"))
+    files.check_target(target)
+    book = _book(path)
+    write_page(book, target)
+    if json:
+        typer.echo(jsonlib.dumps(show.profile_json(profile(book)), indent=2))
+    else:
+        typer.echo(f"page: {target}")
+
+
+def _book(path: Path) -> Ledger:
+    """The ledger of a trace, without what cannot be read; notes on standard error."""
+    book = ledger(load(path))
+    for note in book.notes:
+        typer.echo(f"note: {note}", err=True)
+    if not len(book.entries):
+        raise UsageError(f"{path} holds no calls and no waits: no session was traced in it")
+    return book
+
+
+def _console() -> Console:
+    """Standard output; elsewhere than on a terminal as wide as what is printed."""
+    console = Console()
+    return console if console.is_terminal else Console(width=1000)

@@ -1,0 +1,277 @@
+"""Checks pg_stat_statements: evictions first, then what churns the table, texts and their file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from pgtare.doctor import churn, sweep
+from pgtare.doctor.evictions import Evictions
+from pgtare.doctor.model import Finding, Statements, Sure
+from pgtare.doctor.read import Facts, Look, Texts
+
+#: Shares of throughput, or of the time, lost to evictions.
+WARNING_LOST, CRITICAL_LOST = 0.01, 0.05
+#: Sessions' time spent waiting for the table's lock.
+WARNING_WAITED, CRITICAL_WAITED = 0.01, 0.10
+#: Entries that live shorter than most monitoring's interval make its figures worthless.
+SHORT_LIFE_S = 300.0
+LOCK_EVENT = "LWLock/pg_stat_statements"
+#: A family of texts worth naming, as a share of the table.
+_CHURN_SHARE = 0.2
+#: The file is written anew once it holds 512 bytes an entry and twice what the texts need.
+_FILE_BYTES_AN_ENTRY = 512
+_FILE_GROWTH = 2
+#: So large a file holds every session up while it is read for a rewrite.
+_LARGE_FILE = 256 * 1024 * 1024
+#: Sizes that people set.
+_SIZES = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
+_STOP = "ALTER SYSTEM SET pg_stat_statements.track = 'none'; SELECT pg_reload_conf();"
+
+
+def figures(
+    facts: Facts, last: Look, texts: Texts, found: Evictions, lock_share: float | None,
+    statements_s: float | None,
+) -> Statements | None:  # fmt: skip
+    """pg_stat_statements in figures; None where it is not there."""
+    if facts.statements is None or last.entries is None:
+        return None
+    size = facts.table_size
+    count = last.dealloc
+    since = (count.taken - count.reset).total_seconds() if count else 0.0
+    ages = [t.age_s for t in texts.rows or () if t.age_s is not None]
+    rows = texts.rows
+    evicted = found.evicted_s
+    sweep_s = sweep.sweep_s(size)
+    return Statements(
+        schema_name=facts.statements.schema,
+        version=facts.statements.version,
+        max=size,
+        entries=last.entries.count,
+        counted=found.counted,
+        deallocations_s=found.deallocations_s,
+        evicted_s=evicted,
+        deallocations_since_reset=count.count if count else None,
+        stats_reset=count.reset if count else None,
+        since_reset_s=count.count / since if count and since > 0 else None,
+        sweep_ms=1000 * sweep_s,
+        occupancy=None if found.deallocations_s is None else found.deallocations_s * sweep_s,
+        turnover_s=size / evicted if evicted else None,
+        lost=None if evicted is None else sweep.lost(size, evicted),
+        distinct=found.distinct,
+        statements_s=statements_s,
+        live_text_bytes=None
+        if rows is None or last.entries.hidden
+        else sum(t.length + 1 for t in rows),
+        text_file_bytes=texts.file_bytes,
+        null_texts=None if rows is None else sum(1 for t in rows if t.text is None),
+        median_age_s=median(ages) if ages else None,
+        lock_share=lock_share,
+    )
+
+
+def check(facts: Facts, found: Statements, texts: Texts) -> list[Finding]:
+    """The findings, evictions before what follows from them."""
+    told = []
+    evicting = _evictions(found, _families(texts))
+    if evicting is not None:
+        told.append(evicting)
+        told += _churn(found, texts)
+    told += _texts(found)
+    if facts.settings.get("pg_stat_statements.track_planning") == "on":
+        told.append(_planning(found))
+    return told
+
+
+def _families(texts: Texts) -> list[churn.Family]:
+    return churn.families(
+        (t.queryid, t.text, t.calls) for t in texts.rows or () if t.text is not None
+    )
+
+
+def _evictions(found: Statements, families: Sequence[churn.Family]) -> Finding | None:
+    """Whether evictions cost more than a hundredth, or make the statistics worthless."""
+    swept, evicted = found.deallocations_s, found.evicted_s
+    if not swept or not evicted:
+        return None
+    lost, occupancy = found.lost or 0.0, found.occupancy or 0.0
+    turnover_s, waited = found.turnover_s or 0.0, found.lock_share or 0.0
+    costs = max(lost, occupancy) >= WARNING_LOST or waited >= WARNING_WAITED
+    if not costs and turnover_s >= SHORT_LIFE_S:
+        return None
+    severe = max(lost, occupancy) >= CRITICAL_LOST or waited >= CRITICAL_WAITED
+    least = "" if found.counted else "at least "
+    seen = [
+        f"{least}{rate(swept)} deallocations/s, {rate(evicted)} entries evicted/s of "
+        f"{found.max:,} places: as many as there are in {duration(turnover_s)}",
+        f"a sweep of {found.max:,} entries takes about {duration(found.sweep_ms / 1000)}, so the "
+        f"table is locked for sweeps {100 * occupancy:.2g} % of the time; evictions at this rate "
+        f"took about {min(99, 100 * lost):.2g} % of throughput where that was measured",
+    ]
+    if found.lock_share is not None:
+        seen.append(f"{LOCK_EVENT}: {100 * found.lock_share:.2g} % of the sessions' active time")
+    if found.since_reset_s is not None:
+        seen.append(
+            f"since the statistics were reset: {found.deallocations_since_reset:,} deallocations, "
+            f"{rate(found.since_reset_s)}/s"
+        )
+    if found.distinct == math.inf:
+        seen.append("hardly any statement was there at both looks: they are new ones all the time")
+    elif found.distinct is not None:
+        seen.append(f"about {found.distinct:,.0f} statements or more take turns in the table")
+    sure, because = _sureness(found)
+    return Finding(
+        check="evictions",
+        level="critical" if severe else "warning",
+        title=f"pg_stat_statements evicts {rate(evicted)} entries a second: "
+        f"more statements than its {found.max:,} places",
+        seen=seen,
+        why="every eviction locks the table against all sessions: any statement, even a COMMIT, "
+        "may stall at its end until the sweep is done; and the statistics forget what was evicted",
+        remedy=_remedy(found, families),
+        sure=sure,
+        because=because,
+        figures={
+            "deallocations_s": swept, "evicted_s": evicted, "occupancy": occupancy,
+            "turnover_s": turnover_s, "lost": lost,
+        },
+    )  # fmt: skip
+
+
+def _sureness(found: Statements) -> tuple[Sure, str]:
+    if not found.counted:
+        return "likely", (
+            f"version {found.version} does not count deallocations: entries were seen to vanish or "
+            "to start anew between looks, which finds some of them only"
+        )
+    if found.lock_share and found.lock_share >= WARNING_WAITED:
+        return "certain", "the server counts deallocations, and sessions were seen to wait for them"
+    return "certain", (
+        "the server counts deallocations; what they cost is taken from measurements on another "
+        "machine (docs/pgss-evictions.md)"
+    )
+
+
+def _remedy(found: Statements, families: Sequence[churn.Family]) -> list[str]:
+    told = []
+    wanted = 2 * max(found.distinct or 0.0, float(found.max))
+    size = next((s for s in _SIZES if s >= wanted), None)
+    if size is not None:
+        told.append(
+            f"ALTER SYSTEM SET pg_stat_statements.max = {size};  -- then restart the server"
+        )
+    else:
+        named = f", first {families[0].kind}" if families else ""
+        told.append(
+            f"-- mend what churns the table{named}: no bearable size holds all these statements"
+        )
+    told.append(f"{_STOP}  -- until then: stops evictions at once, and the statistics")
+    told.append("SELECT pg_stat_statements_reset();  -- afterwards, so that rates start anew")
+    return told
+
+
+def _churn(found: Statements, texts: Texts) -> list[Finding]:
+    told = []
+    families, entries = _families(texts), len(texts.rows or ())
+    for family in families:
+        share = family.members / entries
+        if share < _CHURN_SHARE:
+            break
+        cure = churn.REMEDIES[family.kind]
+        wanted = max(2 * found.max, 10_000)
+        told.append(
+            Finding(
+                check="churn",
+                level="warning",
+                title=f"{family.kind} fill {100 * share:.0f} % of pg_stat_statements",
+                seen=[
+                    f"{family.members:,} of {entries:,} entries are one text but for that: "
+                    f"{_short(family.pattern)}",
+                    f"for example {_short(family.example)}",
+                ],
+                why=cure.because,
+                remedy=[cure.remedy.format(max=wanted)],
+                sure="likely",
+                because="the texts were compared by patterns; what makes them was not seen",
+                figures={"entries": family.members, "share": share, "calls": family.calls},
+            )
+        )
+    return told
+
+
+def _texts(found: Statements) -> list[Finding]:
+    told = []
+    if found.null_texts:
+        told.append(
+            Finding(
+                check="texts",
+                level="warning",
+                title=f"{found.null_texts:,} statements have lost their text",
+                seen=[f"{found.null_texts:,} of {found.entries:,} entries have no text"],
+                why="the file of texts could not be written or read (a full disk, or no memory to "
+                "rewrite it): the figures stand without a statement to put them to",
+                remedy=["SELECT pg_stat_statements_reset();  -- starts the file anew"],
+                sure="certain",
+                because="the entries were read",
+                figures={"null_texts": found.null_texts},
+            )
+        )
+    size, live = found.text_file_bytes, found.live_text_bytes
+    if size is None:
+        return told
+    bound = _FILE_GROWTH * max(_FILE_BYTES_AN_ENTRY * found.max, _FILE_GROWTH * (live or 0))
+    if size > max(bound, 1024 * 1024) or size > _LARGE_FILE:
+        known = "" if live is None else f", {live / 1e6:,.1f} MB of it live"
+        told.append(
+            Finding(
+                check="text file",
+                level="warning",
+                title=f"the file of statement texts has grown to {size / 1e6:,.0f} MB",
+                seen=[f"pg_stat_tmp/pgss_query_texts.stat: {size / 1e6:,.1f} MB{known}"],
+                why="each look at pg_stat_statements with its texts reads the whole file, and "
+                "writing it anew locks the table against all sessions",
+                remedy=[
+                    "-- let monitoring call pg_stat_statements(false), which reads no texts",
+                    "SELECT pg_stat_statements_reset();",
+                ],
+                sure="certain",
+                because="the file's size was read",
+                figures={"file_bytes": size, "live_bytes": live or 0},
+            )
+        )
+    return told
+
+
+def _planning(found: Statements) -> Finding:
+    return Finding(
+        check="track_planning",
+        level="warning",
+        title="pg_stat_statements.track_planning is on",
+        seen=["pg_stat_statements.track_planning = on"],
+        why="every planning updates the statement's entry once more, under the entry's own lock: "
+        "many sessions that plan the same statement wait for each other",
+        remedy=[
+            "ALTER SYSTEM SET pg_stat_statements.track_planning = off; SELECT pg_reload_conf();"
+        ],
+        sure="possible",
+        because="what it costs here was not measured: "
+        "`pgtare weigh pg_stat_statements/planning --dsn …` does",
+    )
+
+
+def _short(text: str, width: int = 100) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def rate(value: float) -> str:
+    """A rate a second: whole where it is large."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time as people say it."""
+    for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
+        if seconds >= length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{1000 * seconds:.2g} ms" if seconds >= 0.001 else f"{1e6 * seconds:.2g} µs"

@@ -1,0 +1,324 @@
+"""What is read of a server: its facts once, its counters at both ends of an interval, samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pgtare.doctor import queries
+from pgtare.doctor.model import Clock, Server, Unseen
+from pgtare.doctor.session import Session, Unreadable
+
+STATEMENTS = "pg_stat_statements"
+WAITS = "wait_event_timing"
+#: So many clock probes are made; the fastest counts.
+_CLOCK_PROBES = 20
+#: Texts of a larger file are not fetched: the server would load all of it into memory.
+LARGEST_FILE = 512 * 1024 * 1024
+#: A larger table is read at both ends of an interval only.
+LARGEST_SAMPLED = 10_000
+_PRELOAD = (
+    "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements';"
+    "  -- with what is there already; then a restart"
+)
+_GRANT = "GRANT pg_read_all_stats TO {role};"
+
+#: role, database, query identifier
+Key = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Extension:
+    """Where an extension is, and its version."""
+
+    schema: str
+    version: str
+
+    @property
+    def number(self) -> tuple[int, ...]:
+        """1.10 as (1, 10)."""
+        return tuple(int(part) for part in self.version.split(".") if part.isdigit())
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What does not change while one looks.
+
+    settings: name → value in the setting's unit, as text. unseen: what could not be read.
+    """
+
+    server: Server
+    superuser: bool
+    settings: dict[str, str]
+    units: dict[str, str]
+    statements: Extension | None
+    waits: Extension | None
+    may_stat_file: bool
+    clock: Clock | None
+    unseen: tuple[Unseen, ...] = ()
+
+    @property
+    def table_size(self) -> int:
+        """pg_stat_statements.max; PostgreSQL's default where it cannot be seen."""
+        return int(self.settings.get("pg_stat_statements.max", "5000"))
+
+    @property
+    def counted(self) -> bool:
+        """Whether the server counts deallocations."""
+        return self.statements is not None and self.statements.number >= (1, 9)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The table of statements at one moment: calls by statement. hidden: entries of other roles."""
+
+    taken: datetime
+    calls: dict[Key, int]
+    hidden: int
+
+    @property
+    def count(self) -> int:
+        """Entries that were ever executed."""
+        return len(self.calls) + self.hidden
+
+
+@dataclass(frozen=True)
+class Deallocations:
+    """The server's own count at one moment, and since when it counts."""
+
+    taken: datetime
+    count: int
+    reset: datetime
+
+
+@dataclass(frozen=True)
+class CountedWaits:
+    """ms waited by event, idle ones left out, at one moment, and since when they are counted."""
+
+    taken: datetime
+    ms: dict[str, float]
+    reset: datetime
+
+
+@dataclass(frozen=True)
+class Look:
+    """Counters at one moment; None what there is not, or may not be read."""
+
+    taken: datetime
+    transactions: int
+    blocks_read: int
+    dealloc: Deallocations | None = None
+    entries: Entries | None = None
+    waits: CountedWaits | None = None
+    unseen: tuple[Unseen, ...] = ()
+
+
+@dataclass
+class Samples:
+    """Looks at what sessions do: how often each event was seen ("" for a processor), and looks.
+
+    statements: those that were in the table at some look. pairs: where deallocations are not
+    counted, the table twice in a row.
+    """
+
+    looks: int = 0
+    seen: Counter[str] = field(default_factory=Counter)
+    statements: set[Key] = field(default_factory=set)
+    pairs: list[tuple[Entries, Entries]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A statement's text and how long all of it is; age_s: how long it has been in the table."""
+
+    queryid: int
+    text: str | None
+    length: int
+    calls: int
+    age_s: float | None
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The texts, and the size of their file; None where it may not be read."""
+
+    rows: tuple[Text, ...] | None
+    file_bytes: int | None
+
+
+def read_facts(session: Session) -> Facts:
+    """Read what does not change."""
+    unseen: list[Unseen] = []
+    ((version, standby, started, database, role, sees_all, superuser),) = session.rows(
+        queries.IDENTITY
+    )
+    found = session.rows(queries.EXTENSIONS)
+    settings = session.rows(queries.SETTINGS)
+    if superuser and any(name == STATEMENTS for name, *_ in found):
+        session.stay_out()  # which changes a setting that was just read
+    values = {name: value for name, value, _, _ in settings}
+    ((may_stat, may_read),) = session.rows(queries.MAY_EXECUTE)
+    extensions = {}
+    for name, schema, number, usable in found:
+        if usable:
+            extensions[name] = Extension(schema, number)
+        else:
+            unseen.append(
+                Unseen(
+                    what=name, why=f"the role {role} may not use the schema {schema}",
+                    remedy=f"GRANT USAGE ON SCHEMA {schema} TO {role};",
+                )
+            )  # fmt: skip
+    if not sees_all:
+        unseen.append(
+            Unseen(
+                what="other roles' sessions and statements",
+                why=f"the role {role} is no member of pg_read_all_stats",
+                remedy=_GRANT.format(role=role),
+            )
+        )
+    if STATEMENTS not in {name for name, *_ in found}:
+        unseen.append(_absent(values, database))
+    capture = values.get(f"{WAITS}.capture", "off")
+    return Facts(
+        server=Server(version=version, standby=standby, started=started, database=database,
+                      role=role, sees_all=sees_all),
+        superuser=superuser,
+        settings=values,
+        units={name: unit for name, _, unit, _ in settings},
+        statements=extensions.get(STATEMENTS),
+        waits=extensions.get(WAITS) if capture in ("stats", "trace") and sees_all else None,
+        may_stat_file=may_stat,
+        clock=_read_clock(session, may_read),
+        unseen=tuple(unseen),
+    )  # fmt: skip
+
+
+def _absent(settings: dict[str, str], database: str) -> Unseen:
+    if "pg_stat_statements.max" in settings:
+        why = f"it is loaded, but database {database} lacks the extension"
+        remedy = "CREATE EXTENSION pg_stat_statements;  -- or name a database that has it"
+    else:
+        why = "it is not loaded"
+        remedy = _PRELOAD
+    return Unseen(what="pg_stat_statements", why=why, remedy=remedy)
+
+
+def _read_clock(session: Session, may_read: bool) -> Clock | None:
+    read, else_read = [], []
+    try:
+        for _ in range(_CLOCK_PROBES):
+            ((began, _, between, _, ended),) = session.rows(queries.CLOCK)
+            read.append((between - began).total_seconds())
+            else_read.append((ended - between).total_seconds())
+    except Unreadable:
+        return None
+    source = None
+    if may_read:
+        try:
+            ((text,),) = session.rows(queries.CLOCK_SOURCE)
+            source = text.strip() if text else None
+        except Unreadable:  # no Linux, or a container that hides it
+            source = None
+    read_ns = 1e9 * (min(read) - min(else_read)) / queries.CLOCK_READINGS
+    return Clock(read_ns=max(0.0, read_ns), source=source)
+
+
+def read_look(session: Session, facts: Facts) -> Look:
+    """Read the counters; those that cannot be read are left out, with the reason."""
+    ((taken, transactions, blocks),) = session.rows(queries.DATABASES)
+    dealloc = entries = waits = None
+    unseen: list[Unseen] = []
+    if facts.statements is not None:
+        schema = facts.statements.schema
+        try:
+            if facts.counted:
+                ((at, count, reset),) = session.rows(queries.INFO, schema)
+                dealloc = Deallocations(at, count, reset)
+            entries = read_entries(session, schema, taken)
+        except Unreadable as ex:
+            unseen.append(Unseen(what=STATEMENTS, why=str(ex), remedy=_mend(ex)))
+    if facts.waits is not None:
+        try:
+            waits = _read_waits(session, facts.waits.schema, taken)
+        except Unreadable as ex:
+            unseen.append(Unseen(what=WAITS, why=str(ex), remedy=""))
+    return Look(
+        taken, int(transactions or 0), int(blocks or 0), dealloc, entries, waits, tuple(unseen)
+    )
+
+
+def _mend(ex: Unreadable) -> str:
+    if ex.privilege:
+        return "-- a superuser can GRANT SELECT on its views and EXECUTE on its functions"
+    if "shared_preload_libraries" in str(ex):
+        return _PRELOAD
+    return "-- try again; with a longer --interval the reading weighs less"
+
+
+def _read_waits(session: Session, schema: str, taken: datetime) -> CountedWaits:
+    ((reset,),) = session.rows(queries.WAITS_RESET, schema)
+    rows = session.rows(queries.WAITS, schema)
+    ms = {f"{kind}/{name}": total for _, kind, name, idle, total in rows if not idle}
+    return CountedWaits(rows[0][0] if rows else taken, ms, reset)
+
+
+def read_entries(session: Session, schema: str, taken: datetime) -> Entries:
+    """Read the table of statements, without texts."""
+    calls: dict[Key, int] = {}
+    hidden = 0
+    for at, user, database, queryid, n, called in session.rows(queries.ENTRIES, schema):
+        taken = at
+        if queryid is None:
+            hidden += n
+        else:
+            calls[user, database, queryid] = called
+    return Entries(taken, calls, hidden)
+
+
+def sample(session: Session, facts: Facts, into: Samples) -> None:
+    """Look once at what sessions do."""
+    if facts.server.sees_all:
+        into.looks += 1
+        for state, kind, name, n in session.rows(queries.ACTIVITY):
+            if state == "active" and kind != "Client":
+                into.seen[f"{kind}/{name}" if kind else ""] += n
+
+
+def sample_entries(session: Session, facts: Facts, into: Samples) -> None:
+    """Look once at which statements are in the table; twice where nobody counts evictions."""
+    if facts.statements is None or facts.table_size > LARGEST_SAMPLED:
+        return
+    schema = facts.statements.schema
+    first = read_entries(session, schema, facts.server.started)
+    into.statements |= first.calls.keys()
+    if not facts.counted:
+        into.pairs.append((first, read_entries(session, schema, facts.server.started)))
+
+
+def read_texts(session: Session, facts: Facts) -> Texts:
+    """Read what the statements say, unless their file is so large that reading it would hurt."""
+    if facts.statements is None:
+        return Texts(None, None)
+    size = None
+    if facts.may_stat_file:
+        try:
+            rows = session.rows(queries.TEXT_FILE)
+            size = int(rows[0][0]) if rows and rows[0][0] is not None else None
+        except Unreadable:
+            size = None
+    if size is not None and size > LARGEST_FILE:
+        return Texts(None, size)
+    aged = facts.statements.number >= (1, 11)
+    query = queries.TEXTS_WITH_AGES if aged else queries.TEXTS
+    try:
+        rows = session.rows(query, facts.statements.schema)
+    except Unreadable:
+        return Texts(None, size)
+    texts = (
+        Text(queryid, text, int(length or 0), calls, age)
+        for queryid, text, length, calls, age in rows
+        if queryid is not None  # others' entries, which this role may not see
+    )
+    return Texts(tuple(texts), size)

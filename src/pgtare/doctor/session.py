@@ -1,0 +1,85 @@
+"""The doctor's session: read-only, with limits of time, and only the queries of `queries`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from pgtare.doctor import queries
+from pgtare.doctor.queries import Query
+from pgtare.errors import MeasurementError
+from pgtare.server import trials
+
+#: A host that has vanished is noticed after so many ms.
+_VANISHED_MS = 15_000
+
+
+class Unreadable(MeasurementError):
+    """A query that the server refused or gave up; the session goes on."""
+
+    def __init__(self, reason: str, *, privilege: bool = False) -> None:
+        super().__init__(reason)
+        self.privilege = privilege
+
+
+class Session:
+    """One connection to a server, for `with`.
+
+    Raises MeasurementError where the server cannot be reached or goes away, UsageError where the
+    connection string cannot be read.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._conn = trials.connect(dsn, tcp_user_timeout=str(_VANISHED_MS))
+
+    def __enter__(self) -> Session:
+        try:
+            for line in queries.SET_UP:
+                self._send(line)
+        except BaseException:
+            self._conn.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._conn.close()
+
+    @property
+    def major(self) -> int:
+        """The server's major version."""
+        return self._conn.info.server_version // 10000
+
+    def stay_out(self) -> None:
+        """Keep this session's statements out of pg_stat_statements; a superuser's right."""
+        with contextlib.suppress(Unreadable):
+            self._send(queries.UNTRACKED)
+
+    def rows(self, query: Query, schema: str | None = None) -> list[tuple[Any, ...]]:
+        """All rows of a query, its extension found in `schema`. Raises Unreadable."""
+        text: str | sql.Composed = query.text
+        if schema is not None:
+            text = sql.SQL(query.text).format(schema=sql.Identifier(schema))
+        return self._send(text)
+
+    def _send(self, text: str | sql.Composed) -> list[tuple[Any, ...]]:
+        with self._telling():
+            cursor = self._conn.execute(text.encode() if isinstance(text, str) else text)
+            return cursor.fetchall() if cursor.description else []
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.errors.QueryCanceled as ex:
+            raise Unreadable(f"it took longer than {queries.TIMEOUT_S} s") from ex
+        except psycopg.Error as ex:
+            if self._conn.closed or self._conn.broken or ex.sqlstate in (None, "57P01", "57P02"):
+                raise MeasurementError(
+                    f"the server went away while it was looked at: {trials.first_line(ex)}"
+                ) from ex
+            privilege = isinstance(ex, psycopg.errors.InsufficientPrivilege)
+            raise Unreadable(trials.first_line(ex), privilege=privilege) from ex

@@ -1,0 +1,82 @@
+"""Names of frames: what is the kernel's, where a process's own stack begins, and what is idle."""
+
+from __future__ import annotations
+
+from pgtare.flame.samples import Stack
+
+#: Marks a frame of the kernel, as other tools for folded stacks have it.
+KERNEL = "_[k]"
+#: Frames that are no functions begin so.
+WAIT, STATEMENT, ARM, THROUGHOUT, WAKER = (
+    "wait: ", "statement: ", "arm: ", "waiting throughout", "woken by ",
+)  # fmt: skip
+
+# The function in which the work of a process begins; what is around it differs by major version.
+_MAINS = {
+    "PostgresMain": "backend",
+    "ParallelWorkerMain": "parallel worker",
+    "BackgroundWorkerMain": "background worker",
+    "StartBackgroundWorker": "background worker",
+    "ApplyWorkerMain": "apply worker",
+    "CheckpointerMain": "checkpointer",
+    "BackgroundWriterMain": "background writer",
+    "WalWriterMain": "walwriter",
+    "WalReceiverMain": "walreceiver",
+    "WalSummarizerMain": "walsummarizer",
+    "StartupProcessMain": "startup process",
+    "AutoVacLauncherMain": "autovacuum launcher",
+    "StartAutoVacLauncher": "autovacuum launcher",
+    "AutoVacWorkerMain": "autovacuum worker",
+    "StartAutoVacWorker": "autovacuum worker",
+    "IoWorkerMain": "io worker",
+    "SysLoggerMain": "logger",
+    "SysLogger_Start": "logger",
+    "PgArchiverMain": "archiver",
+    "ApplyLauncherMain": "logical replication launcher",
+    "ServerLoop": "postmaster",
+    "PostmasterMain": "postmaster",
+}
+# Of several in one stack the innermost begins its work.
+_OUTER = frozenset(
+    {"ServerLoop", "PostmasterMain", "BackgroundWorkerMain", "StartBackgroundWorker"}
+)
+_SESSIONS = frozenset({"backend", "parallel worker"})
+# What waits for something to do passes through nothing else.
+_LATCH = frozenset(
+    {"WaitLatch", "WaitLatchOrSocket", "WaitEventSetWait", "WaitEventSetWaitBlock", "epoll_wait",
+     "__select", "pg_usleep", "poll", "sigsuspend", "ppoll"}
+)  # fmt: skip
+_CLIENT = frozenset({"secure_read", "pq_getbyte", "pq_recvbuf", "pq_getmessage", "SocketBackend"})
+
+
+def plain(name: str) -> str:
+    """The name of a function without what the compiler put behind it (.isra.0, .part.1)."""
+    return name.partition(".")[0] if name[:1] != "." else name
+
+
+def own(stack: Stack) -> Stack:
+    """The stack from where the process's own work begins, under the kind of process it is.
+
+    What is around that (main, the postmaster's loop) says nothing, and is cut off by DWARF.
+    """
+    begins = -1
+    for i, name in enumerate(stack):
+        if name in _MAINS and (begins < 0 or stack[begins] in _OUTER or name not in _OUTER):
+            begins = i
+    if begins < 0:
+        return ("process", *stack)
+    return (_MAINS[stack[begins]], *stack[begins:])
+
+
+def is_idle(stack: Stack) -> bool:
+    """Whether a blocked process waits for something to do: its client, or its main loop's latch."""
+    if not stack:
+        return False
+    if len(stack) > 1 and stack[1].startswith(THROUGHOUT):
+        return stack[0] not in _SESSIONS or stack[1].endswith((" idle", " idle in transaction"))
+    if stack[0] in _SESSIONS:
+        return not _CLIENT.isdisjoint(stack)
+    if stack[0] in ("process", "startup process"):
+        return False
+    user = [name for name in stack[2:] if not name.endswith(KERNEL)]
+    return all(name in _LATCH or "+0x" in name for name in user)

@@ -1,0 +1,171 @@
+"""A recording, or the change between two, in words, tables and graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from pgtare.flame import profile as profiles
+from pgtare.flame.graph import Graph, graph
+from pgtare.flame.page import page
+from pgtare.flame.profile import Change, Profile
+from pgtare.flame.record import Recording
+from pgtare.flame.samples import BLOCKED, RUNNABLE, RUNNING, Samples
+from pgtare.report import numbers
+
+TITLES = {
+    "on": "On the processor",
+    "off": "Blocked",
+    "wake": "Blocked, and who ended it",
+}
+_ROWS = 15
+
+
+def main_profile(mode: str, samples: Samples, *, idle: bool) -> Profile:
+    """What a recording is about: running time, or blocked time."""
+    return profiles.profile(samples.of(RUNNING if mode == "on" else BLOCKED), idle=idle)
+
+
+def lines(recording: Recording, found: Profile, *, idle: bool) -> list[str]:
+    """The result in sentences."""
+    spent = numbers.duration(profiles.total(found) / 1000)
+    walk = "frame pointers" if recording.walk == "fp" else "DWARF"
+    told = [
+        f"{TITLES[recording.mode]}: {spent} in {numbers.seconds(recording.seconds)}, "
+        f"{recording.target}; {numbers.count(recording.events)} events, "
+        f"{numbers.count(recording.lost)} lost; stacks by {walk}"
+    ]
+    if recording.mode != "on":
+        runnable = profiles.total(profiles.profile(recording.samples.of(RUNNABLE)))
+        told.append(f"Ready, but without a processor: {numbers.duration(runnable / 1000)}")
+        if not idle:
+            waited = profiles.total(profiles.profile(recording.samples.of(BLOCKED)))
+            rest = numbers.duration((waited - profiles.total(found)) / 1000)
+            told.append(f"Left out, waiting for something to do: {rest} (--idle shows it)")
+    return told
+
+
+def rows(found: Profile, limit: int = _ROWS) -> list[list[str]]:
+    """The widest frames: name, time with callees, share, time in itself."""
+    whole = profiles.total(found) or 1
+    return [
+        [
+            f.name,
+            numbers.duration(f.total_ns / 1000),
+            numbers.percent(100 * f.total_ns / whole),
+            numbers.duration(f.own_ns / 1000),
+        ]
+        for f in profiles.functions(found)[:limit]
+    ]
+
+
+HEAD = ["frame", "with callees", "share", "in itself"]
+
+
+def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> Table:
+    """A table for the terminal; names are text, never markup."""
+    made = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for i, name in enumerate(head):
+        made.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
+    for row in body:
+        made.add_row(*(Text(cell) for cell in row))
+    return made
+
+
+def as_json(recording: Recording, found: Profile, limit: int = 200) -> dict[str, Any]:
+    """The result as a document: facts, frames by time, all stacks with their time in ns."""
+    return {
+        "schema": "pgtare.flame/1",
+        "mode": recording.mode,
+        "target": recording.target,
+        "seconds": recording.seconds,
+        "stopped_by": recording.stopped_by,
+        "walk": recording.walk,
+        "rate_hz": recording.rate,
+        "events": recording.events,
+        "lost": recording.lost,
+        "unmatched": recording.unmatched,
+        "notes": recording.notes,
+        "total_ns": profiles.total(found),
+        "runnable_ns": int(recording.samples.of(RUNNABLE).total_ns),
+        "frames": [
+            {"name": f.name, "total_ns": f.total_ns, "own_ns": f.own_ns}
+            for f in profiles.functions(found)[:limit]
+        ],
+        "stacks": [{"frames": list(stack), "ns": ns} for stack, ns in found.items()],
+    }
+
+
+def graphs(recording: Recording, found: Profile, *, idle: bool) -> list[Graph]:
+    """The graphs of a recording: what it is about, and time without a processor apart."""
+    made = [graph("main", TITLES[recording.mode], _ms(found))]
+    if recording.mode != "on":
+        runnable = profiles.profile(recording.samples.of(RUNNABLE), idle=True)
+        if runnable:
+            made.append(
+                graph(
+                    "runnable", "Ready, but without a processor", _ms(runnable),
+                    note="Under what the process had waited for, or where it was preempted.",
+                )
+            )  # fmt: skip
+    return made
+
+
+def alone(found: Profile, id: str, title: str) -> Graph:
+    """The graph of a profile."""
+    return graph(id, title, _ms(found))
+
+
+def difference(
+    before: Profile, after: Profile, *, id: str = "change", names: tuple[str, str] = ("", "")
+) -> Graph:
+    """The change between two profiles, each in % of its own total."""
+    return graph(
+        id,
+        f"Change from {names[0]} to {names[1]}" if all(names) else "Change",
+        _shares(after),
+        _shares(before),
+        note="Red has a larger share of all time afterwards, blue a smaller one; each profile is "
+        "taken as 100 %, and a frame is as wide as its mean share.",
+        unit="%",
+    )
+
+
+def change_rows(found: Sequence[Change], limit: int = _ROWS) -> list[list[str]]:
+    """The frames that changed most."""
+    return [
+        [c.name, f"{c.before_pct:.2f} %", f"{c.after_pct:.2f} %", f"{c.change_pct:+.2f}"]
+        for c in found[:limit]
+    ]
+
+
+CHANGE_HEAD = ["frame", "before", "after", "points"]
+
+
+def recording_page(recording: Recording, found: Profile, *, idle: bool) -> str:
+    """The page of a recording."""
+    told = lines(recording, found, idle=idle)
+    alarms = [note for note in recording.notes if "lost" in note or "ended" in note]
+    return page(
+        TITLES[recording.mode],
+        f"{recording.target}, {numbers.seconds(recording.seconds)}",
+        graphs(recording, found, idle=idle),
+        alarms=alarms,
+        notes=[note for note in recording.notes if note not in alarms],
+        answers=told,
+        table=rows(found, 60),
+        table_head=HEAD,
+    )
+
+
+def _ms(found: Profile) -> dict[tuple[str, ...], float]:
+    return {stack: ns / 1e6 for stack, ns in found.items()}
+
+
+def _shares(found: Profile) -> dict[tuple[str, ...], float]:
+    whole = profiles.total(found) or 1
+    return {stack: 100 * ns / whole for stack, ns in found.items()}

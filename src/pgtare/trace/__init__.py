@@ -1,0 +1,1 @@
+"""SQL trace: recording, the trace file, and what a trace says."""

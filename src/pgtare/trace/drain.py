@@ -1,0 +1,258 @@
+"""Drains the rings of calls and of waits of traced sessions into a writer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import psycopg
+
+from pgtare.server import wait_ring
+from pgtare.server.wait_ring import Kind, Records
+from pgtare.trace.server import Server
+from pgtare.trace.tables import Table
+from pgtare.trace.writer import Writer
+
+#: Bytes of one answer above which a ring is read again at once.
+_MUCH = 256 * 1024
+#: Reads of one ring in a row, so that others have their turn.
+_TURNS = 4
+
+_SESSIONS = """
+SELECT s.pid, s.started, s.ended, r.rolname, d.datname, s.application_name, a.client_addr::text
+FROM sql_trace_sessions() s LEFT JOIN pg_roles r ON r.oid = s.userid
+LEFT JOIN pg_database d ON d.oid = s.dbid
+LEFT JOIN pg_stat_activity a ON a.pid = s.pid AND s.ended IS NULL
+WHERE s.started IS NOT NULL AND s.pid <> pg_backend_pid()
+AND (s.ended IS NULL OR s.ended >= %s)
+"""
+_DRAIN = "SELECT next, lost, started, ended, data FROM sql_trace_drain(%s, %s)"
+_WAIT_RINGS = """
+SELECT pid, started, ended, leader_pid FROM wait_event_timing_rings()
+WHERE (pid = ANY(%s) OR leader_pid = ANY(%s)) AND (ended IS NULL OR ended >= %s)
+"""
+_DRAIN_WAITS = "SELECT next, lost, started, records FROM wait_event_trace_drain(%s, %s)"
+_NAMES = """
+SELECT event, wait_event_type, wait_event
+FROM unnest(%s::bigint[]) AS event, wait_event_timing_event(event)
+"""
+
+
+@dataclass
+class _Ring:
+    """One ring: its number in the trace, and how far it has been read."""
+
+    number: int
+    pid: int
+    started: datetime
+    position: int = 0
+    done: bool = False
+    lost: int = 0
+
+    @property
+    def started_ns(self) -> int:
+        return epoch_ns(self.started)
+
+
+class Drain:
+    """Reads every ring once a look; lost: rows of waits, and bytes of calls, by process."""
+
+    def __init__(self, server: Server, writer: Writer, began: datetime, *, waits: bool) -> None:
+        self.server, self.writer, self.began, self.waits = server, writer, began, waits
+        self.calls: dict[tuple[int, datetime], _Ring] = {}
+        self.rings: dict[tuple[int, datetime], _Ring] = {}
+        self.events: dict[int, int] = {}
+        self.kept_bytes = self.kept_waits = 0
+        self._rings = 0
+
+    @property
+    def sessions(self) -> int:
+        """Sessions whose calls were traced."""
+        return len(self.calls)
+
+    @property
+    def lost_bytes(self) -> int:
+        """Bytes of calls that were overwritten unread."""
+        return sum(ring.lost for ring in self.calls.values())
+
+    @property
+    def lost_waits(self) -> int:
+        """Waits (and marks between them) that were overwritten unread."""
+        return sum(ring.lost for ring in self.rings.values())
+
+    def losses(self) -> dict[int, tuple[int, int]]:
+        """By process: bytes of calls and waits that were overwritten unread; only who lost any."""
+        found: dict[int, tuple[int, int]] = {}
+        for i, rings in enumerate((self.calls, self.rings)):
+            for ring in rings.values():
+                if ring.lost:
+                    before = found.get(ring.pid, (0, 0))
+                    more = (before[0] + ring.lost, before[1]) if i == 0 else (
+                        before[0], before[1] + ring.lost)  # fmt: skip
+                    found[ring.pid] = more
+        return found
+
+    def look(self) -> bool:
+        """Read every ring; whether one is so full that it wants to be read again at once."""
+        busy = False
+        told: dict[int, dict[str, Any]] = {}
+        for pid, started, ended, user, database, application, client in self.server.rows(
+            _SESSIONS, self.began
+        ):
+            told[pid] = {
+                "user": user,
+                "database": database,
+                "application": application,
+                "client": client,
+            }
+            ring = self.calls.get((pid, started))
+            if ring is None:
+                ring = self._new(pid, started, {"kind": "sql", **told[pid]})
+                self.calls[pid, started] = ring
+            if not ring.done:
+                busy |= self._drain_calls(ring)
+                ring.done = ended is not None and ring.done
+        if self.waits and told:
+            busy |= self._look_at_waits(told)
+        return busy
+
+    def _new(self, pid: int, started: datetime, told: dict[str, Any]) -> _Ring:
+        self._rings += 1
+        ring = _Ring(self._rings, pid, started)
+        self.writer.define(
+            Table.RINGS,
+            {
+                "ring": np.array([ring.number]), "pid": np.array([pid]),
+                "started_ns": np.array([ring.started_ns]), "json": [json.dumps(told).encode()],
+            },
+        )  # fmt: skip
+        return ring
+
+    def _drain_calls(self, ring: _Ring) -> bool:
+        for _ in range(_TURNS):
+            found = self._read(_DRAIN, ring)
+            if not found:
+                return False
+            ((position, lost, started, ended, data),) = found
+            if started != ring.started:
+                ring.done = True  # its slot belongs to another session by now
+                return False
+            if lost:
+                self._lose(ring, lost)
+            if data:
+                self.writer.add(
+                    Table.STREAM,
+                    {
+                        "ring": np.array([ring.number]), "position": np.array([ring.position]),
+                        "data": [bytes(data)],
+                    },
+                )  # fmt: skip
+                self.kept_bytes += len(data)
+            if ended and position == ring.position:
+                ring.done = True
+            ring.position = position
+            if len(data) < _MUCH:
+                return False
+        return True
+
+    def _read(self, query: str, ring: _Ring) -> list[tuple[Any, ...]]:
+        """What a ring gives; nothing, and never again, where it has gone or is not ours to see."""
+        try:
+            return self.server.rows(query, ring.pid, ring.position)
+        except (psycopg.errors.UndefinedObject, psycopg.errors.InsufficientPrivilege):
+            ring.done = True
+            return []
+
+    def _lose(self, ring: _Ring, lost: int) -> None:
+        ring.lost += lost
+        when = np.array([epoch_ns(datetime.now(self.began.tzinfo))])
+        self.writer.add(
+            Table.LOSSES,
+            {"ring": np.array([ring.number]), "when_ns": when, "lost": np.array([lost])},
+        )
+
+    def _look_at_waits(self, told: dict[int, dict[str, Any]]) -> bool:
+        busy = False
+        pids = list(told)
+        for pid, started, ended, leader in self.server.rows(_WAIT_RINGS, pids, pids, self.began):
+            ring = self.rings.get((pid, started))
+            if ring is None:
+                who = {"kind": "waits", "leader_pid": leader, **told.get(leader or pid, {})}
+                ring = self._new(pid, started, who)
+                self.rings[pid, started] = ring
+            if not ring.done:
+                busy |= self._drain_waits(ring)
+                ring.done = ended is not None
+        return busy
+
+    def _drain_waits(self, ring: _Ring) -> bool:
+        for _ in range(_TURNS):
+            found = self._read(_DRAIN_WAITS, ring)
+            if not found:
+                return False
+            ((position, lost, started, data),) = found
+            if started != ring.started:
+                ring.done = True
+                return False
+            if lost and ring.position:  # what a ring forgot before we came is not our loss
+                self._lose(ring, lost)
+            records = wait_ring.decode(bytes(data))
+            self._keep(ring, records)
+            ring.position = position
+            if len(data) < _MUCH:
+                return False
+        return True
+
+    def _keep(self, ring: _Ring, records: Records) -> None:
+        waits = records[records["kind"] == Kind.WAIT]
+        marks = records[records["kind"] != Kind.WAIT]
+        if len(waits):
+            self.writer.add(
+                Table.WAITS,
+                {
+                    "ring": np.full(len(waits), ring.number), "event": self._numbers(waits),
+                    "gap_ns": waits["start_ns"] + ring.started_ns,
+                    "length_ns": waits["value"].astype(np.int64),
+                    "calls": waits["calls"].astype(np.int64),
+                },
+            )  # fmt: skip
+            self.kept_waits += len(waits)
+        if len(marks):
+            self.writer.add(
+                Table.MARKS,
+                {
+                    "ring": np.full(len(marks), ring.number), "kind": marks["kind"].astype(int),
+                    "depth": marks["depth"].astype(int),
+                    "when_ns": marks["start_ns"] + ring.started_ns,
+                    "value": marks["value"].astype(np.int64),
+                },
+            )  # fmt: skip
+
+    def _numbers(self, waits: Records) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Events by our own numbers, which are small; names of new ones are looked up."""
+        codes, which = np.unique(waits["event"], return_inverse=True)
+        unknown = [int(code) for code in codes if int(code) not in self.events]
+        if unknown:
+            names = {code: (kind, name) for code, kind, name in self.server.rows(_NAMES, unknown)}
+            first = len(self.events)
+            for code in unknown:
+                self.events[code] = len(self.events)
+            told = [names.get(code) or ("???", f"0x{code:08X}") for code in unknown]
+            self.writer.define(
+                Table.EVENTS,
+                {
+                    "event": np.arange(first, first + len(unknown)), "code": np.array(unknown),
+                    "class": [(kind or "???").encode() for kind, _ in told],
+                    "name": [(name or "???").encode() for _, name in told],
+                },
+            )  # fmt: skip
+        numbers = np.array([self.events[int(code)] for code in codes], np.int64)
+        return numbers[np.asarray(which).ravel()]
+
+
+def epoch_ns(when: datetime) -> int:
+    """A moment in ns since 1970, to the µs."""
+    return round(when.timestamp() * 1e6) * 1000

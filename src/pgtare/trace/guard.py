@@ -1,0 +1,104 @@
+"""A small process beside the recorder that gives sessions back if the recorder is killed.
+
+The server keeps tracing what it was asked to trace. A recorder that ends by itself undoes that;
+one that is killed cannot. Its guard sees the pipe between them close and does it instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+
+#: How long the guard tries to reach the server after the recorder has died, in s.
+_PATIENCE_S = 30.0
+
+
+class Guard:
+    """The recorder's end of the pipe."""
+
+    def __init__(self, dsn: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pgtare.trace.guard"],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,  # what ends the recorder does not end its guard
+        )  # fmt: skip
+        self._tell({"dsn": dsn})  # not as an argument: it may hold a password
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Without a dismissal before, the guard does its work now; we await it, but no server."""
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_PATIENCE_S if kind is None else 1.0)
+
+    def armed(self, pid: int) -> None:
+        """A session is about to be traced on our behalf."""
+        self._tell({"pid": pid})
+
+    def altered(self) -> None:
+        """The server's configuration is about to be changed on our behalf."""
+        self._tell({"altered": True})
+
+    def dismiss(self) -> None:
+        """All has been given back."""
+        self._tell({"done": True})
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # it was killed: nothing guards us then
+            if self._process.stdin is not None and not self._process.stdin.closed:
+                self._process.stdin.write(json.dumps(message).encode() + b"\n")
+                self._process.stdin.flush()
+
+
+def _watch() -> None:
+    """Read what the recorder says until its end of the pipe closes."""
+    dsn, pids, altered = "", set(), False
+    for line in sys.stdin.buffer:
+        told = json.loads(line)
+        dsn = told.get("dsn", dsn)
+        altered |= bool(told.get("altered"))
+        if "pid" in told:
+            pids.add(int(told["pid"]))
+        if told.get("done"):
+            pids, altered = set(), False
+    if pids or altered:
+        _give_back(dsn, sorted(pids), altered)
+
+
+def _give_back(dsn: str, pids: list[int], altered: bool) -> None:
+    from pgtare.trace.server import open_server
+    from pgtare.trace.target import DISARM
+
+    until = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until:
+        try:
+            with open_server(dsn) as server:
+                if altered:
+                    for setting in ("sql_trace.query_ids", "sql_trace.query_level"):
+                        server.conn.execute(f"ALTER SYSTEM RESET {setting}".encode())
+                    server.rows("SELECT pg_reload_conf()")
+                server.rows(DISARM, pids)
+            return
+        except Exception:
+            time.sleep(1.0)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt, psycopg.Error):
+        _watch()

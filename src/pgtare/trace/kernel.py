@@ -1,0 +1,102 @@
+"""How much of a wait the kernel works in: estimated, for nothing measures it wait by wait.
+
+CPU time of a process counts what the kernel does inside its waits; a read from the page cache is
+nearly all of it. Between two readings of CPU time, what exceeds the time outside of waits must
+have been spent within them (or, a little, between requests). Many such excesses, regressed on the
+time of each event, give the share of it that is CPU; a lack (being preempted) is an outlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize
+
+from pgtare.trace.reader import MAX_EVENTS, Integers
+
+Floats = npt.NDArray[np.float64]
+
+#: Fewer intervals than this, or more parameters than a tenth of them, say too little.
+_INTERVALS = 50
+_MOST = 5_000
+_EVENTS = 12
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Of one process, by interval between two readings: CPU less the time outside waits, in ns.
+
+    idle: how often it went from an answer to the next request there. interval, event, wait_ns:
+    of each wait.
+    """
+
+    excess: Floats
+    idle: Floats
+    interval: Integers
+    event: Integers
+    wait_ns: Integers
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The share of its time that is CPU, by event, and CPU ns spent between two requests."""
+
+    by_event: dict[int, float] = field(default_factory=dict)
+    idle_ns: float = 0.0
+
+    def of(self, event: Integers) -> Floats:
+        """The share of each of some events; 0 for those without an estimate."""
+        table = np.zeros(MAX_EVENTS + 1)
+        for number, share in self.by_event.items():
+            table[number] = share
+        return np.asarray(table[event], np.float64)
+
+
+def shares(samples: Sequence[Sample]) -> Shares:
+    """Estimate from all processes together; without enough of them, nothing is."""
+    excess: Floats = np.concatenate([np.zeros(0), *(s.excess for s in samples)])
+    if len(excess) < _INTERVALS:
+        return Shares()
+    offsets = np.cumsum([0, *(len(s.excess) for s in samples)])
+    interval = np.concatenate([s.interval + o for s, o in zip(samples, offsets, strict=False)])
+    event = np.concatenate([s.event for s in samples])
+    ns = np.concatenate([s.wait_ns for s in samples]).astype(float)
+    total = np.bincount(event, ns, minlength=1)
+    events = [int(e) for e in np.argsort(-total, kind="stable")[:_EVENTS] if total[e] > 0]
+    columns: list[Floats] = [
+        np.bincount(interval[event == e], ns[event == e], len(excess)).astype(np.float64)
+        for e in events
+    ]
+    columns.append(np.concatenate([s.idle for s in samples]) * 1000.0)
+    design: Floats = np.stack(columns, axis=1)
+    busy = design.any(axis=1)
+    design, excess = design[busy], excess[busy]
+    if len(excess) < max(_INTERVALS, 10 * len(columns)):
+        return Shares()
+    if len(excess) > _MOST:
+        chosen = np.linspace(0, len(excess) - 1, _MOST).astype(int)
+        design, excess = design[chosen], excess[chosen]
+    return _fit(design, excess, events)
+
+
+def _fit(design: Floats, excess: Floats, events: list[int]) -> Shares:
+    scale = float(np.median(np.abs(excess))) or 1.0
+    design, excess = design / scale, excess / scale
+    upper = np.append(np.ones(len(events)), 1000.0)
+    try:
+        found = optimize.least_squares(
+            lambda x: design @ x - excess,
+            upper / 100,
+            jac=lambda x: design,
+            bounds=(0.0, upper),
+            x_scale="jac",
+            loss="soft_l1",
+            max_nfev=100,
+        ).x
+    except (ValueError, np.linalg.LinAlgError):
+        return Shares()
+    by_event = {e: float(x) for e, x in zip(events, found, strict=False)}
+    return Shares(by_event, float(found[-1]) * 1000.0)

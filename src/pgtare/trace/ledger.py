@@ -1,0 +1,312 @@
+"""The ledger of a trace: every nanosecond of a process booked once, by call and by component.
+
+Components are the wait events and what is left of the time beside them. docs/trace.md derives
+the arithmetic; all profiles are sums over this one table, which is why they agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pgtare.trace import kernel
+from pgtare.trace.reader import Integers, Trace
+from pgtare.trace.stream import CALL, CallKind
+from pgtare.trace.timeline import Process, processes
+
+Floats = npt.NDArray[np.float64]
+
+#: Components other than wait events, whose numbers are not negative.
+CPU, QUEUE, CLIENT, UNACCOUNTED, OWN, MISSING = -1, -2, -3, -4, -5, -6
+NAMES = {
+    CPU: "CPU outside waits",
+    QUEUE: "waiting for a processor",
+    CLIENT: "client",
+    UNACCOUNTED: "unaccounted",
+    OWN: "pgtare itself (estimated)",
+    MISSING: "not recorded",
+}
+_LEVELS = 256
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What pgtare itself takes, in ns: for a wait, and for a call."""
+
+    wait_ns: float = 0.0
+    call_ns: float = 0.0
+
+
+@dataclass
+class Entries:
+    """Bookings. process: index; call, top: indices into the ledger's calls, -1 where none is open.
+
+    top: the outermost call. transaction: index within the process, -1: none. times: 0 for the
+    later parts of a wait that was cut at the end of a call.
+    """
+
+    process: Integers
+    call: Integers
+    top: Integers
+    transaction: Integers
+    component: Integers
+    ns: Floats
+    times: Integers
+
+    def of(self, kept: npt.NDArray[np.bool_]) -> Entries:
+        """Some of them."""
+        return Entries(*(getattr(self, name)[kept] for name in _FIELDS))
+
+    def __len__(self) -> int:
+        return len(self.ns)
+
+
+_FIELDS = ("process", "call", "top", "transaction", "component", "ns", "times")
+
+
+@dataclass
+class Ledger:
+    """All bookings of a trace. calls: of all processes, call_process: the process of each.
+
+    kernel_share: by event, the share of its time in which the kernel worked (estimated).
+    """
+
+    trace: Trace
+    processes: list[Process]
+    calls: npt.NDArray[np.void]
+    call_process: Integers
+    entries: Entries
+    kernel_share: dict[int, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def name(self, component: int) -> str:
+        """What a component is called."""
+        return NAMES[component] if component < 0 else self.trace.label(component)
+
+
+def ledger(trace: Trace, costs: Costs | None = None) -> Ledger:
+    """Book the time of every process of a trace."""
+    found = processes(trace)
+    books = [_Book(process, trace) for process in found]
+    shares = kernel.shares([book.sample() for book in books])
+    costs = costs or _costs(trace)
+    parts, calls, owners, offset = [], [], [], 0
+    for i, book in enumerate(books):
+        entries = book.entries(shares, costs)
+        entries.process = np.full(len(entries), i, np.int64)
+        for column in (entries.call, entries.top):
+            column[column >= 0] += offset
+        parts.append(entries)
+        calls.append(book.process.calls)
+        owners.append(np.full(len(book.process.calls), i, np.int64))
+        offset += len(book.process.calls)
+    notes = [*trace.notes(), *(note for process in found for note in process.notes)]
+    if not parts:
+        nothing = np.zeros(0, np.int64)
+        empty = Entries(*(nothing,) * 5, np.zeros(0), nothing)
+        return Ledger(trace, [], np.zeros(0, CALL), nothing, empty, {}, notes)
+    joined = Entries(*(np.concatenate([getattr(p, name) for p in parts]) for name in _FIELDS))
+    return Ledger(
+        trace, found, np.concatenate(calls), np.concatenate(owners), joined, shares.by_event, notes
+    )
+
+
+def _costs(trace: Trace) -> Costs:
+    """What the recorder noted of them."""
+    told = trace.recording.get("costs")
+    found = told if isinstance(told, dict) else {}
+    wait, call = (found.get(name) for name in ("wait_ns", "call_ns"))
+    good = [float(v) if isinstance(v, int | float) and 0 <= v < 1e6 else 0.0 for v in (wait, call)]
+    return Costs(*good)
+
+
+class _Book:
+    """The pieces of one process: between two neighbouring moments at which anything changes."""
+
+    def __init__(self, process: Process, trace: Trace) -> None:
+        self.process = process
+        p = process
+        self.shown = _shown(p.calls)
+        moments = np.concatenate(
+            [
+                np.array([p.begin, p.end]), p.requests.ravel(), p.transactions.ravel(),
+                p.missing.ravel(), p.calls["start"][self.shown], _ends(p.calls)[self.shown],
+                p.cpu[:, 0],
+            ]
+        )  # fmt: skip
+        self.bounds = np.unique(np.clip(moments, p.begin, p.end))
+        self.length = np.diff(self.bounds)
+        middle = self.bounds[:-1] + self.length // 2
+        self.call, self.top = _owners(p.calls, self.shown, middle)
+        self.transaction = _within(p.transactions, middle)
+        self.request = _within(p.requests, middle)
+        self.missing = _within(p.missing, middle) >= 0
+        # a call is work, whatever the records of requests say
+        self.busy = ((self.request >= 0) | (self.call >= 0)) & ~self.missing
+        self.reading = np.searchsorted(p.cpu[:, 0], middle, "right") - 1
+        self._cut_waits(trace)
+
+    def _cut_waits(self, trace: Trace) -> None:
+        """Waits cut at the bounds of pieces; those for the client between requests are dropped."""
+        w = self.process.waits
+        order = np.argsort(w.start, kind="stable")
+        start, end, event = w.start[order], (w.start + w.length)[order], w.event[order]
+        if len(start):
+            # no two at a time: what a wait shares with an earlier one is the earlier one's
+            reached = np.maximum.accumulate(end)
+            start = np.maximum(start, np.concatenate([start[:1], reached[:-1]]))
+        start = np.maximum(start, self.process.begin)
+        end = np.minimum(end, self.process.end)
+        kept = end > start
+        start, end, event = start[kept], end[kept], event[kept]
+        first = np.searchsorted(self.bounds, start, "right") - 1
+        last = np.maximum(np.searchsorted(self.bounds, end, "left") - 1, first)
+        parts = last - first + 1
+        which = np.repeat(np.arange(len(start)), parts)
+        nth = np.arange(len(which)) - np.repeat(np.cumsum(parts) - parts, parts)
+        piece = first[which] + nth
+        begin = np.maximum(start[which], self.bounds[piece])
+        ns = np.minimum(end[which], self.bounds[piece + 1]) - begin
+        client = np.array([e.type == "Client" for e in trace.events.values()], bool)
+        clients = np.array(list(trace.events), np.int64)[client] if len(client) else []
+        kept = self.busy[piece] | ~np.isin(event[which], clients)
+        self.wait_piece, self.wait_event = piece[kept], event[which][kept]
+        self.wait_ns, self.wait_times = ns[kept], (nth[kept] == 0).astype(np.int64)
+        pieces = len(self.length)
+        self.waited = np.bincount(self.wait_piece, self.wait_ns, minlength=pieces)
+        self.outside = np.maximum(self.length - self.waited, 0.0)
+
+    def sample(self) -> kernel.Sample:
+        """Per interval between two readings: CPU beyond the time outside waits, and the waits."""
+        n = max(len(self.process.cpu) - 1, 0)
+        known = (self.reading >= 0) & (self.reading < n)
+        spent = np.diff(self.process.cpu[:, 1])[:n] if n else np.zeros(0)
+        outside = np.bincount(
+            self.reading[known & self.busy], self.outside[known & self.busy], minlength=n
+        )
+        breaks = np.concatenate([[False], self.busy[:-1] & ~self.busy[1:]])
+        idle = np.bincount(self.reading[known & breaks], minlength=n)
+        of = known[self.wait_piece]
+        return kernel.Sample(
+            spent - outside, idle.astype(float), self.reading[self.wait_piece][of],
+            self.wait_event[of], self.wait_ns[of],
+        )  # fmt: skip
+
+    def _cpu(self, shares: kernel.Shares) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        """CPU outside waits by piece, and which pieces lie between two readings."""
+        n = max(len(self.process.cpu) - 1, 0)
+        known = (self.reading >= 0) & (self.reading < n)
+        if not n:
+            return np.zeros(len(self.length)), known
+        s = self.sample()
+        within = np.bincount(s.interval, shares.of(s.event) * s.wait_ns, minlength=n)
+        spent = np.diff(self.process.cpu[:, 1]) - within - shares.idle_ns * s.idle
+        work = np.where(known & self.busy, self.outside, 0.0)
+        room = np.bincount(self.reading[known], work[known], minlength=n)
+        share = np.divide(np.clip(spent, 0.0, room), room, out=np.zeros(n), where=room > 0)
+        return np.where(known, work * share[np.clip(self.reading, 0, n - 1)], 0.0), known
+
+    def entries(self, shares: kernel.Shares, costs: Costs) -> Entries:
+        """Every booking of the process."""
+        cpu, _ = self._cpu(shares)
+        rest = np.where(self.busy, self.outside - cpu, 0.0)
+        queue = rest * self._queued(rest)
+        own = np.minimum(cpu, self._own(costs))
+        client = np.where(~self.busy & ~self.missing, self.outside, 0.0)
+        lost = np.where(self.missing, self.outside, 0.0)
+        parts = [
+            self._booked(CPU, cpu - own), self._booked(QUEUE, queue),
+            self._booked(UNACCOUNTED, rest - queue), self._booked(OWN, own),
+            self._booked(CLIENT, client), self._booked(MISSING, lost),
+        ]  # fmt: skip
+        piece = self.wait_piece
+        waits = Entries(
+            piece, self.call[piece].copy(), self.top[piece].copy(), self.transaction[piece],
+            self.wait_event, self.wait_ns.astype(float), self.wait_times,
+        )  # fmt: skip
+        parts.append(waits)
+        return Entries(*(np.concatenate([getattr(p, name) for p in parts]) for name in _FIELDS))
+
+    def _queued(self, rest: Floats) -> Floats:
+        """The share of the unexplained time of each piece in which it waited for a processor."""
+        queue = self.process.queue
+        if len(queue) < 2:
+            return np.zeros(len(rest))
+        window = np.searchsorted(queue[:, 0], self.bounds[:-1] + self.length // 2, "right") - 1
+        known = (window >= 0) & (window < len(queue) - 1)
+        sums = np.bincount(window[known], rest[known], minlength=len(queue) - 1)
+        delays = np.diff(queue[:, 1]).astype(float)
+        ratio = np.divide(delays, sums, out=np.zeros(len(delays)), where=sums > 0)
+        return np.where(known, np.minimum(ratio, 1.0)[np.clip(window, 0, len(ratio) - 1)], 0.0)
+
+    def _own(self, costs: Costs) -> Floats:
+        pieces = len(self.length)
+        waits = np.bincount(self.wait_piece, self.wait_times, minlength=pieces)
+        ends = np.searchsorted(self.bounds, _ends(self.process.calls)[self.shown], "left") - 1
+        calls = np.bincount(np.clip(ends, 0, pieces - 1), minlength=pieces) if pieces else 0
+        return np.asarray(waits * costs.wait_ns + calls * costs.call_ns, np.float64)
+
+    def _booked(self, component: int, ns: Floats) -> Entries:
+        """One booking for each call (or span outside of calls) and transaction."""
+        kept = np.flatnonzero(ns > 0)
+        span = np.cumsum(np.concatenate([[0], self.busy[1:] != self.busy[:-1]]))
+        owner = np.where(self.call >= 0, self.call, len(self.process.calls) + span)[kept]
+        key = owner * (len(self.process.transactions) + 1) + self.transaction[kept] + 1
+        groups, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        n = len(groups)
+        of = kept[first] if n else kept
+        sums = np.bincount(np.asarray(inverse).ravel(), ns[kept], n).astype(np.float64)
+        return Entries(
+            np.zeros(n, np.int64), self.call[of].copy(), self.top[of].copy(),
+            self.transaction[of], np.full(n, component), sums, np.ones(n, np.int64),
+        )  # fmt: skip
+
+
+def _shown(calls: npt.NDArray[np.void]) -> Integers:
+    """Calls that take time of their own."""
+    return np.flatnonzero(_ends(calls) > calls["start"])
+
+
+def _ends(calls: npt.NDArray[np.void]) -> Integers:
+    """When each call was over for itself.
+
+    An execution lasts until its portal is closed, but works in its first run only; each further
+    one is a fetch, a call of its own.
+    """
+    worked = np.minimum(calls["start"] + np.maximum(calls["busy"], 0), calls["end"])
+    return np.where(calls["kind"] == CallKind.EXECUTE, worked, calls["end"])
+
+
+def _owners(
+    calls: npt.NDArray[np.void], shown: Integers, moments: Integers
+) -> tuple[Integers, Integers]:
+    """The innermost and the outermost call open at each moment, by index; -1: none.
+
+    Calls of a process are nested: painted level by level, the innermost remains.
+    """
+    inner = np.full(len(moments), -1, np.int64)
+    top = inner.copy()
+    start, end = calls["start"][shown], _ends(calls)[shown]
+    order = np.lexsort((calls["call"][shown], -end, start))
+    start, end, shown = start[order], end[order], shown[order]
+    level = np.arange(len(start)) - np.searchsorted(np.sort(end), start, "right")
+    for current in range(min(int(level.max(initial=-1)) + 1, _LEVELS)):
+        of = level == current
+        s, e, which = start[of], end[of], shown[of]
+        i = np.searchsorted(s, moments, "right") - 1
+        hit = (i >= 0) & (moments < e[np.maximum(i, 0)]) if len(e) else np.zeros(len(i), bool)
+        inner[hit] = which[i[hit]]
+        if current == 0:
+            top = inner.copy()
+    return inner, top
+
+
+def _within(spans: Integers, moments: Integers) -> Integers:
+    """The index of the span in which each moment lies, -1: none. Spans do not overlap."""
+    if not len(spans):
+        return np.full(len(moments), -1, np.int64)
+    i = np.searchsorted(spans[:, 0], moments, "right") - 1
+    inside = (i >= 0) & (moments < spans[np.maximum(i, 0), 1])
+    return np.where(inside, i, -1)

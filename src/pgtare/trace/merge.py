@@ -1,0 +1,115 @@
+"""Clients behind pooled connections: what each of them had done, over all sessions."""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pgtare.errors import UsageError
+from pgtare.trace.ledger import CLIENT, CPU, MISSING, OWN, Ledger
+from pgtare.trace.reader import Integers
+
+WAYS = ("application", "address", "user", "trace")
+#: What belongs to no client: time of sessions between requests, where a way tells by statement.
+NOBODY = "(no traceparent)"
+
+_COMMENT = re.compile(r"/\*(.*?)\*/", re.DOTALL)
+_PAIR = re.compile(r"([A-Za-z_%0-9.-]+)\s*=\s*'((?:[^'\\]|\\.)*)'")
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client: its name, the sessions that served it, calls, and times in ns without idling."""
+
+    name: str
+    sessions: int
+    calls: int
+    busy_ns: float
+    cpu_ns: float
+    waited_ns: float
+
+
+def comment_fields(text: str) -> dict[str, str]:
+    """The keys and values that sqlcommenter wrote into a statement, of the last such comment."""
+    found: dict[str, str] = {}
+    for comment in _COMMENT.findall(text[-8192:]) or _COMMENT.findall(text[:8192]):
+        pairs = _PAIR.findall(comment)
+        if pairs:
+            found = {
+                urllib.parse.unquote(key): urllib.parse.unquote(value.replace("\\'", "'"))
+                for key, value in pairs
+            }
+    return found
+
+
+def trace_id(text: str) -> str | None:
+    """The identifier of the distributed trace that a statement belongs to; None: none stated."""
+    found = _TRACEPARENT.fullmatch(comment_fields(text).get("traceparent", ""))
+    return found[1] if found else None
+
+
+def names(ledger: Ledger, way: str) -> tuple[list[str], Integers]:
+    """The clients, and of each booking the client's number. Raises UsageError for a wrong way."""
+    if way not in WAYS:
+        raise UsageError(f"--merge-by {way}: choose among {', '.join(WAYS)}")
+    if way != "trace":
+        field = {"application": "application", "address": "client", "user": "user"}[way]
+        told = [getattr(p.ring, field) or f"(no {way})" for p in ledger.processes]
+        unique = list(dict.fromkeys(told))
+        of_process = np.array([unique.index(name) for name in told], np.int64)
+        return unique, of_process[ledger.entries.process]
+    unique = [NOBODY]
+    numbers = {NOBODY: 0}
+    of_call = np.zeros(len(ledger.calls) + 1, np.int64)  # the last: no call
+    known: dict[tuple[int, int], int] = {}
+    for i, (process, text) in enumerate(
+        zip(ledger.call_process.tolist(), ledger.calls["text"].tolist(), strict=True)
+    ):
+        if (process, text) not in known:
+            found = ledger.processes[process].stream.texts.get(text)
+            name = (trace_id(found.text) if found else None) or NOBODY
+            if name not in numbers:
+                numbers[name] = len(unique)
+                unique.append(name)
+            known[process, text] = numbers[name]
+        of_call[i] = known[process, text]
+    return unique, of_call[ledger.entries.top]
+
+
+def clients(ledger: Ledger, way: str) -> list[Client]:
+    """Every client with the time of its work, the busiest first."""
+    unique, of = names(ledger, way)
+    e = ledger.entries
+    busy = ~np.isin(e.component, [CLIENT, MISSING])
+    cpu = np.isin(e.component, [CPU, OWN])
+    n = len(unique)
+    sums = [np.bincount(of[k], e.ns[k], minlength=n) for k in (busy, cpu, e.component >= 0)]
+    sessions: dict[int, set[int]] = defaultdict(set)
+    calls: dict[int, set[int]] = defaultdict(set)
+    for client, process, top in np.unique(
+        np.stack([of, e.process, e.top], axis=1), axis=0
+    ).tolist():
+        sessions[client].add(process)
+        if top >= 0:
+            calls[client].add(top)
+    found = [
+        Client(name, len(sessions[i]), len(calls[i]), *(float(s[i]) for s in sums))
+        for i, name in enumerate(unique)
+        if sessions[i]
+    ]
+    return sorted(found, key=lambda c: -c.busy_ns)
+
+
+def only(ledger: Ledger, way: str, client: str) -> Ledger:
+    """The ledger of one client. Raises UsageError where there is none of that name."""
+    unique, of = names(ledger, way)
+    if client not in unique:
+        raise UsageError(
+            f"the trace has no client {client} by {way}: `pgtare trace clients` lists them"
+        )
+    return replace(ledger, entries=ledger.entries.of(of == unique.index(client)))

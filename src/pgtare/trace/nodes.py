@@ -1,0 +1,140 @@
+"""Time by plan node: the time of an execution, divided as its row sources measured their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pgtare.trace.ledger import CLIENT, MISSING, Entries, Ledger
+from pgtare.trace.stream import CallKind, NodeRun, RowSources
+
+NOT_BY_NODE = "not in a measured node"
+_UNTIMED = 16
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a plan as it was planned."""
+
+    id: int
+    parent: int
+    kind: str
+    relation: str | None
+    index: str | None
+
+
+def of_plan(plan: list[dict[str, Any]]) -> dict[int, Node]:
+    """The nodes of a plan by identifier; what is not understood is left out."""
+    found = {}
+    for raw in plan:
+        number, parent = raw.get("id"), raw.get("parent", -1)
+        if isinstance(number, int) and isinstance(parent, int):
+            texts = {k: str(raw[k]) for k in ("relation", "index") if raw.get(k)}
+            found[number] = Node(
+                number, parent, str(raw.get("kind", "?")), texts.get("relation"),
+                texts.get("index"),
+            )  # fmt: skip
+    return found
+
+
+def kind_label(node: Node) -> str:
+    """A node by kind and relation: Index Scan on public.t."""
+    return f"{node.kind} on {node.relation}" if node.relation else node.kind
+
+
+def relation_label(node: Node) -> str:
+    """The relation a node reads, or that it reads none."""
+    return node.relation or "no relation"
+
+
+def own_times(run: RowSources, plan: dict[int, Node]) -> dict[int, float]:
+    """The time of each node without that of the nodes below it, ns; none below 0."""
+    times = {node.node: float(max(node.time, 0)) for node in run.nodes if not node.flags & _UNTIMED}
+    own = dict(times)
+    for number, time in times.items():
+        above = plan[number].parent if number in plan else -1
+        steps = 0
+        while above >= 0 and above not in times and above in plan and steps < len(plan):
+            above, steps = plan[above].parent, steps + 1  # a node that was not timed
+        if above in own:
+            own[above] -= time
+    return {number: max(time, 0.0) for number, time in own.items()}
+
+
+def merged(runs: list[RowSources]) -> dict[int, NodeRun]:
+    """The nodes of several executions of one plan, added up."""
+    sums: dict[int, NodeRun] = {}
+    for run in runs:
+        for node in run.nodes:
+            have = sums.get(node.node)
+            if have is None:
+                sums[node.node] = node
+                continue
+            sums[node.node] = NodeRun(
+                node.node, have.flags | node.flags, have.calls + node.calls,
+                have.rows + node.rows, have.loops + node.loops, have.time + node.time,
+                have.low + node.low, have.high + node.high,
+            )  # fmt: skip
+    return sums
+
+
+def grouped(
+    ledger: Ledger, entries: Entries, label: Callable[[Node], str]
+) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """All time, that of measured executions by node; it adds up to what was given.
+
+    Time outside of executions stands under the kind of its call.
+    """
+    spent = np.bincount(
+        entries.call[entries.call >= 0], entries.ns[entries.call >= 0],
+        minlength=len(ledger.calls),
+    )  # fmt: skip
+    names: dict[str, int] = {}
+    keys: list[int] = []
+    times: list[float] = []
+
+    def book(name: str, ns: float) -> None:
+        if ns > 0:
+            keys.append(names.setdefault(name, len(names)))
+            times.append(ns)
+
+    runs = _runs(ledger)
+    for call in np.flatnonzero(spent).tolist():
+        process = int(ledger.call_process[call])
+        left = float(spent[call])
+        run = runs.get((process, int(ledger.calls["call"][call])))
+        if run is None and ledger.calls["kind"][call] == CallKind.FETCH:
+            run = runs.get((process, int(ledger.calls["execution"][call])))
+        if run is not None:
+            plan = of_plan(ledger.processes[process].stream.plans.get(run.plan, []))
+            own = own_times(run, plan)
+            scale = min(1.0, left / sum(own.values())) if sum(own.values()) > 0 else 0.0
+            for number, ns in own.items():
+                node = plan.get(number)
+                book(label(node) if node else f"node {number}", ns * scale)
+            left -= sum(own.values()) * scale
+        kind = int(ledger.calls["kind"][call])
+        name = CallKind(kind).name.lower() if 1 <= kind <= len(CallKind) else "call"
+        book(f"{name}, {NOT_BY_NODE}", left if left > 1e-3 else 0.0)
+    outside = entries.call < 0
+    for component, name in ((CLIENT, "client"), (MISSING, "not recorded")):
+        book(name, float(entries.ns[outside & (entries.component == component)].sum()))
+    rest = outside & ~np.isin(entries.component, [CLIENT, MISSING])
+    book("between calls", float(entries.ns[rest].sum()))
+    return (
+        list(names), np.array(keys, np.int64), np.array(times, np.float64),
+        np.ones(len(keys), np.int64),
+    )  # fmt: skip
+
+
+def _runs(ledger: Ledger) -> dict[tuple[int, int], RowSources]:
+    """The row sources of each execution, by process and number of the call."""
+    return {
+        (i, run.call): run
+        for i, process in enumerate(ledger.processes)
+        for run in process.stream.rowsources
+    }

@@ -1,0 +1,169 @@
+"""The page of a trace: profile, time line, and statements with all that they did; one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pgtare
+from pgtare.errors import UsageError
+from pgtare.report import files, numbers, shell
+from pgtare.trace import nodes, show, waterfall
+from pgtare.trace import profile as profiles
+from pgtare.trace.ledger import Ledger
+from pgtare.trace.profile import Profile, Scope
+from pgtare.trace.statements import Statement, report
+from pgtare.trace.stream import CallKind
+from pgtare.trace.texts import Labels, statement_labels
+from pgtare.trace.waterfall import Waterfall
+
+_LINES = 40
+_STATEMENTS = 50
+_SESSIONS = 8
+
+
+def write_page(ledger: Ledger, path: Path) -> None:
+    """Write the page. Raises MeasurementError where it cannot be written."""
+    files.write_text(path, page(ledger))
+
+
+def page(ledger: Ledger) -> str:
+    """The page as a string."""
+    labels = statement_labels(ledger)
+    found = _profiles(ledger)
+    first = found[0] if found else None
+    began = str(ledger.trace.recording.get("began", ""))[:19].replace("T", " ")
+    version = str(ledger.trace.recording.get("server", ""))
+    return shell.render(
+        "pgtare.trace",
+        "trace.html.j2",
+        [],
+        title="Where the time of a trace went",
+        subtitle=f"PostgreSQL {_version(version)} · {len(ledger.processes)} processes · {began}",
+        alarms=ledger.notes,
+        answers=_answers(first) if first else ["Nothing was traced."],
+        profiles=[_rows(p) for p in found],
+        sessions=_sessions(ledger, labels),
+        statements=_statements(ledger, labels),
+        version=pgtare.__version__,
+        created=began,
+    )
+
+
+def _version(number: str) -> str:
+    return f"{int(number) // 10_000}.{int(number) % 10_000}" if number.isdecimal() else "?"
+
+
+def _profiles(ledger: Ledger) -> list[Profile]:
+    found = []
+    for scope in (Scope(), Scope(workers=True, words="parallel workers")):
+        for by in profiles.GROUPINGS if not scope.workers else ("event",):
+            try:
+                found.append(profiles.profile(ledger, by, scope))
+            except UsageError:
+                break  # no workers
+    return found
+
+
+def _answers(profile: Profile) -> list[str]:
+    told = [
+        f"{show.ns(profile.total_ns)} of {profile.sessions} "
+        f"{'session' if profile.sessions == 1 else 'sessions'} are accounted for."
+    ]
+    return told + [
+        f"{line.name}: {numbers.percent(profile.share(line))}, {show.ns(line.ns)}."
+        for line in profile.lines[:6]
+    ]
+
+
+def _rows(profile: Profile) -> dict[str, Any]:
+    return {
+        "title": f"By {profile.by}"
+        + (", parallel workers" if profile.scope == "parallel workers" else ""),
+        "total": show.ns(profile.total_ns),
+        "lines": [
+            [
+                show.one_line(line.name, 200), show.ns(line.ns),
+                numbers.percent(profile.share(line)), numbers.count(line.times),
+                show.ns(line.mean_ns), show.ns(line.min_ns), show.ns(line.max_ns),
+                show.spark(line),
+            ]
+            for line in profile.lines[:_LINES]
+        ],
+        "more": max(len(profile.lines) - _LINES, 0),
+    }  # fmt: skip
+
+
+def _sessions(ledger: Ledger, labels: Labels) -> list[Waterfall]:
+    """The time line of the sessions that did most."""
+    busy = [(len(p.calls), i) for i, p in enumerate(ledger.processes) if p.leader_pid is None]
+    return [
+        waterfall.draw(
+            ledger, labels, i, ledger.processes[i].begin, ledger.processes[i].end,
+            f"Session {profiles.who(ledger.processes[i].ring)}",
+        )
+        for _, i in sorted(busy, reverse=True)[:_SESSIONS]
+    ]  # fmt: skip
+
+
+def _statements(ledger: Ledger, labels: Labels) -> list[dict[str, Any]]:
+    found = report(ledger)
+    total = sum(s.sum("elapsed_ns") for s in found if not s.recursive) or 1.0
+    numbered = {(name, q): i for i, (name, q) in enumerate(
+        zip(labels.names, labels.query_ids, strict=True))}  # fmt: skip
+    return [
+        {
+            "text": s.text,
+            "short": show.one_line(s.text),
+            "recursive": s.recursive,
+            "query_id": s.query_id,
+            "share": numbers.percent(100 * s.sum("elapsed_ns") / total),
+            "elapsed": show.ns(s.sum("elapsed_ns")),
+            "calls": [[kind, *show.cells(call)] for kind, call in s.calls.items()],
+            "waits": [
+                [w.event, numbers.count(w.waits), show.ns(w.total_ns), show.ns(w.longest_ns)]
+                for w in s.waits[:20]
+            ],
+            "errors": ", ".join(f"{state} × {n}" for state, n in s.errors.items()),
+            "plans": [_plan_rows(plan) for plan in s.plans[:3]],
+            "slowest": _slowest(ledger, labels, numbered.get((s.text, s.query_id)), s),
+        }
+        for s in found[:_STATEMENTS]
+    ]
+
+
+def _plan_rows(plan: Any) -> list[list[str]]:
+    return [
+        [
+            "\N{NO-BREAK SPACE}" * 4 * n.depth + nodes.kind_label(n),
+            numbers.count(n.calls), numbers.count(n.rows), numbers.count(n.loops),
+            show.ns(n.time_ns),
+            "exact" if n.exact else f"{show.ns(n.low_ns)} to {show.ns(n.high_ns)}",
+            show.ns(n.own_ns),
+        ]
+        for n in plan.nodes
+    ]  # fmt: skip
+
+
+def _slowest(
+    ledger: Ledger, labels: Labels, label: int | None, statement: Statement
+) -> Waterfall | None:
+    """The waterfall of the longest execution of a statement."""
+    if label is None:
+        return None
+    c = ledger.calls
+    of = np.flatnonzero(
+        (labels.of_call == label) & ((c["depth"] > 0) == statement.recursive)
+        & np.isin(c["kind"], [CallKind.EXECUTE, CallKind.UTILITY])
+    )  # fmt: skip
+    if not len(of):
+        return None
+    longest = int(of[np.argmax(c["end"][of] - c["start"][of])])
+    start, end = int(c["start"][longest]), int(c["end"][longest])
+    if end <= start:
+        return None
+    return waterfall.draw(
+        ledger, labels, int(ledger.call_process[longest]), start, end, "Its longest execution"
+    )

@@ -1,0 +1,223 @@
+"""Records a trace: arms sessions, drains their rings into files, and gives the sessions back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pgtare
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.server import signals
+from pgtare.trace.drain import Drain
+from pgtare.trace.guard import Guard
+from pgtare.trace.limits import LimitReached, Limits
+from pgtare.trace.server import Server, telling
+from pgtare.trace.tables import Table
+from pgtare.trace.target import Arming, Target
+from pgtare.trace.writer import Writer
+
+#: Pause between two looks at the rings, in s, and the longest time before rows are on disk.
+PAUSE_S = 0.1
+FLUSH_S = 2.0
+#: What a call costs a traced session where it was not measured, in ns.
+CALL_NS = 1000.0
+WAIT_NS = 40.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a recording goes: bytes of calls, waits, losses of both, sessions, bytes on disk."""
+
+    seconds: float
+    call_bytes: int
+    waits: int
+    lost_bytes: int
+    lost_waits: int
+    sessions: int
+    written: int
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recording that has ended. stopped_by: time, interrupt, size, space or error."""
+
+    path: str
+    seconds: float
+    stopped_by: str
+    why: str
+    sessions: int
+    call_bytes: int
+    waits: int
+    lost_bytes: int
+    lost_waits: int
+    losses: dict[int, tuple[int, int]]
+    bytes: int
+    notes: tuple[str, ...] = field(default=())
+
+
+class Recorder:
+    """Records until told to stop. Raises UsageError before anything is begun that cannot be."""
+
+    def __init__(
+        self, server: Server, dsn: str, path: Path, target: Target, limits: Limits,
+        command: list[str] | None = None,
+    ) -> None:  # fmt: skip
+        self.server, self.target, self.path = server, target, path
+        self.guard = Guard(dsn)
+        self.arming = Arming(server, target, self.guard)
+        try:
+            self._check(path)
+            with telling():
+                ((self.began, version),) = server.rows(
+                    "SELECT clock_timestamp(), current_setting('server_version_num')"
+                )
+            self.waits = server.has_waits
+            document = {
+                "pgtare": pgtare.__version__, "began": self.began.isoformat(), "server": version,
+                "level": target.level, "command": command or [], "costs": self._costs(),
+            }  # fmt: skip
+            self.writer = Writer(path, json.dumps(document).encode(), limits)
+        except BaseException:
+            self.guard.__exit__(None, None, None)
+            raise
+        self.drain = Drain(server, self.writer, self.began, waits=self.waits)
+        self._schedstat = server.local
+
+    def _check(self, path: Path) -> None:
+        if self.target.level >= 8:
+            self.server.require_waits()
+        if not self.target.armed_only:
+            self.arming.check()
+        with telling():
+            readable = self.server.rows(
+                "SELECT current_setting('data_directory') WHERE "
+                "pg_has_role('pg_read_all_settings', 'USAGE')"
+            )
+        if readable and self.server.local:
+            data = Path(readable[0][0]).resolve()
+            if path.resolve().is_relative_to(data):
+                raise UsageError(
+                    f"{path} lies in the server's data directory, whose disk must never fill: "
+                    "name a place elsewhere, best on another volume"
+                )
+
+    def _costs(self) -> dict[str, float]:
+        """What a wait and a call cost a traced session, in ns: estimates, for the profile."""
+        with contextlib.suppress(Exception), self.server.conn.transaction():
+            ((reading,),) = self.server.rows("SELECT clock_read_ns FROM wait_event_timing_info()")
+            return {"wait_ns": max(WAIT_NS, 2.5 * float(reading)), "call_ns": CALL_NS}
+        return {"wait_ns": WAIT_NS, "call_ns": CALL_NS}
+
+    def run(self, seconds: float | None, tell: Callable[[Progress], None]) -> Recorded:
+        """Record for `seconds`, or until a signal asks to stop; what was recorded is kept.
+
+        Raises MeasurementError where the server goes away; the files written until then stay.
+        """
+        limit = math.inf if seconds is None else seconds
+        start = time.monotonic()
+        stopped, why = "error", ""
+        with self.guard, signals.asked_to_stop() as asked:
+            try:
+                stopped, why = self._loop(start, limit, asked, tell)
+            except MeasurementError as ex:
+                why = str(ex)
+                self._end("error", why, time.monotonic() - start)
+                raise MeasurementError(f"{why}; {self.path} holds what came before") from ex
+            except UsageError:
+                self._end("error", "no privilege", time.monotonic() - start)
+                raise
+            found = self._finish(stopped, why, start)
+        return found
+
+    def _loop(
+        self, start: float, limit: float, asked: signals.StopRequest,
+        tell: Callable[[Progress], None],
+    ) -> tuple[str, str]:  # fmt: skip
+        flushed = start
+        try:
+            if self.target.query_ids:
+                self.arming.arm_statements()
+            while not asked.made and time.monotonic() - start < limit:
+                with telling():
+                    self.arming.arm_new()
+                    busy = self.drain.look()
+                self._sample_processor()
+                now = time.monotonic()
+                if now - flushed >= FLUSH_S:
+                    self.writer.flush(sync=True)
+                    flushed = now
+                tell(self._progress(now - start))
+                if not busy:
+                    time.sleep(min(PAUSE_S, max(limit - (now - start), 0.0)))
+        except LimitReached as ex:
+            return ex.limit, str(ex)
+        return ("interrupt", "") if asked.made else ("time", "")
+
+    def _finish(self, stopped: str, why: str, start: float) -> Recorded:
+        notes = []
+        with signals.deferred():
+            try:
+                with telling():
+                    self.arming.disarm()
+                    if stopped not in ("size", "space"):
+                        for _ in range(100):
+                            if not self.drain.look():
+                                break
+                self._sample_processor()
+            except LimitReached as ex:
+                stopped, why = ex.limit, str(ex)
+            except MeasurementError as ex:
+                notes.append(str(ex))
+            seconds = time.monotonic() - start
+            self._end(stopped, why, seconds)
+        p = self._progress(seconds)
+        return Recorded(
+            str(self.path), seconds, stopped, why, p.sessions, p.call_bytes, p.waits,
+            p.lost_bytes, p.lost_waits, self.drain.losses(), p.written, tuple(notes),
+        )  # fmt: skip
+
+    def _end(self, stopped: str, why: str, seconds: float) -> None:
+        losses = {str(pid): lost for pid, lost in self.drain.losses().items()}
+        document: dict[str, Any] = {
+            "stopped_by": stopped, "why": why, "seconds": seconds, "losses": losses,
+        }  # fmt: skip
+        self.writer.close(json.dumps(document).encode())
+
+    def _progress(self, seconds: float) -> Progress:
+        d = self.drain
+        return Progress(
+            seconds, d.kept_bytes, d.kept_waits, d.lost_bytes, d.lost_waits, d.sessions,
+            self.writer.written,
+        )  # fmt: skip
+
+    def _sample_processor(self) -> None:
+        """How long each traced process has run and has waited for a processor, by the kernel."""
+        if not self._schedstat:
+            return
+        rows = []
+        for rings in (self.drain.calls, self.drain.rings):
+            for ring in rings.values():
+                if not ring.done and (found := _schedstat(ring.pid)) is not None:
+                    rows.append((ring.number, time.time_ns(), *found))
+        if rows:
+            columns = np.array(rows, np.int64).T
+            names = ("ring", "when_ns", "cpu_ns", "queue_ns")
+            with contextlib.suppress(LimitReached):
+                self.writer.add(Table.PROCESSOR, dict(zip(names, columns, strict=True)))
+
+
+def _schedstat(pid: int) -> tuple[int, int] | None:
+    """CPU ns and ns waited for a processor of a process of this machine; None: not to be had."""
+    try:
+        run, queue, _ = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
+        return int(run), int(queue)
+    except (OSError, ValueError):
+        return None

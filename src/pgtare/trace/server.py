@@ -1,0 +1,109 @@
+"""The recorder's session on the server, and errors of the server in a sentence of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.server import trials
+
+_FUNCTIONS = """
+SELECT p.proname, n.nspname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+JOIN pg_language l ON l.oid = p.prolang
+WHERE l.lanname = 'c' AND p.proname IN ('sql_trace_drain', 'wait_event_trace_drain')
+"""
+_NO_EXTENSION = (
+    "database {} has no extension sql_trace: put the module into the installation with "
+    "`pgtare module install --module sql_trace --pg-config PATH`, load it "
+    "(shared_preload_libraries = 'wait_event_timing, sql_trace'), restart, and run "
+    "CREATE EXTENSION sql_trace; there"
+)
+_NO_WAITS = (
+    "levels 8 and 12 need the extension wait_event_timing, which database {} does not have: "
+    "CREATE EXTENSION wait_event_timing; there, or ask for --level 4"
+)
+
+
+class Server:
+    """A session that drains; has_waits: the extension wait_event_timing is there, too."""
+
+    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+        self.conn = conn
+        # only superusers make C functions: nobody else's function is taken for ours
+        self.schemas = dict(self.rows(_FUNCTIONS))
+        if "sql_trace_drain" not in self.schemas:
+            raise UsageError(_NO_EXTENSION.format(conn.info.dbname))
+        path = sql.SQL(", ").join(
+            sql.Identifier(schema) for schema in sorted(set(self.schemas.values()))
+        )
+        conn.execute(sql.SQL("SET search_path = {}").format(path))
+        self.has_waits = "wait_event_trace_drain" in self.schemas
+        self.rows("SELECT * FROM sql_trace_info()")
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """All rows of a query; bytes come as they are, not as text."""
+        with self.conn.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
+            return cursor.execute(query.encode(), values or None, binary=True).fetchall()
+
+    def name(self, function: str) -> str:
+        """A function of sql_trace with its schema."""
+        return f"{self.schemas['sql_trace_drain']}.{function}"
+
+    def require_waits(self) -> None:
+        """Raise UsageError where waits cannot be had."""
+        if not self.has_waits:
+            raise UsageError(_NO_WAITS.format(self.conn.info.dbname))
+
+    @property
+    def local(self) -> bool:
+        """Whether the server runs on this machine, as far as the connection tells."""
+        host = self.conn.info.host or ""
+        address = self.conn.info.hostaddr or host
+        return not host or host.startswith(("/", "@")) or address in ("127.0.0.1", "::1")
+
+
+@contextlib.contextmanager
+def open_server(dsn: str) -> Iterator[Server]:
+    """A session of the recorder's own, itself neither traced nor counted where that is allowed.
+
+    Raises UsageError where the extension is missing, MeasurementError where there is no server.
+    """
+    with _connect(dsn) as conn, telling():
+        yield Server(conn)
+
+
+def _connect(dsn: str) -> psycopg.Connection[Any]:
+    try:
+        given = psycopg.conninfo.conninfo_to_dict(dsn).get("options")
+        given = given or os.environ.get("PGOPTIONS", "")
+        own = "-c wait_event_timing.capture=off -c sql_trace.level=0"
+        return trials.connect(dsn, options=f"{given} {own}".strip())
+    except psycopg.ProgrammingError:
+        return trials.connect(dsn)  # which says what is wrong with the connection string
+    except MeasurementError as ex:
+        # a user without the right to set it, or a pooler that takes no options
+        if "permission" not in str(ex) and "startup parameter" not in str(ex):
+            raise
+        return trials.connect(dsn)
+
+
+@contextlib.contextmanager
+def telling() -> Iterator[None]:
+    """Turn the server's errors into a sentence of ours."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as ex:
+        raise UsageError(
+            f"{trials.first_line(ex)}: connect as a superuser, or as a member of "
+            "pg_read_all_stats who may run sql_trace_set"
+        ) from ex
+    except psycopg.errors.ObjectNotInPrerequisiteState as ex:
+        raise UsageError(trials.first_line(ex)) from ex
+    except psycopg.Error as ex:
+        raise MeasurementError(f"the server did not answer: {trials.first_line(ex)}") from ex

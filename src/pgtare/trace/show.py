@@ -1,0 +1,157 @@
+"""Profiles, statements and clients as tables for a terminal, and profiles as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pgtare.report import numbers
+from pgtare.trace.merge import Client
+from pgtare.trace.profile import Line, Profile
+from pgtare.trace.statements import CallSum, Plan, Statement
+
+_BARS = " ▁▂▃▄▅▆▇█"
+_WIDTH = 90
+
+
+def ns(value: float) -> str:
+    """A length of time in the unit that suits it."""
+    return numbers.duration(value / 1000)
+
+
+def one_line(text: str, width: int = _WIDTH) -> str:
+    """A statement on one line, cut."""
+    flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return flat if len(flat) <= width else flat[: width - 1] + "…"
+
+
+def spark(line: Line) -> str:
+    """How the lengths are distributed, from the shortest power of two met to the longest."""
+    met = [i for i, n in enumerate(line.histogram) if n]
+    if not met:
+        return ""
+    span = line.histogram[met[0] : met[-1] + 1]
+    most = max(span)
+    return "".join(_BARS[-(-n * 8 // most)] for n in span)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="left" if not i else "right", no_wrap=True)
+    return table
+
+
+def profile_view(profile: Profile, limit: int) -> RenderableType:
+    """The profile of a trace; what does not fit in stands in one line."""
+    heading = (
+        f"{ns(profile.total_ns)} of {profile.scope}"
+        f" ({profile.sessions} {'session' if profile.sessions == 1 else 'sessions'}), by "
+        f"{profile.by}"
+    )
+    table = _table(
+        profile.by, "time", "share", "times", "mean", "min", "max", "of it kernel CPU", "lengths"
+    )
+    for line in profile.lines[:limit]:
+        table.add_row(
+            Text(one_line(line.name)), ns(line.ns), numbers.percent(profile.share(line)),
+            numbers.count(line.times), ns(line.mean_ns), ns(line.min_ns), ns(line.max_ns),
+            numbers.percent(100 * line.kernel_ns / line.ns) if line.kernel_ns else "", spark(line),
+        )  # fmt: skip
+    rest = profile.lines[limit:]
+    if rest:
+        spent = sum(line.ns for line in rest)
+        table.add_row(
+            f"{len(rest)} more", ns(spent), numbers.percent(100 * spent / profile.total_ns)
+        )
+    table.add_row("total", ns(sum(line.ns for line in profile.lines)), "100 %")
+    return Group(Text(heading), table)
+
+
+def profile_json(profile: Profile) -> dict[str, Any]:
+    """A profile for programs; times in ns, shares in percent."""
+    return {
+        "schema": "pgtare.trace.profile/1",
+        "scope": profile.scope,
+        "by": profile.by,
+        "total_ns": profile.total_ns,
+        "sessions": profile.sessions,
+        "lines": [
+            {**dataclasses.asdict(line), "share_pct": profile.share(line)} for line in profile.lines
+        ],
+        "notes": list(profile.notes),
+    }
+
+
+def clients_view(found: list[Client]) -> RenderableType:
+    """Clients with their work."""
+    table = _table("client", "sessions", "calls", "busy", "CPU", "waits")
+    for c in found:
+        table.add_row(
+            Text(one_line(c.name)), str(c.sessions), numbers.count(c.calls), ns(c.busy_ns),
+            ns(c.cpu_ns), ns(c.waited_ns),
+        )  # fmt: skip
+    return table
+
+
+def statements_view(found: list[Statement], all_of_them: int) -> RenderableType:
+    """Statements one after another, those within others last."""
+    parts: list[RenderableType] = []
+    recursive = False
+    for statement in found:
+        if statement.recursive and not recursive:
+            recursive = True
+            parts.append(Text("Statements within others (functions, triggers)\n", style="bold"))
+        parts += [_statement(statement), Text("")]
+    if all_of_them > len(found):
+        parts.append(Text(f"{all_of_them - len(found)} more statements (--limit)"))
+    return Group(*parts)
+
+
+def _statement(statement: Statement) -> RenderableType:
+    name = f"query identifier {statement.query_id}" if statement.query_id else "no identifier"
+    parts: list[RenderableType] = [Text(one_line(statement.text, 400)), Text(name, style="dim")]
+    table = _table("call", "count", "elapsed", "longest", "CPU", "waits", "hit", "read", "rows")
+    for kind, call in statement.calls.items():
+        table.add_row(kind, *cells(call))
+    parts.append(table)
+    if statement.errors:
+        told = ", ".join(f"{state} × {n}" for state, n in statement.errors.items())
+        parts.append(Text(f"failed: {told}"))
+    if statement.waits:
+        waits = _table("waited for", "times", "total", "longest")
+        for wait in statement.waits[:10]:
+            waits.add_row(
+                wait.event, numbers.count(wait.waits), ns(wait.total_ns), ns(wait.longest_ns)
+            )
+        parts.append(waits)
+    parts += [_plan(plan) for plan in statement.plans[:3]]
+    return Group(*parts)
+
+
+def cells(call: CallSum) -> tuple[str, ...]:
+    """The figures of the calls of one kind, as texts."""
+    return (
+        numbers.count(call.count) + (f" ({call.failed} failed)" if call.failed else ""),
+        ns(call.elapsed_ns), ns(call.longest_ns), ns(call.cpu_ns), ns(call.waited_ns),
+        numbers.count(call.buffers.get("shared_hit", 0)),
+        numbers.count(call.buffers.get("shared_read", 0)), numbers.count(call.rows),
+    )  # fmt: skip
+
+
+def _plan(plan: Plan) -> RenderableType:
+    table = _table("row source", "calls", "rows", "loops", "time", "95 % interval", "own")
+    for node in plan.nodes:
+        of = f" on {node.relation}" if node.relation else ""
+        using = f" using {node.index}" if node.index else ""
+        exact = node.exact or node.low_ns == node.high_ns
+        table.add_row(
+            Text("  " * node.depth + node.kind + using + of), numbers.count(node.calls),
+            numbers.count(node.rows), numbers.count(node.loops), ns(node.time_ns),
+            "exact" if exact else f"{ns(node.low_ns)} to {ns(node.high_ns)}", ns(node.own_ns),
+        )  # fmt: skip
+    return table

@@ -1,0 +1,253 @@
+"""Statements as tkprof lists them: each kind of call with its sums, its waits, its row sources."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pgtare.errors import UsageError
+from pgtare.trace import nodes
+from pgtare.trace.ledger import CPU, OWN, Ledger
+from pgtare.trace.stream import BUFFERS, FAILED, CallKind, RowSources, sqlstate
+from pgtare.trace.texts import statement_labels
+
+
+@dataclass
+class CallSum:
+    """Calls of one kind: count, times in ns (cpu and waited without inner calls), rows, buffers.
+
+    elapsed_ns: wall time, inner calls included.
+    """
+
+    count: int = 0
+    failed: int = 0
+    elapsed_ns: float = 0.0
+    longest_ns: float = 0.0
+    cpu_ns: float = 0.0
+    waited_ns: float = 0.0
+    rows: int = 0
+    buffers: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class WaitSum:
+    """Waits of one event in a statement."""
+
+    event: str
+    waits: int
+    total_ns: float
+    longest_ns: float
+
+
+@dataclass
+class NodeSum:
+    """A node of a plan over the executions that were measured; times with the nodes below, ns."""
+
+    node: int
+    depth: int
+    kind: str
+    relation: str | None
+    index: str | None
+    calls: int
+    rows: int
+    loops: int
+    time_ns: int
+    low_ns: int
+    high_ns: int
+    own_ns: float
+    exact: bool
+
+
+@dataclass
+class Plan:
+    """A plan with its row sources. executions: how many of them were measured."""
+
+    plan: int
+    executions: int
+    nodes: list[NodeSum]
+
+
+@dataclass
+class Statement:
+    """All calls of one statement. recursive: they ran within other statements."""
+
+    text: str
+    query_id: int
+    recursive: bool
+    calls: dict[str, CallSum] = field(default_factory=dict)
+    waits: list[WaitSum] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
+    errors: dict[str, int] = field(default_factory=dict)
+
+    def sum(self, name: str) -> float:
+        """A figure over all kinds of calls."""
+        return float(sum(getattr(call, name) for call in self.calls.values()))
+
+    def buffers(self, name: str) -> int:
+        """Buffers of one sort over all kinds of calls."""
+        return sum(call.buffers.get(name, 0) for call in self.calls.values())
+
+
+#: Keys by which statements are sorted, largest first.
+SORTS: dict[str, Callable[[Statement], float]] = {
+    "elapsed": lambda s: s.sum("elapsed_ns"),
+    "cpu": lambda s: s.sum("cpu_ns"),
+    "waits": lambda s: s.sum("waited_ns"),
+    "count": lambda s: float(s.calls["execute"].count if "execute" in s.calls else 0),
+    "mean": lambda s: s.sum("elapsed_ns") / max(s.calls["execute"].count, 1)
+    if "execute" in s.calls else s.sum("elapsed_ns"),
+    "longest": lambda s: max((c.longest_ns for c in s.calls.values()), default=0.0),
+    "rows": lambda s: s.sum("rows"),
+    "reads": lambda s: float(s.buffers("shared_read")),
+    "buffers": lambda s: float(s.buffers("shared_hit") + s.buffers("shared_read")),
+}  # fmt: skip
+
+
+def report(
+    ledger: Ledger, sort: str = "elapsed", pids: frozenset[int] | None = None
+) -> list[Statement]:
+    """The statements of a trace, those of clients first. Raises UsageError for a wrong key."""
+    if sort not in SORTS:
+        raise UsageError(f"--sort {sort}: choose among {', '.join(SORTS)}")
+    labels = statement_labels(ledger)
+    found: dict[tuple[bool, int], Statement] = {}
+    own = _own_times(ledger)
+    calls = ledger.calls
+    wanted = np.array(
+        [p.leader_pid is None and (pids is None or p.ring.pid in pids) for p in ledger.processes],
+        bool,
+    )
+    of: dict[int, Statement] = {}
+    for i in np.flatnonzero(wanted[ledger.call_process]).tolist() if len(calls) else ():
+        recursive = bool(calls["depth"][i] > 0)
+        label = int(labels.of_call[i])
+        key = recursive, label
+        if key not in found:
+            found[key] = Statement(labels.names[label], labels.query_ids[label], recursive)
+        of[i] = found[key]
+        _add_call(ledger, found[key], i, own)
+    _add_waits(ledger, of)
+    _add_plans(ledger, of)
+    _add_errors(ledger, of)
+    key_of = SORTS[sort]
+    return sorted(found.values(), key=lambda s: (s.recursive, -key_of(s)))
+
+
+_Own = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+
+
+def _own_times(ledger: Ledger) -> _Own:
+    """CPU and waits of each call without inner ones, in ns."""
+    e, n = ledger.entries, len(ledger.calls)
+    inside = e.call >= 0
+    cpu = inside & ((e.component == CPU) | (e.component == OWN))
+    waits = inside & (e.component >= 0)
+    return (
+        np.bincount(e.call[cpu], e.ns[cpu], n).astype(np.float64),
+        np.bincount(e.call[waits], e.ns[waits], n).astype(np.float64),
+    )
+
+
+def _add_call(ledger: Ledger, statement: Statement, i: int, own: _Own) -> None:
+    call = ledger.calls[i]
+    kind = int(call["kind"])
+    name = CallKind(kind).name.lower() if 1 <= kind <= len(CallKind) else "call"
+    into = statement.calls.setdefault(name, CallSum())
+    into.count += 1
+    into.failed += bool(call["flags"] & FAILED)
+    busy = float(call["busy"])
+    into.elapsed_ns += busy
+    into.longest_ns = max(into.longest_ns, busy)
+    into.cpu_ns += own[0][i]
+    into.waited_ns += own[1][i]
+    into.rows += int(call["rows"]) if kind != CallKind.FETCH else 0  # its execution has them
+    process = ledger.processes[int(ledger.call_process[i])]
+    buffers = process.stream.buffers.get(int(call["call"]))
+    if buffers:
+        for buffer, count in zip(BUFFERS, buffers, strict=True):
+            into.buffers[buffer] = into.buffers.get(buffer, 0) + count
+
+
+def _add_waits(ledger: Ledger, of: dict[int, Statement]) -> None:
+    e = ledger.entries
+    rows = np.flatnonzero((e.component >= 0) & (e.call >= 0))
+    if not len(rows):
+        return
+    kinds = int(e.component.max()) + 1
+    key, inverse = np.unique(e.call[rows] * kinds + e.component[rows], return_inverse=True)
+    groups = np.stack(np.divmod(key, kinds), axis=1)
+    ns = np.bincount(inverse, e.ns[rows])
+    times = np.bincount(inverse, e.times[rows])
+    longest = np.zeros(len(groups))
+    np.maximum.at(longest, inverse, e.ns[rows])
+    sums: dict[int, dict[int, WaitSum]] = defaultdict(dict)
+    statements = {id(statement): statement for statement in of.values()}
+    for (call, event), total, count, most in zip(
+        groups.tolist(), ns.tolist(), times.tolist(), longest.tolist(), strict=True
+    ):
+        if call in of:
+            have = sums[id(of[call])].setdefault(event, WaitSum(ledger.name(event), 0, 0.0, 0.0))
+            have.waits += int(count)
+            have.total_ns += total
+            have.longest_ns = max(have.longest_ns, most)
+    for which, events in sums.items():
+        statements[which].waits = sorted(events.values(), key=lambda w: -w.total_ns)
+
+
+def _add_plans(ledger: Ledger, of: dict[int, Statement]) -> None:
+    numbers = {
+        (int(process), int(call)): i
+        for i, (process, call) in enumerate(
+            zip(ledger.call_process, ledger.calls["call"], strict=True)
+        )
+    }
+    for p, process in enumerate(ledger.processes):
+        runs = defaultdict(list)
+        for run in process.stream.rowsources:
+            i = numbers.get((p, run.call))
+            if i in of:
+                runs[id(of[i]), run.plan].append(run)
+        statements = {id(statement): statement for statement in of.values()}
+        for (which, plan), some in runs.items():
+            planned = nodes.of_plan(process.stream.plans.get(plan, []))
+            statements[which].plans.append(_plan(plan, some, planned))
+
+
+def _plan(plan: int, runs: list[RowSources], planned: dict[int, nodes.Node]) -> Plan:
+    own: dict[int, float] = defaultdict(float)
+    for run in runs:
+        for number, ns in nodes.own_times(run, planned).items():
+            own[number] += ns
+    found = []
+    for number, sums in nodes.merged(runs).items():
+        node = planned.get(number)
+        found.append(
+            NodeSum(
+                number, _depth(number, planned), node.kind if node else "node",
+                node.relation if node else None, node.index if node else None, sums.calls,
+                sums.rows, sums.loops, sums.time, sums.low, sums.high, own.get(number, 0.0),
+                bool(sums.flags & 1),
+            )
+        )  # fmt: skip
+    order = {number: i for i, number in enumerate(planned)}
+    found.sort(key=lambda n: order.get(n.node, len(order)))
+    return Plan(plan, len(runs), found)
+
+
+def _depth(number: int, planned: dict[int, nodes.Node]) -> int:
+    depth = 0
+    while number in planned and planned[number].parent >= 0 and depth < 1000:
+        number, depth = planned[number].parent, depth + 1
+    return depth
+
+
+def _add_errors(ledger: Ledger, of: dict[int, Statement]) -> None:
+    for i, statement in of.items():
+        state = int(ledger.calls["sqlstate"][i])
+        if state and ledger.calls["flags"][i] & FAILED:
+            name = sqlstate(state)
+            statement.errors[name] = statement.errors.get(name, 0) + 1

@@ -1,0 +1,142 @@
+"""Whom to trace, and asking the server for it: arms sessions, and gives them back."""
+
+from __future__ import annotations
+
+import fnmatch
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from pgtare.errors import UsageError
+from pgtare.trace.guard import Guard
+from pgtare.trace.server import Server, telling
+
+LEVELS = (1, 4, 8, 12)
+
+_CLIENTS = """
+SELECT a.pid, a.backend_start, a.usename, a.datname, a.application_name, s.level
+FROM pg_stat_activity a LEFT JOIN sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
+WHERE a.backend_type = 'client backend' AND a.pid <> pg_backend_pid() ORDER BY a.pid
+"""
+_RIGHTS = """
+SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
+       has_function_privilege('sql_trace_set(integer, integer)', 'EXECUTE')
+"""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Sessions to trace at a level: all that match every field that is set.
+
+    application: a shell pattern. sample: the share of sessions drawn (0 to 1]. query_ids: only
+    these statements, in whatever session.
+    """
+
+    level: int = 12
+    pids: frozenset[int] = frozenset()
+    roles: frozenset[str] = frozenset()
+    databases: frozenset[str] = frozenset()
+    application: str | None = None
+    sample: float = 1.0
+    query_ids: tuple[int, ...] = ()
+    armed_only: bool = False
+
+    def matches(self, pid: int, role: str, database: str, application: str) -> bool:
+        """Whether a session is meant."""
+        return (
+            (not self.pids or pid in self.pids)
+            and (not self.roles or role in self.roles)
+            and (not self.databases or database in self.databases)
+            and (self.application is None or fnmatch.fnmatchcase(application, self.application))
+        )
+
+
+@dataclass
+class Arming:
+    """Sessions that we have asked the server to trace; `guard` gives them back if we die."""
+
+    server: Server
+    target: Target
+    guard: Guard
+    draw: Callable[[], float] = field(default_factory=lambda: random.Random().random)
+    armed: dict[int, Any] = field(default_factory=dict)
+    _seen: set[tuple[int, Any]] = field(default_factory=set)
+    _altered: bool = False
+
+    def check(self) -> None:
+        """Raise UsageError, with the line that mends it, where we may not."""
+        with telling():
+            ((user, sees, may),) = self.server.rows(_RIGHTS)
+        missing = [] if sees else [f"GRANT pg_read_all_stats TO {user}"]
+        if not may:
+            missing.append(
+                f"GRANT EXECUTE ON FUNCTION {self.server.name('sql_trace_set')}(integer, integer) "
+                f"TO {user}"
+            )
+        if missing:
+            raise UsageError(
+                f"to trace other sessions, a superuser has to run: {'; '.join(missing)};"
+            )
+
+    def arm_statements(self) -> None:
+        """Have the statements of query_ids traced in every session, by the configuration."""
+        ids = ", ".join(map(str, self.target.query_ids))
+        with telling():
+            ((now,),) = self.server.rows("SELECT current_setting('sql_trace.query_ids')")
+            if now:
+                raise UsageError(
+                    f"sql_trace.query_ids is set already ({now}): its traces are recorded without "
+                    "--queryid"
+                )
+            self.guard.altered()
+            self._altered = True
+            self._alter("sql_trace.query_ids", f"'{ids}'")
+            self._alter("sql_trace.query_level", str(self.target.level))
+            self.server.rows("SELECT pg_reload_conf()")
+
+    def _alter(self, setting: str, value: str) -> None:
+        self.server.conn.execute(
+            psycopg.sql.SQL("ALTER SYSTEM SET {} = {}").format(
+                psycopg.sql.SQL(setting),
+                psycopg.sql.SQL(value),
+            )
+        )
+
+    def arm_new(self) -> None:
+        """Ask for sessions that match and that we have not met yet."""
+        if self.target.query_ids or self.target.armed_only:
+            return
+        for pid, started, role, database, application, level in self.server.rows(_CLIENTS):
+            key = (pid, started)
+            if key in self._seen or not self.target.matches(
+                pid, role or "", database or "", application or ""
+            ):
+                continue  # an application may take its name later
+            self._seen.add(key)
+            if level or self.draw() >= self.target.sample:
+                continue  # traced already, at its own level: that is not ours to change
+            self.guard.armed(pid)
+            self.armed[pid] = started
+            self.server.rows("SELECT sql_trace_set(%s, %s)", pid, self.target.level)
+
+    def disarm(self) -> None:
+        """Give every session back to its settings. Those that have ended are no trouble."""
+        if self._altered:
+            for setting in ("sql_trace.query_ids", "sql_trace.query_level"):
+                self.server.conn.execute(f"ALTER SYSTEM RESET {setting}".encode())
+            self.server.rows("SELECT pg_reload_conf()")
+            self._altered = False
+        if self.armed:
+            self.server.rows(DISARM, list(self.armed))
+            self.armed.clear()
+        self.guard.dismiss()
+
+
+# A session that has ended meanwhile would only be a warning.
+DISARM = """
+SELECT sql_trace_set(pid, NULL) FROM pg_stat_activity WHERE pid = ANY(%s)
+AND backend_type = 'client backend'
+"""

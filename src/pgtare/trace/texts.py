@@ -1,0 +1,76 @@
+"""Names of statements: those of one query identifier are one, whatever constants they have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pgtare.trace.ledger import Ledger
+from pgtare.trace.reader import Integers
+from pgtare.trace.stream import CallKind
+
+#: Work of a session that belongs to no call: reading requests, sending answers.
+OUTSIDE = "between calls"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The statement of each call, as an index into names (a text) and query_ids (0: none)."""
+
+    names: list[str]
+    query_ids: list[int]
+    of_call: Integers
+
+
+def statement_labels(ledger: Ledger) -> Labels:
+    """Which statement each call of a ledger belongs to."""
+    calls = ledger.calls
+    names: list[str] = []
+    query_ids: list[int] = []
+    known: dict[tuple[str, int | str], int] = {}
+    of_call = np.zeros(len(calls), np.int64)
+    if not len(calls):
+        return Labels([], [], of_call)
+    keys = np.stack(
+        [ledger.call_process, calls["text"].astype(np.int64), calls["query_id"], calls["kind"]],
+        axis=1,
+    )
+    groups, inverse = np.unique(keys, axis=0, return_inverse=True)
+    numbers = np.zeros(len(groups), np.int64)
+    for i, (process, text_id, query_id, kind) in enumerate(groups.tolist()):
+        found = ledger.processes[process].stream.texts.get(text_id & 0xFFFFFFFFFFFFFFFF)
+        query_id = query_id or (found.query_id if found else 0)
+        text = found.text if found and not found.suppressed else None
+        label = text.strip() if text else _without_text(query_id, kind, bool(found))
+        key = ("id", query_id) if query_id else ("text", label)
+        if key not in known:
+            known[key] = len(names)
+            names.append(label)
+            query_ids.append(query_id)
+        elif text and names[known[key]].startswith("query "):
+            names[known[key]] = label
+        numbers[i] = known[key]
+    of_call = numbers[np.asarray(inverse).ravel()]
+    return Labels(_apart(names, query_ids), query_ids, of_call)
+
+
+def _without_text(query_id: int, kind: int, suppressed: bool) -> str:
+    if suppressed:
+        return "(text suppressed)"
+    if query_id:
+        return f"query {query_id}"
+    if kind in (CallKind.COMMIT, CallKind.ROLLBACK):
+        return CallKind(kind).name
+    return "(text not recorded)"
+
+
+def _apart(names: list[str], query_ids: list[int]) -> list[str]:
+    """Two statements of one text (of two users' tables, say) are told apart by their identifier."""
+    seen: dict[str, int] = {}
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+    return [
+        f"{name} /* query {query_id} */" if seen[name] > 1 and query_id else name
+        for name, query_id in zip(names, query_ids, strict=True)
+    ]

@@ -1,0 +1,321 @@
+"""The time line of each traced process: calls, requests, transactions, waits, processor readings.
+
+Joins the ring of calls of a process with its rings of waits; all times become ns since 1970.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pgtare.trace import stream as streams
+from pgtare.trace.reader import Ring, Trace, Waits
+from pgtare.trace.stream import CALL, POSTGRES_EPOCH_US, CallKind, Stream
+
+Integers = npt.NDArray[np.int64]
+
+# Kinds of records in the ring of waits (docs/wait-events.md).
+_BEGIN, _END, _CPU = 2, 3, 4
+#: No two rings of one session are further apart, in ns.
+_FAR = 1 << 59
+
+
+def _none(columns: int) -> Integers:
+    return np.zeros((0, columns), np.int64)
+
+
+@dataclass
+class Process:
+    """One traced process. begin and end: what is known of it lies between, ns since 1970.
+
+    calls: of dtype CALL, in the order in which they ended, with absolute times. requests,
+    transactions, missing: rows of (begin, end). cpu: rows of (when, CPU ns so far). queue: rows of
+    (when, ns waited for a processor so far). leader_pid: of a parallel worker.
+    """
+
+    ring: Ring
+    begin: int
+    end: int
+    calls: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, CALL))
+    requests: Integers = field(default_factory=lambda: _none(2))
+    transactions: Integers = field(default_factory=lambda: _none(2))
+    missing: Integers = field(default_factory=lambda: _none(2))
+    cpu: Integers = field(default_factory=lambda: _none(2))
+    queue: Integers = field(default_factory=lambda: _none(2))
+    waits: Waits = field(default_factory=lambda: Waits(*(np.zeros(0, np.int64),) * 4))
+    stream: Stream = field(default_factory=Stream)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def leader_pid(self) -> int | None:
+        """The process for which a parallel worker works."""
+        return self.ring.leader_pid
+
+
+def processes(trace: Trace) -> list[Process]:
+    """Every process of a trace with anything to tell, client sessions first."""
+    found, taken = [], set()
+    waiting = [ring for ring in trace.rings.values() if ring.kind == "waits"]
+    for ring in trace.rings.values():
+        if ring.kind != "sql" or ring.number not in trace.streams:
+            continue
+        process, own = _of_calls(trace, ring, waiting)
+        taken |= own
+        if process is not None:
+            found.append(process)
+    for ring in waiting:
+        if ring.number not in taken:
+            process = _of_waits(trace, ring)
+            if process is not None:
+                found.append(process)
+    return sorted(found, key=lambda p: (p.leader_pid is not None, p.begin, p.ring.number))
+
+
+def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | None, set[int]]:
+    """A process whose calls were traced, and the numbers of its rings of waits."""
+    decoded = streams.decode(trace.streams[ring.number])
+    base = int(decoded.session.get("started_ns", ring.started_ns))
+    begin, end = base + decoded.begin, base + decoded.last
+    if decoded.begin < _began(trace) - base - 10**9:
+        begin = _began(trace)  # the ring is older than the recording
+    if decoded.records == 0 or end <= begin:
+        return None, set()
+    process = Process(ring, begin, end, stream=decoded)
+    process.calls = _absolute(decoded.calls, base)
+    process.requests = _apart(
+        np.stack([decoded.requests["start"] + base, decoded.requests["end"] + base], axis=1)
+    )
+    _close_last_request(process)
+    process.transactions = _transactions(decoded, base)
+    process.missing = _apart(
+        np.array(
+            [[base + a, base + b] for a, b, _, _ in decoded.gaps]
+            + [[base + a, base + b] for a, b in _untraced(decoded)],
+            np.int64,
+        ).reshape(-1, 2)
+    )
+    readings = [
+        np.stack([c["end"], c["cpu"]], axis=1)[c["cpu"] >= 0]
+        for c in (process.calls, _requests_absolute(decoded, base))
+    ]
+    own = set()
+    parts: list[Waits] = []
+    marked: list[Integers] = []
+    for other in waiting:
+        if other.pid != ring.pid:
+            continue
+        shift = _shift(decoded, other, base)
+        if shift is None:
+            continue
+        own.add(other.number)
+        if other.number in trace.waits:
+            w = trace.waits[other.number]
+            parts.append(Waits(w.start + shift, w.length, w.event, w.calls))
+        marks = trace.marks.get(other.number)
+        if marks is not None:
+            of = marks["kind"] == _CPU
+            marked.append(np.stack([marks["when_ns"][of] + shift, marks["value"][of]], axis=1))
+    if parts:
+        process.waits = Waits(*(np.concatenate([getattr(p, name) for p in parts])
+                                for name in ("start", "length", "event", "calls")))  # fmt: skip
+    process.cpu = _one_origin(
+        _rising(np.concatenate(readings)), _rising(np.concatenate([_none(2), *marked]))
+    )
+    process.queue = _queue(trace, {ring.number, *own})
+    if decoded.gaps:
+        lost = sum(gap[2] for gap in decoded.gaps)
+        process.notes.append(f"process {ring.pid}: {lost:,} bytes of calls are missing")
+    process.notes += [f"process {ring.pid}: {note}" for note in decoded.notes]
+    return process, own
+
+
+def _began(trace: Trace) -> int:
+    """When the recording began, ns since 1970; 0: it does not say."""
+    try:
+        when = datetime.fromisoformat(str(trace.recording.get("began")))
+        return round(when.timestamp() * 1e9)
+    except (ValueError, OverflowError):
+        return 0
+
+
+def _untraced(decoded: Stream) -> list[tuple[int, int]]:
+    """When the trace of a session was switched off and on again, it tells nothing in between."""
+    found, since = [], None
+    for when, level, _, _ in decoded.levels:
+        if level == 0 and since is None:
+            since = when
+        elif level > 0 and since is not None:
+            found.append((since, max(since, when)))
+            since = None
+    return found if since is None else [*found, (since, max(since, decoded.last))]
+
+
+def _one_origin(readings: Integers, marked: Integers) -> Integers:
+    """Both series of CPU readings as one: that of the ring of waits counts from another zero.
+
+    CPU time never falls. So a reading of one series lies between its neighbours of the other,
+    which bounds the difference of the two zeros from both sides, best where two are close.
+    """
+    if not len(readings) or not len(marked):
+        return readings if len(readings) else marked
+    after = np.searchsorted(marked[:, 0], readings[:, 0])
+    before = after - 1
+    low = (marked[np.maximum(before, 0), 1] - readings[:, 1])[before >= 0]
+    high = (marked[np.minimum(after, len(marked) - 1), 1] - readings[:, 1])[after < len(marked)]
+    if not len(low) or not len(high):
+        return readings
+    zero = (int(low.max()) + int(high.min())) // 2
+    return _rising(np.concatenate([readings, marked - np.array([0, zero])]))
+
+
+def _shift(decoded: Stream, other: Ring, base: int) -> int | None:
+    """What turns times of a ring of waits into those of the ring of calls; None: of another life.
+
+    Both count from a wall clock read to the µs: the server's record ties them to the ns.
+    """
+    for _, started_us, zero in decoded.wait_rings:
+        started_ns = (started_us + POSTGRES_EPOCH_US) * 1000
+        shift = base + zero - other.started_ns
+        if abs(started_ns - other.started_ns) < 1000 and abs(shift) < _FAR:
+            return shift
+    begin, end = base + decoded.begin, base + decoded.last
+    return 0 if not decoded.wait_rings and begin <= other.started_ns <= end else None
+
+
+def _absolute(calls: npt.NDArray[np.void], base: int) -> npt.NDArray[np.void]:
+    moved = calls.copy()
+    moved["start"] += base
+    moved["end"] += base
+    moved["start"] = np.minimum(moved["start"], moved["end"])
+    _after_predecessors(moved)
+    return moved
+
+
+def _after_predecessors(calls: npt.NDArray[np.void]) -> None:
+    """Move starts that are estimates (true to the µs) behind the end of the call before.
+
+    Calls stand in the order of their ends and are numbered in that of their beginnings: what
+    ended before and has a lower number was over when this one began.
+    """
+    number, end = calls["call"], calls["end"]
+    for i in np.flatnonzero(calls["flags"] & streams.ESTIMATED).tolist():
+        for j in range(i - 1, max(i - 1000, -1), -1):
+            if number[j] < number[i]:
+                calls["start"][i] = min(max(calls["start"][i], end[j]), end[i])
+                break
+
+
+def _requests_absolute(decoded: Stream, base: int) -> npt.NDArray[np.void]:
+    moved = decoded.requests.copy()
+    moved["end"] += base
+    return moved
+
+
+def _close_last_request(process: Process) -> None:
+    """What began after the last answer belongs to a request that has none yet."""
+    calls = process.calls
+    answered = int(process.requests[-1, 1]) if len(process.requests) else process.begin
+    late = calls["start"][calls["end"] > answered]
+    late = late[late >= answered]
+    if len(late):
+        last = np.array([[int(late.min()), process.end]], np.int64)
+        process.requests = np.concatenate([process.requests, last])
+
+
+def _apart(spans: Integers) -> Integers:
+    """Spans in order of time, none before the end of the one before; without empty ones."""
+    spans = np.asarray(spans, np.int64)[np.argsort(spans[:, 1], kind="stable")]
+    if len(spans):
+        before = np.concatenate([[np.iinfo(np.int64).min], spans[:-1, 1]])
+        spans[:, 0] = np.maximum(spans[:, 0], before)
+    return spans[spans[:, 1] > spans[:, 0]]
+
+
+def _transactions(decoded: Stream, base: int) -> Integers:
+    """From begin to commit, abort or prepare; one that is open at the end lasts up to it."""
+    found: list[tuple[int, int]] = []
+    open_since: int | None = None
+    for event, when, _, start in decoded.transactions.tolist():
+        if event == streams.BEGIN:
+            open_since = min(start, when)
+        elif event in (streams.COMMITTED, streams.ABORT, streams.PREPARE):
+            found.append((base + min(start, when), base + when))
+            open_since = None
+    if open_since is not None:
+        found.append((base + open_since, base + decoded.last))
+    return _apart(np.array(found, np.int64).reshape(-1, 2))
+
+
+def _rising(readings: Integers) -> Integers:
+    """In order of time; readings that fall below an earlier one are of no use."""
+    readings = readings[np.argsort(readings[:, 0], kind="stable")]
+    if not len(readings):
+        return readings
+    highest = np.maximum.accumulate(readings[:, 1])
+    kept = readings[readings[:, 1] >= highest]
+    return np.asarray(kept[np.concatenate([[True], np.diff(kept[:, 0]) > 0])])
+
+
+def _queue(trace: Trace, rings: set[int]) -> Integers:
+    parts = [
+        np.stack([p["when_ns"], p["queue_ns"]], axis=1)
+        for number, p in trace.processor.items()
+        if number in rings
+    ]
+    return _rising(np.concatenate(parts)) if parts else _none(2)
+
+
+def _of_waits(trace: Trace, ring: Ring) -> Process | None:
+    """A process of whom there is only a ring of waits: a parallel worker, or lower levels."""
+    waits, marks = trace.waits.get(ring.number), trace.marks.get(ring.number)
+    if waits is None and marks is None:
+        return None
+    moments: list[int] = []
+    if waits is not None and len(waits.start):
+        moments += [int(waits.start[0]), int((waits.start + waits.length).max())]
+    if marks is not None and len(marks["when_ns"]):
+        moments += [int(marks["when_ns"][0]), int(marks["when_ns"][-1])]
+    if not moments or max(moments) <= min(moments):
+        return None
+    process = Process(ring, min(moments), max(moments))
+    if waits is not None:
+        process.waits = waits
+    if marks is not None:
+        process.calls = _calls_of_marks(marks)
+        of = marks["kind"] == _CPU
+        process.cpu = _rising(np.stack([marks["when_ns"][of], marks["value"][of]], axis=1))
+    if ring.leader_pid is not None:
+        # a worker that ran one statement has one reading, from the start of its process on
+        process.cpu = _rising(np.concatenate([[[process.begin, 0]], process.cpu]))
+        process.requests = np.array([[process.begin, process.end]], np.int64)
+    else:
+        outer = process.calls[process.calls["depth"] == 0]
+        process.requests = _apart(np.stack([outer["start"], outer["end"]], axis=1))
+    process.queue = _queue(trace, {ring.number})
+    return process
+
+
+def _calls_of_marks(marks: dict[str, Integers]) -> npt.NDArray[np.void]:
+    """Executions, from the begins and ends of statements in a ring of waits."""
+    rows: list[tuple[Any, ...]] = []
+    stack: list[tuple[int, int, int, int]] = []
+    number = 0
+    interesting = np.flatnonzero((marks["kind"] == _BEGIN) | (marks["kind"] == _END))
+    for i in interesting.tolist():
+        kind, depth = int(marks["kind"][i]), int(marks["depth"][i])
+        when, value = int(marks["when_ns"][i]), int(marks["value"][i])
+        while stack and stack[-1][0] >= depth + (kind == _END):
+            stack.pop()  # its end was lost
+        if kind == _BEGIN:
+            number += 1
+            stack.append((depth, when, value, number))
+        elif stack and stack[-1][0] == depth:
+            _, start, query_id, own = stack.pop()
+            parent = stack[-1][3] if stack else 0
+            rows.append((own, int(CallKind.EXECUTE), depth, 0, 0, parent, 0, query_id, 0, 0, start,
+                         when, when - start, -1, value))  # fmt: skip
+    return np.array(rows, CALL)

@@ -1,0 +1,100 @@
+"""Flame graphs in a real browser, with the network shut off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pgtare.flame import show
+from pgtare.flame.page import page
+from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
+
+BEFORE = {("backend", "run", "plan"): 40_000_000, ("backend", "run", "wait"): 60_000_000}
+AFTER = {
+    ("backend", "run", "plan"): 20_000_000,
+    ("backend", "run", f"statement: {HOSTILE}"): 70_000_000,
+    ("backend", "run", HOSTILE_IMAGE): 10_000_000,
+}
+
+
+@pytest.fixture(scope="module")
+def flame_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("flame") / "flame.html"
+    graphs = [
+        show.graph("main", "Blocked", {stack: ns / 1e6 for stack, ns in AFTER.items()}),
+        show.difference(BEFORE, AFTER),
+    ]
+    path.write_text(
+        page(
+            "Blocked", HOSTILE, graphs, alarms=[HOSTILE], answers=["x"],
+            table=show.rows(AFTER), table_head=show.HEAD,
+        )
+    )  # fmt: skip
+    return path
+
+
+def test_draws_without_complaint_or_request(visit: Callable[..., Visit], flame_page: Path) -> None:
+    opened = visit(flame_page)
+    assert opened.complaints == []
+    assert opened.requests == [opened.url]
+    page = opened.page
+    assert page.evaluate("window.pwned") is None
+    assert page.locator("#flame-main g.frame").count() == 6
+    assert page.locator("#flame-change g.frame").count() == 7
+    widths = page.evaluate(
+        "[...document.querySelectorAll('#flame-main g.frame')].map((g) => "
+        "[g.querySelector('title').textContent, +g.querySelector('rect').getAttribute('width')])"
+    )
+    by_name = {text.split(":")[0]: width for text, width in widths}
+    assert by_name["statement"] == pytest.approx(0.7 * by_name["all"], rel=0.01)
+
+
+def test_zooms_by_click_and_back_by_button(visit: Callable[..., Visit], flame_page: Path) -> None:
+    page = visit(flame_page).page
+    plan = page.locator("#flame-main g.frame", has=page.locator("title", has_text="plan:"))
+    before = plan.locator("rect").bounding_box()
+    plan.click()
+    after = plan.locator("rect").bounding_box()
+    assert after["width"] > 4 * before["width"]
+    page.locator("#flame-main button").click()
+    assert plan.locator("rect").bounding_box()["width"] == pytest.approx(before["width"])
+
+
+def test_moves_zooms_and_searches_by_keyboard(
+    visit: Callable[..., Visit], flame_page: Path
+) -> None:
+    page = visit(flame_page).page
+    page.locator("#flame-main svg").focus()
+    for key in ("ArrowUp", "ArrowUp", "ArrowUp", "Enter"):
+        page.keyboard.press(key)
+    assert "statement: " in page.locator("#flame-main .flame-told").text_content()
+    assert "70 %" in page.locator("#flame-main .flame-told").text_content()
+    page.keyboard.press("/")
+    page.keyboard.type("plan")
+    assert page.locator("#flame-main output").text_content() == "20 % match"
+    assert page.locator("#flame-main g.match").count() <= 1
+    page.keyboard.press("Escape")
+    assert page.locator("#flame-main output").text_content() == ""
+    page.keyboard.press("Escape")
+    assert page.locator("#flame-main g.frame").count() == 6
+
+
+def test_change_is_told_and_coloured(visit: Callable[..., Visit], flame_page: Path) -> None:
+    page = visit(flame_page).page
+    wait = page.locator("#flame-change g.frame", has=page.locator("title", has_text="wait:"))
+    assert "60 % before, 0 % after, −60 points" in wait.locator("title").text_content()
+    assert wait.locator("rect").get_attribute("fill").startswith("hsl(212")
+
+
+def test_fits_a_phone_and_reads_without_scripts(
+    visit: Callable[..., Visit], flame_page: Path
+) -> None:
+    narrow = visit(flame_page, width=360).page
+    assert narrow.evaluate("document.documentElement.scrollWidth") <= 360
+    plain = visit(flame_page, scripts=False).page
+    assert plain.locator("#flame-main figcaption").is_visible()
+    assert plain.get_by_role("rowheader", name="plan").is_visible()

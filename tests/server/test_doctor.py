@@ -1,0 +1,185 @@
+"""The doctor on real servers: evictions named first, and nothing found on a healthy server."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from pgtare.doctor import queries
+from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from tests.server.doctor_tools import REPORTED_S, SCHEMA, checks, doctor, evicting, storm
+from tests.server.weigh_tools import pgtare
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(
+    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
+)
+def stormy(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The server that evicts, under its load."""
+    with evicting(request.getfixturevalue(request.param)) as cluster, storm(cluster):
+        yield cluster
+
+
+@pytest.fixture(
+    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
+)
+def healthy(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A server as it comes with pg_stat_statements, and pgbench's tables in it."""
+    binaries: Binaries = request.getfixturevalue(request.param)
+    with Cluster(binaries, preload=["pg_stat_statements"]) as cluster:
+        with cluster.connect() as conn:
+            conn.execute("CREATE EXTENSION pg_stat_statements")
+        initialise(binaries, cluster.dsn(), 1, "load")
+        yield cluster
+
+
+def test_evictions_are_named_first_with_the_remedy(stormy: Cluster) -> None:
+    with stormy.connect() as conn:
+        query = f'SELECT dealloc, clock_timestamp() FROM "{SCHEMA}".pg_stat_statements_info'
+        ((before, began),) = conn.execute(query.encode()).fetchall()
+        report = doctor(stormy.dsn())
+        ((after, ended),) = conn.execute(query.encode()).fetchall()
+    first = report["findings"][0]
+    assert first["check"] == "evictions"
+    assert first["level"] == report["level"] != "ok"
+    assert first["sure"] == "certain"
+    assert "ALTER SYSTEM SET pg_stat_statements.max = 1000" in first["remedy"][0]
+    assert "track = 'none'" in " ".join(first["remedy"])
+    found = report["statements"]
+    assert found["counted"]
+    assert found["schema_name"] == SCHEMA
+    ours = (after - before) / (ended - began).total_seconds()
+    assert ours / 3 < found["deallocations_s"] < 3 * ours
+    assert found["evicted_s"] == pytest.approx(10 * found["deallocations_s"])
+    assert found["turnover_s"] == pytest.approx(100 / found["evicted_s"])
+    assert found["occupancy"] == pytest.approx(found["deallocations_s"] * found["sweep_ms"] / 1000)
+    # 128 statements and the transaction's two, or less, as some of them never leave
+    assert 100 < found["distinct"] < 400
+
+
+def test_where_waits_are_timed_the_lock_is_named(stormy: Cluster) -> None:
+    report = doctor(stormy.dsn())
+    assert report["waits"]["exact"]
+    assert report["statements"]["lock_share"] > 0
+    assert "LWLock/pg_stat_statements" in [w["event"] for w in report["waits"]["events"]]
+    assert "LWLock/pg_stat_statements" in " ".join(report["findings"][0]["seen"])
+
+
+def test_version_1_8_infers_evictions(stormy: Cluster) -> None:
+    report = doctor(stormy.dsn("old"))
+    found, first = report["statements"], report["findings"][0]
+    assert not found["counted"]
+    assert found["version"] == "1.8"
+    assert found["deallocations_since_reset"] is None
+    assert first["check"] == "evictions"
+    assert first["sure"] == "likely"
+    assert "does not count" in first["because"]
+    assert "at least" in first["seen"][0]
+
+
+def test_ages_are_there_from_17_on(stormy: Cluster) -> None:
+    age = doctor(stormy.dsn())["statements"]["median_age_s"]
+    if stormy.binaries.major < 17:
+        assert age is None
+    else:
+        assert 0 <= age < 600
+
+
+def test_a_healthy_server_under_load_has_no_finding(healthy: Cluster) -> None:
+    for builtin, clients in (("select-only", 4), ("tpcb-like", 1)):
+        spec = LoadSpec(builtin=builtin, clients=clients)  # type: ignore[arg-type]
+        with PgbenchLoad(find_pgbench(healthy.binaries), healthy.dsn("load"), spec) as load:
+            load.wait_ready()
+            dsn = healthy.dsn(options="-c track_io_timing=on")
+            report = doctor(dsn, status=0, interval_s=REPORTED_S)
+        assert report["findings"] == []
+        assert report["level"] == "ok"
+        assert report["statements"]["deallocations_s"] == 0
+        assert report["statements"]["entries"] > 3
+        assert report["transactions_s"] > 1
+        assert report["waits"]["samples"] > 5
+        assert not report["waits"]["exact"]
+        observers = {o["name"]: o["source"] for o in report["observers"]}
+        assert "clock readings" in observers["track_io_timing"]
+
+
+def test_all_that_is_sent_is_listed(healthy: Cluster) -> None:
+    listed = pgtare("doctor", "--show-queries")
+    assert listed.returncode == 0
+    known = {_plain(q.text) for q in queries.QUERIES} | {_plain(t) for t in queries.SET_UP}
+    known |= {_plain(queries.UNTRACKED)}
+    assert known <= {_plain(part) for part in listed.stdout.split(";")}
+    begin = healthy.log_path.stat().st_size
+    doctor(healthy.dsn(options="-c log_statement=all -c log_duration=off"))
+    log = healthy.log_path.read_bytes()[begin:].decode()
+    # a statement's further lines begin with a tab
+    sent = re.findall(r"LOG:  statement: (.*(?:\n\t.*)*)", log)
+    assert len(sent) > 10
+    for text in sent:
+        assert _plain(text) in known, text
+
+
+def _plain(text: str) -> str:
+    """A query without comments, its layout, and the schema that it is asked in."""
+    text = re.sub(r"--[^\n]*", "", text).replace('"public"', "{schema}")
+    return " ".join(text.split())
+
+
+def test_logging_and_observers_are_told(healthy: Cluster) -> None:
+    options = (
+        "-c log_min_duration_statement=0"
+        " -c pg_stat_statements.track_planning=on -c log_executor_stats=on"
+    )
+    report = doctor(healthy.dsn(options=options), status=11)
+    titles = " ".join(finding["title"] for finding in report["findings"])
+    assert "log_min_duration_statement = 0" in titles
+    assert "log_executor_stats" in titles
+    assert "track_planning" in titles
+    assert report["findings"][0]["level"] == "critical"
+    observers = {o["name"]: o for o in report["observers"]}
+    assert observers["pg_stat_statements"]["cost_us"] is None
+    assert "pgtare weigh" in observers["pg_stat_statements"]["source"]
+
+
+def test_the_clock_is_read_on_the_server(healthy: Cluster) -> None:
+    clock = doctor(healthy.dsn())["clock"]
+    assert 1 < clock["read_ns"] < 5000
+
+
+def test_sessions_that_wait_for_a_lock_are_told(healthy: Cluster) -> None:
+    spec = LoadSpec(builtin="tpcb-like", clients=6)
+    with healthy.connect("load") as conn:
+        with PgbenchLoad(find_pgbench(healthy.binaries), healthy.dsn("load"), spec) as load:
+            load.wait_ready()
+            conn.execute("BEGIN")
+            conn.execute("UPDATE pgbench_branches SET bbalance = 0")
+            report = doctor(healthy.dsn(), status=11)
+        conn.execute("ROLLBACK")
+    assert checks(report)[0] == "locks"
+    assert "pg_blocking_pids" in report["findings"][0]["remedy"][0]
+
+
+def test_the_terminal_shows_it_in_words(stormy: Cluster) -> None:
+    done = pgtare("doctor", "--dsn", stormy.dsn(), "--interval", "1s")
+    assert done.returncode in (10, 11)
+    words = ("pg_stat_statements evicts", "seen", "why", "remedy", "certain", "Waits")
+    for word in words:
+        assert word in done.stdout
+
+
+def test_watching_prints_a_document_a_line(healthy: Cluster) -> None:
+    done = pgtare(
+        "doctor", "--dsn", healthy.dsn(), "--watch", "--iterations", "2", "--interval", "1s",
+        "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(reports) == 2
+    assert reports[0]["taken"] < reports[1]["taken"]

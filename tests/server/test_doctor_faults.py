@@ -1,0 +1,205 @@
+"""The doctor where things are missing, forbidden, reset or gone."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from pgtare.doctor.examine import watch
+from pgtare.doctor.session import Session
+from pgtare.errors import MeasurementError
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from tests.server.doctor_tools import (
+    PLAIN,
+    SCHEMA,
+    SHUT_OUT,
+    checks,
+    doctor,
+    evicting,
+    storm,
+)
+from tests.server.weigh_tools import failed, pgtare, start_pgtare
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def cluster(wheel: Binaries) -> Iterator[Cluster]:
+    with evicting(wheel) as found:
+        yield found
+
+
+def unseen(report: dict[str, object]) -> dict[str, str]:
+    """What was not looked at, with reason and remedy."""
+    rows: list[dict[str, str]] = report["unseen"]  # type: ignore[assignment]
+    return {row["what"]: f"{row['why']}; {row['remedy']}" for row in rows}
+
+
+def test_no_extension_in_the_database(cluster: Cluster) -> None:
+    report = doctor(cluster.dsn("without"), status=0)
+    assert "CREATE EXTENSION pg_stat_statements" in unseen(report)["pg_stat_statements"]
+    assert report["statements"] is None
+
+
+def test_not_loaded_at_all(server: Cluster) -> None:
+    report = doctor(server.dsn(), status=0)
+    assert "shared_preload_libraries" in unseen(report)["pg_stat_statements"]
+
+
+def test_created_but_not_loaded(server: Cluster) -> None:
+    with server.connect() as conn:
+        conn.execute("CREATE SCHEMA idle_statements")
+        conn.execute("CREATE EXTENSION pg_stat_statements SCHEMA idle_statements")
+        try:
+            report = doctor(server.dsn(), status=0)
+        finally:
+            conn.execute("DROP SCHEMA idle_statements CASCADE")
+    assert "must be loaded" in unseen(report)["pg_stat_statements"]
+    assert "shared_preload_libraries" in unseen(report)["pg_stat_statements"]
+
+
+def test_without_privilege_evictions_are_still_counted(cluster: Cluster) -> None:
+    with storm(cluster):
+        report = doctor(cluster.dsn(user=PLAIN))
+    assert checks(report)[0] == "evictions"
+    missing = unseen(report)["other roles' sessions and statements"]
+    assert f"GRANT pg_read_all_stats TO {PLAIN}" in missing
+    assert report["waits"] is None
+    assert report["statements"]["distinct"] is None  # others' entries have no identifier
+    assert report["statements"]["text_file_bytes"] is None
+
+
+def test_a_schema_that_may_not_be_used(cluster: Cluster) -> None:
+    report = doctor(cluster.dsn(user=SHUT_OUT), status=0)
+    assert "GRANT USAGE ON SCHEMA" in unseen(report)["pg_stat_statements"]
+    assert report["statements"] is None
+
+
+def test_without_privilege_version_1_8_knows_nothing(cluster: Cluster) -> None:
+    with storm(cluster):
+        report = doctor(cluster.dsn("old", user=PLAIN))
+    assert report["statements"]["deallocations_s"] is None
+    assert "evictions" not in checks(report)
+
+
+@pytest.mark.parametrize("database", ["postgres", "old"])
+def test_a_reset_in_mid_watch(cluster: Cluster, database: str) -> None:
+    looks = iter(())
+
+    def tick(seconds: float) -> None:
+        if next(looks, None) is not None:
+            with cluster.connect() as conn:
+                conn.execute(f'SELECT "{SCHEMA}".pg_stat_statements_reset()'.encode())
+
+    with storm(cluster), Session(cluster.dsn(database)) as session:
+        reports = watch(session, 0.6, 3, {}, tick)
+        first = next(reports)
+        looks = iter([1])
+        second = next(reports)
+        third = next(reports)
+    assert first.statements is not None
+    assert first.statements.evicted_s
+    assert third.statements is not None
+    assert third.statements.evicted_s
+    if database == "postgres":  # the server says so; before 1.9 a table that fills at once hides it
+        assert "was reset" in second.notes[0]
+        assert second.statements is not None
+        assert second.statements.deallocations_s is None
+
+
+def test_a_reset_is_inferred_where_the_table_stays_empty(cluster: Cluster) -> None:
+    looks = iter([1])
+
+    def tick(seconds: float) -> None:
+        if next(looks, None) is not None:
+            with cluster.connect() as conn:
+                conn.execute(f'SELECT "{SCHEMA}".pg_stat_statements_reset()'.encode())
+
+    with storm(cluster):
+        pass  # fills the table
+    with Session(cluster.dsn("old")) as session:
+        (report,) = watch(session, 0.6, 1, {}, tick)
+    assert "was reset" in report.notes[0]
+    assert not report.findings
+
+
+def test_the_server_goes_away_in_mid_watch(cluster: Cluster) -> None:
+    def tick(seconds: float) -> None:
+        with cluster.connect() as conn:
+            conn.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE application_name = 'pgtare'"
+            )
+
+    with (
+        Session(cluster.dsn("without")) as session,
+        pytest.raises(MeasurementError, match="the server went away while it was looked at"),
+    ):
+        list(watch(session, 5, None, {}, tick))
+
+
+def test_the_command_says_so_in_one_sentence(cluster: Cluster) -> None:
+    watching = start_pgtare(
+        "doctor", "--dsn", cluster.dsn(), "--watch", "--interval", "1s", "--json"
+    )
+    assert watching.stdout is not None
+    first = json.loads(watching.stdout.readline())
+    assert first["schema"] == "pgtare.doctor/1"
+    cluster.stop()
+    try:
+        _, told = watching.communicate(timeout=30)
+    finally:
+        cluster.start()
+    assert watching.returncode == 1
+    assert told.startswith("pgtare: the server went away")
+    assert len(told.splitlines()) == 1
+
+
+def test_ctrl_c_ends_a_watch(cluster: Cluster) -> None:
+    watching = start_pgtare(
+        "doctor", "--dsn", cluster.dsn(), "--watch", "--interval", "1s", "--json"
+    )
+    assert watching.stdout is not None
+    watching.stdout.readline()
+    watching.send_signal(signal.SIGINT)
+    _, told = watching.communicate(timeout=30)
+    assert watching.returncode == 130
+    assert "Traceback" not in told
+
+
+def test_a_hot_standby(cluster: Cluster) -> None:
+    cluster.stop()
+    signal_file = cluster.data_directory / "standby.signal"
+    signal_file.touch()
+    try:
+        cluster.start()
+        report = doctor(cluster.dsn(), status=0)
+    finally:
+        cluster.stop()
+        signal_file.unlink()
+        cluster.start()
+    assert report["server"]["standby"]
+    assert report["statements"]["deallocations_s"] == 0
+    assert report["findings"] == []
+
+
+def test_nothing_can_be_changed_through_its_session(cluster: Cluster) -> None:
+    with Session(cluster.dsn()) as session, pytest.raises(psycopg.Error, match="read-only"):
+        session._conn.execute("CREATE TABLE made_by_the_doctor ()")
+
+
+def test_wrong_arguments_and_servers(tmp_path: object) -> None:
+    assert "--dsn is missing" in failed(pgtare("doctor"), 2)
+    assert "--iterations goes with" in failed(
+        pgtare("doctor", "--dsn", "host=x", "--iterations", "3"), 2
+    )
+    assert "1s or more" in failed(pgtare("doctor", "--dsn", "host=x", "--interval", "0.1s"), 2)
+    assert "cannot connect" in failed(pgtare("doctor", "--dsn", f"host={tmp_path}"), 1)
+    assert "cannot read" in failed(pgtare("doctor", "--dsn", "no such=thing"), 2)
+    told = failed(pgtare("doctor", "--dsn", "host=x", "--weighed", "/no/such"), 2)
+    assert "/no/such" in told

@@ -1,0 +1,181 @@
+"""What can go wrong with a flame graph ends in one sentence, or is told with what there is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgtare.flame import processes, symbols
+from pgtare.server.cluster import Cluster
+from tests.server.flame_tools import flame, needs_perf, repeating
+from tests.server.waits_tools import eventually
+from tests.server.weigh_tools import PGTARE, failed, pgtare, start_pgtare
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+
+def test_without_perf(server18: Cluster, tmp_path: Path) -> None:
+    done = pgtare("flame", "on", "--pid", str(server18.postmaster_pid), PATH=str(tmp_path))
+    assert "perf is not installed" in failed(done, 2)
+
+
+def test_an_unprivileged_user_is_told_what_is_missing(
+    server18: Cluster, as_root: None, open_directory: Path
+) -> None:
+    needs_perf("on")
+    program = (
+        "import os, sys\n"
+        "from pgtare.flame import permission, samples\n"
+        "os.setgid(65534); os.setuid(65534)\n"
+        "for mode, level in (('on', 3), ('on', 2), ('off', 2)):\n"
+        "    permission.paranoid = lambda level=level: level\n"
+        "    try: permission.check(mode, [int(sys.argv[1])])\n"
+        "    except Exception as ex: print(type(ex).__name__, ex)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(server18.postmaster_pid)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    sampled, foreign, waits = done.stdout.splitlines()
+    assert "perf_event_paranoid is 3, so only root may sample" in sampled
+    assert f"process {server18.postmaster_pid} belongs to" in foreign
+    assert "scheduler events of the whole machine" in waits
+
+
+def test_no_such_process() -> None:
+    assert "there is no process 4194303" in failed(pgtare("flame", "on", "--pid", "4194303"), 2)
+
+
+def test_a_process_of_something_else() -> None:
+    done = pgtare("flame", "on", "--pid", str(os.getpid()))
+    assert "not one of PostgreSQL's" in failed(done, 2)
+
+
+def test_nothing_chosen_and_too_much() -> None:
+    assert "nothing to record" in failed(pgtare("flame", "on"), 2)
+    assert "choose one" in failed(pgtare("flame", "off", "--pid", "1", "--postmaster", "1"), 2)
+
+
+def test_a_child_is_no_postmaster(server18: Cluster) -> None:
+    child = processes.children(server18.postmaster_pid)[0]
+    told = failed(pgtare("flame", "off", "--postmaster", str(child)), 2)
+    assert f"--postmaster {server18.postmaster_pid}" in told
+
+
+def _children(pid: int) -> bytes:
+    done = subprocess.run(["pgrep", "-l", "-P", str(pid)], capture_output=True, check=False)
+    return done.stdout
+
+
+def test_a_backend_that_ends_meanwhile(server18: Cluster) -> None:
+    needs_perf()
+    connection = server18.connect()
+    process = start_pgtare(
+        "flame", "off", "--pid", str(connection.info.backend_pid), "-d", "60s", "--json"
+    )
+    eventually(lambda: b"perf" in _children(process.pid), 60)
+    for _ in range(20):
+        connection.execute("SELECT pg_sleep(0.1)")
+    connection.close()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    found = json.loads(out)
+    assert found["stopped_by"] == "target"
+    assert found["seconds"] < 50
+    assert any("ended while" in note for note in found["notes"])
+
+
+def test_a_stripped_program_keeps_its_functions_apart(tmp_path: Path, server18: Cluster) -> None:
+    if shutil.which("strip") is None:
+        pytest.skip("needs strip")
+    stripped = tmp_path / "postgres"
+    subprocess.run(
+        ["strip", "-o", stripped, server18.binaries.postgres], check=True, capture_output=True
+    )
+    found = symbols.read(str(stripped), "/usr/bin/postgres")
+    assert found.stripped
+    assert not found.frame_pointers
+    first, second = found.starts[100:102]
+    assert found.unnamed(first) == found.unnamed(second - 1) == f"postgres+0x{first:x}"
+    assert found.unnamed(second) != found.unnamed(first)
+    whole = symbols.read(str(server18.binaries.postgres))
+    assert not whole.stripped
+    assert whole.starts == found.starts
+
+
+@pytest.mark.slow
+def test_lost_samples_are_counted_and_told(server18: Cluster, tmp_path: Path) -> None:
+    """A reader that is held up loses events; perf tells how many."""
+    needs_perf()
+
+    def ping(connection: object, number: int) -> None:
+        connection.execute("SELECT 1")  # type: ignore[attr-defined]
+
+    wrapper = tmp_path / "perf"
+    real = shutil.which("perf")
+    # the smallest buffer, and a pause before it is first emptied
+    wrapper.write_text(
+        "#!/usr/bin/env python3\nimport os, sys, time\na = sys.argv[1:]\n"
+        "if a[0] == 'script': time.sleep(3)\n"
+        "else: a = ['1' if i and a[i - 1] == '-m' else w for i, w in enumerate(a)]\n"
+        f"os.execv({real!r}, ['perf', *a])\n"
+    )
+    wrapper.chmod(0o755)
+    with repeating(server18, 2, ping):
+        done = pgtare(
+            "flame", "off", "--postmaster", str(server18.postmaster_pid), "-d", "2s", "--json",
+            PATH=f"{tmp_path}:{os.environ['PATH']}",
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["lost"] > 0
+    assert any("were lost" in note for note in found["notes"])
+
+
+def test_a_server_in_another_pid_namespace(server18: Cluster, as_root: None) -> None:
+    needs_perf("on")
+    if shutil.which("unshare") is None:
+        pytest.skip("needs unshare")
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", *PGTARE, "flame", "on", "--dsn",
+         server18.dsn(), "-d", "1s"],
+        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=60,
+    )  # fmt: skip
+    assert "not to be seen from here" in failed(done, 2)
+
+
+def test_the_whole_server_by_connection(server18: Cluster, tmp_path: Path) -> None:
+    needs_perf("on")
+
+    def count(connection: object, number: int) -> None:
+        connection.execute("SELECT count(*) FROM generate_series(1, 50000)")  # type: ignore[attr-defined]
+
+    with repeating(server18, 1, count):
+        done = pgtare(
+            "flame", "on", "--dsn", server18.dsn(), "-d", "1s", "--rate", "499", "--out",
+            tmp_path / "kept", "--speedscope", tmp_path / "s.json", "--json",
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["total_ns"] > 5e7
+    document = json.loads((tmp_path / "s.json").read_text())
+    (drawn,) = document["profiles"]
+    assert sum(drawn["weights"]) == drawn["endValue"] == found["total_ns"]
+    half = pgtare("flame", "show", tmp_path / "kept", "--to", "0.5", "--json")
+    assert half.returncode == 0, half.stderr
+    assert 0 < json.loads(half.stdout)["total_ns"] < found["total_ns"]
+    assert (tmp_path / "kept" / "report.html").stat().st_size > 10_000
+
+
+def test_no_files_of_perf_are_left(server18: Cluster, tmp_path: Path) -> None:
+    needs_perf()
+    flame("off", server18, tmp_path / "off.folded", "--idle", seconds=0.5)
+    left = subprocess.run(["pgrep", "-fa", "perf (record|script)"], capture_output=True, text=True)
+    assert not re.search(rf"-p {server18.postmaster_pid}\b", left.stdout)

@@ -1,0 +1,114 @@
+"""Samples stand under the wait event and the statement of their moment, and under their arm."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgtare.server.cluster import Cluster
+from tests.server.flame_tools import needs_perf, repeating
+from tests.server.weigh_tools import pgtare, start_pgtare
+
+pytest_plugins = ["tests.server.fix_waits"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+
+def _stacks(document: str) -> dict[tuple[str, ...], int]:
+    return {tuple(s["frames"]): s["ns"] for s in json.loads(document)["stacks"]}
+
+
+def test_waits_carry_their_event_and_statement(timed: Cluster) -> None:
+    needs_perf()
+    with timed.connect() as connection:
+        connection.execute("DROP TABLE IF EXISTS hot")
+        connection.execute("CREATE TABLE hot AS SELECT 1 AS id, 0 AS n")
+
+    def update(connection: psycopg.Connection, number: int) -> None:
+        with connection.transaction():
+            connection.execute("UPDATE hot SET n = n + 1")
+            connection.execute("SELECT pg_sleep(0.02)")
+
+    with repeating(timed, 3, update):
+        done = pgtare("flame", "off", "--dsn", timed.dsn(), "--trace", "-d", "2s", "--json")
+    assert done.returncode == 0, done.stderr
+    found = _stacks(done.stdout)
+    locks = {s: ns for s, ns in found.items() if "ProcSleep" in s and s[0] == "backend"}
+    sleeps = {s: ns for s, ns in found.items() if any(f.startswith("pg_sleep") for f in s)}
+    assert sum(locks.values()) > 1e9
+    labelled = sum(
+        ns for s, ns in locks.items() if {"wait: Lock/transactionid", "wait: Lock/tuple"} & set(s)
+    )
+    assert labelled > 0.9 * sum(locks.values())
+    assert sum(ns for s, ns in sleeps.items() if "wait: Timeout/PgSleep" in s) > 0.9 * sum(
+        sleeps.values()
+    )
+    statements = {f for s in locks for f in s if f.startswith("statement: ")}
+    # one statement waits for the row: one label, and not that of the sleep
+    assert len(statements) == 1
+    assert statements.isdisjoint(f for s in sleeps for f in s)
+
+
+def test_without_traces_it_says_so(timed: Cluster) -> None:
+    needs_perf()
+    done = pgtare("flame", "off", "--dsn", timed.dsn(), "-d", "1s", "--json")
+    assert done.returncode == 0, done.stderr
+    assert any("--trace" in note for note in json.loads(done.stdout)["notes"])
+
+
+@pytest.mark.slow
+def test_samples_split_by_the_arm_of_a_trial(tmp_path: Path) -> None:
+    """A trial and a recording of the same time, joined afterwards."""
+    needs_perf("on")
+    weigh = start_pgtare(
+        "weigh", "log_min_duration_statement", "--duration", "12", "--scale", "1", "--out",
+        tmp_path / "weighed",
+    )  # fmt: skip
+    assert weigh.stderr is not None
+    for line in weigh.stderr:
+        if "warming up" in line:
+            break
+    time.sleep(4)
+    children = os.popen(f"pgrep -P {weigh.pid} -f 'postgres -D'").read().split()  # noqa: S605
+    done = pgtare(
+        "flame", "on", "--postmaster", children[0], "-d", "5s", "--rate", "999", "--out",
+        tmp_path / "cpu",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    _, err = weigh.communicate(timeout=60)
+    assert weigh.returncode == 0, err
+    shown = pgtare("flame", "show", tmp_path / "cpu", "--arms", tmp_path / "weighed", "--json")
+    assert shown.returncode == 0, shown.stderr
+    found = _stacks(shown.stdout)
+    logging = {s[0]: 0 for s in found}
+    for stack, ns in found.items():
+        logging[stack[0]] += ns if "errfinish" in stack else 0
+    assert set(logging) == {
+        "arm: base", "arm: control", "arm: log_min_duration_statement"
+    }  # fmt: skip
+    assert logging["arm: log_min_duration_statement"] > 10 * logging["arm: base"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_was_recorded(timed: Cluster, tmp_path: Path) -> None:
+    needs_perf("on")
+
+    def count(connection: psycopg.Connection, number: int) -> None:
+        connection.execute("SELECT count(*) FROM generate_series(1, 50000)")
+
+    with repeating(timed, 1, count):
+        process = start_pgtare(
+            "flame", "on", "--postmaster", str(timed.postmaster_pid), "-d", "600s", "--folded",
+            tmp_path / "on.folded",
+        )  # fmt: skip
+        time.sleep(4)
+        os.kill(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "standard_ExecutorRun" in (tmp_path / "on.folded").read_text()

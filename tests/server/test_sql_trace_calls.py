@@ -1,0 +1,338 @@
+"""Each kind of call in a trace: what is told of it, and in which call it lies."""
+
+import json
+from collections import defaultdict
+
+import psycopg
+import pytest
+
+from pgtare.server.cluster import Cluster
+from tests.server.trace_tools import ABORTED, FAILED, Connection, Trace, drain, session, traced
+
+pytest_plugins = ["tests.server.fix_trace"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+
+def check_whole(trace: Trace) -> None:
+    """No gap, no time that runs back, no time in two calls."""
+    numbers = [r.number for r in trace.records if r.number]
+    assert numbers == sorted(numbers)
+    times = [r.time for r in trace.records if r.number]
+    assert times == sorted(times), trace.describe()
+    inner: defaultdict[int, int] = defaultdict(int)
+    for call in trace.of("call"):
+        assert 0 <= call.busy <= call.time - call.start, call
+        inner[call.parent] += call.busy
+    for call in trace.of("call"):
+        assert inner[call.call] <= call.busy, trace.describe()
+    # calls without a parent fit into the requests
+    requests = trace.of("request")
+    if requests:
+        assert inner[0] <= sum(r.time - r.start for r in requests), trace.describe()
+
+
+def test_simple_statement(client: Connection, observer: Connection) -> None:
+    trace = traced(observer, client, "SELECT count(*) FROM pg_class WHERE relname ~ 'x'")
+    check_whole(trace)
+    kinds = [r.call_kind for r in trace.of("call")]
+    assert kinds == ["parse", "plan", "execute", "commit"], trace.describe()
+    execute = trace.one("execute", "SELECT count")
+    assert execute.rows == 1
+    assert execute.hit + execute.read > 0
+    assert execute.query_id == trace.one("parse", "SELECT count").query_id != 0
+    assert execute.parent == 0
+    assert execute.depth == 0
+    request = trace.of("request")[0]
+    assert (request.status, request.messages) == ("I", 1)
+    assert request.start <= trace.one("parse").start
+    begin, commit = trace.of("transaction")
+    assert (begin.event, commit.event, commit.xid) == ("begin", "commit", 0)
+
+
+def test_plan_tree(client: Connection, observer: Connection) -> None:
+    sql = "SELECT * FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE c.oid = 2662"
+    trace = traced(observer, client, sql, sql)
+    (plan,) = trace.of("plan")
+    nodes = json.loads(plan.json)
+    assert plan.nodes == len(nodes) >= 3
+    assert (nodes[0]["id"], nodes[0]["parent"], nodes[0]["kind"]) == (0, -1, "Nested Loop")
+    assert {n["relation"] for n in nodes[1:]} == {"pg_catalog.pg_class", "pg_catalog.pg_index"}
+    assert {n["parent"] for n in nodes[1:]} == {0}
+    executions = trace.calls("execute")
+    assert [e.plan for e in executions] == [plan.plan] * 2
+
+
+def test_several_statements_of_one_message(client: Connection, observer: Connection) -> None:
+    trace = traced(observer, client, "SELECT 1 AS a; SELECT 2 AS b;  SELECT 3 AS c")
+    check_whole(trace)
+    texts = trace.texts()
+    ran = [texts[r.text] for r in trace.calls("execute")]
+    assert ran == ["SELECT 1 AS a", "SELECT 2 AS b", "SELECT 3 AS c"]
+    assert [r.messages for r in trace.of("request")] == [3]
+
+
+def test_text_is_written_once(client: Connection, observer: Connection) -> None:
+    trace = traced(observer, client, *["SELECT 'again'"] * 5)
+    assert len(trace.calls("execute", "SELECT 'again'")) == 5
+    assert list(trace.texts().values()).count("SELECT 'again'") == 1
+
+
+def test_prepared_statement_is_parsed_once(client: Connection, observer: Connection) -> None:
+    client.execute("SET sql_trace.level = 1")
+    pid = client.info.backend_pid
+    start = drain(observer, pid)[0]
+    for value in range(20):
+        client.execute("SELECT %s::int AS prepared", (value,), prepare=True)
+    trace = Trace(drain(observer, pid, start)[3])
+    check_whole(trace)
+    assert len(trace.calls("parse", "SELECT $1::int")) == 1
+    assert len(trace.calls("bind", "SELECT $1::int")) == 20
+    executions = trace.calls("execute", "SELECT $1::int")
+    assert len(executions) == 20
+    assert all(e.rows == 1 for e in executions)
+    # the first five plans are made for their values, then one is kept
+    assert 5 <= len(trace.calls("plan")) <= 7
+
+
+def test_nested_statements(client: Connection, observer: Connection) -> None:
+    client.execute(
+        "CREATE OR REPLACE FUNCTION inner_one() RETURNS int LANGUAGE plpgsql AS "
+        "$$BEGIN PERFORM count(*) FROM pg_am; RETURN 1; END$$; "
+        "CREATE OR REPLACE FUNCTION outer_one() RETURNS int LANGUAGE plpgsql AS "
+        "$$BEGIN RETURN (SELECT inner_one() FROM pg_database LIMIT 1); END$$"
+    )
+    trace = traced(observer, client, "SELECT outer_one()")
+    check_whole(trace)
+    outer = trace.one("execute", "SELECT outer_one()")
+    middle = trace.one("execute", "(SELECT inner_one()")
+    inner = trace.one("execute", "SELECT count(*) FROM pg_am")
+    assert [outer.depth, middle.depth, inner.depth] == [0, 1, 2]
+    assert (outer.parent, middle.parent, inner.parent) == (0, outer.call, middle.call)
+    assert outer.hit >= middle.hit >= inner.hit > 0
+
+
+def test_triggers_are_nested(client: Connection, observer: Connection) -> None:
+    client.execute(
+        "CREATE TEMP TABLE rung (n int); CREATE TEMP TABLE log (n int); "
+        "CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN INSERT INTO log VALUES (NEW.n); RETURN NULL; END$$; "
+        "CREATE TRIGGER t AFTER INSERT ON rung FOR EACH ROW EXECUTE FUNCTION note(); "
+        "CREATE CONSTRAINT TRIGGER d AFTER INSERT ON rung DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION note()"
+    )
+    trace = traced(observer, client, "INSERT INTO rung SELECT generate_series(1, 3)")
+    check_whole(trace)
+    outer = trace.one("execute", "INSERT INTO rung")
+    inner = trace.calls("execute", "INSERT INTO log")
+    assert outer.rows == 3
+    assert [i.parent for i in inner[:3]] == [outer.call] * 3
+    # deferred ones run after the statement
+    assert len(inner) == 6
+    assert outer.call not in {i.parent for i in inner[3:]}
+    assert outer.local_hit > 0
+
+
+def test_recursion_of_depth_100(client: Connection, observer: Connection) -> None:
+    client.execute(
+        "CREATE OR REPLACE FUNCTION deeper(n int) RETURNS int LANGUAGE plpgsql AS "
+        "$$DECLARE r int; BEGIN IF n = 0 THEN RETURN 0; END IF; "
+        "SELECT deeper(n - 1) + 1 INTO r; RETURN r; END$$"
+    )
+    trace = traced(observer, client, "SELECT deeper(100)", "SELECT deeper(100)")
+    check_whole(trace)
+    assert {r.depth for r in trace.calls("execute")} == set(range(101))
+
+
+def test_procedure_with_commit(client: Connection, observer: Connection) -> None:
+    client.execute(
+        "CREATE TABLE IF NOT EXISTS kept (n int); "
+        "CREATE OR REPLACE PROCEDURE commits() LANGUAGE plpgsql AS "
+        "$$BEGIN FOR i IN 1..3 LOOP INSERT INTO kept VALUES (i); COMMIT; END LOOP; "
+        "INSERT INTO kept VALUES (4); ROLLBACK; END$$"
+    )
+    trace = traced(observer, client, "CALL commits()")
+    check_whole(trace)
+    call = trace.one("utility", "CALL commits()")
+    commits = trace.calls("commit")
+    assert [c.parent for c in commits[:3]] == [call.call] * 3
+    assert all(c.wal_bytes > 0 for c in commits[:3])
+    events = trace.of("transaction")
+    xids = [e.xid for e in events if e.event == "commit" and e.xid]
+    assert len(set(xids)) == 3
+    assert [e.event for e in events].count("abort") == 1
+    assert len(trace.calls("execute", "INSERT INTO kept")) == 4
+
+
+def test_cursor(client: Connection, observer: Connection) -> None:
+    trace = traced(
+        observer,
+        client,
+        "BEGIN",
+        "DECLARE c CURSOR FOR SELECT * FROM generate_series(1, 100)",
+        "FETCH 10 FROM c",
+        "SELECT 'between'",
+        "FETCH 20 FROM c",
+        "CLOSE c",
+        "COMMIT",
+    )
+    check_whole(trace)
+    execution = trace.one("execute", "DECLARE c CURSOR")
+    fetches = trace.calls("fetch")
+    assert [f.rows for f in fetches] == [10, 20]
+    assert {f.execution for f in fetches} == {execution.call}
+    assert [f.parent for f in fetches] == [
+        trace.one("utility", "FETCH 10").call,
+        trace.one("utility", "FETCH 20").call,
+    ]
+    assert execution.rows == 30
+    assert execution.parent == trace.one("utility", "DECLARE c").call
+
+
+def test_cursor_held_open_beyond_its_transaction(client: Connection, observer: Connection) -> None:
+    trace = traced(
+        observer,
+        client,
+        "BEGIN",
+        "DECLARE held CURSOR WITH HOLD FOR SELECT * FROM generate_series(1, 50)",
+        "FETCH 5 FROM held",
+        "COMMIT",
+        "FETCH 5 FROM held",
+        "CLOSE held",
+    )
+    check_whole(trace)
+    assert trace.one("execute", "DECLARE held").flags & ABORTED == 0
+
+
+def test_portal_fetched_in_pieces(tracer: Cluster, observer: Connection) -> None:
+    """By messages of the protocol, with a row limit in Execute."""
+    with session(tracer) as client:
+        client.execute("SET sql_trace.level = 1")
+        start = drain(observer, client.info.backend_pid)[0]
+        with client.transaction(), client.cursor("portal") as cursor:
+            cursor.itersize = 10
+            cursor.execute("SELECT * FROM generate_series(1, 25)")
+            assert len(cursor.fetchall()) == 25
+        trace = Trace(drain(observer, client.info.backend_pid, start)[3])
+    check_whole(trace)
+    assert trace.calls("fetch")
+
+
+def test_copy(client: Connection, observer: Connection) -> None:
+    client.execute("CREATE TEMP TABLE target (n int)")
+    client.execute("SET sql_trace.level = 1")
+    start = drain(observer, client.info.backend_pid)[0]
+    with client.cursor().copy("COPY target FROM STDIN") as copy:
+        for n in range(1000):
+            copy.write_row((n,))
+    with client.cursor().copy("COPY target TO STDOUT") as copy:
+        assert len(list(copy.rows())) == 1000
+    with client.cursor().copy("COPY (SELECT * FROM target LIMIT 7) TO STDOUT") as copy:
+        list(copy.rows())
+    trace = Trace(drain(observer, client.info.backend_pid, start)[3])
+    check_whole(trace)
+    assert trace.one("utility", "COPY target FROM").rows == 1000
+    assert trace.one("utility", "COPY target TO").rows == 1000
+    query = trace.one("utility", "COPY (SELECT")
+    (execution,) = [c for c in trace.calls("execute") if c.parent == query.call]
+    assert execution.depth == 1
+    assert execution.rows == 7
+
+
+def test_two_phase_commit(client: Connection, observer: Connection) -> None:
+    trace = traced(
+        observer,
+        client,
+        "CREATE TABLE two_phase (n int)",
+        "BEGIN",
+        "INSERT INTO two_phase VALUES (1)",
+        "PREPARE TRANSACTION 'p'",
+        "COMMIT PREPARED 'p'",
+        "DROP TABLE two_phase",
+    )
+    check_whole(trace)
+    assert [e.event for e in trace.of("transaction")].count("prepare") == 1
+    (prepared,) = [e for e in trace.of("transaction") if e.event == "prepare"]
+    assert prepared.xid > 0
+    assert trace.one("utility", "COMMIT PREPARED").wal_bytes > 0
+
+
+def test_pipeline(client: Connection, observer: Connection) -> None:
+    client.execute("SET sql_trace.level = 1")
+    start = drain(observer, client.info.backend_pid)[0]
+    with client.pipeline():
+        for n in range(5):
+            client.execute("SELECT %s::int + 1", (n,))
+    trace = Trace(drain(observer, client.info.backend_pid, start)[3])
+    check_whole(trace)
+    assert len(trace.calls("execute", "SELECT $1::int + 1")) == 5
+    assert sum(r.messages for r in trace.of("request")) == 5
+
+
+@pytest.mark.parametrize(
+    ("sql", "state"),
+    [
+        ("SELECT 1/zero FROM (VALUES (0)) v(zero)", "22012"),
+        ("SELECT * FROM missing_table", "42P01"),
+        ("SELEC 1", "42601"),
+        ("SELECT pg_terminate_backend('x')", "22P02"),
+        ("DROP TABLE missing_table", "42P01"),
+    ],
+)
+def test_errors(client: Connection, observer: Connection, sql: str, state: str) -> None:
+    client.execute("SET sql_trace.level = 1")
+    start = drain(observer, client.info.backend_pid)[0]
+    with pytest.raises(psycopg.Error):
+        client.execute(sql.encode())
+    client.execute("SELECT 'after'")
+    trace = Trace(drain(observer, client.info.backend_pid, start)[3])
+    check_whole(trace)
+    (error,) = trace.of("error")
+    assert (error.sqlstate, error.severity, error.message) == (state, 1, "")
+    assert trace.texts()[error.text] == sql
+    assert [e.event for e in trace.of("transaction")].count("abort") <= 1
+    # a session goes on at depth 0
+    assert trace.one("execute", "SELECT 'after'").depth == 0
+
+
+def test_failed_call_says_with_what(client: Connection, observer: Connection) -> None:
+    client.execute("SET sql_trace.level = 1")
+    start = drain(observer, client.info.backend_pid)[0]
+    with pytest.raises(psycopg.Error):
+        client.execute("SELECT 1/(relnatts - relnatts) FROM pg_class")
+    trace = Trace(drain(observer, client.info.backend_pid, start)[3])
+    execute = trace.one("execute")
+    assert execute.flags & FAILED
+    assert execute.sqlstate == "22012"
+    assert trace.calls("rollback")
+
+
+def test_error_that_a_function_catches(client: Connection, observer: Connection) -> None:
+    trace = traced(
+        observer,
+        client,
+        "DO $$BEGIN FOR i IN 1..3 LOOP BEGIN PERFORM 1/(oid::int - oid::int) FROM pg_am; "
+        "EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; "
+        "PERFORM 'fine' FROM pg_am; END$$",
+    )
+    check_whole(trace)
+    failed = trace.calls("execute", "SELECT 1/(oid")
+    assert [f.sqlstate for f in failed] == ["22012"] * 3
+    assert [e.event for e in trace.of("transaction")].count("subabort") == 3
+    assert not trace.of("error")
+    fine = trace.one("execute", "SELECT 'fine'")
+    assert (fine.depth, fine.flags & FAILED) == (1, 0)
+
+
+def test_open_cursor_in_an_aborted_transaction(client: Connection, observer: Connection) -> None:
+    trace = traced(
+        observer,
+        client,
+        "BEGIN",
+        "DECLARE c CURSOR FOR SELECT * FROM generate_series(1, 9)",
+        "FETCH 2 FROM c",
+        "ROLLBACK",
+        "SELECT 1",
+    )
+    check_whole(trace)
+    assert trace.one("execute", "DECLARE c").rows == 2
+    assert [e.event for e in trace.of("transaction")].count("abort") == 1

@@ -1,0 +1,425 @@
+"""`pgtare trace` as a user runs it: recorded from real sessions, read back, reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.trace import ledger as ledgers
+from pgtare.trace.profile import GROUPINGS, Scope, profile
+from pgtare.trace.reader import load
+from pgtare.trace.stream import CallKind
+from pgtare.trace.texts import statement_labels
+from tests.server.recorder_tools import KNOWN, known, level_of, recording, wait_until_traced
+from tests.server.trace_tools import session, tracing
+from tests.server.waits_tools import Connection, eventually, one
+from tests.server.weigh_tools import PGTARE, pgtare, refused, start_pgtare
+
+pytest_plugins = ["tests.server.fix_trace"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+
+
+def lines(book: ledgers.Ledger, by: str = "event", scope: Scope | None = None) -> dict[str, float]:
+    return {line.name: line.ns for line in profile(book, by, scope).lines}
+
+
+def trace(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    done = pgtare("trace", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture
+def tracer(request: pytest.FixtureRequest) -> Cluster:
+    """PostgreSQL 18, where a test does not ask for another."""
+    found: Cluster = request.getfixturevalue(getattr(request, "param", "trace18"))
+    return found
+
+
+both = pytest.mark.parametrize(
+    "tracer", ["trace18", pytest.param("trace15", marks=pytest.mark.debian)], indirect=True
+)
+
+
+@pytest.fixture
+def app(tracer: Cluster) -> Iterator[Connection]:
+    with session(tracer, application_name="traced-app") as connection:
+        yield connection
+
+
+@both
+def test_profile_of_known_waits_and_work(
+    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
+) -> None:
+    """Sleeps, busy loops and a lock wait of known lengths, found again within 2 %."""
+    observer.execute(KNOWN.encode())
+    observer.execute(b"DROP TABLE IF EXISTS locked; CREATE TABLE locked (a int)")
+    began = time.monotonic()
+    with recording(tracer, tmp_path / "rec", "--application", "traced-*"):
+        wait_until_traced(observer, app)
+        app.execute("SELECT nap(0), spin(1)")  # planning them is not what they are to take
+        first = time.time_ns()
+        for _ in range(4):
+            with app.transaction():
+                app.execute("INSERT INTO truth (what, s) SELECT 'nap', nap(60)")
+                app.execute("INSERT INTO truth (what, s) SELECT 'spin', spin(100)")
+        observer.execute(b"BEGIN; LOCK locked")
+        held = threading.Timer(0.4, lambda: observer.execute(b"COMMIT"))
+        held.start()
+        waited = time.perf_counter_ns()
+        app.execute("SELECT * FROM locked /*traceparent='00-"
+                    "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'*/")  # fmt: skip
+        waited = time.perf_counter_ns() - waited
+        held.join()
+        last = time.time_ns()
+    app.execute("SELECT 1")  # a session hears of it with its next request
+    assert level_of(observer, app.info.backend_pid) == 0
+    assert time.monotonic() - began < 60
+    book = ledgers.ledger(load(tmp_path / "rec"))
+    assert book.trace.end is not None
+    assert book.trace.end["stopped_by"] == "interrupt"
+    found = profile(book)
+    for grouping in GROUPINGS:
+        grouped = profile(book, grouping)
+        assert sum(line.ns for line in grouped.lines) == pytest.approx(found.total_ns, rel=1e-6)
+        assert grouped.total_ns == pytest.approx(found.total_ns, rel=1e-6)
+    (process,) = [p for p in book.processes if p.leader_pid is None]
+    assert found.total_ns == pytest.approx(process.end - process.begin, rel=1e-9)
+    assert process.begin <= first + 1e8
+    assert process.end >= last - 1e8
+    by_event = lines(book)
+    napped = known(tracer, "nap")
+    assert by_event["Timeout/PgSleep"] == pytest.approx(napped, rel=0.02)
+    assert by_event["Lock/relation"] == pytest.approx(waited, rel=0.02)
+    spun = lines(
+        book, scope=Scope(statement="INSERT INTO truth (what, s) SELECT 'spin', spin(100)")
+    )
+    work = sum(
+        spun.get(ledgers.NAMES[c], 0.0)
+        for c in (ledgers.CPU, ledgers.QUEUE, ledgers.UNACCOUNTED, ledgers.OWN)
+    )
+    assert work == pytest.approx(known(tracer, "spin"), rel=0.02)
+    # nothing of it in the same statement's waits
+    assert sum(spun.values()) - work < 0.02 * work
+    # what was spun was mostly CPU, or the kernel said that it waited for a processor
+    assert spun.get(ledgers.NAMES[ledgers.UNACCOUNTED], 0.0) < 0.2 * work
+
+
+def test_what_a_trace_tells(
+    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
+) -> None:
+    """Statements, errors, binds, nested statements, clients, exports and the page."""
+    observer.execute(
+        b"CREATE OR REPLACE FUNCTION outer_one() RETURNS bigint LANGUAGE plpgsql AS "
+        b"$$ BEGIN RETURN (SELECT count(*) FROM pg_class /*nested*/); END $$"
+    )
+    rec = tmp_path / "rec"
+    hostile = "SELECT '</script><script>alert(1)</script>' AS x"
+    huge = "SELECT '" + "x" * 2_000_000 + "'"
+    with recording(tracer, rec, "--pid", str(app.info.backend_pid)):
+        wait_until_traced(observer, app)
+        for _ in range(3):
+            app.execute("SELECT outer_one() /*traceparent='00-"
+                        "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'*/")  # fmt: skip
+        app.execute("SELECT %s::int + 41", (1,))
+        app.execute(hostile.encode())
+        app.execute(huge.encode())
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            app.execute("SELECT 1/0 /*fails*/")
+        with app.transaction(), app.cursor("c") as cursor:
+            cursor.execute("SELECT * FROM generate_series(1, 1000)")
+            cursor.fetchmany(10)
+            time.sleep(0.1)
+            cursor.fetchmany(10)
+    modes = [p.stat().st_mode for p in rec.iterdir()]
+    assert modes
+    assert all(stat.S_IMODE(mode) == 0o600 for mode in modes)
+    assert stat.S_IMODE(rec.stat().st_mode) == 0o700
+    found = json.loads(trace("statements", rec, "--json", "--limit", "100").stdout)
+    outer = next(s for s in found if s["text"].startswith("SELECT outer_one()"))
+    assert outer["calls"]["execute"]["count"] == 3
+    assert not outer["recursive"]
+    nested = next(s for s in found if "/*nested*/" in s["text"])
+    assert nested["recursive"]
+    assert nested["calls"]["execute"]["count"] == 3
+    bad = next(s for s in found if "/*fails*/" in s["text"])
+    assert bad["errors"] == {"22012": 1}
+    text = trace("statements", rec).stdout
+    assert "Statements within others" in text
+    clients = json.loads(trace("clients", rec, "--merge-by", "trace", "--json").stdout)
+    (client,) = [c for c in clients if c["name"] == "0af7651916cd43dd8448eb211c80319c"]
+    assert client["calls"] >= 3
+    only = trace("profile", rec, "--merge-by", "trace", "--client", client["name"], "--json")
+    assert json.loads(only.stdout)["total_ns"] == pytest.approx(client["busy_ns"], rel=1e-6)
+    assert "total" in trace("profile", rec, "--by", "statement").stdout
+    trace("report", rec)
+    page = (rec / "report.html").read_text()
+    assert "<script>alert(1)" not in page
+    assert "&lt;/script&gt;" in page
+    assert "<svg" in page
+    _exported(rec, tmp_path)
+
+
+def _exported(rec: Path, tmp_path: Path) -> None:
+    from pgtare import parquet
+
+    trace("export", rec, tmp_path / "parquet")
+    trace("export", rec, tmp_path / "jsonl", "--format", "jsonl")
+    calls = parquet.read(tmp_path / "parquet" / "calls.parquet")
+    rows = [json.loads(line) for line in (tmp_path / "jsonl" / "calls.jsonl").open()]
+    assert len(rows) == len(calls["call"])
+    assert [r["start"] for r in rows] == calls["start"].tolist()
+    assert {"parse", "plan", "execute", "fetch"} <= {r["kind"] for r in rows}
+    book = ledgers.ledger(load(rec))
+    bookings = parquet.read(tmp_path / "parquet" / "bookings.parquet")
+    assert bookings["ns"].sum() == pytest.approx(profile(book).total_ns)
+    binds = [json.loads(line) for line in (tmp_path / "jsonl" / "binds.jsonl").open()]
+    assert any(b["state"] == "whole" for b in binds)
+
+
+@pytest.mark.slow
+@both
+def test_parallel_workers_are_told_apart(
+    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
+) -> None:
+    observer.execute(b"DROP TABLE IF EXISTS wide")
+    observer.execute(b"CREATE TABLE wide AS SELECT g AS a FROM generate_series(1, 300000) g")
+    observer.execute(b"ANALYZE wide")
+    for setting in (
+        "parallel_setup_cost = 0",
+        "parallel_tuple_cost = 0",
+        "min_parallel_table_scan_size = 0",
+        "max_parallel_workers_per_gather = 2",
+    ):
+        app.execute(f"SET {setting}".encode())
+    rec = tmp_path / "rec.pgtrace"
+    with recording(tracer, rec, "--pid", str(app.info.backend_pid)):
+        wait_until_traced(observer, app)
+        for _ in range(5):
+            app.execute("SELECT count(*) FROM wide WHERE a % 3 = 1")
+    book = ledgers.ledger(load(rec))
+    workers = [p for p in book.processes if p.leader_pid == app.info.backend_pid]
+    assert workers
+    found = lines(book, scope=Scope(workers=True))
+    assert sum(found.values()) == pytest.approx(sum(p.end - p.begin for p in workers), rel=1e-6)
+    assert found["CPU outside waits"] > 0
+    leader = profile(book)
+    (own,) = [p for p in book.processes if p.leader_pid is None]
+    assert leader.total_ns == pytest.approx(own.end - own.begin, rel=1e-9)
+
+
+def test_a_recorder_that_is_killed_leaves_nothing_traced(
+    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
+) -> None:
+    rec = tmp_path / "rec"
+    recorder = start_pgtare(
+        "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0",
+        "--pid", str(app.info.backend_pid),
+    )  # fmt: skip
+    wait_until_traced(observer, app)
+    app.execute("SELECT 'before the kill'")
+    # while it is being written, too, it can be read
+    eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
+    assert "has no end" in trace("profile", rec).stderr
+    os.kill(recorder.pid, signal.SIGKILL)
+    recorder.communicate(timeout=20)
+
+    def given_back() -> bool:
+        app.execute("SELECT 1")
+        return level_of(observer, app.info.backend_pid) == 0
+
+    eventually(given_back, 40)
+    assert "has no end" in trace("profile", rec).stderr
+
+
+def test_disk_full_stops_the_recording_and_nothing_else(
+    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
+) -> None:
+    """A limit of the kernel on the size of a file: writes fail as they do where a disk is full."""
+    if shutil.which("prlimit") is None:
+        pytest.skip("prlimit (util-linux) is not installed")
+    rec = tmp_path / "rec"
+    recorder = subprocess.Popen(
+        ["prlimit", "--fsize=60000", *PGTARE, "trace", "record", str(rec), "--dsn", tracer.dsn(),
+         "--reserve", "0", "--pid", str(app.info.backend_pid), "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_until_traced(observer, app)
+    eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
+    number = 0
+    while recorder.poll() is None:
+        number += 1
+        app.execute(f"SELECT {number}, '{os.urandom(500).hex()}'".encode())
+    out, err = recorder.communicate(timeout=60)
+    assert recorder.returncode == 0, err
+    told = json.loads(out)
+    assert told["stopped_by"] == "space"
+    assert "full" in told["why"]
+    app.execute("SELECT 1")
+    assert level_of(observer, app.info.backend_pid) == 0
+    found = load(rec)
+    assert found.streams
+    assert not [d for d in found.damages if not d.tail]
+
+
+@pytest.mark.slow
+def test_size_and_reserve_are_kept(
+    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
+) -> None:
+    told = refused("trace", "record", tmp_path / "r", "--dsn", tracer.dsn(),
+                         "--reserve", "1000000G")  # fmt: skip
+    assert "reserve" in told
+    rec = tmp_path / "rec"
+    recorder = start_pgtare(
+        "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0", "--max-size", "100k",
+        "--file-size", "20k", "--pid", str(app.info.backend_pid), "--json",
+    )  # fmt: skip
+    wait_until_traced(observer, app)
+    while recorder.poll() is None:
+        app.execute(f"SELECT '{os.urandom(500).hex()}'".encode())
+    out, err = recorder.communicate(timeout=60)
+    assert json.loads(out)["stopped_by"] == "size", err
+    files = list(rec.glob("*.pgtrace"))
+    assert sum(f.stat().st_size for f in files) < 110_000
+    book = ledgers.ledger(load(rec))
+    assert any("ended early" in note for note in book.notes)
+
+
+def test_places_that_cannot_be_used(tracer: Cluster, tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "x").touch()
+    told = refused("trace", "record", taken, "--dsn", tracer.dsn())
+    assert "in use" in told
+    told = refused("trace", "record", "/proc/nowhere/x", "--dsn", tracer.dsn())
+    assert "cannot be made" in told
+    with session(tracer) as connection:
+        data = Path(one(connection, "SHOW data_directory"))
+    told = refused("trace", "record", data / "x", "--dsn", tracer.dsn())
+    assert "data directory" in told
+
+
+def test_without_privilege(tracer: Cluster, observer: Connection, tmp_path: Path) -> None:
+    observer.execute(b"DROP ROLE IF EXISTS nobody_much; CREATE ROLE nobody_much LOGIN")
+    dsn = tracer.dsn(user="nobody_much")
+    told = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
+    assert "GRANT pg_read_all_stats" in told
+    assert "sql_trace_set" in told
+    assert not (tmp_path / "x").exists()
+
+
+def test_without_the_extension(tracer: Cluster, observer: Connection, tmp_path: Path) -> None:
+    dsn = tracer.dsn(dbname="template1")
+    told = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
+    assert "CREATE EXTENSION sql_trace" in told
+
+
+def test_a_crash_of_the_server_in_mid_trace(wheel: Binaries, tmp_path: Path) -> None:
+    rec = tmp_path / "rec"
+    with tracing(wheel) as cluster, session(cluster) as app, session(cluster) as observer:
+        recorder = start_pgtare("trace", "record", rec, "--dsn", cluster.dsn(), "--reserve", "0")
+        wait_until_traced(observer, app)
+        app.execute("SELECT 'before the crash'")
+        time.sleep(0.5)
+        os.kill(app.info.backend_pid, signal.SIGKILL)
+        _, err = recorder.communicate(timeout=60)
+        assert recorder.returncode == 1
+        assert "Traceback" not in err
+        assert "holds what came before" in err
+        book = ledgers.ledger(load(rec))
+        assert any("before the crash" in t.text for p in book.processes
+                   for t in p.stream.texts.values())  # fmt: skip
+        assert any("ended early" in note for note in book.notes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [10])
+def test_profile_of_pgbench_with_known_waits(
+    tracer: Cluster, wheel: Binaries, observer: Connection, tmp_path: Path, seconds: int
+) -> None:
+    """tpcb-like transactions with a sleep and a busy loop of known length in each."""
+    _pgbench(tracer, wheel, observer, tmp_path, seconds)
+
+
+def _pgbench(
+    tracer: Cluster, wheel: Binaries, observer: Connection, tmp_path: Path, seconds: int
+) -> None:
+    observer.execute(KNOWN.encode())
+    script = tmp_path / "script.sql"
+    script.write_text(
+        "\\set aid random(1, 100000)\nBEGIN;\n"
+        "UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = :aid;\n"
+        "SELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n"
+        "UPDATE pgbench_tellers SET tbalance = tbalance + 1 WHERE tid = 1;\n"
+        "UPDATE pgbench_branches SET bbalance = bbalance + 1 WHERE bid = 1;\nEND;\n"
+        "INSERT INTO truth (what, s) SELECT 'nap', nap(20);\n"
+        "INSERT INTO truth (what, s) SELECT 'spin', spin(50);\n"
+    )
+    pgbench = str(wheel.program("pgbench"))
+    env = {**os.environ, "PGOPTIONS": ""}
+    dsn = tracer.dsn(application_name="bench")
+    subprocess.run([pgbench, "-i", "-q", dsn], check=True, capture_output=True, env=env)
+    rec = tmp_path / "rec"
+    with recording(tracer, rec, "--application", "bench"):
+        time.sleep(1.5)
+        subprocess.run(
+            [pgbench, "-n", "-c", "2", "-T", str(seconds), "-f", str(script), dsn],
+            check=True, capture_output=True, env=env,
+        )  # fmt: skip
+    book = ledgers.ledger(load(rec))
+    found = profile(book)
+    assert sum(line.ns for line in found.lines) == pytest.approx(found.total_ns, rel=1e-9)
+    # from when on both clients were traced, and had planned all they do
+    since = max(p.begin for p in book.processes) + 500_000_000
+    truth = {
+        what: sum(n for w, at, n in _timed_truth(tracer) if w == what and at >= since)
+        for what in ("nap", "spin")
+    }
+    (sleep,) = [e for e, event in book.trace.events.items() if event.name == "PgSleep"]
+    slept = sum(
+        int(p.waits.length[(p.waits.event == sleep) & (p.waits.start >= since)].sum())
+        for p in book.processes
+    )
+    assert slept == pytest.approx(truth["nap"], rel=0.02)
+    chosen = _executions(book, "SELECT 'spin'", since)
+    of = np.isin(book.entries.top, chosen) & np.isin(
+        book.entries.component, [ledgers.CPU, ledgers.QUEUE, ledgers.UNACCOUNTED, ledgers.OWN]
+    )
+    assert book.entries.ns[of].sum() == pytest.approx(truth["spin"], rel=0.02)
+    sys.stdout.write(pgtare("trace", "profile", rec).stdout)
+
+
+def _timed_truth(tracer: Cluster) -> list[tuple[str, int, float]]:
+    """What took how many ns, and when it began, in ns since 1970."""
+    with session(tracer) as connection:
+        found = connection.execute(
+            "SELECT what, extract(epoch FROM at) * 1e9, s * 1e9 FROM truth"
+        ).fetchall()
+    return [(what, int(at) - int(ns), float(ns)) for what, at, ns in found]
+
+
+def _executions(book: ledgers.Ledger, like: str, since: int) -> list[int]:
+    labels = statement_labels(book)
+    return [
+        i
+        for i, call in enumerate(book.calls)
+        if call["kind"] == CallKind.EXECUTE
+        and call["start"] >= since
+        and like in labels.names[labels.of_call[i]]
+    ]

@@ -1,0 +1,84 @@
+"""Samples by time and by stack: sums, joins, files and trees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.flame import profile as profiles
+from pgtare.flame import speedscope, split
+from pgtare.flame.graph import graph
+from pgtare.flame.samples import BLOCKED, RUNNING, Collected, Samples
+from pgtare.flame.split import Spans
+
+A, B = ("backend", "f", "g"), ("backend", "f", "f", "h")
+
+
+def _samples() -> Samples:
+    taken = Collected()
+    taken.add(1000, 1, A, RUNNING, 5000)
+    taken.add(2000, 1, B, RUNNING, 7000)
+    taken.add(3000, 2, A, RUNNING, 9000)
+    return taken.samples()
+
+
+def test_a_function_that_recurs_counts_once() -> None:
+    found = {f.name: f for f in profiles.functions(profiles.profile(_samples()))}
+    assert found["f"].total_ns == found["backend"].total_ns == 21_000
+    assert found["h"].own_ns == 7000
+    assert found["f"].own_ns == 0
+
+
+def test_folded_stacks_are_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "x.folded"
+    path.write_text(profiles.folded(profiles.profile(_samples())))
+    assert path.read_text() == "backend;f;f;h 7\nbackend;f;g 14\n"
+    assert profiles.parse_folded(path) == {A: 14_000, B: 7000}
+    path.write_text("no count\n")
+    with pytest.raises(UsageError, match="line 1"):
+        profiles.parse_folded(path)
+
+
+def test_changes_are_of_shares_not_of_totals() -> None:
+    before, after = {A: 100, B: 100}, {A: 3000, B: 1000}
+    change = {c.name: c for c in profiles.changes(before, after)}
+    assert change["f"].change_pct == 0
+    assert change["g"].before_pct == 50
+    assert change["g"].change_pct == pytest.approx(25)
+
+
+def test_a_sample_takes_the_span_it_begins_in() -> None:
+    spans = Spans(
+        *(np.array(c) for c in ([1, 1, 2], [900, 1500, 0], [1500, 2000, 9999], [4, 5, 6]))
+    )
+    assert split.at(_samples(), spans).tolist() == [4, -1, 6]
+    labelled = _samples().labelled(["wait: x"] * 7, split.at(_samples(), spans))
+    assert labelled.stacks[labelled.stack[0]] == ("backend", "wait: x", "f", "g")
+    assert labelled.stacks[labelled.stack[1]] == B
+
+
+def test_a_window_cuts_waits_at_its_ends() -> None:
+    taken = Collected()
+    taken.add(0, 1, A, BLOCKED, 10_000_000_000)
+    taken.add(8_500_000_000, 1, B, RUNNING, 1_000_000)
+    part = split.window(taken.samples(), 0, 2.0, 5.0)
+    assert part.weight_ns.tolist() == [3_000_000_000]
+
+
+def test_a_graph_holds_both_sides_and_counts_what_it_leaves_out() -> None:
+    after = {("a", "b"): 99.99, ("a", "tiny"): 0.001}
+    drawn = graph("x", "X", after, {("a", "gone"): 50.0})
+    assert drawn.left_out == 1
+    names = drawn.data["names"]
+    assert {names[row[1]]: row[2:] for row in drawn.data["nodes"]}["gone"] == [0.0, 50.0]
+
+
+def test_speedscope_takes_the_same_stacks() -> None:
+    document = speedscope.document("n", {"cpu": profiles.profile(_samples())})
+    (drawn,) = document["profiles"]
+    frames = [f["name"] for f in document["shared"]["frames"]]
+    assert [frames[i] for i in drawn["samples"][0]] == list(A)
+    assert sum(drawn["weights"]) == drawn["endValue"] == 21_000

@@ -1,0 +1,99 @@
+"""What perf prints becomes events, and events become time off the processor."""
+
+from __future__ import annotations
+
+from pgtare.flame.frames import is_idle, own
+from pgtare.flame.samples import BLOCKED, RUNNABLE, Collected
+from pgtare.flame.scheduler import Scheduler
+from pgtare.flame.script import Reader
+
+TEXT = """\
+postgres  7/7  10.000001000: sched:sched_switch: prev_comm=postgres prev_pid=7 prev_prio=120 prev_state=S ==> next_comm=swapper/0 next_pid=0 next_prio=120
+\tffffffff81 __schedule+0x10 ([kernel.kallsyms])
+\tffffffff82 schedule ([kernel.kallsyms])
+\t    85e96 do_wait (/lib/libc.so.6)
+\t    45c02 LWLockAcquire.part.0+0xac (/usr/bin/postgres)
+\t    47c78 [unknown] (/usr/bin/postgres)
+\t    46fa5 PostgresMain (/usr/bin/postgres)
+\t    155976 main (/usr/bin/postgres)
+\tffffffffffffffff [unknown] ([unknown])
+
+postgres 1 [001] 10.000002: PERF_RECORD_LOST lost 12
+my app  9/9  10.000301000: sched:sched_waking: comm=postgres pid=7 prio=120 target_cpu=000
+\tffffffff83 try_to_wake_up ([kernel.kallsyms])
+\tffffffff84 __x64_sys_futex ([kernel.kallsyms])
+\t    1234 sem_post;x (/lib/libc.so.6)
+
+swapper  0/0  10.000351000: sched:sched_switch: prev_comm=swapper/0 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=postgres next_pid=7 next_prio=120 ffffffff81 __schedule ([kernel.kallsyms])
+
+postgres  7/7  10.000401000: sched:sched_switch: prev_comm=postgres prev_pid=7 prev_prio=120 prev_state=R+ ==> next_comm=x next_pid=3 next_prio=120
+\tffffffff81 __schedule ([kernel.kallsyms])
+\t    46fa5 PostgresMain (/usr/bin/postgres)
+
+"""  # noqa: E501
+
+
+def _read(wake: bool = False) -> tuple[Reader, Scheduler, Collected]:
+    reader = Reader(lambda file, offset: f"{file.rpartition('/')[2]}+0x{offset:x}")
+    collected = Collected()
+    scheduler = Scheduler(lambda pid: pid == 7, collected, wake=wake)
+    scheduler.begin(10_000_000_000)
+    for event in reader.events(TEXT.splitlines(keepends=True)):
+        scheduler.take(event)
+    scheduler.end(10_000_501_000)
+    return reader, scheduler, collected
+
+
+def test_blocked_and_runnable_time_are_told_apart() -> None:
+    reader, scheduler, collected = _read()
+    samples = collected.samples()
+    times = list(zip(samples.kind.tolist(), samples.weight_ns.tolist(), strict=True))
+    assert times == [(BLOCKED, 300_000), (RUNNABLE, 50_000), (RUNNABLE, 100_000)]
+    assert samples.stacks[0] == (
+        "backend", "PostgresMain", "postgres+0x47c78", "LWLockAcquire", "do_wait",
+        "schedule_[k]", "__schedule_[k]",
+    )  # fmt: skip
+    assert reader.counts.lost == 12
+    assert reader.counts.unnamed == {"/usr/bin/postgres": 1}
+    assert scheduler.unmatched == 0
+
+
+def test_who_woke_stands_on_top_of_what_waited() -> None:
+    samples = _read(wake=True)[2].samples()
+    assert samples.stacks[0][-4:] == (
+        "woken by my app", "try_to_wake_up_[k]", "__x64_sys_futex_[k]", "sem_post:x",
+    )  # fmt: skip
+
+
+def test_an_interrupt_is_not_the_doing_of_whom_it_interrupted() -> None:
+    text = TEXT.replace("ffffffff84 __x64_sys_futex", "ffffffff84 asm_common_interrupt")
+    reader, collected = Reader(lambda file, offset: "?"), Collected()
+    scheduler = Scheduler(lambda pid: pid == 7, collected, wake=True)
+    for event in reader.events(text.splitlines(keepends=True)):
+        scheduler.take(event)
+    (stack,) = [s for s in collected.samples().stacks if "LWLockAcquire" in s and "?" in s][:1]
+    assert "woken by interrupt" in stack
+    assert not any("sem_post" in name for name in stack)
+
+
+def test_who_comes_back_unseen_is_counted() -> None:
+    scheduler = Scheduler(lambda pid: True, Collected())
+    reader = Reader(lambda file, offset: "?")
+    for event in list(reader.events(TEXT.splitlines(keepends=True)))[2:3]:
+        scheduler.take(event)
+    assert scheduler.unmatched == 1
+
+
+def test_a_stack_begins_where_the_work_of_its_process_does() -> None:
+    outer = ("main", "PostmasterMain", "ServerLoop")
+    assert own((*outer, "PostgresMain", "f")) == ("backend", "PostgresMain", "f")
+    assert own((*outer, "BackgroundWorkerMain", "ParallelWorkerMain", "g"))[0] == "parallel worker"
+    assert own((*outer, "epoll_wait"))[:2] == ("postmaster", "ServerLoop")
+    assert own(("f", "g")) == ("process", "f", "g")
+
+
+def test_waits_for_something_to_do_are_idle() -> None:
+    assert is_idle(("backend", "PostgresMain", "pq_getbyte", "secure_read", "epoll_wait"))
+    assert not is_idle(("backend", "PostgresMain", "XLogFlush", "fdatasync"))
+    assert is_idle(("walwriter", "WalWriterMain", "WaitLatch", "epoll_wait", "schedule_[k]"))
+    assert not is_idle(("walwriter", "WalWriterMain", "XLogBackgroundFlush", "fdatasync"))

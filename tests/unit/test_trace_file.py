@@ -1,0 +1,228 @@
+"""The trace file: what is written is read; what is damaged is told, and never more than that."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pgtare.errors import UsageError
+from pgtare.trace import aggregate, blocks, columns
+from pgtare.trace.blocks import BLOCK_HEADER, BLOCK_MAGIC, FILE_HEADER
+from pgtare.trace.limits import LimitReached, Limits
+from pgtare.trace.reader import load
+from pgtare.trace.tables import Table
+from pgtare.trace.writer import Writer
+from tests.unit.test_trace_ledger import ROWS, two_requests
+from tests.unit.trace_tools import BEGAN_NS, NO_RESERVE, define_events, ring, waits, write
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    return write(tmp_path / "t.pgtrace", two_requests().data, ROWS)
+
+
+integers = st.one_of(
+    st.integers(-(2**63), 2**63 - 1), st.integers(0, 300), st.just(5), st.integers(0, 2**40)
+)
+
+
+@given(st.lists(integers, max_size=300), st.lists(st.binary(max_size=40), max_size=30))
+@settings(max_examples=150, deadline=None)
+def test_columns_come_back_as_they_were(values: list[int], texts: list[bytes]) -> None:
+    packed = columns.encode({"a": np.array(values, np.int64)})
+    assert np.asarray(columns.decode(packed, len(values))["a"]).tolist() == values
+    packed = columns.encode({"t": texts})
+    assert columns.decode(packed, len(texts))["t"] == texts
+
+
+def test_sorted_columns_are_runs_and_outliers_stand_apart() -> None:
+    n = 10_000
+    runs = np.repeat(np.arange(5), n // 5)
+    assert len(columns.encode({"a": runs})) < 60
+    few = np.arange(n) % 200
+    few[17], few[4000] = -5, 2**62
+    packed = columns.encode({"a": few})
+    assert np.asarray(columns.decode(packed, n)["a"]).tolist() == few.tolist()
+    assert len(packed) < n
+
+
+def test_waits_come_back_in_order_of_ring_and_time(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "t.pgtrace", b"{}", NO_RESERVE)
+    define_events(writer)
+    for number in (1, 2):
+        writer.define(Table.RINGS, ring(number, 100 + number, "waits"))
+    writer.add(Table.WAITS, waits(2, [(0, 50, 10), (1, 5, 20)]))
+    writer.add(Table.WAITS, waits(1, [(3, 7, 2**40)]))
+    writer.close(b"{}")
+    found = load(tmp_path / "t.pgtrace")
+    assert (found.waits[2].start - BEGAN_NS).tolist() == [5, 50]
+    assert found.waits[2].length.tolist() == [20, 10]
+    assert found.waits[1].length.tolist() == [2**40]
+    assert found.label(int(found.waits[1].event[0])) == "IO/WalSync"
+    assert found.rings[1].pid == 101
+    assert not found.damages
+
+
+def test_sums_are_those_of_the_waits(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    n = 300_000
+    event, length = rng.integers(0, 4, n), rng.integers(0, 10**6, n)
+    start = np.cumsum(rng.integers(0, 10**6, n) + length) - length
+    rows = list(zip(event.tolist(), start.tolist(), length.tolist(), strict=True))
+    found = aggregate.totals(write(tmp_path / "t.pgtrace", b"", rows))
+    assert found.waits == n
+    for e in range(4):
+        of = length[event == e]
+        assert found.count[e] == len(of)
+        assert found.total[e] == of.sum()
+        assert found.shortest[e] == of.min()
+        assert found.longest[e] == of.max()
+        plain = [sum(1 for x in of.tolist() if max(x, 1).bit_length() - 1 == b) for b in range(22)]
+        assert found.histogram[e][:22].tolist() == plain
+
+
+def test_a_file_cut_anywhere_is_read_up_to_there(whole: Path, tmp_path: Path) -> None:
+    data = whole.read_bytes()
+    before = 0
+    for size in range(len(data)):
+        cut = tmp_path / "cut.pgtrace"
+        cut.write_bytes(data[:size])
+        if size == 0:
+            with pytest.raises(UsageError, match="empty"):
+                load(cut)
+            continue
+        found = load(cut)
+        assert found.end is None
+        assert "has no end" in found.notes()[0]
+        n = len(found.streams) + sum(len(w.start) for w in found.waits.values())
+        assert n >= before  # the more bytes, the more is there
+        before = n
+    assert before >= len(ROWS)
+
+
+def test_a_flipped_bit_costs_one_block_and_is_told(whole: Path, tmp_path: Path) -> None:
+    data = whole.read_bytes()
+    sound = [d for d in blocks.scan(whole) if isinstance(d, blocks.Block)]
+    for at in range(FILE_HEADER, len(data), 7):
+        bad = bytearray(data)
+        bad[at] ^= 0x10
+        path = tmp_path / "bad.pgtrace"
+        path.write_bytes(bad)
+        found = list(blocks.scan(path))
+        kept = [d for d in found if isinstance(d, blocks.Block)]
+        damages = [d for d in found if isinstance(d, blocks.Damage)]
+        assert len(kept) == len(sound) - 1
+        assert damages
+        assert any(d.offset <= at for d in damages)
+
+
+def test_bytes_cut_out_and_blocks_that_stand_twice_are_told(whole: Path, tmp_path: Path) -> None:
+    data = whole.read_bytes()
+    at = [i for i in range(len(data)) if data[i : i + 4] == BLOCK_MAGIC]
+    path = tmp_path / "bad.pgtrace"
+    path.write_bytes(data[: at[1]] + data[at[2] :])
+    assert any("1 block is missing" in str(d) for d in load(path).damages)
+    path.write_bytes(data[: at[2]] + data[at[1] :])
+    found = load(path)
+    assert any("twice" in str(d) for d in found.damages)
+    assert len(found.rings) == 2
+
+
+def test_a_version_of_the_future_is_refused_in_a_sentence(whole: Path) -> None:
+    data = bytearray(whole.read_bytes())
+    struct.pack_into("<H", data, 8, blocks.VERSION + 1)
+    struct.pack_into("<I", data, FILE_HEADER - 4, zlib.crc32(data[: FILE_HEADER - 4]))
+    whole.write_bytes(data)
+    with pytest.raises(UsageError, match=f"version {blocks.VERSION + 1}.*reads up to"):
+        load(whole)
+
+
+def test_tables_and_columns_of_the_future_are_passed_over(whole: Path, tmp_path: Path) -> None:
+    data = whole.read_bytes()
+    more = blocks.block(99, 1, 1000, {"new": np.array([1])})
+    path = tmp_path / "t.pgtrace"
+    path.write_bytes(data + more)
+    found = load(path)
+    assert len(found.rings) == 2
+    assert found.streams
+
+
+def test_other_files_are_no_traces(tmp_path: Path) -> None:
+    path = tmp_path / "x.pgtrace"
+    path.write_bytes(b"something else entirely")
+    with pytest.raises(UsageError, match="no trace of"):
+        load(path)
+    with pytest.raises(UsageError, match="there is no trace"):
+        load(tmp_path / "nothing")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(UsageError, match="holds no trace"):
+        load(empty)
+
+
+def test_files_of_two_recordings_are_not_mixed(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    directory.mkdir()
+    write(directory / "a.pgtrace", two_requests().data)
+    write(directory / "b.pgtrace", two_requests().data)
+    with pytest.raises(UsageError, match="different recordings"):
+        load(directory)
+
+
+def test_files_rotate_and_each_can_be_read_alone(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    writer = Writer(directory, b'{"server": "x"}', Limits(file=3000, reserve=0))
+    define_events(writer)
+    writer.define(Table.RINGS, ring(1, 7, "waits"))
+    rng = np.random.default_rng(1)
+    for i in range(10):
+        lengths = rng.integers(0, 10**6, 500).tolist()
+        writer.add(Table.WAITS, waits(1, [(0, (i * 500 + k) * 10**7, n)
+                                          for k, n in enumerate(lengths)]))  # fmt: skip
+        writer.flush()
+    writer.close(b'{"stopped_by": "time"}')
+    files = sorted(directory.iterdir())
+    assert 3 <= len(files) <= 11
+    assert len(load(directory).waits[1].start) == 5000
+    last = load(files[-2])
+    assert last.rings[1].pid == 7
+    assert last.events
+    assert last.recording == {"server": "x"}
+
+
+def test_size_and_reserve_end_a_trace_that_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.pgtrace"
+    writer = Writer(path, b"{}", Limits(total=2000, reserve=0))
+    writer.define(Table.RINGS, ring(1, 7, "waits"))
+
+    def fill() -> None:
+        for i in range(10_000):
+            writer.add(Table.WAITS, waits(1, [(0, i * 1000, i * i)]))
+            writer.flush()
+
+    with pytest.raises(LimitReached) as reached:
+        fill()
+    assert reached.value.limit == "size"
+    writer.close(json.dumps({"stopped_by": "size", "why": str(reached.value)}).encode())
+    assert path.stat().st_size < 2200
+    found = load(path)
+    assert not found.damages
+    assert "ended early" in found.notes()[0]
+    with pytest.raises(UsageError, match="reserve"):
+        Writer(tmp_path / "u.pgtrace", b"{}", Limits(reserve=1 << 62))
+
+
+def test_a_block_header_stands_where_the_documentation_says(whole: Path) -> None:
+    data = whole.read_bytes()
+    magic, table, zero, rows, _, number = struct.unpack_from("<4sHHIIQ", data, FILE_HEADER)
+    assert (magic, table, zero, rows, number) == (BLOCK_MAGIC, Table.RECORDING, 0, 1, 0)
+    assert (FILE_HEADER, BLOCK_HEADER) == (36, 32)

@@ -1,0 +1,207 @@
+"""The arithmetic of the response-time profile, on traces whose truth is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.trace import ledger as ledgers
+from pgtare.trace.ledger import Costs, Ledger
+from pgtare.trace.profile import GROUPINGS, Scope, profile
+from pgtare.trace.stream import CallKind
+from tests.unit.trace_tools import MS, US, StreamBuilder, trace
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def by(ledger: Ledger, grouping: str = "event", scope: Scope | None = None) -> dict[str, float]:
+    return {line.name: line.ns for line in profile(ledger, grouping, scope).lines}
+
+
+def two_requests() -> StreamBuilder:
+    """0-10 ms: a query of 8 ms with 2 ms plan; 10-30 client; 30-40 another, its reading at 40."""
+    b = StreamBuilder()
+    b.session()
+    b.waitring()
+    b.text(1, "SELECT a FROM t", 11)
+    b.text(2, "UPDATE t SET a = 1", 12)
+    b.call(CallKind.PARSE, 0, 1 * MS, text=1, query_id=11, cpu=1 * MS)
+    b.call(CallKind.PLAN, 1 * MS, 2 * MS, text=1, query_id=11, cpu=2 * MS)
+    b.call(CallKind.EXECUTE, 2 * MS, 10 * MS, text=1, query_id=11, cpu=5 * MS, rows=3)
+    b.request(0, 10 * MS, 5 * MS)
+    b.call(CallKind.EXECUTE, 30 * MS, 39 * MS, text=2, query_id=12, cpu=11 * MS)
+    b.call(CallKind.COMMIT, 39 * MS, 40 * MS, text=2, query_id=12, cpu=11 * MS)
+    b.request(30 * MS, 40 * MS, 11 * MS)
+    b.end(40 * MS)
+    return b
+
+
+ROWS = [
+    (0, 3 * MS, 2 * MS),  # DataFileRead in the first execution
+    (1, 6 * MS, 3 * MS),  # PgSleep
+    (2, 10 * MS + 50 * US, 19 * MS),  # ClientRead between requests
+    (3, 39 * MS + 100 * US, 900 * US),  # WalSync in the commit
+]
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Ledger:
+    return ledgers.ledger(trace(tmp_path / "t.pgtrace", two_requests().data, ROWS))
+
+
+def test_every_nanosecond_is_booked_once(book: Ledger) -> None:
+    found = by(book)
+    assert found["IO/DataFileRead"] == 2 * MS
+    assert found["Timeout/PgSleep"] == 3 * MS
+    assert found["IO/WalSync"] == 900 * US
+    assert found["client"] == 20 * MS  # the wait for the client is part of it, not beside it
+    # between readings: 1 + 3 ms in the first request, 6 ms in the second's execution; what the
+    # parse took before the first reading is not known
+    assert found["CPU outside waits"] == pytest.approx(10 * MS)
+    assert found["unaccounted"] == pytest.approx(4 * MS + 100 * US)
+    assert sum(found.values()) == pytest.approx(40 * MS)
+
+
+@pytest.mark.parametrize("grouping", GROUPINGS)
+def test_each_grouping_adds_up_to_the_same_total(book: Ledger, grouping: str) -> None:
+    found = profile(book, grouping)
+    assert found.total_ns == pytest.approx(40 * MS)
+    assert sum(line.ns for line in found.lines) == pytest.approx(40 * MS)
+    assert sum(found.share(line) for line in found.lines) == pytest.approx(100)
+
+
+def test_statements_and_calls_have_their_own_time(book: Ledger) -> None:
+    statements = by(book, "statement")
+    assert statements["SELECT a FROM t"] == pytest.approx(10 * MS)
+    assert statements["UPDATE t SET a = 1"] == pytest.approx(10 * MS)
+    calls = by(book, "call")
+    assert calls == pytest.approx(
+        {"parse": MS, "plan": MS, "execute": 17 * MS, "commit": MS, "client": 20 * MS}
+    )
+
+
+def test_a_scope_is_a_part_of_the_whole(book: Ledger) -> None:
+    found = by(book, scope=Scope(statement="12"))
+    assert found["IO/WalSync"] == 900 * US
+    assert sum(found.values()) == pytest.approx(10 * MS)
+    with pytest.raises(UsageError, match="nothing of"):
+        profile(book, scope=Scope(statement="no such thing"))
+
+
+def test_cpu_beyond_the_time_outside_waits_is_that_of_waits(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    b.waitring()
+    b.call(CallKind.EXECUTE, 0, 10 * MS, cpu=0)
+    b.call(CallKind.EXECUTE, 10 * MS, 20 * MS, cpu=9 * MS)  # 9 ms CPU, though 8 ms are waits
+    b.request(0, 20 * MS)
+    found = by(ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, [(0, 11 * MS, 8 * MS)])))
+    assert found["IO/DataFileRead"] == 8 * MS
+    assert found["CPU outside waits"] == pytest.approx(2 * MS)  # no more than there was room for
+    assert found["unaccounted"] == pytest.approx(10 * MS)  # no reading before: not known
+    assert sum(found.values()) == pytest.approx(20 * MS)
+
+
+def test_the_kernels_work_within_waits_is_told_from_work_outside(tmp_path: Path) -> None:
+    """300 executions, reads from the page cache (all CPU) and sleeps (none), of random lengths."""
+    rng = np.random.default_rng(5)
+    b = StreamBuilder()
+    b.session()
+    b.waitring()
+    rows, now, cpu, outside = [], 0, 0, 0
+    for _ in range(300):
+        read, sleep, work = (int(x) for x in rng.integers(100 * US, MS, 3))
+        rows += [(0, now + work, read), (1, now + work + read, sleep)]
+        start, now = now, now + work + read + sleep
+        cpu, outside = cpu + work + read, outside + work
+        b.call(CallKind.EXECUTE, start, now, cpu=cpu)
+        b.request(start, now, cpu)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
+    lines = {line.name: line for line in profile(book).lines}
+    assert book.kernel_share[0] == pytest.approx(1, abs=0.02)
+    assert book.kernel_share[1] == pytest.approx(0, abs=0.02)
+    assert lines["IO/DataFileRead"].kernel_ns == pytest.approx(
+        lines["IO/DataFileRead"].ns, rel=0.02
+    )
+    assert lines["CPU outside waits"].ns == pytest.approx(outside, rel=0.02)
+
+
+def test_nested_calls_take_their_time_from_the_outer_one(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    b.text(1, "SELECT f()", 1)
+    b.text(2, "SELECT inner_one", 2)
+    b.call(CallKind.EXECUTE, 2 * MS, 5 * MS, call=2, parent=1, depth=1, text=2, query_id=2)
+    b.call(CallKind.EXECUTE, 6 * MS, 7 * MS, call=3, parent=1, depth=1, text=2, query_id=2)
+    b.call(CallKind.EXECUTE, 1 * MS, 9 * MS, call=1, text=1, query_id=1)
+    b.request(0, 10 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    own = np.bincount(book.entries.call + 1, book.entries.ns)
+    assert own.tolist() == pytest.approx([2 * MS, 3 * MS, MS, 4 * MS])
+    # of the client's statement all of it
+    assert by(book, "statement") == pytest.approx({"SELECT f()": 8 * MS, "between calls": 2 * MS})
+
+
+def test_a_cursor_is_idle_between_its_fetches(tmp_path: Path) -> None:
+    """Two cursors in turn: their executions overlap, their fetches do not."""
+    b = StreamBuilder()
+    b.session()
+    b.request(0, 2 * MS, status="T")
+    b.call(CallKind.FETCH, 8 * MS, 9 * MS, call=5, execution=1)
+    b.call(CallKind.EXECUTE, 1 * MS, 10 * MS, call=1, busy=1 * MS)
+    b.call(CallKind.EXECUTE, 5 * MS, 10 * MS, call=3, busy=2 * MS)
+    b.request(5 * MS, 10 * MS)
+    found = by(ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data)), "call")
+    assert found == pytest.approx(
+        {"execute": 3 * MS, "fetch": MS, "client": 3 * MS, "between calls": 3 * MS}
+    )
+
+
+def test_a_gap_in_the_stream_is_told_as_such(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    b.call(CallKind.EXECUTE, 0, 1 * MS)
+    b.request(0, 2 * MS)
+    b.lost(0, 4096, 40)
+    b.call(CallKind.EXECUTE, 8 * MS, 9 * MS)
+    b.request(7 * MS, 10 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    found = by(book)
+    assert found["not recorded"] == pytest.approx(7 * MS)
+    assert sum(found.values()) == pytest.approx(10 * MS)
+    assert any("4,096 bytes" in note for note in book.notes)
+
+
+def test_what_pgtare_takes_comes_out_of_the_cpu(tmp_path: Path) -> None:
+    found = trace(tmp_path / "t.pgtrace", two_requests().data, ROWS)
+    without = by(ledgers.ledger(found))
+    lines = by(ledgers.ledger(found, Costs(wait_ns=50 * US, call_ns=100 * US)))
+    # five calls, and the two waits between readings that leave room for CPU
+    assert lines["pgtare itself (estimated)"] == pytest.approx(500 * US, abs=150 * US)
+    assert sum(lines.values()) == pytest.approx(sum(without.values()))
+    assert lines["unaccounted"] == pytest.approx(without["unaccounted"])
+
+
+def test_row_sources_divide_the_time_of_their_execution(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    b.plan(5, [
+        {"id": 0, "parent": -1, "kind": "Nested Loop"},
+        {"id": 1, "parent": 0, "kind": "Seq Scan", "relation": "public.a"},
+        {"id": 2, "parent": 0, "kind": "Index Scan", "relation": "public.b", "index": "b_pkey"},
+    ])  # fmt: skip
+    b.call(CallKind.EXECUTE, 0, 10 * MS, call=1, plan=5)
+    b.rowsources(1, 5, [
+        (0, 1, 10, 9, 1, 9 * MS, 9 * MS, 9 * MS), (1, 1, 3, 2, 1, 2 * MS, 2 * MS, 2 * MS),
+        (2, 1, 9, 9, 2, 6 * MS, 6 * MS, 6 * MS),
+    ], 10 * MS)  # fmt: skip
+    b.request(0, 10 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    assert by(book, "relation") == pytest.approx(
+        {"public.a": 2 * MS, "public.b": 6 * MS, "no relation": MS,
+         "execute, not in a measured node": MS}
+    )  # fmt: skip
+    assert by(book, "node")["Index Scan on public.b"] == pytest.approx(6 * MS)

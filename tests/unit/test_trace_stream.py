@@ -1,0 +1,118 @@
+"""Decoding the stream of a session, and telling its clients apart."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+from pgtare.trace import stream
+from pgtare.trace.merge import comment_fields, trace_id
+from pgtare.trace.stream import CallKind, Kind
+from pgtare.trace.timeline import _one_origin
+from tests.unit.trace_tools import BEGAN_NS, MS, StreamBuilder
+
+pytestmark = pytest.mark.timeout(60)
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def test_every_kind_of_record_comes_back() -> None:
+    b = StreamBuilder()
+    b.session(pid=99, application="naïve")
+    b.text(1, "SELECT 1", 42, flags=1)
+    b.call(CallKind.EXECUTE, 5, 9, text=1, query_id=42, cpu=3, rows=7, depth=2, parent=4,
+           shared=(1, 2, 3, 4), flags=1, state=33816706)  # fmt: skip
+    b.request(1, 12, 4, "T")
+    b.transaction(1, 5, 2, 77)
+    b.plan(3, [{"id": 0, "parent": -1, "kind": "Result"}])
+    b.rowsources(1, 3, [(0, 1, 2, 3, 4, 5, 6, 7)], 12)
+    b.error(13, "division by zero", 33816706, 1)
+    b.end(14)
+    found = stream.decode([(0, b.data)])
+    assert found.session["pid"] == 99
+    assert found.session["application"] == "naïve"
+    assert found.session["started_ns"] == BEGAN_NS
+    assert found.texts[1].text == "SELECT 1"
+    assert found.texts[1].cut
+    (call,) = found.calls
+    assert (call["start"], call["end"], call["busy"], call["cpu"], call["rows"]) == (5, 9, 4, 3, 7)
+    assert (call["depth"], call["parent"], call["query_id"], call["text"]) == (2, 4, 42, 1)
+    assert stream.sqlstate(int(call["sqlstate"])) == "22012"
+    assert found.buffers[1][:4] == (1, 2, 3, 4)
+    assert found.requests.tolist() == [(1, 12, 4, ord("T"), 1)]
+    assert found.transactions.tolist() == [(1, 5, 77, 2)]
+    assert found.rowsources[0].nodes[0].time == 5
+    assert (found.errors[0].sqlstate, found.errors[0].message) == ("22012", "division by zero")
+    assert found.ended
+    assert not found.notes
+
+
+def test_values_of_any_kind_and_number() -> None:
+    """1,000 parameters, null, binary, of an invalid encoding, redacted and omitted."""
+    entries, kept = b"", []
+    for i in range(1000):
+        raw = bytes([i % 256, 0, 0xFF])[: i % 4]
+        entries += struct.pack("<IBBHII", 25, i % 5, 3, 0, 3, len(raw)) + raw.ljust(
+            -(-len(raw) // 8) * 8, b"\0"
+        )
+        kept.append(raw)
+    b = StreamBuilder()
+    b.record(Kind.BINDS, 1, struct.pack("<II", 1000, 1000) + entries, call=8)
+    found = stream.decode([(0, b.data)]).binds[8]
+    assert [bind.data for bind in found] == kept
+    assert {bind.state for bind in found} == {"null", "whole", "cut", "redacted", "omitted"}
+
+
+def test_text_of_an_invalid_encoding_and_of_megabytes() -> None:
+    b = StreamBuilder()
+    b.session()
+    raw = b"SELECT '\xff\xfe'" + b"x" * 3_000_000
+    b.record(Kind.TEXT, 0, struct.pack("<QqIIII", 5, 0, len(raw), len(raw), 0, 0) + raw)
+    found = stream.decode([(0, b.data)]).texts[5]
+    assert found.text.startswith("SELECT '\ufffd\ufffd'")
+    assert len(found.text) == len(raw)
+
+
+def test_what_cannot_be_is_told_and_the_rest_read() -> None:
+    b = StreamBuilder()
+    b.session()
+    b.call(CallKind.PLAN, 1, 2)
+    b.record(Kind.BINDS, 3, struct.pack("<II", 1, 1) + struct.pack("<IBBHII", 1, 1, 1, 0, 9, 99))
+    b.record(Kind.PLAN, 3, b"\xff" * 40)
+    b.call(CallKind.PLAN, 3, 4)
+    cut = b.data + struct.pack("<IHHQqQ", 4000, 3, 0, 1, 1, 1)
+    found = stream.decode([(0, cut)])
+    assert len(found.calls) == 2
+    assert [n for n in found.notes if "BINDS" in n]
+    assert [n for n in found.notes if "4,000 bytes" in n]
+
+
+def test_readings_of_two_zeros_become_one_series() -> None:
+    true = np.cumsum(np.random.default_rng(2).integers(1, 5, 400)) * MS
+    when = np.arange(400) * 10 * MS
+    own = np.stack([when[::2], true[::2]], axis=1)
+    marked = np.stack([when[1::2], true[1::2] + 12345 * MS], axis=1)
+    joined = _one_origin(own, marked)
+    assert np.abs(joined[:, 1] - true[: len(joined)]).max() <= 4 * MS
+    assert len(joined) == 400
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"SELECT 1 /*traceparent='{PARENT}',app='a%20b'*/", PARENT[3:35]),
+        (f"/*action='x',traceparent='{PARENT}'*/ SELECT 1 /* other */", PARENT[3:35]),
+        ("SELECT 1 /*traceparent='nonsense'*/", None),
+        ("SELECT '/*' || 1", None),
+        ("SELECT 1 /* unfinished", None),
+    ],
+)
+def test_traceparent_of_comments(text: str, found: str | None) -> None:
+    assert trace_id(text) == found
+
+
+def test_fields_of_comments_are_decoded() -> None:
+    assert comment_fields("SELECT 1 /*route='%2Fa%2Fb',it='it\\'s'*/") == {
+        "route": "/a/b", "it": "it's",
+    }  # fmt: skip
