@@ -11,13 +11,14 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.estimate import published as estimate
 from pgtare.estimate.rounds import Flips
-from pgtare.ladder import published
+from pgtare.ladder import published, published_table
+from pgtare.ladder.published_claims import Judged
 
 R1 = Path(__file__).parents[2] / "studies" / "r1_published.toml"
 
 
 def test_what_stands_of_the_published_table() -> None:
-    found = published.judge(published.read(R1))
+    found = published.judge(published_table.read(R1))
     assert [claim.stands for claim in found.claims] == [
         False, False, False, False, True, False, False,
     ]  # fmt: skip
@@ -41,7 +42,7 @@ def test_a_recovered_error_gives_back_its_p() -> None:
     assert estimate.half_width(se, 5) == pytest.approx(2.7764 * se, rel=1e-4)
 
 
-def _judged(*lines: str, claim: str, effects: str = "abcdefgh") -> published.Judged:
+def _judged(*lines: str, claim: str, effects: str = "abcdefgh") -> Judged:
     """The claim on a table of one line an effect, by name from a on."""
     table = [
         f'[[effect]]\nid = "{name}"\nbase = "off"\narm = "x"\n{line}'
@@ -51,7 +52,7 @@ def _judged(*lines: str, claim: str, effects: str = "abcdefgh") -> published.Jud
     text = 'title = "t"\nsource = "s"\ncomparisons = 1\n' + "\n".join(table)
     text += f'\n[[claim]]\ntext = "c"\neffects = [{names}]\n{claim}\n'
     document = tomllib.loads(text)
-    (found,) = published.judge(published.Published.model_validate(document)).claims
+    (found,) = published.judge(published_table.Published.model_validate(document)).claims
     return found
 
 
@@ -93,7 +94,7 @@ def test_a_claim_of_effects_names_some(tmp_path: Path) -> None:
     path = tmp_path / "p.toml"
     path.write_text(R1.read_text().replace('["W1 stub", "W2 stub", "W3 stub"]', "[]"))
     with pytest.raises(UsageError, match="effects: "):
-        published.read(path)
+        published_table.read(path)
 
 
 def test_errors_recovered_from_a_few_flips_are_a_range_that_holds_the_true_one() -> None:
@@ -127,7 +128,7 @@ def test_mistakes_are_told_with_their_line(tmp_path: Path) -> None:
     text = R1.read_text().replace('["W1 stub"', '["W9 stub"', 1)
     path.write_text(text)
     with pytest.raises(UsageError, match="names the effect 'W9 stub', which is absent"):
-        published.read(path)
+        published_table.read(path)
     path.write_text("title = 1\n")
     with pytest.raises(UsageError, match="line 1"):
-        published.read(path)
+        published_table.read(path)
