@@ -42,6 +42,8 @@ guarded_run(const char *name, void (*work) (void *argument),
 		CurrentMemoryContext == ErrorContext || proc_exit_inprogress || shmem_exit_inprogress)
 		return true;			/* not now */
 	working = true;
+	/* a query that is cancelled now is so afterwards: neither the work nor its report may be left */
+	HOLD_INTERRUPTS();
 	/* the wait has not begun: what the work waits for is not that */
 	*(volatile uint32 *) my_wait_event_info = 0;
 	PG_TRY();
@@ -57,12 +59,13 @@ guarded_run(const char *name, void (*work) (void *argument),
 													 ALLOCSET_SMALL_SIZES);
 		ErrorData  *error;
 
-		/* an error lets go of it; of the other there was none */
+		/* an error lets go of both */
 		QueryCancelHoldoffCount = cancel_holdoff;
+		InterruptHoldoffCount = 1;
 		MemoryContextSwitchTo(report);
 		error = CopyErrorData();
 		FlushErrorState();
-		/* the work took them: who holds one holds off interrupts, too */
+		/* the work took them: who held one before would hold off interrupts, too */
 		LWLockReleaseAll();
 		failed(argument, error->message);
 		/* FreeErrorData() would leave some of it behind */
@@ -75,6 +78,7 @@ guarded_run(const char *name, void (*work) (void *argument),
 		release_owner(temporary, done);
 	*(volatile uint32 *) my_wait_event_info = announced;
 	working = false;
+	RESUME_INTERRUPTS();
 	errno = error_number;
 	return done;
 }

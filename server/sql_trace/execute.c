@@ -179,6 +179,17 @@ execute_forget(int nest_level, uint16 flags)
 	}
 }
 
+/*
+ * The subtransaction at this level has been committed: what it began belongs to
+ * the one around it, and outlives others at this level.
+ */
+void
+execute_inherit(int nest_level)
+{
+	for (Execution *e = executions; e != NULL; e = e->next)
+		e->nest_level = Min(e->nest_level, nest_level - 1);
+}
+
 bool
 execute_is_traced(const QueryDesc *queryDesc)
 {

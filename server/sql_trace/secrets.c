@@ -197,19 +197,27 @@ is_sensitive(Oid user)
 	return found;
 }
 
+/* Is it the role whose rights count now that is known? */
+static bool
+is_current(void)
+{
+	return role.known && role.user == GetUserId() && role.session == GetSessionUserId();
+}
+
 /* Does this session, or what runs in it now, have the rights of a sensitive role? */
 bool
 secrets_of_role(void)
 {
 	if (trace_sensitive_roles == NULL || trace_sensitive_roles[0] == '\0')
 		return false;
-	if (!role.known || role.user != GetUserId() || role.session != GetSessionUserId())
+	if (!is_current())
 	{
 		if (!IsTransactionState())
 			return true;
 		role.known = true;
 		role.user = GetUserId();
 		role.session = GetSessionUserId();
+		role.sensitive = true;	/* should the look into catalogs fail */
 		role.sensitive = is_sensitive(role.user) || is_sensitive(role.session);
 	}
 	return role.sensitive;
@@ -221,7 +229,7 @@ secrets_of_role_known(void)
 {
 	if (trace_sensitive_roles == NULL || trace_sensitive_roles[0] == '\0')
 		return false;
-	return !role.known || role.sensitive;
+	return !is_current() || role.sensitive;
 }
 
 /* Have changes of roles told; in a process of its own, once. */

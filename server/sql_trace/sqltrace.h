@@ -268,6 +268,7 @@ extern void execute_install(void);
 extern void execute_interrupted(void);
 extern void execute_bound(int64 now);
 extern void execute_forget(int nest_level, uint16 flags);
+extern void execute_inherit(int nest_level);
 extern void utility_install(void);
 extern void transaction_install(void);
 extern void transaction_touched(int64 start);

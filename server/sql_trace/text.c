@@ -2,9 +2,10 @@
  * text.c
  *		Texts of statements: each is written once, and again when it is gone.
  *
- * A text is known by a hash of what is kept of it and of its length.  A small
- * table, in which old entries make way, says where in the ring it was written;
- * plan trees share it.
+ * A text is known by a hash of its length and of what is kept of it, or of what
+ * is searched for secrets, where that is more: so equal ones are equally secret.
+ * A small table, in which old entries make way, says where in the ring it was
+ * written; plan trees share it.
  *-------------------------------------------------------------------------
  */
 #include "sqltrace.h"
@@ -124,6 +125,7 @@ text_of(const char *text, int location, int length, int64 query_id, const Node *
 	const Known *old;
 	uint64		id;
 	int			stored;
+	int			searched;
 
 	*secret = false;
 	if (text == NULL)
@@ -137,7 +139,8 @@ text_of(const char *text, int location, int length, int64 query_id, const Node *
 		stored = (int) (trace.ring->size / 8);
 	if (stored < length)
 		stored = pg_mbcliplen(text, length, stored);
-	id = hash_bytes_extended((const unsigned char *) text, stored, (uint64) length);
+	searched = Min(length, Max(stored, SCANNED));
+	id = hash_bytes_extended((const unsigned char *) text, searched, (uint64) length);
 	if (id == 0)
 		id = 1;
 	old = find(id);
@@ -146,7 +149,7 @@ text_of(const char *text, int location, int length, int64 query_id, const Node *
 	else
 	{
 		*secret = (utility != NULL && secrets_in_statement(utility)) ||
-			secrets_in_text(text, Min(length, Max(stored, SCANNED)));
+			secrets_in_text(text, searched);
 		if (!write_text(id, text, length, stored, query_id, *secret))
 			return 0;
 	}

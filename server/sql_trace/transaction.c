@@ -128,6 +128,8 @@ transaction_event(XactEvent event, void *arg)
 static void
 subtransaction_event(SubXactEvent event, SubTransactionId mine, SubTransactionId parent, void *arg)
 {
+	if (event == SUBXACT_EVENT_COMMIT_SUB)
+		execute_inherit(GetCurrentTransactionNestLevel());
 	if (event != SUBXACT_EVENT_ABORT_SUB)
 		return;
 	execute_forget(GetCurrentTransactionNestLevel(), CALL_ABORTED);

@@ -336,3 +336,27 @@ def test_open_cursor_in_an_aborted_transaction(client: Connection, onlooker: Con
     check_whole(trace)
     assert trace.one("execute", "DECLARE c").rows == 2
     assert [e.event for e in trace.of("transaction")].count("abort") == 1
+
+
+def test_cursor_outlives_its_savepoint(client: Connection, onlooker: Connection) -> None:
+    """Its execution belongs to whatever is around, whose errors at the old depth are not its own."""
+    client.execute(
+        "CREATE OR REPLACE FUNCTION pg_temp.catches(i int) RETURNS int LANGUAGE plpgsql AS "
+        "'BEGIN BEGIN RAISE division_by_zero; EXCEPTION WHEN division_by_zero THEN NULL; END; "
+        "RETURN 1 / (3 - i); END'"
+    )
+    declare = (
+        "BEGIN",
+        "SAVEPOINT a",
+        "DECLARE outlives CURSOR FOR SELECT pg_temp.catches(i) FROM generate_series(1, 9) i",
+        "RELEASE a",
+    )
+    trace = traced(onlooker, client, *declare, "FETCH outlives", "FETCH outlives", "COMMIT")
+    check_whole(trace)
+    assert trace.one("execute", "DECLARE outlives").rows == 2, trace.describe()
+    assert len(trace.calls("fetch")) == 2
+    for sql in declare:
+        client.execute(sql.encode())
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        client.execute("FETCH ALL FROM outlives")
+    client.execute("ROLLBACK")

@@ -191,14 +191,19 @@ def test_sensitive_roles_never_show_values(
         with pytest.raises(psycopg.Error):
             client.execute("SELECT 'hush'::int")
         client.execute("RESET ROLE")
+        client.execute("SELECT %s::int AS own", (1,))
+        client.execute("SET ROLE teller")
+        with pytest.raises(psycopg.Error):  # the last values known were those of another role
+            client.execute("SELECT 'hush'::int")
+        client.execute("RESET ROLE")
         trace = Trace(drain(onlooker, client.info.backend_pid, start)[3])
     finally:
         tracer.configure({"sql_trace.sensitive_roles": ""})
         tracer.reload()
         onlooker.execute("DROP OWNED BY teller; DROP ROLE teller; DROP ROLE tellers")
     states = [v["state"] for r in trace.of("binds") for v in r.values]
-    assert states == ["whole", "redacted"]
-    assert [e.message for e in trace.of("error")] == [""]
+    assert states == ["whole", "redacted", "whole"]
+    assert [e.message for e in trace.of("error")] == ["", ""]
 
 
 def big_text(trace: Trace, sql: str) -> Record:
@@ -221,6 +226,14 @@ def test_texts_differ_beyond_what_is_kept(client: Connection, onlooker: Connecti
     client.execute("SET sql_trace.text_length = 10")
     trace = traced(onlooker, client, "SELECT 1234567890", "SELECT 12345678901")
     assert len({c.text for c in trace.calls("execute")}) == 2
+
+
+def test_secrets_of_one_length_are_told_apart(client: Connection, onlooker: Connection) -> None:
+    """Where nothing of the text is kept, what is known of one says nothing of another."""
+    client.execute("SET sql_trace.text_length = 0")
+    for name, state in (("pastword", "whole"), ("password", "redacted")):
+        (value,) = values_of(bound(onlooker, client, f"SELECT %s::text AS {name}", ("hush",)))
+        assert value["state"] == state
 
 
 def test_trace_of_a_role_that_may_not_look(tracer: Cluster, onlooker: Connection) -> None:
