@@ -339,7 +339,7 @@ def test_open_cursor_in_an_aborted_transaction(client: Connection, onlooker: Con
 
 
 def test_cursor_outlives_its_savepoint(client: Connection, onlooker: Connection) -> None:
-    """Its execution belongs to whatever is around, whose errors at the old depth are not its own."""
+    """Its execution belongs to whatever is around, whose errors are not its own."""
     client.execute(
         "CREATE OR REPLACE FUNCTION pg_temp.catches(i int) RETURNS int LANGUAGE plpgsql AS "
         "'BEGIN BEGIN RAISE division_by_zero; EXCEPTION WHEN division_by_zero THEN NULL; END; "
