@@ -221,6 +221,12 @@ sql_trace_drain(PG_FUNCTION_ARGS)
 				 errmsg("the trace of session %d has just been given up", entry.pid)));
 	ring = dsm_segment_address(segment);
 	drained = drain(ring, (uint64) from);
+	/* what ran with the rights of another is noted before it is written */
+	pg_read_barrier();
+	if (trace_of(entry.pid).handle != entry.handle)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("the trace of session %d has just been given up", entry.pid)));
 	values[0] = Int64GetDatum((int64) drained.next);
 	values[1] = Int64GetDatum((int64) drained.lost);
 	values[2] = TimestampTzGetDatum(ring->started);

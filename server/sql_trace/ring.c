@@ -81,9 +81,9 @@ ring_ends(dsm_segment *segment, Datum arg)
 	TraceEntry *place;
 	uint32		unpin;
 
-	ending = true;
 	if (trace.ring == NULL)
 		return;					/* it failed before it began */
+	ending = true;
 	(void) ring_write(RECORD_END, 0, 0, timeline_now(), &end, sizeof(end));
 	trace.on = false;
 	trace.ring = NULL;
