@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from scipy import special
 
 from pgtare.estimate import duet as estimate
 from pgtare.estimate import layouts
@@ -64,7 +65,8 @@ def measured(args: argparse.Namespace) -> Floats:
 def show(values: Floats) -> None:
     """Print what the sets say."""
     sets, linkings = values.shape
-    found = layouts.one_way(list(values.T))
+    found = layouts.two_way(values)
+    t = float(special.stdtrit(sets - 1, 0.975))
     print(f"{linkings} linkings of the same objects, {sets} sets of rounds; median latency")
     for number, column in enumerate(values.T, start=1):
         alone = paired(column, margin=0.005)
@@ -79,10 +81,10 @@ def show(values: Floats) -> None:
     )
     spread = values.mean(axis=0)
     low, high = int(spread.argmin()), int(spread.argmax())
-    pair = paired(values[:, high] - values[:, low], margin=0.005)
     print(
-        f"slowest against fastest, by rounds alone: {100 * pair.mean:+.2f} % ± "
-        f"{100 * 1.96 * pair.se:.2f}"
+        f"slowest against fastest, the largest of {linkings * (linkings - 1) // 2} differences: "
+        f"{100 * (spread[high] - spread[low]):+.2f} % ± "
+        f"{100 * layouts.range_half_width(found, sets):.2f} (Tukey)"
     )
     half = linkings // 2
     arm, base = list(values.T[:half]), list(values.T[half : 2 * half])
@@ -91,7 +93,7 @@ def show(values: Floats) -> None:
     both = layouts.two_builds(arm, base)
     print(
         f"the same build twice, {half} linkings of each: {100 * both.estimate:+.2f} %, "
-        f"by rounds alone ± {100 * 1.96 * by_rounds.se:.2f}, over linkings "
+        f"by rounds alone ± {100 * t * by_rounds.se:.2f}, over linkings "
         f"[{100 * both.lo:+.2f}, {100 * both.hi:+.2f}]"
     )
     for k in (1, 5, 10, 30):

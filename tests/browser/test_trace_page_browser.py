@@ -10,11 +10,10 @@ import pytest
 from pgtare.trace.ledger import ledger
 from pgtare.trace.page import write_page
 from pgtare.trace.stream import CallKind
-from tests.browser.test_page_browser import HOSTILE, HOSTILE_IMAGE, Visit, visit
+from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
 from tests.unit.test_trace_ledger import ROWS, two_requests
 from tests.unit.trace_tools import MS, trace
 
-__all__ = ["visit"]
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
 
 

@@ -37,7 +37,7 @@ def client(tracer: Cluster) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def observer(tracer: Cluster) -> Iterator[Connection]:
+def onlooker(tracer: Cluster) -> Iterator[Connection]:
     """A session that looks."""
     with session(tracer) as connection:
         yield connection

@@ -45,7 +45,8 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 CATALOGUE = load_catalogue()
 # what PostgreSQL itself and its contrib modules offer
-CONTRIBUTED = [e for e in CATALOGUE.values() if e.needs.extension != "wait_event_timing"]
+OURS = {"wait_event_timing", "sql_trace"}
+CONTRIBUTED = [e for e in CATALOGUE.values() if e.needs.extension not in OURS]
 
 
 @pytest.fixture(

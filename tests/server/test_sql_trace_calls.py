@@ -31,8 +31,8 @@ def check_whole(trace: Trace) -> None:
         assert inner[0] <= sum(r.time - r.start for r in requests), trace.describe()
 
 
-def test_simple_statement(client: Connection, observer: Connection) -> None:
-    trace = traced(observer, client, "SELECT count(*) FROM pg_class WHERE relname ~ 'x'")
+def test_simple_statement(client: Connection, onlooker: Connection) -> None:
+    trace = traced(onlooker, client, "SELECT count(*) FROM pg_class WHERE relname ~ 'x'")
     check_whole(trace)
     kinds = [r.call_kind for r in trace.of("call")]
     assert kinds == ["parse", "plan", "execute", "commit"], trace.describe()
@@ -49,9 +49,9 @@ def test_simple_statement(client: Connection, observer: Connection) -> None:
     assert (begin.event, commit.event, commit.xid) == ("begin", "commit", 0)
 
 
-def test_plan_tree(client: Connection, observer: Connection) -> None:
+def test_plan_tree(client: Connection, onlooker: Connection) -> None:
     sql = "SELECT * FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE c.oid = 2662"
-    trace = traced(observer, client, sql, sql)
+    trace = traced(onlooker, client, sql, sql)
     (plan,) = trace.of("plan")
     nodes = json.loads(plan.json)
     assert plan.nodes == len(nodes) >= 3
@@ -62,8 +62,8 @@ def test_plan_tree(client: Connection, observer: Connection) -> None:
     assert [e.plan for e in executions] == [plan.plan] * 2
 
 
-def test_several_statements_of_one_message(client: Connection, observer: Connection) -> None:
-    trace = traced(observer, client, "SELECT 1 AS a; SELECT 2 AS b;  SELECT 3 AS c")
+def test_several_statements_of_one_message(client: Connection, onlooker: Connection) -> None:
+    trace = traced(onlooker, client, "SELECT 1 AS a; SELECT 2 AS b;  SELECT 3 AS c")
     check_whole(trace)
     texts = trace.texts()
     ran = [texts[r.text] for r in trace.calls("execute")]
@@ -71,19 +71,19 @@ def test_several_statements_of_one_message(client: Connection, observer: Connect
     assert [r.messages for r in trace.of("request")] == [3]
 
 
-def test_text_is_written_once(client: Connection, observer: Connection) -> None:
-    trace = traced(observer, client, *["SELECT 'again'"] * 5)
+def test_text_is_written_once(client: Connection, onlooker: Connection) -> None:
+    trace = traced(onlooker, client, *["SELECT 'again'"] * 5)
     assert len(trace.calls("execute", "SELECT 'again'")) == 5
     assert list(trace.texts().values()).count("SELECT 'again'") == 1
 
 
-def test_prepared_statement_is_parsed_once(client: Connection, observer: Connection) -> None:
+def test_prepared_statement_is_parsed_once(client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.level = 1")
     pid = client.info.backend_pid
-    start = drain(observer, pid)[0]
+    start = drain(onlooker, pid)[0]
     for value in range(20):
         client.execute("SELECT %s::int AS prepared", (value,), prepare=True)
-    trace = Trace(drain(observer, pid, start)[3])
+    trace = Trace(drain(onlooker, pid, start)[3])
     check_whole(trace)
     assert len(trace.calls("parse", "SELECT $1::int")) == 1
     assert len(trace.calls("bind", "SELECT $1::int")) == 20
@@ -94,14 +94,14 @@ def test_prepared_statement_is_parsed_once(client: Connection, observer: Connect
     assert 5 <= len(trace.calls("plan")) <= 7
 
 
-def test_nested_statements(client: Connection, observer: Connection) -> None:
+def test_nested_statements(client: Connection, onlooker: Connection) -> None:
     client.execute(
         "CREATE OR REPLACE FUNCTION inner_one() RETURNS int LANGUAGE plpgsql AS "
         "$$BEGIN PERFORM count(*) FROM pg_am; RETURN 1; END$$; "
         "CREATE OR REPLACE FUNCTION outer_one() RETURNS int LANGUAGE plpgsql AS "
         "$$BEGIN RETURN (SELECT inner_one() FROM pg_database LIMIT 1); END$$"
     )
-    trace = traced(observer, client, "SELECT outer_one()")
+    trace = traced(onlooker, client, "SELECT outer_one()")
     check_whole(trace)
     outer = trace.one("execute", "SELECT outer_one()")
     middle = trace.one("execute", "(SELECT inner_one()")
@@ -111,7 +111,7 @@ def test_nested_statements(client: Connection, observer: Connection) -> None:
     assert outer.hit >= middle.hit >= inner.hit > 0
 
 
-def test_triggers_are_nested(client: Connection, observer: Connection) -> None:
+def test_triggers_are_nested(client: Connection, onlooker: Connection) -> None:
     client.execute(
         "CREATE TEMP TABLE rung (n int); CREATE TEMP TABLE log (n int); "
         "CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS "
@@ -120,7 +120,7 @@ def test_triggers_are_nested(client: Connection, observer: Connection) -> None:
         "CREATE CONSTRAINT TRIGGER d AFTER INSERT ON rung DEFERRABLE INITIALLY DEFERRED "
         "FOR EACH ROW EXECUTE FUNCTION note()"
     )
-    trace = traced(observer, client, "INSERT INTO rung SELECT generate_series(1, 3)")
+    trace = traced(onlooker, client, "INSERT INTO rung SELECT generate_series(1, 3)")
     check_whole(trace)
     outer = trace.one("execute", "INSERT INTO rung")
     inner = trace.calls("execute", "INSERT INTO log")
@@ -132,25 +132,25 @@ def test_triggers_are_nested(client: Connection, observer: Connection) -> None:
     assert outer.local_hit > 0
 
 
-def test_recursion_of_depth_100(client: Connection, observer: Connection) -> None:
+def test_recursion_of_depth_100(client: Connection, onlooker: Connection) -> None:
     client.execute(
         "CREATE OR REPLACE FUNCTION deeper(n int) RETURNS int LANGUAGE plpgsql AS "
         "$$DECLARE r int; BEGIN IF n = 0 THEN RETURN 0; END IF; "
         "SELECT deeper(n - 1) + 1 INTO r; RETURN r; END$$"
     )
-    trace = traced(observer, client, "SELECT deeper(100)", "SELECT deeper(100)")
+    trace = traced(onlooker, client, "SELECT deeper(100)", "SELECT deeper(100)")
     check_whole(trace)
     assert {r.depth for r in trace.calls("execute")} == set(range(101))
 
 
-def test_procedure_with_commit(client: Connection, observer: Connection) -> None:
+def test_procedure_with_commit(client: Connection, onlooker: Connection) -> None:
     client.execute(
         "CREATE TABLE IF NOT EXISTS kept (n int); "
         "CREATE OR REPLACE PROCEDURE commits() LANGUAGE plpgsql AS "
         "$$BEGIN FOR i IN 1..3 LOOP INSERT INTO kept VALUES (i); COMMIT; END LOOP; "
         "INSERT INTO kept VALUES (4); ROLLBACK; END$$"
     )
-    trace = traced(observer, client, "CALL commits()")
+    trace = traced(onlooker, client, "CALL commits()")
     check_whole(trace)
     call = trace.one("utility", "CALL commits()")
     commits = trace.calls("commit")
@@ -163,9 +163,9 @@ def test_procedure_with_commit(client: Connection, observer: Connection) -> None
     assert len(trace.calls("execute", "INSERT INTO kept")) == 4
 
 
-def test_cursor(client: Connection, observer: Connection) -> None:
+def test_cursor(client: Connection, onlooker: Connection) -> None:
     trace = traced(
-        observer,
+        onlooker,
         client,
         "BEGIN",
         "DECLARE c CURSOR FOR SELECT * FROM generate_series(1, 100)",
@@ -188,9 +188,9 @@ def test_cursor(client: Connection, observer: Connection) -> None:
     assert execution.parent == trace.one("utility", "DECLARE c").call
 
 
-def test_cursor_held_open_beyond_its_transaction(client: Connection, observer: Connection) -> None:
+def test_cursor_held_open_beyond_its_transaction(client: Connection, onlooker: Connection) -> None:
     trace = traced(
-        observer,
+        onlooker,
         client,
         "BEGIN",
         "DECLARE held CURSOR WITH HOLD FOR SELECT * FROM generate_series(1, 50)",
@@ -203,24 +203,24 @@ def test_cursor_held_open_beyond_its_transaction(client: Connection, observer: C
     assert trace.one("execute", "DECLARE held").flags & ABORTED == 0
 
 
-def test_portal_fetched_in_pieces(tracer: Cluster, observer: Connection) -> None:
+def test_portal_fetched_in_pieces(tracer: Cluster, onlooker: Connection) -> None:
     """By messages of the protocol, with a row limit in Execute."""
     with session(tracer) as client:
         client.execute("SET sql_trace.level = 1")
-        start = drain(observer, client.info.backend_pid)[0]
+        start = drain(onlooker, client.info.backend_pid)[0]
         with client.transaction(), client.cursor("portal") as cursor:
             cursor.itersize = 10
             cursor.execute("SELECT * FROM generate_series(1, 25)")
             assert len(cursor.fetchall()) == 25
-        trace = Trace(drain(observer, client.info.backend_pid, start)[3])
+        trace = Trace(drain(onlooker, client.info.backend_pid, start)[3])
     check_whole(trace)
     assert trace.calls("fetch")
 
 
-def test_copy(client: Connection, observer: Connection) -> None:
+def test_copy(client: Connection, onlooker: Connection) -> None:
     client.execute("CREATE TEMP TABLE target (n int)")
     client.execute("SET sql_trace.level = 1")
-    start = drain(observer, client.info.backend_pid)[0]
+    start = drain(onlooker, client.info.backend_pid)[0]
     with client.cursor().copy("COPY target FROM STDIN") as copy:
         for n in range(1000):
             copy.write_row((n,))
@@ -228,7 +228,7 @@ def test_copy(client: Connection, observer: Connection) -> None:
         assert len(list(copy.rows())) == 1000
     with client.cursor().copy("COPY (SELECT * FROM target LIMIT 7) TO STDOUT") as copy:
         list(copy.rows())
-    trace = Trace(drain(observer, client.info.backend_pid, start)[3])
+    trace = Trace(drain(onlooker, client.info.backend_pid, start)[3])
     check_whole(trace)
     assert trace.one("utility", "COPY target FROM").rows == 1000
     assert trace.one("utility", "COPY target TO").rows == 1000
@@ -238,9 +238,9 @@ def test_copy(client: Connection, observer: Connection) -> None:
     assert execution.rows == 7
 
 
-def test_two_phase_commit(client: Connection, observer: Connection) -> None:
+def test_two_phase_commit(client: Connection, onlooker: Connection) -> None:
     trace = traced(
-        observer,
+        onlooker,
         client,
         "CREATE TABLE two_phase (n int)",
         "BEGIN",
@@ -256,13 +256,13 @@ def test_two_phase_commit(client: Connection, observer: Connection) -> None:
     assert trace.one("utility", "COMMIT PREPARED").wal_bytes > 0
 
 
-def test_pipeline(client: Connection, observer: Connection) -> None:
+def test_pipeline(client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.level = 1")
-    start = drain(observer, client.info.backend_pid)[0]
+    start = drain(onlooker, client.info.backend_pid)[0]
     with client.pipeline():
         for n in range(5):
             client.execute("SELECT %s::int + 1", (n,))
-    trace = Trace(drain(observer, client.info.backend_pid, start)[3])
+    trace = Trace(drain(onlooker, client.info.backend_pid, start)[3])
     check_whole(trace)
     assert len(trace.calls("execute", "SELECT $1::int + 1")) == 5
     assert sum(r.messages for r in trace.of("request")) == 5
@@ -278,13 +278,13 @@ def test_pipeline(client: Connection, observer: Connection) -> None:
         ("DROP TABLE missing_table", "42P01"),
     ],
 )
-def test_errors(client: Connection, observer: Connection, sql: str, state: str) -> None:
+def test_errors(client: Connection, onlooker: Connection, sql: str, state: str) -> None:
     client.execute("SET sql_trace.level = 1")
-    start = drain(observer, client.info.backend_pid)[0]
+    start = drain(onlooker, client.info.backend_pid)[0]
     with pytest.raises(psycopg.Error):
         client.execute(sql.encode())
     client.execute("SELECT 'after'")
-    trace = Trace(drain(observer, client.info.backend_pid, start)[3])
+    trace = Trace(drain(onlooker, client.info.backend_pid, start)[3])
     check_whole(trace)
     (error,) = trace.of("error")
     assert (error.sqlstate, error.severity, error.message) == (state, 1, "")
@@ -294,21 +294,21 @@ def test_errors(client: Connection, observer: Connection, sql: str, state: str) 
     assert trace.one("execute", "SELECT 'after'").depth == 0
 
 
-def test_failed_call_says_with_what(client: Connection, observer: Connection) -> None:
+def test_failed_call_says_with_what(client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.level = 1")
-    start = drain(observer, client.info.backend_pid)[0]
+    start = drain(onlooker, client.info.backend_pid)[0]
     with pytest.raises(psycopg.Error):
         client.execute("SELECT 1/(relnatts - relnatts) FROM pg_class")
-    trace = Trace(drain(observer, client.info.backend_pid, start)[3])
+    trace = Trace(drain(onlooker, client.info.backend_pid, start)[3])
     execute = trace.one("execute")
     assert execute.flags & FAILED
     assert execute.sqlstate == "22012"
     assert trace.calls("rollback")
 
 
-def test_error_that_a_function_catches(client: Connection, observer: Connection) -> None:
+def test_error_that_a_function_catches(client: Connection, onlooker: Connection) -> None:
     trace = traced(
-        observer,
+        onlooker,
         client,
         "DO $$BEGIN FOR i IN 1..3 LOOP BEGIN PERFORM 1/(oid::int - oid::int) FROM pg_am; "
         "EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; "
@@ -323,9 +323,9 @@ def test_error_that_a_function_catches(client: Connection, observer: Connection)
     assert (fine.depth, fine.flags & FAILED) == (1, 0)
 
 
-def test_open_cursor_in_an_aborted_transaction(client: Connection, observer: Connection) -> None:
+def test_open_cursor_in_an_aborted_transaction(client: Connection, onlooker: Connection) -> None:
     trace = traced(
-        observer,
+        onlooker,
         client,
         "BEGIN",
         "DECLARE c CURSOR FOR SELECT * FROM generate_series(1, 9)",
@@ -338,8 +338,8 @@ def test_open_cursor_in_an_aborted_transaction(client: Connection, observer: Con
     assert [e.event for e in trace.of("transaction")].count("abort") == 1
 
 
-def test_cursor_outlives_its_savepoint(client: Connection, observer: Connection) -> None:
-    """Its execution belongs to what is around: errors at the old depth are not its own."""
+def test_cursor_outlives_its_savepoint(client: Connection, onlooker: Connection) -> None:
+    """Its execution belongs to whatever is around, whose errors are not its own."""
     client.execute(
         "CREATE OR REPLACE FUNCTION pg_temp.catches(i int) RETURNS int LANGUAGE plpgsql AS "
         "'BEGIN BEGIN RAISE division_by_zero; EXCEPTION WHEN division_by_zero THEN NULL; END; "
@@ -351,7 +351,7 @@ def test_cursor_outlives_its_savepoint(client: Connection, observer: Connection)
         "DECLARE outlives CURSOR FOR SELECT pg_temp.catches(i) FROM generate_series(1, 9) i",
         "RELEASE a",
     )
-    trace = traced(observer, client, *declare, "FETCH outlives", "FETCH outlives", "COMMIT")
+    trace = traced(onlooker, client, *declare, "FETCH outlives", "FETCH outlives", "COMMIT")
     check_whole(trace)
     assert trace.one("execute", "DECLARE outlives").rows == 2, trace.describe()
     assert len(trace.calls("fetch")) == 2

@@ -16,9 +16,9 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 WAIT = struct.Struct("<IHHIIqq")  # seq, kind, depth, event, calls, start_ns, value
 
 
-def waits_of(observer: Connection, pid: int, least_ns: int) -> list[tuple[int, int]]:
+def waits_of(onlooker: Connection, pid: int, least_ns: int) -> list[tuple[int, int]]:
     """Start and length of long waits, in the time of the wait ring."""
-    data = one(observer, "SELECT records FROM wait_event_trace_drain(%s, 0)", pid)
+    data = one(onlooker, "SELECT records FROM wait_event_trace_drain(%s, 0)", pid)
     return [
         (start, value)
         for _, kind, _, event, _, start, value in WAIT.iter_unpack(data)
@@ -28,51 +28,51 @@ def waits_of(observer: Connection, pid: int, least_ns: int) -> list[tuple[int, i
 
 @pytest.mark.parametrize("level", [8, 12])
 def test_waits_lie_on_the_same_time_line(
-    client: Connection, observer: Connection, level: int
+    client: Connection, onlooker: Connection, level: int
 ) -> None:
     pid = client.info.backend_pid
     client.execute(f"SET sql_trace.level = {level}".encode())
     client.execute("SELECT pg_sleep(0.05)")
     client.execute("SELECT 1")
-    trace = trace_of(observer, pid)
+    trace = trace_of(onlooker, pid)
     ring = trace.of("waitring")[-1]
     assert ring.exact == 1
-    ((start, length),) = waits_of(observer, pid, 40_000_000)
+    ((start, length),) = waits_of(onlooker, pid, 40_000_000)
     call = trace.one("execute", "SELECT pg_sleep")
     # the wait is nearly all of the call, and within it to the nanosecond
     assert call.start <= ring.zero + start
     assert ring.zero + start + length <= call.time
     assert length > 0.9 * call.busy
-    row = rows(observer, "SELECT waits, level FROM pg_stat_sql_trace WHERE pid = %s", pid)
+    row = rows(onlooker, "SELECT waits, level FROM pg_stat_sql_trace WHERE pid = %s", pid)
     assert row == [(True, level)]
     # and they are given back
     client.execute("SET sql_trace.level = 1")
     captured = "SELECT capture FROM pg_stat_wait_event_timing_sessions WHERE pid = %s"
-    assert one(observer, captured, pid) == one(client, "SHOW wait_event_timing.capture")
+    assert one(onlooker, captured, pid) == one(client, "SHOW wait_event_timing.capture")
 
 
-def test_time_line_after_a_change_of_clock(client: Connection, observer: Connection) -> None:
+def test_time_line_after_a_change_of_clock(client: Connection, onlooker: Connection) -> None:
     pid = client.info.backend_pid
     client.execute("SET sql_trace.level = 8")
     client.execute("SELECT 1")
     client.execute("SET wait_event_timing.clock = monotonic")
     client.execute("SELECT pg_sleep(0.05)")
     client.execute("SELECT 1")
-    trace = trace_of(observer, pid)
+    trace = trace_of(onlooker, pid)
     ring = trace.of("waitring")[-1]
     assert ring.exact == 0
-    ((start, length),) = waits_of(observer, pid, 40_000_000)
+    ((start, length),) = waits_of(onlooker, pid, 40_000_000)
     call = trace.one("execute", "SELECT pg_sleep")
     # two clocks: each reading of both is true to a microsecond, and their rates are alike
     assert call.start - 5_000 <= ring.zero + start
     assert ring.zero + start + length <= call.time + 5_000
 
 
-def test_levels_without_waits_leave_them_alone(client: Connection, observer: Connection) -> None:
-    traced(observer, client, "SELECT 1", level=4)
-    assert not trace_of(observer, client.info.backend_pid).of("waitring")
+def test_levels_without_waits_leave_them_alone(client: Connection, onlooker: Connection) -> None:
+    traced(onlooker, client, "SELECT 1", level=4)
+    assert not trace_of(onlooker, client.info.backend_pid).of("waitring")
     assert not one(
-        observer, "SELECT waits FROM pg_stat_sql_trace WHERE pid = %s", client.info.backend_pid
+        onlooker, "SELECT waits FROM pg_stat_sql_trace WHERE pid = %s", client.info.backend_pid
     )
 
 
@@ -102,18 +102,18 @@ def one_setting(cluster: Cluster, name: str) -> str:
 
 
 def test_beside_other_modules(crowded: Cluster) -> None:
-    with session(crowded) as client, session(crowded) as observer:
+    with session(crowded) as client, session(crowded) as onlooker:
         client.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements SCHEMA public")
         client.execute("SELECT pg_stat_statements_reset()")
         for value in range(10):
             client.execute("SELECT %s::int AS counted", (value,), prepare=True)
         for _ in range(3):
             client.execute("DO $$BEGIN PERFORM count(*) FROM pg_am; END$$")
-        trace = trace_of(observer, client.info.backend_pid)
+        trace = trace_of(onlooker, client.info.backend_pid)
         executions = trace.calls("execute", "SELECT $1::int AS counted")
         assert len(executions) == 10
         assert len(trace.of("binds")) >= 10
-        counted = dict(rows(observer, "SELECT queryid, calls FROM pg_stat_statements"))
+        counted = dict(rows(onlooker, "SELECT queryid, calls FROM pg_stat_statements"))
         assert counted[executions[0].query_id] == 10
         nested = trace.calls("execute", "SELECT count(*) FROM pg_am")
         assert [n.depth for n in nested] == [1] * 3
@@ -121,14 +121,14 @@ def test_beside_other_modules(crowded: Cluster) -> None:
         assert trace.of("waitring")
 
 
-def test_parallel_query(client: Connection, observer: Connection) -> None:
+def test_parallel_query(client: Connection, onlooker: Connection) -> None:
     client.execute(
         "CREATE TEMP TABLE x (); DROP TABLE x; CREATE TABLE IF NOT EXISTS wide AS "
         "SELECT g AS n, repeat('x', 100) AS filler FROM generate_series(1, 30000) g; "
         "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; "
         "SET min_parallel_table_scan_size = 0; SET max_parallel_workers_per_gather = 2"
     )
-    trace = traced(observer, client, "SELECT count(*) FROM wide WHERE n % 2 = 0")
+    trace = traced(onlooker, client, "SELECT count(*) FROM wide WHERE n % 2 = 0")
     execute = trace.one("execute", "SELECT count(*) FROM wide")
     blocks = one(client, "SELECT pg_relation_size('wide') / 8192")
     # the workers' blocks are in it

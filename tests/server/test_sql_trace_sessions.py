@@ -26,38 +26,38 @@ pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 
-def seen(observer: Connection, pid: int) -> dict[str, Any]:
+def seen(onlooker: Connection, pid: int) -> dict[str, Any]:
     """The row of the view."""
-    cursor = observer.execute("SELECT * FROM pg_stat_sql_trace WHERE pid = %s", (pid,))
+    cursor = onlooker.execute("SELECT * FROM pg_stat_sql_trace WHERE pid = %s", (pid,))
     assert cursor.description
     (row,) = cursor.fetchall()
     return dict(zip([d.name for d in cursor.description], row, strict=True))
 
 
-def is_traced(observer: Connection, client: Connection) -> bool:
+def is_traced(onlooker: Connection, client: Connection) -> bool:
     """Whether the next statement is traced."""
     pid = client.info.backend_pid
     client.execute("SELECT 'traced?'")
     try:
-        return bool(trace_of(observer, pid).calls("execute", "SELECT 'traced?'"))
+        return bool(trace_of(onlooker, pid).calls("execute", "SELECT 'traced?'"))
     except psycopg.errors.UndefinedObject:
         return False
 
 
-def test_session_describes_itself(client: Connection, observer: Connection) -> None:
+def test_session_describes_itself(client: Connection, onlooker: Connection) -> None:
     client.execute("SET application_name = 'describes'")
-    trace = traced(observer, client, "SELECT 1")
+    trace = traced(onlooker, client, "SELECT 1")
     pid = client.info.backend_pid
-    (described,) = trace_of(observer, pid).of("session")
+    (described,) = trace_of(onlooker, pid).of("session")
     assert (described.version, described.pid, described.number) == (1, pid, 0)
     assert (described.application, described.database_name) == ("describes", "postgres")
     assert described.server_version_num // 10000 == client.info.server_version // 10000
     assert described.encoding == "UTF8"
     assert described.ring_bytes == 1 << 20
     assert (time.time() - 946684800) - described.started / 1e6 < 60
-    (level,) = trace_of(observer, pid).of("level")
+    (level,) = trace_of(onlooker, pid).of("level")
     assert (level.level, level.reason, level.statement_rate) == (1, "setting", 1.0)
-    row = seen(observer, pid)
+    row = seen(onlooker, pid)
     assert (row["level"], row["reason"], row["application_name"]) == (1, "setting", "describes")
     records = [r for r in trace.records if r.number]
     assert row["records"] >= records[-1].number
@@ -71,90 +71,90 @@ def test_levels_that_do_not_exist(client: Connection, level: str) -> None:
         client.execute(f"SET sql_trace.level = '{level}'".encode())
 
 
-def test_level_from_another_session(client: Connection, observer: Connection) -> None:
+def test_level_from_another_session(client: Connection, onlooker: Connection) -> None:
     pid = client.info.backend_pid
-    assert not is_traced(observer, client)
-    assert one(observer, "SELECT sql_trace_set(%s, 1)", pid)
+    assert not is_traced(onlooker, client)
+    assert one(onlooker, "SELECT sql_trace_set(%s, 1)", pid)
     # it begins with the very next statement
-    assert is_traced(observer, client)
-    assert seen(observer, pid)["reason"] == "sql_trace_set"
-    assert one(observer, "SELECT sql_trace_set(%s, 0)", pid)
-    before = seen(observer, pid)["records"]
+    assert is_traced(onlooker, client)
+    assert seen(onlooker, pid)["reason"] == "sql_trace_set"
+    assert one(onlooker, "SELECT sql_trace_set(%s, 0)", pid)
+    before = seen(onlooker, pid)["records"]
     client.execute("SELECT 1")
-    assert seen(observer, pid)["level"] == 0
+    assert seen(onlooker, pid)["level"] == 0
     client.execute("SELECT 1")
-    assert seen(observer, pid)["records"] <= before + 1
+    assert seen(onlooker, pid)["records"] <= before + 1
     client.execute("SET sql_trace.level = 1")
     client.execute("SELECT 1")
-    assert seen(observer, pid)["reason"] == "setting"
-    one(observer, "SELECT sql_trace_set(%s, 4)", pid)
+    assert seen(onlooker, pid)["reason"] == "setting"
+    one(onlooker, "SELECT sql_trace_set(%s, 4)", pid)
     client.execute("SELECT 1")
-    one(observer, "SELECT sql_trace_set(%s, NULL)", pid)
+    one(onlooker, "SELECT sql_trace_set(%s, NULL)", pid)
     client.execute("SELECT 1")
-    assert (seen(observer, pid)["level"], seen(observer, pid)["reason"]) == (1, "setting")
+    assert (seen(onlooker, pid)["level"], seen(onlooker, pid)["reason"]) == (1, "setting")
     with pytest.raises(psycopg.errors.InvalidParameterValue):
-        one(observer, "SELECT sql_trace_set(%s, 7)", pid)
-    assert not one(observer, "SELECT sql_trace_set(0, 1)")
+        one(onlooker, "SELECT sql_trace_set(%s, 7)", pid)
+    assert not one(onlooker, "SELECT sql_trace_set(0, 1)")
 
 
-def configure(cluster: Cluster, observer: Connection, **settings: Any) -> None:
+def configure(cluster: Cluster, onlooker: Connection, **settings: Any) -> None:
     """Settings of the configuration file, in force in a session that was there."""
     cluster.configure({f"sql_trace.{name}": value for name, value in settings.items()})
     cluster.reload()
     for name, value in settings.items():
         eventually(
-            lambda name=name, value=value: one(observer, f"SHOW sql_trace.{name}") == str(value)  # type: ignore[misc]
+            lambda name=name, value=value: one(onlooker, f"SHOW sql_trace.{name}") == str(value)  # type: ignore[misc]
         )
 
 
-def test_sessions_to_come_by_application(tracer: Cluster, observer: Connection) -> None:
-    configure(tracer, observer, application="etl*=4, web=1")
+def test_sessions_to_come_by_application(tracer: Cluster, onlooker: Connection) -> None:
+    configure(tracer, onlooker, application="etl*=4, web=1")
     try:
         with session(tracer, application_name="etl-7") as etl, session(tracer) as other:
             etl.execute("SELECT 1")
-            row = seen(observer, etl.info.backend_pid)
+            row = seen(onlooker, etl.info.backend_pid)
             assert (row["level"], row["reason"]) == (4, "application")
-            assert not is_traced(observer, other)
+            assert not is_traced(onlooker, other)
             other.execute("SET application_name = 'web'")
-            assert is_traced(observer, other)
+            assert is_traced(onlooker, other)
     finally:
-        configure(tracer, observer, application="")
+        configure(tracer, onlooker, application="")
 
 
-def test_sample_of_sessions(tracer: Cluster, observer: Connection) -> None:
-    configure(tracer, observer, level=1, session_rate=0)
+def test_sample_of_sessions(tracer: Cluster, onlooker: Connection) -> None:
+    configure(tracer, onlooker, level=1, session_rate=0)
     try:
         with session(tracer) as none:
-            assert not is_traced(observer, none)
+            assert not is_traced(onlooker, none)
             # who asks for it himself gets it
             none.execute("SET sql_trace.level = 1")
-            assert is_traced(observer, none)
-        configure(tracer, observer, session_rate=1)
+            assert is_traced(onlooker, none)
+        configure(tracer, onlooker, session_rate=1)
         with session(tracer) as every:
-            assert is_traced(observer, every)
+            assert is_traced(onlooker, every)
     finally:
-        configure(tracer, observer, level=0, session_rate=1)
+        configure(tracer, onlooker, level=0, session_rate=1)
 
 
-def test_sample_of_statements(client: Connection, observer: Connection) -> None:
+def test_sample_of_statements(client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.statement_rate = 0.3")
-    trace = traced(observer, client, *["SELECT 'maybe'"] * 300)
+    trace = traced(onlooker, client, *["SELECT 'maybe'"] * 300)
     # binomial: outside of this once in 10^6 runs
     assert 52 <= len(trace.calls("execute", "SELECT 'maybe'")) <= 131
     assert len(trace.of("request")) == len(trace.calls("execute")) == len(trace.calls("commit"))
 
 
-def test_by_query_identifier(client: Connection, observer: Connection) -> None:
+def test_by_query_identifier(client: Connection, onlooker: Connection) -> None:
     wanted = "SELECT 'wanted' FROM pg_am LIMIT 1"
     query_id = one(client, f"EXPLAIN (VERBOSE, FORMAT json) {wanted}")[0]["Query Identifier"]
     client.execute(f"SET sql_trace.query_ids = '1, {query_id}'".encode())
     client.execute("SELECT 'other'")
-    assert rows(observer, "SELECT FROM pg_stat_sql_trace WHERE pid = %s",
+    assert rows(onlooker, "SELECT FROM pg_stat_sql_trace WHERE pid = %s",
                 client.info.backend_pid) == []  # fmt: skip
     client.execute(wanted.encode())
     client.execute("SELECT 'other'")
     client.execute(f"DO $$BEGIN PERFORM 'other'; PERFORM {wanted[7:]}; END$$".encode())
-    trace = trace_of(observer, client.info.backend_pid)
+    trace = trace_of(onlooker, client.info.backend_pid)
     assert len(trace.calls("execute", "SELECT 'wanted'")) == 2
     assert not trace.calls("execute", "SELECT 'other'")
     assert [r.reason for r in trace.of("level")] == ["query"]
@@ -162,64 +162,64 @@ def test_by_query_identifier(client: Connection, observer: Connection) -> None:
         client.execute("SET sql_trace.query_ids = '12a'")
 
 
-def test_kill_switch(tracer: Cluster, client: Connection, observer: Connection) -> None:
+def test_kill_switch(tracer: Cluster, client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.level = 1")
-    assert is_traced(observer, client)
-    configure(tracer, observer, enabled="off")
+    assert is_traced(onlooker, client)
+    configure(tracer, onlooker, enabled="off")
     try:
-        start = drain(observer, client.info.backend_pid)[0]
+        start = drain(onlooker, client.info.backend_pid)[0]
         client.execute("SELECT 1")
         client.execute("SELECT 1")
-        after = drain(observer, client.info.backend_pid, start)[3]
+        after = drain(onlooker, client.info.backend_pid, start)[3]
         assert not [r for r in after if r.kind == "request"][1:]
-        assert seen(observer, client.info.backend_pid)["level"] == 0
+        assert seen(onlooker, client.info.backend_pid)["level"] == 0
     finally:
-        configure(tracer, observer, enabled="on")
+        configure(tracer, onlooker, enabled="on")
 
 
-def test_stops_by_itself_at_a_size(client: Connection, observer: Connection) -> None:
+def test_stops_by_itself_at_a_size(client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.max_bytes = '64kB'")
-    traced(observer, client, *["SELECT 'to the limit'"] * 300)
-    row = seen(observer, client.info.backend_pid)
+    traced(onlooker, client, *["SELECT 'to the limit'"] * 300)
+    row = seen(onlooker, client.info.backend_pid)
     assert (row["level"], row["reason"]) == (0, "max_bytes")
     assert 64 * 1024 <= row["bytes"] < 80 * 1024
-    last = trace_of(observer, client.info.backend_pid).records[-1]
+    last = trace_of(onlooker, client.info.backend_pid).records[-1]
     assert (last.kind, last.level, last.reason) == ("level", 0, "bytes")
     client.execute("SET sql_trace.level = 1")
-    assert is_traced(observer, client)
+    assert is_traced(onlooker, client)
 
 
-def test_stops_by_itself_after_a_time(client: Connection, observer: Connection) -> None:
+def test_stops_by_itself_after_a_time(client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.max_duration = '1s'")
-    traced(observer, client, "SELECT pg_sleep(1.1)", "SELECT 1")
-    row = seen(observer, client.info.backend_pid)
+    traced(onlooker, client, "SELECT pg_sleep(1.1)", "SELECT 1")
+    row = seen(onlooker, client.info.backend_pid)
     assert (row["level"], row["reason"]) == (0, "max_duration")
 
 
-def test_overwritten_records_are_counted(client: Connection, observer: Connection) -> None:
+def test_overwritten_records_are_counted(client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.ring_size = '64kB'")
     pid = client.info.backend_pid
-    traced(observer, client, "SELECT 1")
-    position, _, _, first = drain(observer, pid)
+    traced(onlooker, client, "SELECT 1")
+    position, _, _, first = drain(onlooker, pid)
     for i in range(600):
         client.execute(f"SELECT 'unread {i}'".encode())
-    _, lost, _, records = drain(observer, pid, position)
+    _, lost, _, records = drain(onlooker, pid, position)
     assert (records[0].kind, records[0].bytes) == ("lost", lost)
     numbers = [r.number for r in records if r.number]
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
-    row = seen(observer, pid)
+    row = seen(onlooker, pid)
     # nobody had read them: all that is between is lost
     assert row["lost_records"] == numbers[0] - first[-1].number - 1
     assert row["lost_bytes"] == lost
     # statements whose text was overwritten are told anew
     client.execute("SELECT 1")
-    texts = Trace(drain(observer, pid, position)[3])
+    texts = Trace(drain(onlooker, pid, position)[3])
     assert texts.calls("execute", "SELECT 1")
-    from_start = drain(observer, pid, 0)[3]
+    from_start = drain(onlooker, pid, 0)[3]
     assert [r.kind for r in from_start[:2]] == ["session", "lost"]
 
 
-def test_nothing_is_torn_while_it_is_written(tracer: Cluster, observer: Connection) -> None:
+def test_nothing_is_torn_while_it_is_written(tracer: Cluster, onlooker: Connection) -> None:
     """A small ring, overwritten all the time, read all the time."""
     done = threading.Event()
     with session(tracer) as client:
@@ -244,7 +244,7 @@ def test_nothing_is_torn_while_it_is_written(tracer: Cluster, observer: Connecti
         worker.start()
         position, last, drains = 0, 0, 0
         while not done.is_set() or drains < 3:
-            position, lost, _, records = drain(observer, pid, position)
+            position, lost, _, records = drain(onlooker, pid, position)
             for record in records:
                 if record.number:
                     assert record.number == last + 1 or lost
@@ -255,67 +255,65 @@ def test_nothing_is_torn_while_it_is_written(tracer: Cluster, observer: Connecti
     assert drains > 10
 
 
-def test_positions_that_nobody_gave(client: Connection, observer: Connection) -> None:
-    traced(observer, client, "SELECT 1")
+def test_positions_that_nobody_gave(client: Connection, onlooker: Connection) -> None:
+    traced(onlooker, client, "SELECT 1")
     pid = client.info.backend_pid
     for position in (-1, 1 << 40, 4, 7):
         with pytest.raises(psycopg.errors.InvalidParameterValue):
-            drain(observer, pid, position)
+            drain(onlooker, pid, position)
     with pytest.raises(psycopg.errors.UndefinedObject):
-        drain(observer, 1)
+        drain(onlooker, 1)
 
 
-def test_session_that_ended_can_be_read(tracer: Cluster, observer: Connection) -> None:
+def test_session_that_ended_can_be_read(tracer: Cluster, onlooker: Connection) -> None:
     with session(tracer) as client:
         pid = client.info.backend_pid
-        traced(observer, client, "SELECT 'last words'")
-    eventually(lambda: seen(observer, pid)["ended"])
-    position, _, ended, records = drain(observer, pid)
+        traced(onlooker, client, "SELECT 'last words'")
+    eventually(lambda: seen(onlooker, pid)["ended"])
+    position, _, ended, records = drain(onlooker, pid)
     assert ended
     assert records[-1].kind == "end"
     assert Trace(records).calls("execute", "SELECT 'last words'")
-    assert drain(observer, pid, position)[1:] == (0, True, [])
-    assert one(observer, "SELECT sql_trace_reset()") >= 1
+    assert drain(onlooker, pid, position)[1:] == (0, True, [])
+    assert one(onlooker, "SELECT sql_trace_reset()") >= 1
     with pytest.raises(psycopg.errors.UndefinedObject):
-        drain(observer, pid)
+        drain(onlooker, pid)
 
 
-def test_traces_of_ended_sessions_make_way(tracer: Cluster, observer: Connection) -> None:
+def test_traces_of_ended_sessions_make_way(tracer: Cluster, onlooker: Connection) -> None:
     for _ in range(20):
         with session(tracer) as client:
-            traced(observer, client, "SELECT 1")
+            traced(onlooker, client, "SELECT 1")
     ended = "SELECT count(*) FROM pg_stat_sql_trace WHERE ended IS NOT NULL"
-    eventually(lambda: one(observer, ended) == 16)
-    one(observer, "SELECT sql_trace_reset()")
+    eventually(lambda: one(onlooker, ended) == 16)
+    one(onlooker, "SELECT sql_trace_reset()")
 
 
-def test_terminated_session(tracer: Cluster, observer: Connection) -> None:
+def test_terminated_session(tracer: Cluster, onlooker: Connection) -> None:
     with session(tracer) as client:
         pid = client.info.backend_pid
-        traced(observer, client, "SELECT 1")
-        one(observer, "SELECT pg_terminate_backend(%s)", pid)
+        traced(onlooker, client, "SELECT 1")
+        one(onlooker, "SELECT pg_terminate_backend(%s)", pid)
         with pytest.raises(psycopg.Error):
             client.execute("SELECT 1")
-    records = eventually(lambda: drain(observer, pid)[2] and drain(observer, pid)[3])
+    records = eventually(lambda: drain(onlooker, pid)[2] and drain(onlooker, pid)[3])
     (error,) = [r for r in records if r.kind == "error"]
     assert (error.sqlstate, error.severity) == ("57P01", 2)
     assert records[-1].kind == "end"
 
 
 def test_kill_9_of_a_traced_session(binaries: Binaries) -> None:
-    """The server restarts, as after any such death, and leaves nothing behind."""
-    shm = set(os.listdir("/dev/shm"))  # noqa: S108
+    """The server restarts, as after any such death, and traces anew."""
     with tracing(binaries, others=()) as cluster:
-        with session(cluster) as observer, session(cluster) as client:
-            traced(observer, client, "SELECT 1", level=4)
+        with session(cluster) as onlooker, session(cluster) as client:
+            traced(onlooker, client, "SELECT 1", level=4)
             os.kill(client.info.backend_pid, signal.SIGKILL)
             with pytest.raises(psycopg.Error):
                 client.execute("SELECT 1")
         eventually(lambda: reachable(cluster))
-        with session(cluster) as observer, session(cluster) as client:
-            assert not rows(observer, "SELECT * FROM pg_stat_sql_trace")
-            assert traced(observer, client, "SELECT 'again'").calls("execute", "SELECT 'again'")
-    assert set(os.listdir("/dev/shm")) <= shm  # noqa: S108
+        with session(cluster) as onlooker, session(cluster) as client:
+            assert not rows(onlooker, "SELECT * FROM pg_stat_sql_trace")
+            assert traced(onlooker, client, "SELECT 'again'").calls("execute", "SELECT 'again'")
 
 
 def reachable(cluster: Cluster) -> bool:
@@ -326,7 +324,7 @@ def reachable(cluster: Cluster) -> bool:
         return False
 
 
-def test_no_memory_for_a_trace(tracer: Cluster, observer: Connection) -> None:
+def test_no_memory_for_a_trace(tracer: Cluster, onlooker: Connection) -> None:
     """The session gets a warning, and goes on."""
     told: list[str] = []
     with session(tracer) as client:
@@ -339,11 +337,11 @@ def test_no_memory_for_a_trace(tracer: Cluster, observer: Connection) -> None:
         assert [t for t in told if t.startswith("sql_trace cannot trace this session")] == told
         assert len(told) == 1
         assert not rows(
-            observer, "SELECT FROM pg_stat_sql_trace WHERE pid = %s", client.info.backend_pid
+            onlooker, "SELECT FROM pg_stat_sql_trace WHERE pid = %s", client.info.backend_pid
         )
 
 
-def test_memory_does_not_grow(client: Connection, observer: Connection) -> None:
+def test_memory_does_not_grow(client: Connection, onlooker: Connection) -> None:
     """Over executions of every kind, errors and aborted cursors among them."""
     step = """DO $$BEGIN
         FOR i IN 1..4000 LOOP
@@ -364,7 +362,7 @@ def test_memory_does_not_grow(client: Connection, observer: Connection) -> None:
     for _ in range(2):
         after = work()
     assert after - before < 2000, (before, after)
-    assert drain(observer, client.info.backend_pid)[3]
+    assert drain(onlooker, client.info.backend_pid)[3]
 
 
 @pytest.mark.slow
@@ -384,18 +382,18 @@ def test_memory_does_not_grow_over_100_000_statements(client: Connection) -> Non
     assert memory() - before < 64 * 1024
 
 
-def test_clock_can_be_chosen(client: Connection, observer: Connection) -> None:
+def test_clock_can_be_chosen(client: Connection, onlooker: Connection) -> None:
     for clock in ("monotonic", "syscall", "monotonic_coarse"):
         client.execute(f"SET sql_trace.clock = {clock}".encode())
-        trace = traced(observer, client, "SELECT pg_sleep(0.02)")
+        trace = traced(onlooker, client, "SELECT pg_sleep(0.02)")
         execute = trace.one("execute", "SELECT pg_sleep")
         assert 15e6 <= execute.busy < 100e6
 
 
-def test_cpu_time(client: Connection, observer: Connection) -> None:
+def test_cpu_time(client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.cpu_interval = 0")
     trace = traced(
-        observer, client, "SELECT 1",
+        onlooker, client, "SELECT 1",
         "SELECT count(*) FROM generate_series(1, 300000)", "SELECT pg_sleep(0.1)",
     )  # fmt: skip
     read = [(r.time, r.cpu) for r in trace.records if r.kind in ("call", "request")]
@@ -409,4 +407,4 @@ def test_cpu_time(client: Connection, observer: Connection) -> None:
     before = max(cpu for at, cpu in read if at < sleeping.start and cpu >= 0)
     assert sleeping.cpu - before < 20e6
     client.execute("SET sql_trace.cpu_interval = -1")
-    assert {c.cpu for c in traced(observer, client, "SELECT 2").of("call")} == {-1}
+    assert {c.cpu for c in traced(onlooker, client, "SELECT 2").of("call")} == {-1}

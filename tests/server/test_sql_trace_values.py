@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 
 def bound(
-    observer: Connection,
+    onlooker: Connection,
     client: Connection,
     sql: str,
     values: tuple[Any, ...],
@@ -26,9 +26,9 @@ def bound(
 ) -> Trace:
     """The trace of one statement with values."""
     client.execute(f"SET sql_trace.level = {level}".encode())
-    start = drain(observer, client.info.backend_pid)[0]
+    start = drain(onlooker, client.info.backend_pid)[0]
     client.execute(sql.encode(), values, binary=binary)
-    return Trace(drain(observer, client.info.backend_pid, start)[3])
+    return Trace(drain(onlooker, client.info.backend_pid, start)[3])
 
 
 def values_of(trace: Trace) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def values_of(trace: Trace) -> list[dict[str, Any]]:
     return found
 
 
-def test_values_of_all_forms(client: Connection, observer: Connection) -> None:
+def test_values_of_all_forms(client: Connection, onlooker: Connection) -> None:
     sql = (
         "SELECT %s::int4, %s::int8, %s::bool, %s::text, %s::bytea, %s::uuid, %s::timestamptz, "
         "%s::float8, %s::int4, %s::name, %s::int4[]"
@@ -49,7 +49,7 @@ def test_values_of_all_forms(client: Connection, observer: Connection) -> None:
         Int4(-7), 2**40, True, "żółć", b"\x00\xff", uuid,
         "2000-01-01 00:00:01+00", 1.5, None, "me", [Int4(1)],
     )  # fmt: skip
-    shown = values_of(bound(observer, client, sql, given))
+    shown = values_of(bound(onlooker, client, sql, given))
     assert [v["state"] for v in shown] == ["whole"] * 8 + ["null"] + ["whole"] * 2
     oids = [23, 20, 16, 25, 17, 2950, 1184, 701, 23, 19, 1007]
     assert [v["type"] for v in shown] == oids
@@ -68,69 +68,69 @@ def test_values_of_all_forms(client: Connection, observer: Connection) -> None:
     assert [v["form"] for v in shown] == [1, 1, 1, 3, 3, 2, 1, 1, 0, 2, 3]
 
 
-def test_binary_values(client: Connection, observer: Connection) -> None:
-    shown = values_of(bound(observer, client, "SELECT %s::int8, %s::bytea", (Int8(5), b"\0"), True))
+def test_binary_values(client: Connection, onlooker: Connection) -> None:
+    shown = values_of(bound(onlooker, client, "SELECT %s::int8, %s::bytea", (Int8(5), b"\0"), True))
     assert [v["length"] for v in shown] == [8, 1]
 
 
-def test_level_1_shows_none(client: Connection, observer: Connection) -> None:
-    assert not bound(observer, client, "SELECT %s::int", (1,), level=1).of("binds")
+def test_level_1_shows_none(client: Connection, onlooker: Connection) -> None:
+    assert not bound(onlooker, client, "SELECT %s::int", (1,), level=1).of("binds")
 
 
 def test_long_values_are_redacted_and_full_by_choice(
-    client: Connection, observer: Connection
+    client: Connection, onlooker: Connection
 ) -> None:
     long = "x" * 65
-    (short, hidden) = values_of(bound(observer, client, "SELECT %s::text, %s::text", ("y", long)))
+    (short, hidden) = values_of(bound(onlooker, client, "SELECT %s::text, %s::text", ("y", long)))
     assert (short["state"], short["bytes"]) == ("whole", b"y")
     assert (hidden["state"], hidden["length"], hidden["bytes"]) == ("redacted", 65, b"")
     client.execute("SET sql_trace.bind_length = -1")
-    (full,) = values_of(bound(observer, client, "SELECT %s::text AS full", (long,)))
+    (full,) = values_of(bound(onlooker, client, "SELECT %s::text AS full", (long,)))
     assert (full["state"], full["bytes"]) == ("whole", long.encode())
-    (cut,) = values_of(bound(observer, client, "SELECT %s::text AS cut", ("z" * 2_000_000,)))
+    (cut,) = values_of(bound(onlooker, client, "SELECT %s::text AS cut", ("z" * 2_000_000,)))
     assert (cut["state"], cut["length"]) == ("cut", 2_000_000)
     assert set(cut["bytes"]) == {ord("z")}
     assert 100_000 < cut["stored"] < 300_000
 
 
-def test_types_of_others_are_omitted(client: Connection, observer: Connection) -> None:
+def test_types_of_others_are_omitted(client: Connection, onlooker: Connection) -> None:
     client.execute("DROP TYPE IF EXISTS mood; CREATE TYPE mood AS ENUM ('fine')")
-    (mood, oid) = values_of(bound(observer, client, "SELECT %s::mood, %s::oid", ("fine", 1)))
+    (mood, oid) = values_of(bound(onlooker, client, "SELECT %s::mood, %s::oid", ("fine", 1)))
     assert (mood["state"], mood["bytes"]) == ("omitted", b"")
     assert oid["state"] == "whole"
 
 
-def test_a_thousand_parameters(client: Connection, observer: Connection) -> None:
+def test_a_thousand_parameters(client: Connection, onlooker: Connection) -> None:
     sql = "SELECT " + ", ".join(["%s::int"] * 1000)
-    shown = values_of(bound(observer, client, sql, tuple(Int4(n) for n in range(1000))))
+    shown = values_of(bound(onlooker, client, sql, tuple(Int4(n) for n in range(1000))))
     assert [struct.unpack("<i", v["bytes"])[0] for v in shown] == list(range(1000))
 
 
-def test_values_of_dynamic_statements(client: Connection, observer: Connection) -> None:
+def test_values_of_dynamic_statements(client: Connection, onlooker: Connection) -> None:
     sql = "DO $$BEGIN EXECUTE 'SELECT $1 + oid::int FROM pg_am LIMIT 1' USING 42; END$$"
-    trace = traced(observer, client, sql, level=4)
+    trace = traced(onlooker, client, sql, level=4)
     (value,) = values_of(trace)
     assert struct.unpack("<i", value["bytes"]) == (42,)
 
 
-def test_value_that_is_no_text_in_its_encoding(client: Connection, observer: Connection) -> None:
+def test_value_that_is_no_text_in_its_encoding(client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.level = 4")
     pid = client.info.backend_pid
-    start = drain(observer, pid)[0]
+    start = drain(onlooker, pid)[0]
     with pytest.raises(psycopg.Error):
         client.execute("SELECT convert_from(%s::bytea, 'UTF8')", (b"\xc3\x28\xff",))
-    trace = Trace(drain(observer, pid, start)[3])
+    trace = Trace(drain(onlooker, pid, start)[3])
     (value,) = values_of(trace)
     assert value["bytes"] == b"\xc3\x28\xff"
     assert trace.of("error")[0].sqlstate == "22021"
 
 
-def test_messages_are_shown_with_values(client: Connection, observer: Connection) -> None:
+def test_messages_are_shown_with_values(client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.level = 4")
-    start = drain(observer, client.info.backend_pid)[0]
+    start = drain(onlooker, client.info.backend_pid)[0]
     with pytest.raises(psycopg.Error):
         client.execute("SELECT 'secret'::int")
-    (error,) = Trace(drain(observer, client.info.backend_pid, start)[3]).of("error")
+    (error,) = Trace(drain(onlooker, client.info.backend_pid, start)[3]).of("error")
     assert error.message == 'invalid input syntax for type integer: "secret"'
 
 
@@ -152,7 +152,7 @@ SECRETS = [
 ]
 
 
-def test_secrets_are_in_no_record(client: Connection, observer: Connection) -> None:
+def test_secrets_are_in_no_record(client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.level = 12; SET sql_trace.bind_length = -1")
     pid = client.info.backend_pid
     for sql in SECRETS:
@@ -160,10 +160,10 @@ def test_secrets_are_in_no_record(client: Connection, observer: Connection) -> N
             client.execute(sql.encode())
     client.execute("SELECT %s::text AS password", ("hush",))
     client.execute("SELECT 'shown'")
-    data = one(observer, "SELECT data FROM sql_trace_drain(%s, 0)", pid)
+    data = one(onlooker, "SELECT data FROM sql_trace_drain(%s, 0)", pid)
     assert b"shown" in data
     assert b"hush" not in data
-    trace = Trace(drain(observer, pid)[3])
+    trace = Trace(drain(onlooker, pid)[3])
     suppressed = [t for t in trace.of("text") if t.flags & 2]
     assert len(suppressed) >= len(SECRETS) - 2
     assert all(t.length > 0 and t.stored == 0 for t in suppressed)
@@ -172,9 +172,9 @@ def test_secrets_are_in_no_record(client: Connection, observer: Connection) -> N
 
 
 def test_sensitive_roles_never_show_values(
-    tracer: Cluster, client: Connection, observer: Connection
+    tracer: Cluster, client: Connection, onlooker: Connection
 ) -> None:
-    observer.execute(
+    onlooker.execute(
         "DROP ROLE IF EXISTS teller; DROP ROLE IF EXISTS tellers; "
         "CREATE ROLE tellers; CREATE ROLE teller IN ROLE tellers; "
         "GRANT SELECT ON ALL TABLES IN SCHEMA pg_catalog TO teller"
@@ -184,7 +184,7 @@ def test_sensitive_roles_never_show_values(
         tracer.reload()
         eventually(lambda: one(client, "SHOW sql_trace.sensitive_roles") == "nobody, tellers")
         client.execute("SET sql_trace.level = 4; SET sql_trace.bind_length = -1")
-        start = drain(observer, client.info.backend_pid)[0]
+        start = drain(onlooker, client.info.backend_pid)[0]
         client.execute("SELECT %s::int AS own", (1,))
         client.execute("SET ROLE teller")
         client.execute("SELECT %s::int AS theirs", (1,))
@@ -196,11 +196,11 @@ def test_sensitive_roles_never_show_values(
         with pytest.raises(psycopg.Error):  # the last values known were those of another role
             client.execute("SELECT 'hush'::int")
         client.execute("RESET ROLE")
-        trace = Trace(drain(observer, client.info.backend_pid, start)[3])
+        trace = Trace(drain(onlooker, client.info.backend_pid, start)[3])
     finally:
         tracer.configure({"sql_trace.sensitive_roles": ""})
         tracer.reload()
-        observer.execute("DROP OWNED BY teller; DROP ROLE teller; DROP ROLE tellers")
+        onlooker.execute("DROP OWNED BY teller; DROP ROLE teller; DROP ROLE tellers")
     states = [v["state"] for r in trace.of("binds") for v in r.values]
     assert states == ["whole", "redacted", "whole"]
     assert [e.message for e in trace.of("error")] == ["", ""]
@@ -211,68 +211,68 @@ def big_text(trace: Trace, sql: str) -> Record:
     return text
 
 
-def test_long_texts_are_cut(client: Connection, observer: Connection) -> None:
+def test_long_texts_are_cut(client: Connection, onlooker: Connection) -> None:
     sql = "SELECT length('" + "a" * 3_000_000 + "')"
-    text = big_text(traced(observer, client, sql), "SELECT length('aaa")
+    text = big_text(traced(onlooker, client, sql), "SELECT length('aaa")
     assert (text.length, text.stored, text.flags) == (len(sql), 16384, 1)
     client.execute("SET sql_trace.text_length = 100")
-    text = big_text(traced(observer, client, "SELECT 'üx" + "ö" * 100 + "'"), "SELECT 'ü")
+    text = big_text(traced(onlooker, client, "SELECT 'üx" + "ö" * 100 + "'"), "SELECT 'ü")
     # between characters
     assert text.stored == 99
     assert text.sql.endswith("ö")
 
 
-def test_texts_differ_beyond_what_is_kept(client: Connection, observer: Connection) -> None:
+def test_texts_differ_beyond_what_is_kept(client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.text_length = 10")
-    trace = traced(observer, client, "SELECT 1234567890", "SELECT 12345678901")
+    trace = traced(onlooker, client, "SELECT 1234567890", "SELECT 12345678901")
     assert len({c.text for c in trace.calls("execute")}) == 2
 
 
-def test_secrets_of_one_length_are_told_apart(client: Connection, observer: Connection) -> None:
+def test_secrets_of_one_length_are_told_apart(client: Connection, onlooker: Connection) -> None:
     """Where nothing of the text is kept, what is known of one says nothing of another."""
     client.execute("SET sql_trace.text_length = 0")
     for name, state in (("pastword", "whole"), ("password", "redacted")):
-        (value,) = values_of(bound(observer, client, f"SELECT %s::text AS {name}", ("hush",)))
+        (value,) = values_of(bound(onlooker, client, f"SELECT %s::text AS {name}", ("hush",)))
         assert value["state"] == state
 
 
-def test_trace_of_a_role_that_may_not_look(tracer: Cluster, observer: Connection) -> None:
+def test_trace_of_a_role_that_may_not_look(tracer: Cluster, onlooker: Connection) -> None:
     """Its own trace it may read, unless something ran in it with the rights of others."""
-    observer.execute(
+    onlooker.execute(
         "DROP ROLE IF EXISTS plain; CREATE ROLE plain LOGIN; "
         "CREATE OR REPLACE FUNCTION by_owner() RETURNS bigint SECURITY DEFINER LANGUAGE plpgsql "
         "AS $$BEGIN RETURN (SELECT count(*) FROM pg_authid); END$$; "
         "ALTER ROLE plain SET sql_trace.level = 4"
     )
-    schema = one(observer, "SELECT current_schema()")
-    observer.execute(f"GRANT USAGE ON SCHEMA {schema} TO plain".encode())
-    if one(observer, "SELECT to_regnamespace('sql_trace') IS NOT NULL"):
-        observer.execute("GRANT USAGE ON SCHEMA sql_trace TO plain")
+    schema = one(onlooker, "SELECT current_schema()")
+    onlooker.execute(f"GRANT USAGE ON SCHEMA {schema} TO plain".encode())
+    if one(onlooker, "SELECT to_regnamespace('sql_trace') IS NOT NULL"):
+        onlooker.execute("GRANT USAGE ON SCHEMA sql_trace TO plain")
     try:
         with session(tracer, user="plain") as plain:
             pid = plain.info.backend_pid
             plain.execute("SELECT 'mine'")
             assert any(t.sql == "SELECT 'mine'" for t in Trace(drain(plain, pid)[3]).of("text"))
             with pytest.raises(psycopg.errors.UndefinedObject):
-                drain(plain, observer.info.backend_pid)
-            observer.execute("SET sql_trace.level = 1")
-            observer.execute("SELECT 1")
+                drain(plain, onlooker.info.backend_pid)
+            onlooker.execute("SET sql_trace.level = 1")
+            onlooker.execute("SELECT 1")
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                drain(plain, observer.info.backend_pid)
+                drain(plain, onlooker.info.backend_pid)
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 plain.execute("SET sql_trace.level = 0")
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 plain.execute("SELECT sql_trace_set(%s, 0)", (pid,))
             pids = plain.execute("SELECT pid FROM pg_stat_sql_trace").fetchall()
             assert (pid,) in pids
-            assert (observer.info.backend_pid,) not in pids
+            assert (onlooker.info.backend_pid,) not in pids
             plain.execute("SELECT by_owner()")
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 drain(plain, pid)
-            assert drain(observer, pid)[3]
-            observer.execute("GRANT SET ON PARAMETER sql_trace.level TO plain")
+            assert drain(onlooker, pid)[3]
+            onlooker.execute("GRANT SET ON PARAMETER sql_trace.level TO plain")
             plain.execute("SET sql_trace.level = 0")
-            observer.execute("GRANT pg_read_all_stats TO plain")
-            assert drain(plain, observer.info.backend_pid)[3]
+            onlooker.execute("GRANT pg_read_all_stats TO plain")
+            assert drain(plain, onlooker.info.backend_pid)[3]
     finally:
-        observer.execute("DROP OWNED BY plain; DROP ROLE plain")
+        onlooker.execute("DROP OWNED BY plain; DROP ROLE plain")

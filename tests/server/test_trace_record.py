@@ -65,22 +65,22 @@ def app(tracer: Cluster) -> Iterator[Connection]:
 
 @both
 def test_profile_of_known_waits_and_work(
-    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
+    tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
 ) -> None:
     """Sleeps, busy loops and a lock wait of known lengths, found again within 2 %."""
-    observer.execute(KNOWN.encode())
-    observer.execute(b"DROP TABLE IF EXISTS locked; CREATE TABLE locked (a int)")
+    onlooker.execute(KNOWN.encode())
+    onlooker.execute(b"DROP TABLE IF EXISTS locked; CREATE TABLE locked (a int)")
     began = time.monotonic()
     with recording(tracer, tmp_path / "rec", "--application", "traced-*"):
-        wait_until_traced(observer, app)
+        wait_until_traced(onlooker, app)
         app.execute("SELECT nap(0), spin(1)")  # planning them is not what they are to take
         first = time.time_ns()
         for _ in range(4):
             with app.transaction():
                 app.execute("INSERT INTO truth (what, s) SELECT 'nap', nap(60)")
                 app.execute("INSERT INTO truth (what, s) SELECT 'spin', spin(100)")
-        observer.execute(b"BEGIN; LOCK locked")
-        held = threading.Timer(0.4, lambda: observer.execute(b"COMMIT"))
+        onlooker.execute(b"BEGIN; LOCK locked")
+        held = threading.Timer(0.4, lambda: onlooker.execute(b"COMMIT"))
         held.start()
         waited = time.perf_counter_ns()
         app.execute("SELECT * FROM locked /*traceparent='00-"
@@ -89,7 +89,7 @@ def test_profile_of_known_waits_and_work(
         held.join()
         last = time.time_ns()
     app.execute("SELECT 1")  # a session hears of it with its next request
-    assert level_of(observer, app.info.backend_pid) == 0
+    assert level_of(onlooker, app.info.backend_pid) == 0
     assert time.monotonic() - began < 60
     book = ledgers.ledger(load(tmp_path / "rec"))
     assert book.trace.end is not None
@@ -122,10 +122,10 @@ def test_profile_of_known_waits_and_work(
 
 
 def test_what_a_trace_tells(
-    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
+    tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
 ) -> None:
     """Statements, errors, binds, nested statements, clients, exports and the page."""
-    observer.execute(
+    onlooker.execute(
         b"CREATE OR REPLACE FUNCTION outer_one() RETURNS bigint LANGUAGE plpgsql AS "
         b"$$ BEGIN RETURN (SELECT count(*) FROM pg_class /*nested*/); END $$"
     )
@@ -133,7 +133,7 @@ def test_what_a_trace_tells(
     hostile = "SELECT '</script><script>alert(1)</script>' AS x"
     huge = "SELECT '" + "x" * 2_000_000 + "'"
     with recording(tracer, rec, "--pid", str(app.info.backend_pid)):
-        wait_until_traced(observer, app)
+        wait_until_traced(onlooker, app)
         for _ in range(3):
             app.execute("SELECT outer_one() /*traceparent='00-"
                         "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'*/")  # fmt: skip
@@ -196,11 +196,11 @@ def _exported(rec: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @both
 def test_parallel_workers_are_told_apart(
-    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
+    tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
 ) -> None:
-    observer.execute(b"DROP TABLE IF EXISTS wide")
-    observer.execute(b"CREATE TABLE wide AS SELECT g AS a FROM generate_series(1, 300000) g")
-    observer.execute(b"ANALYZE wide")
+    onlooker.execute(b"DROP TABLE IF EXISTS wide")
+    onlooker.execute(b"CREATE TABLE wide AS SELECT g AS a FROM generate_series(1, 300000) g")
+    onlooker.execute(b"ANALYZE wide")
     for setting in (
         "parallel_setup_cost = 0",
         "parallel_tuple_cost = 0",
@@ -210,7 +210,7 @@ def test_parallel_workers_are_told_apart(
         app.execute(f"SET {setting}".encode())
     rec = tmp_path / "rec.pgtrace"
     with recording(tracer, rec, "--pid", str(app.info.backend_pid)):
-        wait_until_traced(observer, app)
+        wait_until_traced(onlooker, app)
         for _ in range(5):
             app.execute("SELECT count(*) FROM wide WHERE a % 3 = 1")
     book = ledgers.ledger(load(rec))
@@ -225,14 +225,14 @@ def test_parallel_workers_are_told_apart(
 
 
 def test_a_recorder_that_is_killed_leaves_nothing_traced(
-    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
+    tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
 ) -> None:
     rec = tmp_path / "rec"
     recorder = start_pgtare(
         "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0",
         "--pid", str(app.info.backend_pid),
     )  # fmt: skip
-    wait_until_traced(observer, app)
+    wait_until_traced(onlooker, app)
     app.execute("SELECT 'before the kill'")
     # while it is being written, too, it can be read
     eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
@@ -242,14 +242,14 @@ def test_a_recorder_that_is_killed_leaves_nothing_traced(
 
     def given_back() -> bool:
         app.execute("SELECT 1")
-        return level_of(observer, app.info.backend_pid) == 0
+        return level_of(onlooker, app.info.backend_pid) == 0
 
     eventually(given_back, 40)
     assert "has no end" in trace("profile", rec).stderr
 
 
 def test_disk_full_stops_the_recording_and_nothing_else(
-    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
+    tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
 ) -> None:
     """A limit of the kernel on the size of a file: writes fail as they do where a disk is full."""
     if shutil.which("prlimit") is None:
@@ -260,7 +260,7 @@ def test_disk_full_stops_the_recording_and_nothing_else(
          "--reserve", "0", "--pid", str(app.info.backend_pid), "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    wait_until_traced(observer, app)
+    wait_until_traced(onlooker, app)
     eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
     number = 0
     while recorder.poll() is None:
@@ -272,7 +272,7 @@ def test_disk_full_stops_the_recording_and_nothing_else(
     assert told["stopped_by"] == "space"
     assert "full" in told["why"]
     app.execute("SELECT 1")
-    assert level_of(observer, app.info.backend_pid) == 0
+    assert level_of(onlooker, app.info.backend_pid) == 0
     found = load(rec)
     assert found.streams
     assert not [d for d in found.damages if not d.tail]
@@ -280,7 +280,7 @@ def test_disk_full_stops_the_recording_and_nothing_else(
 
 @pytest.mark.slow
 def test_size_and_reserve_are_kept(
-    tracer: Cluster, app: Connection, observer: Connection, tmp_path: Path
+    tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
 ) -> None:
     told = refused("trace", "record", tmp_path / "r", "--dsn", tracer.dsn(),
                          "--reserve", "1000000G")  # fmt: skip
@@ -290,7 +290,7 @@ def test_size_and_reserve_are_kept(
         "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0", "--max-size", "100k",
         "--file-size", "20k", "--pid", str(app.info.backend_pid), "--json",
     )  # fmt: skip
-    wait_until_traced(observer, app)
+    wait_until_traced(onlooker, app)
     while recorder.poll() is None:
         app.execute(f"SELECT '{os.urandom(500).hex()}'".encode())
     out, err = recorder.communicate(timeout=60)
@@ -315,8 +315,8 @@ def test_places_that_cannot_be_used(tracer: Cluster, tmp_path: Path) -> None:
     assert "data directory" in told
 
 
-def test_without_privilege(tracer: Cluster, observer: Connection, tmp_path: Path) -> None:
-    observer.execute(b"DROP ROLE IF EXISTS nobody_much; CREATE ROLE nobody_much LOGIN")
+def test_without_privilege(tracer: Cluster, onlooker: Connection, tmp_path: Path) -> None:
+    onlooker.execute(b"DROP ROLE IF EXISTS nobody_much; CREATE ROLE nobody_much LOGIN")
     dsn = tracer.dsn(user="nobody_much")
     told = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
     assert "GRANT pg_read_all_stats" in told
@@ -324,7 +324,7 @@ def test_without_privilege(tracer: Cluster, observer: Connection, tmp_path: Path
     assert not (tmp_path / "x").exists()
 
 
-def test_without_the_extension(tracer: Cluster, observer: Connection, tmp_path: Path) -> None:
+def test_without_the_extension(tracer: Cluster, onlooker: Connection, tmp_path: Path) -> None:
     dsn = tracer.dsn(dbname="template1")
     told = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
     assert "CREATE EXTENSION sql_trace" in told
@@ -332,9 +332,9 @@ def test_without_the_extension(tracer: Cluster, observer: Connection, tmp_path: 
 
 def test_a_crash_of_the_server_in_mid_trace(wheel: Binaries, tmp_path: Path) -> None:
     rec = tmp_path / "rec"
-    with tracing(wheel) as cluster, session(cluster) as app, session(cluster) as observer:
+    with tracing(wheel) as cluster, session(cluster) as app, session(cluster) as onlooker:
         recorder = start_pgtare("trace", "record", rec, "--dsn", cluster.dsn(), "--reserve", "0")
-        wait_until_traced(observer, app)
+        wait_until_traced(onlooker, app)
         app.execute("SELECT 'before the crash'")
         time.sleep(0.5)
         os.kill(app.info.backend_pid, signal.SIGKILL)
@@ -351,16 +351,16 @@ def test_a_crash_of_the_server_in_mid_trace(wheel: Binaries, tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [10])
 def test_profile_of_pgbench_with_known_waits(
-    tracer: Cluster, wheel: Binaries, observer: Connection, tmp_path: Path, seconds: int
+    tracer: Cluster, wheel: Binaries, onlooker: Connection, tmp_path: Path, seconds: int
 ) -> None:
     """tpcb-like transactions with a sleep and a busy loop of known length in each."""
-    _pgbench(tracer, wheel, observer, tmp_path, seconds)
+    _pgbench(tracer, wheel, onlooker, tmp_path, seconds)
 
 
 def _pgbench(
-    tracer: Cluster, wheel: Binaries, observer: Connection, tmp_path: Path, seconds: int
+    tracer: Cluster, wheel: Binaries, onlooker: Connection, tmp_path: Path, seconds: int
 ) -> None:
-    observer.execute(KNOWN.encode())
+    onlooker.execute(KNOWN.encode())
     script = tmp_path / "script.sql"
     script.write_text(
         "\\set aid random(1, 100000)\nBEGIN;\n"

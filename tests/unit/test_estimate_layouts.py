@@ -35,6 +35,27 @@ def test_textbook_variance_components() -> None:
     assert found.sd_layout_lo <= 42.0 <= found.sd_layout_hi
 
 
+def test_linkings_crossed_with_sets_reject_as_often_as_they_say() -> None:
+    """One-way on values less their set's mean forgets the degrees of freedom that the means took.
+
+    Three sets of six linkings that are all alike, each set at a level of its own.
+    """
+    rng = np.random.default_rng(5)
+    studies, alike, outside = 4_000, 0, 0
+    for _ in range(studies):
+        values = rng.normal(0, 1, (3, 6)) + rng.normal(0, 5, (3, 1))
+        found = layouts.two_way(values)
+        alike += found.p_layout < 0.05
+        spread = np.ptp(values.mean(axis=0))
+        outside += spread > 4.912 * found.sd_round / math.sqrt(3)  # Tukey's table: 6 of 10 df
+    assert found.df == 10
+    for hits in (alike, outside):
+        lo, hi = clopper_pearson(hits, studies, 0.9999)
+        assert lo <= 0.05 <= hi, hits / studies
+    q = layouts.range_half_width(found, 3) * math.sqrt(3) / found.sd_round
+    assert q == pytest.approx(4.912, abs=0.002)
+
+
 def test_two_builds_are_welch_over_layout_means() -> None:
     rng = np.random.default_rng(1)
     arm = [rng.normal(0.01, 0.02, 4) for _ in range(5)]

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from pgtare.estimate import rounds
+from pgtare.estimate.attainable import attainable_p, rounds_for_level
+from pgtare.estimate.calibrate import clopper_pearson
+from pgtare.estimate.closed import Closed
 from pgtare.estimate.rounds import Flips
 from tests.unit import estimate_textbook as textbook
 
@@ -61,11 +64,25 @@ def test_twenty_rounds_are_exact() -> None:
     assert len(flips.subset_means) == 2**20 - 1
 
 
+def test_equivalence_is_the_inner_interval_within_the_margin() -> None:
+    rng = np.random.default_rng(6)
+    margin, told = 0.005, []
+    for _ in range(300):
+        found = rounds.paired(rng.normal(0.001, 0.007, 12), margin=margin)
+        lo, hi = found.within
+        told.append(found.p_equivalence <= 0.05)
+        assert told[-1] == (-math.log1p(margin) < lo and hi < math.log1p(margin))
+        assert found.lo < lo < hi < found.hi
+    assert 30 < sum(told) < 270
+
+
 def test_what_few_rounds_can_reach() -> None:
-    assert rounds.attainable_p(5) == 0.0625
-    assert rounds.attainable_p(10) == 2 / 1024
-    assert rounds.rounds_for_level(0.05, 1) == 6
-    assert rounds.rounds_for_level(0.05, 12) == 9
+    assert attainable_p(5) == 0.0625
+    assert attainable_p(10) == 2 / 1024
+    assert attainable_p(30) == 2 / 100_000  # no smaller p comes of so many draws
+    assert Flips(np.linspace(0.9, 1.1, 30)).p() == attainable_p(30)
+    assert rounds_for_level(0.05, 1) == 6
+    assert rounds_for_level(0.05, 12) == 9
     assert Flips(_sample(5, 1)).interval() == (-math.inf, math.inf)
 
 
@@ -77,23 +94,6 @@ def test_equivalence_is_the_larger_of_two_sides() -> None:
         textbook.one_sided_flip_p(list(d), low, above=True),
         textbook.one_sided_flip_p(list(d), high, above=False),
     )
-
-
-def test_mde_is_the_formula() -> None:
-    from scipy import special
-
-    wanted = (special.stdtrit(9, 1 - 0.05 / 2 / 12) + special.stdtrit(9, 0.8)) * 0.002
-    assert rounds.detectable(0.002, 10, 12) == pytest.approx(wanted)
-
-
-def test_rounds_to_settle_falls_with_the_effect_and_never_below_what_can_pass() -> None:
-    needed = [rounds.rounds_to_settle(x, 0.01, 0.005, 12) or 0 for x in (0.0, 0.006, 0.02, 0.2)]
-    assert needed == sorted(needed, reverse=True)
-    assert needed[-1] == 9
-    at = needed[1]
-    sd = 0.01
-    assert rounds.detectable(sd / math.sqrt(at), at, 12) <= 0.006 or at == needed[0]
-    assert rounds.rounds_to_settle(0.0, 0.0, 0.005, 12) is None
 
 
 def test_deltas_that_share_a_base_are_dealt_not_flipped() -> None:
@@ -108,7 +108,32 @@ def test_deltas_that_share_a_base_are_dealt_not_flipped() -> None:
 
 def test_stopped_by_hand_has_the_wider_interval_and_no_equivalence() -> None:
     d = _sample(12, 3)
-    usual, peeked = rounds.paired(d, margin=0.01), rounds.paired(d, margin=0.01, peeked=True)
-    assert peeked.hi - peeked.lo > 1.5 * (usual.hi - usual.lo)
+    usual = rounds.paired(d, margin=0.01, family=12)
+    peeked = rounds.paired(d, margin=0.01, family=12, peeked=True, planned=12)
+    assert peeked.hi - peeked.lo > 1.2 * (usual.hi - usual.lo)
+    assert peeked.hi - peeked.lo < 3 * (usual.hi - usual.lo)  # not dozens of standard errors
+    assert peeked.mde > usual.mde
     assert peeked.p > usual.p
     assert math.isnan(peeked.p_equivalence)
+
+
+def test_stopped_by_hand_holds_at_all_looks_together() -> None:
+    """Whoever looks after every round and stops as soon as zero is excluded is wrong in 5 %."""
+    planned, studies = 12, 4_000
+    x = np.random.default_rng(9).normal(0, 1, (studies, planned))
+    wrong = np.zeros(studies, dtype=bool)
+    for n in range(2, planned + 1):
+        closed = Closed(n, planned)
+        t = x[:, :n].mean(axis=1) / (x[:, :n].std(axis=1, ddof=1) / math.sqrt(n))
+        wrong |= np.abs(t) > closed.multiplier
+        for value in t[:20]:
+            assert (closed.p_value(value) < 0.05) == (abs(value) > closed.multiplier)
+    assert clopper_pearson(int(wrong.sum()), studies, 0.99)[0] <= 0.05, wrong.mean()
+
+
+def test_stopped_by_hand_finds_its_mde_in_four_of_five_studies() -> None:
+    closed, rng = Closed(10, 12), np.random.default_rng(3)
+    x = rng.normal(closed.detectable(1 / math.sqrt(10), 4), 1, (4_000, 10))
+    t = x.mean(axis=1) / (x.std(axis=1, ddof=1) / math.sqrt(10))
+    found = np.mean([closed.p_value(value) <= 0.05 / 4 for value in t])
+    assert found == pytest.approx(0.8, abs=0.03)

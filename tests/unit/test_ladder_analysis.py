@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
-from pgtare.ladder import analysis, markdown
+from pgtare.ladder import analysis, markdown, page, wording
 from pgtare.ladder.records import Run
 from pgtare.ladder.remaining import remaining
 from pgtare.ladder.result import LadderResult
@@ -49,20 +50,80 @@ def test_a_finished_study_has_its_verdicts() -> None:
     assert [b.metric for b in trace.beside] == list(found.workload[0].also)
     (together,) = result.together
     assert together.arms == ("stats", "trace")
+    (told,) = wording.together_sentences(result)
+    assert "outside the declared family, and Holm's correction does not cover it" in told
     json.loads(result.to_json())
 
 
-def test_a_floor_that_misses_zero_speaks_up() -> None:
+def test_the_sentence_on_equivalence_shows_what_lies_within_the_margin() -> None:
+    found = study(STUDY.replace("[analysis]", '[analysis]\nmargin = "1%"'))
+    made = runs(found, {})
+    for key, run in made.items():
+        # of 90 % of the flips within 1 %, of 95 % not
+        values = {"off": 0.0, "stats": 0.0128 * math.sin(2.1 * run.step.round)}
+        tps = 1000 * math.exp(values.get(run.step.variant, 0.0))
+        made[key] = run.model_copy(update={"metrics": {**run.metrics, "tps": tps}})
+    result = analysed(found, made)
+    stats = result.workloads[0].compared[0]
+    assert stats.verdict == "equivalent"
+    assert stats.within is not None
+    assert stats.within.lo_pct is not None
+    assert stats.effect.lo_pct is not None
+    assert stats.effect.lo_pct < stats.within.lo_pct
+    told = next(text for tone, text in wording.answers(result) if tone == "equivalent")
+    assert f"90 % interval {wording.interval(stats.within)} within ±1 % (in this comp" in told
+    assert wording.interval(stats.effect) not in told
+
+
+def test_rare_costs_are_said_not_to_be_shown() -> None:
+    found = study(STUDY.replace("rounds = 10", "rounds = 12"))
+    told = markdown.render(analysed(found, runs(found, {})))
+    # 0.95 = 1 - 0.7791^12
+    assert "happened in 0 of 12 rounds may happen in up to 22 % of rounds (95 %)" in told
+    unfinished = {key: run for key, run in runs(found, {}).items() if run.step.round < 3}
+    assert "may happen in up to" not in markdown.render(analysed(found, unfinished))
+
+
+def test_intervals_are_called_by_the_level_that_they_have() -> None:
+    found = study(STUDY.replace("[analysis]", "[analysis]\nalpha = 0.1"))
+    result = analysed(found, runs(found, EFFECTS))
+    for told in (markdown.render(result), page.page(result)):
+        assert "90 % interval" in told
+        assert "95 % interval" not in told
+
+
+def test_what_was_not_played_counts_in_the_family() -> None:
+    text = STUDY + STUDY[STUDY.index("[[workload]]") :].replace('"W1"', '"W2"')
+    found = study(text).only(["W1"])
+    result = analysed(found, runs(found, EFFECTS))
+    assert result.family == 4
+    trace = result.workloads[0].compared[1]
+    assert trace.p is not None
+    assert trace.p_holm == pytest.approx(4 * trace.p)
+    assert "Holm over 4 declared comparisons" in trace.derivation
+
+
+def test_the_floor_is_told_as_a_width_and_is_no_test_of_the_machine() -> None:
     found = study()
     made = runs(found, {})
-    assert "the floor misses 0" not in markdown.render(analysed(found, made))
+    result = analysed(found, made)
+    floor = result.workloads[0].floor
+    assert floor is not None
+    width = f"± {floor.effect.half_width_pct:.2f} %"
+    told = markdown.render(result)
+    assert f"W1: off against itself (the floor) is known to {width}." in told
+    assert f"| {width} |" in told  # in the table's row
     for key, run in made.items():
         if run.step.variant == "off again":
             slower = {**run.metrics, "tps": 0.9 * run.metrics["tps"]}
             made[key] = run.model_copy(update={"metrics": slower})
-    assert "W1: the floor misses 0. off differed from itself" in markdown.render(
-        analysed(found, made)
-    )
+    told = markdown.render(analysed(found, made))
+    assert "it misses 0, as 5 % of floors do by chance: which is which was drawn by lot" in told
+    few = {key: run for key, run in made.items() if run.step.round <= 4}
+    short = study(STUDY.replace("rounds = 10", "rounds = 4"))
+    told = markdown.render(analysed(short, few))
+    assert "the floor cannot say how narrow a comparison gets, as 4 rounds give no int" in told
+    assert "| cannot say |" in told
 
 
 def test_less_latency_is_a_gain() -> None:
@@ -92,7 +153,35 @@ def test_a_checkpoint_in_one_variant_only_takes_the_round() -> None:
     (workload,) = analysed(found, made).workloads
     assert [d.round for d in workload.dropped] == [2]
     assert "trace: a checkpoint fell into it, not into the others" in workload.dropped[0].reasons
-    assert workload.caveats == ("in 1 round every run had a checkpoint",)
+    assert workload.caveats == (
+        "in 1 round every run had a checkpoint",
+        "1 round dropped; what did not pass: trace in 1",
+    )
+
+
+def test_waits_other_than_stated_are_told_and_drop_nothing() -> None:
+    found = study()
+    made = runs(found, EFFECTS)
+    for number in (2, 5):
+        change(made, number, "stats", remarks=("IO/DataFileRead: 70 % of the time waited",))
+    result = analysed(found, made)
+    (workload,) = result.workloads
+    assert workload.rounds_kept == 10
+    assert (
+        "W1: the waits of stats were not as stated in 2 rounds (IO/DataFileRead: 70 % of the time "
+        "waited), which count all the same" in markdown.render(result)
+    )
+
+
+def test_drops_are_told_by_variant() -> None:
+    found = study()
+    made = runs(found, EFFECTS)
+    change(made, 4, "stats", failed=("no wait was counted",))
+    change(made, 6, "stats", failed=("7 pages were swapped",))
+    result = analysed(found, made)
+    assert [d.variants for d in result.workloads[0].dropped] == [("stats",), ("stats",)]
+    told = "W1: 2 rounds dropped; what did not pass: stats in 2."
+    assert told in markdown.render(result)
 
 
 def test_too_many_dropped_rounds_leave_no_number() -> None:
@@ -143,12 +232,17 @@ def test_an_unfinished_study_shows_no_figure() -> None:
 
 def test_a_study_ended_by_hand_pays_for_the_choice_of_moment() -> None:
     found = study()
-    made = runs(found, EFFECTS)
+    made = runs(found, {"trace": -0.02})
     made.pop(next(reversed(made)))
-    (workload,) = analysed(found, made, closed=True).workloads
+    result = analysed(found, made, closed=True)
+    (workload,) = result.workloads
     trace = workload.compared[1]
-    assert trace.verdict == "inconclusive"
     assert "confidence sequence" in trace.derivation
+    assert trace.effect.half_width_pct is not None
+    assert trace.se_pct is not None
+    assert 2.3 < trace.effect.half_width_pct / trace.se_pct < 6
+    assert {c.rounds_to_settle for c in workload.compared} == {None}
+    assert "The study is closed, so that nothing will settle that." in markdown.render(result)
 
 
 def test_a_workload_stops_when_its_intervals_are_narrow() -> None:

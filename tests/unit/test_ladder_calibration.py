@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import special
 
 from pgtare.estimate import rounds as estimate
 from pgtare.estimate.calibrate import clopper_pearson
@@ -78,6 +79,24 @@ def test_four_thousand_studies(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         for name, rate in rates.items():
             print(f"{name}: {100 * rate:.2f} %")
+
+
+@pytest.mark.parametrize(("fewest", "least"), [(6, 0.92), (12, 0.935)])
+def test_stopping_on_width_costs_little_coverage(fewest: int, least: float) -> None:
+    """By t of normal rounds, which is quick: intervals, at the first that is narrow enough."""
+    x = np.random.default_rng(5).normal(0, 1, (40_000, 30))
+    rates = []
+    for width in (0.3, 0.4, 0.5, 0.7, 0.9, 1.1):
+        done, covered = np.zeros(len(x), dtype=bool), np.zeros(len(x), dtype=bool)
+        for n in range(fewest, 31):
+            half = special.stdtrit(n - 1, 0.975) * x[:, :n].std(axis=1, ddof=1) / math.sqrt(n)
+            stop = ~done & ((half <= width) | (n == 30))
+            covered[stop] = (np.abs(x[:, :n].mean(axis=1)) <= half)[stop]
+            done |= stop
+        rates.append(float(covered.mean()))
+    print(f"from {fewest} rounds on: {100 * min(rates):.1f} to {100 * max(rates):.1f} %")
+    assert least <= min(rates) < 0.945  # it costs some
+    assert max(rates) < 0.955
 
 
 def test_stopping_on_width_keeps_the_coverage() -> None:

@@ -95,7 +95,9 @@ def test_a_round_that_failed_a_gate_takes_its_set(made: dict[str, Run]) -> None:
     (dropped,) = workload.dropped
     assert dropped.round == 2
     assert dropped.reasons == ("round 6: 7 pages were swapped",)
-    assert "W1, set 2 was dropped: round 6: 7 pages" in markdown.render(analysed(made))
+    told = markdown.render(analysed(made))
+    assert "W1, set 2 was dropped: round 6: 7 pages" in told
+    assert "1 set dropped; what did not pass: the machine under all of them in 1" in told
 
 
 def test_a_checkpoint_on_one_server_takes_the_set_and_on_all_does_not(made: dict[str, Run]) -> None:
@@ -112,7 +114,8 @@ def test_a_checkpoint_on_one_server_takes_the_set_and_on_all_does_not(made: dict
     (workload,) = analysed(made).workloads
     assert [d.round for d in workload.dropped] == [3]
     assert "round 9: trace: a checkpoint fell into it" in workload.dropped[0].reasons[0]
-    assert workload.caveats == ("in 1 round every server had a checkpoint",)
+    assert workload.dropped[0].variants == ("trace",)
+    assert workload.caveats[0] == "in 1 round every server had a checkpoint"
 
 
 def test_a_round_that_could_not_be_made_takes_its_set(made: dict[str, Run]) -> None:

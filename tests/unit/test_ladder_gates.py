@@ -72,6 +72,17 @@ def test_a_profile_is_held_against_its_bounds() -> None:
     assert missed(mean_us_at_least=200) == ["IO/DataFileRead: 100.0 µs on average, not 200 µs"]
 
 
+def test_a_profile_drops_no_run_since_only_some_variants_can_show_it() -> None:
+    expected = Expected.model_validate({"event": "IO/DataFileRead", "at_least": "96%"})
+    workload = Workload(name="W", profile=(expected,)).model_copy(update={"idle_at_least": 0.2})
+    missed = ["IO/DataFileRead: 95 % of the time waited, not 96 %"]
+    assert evidence.judge_run(workload, WAITS, 0.5) == ([], missed)
+    assert evidence.judge_run(workload, (), 0.5) == ([], [])  # counts no waits
+    busy = ["the processors idled 5 % of the time, not 20 %"]
+    for waits in ((), WAITS):  # the machine is judged whatever the variant counts
+        assert evidence.judge_run(workload, waits, 0.05)[0] == busy
+
+
 def test_idle_waits_are_left_out_of_all_waits() -> None:
     everything = Expected.model_validate({"event": "*", "of": "sessions", "at_most": "95%"})
     share, _, _ = evidence.measured(everything, WAITS)

@@ -90,6 +90,7 @@ def test_an_interval_between_builds_is_over_their_linkings() -> None:
         (("cflags = '-O2 -g'", "pg_config = '/x'"), "give one of"),
         (("build = 18 }", "source = 'wheel', cflags = '-O3' }"), "cflags and ldflags are for"),
         (("build = 18", "build = 14"), "greater than or equal to 15"),
+        (("main = { build = 18 }", "main = { source = 'wheel' }"), "line 8: stats and off are on"),
     ],
 )
 def test_what_cannot_be_is_refused(change: tuple[str, str], told: str) -> None:

@@ -9,7 +9,8 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.ladder import study_file as studies
 from pgtare.ladder.rounds import Rounds
-from pgtare.ladder.run import all_steps, plan
+from pgtare.ladder.run import Planned, all_steps, plan
+from pgtare.ladder.status import dry_run
 from tests.unit.simulated_study import STUDY, study
 
 SHIPPED = Path(__file__).parents[2] / "studies" / "wait_event_timing.toml"
@@ -85,6 +86,22 @@ def test_the_family_counts_every_declared_comparison() -> None:
     found, _ = studies.read(SHIPPED)
     assert found.family == 9 * 4
     assert found.made_quick().family == 4 * 4
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_family_is_that_of_the_file_whatever_workloads_are_run(
+    tmp_path: Path, quick: bool
+) -> None:
+    def planned(*workloads: str) -> Planned:
+        return plan(SHIPPED, tmp_path / "s", quick=quick, workloads=workloads, seed=1, command=[])
+
+    found, whole = planned("W2"), planned().study.family
+    assert {w.stated for w in found.study.workload} == {"W2"}
+    assert whole > 4 * len(found.study.workload)
+    assert found.study.family == whole
+    assert f"Holm over {whole} comparisons" in dry_run(found)[-1 - quick]
+    with pytest.raises(UsageError, match="there is no workload 'W22'"):
+        planned("W22")
 
 
 def test_every_round_has_every_variant_once_in_an_order_of_its_own() -> None:

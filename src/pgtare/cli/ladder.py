@@ -16,6 +16,7 @@ from pgtare.cli.command_line import command_line
 from pgtare.errors import MeasurementError
 from pgtare.ladder import markdown, published, run, status, terminal
 from pgtare.ladder import prove as proving
+from pgtare.ladder import published_table as table
 from pgtare.ladder import study_file as studies
 from pgtare.ladder.page import write_page
 from pgtare.report import files
@@ -172,7 +173,7 @@ def published_table(
 
     Example: `pgtare ladder published studies/r1_published.toml`
     """
-    found = published.judge(published.read(study))
+    found = published.judge(table.read(study))
     if json is None:
         published.show(found, Console())
     else:

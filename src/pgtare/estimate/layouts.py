@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import special
+from scipy import special, stats
 
-from pgtare.estimate import sequential
 from pgtare.estimate.blocks import Floats
+from pgtare.estimate.closed import Closed
 from pgtare.estimate.inference import MISSING, NAN, Estimate
-from pgtare.estimate.rounds import Flips, Paired, detectable
+from pgtare.estimate.power import detectable_by_t
+from pgtare.estimate.rounds import Flips, Paired
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -78,6 +79,34 @@ def one_way(groups: Sequence[Floats], alpha: float = 0.05) -> Layouts:
     )  # fmt: skip
 
 
+def two_way(values: Floats, alpha: float = 0.05) -> Layouts:
+    """Linkings that all played in every set of rounds: values (S, K), by set and linking.
+
+    What a set does to all linkings alike is taken out, which costs a degree of freedom a set; the
+    mean of all is the sets' own and stays without an interval.
+    """
+    sets, k = values.shape
+    means = values.mean(axis=0)
+    left = values - values.mean(axis=1, keepdims=True) - (means - means.mean())
+    df = (sets - 1) * (k - 1)
+    ms_within = float((left**2).sum()) / df if df > 0 else NAN
+    between = float(means.var(ddof=1))
+    spread, lo, hi, p_layout = _components(between, ms_within, sets, k, df, alpha)
+    return Layouts(
+        layouts=k, rounds=values.size, mean=MISSING, df=df, p=NAN, sd_layout=spread,
+        sd_layout_lo=lo, sd_layout_hi=hi, sd_round=_root(ms_within), p_layout=p_layout,
+    )  # fmt: skip
+
+
+def range_half_width(found: Layouts, sets: int, alpha: float = 0.05) -> float:
+    """Half the interval of the largest of all differences between linkings, of `two_way`.
+
+    Tukey's: the pair that is farthest apart was chosen by looking, as the largest of K (K − 1) / 2.
+    """
+    q = float(stats.studentized_range.ppf(1 - alpha, found.layouts, found.df))
+    return q * found.sd_round / math.sqrt(sets)
+
+
 def paired(
     d: Floats,
     layout: Ints,
@@ -86,23 +115,30 @@ def paired(
     family: int = 1,
     alpha: float = 0.05,
     peeked: bool = False,
+    planned: int = 0,
 ) -> tuple[Paired, Layouts]:
     """Compare two builds by rounds: d (n,) are log-ratios, layout (n,) what each round used.
 
     As `rounds.paired`, but the interval is t over layouts, and holds for other linkings of the two
-    builds. Equivalence by TOST over layouts; margin is a share. peeked: as there; p and interval
-    are then those of the confidence sequence.
+    builds. Equivalence by TOST over layouts; margin is a share. peeked: as there, of so many
+    planned layouts; p, interval and MDE are then those of the confidence sequence.
     """
     found = one_way(by_layout(d, layout), alpha)
     mean, p, p_equivalence = found.mean, found.p, equivalence_p(found, margin)
+    inner = _interval(mean.estimate, mean.se, max(found.df, 1), 2 * alpha)
+    threshold = float(special.stdtrit(found.df, 1 - alpha / 2 / max(family, 1)))
+    mde = detectable_by_t(mean.se, found.df, threshold)
     if peeked and mean.se > 0:
-        width = sequential.multiplier(found.layouts, alpha) * mean.se
+        closed = Closed(found.layouts, planned or found.layouts, alpha)
+        width = closed.multiplier * mean.se
+        mde = closed.detectable(mean.se, family)
         mean = Estimate(mean.estimate, mean.se, mean.estimate - width, mean.estimate + width)
-        p, p_equivalence = sequential.p_value(mean.estimate / mean.se, found.layouts), NAN
+        p, p_equivalence = closed.p_value(mean.estimate / mean.se), NAN
+        inner = MISSING
     compared = Paired(
         n=found.rounds, mean=mean.estimate if found.layouts > 1 else float(np.mean(d)),
-        lo=mean.lo, hi=mean.hi, p=p, p_equivalence=p_equivalence, se=mean.se,
-        mde=detectable(mean.se, found.layouts, family, alpha),
+        lo=mean.lo, hi=mean.hi, within=(inner.lo, inner.hi), p=p, p_equivalence=p_equivalence,
+        se=mean.se, mde=mde,
         hodges_lehmann=Flips(d).hodges_lehmann(), positive=int((d > 0).sum()), exact=False,
     )  # fmt: skip
     return compared, found

@@ -17,18 +17,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy import special
 
-from pgtare.estimate import sequential
+from pgtare.estimate.attainable import DRAWS, EXACT_ROUNDS, rank
 from pgtare.estimate.blocks import Floats
+from pgtare.estimate.closed import Closed
 from pgtare.estimate.inference import NAN
-
-#: Up to so many rounds all 2^n sign flips are counted; beyond, DRAWS of them are drawn.
-EXACT_ROUNDS = 20
-DRAWS = 99_999
-POWER = 0.8
-#: More rounds than anybody will run: what is still unsettled there counts as never settled.
-MOST_ROUNDS = 100_000
+from pgtare.estimate.power import detectable
 
 
 @dataclass(frozen=True)
@@ -110,10 +104,10 @@ class Flips:
             return NAN, NAN
         means = self.subset_means
         # θ is kept from the k-th smallest mean on, where (1 + k) / (1 + N) first exceeds α/2.
-        rank = math.floor(alpha / 2 * (1 + len(means)) + 1e-9)
-        if rank < 1:
+        k = rank(alpha, len(means))
+        if k < 1:
             return -math.inf, math.inf
-        return float(means[rank - 1]), float(means[-rank])
+        return float(means[k - 1]), float(means[-k])
 
     def equivalence_p(self, margin_low: float, margin_high: float) -> float:
         """TOST: the larger p of "not below the upper margin" and "not above the lower one"."""
@@ -129,69 +123,19 @@ class Flips:
         return float(np.median((self.d[i] + self.d[j]) / 2))
 
 
-def attainable_p(rounds: int) -> float:
-    """The smallest two-sided p that so many rounds can reach: 2 / 2^n."""
-    return min(1.0, 2.0 ** (1 - rounds)) if rounds >= 1 else 1.0
-
-
-def rounds_for_level(alpha: float, family: int) -> int:
-    """The fewest rounds that can reach α at Holm's first step over a family of comparisons."""
-    return max(1, math.ceil(1 + math.log2(max(family, 1) / alpha) - 1e-12))
-
-
-def detectable(se: float, rounds: int, family: int, alpha: float = 0.05) -> float:
-    """Minimum detectable effect at 80 % power: (t_{1−α/2m} + t_{.8}) · SE, n − 1 df, unit of se."""
-    if rounds < 2 or not se > 0:
-        return NAN
-    df = rounds - 1
-    return (
-        float(special.stdtrit(df, 1 - alpha / 2 / max(family, 1)) + special.stdtrit(df, POWER)) * se
-    )
-
-
-def rounds_to_settle(
-    mean: float, sd: float, margin: float, family: int, alpha: float = 0.05
-) -> int | None:
-    """Rounds after which a comparison would probably (80 %) be settled; None where never.
-
-    Either way: told from zero were the estimate true, or shown within ±margin were there no
-    effect, whichever takes fewer. It holds if the rounds to come vary as those did.
-    """
-    if not (math.isfinite(mean) and math.isfinite(sd) and sd > 0):
-        return None
-    low = max(rounds_for_level(alpha, family), 3)
-    # Doubling, then halving: what is settled by n rounds is settled by more.
-    high = low
-    while not _settled(mean, sd, margin, family, alpha, high):
-        if high >= MOST_ROUNDS:
-            return None
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _settled(mean, sd, margin, family, alpha, middle):
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def _settled(mean: float, sd: float, margin: float, family: int, alpha: float, rounds: int) -> bool:
-    se, df = sd / math.sqrt(rounds), rounds - 1
-    if detectable(se, rounds, family, alpha) <= abs(mean):
-        return True
-    # Near zero either side of the margin can fail, which leaves each half of the misses.
-    both = special.stdtrit(df, 1 - alpha) + special.stdtrit(df, (1 + POWER) / 2)
-    return bool(both * se <= margin)
-
-
 @dataclass(frozen=True)
 class Paired:
-    """One comparison by rounds, in logarithms; times 100 it is nearly percent."""
+    """One comparison by rounds, in logarithms; times 100 it is nearly percent.
+
+    lo, hi: the 1 − α interval; within: the 1 − 2α one, which lies inside the margin just where the
+    two one-sided tests say so.
+    """
 
     n: int
     mean: float
     lo: float
     hi: float
+    within: tuple[float, float]
     p: float
     p_equivalence: float
     se: float
@@ -209,30 +153,36 @@ def paired(
     alpha: float = 0.05,
     seed: int = 0,
     peeked: bool = False,
+    planned: int = 0,
 ) -> Paired:
     """Compare by rounds: d (n,) are log-ratios, margin a share (0.005 is 0.5 %).
 
-    peeked: the rounds were ended by someone who could see the figures. p and interval are then
-    those of the confidence sequence, and there is no claim of equivalence.
+    peeked: the rounds were ended by someone who could see the figures, of so many planned ones. p,
+    interval and MDE are then those of the confidence sequence, and nothing is called equivalent.
     """
     flips = Flips(np.asarray(d, dtype=np.float64), seed)
     lo, hi = flips.interval(alpha)
+    within = flips.interval(2 * alpha)
     p = flips.p()
     p_equivalence = flips.equivalence_p(-math.log1p(margin), math.log1p(margin))
+    mde = detectable(flips.se, flips.n, family, alpha)
     if peeked:
-        width = sequential.multiplier(flips.n, alpha) * flips.se
+        closed = Closed(flips.n, planned or flips.n, alpha)
+        width = closed.multiplier * flips.se
         lo, hi = flips.mean - width, flips.mean + width
-        p = sequential.p_value(flips.mean / flips.se, flips.n) if flips.se > 0 else NAN
-        p_equivalence = NAN
+        p = closed.p_value(flips.mean / flips.se) if flips.se > 0 else NAN
+        mde = closed.detectable(flips.se, family)
+        p_equivalence, within = NAN, (NAN, NAN)
     return Paired(
         n=flips.n,
         mean=flips.mean,
         lo=lo,
         hi=hi,
+        within=within,
         p=p,
         p_equivalence=p_equivalence,
         se=flips.se,
-        mde=detectable(flips.se, flips.n, family, alpha),
+        mde=mde,
         hodges_lehmann=flips.hodges_lehmann(),
         positive=int((flips.d > 0).sum()),
         exact=flips.exact,

@@ -17,28 +17,35 @@ def _rho_squared(alpha: float, tuned_at: int = TUNED_AT) -> float:
     return (-2 * math.log(alpha) + math.log(1 - 2 * math.log(alpha))) / tuned_at
 
 
-def multiplier(blocks: int, alpha: float = 0.05) -> float:
+def multiplier(blocks: int, alpha: float = 0.05, tuned_at: int = TUNED_AT) -> float:
     """Half-width of the asymptotic confidence sequence, in standard errors.
 
-    blocks: t, the number of blocks so far; alpha: error over all looks together. Waudby-Smith,
+    blocks: t, the number of blocks so far; alpha: error over all looks together; tuned_at: blocks
+    at which it is tightest. Waudby-Smith,
     Arbour, Sinha, Kennedy, Ramdas, "Time-uniform central limit theory and asymptotic confidence
     sequences", Annals of Statistics 2024, equation 14. NaN without blocks.
     """
     if blocks < 1:
         return math.nan
-    spread = blocks * _rho_squared(alpha)
+    spread = blocks * _rho_squared(alpha, tuned_at)
     return math.sqrt(2 * (spread + 1) / spread * math.log(math.sqrt(spread + 1) / alpha))
 
 
-def p_value(z: float, blocks: int) -> float:
+def threshold(level: float, blocks: int, alpha: float = 0.05, tuned_at: int = TUNED_AT) -> float:
+    """The z whose `p_value` is just this level."""
+    spread = blocks * _rho_squared(alpha, tuned_at)
+    return math.sqrt(2 * (spread + 1) / spread * math.log(math.sqrt(spread + 1) / level))
+
+
+def p_value(z: float, blocks: int, alpha: float = 0.05, tuned_at: int = TUNED_AT) -> float:
     """Always-valid two-sided p-value: the level whose confidence sequence just excludes zero.
 
-    z: studentised effect. The sequence is the one that `multiplier` takes at 0.05, so that
-    p < 0.05 where, and only where, that interval excludes zero.
+    z: studentised effect. The sequence is the one that `multiplier` takes at α, so that p < α
+    where, and only where, that interval excludes zero.
     """
     if blocks < 1 or math.isnan(z):
         return math.nan
-    spread = blocks * _rho_squared(0.05)
+    spread = blocks * _rho_squared(alpha, tuned_at)
     return min(1.0, math.sqrt(spread + 1) * math.exp(-z * z * spread / (2 * (spread + 1))))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,7 +12,9 @@ import numpy as np
 
 import pgtare
 from pgtare.estimate import rounds as estimate
+from pgtare.estimate.attainable import attainable_p
 from pgtare.estimate.inference import holm
+from pgtare.estimate.power import rounds_to_settle
 from pgtare.ladder import evidence, wording
 from pgtare.ladder.between import described, differences, estimated
 from pgtare.ladder.blocks import FEWEST, Blocks, blocks_of, too_many_dropped
@@ -139,9 +142,13 @@ def _workload(
         rounds_planned=study.blocks_planned(workload),
         rounds_kept=len(blocks),
         dropped=tuple(dropped),
-        caveats=tuple(
-            f"in {wording.count(n, words.round)} every {words.part} had a {what}"
-            for what, n in found.shared.items()
+        caveats=(
+            *(
+                f"in {wording.count(n, words.round)} every {words.part} had a {what}"
+                for what, n in found.shared.items()
+            ),
+            *wording.dropped_by(dropped, found.dropped_by, words.block),
+            *wording.remarks(found.remarked, words.round),
         ),
         why_not=why_not,
         stopped_on_width=narrow(study, workload, runs),
@@ -229,7 +236,15 @@ def _compare(
     analysis = study.analysis
     d = differences(blocks, arm, base, workload.metric)
     found, over = estimated(
-        study, blocks, arm, base, workload.metric, seed, family=study.family, peeked=peeked
+        study,
+        blocks,
+        arm,
+        base,
+        workload.metric,
+        seed,
+        family=study.family,
+        peeked=peeked,
+        planned=study.blocks_planned(workload),
     )
     centre = _mean(blocks, base, workload.metric)
     return Compared(
@@ -245,15 +260,23 @@ def _compare(
         p=_known(found.p),
         p_holm=None,
         p_equivalence=_known(found.p_equivalence),
+        within=None
+        if peeked
+        else _effect(dataclasses.replace(found, lo=found.within[0], hi=found.within[1])),
         mde_pct=_known(100 * found.mde),
         hodges_lehmann_pct=_known(_pct(found.hodges_lehmann)),
         positive=found.positive,
-        attainable_p=0.0 if over else estimate.attainable_p(found.n),
-        # more rounds do not settle what linkings leave open
+        attainable_p=0.0 if over else attainable_p(found.n),
+        # more rounds do not settle what linkings leave open, nor come to a study that is closed
         rounds_to_settle=None
-        if over
-        else estimate.rounds_to_settle(
-            found.mean, found.se * math.sqrt(found.n), analysis.margin, study.family, analysis.alpha
+        if over or peeked
+        else rounds_to_settle(
+            found.mean,
+            found.se * math.sqrt(found.n),
+            analysis.margin,
+            study.family,
+            analysis.alpha,
+            done=found.n,
         ),
         verdict="inconclusive",
         derivation=wording.over_layouts(found, over, peeked=peeked)
@@ -262,7 +285,7 @@ def _compare(
         over_layouts=described(over),
         round_pct=tuple(_pct(float(x)) for x in d),
         beside=tuple(
-            _beside(study, blocks, arm, base, metric, peeked, seed)
+            _beside(study, blocks, arm, base, metric, peeked, seed, study.blocks_planned(workload))
             for metric in workload.also
             if len(differences(blocks, arm, base, metric)) >= 2
         ),
@@ -270,9 +293,10 @@ def _compare(
 
 
 def _beside(
-    study: Study, blocks: Blocks, arm: str, base: str, metric: Metric, peeked: bool, seed: int
-) -> Beside:
-    found, _ = estimated(study, blocks, arm, base, metric, seed, peeked=peeked)
+    study: Study, blocks: Blocks, arm: str, base: str, metric: Metric, peeked: bool, seed: int,
+    planned: int,
+) -> Beside:  # fmt: skip
+    found, _ = estimated(study, blocks, arm, base, metric, seed, peeked=peeked, planned=planned)
     return Beside(
         metric=metric,
         unit=UNITS[metric],
@@ -289,19 +313,23 @@ def _nothing(study: Study, workload: Workload, arm: str, base: str) -> Compared:
         unit=UNITS[workload.metric], rounds=0,
         effect=Effect(pct=None, lo_pct=None, hi_pct=None), se_pct=None, absolute=None, p=None,
         p_holm=None, p_equivalence=None, mde_pct=None, hodges_lehmann_pct=None, positive=0,
-        attainable_p=estimate.attainable_p(study.blocks_planned(workload)), rounds_to_settle=None,
+        attainable_p=attainable_p(study.blocks_planned(workload)), rounds_to_settle=None,
         verdict="not_verified", derivation="",
     )  # fmt: skip
 
 
 def _adjust(study: Study, family: list[Compared]) -> None:
-    """Holm over the declared family, and the verdicts. One that gave no p counts all the same."""
+    """Holm over the declared family, and the verdicts.
+
+    One that gave no p, or was not played (`--workload`), counts all the same.
+    """
     p_values = [math.nan if c.p is None else c.p for c in family]
-    for compared, p_holm in zip(family, holm(p_values), strict=True):
+    p_values += [math.nan] * (study.family - len(family))
+    for compared, p_holm in zip(family, holm(p_values)[: len(family)], strict=True):
         compared.p_holm = _known(p_holm)
         if compared.verdict != "not_verified":
             compared.verdict = _verdict(study, compared)
-            compared.derivation += wording.adjustment(compared, len(family))
+            compared.derivation += wording.adjustment(compared, study.family)
 
 
 def _verdict(study: Study, compared: Compared) -> Verdict:

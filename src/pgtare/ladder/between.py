@@ -22,6 +22,7 @@ def estimated(
     metric: str,
     seed: int,
     *,
+    planned: int = 0,
     family: int = 1,
     peeked: bool = False,
 ) -> tuple[estimate.Paired, layouts.Layouts | None]:
@@ -32,10 +33,22 @@ def estimated(
         kept = _with_metric(blocks, arm, base, metric)
         numbers = np.array([block[arm].step.layout for block in kept], dtype=np.int64)
         return layouts.paired(
-            d, numbers, margin=analysis.margin, family=family, alpha=analysis.alpha, peeked=peeked
+            d,
+            numbers,
+            margin=analysis.margin,
+            family=family,
+            alpha=analysis.alpha,
+            peeked=peeked,
+            planned=study.protocol.layouts or 0,
         )
     found = estimate.paired(
-        d, margin=analysis.margin, family=family, alpha=analysis.alpha, seed=seed, peeked=peeked
+        d,
+        margin=analysis.margin,
+        family=family,
+        alpha=analysis.alpha,
+        seed=seed,
+        peeked=peeked,
+        planned=planned,
     )
     return found, None
 

@@ -28,11 +28,24 @@ FEWEST = 2
 
 @dataclass(frozen=True)
 class Found:
-    """The blocks that count, those that do not, and in how many rounds all had an event."""
+    """The blocks that count, those that do not, and what is to be told of the others.
+
+    shared: in how many rounds all had an event; remarked: each variant's remarks, a list a round.
+    """
 
     kept: Blocks = field(default_factory=dict)
     dropped: list[Dropped] = field(default_factory=list)
     shared: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    remarked: dict[str, list[tuple[str, ...]]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def dropped_by(self) -> dict[str, int]:
+        """Dropped blocks by the variant that did not pass; one with several at fault is in each."""
+        by: dict[str, int] = defaultdict(int)
+        for dropped in self.dropped:
+            for name in dropped.variants:
+                by[name] += 1
+        return dict(by)
 
 
 def blocks_of(study: Study, workload: Workload, runs: Mapping[str, Run]) -> Found:
@@ -59,19 +72,19 @@ def _rounds(study: Study, workload: Workload, runs: Iterable[Run]) -> Found:
         if len(block) < len(study.in_a_block(workload)):
             continue  # not done yet
         failed = [f"{name}: {reason}" for name, run in block.items() for reason in run.failed]
-        if reasons := _reasons(workload, block, failed, found.shared):
-            found.dropped.append(Dropped(round=number, reasons=tuple(reasons)))
+        if reasons := _reasons(workload, block, failed, found):
+            found.dropped.append(_dropped(number, reasons, block))
         else:
             found.kept[number] = block
     return found
 
 
-def _trials(_: Study, workload: Workload, runs: Iterable[Run]) -> Found:
+def _trials(study: Study, workload: Workload, runs: Iterable[Run]) -> Found:
     found = Found()
     for run in sorted(runs, key=lambda run: run.step.round):
         block = _parts(run)
-        if reasons := _reasons(workload, block, list(run.failed), found.shared):
-            found.dropped.append(Dropped(round=run.step.round, reasons=tuple(reasons)))
+        if reasons := _reasons(workload, block, list(run.failed), found):
+            found.dropped.append(_dropped(run.step.round, reasons, study.in_a_block(workload)))
         else:
             found.kept[run.step.round] = block
     return found
@@ -86,24 +99,39 @@ def _sets(study: Study, workload: Workload, runs: Iterable[Run]) -> Found:
     for number, rounds in sorted(by_set.items()):
         if len(rounds) < size:
             continue
-        blocks, reasons = [], []
+        blocks, reasons, at_fault = [], [], []
         for at, run in sorted(rounds.items()):
             block = _parts(run)
-            told = _reasons(workload, block, list(run.failed), found.shared)
+            told = _reasons(workload, block, list(run.failed), found)
+            at_fault += _named(told, run.step.roles)
             reasons += [f"round {at}: {reason}" for reason in told]
             blocks.append(block)
         if reasons:
-            found.dropped.append(Dropped(round=number, reasons=tuple(reasons)))
+            variants = tuple(dict.fromkeys(at_fault))
+            found.dropped.append(Dropped(round=number, reasons=tuple(reasons), variants=variants))
         else:
             found.kept[number] = {name: _mean([b[name] for b in blocks]) for name in blocks[0]}
     return found
 
 
-def _reasons(
-    workload: Workload, block: Block, failed: list[str], shared: dict[str, int]
-) -> list[str]:
-    """Why a round does not count; events that all its runs had are counted in `shared`."""
-    reasons = list(failed)
+def _dropped(number: int, reasons: list[str], names: Iterable[str]) -> Dropped:
+    variants = tuple(dict.fromkeys(_named(reasons, names)))
+    return Dropped(round=number, reasons=tuple(reasons), variants=variants)
+
+
+def _named(reasons: Iterable[str], names: Iterable[str]) -> list[str]:
+    """The variants that reasons begin with, as "off, trace: a checkpoint fell into it"."""
+    known = set(names)
+    heads = [reason.partition(": ")[0].split(", ") for reason in reasons]
+    return [name for head in heads for name in head if known.issuperset(head)]
+
+
+def _reasons(workload: Workload, block: Block, failed: list[str], found: Found) -> list[str]:
+    """Why a round does not count; events that all its runs had, and remarks, go to `found`."""
+    reasons, shared = list(failed), found.shared
+    for name, run in block.items():
+        if run.remarks:
+            found.remarked[name].append(run.remarks)
     for what in sorted({event for run in block.values() for event in run.events}):
         having = [name for name, run in block.items() if what in run.events]
         if len(having) < len(block):
@@ -123,7 +151,7 @@ def _parts(run: Run) -> Block:
             update={
                 "step": run.step.model_copy(update={"variant": name}), "metrics": part.metrics,
                 "transactions": part.transactions, "events": part.events, "waits": part.waits,
-                "evidence": part.evidence, "parts": {},
+                "evidence": part.evidence, "remarks": part.remarks, "parts": {},
             }
         )
         for name, part in run.parts.items()

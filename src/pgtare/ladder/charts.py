@@ -19,7 +19,11 @@ def charts(result: LadderResult) -> list[Chart]:
     """Every chart that the result gives something to show for."""
     drawn = [_effects(result)]
     for workload in result.workloads:
-        drawn += [_rounds(result, workload), _quantiles(workload), _histogram(workload)]
+        drawn += [
+            _rounds(result, workload),
+            _quantiles(workload, result.alpha),
+            _histogram(workload),
+        ]
     return [chart for chart in [*drawn, _waits(result)] if chart is not None]
 
 
@@ -77,14 +81,15 @@ def _effects(result: LadderResult) -> Chart | None:
         title="What each rung costs, against the floor",
         label="Interval plot of every comparison in percent of its base. "
         + " ".join(f"{row[0]}: {row[1]} {row[2]}." for row in rows),
-        caption="Points are means of the rounds (by duet, of sets of rounds), bars 95 % intervals; "
+        caption="Points are means of the rounds (by duet, of sets of rounds), bars "
+        f"{wording.level_interval(result.alpha)}s; "
         f"the grey band is the margin, ±{result.margin_pct:g} %. Squares are the floor: the same "
         "variant twice a round. Bars that run out of the frame have no end that so few rounds "
         "could give, or one in the table.",
         height=height,
         data=data,
         layout=layout,
-        table_head=["comparison", "effect", "95 % interval", "p"],
+        table_head=["comparison", "effect", wording.level_interval(result.alpha), "p"],
         table_rows=rows,
     )
 
@@ -137,7 +142,7 @@ def _rounds(result: LadderResult, workload: OnWorkload) -> Chart | None:
     )
 
 
-def _quantiles(workload: OnWorkload) -> Chart | None:
+def _quantiles(workload: OnWorkload, alpha: float) -> Chart | None:
     """Shifts of the percentiles of latency, a line a comparison."""
     found: list[tuple[Compared, list[tuple[str, float, float | None, float | None]]]] = []
     for c in workload.compared:
@@ -183,7 +188,7 @@ def _quantiles(workload: OnWorkload) -> Chart | None:
         title=f"{workload.called}: percentiles of latency",
         label=f"Shift of mean, median, 95th and 99th percentile of latency in {workload.name}.",
         caption="Percentiles of each run, compared within rounds (by duet, sets of rounds), with "
-        "95 % intervals; an absent bar means that so few rounds give no end.",
+        f"{wording.level_interval(alpha)}s; an absent bar means that so few rounds give no end.",
         height=340,
         data=data,
         layout=layout,

@@ -25,8 +25,8 @@ from pgtare.ladder.duet import judge
 from pgtare.ladder.protocol import Done, Setting, attempt
 from pgtare.ladder.records import ALL, Part, Run, Step
 from pgtare.ladder.roles import load_seed, roles_of_set
-from pgtare.ladder.rounds import SETTLE_S, Rounds, load_gates, profile_left_out, proof_step
-from pgtare.ladder.study import Metric, Study, Workload
+from pgtare.ladder.rounds import SETTLE_S, Rounds, load_gates, proof_step
+from pgtare.ladder.study import Metric, Study
 from pgtare.load.duet import DuetRun
 from pgtare.load.duet_plan import Length
 from pgtare.load.duet_records import Outcome
@@ -126,7 +126,7 @@ def _played(step: Step, setting: Setting) -> Done:
     failed = [
         *([dropped] if dropped else []),
         *gates.judge(before, after, found, study.gates),
-        *evidence.judge_profile(profile_left_out(workload), (), found.idle),
+        *evidence.judge_idle(workload, found.idle),
     ]
     parts: dict[str, Part] = {}
     for i, (role, serving) in enumerate(zip(step.roles, servings, strict=True)):
@@ -142,8 +142,6 @@ def _played(step: Step, setting: Setting) -> Done:
             grown = last[i].counter - first[i].counter if workload.counter else None
             conflicts = _count(run, i, Outcome.CONFLICT)
             reasons += load_gates(workload, answered, conflicts, grown)
-        if waits:
-            reasons += evidence.judge_profile(_profile_only(workload), waits, found.idle)
         failed += [f"{role}: {reason}" for reason in reasons]
         if statistics is not None:
             variant = names.index(role)
@@ -156,6 +154,7 @@ def _played(step: Step, setting: Setting) -> Done:
                 metrics={**metrics, "cpu_us": cpu_us}, transactions=answered,
                 events=tuple(k for k, v in first[i].calm.items() if v != last[i].calm[k]),
                 waits=waits, evidence=tuple(shown),
+                remarks=tuple(evidence.judge_run(workload, waits, found.idle)[1]),
             )  # fmt: skip
     made = Run(
         step=step, began="", seconds=0.0, transactions=sum(p.transactions for p in parts.values()),
@@ -207,11 +206,6 @@ class _Looks:
                 evidence.look(serving, seen)
             except (PgtareError, psycopg.Error, OSError) as ex:
                 seen.trouble = str(ex).strip() or type(ex).__name__
-
-
-def _profile_only(workload: Workload) -> Workload:
-    """What can be asked of one server's waits, where the processors are shared by all."""
-    return workload.model_copy(update={"idle_at_least": None, "idle_at_most": None})
 
 
 def _answered(run: DuetRun, cluster: int) -> int:

@@ -120,6 +120,9 @@ def judge_capture(
     """What shows that the capture level was what the variant says, and what speaks against it."""
     level = serving.variant.capture
     there = carries(serving.cluster, WAITS)
+    # whatever the level, so that a look that fails drops no variant more often than another
+    if seen.trouble:
+        return [], [f"the views did not answer: {seen.trouble}"]
     if level == "absent":
         if there:
             return [], [f"{WAITS} is loaded, though this variant is without it"]
@@ -135,8 +138,6 @@ def judge_capture(
         return ["loaded, no call replaced"], []
     if lacking:
         return [], [lacking]
-    if seen.trouble:
-        return [], [f"the views did not answer: {seen.trouble}"]
     sessions = sum(seen.captures.values())
     wrong = [f"{n} at {name}" for name, n in seen.captures.items() if name != level]
     if wrong or not sessions:
@@ -194,6 +195,24 @@ def _grown(before: Iterable[EventRow], after: Iterable[EventRow]) -> dict[Event,
 def judge_profile(workload: Workload, waits: tuple[Wait, ...], idle: float) -> list[str]:
     """What of a workload's stated profile was not shown."""
     told = [line for expected in workload.profile for line in _missed(expected, waits)]
+    return told + judge_idle(workload, idle)
+
+
+def judge_run(
+    workload: Workload, waits: tuple[Wait, ...], idle: float
+) -> tuple[list[str], list[str]]:
+    """Why a run must be dropped, and what of its waits was other than stated but drops nothing.
+
+    A profile is proven before anything counts. A variant that counts no waits cannot be held
+    against it, so a gate on waits would drop rounds on account of one side of a comparison only.
+    """
+    missed = [line for expected in workload.profile for line in _missed(expected, waits)]
+    return judge_idle(workload, idle), missed if waits else []
+
+
+def judge_idle(workload: Workload, idle: float) -> list[str]:
+    """What of the headroom, or of the load, that a workload states was not there."""
+    told = []
     if workload.idle_at_least is not None and idle < workload.idle_at_least:
         told.append(f"the processors idled {percent(round(idle, 3))} of the time, not "
                     f"{percent(workload.idle_at_least)}")  # fmt: skip

@@ -29,7 +29,10 @@ def order(seed: int, workload: int, rounds: int, layouts: int | None) -> tuple[i
 
 
 def link_seed(server: str, number: int) -> int:
-    """The seed of a linking: no two servers have one in common, and studies can share builds."""
+    """The seed of a linking: no two servers have one in common.
+
+    Without the study's seed, which deals linkings to rounds, so that studies share what is linked.
+    """
     return int.from_bytes(hashlib.sha256(f"{server}/{number}".encode()).digest()[:4], "big")
 
 

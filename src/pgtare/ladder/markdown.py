@@ -16,7 +16,7 @@ def render(result: LadderResult) -> str:
     told += [f"- {sentence}" for sentence in wording.together_sentences(result)]
     told += [f"- {sentence}" for sentence in wording.seen_sentences(result)]
     for workload in result.workloads:
-        told += ["", *_workload(workload)]
+        told += ["", *_workload(workload, result.alpha)]
     head, body = tables.side_by_side(result)
     if body:
         told += ["", "## The same comparison by several protocols", "", *_table(head, body)]
@@ -27,7 +27,7 @@ def render(result: LadderResult) -> str:
     return "\n".join(told) + "\n"
 
 
-def _workload(workload: OnWorkload) -> list[str]:
+def _workload(workload: OnWorkload, alpha: float) -> list[str]:
     told = [f"## {wording.heading(workload)}", ""]
     told.append(
         f"{wording.METRICS[workload.metric]}, {wording.count(workload.clients, 'client')}"
@@ -39,8 +39,8 @@ def _workload(workload: OnWorkload) -> list[str]:
         told += ["", f"**These figures do not count: {workload.why_not}.**"]
     found = tables.rows(workload)
     if found:
-        told += ["", *_table(list(tables.HEADINGS), [list(row.cells) for row in found])]
-    head, body = tables.beside(workload)
+        told += ["", *_table(list(tables.headings(alpha)), [list(row.cells) for row in found])]
+    head, body = tables.beside(workload, alpha)
     if body:
         told += ["", *_table(head, body)]
     derived = [c for c in workload.compared if c.derivation]

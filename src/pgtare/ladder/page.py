@@ -39,8 +39,8 @@ def page(result: LadderResult, additions: Sequence[Addition] = ()) -> str:
         not_shown=wording.not_shown(result),
         side_by_side=tables.side_by_side(result),
         side_by_side_note=wording.SIDE_BY_SIDE,
-        headings=tables.HEADINGS,
-        workloads=[_workload(w) for w in result.workloads],
+        headings=tables.headings(result.alpha),
+        workloads=[_workload(w, result.alpha) for w in result.workloads],
         command=f"{shlex.join(result.command)} --seed {result.seed}",
         raw=f"{result.directory}/runs: a JSON file a run, and its sampled latencies as Parquet",
         variants=[_variant(v) for v in result.variants],
@@ -57,9 +57,9 @@ def page(result: LadderResult, additions: Sequence[Addition] = ()) -> str:
     )  # fmt: skip
 
 
-def _workload(workload: OnWorkload) -> dict[str, Any]:
+def _workload(workload: OnWorkload, alpha: float) -> dict[str, Any]:
     means_head, means = tables.means(workload)
-    beside_head, beside = tables.beside(workload)
+    beside_head, beside = tables.beside(workload, alpha)
     waits_head, waits = tables.profile(workload)
     return {
         "name": workload.called,

@@ -3,141 +3,25 @@
 from __future__ import annotations
 
 import math
-import tomllib
-from pathlib import Path
-from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from pgtare.errors import UsageError
 from pgtare.estimate import published as estimate
-from pgtare.estimate.rounds import attainable_p, detectable, rounds_for_level
-from pgtare.instruments.locate import line_of
+from pgtare.estimate.attainable import attainable_p
+from pgtare.estimate.power import detectable
+from pgtare.ladder.published_claims import Judged, Recovered, judge_claim, level_text, spread
+from pgtare.ladder.published_table import Published, PublishedEffect
 from pgtare.ladder.wording import p_text
 from pgtare.report import numbers
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class PublishedEffect(_Model):
-    """One delta: arm against base in a regime, in percent, with its two-sided p and rounds."""
-
-    id: str
-    regime: str
-    arm: str
-    base: str
-    pct: float
-    rounds: Annotated[int, Field(ge=2)]
-    p: Annotated[float, Field(gt=0, le=1)] | None = None
-    error_bar_pct: tuple[float, float] | None = None
-
-
-class _Claim(_Model):
-    text: str
-    effects: tuple[str, ...] = ()
-
-
-class UpperBound(_Claim):
-    """ "At most x %"."""
-
-    kind: Literal["upper_bound"]
-    bound_pct: float
-
-
-class OneSign(_Claim):
-    """ "All deltas have one sign"."""
-
-    kind: Literal["one_sign"]
-    p: float
-
-
-class NoEffect(_Claim):
-    """ "No measurable effect"."""
-
-    kind: Literal["no_effect"]
-
-
-class AllRounds(_Claim):
-    """ "k of n rounds on one side", perhaps after a look at fewer."""
-
-    kind: Literal["rounds"]
-    positive: int
-    rounds: int
-    p: float | None = None
-    looked_at: int | None = None
-
-
-class Builds(_Claim):
-    """A difference between two builds, whose layout differs as well."""
-
-    kind: Literal["builds"]
-    layout_sd_pct: float
-
-
-class Floor(_Claim):
-    """A floor from a few runs of one variant, and the CVs seen in the study itself."""
-
-    kind: Literal["floor"]
-    cv_pct: float
-    runs: int
-    seen_cv_pct: tuple[float, float]
-
-
-Claim = Annotated[
-    UpperBound | OneSign | NoEffect | AllRounds | Builds | Floor, Field(discriminator="kind")
-]
-
-
-class Published(_Model):
-    """A published table and what was concluded from it."""
-
-    title: str
-    source: str
-    comparisons: Annotated[int, Field(ge=1)]
-    alpha: float = 0.05
-    margin_pct: float = 0.5
-    effect: tuple[PublishedEffect, ...]
-    claim: tuple[Claim, ...]
-
-    def named(self, names: tuple[str, ...]) -> list[PublishedEffect]:
-        """Effects by their ids."""
-        return [effect for name in names for effect in self.effect if effect.id == name]
-
-
-class Recovered(_Model):
-    """What a published effect amounts to: interval, bound and MDE, in percent."""
-
-    id: str
-    regime: str
-    arm: str
-    base: str
-    pct: float
-    rounds: int
-    p: float | None
-    attainable_p: float
-    se_pct: float | None
-    lo_pct: float | None
-    hi_pct: float | None
-    bound_pct: float | None
-    mde_pct: float | None
-    p_equivalence: float | None
-
-
-class Judged(_Model):
-    """A claim, whether it stands, and why."""
-
-    text: str
-    stands: bool
-    why: str
-
-
-class Judgement(_Model):
+class Judgement(BaseModel):
     """All of it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: str
     source: str
@@ -148,39 +32,13 @@ class Judgement(_Model):
     claims: tuple[Judged, ...]
 
 
-def read(path: Path) -> Published:
-    """A published table from its file. Raises UsageError naming the line of what is wrong."""
-    try:
-        source = path.read_text(encoding="utf-8")
-        document = tomllib.loads(source)
-    except OSError as ex:
-        raise UsageError(f"cannot read {path}: {ex.strerror}") from ex
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as ex:
-        raise UsageError(f"{path}: {ex}") from ex
-    try:
-        found = Published.model_validate(document)
-    except ValidationError as ex:
-        error = ex.errors(include_url=False)[0]
-        line = line_of(source, error["loc"])
-        where = ".".join(str(part) for part in error["loc"])
-        raise UsageError(f"{path}, line {line}: {where}: {error['msg']}") from ex
-    known = {effect.id for effect in found.effect}
-    for i, claim in enumerate(found.claim):
-        for name in claim.effects:
-            if name not in known:
-                line = line_of(source, ("claim", i, "effects"))
-                raise UsageError(f"{path}, line {line}: a claim names the effect {name!r}, which "
-                                 "is absent")  # fmt: skip
-    return found
-
-
 def judge(published: Published) -> Judgement:
     """What the table says, and which claims it bears."""
     recovered = {e.id: _recover(published, e) for e in published.effect}
     return Judgement(
         title=published.title, source=published.source, comparisons=published.comparisons,
         alpha=published.alpha, margin_pct=published.margin_pct, effects=tuple(recovered.values()),
-        claims=tuple(_judge(published, claim, recovered) for claim in published.claim),
+        claims=tuple(judge_claim(published, claim, recovered) for claim in published.claim),
     )  # fmt: skip
 
 
@@ -194,13 +52,15 @@ def show(found: Judgement, console: Console) -> None:
     for e in found.effects:
         table.add_row(
             e.regime, f"{e.arm} against {e.base}", _pct(e.pct), str(e.rounds), p_text(e.p),
-            _level(e.attainable_p), _interval(e), _plain(e.bound_pct), _plain(e.mde_pct),
+            level_text(e.attainable_p), _interval(e), spread(e.bound_pct, 2),
+            "∞" if e.attainable_p > found.alpha / found.comparisons else _plain(e.mde_pct),
         )  # fmt: skip
     console.print(table, highlight=False, markup=False)
     console.print(
-        f"\nIntervals (two-sided) and bounds (one-sided) at 95 %, from effect, p and n as if the "
-        f"rounds were normal, or the wider of the published error bars where there is no p; MDE at "
-        f"80 % power over {found.comparisons} comparisons.\n",
+        f"\nIntervals (two-sided) and bounds on the cost (one-sided) at 95 %, from effect, p and n "
+        f"as if the rounds were normal; a p of few sign flips goes with a range of errors: bounds "
+        f"are from its least to its largest, intervals by its largest. Without a p, the wider of "
+        f"the published error bars. MDE at 80 % power over {found.comparisons} comparisons.\n",
         highlight=False, markup=False,
     )  # fmt: skip
     for claim in found.claims:
@@ -209,142 +69,32 @@ def show(found: Judgement, console: Console) -> None:
 
 
 def _recover(published: Published, e: PublishedEffect) -> Recovered:
-    se = estimate.recovered_se(e.pct, e.p, e.rounds) if e.p is not None else math.nan
-    lo = hi = bound = equivalence = math.nan
+    least, se = math.nan, math.nan
+    if e.p is not None:
+        least, se = estimate.recovered_range(e.pct, e.p, e.rounds)
+    lo = hi = equivalence = math.nan
+    bound = None
     if math.isfinite(se):
         width = estimate.half_width(se, e.rounds)
         lo, hi = e.pct - width, e.pct + width
-        bound = estimate.upper_bound(-e.pct, se, e.rounds)
+        low, high = (estimate.upper_bound(e.cost_pct, one, e.rounds) for one in (least, se))
+        bound = (low, high)
         equivalence = estimate.equivalence_p(e.pct, se, e.rounds, published.margin_pct)
     elif e.error_bar_pct is not None:
         width = e.error_bar_pct[1]
         lo, hi = e.pct - width, e.pct + width
     mde = detectable(se, e.rounds, published.comparisons, published.alpha)
     return Recovered(
-        id=e.id, regime=e.regime, arm=e.arm, base=e.base, pct=e.pct, rounds=e.rounds, p=e.p,
-        attainable_p=attainable_p(e.rounds), se_pct=_known(se), lo_pct=_known(lo),
-        hi_pct=_known(hi), bound_pct=_known(bound), mde_pct=_known(mde),
+        id=e.id, regime=e.regime, arm=e.arm, base=e.base, pct=e.pct,
+        cost_pct=e.cost_pct, rounds=e.rounds, p=e.p,
+        attainable_p=attainable_p(e.rounds), se_pct=(least, se) if bound else None,
+        lo_pct=_known(lo), hi_pct=_known(hi), bound_pct=bound, mde_pct=_known(mde),
         p_equivalence=_known(equivalence),
     )  # fmt: skip
 
 
-def _judge(published: Published, claim: Claim, recovered: dict[str, Recovered]) -> Judged:
-    effects = [recovered[name] for name in claim.effects]
-    match claim:
-        case UpperBound():
-            stands, why = _upper_bound(claim, effects)
-        case OneSign():
-            stands, why = _one_sign(published, claim, effects)
-        case NoEffect():
-            stands, why = _no_effect(published, effects)
-        case AllRounds():
-            stands, why = _all_rounds(published, claim)
-        case Builds():
-            stands, why = _builds(published, claim, effects)
-        case Floor():
-            stands, why = _floor(claim)
-    return Judged(text=claim.text, stands=stands, why=why)
-
-
-def _upper_bound(claim: UpperBound, effects: list[Recovered]) -> tuple[bool, str]:
-    known = [e for e in effects if e.bound_pct is not None]
-    worst = max(known, key=lambda e: e.bound_pct or 0.0)
-    largest = max(-e.pct for e in effects)
-    assert worst.bound_pct is not None
-    stands = worst.bound_pct <= claim.bound_pct
-    over = sum((e.bound_pct or 0.0) > claim.bound_pct for e in known)
-    return stands, (
-        f"{claim.bound_pct:g} % is about the largest point estimate ({largest:.2f} %), which is no "
-        f"bound; the 95 % bounds exceed it in {over} of {len(known)} comparisons, up to "
-        f"{worst.bound_pct:.1f} % ({worst.arm} in {worst.regime})."
-    )
-
-
-def _one_sign(published: Published, claim: OneSign, effects: list[Recovered]) -> tuple[bool, str]:
-    groups: dict[tuple[str, str], int] = {}
-    for e in effects:
-        groups[e.regime, e.base] = groups.get((e.regime, e.base), 0) + 1
-    alike = len({e.pct > 0 for e in effects}) == 1
-    p = estimate.one_sign_p(list(groups.values()))
-    shared = max(groups.values())
-    return alike and p <= published.alpha, (
-        f"{claim.p:g} counts {len(effects)} deltas as fresh coins, but {shared} share one base in "
-        f"each of {len(groups)} regimes: they are all negative just where the base came out best "
-        f"of {shared + 1}, by chance once in {shared + 1}; two-sided "
-        f"p = 2 × (1/{shared + 1})^{len(groups)} = {p_text(p)}."
-    )
-
-
-def _no_effect(published: Published, effects: list[Recovered]) -> tuple[bool, str]:
-    shown = [
-        e for e in effects if e.p_equivalence is not None and e.p_equivalence <= published.alpha
-    ]
-    mdes = [e.mde_pct for e in effects if e.mde_pct is not None]
-    needed = rounds_for_level(published.alpha, published.comparisons)
-    rounds = effects[0].rounds
-    return len(shown) == len(effects), (
-        f"{len(shown)} of {len(effects)} are shown to lie within ±{published.margin_pct:g} %; what "
-        f"could have been detected over {published.comparisons} comparisons is {min(mdes):.1f} to "
-        f"{max(mdes):.1f} %, and {rounds} rounds cannot pass α = "
-        f"{published.alpha / published.comparisons:.2g} whatever the effect (p = "
-        f"{_level(attainable_p(rounds))} at best; {needed} rounds could)."
-    )
-
-
-def _all_rounds(published: Published, claim: AllRounds) -> tuple[bool, str]:
-    p = estimate.sign_p(claim.positive, claim.rounds)
-    level = published.alpha / published.comparisons
-    stands = p <= level
-    why = (
-        f"{claim.positive} of {claim.rounds} rounds on one side have p = {p_text(p)}, "
-        + ("below" if stands else "above")
-        + f" {level:.2g}, which {published.comparisons} comparisons ask for"
-    )
-    if claim.looked_at is None:
-        return stands, why + "."
-    best = attainable_p(claim.looked_at)
-    if best > published.alpha:
-        why += (
-            f". The look after {claim.looked_at} rounds could not have ended in a rejection (p = "
-            f"{_level(best)} at best), so that going on spent none of the level; but if rounds "
-            "were added because the effect looked large, its estimate is too large"
-        )
-    else:
-        stands = False
-        why += (
-            f". After {claim.looked_at} rounds the study could have stopped with a rejection, so "
-            "that p does not hold for the two looks together"
-        )
-    return stands, why + "."
-
-
-def _builds(published: Published, claim: Builds, effects: list[Recovered]) -> tuple[bool, str]:
-    layout = 1.96 * math.sqrt(2) * claim.layout_sd_pct
-    outside = [e for e in effects if abs(e.pct) > layout]
-    p = estimate.one_sign_p([1] * len(effects))
-    return bool(outside), (
-        f"{len(effects)} of {len(effects)} on one side is p = {p_text(p)}, each has p ≥ "
-        f"{_level(attainable_p(effects[0].rounds))}, and two builds differ in layout as well: at "
-        f"{claim.layout_sd_pct:g} % SD of layout one pair of builds says no more than ±"
-        f"{layout:.1f} %, and the largest delta is {max(abs(e.pct) for e in effects):.2f} %."
-    )
-
-
-def _floor(claim: Floor) -> tuple[bool, str]:
-    lo, hi = estimate.spread_interval(claim.cv_pct, claim.runs)
-    low, high = claim.seen_cv_pct
-    return high <= claim.cv_pct, (
-        f"{claim.runs} runs give a CV of {claim.cv_pct:g} % no closer than {lo:.2f} to {hi:.2f} %, "
-        f"and the interleaved runs scattered by {low:g} to {high:g} %."
-    )
-
-
 def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _level(p: float) -> str:
-    return f"{p:.3g}".removeprefix("0")
 
 
 def _pct(value: float) -> str:

@@ -51,13 +51,14 @@ class Wait(_Model):
 
 
 class Part(_Model):
-    """What a duet round or a trial gave for one of its variants; events: as of a run."""
+    """What a duet round or a trial gave for one of its variants; events, remarks: as of a run."""
 
     metrics: dict[str, float]
     transactions: int
     events: tuple[str, ...] = ()
     waits: tuple[Wait, ...] = ()
     evidence: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 class Run(_Model):
@@ -65,7 +66,9 @@ class Run(_Model):
 
     figures: what was counted beside the metrics. failed: gates it did not pass, in words. events:
     checkpoints and the like which fell into it; they spoil its block unless every run of the block
-    had them. parts: of a duet round or a trial, by variant.
+    had them. remarks: what only some variants can show, as those that count waits; told, but no
+    reason to drop a run, since a gate that meets one side of a comparison only would choose among
+    its rounds. parts: of a duet round or a trial, by variant.
     """
 
     step: Step
@@ -76,6 +79,7 @@ class Run(_Model):
     transactions: int = 0
     failed: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     waits: tuple[Wait, ...] = ()
     machine: dict[str, float] = {}
     evidence: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pgtare.estimate import rounds as estimate
+from pgtare.estimate.attainable import rounds_for_level
 from pgtare.ladder.between import estimated
 from pgtare.ladder.blocks import FEWEST, blocks_of, too_many_dropped
 from pgtare.ladder.protocol import proof_id
@@ -37,14 +37,15 @@ def remaining(
 def narrow(study: Study, workload: Workload, runs: Mapping[str, Run]) -> bool:
     """Whether every interval of a workload is as narrow as the protocol asks for.
 
-    A rule on width looks at no effect, so the intervals need no correction for it. Only whole
-    rounds count, so that it cannot end one in its middle.
+    A rule on width looks at no effect, so that no effect is favoured; but it stops where rounds
+    happen to vary little, and the intervals then cover somewhat less often than they say, the more
+    so the fewer rounds there are. Only whole rounds count, so that it cannot end one in its middle.
     """
     wanted = study.protocol.half_width
     if wanted is None:
         return False
     blocks = blocks_of(study, workload, runs).kept
-    fewest = estimate.rounds_for_level(study.analysis.alpha, study.family)
+    fewest = rounds_for_level(study.analysis.alpha, study.family)
     if len(blocks) < max(fewest, FEWEST):
         return False
     for comparison in study.compared(workload):

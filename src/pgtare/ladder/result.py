@@ -23,11 +23,18 @@ class _Model(BaseModel):
 
 
 class Effect(_Model):
-    """A difference from the base with its 95 % interval."""
+    """A difference from the base with its 1 − α interval, of 95 % unless the study says else."""
 
     pct: float | None = _told("arm against base in percent of the base, from the mean log-ratio")
     lo_pct: float | None = _told("lower end; `null` where so few blocks give none")
     hi_pct: float | None = _told("upper end; `null` where so few blocks give none")
+
+    @property
+    def half_width_pct(self) -> float | None:
+        """Half the width of the interval; None where it lacks an end."""
+        if self.lo_pct is None or self.hi_pct is None or self.lo_pct <= -100:
+            return None
+        return (self.hi_pct - self.lo_pct) / 2
 
     @property
     def covers_zero(self) -> bool:
@@ -41,8 +48,8 @@ class OverLayouts(_Model):
 
     layouts: int = _told("linkings of each build")
     sd_layout_pct: float | None = _told("standard deviation of linkings beyond that of rounds")
-    sd_layout_lo_pct: float | None = _told("lower end of its 95 % interval")
-    sd_layout_hi_pct: float | None = _told("upper end of its 95 % interval")
+    sd_layout_lo_pct: float | None = _told("lower end of its 1 − α interval")
+    sd_layout_hi_pct: float | None = _told("upper end of its 1 − α interval")
     sd_round_pct: float | None = _told("standard deviation of rounds of one linking")
     p: float | None = _told("p-value of all linkings being alike")
 
@@ -72,11 +79,22 @@ class Compared(_Model):
     p: float | None = _told("unadjusted p-value of the sign flips")
     p_holm: float | None = _told("p-value adjusted over the family; `null` in the floor")
     p_equivalence: float | None = _told("the larger p-value of the two one-sided tests")
-    mde_pct: float | None = _told("smallest effect that would be found with 80 % power")
+    within: Effect | None = _told(
+        "the difference with the 1 − 2α interval that the two one-sided tests are about; `null` in "
+        "a study ended by hand",
+        default=None,
+    )
+    mde_pct: float | None = _told(
+        "smallest effect that these tests would find with 80 % power, at Holm's first step; "
+        "`null` where so few blocks can find none"
+    )
     hodges_lehmann_pct: float | None = _told("Hodges-Lehmann estimate, descriptive")
     positive: int = _told("blocks in which the arm's value is the larger")
     attainable_p: float = _told("the smallest p-value that so many blocks can give")
-    rounds_to_settle: int | None = _told("blocks that would probably settle it")
+    rounds_to_settle: int | None = _told(
+        "blocks, more than there are, that would settle it with 80 % power were the estimate "
+        "the truth; `null` where there is no such number"
+    )
     verdict: Verdict = _told("`cost`, `gain`, `equivalent`, `inconclusive` or `not_verified`")
     derivation: str = _told("where the p-value comes from, in words")
     over_layouts: OverLayouts | None = _told(
@@ -103,6 +121,10 @@ class Dropped(_Model):
 
     round: int = _told("its number, from 1")
     reasons: tuple[str, ...] = _told("the gates that it did not pass, in words")
+    variants: tuple[str, ...] = _told(
+        "the variants that did not pass; empty where it was the machine under all of them",
+        default=(),
+    )
 
 
 class OnWorkload(_Model):
@@ -161,7 +183,7 @@ class Way(_Model):
     spent_s: float = _told("time that its runs of all variants took, the proof apart")
     effect: Effect = _told("the difference, see above")
     half_width_pct: float | None = _told(
-        "half the width of the 95 % interval; `null` where it lacks an end"
+        "half the width of the 1 − α interval; `null` where it lacks an end"
     )
     se_pct: float | None = _told("standard error of the mean log-ratio")
     se_1min_pct: float | None = _told("what that would be had the protocol had a minute")
@@ -184,7 +206,10 @@ class Together(_Model):
     base: str = _told("their base")
     workloads: tuple[str, ...] = _told("`name` of the workloads, all of one metric")
     mean_pct: float = _told("mean difference in percent")
-    p: float = _told("p-value, by dealing the variants of each block anew")
+    p: float = _told(
+        "p-value, by dealing the variants of each block anew; outside the family of Holm's "
+        "correction"
+    )
 
 
 class LadderResult(_Model):

@@ -1,7 +1,8 @@
 """The protocol of rounds: whole runs, every variant once a round in random order.
 
 The floor's variant runs twice a round, and its two runs pass through the same estimator as every
-comparison: what that finds is what the machine alone makes of no difference at all.
+comparison: how wide that comes out is what the machine alone makes of no difference at all. It is
+no test of the machine: which run is which is drawn by lot, so that it covers 0 whatever happens.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import time
 from contextlib import ExitStack
 
 import numpy as np
+import psycopg
 
 from pgtare import machine
 from pgtare.errors import PgtareError
+from pgtare.estimate.ties import mid_quantiles
 from pgtare.ladder import evidence, figures, gates, linkings
 from pgtare.ladder.bench import PROOF
 from pgtare.ladder.protocol import Done, Setting, attempt, proof_id
@@ -89,8 +92,8 @@ def _measured(step: Step, setting: Setting) -> Done:
     def look() -> None:
         try:
             evidence.look(serving, seen)
-        except PgtareError as ex:
-            seen.trouble = str(ex)
+        except (PgtareError, psycopg.Error, OSError) as ex:
+            seen.trouble = str(ex).strip() or type(ex).__name__
 
     with ExitStack() as stack:
         log = stack.enter_context(TransactionLog(sample, setting.scratch))
@@ -124,8 +127,12 @@ def _measured(step: Step, setting: Setting) -> Done:
         *(gates.judge(before, after, found, study.gates) if step.kind == "run" else ()),
         *load_gates(serving.workload, got.transactions, got.failed, counted),
     ]
-    stated = workload if waits or step.kind == "proof" else profile_left_out(workload)
-    failed += evidence.judge_profile(stated, waits, found.idle)
+    remarks: list[str] = []
+    if step.kind == "proof":
+        failed += evidence.judge_profile(workload, waits, found.idle)
+    else:
+        spoiled, remarks = evidence.judge_run(workload, waits, found.idle)
+        failed += spoiled
     made = Run(
         step=step,
         began="",
@@ -135,6 +142,7 @@ def _measured(step: Step, setting: Setting) -> Done:
         transactions=got.transactions,
         failed=tuple(failed),
         events=tuple(what for what in calm if calm[what] != now[what]),
+        remarks=tuple(remarks),
         waits=waits,
         machine={
             "idle": found.idle, "steal": found.steal, "other": found.other,
@@ -144,11 +152,6 @@ def _measured(step: Step, setting: Setting) -> Done:
         latency_samples=len(latencies),
     )  # fmt: skip
     return Done(made, {"latency_us": latencies.astype(np.float32)} if len(latencies) else {})
-
-
-def profile_left_out(workload: Workload) -> Workload:
-    """What can be asked of a run in which nothing counts waits."""
-    return workload.model_copy(update={"profile": ()})
 
 
 def load_gates(
@@ -176,7 +179,8 @@ def _metrics(got: RunResult, latencies: np.ndarray, server_ticks: int) -> dict[s
         "latency_mean_us": 1000 * got.latency_ms,
     }
     if len(latencies):
-        p50, p95, p99 = np.quantile(latencies, (0.5, 0.95, 0.99))
+        # pgbench writes whole microseconds
+        p50, p95, p99 = mid_quantiles(latencies, (0.5, 0.95, 0.99))
         metrics |= {"latency_p50_us": p50, "latency_p95_us": p95, "latency_p99_us": p99}
     return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
 

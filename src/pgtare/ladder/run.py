@@ -119,12 +119,14 @@ def resumed(out: Path) -> Planned:
 
 
 def _chosen(study: Study, quick: bool, workloads: Sequence[str]) -> Study:
-    if workloads:
-        study = study.only(workloads)
-        if quick:
-            quick_ones = study.quick.model_copy(update={"workloads": tuple(workloads)})
+    if quick:
+        if workloads and study.quick.workloads is not None:
+            asked = tuple(dict.fromkeys((*study.quick.workloads, *workloads)))
+            quick_ones = study.quick.model_copy(update={"workloads": asked})
             study = study.model_copy(update={"quick": quick_ones})
-    return (study.made_quick() if quick else study).resolved()
+        study = study.made_quick()
+    study = study.resolved()
+    return study.only(workloads) if workloads else study
 
 
 def _names(study: Study) -> tuple[str, ...]:

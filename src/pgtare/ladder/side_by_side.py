@@ -39,7 +39,6 @@ def _all(workload: OnWorkload) -> list[Compared]:
 
 
 def _way(workload: OnWorkload, c: Compared) -> Way:
-    lo, hi = c.effect.lo_pct, c.effect.hi_pct
     minutes = workload.spent_s / _MINUTE_S
     return Way(
         protocol=workload.protocol,
@@ -47,7 +46,7 @@ def _way(workload: OnWorkload, c: Compared) -> Way:
         blocks=c.rounds,
         spent_s=workload.spent_s,
         effect=c.effect,
-        half_width_pct=None if lo is None or hi is None or lo <= -100 else (hi - lo) / 2,
+        half_width_pct=c.effect.half_width_pct,
         se_pct=c.se_pct,
         se_1min_pct=None if c.se_pct is None else c.se_pct * math.sqrt(minutes),
     )

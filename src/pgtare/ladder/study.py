@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from pgtare.errors import UsageError
 from pgtare.instruments.catalogue import near
@@ -315,6 +315,8 @@ class Study(_Model):
     comparison: tuple[Comparison, ...] = Field(min_length=1)
     #: workloads whose first comparison is shown in flame graphs as well, once the runs are done
     flames: tuple[str, ...] = ()
+    #: The family of the study that this is a part of.
+    _declared: int | None = PrivateAttr(default=None)
 
     def the_variant(self, name: str) -> Variant:
         """The variant by name, also by the name of the floor's second run."""
@@ -335,17 +337,26 @@ class Study(_Model):
         )
 
     def over_layouts(self, arm: str, base: str) -> bool:
-        """Whether a comparison is of builds that each round links anew.
+        """Whether a comparison is of two builds that each round links anew.
 
         Variants of one server share its linking in a round, so that layout drops out.
         """
+        return self.protocol.layouts is not None and self._built(arm, base) == 2
+
+    def half_linked(self, arm: str, base: str) -> bool:
+        """Whether only one of two servers could be linked anew: the other has its one layout."""
+        return self.protocol.layouts is not None and self._built(arm, base) == 1
+
+    def _built(self, arm: str, base: str) -> int:
+        """How many of the two servers of a comparison are built here; none where it is one."""
         a, b = (self.the_variant(name).server for name in (arm, base))
-        built = any(self.servers[name].build for name in (a, b))
-        return self.protocol.layouts is not None and a != b and built
+        return 0 if a == b else sum(self.servers[name].build is not None for name in (a, b))
 
     @property
     def family(self) -> int:
-        """How many comparisons Holm's correction is over."""
+        """How many comparisons Holm's correction is over: those declared, played or not."""
+        if self._declared is not None:
+            return self._declared
         return sum(len(self.compared(w)) for w in self.workload)
 
     @property
@@ -444,11 +455,17 @@ class Study(_Model):
         )
 
     def only(self, names: Sequence[str]) -> Study:
-        """The study on these workloads. Raises UsageError for one that there is not."""
-        known = [w.name for w in self.workload]
+        """The study on these workloads, by their names in the file; its family stays what it was.
+
+        Else whoever runs a few, having seen the others, would be asked for less. Raises UsageError
+        for a workload that there is not.
+        """
+        known = list(dict.fromkeys(w.stated for w in self.workload))
         for name in names:
             if name not in known:
                 raise UsageError(f"there is no workload {name!r}{near(name, known)}")
-        return self.model_copy(
-            update={"workload": tuple(w for w in self.workload if w.name in names)}
+        chosen = self.model_copy(
+            update={"workload": tuple(w for w in self.workload if w.stated in names)}
         )
+        chosen._declared = self.family
+        return chosen

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pgtare.errors import UsageError
-from pgtare.estimate.rounds import attainable_p, rounds_for_level
+from pgtare.estimate.attainable import attainable_p, rounds_for_level
 from pgtare.instruments.catalogue import near
 from pgtare.instruments.locate import line_of
 from pgtare.ladder.duet_rules import why_not_by_duet
@@ -217,6 +217,13 @@ def _why_no_layouts(study: Study) -> str:
         return "layouts are of servers built from source, and none has build = 18"
     if rounds < layouts:
         return f"{rounds} rounds do not use each of {layouts} linkings: give as many, or more"
+    for c in study.comparison:
+        if study.half_linked(c.arm, c.base):
+            return (
+                f"{c.arm} and {c.base} are on different servers of which only one is built here, "
+                "so that the other would keep its one layout whatever is linked: give both "
+                "servers build = 18"
+            )
     for workload in study.workload:
         by_duet = "duet" in (*study.kinds(workload), *study.quick.protocols.get(workload.name, ()))
         if by_duet and any(study.over_layouts(c.arm, c.base) for c in study.compared(workload)):

@@ -10,15 +10,19 @@ from pgtare.ladder.progress import span
 from pgtare.ladder.result import Compared, LadderResult, OnWorkload
 from pgtare.report import numbers, verdicts
 
-HEADINGS = (
-    "comparison", "effect", "95 % interval", "in its unit", "p", "Holm", "MDE", "rounds to settle",
-    "verdict",
-)  # fmt: skip
 #: Columns that a narrow terminal goes without, the first of them first.
 LEAST_IMPORTANT = (3, 6, 7, 4)
 #: Likewise of the protocols side by side, of which the first is the protocol.
 LEAST_SIDE_BY_SIDE = (3, 7, 1, 5)
-LEFT = (0, len(HEADINGS) - 1)
+LEFT = (0, 8)
+
+
+def headings(alpha: float) -> tuple[str, ...]:
+    """Of the table of a workload's comparisons, tested at level α."""
+    return (
+        "comparison", "effect", wording.level_interval(alpha), "in its unit", "p", "Holm", "MDE",
+        "rounds to settle", "verdict",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,15 @@ def _row(c: Compared, block: str) -> Row:
 def _floor(c: Compared) -> Row:
     cells = (
         f"floor: {c.arm}", *_figures(c), numbers.NONE, _mde(c), numbers.NONE,
-        "covers 0" if c.effect.covers_zero else "MISSES 0",
+        _floor_width(c),
     )  # fmt: skip
     return Row(cells, "", floor=True)
+
+
+def _floor_width(c: Compared) -> str:
+    """How wide the interval of no difference at all is, or that so few blocks cannot say."""
+    width = c.effect.half_width_pct
+    return "cannot say" if width is None else f"± {width:.2f} %"
 
 
 def _figures(c: Compared) -> tuple[str, str, str, str]:
@@ -64,7 +74,8 @@ def _figures(c: Compared) -> tuple[str, str, str, str]:
 
 def _mde(c: Compared) -> str:
     if c.mde_pct is None:
-        return numbers.NONE
+        # an error is known, but so few blocks reject nothing, however large
+        return numbers.NONE if c.se_pct is None else "∞"
     return "> 100 %" if c.mde_pct > 100 else f"{c.mde_pct:.2f} %"
 
 
@@ -93,9 +104,12 @@ def _heading(metric: str) -> str:
     return metric.removesuffix("_us").replace("_", " ").replace("cpu", "CPU") + " µs"
 
 
-def beside(workload: OnWorkload) -> tuple[list[str], list[list[str]]]:
+def beside(workload: OnWorkload, alpha: float) -> tuple[list[str], list[list[str]]]:
     """The metrics that are shown beside the tested one."""
-    head = ["comparison", "metric", "effect", "95 % interval", "in its unit", "p, unadjusted"]
+    head = [
+        "comparison", "metric", "effect", wording.level_interval(alpha), "in its unit",
+        "p, unadjusted",
+    ]  # fmt: skip
     body = []
     for c in [*workload.compared, *([workload.floor] if workload.floor else [])]:
         for b in c.beside:
@@ -114,7 +128,8 @@ def beside(workload: OnWorkload) -> tuple[list[str], list[list[str]]]:
 def side_by_side(result: LadderResult) -> tuple[list[str], list[list[str]]]:
     """The comparisons that several protocols made, a row each."""
     head = [
-        "comparison", "by", "blocks", "time", "metric", "effect", "95 % interval", "half width",
+        "comparison", "by", "blocks", "time", "metric", "effect",
+        wording.level_interval(result.alpha), "half width",
         "SE", "SE in 1 min",
     ]  # fmt: skip
     body = [

@@ -24,7 +24,7 @@ def render(result: LadderResult, console: Console) -> None:
     for workload in result.workloads:
         if workload.floor:
             console.print()
-            _workload(console, workload)
+            _workload(console, workload, result.alpha)
     _side_by_side(console, result)
     console.print()
     for sentence in [*wording.together_sentences(result), *wording.seen_sentences(result)]:
@@ -39,7 +39,7 @@ def render(result: LadderResult, console: Console) -> None:
         _line(console, f"- {caveat}", "yellow")
 
 
-def _workload(console: Console, workload: OnWorkload) -> None:
+def _workload(console: Console, workload: OnWorkload, alpha: float) -> None:
     proven = "its waits as stated" if workload.proven else "its waits NOT as stated"
     _line(
         console,
@@ -47,13 +47,13 @@ def _workload(console: Console, workload: OnWorkload) -> None:
         f"{wording.blocks(workload)}, {span(workload.spent_s)}, {proven}",
         "bold",
     )
-    rows = tables.rows(workload)
+    rows, headings = tables.rows(workload), tables.headings(alpha)
     table = _grid(console)
     cells = [row.cells for row in rows]
-    columns = _columns(tables.HEADINGS, cells, tables.LEAST_IMPORTANT, console.width)
+    columns = _columns(headings, cells, tables.LEAST_IMPORTANT, console.width)
     for i in columns:
         table.add_column(
-            tables.HEADINGS[i], justify="left" if i in tables.LEFT else "right", no_wrap=i > 0,
+            headings[i], justify="left" if i in tables.LEFT else "right", no_wrap=i > 0,
             overflow="fold",
         )  # fmt: skip
     for row in rows:

@@ -26,7 +26,7 @@ from pgtare.ladder.bench import SWITCHED, Bench, Serving
 from pgtare.ladder.levels import Levels
 from pgtare.ladder.protocol import Done, Setting, attempt
 from pgtare.ladder.records import ALL, Part, Run, Step
-from pgtare.ladder.rounds import SETTLE_S, Rounds, load_gates, profile_left_out, proof_step
+from pgtare.ladder.rounds import SETTLE_S, Rounds, load_gates, proof_step
 from pgtare.ladder.study import AGAIN, Study, Workload
 from pgtare.load import PgbenchLoad, find_pgbench
 from pgtare.observations import Observations, UnitFlag
@@ -168,7 +168,7 @@ def _measured(step: Step, setting: Setting) -> Done:
         *_spoiled(data, design, got),
         *gates.judge(before, after, found, study.gates),
         *load_gates(serving.workload, len(data), failures, counted),
-        *evidence.judge_profile(profile_left_out(workload), (), found.idle),
+        *evidence.judge_idle(workload, found.idle),
     ]
     events = tuple(what for what in calm if calm[what] != now[what])
     parts = {

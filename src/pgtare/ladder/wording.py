@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 from pgtare.estimate import rounds as estimate
+from pgtare.estimate.attainable import DRAWS
+from pgtare.estimate.calibrate import clopper_pearson
 from pgtare.estimate.layouts import Layouts
 from pgtare.ladder.quantities import percent
-from pgtare.ladder.result import Compared, Effect, LadderResult, OnWorkload, Together
+from pgtare.ladder.result import Compared, Dropped, Effect, LadderResult, OnWorkload, Together
 from pgtare.ladder.study import AGAIN, Expected
 from pgtare.report import numbers
 
@@ -66,6 +69,11 @@ def pct(value: float | None, places: int = 2) -> str:
     return numbers.NONE if value is None else f"{numbers.signed(value, places)} %"
 
 
+def level_interval(alpha: float) -> str:
+    """95 % interval, at α = 0.05."""
+    return f"{100 * (1 - alpha):g} % interval"
+
+
 def interval(effect: Effect, places: int = 2) -> str:
     """[−0.31, +0.42], with ∞ for an end that so few rounds cannot give."""
     if effect.pct is None:
@@ -103,8 +111,8 @@ def derivation(found: estimate.Paired, *, peeked: bool, noun: str = "round") -> 
             f"{found.n} {noun}s' log-ratios give a mean as far from 0: p = {p_text(found.p)}"
         )
     return (
-        f"{estimate.DRAWS:,} sign flips drawn of 2^{found.n}: p = 2 (k + 1) / "
-        f"{estimate.DRAWS + 1:,} = {p_text(found.p)}"
+        f"{DRAWS:,} sign flips drawn of 2^{found.n}: p = 2 (k + 1) / "
+        f"{DRAWS + 1:,} = {p_text(found.p)}"
     )
 
 
@@ -179,10 +187,21 @@ def answers(result: LadderResult) -> list[tuple[str, str]]:
         unit = " or ".join(f"{noun}s" for noun in sorted(nouns))
         needed = sorted(c.rounds_to_settle for c in open_ones if c.rounds_to_settle is not None)
         how = ""
+        none = len(open_ones) - len(needed)
         if needed:
             least, most = numbers.count(needed[0]), numbers.count(needed[-1])
             span = least if least == most else f"{least} to {most}"
-            how = f" {span} {unit} would probably settle that, if they vary as these did."
+            which = f"{len(needed)} of them" if none else "that"
+            how = (
+                f" {span} {unit} would settle {which} with 80 % power, were the estimates the "
+                "truth and did the rest vary as these did."
+            )
+            if none:
+                how += f" For {none} there is no such number."
+        else:
+            how = f" There is no number of {unit} that would probably settle that."
+        if result.state == "closed":
+            how = " The study is closed, so that nothing will settle that."
         noun = "comparison is" if len(open_ones) == 1 else "comparisons are"
         told.append(("inconclusive", f"{len(open_ones)} {noun} inconclusive.{how}"))
     for workload in result.workloads:
@@ -201,8 +220,9 @@ def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
     what = METRICS[c.metric]
     if c.verdict == "equivalent":
         return (
-            f"{where}: {c.arm} against {c.base} is equivalent, {what} {pct(c.effect.pct)} "
-            f"{interval(c.effect)}, within ±{result.margin_pct:g} %."
+            f"{where}: {c.arm} against {c.base} is equivalent, {what} {pct(c.effect.pct)}, "
+            f"{level_interval(2 * result.alpha)} {interval(c.within or c.effect)} within "
+            f"±{result.margin_pct:g} % (in this comparison; the family is not corrected for)."
         )
     slower = "costs" if c.verdict == "cost" else "gains"
     sign = "lower" if (c.effect.pct or 0) < 0 else "higher"
@@ -267,7 +287,8 @@ def together_sentences(result: LadderResult) -> list[str]:
     return [
         f"{' and '.join(t.arms)} against {t.base} over {names(t)}, taken together: "
         f"{pct(t.mean_pct)}, p = {p_text(t.p)} (by dealing the rungs of each round anew: deltas "
-        "that share a base are dependent, and their signs may not be counted as fresh coins)."
+        "that share a base are dependent, and their signs may not be counted as fresh coins; this "
+        "p stands outside the declared family, and Holm's correction does not cover it)."
         for t in result.together
     ]
 
@@ -294,18 +315,51 @@ def caveats(result: LadderResult) -> list[str]:
                     f"{count(c.over_layouts.layouts, 'linking')} of each: the interval holds for "
                     "other linkings of the same objects, and more rounds alone do not narrow it."
                 )
-        of_one = "runs of a round" if workload.protocol == "rounds" else f"{workload.words.part}s"
-        if workload.floor is not None and not workload.floor.effect.covers_zero:
-            told.append(
-                f"{workload.called}: the floor misses 0. {workload.floor.base} differed from "
-                f"itself, as happens once in 20 by chance; more often, the {of_one} are not alike."
-            )
+        if workload.floor is not None:
+            told.append(f"{workload.called}: {_floor(result, workload, workload.floor)}.")
         if workload.stopped_on_width:
             told.append(
                 f"{workload.called} was ended after {workload.rounds_kept} {block(workload)}s, "
-                "when every interval was as narrow as asked for; such a rule looks at no effect."
+                "when every interval was as narrow as asked for; such a rule looks at no effect, "
+                "but stops where they happen to vary little, so that its intervals are a little "
+                "too narrow."
             )
     return told
+
+
+def _floor(result: LadderResult, workload: OnWorkload, floor: Compared) -> str:
+    """What the floor says: how wide no difference at all is, and no more than that."""
+    width = floor.effect.half_width_pct
+    if width is None:
+        few = count(floor.rounds, block(workload))
+        return f"the floor cannot say how narrow a comparison gets, as {few} give no interval"
+    told = f"{floor.base} against itself (the floor) is known to ± {width:.2f} %"
+    if floor.effect.covers_zero:
+        return told
+    often = f"{100 * result.alpha:g} % of floors"
+    return (
+        f"{told}; it misses 0, as {often} do by chance: which is which was drawn by lot, so that "
+        "nothing else can make it, and a floor that covers 0 shows no run to be sound"
+    )
+
+
+def dropped_by(dropped: Sequence[Dropped], by: Mapping[str, int], noun: str) -> list[str]:
+    """Whether one variant was dropped more often than others, which gates must not do."""
+    if not dropped:
+        return []
+    machine = sum(not block.variants for block in dropped)
+    told = [f"{name} in {n}" for name, n in by.items()]
+    told += [f"the machine under all of them in {machine}"] if machine else []
+    return [f"{count(len(dropped), f'{noun}')} dropped; what did not pass: {', '.join(told)}"]
+
+
+def remarks(by_variant: Mapping[str, Sequence[tuple[str, ...]]], noun: str) -> list[str]:
+    """Where a variant's waits were not as stated, an example each."""
+    return [
+        f"the waits of {name} were not as stated in {count(len(told), noun)} ({told[0][0]}), which "
+        "count all the same: a variant that counts no waits could not be held against it"
+        for name, told in by_variant.items()
+    ]
 
 
 SIDE_BY_SIDE = (
@@ -331,7 +385,7 @@ _BY_UNITS = (
 )
 _ALWAYS = (
     "Variants of one server binary share their code's layout; variants of different binaries "
-    "differ in it as well, which is in the interval only where the study gives layouts.",
+    "differ in it as well, which is in the interval only where both are built over layouts.",
     "One machine, one PostgreSQL, one load a workload: the figures carry no further than that.",
 )
 
@@ -340,7 +394,25 @@ def not_shown(result: LadderResult) -> list[str]:
     """What the figures do not show, by the protocols that gave them."""
     kinds = {workload.protocol for workload in result.workloads}
     told = [(_BY_ROUNDS, "rounds"), (_BY_DUET, "duet"), (_BY_UNITS, "units")]
-    return [*(sentence for sentence, kind in told if kind in kinds), *_ALWAYS]
+    return [
+        *(sentence for sentence, kind in told if kind in kinds), *_rare(result), *_ALWAYS,
+    ]  # fmt: skip
+
+
+def _rare(result: LadderResult) -> list[str]:
+    """What may befall some blocks though it befell none: a bound by the fewest that count."""
+    counted = [w for w in result.workloads if any(c.rounds for c in w.compared)]
+    if not counted:
+        return []
+    fewest = min(counted, key=lambda w: w.rounds_kept)
+    bound = clopper_pearson(0, fewest.rounds_kept, 0.90)[1]
+    noun = block(fewest)
+    return [
+        f"Intervals and equivalence are of what a variant does in every {noun} alike. A cost that "
+        f"strikes now and then may be in none of them: what happened in 0 of "
+        f"{count(fewest.rounds_kept, noun)} may happen in up to {100 * bound:.0f} % of {noun}s "
+        "(95 %), however equivalent the variants were in these."
+    ]
 
 
 def protocols(result: LadderResult) -> list[str]:
