@@ -2,15 +2,17 @@
  * row_last.c
  *		The row sources of the session's last statement, by SQL.
  *
- * Kept in the session alone, for who ran it.  A statement that reads them
+ * Kept in the session alone, for the role with whose rights it ran.  A statement that reads them
  * does not replace them.
  *-------------------------------------------------------------------------
  */
 #include "rows.h"
 
+#include "catalog/pg_authid.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
@@ -25,6 +27,7 @@ static MemoryContext memory = NULL;
 static LastRow *last = NULL;
 static int	nlast = 0;
 static int	last_every = 0;
+static Oid	last_role = InvalidOid;
 static bool read_meanwhile = false;
 
 /* As the statement calls the relation that a node reads, or NULL */
@@ -89,6 +92,14 @@ row_last_keep(RowQuery *query)
 	last = kept;
 	nlast = query->nresults;
 	last_every = query->every;
+	last_role = query->role;
+}
+
+static bool
+may_see_last(void)
+{
+	return last_role == GetUserId() || has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		has_privs_of_role(GetUserId(), last_role);
 }
 
 static const char *
@@ -117,6 +128,8 @@ sql_trace_row_sources(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (row_queries)
 		read_meanwhile = true;
+	if (nlast == 0 || !may_see_last())
+		return (Datum) 0;
 	for (int i = 0; i < nlast; i++)
 	{
 		RowResult  *result = &last[i].result;

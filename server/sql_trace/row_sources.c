@@ -58,6 +58,7 @@ begin(QueryDesc *desc, int every, bool explained, bool counts)
 	query = MemoryContextAllocZero(desc->estate->es_query_cxt, sizeof(RowQuery));
 	query->desc = desc;
 	query->estate = desc->estate;
+	query->role = GetUserId();
 	query->every = every;
 	query->clock = (ClockSource) trace_clock;
 	query->explained = explained;

@@ -142,6 +142,7 @@ typedef struct RowQuery
 	struct RowQuery *outer;
 	QueryDesc  *desc;
 	EState	   *estate;
+	Oid			role;			/* with whose rights it runs */
 	int			every;
 	ClockSource clock;			/* until its end, whatever the setting becomes */
 	bool		explained;		/* for EXPLAIN (SAMPLING) */

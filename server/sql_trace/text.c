@@ -81,7 +81,8 @@ part(const char *text, int location, int *length)
 
 	if (location > 0)
 		text += location;
-	n = *length > 0 ? *length : (int) strlen(text);
+	/* read from a catalog, a statement has lost its place; before 17 not the length, of another text */
+	n = location >= 0 && *length > 0 ? *length : (int) strlen(text);
 	while (n > 0 && strchr(" \t\n\r\f;", text[0]) != NULL)
 	{
 		text++;

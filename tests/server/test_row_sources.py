@@ -11,6 +11,7 @@ from bench import row_loads, row_truth
 from bench.row_loads import HASHED, NESTED, TRUTHS, Connection, found_in, root_of, run
 
 from pgtare.server.binaries import Binaries
+from tests.server.waits_tools import one
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -276,6 +277,26 @@ def test_nothing_is_measured_when_off(connection: Connection) -> None:
 
 
 # EXPLAIN (ANALYZE, SAMPLING), PostgreSQL 18
+
+
+def test_statements_of_others_are_not_told(connection: Connection) -> None:
+    """What a procedure ran with its owner's rights is not for its caller."""
+    connection.execute(
+        "CREATE ROLE caller; CREATE OR REPLACE PROCEDURE owners() SECURITY DEFINER "
+        "LANGUAGE plpgsql AS $$BEGIN PERFORM count(*) FROM few; END$$;"
+    )
+    if one(connection, "SELECT to_regnamespace('sql_trace') IS NOT NULL"):
+        connection.execute("GRANT USAGE ON SCHEMA sql_trace TO caller")
+    read = "SELECT count(*) FROM sql_trace_row_sources()"
+    try:
+        connection.execute("SET sql_trace.rowsource_sampling = 16; SET ROLE caller; CALL owners()")
+        theirs = one(connection, read)
+        connection.execute("SELECT 1; RESET ROLE; CALL owners()")
+        assert (theirs, one(connection, read) > 0) == (0, True)
+    finally:
+        connection.execute(
+            "RESET ROLE; RESET sql_trace.rowsource_sampling; DROP OWNED BY caller; DROP ROLE caller"
+        )
 
 
 def explained(connection: Connection, query: str, options: str = "") -> list[dict[str, Any]]:
