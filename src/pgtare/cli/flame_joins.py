@@ -45,6 +45,7 @@ class Labels:
     statements: Spans = NOTHING
     waits: Spans = NOTHING
     asked: bool = False
+    traced: bool = False  # any session at all
     trouble: str = ""
 
     def put(self, recording: Recording) -> Recording:
@@ -53,8 +54,8 @@ class Labels:
             return _noted(recording, self.trouble)
         if not self.asked:
             return recording
-        if not len(self.waits.pid) and not len(self.statements.pid):
-            return _noted(recording, _NO_TRACE)
+        if not self.traced:
+            recording = _noted(recording, _NO_TRACE)
         samples = recording.samples
         waits = split.at(samples, self._moved(self.waits, recording))
         statements = split.at(samples, self._moved(self.statements, recording))
@@ -128,29 +129,30 @@ def _fill(found: Labels, directory: Path) -> None:
     def statement(queryid: int) -> int:
         return name(frames.STATEMENT + one_line(told.texts.get(str(queryid)), queryid))
 
-    base = {s.number: (s.pid, epoch(s.started)) for s in told.sessions}
+    pids = {s.number: s.pid for s in told.sessions}
     running: dict[int, tuple[int, int]] = {}
     for columns in wait_recordings.parts(directory):
         wanted = ("session", "kind", "depth", "event", "start_ns", "value")
         lists = (columns[column].tolist() for column in wanted)
         for session, kind, depth, event, start, value in zip(*lists, strict=True):
-            pid, began = base[session]
+            pid = pids[session]
             if kind == Kind.WAIT:
                 what = name(frames.WAIT + "/".join(told.events.get(str(event), ["?", "?"])))
-                waits.append((pid, began + start, began + start + max(value, 1), what))
+                waits.append((pid, start, start + max(value, 1), what))
             elif kind == Kind.STATEMENT_BEGIN and depth == 0:
-                running[session] = began + start, value
+                running[session] = start, value
             elif kind in (Kind.STATEMENT_END, Kind.ABORT) and depth == 0 and session in running:
                 since, queryid = running.pop(session)
-                statements.append((pid, since, began + start, statement(queryid)))
+                statements.append((pid, since, start, statement(queryid)))
     forever = 1 << 62
     for session, (since, queryid) in running.items():
-        statements.append((base[session][0], since, forever, statement(queryid)))
+        statements.append((pids[session], since, forever, statement(queryid)))
     for wait in told.waiting_at_end:
         label = name(f"{frames.WAIT}{wait.type}/{wait.event}")
         waits.append((wait.pid, epoch(wait.started), forever, label))
         if wait.queryid:
             statements.append((wait.pid, epoch(wait.started), forever, statement(wait.queryid)))
+    found.traced = bool(told.sessions)
     found.names, found.waits, found.statements = list(index), _spans(waits), _spans(statements)
 
 
