@@ -9,6 +9,7 @@
 #ifndef PGTARE_SEGMENT_H
 #define PGTARE_SEGMENT_H
 
+#include "access/parallel.h"
 #include "access/xact.h"
 #include "storage/dsm_registry.h"
 #include "utils/resowner.h"
@@ -60,6 +61,16 @@ segment_attach_or_warn(const char *module, const char *version, Size size,
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
 	return segment;
+}
+
+/* In a parallel worker the segment is there, and no subtransaction can be had. */
+static inline void *
+segment_attach_in_session(const char *module, const char *version, Size size,
+						  void (*initialise) (void *))
+{
+	if (IsParallelWorker() || IsInParallelMode())
+		return segment_attach(module, version, size, initialise);
+	return segment_attach_or_warn(module, version, size, initialise);
 }
 
 #endif							/* PGTARE_SEGMENT_H */

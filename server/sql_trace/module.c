@@ -13,6 +13,8 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
+#include "../common/module_settings.h"
+
 PG_MODULE_MAGIC;
 
 bool		trace_enabled = true;
@@ -43,54 +45,12 @@ static const struct config_enum_entry levels[] = {
 
 const ApplicationLevels application_levels = {levels, "level of a trace", "0, 1, 4, 8 and 12", "12"};
 
-static const struct config_enum_entry clocks[] = {
-	{"tsc", CLOCK_SOURCE_TSC, false},
-	{"tscp", CLOCK_SOURCE_TSCP, false},
-	{"monotonic", CLOCK_SOURCE_MONOTONIC, false},
-	{"monotonic_coarse", CLOCK_SOURCE_MONOTONIC_COARSE, false},
-	{"syscall", CLOCK_SOURCE_SYSCALL, false},
-	{NULL, 0, false}
-};
-
 void		_PG_init(void);
-
-/* The source travels with the value, through transactions that are undone as well. */
-static bool
-check_level(int *newval, void **extra, GucSource source)
-{
-#if PG_VERSION_NUM >= 160000
-	GucSource  *kept = guc_malloc(LOG, sizeof(GucSource));
-#else
-	GucSource  *kept = malloc(sizeof(GucSource));
-#endif
-
-	if (kept == NULL)
-		return false;
-	*kept = source;
-	*extra = kept;
-	return true;
-}
 
 static void
 level_changed(int newval, void *extra)
 {
 	level_setting_changed(newval, *(GucSource *) extra);
-}
-
-static bool
-check_clock(int *newval, void **extra, GucSource source)
-{
-	if (clock_source_counts(*newval) && !clock_counter_usable())
-	{
-		GUC_check_errdetail("This machine's processor counter does not run at a constant rate.");
-		return false;
-	}
-	if (*newval == CLOCK_SOURCE_TSCP && !clock_rdtscp_usable())
-	{
-		GUC_check_errdetail("This machine's processor, or its hypervisor, lacks RDTSCP.");
-		return false;
-	}
-	return true;
 }
 
 static void
@@ -128,7 +88,7 @@ define_scope(void)
 							 &trace_level_setting,
 							 0, levels,
 							 PGC_SUSET, 0,
-							 check_level, level_changed, NULL);
+							 check_keeps_source, level_changed, NULL);
 	DefineCustomStringVariable("sql_trace.application",
 							   "Levels of client sessions by name of their application.",
 							   "A list of pattern=level; the first pattern that matches counts. "
@@ -233,7 +193,7 @@ define_content(void)
 							 "Where time stamps come from.",
 							 NULL,
 							 &trace_clock,
-							 usual_clock, clocks,
+							 usual_clock, clock_entries,
 							 PGC_SUSET, 0,
 							 check_clock, clock_changed, NULL);
 }

@@ -7,12 +7,12 @@
  */
 #include "sqltrace.h"
 
-#include "access/parallel.h"
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 
+#include "../common/rate.h"
 #if HAVE_NAMED_DSM
 #include "../common/segment.h"
 #endif
@@ -52,27 +52,14 @@ shmem_slot(Shared *shared, uint32 number)
 	return (Slot *) ((char *) shared + slots_offset() + number * slot_size());
 }
 
-/* One rate for all processes, measured over as long a base as there is. */
-static ClockRate
-measure_rate(void)
-{
-	ClockPair	now = clock_pair(counter);
-
-	if (now.ns - at_load.ns < SHORTEST_BASE_NS)
-	{
-		pg_usleep(SHORTEST_BASE_NS / 1000);
-		now = clock_pair(counter);
-	}
-	return clock_rate(counter, at_load, now);
-}
-
 static void
 initialise(Shared *shared)
 {
 	memset(shared, 0, total_size());
 	shared->tranche = LWLockNewTrancheId();
 	LWLockInitialize(&shared->lock, shared->tranche);
-	shared->rate = measure_rate();
+	/* one for all processes */
+	shared->rate = rate_since(counter, at_load, SHORTEST_BASE_NS);
 	shared->nslots = MaxBackends;
 	pg_atomic_init_u64(&shared->refused, 0);
 	for (uint32 i = 0; i < shared->nslots; i++)
@@ -117,12 +104,8 @@ attach_dynamic_segment(void)
 {
 	if (MyProc == NULL || !IsTransactionState())
 		return;
-	/* in a parallel worker the segment is there, and no subtransaction can be had */
-	if (IsParallelWorker() || IsInParallelMode())
-		attached = segment_attach("sql_trace", TRACE_VERSION, total_size(), initialise_segment);
-	else
-		attached = segment_attach_or_warn("sql_trace", TRACE_VERSION, total_size(),
-										  initialise_segment);
+	attached = segment_attach_in_session("sql_trace", TRACE_VERSION, total_size(),
+										 initialise_segment);
 	if (attached)
 		LWLockRegisterTranche(attached->tranche, "sql_trace");
 }

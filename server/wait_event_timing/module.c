@@ -15,6 +15,7 @@
 #include "utils/guc.h"
 
 #include "waits.h"
+#include "../common/module_settings.h"
 
 PG_MODULE_MAGIC;
 
@@ -45,54 +46,12 @@ const ApplicationLevels application_levels = {
 	waits_levels, "level of capture", "off, stats and trace", "trace"
 };
 
-const struct config_enum_entry waits_clocks[] = {
-	{"tsc", CLOCK_SOURCE_TSC, false},
-	{"tscp", CLOCK_SOURCE_TSCP, false},
-	{"monotonic", CLOCK_SOURCE_MONOTONIC, false},
-	{"monotonic_coarse", CLOCK_SOURCE_MONOTONIC_COARSE, false},
-	{"syscall", CLOCK_SOURCE_SYSCALL, false},
-	{NULL, 0, false}
-};
-
 void		_PG_init(void);
-
-/* The source travels with the value, through transactions that are undone as well. */
-static bool
-check_capture(int *newval, void **extra, GucSource source)
-{
-#if PG_VERSION_NUM >= 160000
-	GucSource  *kept = guc_malloc(LOG, sizeof(GucSource));
-#else
-	GucSource  *kept = malloc(sizeof(GucSource));
-#endif
-
-	if (kept == NULL)
-		return false;
-	*kept = source;
-	*extra = kept;
-	return true;
-}
 
 static void
 capture_changed(int newval, void *extra)
 {
 	capture_set_level(newval, *(GucSource *) extra);
-}
-
-static bool
-check_clock(int *newval, void **extra, GucSource source)
-{
-	if (clock_source_counts(*newval) && !clock_counter_usable())
-	{
-		GUC_check_errdetail("This machine's processor counter does not run at a constant rate.");
-		return false;
-	}
-	if (*newval == CLOCK_SOURCE_TSCP && !clock_rdtscp_usable())
-	{
-		GUC_check_errdetail("This machine's processor, or its hypervisor, lacks RDTSCP.");
-		return false;
-	}
-	return true;
 }
 
 static void
@@ -132,7 +91,7 @@ define_settings(void)
 							 "Where time stamps come from.",
 							 NULL,
 							 &waits_clock,
-							 usual_clock, waits_clocks,
+							 usual_clock, clock_entries,
 							 PGC_SUSET, 0,
 							 check_clock, clock_changed, NULL);
 	DefineCustomEnumVariable("wait_event_timing.capture",
@@ -141,7 +100,7 @@ define_settings(void)
 							 &waits_capture,
 							 CAPTURE_OFF, waits_levels,
 							 PGC_SUSET, 0,
-							 check_capture, capture_changed, NULL);
+							 check_keeps_source, capture_changed, NULL);
 	DefineCustomStringVariable("wait_event_timing.capture_application",
 							   "What is recorded in client sessions by name of their application.",
 							   "A list of pattern=level; the first pattern that matches counts. "

@@ -10,7 +10,6 @@
  */
 #include "postgres.h"
 
-#include "access/parallel.h"
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
@@ -160,13 +159,8 @@ attach_dynamic_segment(void)
 				 errhint("Add wait_event_timing to \"shared_preload_libraries\" and restart.")));
 		return;
 	}
-	/* in a parallel worker the segment is there, and no subtransaction can be had */
-	if (IsParallelWorker() || IsInParallelMode())
-		attached = segment_attach("wait_event_timing", WAITS_VERSION, total_size(),
-								  initialise_segment);
-	else
-		attached = segment_attach_or_warn("wait_event_timing", WAITS_VERSION, total_size(),
-										  initialise_segment);
+	attached = segment_attach_in_session("wait_event_timing", WAITS_VERSION, total_size(),
+										 initialise_segment);
 	if (attached)
 		LWLockRegisterTranche(attached->tranche, "wait_event_timing");
 }
