@@ -55,15 +55,9 @@ may_read(const TraceEntry *entry)
 static TraceEntry
 trace_of(int pid)
 {
-	Shared	   *shared = shmem_get();
+	Shared	   *shared = shmem_get_or_error();
 	TraceEntry	entry;
 
-	if (shared == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("sql_trace is not loaded in this session"),
-				 errhint("Add it to \"shared_preload_libraries\" and restart the server; from "
-						 "PostgreSQL 17 on \"session_preload_libraries\" serves new sessions.")));
 	if (!find_trace(shared, pid, &entry))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),

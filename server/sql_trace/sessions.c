@@ -19,25 +19,11 @@ PG_FUNCTION_INFO_V1(sql_trace_reset);
 PG_FUNCTION_INFO_V1(sql_trace_sessions);
 PG_FUNCTION_INFO_V1(sql_trace_info);
 
-static Shared *
-shared_or_error(void)
-{
-	Shared	   *shared = shmem_get();
-
-	if (shared == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("sql_trace is not loaded in this session"),
-				 errhint("Add it to \"shared_preload_libraries\" and restart the server; from "
-						 "PostgreSQL 17 on \"session_preload_libraries\" serves new sessions.")));
-	return shared;
-}
-
 /* A session obeys when its next request begins. */
 Datum
 sql_trace_set(PG_FUNCTION_ARGS)
 {
-	Shared	   *shared = shared_or_error();
+	Shared	   *shared = shmem_get_or_error();
 	int			pid;
 	int			level = PG_ARGISNULL(1) ? 0 : PG_GETARG_INT32(1);
 
@@ -68,7 +54,7 @@ sql_trace_set(PG_FUNCTION_ARGS)
 Datum
 sql_trace_reset(PG_FUNCTION_ARGS)
 {
-	Shared	   *shared = shared_or_error();
+	Shared	   *shared = shmem_get_or_error();
 	int			n = 0;
 
 	for (int i = 0; i < MAX_ENDED; i++)
@@ -155,7 +141,7 @@ sql_trace_sessions(PG_FUNCTION_ARGS)
 Datum
 sql_trace_info(PG_FUNCTION_ARGS)
 {
-	Shared	   *shared = shared_or_error();
+	Shared	   *shared = shmem_get_or_error();
 	Counters	sum;
 	TupleDesc	tupdesc;
 	Datum		values[7];

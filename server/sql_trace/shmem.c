@@ -140,3 +140,18 @@ shmem_get(void)
 {
 	return MyProc != NULL ? attached : NULL;
 }
+
+/* The same, for functions that are of no use without it */
+Shared *
+shmem_get_or_error(void)
+{
+	Shared	   *shared = shmem_get();
+
+	if (shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("sql_trace is not loaded in this session"),
+				 errhint("Add it to \"shared_preload_libraries\" and restart the server; from "
+						 "PostgreSQL 17 on \"session_preload_libraries\" serves new sessions.")));
+	return shared;
+}

@@ -195,6 +195,7 @@ extern char *trace_sensitive_roles;
 /* shmem.c */
 extern void shmem_init(void);
 extern Shared *shmem_get(void);
+extern Shared *shmem_get_or_error(void);
 extern Slot *shmem_slot(Shared *shared, uint32 number);
 
 /* level.c */
