@@ -346,6 +346,36 @@ median(int64 *values, int n)
 	return n > 0 ? values[n / 2] : 0;
 }
 
+/* What looking at a call adds to each reading of the row, which does nothing */
+static void
+calibrate_row(Row *row)
+{
+	PlanState  *node = row->node;
+	int64	   *values;
+	int64		cycle;
+
+	row->hot->real = call_empty;
+	row->fresh = false;
+	for (int i = 0; i < CALIBRATION_CALLS; i++)
+		(void) row->ours(node);
+	values = palloc(sizeof(int64) * (row->ngaps + 1));
+	for (int i = 0; i < row->ngaps; i++)
+		values[i] = (int64) row->gaps[i].inside;
+	row_cost_inside = median(values, row->ngaps);
+	for (int i = 0; i < row->ngaps; i++)
+		values[i] = (int64) row->gaps[i].outside;
+	row_cost_outside = median(values, row->ngaps);
+	row->hot->countdown = CALIBRATION_CALLS * 2;
+	cycle = row_now(row->query);
+	for (int i = 0; i < CALIBRATION_CALLS; i++)
+		(void) row->ours(node);
+	cycle = row_now(row->query) - cycle;
+	for (int i = 0; i < row->ngaps; i++)
+		values[i] = (int64) row->gaps[i].gap -
+			cycle * row->gaps[i].untimed / CALIBRATION_CALLS;
+	row_cost_gap = Max(median(values, row->ngaps), 0);
+}
+
 /*
  * What looking at a call adds to each reading: a node that does nothing is
  * sampled like any other.
@@ -360,8 +390,6 @@ row_calibrate(ClockSource clock)
 	PlanState  *node = palloc0(sizeof(PlanState));
 	RowQuery   *query = palloc0(sizeof(RowQuery));
 	Row		   *row = palloc0(sizeof(Row));
-	int64	   *values;
-	int64		cycle;
 
 	estate->es_query_cxt = context;
 	query->estate = estate;
@@ -373,27 +401,16 @@ row_calibrate(ClockSource clock)
 	row->node = node;
 	row->parent = -1;
 	take_function(row);
-	row->hot->real = call_empty;
-	row->fresh = false;
-	for (int i = 0; i < CALIBRATION_CALLS; i++)
-		(void) row->ours(node);
-	values = palloc(sizeof(int64) * (row->ngaps + 1));
-	for (int i = 0; i < row->ngaps; i++)
-		values[i] = (int64) row->gaps[i].inside;
-	row_cost_inside = median(values, row->ngaps);
-	for (int i = 0; i < row->ngaps; i++)
-		values[i] = (int64) row->gaps[i].outside;
-	row_cost_outside = median(values, row->ngaps);
-	row->hot->countdown = CALIBRATION_CALLS * 2;
-	cycle = row_now(query);
-	for (int i = 0; i < CALIBRATION_CALLS; i++)
-		(void) row->ours(node);
-	cycle = row_now(query) - cycle;
-	for (int i = 0; i < row->ngaps; i++)
-		values[i] = (int64) row->gaps[i].gap -
-			cycle * row->gaps[i].untimed / CALIBRATION_CALLS;
-	row_cost_gap = Max(median(values, row->ngaps), 0);
-	row_unwrap(query);
+	PG_TRY();
+	{
+		calibrate_row(row);
+	}
+	PG_FINALLY();
+	{
+		/* the row goes with our memory: nothing in the pool may know it then */
+		row_unwrap(query);
+	}
+	PG_END_TRY();
 	MemoryContextSwitchTo(previous);
 	MemoryContextDelete(context);
 }

@@ -71,6 +71,7 @@ typedef struct TraceEntry
 	uint32		handle;			/* dsm_handle */
 	TimestampTz started;
 	TimestampTz ended;			/* 0: it lives */
+	TimestampTz stops;			/* by itself, whether it writes or not; 0: never */
 	uint64		ring_bytes;
 	int			level;			/* now in force */
 	int			reason;			/* LevelReason */
@@ -172,6 +173,12 @@ typedef struct Trace
 	int64		stop_time;		/* ... or then */
 } Trace;
 
+/* Of the hook for utility statements */
+#define UTILITY_PARAMETERS PlannedStmt *statement, const char *text, bool read_only, \
+	ProcessUtilityContext context, ParamListInfo parameters, QueryEnvironment *environment, \
+	DestReceiver *receiver, QueryCompletion *done
+#define UTILITY_ARGUMENTS statement, text, read_only, context, parameters, environment, receiver, done
+
 #pragma GCC visibility push(hidden)
 
 extern Trace trace;
@@ -219,6 +226,7 @@ extern void ring_pad(void);
 extern void ring_end(void);
 extern bool ring_write(RecordKind kind, int depth, uint64 call, int64 time, void *record,
 					   Size size);
+extern void ring_unlimited(void);
 extern uint64 ring_head(void);
 extern bool ring_holds(uint64 position);
 
