@@ -171,6 +171,7 @@ def run(connection: Connection, query: str, every: int, settings: str = "") -> l
     with connection.transaction():
         if settings:
             connection.execute(settings.encode())
+        connection.execute("SET LOCAL sql_trace.level = 1")
         connection.execute(f"SET LOCAL sql_trace.rowsource_sampling = {every}".encode())
         connection.execute(query.encode()).fetchall()
     return row_sources(connection)

@@ -94,6 +94,7 @@ def execute(connection: Connection, query: Query, arm: str) -> Took:
     with connection.transaction():
         if query.settings:
             connection.execute(query.settings.encode())
+        connection.execute(f"SET LOCAL sql_trace.level = {int(every > 0)}".encode())
         connection.execute(f"SET LOCAL sql_trace.rowsource_sampling = {every}".encode())
         cpu, began = cpu_seconds(pid), time.perf_counter()
         connection.execute((prefix + query.text).encode(), prepare=False).fetchall()

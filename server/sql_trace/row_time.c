@@ -225,7 +225,8 @@ call_timed(Row *row, PlanState *node)
 	slot = hot->real(node);
 	end = row_now(row->query);
 	took = Max(end - start - row_cost_inside, 0);
-	row->timed++;
+	if (row->timed++ == 0)
+		row_shared_called(row);
 	row->known += took;
 	if (row->fresh)
 	{

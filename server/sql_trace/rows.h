@@ -202,6 +202,7 @@ extern void row_collect(RowQuery *query);
 /* row_shared.c: the part of parallel workers */
 extern void row_shared_init(void);
 extern void row_shared_offer(RowQuery *query);
+extern void row_shared_called(Row *row);
 extern int	row_shared_wanted(QueryDesc *desc, bool *counts);
 extern void row_shared_publish(RowQuery *query);
 extern int	row_shared_workers(RowQuery *query, int node_id, RowTotal *total);
