@@ -67,6 +67,7 @@ counters_add(Counters *sum, const Counters *counters)
 	sum->lost_records += counters->lost_records;
 	sum->lost_bytes += counters->lost_bytes;
 	sum->wait_requests += counters->wait_requests;
+	sum->row_sources += counters->row_sources;
 }
 
 /*

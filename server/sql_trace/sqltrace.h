@@ -9,7 +9,7 @@
  * One file a phase: module.c (loading, settings), shmem.c (shared state),
  * level.c (whether a session is traced), ring.c (its ring), timeline.c (time in
  * the ring), request.c (from a client's message to ReadyForQuery), protocol.c
- * (messages to the client), analyse.c (parse and plan), execute.c (executions
+ * (messages to the client), analyse.c (parse and plan), execution.c and execute.c (executions
  * and fetches), utility.c, transaction.c, call.c (what all calls share), text.c
  * (texts of statements), secrets.c (what must not be shown), binds.c (values),
  * plan.c (plan trees).  For SQL: read.c (records), sessions.c (who is traced).
@@ -60,6 +60,7 @@ typedef struct Counters
 	uint64		lost_records;	/* overwritten before any reader had them */
 	uint64		lost_bytes;
 	uint64		wait_requests;	/* requests traced together with their waits */
+	uint64		row_sources;	/* executions with their row sources */
 } Counters;
 
 /* A trace that can be read: of a session, or one that ended; handle 0: none */
@@ -271,7 +272,7 @@ extern void secrets_watch_roles(void);
 /* binds.c */
 extern void binds_write(uint64 call, ParamListInfo parameters, bool secret);
 
-/* analyse.c, execute.c, utility.c, transaction.c, protocol.c */
+/* analyse.c, execution.c, execute.c, utility.c, transaction.c, protocol.c */
 extern void analyse_install(void);
 extern void execute_install(void);
 extern void execute_interrupted(void);
