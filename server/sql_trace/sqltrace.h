@@ -12,8 +12,9 @@
  * (messages to the client), analyse.c (parse and plan), execution.c and execute.c (executions
  * and fetches), utility.c, transaction.c, call.c (what all calls share), text.c
  * (texts of statements), secrets.c (what must not be shown), binds.c (values),
- * plan.c (plan trees).  For SQL: read.c (records), sessions.c (who is traced).
- * row_*.c measure row sources.
+ * plan.c (plan trees).  Readers: ring_copy.c (out of a ring), read.c (for SQL),
+ * sessions.c (who is traced), worker*.c and trace_file.c (to files).  row_*.c
+ * measure row sources.
  *-------------------------------------------------------------------------
  */
 #ifndef SQLTRACE_H
@@ -230,6 +231,18 @@ extern bool ring_write(RecordKind kind, int depth, uint64 call, int64 time, void
 extern void ring_unlimited(void);
 extern uint64 ring_head(void);
 extern bool ring_holds(uint64 position);
+
+/* ring_copy.c */
+typedef struct RingCopy
+{
+	uint64		position;		/* of the first record */
+	char	   *data;
+	Size		size;			/* of whole records */
+	uint64		next;			/* where to go on, past a record for which there was no room */
+} RingCopy;
+
+extern RingCopy ring_copy(Ring *ring, uint64 from, char *buffer, Size room);
+extern void ring_note_drained(Ring *ring, uint64 position);
 
 /* timeline.c */
 extern void timeline_begin(Shared *shared);

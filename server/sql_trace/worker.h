@@ -1,0 +1,65 @@
+/*-------------------------------------------------------------------------
+ * worker.h
+ *		The background worker that writes traces to files: its recording.
+ *-------------------------------------------------------------------------
+ */
+#ifndef WORKER_H
+#define WORKER_H
+
+#include "sqltrace.h"
+
+#include "storage/dsm.h"
+
+#include "trace_file.h"
+
+#pragma GCC visibility push(hidden)
+
+#define MOST_EVENTS 1024
+
+/* A ring, from when it is first seen until nobody speaks of it any more */
+typedef struct Drained
+{
+	uint32		handle;			/* of its segment */
+	TimestampTz started;
+	bool		waits;			/* else of calls */
+	int			pid;
+	int			leader_pid;		/* of a parallel worker, or 0 */
+	dsm_segment *segment;		/* NULL: not mapped any more */
+	int64		number;			/* in the recording */
+	uint64		position;		/* read so far */
+	TimestampTz read_at;
+	bool		told;			/* it stands in the file under way */
+	bool		seen;			/* when we last looked */
+	bool		ended;			/* its process has gone */
+	char		user[NAMEDATALEN];
+	char		database[NAMEDATALEN];
+	char		application[NAMEDATALEN];
+} Drained;
+
+typedef struct Recording
+{
+	TraceFile	file;
+	TimestampTz began;
+	uint64		file_limit;		/* bytes after which the next one begins */
+	int64		rings_ever;
+	Drained    *rings;
+	int			nrings;
+	int			room;
+	int			nevents;
+	uint32		events[MOST_EVENTS];	/* by their numbers in the recording */
+	int			events_told;	/* in the file under way */
+	char	   *buffer;
+} Recording;
+
+/* worker.c */
+extern void worker_define(void);
+extern void worker_register(void);
+
+/* worker_rings.c */
+extern void rings_begin(Recording *recording);
+extern bool rings_look(Recording *recording, bool all);
+extern void rings_end(Recording *recording);
+
+#pragma GCC visibility pop
+
+#endif							/* WORKER_H */
