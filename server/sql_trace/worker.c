@@ -41,9 +41,12 @@ static int	worker_reserve_kb = 512 * 1024;
 
 PGDLLEXPORT void sql_trace_worker_main(Datum argument);
 
+/* A session that loads the library by itself has no worker, nor settings of one. */
 void
 worker_define(void)
 {
+	if (!process_shared_preload_libraries_in_progress)
+		return;
 	DefineCustomStringVariable("sql_trace.worker_directory",
 							   "Directory in which a background worker writes the traces of all sessions.",
 							   "Empty: there is no worker.",
