@@ -173,8 +173,11 @@ extern RowQuery *row_queries;
 extern void row_wrap(RowQuery *query);
 extern bool row_wrap_again(Row *row);
 extern void row_unwrap(RowQuery *query);
-extern void row_calibrate(ClockSource clock);
+extern void row_take_place(Row *row);
 extern uint64 row_calls(const Row *row);
+
+/* row_calibrate.c: what looking at a call costs */
+extern void row_calibrate(ClockSource clock);
 
 /* row_time.c: which calls are timed, and what is kept of them */
 extern int64 row_cost_inside;	/* ticks that a timed call shows too much */
@@ -186,6 +189,11 @@ extern double row_ns_per_tick(ClockSource clock);
 extern void row_start(Row *row);
 extern TupleTableSlot *row_due(Row *row, PlanState *node);
 extern void row_scan_ended(Row *row);
+extern uint32 row_untimed_calls(const Row *row);
+
+/* row_kept.c: gaps, ends of scans, and what there was no room for */
+extern void row_keep_gap(Row *row, const RowGap *gap);
+extern void row_keep_end(Row *row, int64 gap, uint32 untimed);
 extern void row_close(Row *row);
 extern void row_times(const Row *row, RowTimes *times);
 

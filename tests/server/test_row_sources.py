@@ -3,12 +3,13 @@
 import contextlib
 import re
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
 import psycopg
 import pytest
 from bench import row_loads, row_truth
-from bench.row_loads import HASHED, NESTED, TRUTHS, Connection, found_in, root_of, run
+from bench.row_loads import HASHED, NESTED, PARALLEL, TRUTHS, Connection, found_in, root_of, run
 
 from pgtare.server.binaries import Binaries
 from tests.server.trace_tools import traced
@@ -16,11 +17,6 @@ from tests.server.waits_tools import one
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
-PARALLEL = (
-    "SET LOCAL max_parallel_workers_per_gather = 2; SET LOCAL parallel_setup_cost = 0;"
-    "SET LOCAL parallel_tuple_cost = 0; SET LOCAL min_parallel_table_scan_size = 0;"
-    "SET LOCAL min_parallel_index_scan_size = 0"
-)
 #: Flag of a traced node: parallel workers' part is in it.
 PARALLEL_PART = 2
 BITMAPS = (
@@ -136,6 +132,8 @@ def test_intervals_cover(connection: Connection) -> None:
     for load in TRUTHS:
         for truth in row_truth.repeat(connection, load, 128, 100).values():
             assert truth.coverage >= 0.85, (load.name, truth.node)
+            if median(truth.share) > 0.1:
+                assert abs(median(truth.error)) < 0.1, (load.name, truth.node)
 
 
 def test_first_call_that_builds_a_hash_table_is_exact(connection: Connection) -> None:
