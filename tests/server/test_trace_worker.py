@@ -45,7 +45,8 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
+    scope="module",
+    params=["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])],
 )
 def writing(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Path]]:
     """A server with a worker, and where that writes; on both servers, one after the other."""

@@ -53,7 +53,9 @@ def test_columns_in_the_order_of_another(pairs: list[tuple[int, int]], zeros: in
     found = columns.decode(packed, len(pairs))
     assert np.asarray(found["k"]).tolist() == keys.tolist()
     assert np.asarray(found["values"]).tolist() == values.tolist()
-    lonely = packed[packed.rindex(b"values") - 2 :]  # the name's length and the encoding go before it
+    lonely = packed[
+        packed.rindex(b"values") - 2 :
+    ]  # the name's length and the encoding go before it
     with pytest.raises(columns.Damaged, match="in the order of one that is not there"):
         columns.decode(lonely, len(pairs))
 
