@@ -208,7 +208,8 @@ def _kept(planned: run.Planned) -> None:
 
 
 def _deliver(planned: run.Planned, json: Path | None) -> None:
-    result = run.result(planned)
+    with cli.stderr().status("pgtare: the tests and what they could have found"):
+        result = run.result(planned)
     to_stdout = json is not None and str(json) == "-"
     terminal.render(result, cli.stderr() if to_stdout else Console())
     where = planned.directory.path
