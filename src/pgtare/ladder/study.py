@@ -298,6 +298,8 @@ class Quick(_Model):
     units: QuickUnits = QuickUnits()
     protocols: dict[str, Kinds] = {}
     workloads: tuple[str, ...] | None = None
+    #: None: as in [gates]
+    dropped_at_most: Share | None = None
 
 
 class Study(_Model):
@@ -443,9 +445,11 @@ class Study(_Model):
             "rounds": quick.rounds, "run": quick.run, "warm_up": quick.warm_up, "duet": duet,
             "units": units,
         }  # fmt: skip
+        gates = {} if quick.dropped_at_most is None else {"dropped_at_most": quick.dropped_at_most}
         return self.model_copy(
             update={
                 "protocol": self.protocol.model_copy(update=changed),
+                "gates": self.gates.model_copy(update=gates),
                 "workload": tuple(
                     w.model_copy(update={"protocol": quick.protocols.get(w.name, w.protocol)})
                     for w in self.workload
