@@ -64,8 +64,8 @@ def test_false_positive_rate_and_coverage_at_length() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_coverage(kind: str) -> None:
-    # 400 pseudo-trials of each kind: 95 % and three standard errors of it.
-    assert 0.917 <= calibration().body_coverage[kind].rate <= 0.983
+    # 400 pseudo-trials of each kind: what 95 % leaves once in 10,000 times (3.9 standard errors)
+    assert 0.907 <= calibration().body_coverage[kind].rate <= 0.993
 
 
 def test_coverage_of_stalls_above_the_threshold() -> None:
