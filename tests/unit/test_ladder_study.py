@@ -168,6 +168,13 @@ def test_a_duet_that_only_quick_asks_for_is_refused_too() -> None:
     )
 
 
+def test_a_duet_of_more_servers_than_the_driver_takes_is_refused() -> None:
+    more = "".join(f'[[variant]]\nname = "V{i}"\n' for i in range(12))
+    studies.parse(DUET + more, "s.toml")
+    told = refused(DUET + more + '[[variant]]\nname = "V12"\n')
+    assert "its 16 variants and the floor again need more than 16 servers" in told
+
+
 def test_the_shipped_quick_study_takes_a_quarter_of_an_hour_at_most(tmp_path: Path) -> None:
     planned = plan(SHIPPED, tmp_path / "new", quick=True, workloads=(), seed=1, command=[])
     everything = ["rounds", "duet", "units"]

@@ -133,7 +133,8 @@ def report(
     """
     planned = run.resumed(directory)
     if close and run.result(planned).state == "unfinished":
-        planned.directory.close()
+        with planned.directory.locked():  # whoever runs it would add to what is closed
+            planned.directory.close()
     _deliver(planned, json)
 
 
@@ -183,7 +184,7 @@ def published_table(
 def _go_on(planned: run.Planned, json: Path | None) -> None:
     try:
         run.conduct(planned, cli.stderr())
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         _kept(planned)
         raise
     except MeasurementError:

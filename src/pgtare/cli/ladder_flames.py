@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import psycopg
 
 from pgtare.errors import PgtareError
 from pgtare.flame import keep, permission, show, targets
@@ -27,13 +30,18 @@ _RATE = 499
 
 def wanted(planned: run.Planned) -> bool:
     """Whether the study asks for flame graphs that are not there yet."""
-    return any(not _there(planned, name).exists() for name in _names(planned.study))
+    return any(not _is_whole(place) for place in _places(planned))
 
 
 def _names(study: Study) -> list[str]:
     """The workloads to record, of those that are played."""
-    played = {workload.name for workload in study.workload if study.compared(workload)}
+    played = {workload.stated for workload in study.workload if study.compared(workload)}
     return [name for name in study.flames if name in played]
+
+
+def _workload(study: Study, name: str) -> Workload:
+    """The workload by its name in the file, by the first of its protocols that compares any."""
+    return next(w for w in study.workload if w.stated == name and study.compared(w))
 
 
 def record_all(planned: run.Planned, say: Callable[[str], None]) -> None:
@@ -48,14 +56,14 @@ def record_all(planned: run.Planned, say: Callable[[str], None]) -> None:
     except PgtareError as ex:
         say(f"no flame graphs: {ex}")
         return
-    with Bench(study) as bench:
+    with Bench(study, planned.directory.path) as bench:
         for name in _names(study):
-            workload = study.the_workload(name)
+            workload = _workload(study, name)
             for variant in _pair(study, workload):
                 say(f"recording flame graphs of {variant} on {name}")
                 try:
                     _record(planned, bench, workload, variant)
-                except PgtareError as ex:
+                except (PgtareError, psycopg.Error, OSError) as ex:
                     say(f"no flame graphs of {variant}: {ex}")
 
 
@@ -63,14 +71,12 @@ def additions(planned: run.Planned) -> list[Addition]:
     """A section for each workload that was recorded: both variants, and the change."""
     made = []
     for name in _names(planned.study):
-        if not _there(planned, name).exists():
-            continue
         graphs = []
         notes: list[str] = []
         for mode in _MODES:
-            pair = _pair(planned.study, planned.study.the_workload(name))
+            pair = _pair(planned.study, _workload(planned.study, name))
             places = [_place(planned, name, variant, mode) for variant in pair]
-            if not all(place.exists() for place in places):
+            if not all(_is_whole(place) for place in places):
                 continue
             found = []
             for variant, place in zip(pair, places, strict=True):
@@ -82,6 +88,8 @@ def additions(planned: run.Planned) -> list[Addition]:
                 notes += [f"{variant}: {note}" for note in recording.notes]
             change = show.difference(*found, id=f"{name}-change-{mode}", names=(pair[0], pair[1]))
             graphs.append(change)
+        if not graphs:
+            continue
         made.append(Addition(f"Flame graphs of {name}", fragment(graphs, notes), drawing()))
     return made
 
@@ -92,23 +100,36 @@ def _pair(study: Study, workload: Workload) -> Sequence[str]:
     return compared.base, compared.arm
 
 
-def _there(planned: run.Planned, workload: str) -> Path:
-    return planned.directory.path / FOLDER / workload
-
-
 def _place(planned: run.Planned, workload: str, variant: str, mode: Mode) -> Path:
-    return _there(planned, workload) / f"{variant}-{mode}"
+    return planned.directory.path / FOLDER / workload / f"{variant}-{mode}"
+
+
+def _places(planned: run.Planned) -> list[Path]:
+    study = planned.study
+    return [
+        _place(planned, name, variant, mode)
+        for name in _names(study)
+        for variant in _pair(study, _workload(study, name))
+        for mode in _MODES
+    ]
+
+
+def _is_whole(place: Path) -> bool:
+    """Whether a recording is there; one that was broken off lacks what is written last."""
+    return (place / keep.DOCUMENT).exists()
 
 
 def _record(planned: run.Planned, bench: Bench, workload: Workload, variant: str) -> None:
     study, directory = planned.study, planned.directory
     rates = {name: rate.rate_tps for name, rate in directory.rates().items()}
-    spec = study.load_spec(workload, directory.path, rates.get(workload.name))
+    spec = study.load_spec(workload, directory.path, rates.get(workload.stated))
     serving = bench.serve(variant, workload)
     with PgbenchLoad(find_pgbench(serving.binaries), serving.dsn, spec) as load:
         load.wait_ready()
         time.sleep(_WARM_UP_S)
         target = targets.of_postmaster(serving.cluster.postmaster_pid)
         for mode in _MODES:
-            recording = record(Plan(mode, target, _SECONDS, _RATE))
-            keep.save(_place(planned, workload.name, variant, mode), recording)
+            place = _place(planned, workload.stated, variant, mode)
+            if not _is_whole(place):
+                shutil.rmtree(place, ignore_errors=True)
+                keep.save(place, record(Plan(mode, target, _SECONDS, _RATE)))

@@ -74,6 +74,7 @@ def analyse(
         command=facts.command,
         directory=str(directory),
         machine=facts.machine,
+        servers=facts.servers,
         protocol=study.protocol.model_dump(),
         alpha=study.analysis.alpha,
         margin_pct=100 * study.analysis.margin,

@@ -58,6 +58,7 @@ def _how(result: LadderResult) -> list[str]:
         f"α = {result.alpha:g}; equivalence by two one-sided tests at ±{result.margin_pct:g} %.",
         f"- {machine.get('cpu_model')}, {machine.get('cpus')} processors, "
         f"{machine.get('memory_gib')} GiB, {machine.get('host_os')}.",
+        *(f"- Server {name}: {version}." for name, version in result.servers.items()),
         f"- {result.runs_done} runs in {span(result.spent_s)}, pgtare {result.pgtare_version}.",
         f"- `{shlex.join(result.command)} --seed {result.seed}`",
     ]

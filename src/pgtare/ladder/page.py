@@ -50,6 +50,7 @@ def page(result: LadderResult, additions: Sequence[Addition] = ()) -> str:
                 *_flat(result.protocol), ("floor", result.floor), ("alpha", f"{result.alpha:g}"),
                 ("margin", f"{result.margin_pct:g} %"), ("family", str(result.family)),
             ],
+            "servers": list(result.servers.items()),
             "machine": _flat(result.machine),
         },
         version=result.pgtare_version,

@@ -98,7 +98,10 @@ class Run(_Model):
 
 
 class Facts(_Model):
-    """A study directory's first file: what is being run. It never changes once written."""
+    """A study directory's first file: what is being run. It never changes once written.
+
+    servers: by name, the version of each as its pg_config says it.
+    """
 
     schema_: Literal["pgtare.ladder.study/1"] = Field(
         default="pgtare.ladder.study/1", alias="schema"
@@ -113,6 +116,7 @@ class Facts(_Model):
     source: str
     command: tuple[str, ...]
     machine: dict[str, Any]
+    servers: dict[str, str] = {}
     planned_s: float
 
 
