@@ -98,7 +98,10 @@ class Run(_Model):
 
 
 class Facts(_Model):
-    """A study directory's first file: what is being run. It never changes once written."""
+    """A study directory's first file: what is being run. It never changes once written.
+
+    left_out: variants that this machine cannot have, with the reason.
+    """
 
     schema_: Literal["pgtare.ladder.study/1"] = Field(
         default="pgtare.ladder.study/1", alias="schema"
@@ -114,6 +117,7 @@ class Facts(_Model):
     command: tuple[str, ...]
     machine: dict[str, Any]
     planned_s: float
+    left_out: dict[str, str] = {}
 
 
 class Rate(_Model):
