@@ -46,12 +46,20 @@ _LATCH = frozenset(
     {"WaitLatch", "WaitLatchOrSocket", "WaitEventSetWait", "WaitEventSetWaitBlock", "epoll_wait",
      "__select", "pg_usleep", "poll", "sigsuspend", "ppoll"}
 )  # fmt: skip
+#: What wait_event_timing puts around each of libc's calls is called as that, behind this.
+_WRAPPED = "wait_"
 _CLIENT = frozenset({"secure_read", "pq_getbyte", "pq_recvbuf", "pq_getmessage", "SocketBackend"})
 
 
 def plain(name: str) -> str:
-    """The name of a function without what the compiler put behind it (.isra.0, .part.1)."""
-    return name.partition(".")[0] if name[:1] != "." else name
+    """The name of a function as its authors call it.
+
+    Without what the compiler puts behind it (.isra.0, .part.1), and libc before it (__GI___libc_).
+    """
+    if name[:1] != ".":
+        name = name.partition(".")[0]
+    inner = name.removeprefix("__GI_")
+    return inner if inner == name else inner.removeprefix("__libc_")
 
 
 def own(stack: Stack) -> Stack:
@@ -79,4 +87,4 @@ def is_idle(stack: Stack) -> bool:
     if stack[0] in ("process", "startup process"):
         return False
     user = [name for name in stack[2:] if not name.endswith(KERNEL)]
-    return all(name in _LATCH or "+0x" in name for name in user)
+    return all(name.removeprefix(_WRAPPED) in _LATCH or "+0x" in name for name in user)
