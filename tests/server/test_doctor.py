@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pgtare import machine
 from pgtare.doctor import queries
 from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
 from pgtare.server.binaries import Binaries
@@ -71,6 +73,21 @@ def test_where_waits_are_timed_the_lock_is_named(stormy: Cluster) -> None:
     assert report["statements"]["lock_share"] > 0
     assert "LWLock/pg_stat_statements" in [w["event"] for w in report["waits"]["events"]]
     assert "LWLock/pg_stat_statements" in " ".join(report["findings"][0]["seen"])
+
+
+def test_where_waits_are_timed_the_rest_is_computing(stormy: Cluster) -> None:
+    """Held against the kernel's count of the processor time of all sessions."""
+    pid = stormy.postmaster_pid
+    began, before = time.monotonic(), machine.tree_ticks(pid)
+    report = doctor(stormy.dsn(), interval_s=REPORTED_S)
+    used = (machine.tree_ticks(pid) - before) * machine.tick_s() / (time.monotonic() - began)
+    waits = report["waits"]
+    # part of the processor time is that of going to wait for the client, which counts as waiting;
+    # time without a processor counts as computing
+    assert waits["on_cpu"] > used / 5
+    assert waits["active"] == pytest.approx(
+        waits["on_cpu"] + sum(w["active"] for w in waits["events"])
+    )
 
 
 def test_version_1_8_infers_evictions(stormy: Cluster) -> None:

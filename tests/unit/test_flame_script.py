@@ -146,3 +146,14 @@ def test_one_process_stands_for_several() -> None:
         scheduler.take(event)
     blocked = collected.samples().of(BLOCKED).total_ns
     assert 2.3 * 200 * 300_000 < blocked < 2.7 * 200 * 300_000
+
+
+def test_idle_waits_are_known_under_labels_and_below_who_ended_them() -> None:
+    latch = ("walwriter", "WalWriterMain", "WaitLatch", "epoll_wait")
+    assert is_idle((latch[0], "wait: Activity/WalWriterMain", *latch[1:]))
+    assert is_idle(("arm: base", *latch))
+    assert is_idle((*latch, "woken by interrupt", "hrtimer_wakeup_[k]"))
+    flush = ("backend", "PostgresMain", "XLogFlush", "fdatasync")
+    assert not is_idle((*flush, "woken by backend", "secure_read"))
+    asleep = ("backend", "waiting throughout: idle")
+    assert is_idle((asleep[0], "wait: Client/ClientRead", asleep[1]))

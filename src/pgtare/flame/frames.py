@@ -78,13 +78,21 @@ def own(stack: Stack) -> Stack:
 
 def is_idle(stack: Stack) -> bool:
     """Whether a blocked process waits for something to do: its client, or its main loop's latch."""
-    if not stack:
+    own = _undressed(stack)
+    if not own:
         return False
-    if len(stack) > 1 and stack[1].startswith(THROUGHOUT):
-        return stack[0] not in _SESSIONS or stack[1].endswith((" idle", " idle in transaction"))
-    if stack[0] in _SESSIONS:
-        return not _CLIENT.isdisjoint(stack)
-    if stack[0] in ("process", "startup process"):
+    if len(own) > 1 and own[1].startswith(THROUGHOUT):
+        return own[0] not in _SESSIONS or own[1].endswith((" idle", " idle in transaction"))
+    if own[0] in _SESSIONS:
+        return not _CLIENT.isdisjoint(own)
+    if own[0] in ("process", "startup process"):
         return False
-    user = [name for name in stack[2:] if not name.endswith(KERNEL)]
+    user = [name for name in own[2:] if not name.endswith(KERNEL)]
     return all(name.removeprefix(_WRAPPED) in _LATCH or "+0x" in name for name in user)
+
+
+def _undressed(stack: Stack) -> list[str]:
+    """The process's own frames: without labels, and without who woke it."""
+    own = [name for name in stack if not name.startswith((WAIT, STATEMENT, ARM))]
+    wakers = (i for i, name in enumerate(own) if name.startswith(WAKER))
+    return own[: next(wakers, len(own))]

@@ -68,7 +68,7 @@ def choose(found: Mapping[int, float], most: float, room: int, draw: random.Rand
     busy = [pid for pid in found if pid not in set(quiet)]
     each = (total - spent) / len(busy)
     number = max(1, min(len(busy), int((most - spent) / each), room // 2))
-    stands_for = {}
+    stands_for: dict[int, float] = {}
     for group, wanted in ((quiet, min(len(quiet), room - number)), (busy, number)):
         chosen = draw.sample(group, wanted)
         stands_for |= dict.fromkeys(chosen, len(group) / max(wanted, 1))
