@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * execute.c
- *		The executor's hooks: executions of plans, and their fetches.
+ *		The executor's hooks: executions of plans.
  *-------------------------------------------------------------------------
  */
 #include "execution.h"
@@ -95,19 +95,10 @@ rows_of(const QueryDesc *queryDesc)
 
 typedef struct Fetch
 {
-	Call		call;
-	Usage		before;
+	const QueryDesc *plan;
+	uint64		number;
+	Series		outer;
 } Fetch;
-
-static void
-end_fetch(Fetch *fetch)
-{
-	int64		now = timeline_now();
-
-	fetch->call.busy = now - fetch->call.start;
-	call_usage_since(&fetch->before, &fetch->call.usage);
-	call_write(&fetch->call, now);
-}
 
 /*
  * The run of an execution whose span is open, or a fetch.  Statements within
@@ -124,7 +115,7 @@ run_in(Execution *execution, Fetch *fetch, RUN_PARAMETERS)
 
 	span.of = NULL;
 	trace.depth = depth + 1;
-	trace.current = fetch ? fetch->call.number : e->call.number;
+	trace.current = fetch ? fetch->number : e->call.number;
 	PG_TRY();
 	{
 		run(RUN_ARGUMENTS);
@@ -138,10 +129,7 @@ run_in(Execution *execution, Fetch *fetch, RUN_PARAMETERS)
 		span.since = since;
 		span.usage = before;
 		if (fetch)
-		{
-			call_failed(&fetch->call);
-			end_fetch(fetch);
-		}
+			series_fetched(&fetch->outer, timeline_end(fetch->plan), 0, true);
 		execution_fail(e);
 		PG_RE_THROW();
 	}
@@ -157,21 +145,14 @@ run_in(Execution *execution, Fetch *fetch, RUN_PARAMETERS)
 static void
 fetch_in(Execution *e, RUN_PARAMETERS)
 {
-	Fetch		fetch = {.call = {.kind = CALL_FETCH}};
-	int64		now = timeline_now();
+	Fetch		fetch;
+	int64		now = timeline_start(e->plan);
 
 	span_close(now);
-	fetch.call.start = now;
-	fetch.call.number = call_begins(now);
-	fetch.call.parent = trace.current;
-	fetch.call.text = e->call.text;
-	fetch.call.query_id = e->call.query_id;
-	fetch.call.plan = e->call.plan;
-	fetch.call.execution = e->call.number;
-	call_usage(&fetch.before);
+	fetch.plan = e->plan;
+	fetch.number = series_fetch(&fetch.outer, &e->call, now);
 	run_in(e, &fetch, RUN_ARGUMENTS);
-	fetch.call.rows = rows_of(queryDesc);
-	end_fetch(&fetch);
+	series_fetched(&fetch.outer, timeline_end(e->plan), rows_of(queryDesc), false);
 }
 
 static void
@@ -181,6 +162,7 @@ trace_run(RUN_PARAMETERS)
 
 	if (e == NULL)
 	{
+		timeline_forget_start();
 		run(RUN_ARGUMENTS);
 		return;
 	}
@@ -192,11 +174,12 @@ trace_run(RUN_PARAMETERS)
 	{
 		if (span.of != e)
 		{
-			int64		now = timeline_now();
+			int64		now = timeline_start(queryDesc);
 
 			span_close(now);
 			span_open(e, now);
 		}
+		timeline_forget_start();
 		run_in(e, NULL, RUN_ARGUMENTS);
 		/* more is to be fetched, whenever that may be */
 		if (count != 0)

@@ -5,8 +5,8 @@
  * Time and counters are taken over spans: a span begins with the executor's
  * start and goes on through run and finish to the end, as long as nothing else
  * happens in the same session between; else it is closed, and a later run is a
- * fetch, a call of its own.  So a statement that runs in one go takes three
- * readings of the clock, and what a cursor does lies where it happened.
+ * fetch, a call of its own (series.c).  So a statement that runs in one go takes
+ * three readings of the clock, and what a cursor does lies where it happened.
  *-------------------------------------------------------------------------
  */
 #include "execution.h"
@@ -81,6 +81,7 @@ execute_interrupted(void)
 {
 	if (span.of != NULL)
 		span_close(timeline_now());
+	series_close();
 }
 
 /* A bind has been answered: what was started in it begins only now. */
@@ -104,6 +105,7 @@ execution_finish(Execution *e, int64 now)
 {
 	int			depth = trace.depth;
 
+	series_close();
 	trace.depth = e->depth;
 	call_write(&e->call, now);
 	trace.depth = depth;
@@ -183,7 +185,7 @@ execute_row_sources(const QueryDesc *queryDesc, uint32 sampling, const RowSource
 	ring_put(&record, sizeof(record));
 	if (n > 0)
 		ring_put(nodes, n * sizeof(RowSource));
-	ring_end();
 	trace.slot->trace.counters.row_sources++;
+	ring_end();
 	return true;
 }

@@ -79,8 +79,8 @@ CREATE VIEW pg_stat_sql_trace AS
     FROM sql_trace_sessions();
 
 CREATE VIEW pg_stat_sql_trace_info AS
-    SELECT traced_sessions, records, bytes, lost_records, lost_bytes, wait_requests,
-           row_sources, refused
+    SELECT traced_sessions, records, bytes, lost_records, lost_bytes, wait_requests, row_sources,
+           refused
     FROM sql_trace_info();
 
 GRANT SELECT ON pg_stat_sql_trace, pg_stat_sql_trace_info TO PUBLIC;

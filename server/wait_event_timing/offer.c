@@ -108,7 +108,7 @@ is_urgent(const void *mapped, uint64 from)
 	return pg_atomic_read_u64(&ring->written) - from >= ring->nrecords / 4;
 }
 
-static const WaitClockOffer clock_offer = {look, trace};
+static const WaitClockOffer clock_offer = {look, trace, &capture.waits};
 static const WaitRingsOffer rings_offer = {look_at_ring, read_ring, is_urgent};
 
 void
