@@ -8,13 +8,18 @@
 
 #include "sqltrace.h"
 
+#include "fmgr.h"
 #include "storage/dsm.h"
 
+#include "../common/wait_rings.h"
 #include "trace_file.h"
 
 #pragma GCC visibility push(hidden)
 
 #define MOST_EVENTS 1024
+
+/* So much is read of a ring of calls at once */
+#define WORKER_CHUNK ((Size) 4 * 1024 * 1024)
 
 /* A ring, from when it is first seen until nobody speaks of it any more */
 typedef struct Drained
@@ -48,7 +53,7 @@ typedef struct Recording
 	int			nevents;
 	uint32		events[MOST_EVENTS];	/* by their numbers in the recording */
 	int			events_told;	/* in the file under way */
-	char	   *buffer;
+	char	   *buffer;			/* for what is read of a ring of calls */
 } Recording;
 
 /* worker.c */
@@ -59,6 +64,13 @@ extern void worker_register(void);
 extern void rings_begin(Recording *recording);
 extern bool rings_look(Recording *recording, bool all);
 extern void rings_end(Recording *recording);
+
+/* worker_write.c */
+extern const WaitRingsOffer *worker_waits(void);
+extern bool write_head(Recording *recording);
+extern void write_calls(Recording *recording, Drained *ring);
+extern void write_waits(Recording *recording, Drained *ring);
+extern void write_processor(Recording *recording, const Drained *ring);
 
 #pragma GCC visibility pop
 
