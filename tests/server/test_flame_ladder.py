@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -44,36 +45,21 @@ base = "A"
 [[workload]]
 name = "W"
 title = "look-ups"
-builtin = "select-only"
+script = "look.sql"
+setup = "made.sql"
 clients = 2
 scale = 1
 metric = "tps"
 """
 
 
-#: Tables of its own, and another protocol beside rounds.
-WITH_SETUP = (
-    STUDY.replace(
-        'builtin = "select-only"',
-        'protocol = ["rounds", "units"]\nscript = "look.sql"\nsetup = "make.sql"',
-    ).replace("[analysis]", '[quick.units]\ntrials = 2\nrun = "1s"\n[analysis]')
-    + """
-[[variant]]
-name = "C"
-runtime = { work_mem = "5MB" }
-"""
-)
-
-
 @pytest.mark.slow
 def test_the_page_of_a_study_shows_both_variants_and_the_change(tmp_path: Path) -> None:
     needs_perf()
     study = tmp_path / "study.toml"
-    study.write_text(WITH_SETUP)
-    (tmp_path / "look.sql").write_text("SELECT count(*) FROM made;\n")
-    (tmp_path / "make.sql").write_text(
-        "CREATE TABLE IF NOT EXISTS made AS SELECT generate_series(1, 100) AS n;\n"
-    )
+    study.write_text(STUDY)
+    (tmp_path / "look.sql").write_text("SELECT n FROM made;\n")
+    (tmp_path / "made.sql").write_text("DROP TABLE IF EXISTS made; CREATE TABLE made (n int);\n")
     done = pgtare("ladder", study, "--quick", "--out", tmp_path / "out", timeout=170)
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "out" / "report.html").read_text()
@@ -81,14 +67,20 @@ def test_the_page_of_a_study_shows_both_variants_and_the_change(tmp_path: Path) 
         assert f'id="flame-{id}"' in text
     kept = keep.load(tmp_path / "out" / "flames" / "W" / "B-on")
     assert any("errfinish" in stack for stack in kept.samples.stacks)
+    # only what is missing recorded again
+    kept_at = (tmp_path / "out" / "flames" / "W" / "B-on").stat().st_mtime_ns
+    shutil.rmtree(tmp_path / "out" / "flames" / "W" / "A-off")
+    done = pgtare("ladder", "resume", tmp_path / "out", timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "flames" / "W" / "A-off" / "flame.json").exists()
+    assert (tmp_path / "out" / "flames" / "W" / "B-on").stat().st_mtime_ns == kept_at
+    places = [tmp_path / "out" / "flames" / "W" / f"{name}-on" for name in "AB"]
+    done = pgtare("flame", "diff", *places, "--json")
+    assert done.returncode == 0, done.stderr
+    found = {frame["name"]: frame for frame in json.loads(done.stdout)["frames"]}
+    assert found["errfinish"]["before_pct"] < found["errfinish"]["after_pct"]
+    assert found["secure_read"]["before_pct"] > 0  # computing on the way to a wait
     assert json.loads((tmp_path / "out" / "result.json").read_text())["runs_done"] > 0
-    # as where the recording was broken off
-    (tmp_path / "out" / "flames" / "W" / "B-on" / keep.DOCUMENT).unlink()
-    again = pgtare("ladder", "report", tmp_path / "out")
-    assert again.returncode == 0, again.stderr
-    text = (tmp_path / "out" / "report.html").read_text()
-    assert 'id="flame-W-B-off"' in text
-    assert 'id="flame-W-B-on"' not in text
 
 
 def test_a_study_that_names_no_workload_of_its_own(tmp_path: Path) -> None:

@@ -93,6 +93,13 @@ def test_the_family_counts_every_declared_comparison() -> None:
     assert found.made_quick().family == 4 * 4
 
 
+def test_short_runs_may_be_dropped_more_often_where_the_file_says_so() -> None:
+    found, _ = studies.read(SHIPPED)
+    assert (found.gates.dropped_at_most, found.made_quick().gates.dropped_at_most) == (0.25, 0.5)
+    plain = study(STUDY)
+    assert plain.made_quick().gates == plain.gates
+
+
 @pytest.mark.parametrize("quick", [False, True])
 def test_the_family_is_that_of_the_file_whatever_workloads_are_run(
     tmp_path: Path, quick: bool
