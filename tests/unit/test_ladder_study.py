@@ -57,6 +57,11 @@ def test_the_shipped_study_is_sound() -> None:
             "there is already a variant 'off'",
         ),
         ('name = "trace"', 'name = "trace"\nserver = "other"', "names the server 'other'"),
+        (
+            'name = "trace"',
+            'name = "trace"\nruntime = { wait_event_timing.capture = "off" }',
+            'variant.runtime: a name with a dot wants quotes, as in "wait_event_timing.capture"',
+        ),
     ],
 )
 def test_mistakes_are_told_with_their_line(right: str, wrong: str, told: str) -> None:

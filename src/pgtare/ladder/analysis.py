@@ -145,7 +145,7 @@ def _workload(
         dropped=tuple(dropped),
         caveats=(
             *(
-                f"in {wording.count(n, words.round)} every {words.part} had a {what}"
+                f"in {wording.count(n, words.round)} every {words.part} had {wording.an(what)}"
                 for what, n in found.shared.items()
             ),
             *caveats.dropped_by(dropped, found.dropped_by, words.block),

@@ -353,8 +353,9 @@ def _end_if_hopeless(
     if len(unmade) >= _HOPELESS:
         directory.forget(name for name in unmade if name in runs and not runs[name].latency_samples)
         raise MeasurementError(
-            f"{len(unmade)} runs in a row could not be made, the last because {why}; they are left "
-            f"for when the study goes on, and what was measured is kept in {directory.path}"
+            f"{len(unmade)} runs in a row could not be made, the last because "
+            f"{why.rstrip('.')}; they are left for when the study goes on, and what was measured "
+            f"is kept in {directory.path}"
         )
 
 

@@ -51,6 +51,17 @@ def _several(value: Any) -> Any:
 Kinds = Annotated[tuple[Kind, ...], BeforeValidator(_several)]
 
 
+def _quoted(value: Any) -> Any:
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        if isinstance(inner, dict):
+            whole = f"{name}.{next(iter(inner), '')}"
+            raise ValueError(f'a name with a dot wants quotes, as in "{whole}"')
+    return value
+
+
+Settings = Annotated[dict[str, Setting], BeforeValidator(_quoted)]
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -102,8 +113,8 @@ class Variant(_Model):
     title: str = ""
     server: str = "main"
     preload: tuple[str, ...] = ()
-    settings: dict[str, Setting] = {}
-    runtime: dict[str, Setting] = {}
+    settings: Settings = {}
+    runtime: Settings = {}
     capture: Literal["absent", "unhooked", "off", "stats", "trace"] = "absent"
     factors: dict[Name, Annotated[tuple[factorial.Level, ...], Field(min_length=1)]] = {}
     beside: tuple[str, ...] = ()
@@ -189,7 +200,7 @@ class Workload(_Model):
     load: Annotated[float, BeforeValidator(share), Field(gt=0, lt=1)] | None = None
     preload: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
-    settings: dict[str, Setting] = {}
+    settings: Settings = {}
     prewarm: bool = False
     writes: bool = False
     oldest: Annotated[int, Field(ge=15, le=18)] = 15

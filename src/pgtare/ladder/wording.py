@@ -183,6 +183,11 @@ def figure(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.1f}"
 
 
+def an(noun: str) -> str:
+    """a checkpoint, an autovacuum."""
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
 def count(n: int, noun: str) -> str:
     """1 client, 2 clients."""
     return f"{numbers.count(n)} {noun}" if n == 1 else f"{numbers.count(n)} {noun}s"
