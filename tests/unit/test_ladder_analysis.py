@@ -124,8 +124,8 @@ def test_the_floor_is_told_as_a_width_and_is_no_test_of_the_machine() -> None:
     short = study(STUDY.replace("rounds = 10", "rounds = 4"))
     told = markdown.render(analysed(short, few))
     assert "the floor cannot say how narrow a comparison gets, as 4 rounds give no int" in told
-    assert "of fewer than 6 rounds none can exclude any effect at this level" in told
-    assert "set rounds = 6 or more under [protocol] in the study file" in told
+    assert "fewer than 6 rounds exclude no effect at this level, however large" in told
+    assert "`rounds = 6` or more under [protocol] of the study file gives ends" in told
     assert "| cannot say |" in told
 
 

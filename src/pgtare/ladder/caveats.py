@@ -67,15 +67,15 @@ def _for_an_interval(result: LadderResult, workload: OnWorkload, blocks: int) ->
     if blocks >= needed or result.state == "closed":
         return ""
     told = (
-        f": of fewer than {needed} {noun} none can exclude any effect at this level, which is what "
-        "[−∞, +∞] says"
+        f": fewer than {needed} {noun} exclude no effect at this level, however large, which is "
+        "what [−∞, +∞] says"
     )
     if workload.rounds_planned >= needed:
         return f"{told}; more were planned, and dropped or not done"
     table = "quick" if result.quick else "protocol"
     if workload.protocol != "rounds":
         table += f".{workload.protocol}"
-    return f"{told}; set {noun} = {needed} or more under [{table}] in the study file, and run anew"
+    return f"{told}; `{noun} = {needed}` or more under [{table}] of the study file gives ends"
 
 
 def dropped_by(dropped: Sequence[Dropped], by: Mapping[str, int], noun: str) -> list[str]:
