@@ -193,9 +193,11 @@ def _go_on(planned: run.Planned, json: Path | None) -> None:
             _kept(planned)
         raise
     if ladder_flames.wanted(planned):
-        ladder_flames.record_all(planned, lambda text: cli.stderr().print(
-            f"pgtare: {text}", highlight=False, markup=False
-        ))  # fmt: skip
+        try:
+            ladder_flames.record_all(planned, cli.stderr())
+        except KeyboardInterrupt:
+            _deliver(planned, json)
+            raise
     _deliver(planned, json)
 
 

@@ -19,6 +19,8 @@ from pgtare.report import numbers
 
 #: Of the sessions' time; less is not worth a sentence.
 _WAITS_MORE = 0.001
+#: Of more the names speak for themselves, or must be looked up.
+_VARIANTS_TOLD = 8
 
 
 def found(result: LadderResult) -> list[tuple[str, str]]:
@@ -94,7 +96,12 @@ def _all_of(workloads: list[OnWorkload]) -> str:
 
 
 def variants(result: LadderResult) -> str:
-    """What the names of the variants stand for."""
+    """What the names of the variants stand for, where they are few."""
+    if len(result.variants) > _VARIANTS_TOLD:
+        return (
+            f"{len(result.variants)} variants: what each preloads and sets stands in the page, "
+            "under Variants."
+        )
     return f"Variants: {'; '.join(_variant(variant) for variant in result.variants)}."
 
 

@@ -59,8 +59,13 @@ class Serving:
     workload: Workload
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A session in the workload's database, whose own waits are not counted."""
+        """A session in the workload's database, whose own waits are not counted.
+
+        It sees our modules' functions, which are in schemas of their names where no extension can
+        be made.
+        """
         conn = trials.connect(self.dsn)
+        conn.execute(f"SET search_path = public, {', '.join(own_modules())}".encode())
         conn.execute(f"SET {WAITS}.capture = off".encode())
         return conn
 
@@ -75,7 +80,7 @@ class Bench:
         self._clusters: dict[str, Cluster] = {}
         self._binaries: dict[str, Binaries] = {}
         self._databases: set[tuple[str, int]] = set()
-        self._with_functions: set[tuple[Cluster, str]] = set()
+        self._with_functions: set[tuple[Cluster, str, str]] = set()
         self._static: dict[str, dict[str, Value]] = {}
         self._all: dict[str, dict[str, Value]] = {}
         self._stack = contextlib.ExitStack()
@@ -205,16 +210,21 @@ class Bench:
             _static_settings(variant, workload), variant.runtime,
         )  # fmt: skip
 
-    def _make_functions(self, cluster: Cluster) -> None:
-        """The functions and views of our modules, once these are in the server's memory."""
+    def _make_functions(self, cluster: Cluster, dsn: str | None = None) -> None:
+        """The functions and views of our modules, once these are in the server's memory.
+
+        dsn: where they are wanted, if not in the database that every server has.
+        """
+        where = cluster.dsn() if dsn is None else dsn
         own = (name for name, known in self._clusters.items() if known is cluster)
         # of the build, not of a linking, which loads the module of the build
         found = next((self.binaries(name) for name in own), cluster.binaries)
         for module in own_modules():
-            if (cluster, module) not in self._with_functions and carries(cluster, module):
-                with cluster.connect() as conn:
+            key = (cluster, module, where)
+            if key not in self._with_functions and carries(cluster, module):
+                with trials.connect(where) as conn:
                     conn.execute(loadable(found, module).create_sql.encode())
-                self._with_functions.add((cluster, module))
+                self._with_functions.add(key)
 
     def _rest_duet(self) -> None:
         for cluster in self._duet.clusters if self._duet else ():
@@ -284,6 +294,8 @@ class Bench:
             initialise(self.binaries(server), cluster.dsn(), scale, name)
             self._databases.add((server, scale))
         dsn = make_conninfo(cluster.dsn(), dbname=name)
+        if workload.activity or workload.figure:
+            self._make_functions(cluster, dsn)
         make_ready(dsn, workload, variant.name, self._setup(workload))
         return dsn
 

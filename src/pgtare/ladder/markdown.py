@@ -17,7 +17,7 @@ def render(result: LadderResult) -> str:
     told += [f"- {sentence}" for sentence in answers.together(result)]
     told += [f"- {sentence}" for sentence in answers.seen(result)]
     for workload in result.workloads:
-        told += ["", *_workload(workload, result.alpha)]
+        told += ["", *_workload(workload, result)]
     head, body = tables.side_by_side(result)
     if body:
         told += ["", "## The same comparison by several protocols", "", *_table(head, body)]
@@ -28,7 +28,7 @@ def render(result: LadderResult) -> str:
     return "\n".join(told) + "\n"
 
 
-def _workload(workload: OnWorkload, alpha: float) -> list[str]:
+def _workload(workload: OnWorkload, result: LadderResult) -> list[str]:
     told = [f"## {wording.heading(workload)}", ""]
     told.append(
         f"{wording.METRICS[workload.metric]}, {wording.count(workload.clients, 'client')}"
@@ -38,10 +38,12 @@ def _workload(workload: OnWorkload, alpha: float) -> list[str]:
     told += ["", *(f"- {line}" for line in workload.profile)]
     if workload.why_not:
         told += ["", f"**These figures do not count: {workload.why_not}.**"]
-    found = tables.rows(workload)
+    for grid in tables.grids(workload, result):
+        told += ["", f"{grid.caption}:", "", *_table(grid.head, grid.body)]
+    found, headings = tables.rows(workload), list(tables.headings(result.alpha))
     if found:
-        told += ["", *_table(list(tables.headings(alpha)), [list(row.cells) for row in found])]
-    head, body = tables.beside(workload, alpha)
+        told += ["", *_table(headings, [list(row.cells) for row in found])]
+    head, body = tables.beside(workload, result.alpha)
     if body:
         told += ["", *_table(head, body)]
     derived = [c for c in workload.compared if c.derivation]

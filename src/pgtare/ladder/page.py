@@ -40,7 +40,7 @@ def page(result: LadderResult, additions: Sequence[Addition] = ()) -> str:
         side_by_side=tables.side_by_side(result),
         side_by_side_note=caveats.SIDE_BY_SIDE,
         headings=tables.headings(result.alpha),
-        workloads=[_workload(w, result.alpha) for w in result.workloads],
+        workloads=[_workload(w, result) for w in result.workloads],
         command=f"{shlex.join(result.command)} --seed {result.seed}",
         raw=f"{result.directory}/runs: a JSON file a run, and its sampled latencies as Parquet",
         variants=[_variant(v) for v in result.variants],
@@ -58,9 +58,9 @@ def page(result: LadderResult, additions: Sequence[Addition] = ()) -> str:
     )  # fmt: skip
 
 
-def _workload(workload: OnWorkload, alpha: float) -> dict[str, Any]:
+def _workload(workload: OnWorkload, result: LadderResult) -> dict[str, Any]:
     means_head, means = tables.means(workload)
-    beside_head, beside = tables.beside(workload, alpha)
+    beside_head, beside = tables.beside(workload, result.alpha)
     waits_head, waits = tables.profile(workload)
     return {
         "name": workload.called,
@@ -70,6 +70,7 @@ def _workload(workload: OnWorkload, alpha: float) -> dict[str, Any]:
         + f"; {wording.blocks(workload)} count, in {span(workload.spent_s)}",
         "why_not": workload.why_not,
         "profile": workload.profile,
+        "grids": tables.grids(workload, result),
         "rows": tables.rows(workload),
         "tables": [
             (caption, head, body)

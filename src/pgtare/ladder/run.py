@@ -15,7 +15,7 @@ from rich.console import Console
 import pgtare
 from pgtare import machine
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.ladder import alike, analysis, scripts, stuck, unit_trials
+from pgtare.ladder import alike, analysis, clocks, scripts, stuck, unit_trials
 from pgtare.ladder import study_file as studies
 from pgtare.ladder.bench import Bench
 from pgtare.ladder.directory import Directory
@@ -87,11 +87,12 @@ def plan(
     Raises UsageError for what is wrong in the file, and where `out` holds another study.
     """
     study, source = studies.read(path)
-    chosen = _chosen(study, quick, workloads)
-    told = studies.check_rounds(chosen, quick=quick)
     directory = Directory(out)
-    if directory.begun:
-        facts = directory.facts()
+    facts = directory.facts() if directory.begun else None
+    left_out = clocks.left_out(study) if facts is None else facts.left_out
+    chosen = _chosen(study, quick, workloads, left_out)
+    told = studies.check_rounds(chosen, quick=quick)
+    if facts is not None:
         asked = (source, quick, _names(chosen), facts.seed if seed is None else seed)
         kept = (facts.source, facts.quick, facts.workloads, facts.seed)
         if asked != kept or not scripts.unchanged(chosen, path.parent, out):
@@ -110,6 +111,7 @@ def plan(
         study_directory=str(path.parent.absolute()), source=source, command=tuple(command),
         machine=machine.describe(),
         planned_s=sum(protocol_of(chosen, step).seconds(chosen, step) for step in steps),
+        left_out=left_out,
     )  # fmt: skip
     return _planned(chosen, facts, directory, told)
 
@@ -120,11 +122,18 @@ def resumed(out: Path) -> Planned:
     facts = directory.facts()
     # as many clients as it was begun with, also where only its report is asked for elsewhere
     study = studies.parse(facts.source, facts.study_file, facts.machine.get("cpus_usable"))
-    chosen = _chosen(study, facts.quick, facts.workloads)
+    chosen = _chosen(study, facts.quick, facts.workloads, facts.left_out)
     return _planned(chosen, facts, directory, studies.check_rounds(chosen, quick=facts.quick))
 
 
-def _chosen(study: Study, quick: bool, workloads: Sequence[str]) -> Study:
+def _chosen(
+    study: Study, quick: bool, workloads: Sequence[str], left_out: Mapping[str, str]
+) -> Study:
+    if study.analysis.floor in left_out:
+        raise UsageError(
+            f"the study cannot be run here: {study.analysis.floor}, its floor, cannot be had, as "
+            f"{left_out[study.analysis.floor]}"
+        )
     if quick:
         if workloads and study.quick.workloads is not None:
             asked = tuple(dict.fromkeys((*study.quick.workloads, *workloads)))
@@ -132,6 +141,8 @@ def _chosen(study: Study, quick: bool, workloads: Sequence[str]) -> Study:
             study = study.model_copy(update={"quick": quick_ones})
         study = study.made_quick()
     study = study.resolved()
+    if left_out:
+        study = study.without(left_out)
     return study.only(workloads) if workloads else study
 
 
@@ -141,7 +152,8 @@ def _names(study: Study) -> tuple[str, ...]:
 
 def _planned(study: Study, facts: Facts, directory: Directory, told: str | None) -> Planned:
     steps = all_steps(study, facts.seed)
-    return Planned(study, facts, steps, directory, (f"{told}.",) if told else ())
+    warnings = [f"{name} is left out: {why}." for name, why in facts.left_out.items()]
+    return Planned(study, facts, steps, directory, (*([f"{told}."] if told else []), *warnings))
 
 
 def _check_scripts(study: Study, source: Path) -> None:
@@ -252,7 +264,7 @@ def _announcement(planned: Planned, steps: Sequence[Step], runs: dict[str, Run])
 def full_seconds(planned: Planned) -> float:
     """How long the study takes that a quick one is made of, about."""
     facts = planned.facts
-    full = studies.parse(facts.source, facts.study_file).resolved()
+    full = studies.parse(facts.source, facts.study_file).resolved().without(facts.left_out)
     steps = all_steps(full, facts.seed)
     return sum(protocol_of(full, step).seconds(full, step) for step in steps)
 

@@ -13,6 +13,8 @@ from pgtare.errors import UsageError
 from pgtare.estimate.attainable import attainable_p, rounds_for_level
 from pgtare.instruments.catalogue import near
 from pgtare.instruments.locate import line_of
+from pgtare.ladder import factorial
+from pgtare.ladder.activity import Activity
 from pgtare.ladder.duet_rules import why_not_by_duet
 from pgtare.ladder.kinds import WORDS
 from pgtare.ladder.quantities import CORES
@@ -62,7 +64,10 @@ def parse(source: str, file: str, cores: int | None = None) -> Study:
         errors = sorted(ex.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
         raise UsageError(_told(dict(errors[0]), source, file)) from ex
     _check_names(study, source, file, cores)
-    return study
+    whole = factorial.expanded(study)
+    if why := _why_no_layouts(whole):
+        raise UsageError(f"{file}, line {line_of(source, ('protocol', 'layouts'))}: {why}")
+    return whole
 
 
 def check_rounds(study: Study, *, quick: bool) -> str | None:
@@ -121,8 +126,8 @@ _KEYS = sorted(
     {
         name
         for model in (
-            Study, Server, Variant, Expected, Figure, Workload, Comparison, Duet, Units, Protocol,
-            Analysis, Gates, QuickDuet, QuickUnits, Quick,
+            Study, Server, Variant, Expected, Figure, Activity, Workload, Comparison, Duet, Units,
+            Protocol, Analysis, Gates, QuickDuet, QuickUnits, Quick,
         )
         for name in model.model_fields
     }
@@ -133,12 +138,17 @@ def _check_names(study: Study, source: str, file: str, cores: int) -> None:
     def refuse(location: tuple[str | int, ...], reason: str) -> None:
         raise UsageError(f"{file}, line {line_of(source, location)}: {reason}")
 
-    variants = [v.name for v in study.variant]
+    several = [[one.name for one in factorial.combinations(v)] for v in study.variant]
+    variants = [name for names in several for name in names]
     workloads = [w.name for w in study.workload]
-    for kind, names in (("variant", variants), ("workload", workloads)):
-        for i, name in enumerate(names):
-            if name in names[:i]:
-                refuse((kind, i, "name"), f"there is already a {kind} {name!r}")
+    named = {"variant": several, "workload": [[name] for name in workloads]}
+    for kind, entries in named.items():
+        seen: set[str] = set()
+        for i, names in enumerate(entries):
+            for name in names:
+                if name in seen:
+                    refuse((kind, i, "name"), f"there is already a {kind} {name!r}")
+                seen.add(name)
     for i, variant in enumerate(study.variant):
         if variant.server not in study.servers:
             refuse(
@@ -155,7 +165,7 @@ def _check_names(study: Study, source: str, file: str, cores: int) -> None:
     for i, comparison in enumerate(study.comparison):
         for key in ("arm", "base"):
             name = getattr(comparison, key)
-            if name not in variants:
+            if not (factorial.matching(name, variants) if key == "arm" else name in variants):
                 refuse(
                     ("comparison", i, key),
                     f"a comparison names the variant {name!r}, which is absent"
@@ -183,8 +193,9 @@ def _check_names(study: Study, source: str, file: str, cores: int) -> None:
                 f"quick.protocols names the workload {name!r}, which is absent"
                 f"{near(name, workloads)}",
             )
-    if why := _why_no_layouts(study):
-        refuse(("protocol", "layouts"), why)
+    for pattern in study.quick.variants or ():
+        if not factorial.matching(pattern, variants):
+            refuse(("quick", "variants"), f"quick names the variant {pattern!r}, which is absent")
     for i, workload in enumerate(study.workload):
         stated = study.kinds(workload)
         quick = study.quick.protocols.get(workload.name, ())

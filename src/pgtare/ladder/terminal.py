@@ -26,6 +26,7 @@ def render(result: LadderResult, console: Console) -> None:
         if workload.floor:
             console.print()
             _workload(console, workload, result.alpha)
+            _grids(console, workload, result)
     _side_by_side(console, result)
     console.print()
     for sentence in [*answers.together(result), *answers.seen(result)]:
@@ -63,6 +64,18 @@ def _workload(console: Console, workload: OnWorkload, alpha: float) -> None:
         shown[-1].stylize("" if row.floor else verdicts.STYLES.get(row.tone, ""))
         table.add_row(*shown, style="dim" if row.floor else "")
     console.print(table)
+
+
+def _grids(console: Console, workload: OnWorkload, result: LadderResult) -> None:
+    for grid in tables.grids(workload, result):
+        console.print()
+        _line(console, f"{grid.caption}:")
+        table = _grid(console)
+        for i, title in enumerate(grid.head):
+            table.add_column(title, justify="right" if i else "left")
+        for row in grid.body:
+            table.add_row(*row)
+        console.print(table)
 
 
 def _side_by_side(console: Console, result: LadderResult) -> None:

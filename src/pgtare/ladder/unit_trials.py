@@ -21,7 +21,7 @@ from pgtare.design import Arm, Design, Role, Slices, block_layout, slices_of
 from pgtare.errors import UsageError
 from pgtare.estimate import analyse
 from pgtare.estimate.results import TrialEstimate
-from pgtare.ladder import evidence, gates
+from pgtare.ladder import activity, evidence, gates
 from pgtare.ladder.bench import SWITCHED, Bench, Serving
 from pgtare.ladder.levels import Levels
 from pgtare.ladder.protocol import Done, Setting, attempt
@@ -140,6 +140,7 @@ def _measured(step: Step, setting: Setting) -> Done:
         load.check()
         count = evidence.counter(conn, workload.counter) if workload.counter else 0.0
         calm = evidence.disturbances(conn)
+        idle = activity.read(conn, workload.activity)
         pid = cluster.postmaster_pid
         assert load.pid is not None
         pids = (pid, load.pid)
@@ -154,6 +155,7 @@ def _measured(step: Step, setting: Setting) -> Done:
         after, spent = machine.usage(), gates.own_s() - own
         ticks = sum(map(machine.tree_ticks, pids)) - ticks
         failures = sum(report.failed for report in load.progress)
+        active = activity.read(conn, workload.activity)
         load.stop()
         time.sleep(SETTLE_S)
         now = evidence.disturbances(conn)
@@ -163,10 +165,12 @@ def _measured(step: Step, setting: Setting) -> Done:
     found = gates.shares(before, after, ticks + round(spent / machine.tick_s()))
     data = got.observations
     estimate = analyse(data, design, seed=step.seed)
+    worked, idled = _activity(study, workload, design, data, idle, active)
     failed = [
         *([f"the trial ended early: {got.trouble}"] if got.trouble else ()),
         *settings,
         *against,
+        *idled,
         *_spoiled(data, design, got),
         *gates.judge(before, after, found, study.gates),
         *load_gates(serving.workload, len(data), failures, counted),
@@ -176,7 +180,7 @@ def _measured(step: Step, setting: Setting) -> Done:
     parts = {
         arm.name: Part(
             metrics=metrics, transactions=estimate.arms[i].n, events=events,
-            evidence=tuple(shown.get(arm.name, ())),
+            evidence=(*shown.get(arm.name, ()), *worked),
         )
         for i, arm in enumerate(design.arms)
         if (metrics := _metrics(estimate, i))
@@ -192,6 +196,19 @@ def _measured(step: Step, setting: Setting) -> Done:
         latency_samples=len(data), parts=parts,
     )  # fmt: skip
     return Done(made, {name: data[name] for name in data.dtype.names or ()})
+
+
+def _activity(
+    study: Study, workload: Workload, design: Design, data: Observations,
+    before: Mapping[str, float], after: Mapping[str, float],
+) -> tuple[list[str], list[str]]:  # fmt: skip
+    """What all arms together made grow, held against the transactions of those that should."""
+    counts = np.bincount(data["arm"], minlength=len(design.arms))
+    return activity.judge(
+        workload.activity, before, after,
+        {arm.name: int(counts[i]) for i, arm in enumerate(design.arms)},
+        {arm.name: study.the_variant(arm.name).in_force for arm in design.arms},
+    )  # fmt: skip
 
 
 def _spoiled(data: Observations, design: Design, got: recording.Recording) -> list[str]:

@@ -12,6 +12,8 @@ from pgtare.ladder.result import Compared, Effect, OnWorkload
 from pgtare.ladder.study import Expected
 from pgtare.report import numbers
 
+#: No end of an interval is worth its digits from here on, in percent.
+_ENDLESS = 1e5
 METRICS = {
     "tps": "transactions a second",
     "cpu_us": "CPU time a transaction",
@@ -79,6 +81,18 @@ def interval(effect: Effect, places: int = 2) -> str:
     left = lo or numbers.signed(effect.lo_pct, places)
     right = hi or numbers.signed(effect.hi_pct, places)
     return f"[{left}, {right}]"
+
+
+def ratio(effect: Effect) -> str:
+    """An effect as a multiple of the base, with its interval: 1.052 (1.048-1.056)."""
+
+    def times(pct: float | None, endless: str) -> str:
+        return endless if pct is None or pct > _ENDLESS else f"{1 + pct / 100:.3f}"
+
+    if effect.pct is None:
+        return numbers.NONE
+    low, high = times(effect.lo_pct, "0"), times(effect.hi_pct, "∞")
+    return f"{times(effect.pct, '∞')} ({low}-{high})"
 
 
 def absolute(compared: Compared) -> str:
