@@ -404,6 +404,8 @@ def _mean(blocks: Blocks, name: str, metric: str) -> float:
 
 def _pct(log_ratio: float) -> float:
     """A log-ratio in percent; where it is endless, so is the percentage."""
+    if log_ratio == -math.inf:
+        return log_ratio  # no end at all, which is not an end at −100 %
     return 100 * math.expm1(log_ratio) if log_ratio < 700 else math.inf
 
 

@@ -319,9 +319,12 @@ class QuickUnits(_Model):
 
 
 class Quick(_Model):
-    """What `--quick` changes. protocols: by workload. variants: those it plays, or patterns."""
+    """What `--quick` changes: six rounds are the fewest that give an interval two ends.
 
-    rounds: Annotated[int, Field(ge=2)] = 3
+    protocols: by workload. variants: those it plays, or patterns.
+    """
+
+    rounds: Annotated[int, Field(ge=2)] = 6
     run: WholeSeconds = 3
     warm_up: WholeSeconds = 1
     duet: QuickDuet = QuickDuet()
