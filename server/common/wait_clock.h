@@ -16,7 +16,7 @@
 
 #include "clock.h"
 
-#define WAIT_CLOCK_OFFER "wait_event_timing/clock/1"
+#define WAIT_CLOCK_OFFER "wait_event_timing/clock/2"
 
 /* At "base_ticks" of its clock the time in the ring was "base_ns". */
 typedef struct WaitClock
@@ -39,6 +39,9 @@ typedef struct WaitClockOffer
 	 * under way.  False: there can be no trace.
 	 */
 	bool		(*trace) (bool on);
+
+	/* Waits of this process so far */
+	const uint64 *waits;
 } WaitClockOffer;
 
 #endif							/* PGTARE_WAIT_CLOCK_H */

@@ -16,6 +16,7 @@ uint64
 call_begins(int64 start)
 {
 	execute_interrupted();
+	series_nested();
 	transaction_touched(start);
 	return ++trace.calls;
 }
@@ -93,6 +94,11 @@ call_write(const Call *call, int64 end)
 		record.flags |= CALL_WAL;
 		size += (NUSAGE - WAL_AT) * sizeof(uint64);
 	}
+	if (call->fetches > 1)
+	{
+		record.flags |= CALL_SEVERAL;
+		size += sizeof(uint64);
+	}
 	record.sqlstate = call->sqlstate;
 	record.parent = call->parent;
 	record.text = call->text;
@@ -117,5 +123,7 @@ call_write(const Call *call, int64 end)
 		ring_put(&call->usage.counter[LOCAL_TEMP_AT], (WAL_AT - LOCAL_TEMP_AT) * sizeof(uint64));
 	if (record.flags & CALL_WAL)
 		ring_put(&call->usage.counter[WAL_AT], (NUSAGE - WAL_AT) * sizeof(uint64));
+	if (record.flags & CALL_SEVERAL)
+		ring_put(&call->fetches, sizeof(uint64));
 	ring_end();
 }

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  * execute.c
- *		Executions of plans, and their fetches.
+ *		Executions of plans.
  *
  * An execution is known from the executor's start to its end.  Time and
  * counters are taken over spans: a span begins with the executor's start and
  * goes on through run and finish to the end, as long as nothing else happens
  * in the same session between; else it is closed, and a later run is a fetch, a
- * call of its own.  So a statement that runs in one go takes three readings of
+ * call of its own (series.c).  So a statement that runs in one go takes three readings of
  * the clock, and what a cursor does lies where it happened.
  *-------------------------------------------------------------------------
  */
@@ -111,6 +111,7 @@ execute_interrupted(void)
 {
 	if (spanned != NULL)
 		close_span(timeline_now());
+	series_close();
 }
 
 /* A bind has been answered: what was started in it begins only now. */
@@ -134,6 +135,7 @@ finish(Execution *e, int64 now)
 {
 	int			depth = trace.depth;
 
+	series_close();
 	trace.depth = e->depth;
 	call_write(&e->call, now);
 	trace.depth = depth;
@@ -213,6 +215,7 @@ execute_row_sources(const QueryDesc *queryDesc, uint32 sampling, const RowSource
 	ring_put(&record, sizeof(record));
 	if (n > 0)
 		ring_put(nodes, n * sizeof(RowSource));
+	trace.slot->trace.counters.row_sources++;
 	ring_end();
 	return true;
 }
@@ -291,19 +294,10 @@ rows_of(const QueryDesc *queryDesc)
 
 typedef struct Fetch
 {
-	Call		call;
-	Usage		before;
+	const QueryDesc *plan;
+	uint64		number;
+	Series		outer;
 } Fetch;
-
-static void
-end_fetch(Fetch *fetch)
-{
-	int64		now = timeline_now();
-
-	fetch->call.busy = now - fetch->call.start;
-	call_usage_since(&fetch->before, &fetch->call.usage);
-	call_write(&fetch->call, now);
-}
 
 /*
  * The run of an execution whose span is open, or a fetch.  Statements within
@@ -320,7 +314,7 @@ run_in(Execution *execution, Fetch *fetch, RUN_PARAMETERS)
 
 	spanned = NULL;
 	trace.depth = depth + 1;
-	trace.current = fetch ? fetch->call.number : e->call.number;
+	trace.current = fetch ? fetch->number : e->call.number;
 	PG_TRY();
 	{
 		run(RUN_ARGUMENTS);
@@ -334,10 +328,7 @@ run_in(Execution *execution, Fetch *fetch, RUN_PARAMETERS)
 		open_since = since;
 		open_usage = before;
 		if (fetch)
-		{
-			call_failed(&fetch->call);
-			end_fetch(fetch);
-		}
+			series_fetched(&fetch->outer, timeline_end(fetch->plan), 0, true);
 		fail(e);
 		PG_RE_THROW();
 	}
@@ -353,21 +344,14 @@ run_in(Execution *execution, Fetch *fetch, RUN_PARAMETERS)
 static void
 fetch_in(Execution *e, RUN_PARAMETERS)
 {
-	Fetch		fetch = {.call = {.kind = CALL_FETCH}};
-	int64		now = timeline_now();
+	Fetch		fetch;
+	int64		now = timeline_start(e->plan);
 
 	close_span(now);
-	fetch.call.start = now;
-	fetch.call.number = call_begins(now);
-	fetch.call.parent = trace.current;
-	fetch.call.text = e->call.text;
-	fetch.call.query_id = e->call.query_id;
-	fetch.call.plan = e->call.plan;
-	fetch.call.execution = e->call.number;
-	call_usage(&fetch.before);
+	fetch.plan = e->plan;
+	fetch.number = series_fetch(&fetch.outer, &e->call, now);
 	run_in(e, &fetch, RUN_ARGUMENTS);
-	fetch.call.rows = rows_of(queryDesc);
-	end_fetch(&fetch);
+	series_fetched(&fetch.outer, timeline_end(e->plan), rows_of(queryDesc), false);
 }
 
 static void
@@ -377,6 +361,7 @@ trace_run(RUN_PARAMETERS)
 
 	if (e == NULL)
 	{
+		timeline_forget_start();
 		run(RUN_ARGUMENTS);
 		return;
 	}
@@ -388,11 +373,12 @@ trace_run(RUN_PARAMETERS)
 	{
 		if (spanned != e)
 		{
-			int64		now = timeline_now();
+			int64		now = timeline_start(queryDesc);
 
 			close_span(now);
 			open_span(e, now);
 		}
+		timeline_forget_start();
 		run_in(e, NULL, RUN_ARGUMENTS);
 		/* more is to be fetched, whenever that may be */
 		if (count != 0)

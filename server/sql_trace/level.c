@@ -215,13 +215,16 @@ apply(int level, LevelReason reason)
 	set_limits();
 }
 
-/* Have the waits traced where the level says so, and give them back afterwards. */
+/*
+ * Have the waits traced where the level says so, and give them back afterwards.
+ * A ring of theirs is made only where ours could be.
+ */
 static void
-follow_with_waits(void)
+follow_with_waits(bool can_open)
 {
 	bool		wants = LEVEL_WAITS(trace.level);
 
-	if (wants == waits_wanted)
+	if (wants == waits_wanted || (wants && !can_open && !timeline_has_waits()))
 		return;
 	waits_wanted = timeline_want_waits(wants) && wants;
 }
@@ -240,7 +243,10 @@ level_update(bool can_open)
 		trace_session_rate == drawn_against &&
 		pg_atomic_read_u32(&trace.slot->asked) == asked_seen &&
 		(trace.level == 0 || trace.ring != NULL))
+	{
+		follow_with_waits(can_open);
 		return;
+	}
 	changed = matched = false;
 	was_enabled = trace_enabled;
 	drawn_against = trace_session_rate;
@@ -254,8 +260,7 @@ level_update(bool can_open)
 	/* what is asked for anew, begins anew */
 	if (level != trace.level || (level > 0 && (LevelReason) trace.reason != reason))
 		apply(level, reason);
-	if (can_open)
-		follow_with_waits();
+	follow_with_waits(can_open);
 }
 
 /* The trace has met a limit. */

@@ -91,6 +91,7 @@ typedef enum CallKind
 #define CALL_WAL		0x08
 #define CALL_ABORTED	0x10
 #define CALL_ESTIMATED	0x20
+#define CALL_SEVERAL	0x40
 
 typedef struct CallRecord
 {
@@ -107,7 +108,7 @@ typedef struct CallRecord
 	int64		busy;
 	int64		cpu;
 	uint64		rows;
-	/* then groups of counters, as flagged */
+	/* then groups of counters, and the number of fetches, as flagged */
 } CallRecord;
 
 typedef struct BindsRecord

@@ -29,6 +29,9 @@
 
 #define RETRY_INTERVAL_MS (60 * 1000)
 
+/* Some records, of some cache lines each */
+#define FETCHED_AHEAD 512
+
 static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not refused */
 static bool ending = false;		/* the process gives up its dynamic memory */
 
@@ -67,6 +70,7 @@ counters_add(Counters *sum, const Counters *counters)
 	sum->lost_records += counters->lost_records;
 	sum->lost_bytes += counters->lost_bytes;
 	sum->wait_requests += counters->wait_requests;
+	sum->row_sources += counters->row_sources;
 }
 
 /*
@@ -264,6 +268,20 @@ make_room(uint64 size)
 	pg_memory_barrier();
 }
 
+/*
+ * Where the next records go is soon looked at, for what is overwritten there,
+ * and written: fetch it into the cache, as the ring is larger than that.
+ */
+static void
+fetch_ahead(uint64 size)
+{
+	const Ring *ring = trace.ring;
+	uint64		from = record_end + FETCHED_AHEAD;
+
+	for (uint64 at = from; at < from + Min(size, FETCHED_AHEAD); at += PG_CACHE_LINE_SIZE / 2)
+		__builtin_prefetch(&ring->data[at & (ring->size - 1)], 1);
+}
+
 /* Add to the record. */
 void
 ring_put(const void *data, Size size)
@@ -299,11 +317,13 @@ ring_begin(RecordKind kind, int depth, uint64 call, int64 time, Size size, Recor
 {
 	uint64		whole = TYPEALIGN(8, size);
 
+	series_close();
 	if (trace.ring == NULL || whole > trace.ring->size / 2)
 		return false;
 	make_room(whole);
 	cursor = ring_head();
 	record_end = cursor + whole;
+	fetch_ahead(whole);
 	record_time = time;
 	header->size = (uint32) whole;
 	header->kind = kind;

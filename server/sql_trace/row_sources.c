@@ -99,6 +99,8 @@ executor_start(QueryDesc *desc, int eflags)
 static void
 query_resumes(RowQuery *query)
 {
+	int64		reading;
+
 	if (!query->wrapped && query->refused == NULL)
 	{
 		row_wrap(query);
@@ -106,16 +108,23 @@ query_resumes(RowQuery *query)
 			row_shared_offer(query);
 		query->stopped_at = row_now(query);
 	}
-	query->paused += row_now(query) - query->stopped_at;
-	query->started_at = row_now(query);
+	reading = clock_source_read(query->clock);
+	timeline_offer_start(query->desc, query->clock, reading);
+	/* time goes on where it stopped */
+	query->paused = reading - query->stopped_at;
+	query->started_at = query->stopped_at;
 	query->running = true;
 }
 
 static void
 query_pauses(RowQuery *query)
 {
+	int64		reading;
+
 	query->running = false;
-	query->stopped_at = row_now(query);
+	if (!timeline_take_end(query->desc, query->clock, &reading))
+		reading = clock_source_read(query->clock);
+	query->stopped_at = reading - query->paused;
 	query->ran += query->stopped_at - query->started_at;
 }
 

@@ -393,19 +393,40 @@ row_time_init(void)
 	at_load = clock_pair(clock_counter_usable());
 }
 
+/* What readings of a clock cost, as calibrated in this process */
+typedef struct Costs
+{
+	bool		known;
+	int64		inside;
+	int64		outside;
+	int64		gap;
+} Costs;
+
 /* Before a process measures by this clock */
 void
 row_time_start(ClockSource clock)
 {
 	static int	started_in = 0;
 	static ClockSource started_with;
+	static Costs costs[CLOCK_SOURCE_SYSCALL + 1];
 
 	if (started_in == MyProcPid && started_with == clock)
 		return;
-	pg_prng_seed(&random_state,
-				 (uint64) clock_system_ns(CLOCK_MONOTONIC) ^ ((uint64) MyProcPid << 32));
-	row_cost_inside = row_cost_outside = row_cost_gap = 0;
-	row_calibrate(clock);
+	if (started_in != MyProcPid)
+	{
+		memset(costs, 0, sizeof(costs));
+		pg_prng_seed(&random_state,
+					 (uint64) clock_system_ns(CLOCK_MONOTONIC) ^ ((uint64) MyProcPid << 32));
+	}
+	started_in = 0;				/* an error in between would leave costs of neither */
+	row_cost_inside = costs[clock].inside;
+	row_cost_outside = costs[clock].outside;
+	row_cost_gap = costs[clock].gap;
+	if (!costs[clock].known)
+	{
+		row_calibrate(clock);
+		costs[clock] = (Costs) {true, row_cost_inside, row_cost_outside, row_cost_gap};
+	}
 	started_in = MyProcPid;
 	started_with = clock;
 }

@@ -144,8 +144,8 @@ sql_trace_info(PG_FUNCTION_ARGS)
 	Shared	   *shared = shmem_get_or_error();
 	Counters	sum;
 	TupleDesc	tupdesc;
-	Datum		values[7];
-	bool		nulls[7] = {0};
+	Datum		values[8];
+	bool		nulls[8] = {0};
 	int			traced = 0;
 
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
@@ -168,6 +168,7 @@ sql_trace_info(PG_FUNCTION_ARGS)
 	values[3] = Int64GetDatum((int64) sum.lost_records);
 	values[4] = Int64GetDatum((int64) sum.lost_bytes);
 	values[5] = Int64GetDatum((int64) sum.wait_requests);
-	values[6] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->refused));
+	values[6] = Int64GetDatum((int64) sum.row_sources);
+	values[7] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->refused));
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }

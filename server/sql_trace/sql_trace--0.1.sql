@@ -48,6 +48,7 @@ CREATE FUNCTION sql_trace_info(
     OUT lost_records bigint,
     OUT lost_bytes bigint,
     OUT wait_requests bigint,
+    OUT row_sources bigint,
     OUT refused bigint
 ) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
@@ -78,7 +79,8 @@ CREATE VIEW pg_stat_sql_trace AS
     FROM sql_trace_sessions();
 
 CREATE VIEW pg_stat_sql_trace_info AS
-    SELECT traced_sessions, records, bytes, lost_records, lost_bytes, wait_requests, refused
+    SELECT traced_sessions, records, bytes, lost_records, lost_bytes, wait_requests, row_sources,
+           refused
     FROM sql_trace_info();
 
 GRANT SELECT ON pg_stat_sql_trace, pg_stat_sql_trace_info TO PUBLIC;

@@ -9,8 +9,8 @@
  * One file a phase: module.c (loading, settings), shmem.c (shared state),
  * level.c (whether a session is traced), ring.c (its ring), timeline.c (time in
  * the ring), request.c (from a client's message to ReadyForQuery), protocol.c
- * (messages to the client), analyse.c (parse and plan), execute.c (executions
- * and fetches), utility.c, transaction.c, call.c (what all calls share), text.c
+ * (messages to the client), analyse.c (parse and plan), execute.c (executions),
+ * series.c (fetches), utility.c, transaction.c, call.c (what all calls share), text.c
  * (texts of statements), secrets.c (what must not be shown), binds.c (values),
  * plan.c (plan trees).  For SQL: read.c (records), sessions.c (who is traced).
  * row_*.c measure row sources.
@@ -60,6 +60,7 @@ typedef struct Counters
 	uint64		lost_records;	/* overwritten before any reader had them */
 	uint64		lost_bytes;
 	uint64		wait_requests;	/* requests traced together with their waits */
+	uint64		row_sources;	/* executions traced with their row sources */
 } Counters;
 
 /* A trace that can be read: of a session, or one that ended; handle 0: none */
@@ -144,8 +145,23 @@ typedef struct Call
 	int64		start;
 	int64		busy;
 	uint64		rows;
+	uint64		fetches;		/* in one record; more than 1: several */
 	Usage		usage;
 } Call;
+
+/* Fetches of an execution that make one record */
+typedef struct Series
+{
+	Call		call;
+	int			depth;
+	uint64		fetches;		/* that have ended; 0: there is nothing to write */
+	bool		running;		/* one is under way ... */
+	int64		since;			/* ... since then */
+	uint64		waits;			/* of the process, before it */
+	int64		end;
+	Usage		first;			/* counters before the first */
+	Usage		last;			/* and after the last */
+} Series;
 
 /* What this process knows of its trace */
 typedef struct Trace
@@ -225,8 +241,15 @@ extern bool ring_holds(uint64 position);
 /* timeline.c */
 extern void timeline_begin(Shared *shared);
 extern int64 timeline_now(void);
+extern void timeline_offer_start(const void *of, ClockSource clock, int64 reading);
+extern int64 timeline_start(const void *of);
+extern void timeline_forget_start(void);
+extern int64 timeline_end(const void *of);
+extern bool timeline_take_end(const void *of, ClockSource clock, int64 *reading);
 extern void timeline_follow_waits(void);
 extern void timeline_set_clock(int clock);
+extern bool timeline_has_waits(void);
+extern uint64 timeline_waits(void);
 extern bool timeline_want_waits(bool wanted);
 extern int64 timeline_cpu(int64 now);
 extern int64 timeline_arrival(TimestampTz at, int64 now);
@@ -244,6 +267,12 @@ extern void call_usage(Usage *usage);
 extern void call_usage_since(const Usage *before, Usage *sum);
 extern void call_write(const Call *call, int64 end);
 extern void call_failed(Call *call);
+
+/* series.c */
+extern uint64 series_fetch(Series *outer, const Call *execution, int64 now);
+extern void series_fetched(const Series *outer, int64 now, uint64 rows, bool failed);
+extern void series_nested(void);
+extern void series_close(void);
 
 /* text.c */
 extern void text_begin(void);

@@ -51,6 +51,64 @@ timeline_now(void)
 	return time_of(clock_source_read(source));
 }
 
+/*
+ * A run of a query begins and ends at the same moments for its trace and for
+ * its row sources, whose hook is the outer one: each moment is read once.
+ */
+typedef struct Moment
+{
+	const void *of;				/* the query; NULL: nobody's */
+	ClockSource clock;
+	int64		reading;
+} Moment;
+
+static Moment start_of_run;
+static Moment end_of_run;
+
+/* The outer hook: the run of a query begins. */
+void
+timeline_offer_start(const void *of, ClockSource clock, int64 reading)
+{
+	start_of_run = (Moment) {of, clock, reading};
+	end_of_run.of = NULL;
+}
+
+/* The time in the ring at which the run of a query has begun */
+int64
+timeline_start(const void *of)
+{
+	bool		known = start_of_run.of == of && start_of_run.clock == source;
+
+	start_of_run.of = NULL;
+	return known ? time_of(start_of_run.reading) : timeline_now();
+}
+
+/* It has begun, and nobody asks when: nor may anybody later. */
+void
+timeline_forget_start(void)
+{
+	start_of_run.of = NULL;
+}
+
+/* The time in the ring, now that the run of a query has ended */
+int64
+timeline_end(const void *of)
+{
+	end_of_run = (Moment) {of, source, clock_source_read(source)};
+	return time_of(end_of_run.reading);
+}
+
+/* The outer hook again: when it ended, if that is known by this clock. */
+bool
+timeline_take_end(const void *of, ClockSource clock, int64 *reading)
+{
+	bool		known = end_of_run.of == of && end_of_run.clock == clock;
+
+	start_of_run.of = end_of_run.of = NULL;
+	*reading = end_of_run.reading;
+	return known;
+}
+
 /* Time goes on from where it is, by another clock or rate. */
 static void
 rebase(ClockSource new_source, ClockRate new_rate)
@@ -129,6 +187,25 @@ timeline_follow_waits(void)
 	record.wait_started = waits.started;
 	trace.slot->trace.waits = true;
 	(void) ring_write(RECORD_WAITRING, trace.depth, trace.current, now, &record, sizeof(record));
+}
+
+/* Is there a ring of waits already? */
+bool
+timeline_has_waits(void)
+{
+	const WaitClockOffer *offer = waits_offer();
+	WaitClock	waits;
+
+	return offer != NULL && offer->look(&waits);
+}
+
+/* How many waits of this process have been traced */
+uint64
+timeline_waits(void)
+{
+	const WaitClockOffer *offer = waits_offer();
+
+	return offer != NULL ? *offer->waits : 0;
 }
 
 /* Have waits traced beside us, or no longer. */

@@ -269,6 +269,7 @@ capture_record(uint32 event, int64 start, int64 end, CallKind kind, bool interru
 		(kind == CALL_READ && capture.last_kind == CALL_EPOLL_WAIT);
 	capture.last_kind = kind;
 	capture.last_interrupted = interrupted;
+	capture.waits++;
 
 	/* room for another; not before, as a call can go on with the last wait */
 	if (unlikely(capture.npending == PENDING_WAITS) && !capture.folding &&

@@ -45,7 +45,7 @@ trace(bool on)
 	return true;
 }
 
-static const WaitClockOffer offer = {look, trace};
+static const WaitClockOffer offer = {look, trace, &capture.waits};
 
 void
 offer_install(void)

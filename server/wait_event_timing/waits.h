@@ -267,6 +267,7 @@ typedef struct Capture
 	CallKind	last_kind;
 	bool		last_interrupted;
 	bool		folding;
+	uint64		waits;			/* calls in waits, ever */
 	int			lock_entry;		/* pending entry of a lock still waited for, or -1 */
 	uint64		lock_since;		/* tells one wait for a lock from the next */
 	uint64		lock_now;		/* the same, of the wait under way */

@@ -22,7 +22,7 @@ CALLS = ["?", "parse", "bind", "plan", "execute", "fetch", "commit", "rollback",
 EVENTS = ["?", "begin", "commit", "abort", "prepare", "subabort"]
 REASONS = ["?", "setting", "asked", "application", "duration", "bytes", "query"]
 STATES = ["null", "whole", "cut", "redacted", "omitted"]
-FAILED, SHARED, LOCAL_TEMP, WAL, ABORTED = 1, 2, 4, 8, 16
+FAILED, SHARED, LOCAL_TEMP, WAL, ABORTED, ESTIMATED, SEVERAL = 1, 2, 4, 8, 16, 32, 64
 
 TRACING: dict[str, Value] = {
     "compute_query_id": True,
@@ -91,6 +91,10 @@ def _call(data: bytes) -> dict[str, Any]:
         if fields["flags"] & flag:
             counters, rest = _fixed("Q" * len(counters), group, rest)
         fields.update(counters)
+    fields["fetches"] = 1
+    if fields["flags"] & SEVERAL:
+        several, rest = _fixed("Q", "fetches", rest)
+        fields.update(several)
     assert not rest
     return fields
 

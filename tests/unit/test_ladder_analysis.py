@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.ladder import analysis, markdown, page, wording
+from pgtare.ladder import analysis, answers, markdown, page, wording
 from pgtare.ladder.records import Run
 from pgtare.ladder.remaining import remaining
 from pgtare.ladder.result import LadderResult
@@ -50,7 +50,7 @@ def test_a_finished_study_has_its_verdicts() -> None:
     assert [b.metric for b in trace.beside] == list(found.workload[0].also)
     (together,) = result.together
     assert together.arms == ("stats", "trace")
-    (told,) = wording.together_sentences(result)
+    (told,) = answers.together(result)
     assert "outside the declared family, and Holm's correction does not cover it" in told
     json.loads(result.to_json())
 
@@ -70,7 +70,7 @@ def test_the_sentence_on_equivalence_shows_what_lies_within_the_margin() -> None
     assert stats.within.lo_pct is not None
     assert stats.effect.lo_pct is not None
     assert stats.effect.lo_pct < stats.within.lo_pct
-    told = next(text for tone, text in wording.answers(result) if tone == "equivalent")
+    told = next(text for tone, text in answers.found(result) if tone == "equivalent")
     assert f"90 % interval {wording.interval(stats.within)} within ±1 % (in this comp" in told
     assert wording.interval(stats.effect) not in told
 

@@ -133,7 +133,8 @@ def report(
     """
     planned = run.resumed(directory)
     if close and run.result(planned).state == "unfinished":
-        planned.directory.close()
+        with planned.directory.locked():  # whoever runs it would add to what is closed
+            planned.directory.close()
     _deliver(planned, json)
 
 
@@ -183,7 +184,7 @@ def published_table(
 def _go_on(planned: run.Planned, json: Path | None) -> None:
     try:
         run.conduct(planned, cli.stderr())
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         _kept(planned)
         raise
     except MeasurementError:
@@ -210,7 +211,8 @@ def _kept(planned: run.Planned) -> None:
 
 
 def _deliver(planned: run.Planned, json: Path | None) -> None:
-    result = run.result(planned)
+    with cli.stderr().status("pgtare: the tests and what they could have found"):
+        result = run.result(planned)
     to_stdout = json is not None and str(json) == "-"
     terminal.render(result, cli.stderr() if to_stdout else Console())
     where = planned.directory.path

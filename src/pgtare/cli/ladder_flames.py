@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 from rich.console import Console
 
 from pgtare.errors import PgtareError
@@ -44,15 +45,20 @@ def _missing(planned: run.Planned) -> list[_Part]:
     return [
         part
         for name in _names(planned.study)
-        for variant in _pair(planned.study, planned.study.the_workload(name))
+        for variant in _pair(planned.study, _workload(planned.study, name))
         if (part := _Part(planned.directory.path, name, variant)).left
     ]
 
 
 def _names(study: Study) -> list[str]:
     """The workloads to record, of those that are played."""
-    played = {workload.name for workload in study.workload if study.compared(workload)}
+    played = {workload.stated for workload in study.workload if study.compared(workload)}
     return [name for name in study.flames if name in played]
+
+
+def _workload(study: Study, name: str) -> Workload:
+    """The workload by its name in the file, by the first of its protocols that compares any."""
+    return next(w for w in study.workload if w.stated == name and study.compared(w))
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ def record_all(planned: run.Planned, console: Console) -> None:
             tell(f"{part.variant} on {part.workload}")
             try:
                 _record(planned, bench, part, tell)
-            except PgtareError as ex:
+            except (PgtareError, psycopg.Error, OSError) as ex:
                 say(f"no flame graphs of {part.variant} on {part.workload}: {ex}")
 
 
@@ -113,7 +119,7 @@ def additions(planned: run.Planned) -> list[Addition]:
     """A section for each workload that was recorded: both variants, and the change."""
     made = []
     for name in _names(planned.study):
-        pair = _pair(planned.study, planned.study.the_workload(name))
+        pair = _pair(planned.study, _workload(planned.study, name))
         parts = [_Part(planned.directory.path, name, variant) for variant in pair]
         if not any(part.place(mode).exists() for part in parts for mode in _MODES):
             continue
@@ -161,7 +167,7 @@ def _pair(study: Study, workload: Workload) -> tuple[str, str]:
 
 def _record(planned: run.Planned, bench: Bench, part: _Part, tell: Callable[[str], None]) -> None:
     study, directory = planned.study, planned.directory
-    workload = study.the_workload(part.workload)
+    workload = _workload(study, part.workload)
     rates = {name: rate.rate_tps for name, rate in directory.rates().items()}
     spec = study.load_spec(workload, directory.path, rates.get(workload.stated))
     serving = bench.serve(part.variant, workload)

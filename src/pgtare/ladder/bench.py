@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from pgtare.ladder.duet import DuetBlock, DuetVariant
 from pgtare.ladder.study import AGAIN, Server, Study, Variant, Workload, placed
 from pgtare.load import BenchDatabase, initialise
 from pgtare.server import source, trials
-from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
+from pgtare.server.binaries import Binaries, from_pg_config, from_wheel, version_number
 from pgtare.server.cluster import DEFAULTS, Cluster
 from pgtare.server.modules import loadable, own_modules
 from pgtare.server.processes import kill_leftovers
@@ -59,8 +59,13 @@ class Serving:
     workload: Workload
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A session in the workload's database, whose own waits are not counted."""
+        """A session in the workload's database, whose own waits are not counted.
+
+        It sees our modules' functions, which are in schemas of their names where no extension can
+        be made.
+        """
         conn = trials.connect(self.dsn)
+        conn.execute(f"SET search_path = public, {', '.join(own_modules())}".encode())
         conn.execute(f"SET {WAITS}.capture = off".encode())
         return conn
 
@@ -75,7 +80,7 @@ class Bench:
         self._clusters: dict[str, Cluster] = {}
         self._binaries: dict[str, Binaries] = {}
         self._databases: set[tuple[str, int]] = set()
-        self._with_functions: set[tuple[Cluster, str]] = set()
+        self._with_functions: set[tuple[Cluster, str, str]] = set()
         self._static: dict[str, dict[str, Value]] = {}
         self._all: dict[str, dict[str, Value]] = {}
         self._stack = contextlib.ExitStack()
@@ -107,11 +112,17 @@ class Bench:
             self._binaries[server] = _installation(self.study.servers[server])
         return self._binaries[server]
 
-    def serves(self, workload: Workload) -> str:
-        """Why a workload cannot be run on the study's servers, or nothing."""
+    def serves(self, workload: Workload, known: Mapping[str, str] | None = None) -> str:
+        """Why a workload cannot be run on the study's servers, or nothing.
+
+        known: versions of servers that need not be looked at.
+        """
         for variant in self.study.variant:
+            name = variant.server
             # what is to be built need not be there for that
-            major = self.study.servers[variant.server].build or self.binaries(variant.server).major
+            if (major := self.study.servers[name].build) is None:
+                told = (known or {}).get(name)
+                major = version_number(told) // 10_000 if told else self.binaries(name).major
             if major < workload.oldest:
                 return f"it needs PostgreSQL {workload.oldest}, and {variant.name} is {major}"
         return ""
@@ -199,20 +210,30 @@ class Bench:
             _static_settings(variant, workload), variant.runtime,
         )  # fmt: skip
 
-    def _make_functions(self, cluster: Cluster) -> None:
-        """The functions and views of our modules, once these are in the server's memory."""
+    def _make_functions(self, cluster: Cluster, dsn: str | None = None) -> None:
+        """The functions and views of our modules, once these are in the server's memory.
+
+        dsn: where they are wanted, if not in the database that every server has.
+        """
+        where = cluster.dsn() if dsn is None else dsn
         own = (name for name, known in self._clusters.items() if known is cluster)
         # of the build, not of a linking, which loads the module of the build
         found = next((self.binaries(name) for name in own), cluster.binaries)
         for module in own_modules():
-            if (cluster, module) not in self._with_functions and carries(cluster, module):
-                with cluster.connect() as conn:
+            key = (cluster, module, where)
+            if key not in self._with_functions and carries(cluster, module):
+                with trials.connect(where) as conn:
                     conn.execute(loadable(found, module).create_sql.encode())
-                self._with_functions.add((cluster, module))
+                self._with_functions.add(key)
 
     def _rest_duet(self) -> None:
         for cluster in self._duet.clusters if self._duet else ():
             cluster.stop()
+
+    def kill(self) -> None:
+        """End all servers at once, which are stuck; those that a run needs are started again."""
+        for cluster in (*self._clusters.values(), *(self._duet.clusters if self._duet else ())):
+            cluster.kill()
 
     # Steps
 
@@ -243,8 +264,8 @@ class Bench:
         cluster.configure({**gone, **wanted})
         restart = (
             self.study.protocol.restart == "always"
-            or not cluster.running
             or self._static.get(variant.server) != static
+            or not cluster.answers()
         )
         if not cluster.running:
             # A postmaster that was killed leaves its children, who hold the data directory.
@@ -273,6 +294,8 @@ class Bench:
             initialise(self.binaries(server), cluster.dsn(), scale, name)
             self._databases.add((server, scale))
         dsn = make_conninfo(cluster.dsn(), dbname=name)
+        if workload.activity or workload.figure:
+            self._make_functions(cluster, dsn)
         make_ready(dsn, workload, variant.name, self._setup(workload))
         return dsn
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 import time
 from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import psycopg
@@ -17,7 +19,7 @@ import psycopg
 from pgtare import machine
 from pgtare.errors import PgtareError
 from pgtare.estimate.ties import mid_quantiles
-from pgtare.ladder import evidence, figures, gates, linkings
+from pgtare.ladder import activity, beside, evidence, figures, gates, linkings
 from pgtare.ladder.bench import PROOF
 from pgtare.ladder.protocol import Done, Setting, attempt, proof_id
 from pgtare.ladder.records import Run, Step
@@ -97,18 +99,26 @@ def _measured(step: Step, setting: Setting) -> Done:
 
     with ExitStack() as stack:
         log = stack.enter_context(TransactionLog(sample, setting.scratch))
+        folder = Path(stack.enter_context(TemporaryDirectory(dir=setting.scratch)))
+        pids = stack.enter_context(
+            beside.running(serving.variant.beside, serving.cluster.dsn(), folder)
+        )
         conn = stack.enter_context(serving.connect())
         count = evidence.counter(conn, workload.counter) if workload.counter else 0.0
         calm = evidence.disturbances(conn)
         log_path = serving.cluster.log_path
         begun = figures.read(conn, log_path, workload)
         first = evidence.read_events(serving)
+        idle = activity.read(conn, workload.activity)
         pid = serving.cluster.postmaster_pid
+        aside = sum(map(machine.tree_ticks, pids))
         server, own, before = machine.tree_ticks(pid), gates.own_s(), machine.usage()
         got = run(pgbench, serving.dsn, spec, length, log=log, halfway=look)
         after, spent = machine.usage(), gates.own_s() - own
         time.sleep(SETTLE_S)
         server = machine.tree_ticks(pid) - server
+        aside = sum(map(machine.tree_ticks, pids)) - aside
+        active = activity.read(conn, workload.activity)
         last = evidence.read_events(serving)
         ended = figures.read(conn, log_path, workload)
         now = evidence.disturbances(conn)
@@ -116,14 +126,19 @@ def _measured(step: Step, setting: Setting) -> Done:
         settings = evidence.not_in_force(conn)
         latencies = log.latencies_us()
     waits = evidence.profile(first, last, length, spec.clients, got.transactions)
-    found = gates.shares(before, after, server + round(spent / machine.tick_s()))
+    found = gates.shares(before, after, server + aside + round(spent / machine.tick_s()))
     shown, against = evidence.judge_capture(
         serving, seen, sum(w.waits for w in waits) if first is not None else None
     )
+    worked, idled = activity.judge(
+        workload.activity, idle, active, {step.variant: got.transactions},
+        {step.variant: serving.variant.in_force},
+    )  # fmt: skip
     # A profile is a matter of shares, which another load does not move as it moves a speed.
     failed = [
         *settings,
         *against,
+        *idled,
         *(gates.judge(before, after, found, study.gates) if step.kind == "run" else ()),
         *load_gates(serving.workload, got.transactions, got.failed, counted),
     ]
@@ -148,7 +163,7 @@ def _measured(step: Step, setting: Setting) -> Done:
             "idle": found.idle, "steal": found.steal, "other": found.other,
             "rate_tps": spec.rate or 0.0,
         },
-        evidence=tuple(shown),
+        evidence=(*shown, *worked),
         latency_samples=len(latencies),
     )  # fmt: skip
     return Done(made, {"latency_us": latencies.astype(np.float32)} if len(latencies) else {})

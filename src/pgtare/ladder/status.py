@@ -45,7 +45,7 @@ def of(planned: Planned) -> Status:
     directory, study = planned.directory, planned.study
     runs = directory.runs()
     with Bench(study) as bench:
-        skipped = skipped_workloads(study, bench)
+        skipped = skipped_workloads(study, bench, planned.facts.servers)
     left = remaining(study, planned.steps, runs, skipped)
     spent = sum(run.seconds for run in runs.values())
     # What is left goes at the pace of what is done.

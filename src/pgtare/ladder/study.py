@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,6 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 
 from pgtare.errors import UsageError
 from pgtare.instruments.catalogue import near
+from pgtare.ladder import factorial
+from pgtare.ladder.activity import Activity
 from pgtare.ladder.kinds import BY, Kind
 from pgtare.ladder.quantities import Clients, Name, Share, WholeSeconds, share
 from pgtare.load import LoadSpec, Script
@@ -92,7 +94,8 @@ class Variant(_Model):
     """One rung: what a server preloads and sets.
 
     settings need a restart, runtime is put into force by a reload. capture: what
-    wait_event_timing must be seen to do in it.
+    wait_event_timing must be seen to do in it. factors: it stands for every combination of these
+    levels. beside: a program that runs beside the load.
     """
 
     name: Name
@@ -102,6 +105,21 @@ class Variant(_Model):
     settings: dict[str, Setting] = {}
     runtime: dict[str, Setting] = {}
     capture: Literal["absent", "unhooked", "off", "stats", "trace"] = "absent"
+    factors: dict[Name, Annotated[tuple[factorial.Level, ...], Field(min_length=1)]] = {}
+    beside: tuple[str, ...] = ()
+
+    @property
+    def in_force(self) -> dict[str, Setting]:
+        """All that it sets."""
+        return {**self.settings, **self.runtime}
+
+    @model_validator(mode="after")
+    def _factors_are_used(self) -> Variant:
+        used = {str(value) for value in self.in_force.values()}
+        for name, levels in self.factors.items():
+            if len(levels) > 1 and f"{{{name}}}" not in used:
+                raise ValueError(f'no setting is "{{{name}}}", so the factor {name} does nothing')
+        return self
 
 
 class Expected(_Model):
@@ -155,7 +173,7 @@ class Workload(_Model):
     load: the rate as a share of saturation. oldest: the first PostgreSQL that can run it. metric is
     the one that is tested, `also` are shown beside it. counter: a query whose value must grow with
     the transactions. setup: SQL that the server runs before each run. values: what scripts and SQL
-    that end in .j2 are filled in with.
+    that end in .j2 are filled in with. activity: what must grow in some variants, and in no other.
     """
 
     name: Name
@@ -184,6 +202,7 @@ class Workload(_Model):
     idle_at_most: Share | None = None
     profile: tuple[Expected, ...] = ()
     figure: tuple[Figure, ...] = ()
+    activity: tuple[Activity, ...] = ()
 
     @model_validator(mode="after")
     def _one_load(self) -> Workload:
@@ -289,7 +308,7 @@ class QuickUnits(_Model):
 
 
 class Quick(_Model):
-    """What `--quick` changes. protocols: by workload."""
+    """What `--quick` changes. protocols: by workload. variants: those it plays, or patterns."""
 
     rounds: Annotated[int, Field(ge=2)] = 3
     run: WholeSeconds = 3
@@ -298,6 +317,9 @@ class Quick(_Model):
     units: QuickUnits = QuickUnits()
     protocols: dict[str, Kinds] = {}
     workloads: tuple[str, ...] | None = None
+    #: None: as in [gates]
+    dropped_at_most: Share | None = None
+    variants: tuple[str, ...] | None = None
 
 
 class Study(_Model):
@@ -368,7 +390,7 @@ class Study(_Model):
         floor = self.the_variant(self.analysis.floor)
 
         def at_start(v: Variant) -> tuple[object, ...]:
-            return v.server, v.preload, sorted(v.settings.items())
+            return v.server, v.preload, sorted(v.settings.items()), v.beside
 
         others = (v.name for v in self.variant if v != floor and at_start(v) == at_start(floor))
         return (floor.name, *others)
@@ -443,9 +465,14 @@ class Study(_Model):
             "rounds": quick.rounds, "run": quick.run, "warm_up": quick.warm_up, "duet": duet,
             "units": units,
         }  # fmt: skip
-        return self.model_copy(
+        gates = {} if quick.dropped_at_most is None else {"dropped_at_most": quick.dropped_at_most}
+        names = [v.name for v in self.variant]
+        wanted = ["*"] if quick.variants is None else [*quick.variants, self.analysis.floor]
+        played = [n for n in names if any(factorial.matching(one, [n]) for one in wanted)]
+        return factorial.kept(self, played).model_copy(
             update={
                 "protocol": self.protocol.model_copy(update=changed),
+                "gates": self.gates.model_copy(update=gates),
                 "workload": tuple(
                     w.model_copy(update={"protocol": quick.protocols.get(w.name, w.protocol)})
                     for w in self.workload
@@ -453,6 +480,12 @@ class Study(_Model):
                 ),
             }
         )
+
+    def without(self, names: Collection[str]) -> Study:
+        """The study without some variants; its family stays what it was."""
+        left = factorial.kept(self, [v.name for v in self.variant if v.name not in names])
+        left._declared = self.family
+        return left
 
     def only(self, names: Sequence[str]) -> Study:
         """The study on these workloads, by their names in the file; its family stays what it was.

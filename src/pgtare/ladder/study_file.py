@@ -13,8 +13,11 @@ from pgtare.errors import UsageError
 from pgtare.estimate.attainable import attainable_p, rounds_for_level
 from pgtare.instruments.catalogue import near
 from pgtare.instruments.locate import line_of
+from pgtare.ladder import factorial
+from pgtare.ladder.activity import Activity
 from pgtare.ladder.duet_rules import why_not_by_duet
 from pgtare.ladder.kinds import WORDS
+from pgtare.ladder.quantities import CORES
 from pgtare.ladder.study import (
     SERVICE,
     Analysis,
@@ -33,6 +36,7 @@ from pgtare.ladder.study import (
     Variant,
     Workload,
 )
+from pgtare.load.spec import cores as usable_cores
 
 
 def read(path: Path) -> tuple[Study, str]:
@@ -46,20 +50,24 @@ def read(path: Path) -> tuple[Study, str]:
     return parse(source, str(path)), source
 
 
-def parse(source: str, file: str) -> Study:
-    """A study from its text; `file` is for messages."""
+def parse(source: str, file: str, cores: int | None = None) -> Study:
+    """A study from its text; `file` is for messages, `cores` are those it was begun on."""
+    cores = cores or usable_cores()
     try:
         document = tomllib.loads(source)
     except tomllib.TOMLDecodeError as ex:
         raise UsageError(_syntax(str(ex), source, file)) from ex
     try:
-        study = Study.model_validate(document)
+        study = Study.model_validate(document, context={CORES: cores})
     except ValidationError as ex:
         # A misspelt key is both unknown and missing; the first says more.
         errors = sorted(ex.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
         raise UsageError(_told(dict(errors[0]), source, file)) from ex
-    _check_names(study, source, file)
-    return study
+    _check_names(study, source, file, cores)
+    whole = factorial.expanded(study)
+    if why := _why_no_layouts(whole):
+        raise UsageError(f"{file}, line {line_of(source, ('protocol', 'layouts'))}: {why}")
+    return whole
 
 
 def check_rounds(study: Study, *, quick: bool) -> str | None:
@@ -118,24 +126,29 @@ _KEYS = sorted(
     {
         name
         for model in (
-            Study, Server, Variant, Expected, Figure, Workload, Comparison, Duet, Units, Protocol,
-            Analysis, Gates, QuickDuet, QuickUnits, Quick,
+            Study, Server, Variant, Expected, Figure, Activity, Workload, Comparison, Duet, Units,
+            Protocol, Analysis, Gates, QuickDuet, QuickUnits, Quick,
         )
         for name in model.model_fields
     }
 )  # fmt: skip
 
 
-def _check_names(study: Study, source: str, file: str) -> None:
+def _check_names(study: Study, source: str, file: str, cores: int) -> None:
     def refuse(location: tuple[str | int, ...], reason: str) -> None:
         raise UsageError(f"{file}, line {line_of(source, location)}: {reason}")
 
-    variants = [v.name for v in study.variant]
+    several = [[one.name for one in factorial.combinations(v)] for v in study.variant]
+    variants = [name for names in several for name in names]
     workloads = [w.name for w in study.workload]
-    for kind, names in (("variant", variants), ("workload", workloads)):
-        for i, name in enumerate(names):
-            if name in names[:i]:
-                refuse((kind, i, "name"), f"there is already a {kind} {name!r}")
+    named = {"variant": several, "workload": [[name] for name in workloads]}
+    for kind, entries in named.items():
+        seen: set[str] = set()
+        for i, names in enumerate(entries):
+            for name in names:
+                if name in seen:
+                    refuse((kind, i, "name"), f"there is already a {kind} {name!r}")
+                seen.add(name)
     for i, variant in enumerate(study.variant):
         if variant.server not in study.servers:
             refuse(
@@ -152,7 +165,7 @@ def _check_names(study: Study, source: str, file: str) -> None:
     for i, comparison in enumerate(study.comparison):
         for key in ("arm", "base"):
             name = getattr(comparison, key)
-            if name not in variants:
+            if not (factorial.matching(name, variants) if key == "arm" else name in variants):
                 refuse(
                     ("comparison", i, key),
                     f"a comparison names the variant {name!r}, which is absent"
@@ -180,15 +193,16 @@ def _check_names(study: Study, source: str, file: str) -> None:
                 f"quick.protocols names the workload {name!r}, which is absent"
                 f"{near(name, workloads)}",
             )
-    if why := _why_no_layouts(study):
-        refuse(("protocol", "layouts"), why)
+    for pattern in study.quick.variants or ():
+        if not factorial.matching(pattern, variants):
+            refuse(("quick", "variants"), f"quick names the variant {pattern!r}, which is absent")
     for i, workload in enumerate(study.workload):
         stated = study.kinds(workload)
         quick = study.quick.protocols.get(workload.name, ())
         at: tuple[str | int, ...] = ("workload", i, "protocol" if workload.protocol else "name")
         for kind in dict.fromkeys((*stated, *quick)):
             place = at if kind in stated else ("quick", "protocols")
-            if kind == "duet" and (why := why_not_by_duet(workload)):
+            if kind == "duet" and (why := why_not_by_duet(workload, len(variants), cores)):
                 refuse(
                     place,
                     f"{workload.name} must not be played by duet, as {why}: play it by rounds",

@@ -79,6 +79,58 @@ def _mde(c: Compared) -> str:
     return "> 100 %" if c.mde_pct > 100 else f"{c.mde_pct:.2f} %"
 
 
+@dataclass(frozen=True)
+class Grid:
+    """Comparisons of variants by factors: a row for each level of all factors but the last."""
+
+    caption: str
+    head: list[str]
+    body: list[list[str]]
+
+
+def grids(workload: OnWorkload, result: LadderResult) -> list[Grid]:
+    """A grid for each base that variants by factors are compared with: arm ÷ base, with interval.
+
+    Of variants that one entry of the study file stands for; levels in the file's order.
+    """
+    levels: dict[str, dict[str, str]] = {
+        str(variant["name"]): {name: str(one[0]) for name, one in variant["factors"].items()}
+        for variant in result.variants
+        if variant.get("factors")
+    }
+    found: dict[tuple[str, ...], list[Compared]] = {}
+    for c in workload.compared:
+        if c.arm in levels and c.base not in levels and c.effect.pct is not None:
+            found.setdefault((c.base, *levels[c.arm]), []).append(c)
+    return [
+        _grid(base, tuple(factors), compared, levels)
+        for (base, *factors), compared in found.items()
+        if len(compared) > 1
+    ]
+
+
+def _grid(
+    base: str, factors: tuple[str, ...], compared: list[Compared],
+    levels: dict[str, dict[str, str]],
+) -> Grid:  # fmt: skip
+    *leading, last = factors
+    columns = list(dict.fromkeys(levels[c.arm][last] for c in compared))
+    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    for c in compared:
+        at = levels[c.arm]
+        row = cells.setdefault(tuple(at[name] for name in leading), {})
+        row[at[last]] = wording.ratio(c.effect)
+    tested = wording.METRICS[compared[0].metric]
+    return Grid(
+        caption=f"{tested.capitalize()} as a multiple of that of {base}",
+        head=[*leading, *(f"{last} {column}" for column in columns)],
+        body=[
+            [*row, *(found.get(column, numbers.NONE) for column in columns)]
+            for row, found in cells.items()
+        ],
+    )
+
+
 def means(workload: OnWorkload) -> tuple[list[str], list[list[str]]]:
     """Each variant's geometric means, and how far its runs scatter."""
     metrics = list(dict.fromkeys(m for rung in workload.rungs for m in rung.metrics))

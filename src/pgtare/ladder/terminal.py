@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pgtare.ladder import tables, wording
+from pgtare.ladder import answers, caveats, tables, wording
 from pgtare.ladder.progress import span
 from pgtare.ladder.result import LadderResult, OnWorkload
 from pgtare.report import verdicts
@@ -19,15 +19,16 @@ _GAP = 3
 
 def render(result: LadderResult, console: Console) -> None:
     """Print a result; colours and width are the console's."""
-    for style, sentence in wording.answers(result):
+    for style, sentence in answers.found(result):
         _line(console, sentence, verdicts.STYLES.get(style, ""))
     for workload in result.workloads:
         if workload.floor:
             console.print()
             _workload(console, workload, result.alpha)
+            _grids(console, workload, result)
     _side_by_side(console, result)
     console.print()
-    for sentence in [*wording.together_sentences(result), *wording.seen_sentences(result)]:
+    for sentence in [*answers.together(result), *answers.seen(result)]:
         _line(console, sentence)
     _line(
         console,
@@ -35,7 +36,7 @@ def render(result: LadderResult, console: Console) -> None:
         f"{result.family} comparisons, margin ±{result.margin_pct:g} %, seed {result.seed}",
         "dim",
     )
-    for caveat in wording.caveats(result):
+    for caveat in caveats.of_runs(result):
         _line(console, f"- {caveat}", "yellow")
 
 
@@ -63,6 +64,18 @@ def _workload(console: Console, workload: OnWorkload, alpha: float) -> None:
     console.print(table)
 
 
+def _grids(console: Console, workload: OnWorkload, result: LadderResult) -> None:
+    for grid in tables.grids(workload, result):
+        console.print()
+        _line(console, f"{grid.caption}:")
+        table = _grid(console)
+        for i, title in enumerate(grid.head):
+            table.add_column(title, justify="right" if i else "left")
+        for row in grid.body:
+            table.add_row(*row)
+        console.print(table)
+
+
 def _side_by_side(console: Console, result: LadderResult) -> None:
     """A row a protocol, below the name of the comparison."""
     head, body = tables.side_by_side(result)
@@ -84,7 +97,7 @@ def _side_by_side(console: Console, result: LadderResult) -> None:
             named = name
         table.add_row(*(Text(cells[i]) for i in columns))
     console.print(table)
-    _line(console, wording.SIDE_BY_SIDE, "dim")
+    _line(console, caveats.SIDE_BY_SIDE, "dim")
 
 
 def _grid(console: Console) -> Table:

@@ -21,7 +21,7 @@ from pgtare.design import Arm, Design, Role, Slices, block_layout, slices_of
 from pgtare.errors import UsageError
 from pgtare.estimate import analyse
 from pgtare.estimate.results import TrialEstimate
-from pgtare.ladder import evidence, gates
+from pgtare.ladder import activity, evidence, gates
 from pgtare.ladder.bench import SWITCHED, Bench, Serving
 from pgtare.ladder.levels import Levels
 from pgtare.ladder.protocol import Done, Setting, attempt
@@ -106,7 +106,7 @@ def rehearse(study: Study, bench: Bench, workload: Workload) -> None:
         module = Trials(conn)
         module.require_module()
         try:
-            module.start(design_of(study, workload, 0), _population(serving, "nobody", 1), 1.0)
+            module.start(design_of(study, workload, 0), _population(serving, "nobody"), 1.0)
         except UsageError as ex:
             raise UsageError(
                 f"{workload.stated} cannot be played by units in one server: {ex}"
@@ -114,8 +114,10 @@ def rehearse(study: Study, bench: Bench, workload: Workload) -> None:
         module.stop()
 
 
-def _population(serving: Serving, application: str, sessions: int) -> Population:
+def _population(serving: Serving, application: str) -> Population:
     database = psycopg.conninfo.conninfo_to_dict(serving.dsn)["dbname"]
+    # a few more than the load's, for those that come in the place of others
+    sessions = serving.workload.clients + 4
     return Population(str(database), application=application, sessions=sessions)
 
 
@@ -138,12 +140,13 @@ def _measured(step: Step, setting: Setting) -> Done:
         load.check()
         count = evidence.counter(conn, workload.counter) if workload.counter else 0.0
         calm = evidence.disturbances(conn)
+        idle = activity.read(conn, workload.activity)
         pid = cluster.postmaster_pid
         assert load.pid is not None
         pids = (pid, load.pid)
         ticks, own, before = sum(map(machine.tree_ticks, pids)), gates.own_s(), machine.usage()
         got = recording.record(
-            Trials(owner), design, _population(serving, load.application_name, spec.clients + 4),
+            Trials(owner), design, _population(serving, load.application_name),
             units.run, cpu=True, load=load, look=lambda seconds, data: False,
             tick=lambda seconds, rows: levels.look(),
         )  # fmt: skip
@@ -152,6 +155,7 @@ def _measured(step: Step, setting: Setting) -> Done:
         after, spent = machine.usage(), gates.own_s() - own
         ticks = sum(map(machine.tree_ticks, pids)) - ticks
         failures = sum(report.failed for report in load.progress)
+        active = activity.read(conn, workload.activity)
         load.stop()
         time.sleep(SETTLE_S)
         now = evidence.disturbances(conn)
@@ -161,10 +165,12 @@ def _measured(step: Step, setting: Setting) -> Done:
     found = gates.shares(before, after, ticks + round(spent / machine.tick_s()))
     data = got.observations
     estimate = analyse(data, design, seed=step.seed)
+    worked, idled = _activity(study, workload, design, data, idle, active)
     failed = [
         *([f"the trial ended early: {got.trouble}"] if got.trouble else ()),
         *settings,
         *against,
+        *idled,
         *_spoiled(data, design, got),
         *gates.judge(before, after, found, study.gates),
         *load_gates(serving.workload, len(data), failures, counted),
@@ -174,7 +180,7 @@ def _measured(step: Step, setting: Setting) -> Done:
     parts = {
         arm.name: Part(
             metrics=metrics, transactions=estimate.arms[i].n, events=events,
-            evidence=tuple(shown.get(arm.name, ())),
+            evidence=(*shown.get(arm.name, ()), *worked),
         )
         for i, arm in enumerate(design.arms)
         if (metrics := _metrics(estimate, i))
@@ -190,6 +196,19 @@ def _measured(step: Step, setting: Setting) -> Done:
         latency_samples=len(data), parts=parts,
     )  # fmt: skip
     return Done(made, {name: data[name] for name in data.dtype.names or ()})
+
+
+def _activity(
+    study: Study, workload: Workload, design: Design, data: Observations,
+    before: Mapping[str, float], after: Mapping[str, float],
+) -> tuple[list[str], list[str]]:  # fmt: skip
+    """What all arms together made grow, held against the transactions of those that should."""
+    counts = np.bincount(data["arm"], minlength=len(design.arms))
+    return activity.judge(
+        workload.activity, before, after,
+        {arm.name: int(counts[i]) for i, arm in enumerate(design.arms)},
+        {arm.name: study.the_variant(arm.name).in_force for arm in design.arms},
+    )  # fmt: skip
 
 
 def _spoiled(data: Observations, design: Design, got: recording.Recording) -> list[str]:

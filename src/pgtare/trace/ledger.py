@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pgtare.trace import kernel
 from pgtare.trace.reader import Integers, Trace
-from pgtare.trace.stream import CALL, CallKind
+from pgtare.trace.stream import CALL, SEVERAL, CallKind
 from pgtare.trace.timeline import Process, processes
 
 Floats = npt.NDArray[np.float64]
@@ -273,10 +273,12 @@ def _ends(calls: npt.NDArray[np.void]) -> Integers:
     """When each call was over for itself.
 
     An execution lasts until its portal is closed, but works in its first run only; each further
-    one is a fetch, a call of its own.
+    one is a fetch, a call of its own. Several fetches in one record have no waits, and what their
+    caller does between them is the caller's: they are booked in one piece, at their beginning.
     """
+    several = (calls["kind"] == CallKind.FETCH) & (calls["flags"] & SEVERAL != 0)
     worked = np.minimum(calls["start"] + np.maximum(calls["busy"], 0), calls["end"])
-    return np.where(calls["kind"] == CallKind.EXECUTE, worked, calls["end"])
+    return np.where((calls["kind"] == CallKind.EXECUTE) | several, worked, calls["end"])
 
 
 def _owners(

@@ -157,15 +157,16 @@ def _add_call(ledger: Ledger, statement: Statement, i: int, own: _Own) -> None:
     kind = int(call["kind"])
     name = CallKind(kind).name.lower() if 1 <= kind <= len(CallKind) else "call"
     into = statement.calls.setdefault(name, CallSum())
-    into.count += 1
+    process = ledger.processes[int(ledger.call_process[i])]
+    several = process.stream.fetches.get(int(call["call"]), 1)
+    into.count += several
     into.failed += bool(call["flags"] & FAILED)
     busy = float(call["busy"])
     into.elapsed_ns += busy
-    into.longest_ns = max(into.longest_ns, busy)
+    into.longest_ns = max(into.longest_ns, busy / several)
     into.cpu_ns += own[0][i]
     into.waited_ns += own[1][i]
     into.rows += int(call["rows"]) if kind != CallKind.FETCH else 0  # its execution has them
-    process = ledger.processes[int(ledger.call_process[i])]
     buffers = process.stream.buffers.get(int(call["call"]))
     if buffers:
         for buffer, count in zip(BUFFERS, buffers, strict=True):

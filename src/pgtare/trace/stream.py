@@ -25,6 +25,8 @@ _CALL = 112
 #: No time in a stream is larger, in ns (36 years): sums of some of them have room in 64 bits.
 _LONGEST = 1 << 60
 _MAX_COUNT = 1 << 20
+#: No record holds more fetches: it takes longer than that.
+_MOST_FETCHES = 1 << 32
 
 
 class Kind(IntEnum):
@@ -66,7 +68,7 @@ CALL = np.dtype(
         ("cpu", "<i8"), ("rows", "<i8"),
     ]
 )  # fmt: skip
-FAILED, SHARED, LOCAL, WAL, ABORTED, ESTIMATED = 1, 2, 4, 8, 16, 32
+FAILED, SHARED, LOCAL, WAL, ABORTED, ESTIMATED, SEVERAL = 1, 2, 4, 8, 16, 32, 64
 BUFFERS = (
     "shared_hit", "shared_read", "shared_dirtied", "shared_written", "local_hit", "local_read",
     "local_dirtied", "local_written", "temp_read", "temp_written", "wal_records", "wal_bytes",
@@ -141,12 +143,14 @@ class Stream:
     """One session's records. Times: ns since the ring began (started_ns since 1970).
 
     wait_rings: (from when, start of the ring of waits in µs since 2000, time of its zero here).
-    gaps: (after when, up to when, bytes, records) that are missing. buffers: by call number.
+    gaps: (after when, up to when, bytes, records) that are missing. buffers, and fetches where
+    one record holds several: by call number.
     """
 
     session: dict[str, Any] = field(default_factory=dict)
     calls: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, CALL))
     buffers: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    fetches: dict[int, int] = field(default_factory=dict)
     requests: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, REQUEST))
     transactions: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, TRANSACTION))
     texts: dict[int, Text] = field(default_factory=dict)
@@ -261,6 +265,11 @@ class _Decoder:
             found = _buffers(data[int(offsets[i]) + _CALL : end], int(calls["flags"][i]))
             if found is not None:
                 self.into.buffers[int(calls["call"][i])] = found
+        for i in np.flatnonzero(calls["flags"] & SEVERAL).tolist():
+            many = _fetches(data[int(offsets[i]) + _CALL : int(offsets[i] + sizes[i])],
+                            int(calls["flags"][i]))  # fmt: skip
+            if many is not None:
+                self.into.fetches[int(calls["call"][i])] = many
 
     def _session(self, r: bytes, when: int, call: int) -> None:
         version, pid, started, system, _, role, database, server, clock, ring = struct.unpack_from(
@@ -404,6 +413,15 @@ def _buffers(raw: bytes, flags: int) -> tuple[int, ...] | None:
             found[first : first + count] = struct.unpack_from(f"<{count}Q", raw, at)
             at += 8 * count
     return tuple(found)
+
+
+def _fetches(raw: bytes, flags: int) -> int | None:
+    """Behind the counters that are there; None where the record is too short, or that is absurd."""
+    at = sum(8 * count for flag, count in ((SHARED, 4), (LOCAL, 6), (WAL, 2)) if flags & flag)
+    if len(raw) < at + 8:
+        return None
+    (many,) = struct.unpack_from("<Q", raw, at)
+    return int(many) if 1 < many <= _MOST_FETCHES else None
 
 
 def sqlstate(packed: int) -> str:

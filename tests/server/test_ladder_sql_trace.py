@@ -1,0 +1,104 @@
+"""The study of SQL traces on real servers, shortened: its plans, its arms, its proofs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pgtare.ladder import factorial, scripts, study_file
+from pgtare.ladder.bench import Bench, Serving
+from pgtare.ladder.protocol import Setting
+from pgtare.ladder.records import Run, Step
+from pgtare.ladder.rounds import Rounds
+from pgtare.ladder.study import Server, Study
+from pgtare.ladder.unit_trials import Units
+from pgtare.server.binaries import Binaries
+from tests.server.doctor_tools import STUDIES
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+ARMS = ("off", "T-0-tsc", "T-128-syscall", "T-1-monotonic")
+#: Without what only a quiet machine passes.
+OPEN = {"steal_at_most": 1.0, "other_load_at_most": 1.0}
+
+
+def shortened(file: str, workload: str, variants: Sequence[str], binaries: Binaries) -> Study:
+    found, _ = study_file.read(STUDIES / file)
+    units = found.protocol.units.model_copy(update={"trials": 2, "run": 2, "warm_up": 1})
+    short = found.protocol.model_copy(update={"run": 1, "warm_up": 1, "units": units})
+    server = {"main": Server(pg_config=str(binaries.pg_config))}
+    if binaries.origin == "wheel":
+        server = {"main": Server(source="wheel")}
+    found = factorial.kept(found, variants).model_copy(
+        update={
+            "protocol": short, "servers": server,
+            "gates": found.gates.model_copy(update=OPEN),
+            "workload": tuple(w.model_copy(update={"protocol": w.protocol[-1:]})
+                              for w in found.workload if w.name == workload),
+        }
+    )  # fmt: skip
+    return found.resolved()
+
+
+def plan_of(serving: Serving, query: str) -> str:
+    with serving.connect() as conn:
+        return "\n".join(row[0] for row in conn.execute(f"EXPLAIN (COSTS off) {query}".encode()))
+
+
+JOIN = "SELECT s.id, i.name FROM cursor_shipments s JOIN cursor_items i ON i.id = s.item"
+
+
+def trial(bench: Bench, study: Study, where: Path) -> Run:
+    step = Step(id="t", kind="run", workload=study.workload[0].name, variant="*", round=1, seed=3)
+    return Units().execute(step, Setting(study, bench, where, {})).run
+
+
+@pytest.mark.parametrize("name", ["wheel", pytest.param("debian15", marks=[pytest.mark.debian])])
+def test_a_trial_traces_in_the_arms_that_say_so_and_in_no_other(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    study = shortened("sql_trace.toml", "OLTP", ARMS, request.getfixturevalue(name))
+    scripts.place(study, STUDIES, tmp_path)
+    with Bench(study, tmp_path) as bench:
+        run = trial(bench, study, tmp_path)
+        assert not run.failed
+        assert set(run.parts) == {*ARMS, "off again"}
+        told = "; ".join(run.parts["T-0-tsc"].evidence)
+        for counter in ("requests-with-waits", "records", "executions-with-row-sources"):
+            assert f"{counter} grew by" in told
+        serving = bench.serve("off", study.workload[0])
+        for table, key in (("orders", "customer"), ("readings", "meter"), ("shipments", "route")):
+            plan = plan_of(serving, f"SELECT id, note FROM cursor_{table} WHERE {key} = 7")
+            assert plan.startswith("Index Scan"), plan
+            assert plan_of(serving, f"SELECT id, note FROM cursor_{table}").startswith("Seq Scan")
+        assert plan_of(serving, f"{JOIN} WHERE s.route = 7").startswith("Nested Loop")
+        assert plan_of(serving, JOIN).startswith("Hash Join")
+        # an arm that says it traces, and does not
+        variants = tuple(
+            v.model_copy(update={"runtime": {**v.runtime, "sql_trace.statement_rate": 0}})
+            if v.name == "T-1-monotonic"
+            else v
+            for v in study.variant
+        )
+        lying = trial(bench, study.model_copy(update={"variant": variants}), tmp_path)
+    assert any("requests-with-waits grew by" in reason for reason in lying.failed), lying.failed
+    assert any("executions-with-row-sources grew" in reason for reason in lying.failed)
+
+
+def test_a_recorder_writes_what_a_run_traces(wheel: Binaries, tmp_path: Path) -> None:
+    study = shortened("sql_trace_writing.toml", "OLTP", ("off", "all", "written"), wheel)
+    scripts.place(study, STUDIES, tmp_path)
+    found = {}
+    with Bench(study, tmp_path) as bench:
+        for name in ("all", "written"):
+            step = Step(id=name, kind="run", workload="OLTP", variant=name, round=1)
+            found[name] = Rounds().execute(step, Setting(study, bench, tmp_path, {})).run
+            assert not found[name].failed
+    assert found["written"].figures["records"] > 1000
+    lost = {
+        name: run.figures["records-lost"] / run.figures["records"] for name, run in found.items()
+    }
+    assert lost["all"] > 0.5  # nobody reads
+    assert lost["written"] < lost["all"]

@@ -1,0 +1,79 @@
+"""Proof that variants did their work, and programs beside a load."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from pgtare.errors import MeasurementError
+from pgtare.ladder import beside
+from pgtare.ladder.activity import Activity, judge
+
+TRACED = Activity(
+    name="row-sources", query="SELECT 1", when={"level": 12, "every": (1, 128)}, per_transaction=3
+)
+SETTINGS = {
+    "off": {"level": 0, "every": 0},
+    "plain": {"level": 12, "every": 0},
+    "sampled": {"level": 12, "every": 128},
+    "each": {"level": 12, "every": 1},
+}
+
+
+def judged(grown: float, transactions: dict[str, int], wanted: Activity = TRACED) -> list[str]:
+    shown, against = judge(
+        (wanted,), {"row-sources": 50.0}, {"row-sources": 50.0 + grown}, transactions, SETTINGS
+    )
+    assert bool(shown) != bool(against) or not any(
+        wanted.grows_with(SETTINGS[name]) for name in transactions
+    )
+    return against
+
+
+def test_arms_are_held_to_what_they_must_have_done_together() -> None:
+    arms = {"off": 1000, "plain": 1000, "sampled": 1000, "each": 1000}
+    assert not judged(6000, arms)
+    assert "not by 3 each" in judged(3000, arms)[0]  # one of the two did nothing
+    assert "more than 3 each" in judged(9000, arms)[0]  # one too many did
+    assert not judged(9000, arms, TRACED.model_copy(update={"at_least": True}))
+
+
+def test_a_variant_that_should_not_must_not() -> None:
+    assert not judged(0, {"plain": 1000})
+    assert "though nothing in it should" in judged(1, {"plain": 1000})[0]
+    assert "not by 3 each" in judged(0, {"each": 2})[0]
+
+
+def test_an_activity_says_when() -> None:
+    with pytest.raises(ValidationError, match="when is empty"):
+        Activity(name="a", query="q", when={}, per_transaction=1)
+
+
+def test_a_program_runs_beside_and_is_ended(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    script = f"import time, sys; open({str(seen)!r}, 'w').write(sys.argv[1]); time.sleep(60)"
+    with beside.running([sys.executable, "-c", script, "{dsn} {folder}"], "host=x", tmp_path) as (
+        pid,
+    ):
+        while not (seen.exists() and seen.read_text()):
+            time.sleep(0.01)
+    assert seen.read_text() == f"host=x {tmp_path}"
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_program_that_ends_early_or_is_not_there_is_an_error(tmp_path: Path) -> None:
+    script = "import sys; print('out of paper', file=sys.stderr); sys.exit(3)"
+    early = pytest.raises(MeasurementError, match="ended early with status 3: out of paper")
+    with early, beside.running([sys.executable, "-c", script], "", tmp_path):
+        time.sleep(1)
+    missing = pytest.raises(MeasurementError, match="cannot run no-such-program beside the load")
+    with missing, beside.running(["no-such-program"], "", tmp_path):
+        pass
+    with beside.running([], "", tmp_path) as pids:
+        assert pids == []
