@@ -247,9 +247,15 @@ def test_killed_server_starts_again_without_its_old_shared_memory(wheel: Binarie
 
 
 def shared_memory(directory: Path) -> tuple[set[Path], str]:
-    """The files of a running server's shared memory, and the number of its System V segment."""
-    maps = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in servers_below(directory))
-    files = {Path(name) for name in re.findall(r"/dev/shm/PostgreSQL\.\d+", maps)}  # noqa: S108
+    """The files of a running server's shared memory, and the number of its System V segment.
+
+    Its processes map more than the control segment only once they have begun their work.
+    """
+    deadline = time.monotonic() + 10
+    files: set[Path] = set()
+    while len(files) < 2 and time.monotonic() < deadline:
+        maps = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in servers_below(directory))
+        files = {Path(name) for name in re.findall(r"/dev/shm/PostgreSQL\.\d+", maps)}  # noqa: S108
     number = (directory / "data" / "postmaster.pid").read_text().splitlines()[6].split()[1]
     assert number in system_v_segments()
     return files, number
