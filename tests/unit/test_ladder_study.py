@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -235,3 +236,12 @@ def test_a_script_that_a_duet_cannot_run_is_told_before_anything(tmp_path: Path)
     (tmp_path / "odd.sql").write_text("\\sleep 1 ms\nSELECT 1;\n")
     with pytest.raises(UsageError, match=r"odd\.sql"):
         plan(path, tmp_path / "out", quick=False, workloads=(), seed=1, command=[])
+
+
+def test_the_study_file_of_the_docs_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ladder.md").read_text()
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    found = studies.parse(text, "docs/ladder.md")
+    assert studies.check_rounds(found, quick=False) is None
+    # six rounds give one comparison an interval and a verdict
+    assert studies.check_rounds(found.made_quick(), quick=True) is None
