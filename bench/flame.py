@@ -68,14 +68,17 @@ def speed(load: PgbenchLoad, reports: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--clients", type=int, default=1)
-    parser.add_argument("--seconds", type=int, default=2, help="of a slice")
+    parser.add_argument("--seconds", type=int, default=1, help="of a slice")
+    parser.add_argument("--major", type=int, help="only the server of this version")
     given = parser.parse_args()
     installations = [from_wheel(), *([from_pg_config(DEBIAN)] if DEBIAN.exists() else [])]
     draw = random.Random(1)
     print("server  stacks  mode          TPS changed by   95 % interval   events/s   lost")
     for binaries in installations:
+        if given.major not in (None, binaries.major):
+            continue
         with contextlib.ExitStack() as stack:
             cluster = stack.enter_context(Cluster(binaries))
             dsn = initialise(binaries, cluster.dsn(), 10).dsn

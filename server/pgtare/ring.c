@@ -93,7 +93,7 @@ PG_FUNCTION_INFO_V1(pgtare_trial_drain);
 Datum
 pgtare_trial_drain(PG_FUNCTION_ARGS)
 {
-	Shared	   *shared = pgtare_shared();
+	Shared	   *shared = trial_require_shared();
 	int32		max_bytes = PG_GETARG_INT32(0);
 	uint64		room;
 	uint64		n = 0;

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pgtare.flame import show
+from pgtare.flame.page import fragment
+from pgtare.flame.page import script as flame_script
 from pgtare.ladder import analysis
 from pgtare.ladder.page import write_page
+from pgtare.report.addition import Addition
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
 from tests.unit import test_ladder_units
 from tests.unit.simulated_study import facts, runs, steps, study
@@ -98,3 +102,32 @@ def test_reads_without_scripts(visit: Callable[..., Visit], study_page: Path) ->
     page = visit(study_page, scripts=False).page
     assert page.get_by_text("round 10 was dropped").is_visible()
     assert page.get_by_text("trace costs against off").is_visible()
+
+
+def test_flame_graphs_of_a_command_are_drawn_among_the_charts(
+    visit: Callable[..., Visit], tmp_path: Path
+) -> None:
+    found = study()
+    made = runs(found, {"stats": -0.001, "trace": -0.08})
+    result = analysis.analyse(
+        found, facts(found), steps(found), made, {}, directory=Path("d"), closed=False, skipped={}
+    )
+    blocked = {("backend", "pgss_store", HOSTILE): 3_000_000}
+    graphs = [
+        show.alone({}, "before", "Blocked: A", 5.0),
+        show.alone(blocked, "after", "Blocked: B", 5.0),
+        show.difference({}, blocked, names=("A", "B"), what="Blocked"),
+    ]
+    added = Addition("Flame graphs of W1", fragment(graphs, [HOSTILE]), flame_script())
+    write_page(result, tmp_path / "report.html", [added])
+    opened = visit(tmp_path / "report.html")
+    assert opened.complaints == []
+    assert opened.requests == [opened.url]
+    page = opened.page
+    assert page.evaluate("window.pwned") is None
+    assert page.locator("#chart-effects .point").count() > 0
+    assert page.locator("#flame-before g.frame").count() == 0
+    assert "No such time was seen" in page.locator("#flame-before figcaption").text_content()
+    assert page.locator("#flame-after g.frame").count() == 4
+    assert "3,000 µs in 5 s" in page.locator("#flame-after figcaption").text_content()
+    assert "A has no such time" in page.locator("#flame-change figcaption").text_content()

@@ -26,9 +26,10 @@ NOBODY = pwd.getpwnam("nobody")
 
 # An owner in a process of its own: says where its server is, then waits.
 OWNER = """
-import os, sys, time
+import os, signal, sys, time
 from pgtare.server.binaries import from_pg_config
 from pgtare.server.cluster import Cluster
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests run under nohup
 if len(sys.argv) > 2:  # become an ordinary user only now: Python itself may be closed to it
     os.setgroups([])
     os.setgid(int(sys.argv[2]))

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from pgtare import machine
 from pgtare.doctor import queries
 from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.server.doctor_tools import REPORTED_S, SCHEMA, checks, doctor, evicting, storm
-from tests.server.weigh_tools import pgtare
+from tests.server.weigh_tools import pgtare, read
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -70,6 +73,21 @@ def test_where_waits_are_timed_the_lock_is_named(stormy: Cluster) -> None:
     assert report["statements"]["lock_share"] > 0
     assert "LWLock/pg_stat_statements" in [w["event"] for w in report["waits"]["events"]]
     assert "LWLock/pg_stat_statements" in " ".join(report["findings"][0]["seen"])
+
+
+def test_where_waits_are_timed_the_rest_is_computing(stormy: Cluster) -> None:
+    """Held against the kernel's count of the processor time of all sessions."""
+    pid = stormy.postmaster_pid
+    began, before = time.monotonic(), machine.tree_ticks(pid)
+    report = doctor(stormy.dsn(), interval_s=REPORTED_S)
+    used = (machine.tree_ticks(pid) - before) * machine.tick_s() / (time.monotonic() - began)
+    waits = report["waits"]
+    # part of the processor time is that of going to wait for the client, which counts as waiting;
+    # time without a processor counts as computing
+    assert waits["on_cpu"] > used / 5
+    assert waits["active"] == pytest.approx(
+        waits["on_cpu"] + sum(w["active"] for w in waits["events"])
+    )
 
 
 def test_version_1_8_infers_evictions(stormy: Cluster) -> None:
@@ -146,6 +164,25 @@ def test_logging_and_observers_are_told(healthy: Cluster) -> None:
     observers = {o["name"]: o for o in report["observers"]}
     assert observers["pg_stat_statements"]["cost_us"] is None
     assert "pgtare weigh" in observers["pg_stat_statements"]["source"]
+
+
+@pytest.mark.slow
+def test_observers_have_the_cost_that_was_weighed(healthy: Cluster, tmp_path: Path) -> None:
+    weighed = tmp_path / "weighed.json"
+    done = pgtare(
+        "weigh", "log_min_duration_statement", "--duration", "8", "--scale", "1", "--json", weighed
+    )
+    assert done.returncode == 0, done.stderr
+    logging = healthy.dsn(options="-c log_min_duration_statement=0")
+    done = pgtare("doctor", "--dsn", logging, "--interval", "1s", "--weighed", weighed, "--json")
+    assert done.returncode in (10, 11), done.stderr
+    report = json.loads(done.stdout)
+    (observer,) = [o for o in report["observers"] if o["name"] == "log_min_duration_statement"]
+    (arm,) = [a for a in read(weighed)["arms"] if a["role"] == "instrument"]
+    assert observer["cost_us"] == arm["effect"]["body_us"]["estimate"] > 1
+    assert "weighed 20" in observer["source"]
+    told = [f for f in report["findings"] if f["check"] == "observer"]
+    assert bool(told) == (observer["cost_pct"] >= 5)
 
 
 def test_the_clock_is_read_on_the_server(healthy: Cluster) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.flame import processes, symbols
+from pgtare.flame import processes, symbols, targets
+from pgtare.flame.record import Plan, record
 from pgtare.server.cluster import Cluster
 from tests.server.flame_tools import flame, needs_perf, repeating
 from tests.server.waits_tools import eventually
@@ -172,6 +173,23 @@ def test_the_whole_server_by_connection(server18: Cluster, tmp_path: Path) -> No
     assert half.returncode == 0, half.stderr
     assert 0 < json.loads(half.stdout)["total_ns"] < found["total_ns"]
     assert (tmp_path / "kept" / "report.html").stat().st_size > 10_000
+
+
+def test_a_recording_ends_before_memory_does(
+    server18: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_perf("on")
+    monkeypatch.setattr("pgtare.flame.record.MOST_SAMPLES", 50)
+
+    def count(connection: object, number: int) -> None:
+        connection.execute("SELECT count(*) FROM generate_series(1, 50000)")  # type: ignore[attr-defined]
+
+    with repeating(server18, 1, count):
+        found = record(Plan("on", targets.of_postmaster(server18.postmaster_pid), 60, 999))
+    assert found.stopped_by == "full"
+    assert found.seconds < 30
+    assert 50 <= len(found.samples) < 5000
+    assert any("ended at 50 samples" in note for note in found.notes)
 
 
 def test_no_files_of_perf_are_left(server18: Cluster, tmp_path: Path) -> None:

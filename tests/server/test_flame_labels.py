@@ -54,11 +54,20 @@ def test_waits_carry_their_event_and_statement(timed: Cluster) -> None:
     assert statements.isdisjoint(f for s in sleeps for f in s)
 
 
-def test_without_traces_it_says_so(timed: Cluster) -> None:
-    needs_perf()
-    done = pgtare("flame", "off", "--dsn", timed.dsn(), "-d", "1s", "--json")
+def test_without_traces_it_says_so_and_labels_nothing(timed: Cluster) -> None:
+    """A session that is between requests at both ends of a recording did not wait in between."""
+    needs_perf("on")
+
+    def ask(connection: psycopg.Connection, number: int) -> None:
+        connection.execute("SELECT count(*) FROM generate_series(1, 500)")
+
+    with repeating(timed, 2, ask):
+        done = pgtare("flame", "on", "--dsn", timed.dsn(), "-d", "2s", "--rate", "499", "--json")
     assert done.returncode == 0, done.stderr
     assert any("--trace" in note for note in json.loads(done.stdout)["notes"])
+    found = _stacks(done.stdout)
+    assert found
+    assert not [s for s in found if any(f.startswith(("wait: ", "statement: ")) for f in s)]
 
 
 @pytest.mark.slow

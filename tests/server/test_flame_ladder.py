@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,8 @@ base = "A"
 [[workload]]
 name = "W"
 title = "look-ups"
-builtin = "select-only"
+script = "look.sql"
+setup = "made.sql"
 clients = 2
 scale = 1
 metric = "tps"
@@ -56,6 +58,8 @@ def test_the_page_of_a_study_shows_both_variants_and_the_change(tmp_path: Path) 
     needs_perf()
     study = tmp_path / "study.toml"
     study.write_text(STUDY)
+    (tmp_path / "look.sql").write_text("SELECT n FROM made;\n")
+    (tmp_path / "made.sql").write_text("DROP TABLE IF EXISTS made; CREATE TABLE made (n int);\n")
     done = pgtare("ladder", study, "--quick", "--out", tmp_path / "out", timeout=170)
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "out" / "report.html").read_text()
@@ -63,6 +67,19 @@ def test_the_page_of_a_study_shows_both_variants_and_the_change(tmp_path: Path) 
         assert f'id="flame-{id}"' in text
     kept = keep.load(tmp_path / "out" / "flames" / "W" / "B-on")
     assert any("errfinish" in stack for stack in kept.samples.stacks)
+    # only what is missing recorded again
+    kept_at = (tmp_path / "out" / "flames" / "W" / "B-on").stat().st_mtime_ns
+    shutil.rmtree(tmp_path / "out" / "flames" / "W" / "A-off")
+    done = pgtare("ladder", "resume", tmp_path / "out", timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "flames" / "W" / "A-off" / "flame.json").exists()
+    assert (tmp_path / "out" / "flames" / "W" / "B-on").stat().st_mtime_ns == kept_at
+    places = [tmp_path / "out" / "flames" / "W" / f"{name}-on" for name in "AB"]
+    done = pgtare("flame", "diff", *places, "--json")
+    assert done.returncode == 0, done.stderr
+    found = {frame["name"]: frame for frame in json.loads(done.stdout)["frames"]}
+    assert found["errfinish"]["before_pct"] < found["errfinish"]["after_pct"]
+    assert found["secure_read"]["before_pct"] > 0  # computing on the way to a wait
     assert json.loads((tmp_path / "out" / "result.json").read_text())["runs_done"] > 0
 
 

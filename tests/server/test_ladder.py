@@ -10,15 +10,28 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from rich.console import Console
 
 from pgtare.errors import UsageError
+from pgtare.ladder.bench import Bench
 from pgtare.ladder.directory import Directory
 from pgtare.ladder.run import conduct, plan
+from pgtare.ladder.stuck import watched
+from pgtare.ladder.study_file import parse
 from pgtare.server.binaries import Binaries
-from tests.server.weigh_tools import PGTARE, failed, pgtare, read, start_pgtare
+from tests.server.weigh_tools import (
+    PGTARE,
+    failed,
+    in_process,
+    pgtare,
+    read,
+    refused,
+    start_pgtare,
+)
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -150,6 +163,54 @@ def test_another_study_does_not_go_into_its_directory(finished: Path, tmp_path: 
     assert "holds another study" in told
 
 
+def _changed(finished: Path, where: Path, **facts: Any) -> Path:
+    """A study that lacks its last run, and whose facts are others."""
+    out = where / "out"
+    shutil.copytree(finished, out)
+    kept = json.loads((out / "study.json").read_text())
+    (out / "study.json").write_text(json.dumps({**kept, **facts}))
+    (out / "runs" / f"{max(Directory(out).runs())}.json").unlink()
+    return out
+
+
+def test_a_report_needs_no_server(finished: Path, tmp_path: Path) -> None:
+    source = read(finished / "study.json")["source"]
+    gone = source + '\n[servers]\nmain = { pg_config = "/nowhere/pg_config" }\n'
+    out = _changed(finished, tmp_path, source=gone)
+    assert "there is no /nowhere/pg_config" in refused("ladder", "resume", out)
+    assert "6 of 7 runs" in in_process("ladder", "status", out).stdout
+    done = in_process("ladder", "report", out, "--close")
+    assert done.returncode == 0, done.stderr
+    assert read(out / "result.json")["state"] == "closed"
+
+
+def test_a_study_does_not_go_on_with_another_server(finished: Path, tmp_path: Path) -> None:
+    (version,) = read(finished / "result.json")["servers"].values()
+    assert version.startswith("PostgreSQL 18.")
+    out = _changed(finished, tmp_path, servers={"main": "PostgreSQL 18.0"})
+    told = refused("ladder", "resume", out)
+    assert f"the server main was PostgreSQL 18.0 and is {version};" in told
+    assert len(Directory(out).runs()) == 6
+
+
+def test_a_study_is_not_closed_while_it_is_run(finished: Path, tmp_path: Path) -> None:
+    out = _changed(finished, tmp_path)
+    with Directory(out).locked():
+        assert "being run by another process" in refused("ladder", "report", out, "--close")
+    assert not Directory(out).closed
+
+
+def test_a_server_that_is_stuck_is_ended_and_started_again(wheel: Binaries) -> None:
+    study = parse(STUDY.replace("scale = 2", "scale = 1"), "short.toml").resolved()
+    with Bench(study) as bench:
+        with bench.serve("OFF", study.workload[0]).connect() as conn:
+            os.kill(conn.info.backend_pid, signal.SIGSTOP)
+            with watched(0.3, bench.kill), pytest.raises(psycopg.OperationalError):
+                conn.execute("SELECT 1")
+        with bench.serve("TRA", study.workload[0]).connect() as conn:
+            assert conn.execute("SELECT 1").fetchone() == (1,)
+
+
 @pytest.mark.slow
 def test_killed_and_interrupted_it_goes_on(tmp_path: Path, wheel: Binaries) -> None:
     study, out = write(tmp_path), tmp_path / "out"
@@ -239,7 +300,8 @@ def test_a_capture_that_does_not_stick_drops_the_run(tmp_path: Path, wheel: Bina
     assert done.returncode == 0, done.stderr
     assert "capture is not trace in the load's sessions: 1 at off" in done.stderr
     (workload,) = read(tmp_path / "out" / "result.json")["workloads"]
-    assert "did not pass the gates" in workload["why_not"]
+    assert workload["why_not"] == "fewer than two whole rounds were kept"
+    assert [d["variants"] for d in workload["dropped"]] == [["TRA"]]  # no other is worth its time
     assert workload["compared"][0]["verdict"] == "not_verified"
 
 
@@ -319,7 +381,7 @@ def _wait_for(condition, process: subprocess.Popen[str], seconds: float = 90.0):
     return found
 
 
-def _backend(owner: int) -> tuple[int, int] | None:
+def _backend(owner: int, database: str = "pgtare_ladder_") -> tuple[int, int] | None:
     """A session in the database of a pgtare's study, and its postmaster."""
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -330,6 +392,6 @@ def _backend(owner: int) -> tuple[int, int] | None:
             above = Path("/proc", parent, "stat").read_text().rpartition(")")[2].split()[1]
         except OSError:
             continue
-        if "pgtare_ladder_" in line and line.startswith("postgres:") and int(above) == owner:
+        if database in line and line.startswith("postgres:") and int(above) == owner:
             return int(entry), int(parent)
     return None

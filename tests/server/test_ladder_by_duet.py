@@ -97,5 +97,6 @@ def test_a_capture_that_does_not_stick_drops_the_round(tmp_path: Path, wheel: Bi
     assert done.returncode == 0, done.stderr
     assert "TRA: capture is not trace in the load's sessions: 1 at off" in done.stderr
     (workload,) = read(out / "result.json")["workloads"]
-    assert "sets did not pass the gates" in workload["why_not"]
+    assert workload["why_not"] == "fewer than two whole sets were kept"
+    assert [d["variants"] for d in workload["dropped"]] == [["TRA"]]
     assert workload["compared"][0]["verdict"] == "not_verified"

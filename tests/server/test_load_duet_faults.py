@@ -231,3 +231,14 @@ def test_a_full_disk_ends_the_run_and_keeps_what_fitted(
 def test_a_directory_that_takes_no_files_is_told(driver: Path, targets: Any, script: Any) -> None:
     with pytest.raises(MeasurementError, match="cannot"):
         run_duet(driver, targets, script(SELECT_1), SHORT, Path("/proc/duet"))
+
+
+def test_records_of_an_earlier_run_are_never_taken_for_this_one(
+    driver: Path, targets: Any, script: Any, tmp_path: Path
+) -> None:
+    output = tmp_path / "r"
+    run_duet(driver, targets, script(SELECT_1), Length(0.3), output)
+    nobody = [Target("host=127.0.0.1 port=1") for _ in targets]
+    with pytest.raises(MeasurementError, match="did not begin"):
+        run_duet(driver, nobody, script(SELECT_1), Length(0.3), output)
+    assert not output.exists()

@@ -206,6 +206,7 @@ def test_room_for_shared_memory_is_found_later(full18: Cluster) -> None:
 def test_trial_without_shared_memory_says_what_to_do(full18: Cluster) -> None:
     with pytest.raises(UsageError, match="no shared memory in this server"), trial(full18):
         pass
+    assert_nothing_to_drain(full18)
 
 
 @pytest.mark.debian
@@ -227,7 +228,17 @@ def test_session_preload_before_17_lets_sessions_in(debian15: Binaries) -> None:
             assert one(connection, "SELECT usable FROM pgtare.info()") is False
         with pytest.raises(UsageError, match="no shared memory in this server"), trial(cluster):
             pass
+        assert_nothing_to_drain(cluster)
         assert "not usable in this session" in cluster.log_path.read_text()
+
+
+def assert_nothing_to_drain(cluster: Cluster) -> None:
+    """Every function that reads the shared memory says that there is none."""
+    with cluster.connect() as connection:
+        for call in ("trial_drain()", "trial_status()", "trial_close()", "trial_stop()"):
+            with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
+                connection.execute(f"SELECT pgtare.{call}".encode())
+    assert crashes(cluster) == []
 
 
 # Two copies

@@ -82,3 +82,8 @@ def test_speedscope_takes_the_same_stacks() -> None:
     frames = [f["name"] for f in document["shared"]["frames"]]
     assert [frames[i] for i in drawn["samples"][0]] == list(A)
     assert sum(drawn["weights"]) == drawn["endValue"] == 21_000
+
+
+def test_of_frames_alike_the_caller_comes_first() -> None:
+    found = profiles.functions({("backend", "z", "a"): 5, ("backend", "z", "a", "m"): 3})
+    assert [f.name for f in found] == ["backend", "z", "a", "m"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgtare.flame.frames import is_idle, own
+from pgtare.flame.frames import is_idle, own, plain
 from pgtare.flame.samples import BLOCKED, RUNNABLE, Collected
 from pgtare.flame.scheduler import Scheduler
 from pgtare.flame.script import Reader
@@ -92,8 +92,69 @@ def test_a_stack_begins_where_the_work_of_its_process_does() -> None:
     assert own(("f", "g")) == ("process", "f", "g")
 
 
+def test_functions_are_called_as_their_authors_call_them() -> None:
+    assert plain("LWLockAcquire.part.0") == "LWLockAcquire"
+    assert plain("__GI___libc_write") == "write"
+    assert plain("__GI_epoll_wait") == "epoll_wait"
+    assert plain("clock_gettime@@GLIBC_2.17") == "clock_gettime"
+    assert plain("__libc_start_main") == "__libc_start_main"
+    assert plain(".text") == ".text"
+
+
 def test_waits_for_something_to_do_are_idle() -> None:
     assert is_idle(("backend", "PostgresMain", "pq_getbyte", "secure_read", "epoll_wait"))
     assert not is_idle(("backend", "PostgresMain", "XLogFlush", "fdatasync"))
     assert is_idle(("walwriter", "WalWriterMain", "WaitLatch", "epoll_wait", "schedule_[k]"))
     assert not is_idle(("walwriter", "WalWriterMain", "XLogBackgroundFlush", "fdatasync"))
+
+
+def test_waits_of_a_server_whose_calls_are_timed_are_idle_as_well() -> None:
+    """wait_event_timing's own function stands between the server's and libc's."""
+    latch = ("walwriter", "WalWriterMain", "WaitLatch", "wait_epoll_wait", "epoll_wait")
+    assert is_idle(latch)
+    assert not is_idle((*latch[:-2], "wait_something_else"))
+
+
+def test_a_program_with_a_short_name_is_no_frame() -> None:
+    """perf pads names with spaces; `cc1` could be read as an address."""
+    lines = TEXT.replace("      my app", "         cc1").replace("my app  9/9", f"{'cc1':>16}  9/9")
+    reader = Reader(lambda file, offset: "?")
+    found = list(reader.events(lines.splitlines(keepends=True)))
+    assert [event.comm for event in found] == ["postgres", "cc1", "swapper", "postgres"]
+    assert all("/" not in name for event in found for name in event.stack)
+
+
+def test_a_wait_is_cut_where_events_were_lost() -> None:
+    """Who was away may have been back and away again: only what was seen counts."""
+    collected = Collected()
+    scheduler = Scheduler(lambda pid: pid == 7, collected)
+    reader = Reader(lambda file, offset: "?", scheduler.gap)
+    away = TEXT[: TEXT.index("postgres 1 [001]")]
+    other = away.replace("prev_pid=7", "prev_pid=8").replace("7/7  10.000001", "8/8  10.000101")
+    lost = "postgres 1 [001] 10.000202: PERF_RECORD_LOST lost 12\n"
+    back = TEXT[TEXT.index("swapper  0/0") : TEXT.index("postgres  7/7  10.000401")]
+    for event in reader.events((away + other + lost + back).splitlines(keepends=True)):
+        scheduler.take(event)
+    samples = collected.samples()
+    assert samples.weight_ns.tolist() == [100_000]
+    assert scheduler.unmatched == 1
+
+
+def test_one_process_stands_for_several() -> None:
+    collected = Collected()
+    scheduler = Scheduler(lambda pid: pid == 7, collected, stands_for={7: 2.5})
+    for event in Reader(lambda file, offset: "?").events(TEXT.splitlines(keepends=True) * 200):
+        scheduler.take(event)
+    blocked = collected.samples().of(BLOCKED).total_ns
+    assert 2.3 * 200 * 300_000 < blocked < 2.7 * 200 * 300_000
+
+
+def test_idle_waits_are_known_under_labels_and_below_who_ended_them() -> None:
+    latch = ("walwriter", "WalWriterMain", "WaitLatch", "epoll_wait")
+    assert is_idle((latch[0], "wait: Activity/WalWriterMain", *latch[1:]))
+    assert is_idle(("arm: base", *latch))
+    assert is_idle((*latch, "woken by interrupt", "hrtimer_wakeup_[k]"))
+    flush = ("backend", "PostgresMain", "XLogFlush", "fdatasync")
+    assert not is_idle((*flush, "woken by backend", "secure_read"))
+    asleep = ("backend", "waiting throughout: idle")
+    assert is_idle((asleep[0], "wait: Client/ClientRead", asleep[1]))

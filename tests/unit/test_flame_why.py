@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pgtare.flame.samples import Samples
-from pgtare.flame.why import Reasons, explain
+from pgtare.flame.why import Reasons, explain, system_call
 
 STACKS = (
     ("backend", "run", "plan"),
@@ -50,3 +50,9 @@ def test_the_interval_covers_and_nothing_is_found_where_nothing_is() -> None:
         false += bool(nothing.functions)
     assert covered >= 50  # 95 % of 60 is 57; below 50 happens once in 10,000
     assert false <= 9
+
+
+def test_a_system_call_is_told_by_its_entry() -> None:
+    assert system_call("__x64_sys_epoll_wait_[k]") == "epoll_wait (system call)"
+    assert system_call("ksys_write_[k]") == "write (system call)"
+    assert system_call("vfs_write_[k]") == ""

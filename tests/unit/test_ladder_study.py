@@ -57,6 +57,11 @@ def test_the_shipped_study_is_sound() -> None:
             "there is already a variant 'off'",
         ),
         ('name = "trace"', 'name = "trace"\nserver = "other"', "names the server 'other'"),
+        (
+            'name = "trace"',
+            'name = "trace"\nruntime = { wait_event_timing.capture = "off" }',
+            'variant.runtime: a name with a dot wants quotes, as in "wait_event_timing.capture"',
+        ),
     ],
 )
 def test_mistakes_are_told_with_their_line(right: str, wrong: str, told: str) -> None:
@@ -86,6 +91,13 @@ def test_the_family_counts_every_declared_comparison() -> None:
     found, _ = studies.read(SHIPPED)
     assert found.family == 9 * 4
     assert found.made_quick().family == 4 * 4
+
+
+def test_short_runs_may_be_dropped_more_often_where_the_file_says_so() -> None:
+    found, _ = studies.read(SHIPPED)
+    assert (found.gates.dropped_at_most, found.made_quick().gates.dropped_at_most) == (0.25, 0.5)
+    plain = study(STUDY)
+    assert plain.made_quick().gates == plain.gates
 
 
 @pytest.mark.parametrize("quick", [False, True])
@@ -159,6 +171,13 @@ def test_a_duet_that_only_quick_asks_for_is_refused_too() -> None:
     assert "did you mean duet" in refused(
         STUDY.replace("[analysis]", "[protocol.deut]\n[analysis]")
     )
+
+
+def test_a_duet_of_more_servers_than_the_driver_takes_is_refused() -> None:
+    more = "".join(f'[[variant]]\nname = "V{i}"\n' for i in range(12))
+    studies.parse(DUET + more, "s.toml")
+    told = refused(DUET + more + '[[variant]]\nname = "V12"\n')
+    assert "its 16 variants and the floor again need more than 16 servers" in told
 
 
 def test_the_shipped_quick_study_takes_a_quarter_of_an_hour_at_most(tmp_path: Path) -> None:

@@ -101,50 +101,39 @@ def on(
     _run("on", dsn, pid, postmaster, duration, rate, walk, trace, True, outputs)
 
 
-@app.command("off")
-def off(
-    dsn: Dsn = None,
-    pid: Pid = None,
-    postmaster: Postmaster = None,
-    duration: Duration = "10s",
-    idle: Idle = False,
-    walk: Walk = "auto",
-    trace: Trace = False,
-    html: Html = None,
-    folded: Folded = None,
-    speedscope: Speedscope = None,
-    out: Out = None,
-    json: Json = False,
-) -> None:
-    """Where processes are blocked, from every switch of the scheduler; as root.
+def _waits(mode: Mode, text: str) -> None:
+    """A command for blocked time; text: its help."""
 
-    Example: `sudo pgtare flame off --dsn "host=/var/run/postgresql" -d 10s --folded off.txt`
-    """
-    outputs = _Outputs(html, folded, speedscope, out, json)
-    _run("off", dsn, pid, postmaster, duration, 99, walk, trace, idle, outputs)
+    def command(
+        dsn: Dsn = None,
+        pid: Pid = None,
+        postmaster: Postmaster = None,
+        duration: Duration = "10s",
+        idle: Idle = False,
+        walk: Walk = "auto",
+        trace: Trace = False,
+        html: Html = None,
+        folded: Folded = None,
+        speedscope: Speedscope = None,
+        out: Out = None,
+        json: Json = False,
+    ) -> None:
+        outputs = _Outputs(html, folded, speedscope, out, json)
+        _run(mode, dsn, pid, postmaster, duration, 99, walk, trace, idle, outputs)
+
+    app.command(mode, help=text)(command)
 
 
-@app.command("wake")
-def wake(
-    dsn: Dsn = None,
-    pid: Pid = None,
-    postmaster: Postmaster = None,
-    duration: Duration = "10s",
-    idle: Idle = False,
-    walk: Walk = "auto",
-    trace: Trace = False,
-    html: Html = None,
-    folded: Folded = None,
-    speedscope: Speedscope = None,
-    out: Out = None,
-    json: Json = False,
-) -> None:
-    """Where processes are blocked, and on top of it who ended each wait; as root.
-
-    Example: `sudo pgtare flame wake --dsn "host=/var/run/postgresql" --html wake.html`
-    """
-    outputs = _Outputs(html, folded, speedscope, out, json)
-    _run("wake", dsn, pid, postmaster, duration, 99, walk, trace, idle, outputs)
+_waits(
+    "off",
+    "Where processes are blocked, from every switch of the scheduler; as root.\n\n"
+    'Example: `sudo pgtare flame off --dsn "host=/var/run/postgresql" -d 10s --folded off.txt`',
+)
+_waits(
+    "wake",
+    "Where processes are blocked, and on top of it who ended each wait; as root.\n\n"
+    'Example: `sudo pgtare flame wake --dsn "host=/var/run/postgresql" --html wake.html`',
+)
 
 
 @app.command("show")
@@ -308,7 +297,10 @@ def _deliver(recording: Recording, idle: bool, outputs: _Outputs) -> None:
 def _profile_of(path: Path, idle: bool) -> Profile:
     if path.is_dir():
         recording = keep.load(path)
-        return show.main_profile(recording.mode, recording.samples, idle=idle)
+        # who computes has something to do, even where it goes to wait for more
+        return show.main_profile(
+            recording.mode, recording.samples, idle=idle or recording.mode == "on"
+        )
     return profiles.parse_folded(path)
 
 

@@ -147,7 +147,10 @@ def _fill(found: Labels, directory: Path) -> None:
     forever = 1 << 62
     for session, (since, queryid) in running.items():
         statements.append((pids[session], since, forever, statement(queryid)))
+    traced = set(pids.values())
     for wait in told.waiting_at_end:
+        if wait.pid not in traced:  # whether it waited all the time, nobody saw
+            continue
         label = name(f"{frames.WAIT}{wait.type}/{wait.event}")
         waits.append((wait.pid, epoch(wait.started), forever, label))
         if wait.queryid:

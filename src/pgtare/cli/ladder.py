@@ -14,7 +14,7 @@ from pgtare import cli
 from pgtare.cli import ladder_flames
 from pgtare.cli.command_line import command_line
 from pgtare.errors import MeasurementError
-from pgtare.ladder import markdown, published, run, status, terminal
+from pgtare.ladder import installations, markdown, published, run, status, terminal
 from pgtare.ladder import prove as proving
 from pgtare.ladder import published_table as table
 from pgtare.ladder import study_file as studies
@@ -81,6 +81,7 @@ def run_study(
     )  # fmt: skip
     for warning in planned.warnings:
         cli.stderr().print(f"pgtare: {warning}", highlight=False, markup=False)
+    installations.check(planned.study)
     if plan:
         for line in status.dry_run(planned):
             typer.echo(line)
@@ -133,7 +134,8 @@ def report(
     """
     planned = run.resumed(directory)
     if close and run.result(planned).state == "unfinished":
-        planned.directory.close()
+        with planned.directory.locked():  # whoever runs it would add to what is closed
+            planned.directory.close()
     _deliver(planned, json)
 
 
@@ -183,7 +185,7 @@ def published_table(
 def _go_on(planned: run.Planned, json: Path | None) -> None:
     try:
         run.conduct(planned, cli.stderr())
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         _kept(planned)
         raise
     except MeasurementError:
@@ -191,9 +193,11 @@ def _go_on(planned: run.Planned, json: Path | None) -> None:
             _kept(planned)
         raise
     if ladder_flames.wanted(planned):
-        ladder_flames.record_all(planned, lambda text: cli.stderr().print(
-            f"pgtare: {text}", highlight=False, markup=False
-        ))  # fmt: skip
+        try:
+            ladder_flames.record_all(planned, cli.stderr())
+        except KeyboardInterrupt:
+            _deliver(planned, json)
+            raise
     _deliver(planned, json)
 
 
@@ -208,7 +212,8 @@ def _kept(planned: run.Planned) -> None:
 
 
 def _deliver(planned: run.Planned, json: Path | None) -> None:
-    result = run.result(planned)
+    with cli.stderr().status("pgtare: the tests and what they could have found"):
+        result = run.result(planned)
     to_stdout = json is not None and str(json) == "-"
     terminal.render(result, cli.stderr() if to_stdout else Console())
     where = planned.directory.path

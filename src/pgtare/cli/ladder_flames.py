@@ -2,113 +2,193 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import psycopg
+from rich.console import Console
 
 from pgtare.errors import PgtareError
 from pgtare.flame import keep, permission, show, targets
+from pgtare.flame.graph import Graph
 from pgtare.flame.page import fragment
 from pgtare.flame.page import script as drawing
-from pgtare.flame.record import Plan, record
+from pgtare.flame.record import Plan, Recording, record
 from pgtare.flame.samples import Mode
 from pgtare.ladder import run
 from pgtare.ladder.bench import Bench
 from pgtare.ladder.study import Study, Workload
+from pgtare.ladder.wording import count
 from pgtare.load import PgbenchLoad, find_pgbench
 from pgtare.report.addition import Addition
+from pgtare.report.progress import Display
 
 FOLDER = "flames"
 _MODES: tuple[Mode, ...] = ("off", "on")
 _SECONDS = 5.0
 _WARM_UP_S = 1.0
 _RATE = 499
+#: Starting a server and its load, about.
+_SERVE_S = 5.0
 
 
 def wanted(planned: run.Planned) -> bool:
     """Whether the study asks for flame graphs that are not there yet."""
-    return any(not _there(planned, name).exists() for name in _names(planned.study))
+    return bool(_missing(planned))
+
+
+def _missing(planned: run.Planned) -> list[_Part]:
+    """What is still to be recorded, a part for each server and load."""
+    return [
+        part
+        for name in _names(planned.study)
+        for variant in _pair(planned.study, _workload(planned.study, name))
+        if (part := _Part(planned.directory.path, name, variant)).left
+    ]
 
 
 def _names(study: Study) -> list[str]:
     """The workloads to record, of those that are played."""
-    played = {workload.name for workload in study.workload if study.compared(workload)}
+    played = {workload.stated for workload in study.workload if study.compared(workload)}
     return [name for name in study.flames if name in played]
 
 
-def record_all(planned: run.Planned, say: Callable[[str], None]) -> None:
+def _workload(study: Study, name: str) -> Workload:
+    """The workload by its name in the file, by the first of its protocols that compares any."""
+    return next(w for w in study.workload if w.stated == name and study.compared(w))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Recordings of one variant under one workload, below the study's directory."""
+
+    study: Path
+    workload: str
+    variant: str
+
+    def place(self, mode: Mode) -> Path:
+        """Where the recording of a mode is kept."""
+        return self.study / FOLDER / self.workload / f"{self.variant}-{mode}"
+
+    @property
+    def left(self) -> list[Mode]:
+        """What is not recorded yet."""
+        return [mode for mode in _MODES if not self.place(mode).exists()]
+
+
+def record_all(planned: run.Planned, console: Console) -> None:
     """Record each variant of the first comparison on each workload that the study names.
 
-    What perf may not do here is said, and left out. The runs are over: none is disturbed.
+    What perf may not do here is said, and left out. The runs are over: none is disturbed. Raises
+    KeyboardInterrupt after Ctrl-C; the study can be resumed, and records the rest.
     """
-    study = planned.study
+
+    def say(text: str) -> None:
+        console.print(f"pgtare: {text}", highlight=False, markup=False)
+
     try:
         permission.find_perf()
         permission.check("off", [])
     except PgtareError as ex:
         say(f"no flame graphs: {ex}")
         return
-    with Bench(study) as bench:
-        for name in _names(study):
-            workload = study.the_workload(name)
-            for variant in _pair(study, workload):
-                say(f"recording flame graphs of {variant} on {name}")
-                try:
-                    _record(planned, bench, workload, variant)
-                except PgtareError as ex:
-                    say(f"no flame graphs of {variant}: {ex}")
+    missing = _missing(planned)
+    expected_s = sum(_SERVE_S + len(part.left) * _SECONDS for part in missing)
+    begin = time.monotonic()
+    title = f"recording {count(sum(len(part.left) for part in missing), 'flame graph')}"
+    with (
+        Display(console, title, expected_s) as display,
+        Bench(planned.study, planned.directory.path) as bench,
+    ):
+
+        def tell(text: str) -> None:
+            display.tick(min(time.monotonic() - begin, expected_s), text)
+
+        for part in missing:
+            tell(f"{part.variant} on {part.workload}")
+            try:
+                _record(planned, bench, part, tell)
+            except (PgtareError, psycopg.Error, OSError) as ex:
+                say(f"no flame graphs of {part.variant} on {part.workload}: {ex}")
 
 
 def additions(planned: run.Planned) -> list[Addition]:
     """A section for each workload that was recorded: both variants, and the change."""
     made = []
     for name in _names(planned.study):
-        if not _there(planned, name).exists():
+        pair = _pair(planned.study, _workload(planned.study, name))
+        parts = [_Part(planned.directory.path, name, variant) for variant in pair]
+        if not any(part.place(mode).exists() for part in parts for mode in _MODES):
             continue
-        graphs = []
+        graphs: list[Graph] = []
         notes: list[str] = []
         for mode in _MODES:
-            pair = _pair(planned.study, planned.study.the_workload(name))
-            places = [_place(planned, name, variant, mode) for variant in pair]
-            if not all(place.exists() for place in places):
-                continue
-            found = []
-            for variant, place in zip(pair, places, strict=True):
-                recording = keep.load(place)
-                profile = show.main_profile(mode, recording.samples, idle=mode == "on")
-                found.append(profile)
-                title = f"{show.TITLES[mode]}: {variant}"
-                graphs.append(show.alone(profile, f"{name}-{variant}-{mode}", title))
-                notes += [f"{variant}: {note}" for note in recording.notes]
-            change = show.difference(*found, id=f"{name}-change-{mode}", names=(pair[0], pair[1]))
-            graphs.append(change)
-        made.append(Addition(f"Flame graphs of {name}", fragment(graphs, notes), drawing()))
+            drawn, told = _drawn(parts, mode)
+            graphs += drawn
+            notes += told
+        html = fragment(graphs, list(dict.fromkeys(notes)))
+        made.append(Addition(f"Flame graphs of {name}", html, drawing()))
     return made
 
 
-def _pair(study: Study, workload: Workload) -> Sequence[str]:
+def _drawn(parts: Sequence[_Part], mode: Mode) -> tuple[list[Graph], list[str]]:
+    """The graphs of one mode, the change last, and what is to be said of them."""
+    found, graphs, notes = [], [], []
+    for part in parts:
+        title = f"{show.TITLES[mode]}: {part.variant}"
+        if not part.place(mode).exists():
+            notes.append(f"{title}: not recorded.")
+            continue
+        recording = keep.load(part.place(mode))
+        profile = show.main_profile(mode, recording.samples, idle=mode == "on")
+        found.append(profile)
+        id = f"{part.workload}-{part.variant}-{mode}"
+        graphs.append(show.alone(profile, id, title, recording.seconds))
+        notes += [f"{part.variant}: {note}" for note in recording.notes]
+    if len(found) == len(parts):
+        before, after = parts
+        graphs.append(
+            show.difference(
+                *found, id=f"{before.workload}-change-{mode}",
+                names=(before.variant, after.variant), what=show.TITLES[mode],
+            )
+        )  # fmt: skip
+    return graphs, notes
+
+
+def _pair(study: Study, workload: Workload) -> tuple[str, str]:
     """Base and arm of the first comparison of a workload."""
     compared = study.compared(workload)[0]
     return compared.base, compared.arm
 
 
-def _there(planned: run.Planned, workload: str) -> Path:
-    return planned.directory.path / FOLDER / workload
-
-
-def _place(planned: run.Planned, workload: str, variant: str, mode: Mode) -> Path:
-    return _there(planned, workload) / f"{variant}-{mode}"
-
-
-def _record(planned: run.Planned, bench: Bench, workload: Workload, variant: str) -> None:
+def _record(planned: run.Planned, bench: Bench, part: _Part, tell: Callable[[str], None]) -> None:
     study, directory = planned.study, planned.directory
+    workload = _workload(study, part.workload)
     rates = {name: rate.rate_tps for name, rate in directory.rates().items()}
-    spec = study.load_spec(workload, directory.path, rates.get(workload.name))
-    serving = bench.serve(variant, workload)
+    spec = study.load_spec(workload, directory.path, rates.get(workload.stated))
+    serving = bench.serve(part.variant, workload)
     with PgbenchLoad(find_pgbench(serving.binaries), serving.dsn, spec) as load:
         load.wait_ready()
         time.sleep(_WARM_UP_S)
         target = targets.of_postmaster(serving.cluster.postmaster_pid)
-        for mode in _MODES:
-            recording = record(Plan(mode, target, _SECONDS, _RATE))
-            keep.save(_place(planned, workload.name, variant, mode), recording)
+        for mode in part.left:
+            text = f"{part.variant} on {part.workload}, {show.TITLES[mode].lower()}"
+            recording = record(
+                Plan(mode, target, _SECONDS, _RATE), lambda *told, text=text: tell(text)
+            )
+            if recording.stopped_by == "interrupt":
+                raise KeyboardInterrupt
+            load.check()
+            _save(part.place(mode), recording)
+
+
+def _save(place: Path, recording: Recording) -> None:
+    """Keep a recording whole or not at all, so that what is there need not be recorded again."""
+    unfinished = place.with_name(f".{place.name}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    keep.save(unfinished, recording)
+    unfinished.rename(place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgtare.doctor.model import Waits, WaitShare
-from pgtare.doctor.read import Look, Samples
+from pgtare.doctor.read import CountedWaits, Look, Samples
 
 
 def profile(first: Look, last: Look, samples: Samples) -> Waits | None:
@@ -16,6 +16,9 @@ def profile(first: Look, last: Look, samples: Samples) -> Waits | None:
         events = {e: n / samples.looks for e, n in samples.seen.items() if e}
     else:
         events = exact
+        rest = _rest(first, last)
+        # Sampled, it is too low: while our session looks, it keeps others from a processor.
+        on_cpu = on_cpu if rest is None else rest
     active = on_cpu + sum(events.values())
     return Waits(
         exact=exact is not None,
@@ -35,6 +38,24 @@ def _counted(first: Look, last: Look) -> dict[str, float] | None:
     before, after = first.waits, last.waits
     if before is None or after is None or before.reset != after.reset:
         return None
-    ms = 1000 * (after.taken - before.taken).total_seconds()
+    ms = _ms(before, after)
     grown = {event: total - before.ms.get(event, 0.0) for event, total in after.ms.items()}
     return {event: spent / ms for event, spent in grown.items() if spent > 0}
+
+
+def _rest(first: Look, last: Look) -> float | None:
+    """Client sessions that did not wait, on average: on a processor, or ready for one.
+
+    None where not all of their time was counted.
+    """
+    before, after = first.waits, last.waits
+    if before is None or after is None or not before.sessions:
+        return None
+    if before.sessions != after.sessions:
+        return None
+    waited = (after.clients_ms - before.clients_ms) / _ms(before, after)
+    return max(0.0, len(after.sessions) - waited)
+
+
+def _ms(before: CountedWaits, after: CountedWaits) -> float:
+    return 1000 * (after.taken - before.taken).total_seconds()

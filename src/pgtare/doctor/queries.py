@@ -133,9 +133,21 @@ WAITS = Query(
     "exact waits",
     "time waited by event, as counted",
     """SELECT clock_timestamp(), wait_event_type, wait_event, idle,
-  sum(total_time + running_time)
+  sum(total_time + running_time),
+  coalesce(sum(total_time + running_time) FILTER (WHERE backend_type = 'client backend'), 0)
 FROM {schema}.wait_event_timing_system()
 WHERE backend_type IN ('client backend', 'parallel worker') GROUP BY 2, 3, 4""",
+    "wait_event_timing is loaded and captures",
+)
+TIMED = Query(
+    "timed sessions",
+    "whether all of the sessions' time is counted, so that the rest of it is spent computing",
+    """SELECT pid, a.backend_start, s.capture <> 'off'
+  AND (c.pid IS NOT NULL OR coalesce(a.wait_event_type, '') NOT IN ('Client', 'Lock')
+    OR a.state_change > clock_timestamp() - interval '1 s')
+FROM pg_stat_activity a LEFT JOIN {schema}.wait_event_timing_sessions() s USING (pid)
+  LEFT JOIN {schema}.wait_event_timing_current() c USING (pid)
+WHERE a.backend_type = 'client backend'""",
     "wait_event_timing is loaded and captures",
 )
 WAITS_RESET = Query(
@@ -147,7 +159,7 @@ WAITS_RESET = Query(
 
 QUERIES = (
     IDENTITY, EXTENSIONS, SETTINGS, MAY_EXECUTE, CLOCK, CLOCK_SOURCE, DATABASES, INFO, ENTRIES,
-    WAITS_RESET, WAITS, ACTIVITY, TEXTS, TEXTS_WITH_AGES, TEXT_FILE,
+    WAITS_RESET, WAITS, TIMED, ACTIVITY, TEXTS, TEXTS_WITH_AGES, TEXT_FILE,
 )  # fmt: skip
 
 

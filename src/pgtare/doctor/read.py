@@ -94,11 +94,17 @@ class Deallocations:
 
 @dataclass(frozen=True)
 class CountedWaits:
-    """ms waited by event, idle ones left out, at one moment, and since when they are counted."""
+    """ms waited by event, idle ones left out, at one moment, and since when they are counted.
+
+    clients_ms: by client sessions, idle ones included. sessions: those (pid, start), or None where
+    not all of their time is counted.
+    """
 
     taken: datetime
     ms: dict[str, float]
     reset: datetime
+    clients_ms: float = 0.0
+    sessions: frozenset[tuple[int, datetime]] | None = None
 
 
 @dataclass(frozen=True)
@@ -260,8 +266,12 @@ def _mend(ex: Unreadable) -> str:
 def _read_waits(session: Session, schema: str, taken: datetime) -> CountedWaits:
     ((reset,),) = session.rows(queries.WAITS_RESET, schema)
     rows = session.rows(queries.WAITS, schema)
-    ms = {f"{kind}/{name}": total for _, kind, name, idle, total in rows if not idle}
-    return CountedWaits(rows[0][0] if rows else taken, ms, reset)
+    ms = {f"{kind}/{name}": total for _, kind, name, idle, total, _ in rows if not idle}
+    clients_ms = sum(of_clients for *_, of_clients in rows)
+    found = session.rows(queries.TIMED, schema)
+    timed = all(timed for *_, timed in found)
+    sessions = frozenset((pid, start) for pid, start, _ in found) if timed else None
+    return CountedWaits(rows[0][0] if rows else taken, ms, reset, clients_ms, sessions)
 
 
 def read_entries(session: Session, schema: str, taken: datetime) -> Entries:

@@ -46,12 +46,21 @@ _LATCH = frozenset(
     {"WaitLatch", "WaitLatchOrSocket", "WaitEventSetWait", "WaitEventSetWaitBlock", "epoll_wait",
      "__select", "pg_usleep", "poll", "sigsuspend", "ppoll"}
 )  # fmt: skip
+#: What wait_event_timing puts around each of libc's calls is called as that, behind this.
+_WRAPPED = "wait_"
 _CLIENT = frozenset({"secure_read", "pq_getbyte", "pq_recvbuf", "pq_getmessage", "SocketBackend"})
 
 
 def plain(name: str) -> str:
-    """The name of a function without what the compiler put behind it (.isra.0, .part.1)."""
-    return name.partition(".")[0] if name[:1] != "." else name
+    """The name of a function as its authors call it.
+
+    Without what the compiler puts behind it (.isra.0, .part.1), what the linker does (@@GLIBC_2.17)
+    and libc before it (__GI___libc_).
+    """
+    if name[:1] not in (".", "@"):
+        name = name.partition("@")[0].partition(".")[0]
+    inner = name.removeprefix("__GI_")
+    return inner if inner == name else inner.removeprefix("__libc_")
 
 
 def own(stack: Stack) -> Stack:
@@ -70,13 +79,21 @@ def own(stack: Stack) -> Stack:
 
 def is_idle(stack: Stack) -> bool:
     """Whether a blocked process waits for something to do: its client, or its main loop's latch."""
-    if not stack:
+    own = _undressed(stack)
+    if not own:
         return False
-    if len(stack) > 1 and stack[1].startswith(THROUGHOUT):
-        return stack[0] not in _SESSIONS or stack[1].endswith((" idle", " idle in transaction"))
-    if stack[0] in _SESSIONS:
-        return not _CLIENT.isdisjoint(stack)
-    if stack[0] in ("process", "startup process"):
+    if len(own) > 1 and own[1].startswith(THROUGHOUT):
+        return own[0] not in _SESSIONS or own[1].endswith((" idle", " idle in transaction"))
+    if own[0] in _SESSIONS:
+        return not _CLIENT.isdisjoint(own)
+    if own[0] in ("process", "startup process"):
         return False
-    user = [name for name in stack[2:] if not name.endswith(KERNEL)]
-    return all(name in _LATCH or "+0x" in name for name in user)
+    user = [name for name in own[2:] if not name.endswith(KERNEL)]
+    return all(name.removeprefix(_WRAPPED) in _LATCH or "+0x" in name for name in user)
+
+
+def _undressed(stack: Stack) -> list[str]:
+    """The process's own frames: without labels, and without who woke it."""
+    own = [name for name in stack if not name.startswith((WAIT, STATEMENT, ARM))]
+    wakers = (i for i, name in enumerate(own) if name.startswith(WAKER))
+    return own[: next(wakers, len(own))]

@@ -16,7 +16,7 @@ from pgtare.flame.samples import Samples
 from pgtare.report import files
 
 SCHEMA = "pgtare.flame.recording/1"
-_DOCUMENT, _SAMPLES = "flame.json", "samples.parquet"
+DOCUMENT, _SAMPLES = "flame.json", "samples.parquet"
 _COLUMNS = ("start_ns", "pid", "stack", "kind", "weight_ns")
 
 
@@ -42,13 +42,13 @@ def save(directory: Path, recording: Recording) -> None:
         if field.name != "samples"
     }
     document = {"schema": SCHEMA, **facts, "stacks": [list(s) for s in recording.samples.stacks]}
-    files.write_text(directory / _DOCUMENT, json.dumps(document) + "\n")
+    files.write_text(directory / DOCUMENT, json.dumps(document) + "\n")
 
 
 def load(directory: Path) -> Recording:
     """Read a recording. Raises UsageError where there is none, PgtareError where it is damaged."""
     try:
-        document = json.loads((directory / _DOCUMENT).read_text(encoding="utf-8"))
+        document = json.loads((directory / DOCUMENT).read_text(encoding="utf-8"))
         if document.pop("schema") != SCHEMA:
             raise ValueError("another version")
         columns = parquet.read(directory / _SAMPLES)

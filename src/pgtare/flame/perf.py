@@ -22,12 +22,14 @@ from pgtare.server import signals
 FRAME_POINTERS, DWARF = "fp", "dwarf,8192"
 _START_S = 30.0
 _STOP_S = 20.0
-#: Memory of each processor's buffer, where we may have it locked.
-_BUFFER = "4M"
+#: Memory of the processors' buffers together, where we may have it locked, and of one at least and
+#: at most, in MB; it has to be a power of two.
+_BUFFERS_MB, _LEAST_MB, _MOST_MB = 128, 4, 16
+_PRIORITY = -10
 _FIELDS = "comm,pid,tid,time,event,{}ip,sym,dso"
 # Above so many counters (processes x processors) the whole machine is watched and sifted here.
 _MOST_COUNTERS = 2048
-_FILTERED = 150  # pids in one filter of the kernel; above, by program name
+FILTERED = 150  # pids in one filter of the kernel; above, by program name
 
 
 def sampling(rate: int, walk: str, pids: Sequence[int], kernel: bool) -> list[str]:
@@ -45,7 +47,7 @@ def scheduling(mode: Mode, walk: str, pids: Sequence[int], *, by_name: bool) -> 
     by_name: every process of that program rather than these pids. The stack is that of who
     leaves, and for "wake" of who wakes; nobody else's stack is copied.
     """
-    by_pid = not by_name and len(pids) <= _FILTERED
+    by_pid = not by_name and len(pids) <= FILTERED
     leaving, back, woken = (
         " || ".join(f"{field} == {pid}" for pid in pids) if by_pid else
         " || ".join(f'{name} == "{program}"' for program in ("postgres", "postmaster"))
@@ -123,7 +125,7 @@ class Collector:
         self._complaints = self._clean.enter_context(
             tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         )
-        buffer = ["-m", _BUFFER] if permission.capable() else []
+        buffer = ["-m", f"{_buffer_mb()}M"] if permission.capable() else []
         common = {
             "stderr": self._complaints,
             "env": {**os.environ, "LC_ALL": "C", "PERF_CONFIG": os.devnull},
@@ -153,6 +155,8 @@ class Collector:
             os.close(answer_out)
         assert self._record.stdout is not None
         self._record.stdout.close()  # perf script has it
+        for process in (self._record, self._script):
+            hurry(process.pid)
 
     def _enable(self) -> None:
         """Let it record from now on, once it is ready."""
@@ -183,6 +187,21 @@ class Collector:
             if process.stdout is not None and not process.stdout.closed:
                 process.stdout.close()
         self._clean.close()
+
+
+def hurry(task: int = 0) -> None:
+    """Let a process or thread (0: this one) go before a server that wants every processor.
+
+    What it reads is bounded; if it came too late, events would be lost. Needs the right to.
+    """
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, task, _PRIORITY)
+
+
+def _buffer_mb() -> int:
+    """Memory of one processor's buffer."""
+    share = _BUFFERS_MB // (os.cpu_count() or 1)
+    return max(_LEAST_MB, min(_MOST_MB, 1 << max(0, share.bit_length() - 1)))
 
 
 def iterate(lines: IO[str]) -> Iterator[str]:

@@ -47,6 +47,12 @@ def sleeps(pid: int) -> bool:
     return bool(fields) and fields[0] in ("S", "D")
 
 
+def switches(pid: int) -> int:
+    """How often it has left the processor to wait."""
+    found = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", read(pid, "status"), re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
 def is_server(pid: int) -> bool:
     """Whether it is one of PostgreSQL's processes."""
     return read(pid, "comm").strip() in PROGRAMS

@@ -70,17 +70,23 @@ class Function:
 
 
 def functions(found: Mapping[Stack, int]) -> list[Function]:
-    """Every frame by its time with callees, largest first; a recurring one counts once."""
+    """Every frame by its time with callees, largest first; a recurring one counts once.
+
+    Of those that are alike, who calls comes before who is called.
+    """
     with_callees: dict[str, int] = {}
     alone: dict[str, int] = {}
+    depths: dict[str, int] = {}
     for stack, ns in found.items():
+        for depth, name in enumerate(stack):
+            depths[name] = min(depth, depths.get(name, depth))
         for name in set(stack):
             with_callees[name] = with_callees.get(name, 0) + ns
         if stack:
             alone[stack[-1]] = alone.get(stack[-1], 0) + ns
     return sorted(
         (Function(name, ns, alone.get(name, 0)) for name, ns in with_callees.items()),
-        key=lambda f: (-f.total_ns, f.name),
+        key=lambda f: (-f.total_ns, depths[f.name], f.name),
     )
 
 

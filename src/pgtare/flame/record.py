@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,17 +12,21 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pgtare.errors import MeasurementError
-from pgtare.flame import frames, perf, permission, processes, script, symbols
+from pgtare.flame import frames, perf, permission, processes, script, symbols, watched
 from pgtare.flame.perf import Collector
 from pgtare.flame.samples import RUNNING, Collected, Mode, Samples
 from pgtare.flame.scheduler import Scheduler
 from pgtare.flame.targets import Target
+from pgtare.flame.watched import Watched
 from pgtare.server import signals
 
 _TICK_S = 0.1
 _TRIES = 5
 #: Samples after which a recording ends by itself: half a gigabyte of memory.
 MOST_SAMPLES = 20_000_000
+
+#: Switches a second that can be read beside a busy server, by how their stacks are walked.
+_MOST_SWITCHES = {perf.FRAME_POINTERS: 10_000, perf.DWARF: 2_000}
 
 StoppedBy = Literal["time", "interrupt", "target", "full", "perf"]
 Tell = Callable[[float, int, int], None]  # seconds, samples, lost
@@ -89,10 +94,11 @@ class Recorder:
         self.plan = plan
         self.collected = Collected()
         self.walk = plan.walk or _way(plan)
-        self.reader = script.Reader(self._unnamed)
         self.scheduler = Scheduler(
             plan.target.wants, self.collected, wake=plan.mode == "wake",
         )  # fmt: skip
+        self.reader = script.Reader(self._unnamed, self.scheduler.gap)
+        self.watched = Watched([], 0)
         self.failure: BaseException | None = None
         # The kernel sifts by its own numbers; by name it lets sessions to come pass as well, but
         # also those of other servers, whose events would crowd out ours.
@@ -104,6 +110,7 @@ class Recorder:
         """Record until the time is up, `stop` says so, or the target has ended."""
         plan = self.plan
         if plan.mode != "on":
+            self._choose()
             self._note_standing()
         with self._collector() as collector:
             self.scheduler.begin(collector.begin_ns)
@@ -139,6 +146,17 @@ class Recorder:
             notes=self._notes(stopped_by),
         )
 
+    def _choose(self) -> None:
+        """Whom to watch. Who wakes has its stack copied as well."""
+        most = _MOST_SWITCHES.get(self.walk, min(_MOST_SWITCHES.values()))
+        if self.plan.mode == "wake":
+            most //= 2
+        found = watched.rates(self.plan.target.pids)
+        self.watched = watched.choose(found, most, perf.FILTERED, random.Random())
+        self.scheduler.stands_for = self.watched.stands_for
+        if not self.watched.all:
+            self.by_name = False
+
     @contextlib.contextmanager
     def _collector(self) -> Iterator[Collector]:
         """Both programs of perf at work. One of many processes may end while they start."""
@@ -159,7 +177,8 @@ class Recorder:
         plan = self.plan
         if plan.mode == "on":
             return perf.sampling(plan.rate, self.walk, plan.target.pids, permission.sees_kernel())
-        return perf.scheduling(plan.mode, self.walk, plan.target.pids, by_name=self.by_name)
+        pids = plan.target.pids if self.watched.all else self.watched.pids
+        return perf.scheduling(plan.mode, self.walk, pids, by_name=self.by_name)
 
     def _wait(self, collector: Collector, stop: Callable[[], bool], tell: Tell) -> StoppedBy:
         begin = time.monotonic()
@@ -178,6 +197,7 @@ class Recorder:
         return "time"
 
     def _consume(self, collector: Collector) -> None:
+        perf.hurry(threading.get_native_id())
         weight = 1_000_000_000 // self.plan.rate
         wants = self.plan.target.wants
         try:
@@ -192,7 +212,7 @@ class Recorder:
             collector.stop()
 
     def _note_standing(self) -> None:
-        for pid in self.plan.target.pids:
+        for pid in self.watched.pids:
             if processes.sleeps(pid):
                 self.scheduler.standing[pid] = processes.standing(pid)
 
@@ -218,7 +238,14 @@ class Recorder:
                 f"{self.scheduler.unmatched:,} times a process came back whose leaving was not "
                 f"seen, beside {self.scheduler.switches:,} that were."
             )
-        if self.plan.mode != "on" and self.plan.target.postmaster and not self.by_name:
+        if self.plan.mode != "on" and not self.watched.all:
+            drawn, of = self.watched.drawn
+            notes.append(
+                f"Processes left the processor {self.watched.rate:,.0f} times a second, more often "
+                f"than can be read beside them: {drawn} of the {of} busiest, drawn by lot, "
+                f"{'stands' if drawn == 1 else 'stand'} for all of those."
+            )
+        elif self.plan.mode != "on" and self.plan.target.postmaster and not self.by_name:
             notes.append(
                 "Sessions that connected meanwhile are not in it: other servers run here, whose "
                 "events would crowd them out."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,17 +37,21 @@ class Scheduler:
     """Follows the processes that `wanted` tells; pids are those of the machine.
 
     wake: keep who woke, as frames on top of what waited. standing: stacks of processes that were
-    waiting when the recording began.
+    waiting when the recording began. stands_for: how many processes one that is watched stands for,
+    itself included, where not all are.
     """
 
     wanted: Callable[[int], bool]
     collected: Collected
     wake: bool = False
     standing: dict[int, Stack] = field(default_factory=dict)
+    stands_for: dict[int, float] = field(default_factory=dict)
     #: a process came back whose leaving was not seen: events are missing
     unmatched: int = 0
     switches: int = 0
+    _last_ns: int = 0
     _away: dict[int, _Away] = field(default_factory=dict)
+    _lot: random.Random = field(default_factory=lambda: random.Random(1))
     #: our number of a process by the kernel's, where they differ (in a pid namespace)
     _ours: dict[int, int] = field(default_factory=dict)
 
@@ -57,10 +62,15 @@ class Scheduler:
 
     def take(self, event: Event) -> None:
         """One event, in order of time."""
+        self._last_ns = event.time_ns
         if event.name.endswith("sched_switch"):
             self._switch(event)
         elif event.name.endswith(("sched_waking", "sched_wakeup", "sched_wakeup_new")):
             self._woken(event)
+
+    def gap(self) -> None:
+        """Events were lost: who is away may have been back meanwhile, so its wait is cut here."""
+        self.end(self._last_ns)
 
     def end(self, time_ns: int) -> None:
         """The recording ends: waits under way end here as well."""
@@ -108,17 +118,21 @@ class Scheduler:
 
     def _back(self, pid: int, away: _Away, time_ns: int) -> None:
         if away.runnable:
-            self.collected.add(
-                away.since_ns, pid, away.stack, RUNNABLE, max(0, time_ns - away.since_ns)
-            )
+            self._add(away.since_ns, pid, away.stack, RUNNABLE, time_ns)
             return
         woken = away.woken_ns or time_ns
         stack = away.stack + (away.waker or (f"{frames.WAKER}nobody seen",)) if self.wake else (
             away.stack
         )  # fmt: skip
-        self.collected.add(away.since_ns, pid, stack, BLOCKED, max(0, woken - away.since_ns))
+        self._add(away.since_ns, pid, stack, BLOCKED, woken)
         if time_ns > woken:
-            self.collected.add(woken, pid, away.stack, RUNNABLE, time_ns - woken)
+            self._add(woken, pid, away.stack, RUNNABLE, time_ns)
+
+    def _add(self, since_ns: int, pid: int, stack: Stack, kind: int, until_ns: int) -> None:
+        """One stretch, as often as there are processes that it stands for, on average."""
+        times, rest = divmod(self.stands_for.get(pid, 1.0), 1)
+        for _ in range(int(times) + (rest > 0 and self._lot.random() < rest)):
+            self.collected.add(since_ns, pid, stack, kind, max(0, until_ns - since_ns))
 
 
 def waker(event: Event) -> Stack:

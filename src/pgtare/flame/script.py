@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pgtare.flame import frames
 from pgtare.flame.samples import Stack
 
-_HEAD = re.compile(r"^\s*(.+?)\s+(\d+)(?:/(\d+))?\s+(?:\[\d+\]\s+)?(\d+)\.(\d+):\s+(\S+?):?\s(.*)$")
+_HEAD = re.compile(
+    r"^\s*(.+?)\s+(-?\d+)(?:/(-?\d+))?\s+(?:\[\d+\]\s+)?(\d+)\.(\d+):\s+(\S+?):?\s(.*)$"
+)
 _LOST = re.compile(r"PERF_RECORD_LOST(?:_SAMPLES)? lost (\d+)")
 _FRAME = re.compile(r"^\s*([0-9a-f]+) (.*?)(?: \((.*)\))?$")
 _UNKNOWN = "[unknown]"
@@ -47,11 +49,12 @@ class Counts:
 
 
 class Reader:
-    """Turns lines into events. naming: for functions without a name."""
+    """Turns lines into events. naming: for functions without a name; lost: called for each gap."""
 
-    def __init__(self, naming: Naming) -> None:
+    def __init__(self, naming: Naming, lost: Callable[[], None] = lambda: None) -> None:
         self.counts = Counts()
         self._naming = naming
+        self._gap = lost
         self._frames: dict[str, str | None] = {}
         self._stacks: dict[str, Stack] = {}
 
@@ -64,7 +67,7 @@ class Reader:
                 if head and (event := self._event(head, body)) is not None:
                     yield event
                 head, body = "", []
-            elif line[0] == "\t" or (head and line[:12].isspace()):
+            elif line[0] == "\t":  # not by spaces: a short program's name is padded with them
                 body.append(line)
             else:
                 if head and (event := self._event(head, body)) is not None:
@@ -76,6 +79,7 @@ class Reader:
     def _event(self, head: str, body: list[str]) -> Event | None:
         if (lost := _LOST.search(head)) is not None:
             self.counts.lost += int(lost[1])
+            self._gap()
             return None
         found = _HEAD.match(head)
         if found is None:

@@ -115,22 +115,35 @@ def graphs(recording: Recording, found: Profile, *, idle: bool) -> list[Graph]:
     return made
 
 
-def alone(found: Profile, id: str, title: str) -> Graph:
-    """The graph of a profile."""
-    return graph(id, title, _ms(found))
+def alone(found: Profile, id: str, title: str, seconds: float) -> Graph:
+    """The graph of a profile, and how much time it is, of so many seconds."""
+    spent = numbers.duration(profiles.total(found) / 1000)
+    note = f"{spent} in {numbers.seconds(seconds)}." if found else "No such time was seen."
+    return graph(id, title, _ms(found), note=note)
 
 
 def difference(
-    before: Profile, after: Profile, *, id: str = "change", names: tuple[str, str] = ("", "")
+    before: Profile,
+    after: Profile,
+    *,
+    id: str = "change",
+    names: tuple[str, str] = ("", ""),
+    what: str = "",
 ) -> Graph:
-    """The change between two profiles, each in % of its own total."""
+    """The change between two profiles, each in % of its own total. what: they are profiles of."""
+    title = f"change from {names[0]} to {names[1]}" if all(names) else "change"
     return graph(
         id,
-        f"Change from {names[0]} to {names[1]}" if all(names) else "Change",
+        f"{what}: {title}" if what else f"C{title[1:]}",
         _shares(after),
         _shares(before),
         note="Red has a larger share of all time afterwards, blue a smaller one; each profile is "
-        "taken as 100 %, and a frame is as wide as its mean share.",
+        "taken as 100 %, and a frame is as wide as its mean share."
+        + "".join(
+            f" {name} has no such time."
+            for name, p in zip(names, (before, after), strict=True)
+            if not p and name
+        ),
         unit="%",
     )
 

@@ -18,6 +18,8 @@ BLOCKS = 40
 #: Functions seen in fewer samples than these, of both arms, are not looked at.
 _FEWEST = 10
 _LEVEL = 0.95
+# Some entries of the kernel jump on to a function that others call as well, and leave no frame.
+_ENTRIES = ("__x64_sys_", "__arm64_sys_", "ksys_")
 Array = npt.NDArray[Any]
 
 
@@ -62,7 +64,7 @@ def function_names(stack: Stack) -> set[str]:
 def system_call(name: str) -> str:
     """`write (system call)` for the kernel's entry of it, empty for any other frame."""
     plain = name.removesuffix(frames.KERNEL)
-    for prefix in ("__x64_sys_", "__arm64_sys_"):
+    for prefix in _ENTRIES:
         if plain.startswith(prefix):
             return f"{plain.removeprefix(prefix)} (system call)"
     return ""

@@ -15,7 +15,7 @@ from pgtare.estimate import rounds as estimate
 from pgtare.estimate.attainable import attainable_p
 from pgtare.estimate.inference import holm
 from pgtare.estimate.power import rounds_to_settle
-from pgtare.ladder import evidence, wording
+from pgtare.ladder import caveats, evidence, wording
 from pgtare.ladder.between import described, differences, estimated
 from pgtare.ladder.blocks import FEWEST, Blocks, blocks_of, too_many_dropped
 from pgtare.ladder.kinds import WORDS
@@ -74,6 +74,7 @@ def analyse(
         command=facts.command,
         directory=str(directory),
         machine=facts.machine,
+        servers=facts.servers,
         protocol=study.protocol.model_dump(),
         alpha=study.analysis.alpha,
         margin_pct=100 * study.analysis.margin,
@@ -144,11 +145,11 @@ def _workload(
         dropped=tuple(dropped),
         caveats=(
             *(
-                f"in {wording.count(n, words.round)} every {words.part} had a {what}"
+                f"in {wording.count(n, words.round)} every {words.part} had {wording.an(what)}"
                 for what, n in found.shared.items()
             ),
-            *wording.dropped_by(dropped, found.dropped_by, words.block),
-            *wording.remarks(found.remarked, words.round),
+            *caveats.dropped_by(dropped, found.dropped_by, words.block),
+            *caveats.remarks(found.remarked, words.round),
         ),
         why_not=why_not,
         stopped_on_width=narrow(study, workload, runs),
@@ -403,6 +404,8 @@ def _mean(blocks: Blocks, name: str, metric: str) -> float:
 
 def _pct(log_ratio: float) -> float:
     """A log-ratio in percent; where it is endless, so is the percentage."""
+    if log_ratio == -math.inf:
+        return log_ratio  # no end at all, which is not an end at −100 %
     return 100 * math.expm1(log_ratio) if log_ratio < 700 else math.inf
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from pgtare.ladder.duet import DuetBlock, DuetVariant
 from pgtare.ladder.study import AGAIN, Server, Study, Variant, Workload, placed
 from pgtare.load import BenchDatabase, initialise
 from pgtare.server import source, trials
-from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
+from pgtare.server.binaries import Binaries, from_pg_config, from_wheel, version_number
 from pgtare.server.cluster import DEFAULTS, Cluster
 from pgtare.server.modules import loadable, own_modules
 from pgtare.server.processes import kill_leftovers
@@ -112,11 +112,17 @@ class Bench:
             self._binaries[server] = _installation(self.study.servers[server])
         return self._binaries[server]
 
-    def serves(self, workload: Workload) -> str:
-        """Why a workload cannot be run on the study's servers, or nothing."""
+    def serves(self, workload: Workload, known: Mapping[str, str] | None = None) -> str:
+        """Why a workload cannot be run on the study's servers, or nothing.
+
+        known: versions of servers that need not be looked at.
+        """
         for variant in self.study.variant:
+            name = variant.server
             # what is to be built need not be there for that
-            major = self.study.servers[variant.server].build or self.binaries(variant.server).major
+            if (major := self.study.servers[name].build) is None:
+                told = (known or {}).get(name)
+                major = version_number(told) // 10_000 if told else self.binaries(name).major
             if major < workload.oldest:
                 return f"it needs PostgreSQL {workload.oldest}, and {variant.name} is {major}"
         return ""
@@ -224,6 +230,11 @@ class Bench:
         for cluster in self._duet.clusters if self._duet else ():
             cluster.stop()
 
+    def kill(self) -> None:
+        """End all servers at once, which are stuck; those that a run needs are started again."""
+        for cluster in (*self._clusters.values(), *(self._duet.clusters if self._duet else ())):
+            cluster.kill()
+
     # Steps
 
     def _cluster(self, server: str) -> Cluster:
@@ -253,8 +264,8 @@ class Bench:
         cluster.configure({**gone, **wanted})
         restart = (
             self.study.protocol.restart == "always"
-            or not cluster.running
             or self._static.get(variant.server) != static
+            or not cluster.answers()
         )
         if not cluster.running:
             # A postmaster that was killed leaves its children, who hold the data directory.

@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,18 +41,30 @@ class Directory:
         """Whether a study has been begun here."""
         return (self.path / FACTS).is_file()
 
-    def begin(self, facts: Facts) -> None:
-        """Make the directory and write down what is to be run."""
+    def begin(self, facts: Facts, fill: Callable[[Path], None]) -> None:
+        """Make the directory, let `fill` put the scripts in it, and write down what is to be run.
+
+        The last says that the study has been begun, so that one which has lacks nothing.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if any(name != _LOCK for name in os.listdir(self.path)):
+            if self._holdings():
                 raise UsageError(
                     f"{self.path} is not empty and holds no study: name a new directory"
                 )
             (self.path / RUNS).mkdir(mode=0o700)
         except OSError as ex:
             raise UsageError(f"cannot make the directory {self.path}: {ex.strerror}") from ex
-        self._write(FACTS, facts)
+        try:
+            fill(self.path)
+            self._write(FACTS, facts)
+        except BaseException:
+            for path in self._holdings():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            raise
+
+    def _holdings(self) -> list[Path]:
+        return [path for path in self.path.iterdir() if path.name != _LOCK]
 
     def facts(self) -> Facts:
         """What is being run. Raises UsageError where there is no study."""
@@ -87,9 +99,18 @@ class Directory:
             raise MeasurementError(f"the run {run.step.id} could not be kept: {_why(ex)}") from ex
         self._write(f"{RUNS}/{run.step.id}.json", run)
 
+    def forget(self, steps: Iterable[str]) -> None:
+        """Let these steps be done again."""
+        for step in steps:
+            (self.path / RUNS / f"{step}.json").unlink(missing_ok=True)
+            self._samples(step).unlink(missing_ok=True)
+
     def runs(self) -> dict[str, Run]:
         """The runs kept so far, by their step's id."""
-        return {path.stem: _parsed(Run, path) for path in sorted((self.path / RUNS).glob("*.json"))}
+        return {
+            path.stem: _parsed(Run, path, "; remove it, and that run is done again")
+            for path in sorted((self.path / RUNS).glob("*.json"))
+        }
 
     def latencies_us(self, step: str) -> npt.NDArray[np.float64]:
         """The latencies sampled in a whole run, empty where there are none."""
@@ -160,13 +181,13 @@ def _take(fd: int) -> bool:
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def _parsed(kind: type[Model], path: Path) -> Model:
+def _parsed(kind: type[Model], path: Path, remedy: str = "") -> Model:
     try:
         return kind.model_validate_json(path.read_bytes())
     except OSError as ex:
         raise UsageError(f"cannot read {path}: {ex.strerror}") from ex
     except ValidationError as ex:
-        raise PgtareError(f"{path} is damaged or of another version of pgtare") from ex
+        raise PgtareError(f"{path} is damaged or of another version of pgtare{remedy}") from ex
 
 
 def _why(ex: BaseException) -> str:

@@ -140,7 +140,7 @@ class DuetBlock:
         restart = any(b.at_start != a.at_start for b, a in zip(before, after, strict=True))
         self._roles = roles
         # All stop before the first starts: they share the machine's memory.
-        if restart or not all(cluster.running for cluster in self.clusters):
+        if restart or not all(cluster.answers() for cluster in self.clusters):
             for cluster in self.clusters:
                 cluster.stop()
         for cluster, database, variant in zip(self.clusters, self.databases, after, strict=True):

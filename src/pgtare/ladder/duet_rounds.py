@@ -119,9 +119,11 @@ def _played(step: Step, setting: Setting) -> Done:
         after, spent = machine.usage(), gates.own_s() - own
         time.sleep(SETTLE_S)
         ticks = [machine.tree_ticks(pid) - t for pid, t in zip(pids, ticks, strict=True)]
-        last = [_read(serving, conn) for serving, conn in zip(servings, conns, strict=True)]
-        settings = [evidence.not_in_force(conn) for conn in conns]
-    statistics, dropped = judge(run, roles)
+        statistics, dropped = judge(run, roles)
+        # A server that left the load without an answer may leave us without one too.
+        answering = conns if statistics is not None else []
+        last = [_read(*both) for both in zip(servings, answering, strict=False)]
+        settings = [evidence.not_in_force(conn) for conn in answering]
     found = gates.shares(before, after, sum(ticks) + round(spent / machine.tick_s()))
     failed = [
         *([dropped] if dropped else []),
@@ -130,6 +132,8 @@ def _played(step: Step, setting: Setting) -> Done:
     ]
     parts: dict[str, Part] = {}
     for i, (role, serving) in enumerate(zip(step.roles, servings, strict=True)):
+        if statistics is None:
+            break
         answered = _answered(run, i)
         waits = evidence.profile(
             first[i].events, last[i].events, length.warmup_s + length.duration_s,
@@ -137,25 +141,22 @@ def _played(step: Step, setting: Setting) -> Done:
         )  # fmt: skip
         counted = sum(w.waits for w in waits) if first[i].events is not None else None
         shown, against = evidence.judge_capture(serving, looks.seen[i], counted)
-        reasons = [*settings[i], *against]
-        if run.whole:
-            grown = last[i].counter - first[i].counter if workload.counter else None
-            conflicts = _count(run, i, Outcome.CONFLICT)
-            reasons += load_gates(workload, answered, conflicts, grown)
+        grown = last[i].counter - first[i].counter if workload.counter else None
+        conflicts = _count(run, i, Outcome.CONFLICT)
+        reasons = [*settings[i], *against, *load_gates(workload, answered, conflicts, grown)]
         failed += [f"{role}: {reason}" for reason in reasons]
-        if statistics is not None:
-            variant = names.index(role)
-            metrics: dict[str, float] = {
-                name: float(statistics.latency_us[statistic][variant])
-                for name, statistic in _STATISTICS.items()
-            }
-            cpu_us = 1e6 * ticks[i] * machine.tick_s() / max(answered, 1)
-            parts[role] = Part(
-                metrics={**metrics, "cpu_us": cpu_us}, transactions=answered,
-                events=tuple(k for k, v in first[i].calm.items() if v != last[i].calm[k]),
-                waits=waits, evidence=tuple(shown),
-                remarks=tuple(evidence.judge_run(workload, waits, found.idle)[1]),
-            )  # fmt: skip
+        variant = names.index(role)
+        metrics: dict[str, float] = {
+            name: float(statistics.latency_us[statistic][variant])
+            for name, statistic in _STATISTICS.items()
+        }
+        cpu_us = 1e6 * ticks[i] * machine.tick_s() / max(answered, 1)
+        parts[role] = Part(
+            metrics={**metrics, "cpu_us": cpu_us}, transactions=answered,
+            events=tuple(k for k, v in first[i].calm.items() if v != last[i].calm[k]),
+            waits=waits, evidence=tuple(shown),
+            remarks=tuple(evidence.judge_run(workload, waits, found.idle)[1]),
+        )  # fmt: skip
     made = Run(
         step=step, began="", seconds=0.0, transactions=sum(p.transactions for p in parts.values()),
         failed=tuple(failed),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pgtare.load.spec import cores
+from pgtare.load.duet_plan import MAX_CLUSTERS
 
 _SHARED = ("IO/", "LWLock/", "Lock/", "BufferPin/")
 
@@ -30,15 +30,17 @@ class _Workload(Protocol):
     def figure(self) -> Sequence[object]: ...
 
 
-def why_not_by_duet(workload: _Workload) -> str:
-    """Why a workload must not be played by duet, or nothing.
+def why_not_by_duet(workload: _Workload, variants: int, cores: int) -> str:
+    """Why a workload of so many variants must not be played by duet on so many processors, or "".
 
     Each server gets a share of the concurrency only, and all share page cache, disk and its queue:
     a load that is about one of these would be another load.
     """
-    if workload.clients > cores():
+    if variants >= MAX_CLUSTERS:
+        return f"its {variants} variants and the floor again need more than {MAX_CLUSTERS} servers"
+    if workload.clients > cores:
         return (
-            f"it has more clients ({workload.clients}) than the machine has processors ({cores()}) "
+            f"it has more clients ({workload.clients}) than the machine has processors ({cores}) "
             "and each server would get a share of the concurrency only"
         )
     if workload.writes or workload.builtin in ("simple-update", "tpcb-like"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from pgtare.ladder import tables, wording
+from pgtare.ladder import answers, caveats, tables, wording
 from pgtare.ladder.progress import span
 from pgtare.ladder.result import LadderResult, OnWorkload
 
@@ -12,17 +12,18 @@ from pgtare.ladder.result import LadderResult, OnWorkload
 def render(result: LadderResult) -> str:
     """The whole report."""
     told = [f"# {result.title}", ""]
-    told += [f"- {sentence}" for _, sentence in wording.answers(result)]
-    told += [f"- {sentence}" for sentence in wording.together_sentences(result)]
-    told += [f"- {sentence}" for sentence in wording.seen_sentences(result)]
+    told += [f"- {sentence}" for _, sentence in answers.found(result)]
+    told += [f"- {answers.variants(result)}"]
+    told += [f"- {sentence}" for sentence in answers.together(result)]
+    told += [f"- {sentence}" for sentence in answers.seen(result)]
     for workload in result.workloads:
         told += ["", *_workload(workload, result)]
     head, body = tables.side_by_side(result)
     if body:
         told += ["", "## The same comparison by several protocols", "", *_table(head, body)]
-        told += ["", wording.SIDE_BY_SIDE]
+        told += ["", caveats.SIDE_BY_SIDE]
     told += ["", "## Caveats", ""]
-    told += [f"- {line}" for line in [*wording.caveats(result), *wording.not_shown(result)]]
+    told += [f"- {line}" for line in [*caveats.of_runs(result), *caveats.not_shown(result)]]
     told += ["", "## How it was measured", "", *_how(result)]
     return "\n".join(told) + "\n"
 
@@ -54,12 +55,13 @@ def _workload(workload: OnWorkload, result: LadderResult) -> list[str]:
 def _how(result: LadderResult) -> list[str]:
     machine = result.machine
     return [
-        *(f"- {line}" for line in wording.protocols(result)),
+        *(f"- {line}" for line in caveats.protocols(result)),
         "- Log-ratios within rounds (by duet, their means over sets of rounds); exact sign flips, "
         f"intervals by inverting the same test; Holm over {result.family} declared comparisons at "
         f"α = {result.alpha:g}; equivalence by two one-sided tests at ±{result.margin_pct:g} %.",
         f"- {machine.get('cpu_model')}, {machine.get('cpus')} processors, "
         f"{machine.get('memory_gib')} GiB, {machine.get('host_os')}.",
+        *(f"- Server {name}: {version}." for name, version in result.servers.items()),
         f"- {result.runs_done} runs in {span(result.spent_s)}, pgtare {result.pgtare_version}.",
         f"- `{shlex.join(result.command)} --seed {result.seed}`",
     ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pgtare.ladder import tables, wording
+from pgtare.ladder import answers, caveats, tables, wording
 from pgtare.ladder.charts import charts
 from pgtare.ladder.progress import span
 from pgtare.ladder.result import LadderResult, OnWorkload
@@ -33,12 +33,12 @@ def page(result: LadderResult, additions: Sequence[Addition] = ()) -> str:
         subtitle=f"{wording.count(len(result.workloads), 'workload')}, {result.runs_done} of "
         f"{result.runs_planned} runs in {span(result.spent_s)}, seed {result.seed}",
         about=result.about,
-        answers=wording.answers(result),
-        together=[*wording.together_sentences(result), *wording.seen_sentences(result)],
-        caveats=wording.caveats(result),
-        not_shown=wording.not_shown(result),
+        answers=answers.found(result),
+        together=[answers.variants(result), *answers.together(result), *answers.seen(result)],
+        caveats=caveats.of_runs(result),
+        not_shown=caveats.not_shown(result),
         side_by_side=tables.side_by_side(result),
-        side_by_side_note=wording.SIDE_BY_SIDE,
+        side_by_side_note=caveats.SIDE_BY_SIDE,
         headings=tables.headings(result.alpha),
         workloads=[_workload(w, result) for w in result.workloads],
         command=f"{shlex.join(result.command)} --seed {result.seed}",
@@ -46,10 +46,11 @@ def page(result: LadderResult, additions: Sequence[Addition] = ()) -> str:
         variants=[_variant(v) for v in result.variants],
         metadata={
             "protocol": [
-                *(("layout", line) for line in wording.protocols(result)),
+                *(("layout", line) for line in caveats.protocols(result)),
                 *_flat(result.protocol), ("floor", result.floor), ("alpha", f"{result.alpha:g}"),
                 ("margin", f"{result.margin_pct:g} %"), ("family", str(result.family)),
             ],
+            "servers": list(result.servers.items()),
             "machine": _flat(result.machine),
         },
         version=result.pgtare_version,

@@ -6,9 +6,12 @@ import math
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationInfo
 
 from pgtare.load.spec import cores
+
+#: The key of validation's context that tells how many processors a study is for.
+CORES = "cores"
 
 
 def share(value: Any) -> Any:
@@ -33,10 +36,10 @@ def _whole_seconds(value: Any) -> Any:
     return int(seconds)
 
 
-def _clients(value: Any) -> Any:
-    """A number, or "2/core"."""
+def _clients(value: Any, info: ValidationInfo) -> Any:
+    """A number, or "2/core", of the processors that the context tells, or of those here."""
     if isinstance(value, str) and (found := re.fullmatch(r"(\d+)/core", value)):
-        return int(found[1]) * cores()
+        return int(found[1]) * ((info.context or {}).get(CORES) or cores())
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     raise ValueError(f'{value!r} is no number of clients: write it as in 8 or "2/core"')

@@ -100,6 +100,7 @@ class Run(_Model):
 class Facts(_Model):
     """A study directory's first file: what is being run. It never changes once written.
 
+    servers: by name, the version of each as its pg_config says it.
     left_out: variants that this machine cannot have, with the reason.
     """
 
@@ -116,6 +117,7 @@ class Facts(_Model):
     source: str
     command: tuple[str, ...]
     machine: dict[str, Any]
+    servers: dict[str, str] = {}
     planned_s: float
     left_out: dict[str, str] = {}
 

@@ -230,6 +230,7 @@ class LadderResult(_Model):
     command: tuple[str, ...] = _told("the command line, one word an element")
     directory: str = _told("where the study is kept")
     machine: dict[str, Any] = _told("processor, kernel, memory")
+    servers: dict[str, str] = _told("version of each server, by name", default={})
     protocol: dict[str, Any] = _told("the study file's `protocol`, as it was used")
     alpha: float = _told("level of the tests over the family")
     margin_pct: float = _told("margin of equivalence")

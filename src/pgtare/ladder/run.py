@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psycopg
 from rich.console import Console
 
 import pgtare
 from pgtare import machine
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.ladder import analysis, clocks, scripts, unit_trials
+from pgtare.ladder import alike, analysis, clocks, scripts, stuck, unit_trials
 from pgtare.ladder import study_file as studies
 from pgtare.ladder.bench import Bench
 from pgtare.ladder.directory import Directory
@@ -31,10 +32,13 @@ from pgtare.ladder.unit_trials import Units
 from pgtare.ladder.wording import count
 from pgtare.load import find_pgbench, find_saturation
 from pgtare.load.duet_plan import CLIENT, compile_load
+from pgtare.server.trials import first_line
 
 PROTOCOLS: dict[Kind, StudyProtocol] = {"rounds": Rounds(), "duet": Duet(), "units": Units()}
 #: So many runs in a row that could not be made at all end the study: something is broken.
 _HOPELESS = 4
+#: How much longer than planned a run may take; it may have to fill tables first.
+_PATIENCE_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -89,8 +93,9 @@ def plan(
     chosen = _chosen(study, quick, workloads, left_out)
     told = studies.check_rounds(chosen, quick=quick)
     if facts is not None:
-        names = _names(chosen)
-        if (facts.source, facts.quick, facts.workloads) != (source, quick, names):
+        asked = (source, quick, _names(chosen), facts.seed if seed is None else seed)
+        kept = (facts.source, facts.quick, facts.workloads, facts.seed)
+        if asked != kept or not scripts.unchanged(chosen, path.parent, out):
             raise UsageError(
                 f"{out} holds another study, or this one begun otherwise: name a new directory, or "
                 f"go on with `pgtare ladder resume {out}`"
@@ -115,7 +120,8 @@ def resumed(out: Path) -> Planned:
     """The study kept in a directory. Raises UsageError where there is none."""
     directory = Directory(out)
     facts = directory.facts()
-    study = studies.parse(facts.source, facts.study_file)
+    # as many clients as it was begun with, also where only its report is asked for elsewhere
+    study = studies.parse(facts.source, facts.study_file, facts.machine.get("cpus_usable"))
     chosen = _chosen(study, facts.quick, facts.workloads, facts.left_out)
     return _planned(chosen, facts, directory, studies.check_rounds(chosen, quick=facts.quick))
 
@@ -168,18 +174,37 @@ def conduct(planned: Planned, console: Console) -> None:
     study, directory = planned.study, planned.directory
     if directory.closed:
         raise UsageError(f"the study in {directory.path} was ended by hand, for good")
-    with Bench(study, directory.path) as bench:
-        skipped = skipped_workloads(study, bench)
-        bench.check_disk()
-        with directory.locked():
-            _go(planned, bench, skipped, console)
+    try:
+        with Bench(study, directory.path) as bench:
+            skipped = skipped_workloads(study, bench, planned.facts.servers)
+            kept = directory.runs() if directory.begun else {}
+            if not directory.begun or remaining(study, planned.steps, kept, skipped):
+                bench.check_disk()
+                with directory.locked():
+                    _go(planned, bench, skipped, console)
+    except BrokenPipeError:
+        raise
+    except (OSError, psycopg.Error) as ex:
+        raise MeasurementError(f"the study was stopped by an error: {_told(ex)}") from ex
+
+
+def _told(ex: OSError | psycopg.Error) -> str:
+    if isinstance(ex, psycopg.Error):
+        return first_line(ex)
+    return ": ".join(str(part) for part in (ex.strerror, ex.filename) if part) or str(ex)
 
 
 def _go(planned: Planned, bench: Bench, skipped: dict[str, str], console: Console) -> None:
     study, directory = planned.study, planned.directory
-    if not directory.begun:
-        directory.begin(planned.facts)
-        scripts.place(study, Path(planned.facts.study_directory), directory.path)
+    servers = {v.server: bench.binaries(v.server).version for v in study.variant}
+    if directory.begun:
+        alike.check(directory.facts(), planned.facts, servers, directory.path)
+    else:
+        source = Path(planned.facts.study_directory)
+        directory.begin(
+            planned.facts.model_copy(update={"servers": servers}),
+            lambda target: scripts.place(study, source, target),
+        )
     runs = directory.runs()
     steps = remaining(study, planned.steps, runs, skipped)
     with Display(console, planned.seconds(steps)) as display:
@@ -193,18 +218,24 @@ def _go(planned: Planned, bench: Bench, skipped: dict[str, str], console: Consol
         _conduct(planned, bench, runs, skipped, display)
 
 
-def skipped_workloads(study: Study, bench: Bench) -> dict[str, str]:
-    """Workloads that these servers cannot run, with the reason."""
-    found = {workload.name: bench.serves(workload) for workload in study.workload}
+def skipped_workloads(
+    study: Study, bench: Bench, known: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Workloads that these servers cannot run, with the reason.
+
+    known: the servers' versions, where the study was begun; they need not be here any more.
+    """
+    found = {workload.name: bench.serves(workload, known) for workload in study.workload}
     return {name: why for name, why in found.items() if why}
 
 
 def result(planned: Planned) -> LadderResult:
     """The result of what has been done so far."""
+    facts = planned.directory.facts()
     with Bench(planned.study) as bench:
-        skipped = skipped_workloads(planned.study, bench)
+        skipped = skipped_workloads(planned.study, bench, facts.servers)
     return analysis.analyse(
-        planned.study, planned.facts, planned.steps, planned.directory.runs(),
+        planned.study, facts, planned.steps, planned.directory.runs(),
         planned.directory.rates(), directory=planned.directory.path,
         closed=planned.directory.closed, skipped=skipped, warnings=planned.warnings,
     )  # fmt: skip
@@ -282,29 +313,50 @@ def _conduct(
     study, directory = planned.study, planned.directory
     rates = {name: rate.rate_tps for name, rate in directory.rates().items()}
     setting = Setting(study, bench, directory.path, rates, scratch=directory.scratch())
-    failures = 0
+    unmade: list[str] = []
     while steps := remaining(study, planned.steps, runs, skipped):
         step = steps[0]
         workload = study.the_workload(step.workload)
         display.step(_name(step, study), planned.seconds(steps))
         if workload.load is not None and workload.stated not in rates:
             display.say(f"{workload.stated}: finding the saturation rate")
-            rate = find_rate(study, bench, workload, directory.path)
+            try:
+                with stuck.watched(_PATIENCE_S, bench.kill):
+                    rate = find_rate(study, bench, workload, directory.path)
+            except (MeasurementError, psycopg.Error, OSError) as ex:
+                display.say(f"{workload.stated}: no rate was found: {ex}")
+                unmade.append(step.id)
+                _end_if_hopeless(directory, runs, unmade, f"no rate was found: {ex}")
+                continue
             directory.keep_rate(rate)
             rates[workload.stated] = rate.rate_tps
-        run, samples = protocol_of(study, step).execute(step, setting)
+        protocol = protocol_of(study, step)
+        with stuck.watched(_PATIENCE_S + 2 * protocol.seconds(study, step), bench.kill):
+            run, samples = protocol.execute(step, setting)
         # A proof that could not be made says nothing of the profile: it is tried again.
         if step.kind == "run" or run.made:
             directory.keep(run, samples)
             runs[step.id] = run
         for reason in run.failed:
             display.say(f"{_name(step, study)}: {reason}")
-        failures = failures + 1 if not run.made else 0
-        if failures >= _HOPELESS:
-            raise MeasurementError(
-                f"{failures} runs in a row could not be made, the last because {run.failed[0]}; "
-                f"what was measured is kept in {directory.path}"
-            )
+        if run.made:
+            unmade.clear()
+        else:
+            unmade.append(step.id)
+            _end_if_hopeless(directory, runs, unmade, run.failed[0])
+
+
+def _end_if_hopeless(
+    directory: Directory, runs: Mapping[str, Run], unmade: Sequence[str], why: str
+) -> None:
+    """End the study after so many. Those of them that measured nothing do not count as done."""
+    if len(unmade) >= _HOPELESS:
+        directory.forget(name for name in unmade if name in runs and not runs[name].latency_samples)
+        raise MeasurementError(
+            f"{len(unmade)} runs in a row could not be made, the last because "
+            f"{why.rstrip('.')}; they are left for when the study goes on, and what was measured "
+            f"is kept in {directory.path}"
+        )
 
 
 def find_rate(study: Study, bench: Bench, workload: Workload, folder: Path) -> Rate:

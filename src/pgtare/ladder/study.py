@@ -51,6 +51,17 @@ def _several(value: Any) -> Any:
 Kinds = Annotated[tuple[Kind, ...], BeforeValidator(_several)]
 
 
+def _quoted(value: Any) -> Any:
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        if isinstance(inner, dict):
+            whole = f"{name}.{next(iter(inner), '')}"
+            raise ValueError(f'a name with a dot wants quotes, as in "{whole}"')
+    return value
+
+
+Settings = Annotated[dict[str, Setting], BeforeValidator(_quoted)]
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -102,8 +113,8 @@ class Variant(_Model):
     title: str = ""
     server: str = "main"
     preload: tuple[str, ...] = ()
-    settings: dict[str, Setting] = {}
-    runtime: dict[str, Setting] = {}
+    settings: Settings = {}
+    runtime: Settings = {}
     capture: Literal["absent", "unhooked", "off", "stats", "trace"] = "absent"
     factors: dict[Name, Annotated[tuple[factorial.Level, ...], Field(min_length=1)]] = {}
     beside: tuple[str, ...] = ()
@@ -189,7 +200,7 @@ class Workload(_Model):
     load: Annotated[float, BeforeValidator(share), Field(gt=0, lt=1)] | None = None
     preload: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
-    settings: dict[str, Setting] = {}
+    settings: Settings = {}
     prewarm: bool = False
     writes: bool = False
     oldest: Annotated[int, Field(ge=15, le=18)] = 15
@@ -308,15 +319,20 @@ class QuickUnits(_Model):
 
 
 class Quick(_Model):
-    """What `--quick` changes. protocols: by workload. variants: those it plays, or patterns."""
+    """What `--quick` changes: six rounds are the fewest that give an interval two ends.
 
-    rounds: Annotated[int, Field(ge=2)] = 3
+    protocols: by workload. variants: those it plays, or patterns.
+    """
+
+    rounds: Annotated[int, Field(ge=2)] = 6
     run: WholeSeconds = 3
     warm_up: WholeSeconds = 1
     duet: QuickDuet = QuickDuet()
     units: QuickUnits = QuickUnits()
     protocols: dict[str, Kinds] = {}
     workloads: tuple[str, ...] | None = None
+    #: None: as in [gates]
+    dropped_at_most: Share | None = None
     variants: tuple[str, ...] | None = None
 
 
@@ -463,12 +479,14 @@ class Study(_Model):
             "rounds": quick.rounds, "run": quick.run, "warm_up": quick.warm_up, "duet": duet,
             "units": units,
         }  # fmt: skip
+        gates = {} if quick.dropped_at_most is None else {"dropped_at_most": quick.dropped_at_most}
         names = [v.name for v in self.variant]
         wanted = ["*"] if quick.variants is None else [*quick.variants, self.analysis.floor]
         played = [n for n in names if any(factorial.matching(one, [n]) for one in wanted)]
         return factorial.kept(self, played).model_copy(
             update={
                 "protocol": self.protocol.model_copy(update=changed),
+                "gates": self.gates.model_copy(update=gates),
                 "workload": tuple(
                     w.model_copy(update={"protocol": quick.protocols.get(w.name, w.protocol)})
                     for w in self.workload

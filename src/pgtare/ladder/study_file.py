@@ -17,6 +17,7 @@ from pgtare.ladder import factorial
 from pgtare.ladder.activity import Activity
 from pgtare.ladder.duet_rules import why_not_by_duet
 from pgtare.ladder.kinds import WORDS
+from pgtare.ladder.quantities import CORES
 from pgtare.ladder.study import (
     SERVICE,
     Analysis,
@@ -35,6 +36,7 @@ from pgtare.ladder.study import (
     Variant,
     Workload,
 )
+from pgtare.load.spec import cores as usable_cores
 
 
 def read(path: Path) -> tuple[Study, str]:
@@ -48,19 +50,20 @@ def read(path: Path) -> tuple[Study, str]:
     return parse(source, str(path)), source
 
 
-def parse(source: str, file: str) -> Study:
-    """A study from its text; `file` is for messages."""
+def parse(source: str, file: str, cores: int | None = None) -> Study:
+    """A study from its text; `file` is for messages, `cores` are those it was begun on."""
+    cores = cores or usable_cores()
     try:
         document = tomllib.loads(source)
     except tomllib.TOMLDecodeError as ex:
         raise UsageError(_syntax(str(ex), source, file)) from ex
     try:
-        study = Study.model_validate(document)
+        study = Study.model_validate(document, context={CORES: cores})
     except ValidationError as ex:
         # A misspelt key is both unknown and missing; the first says more.
         errors = sorted(ex.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
         raise UsageError(_told(dict(errors[0]), source, file)) from ex
-    _check_names(study, source, file)
+    _check_names(study, source, file, cores)
     whole = factorial.expanded(study)
     if why := _why_no_layouts(whole):
         raise UsageError(f"{file}, line {line_of(source, ('protocol', 'layouts'))}: {why}")
@@ -131,7 +134,7 @@ _KEYS = sorted(
 )  # fmt: skip
 
 
-def _check_names(study: Study, source: str, file: str) -> None:
+def _check_names(study: Study, source: str, file: str, cores: int) -> None:
     def refuse(location: tuple[str | int, ...], reason: str) -> None:
         raise UsageError(f"{file}, line {line_of(source, location)}: {reason}")
 
@@ -199,7 +202,7 @@ def _check_names(study: Study, source: str, file: str) -> None:
         at: tuple[str | int, ...] = ("workload", i, "protocol" if workload.protocol else "name")
         for kind in dict.fromkeys((*stated, *quick)):
             place = at if kind in stated else ("quick", "protocols")
-            if kind == "duet" and (why := why_not_by_duet(workload)):
+            if kind == "duet" and (why := why_not_by_duet(workload, len(variants), cores)):
                 refuse(
                     place,
                     f"{workload.name} must not be played by duet, as {why}: play it by rounds",

@@ -35,7 +35,9 @@ class Row:
 
 
 def rows(workload: OnWorkload) -> list[Row]:
-    """The comparisons of a workload, the floor last."""
+    """The comparisons of a workload, the floor last; none of one whose figures do not count."""
+    if workload.why_not:
+        return []
     found = [_row(c, wording.block(workload)) for c in workload.compared]
     return [*found, _floor(workload.floor)] if workload.floor else found
 

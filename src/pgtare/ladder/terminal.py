@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pgtare.ladder import tables, wording
+from pgtare.ladder import answers, caveats, tables, wording
 from pgtare.ladder.progress import span
 from pgtare.ladder.result import LadderResult, OnWorkload
 from pgtare.report import verdicts
@@ -19,8 +19,9 @@ _GAP = 3
 
 def render(result: LadderResult, console: Console) -> None:
     """Print a result; colours and width are the console's."""
-    for style, sentence in wording.answers(result):
+    for style, sentence in answers.found(result):
         _line(console, sentence, verdicts.STYLES.get(style, ""))
+    _line(console, answers.variants(result), "dim")
     for workload in result.workloads:
         if workload.floor:
             console.print()
@@ -28,15 +29,16 @@ def render(result: LadderResult, console: Console) -> None:
             _grids(console, workload, result)
     _side_by_side(console, result)
     console.print()
-    for sentence in [*wording.together_sentences(result), *wording.seen_sentences(result)]:
+    for sentence in [*answers.together(result), *answers.seen(result)]:
         _line(console, sentence)
     _line(
         console,
         f"{result.runs_done} of {result.runs_planned} runs in {span(result.spent_s)}, Holm over "
-        f"{result.family} comparisons, margin ±{result.margin_pct:g} %, seed {result.seed}",
+        f"{wording.count(result.family, 'comparison')}, margin ±{result.margin_pct:g} %, "
+        f"seed {result.seed}",
         "dim",
     )
-    for caveat in wording.caveats(result):
+    for caveat in caveats.of_runs(result):
         _line(console, f"- {caveat}", "yellow")
 
 
@@ -97,7 +99,7 @@ def _side_by_side(console: Console, result: LadderResult) -> None:
             named = name
         table.add_row(*(Text(cells[i]) for i in columns))
     console.print(table)
-    _line(console, wording.SIDE_BY_SIDE, "dim")
+    _line(console, caveats.SIDE_BY_SIDE, "dim")
 
 
 def _grid(console: Console) -> Table:

@@ -106,7 +106,7 @@ def rehearse(study: Study, bench: Bench, workload: Workload) -> None:
         module = Trials(conn)
         module.require_module()
         try:
-            module.start(design_of(study, workload, 0), _population(serving, "nobody", 1), 1.0)
+            module.start(design_of(study, workload, 0), _population(serving, "nobody"), 1.0)
         except UsageError as ex:
             raise UsageError(
                 f"{workload.stated} cannot be played by units in one server: {ex}"
@@ -114,8 +114,10 @@ def rehearse(study: Study, bench: Bench, workload: Workload) -> None:
         module.stop()
 
 
-def _population(serving: Serving, application: str, sessions: int) -> Population:
+def _population(serving: Serving, application: str) -> Population:
     database = psycopg.conninfo.conninfo_to_dict(serving.dsn)["dbname"]
+    # a few more than the load's, for those that come in the place of others
+    sessions = serving.workload.clients + 4
     return Population(str(database), application=application, sessions=sessions)
 
 
@@ -144,7 +146,7 @@ def _measured(step: Step, setting: Setting) -> Done:
         pids = (pid, load.pid)
         ticks, own, before = sum(map(machine.tree_ticks, pids)), gates.own_s(), machine.usage()
         got = recording.record(
-            Trials(owner), design, _population(serving, load.application_name, spec.clients + 4),
+            Trials(owner), design, _population(serving, load.application_name),
             units.run, cpu=True, load=load, look=lambda seconds, data: False,
             tick=lambda seconds, rows: levels.look(),
         )  # fmt: skip

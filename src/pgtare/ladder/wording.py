@@ -1,21 +1,17 @@
-"""What a study's figures say, in sentences: the same on the terminal, the page and in Markdown."""
+"""How a study's figures are written: the same on the terminal, the page and in Markdown."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 
 from pgtare.estimate import rounds as estimate
 from pgtare.estimate.attainable import DRAWS
-from pgtare.estimate.calibrate import clopper_pearson
 from pgtare.estimate.layouts import Layouts
 from pgtare.ladder.quantities import percent
-from pgtare.ladder.result import Compared, Dropped, Effect, LadderResult, OnWorkload, Together
-from pgtare.ladder.study import AGAIN, Expected
+from pgtare.ladder.result import Compared, Effect, OnWorkload
+from pgtare.ladder.study import Expected
 from pgtare.report import numbers
 
-#: Of the sessions' time; less is not worth a sentence.
-_WAITS_MORE = 0.001
 #: No end of an interval is worth its digits from here on, in percent.
 _ENDLESS = 1e5
 METRICS = {
@@ -180,73 +176,6 @@ def profile_line(
     return f"{name}: {', '.join(told)} (wanted {', '.join(asked)})"
 
 
-def answers(result: LadderResult) -> list[tuple[str, str]]:
-    """What was found, with the class of each sentence; the verdicts that say most first."""
-    if result.state == "unfinished":
-        done = f"{result.runs_done} of {result.runs_planned} runs are done"
-        why = "the figures come with the last, since whoever sees them early may stop on them"
-        sentence = f"{done}; {why}."
-        return [("inconclusive", sentence)]
-    told: list[tuple[str, str]] = []
-    for verdict in ("cost", "gain", "equivalent"):
-        for workload in result.workloads:
-            for c in workload.compared:
-                if c.verdict == verdict:
-                    told.append((verdict, _sentence(result, workload, c)))
-    open_ones = [c for w in result.workloads for c in w.compared if c.verdict == "inconclusive"]
-    if open_ones:
-        nouns = {
-            block(w) for w in result.workloads for c in w.compared if c.verdict == "inconclusive"
-        }
-        unit = " or ".join(f"{noun}s" for noun in sorted(nouns))
-        needed = sorted(c.rounds_to_settle for c in open_ones if c.rounds_to_settle is not None)
-        how = ""
-        none = len(open_ones) - len(needed)
-        if needed:
-            least, most = numbers.count(needed[0]), numbers.count(needed[-1])
-            span = least if least == most else f"{least} to {most}"
-            which = f"{len(needed)} of them" if none else "that"
-            how = (
-                f" {span} {unit} would settle {which} with 80 % power, were the estimates the "
-                "truth and did the rest vary as these did."
-            )
-            if none:
-                how += f" For {none} there is no such number."
-        else:
-            how = f" There is no number of {unit} that would probably settle that."
-        if result.state == "closed":
-            how = " The study is closed, so that nothing will settle that."
-        noun = "comparison is" if len(open_ones) == 1 else "comparisons are"
-        told.append(("inconclusive", f"{len(open_ones)} {noun} inconclusive.{how}"))
-    for workload in result.workloads:
-        if workload.why_not:
-            told.append(("not_verified", f"{workload.called} does not count: {workload.why_not}."))
-    return told
-
-
-def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
-    where = f"{workload.stated} ({workload.title})" if workload.title else workload.stated
-    where += (
-        ""
-        if workload.protocol == "rounds" and workload.called == workload.stated
-        else f" by {workload.words.name}"
-    )
-    what = METRICS[c.metric]
-    if c.verdict == "equivalent":
-        return (
-            f"{where}: {c.arm} against {c.base} is equivalent, {what} {pct(c.effect.pct)}, "
-            f"{level_interval(2 * result.alpha)} {interval(c.within or c.effect)} within "
-            f"±{result.margin_pct:g} % (in this comparison; the family is not corrected for)."
-        )
-    slower = "costs" if c.verdict == "cost" else "gains"
-    sign = "lower" if (c.effect.pct or 0) < 0 else "higher"
-    size = numbers.NONE if c.effect.pct is None else f"{abs(c.effect.pct):.2f} %"
-    return (
-        f"{where}: {c.arm} {slower} against {c.base}: {what} {size} {sign} {interval(c.effect)}, "
-        f"p = {p_text(c.p)}, over the family {p_text(c.p_holm)}."
-    )
-
-
 def figure(value: float | None) -> str:
     """A figure beside the metrics: whole where it is large."""
     if value is None:
@@ -254,210 +183,9 @@ def figure(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.1f}"
 
 
-def seen_sentences(result: LadderResult) -> list[str]:
-    """What else was counted in the runs: figures by variant, and what one waits for more."""
-    told = []
-    for workload in result.workloads:
-        for name, unit in workload.figure_units.items():
-            values = [
-                f"{rung.variant} {figure(rung.figures[name])}"
-                for rung in workload.rungs
-                if name in rung.figures and not rung.variant.endswith(AGAIN)
-            ]
-            if values:
-                told.append(f"{workload.name}: {name}, {unit}: {', '.join(values)}.")
-        told += [line for c in workload.compared if (line := _waits_more(workload, c))]
-    return told
-
-
-def _waits_more(workload: OnWorkload, c: Compared) -> str:
-    """The wait that takes most more of the sessions' time in the arm than in the base."""
-    by_variant = workload.waits_by_variant
-    if c.arm not in by_variant or c.base not in by_variant:
-        return ""
-    before = {wait.event: wait.of_sessions for wait in by_variant[c.base]}
-    grown = {
-        wait.event: (wait.of_sessions - before.get(wait.event, 0.0), wait.of_sessions)
-        for wait in by_variant[c.arm]
-        if not wait.idle
-    }
-    event, (more, share) = max(grown.items(), key=lambda item: item[1], default=("", (0.0, 0.0)))
-    if more < _WAITS_MORE:
-        return ""
-    return (
-        f"{workload.name}: what {c.arm} waits for more than {c.base} is {event}: "
-        f"{numbers.percent(100 * share)} of its sessions' time, "
-        f"{numbers.percent(100 * (share - more))} there."
-    )
-
-
-def together_sentences(result: LadderResult) -> list[str]:
-    """Arms that share a base, taken together."""
-    called = {workload.name: workload.called for workload in result.workloads}
-
-    def names(t: Together) -> str:
-        return ", ".join(called[name] for name in t.workloads)
-
-    return [
-        f"{' and '.join(t.arms)} against {t.base} over {names(t)}, taken together: "
-        f"{pct(t.mean_pct)}, p = {p_text(t.p)} (by dealing the rungs of each round anew: deltas "
-        "that share a base are dependent, and their signs may not be counted as fresh coins; this "
-        "p stands outside the declared family, and Holm's correction does not cover it)."
-        for t in result.together
-    ]
-
-
-def caveats(result: LadderResult) -> list[str]:
-    """What a reader must know of how the runs went, from the gates."""
-    told = list(result.warnings)
-    if result.quick:
-        told.insert(0, "A quick study: short runs, few rounds. It shows sizes and settles little.")
-    if result.state == "closed":
-        told.append("The study was ended by hand: its intervals allow for a chosen moment.")
-    for workload in result.workloads:
-        for dropped in workload.dropped:
-            reasons = "; ".join(dropped.reasons[:3])
-            more = len(dropped.reasons) - 3
-            tail = f"; and {more} more" if more > 0 else ""
-            which = f"{workload.called}, {block(workload)} {dropped.round}"
-            told.append(f"{which} was dropped: {reasons}{tail}.")
-        told += [f"{workload.called}: {caveat}." for caveat in workload.caveats]
-        for c in workload.compared:
-            if c.over_layouts is not None:
-                told.append(
-                    f"{workload.called}: {c.arm} and {c.base} are builds, compared over "
-                    f"{count(c.over_layouts.layouts, 'linking')} of each: the interval holds for "
-                    "other linkings of the same objects, and more rounds alone do not narrow it."
-                )
-        if workload.floor is not None:
-            told.append(f"{workload.called}: {_floor(result, workload, workload.floor)}.")
-        if workload.stopped_on_width:
-            told.append(
-                f"{workload.called} was ended after {workload.rounds_kept} {block(workload)}s, "
-                "when every interval was as narrow as asked for; such a rule looks at no effect, "
-                "but stops where they happen to vary little, so that its intervals are a little "
-                "too narrow."
-            )
-    return told
-
-
-def _floor(result: LadderResult, workload: OnWorkload, floor: Compared) -> str:
-    """What the floor says: how wide no difference at all is, and no more than that."""
-    width = floor.effect.half_width_pct
-    if width is None:
-        few = count(floor.rounds, block(workload))
-        return f"the floor cannot say how narrow a comparison gets, as {few} give no interval"
-    told = f"{floor.base} against itself (the floor) is known to ± {width:.2f} %"
-    if floor.effect.covers_zero:
-        return told
-    often = f"{100 * result.alpha:g} % of floors"
-    return (
-        f"{told}; it misses 0, as {often} do by chance: which is which was drawn by lot, so that "
-        "nothing else can make it, and a floor that covers 0 shows no run to be sound"
-    )
-
-
-def dropped_by(dropped: Sequence[Dropped], by: Mapping[str, int], noun: str) -> list[str]:
-    """Whether one variant was dropped more often than others, which gates must not do."""
-    if not dropped:
-        return []
-    machine = sum(not block.variants for block in dropped)
-    told = [f"{name} in {n}" for name, n in by.items()]
-    told += [f"the machine under all of them in {machine}"] if machine else []
-    return [f"{count(len(dropped), f'{noun}')} dropped; what did not pass: {', '.join(told)}"]
-
-
-def remarks(by_variant: Mapping[str, Sequence[tuple[str, ...]]], noun: str) -> list[str]:
-    """Where a variant's waits were not as stated, an example each."""
-    return [
-        f"the waits of {name} were not as stated in {count(len(told), noun)} ({told[0][0]}), which "
-        "count all the same: a variant that counts no waits could not be held against it"
-        for name, told in by_variant.items()
-    ]
-
-
-SIDE_BY_SIDE = (
-    "Each protocol's own metric, and the time that its runs of all variants took, the proof apart. "
-    "SE is the standard error of the blocks' mean, and SE in 1 min what it would be had the "
-    "protocol had a minute: errors go with the square root of time. A half width needs six blocks "
-    "or more."
-)
-_BY_ROUNDS = (
-    "Whole runs are compared: what differs between runs beside the variant (where memory lies, "
-    "what the machine's other guests do) is in the intervals as noise."
-)
-_BY_DUET = (
-    "In a duet the servers take turns on the same processors: what a variant does to the caches "
-    "falls on the others too, so that a difference may come out too small, and every transaction "
-    "finds them colder than in a run alone; throughput is not measured."
-)
-_BY_UNITS = (
-    "Units in one server share its locks, caches and background processes: what a variant does to "
-    "other sessions falls on the base too and is not in the difference. Service time runs from a "
-    "request's arrival to its answer, so that what is done while the client is waited for shows "
-    "in CPU time only."
-)
-_ALWAYS = (
-    "Variants of one server binary share their code's layout; variants of different binaries "
-    "differ in it as well, which is in the interval only where both are built over layouts.",
-    "One machine, one PostgreSQL, one load a workload: the figures carry no further than that.",
-)
-
-
-def not_shown(result: LadderResult) -> list[str]:
-    """What the figures do not show, by the protocols that gave them."""
-    kinds = {workload.protocol for workload in result.workloads}
-    told = [(_BY_ROUNDS, "rounds"), (_BY_DUET, "duet"), (_BY_UNITS, "units")]
-    return [
-        *(sentence for sentence, kind in told if kind in kinds), *_rare(result), *_ALWAYS,
-    ]  # fmt: skip
-
-
-def _rare(result: LadderResult) -> list[str]:
-    """What may befall some blocks though it befell none: a bound by the fewest that count."""
-    counted = [w for w in result.workloads if any(c.rounds for c in w.compared)]
-    if not counted:
-        return []
-    fewest = min(counted, key=lambda w: w.rounds_kept)
-    bound = clopper_pearson(0, fewest.rounds_kept, 0.90)[1]
-    noun = block(fewest)
-    return [
-        f"Intervals and equivalence are of what a variant does in every {noun} alike. A cost that "
-        f"strikes now and then may be in none of them: what happened in 0 of "
-        f"{count(fewest.rounds_kept, noun)} may happen in up to {100 * bound:.0f} % of {noun}s "
-        "(95 %), however equivalent the variants were in these."
-    ]
-
-
-def protocols(result: LadderResult) -> list[str]:
-    """How the runs were laid out, a sentence a protocol."""
-    rounds, duet, n = result.protocol, result.protocol["duet"], len(result.variants) + 1
-    played: dict[str, list[str]] = {}
-    for workload in result.workloads:
-        played.setdefault(workload.protocol, []).append(workload.stated)
-    told = []
-    if names := played.get("rounds"):
-        told.append(
-            f"{', '.join(names)}: rounds of {n} runs of {rounds['run']} s after "
-            f"{rounds['warm_up']} s of warm-up, every variant once in random order and "
-            f"{result.floor} twice (the floor); restart: {rounds['restart']}; seed {result.seed}."
-        )
-    if names := played.get("duet"):
-        told.append(
-            f"{', '.join(names)}: duet, {n} servers up together ({result.floor} twice, the floor), "
-            f"one load alternating between them; sets of {n} rounds of {duet['run']} s after "
-            f"{duet['warm_up']} s of warm-up, in which every variant plays every data directory "
-            f"once, by lot; seed {result.seed}."
-        )
-    if names := played.get("units"):
-        units = result.protocol["units"]
-        told.append(
-            f"{', '.join(names)}: {units['trials']} trials of {units['run']} s after "
-            f"{units['warm_up']} s of warm-up, each in a server of its own, in which every "
-            f"{units['unit']} draws its variant in permuted blocks ({result.floor} twice, the "
-            f"floor); seed {result.seed}."
-        )
-    return told
+def an(noun: str) -> str:
+    """a checkpoint, an autovacuum."""
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def count(n: int, noun: str) -> str:

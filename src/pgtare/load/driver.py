@@ -39,6 +39,8 @@ def build_driver(binaries: Binaries, source: Path | None = None) -> Path:
     target = shelf / f"{PROGRAM}-{_key(binaries, source)[:16]}"
     with locked(shelf / ".lock"):
         if not target.exists():
+            for left in shelf.glob(".build-*"):  # by a build that was killed; we hold the lock
+                shutil.rmtree(left)
             with tempfile.TemporaryDirectory(prefix=".build-", dir=shelf) as work:
                 copy = Path(work) / "source"
                 shutil.copytree(source, copy, ignore=shutil.ignore_patterns(*ARTEFACTS))

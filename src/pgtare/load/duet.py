@@ -73,7 +73,7 @@ def run_duet(
     stop: StopRequest | None = None,
     on_progress: Callable[[float, int], None] | None = None,
 ) -> DuetRun:
-    """Run a load on all targets at once; its records go to the new file `output`.
+    """Run a load on all targets at once; its records go to `output`, in place of older ones.
 
     spec: `clients` threads, each with one connection to every target; `rate`, where given, is what
     each target gets (open loop: latency counts from the time a transaction was due), else every
@@ -92,6 +92,7 @@ def run_duet(
     plan_path = output.with_name(output.name + ".plan")
     started = time.monotonic()
     try:
+        output.unlink(missing_ok=True)  # else a run that never began would return the last one's
         _write_private(plan_path, plan)  # it may hold passwords
         child = Child([os.fspath(driver), os.fspath(plan_path)], _environment(), _told(on_progress))
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from pgtare.errors import MeasurementError, UsageError
+from pgtare.errors import UsageError
 from pgtare.profile.model import (
     Client,
     Counters,
@@ -24,7 +23,7 @@ from pgtare.profile.model import (
     Statement,
     StatementRow,
 )
-from pgtare.server import trials
+from pgtare.server import unseen
 
 # Waits that have ended and those under way are read by one statement: a wait that ends between
 # two would be counted twice or not at all.
@@ -84,7 +83,6 @@ SELECT clock_timestamp(), current_setting('server_version'), pg_postmaster_start
        stats_reset, to_jsonb(i)
 FROM pg_stat_wait_event_timing_info i
 """
-_CAPTURE = "wait_event_timing.capture"
 _NO_EXTENSION = (
     "database {} has no extension wait_event_timing: put the module into the installation with "
     "`pgtare module install --module wait_event_timing --pg-config PATH`, load it "
@@ -239,38 +237,13 @@ def open_reader(dsn: str) -> Iterator[Reader]:
     Raises UsageError where the extension is not there or not loaded, MeasurementError where the
     server cannot be reached or stops answering.
     """
-    with _connect(dsn) as conn, telling():
+    with unseen.connect(dsn, [unseen.UNTIMED]) as conn, telling():
         yield Reader(conn)
 
 
-def _connect(dsn: str) -> psycopg.Connection[Any]:
-    """A session that is not captured from its first wait on, where that is allowed."""
-    try:
-        given = psycopg.conninfo.conninfo_to_dict(dsn).get("options")
-        given = given or os.environ.get("PGOPTIONS", "")
-        return trials.connect(dsn, options=f"{given} -c {_CAPTURE}=off".strip())
-    except psycopg.ProgrammingError:
-        return trials.connect(dsn)  # which says what is wrong with the connection string
-    except MeasurementError as ex:
-        # a user without the right to set it, or a pooler that takes no options
-        if _CAPTURE not in str(ex) and "startup parameter" not in str(ex):
-            raise
-        return trials.connect(dsn)
-
-
-@contextlib.contextmanager
-def telling() -> Iterator[None]:
+def telling() -> contextlib.AbstractContextManager[None]:
     """Turn the server's errors into a sentence of ours."""
-    try:
-        yield
-    except psycopg.errors.InsufficientPrivilege as ex:
-        raise UsageError(
-            f"{trials.first_line(ex)}: connect as a superuser or a member of pg_read_all_stats"
-        ) from ex
-    except psycopg.errors.ObjectNotInPrerequisiteState as ex:
-        raise UsageError(trials.first_line(ex)) from ex
-    except psycopg.Error as ex:
-        raise MeasurementError(f"the server did not answer: {trials.first_line(ex)}") from ex
+    return unseen.telling("connect as a superuser or a member of pg_read_all_stats")
 
 
 def _event_rows(rows: list[tuple[Any, ...]]) -> tuple[EventRow, ...]:

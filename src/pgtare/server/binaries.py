@@ -125,7 +125,7 @@ def _describe(pg_config: Path, origin: Literal["wheel", "pg_config"]) -> Binarie
             includedir_server=Path(facts["INCLUDEDIR-SERVER"]),
             pgxs=Path(facts["PGXS"]),
             version=version,
-            version_num=_version_num(version),
+            version_num=version_number(version),
             origin=origin,
         )
     except (KeyError, ValueError) as ex:
@@ -156,7 +156,7 @@ def _run_pg_config(pg_config: Path) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _version_num(version: str) -> int:
+def version_number(version: str) -> int:
     """The number that server_version_num would show; a beta counts as release 0."""
     found = re.match(r"PostgreSQL (\d+)(?:\.(\d+))?", version)
     if found is None:

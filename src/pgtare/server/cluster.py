@@ -29,6 +29,7 @@ SOCKET_PORT = 5432
 INITDB_SECONDS = 120.0
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
+CONNECT_SECONDS = "10"
 LOG_TAIL_LINES = 15
 
 # As PostgreSQL comes, fsync and all, since that is what people run; only the log goes to a file
@@ -153,6 +154,14 @@ class Cluster:
     def running(self) -> bool:
         return self._popen is not None and self._popen.poll() is None
 
+    def answers(self) -> bool:
+        """Whether it runs and lets somebody in: not while it recovers, nor where it is stuck."""
+        try:
+            with self.connect():
+                return self.running
+        except psycopg.OperationalError:
+            return False
+
     @property
     def run_as(self) -> dict[str, Any]:
         """Arguments for `subprocess` that run a client program under the server's account."""
@@ -170,7 +179,8 @@ class Cluster:
         for variable, parameter in (("PGHOSTADDR", "hostaddr"), ("PGOPTIONS", "options")):
             if variable in os.environ:
                 parameters = {parameter: "", **parameters}
-        parameters = {"user": SUPERUSER, **parameters}
+        # A server that is there and does not answer would be waited for without end.
+        parameters = {"user": SUPERUSER, "connect_timeout": CONNECT_SECONDS, **parameters}
         return make_conninfo(host=host, port=self._port, dbname=dbname, **parameters)
 
     def connect(
@@ -198,6 +208,12 @@ class Cluster:
         """
         with signals.deferred():
             return self._stop(self._live_home(), mode)
+
+    def kill(self) -> None:
+        """End the server at once, wherever it is stuck; it recovers when it is started again."""
+        if self._popen is not None and self._popen.poll() is None:
+            self._popen.kill()
+        processes.kill_leftovers(self.data_directory)
 
     def restart(self, settings: Mapping[str, Value] | None = None) -> None:
         """Stop and start the server, with changed settings if given."""

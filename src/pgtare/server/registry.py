@@ -143,6 +143,8 @@ def _remove(home: Home) -> None:
     # The lock file goes last: without it a sweep would take the rest for nobody's.
     if home.socket_directory.parent != home.path:
         _remove_tree(home.socket_directory)
+    if not home.path.is_dir():  # somebody else has removed it
+        return
     for entry in home.path.iterdir():
         if entry.name == LOCK_NAME:
             continue

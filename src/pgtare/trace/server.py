@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from pgtare.errors import MeasurementError, UsageError
-from pgtare.server import trials
+from pgtare.errors import UsageError
+from pgtare.server import unseen
 
 _FUNCTIONS = """
 SELECT p.proname, n.nspname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
@@ -74,36 +73,12 @@ def open_server(dsn: str) -> Iterator[Server]:
 
     Raises UsageError where the extension is missing, MeasurementError where there is no server.
     """
-    with _connect(dsn) as conn, telling():
+    with unseen.connect(dsn, [unseen.UNTIMED, unseen.UNTRACED]) as conn, telling():
         yield Server(conn)
 
 
-def _connect(dsn: str) -> psycopg.Connection[Any]:
-    try:
-        given = psycopg.conninfo.conninfo_to_dict(dsn).get("options")
-        given = given or os.environ.get("PGOPTIONS", "")
-        own = "-c wait_event_timing.capture=off -c sql_trace.level=0"
-        return trials.connect(dsn, options=f"{given} {own}".strip())
-    except psycopg.ProgrammingError:
-        return trials.connect(dsn)  # which says what is wrong with the connection string
-    except MeasurementError as ex:
-        # a user without the right to set it, or a pooler that takes no options
-        if "permission" not in str(ex) and "startup parameter" not in str(ex):
-            raise
-        return trials.connect(dsn)
-
-
-@contextlib.contextmanager
-def telling() -> Iterator[None]:
+def telling() -> contextlib.AbstractContextManager[None]:
     """Turn the server's errors into a sentence of ours."""
-    try:
-        yield
-    except psycopg.errors.InsufficientPrivilege as ex:
-        raise UsageError(
-            f"{trials.first_line(ex)}: connect as a superuser, or as a member of "
-            "pg_read_all_stats who may run sql_trace_set"
-        ) from ex
-    except psycopg.errors.ObjectNotInPrerequisiteState as ex:
-        raise UsageError(trials.first_line(ex)) from ex
-    except psycopg.Error as ex:
-        raise MeasurementError(f"the server did not answer: {trials.first_line(ex)}") from ex
+    return unseen.telling(
+        "connect as a superuser, or as a member of pg_read_all_stats who may run sql_trace_set"
+    )

@@ -1,0 +1,98 @@
+"""What churns the table of statements is named on real servers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from tests.server.doctor_tools import doctor
+from tests.server.flame_tools import repeating
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+Work = Callable[[psycopg.Connection, int], None]
+_SCHEMAS = 60
+
+
+@pytest.fixture(
+    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
+)
+def churned(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A server whose table of statements has its smallest size."""
+    binaries: Binaries = request.getfixturevalue(request.param)
+    settings = {"pg_stat_statements.max": 100, "compute_query_id": True}
+    with Cluster(binaries, settings, ["pg_stat_statements"]) as cluster:
+        with cluster.connect() as conn:
+            conn.execute("CREATE EXTENSION pg_stat_statements")
+            conn.execute("CREATE TABLE item (id int, n int)")
+            for number in range(_SCHEMAS):
+                conn.execute(f"CREATE SCHEMA customer_{number}".encode())
+                conn.execute(f"CREATE TABLE customer_{number}.item (id int)".encode())
+        yield cluster
+
+
+def _temporary(conn: psycopg.Connection, number: int) -> None:
+    conn.execute("CREATE TEMP TABLE basket (id int)")
+    conn.execute("INSERT INTO basket SELECT 1")
+    conn.execute("SELECT id FROM basket")
+    conn.execute("DROP TABLE basket")
+
+
+def _longer_rows() -> Work:
+    lengths = itertools.cycle(range(2, 300))
+
+    def insert(conn: psycopg.Connection, number: int) -> None:
+        rows = ", ".join(["(1, 2)"] * next(lengths))
+        conn.execute(f"INSERT INTO item VALUES {rows}".encode())
+
+    return insert
+
+
+def _customers() -> Work:
+    numbers = itertools.cycle(range(_SCHEMAS))
+
+    def select(conn: psycopg.Connection, number: int) -> None:
+        conn.execute(f"SET search_path = customer_{next(numbers)}".encode())
+        conn.execute("SELECT id FROM item WHERE id = 1")
+        conn.execute("SELECT count(*) FROM item")
+
+    return select
+
+
+def _savepoints() -> Work:
+    numbers = itertools.count()
+
+    def save(conn: psycopg.Connection, number: int) -> None:
+        with conn.transaction():
+            conn.execute(f"SAVEPOINT s{next(numbers)}".encode())
+
+    return save
+
+
+@pytest.mark.parametrize(
+    ("work", "kind", "remedy"),
+    [
+        (lambda: _temporary, "temporary tables", "TRUNCATE"),
+        (_longer_rows, "lists of values", "unnest"),
+        (_customers, "tables made anew, or one text in many schemas", "pg_stat_statements.max"),
+        (_savepoints, "utility statements", "track_utility = off"),
+    ],
+    ids=["temporary", "lists", "schemas", "savepoints"],
+)
+def test_what_churns_is_named(
+    churned: Cluster, work: Callable[[], Work], kind: str, remedy: str
+) -> None:
+    with churned.connect() as conn:
+        conn.execute("SELECT pg_stat_statements_reset()")
+    with repeating(churned, 2, work()):
+        report = doctor(churned.dsn())
+    evictions = report["findings"][0]
+    assert evictions["check"] == "evictions"
+    found = [f for f in report["findings"] if f["check"] == "churn"]
+    assert any(f["title"].startswith(kind) for f in found), [f["title"] for f in found]
+    assert any(remedy in line for f in found for line in f["remedy"])
