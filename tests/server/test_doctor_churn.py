@@ -64,14 +64,13 @@ def _customers() -> Work:
     return select
 
 
-def _savepoints() -> Work:
+def _notifications() -> Work:
     numbers = itertools.count()
 
-    def save(conn: psycopg.Connection, number: int) -> None:
-        with conn.transaction():
-            conn.execute(f"SAVEPOINT s{next(numbers)}".encode())
+    def notify(conn: psycopg.Connection, number: int) -> None:
+        conn.execute(f"NOTIFY channel_{next(numbers)}".encode())
 
-    return save
+    return notify
 
 
 @pytest.mark.parametrize(
@@ -80,9 +79,9 @@ def _savepoints() -> Work:
         (lambda: _temporary, "temporary tables", "TRUNCATE"),
         (_longer_rows, "lists of values", "unnest"),
         (_customers, "tables made anew, or one text in many schemas", "pg_stat_statements.max"),
-        (_savepoints, "utility statements", "track_utility = off"),
+        (_notifications, "utility statements", "track_utility = off"),
     ],
-    ids=["temporary", "lists", "schemas", "savepoints"],
+    ids=["temporary", "lists", "schemas", "notifications"],
 )
 def test_what_churns_is_named(
     churned: Cluster, work: Callable[[], Work], kind: str, remedy: str
