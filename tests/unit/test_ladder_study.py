@@ -183,10 +183,10 @@ def test_a_duet_of_more_servers_than_the_driver_takes_is_refused() -> None:
 
 def test_the_shipped_quick_study_takes_a_quarter_of_an_hour_at_most(tmp_path: Path) -> None:
     planned = plan(SHIPPED, tmp_path / "new", quick=True, workloads=(), seed=1, command=[])
-    everything = ["rounds", "duet", "units"]
-    played = {"W1": everything, "W2": ["rounds", "units"], "W3": ["rounds", "units"]}
+    few, many = ["duet", "units"], ["rounds", "units"]
+    played = {"W1": few, "W2": many, "W3": many, "W4": few}
     assert [w.name for w in planned.study.workload] == [
-        f"{name}@{kind}" for name, kinds in {**played, "W4": everything}.items() for kind in kinds
+        f"{name}@{kind}" for name, kinds in played.items() for kind in kinds
     ]
     assert [s.id for s in planned.steps if s.kind == "proof"] == [
         f"W{i}-proof" for i in range(1, 5)

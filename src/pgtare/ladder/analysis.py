@@ -32,8 +32,9 @@ from pgtare.ladder.result import (
     Rung,
     Together,
 )
+from pgtare.ladder.sections import AGAIN, HIGHER_IS_BETTER, UNITS, Metric, Workload
 from pgtare.ladder.side_by_side import side_by_side
-from pgtare.ladder.study import AGAIN, HIGHER_IS_BETTER, UNITS, Metric, Study, Workload
+from pgtare.ladder.study import Study
 from pgtare.report.verdicts import Verdict
 
 

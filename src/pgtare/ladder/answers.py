@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pgtare.ladder.result import Compared, LadderResult, OnWorkload, Together
-from pgtare.ladder.study import AGAIN
+from pgtare.ladder.sections import AGAIN
 from pgtare.ladder.wording import (
     METRICS,
     block,

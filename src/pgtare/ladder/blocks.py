@@ -16,7 +16,8 @@ import numpy as np
 
 from pgtare.ladder.records import Run
 from pgtare.ladder.result import Dropped
-from pgtare.ladder.study import Study, Workload
+from pgtare.ladder.sections import Workload
+from pgtare.ladder.study import Study
 from pgtare.ladder.wording import an
 
 Block = dict[str, Run]  # by variant

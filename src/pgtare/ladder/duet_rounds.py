@@ -27,7 +27,8 @@ from pgtare.ladder.protocol import Done, Setting, attempt
 from pgtare.ladder.records import ALL, Part, Rate, Run, Step
 from pgtare.ladder.roles import load_seed, roles_of_set
 from pgtare.ladder.rounds import SETTLE_S, Rounds, load_gates, proof_step
-from pgtare.ladder.study import Metric, Study, Workload
+from pgtare.ladder.sections import Metric, Workload
+from pgtare.ladder.study import Study
 from pgtare.load.duet import DuetRun
 from pgtare.load.duet_plan import Length
 from pgtare.load.duet_records import Outcome
@@ -106,6 +107,7 @@ def find_rate(workload: Workload, setting: Setting) -> Rate:
     """
     assert workload.load is not None
     block = setting.bench.duet(workload)
+    block.assign(tuple(range(len(block.variants))))
     spec = setting.study.load_spec(workload, setting.directory, None)
     length = Length(PROBE_S, warmup_s=setting.study.protocol.duet.warm_up)
     probes = []

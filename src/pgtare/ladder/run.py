@@ -27,7 +27,8 @@ from pgtare.ladder.records import Facts, Rate, Run, Step
 from pgtare.ladder.remaining import remaining
 from pgtare.ladder.result import LadderResult
 from pgtare.ladder.rounds import Rounds
-from pgtare.ladder.study import Study, Workload
+from pgtare.ladder.sections import Workload
+from pgtare.ladder.study import Study
 from pgtare.ladder.unit_trials import Units
 from pgtare.ladder.wording import count
 from pgtare.load import find_pgbench, find_saturation

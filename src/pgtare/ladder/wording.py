@@ -9,7 +9,7 @@ from pgtare.estimate.attainable import DRAWS
 from pgtare.estimate.layouts import Layouts
 from pgtare.ladder.quantities import percent
 from pgtare.ladder.result import Compared, Effect, OnWorkload
-from pgtare.ladder.study import Expected
+from pgtare.ladder.sections import Expected
 from pgtare.report import numbers
 
 #: No end of an interval is worth its digits from here on, in percent.
