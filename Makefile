@@ -89,7 +89,7 @@ bench-clock: setup
 bench-rows: setup
 	@$(BIN)/python -m bench.row_sources $(if $(ROWS_SERVER),--server $(ROWS_SERVER))
 
-# five minutes; the machine should be idle
+# eight minutes; the machine should be idle
 bench-evictions: setup
 	@$(BIN)/python -m bench.evictions
 

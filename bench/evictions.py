@@ -5,7 +5,8 @@ inside the server; once in max(10, 5 % of max) of them has to make room, and its
 neighbours is the sweep (rewrites of the text file stand out further and are told apart). And what
 is lost: a load alternates between statements that are known and a mix of known and new ones; the
 difference in throughput, divided by the deallocations a second that went with it, gives the rate
-at which 1 % is lost.
+at which 1 % is lost. And how it goes by the number of statements to a place: the same statements by
+turns on two servers, one with few places and one with room for all.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.server.cluster import Cluster
 
 SIZES = (100, 400, 1_000, 5_000, 10_000, 50_000)
+#: Statements that take turns, on so few places and on so many.
+STATEMENTS = (64, 96, 128, 256, 512)
+FEW, MANY = 100, 1_000
 #: Columns of the one table; each pair of them is a statement of its own.
 _COLUMNS = 400
 _KNOWN = 50
@@ -87,6 +91,22 @@ class Loss:
     evicted_s: float
     one_percent_s: float
     one_percent_evicted_s: float
+
+
+@dataclass(frozen=True)
+class Turnover:
+    """So many statements on `size` places: what is lost against a server with room for all."""
+
+    major: int
+    size: int
+    statements: int
+    clients: int
+    tps: float
+    lost_pct: float
+    lost_low_pct: float
+    lost_high_pct: float
+    deallocations_s: float
+    evicted_s: float
 
 
 def victims(size: int) -> int:
@@ -188,6 +208,43 @@ def loss(cluster: Cluster, size: int, clients: int, rounds: int, seconds: int, s
     )  # fmt: skip
 
 
+def turnover(
+    small: Cluster, large: Cluster, size: int, n: int, clients: int, rounds: int, seconds: int,
+    seed: int,
+) -> Turnover:  # fmt: skip
+    """Alternate n statements, drawn evenly, between a server with few places and one with many."""
+    pgbench = find_pgbench(small.binaries)
+    rng = np.random.default_rng(seed)
+    found: dict[str, list[float]] = {"small": [], "large": []}
+    swept, spent = 0, 0.0
+    with tempfile.TemporaryDirectory(prefix="pgtare-bench-") as folder, small.connect() as conn:
+        path = Path(folder, "statements.sql")
+        path.write_text(
+            f"\\set n random(0, {n - 1})\n\\set a :n % {_COLUMNS} + 1\n"
+            f"\\set b :n / {_COLUMNS} + 1\nSELECT c:a, c:b FROM wide;\n"
+        )
+        servers = {"small": small, "large": large}
+        for number in range(rounds + 1):  # the first fills the tables
+            for name in rng.permutation(list(servers)):
+                before, began = deallocations(conn), time.monotonic()
+                spec = LoadSpec(
+                    scripts=(Script(path),), clients=clients, seed=int(rng.integers(2**31))
+                )
+                tps = run(pgbench, servers[name].dsn(), spec, seconds).tps
+                if number:
+                    found[name].append(tps)
+                    if name == "small":
+                        swept += deallocations(conn) - before
+                        spent += time.monotonic() - began
+    ratios = np.log(np.array(found["small"]) / np.array(found["large"]))
+    got = paired(ratios, margin=0.005, family=1, alpha=0.05, seed=seed)
+    lost, low, high = (-100 * math.expm1(x) for x in (got.mean, got.hi, got.lo))
+    return Turnover(
+        small.binaries.major, size, n, clients, float(np.median(found["large"])), lost, low, high,
+        swept / spent, swept / spent * victims(size),
+    )  # fmt: skip
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -196,13 +253,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--only", choices=["sweep", "loss"])
+    parser.add_argument("--statements", type=int, nargs="*", default=list(STATEMENTS))
+    parser.add_argument("--only", choices=["sweep", "loss", "turnover"])
     parser.add_argument("--pg-config", help="an installed PostgreSQL instead of the wheel's")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     found = from_pg_config(Path(args.pg_config)) if args.pg_config else from_wheel()
-    sweeps, losses = [], []
-    for size in args.sizes:
+    sweeps, losses, turnovers = [], [], []
+    for size in args.sizes if args.only != "turnover" else ():
         with served(found, size) as cluster:
             prepare(cluster)
             if args.only != "loss":
@@ -212,9 +270,24 @@ def main() -> None:
                 lost = loss(cluster, size, args.clients, args.rounds, args.seconds, args.seed)
                 losses.append(lost)
                 say(f"{size}: {lost}")
-    show(sweeps, losses)
+    if args.only in (None, "turnover"):
+        with served(found, FEW) as small, served(found, MANY) as large:
+            prepare(small)
+            prepare(large)
+            for n in args.statements:
+                turnovers.append(
+                    turnover(
+                        small, large, FEW, n, args.clients, args.rounds, args.seconds, args.seed
+                    )
+                )
+                say(f"{n}: {turnovers[-1]}")
+    show(sweeps, losses, turnovers)
     if args.json:
-        rows = {"sweeps": [asdict(s) for s in sweeps], "losses": [asdict(x) for x in losses]}
+        rows = {
+            "sweeps": [asdict(s) for s in sweeps],
+            "losses": [asdict(x) for x in losses],
+            "turnovers": [asdict(x) for x in turnovers],
+        }
         args.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 
 
@@ -224,7 +297,7 @@ def served(found: Binaries, size: int) -> Cluster:
     return Cluster(found, settings, preload=["pg_stat_statements"])
 
 
-def show(sweeps: list[Sweep], losses: list[Loss]) -> None:
+def show(sweeps: list[Sweep], losses: list[Loss], turnovers: list[Turnover]) -> None:
     """The tables of the documentation."""
     if sweeps:
         print("| max | a sweep evicts | takes, µs | 95 % | 1 % of the time at | sweeps |")
@@ -244,6 +317,14 @@ def show(sweeps: list[Sweep], losses: list[Loss]) -> None:
                 f"| {x.lost_low_pct:.1f} to {x.lost_high_pct:.1f} % | {x.deallocations_s:,.0f} "
                 f"| {x.evicted_s:,.0f} | {x.one_percent_s:,.2g}/s "
                 f"| {x.one_percent_evicted_s:,.0f} |"
+            )
+    if turnovers:
+        print("| statements | to a place | tx/s | lost | 95 % | deallocations/s | evicted/s |")
+        for t in turnovers:
+            print(
+                f"| {t.statements:,} | {t.statements / t.size:.2f} | {t.tps:,.0f} "
+                f"| {t.lost_pct:.1f} % | {t.lost_low_pct:.1f} to {t.lost_high_pct:.1f} % "
+                f"| {t.deallocations_s:,.0f} | {t.evicted_s:,.0f} |"
             )
 
 

@@ -69,7 +69,7 @@ def speed(load: PgbenchLoad, reports: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--clients", type=int, default=1)
+    parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--seconds", type=int, default=1, help="of a slice")
     parser.add_argument("--major", type=int, help="only the server of this version")
     given = parser.parse_args()

@@ -303,13 +303,15 @@ row_wrap(RowQuery *query)
 void
 row_unwrap(RowQuery *query)
 {
-	for (int i = 0; i < POOL; i++)
+	for (int i = 0; i < query->nrows; i++)
 	{
-		if (!taken[i] || pool[i].row == NULL || pool[i].row->query != query)
+		RowHot	   *hot = query->rows[i].hot;
+
+		if (hot == NULL || hot == &query->rows[i].own)
 			continue;
-		taken[i] = false;
-		pool[i].node = NULL;
-		pool[i].row = NULL;
+		taken[hot - pool] = false;
+		hot->node = NULL;
+		hot->row = NULL;
 	}
 	query->wrapped = false;
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.cli.doctor import read_weights
-from pgtare.doctor import churn, evictions, sweep
+from pgtare.doctor import churn, evictions, queries, sweep
 from pgtare.doctor.read import Entries, Samples
 from tests.unit.sample_result import sample
 
@@ -51,6 +51,21 @@ def test_lists_of_values() -> None:
         f"INSERT INTO t VALUES {', '.join(['($1, $2)'] * n)}" for n in range(2, 14)
     ]  # as many rows as came together
     assert only(churn.families(texts(*rows))).kind == "lists of values"
+
+
+def test_lists_longer_than_what_is_fetched() -> None:
+    """Cut texts are alike, which does not make them one text of many tables."""
+    for first in (2, 250):
+        rows = [
+            f"INSERT INTO t VALUES {', '.join(f'(${2 * i + 1}, ${2 * i + 2})' for i in range(n))}"
+            for n in range(first, 300)
+        ]
+        cut = [text[: queries.TEXT_CHARACTERS] for text in rows]
+        family = only(churn.families(texts(*cut)))
+        assert (family.kind, family.members) == ("lists of values", 300 - first)
+    long = "SELECT a FROM orders WHERE b = $1 AND " + "x" * queries.TEXT_CHARACTERS
+    same = texts(*[long[: queries.TEXT_CHARACTERS]] * 12)
+    assert only(churn.families(same)).kind.startswith("tables made anew")
 
 
 def test_numbered_names() -> None:

@@ -96,6 +96,7 @@ def test_functions_are_called_as_their_authors_call_them() -> None:
     assert plain("LWLockAcquire.part.0") == "LWLockAcquire"
     assert plain("__GI___libc_write") == "write"
     assert plain("__GI_epoll_wait") == "epoll_wait"
+    assert plain("clock_gettime@@GLIBC_2.17") == "clock_gettime"
     assert plain("__libc_start_main") == "__libc_start_main"
     assert plain(".text") == ".text"
 

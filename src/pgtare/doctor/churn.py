@@ -7,10 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from pgtare.doctor.queries import TEXT_CHARACTERS
+
 _COMMENT = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
 _LITERAL = re.compile(r"'(?:[^']|'')*'|\$\d+|\b\d+(?:\.\d+)?\b")
 _ITEM = r"(?:\?|\(\s*\?(?:\s*,\s*\?)*\s*\)|NULL|DEFAULT)"
 _LIST = re.compile(rf"{_ITEM}(?:\s*,\s*{_ITEM})+", re.IGNORECASE)
+# What is left where a text was cut within a list.
+_LIST_CUT = re.compile(r"(\?, \.\.\.)[\s,(?$]*$")
 _SCHEMA = re.compile(r'(?<![\w".])(?:"[^"]+"|[A-Za-z_]\w*)\.(?=["A-Za-z_])')
 _NUMBERED = re.compile(r'(?<=[A-Za-z_"])[\w]*\d\w*')
 _SPACE = re.compile(r"\s+")
@@ -93,7 +97,7 @@ def _literals(text: str) -> str:
 
 
 def _lists(text: str) -> str:
-    return _LIST.sub("?, ...", text)
+    return _LIST_CUT.sub(r"\1", _LIST.sub("?, ...", text))
 
 
 def _names(text: str) -> str:
@@ -149,6 +153,8 @@ def families(texts: Iterable[tuple[int, str, int]]) -> list[Family]:
             continue
         example = entries[indexes[0]][1]
         kind = Counter(kind_of[i] for i in indexes).most_common(1)[0][0]
+        if kind == "identical" and _all_cut_in_a_list(pattern, [entries[i][1] for i in indexes]):
+            kind = "lists of values"
         found.append(
             Family(
                 _named(kind, [entries[i][1] for i in indexes], temporary), len(indexes),
@@ -156,6 +162,12 @@ def families(texts: Iterable[tuple[int, str, int]]) -> list[Family]:
             )
         )  # fmt: skip
     return sorted(found, key=lambda family: -family.members)
+
+
+def _all_cut_in_a_list(pattern: str, texts: Sequence[str]) -> bool:
+    """Whether texts are alike only as far as they were fetched, and end within a list there."""
+    cut = all(len(text) >= TEXT_CHARACTERS for text in texts)
+    return cut and _LIST_CUT.search(pattern) is not None
 
 
 def _named(kind: str, texts: Sequence[str], temporary: set[str]) -> str:

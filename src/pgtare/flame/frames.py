@@ -54,10 +54,11 @@ _CLIENT = frozenset({"secure_read", "pq_getbyte", "pq_recvbuf", "pq_getmessage",
 def plain(name: str) -> str:
     """The name of a function as its authors call it.
 
-    Without what the compiler puts behind it (.isra.0, .part.1), and libc before it (__GI___libc_).
+    Without what the compiler puts behind it (.isra.0, .part.1), what the linker does (@@GLIBC_2.17)
+    and libc before it (__GI___libc_).
     """
-    if name[:1] != ".":
-        name = name.partition(".")[0]
+    if name[:1] not in (".", "@"):
+        name = name.partition("@")[0].partition(".")[0]
     inner = name.removeprefix("__GI_")
     return inner if inner == name else inner.removeprefix("__libc_")
 
