@@ -196,7 +196,8 @@ def run(connection: Connection, query: str, every: int, settings: str = "") -> l
             connection.execute(settings.encode())
         connection.execute("SET LOCAL sql_trace.level = 1")
         connection.execute(f"SET LOCAL sql_trace.rowsource_sampling = {every}".encode())
-        connection.execute(query.encode()).fetchall()
+        # two loads are one text with other settings: the plan must not be kept
+        connection.execute(query.encode(), prepare=False).fetchall()
     return row_sources(connection)
 
 
