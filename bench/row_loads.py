@@ -64,6 +64,10 @@ NESTED = "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; \
 SET LOCAL enable_memoize = off; SET LOCAL enable_material = off"
 HASHED = "SET LOCAL enable_nestloop = off; SET LOCAL enable_mergejoin = off"
 
+PARALLEL = "SET LOCAL max_parallel_workers_per_gather = 2; SET LOCAL parallel_setup_cost = 0; \
+SET LOCAL parallel_tuple_cost = 0; SET LOCAL min_parallel_table_scan_size = 0; \
+SET LOCAL min_parallel_index_scan_size = 0"
+
 #: Delays: `spread` exponential, `mixed` mostly short and one in forty long, around 15 us each.
 TRUTHS = (
     Load(
@@ -114,6 +118,25 @@ TRUTHS = (
         "SELECT count(*) FROM (SELECT i FROM delays a WHERE idle_for(1, spread)"
         " UNION ALL SELECT i FROM keys b WHERE idle_for(2, spread / 3)) x",
         {("Append", None): (1, 2), ("Seq Scan", "a"): (1,), ("Seq Scan", "b"): (2,)},
+    ),
+    Load(
+        "parallel",
+        "SELECT count(*) FROM delays WHERE idle_for(1, spread)",
+        {("Seq Scan", "delays"): (1,)},
+        PARALLEL,
+    ),
+    Load(
+        "1,001 calls",
+        "SELECT * FROM (SELECT i FROM keys LIMIT 1000) f JOIN"
+        " (SELECT i FROM delays WHERE idle_for(1, 10) AND (i + 0) % 1 = 0 OFFSET 0) d USING (i)",
+        {("Hash Join", None): (1,), ("Hash", None): (1,)},
+        f"{HASHED}; SET LOCAL join_collapse_limit = 1",
+    ),
+    Load(
+        "one call long",
+        "SELECT count(*) FROM delays WHERE CASE WHEN i = 7001 THEN idle_for(1, 130000)"
+        " ELSE idle_for(2, spread) END",
+        {("Aggregate", None): (1, 2), ("Seq Scan", "delays"): (1, 2)},
     ),
 )
 
@@ -171,6 +194,7 @@ def run(connection: Connection, query: str, every: int, settings: str = "") -> l
     with connection.transaction():
         if settings:
             connection.execute(settings.encode())
+        connection.execute("SET LOCAL sql_trace.level = 1")
         connection.execute(f"SET LOCAL sql_trace.rowsource_sampling = {every}".encode())
         connection.execute(query.encode()).fetchall()
     return row_sources(connection)

@@ -20,14 +20,9 @@ from statistics import median
 
 from scipy.stats import binom
 
-from bench.row_loads import HASHED, NESTED, TRUTHS, Connection, Load, serving
+from bench.row_loads import HASHED, NESTED, PARALLEL, TRUTHS, Connection, Load, serving
 from bench.row_truth import repeat, timed_by_explain
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
-
-PARALLEL = (
-    "SET LOCAL max_parallel_workers_per_gather = 2; SET LOCAL parallel_setup_cost = 0;"
-    " SET LOCAL parallel_tuple_cost = 0"
-)
 
 
 @dataclass(frozen=True)
@@ -94,6 +89,7 @@ def execute(connection: Connection, query: Query, arm: str) -> Took:
     with connection.transaction():
         if query.settings:
             connection.execute(query.settings.encode())
+        connection.execute(f"SET LOCAL sql_trace.level = {int(every > 0)}".encode())
         connection.execute(f"SET LOCAL sql_trace.rowsource_sampling = {every}".encode())
         cpu, began = cpu_seconds(pid), time.perf_counter()
         connection.execute((prefix + query.text).encode(), prepare=False).fetchall()
@@ -171,6 +167,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=100)
     parser.add_argument("--every", type=int, default=128)
     parser.add_argument("--only", choices=("costs", "truth"))
+    parser.add_argument("--load", action="append", help="only this load's truth")
     args = parser.parse_args()
     for binaries in servers(args.server or ["wheel"]):
         print(binaries.version)
@@ -182,7 +179,8 @@ def main() -> None:
                     arms.insert(1, "sampling")
                 print_costs(connection, args.rounds, arms)
             if args.only != "costs":
-                print_truth(connection, TRUTHS, args.every, args.repetitions)
+                loads = [load for load in TRUTHS if load.name in (args.load or [load.name])]
+                print_truth(connection, loads, args.every, args.repetitions)
         sys.stdout.flush()
 
 

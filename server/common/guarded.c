@@ -25,6 +25,30 @@ release_owner(ResourceOwner owner, bool done)
 	ResourceOwnerDelete(owner);
 }
 
+/*
+ * Tell of the error under way, and be done with it.  Where there is no memory
+ * left, that can fail as well, and then nobody is told.
+ */
+static void
+report_failure(void (*failed) (void *argument, const char *cause), void *argument,
+			   MemoryContext memory)
+{
+	PG_TRY();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(memory);
+		error = CopyErrorData();
+		FlushErrorState();
+		failed(argument, error->message);
+	}
+	PG_CATCH();
+	{
+		FlushErrorState();
+	}
+	PG_END_TRY();
+}
+
 bool
 guarded_run(const char *name, void (*work) (void *argument),
 			void (*failed) (void *argument, const char *cause), void *argument)
@@ -35,6 +59,7 @@ guarded_run(const char *name, void (*work) (void *argument),
 	int			error_number = errno;
 	uint32		cancel_holdoff = QueryCancelHoldoffCount;
 	volatile ResourceOwner temporary = NULL;
+	volatile MemoryContext report = NULL;
 	volatile bool done = false;
 	static bool working = false;
 
@@ -48,6 +73,9 @@ guarded_run(const char *name, void (*work) (void *argument),
 	*(volatile uint32 *) my_wait_event_info = 0;
 	PG_TRY();
 	{
+		/* taken beforehand: the failure may be that there is none left */
+		report = AllocSetContextCreate(TopMemoryContext, "report of a failure",
+									   ALLOCSET_DEFAULT_SIZES);
 		temporary = ResourceOwnerCreate(NULL, name);
 		CurrentResourceOwner = temporary;
 		work(argument);
@@ -55,27 +83,24 @@ guarded_run(const char *name, void (*work) (void *argument),
 	}
 	PG_CATCH();
 	{
-		MemoryContext report = AllocSetContextCreate(TopMemoryContext, "report of a failure",
-													 ALLOCSET_SMALL_SIZES);
-		ErrorData  *error;
-
-		/* an error lets go of both */
-		QueryCancelHoldoffCount = cancel_holdoff;
+		/* an error lets go of it, and of the other one below */
 		InterruptHoldoffCount = 1;
-		MemoryContextSwitchTo(report);
-		error = CopyErrorData();
-		FlushErrorState();
 		/* the work took them: who held one before would hold off interrupts, too */
 		LWLockReleaseAll();
-		failed(argument, error->message);
-		/* FreeErrorData() would leave some of it behind */
-		MemoryContextSwitchTo(context);
-		MemoryContextDelete(report);
+		if (report)
+			report_failure(failed, argument, report);
+		else
+			FlushErrorState();
+		QueryCancelHoldoffCount = cancel_holdoff;
+		InterruptHoldoffCount = 1;
 	}
 	PG_END_TRY();
+	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
 	if (temporary)
 		release_owner(temporary, done);
+	if (report)
+		MemoryContextDelete(report);
 	*(volatile uint32 *) my_wait_event_info = announced;
 	working = false;
 	RESUME_INTERRUPTS();

@@ -195,13 +195,24 @@ write_level(void)
 					  sizeof(record));
 }
 
-/* Limits hold from the moment at which the level was set. */
+/*
+ * Limits hold from the moment at which the level was set, and not for what is
+ * written while nothing is traced.
+ */
 static void
 set_limits(void)
 {
-	trace.stop_position = trace_max_kb > 0 ? ring_head() + (uint64) trace_max_kb * 1024 : PG_UINT64_MAX;
-	trace.stop_time = trace_max_duration > 0 ?
-		timeline_now() + (int64) trace_max_duration * 1000000000 : PG_INT64_MAX;
+	ring_unlimited();
+	trace.slot->trace.stops = 0;
+	if (trace.level == 0)
+		return;
+	if (trace_max_kb > 0)
+		trace.stop_position = ring_head() + (uint64) trace_max_kb * 1024;
+	if (trace_max_duration > 0)
+	{
+		trace.stop_time = timeline_now() + (int64) trace_max_duration * 1000000000;
+		trace.slot->trace.stops = GetCurrentTimestamp() + (int64) trace_max_duration * USECS_PER_SEC;
+	}
 }
 
 static void
@@ -211,8 +222,16 @@ apply(int level, LevelReason reason)
 	trace.reason = reason;
 	if (trace.ring == NULL)
 		return;
-	write_level();
+	/* before its record, which the old ones could stop at once */
 	set_limits();
+	write_level();
+}
+
+/* A trace that writes nothing meets its time limit here. */
+static bool
+overdue(void)
+{
+	return trace.level > 0 && trace.stop_time != PG_INT64_MAX && timeline_now() > trace.stop_time;
 }
 
 /*
@@ -239,6 +258,8 @@ level_update(bool can_open)
 	LevelReason reason;
 	int			level;
 
+	if (overdue())
+		level_stop(REASON_DURATION);
 	if (!changed && !application_changed() && trace_enabled == was_enabled &&
 		trace_session_rate == drawn_against &&
 		pg_atomic_read_u32(&trace.slot->asked) == asked_seen &&
@@ -270,10 +291,9 @@ level_stop(LevelReason reason)
 	stopped = reason;
 	changed = true;				/* waits are given back when the request is answered */
 	trace.on = false;
-	trace.stop_position = PG_UINT64_MAX;
-	trace.stop_time = PG_INT64_MAX;
 	trace.level = 0;
 	trace.reason = reason;
+	set_limits();
 	write_level();
 }
 

@@ -6,7 +6,7 @@
  * the module by session_preload_libraries must get in, come what may.
  *-------------------------------------------------------------------------
  */
-#include "sqltrace.h"
+#include "worker.h"
 
 #include <limits.h>
 
@@ -235,11 +235,13 @@ _PG_init(void)
 	*loaded = &trace;
 	define_scope();
 	define_content();
+	worker_define();
 	analyse_install();
 	execute_install();
 	utility_install();
 	transaction_install();
 	protocol_install();
 	row_sources_init();
+	worker_register();
 	MarkGUCPrefixReserved("sql_trace");
 }

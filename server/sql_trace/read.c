@@ -71,101 +71,39 @@ trace_of(int pid)
 	return entry;
 }
 
-/* Bytes of the ring, wherever they are */
-static void
-copy_out(const Ring *ring, uint64 from, uint64 n, char *to)
-{
-	uint64		at = from & (ring->size - 1);
-	uint64		first = Min(n, ring->size - at);
-
-	memcpy(to, &ring->data[at], first);
-	memcpy(to + first, ring->data, n - first);
-}
-
-/* How many bytes from the beginning are whole records, "limit" at most */
-static uint64
-whole_records(const char *data, uint64 n, uint64 limit)
-{
-	uint64		at = 0;
-
-	while (at < n)
-	{
-		uint32		size = n - at >= sizeof(RecordHeader) ?
-			((const RecordHeader *) (data + at))->size : 0;
-
-		if (size < sizeof(RecordHeader) || size % 8 != 0 || size > n - at)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("no record begins at this position of the trace"),
-					 errhint("Start with 0, and go on with \"next\".")));
-		if (at + size > limit)
-			break;
-		at += size;
-	}
-	return at;
-}
-
-/* Readers have what lies before; never back. */
-static void
-note_drained(Ring *ring, uint64 position)
-{
-	uint64		drained = pg_atomic_read_u64(&ring->drained);
-
-	while (drained < position &&
-		   !pg_atomic_compare_exchange_u64(&ring->drained, &drained, position))
-		;
-}
-
-typedef struct Drained
+typedef struct Drain
 {
 	uint64		next;
 	uint64		lost;
 	bytea	   *data;
-} Drained;
+} Drain;
 
 /* Records from a position on, behind those that we make ourselves */
-static Drained
+static Drain
 drain(Ring *ring, uint64 from)
 {
-	Drained		result;
+	Drain		result;
 	Size		room = sizeof(SessionRecord) + sizeof(LostRecord);
 	uint64		head = pg_atomic_read_u64(&ring->head);
-	uint64		tail;
-	uint64		start;
-	uint64		n;
-	char	   *copy;
+	RingCopy	copy;
+	char	   *buffer;
 	char	   *out;
+	Size		n;
 
-	pg_read_barrier();
-	tail = pg_atomic_read_u64(&ring->tail);
 	if (from > head)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("position lies behind the end of the trace"),
 				 errhint("When a trace has begun anew, start with 0.")));
-	start = Max(from, tail);
-	n = head > start ? head - start : 0;
-	copy = palloc_extended(room + n, MCXT_ALLOC_HUGE);
-	copy_out(ring, start, n, copy + room);
-	pg_read_barrier();
-	tail = pg_atomic_read_u64(&ring->tail);
-
-	/* what was overwritten meanwhile is lost */
-	if (tail > start)
-	{
-		uint64		skip = Min(tail - start, n);
-
-		copy += skip;
-		start += skip;
-		n -= skip;
-	}
-	n = whole_records(copy + room, n, MAX_DRAIN);
-	result.next = start + n;
-	result.lost = start - from;
-	note_drained(ring, result.next);
+	n = Min(head - from, Min(ring->size, MAX_DRAIN));
+	buffer = palloc(room + n);
+	copy = ring_copy(ring, from, buffer + room, n);
+	result.next = copy.position + copy.size;
+	result.lost = copy.position - from;
+	ring_note_drained(ring, result.next);
 
 	/* our own records go before them */
-	out = copy + room;
+	out = copy.data;
 	if (result.lost > 0)
 	{
 		LostRecord	lost = {.header = {.size = sizeof(LostRecord),.kind = RECORD_LOST}};
@@ -179,7 +117,7 @@ drain(Ring *ring, uint64 from)
 		out -= sizeof(SessionRecord);
 		memcpy(out, &ring->session, sizeof(SessionRecord));
 	}
-	n += copy + room - out;
+	n = copy.size + (copy.data - out);
 	result.data = palloc(VARHDRSZ + n);
 	SET_VARSIZE(result.data, VARHDRSZ + n);
 	memcpy(VARDATA(result.data), out, n);
@@ -194,7 +132,7 @@ sql_trace_drain(PG_FUNCTION_ARGS)
 	dsm_segment *segment;
 	dsm_segment *foreign = NULL;
 	Ring	   *ring;
-	Drained		drained;
+	Drain		drained;
 	TupleDesc	tupdesc;
 	Datum		values[5];
 	bool		nulls[5] = {0};

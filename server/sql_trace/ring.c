@@ -88,6 +88,7 @@ ring_ends(dsm_segment *segment, Datum arg)
 	if (trace.ring == NULL)
 		return;					/* it failed before it began */
 	ending = true;
+	ring_unlimited();			/* the end is the last record */
 	(void) ring_write(RECORD_END, 0, 0, timeline_now(), &end, sizeof(end));
 	trace.on = false;
 	trace.ring = NULL;
@@ -185,8 +186,7 @@ make_ring(void *argument)
 	if (unpin != 0)
 		dsm_unpin_segment(unpin);
 	trace.number = trace.calls = 0;
-	trace.stop_position = PG_UINT64_MAX;
-	trace.stop_time = PG_INT64_MAX;
+	ring_unlimited();
 	timeline_begin(shared);
 	trace.ring = ring;
 }
@@ -224,6 +224,14 @@ ring_open(void)
 	if (!guarded_run("sql_trace", make_ring, tell_refusal, shared))
 		refused_at = GetCurrentTimestamp();
 	return trace.ring != NULL;
+}
+
+/* No record stops the trace. */
+void
+ring_unlimited(void)
+{
+	trace.stop_position = PG_UINT64_MAX;
+	trace.stop_time = PG_INT64_MAX;
 }
 
 uint64

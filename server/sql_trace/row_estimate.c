@@ -9,29 +9,25 @@
  * Sampling Techniques, 1977, chapter 7): a rare long call is in the total
  * whether it was timed or not, and a timed one is not multiplied beyond it.
  *
- * Two things are not left to the regression.  A timed call that took longer
- * than what a whole gap usually takes did not happen in most gaps, so it
- * enters the mean with no more than that.  A gap that took several times what
- * is usual holds something unusual, which was either inside or outside; it is
- * given to both in the usual proportion, and the doubt goes into the interval.
- *-------------------------------------------------------------------------
+ * Long samples, and time that usual calls do not account for, are not left to
+ * the regression: something interrupted the node or what is above it, or some
+ * of its calls are long.  Whether that time was spent inside, the long samples
+ * tell, each as one of its kind, and beside them the usual proportion, which
+ * interruptions keep to; the doubt goes into the interval.
  */
 #include "row_estimate.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* A gap is unusual from so many times the usual time of its calls */
+/* A stretch before the end of a scan is unusual from so many times the usual time of its calls */
 #define UNUSUAL 4.0
 
-/* A sampled call may count with so many times what its gap usually takes */
-#define LARGEST_INFLUENCE 2.0
+/* A sample is long from so many times the usual cycle */
+#define LONG 8.0
 
-/* The same for short gaps, in cycles of the node */
-#define SHORTEST_GAP 32.0
-
-/* A sample that took so many times the usual cycle tells where unusual time is spent */
-#define TELLING 4.0
+/* What the gaps took beyond the sample is its error, up to so many standard errors */
+#define SAMPLING_ERROR 2.0
 
 /* Where a single unusual stretch was spent is never surer than this */
 #define LEAST_ODDS 0.05
@@ -50,9 +46,11 @@ typedef struct Usual
 	double		variance;		/* of the mean residual */
 	double		residual;		/* variance of one call's */
 	double		inside_variance;	/* of the mean time inside */
+	double		cycle_variance; /* of the mean cycle */
 	double		share;			/* of what is unusual, spent inside */
 	double		share_variance; /* of that share over all of it */
 	int			samples;
+	int			longs;			/* of them, that are not usual */
 } Usual;
 
 static int
@@ -64,19 +62,7 @@ by_value(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static double
-least_of(double a, double b)
-{
-	return a < b ? a : b;
-}
-
-static double
-most_of(double a, double b)
-{
-	return a > b ? a : b;
-}
-
-/* The time from call to call that half of the gaps do not exceed. */
+/* The time from call to call that half of the samples do not exceed */
 static double
 usual_cycle(const RowTimes *times)
 {
@@ -88,7 +74,8 @@ usual_cycle(const RowTimes *times)
 		return 0;
 	for (int i = 0; i < times->ngaps; i++)
 		if (times->gaps[i].untimed > 0)
-			cycles[n++] = times->gaps[i].gap / times->gaps[i].untimed;
+			cycles[n++] = ((double) times->gaps[i].inside + times->gaps[i].outside) /
+				times->gaps[i].timed;
 	qsort(cycles, n, sizeof(double), by_value);
 	if (n > 0)
 		found = n % 2 ? cycles[n / 2] : (cycles[n / 2 - 1] + cycles[n / 2]) / 2;
@@ -96,25 +83,10 @@ usual_cycle(const RowTimes *times)
 	return found;
 }
 
-/* The most that a timed call may count with, where many stand for the gap. */
-static double
-limit(const RowGap *gap, double cycle)
+static bool
+is_long(const RowGap *gap, double cycle)
 {
-	double		calls = most_of((double) gap->untimed, SHORTEST_GAP * gap->timed);
-
-	return LARGEST_INFLUENCE * cycle * calls;
-}
-
-static double
-mean_inside(const RowGap *gap, double cycle)
-{
-	return least_of(gap->inside, limit(gap, cycle)) / gap->timed;
-}
-
-static double
-mean_outside(const RowGap *gap, double cycle)
-{
-	return least_of(gap->outside, limit(gap, cycle)) / gap->timed;
+	return (double) gap->inside + gap->outside > LONG * cycle * gap->timed;
 }
 
 /* What a gap took beyond the usual, if that is much. */
@@ -125,35 +97,46 @@ unusual(double took, double calls, double cycle)
 }
 
 /*
- * Where time beyond the usual is spent: in proportion to all time, corrected
- * by the long samples there are.
+ * Where time in long stretches is spent: in proportion to all time, as
+ * interruptions would be, corrected by the long samples there are.
  */
 static void
 tell_share(Usual *u, const RowTimes *times)
 {
 	double		together = u->inside + u->outside;
-	double		sum = together > 0 ? u->inside / together : 0.5;
-	double		n = 1;
+	double		usually = together > 0 ? u->inside / together : 0.5;
+	double		weight;
+	double		sum = 0,
+				squares = 0,
+				inside = 0;
 
 	for (int i = 0; i < times->ngaps; i++)
 	{
 		const RowGap *gap = &times->gaps[i];
 		double		all = (double) gap->inside + gap->outside;
 
-		if (gap->untimed == 0 || all <= TELLING * u->cycle * gap->timed)
+		if (gap->untimed == 0 || !is_long(gap, u->cycle))
 			continue;
-		sum += gap->inside / all;
-		n++;
+		inside += gap->inside;
+		sum += all;
+		squares += all * all;
+		u->longs++;
 	}
-	u->share = sum / n;
-	u->share_variance = u->share * (1 - u->share) / (n + 1);
+	/* what is usual speaks like one of them */
+	weight = u->longs > 0 ? sum / u->longs : 1;
+	sum += weight;
+	squares += weight * weight;
+	inside += weight * usually;
+	u->share = inside / sum;
+	u->share_variance = u->share * (1 - u->share) / (sum * sum / squares);
 }
 
-/* Each sample speaks for the untimed calls before it. */
+/* Each sample speaks for the untimed calls before it; long ones are no part of what is usual. */
 static Usual
 usual(const RowTimes *times)
 {
 	Usual		u = {0};
+	double		all_calls = 0;
 	double		squares = 0,
 				products = 0,
 				weights = 0;
@@ -166,10 +149,13 @@ usual(const RowTimes *times)
 		if (gap->untimed == 0)
 			continue;
 		u.samples++;
-		u.calls += gap->untimed;
+		all_calls += gap->untimed;
 		u.gap += gap->gap;
-		u.inside += gap->untimed * mean_inside(gap, u.cycle);
-		u.outside += gap->untimed * mean_outside(gap, u.cycle);
+		if (is_long(gap, u.cycle))
+			continue;
+		u.calls += gap->untimed;
+		u.inside += (double) gap->untimed * gap->inside / gap->timed;
+		u.outside += (double) gap->untimed * gap->outside / gap->timed;
 	}
 	if (u.samples == 0)
 		return u;
@@ -182,10 +168,10 @@ usual(const RowTimes *times)
 					all,
 					weight = gap->untimed;
 
-		if (weight == 0)
+		if (weight == 0 || is_long(gap, u.cycle))
 			continue;
-		in = mean_inside(gap, u.cycle) - u.inside;
-		all = in + mean_outside(gap, u.cycle) - u.outside;
+		in = gap->inside / gap->timed - u.inside;
+		all = in + gap->outside / gap->timed - u.outside;
 		products += weight * weight * in * all;
 		squares += weight * weight * all * all;
 		weights += weight * weight;
@@ -196,15 +182,18 @@ usual(const RowTimes *times)
 	{
 		const RowGap *gap = &times->gaps[i];
 		double		in,
+					all,
 					rest,
 					weight = gap->untimed;
 
-		if (weight == 0)
+		if (weight == 0 || is_long(gap, u.cycle))
 			continue;
-		in = mean_inside(gap, u.cycle) - u.inside;
-		rest = in - u.slope * (in + mean_outside(gap, u.cycle) - u.outside);
+		in = gap->inside / gap->timed - u.inside;
+		all = in + gap->outside / gap->timed - u.outside;
+		rest = in - u.slope * all;
 		u.variance += weight * weight * rest * rest;
 		u.inside_variance += weight * weight * in * in;
+		u.cycle_variance += weight * weight * all * all;
 		u.residual += weight * weight * gap->timed * rest * rest / weights;
 	}
 	if (u.samples > 1)
@@ -213,6 +202,7 @@ usual(const RowTimes *times)
 
 		u.variance *= unbiased / (u.calls * u.calls);
 		u.inside_variance *= unbiased / (u.calls * u.calls);
+		u.cycle_variance *= unbiased / (u.calls * u.calls);
 		u.residual *= unbiased;
 	}
 	tell_share(&u, times);
@@ -236,38 +226,55 @@ quantile(int freedom)
 	return 1.96 + 2.5 / freedom;
 }
 
-/* The sampled gaps: regression, and the unusual apart. */
+/*
+ * Of the time that usual calls do not account for, what is the sample's error:
+ * all that is no more than may be, unless long samples are there to explain it.
+ */
+static double
+sampling_error(const Usual *u, double unseen)
+{
+	double		most = SAMPLING_ERROR * u->calls * sqrt(u->cycle_variance);
+
+	if (unseen <= 0)
+		return unseen;
+	if (u->longs > 0 || unseen >= 2 * most)
+		return 0;
+	return unseen * least_of(1, 2 - unseen / most);
+}
+
+/* The sampled gaps: regression, and what the sample did not see apart. */
 static void
 add_gaps(RowEstimate *sum, const RowTimes *times, const Usual *u)
 {
 	double		together = u->inside + u->outside;
 	double		odds = least_of(1 - LEAST_ODDS, most_of(LEAST_ODDS, u->share));
 	double		reach = most_of(odds, 1 - odds) / 1.96;
-	double		usually = u->gap;
-	double		largest = 0;
-	double		taken,
-				unseen;
+	double		unseen = u->gap - u->calls * together;
+	double		error = sampling_error(u, unseen);
+	double		rest = unseen - error;
+	double		beyond = 0,
+				squares = 0,
+				largest = 0;
 
-	for (int i = 0; i < times->ngaps; i++)
-	{
-		const RowGap *gap = &times->gaps[i];
-		double		beyond = unusual(gap->gap, gap->untimed, u->cycle);
-
-		usually -= beyond;
-		sum->time += odds * beyond;
-		sum->variance += odds * (1 - odds) * beyond * beyond;
-		largest = most_of(largest, beyond);
-	}
-	/* the interval reaches both ends of what the largest alone may be */
-	sum->variance += most_of(0, reach * reach - odds * (1 - odds)) * largest * largest;
-	/* what the sample has too little of was seen by the gaps alone */
-	unseen = usually - u->calls * together;
-	if (unseen > 0)
-		sum->variance += unseen * unseen * u->share_variance;
-	taken = u->calls * u->inside + u->slope * unseen;
-	sum->time += most_of(0, least_of(usually, taken));
+	sum->time += most_of(0, u->calls * u->inside + u->slope * error) + odds * rest;
 	sum->variance += u->calls * u->calls * u->variance + u->calls * u->residual;
 	sum->most += u->gap;
+	if (rest <= 0)
+		return;
+	/* taken for a single stretch in each gap, by how much that gap took too long */
+	for (int i = 0; i < times->ngaps; i++)
+	{
+		double		more = most_of(0, times->gaps[i].gap - times->gaps[i].untimed * together);
+
+		beyond += more;
+		squares += more * more;
+		largest = most_of(largest, more);
+	}
+	squares *= (rest / beyond) * (rest / beyond);
+	largest *= rest / beyond;
+	sum->variance += odds * (1 - odds) * squares + rest * rest * u->share_variance;
+	/* the interval reaches both ends of what the largest alone may be */
+	sum->variance += most_of(0, reach * reach - odds * (1 - odds)) * largest * largest;
 }
 
 /* Untimed calls up to the end of a scan: what is unusual was spent to find the end. */
@@ -345,62 +352,4 @@ double
 row_high(const RowEstimate *of)
 {
 	return most_of(of->time, least_of(of->most, of->time + of->quantile * sqrt(of->variance)));
-}
-
-/* Take what is too much from the parts, and add to the whole, by how unsure each is. */
-static void
-settle(RowShare *shares, int n, int whole)
-{
-	RowEstimate *all = &shares[whole].of;
-	double		parts = 0,
-				doubt = all->variance,
-				excess;
-
-	for (int i = whole + 1; i < n; i++)
-	{
-		if (shares[i].whole == whole && shares[i].summed)
-		{
-			parts += shares[i].of.time;
-			doubt += shares[i].of.variance;
-		}
-	}
-	excess = parts - all->time;
-	if (excess > 0 && doubt > 0)
-	{
-		for (int i = whole + 1; i < n; i++)
-			if (shares[i].whole == whole && shares[i].summed)
-				shares[i].of.time = most_of(shares[i].of.least, shares[i].of.time -
-											excess * shares[i].of.variance / doubt);
-		all->time = least_of(all->most, all->time + excess * all->variance / doubt);
-	}
-	for (int i = whole + 1; i < n; i++)
-		if (shares[i].whole == whole)
-		{
-			shares[i].of.most = least_of(shares[i].of.most, row_high(all));
-			shares[i].of.time = least_of(shares[i].of.time, shares[i].of.most);
-			all->least = most_of(all->least, shares[i].of.least);
-		}
-	all->time = most_of(all->time, all->least);
-}
-
-/*
- * A node's time holds that of its children: where the estimates contradict
- * this, they give way by how unsure each is (least squares).  `most` is what
- * the root took at most.
- */
-void
-row_reconcile(RowShare *shares, int n, double most)
-{
-	if (n == 0)
-		return;
-	for (int i = 0; i < n; i++)
-	{
-		shares[i].of.most = least_of(shares[i].of.most, most);
-		shares[i].of.time = least_of(shares[i].of.time, shares[i].of.most);
-	}
-	/* upwards, that a child's exact calls are known to its parents; and down from the root */
-	for (int i = n - 1; i >= 0; i--)
-		settle(shares, n, i);
-	for (int i = 0; i < n; i++)
-		settle(shares, n, i);
 }

@@ -58,6 +58,18 @@ typedef struct RowEstimate
 
 extern RowEstimate row_estimate(const RowTimes *times);
 
+static inline double
+least_of(double a, double b)
+{
+	return a < b ? a : b;
+}
+
+static inline double
+most_of(double a, double b)
+{
+	return a > b ? a : b;
+}
+
 /* A part of a whole that is the sum of its parts and of something not negative */
 typedef struct RowShare
 {
@@ -66,6 +78,7 @@ typedef struct RowShare
 	RowEstimate of;
 } RowShare;
 
+/* row_reconcile.c */
 extern void row_reconcile(RowShare *shares, int n, double most);
 
 extern double row_low(const RowEstimate *of);

@@ -7,18 +7,19 @@
  * Where neither is on, rows are counted by us in PostgreSQL's stead.
  *
  * EXPLAIN EXECUTE goes past ExplainOneQuery_hook, so the option itself arms
- * the start of the executor.
+ * the start of the executor, until the EXPLAIN is over: it may not come to
+ * that, as of a statement that has no plan.
  *-------------------------------------------------------------------------
  */
 #include "rows.h"
 
 #if PG_VERSION_NUM >= 180000
 
-#include "access/xact.h"
 #include "commands/defrem.h"
 #include "commands/explain.h"
 #include "commands/explain_format.h"
 #include "commands/explain_state.h"
+#include "tcop/utility.h"
 
 #define USUAL_EVERY 128
 
@@ -26,11 +27,11 @@ static int	extension_id;
 static explain_validate_options_hook_type previous_validate;
 static explain_per_node_hook_type previous_per_node;
 static explain_per_plan_hook_type previous_per_plan;
+static ProcessUtility_hook_type previous_utility;
 
 /* Set by the option, taken by the start of the executor */
 static int	armed = 0;
 static int	armed_within;		/* so many queries were under way */
-static SubTransactionId armed_in;
 
 static int
 queries_running(void)
@@ -85,7 +86,6 @@ options_known(ExplainState *es, List *options, ParseState *pstate)
 		es->buffers = false;
 	armed = *every;
 	armed_within = queries_running();
-	armed_in = GetCurrentSubTransactionId();
 }
 
 /* At the start of an execution: how often its calls are to be timed, 0 if it is not ours */
@@ -102,16 +102,37 @@ row_explain_wanted(QueryDesc *desc, bool *counts)
 }
 
 static void
-transaction_ended(XactEvent event, void *arg)
+process(UTILITY_PARAMETERS)
 {
-	armed = 0;
+	if (previous_utility)
+		previous_utility(UTILITY_ARGUMENTS);
+	else
+		standard_ProcessUtility(UTILITY_ARGUMENTS);
 }
 
+/* What an EXPLAIN has armed goes with it; one within another has an arming of its own. */
 static void
-subtransaction_ended(SubXactEvent event, SubTransactionId id, SubTransactionId parent, void *arg)
+process_explain(UTILITY_PARAMETERS)
 {
-	if (event == SUBXACT_EVENT_ABORT_SUB && armed_in == id)
-		armed = 0;
+	int			outer = armed;
+	int			outer_within = armed_within;
+
+	if (!IsA(statement->utilityStmt, ExplainStmt))
+	{
+		process(UTILITY_ARGUMENTS);
+		return;
+	}
+	armed = 0;
+	PG_TRY();
+	{
+		process(UTILITY_ARGUMENTS);
+	}
+	PG_FINALLY();
+	{
+		armed = outer;
+		armed_within = outer_within;
+	}
+	PG_END_TRY();
 }
 
 static RowResult *
@@ -228,8 +249,8 @@ row_explain_init(void)
 	explain_per_node_hook = node_explained;
 	previous_per_plan = explain_per_plan_hook;
 	explain_per_plan_hook = plan_explained;
-	RegisterXactCallback(transaction_ended, NULL);
-	RegisterSubXactCallback(subtransaction_ended, NULL);
+	previous_utility = ProcessUtility_hook;
+	ProcessUtility_hook = process_explain;
 }
 
 #else

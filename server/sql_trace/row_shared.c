@@ -12,7 +12,10 @@
 
 #include "access/parallel.h"
 #include "common/hashfn.h"
+#include "executor/execParallel.h"
 #include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
@@ -23,9 +26,10 @@
 #endif
 
 #define NAME "sql_trace row sources"
-#define VERSION "1"
+#define VERSION "2"
 #define QUERIES 32
 #define NODES 128
+#define SEGMENTS 16
 
 typedef struct SharedNode
 {
@@ -38,8 +42,12 @@ typedef struct SharedRows
 {
 	pg_atomic_uint32 leader;	/* its pid, or 0 */
 	uint32		text;			/* hash of the statement */
+	uint64		offered;		/* the higher the later */
 	int32		every;
 	bool		counts;
+	int32		gathers;
+	int32		nsegments;		/* of them that are known */
+	uint32		segments[SEGMENTS];
 	int32		nnodes;
 	SharedNode	nodes[NODES];
 } SharedRows;
@@ -48,6 +56,7 @@ typedef struct Area
 {
 	LWLock		lock;
 	int			tranche;
+	uint64		offers;
 	SharedRows	queries[QUERIES];
 } Area;
 
@@ -129,6 +138,79 @@ hash_of(const QueryDesc *desc)
 	return hash_bytes((const unsigned char *) text, (int) strlen(text));
 }
 
+static bool
+has_segment(const SharedRows *place, uint32 segment)
+{
+	for (int i = 0; i < place->nsegments; i++)
+		if (place->segments[i] == segment)
+			return true;
+	return false;
+}
+
+static bool
+is_gather(const PlanState *node)
+{
+	return IsA(node, GatherState) || IsA(node, GatherMergeState);
+}
+
+/* What a Gather shares with its workers; 0 before they are there, or after */
+static uint32
+segment_of(const PlanState *node)
+{
+	const ParallelExecutorInfo *info = IsA(node, GatherState) ?
+		((const GatherState *) node)->pei : ((const GatherMergeState *) node)->pei;
+
+	return info && info->pcxt && info->pcxt->seg ? dsm_segment_handle(info->pcxt->seg) : 0;
+}
+
+/* The caller holds the lock. */
+static void
+note_segments(RowQuery *query)
+{
+	SharedRows *place = query->shared;
+
+	for (int i = 0; place && i < query->nrows; i++)
+	{
+		uint32		segment = is_gather(query->rows[i].node) ? segment_of(query->rows[i].node) : 0;
+
+		if (segment != 0 && !has_segment(place, segment) && place->nsegments < SEGMENTS)
+			place->segments[place->nsegments++] = segment;
+	}
+}
+
+/* A node of the leader's plan has been called for the first time. */
+void
+row_shared_called(Row *row)
+{
+	Area	   *shared = reachable();
+
+	if (row->query->shared == NULL || shared == NULL || !is_gather(row->node))
+		return;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	note_segments(row->query);
+	LWLockRelease(&shared->lock);
+}
+
+/* The caller holds the lock; the place is nobody's yet. */
+static void
+describe(SharedRows *place, const RowQuery *query)
+{
+	place->text = hash_of(query->desc);
+	place->every = query->every;
+	place->counts = query->counts;
+	place->gathers = place->nsegments = place->nnodes = 0;
+	for (int i = 0; i < query->nrows; i++)
+	{
+		const Row  *row = &query->rows[i];
+
+		place->gathers += is_gather(row->node);
+		if (!row->leaders || place->nnodes == NODES)
+			continue;
+		memset(&place->nodes[place->nnodes], 0, sizeof(SharedNode));
+		place->nodes[place->nnodes++].node_id = row->node->plan->plan_node_id;
+	}
+}
+
 /* The leader is about to run a plan that workers may take part in. */
 void
 row_shared_offer(RowQuery *query)
@@ -138,26 +220,17 @@ row_shared_offer(RowQuery *query)
 	if (shared == NULL || IsParallelWorker() || !query->desc->plannedstmt->parallelModeNeeded)
 		return;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	/* ours may run within others of this process, whose workers are there already */
+	for (RowQuery *each = row_queries; each; each = each->outer)
+		note_segments(each);
 	for (int i = 0; i < QUERIES && query->shared == NULL; i++)
 	{
 		SharedRows *place = &shared->queries[i];
 
 		if (pg_atomic_read_u32(&place->leader) != 0)
 			continue;
-		place->text = hash_of(query->desc);
-		place->every = query->every;
-		place->counts = query->counts;
-		place->nnodes = 0;
-		for (int k = 0; k < query->nrows && place->nnodes < NODES; k++)
-		{
-			SharedNode *node = &place->nodes[place->nnodes];
-
-			if (!query->rows[k].leaders)
-				continue;
-			memset(node, 0, sizeof(*node));
-			node->node_id = query->rows[k].node->plan->plan_node_id;
-			place->nnodes++;
-		}
+		describe(place, query);
+		place->offered = ++shared->offers;
 		pg_write_barrier();
 		pg_atomic_write_u32(&place->leader, (uint32) MyProcPid);
 		query->shared = place;
@@ -170,16 +243,22 @@ static SharedRows *
 find_leaders(Area *shared, const QueryDesc *desc)
 {
 	PGPROC	   *leader = MyProc->lockGroupLeader;
+	uint32		segment = DatumGetUInt32(MyBgworkerEntry->bgw_main_arg);
 	uint32		text = hash_of(desc);
+	SharedRows *last = NULL;
 
 	for (int i = 0; leader && i < QUERIES; i++)
 	{
 		SharedRows *place = &shared->queries[i];
 
-		if (pg_atomic_read_u32(&place->leader) == (uint32) leader->pid && place->text == text)
+		if (pg_atomic_read_u32(&place->leader) != (uint32) leader->pid || place->text != text)
+			continue;
+		if (has_segment(place, segment))
 			return place;
+		if (place->nsegments < place->gathers && (last == NULL || place->offered > last->offered))
+			last = place;
 	}
-	return NULL;
+	return last;
 }
 
 /* In a worker: how often the leader has calls timed; 0 if not at all. */
@@ -190,7 +269,8 @@ row_shared_wanted(QueryDesc *desc, bool *counts)
 	SharedRows *place;
 	int			every = 0;
 
-	if (shared == NULL)
+	/* what runs within the leader's statement has none itself */
+	if (shared == NULL || row_queries != NULL)
 		return 0;
 	LWLockAcquire(&shared->lock, LW_SHARED);
 	place = find_leaders(shared, desc);

@@ -89,7 +89,7 @@ executor_start(QueryDesc *desc, int eflags)
 	{
 		every = row_explain_wanted(desc, &counts);
 		explained = every > 0;
-		if (every == 0)
+		if (every == 0 && row_sources_every > 0 && execute_is_traced(desc))
 			every = row_sources_every;
 	}
 	if (every > 0 && desc->planstate)
@@ -217,7 +217,7 @@ row_sources_init(void)
 	row_shared_init();
 	DefineCustomIntVariable("sql_trace.rowsource_sampling",
 							"Times about every so manieth call of each node of a plan.",
-							"1 times each call, 0 none.",
+							"In sessions that are traced; 1 times each call, 0 none.",
 							&row_sources_every,
 							0, 0, ROW_MAX_EVERY,
 							PGC_SUSET, 0,

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * row_time.c
- *		Which calls of a node are timed, and what is kept of them.
+ *		Which calls of a node are timed.
  *
  * The first calls are timed, the first call of each of the first scans too,
  * and the clock is read when these scans end.  Then calls are sampled with
@@ -18,8 +18,6 @@
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
-
-#define FIRST_ROOM 32
 
 /* Calls for one sampled, at least, until the frequency asked for is reached */
 #define RAMP 32
@@ -66,92 +64,9 @@ draw_gap(const Row *row)
 	return low + (uint32) pg_prng_uint64_range(&random_state, 0, 2 * (uint64) (mean - low));
 }
 
-static bool
-make_room(void **items, int *room, int used, Size size, MemoryContext context)
-{
-	int			wanted = *room > 0 ? *room * 2 : FIRST_ROOM;
-	void	   *more;
-
-	if (used < *room)
-		return true;
-	more = MemoryContextAllocExtended(context, size * wanted, MCXT_ALLOC_NO_OOM);
-	if (more == NULL)
-		return false;
-	if (used > 0)
-	{
-		memcpy(more, *items, size * used);
-		pfree(*items);
-	}
-	*items = more;
-	*room = wanted;
-	return true;
-}
-
-static void
-add_to(RowGap *sum, const RowGap *gap)
-{
-	sum->inside += gap->inside;
-	sum->outside += gap->outside;
-	sum->gap += gap->gap;
-	sum->untimed += gap->untimed;
-	sum->timed += gap->timed;
-}
-
-static void
-join_neighbours(Row *row)
-{
-	for (int i = 0; i < row->ngaps / 2; i++)
-	{
-		RowGap		sum = row->gaps[2 * i];
-
-		add_to(&sum, &row->gaps[2 * i + 1]);
-		row->gaps[i] = sum;
-	}
-	row->ngaps /= 2;
-	row->join *= 2;
-}
-
-static void
-keep_gap(Row *row, const RowGap *gap)
-{
-	add_to(&row->joined, gap);
-	if (row->joined.timed < row->join)
-		return;
-	if (row->ngaps == ROW_GAPS)
-	{
-		join_neighbours(row);
-		return;					/* and wait for as many again */
-	}
-	if (!make_room((void **) &row->gaps, &row->gaps_room, row->ngaps, sizeof(RowGap),
-				   row->query->estate->es_query_cxt))
-		return;
-	row->gaps[row->ngaps++] = row->joined;
-	memset(&row->joined, 0, sizeof(RowGap));
-}
-
-static void
-keep_end(Row *row, int64 gap, uint32 untimed)
-{
-	if (untimed == 0)
-		return;
-	if (row->ends == NULL)
-		row->ends = MemoryContextAllocExtended(row->query->estate->es_query_cxt,
-											   sizeof(RowEnd) * (ROW_EXACT_SCANS + 2),
-											   MCXT_ALLOC_NO_OOM);
-	if (row->ends == NULL || row->nends >= ROW_EXACT_SCANS + 2)
-	{
-		row->lost += untimed;
-		row->lost_ticks += gap;
-		return;
-	}
-	row->ends[row->nends].gap = (float) Max(gap, 0);
-	row->ends[row->nends].untimed = untimed;
-	row->nends++;
-}
-
 /* Untimed calls of the gap under way */
-static uint32
-untimed_calls(const Row *row)
+uint32
+row_untimed_calls(const Row *row)
 {
 	return row->gap_calls - (uint32) row->hot->countdown + 1;
 }
@@ -177,7 +92,7 @@ row_scan_ended(Row *row)
 	if (row->hot->nothing > ROW_EXACT_SCANS || row->due != ROW_DUE_SAMPLED)
 		return;
 	now = row_now(row->query);
-	keep_end(row, now - row->gap_from, untimed_calls(row));
+	row_keep_end(row, now - row->gap_from, row_untimed_calls(row));
 	note_end(row, now);
 }
 
@@ -225,7 +140,8 @@ call_timed(Row *row, PlanState *node)
 	slot = hot->real(node);
 	end = row_now(row->query);
 	took = Max(end - start - row_cost_inside, 0);
-	row->timed++;
+	if (row->timed++ == 0)
+		row_shared_called(row);
 	row->known += took;
 	if (row->fresh)
 	{
@@ -242,7 +158,7 @@ call_timed(Row *row, PlanState *node)
 		if (hot->nothing <= ROW_EXACT_SCANS)
 		{
 			if (sampled)
-				keep_end(row, (int64) row->sample.gap, row->sample.untimed);
+				row_keep_end(row, (int64) row->sample.gap, row->sample.untimed);
 			note_end(row, end);
 			return slot;
 		}
@@ -267,7 +183,7 @@ begin_gap(Row *row, int64 now)
 
 	row->sample.outside = (float) Max(now - row->returned - row_cost_outside, 0);
 	if (row->sample.untimed > 0)
-		keep_gap(row, &row->sample);
+		row_keep_gap(row, &row->sample);
 	row->sample.gap = row->sample.untimed = 0;
 	row->due = ROW_DUE_SAMPLED;
 	row->gap_calls = calls;
@@ -312,58 +228,10 @@ row_due(Row *row, PlanState *node)
 	}
 	if (row->missed)
 	{
-		keep_end(row, now - row->missed_from, 1);
+		row_keep_end(row, now - row->missed_from, 1);
 		row->missed = false;
 	}
 	return call_timed(row, node);
-}
-
-/* Nothing more is to come: samples that wait to be joined count as they are. */
-void
-row_close(Row *row)
-{
-	if (row->joined.timed == 0)
-		return;
-	if (row->ngaps == ROW_GAPS ||
-		!make_room((void **) &row->gaps, &row->gaps_room, row->ngaps, sizeof(RowGap),
-				   row->query->estate->es_query_cxt))
-	{
-		row->lost += row->joined.untimed;
-		row->lost_ticks += (int64) row->joined.gap;
-	}
-	else
-		row->gaps[row->ngaps++] = row->joined;
-	memset(&row->joined, 0, sizeof(RowGap));
-}
-
-/* What is known of a node, for the estimate */
-void
-row_times(const Row *row, RowTimes *times)
-{
-	memset(times, 0, sizeof(*times));
-	times->timed = row->timed;
-	times->known = (double) row->known;
-	times->gaps = row->gaps;
-	times->ngaps = row->ngaps;
-	times->ends = row->ends;
-	times->nends = row->nends;
-	times->tail = row->lost;
-	times->tail_most = (double) row->lost_ticks;
-	if (row->due == ROW_DUE_SAMPLED && row->gap_calls > 0)
-	{
-		times->tail += untimed_calls(row);
-		times->tail_most += (double) Max(row->query->stopped_at - row->gap_from, 0);
-	}
-	if (row->due == ROW_DUE_AFTER && row->sample.untimed > 0)
-	{
-		times->tail += row->sample.untimed;
-		times->tail_most += row->sample.gap;
-	}
-	if (row->missed)
-	{
-		times->tail++;
-		times->tail_most += (double) Max(row->query->stopped_at - row->missed_from, 0);
-	}
 }
 
 /* The longer since the library was loaded, the better the rate is known. */

@@ -215,8 +215,9 @@ enter_node(PlanState *node, void *arg)
 	return planstate_tree_walker(node, enter_node, &below);
 }
 
-static void
-take_function(Row *row)
+/* Give a row its place, from the pool if that has one left; row_unwrap() gives it back. */
+void
+row_take_place(Row *row)
 {
 	row->hot = &row->own;
 	row->ours = call_looked_up;
@@ -290,7 +291,7 @@ row_wrap(RowQuery *query)
 		{
 			if (query->rows[i].way != ROW_CALLED)
 				continue;
-			take_function(&query->rows[i]);
+			row_take_place(&query->rows[i]);
 			stand_before(&query->rows[i]);
 		}
 		query->wrapped = true;
@@ -302,13 +303,15 @@ row_wrap(RowQuery *query)
 void
 row_unwrap(RowQuery *query)
 {
-	for (int i = 0; i < POOL; i++)
+	for (int i = 0; i < query->nrows; i++)
 	{
-		if (!taken[i] || pool[i].row == NULL || pool[i].row->query != query)
+		RowHot	   *hot = query->rows[i].hot;
+
+		if (hot == NULL || hot == &query->rows[i].own)
 			continue;
-		taken[i] = false;
-		pool[i].node = NULL;
-		pool[i].row = NULL;
+		taken[hot - pool] = false;
+		hot->node = NULL;
+		hot->row = NULL;
 	}
 	query->wrapped = false;
 }
@@ -317,83 +320,4 @@ uint64
 row_calls(const Row *row)
 {
 	return row->hot ? row->drawn - row->hot->countdown : 0;
-}
-
-/* Calls of an empty node: the more samples, the surer the medians */
-#define CALIBRATION_CALLS 4096
-
-static TupleTableSlot empty_slot;
-
-static TupleTableSlot *
-call_empty(PlanState *node)
-{
-	return &empty_slot;
-}
-
-static int
-by_value(const void *a, const void *b)
-{
-	int64		x = *(const int64 *) a;
-	int64		y = *(const int64 *) b;
-
-	return x < y ? -1 : x > y;
-}
-
-static int64
-median(int64 *values, int n)
-{
-	qsort(values, n, sizeof(int64), by_value);
-	return n > 0 ? values[n / 2] : 0;
-}
-
-/*
- * What looking at a call adds to each reading: a node that does nothing is
- * sampled like any other.
- */
-void
-row_calibrate(ClockSource clock)
-{
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "row source calibration",
-												  ALLOCSET_DEFAULT_SIZES);
-	MemoryContext previous = MemoryContextSwitchTo(context);
-	EState	   *estate = palloc0(sizeof(EState));
-	PlanState  *node = palloc0(sizeof(PlanState));
-	RowQuery   *query = palloc0(sizeof(RowQuery));
-	Row		   *row = palloc0(sizeof(Row));
-	int64	   *values;
-	int64		cycle;
-
-	estate->es_query_cxt = context;
-	query->estate = estate;
-	query->every = 64;
-	query->clock = clock;
-	query->rows = row;
-	query->nrows = 1;
-	row->query = query;
-	row->node = node;
-	row->parent = -1;
-	take_function(row);
-	row->hot->real = call_empty;
-	row->fresh = false;
-	for (int i = 0; i < CALIBRATION_CALLS; i++)
-		(void) row->ours(node);
-	values = palloc(sizeof(int64) * (row->ngaps + 1));
-	for (int i = 0; i < row->ngaps; i++)
-		values[i] = (int64) row->gaps[i].inside;
-	row_cost_inside = median(values, row->ngaps);
-	for (int i = 0; i < row->ngaps; i++)
-		values[i] = (int64) row->gaps[i].outside;
-	row_cost_outside = median(values, row->ngaps);
-	row->hot->countdown = CALIBRATION_CALLS * 2;
-	cycle = row_now(query);
-	for (int i = 0; i < CALIBRATION_CALLS; i++)
-		(void) row->ours(node);
-	cycle = row_now(query) - cycle;
-	for (int i = 0; i < row->ngaps; i++)
-		values[i] = (int64) row->gaps[i].gap -
-			cycle * row->gaps[i].untimed / CALIBRATION_CALLS;
-	row_cost_gap = Max(median(values, row->ngaps), 0);
-	row_unwrap(query);
-	MemoryContextSwitchTo(previous);
-	MemoryContextDelete(context);
 }

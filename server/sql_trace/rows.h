@@ -173,8 +173,11 @@ extern RowQuery *row_queries;
 extern void row_wrap(RowQuery *query);
 extern bool row_wrap_again(Row *row);
 extern void row_unwrap(RowQuery *query);
-extern void row_calibrate(ClockSource clock);
+extern void row_take_place(Row *row);
 extern uint64 row_calls(const Row *row);
+
+/* row_calibrate.c: what looking at a call costs */
+extern void row_calibrate(ClockSource clock);
 
 /* row_time.c: which calls are timed, and what is kept of them */
 extern int64 row_cost_inside;	/* ticks that a timed call shows too much */
@@ -186,6 +189,11 @@ extern double row_ns_per_tick(ClockSource clock);
 extern void row_start(Row *row);
 extern TupleTableSlot *row_due(Row *row, PlanState *node);
 extern void row_scan_ended(Row *row);
+extern uint32 row_untimed_calls(const Row *row);
+
+/* row_kept.c: gaps, ends of scans, and what there was no room for */
+extern void row_keep_gap(Row *row, const RowGap *gap);
+extern void row_keep_end(Row *row, int64 gap, uint32 untimed);
 extern void row_close(Row *row);
 extern void row_times(const Row *row, RowTimes *times);
 
@@ -202,6 +210,7 @@ extern void row_collect(RowQuery *query);
 /* row_shared.c: the part of parallel workers */
 extern void row_shared_init(void);
 extern void row_shared_offer(RowQuery *query);
+extern void row_shared_called(Row *row);
 extern int	row_shared_wanted(QueryDesc *desc, bool *counts);
 extern void row_shared_publish(RowQuery *query);
 extern int	row_shared_workers(RowQuery *query, int node_id, RowTotal *total);

@@ -9,11 +9,12 @@
  * One file a phase: module.c (loading, settings), shmem.c (shared state),
  * level.c (whether a session is traced), ring.c (its ring), timeline.c (time in
  * the ring), request.c (from a client's message to ReadyForQuery), protocol.c
- * (messages to the client), analyse.c (parse and plan), execute.c (executions),
- * series.c (fetches), utility.c, transaction.c, call.c (what all calls share), text.c
+ * (messages to the client), analyse.c (parse and plan), execution.c and execute.c
+ * (executions), series.c (fetches), utility.c, transaction.c, call.c (what all calls share), text.c
  * (texts of statements), secrets.c (what must not be shown), binds.c (values),
- * plan.c (plan trees).  For SQL: read.c (records), sessions.c (who is traced).
- * row_*.c measure row sources.
+ * plan.c (plan trees).  Readers: ring_copy.c (out of a ring), read.c (for SQL),
+ * sessions.c (who is traced), worker*.c and trace_file.c (to files).  row_*.c
+ * measure row sources.
  *-------------------------------------------------------------------------
  */
 #ifndef SQLTRACE_H
@@ -72,6 +73,7 @@ typedef struct TraceEntry
 	uint32		handle;			/* dsm_handle */
 	TimestampTz started;
 	TimestampTz ended;			/* 0: it lives */
+	TimestampTz stops;			/* by itself, whether it writes or not; 0: never */
 	uint64		ring_bytes;
 	int			level;			/* now in force */
 	int			reason;			/* LevelReason */
@@ -188,6 +190,12 @@ typedef struct Trace
 	int64		stop_time;		/* ... or then */
 } Trace;
 
+/* Of the hook for utility statements */
+#define UTILITY_PARAMETERS PlannedStmt *statement, const char *text, bool read_only, \
+	ProcessUtilityContext context, ParamListInfo parameters, QueryEnvironment *environment, \
+	DestReceiver *receiver, QueryCompletion *done
+#define UTILITY_ARGUMENTS statement, text, read_only, context, parameters, environment, receiver, done
+
 #pragma GCC visibility push(hidden)
 
 extern Trace trace;
@@ -235,8 +243,21 @@ extern void ring_pad(void);
 extern void ring_end(void);
 extern bool ring_write(RecordKind kind, int depth, uint64 call, int64 time, void *record,
 					   Size size);
+extern void ring_unlimited(void);
 extern uint64 ring_head(void);
 extern bool ring_holds(uint64 position);
+
+/* ring_copy.c */
+typedef struct RingCopy
+{
+	uint64		position;		/* of the first record */
+	char	   *data;
+	Size		size;			/* of whole records */
+	uint64		next;			/* where to go on, past a record for which there was no room */
+} RingCopy;
+
+extern RingCopy ring_copy(Ring *ring, uint64 from, char *buffer, Size room);
+extern void ring_note_drained(Ring *ring, uint64 position);
 
 /* timeline.c */
 extern void timeline_begin(Shared *shared);
@@ -292,7 +313,7 @@ extern void secrets_watch_roles(void);
 /* binds.c */
 extern void binds_write(uint64 call, ParamListInfo parameters, bool secret);
 
-/* analyse.c, execute.c, utility.c, transaction.c, protocol.c */
+/* analyse.c, execution.c, execute.c, utility.c, transaction.c, protocol.c */
 extern void analyse_install(void);
 extern void execute_install(void);
 extern void execute_interrupted(void);

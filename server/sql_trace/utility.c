@@ -10,11 +10,6 @@
 
 static ProcessUtility_hook_type previous_utility;
 
-#define UTILITY_PARAMETERS PlannedStmt *statement, const char *text, bool read_only, \
-	ProcessUtilityContext context, ParamListInfo parameters, QueryEnvironment *environment, \
-	DestReceiver *receiver, QueryCompletion *done
-#define UTILITY_ARGUMENTS statement, text, read_only, context, parameters, environment, receiver, done
-
 static void
 utility(UTILITY_PARAMETERS)
 {

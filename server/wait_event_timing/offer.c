@@ -1,6 +1,7 @@
 /*-------------------------------------------------------------------------
  * offer.c
- *		What we offer a module in this process that writes a trace beside ours.
+ *		What we offer other modules in this process: to write a trace beside ours,
+ *		and to read ours.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -8,6 +9,7 @@
 #include "fmgr.h"
 
 #include "../common/wait_clock.h"
+#include "../common/wait_rings.h"
 #include "waits.h"
 
 static bool
@@ -45,10 +47,73 @@ trace(bool on)
 	return true;
 }
 
-static const WaitClockOffer offer = {look, trace, &capture.waits};
+static bool
+look_at_ring(uint32 place, WaitRing *found)
+{
+	Shared	   *shared = shmem_get();
+	RingEntry  *entry = shared ? read_ring_entry(shared, place) : NULL;
+	RingEntry	e;
+
+	if (entry == NULL)
+		return false;
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	e = *entry;
+	LWLockRelease(&shared->lock);
+	found->pid = e.pid;
+	found->leader_pid = e.leader_pid;
+	found->handle = e.handle;
+	found->started = e.started;
+	found->ended = e.ended;
+	return true;
+}
+
+static uint32
+read_ring(const void *mapped, uint64 from, WaitRecord *records, uint32 room, uint64 *next,
+		  uint64 *lost)
+{
+	TraceRing  *ring = unconstify(void *, mapped);
+	uint64		end = pg_atomic_read_u64(&ring->written);
+	uint64		oldest = end > ring->nrecords ? end - ring->nrecords : 0;
+	uint64		number = Max(from, oldest);
+	uint32		n = 0;
+
+	*lost = number - from;
+	for (; number < end && n < room; number++)
+	{
+		TraceRecord r;
+
+		if (!read_record(ring, number, &r))
+		{
+			(*lost)++;
+			continue;
+		}
+		records[n].wait = r.kind == RECORD_WAIT;
+		records[n].kind = r.kind;
+		records[n].depth = r.depth;
+		records[n].event = r.event;
+		records[n].calls = r.calls;
+		records[n].start_ns = r.start_ns;
+		records[n].value = r.value;
+		n++;
+	}
+	*next = number;
+	return n;
+}
+
+static bool
+is_urgent(const void *mapped, uint64 from)
+{
+	TraceRing  *ring = unconstify(void *, mapped);
+
+	return pg_atomic_read_u64(&ring->written) - from >= ring->nrecords / 4;
+}
+
+static const WaitClockOffer clock_offer = {look, trace, &capture.waits};
+static const WaitRingsOffer rings_offer = {look_at_ring, read_ring, is_urgent};
 
 void
 offer_install(void)
 {
-	*find_rendezvous_variable(WAIT_CLOCK_OFFER) = (void *) &offer;
+	*find_rendezvous_variable(WAIT_CLOCK_OFFER) = (void *) &clock_offer;
+	*find_rendezvous_variable(WAIT_RINGS_OFFER) = (void *) &rings_offer;
 }

@@ -20,8 +20,8 @@ PG_FUNCTION_INFO_V1(wait_event_timing_rings);
 #define MAX_DRAIN (16 * 1024 * 1024)
 
 /* All rings of processes: live ones, then those that ended */
-static RingEntry *
-ring_number(Shared *shared, uint32 i)
+RingEntry *
+read_ring_entry(Shared *shared, uint32 i)
 {
 	if (i < shared->nslots)
 		return shmem_ring(shared, i);
@@ -78,7 +78,7 @@ attach(int pid)
 	RingEntry  *e;
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
-	for (uint32 i = 0; (e = ring_number(shared, i)) != NULL; i++)
+	for (uint32 i = 0; (e = read_ring_entry(shared, i)) != NULL; i++)
 		if (e->handle != 0 && e->pid == pid && (found.handle == 0 || e->started > found.started))
 			found = *e;
 	LWLockRelease(&shared->lock);
@@ -110,7 +110,7 @@ attach_kept(int64 id)
 }
 
 /* A whole record, or false if it has been overwritten. */
-static bool
+bool
 read_record(TraceRing *ring, uint64 number, TraceRecord *copy)
 {
 	TraceRecord *record = &ring->records[number & (ring->nrecords - 1)];
@@ -257,7 +257,7 @@ wait_event_timing_rings(PG_FUNCTION_ARGS)
 	RingEntry  *entry;
 
 	InitMaterializedSRF(fcinfo, 0);
-	for (uint32 i = 0; shared && (entry = ring_number(shared, i)) != NULL; i++)
+	for (uint32 i = 0; shared && (entry = read_ring_entry(shared, i)) != NULL; i++)
 	{
 		RingEntry	e;
 		Datum		values[7];

@@ -334,6 +334,10 @@ extern bool ring_guarded(void (*work) (Shared *shared), const char *message);
 extern void ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old,
 						int64 new_ticks);
 
+/* read.c */
+extern RingEntry *read_ring_entry(Shared *shared, uint32 i);
+extern bool read_record(TraceRing *ring, uint64 number, TraceRecord *copy);
+
 /* offer.c */
 extern void offer_install(void);
 

@@ -12,7 +12,7 @@ from typing import Any
 from pgtare.doctor.examine import examine
 from pgtare.doctor.session import Session
 from pgtare.ladder import scripts, study_file
-from pgtare.ladder.study import placed
+from pgtare.ladder.sections import placed
 from pgtare.load import LoadSpec, PgbenchLoad, Script, find_pgbench
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import re
 import signal
 import stat
 import subprocess
@@ -226,12 +227,43 @@ def test_frozen_server_is_killed_with_its_children_and_shared_memory(
 ) -> None:
     monkeypatch.setattr(processes, "IMMEDIATE_SECONDS", 0.3)
     with Cluster(wheel, stop_seconds=0.3) as cluster:
-        before = processes._shared_memory_files(cluster.postmaster_pid)
-        assert before
+        files, system_v = shared_memory(cluster.directory)
+        assert len(files) > 1
         os.kill(cluster.postmaster_pid, signal.SIGSTOP)
         assert cluster.stop() == "killed"
         assert servers_below(cluster.data_directory) == []
-        assert not any(path.exists() for path in before)
+    assert not any(path.exists() for path in files)
+    assert system_v not in system_v_segments()
+
+
+def test_killed_server_starts_again_without_its_old_shared_memory(wheel: Binaries) -> None:
+    with Cluster(wheel) as cluster:
+        files, system_v = shared_memory(cluster.directory)
+        cluster.kill()
+        cluster.start()
+        assert ask(cluster, "SELECT 1") == 1
+        assert not any(path.exists() for path in files)
+        assert system_v not in system_v_segments()
+
+
+def shared_memory(directory: Path) -> tuple[set[Path], str]:
+    """The files of a running server's shared memory, and the number of its System V segment.
+
+    Its processes map more than the control segment only once they have begun their work.
+    """
+    deadline = time.monotonic() + 10
+    files: set[Path] = set()
+    while len(files) < 2 and time.monotonic() < deadline:
+        maps = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in servers_below(directory))
+        files = {Path(name) for name in re.findall(r"/dev/shm/PostgreSQL\.\d+", maps)}  # noqa: S108
+    number = (directory / "data" / "postmaster.pid").read_text().splitlines()[6].split()[1]
+    assert number in system_v_segments()
+    return files, number
+
+
+def system_v_segments() -> set[str]:
+    lines = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+    return {line.split()[1] for line in lines}
 
 
 def test_exception_stops_the_server(wheel: Binaries) -> None:
@@ -295,6 +327,8 @@ def test_sweep_spares_servers_whose_owner_lives(wheel: Binaries) -> None:
 
 def test_sweep_takes_orphans_of_a_killed_postmaster(wheel: Binaries) -> None:
     owner = Owner(wheel)
+    files, system_v = shared_memory(owner.directory)
+    assert len(files) > 1
     os.kill(owner.process.pid, signal.SIGKILL)
     # Frozen children cannot notice that their postmaster has died.
     for pid in servers_below(owner.directory):
@@ -302,6 +336,8 @@ def test_sweep_takes_orphans_of_a_killed_postmaster(wheel: Binaries) -> None:
     os.kill(owner.postmaster, signal.SIGKILL)
     owner.process.communicate(timeout=30)
     assert registry.sweep() == [owner.directory]
+    assert not any(path.exists() for path in files)
+    assert system_v not in system_v_segments()
 
 
 def test_sweep_signals_no_stranger_whose_pid_was_reused(wheel: Binaries) -> None:

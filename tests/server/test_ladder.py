@@ -300,7 +300,8 @@ def test_a_capture_that_does_not_stick_drops_the_run(tmp_path: Path, wheel: Bina
     assert done.returncode == 0, done.stderr
     assert "capture is not trace in the load's sessions: 1 at off" in done.stderr
     (workload,) = read(tmp_path / "out" / "result.json")["workloads"]
-    assert "did not pass the gates" in workload["why_not"]
+    assert workload["why_not"] == "fewer than two whole rounds were kept"
+    assert [d["variants"] for d in workload["dropped"]] == [["TRA"]]  # no other is worth its time
     assert workload["compared"][0]["verdict"] == "not_verified"
 
 

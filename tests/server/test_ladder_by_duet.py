@@ -60,7 +60,7 @@ def test_it_gives_what_rounds_give(finished: Path) -> None:
 
 def test_the_servers_divide_the_rate_and_keep_every_transaction(finished: Path) -> None:
     directory = Directory(finished)
-    rate = directory.rates()["W1"].rate_tps
+    rate = directory.rates()["W1@duet"].rate_tps
     played = [run for run in directory.runs().values() if run.step.kind == "run"]
     assert len(played) == ROUNDS
     for run in played:
@@ -97,5 +97,6 @@ def test_a_capture_that_does_not_stick_drops_the_round(tmp_path: Path, wheel: Bi
     assert done.returncode == 0, done.stderr
     assert "TRA: capture is not trace in the load's sessions: 1 at off" in done.stderr
     (workload,) = read(out / "result.json")["workloads"]
-    assert "sets did not pass the gates" in workload["why_not"]
+    assert workload["why_not"] == "fewer than two whole sets were kept"
+    assert [d["variants"] for d in workload["dropped"]] == [["TRA"]]
     assert workload["compared"][0]["verdict"] == "not_verified"

@@ -12,7 +12,8 @@ from pgtare.ladder.bench import Bench, Serving
 from pgtare.ladder.protocol import Setting
 from pgtare.ladder.records import Run, Step
 from pgtare.ladder.rounds import Rounds
-from pgtare.ladder.study import Server, Study
+from pgtare.ladder.sections import Server
+from pgtare.ladder.study import Study
 from pgtare.ladder.unit_trials import Units
 from pgtare.server.binaries import Binaries
 from tests.server.doctor_tools import STUDIES

@@ -3,23 +3,22 @@
 import contextlib
 import re
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
 import psycopg
 import pytest
 from bench import row_loads, row_truth
-from bench.row_loads import HASHED, NESTED, TRUTHS, Connection, found_in, root_of, run
+from bench.row_loads import HASHED, NESTED, PARALLEL, TRUTHS, Connection, found_in, root_of, run
 
 from pgtare.server.binaries import Binaries
+from tests.server.trace_tools import traced
 from tests.server.waits_tools import one
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
-PARALLEL = (
-    "SET LOCAL max_parallel_workers_per_gather = 2; SET LOCAL parallel_setup_cost = 0;"
-    "SET LOCAL parallel_tuple_cost = 0; SET LOCAL min_parallel_table_scan_size = 0;"
-    "SET LOCAL min_parallel_index_scan_size = 0"
-)
+#: Flag of a traced node: parallel workers' part is in it.
+PARALLEL_PART = 2
 BITMAPS = (
     "SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off;"
     "SET LOCAL enable_indexonlyscan = off"
@@ -133,6 +132,8 @@ def test_intervals_cover(connection: Connection) -> None:
     for load in TRUTHS:
         for truth in row_truth.repeat(connection, load, 128, 100).values():
             assert truth.coverage >= 0.85, (load.name, truth.node)
+            if median(truth.share) > 0.1:
+                assert abs(median(truth.error)) < 0.1, (load.name, truth.node)
 
 
 def test_first_call_that_builds_a_hash_table_is_exact(connection: Connection) -> None:
@@ -202,6 +203,7 @@ def test_only_the_leaders_statement_is_merged(connection: Connection) -> None:
 
 def test_cursor_counts_no_time_between_fetches(connection: Connection) -> None:
     with connection.transaction():
+        connection.execute("SET LOCAL sql_trace.level = 1")
         connection.execute("SET LOCAL sql_trace.rowsource_sampling = 128")
         connection.execute("DECLARE c CURSOR FOR SELECT i FROM many")
         connection.execute("FETCH 3000 FROM c")
@@ -248,7 +250,7 @@ def test_rows_locked_by_others_are_looked_at_anew(connection: Connection) -> Non
         connection.execute("CREATE TABLE IF NOT EXISTS held (i int, n int)")
         connection.execute("TRUNCATE held; INSERT INTO held VALUES (1, 0)")
         holder.execute("UPDATE held SET n = 1")
-        connection.execute("SET sql_trace.rowsource_sampling = 1")
+        connection.execute("SET sql_trace.rowsource_sampling = 1; SET sql_trace.level = 1")
         pid = connection.info.backend_pid
         with psycopg.connect(connection.info.dsn, autocommit=True) as watcher:
             import threading
@@ -265,7 +267,7 @@ def test_rows_locked_by_others_are_looked_at_anew(connection: Connection) -> Non
             thread.start()
             connection.execute("UPDATE held SET n = n + 1 WHERE n >= 0")
             thread.join()
-        connection.execute("RESET sql_trace.rowsource_sampling")
+        connection.execute("RESET sql_trace.rowsource_sampling; RESET sql_trace.level")
     assert connection.execute("SELECT n FROM held").fetchone() == (2,)
     assert found_in(row_loads.row_sources(connection), "Seq Scan", "held").rows == 1
 
@@ -276,7 +278,29 @@ def test_nothing_is_measured_when_off(connection: Connection) -> None:
     assert found_in(row_loads.row_sources(connection), "Seq Scan", "few")
 
 
-# EXPLAIN (ANALYZE, SAMPLING), PostgreSQL 18
+def test_nothing_is_measured_where_nothing_is_traced(connection: Connection) -> None:
+    """The setting may stand in a configuration file: others are not to pay for it."""
+    run(connection, "SELECT count(*) FROM few", 128)
+    connection.execute("SET sql_trace.rowsource_sampling = 128")
+    connection.execute("SELECT count(*) FROM many")
+    connection.execute("RESET sql_trace.rowsource_sampling")
+    assert found_in(row_loads.row_sources(connection), "Seq Scan", "few")
+
+
+def test_workers_of_a_statement_within_itself(connection: Connection) -> None:
+    """The inner execution's are not taken for those of the outer one, whose text is the same."""
+    connection.execute(
+        "CREATE OR REPLACE FUNCTION total(n int) RETURNS int LANGUAGE plpgsql PARALLEL RESTRICTED"
+        " AS $$BEGIN PERFORM count(*) + CASE WHEN n > 0 THEN total(n - 1) ELSE 0 END FROM many;"
+        " RETURN 1; END$$"
+    )
+    with psycopg.connect(connection.info.dsn, autocommit=True) as client:
+        client.execute(PARALLEL.replace("LOCAL ", "").encode())
+        client.execute("SET sql_trace.rowsource_sampling = 16")
+        trace = traced(connection, client, "SELECT total(2)")
+    nested = [record.entries for record in trace.of("rowsources") if record.depth > 0]
+    assert [entries[-1]["rows"] for entries in nested] == [20000] * 3
+    assert sum(bool(entries[-1]["flags"] & PARALLEL_PART) for entries in nested) >= 2
 
 
 def test_statements_of_others_are_not_told(connection: Connection) -> None:
@@ -289,14 +313,19 @@ def test_statements_of_others_are_not_told(connection: Connection) -> None:
         connection.execute("GRANT USAGE ON SCHEMA sql_trace TO caller")
     read = "SELECT count(*) FROM sql_trace_row_sources()"
     try:
-        connection.execute("SET sql_trace.rowsource_sampling = 16; SET ROLE caller; CALL owners()")
+        connection.execute("SET sql_trace.level = 1; SET sql_trace.rowsource_sampling = 16")
+        connection.execute("SET ROLE caller; CALL owners()")
         theirs = one(connection, read)
         connection.execute("SELECT 1; RESET ROLE; CALL owners()")
         assert (theirs, one(connection, read) > 0) == (0, True)
     finally:
         connection.execute(
-            "RESET ROLE; RESET sql_trace.rowsource_sampling; DROP OWNED BY caller; DROP ROLE caller"
+            "RESET ROLE; RESET sql_trace.rowsource_sampling; RESET sql_trace.level;"
+            "DROP OWNED BY caller; DROP ROLE caller"
         )
+
+
+# EXPLAIN (ANALYZE, SAMPLING), PostgreSQL 18
 
 
 def explained(connection: Connection, query: str, options: str = "") -> list[dict[str, Any]]:
@@ -385,6 +414,16 @@ def test_explain_that_fails_samples_nothing_later(connection18: Connection) -> N
         connection18.execute("EXPLAIN (ANALYZE, SAMPLING 4) SELECT 1 / (random() * 0)::int")
     connection18.execute("EXPLAIN ANALYZE SELECT count(*) FROM many")
     assert found_in(row_loads.row_sources(connection18), "Seq Scan", "few")
+
+
+def test_explain_without_a_plan_samples_nothing_later(connection18: Connection) -> None:
+    """A table that exists is not made, and the next EXPLAIN of the transaction asks for nothing."""
+    with connection18.transaction():
+        connection18.execute(
+            "EXPLAIN (ANALYZE, SAMPLING 4) CREATE TABLE IF NOT EXISTS few AS SELECT 1"
+        )
+        found = connection18.execute("EXPLAIN (ANALYZE) SELECT count(*) FROM many").fetchall()
+    assert "Sampl" not in "\n".join(line for (line,) in found)
 
 
 def test_explain_of_a_prepared_statement(connection18: Connection) -> None:

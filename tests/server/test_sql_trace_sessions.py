@@ -20,7 +20,7 @@ from tests.server.trace_tools import (
     traced,
     tracing,
 )
-from tests.server.waits_tools import eventually, limit_files, one, rows
+from tests.server.waits_tools import eventually, limit_files, limit_memory, one, rows
 
 pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -198,6 +198,26 @@ def test_stops_by_itself_after_a_time(client: Connection, onlooker: Connection) 
     assert (row["level"], row["reason"]) == (0, "max_duration")
 
 
+def test_time_is_over_for_a_session_that_idles(tracer: Cluster, onlooker: Connection) -> None:
+    """The view says so at once, a level asked for afterwards has all of its time, and the trace
+    ends with its end."""
+    with session(tracer) as client:
+        pid = client.info.backend_pid
+        client.execute("SET sql_trace.max_duration = '1s'")
+        traced(onlooker, client, "SELECT 1")
+        assert seen(onlooker, pid)["level"] == 1
+        time.sleep(1.1)
+        row = seen(onlooker, pid)
+        assert (row["level"], row["reason"]) == (0, "max_duration")
+        one(onlooker, "SELECT sql_trace_set(%s, 4)", pid)
+        assert is_traced(onlooker, client)
+        row = seen(onlooker, pid)
+        assert (row["level"], row["reason"]) == (4, "sql_trace_set")
+        time.sleep(1.1)
+    eventually(lambda: seen(onlooker, pid)["ended"])
+    assert trace_of(onlooker, pid).records[-1].kind == "end"
+
+
 def test_overwritten_records_are_counted(client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.ring_size = '64kB'")
     pid = client.info.backend_pid
@@ -341,6 +361,20 @@ def test_no_memory_for_a_trace(tracer: Cluster, onlooker: Connection) -> None:
         assert not rows(
             onlooker, "SELECT FROM pg_stat_sql_trace WHERE pid = %s", client.info.backend_pid
         )
+
+
+def test_no_memory_at_all(tracer: Cluster, onlooker: Connection) -> None:
+    """Not even for the report of that: the session goes on, and is traced when there is some."""
+    with session(tracer) as client:
+        pid = client.info.backend_pid
+        one(client, "SELECT 1")
+        limit_memory(tracer, pid, 0)
+        one(onlooker, "SELECT sql_trace_set(%s, 4)", pid)
+        for _ in range(3):
+            assert one(client, "SELECT 1") == 1
+        assert one(onlooker, "SELECT refused FROM pg_stat_sql_trace_info") > 0
+        limit_memory(tracer, pid, None)
+        assert one(client, "SELECT count(*) FROM generate_series(1, 100000)") == 100000
 
 
 def test_memory_does_not_grow(client: Connection, onlooker: Connection) -> None:

@@ -1,9 +1,11 @@
 """Servers with wait_event_timing, and how tests ask them."""
 
 import contextlib
+import resource
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import psycopg
@@ -83,7 +85,17 @@ def eventually(condition: Callable[[], object], seconds: float = 20.0) -> Any:
 
 def limit_files(cluster: Cluster, pid: int, mebibytes: int | None) -> None:
     """Let a process write no larger file, dynamic shared memory among them; None: no limit."""
-    size = "unlimited" if mebibytes is None else mebibytes << 20
+    _limit(cluster, pid, "fsize", None if mebibytes is None else mebibytes << 20)
+
+
+def limit_memory(cluster: Cluster, pid: int, more: int | None) -> None:
+    """Let a process map no more than it has and so many bytes more; None: no limit."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+    has = pages * resource.getpagesize()
+    _limit(cluster, pid, "as", None if more is None else has + more)
+
+
+def _limit(cluster: Cluster, pid: int, what: str, size: int | None) -> None:
     # the soft limit only: it can be lifted again
-    command = ["prlimit", "--pid", str(pid), f"--fsize={size}:"]
+    command = ["prlimit", "--pid", str(pid), f"--{what}={'unlimited' if size is None else size}:"]
     subprocess.run(command, check=True, **cluster.run_as)

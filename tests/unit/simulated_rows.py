@@ -65,9 +65,10 @@ class Estimator:
 
     def __init__(self, directory: Path) -> None:
         library = directory / "row_estimate.so"
-        source = source_dir() / "sql_trace" / "row_estimate.c"
+        folder = source_dir() / "sql_trace"
+        sources = [str(folder / f"row_{name}.c") for name in ("estimate", "reconcile")]
         subprocess.run(
-            ["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source), "-lm"], check=True
+            ["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), *sources, "-lm"], check=True
         )
         self._library = ctypes.CDLL(str(library))
         self._library.row_estimate.restype = RowEstimate

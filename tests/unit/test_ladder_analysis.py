@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.ladder import analysis, answers, markdown, page, wording
+from pgtare.ladder.charts import charts
 from pgtare.ladder.records import Run
 from pgtare.ladder.remaining import remaining
 from pgtare.ladder.result import LadderResult
@@ -123,7 +124,36 @@ def test_the_floor_is_told_as_a_width_and_is_no_test_of_the_machine() -> None:
     short = study(STUDY.replace("rounds = 10", "rounds = 4"))
     told = markdown.render(analysed(short, few))
     assert "the floor cannot say how narrow a comparison gets, as 4 rounds give no int" in told
+    assert "fewer than 6 rounds exclude no effect at this level, however large" in told
+    assert "`rounds = 6` or more under [protocol] of the study file gives ends" in told
     assert "| cannot say |" in told
+
+
+def test_an_interval_without_ends_has_none_in_json_and_no_bar_in_a_chart() -> None:
+    found = study(STUDY.replace("rounds = 10", "rounds = 4"))
+    result = analysed(found, runs(found, EFFECTS))
+    trace = result.workloads[0].compared[1]
+    assert trace.effect.pct is not None
+    assert (trace.effect.lo_pct, trace.effect.hi_pct) == (None, None)
+    assert wording.interval(trace.effect) == "[−∞, +∞]"
+    ends = [(b.effect.lo_pct, b.effect.hi_pct) for b in trace.beside]
+    assert ends
+    assert set(ends) == {(None, None)}
+    (quantiles,) = (c for c in charts(result) if c.id.startswith("quantiles-"))
+    bars = [line["error_y"] for line in quantiles.data]
+    assert all(set(bar["array"]) == set(bar["arrayminus"]) == {0.0} for bar in bars)
+
+
+def test_what_variants_are_is_said_and_what_to_do_about_workloads_that_do_not_count() -> None:
+    found = study()
+    made = runs(found, EFFECTS)
+    for round_ in (1, 2, 3):
+        change(made, round_, "stats", failed=("another load on the machine took 30 %",))
+    told = markdown.render(analysed(found, made))
+    assert "W1 does not count: 3 of 10 rounds did not pass the gates, more than 25 %." in told
+    assert "allow for more under [gates] in the study file" in told
+    assert "not verified" not in told  # a table of dashes
+    assert "- Variants: off: " in told
 
 
 def test_less_latency_is_a_gain() -> None:

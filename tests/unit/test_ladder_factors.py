@@ -108,7 +108,7 @@ def test_the_grid_has_a_row_and_a_column_for_each_level() -> None:
     _, found = result()
     (grid,) = tables.grids(found.workloads[0], found)
     assert grid.caption == "Mean latency as a multiple of that of off"
-    assert grid.head == ["every", "clock fast", "clock slow"]
+    assert grid.head == ["every, clock →", "fast", "slow"]
     assert [row[0] for row in grid.body] == ["0", "1"]
     ratio, _, interval = grid.body[1][2].partition(" ")
     low, high = interval.strip("()").split("-")

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from pgtare.ladder import evidence, gates
-from pgtare.ladder.study import Expected, Gates, Workload
+from pgtare.ladder.sections import Expected, Gates, Workload
 from pgtare.machine import Usage, usage
 from tests.unit.simulated_study import WAITS
 

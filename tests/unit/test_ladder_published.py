@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from pgtare.errors import UsageError
 from pgtare.estimate import published as estimate
@@ -132,3 +134,33 @@ def test_mistakes_are_told_with_their_line(tmp_path: Path) -> None:
     path.write_text("title = 1\n")
     with pytest.raises(UsageError, match="line 1"):
         published_table.read(path)
+
+
+def test_mistakes_of_a_table_of_ones_own_are_told_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "t.toml"
+    head = 'title = "t"\nsource = "s"\ncomparisons = 1\n'
+    effect = '[[effect]]\nid = "a"\nregime = "r"\narm = "x"\nbase = "y"\npct = 1.0\nrounds = 9\n'
+    path.write_text(head + effect)
+    assert published_table.read(path).claim == ()
+    for text, told in (
+        (head + effect + "round = 9\n", r"unknown key 'round' \(did you mean rounds\?\)"),
+        (head.replace("comparisons = 1", "") + effect, "comparisons is missing"),
+        (
+            head + effect + '[[claim]]\nkind = "no_efect"\ntext = "t"\neffects = ["a"]\n',
+            "there is no claim of kind 'no_efect': it is one of upper_bound, one_sign, no_effect",
+        ),
+        (head + effect + '[[claim]]\ntext = "t"\n', "the claim lacks its kind"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=told):
+            published_table.read(path)
+
+
+def test_a_narrow_terminal_has_the_effects_whole() -> None:
+    found = published.judge(published_table.read(R1))
+    for width in (20, 40, 80):
+        shown = io.StringIO()
+        published.show(found, Console(file=shown, width=width))
+        told = shown.getvalue()
+        assert "−0.07" in told
+        assert "…" not in told

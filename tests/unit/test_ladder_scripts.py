@@ -8,7 +8,8 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.ladder import figures, scripts, study_file, tables, wording
-from pgtare.ladder.study import Study, placed
+from pgtare.ladder.sections import placed
+from pgtare.ladder.study import Study
 from tests.unit.test_ladder_study import STUDY
 
 STUDIES = Path(__file__).parents[2] / "studies"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,11 @@ def test_the_shipped_study_is_sound() -> None:
             "there is already a variant 'off'",
         ),
         ('name = "trace"', 'name = "trace"\nserver = "other"', "names the server 'other'"),
+        (
+            'name = "trace"',
+            'name = "trace"\nruntime = { wait_event_timing.capture = "off" }',
+            'variant.runtime: a name with a dot wants quotes, as in "wait_event_timing.capture"',
+        ),
     ],
 )
 def test_mistakes_are_told_with_their_line(right: str, wrong: str, told: str) -> None:
@@ -177,10 +183,10 @@ def test_a_duet_of_more_servers_than_the_driver_takes_is_refused() -> None:
 
 def test_the_shipped_quick_study_takes_a_quarter_of_an_hour_at_most(tmp_path: Path) -> None:
     planned = plan(SHIPPED, tmp_path / "new", quick=True, workloads=(), seed=1, command=[])
-    everything = ["rounds", "duet", "units"]
-    played = {"W1": everything, "W2": ["rounds", "units"], "W3": ["rounds", "units"]}
+    few, many = ["duet", "units"], ["rounds", "units"]
+    played = {"W1": few, "W2": many, "W3": many, "W4": few}
     assert [w.name for w in planned.study.workload] == [
-        f"{name}@{kind}" for name, kinds in {**played, "W4": everything}.items() for kind in kinds
+        f"{name}@{kind}" for name, kinds in played.items() for kind in kinds
     ]
     assert [s.id for s in planned.steps if s.kind == "proof"] == [
         f"W{i}-proof" for i in range(1, 5)
@@ -230,3 +236,12 @@ def test_a_script_that_a_duet_cannot_run_is_told_before_anything(tmp_path: Path)
     (tmp_path / "odd.sql").write_text("\\sleep 1 ms\nSELECT 1;\n")
     with pytest.raises(UsageError, match=r"odd\.sql"):
         plan(path, tmp_path / "out", quick=False, workloads=(), seed=1, command=[])
+
+
+def test_the_study_file_of_the_docs_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ladder.md").read_text()
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    found = studies.parse(text, "docs/ladder.md")
+    assert studies.check_rounds(found, quick=False) is None
+    # six rounds give one comparison an interval and a verdict
+    assert studies.check_rounds(found.made_quick(), quick=True) is None

@@ -44,6 +44,42 @@ def test_columns_come_back_as_they_were(values: list[int], texts: list[bytes]) -
     assert columns.decode(packed, len(texts))["t"] == texts
 
 
+@given(st.lists(st.tuples(integers, integers), max_size=300), st.integers(0, 63))
+@settings(max_examples=150, deadline=None)
+def test_columns_in_the_order_of_another(pairs: list[tuple[int, int]], zeros: int) -> None:
+    keys = np.array([key for key, _ in pairs], np.int64)
+    values = np.array([value for _, value in pairs], np.int64) >> zeros << zeros
+    packed = columns.encode({"k": keys, "values": values}, {"values": "k"})
+    found = columns.decode(packed, len(pairs))
+    assert np.asarray(found["k"]).tolist() == keys.tolist()
+    assert np.asarray(found["values"]).tolist() == values.tolist()
+    lonely = packed[
+        packed.rindex(b"values") - 2 :
+    ]  # the name's length and the encoding go before it
+    with pytest.raises(columns.Damaged, match="in the order of one that is not there"):
+        columns.decode(lonely, len(pairs))
+
+
+def test_a_file_of_version_1(tmp_path: Path) -> None:
+    """Waits to the ns, each column by itself."""
+    path = tmp_path / "t.pgtrace"
+    rows = {
+        "ring": np.array([1, 1]), "event": np.array([0, 1]), "gap_ns": np.array([BEGAN_NS, 3]),
+        "length_ns": np.array([1001, 7]), "calls": np.array([1, 1]),
+    }  # fmt: skip
+    payload = columns.encode(rows)
+    head = struct.pack(
+        "<4sHHIIQI", BLOCK_MAGIC, Table.WAITS, 0, 2, len(payload), 0, zlib.crc32(payload)
+    )
+    file = struct.pack("<8sHHI16s", blocks.MAGIC, 1, 0, 0, bytes(16))
+    path.write_bytes(b"".join(
+        part + struct.pack("<I", zlib.crc32(part)) for part in (file, head)
+    ) + payload)  # fmt: skip
+    (found,) = load(path).waits.values()
+    assert found.start.tolist() == [BEGAN_NS, BEGAN_NS + 1004]
+    assert found.length.tolist() == [1001, 7]
+
+
 def test_sorted_columns_are_runs_and_outliers_stand_apart() -> None:
     n = 10_000
     runs = np.repeat(np.arange(5), n // 5)
@@ -60,12 +96,13 @@ def test_waits_come_back_in_order_of_ring_and_time(tmp_path: Path) -> None:
     define_events(writer)
     for number in (1, 2):
         writer.define(Table.RINGS, ring(number, 100 + number, "waits"))
-    writer.add(Table.WAITS, waits(2, [(0, 50, 10), (1, 5, 20)]))
-    writer.add(Table.WAITS, waits(1, [(3, 7, 2**40)]))
+    writer.add(Table.WAITS, waits(2, [(0, 50, 10), (1, 8, 20)]))
+    writer.add(Table.WAITS, waits(1, [(3, 8, 2**40)]))
     writer.close(b"{}")
     found = load(tmp_path / "t.pgtrace")
-    assert (found.waits[2].start - BEGAN_NS).tolist() == [5, 50]
-    assert found.waits[2].length.tolist() == [20, 10]
+    # begins and ends are kept in units of 8 ns
+    assert (found.waits[2].start - BEGAN_NS).tolist() == [8, 48]
+    assert found.waits[2].length.tolist() == [24, 16]
     assert found.waits[1].length.tolist() == [2**40]
     assert found.label(int(found.waits[1].event[0])) == "IO/WalSync"
     assert found.rings[1].pid == 101
@@ -75,8 +112,8 @@ def test_waits_come_back_in_order_of_ring_and_time(tmp_path: Path) -> None:
 def test_sums_are_those_of_the_waits(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     n = 300_000
-    event, length = rng.integers(0, 4, n), rng.integers(0, 10**6, n)
-    start = np.cumsum(rng.integers(0, 10**6, n) + length) - length
+    event, length = rng.integers(0, 4, n), 8 * rng.integers(0, 10**5, n)
+    start = np.cumsum(8 * rng.integers(0, 10**5, n) + length) - length
     rows = list(zip(event.tolist(), start.tolist(), length.tolist(), strict=True))
     found = aggregate.totals(write(tmp_path / "t.pgtrace", b"", rows))
     assert found.waits == n

@@ -9,6 +9,7 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.trace import ledger as ledgers
+from pgtare.trace import statements
 from pgtare.trace.ledger import Costs, Ledger
 from pgtare.trace.profile import GROUPINGS, Scope, profile
 from pgtare.trace.stream import CallKind
@@ -158,6 +159,27 @@ def test_a_cursor_is_idle_between_its_fetches(tmp_path: Path) -> None:
     assert found == pytest.approx(
         {"execute": 3 * MS, "fetch": MS, "client": 3 * MS, "between calls": 3 * MS}
     )
+
+
+def test_between_fetches_in_one_record_the_time_is_their_callers(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    b.text(1, "CALL f()", 1)
+    b.text(2, "SELECT in_loop", 2)
+    b.call(CallKind.FETCH, 2 * MS, 8 * MS, call=3, execution=2, parent=1, busy=2 * MS, depth=1,
+           text=2, query_id=2, shared=(4, 0, 0, 0), fetches=500)  # fmt: skip
+    b.call(CallKind.EXECUTE, 1 * MS, 9 * MS, call=2, parent=1, busy=1 * MS, depth=1, text=2,
+           query_id=2)  # fmt: skip
+    b.call(CallKind.UTILITY, 0, 10 * MS, call=1, text=1, query_id=1)
+    b.request(0, 10 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    assert by(book, "call") == pytest.approx(
+        {"utility": 7 * MS, "execute": 1 * MS, "fetch": 2 * MS}
+    )
+    (looped,) = [s for s in statements.report(book) if s.text == "SELECT in_loop"]
+    fetches = looped.calls["fetch"]
+    assert (fetches.count, fetches.elapsed_ns, fetches.longest_ns) == (500, 2 * MS, 2 * MS / 500)
+    assert fetches.buffers["shared_hit"] == 4
 
 
 def test_a_gap_in_the_stream_is_told_as_such(tmp_path: Path) -> None:

@@ -63,18 +63,19 @@ class StreamBuilder:
         self, kind: CallKind, start: int, end: int, *, call: int | None = None, parent: int = 0,
         text: int = 0, query_id: int = 0, cpu: int = -1, rows: int = 0, busy: int | None = None,
         depth: int = 0, plan: int = 0, execution: int = 0, flags: int = 0, state: int = 0,
-        shared: tuple[int, int, int, int] | None = None,
+        shared: tuple[int, int, int, int] | None = None, fetches: int = 1,
     ) -> int:  # fmt: skip
         if call is None:
             self.next_call += 1
             call = self.next_call
         self.next_call = max(self.next_call, call)
-        flags |= 2 if shared else 0
+        flags |= (2 if shared else 0) | (64 if fetches > 1 else 0)
         body = struct.pack(
             "<HHIQQqQQqqqQ", kind, flags, state, parent, text, query_id, plan, execution, start,
             end - start if busy is None else busy, cpu, rows,
         )  # fmt: skip
         body += struct.pack("<4Q", *shared) if shared else b""
+        body += struct.pack("<Q", fetches) if fetches > 1 else b""
         self.record(Kind.CALL, end, body, call, depth)
         return call
 

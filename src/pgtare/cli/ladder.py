@@ -14,7 +14,7 @@ from pgtare import cli
 from pgtare.cli import ladder_flames
 from pgtare.cli.command_line import command_line
 from pgtare.errors import MeasurementError
-from pgtare.ladder import markdown, published, run, status, terminal
+from pgtare.ladder import installations, markdown, published, run, status, terminal
 from pgtare.ladder import prove as proving
 from pgtare.ladder import published_table as table
 from pgtare.ladder import study_file as studies
@@ -81,6 +81,7 @@ def run_study(
     )  # fmt: skip
     for warning in planned.warnings:
         cli.stderr().print(f"pgtare: {warning}", highlight=False, markup=False)
+    installations.check(planned.study)
     if plan:
         for line in status.dry_run(planned):
             typer.echo(line)

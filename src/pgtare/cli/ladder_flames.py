@@ -20,7 +20,8 @@ from pgtare.flame.record import Plan, Recording, record
 from pgtare.flame.samples import Mode
 from pgtare.ladder import run
 from pgtare.ladder.bench import Bench
-from pgtare.ladder.study import Study, Workload
+from pgtare.ladder.sections import Workload
+from pgtare.ladder.study import Study
 from pgtare.ladder.wording import count
 from pgtare.load import PgbenchLoad, find_pgbench
 from pgtare.report.addition import Addition

@@ -32,8 +32,9 @@ from pgtare.ladder.result import (
     Rung,
     Together,
 )
+from pgtare.ladder.sections import AGAIN, HIGHER_IS_BETTER, UNITS, Metric, Workload
 from pgtare.ladder.side_by_side import side_by_side
-from pgtare.ladder.study import AGAIN, HIGHER_IS_BETTER, UNITS, Metric, Study, Workload
+from pgtare.ladder.study import Study
 from pgtare.report.verdicts import Verdict
 
 
@@ -145,7 +146,7 @@ def _workload(
         dropped=tuple(dropped),
         caveats=(
             *(
-                f"in {wording.count(n, words.round)} every {words.part} had a {what}"
+                f"in {wording.count(n, words.round)} every {words.part} had {wording.an(what)}"
                 for what, n in found.shared.items()
             ),
             *caveats.dropped_by(dropped, found.dropped_by, words.block),
@@ -404,6 +405,8 @@ def _mean(blocks: Blocks, name: str, metric: str) -> float:
 
 def _pct(log_ratio: float) -> float:
     """A log-ratio in percent; where it is endless, so is the percentage."""
+    if log_ratio == -math.inf:
+        return log_ratio  # no end at all, which is not an end at −100 %
     return 100 * math.expm1(log_ratio) if log_ratio < 700 else math.inf
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pgtare.ladder.result import Compared, LadderResult, OnWorkload, Together
-from pgtare.ladder.study import AGAIN
+from pgtare.ladder.sections import AGAIN
 from pgtare.ladder.wording import (
     METRICS,
     block,
@@ -17,6 +19,8 @@ from pgtare.report import numbers
 
 #: Of the sessions' time; less is not worth a sentence.
 _WAITS_MORE = 0.001
+#: Of more the names speak for themselves, or must be looked up.
+_VARIANTS_TOLD = 8
 
 
 def found(result: LadderResult) -> list[tuple[str, str]]:
@@ -57,10 +61,56 @@ def found(result: LadderResult) -> list[tuple[str, str]]:
             how = " The study is closed, so that nothing will settle that."
         noun = "comparison is" if len(open_ones) == 1 else "comparisons are"
         told.append(("inconclusive", f"{len(open_ones)} {noun} inconclusive.{how}"))
+    told += [("not_verified", sentence) for sentence in _not_counted(result)]
+    return told
+
+
+def _not_counted(result: LadderResult) -> list[str]:
+    """The workloads without figures, those with one reason together, and what to do about them."""
+    alike: dict[tuple[str, str], list[OnWorkload]] = {}
     for workload in result.workloads:
         if workload.why_not:
-            told.append(("not_verified", f"{workload.called} does not count: {workload.why_not}."))
+            alike.setdefault((workload.stated, workload.why_not), []).append(workload)
+    told = [f"{_all_of(those)} not count: {why}." for (_, why), those in alike.items()]
+    left_out = [w for those in alike.values() for w in those]
+    if any(w.proven and w.dropped for w in left_out):
+        told.append(
+            "Runs that did not pass a gate stand in the caveats, each with its reason: run the "
+            "study anew while nothing else runs on the machine, or allow for more under [gates] in "
+            "the study file."
+        )
+    if any(w.idle is not None and not w.proven for w in left_out):
+        told.append(
+            "`pgtare ladder prove` shows what a workload waits for: change its load, or what the "
+            "study file states of it."
+        )
     return told
+
+
+def _all_of(workloads: list[OnWorkload]) -> str:
+    """W1 by rounds does, or W1 by rounds, duet and units in one server do."""
+    if len(workloads) == 1:
+        return f"{workloads[0].called} does"
+    *names, last = (workload.words.name for workload in workloads)
+    return f"{workloads[0].stated} by {', '.join(names)} and {last} do"
+
+
+def variants(result: LadderResult) -> str:
+    """What the names of the variants stand for, where they are few."""
+    if len(result.variants) > _VARIANTS_TOLD:
+        return (
+            f"{len(result.variants)} variants: what each preloads and sets stands in the page, "
+            "under Variants."
+        )
+    return f"Variants: {'; '.join(_variant(variant) for variant in result.variants)}."
+
+
+def _variant(variant: dict[str, Any]) -> str:
+    """Its title, or what it preloads and sets where it has none."""
+    what = [f"preloads {', '.join(variant['preload'])}"] if variant["preload"] else []
+    what += [f"{k} = {v}" for k, v in {**variant["settings"], **variant["runtime"]}.items()]
+    told = variant["title"] or ", ".join(what) or "nothing preloaded, nothing set"
+    return f"{variant['name']}: {told}"
 
 
 def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
@@ -130,10 +180,17 @@ def together(result: LadderResult) -> list[str]:
     def names(t: Together) -> str:
         return ", ".join(called[name] for name in t.workloads)
 
-    return [
+    told = [
         f"{' and '.join(t.arms)} against {t.base} over {names(t)}, taken together: "
-        f"{pct(t.mean_pct)}, p = {p_text(t.p)} (by dealing the rungs of each round anew: deltas "
-        "that share a base are dependent, and their signs may not be counted as fresh coins; this "
-        "p stands outside the declared family, and Holm's correction does not cover it)."
+        f"{pct(t.mean_pct)}, p = {p_text(t.p)}"
         for t in result.together
     ]
+    if not told:
+        return []
+    how = (
+        "by dealing the rungs of each round anew: deltas that share a base are dependent, and "
+        "their signs may not be counted as fresh coins; "
+        + ("this p stands" if len(told) == 1 else "each such p stands")
+        + " outside the declared family, and Holm's correction does not cover it"
+    )
+    return [f"{told[0]} ({how}).", *(f"{sentence}." for sentence in told[1:])]

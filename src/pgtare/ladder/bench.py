@@ -17,7 +17,8 @@ from pgtare import machine
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.ladder import linkings
 from pgtare.ladder.duet import DuetBlock, DuetVariant
-from pgtare.ladder.study import AGAIN, Server, Study, Variant, Workload, placed
+from pgtare.ladder.sections import AGAIN, Server, Variant, Workload, placed
+from pgtare.ladder.study import Study
 from pgtare.load import BenchDatabase, initialise
 from pgtare.server import source, trials
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel, version_number

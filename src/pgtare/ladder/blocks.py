@@ -16,7 +16,9 @@ import numpy as np
 
 from pgtare.ladder.records import Run
 from pgtare.ladder.result import Dropped
-from pgtare.ladder.study import Study, Workload
+from pgtare.ladder.sections import Workload
+from pgtare.ladder.study import Study
+from pgtare.ladder.wording import an
 
 Block = dict[str, Run]  # by variant
 Blocks = dict[int, Block]
@@ -135,7 +137,7 @@ def _reasons(workload: Workload, block: Block, failed: list[str], found: Found) 
     for what in sorted({event for run in block.values() for event in run.events}):
         having = [name for name, run in block.items() if what in run.events]
         if len(having) < len(block):
-            reasons.append(f"{', '.join(having)}: a {what} fell into it, not into the others")
+            reasons.append(f"{', '.join(having)}: {an(what)} fell into it, not into the others")
         else:
             shared[what] += 1
     lacking = [n for n, run in block.items() if workload.metric not in run.metrics]

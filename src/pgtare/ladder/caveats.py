@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pgtare.estimate.attainable import rounds_for_level
 from pgtare.estimate.calibrate import clopper_pearson
 from pgtare.ladder.result import Compared, Dropped, LadderResult, OnWorkload
 from pgtare.ladder.wording import block, count
@@ -48,7 +49,8 @@ def _floor(result: LadderResult, workload: OnWorkload, floor: Compared) -> str:
     width = floor.effect.half_width_pct
     if width is None:
         few = count(floor.rounds, block(workload))
-        return f"the floor cannot say how narrow a comparison gets, as {few} give no interval"
+        told = f"the floor cannot say how narrow a comparison gets, as {few} give no interval"
+        return told + _for_an_interval(result, workload, floor.rounds)
     told = f"{floor.base} against itself (the floor) is known to ± {width:.2f} %"
     if floor.effect.covers_zero:
         return told
@@ -57,6 +59,23 @@ def _floor(result: LadderResult, workload: OnWorkload, floor: Compared) -> str:
         f"{told}; it misses 0, as {often} do by chance: which is which was drawn by lot, so that "
         "nothing else can make it, and a floor that covers 0 shows no run to be sound"
     )
+
+
+def _for_an_interval(result: LadderResult, workload: OnWorkload, blocks: int) -> str:
+    """Why intervals are endless, and what the study file must say for them to be not."""
+    needed, noun = rounds_for_level(result.alpha, 1), f"{block(workload)}s"
+    if blocks >= needed or result.state == "closed":
+        return ""
+    told = (
+        f": fewer than {needed} {noun} exclude no effect at this level, however large, which is "
+        "what [−∞, +∞] says"
+    )
+    if workload.rounds_planned >= needed:
+        return f"{told}; more were planned, and dropped or not done"
+    table = "quick" if result.quick else "protocol"
+    if workload.protocol != "rounds":
+        table += f".{workload.protocol}"
+    return f"{told}; `{noun} = {needed}` or more under [{table}] of the study file gives ends"
 
 
 def dropped_by(dropped: Sequence[Dropped], by: Mapping[str, int], noun: str) -> list[str]:

@@ -108,7 +108,9 @@ def _rounds(result: LadderResult, workload: OnWorkload) -> Chart | None:
         "range": [-0.5, len(order) - 0.5], "zeroline": False,
     }  # fmt: skip
     layout["yaxis"] |= {
-        "title": plots.axis_title(f"{workload.unit} against {plots.text(base)}, %"),
+        "title": plots.axis_title(
+            f"{wording.SHORT[workload.metric]} against {plots.text(base)}, %"
+        ),
         "zeroline": True,
     }
     layout["showlegend"] = False

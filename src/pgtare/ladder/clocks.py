@@ -7,7 +7,8 @@ another clock under its name.
 from __future__ import annotations
 
 from pgtare import machine
-from pgtare.ladder.study import Study, Variant
+from pgtare.ladder.sections import Variant
+from pgtare.ladder.study import Study
 
 #: Settings that name a clock.
 SETTINGS = ("sql_trace.clock", "wait_event_timing.clock")

@@ -17,19 +17,22 @@ import numpy as np
 import psycopg
 
 from pgtare import machine
-from pgtare.errors import PgtareError
+from pgtare.errors import MeasurementError, PgtareError
 from pgtare.estimate import duet as estimate
 from pgtare.ladder import evidence, gates
 from pgtare.ladder.bench import Serving
 from pgtare.ladder.duet import judge
+from pgtare.ladder.kinds import BY
 from pgtare.ladder.protocol import Done, Setting, attempt
-from pgtare.ladder.records import ALL, Part, Run, Step
+from pgtare.ladder.records import ALL, Part, Rate, Run, Step
 from pgtare.ladder.roles import load_seed, roles_of_set
 from pgtare.ladder.rounds import SETTLE_S, Rounds, load_gates, proof_step
-from pgtare.ladder.study import Metric, Study
+from pgtare.ladder.sections import Metric, Workload
+from pgtare.ladder.study import Study
 from pgtare.load.duet import DuetRun
 from pgtare.load.duet_plan import Length
 from pgtare.load.duet_records import Outcome
+from pgtare.load.headroom import PROBE_S, PROBES, Saturation
 from pgtare.profile.model import EventRow
 
 #: A server's stop, start and making ready.
@@ -91,6 +94,39 @@ class Duet:
         return attempt(step, setting, _played)
 
 
+def rate_name(workload: Workload) -> str:
+    """What the rate of an open-loop duet is kept as; whole runs of the same load have their own."""
+    return f"{workload.stated}{BY}duet"
+
+
+def find_rate(workload: Workload, setting: Setting) -> Rate:
+    """The rate of an open-loop duet: its share of what all its servers together do at full speed.
+
+    That is less than one server does alone: each has its turn in caches that the others filled.
+    Raises MeasurementError where the load fails.
+    """
+    assert workload.load is not None
+    block = setting.bench.duet(workload)
+    block.assign(tuple(range(len(block.variants))))
+    spec = setting.study.load_spec(workload, setting.directory, None)
+    length = Length(PROBE_S, warmup_s=setting.study.protocol.duet.warm_up)
+    probes = []
+    with TemporaryDirectory(dir=setting.scratch) as scratch:
+        for number in range(PROBES):
+            run = block.drive(spec, length, Path(scratch, str(number)))
+            if not run.whole:
+                raise MeasurementError(run.failure or "it was interrupted")
+            answered = int((run.records.measured["outcome"] == Outcome.OK).sum())
+            if not answered:
+                raise MeasurementError(f"the load did no transaction in a probe of {PROBE_S} s")
+            probes.append(answered / PROBE_S)
+    saturation = Saturation(tuple(probes), PROBE_S)
+    return Rate(
+        workload=rate_name(workload), saturation=saturation.describe(),
+        rate_tps=saturation.rate(workload.load),
+    )  # fmt: skip
+
+
 def _played(step: Step, setting: Setting) -> Done:
     study = setting.study
     workload = study.the_workload(step.workload)
@@ -99,8 +135,8 @@ def _played(step: Step, setting: Setting) -> Done:
     roles = tuple(names.index(name) for name in step.roles)
     block.assign(roles)
     servings = setting.bench.servings(block, step.roles, workload)
-    rate = setting.rates.get(workload.stated)
-    # The share of saturation is the machine's, so the servers divide it among them.
+    rate = setting.rates.get(rate_name(workload))
+    # The share of saturation is that of all together, so the servers divide it among them.
     spec = study.load_spec(workload, setting.directory, rate / len(names) if rate else None)
     spec = dataclasses.replace(spec, seed=step.seed)
     length = Length(study.protocol.duet.run, warmup_s=study.protocol.duet.warm_up)

@@ -13,7 +13,7 @@ import psycopg
 from pgtare.ladder.bench import WAITS, Serving, carries
 from pgtare.ladder.quantities import percent
 from pgtare.ladder.records import Wait
-from pgtare.ladder.study import Expected, Workload
+from pgtare.ladder.sections import Expected, Workload
 from pgtare.profile import rates
 from pgtare.profile.model import Counters, Event, EventRow
 from pgtare.profile.reader import Reader, open_reader

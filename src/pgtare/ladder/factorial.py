@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pgtare.ladder.study import Setting, Study, Variant
+    from pgtare.ladder.sections import Setting, Variant
+    from pgtare.ladder.study import Study
 
 #: A level of a factor, as it stands in the study file.
 Level = int | str

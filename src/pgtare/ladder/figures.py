@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from pgtare.ladder import evidence
-from pgtare.ladder.study import Workload
+from pgtare.ladder.sections import Workload
 
 
 def read(conn: psycopg.Connection[Any], log: Path, workload: Workload) -> dict[str, float]:

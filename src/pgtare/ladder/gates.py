@@ -6,7 +6,7 @@ import resource
 from dataclasses import dataclass
 
 from pgtare.ladder.quantities import percent
-from pgtare.ladder.study import Gates
+from pgtare.ladder.sections import Gates
 from pgtare.machine import Usage
 
 #: A clock may be slewed by so much, on top of the bound on steps.

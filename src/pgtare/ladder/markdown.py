@@ -13,6 +13,7 @@ def render(result: LadderResult) -> str:
     """The whole report."""
     told = [f"# {result.title}", ""]
     told += [f"- {sentence}" for _, sentence in answers.found(result)]
+    told += [f"- {answers.variants(result)}"]
     told += [f"- {sentence}" for sentence in answers.together(result)]
     told += [f"- {sentence}" for sentence in answers.seen(result)]
     for workload in result.workloads:

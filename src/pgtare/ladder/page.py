@@ -34,7 +34,7 @@ def page(result: LadderResult, additions: Sequence[Addition] = ()) -> str:
         f"{result.runs_planned} runs in {span(result.spent_s)}, seed {result.seed}",
         about=result.about,
         answers=answers.found(result),
-        together=[*answers.together(result), *answers.seen(result)],
+        together=[answers.variants(result), *answers.together(result), *answers.seen(result)],
         caveats=caveats.of_runs(result),
         not_shown=caveats.not_shown(result),
         side_by_side=tables.side_by_side(result),

@@ -15,7 +15,8 @@ import psycopg
 from pgtare.errors import PgtareError
 from pgtare.ladder.bench import Bench
 from pgtare.ladder.records import Run, Step
-from pgtare.ladder.study import Study, Workload
+from pgtare.ladder.sections import Workload
+from pgtare.ladder.study import Study
 
 
 @dataclass(frozen=True)

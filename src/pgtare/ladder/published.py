@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 from rich import box
@@ -16,6 +17,11 @@ from pgtare.ladder.published_claims import Judged, Recovered, judge_claim, level
 from pgtare.ladder.published_table import Published, PublishedEffect
 from pgtare.ladder.wording import p_text
 from pgtare.report import numbers
+
+#: The columns whose cells are words, which may be folded; they come first.
+_WORDS = 2
+#: Columns that a narrow terminal goes without, the first of them first.
+_LEAST_IMPORTANT = (5, 8, 3, 4, 7, 6, 0)
 
 
 class Judgement(BaseModel):
@@ -45,16 +51,27 @@ def judge(published: Published) -> Judgement:
 def show(found: Judgement, console: Console) -> None:
     """Print it."""
     console.print(f"{found.title}\n{found.source}\n", highlight=False, markup=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for title in ("regime", "comparison", "effect", "n", "p", "p at best", "95 % interval",
-                  "cost at most", "MDE"):  # fmt: skip
-        table.add_column(title, justify="left" if title in ("regime", "comparison") else "right")
-    for e in found.effects:
-        table.add_row(
+    head = ("regime", "comparison", "effect", "n", "p", "p at best", "95 % interval",
+            "cost at most", "MDE")  # fmt: skip
+    body = [
+        (
             e.regime, f"{e.arm} against {e.base}", _pct(e.pct), str(e.rounds), p_text(e.p),
             level_text(e.attainable_p), _interval(e), spread(e.bound_pct, 2),
             "∞" if e.attainable_p > found.alpha / found.comparisons else _plain(e.mde_pct),
-        )  # fmt: skip
+        )
+        for e in found.effects
+    ]  # fmt: skip
+    shown = list(range(len(head)))
+    for i in _LEAST_IMPORTANT:
+        # words may fold, figures may not
+        if sum(3 + _narrowest(column, head, body) for column in shown) <= console.width:
+            break
+        shown.remove(i)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for i in shown:
+        table.add_column(head[i], justify="left" if i < _WORDS else "right", overflow="fold")
+    for row in body:
+        table.add_row(*(row[i] for i in shown))
     console.print(table, highlight=False, markup=False)
     console.print(
         f"\nIntervals (two-sided) and bounds on the cost (one-sided) at 95 %, from effect, p and n "
@@ -66,6 +83,11 @@ def show(found: Judgement, console: Console) -> None:
     for claim in found.claims:
         verdict = "stands" if claim.stands else "does not stand"
         console.print(f"“{claim.text}” {verdict}: {claim.why}", highlight=False, markup=False)
+
+
+def _narrowest(column: int, head: Sequence[str], body: Sequence[Sequence[str]]) -> int:
+    cells = [head[column], *(row[column] for row in body)]
+    return max(len(word) for cell in cells for word in (cell.split() or [""]))
 
 
 def _recover(published: Published, e: PublishedEffect) -> Recovered:

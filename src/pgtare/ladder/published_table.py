@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pgtare.errors import UsageError
+from pgtare.instruments.catalogue import near
 from pgtare.instruments.locate import line_of
 
 
@@ -108,11 +109,38 @@ class Published(_Model):
     alpha: float = 0.05
     margin_pct: float = 0.5
     effect: tuple[PublishedEffect, ...]
-    claim: tuple[Claim, ...]
+    claim: tuple[Claim, ...] = ()
 
     def named(self, names: tuple[str, ...]) -> list[PublishedEffect]:
         """Effects by their ids."""
         return [effect for name in names for effect in self.effect if effect.id == name]
+
+
+_KEYS = sorted(
+    {
+        name
+        for model in (
+            Published, PublishedEffect, UpperBound, OneSign, NoEffect, AllRounds, Builds, Floor,
+        )
+        for name in model.model_fields
+    }
+)  # fmt: skip
+
+
+def _told(error: dict[str, Any]) -> str:
+    """What pydantic found wrong, in a reader's words; of a claim its location names the kind."""
+    where = ".".join(str(part) for part in error["loc"] if not isinstance(part, int))
+    if error["type"] == "extra_forbidden":
+        key = str(error["loc"][-1])
+        return f"unknown key {key!r}{near(key, _KEYS)}"
+    if error["type"] == "missing":
+        return f"{where} is missing"
+    if error["type"] == "union_tag_invalid":
+        kinds, kind = error["ctx"]["expected_tags"].replace("'", ""), str(error["ctx"]["tag"])
+        return f"there is no claim of kind {kind!r}: it is one of {kinds}"
+    if error["type"] == "union_tag_not_found":
+        return "the claim lacks its kind"
+    return f"{where}: {error['msg'][:1].lower()}{error['msg'][1:]}"
 
 
 def read(path: Path) -> Published:
@@ -129,8 +157,7 @@ def read(path: Path) -> Published:
     except ValidationError as ex:
         error = ex.errors(include_url=False)[0]
         line = line_of(source, error["loc"])
-        where = ".".join(str(part) for part in error["loc"])
-        raise UsageError(f"{path}, line {line}: {where}: {error['msg']}") from ex
+        raise UsageError(f"{path}, line {line}: {_told(dict(error))}") from ex
     known = {effect.id for effect in found.effect}
     for i, claim in enumerate(found.claim):
         for name in claim.effects:

@@ -9,7 +9,8 @@ from pgtare.ladder.between import estimated
 from pgtare.ladder.blocks import FEWEST, blocks_of, too_many_dropped
 from pgtare.ladder.protocol import proof_id
 from pgtare.ladder.records import Run, Step
-from pgtare.ladder.study import Study, Workload
+from pgtare.ladder.sections import Workload
+from pgtare.ladder.study import Study
 
 
 def remaining(

@@ -23,7 +23,8 @@ from pgtare.ladder import activity, beside, evidence, figures, gates, linkings
 from pgtare.ladder.bench import PROOF
 from pgtare.ladder.protocol import Done, Setting, attempt, proof_id
 from pgtare.ladder.records import Run, Step
-from pgtare.ladder.study import Study, Workload
+from pgtare.ladder.sections import Workload
+from pgtare.ladder.study import Study
 from pgtare.load import TransactionLog, find_pgbench, run
 from pgtare.load.pgbench import RunResult
 

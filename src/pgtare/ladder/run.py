@@ -15,7 +15,7 @@ from rich.console import Console
 import pgtare
 from pgtare import machine
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.ladder import alike, analysis, clocks, scripts, stuck, unit_trials
+from pgtare.ladder import alike, analysis, clocks, duet_rounds, scripts, stuck, unit_trials
 from pgtare.ladder import study_file as studies
 from pgtare.ladder.bench import Bench
 from pgtare.ladder.directory import Directory
@@ -27,7 +27,8 @@ from pgtare.ladder.records import Facts, Rate, Run, Step
 from pgtare.ladder.remaining import remaining
 from pgtare.ladder.result import LadderResult
 from pgtare.ladder.rounds import Rounds
-from pgtare.ladder.study import Study, Workload
+from pgtare.ladder.sections import Workload
+from pgtare.ladder.study import Study
 from pgtare.ladder.unit_trials import Units
 from pgtare.ladder.wording import count
 from pgtare.load import find_pgbench, find_saturation
@@ -318,18 +319,24 @@ def _conduct(
         step = steps[0]
         workload = study.the_workload(step.workload)
         display.step(_name(step, study), planned.seconds(steps))
-        if workload.load is not None and workload.stated not in rates:
-            display.say(f"{workload.stated}: finding the saturation rate")
+        by_duet = step.kind == "run" and study.kind(workload) == "duet"
+        name = duet_rounds.rate_name(workload) if by_duet else workload.stated
+        if workload.load is not None and name not in rates:
+            display.say(f"{name}: finding the saturation rate")
             try:
                 with stuck.watched(_PATIENCE_S, bench.kill):
-                    rate = find_rate(study, bench, workload, directory.path)
+                    rate = (
+                        duet_rounds.find_rate(workload, setting)
+                        if by_duet
+                        else find_rate(study, bench, workload, directory.path)
+                    )
             except (MeasurementError, psycopg.Error, OSError) as ex:
-                display.say(f"{workload.stated}: no rate was found: {ex}")
+                display.say(f"{name}: no rate was found: {ex}")
                 unmade.append(step.id)
                 _end_if_hopeless(directory, runs, unmade, f"no rate was found: {ex}")
                 continue
             directory.keep_rate(rate)
-            rates[workload.stated] = rate.rate_tps
+            rates[name] = rate.rate_tps
         protocol = protocol_of(study, step)
         with stuck.watched(_PATIENCE_S + 2 * protocol.seconds(study, step), bench.kill):
             run, samples = protocol.execute(step, setting)
@@ -353,8 +360,9 @@ def _end_if_hopeless(
     if len(unmade) >= _HOPELESS:
         directory.forget(name for name in unmade if name in runs and not runs[name].latency_samples)
         raise MeasurementError(
-            f"{len(unmade)} runs in a row could not be made, the last because {why}; they are left "
-            f"for when the study goes on, and what was measured is kept in {directory.path}"
+            f"{len(unmade)} runs in a row could not be made, the last because "
+            f"{why.rstrip('.')}; they are left for when the study goes on, and what was measured "
+            f"is kept in {directory.path}"
         )
 
 

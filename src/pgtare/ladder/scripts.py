@@ -9,7 +9,8 @@ from pathlib import Path
 import jinja2
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.ladder.study import TEMPLATE, Study, Workload, placed
+from pgtare.ladder.sections import TEMPLATE, Workload, placed
+from pgtare.ladder.study import Study
 
 
 def place(study: Study, source: Path, target: Path) -> None:

@@ -12,6 +12,7 @@ from pgtare.ladder.progress import span
 from pgtare.ladder.protocol import proof_id
 from pgtare.ladder.remaining import remaining
 from pgtare.ladder.run import Planned, full_seconds, skipped_workloads
+from pgtare.ladder.wording import METRICS, count
 
 
 class WorkloadStatus(BaseModel):
@@ -104,14 +105,15 @@ def dry_run(planned: Planned) -> list[str]:
     for workload in study.workload:
         steps = [step for step in planned.steps if step.workload == workload.name]
         lines.append(
-            f"{workload.stated} {workload.title}: {len(steps)} runs by "
+            f"{f'{workload.stated} {workload.title}'.strip()}: {count(len(steps), 'run')} by "
             f"{WORDS[study.kind(workload)].name}, "
-            f"{span(planned.seconds(steps))}; tested: {workload.metric}; "
+            f"{span(planned.seconds(steps))}; tested: {METRICS[workload.metric]}; "
             + ", ".join(f"{c.arm} against {c.base}" for c in study.compared(workload))
         )
     lines.append(
         f"{len(planned.steps)} runs, about {span(planned.seconds(planned.steps))}; Holm over "
-        f"{study.family} comparisons at α = {study.analysis.alpha:g}; seed {planned.facts.seed}"
+        f"{count(study.family, 'comparison')} at α = {study.analysis.alpha:g}; "
+        f"seed {planned.facts.seed}"
     )
     if planned.facts.quick:
         lines.append(f"The whole study, without --quick, takes about {span(full_seconds(planned))}")

@@ -18,7 +18,7 @@ from pgtare.ladder.activity import Activity
 from pgtare.ladder.duet_rules import why_not_by_duet
 from pgtare.ladder.kinds import WORDS
 from pgtare.ladder.quantities import CORES
-from pgtare.ladder.study import (
+from pgtare.ladder.sections import (
     SERVICE,
     Analysis,
     Comparison,
@@ -31,11 +31,11 @@ from pgtare.ladder.study import (
     QuickDuet,
     QuickUnits,
     Server,
-    Study,
     Units,
     Variant,
     Workload,
 )
+from pgtare.ladder.study import Study
 from pgtare.load.spec import cores as usable_cores
 
 

@@ -35,7 +35,9 @@ class Row:
 
 
 def rows(workload: OnWorkload) -> list[Row]:
-    """The comparisons of a workload, the floor last."""
+    """The comparisons of a workload, the floor last; none of one whose figures do not count."""
+    if workload.why_not:
+        return []
     found = [_row(c, wording.block(workload)) for c in workload.compared]
     return [*found, _floor(workload.floor)] if workload.floor else found
 
@@ -120,12 +122,12 @@ def _grid(
         at = levels[c.arm]
         row = cells.setdefault(tuple(at[name] for name in leading), {})
         row[at[last]] = wording.ratio(c.effect)
-    tested = wording.METRICS[compared[0].metric]
+    metric = wording.METRICS[compared[0].metric]
     return Grid(
-        caption=f"{tested.capitalize()} as a multiple of that of {base}",
-        head=[*leading, *(f"{last} {column}" for column in columns)],
+        caption=f"{metric[0].upper()}{metric[1:]} as a multiple of that of {base}",
+        head=[", ".join([*leading, f"{last} →"]), *columns],
         body=[
-            [*row, *(found.get(column, numbers.NONE) for column in columns)]
+            [", ".join(row), *(found.get(column, numbers.NONE) for column in columns)]
             for row, found in cells.items()
         ],
     )

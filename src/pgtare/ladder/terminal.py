@@ -21,6 +21,7 @@ def render(result: LadderResult, console: Console) -> None:
     """Print a result; colours and width are the console's."""
     for style, sentence in answers.found(result):
         _line(console, sentence, verdicts.STYLES.get(style, ""))
+    _line(console, answers.variants(result), "dim")
     for workload in result.workloads:
         if workload.floor:
             console.print()
@@ -33,7 +34,8 @@ def render(result: LadderResult, console: Console) -> None:
     _line(
         console,
         f"{result.runs_done} of {result.runs_planned} runs in {span(result.spent_s)}, Holm over "
-        f"{result.family} comparisons, margin ±{result.margin_pct:g} %, seed {result.seed}",
+        f"{wording.count(result.family, 'comparison')}, margin ±{result.margin_pct:g} %, "
+        f"seed {result.seed}",
         "dim",
     )
     for caveat in caveats.of_runs(result):

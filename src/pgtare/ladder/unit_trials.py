@@ -27,7 +27,8 @@ from pgtare.ladder.levels import Levels
 from pgtare.ladder.protocol import Done, Setting, attempt
 from pgtare.ladder.records import ALL, Part, Run, Step
 from pgtare.ladder.rounds import SETTLE_S, Rounds, load_gates, proof_step
-from pgtare.ladder.study import AGAIN, Study, Workload
+from pgtare.ladder.sections import AGAIN, Workload
+from pgtare.ladder.study import Study
 from pgtare.load import PgbenchLoad, find_pgbench
 from pgtare.observations import Observations, UnitFlag
 from pgtare.server import recording, trials

@@ -9,7 +9,7 @@ from pgtare.estimate.attainable import DRAWS
 from pgtare.estimate.layouts import Layouts
 from pgtare.ladder.quantities import percent
 from pgtare.ladder.result import Compared, Effect, OnWorkload
-from pgtare.ladder.study import Expected
+from pgtare.ladder.sections import Expected
 from pgtare.report import numbers
 
 #: No end of an interval is worth its digits from here on, in percent.
@@ -181,6 +181,11 @@ def figure(value: float | None) -> str:
     if value is None:
         return numbers.NONE
     return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.1f}"
+
+
+def an(noun: str) -> str:
+    """a checkpoint, an autovacuum."""
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def count(n: int, noun: str) -> str:

@@ -18,7 +18,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from pgtare.errors import MeasurementError
-from pgtare.server import processes, registry, signals
+from pgtare.server import processes, registry, shared_memory, signals
 from pgtare.server.account import environment, server_account
 from pgtare.server.binaries import Binaries
 from pgtare.server.programs import start_program
@@ -317,6 +317,7 @@ class Cluster:
             # The eighth line is the postmaster's state, as pg_ctl reads it.
             ours = len(lines) >= 8 and lines[0].strip() == str(popen.pid)
             if ours and lines[7].strip() == "ready":
+                shared_memory.note(popen.pid, home.data, home.shared_memory)
                 return
             if time.monotonic() > deadline:
                 tail = self._log_tail()

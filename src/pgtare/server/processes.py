@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import select
 import signal
 from collections.abc import Iterator
@@ -91,13 +90,9 @@ def stop_postmaster(postmaster: Process, data: Path, mode: StopMode, seconds: fl
         postmaster.signal(signal.SIGQUIT)
         if postmaster.wait(IMMEDIATE_SECONDS):
             return "immediate"
-    shared = _shared_memory_files(postmaster.pid)
     postmaster.signal(signal.SIGKILL)
     postmaster.wait(KILL_SECONDS)
     kill_leftovers(data)
-    for path in shared:  # a killed postmaster cannot free them
-        with contextlib.suppress(OSError):
-            path.unlink()
     return "killed"
 
 
@@ -130,11 +125,3 @@ def _works_in(pid: int, data: Path) -> bool:
         return False
     name = os.path.basename(program.removesuffix(" (deleted)"))
     return cwd.removesuffix(" (deleted)") == str(data) and name in PROGRAMS
-
-
-def _shared_memory_files(pid: int) -> list[Path]:
-    try:
-        maps = Path(f"/proc/{pid}/maps").read_text()
-    except OSError:
-        return []
-    return [Path(name) for name in set(re.findall(r"/dev/shm/PostgreSQL\.\d+", maps))]  # noqa: S108

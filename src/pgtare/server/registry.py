@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgtare.server import processes
+from pgtare.server import processes, shared_memory
 from pgtare.server.account import Account
 from pgtare.server.places import is_plain, locked, place
 
@@ -43,6 +43,11 @@ class Home:
     @property
     def log(self) -> Path:
         return self.path / "server.log"
+
+    @property
+    def shared_memory(self) -> Path:
+        """What is known of the server's shared memory."""
+        return self.path / "shared_memory.json"
 
     @property
     def socket_directory(self) -> Path:
@@ -125,6 +130,7 @@ def stop_leftovers(home: Home) -> None:
         processes.stop_postmaster(postmaster, home.data, "immediate", SWEEP_SECONDS)
         postmaster.close()
     processes.kill_leftovers(home.data)
+    shared_memory.free(home.shared_memory)
 
 
 def _lock(path: Path) -> int | None:

@@ -15,9 +15,10 @@ from typing import BinaryIO
 
 from pgtare.errors import UsageError
 from pgtare.trace.columns import MAX_BYTES, MAX_ROWS, Column, Damaged, decode, encode
+from pgtare.trace.tables import GROUPED
 
-#: Of the format: files of a later version are refused.
-VERSION = 1
+#: Of the format: files of a later version are refused, those of earlier ones are read.
+VERSION = 2
 MAGIC = b"PGTARE\x00T"
 BLOCK_MAGIC = b"\xb6TB\x01"
 #: How the names of trace files end.
@@ -80,7 +81,7 @@ def file_header(header: FileHeader) -> bytes:
 def block(table: int, rows: int, number: int, columns: dict[str, Column]) -> bytes:
     """A block as it stands in a file."""
     assert rows <= MAX_ROWS
-    payload = encode(columns)
+    payload = encode(columns, GROUPED.get(table))
     head = _BLOCK.pack(BLOCK_MAGIC, table, 0, rows, len(payload), number, zlib.crc32(payload), 0)[
         :-4
     ]

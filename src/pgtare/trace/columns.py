@@ -1,7 +1,9 @@
 """Columns of a block: integers and bytes, encoded so that they decode with a few array operations.
 
 An integer column is stored as planes, one for each byte of its values, each compressed alone; the
-few values that do not fit stand apart. Sorted columns with few values are stored as runs.
+few values that do not fit stand apart. Sorted columns with few values are stored as runs. A column
+whose values depend on those of another is stored in the order of that one, and without the low
+bits that are zero in all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ MAX_ROWS = 1 << 20
 #: Bytes of a block at most, decoded.
 MAX_BYTES = 1 << 28
 
-_CONSTANT, _PLANES, _RUNS, _BYTES = 1, 2, 3, 4
+_CONSTANT, _PLANES, _RUNS, _BYTES, _GROUPED = 1, 2, 3, 4, 5
 _STORED, _ZSTD = 0, 1
 _LEVEL = 3
 #: Share of values that may stand apart to make the others a byte narrower.
@@ -37,14 +39,19 @@ class Damaged(Exception):
     """What was read is not what a writer wrote; the text says in what way."""
 
 
-def encode(columns: Mapping[str, Column]) -> bytes:
-    """The payload of a block: each column with its name, in the order given."""
+def encode(columns: Mapping[str, Column], grouped: Mapping[str, str] | None = None) -> bytes:
+    """The payload of a block: each column with its name, in the order given.
+
+    grouped: columns that are stored in the order of another, which stands before them.
+    """
     compress = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=False)
     parts = []
     for name, values in columns.items():
         raw = name.encode("ascii")
         if isinstance(values, list):
             kind, body = _BYTES, _encode_bytes(values, compress)
+        elif by := (grouped or {}).get(name):
+            kind, body = _GROUPED, _encode_grouped(values, columns[by], by, compress)
         else:
             kind, body = _encode_integers(values.astype(np.int64, copy=False), compress)
         parts.append(_HEAD.pack(len(raw), kind) + raw + _COUNT.pack(len(body)) + body)
@@ -57,6 +64,7 @@ def decode(payload: bytes | memoryview, rows: int) -> dict[str, Column]:
         raise Damaged(f"a block of {rows:,} rows")
     source = _Source(memoryview(payload))
     columns: dict[str, Column] = {}
+    orders: dict[str, Integers] = {}
     decompress = zstandard.ZstdDecompressor()
     while source.left():
         length, kind = source.unpack(_HEAD)
@@ -68,6 +76,8 @@ def decode(payload: bytes | memoryview, rows: int) -> dict[str, Column]:
         body = _Source(source.take(size))
         if kind == _BYTES:
             columns[name] = _decode_bytes(body, rows, decompress)
+        elif kind == _GROUPED:
+            columns[name] = _decode_grouped(body, rows, columns, orders, decompress)
         else:
             columns[name] = _decode_integers(kind, body, rows, decompress)
         if body.left():
@@ -152,6 +162,38 @@ def _decode_integers(
             raise Damaged("runs of another length than the rows")
         return np.repeat(values, lengths)
     raise Damaged(f"a column of the unknown encoding {kind}")
+
+
+def _order(key: Integers) -> Integers:
+    """Where the values of a column come from when they stand in the order of `key`."""
+    if len(key) and int(key.min()) >= 0 and int(key.max()) < 1 << 16:
+        key = key.astype(np.uint16)  # sorting 16-bit numbers stably is a radix sort
+    return np.argsort(key, kind="stable")
+
+
+def _encode_grouped(values: Any, key: Any, name: str, compress: zstandard.ZstdCompressor) -> bytes:
+    values = values.astype(np.int64, copy=False)
+    bits = int(np.bitwise_or.reduce(values)) if len(values) else 0
+    shift = (bits & -bits).bit_length() - 1 if bits else 0
+    ordered = values[_order(np.asarray(key, np.int64))] >> shift
+    raw = name.encode("ascii")
+    return _HEAD.pack(len(raw), shift) + raw + _planes(ordered, compress)
+
+
+def _decode_grouped(
+    source: _Source, rows: int, columns: Mapping[str, Column], orders: dict[str, Integers],
+    decompress: zstandard.ZstdDecompressor,
+) -> Integers:  # fmt: skip
+    length, shift = source.unpack(_HEAD)
+    name = str(source.take(length), "ascii", "replace")
+    key = columns.get(name)
+    if key is None or isinstance(key, list) or shift > 63:
+        raise Damaged("a column in the order of one that is not there")
+    if name not in orders:
+        orders[name] = _order(key)
+    values = np.empty(rows, np.int64)
+    values[orders[name]] = _from_planes(source, rows, decompress) << shift
+    return values
 
 
 def _width(values: Integers) -> int:

@@ -31,5 +31,9 @@ COLUMNS: dict[Table, tuple[str, ...]] = {
     Table.PROCESSOR: ("ring", "when_ns", "cpu_ns", "queue_ns"),
     Table.END: ("json",),
 }
+#: Columns of a table that are stored in the order of another.
+GROUPED: dict[int, dict[str, str]] = {
+    Table.WAITS: {"gap_ns": "event", "length_ns": "event"},
+}
 #: Columns of bytes; the others are 64-bit integers.
 OF_BYTES = frozenset({"json", "class", "name", "data"})

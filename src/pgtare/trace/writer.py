@@ -21,6 +21,8 @@ from pgtare.trace.tables import COLUMNS, OF_BYTES, Table
 
 #: Rows of a block, and bytes of the stream in one, after which it is written.
 BLOCK_ROWS = 1 << 17
+#: Begins and ends of waits are kept in units of so many ns: reading the clock takes as long.
+WAIT_UNIT_NS = 8
 _STREAM_BYTES = 4 << 20
 
 
@@ -191,6 +193,11 @@ def _joined(table: Table, parts: Sequence[Mapping[str, Column]]) -> dict[str, Co
     return joined
 
 
+def _in_units(ns: Any) -> Any:
+    """Rounded, up or down: sums of lengths stay what they are."""
+    return (ns + WAIT_UNIT_NS // 2) // WAIT_UNIT_NS * WAIT_UNIT_NS
+
+
 def _with_gaps(columns: dict[str, Column]) -> dict[str, Column]:
     """Waits in order of ring and time; the start of each becomes the gap since the one before.
 
@@ -199,8 +206,9 @@ def _with_gaps(columns: dict[str, Column]) -> dict[str, Column]:
     ring, start = np.asarray(columns["ring"]), np.asarray(columns["gap_ns"])
     order = np.lexsort((start, ring))
     sorted_columns = {name: np.asarray(values)[order] for name, values in columns.items()}
-    start = sorted_columns["gap_ns"]
-    ends = start + sorted_columns["length_ns"]
+    ends = _in_units(sorted_columns["gap_ns"] + sorted_columns["length_ns"])
+    start = _in_units(sorted_columns["gap_ns"])
+    sorted_columns["length_ns"] = ends - start
     gaps = start.copy()
     gaps[1:] -= ends[:-1]
     sorted_columns["gap_ns"] = gaps

@@ -8,6 +8,7 @@
  */
 #include "postgres.h"
 
+#include <sys/mman.h>
 #include <time.h>
 
 #include "access/htup_details.h"
@@ -22,8 +23,24 @@ PG_FUNCTION_INFO_V1(idled_reset);
 
 #define PLACES 16
 
-static int64 calls[PLACES];
-static int64 ns[PLACES];
+typedef struct Book
+{
+	int64		calls[PLACES];
+	int64		ns[PLACES];
+} Book;
+
+/* Of all processes together, where the server loads the module */
+static Book *book;
+
+void		_PG_init(void);
+
+void
+_PG_init(void)
+{
+	book = mmap(NULL, sizeof(Book), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (book == MAP_FAILED)
+		ereport(ERROR, (errmsg("no memory for the times idled: %m")));
+}
 
 static int64
 now_ns(void)
@@ -54,8 +71,8 @@ idle_for(PG_FUNCTION_ARGS)
 	do
 		now = now_ns();
 	while (now < until);
-	calls[place]++;
-	ns[place] += now - start;
+	__atomic_fetch_add(&book->calls[place], 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&book->ns[place], now - start, __ATOMIC_RELAXED);
 	PG_RETURN_BOOL(true);
 }
 
@@ -69,15 +86,14 @@ idled(PG_FUNCTION_ARGS)
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "called where no record is accepted");
-	values[0] = Int64GetDatum(calls[place]);
-	values[1] = Float8GetDatum((double) ns[place] / 1e6);
+	values[0] = Int64GetDatum(book->calls[place]);
+	values[1] = Float8GetDatum((double) book->ns[place] / 1e6);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
 
 Datum
 idled_reset(PG_FUNCTION_ARGS)
 {
-	memset(calls, 0, sizeof(calls));
-	memset(ns, 0, sizeof(ns));
+	memset(book, 0, sizeof(Book));
 	PG_RETURN_VOID();
 }

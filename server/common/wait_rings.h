@@ -1,0 +1,56 @@
+/*-------------------------------------------------------------------------
+ * wait_rings.h
+ *		What wait_event_timing offers a module that writes traces to files: the
+ *		rings of waits that there are, and what is in them.
+ *
+ * The offer is found by find_rendezvous_variable(WAIT_RINGS_OFFER); the name
+ * carries the version of the structures.
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGTARE_WAIT_RINGS_H
+#define PGTARE_WAIT_RINGS_H
+
+#include "postgres.h"
+
+#include "utils/timestamp.h"
+
+#define WAIT_RINGS_OFFER "wait_event_timing/rings/1"
+
+typedef struct WaitRing
+{
+	int			pid;
+	int			leader_pid;		/* of a parallel worker, or 0 */
+	uint32		handle;			/* of its segment; 0: no ring stands here */
+	TimestampTz started;
+	TimestampTz ended;			/* when its process went; 0: it is there */
+} WaitRing;
+
+typedef struct WaitRecord
+{
+	bool		wait;			/* else a mark between waits */
+	int			kind;
+	int			depth;
+	uint32		event;
+	uint32		calls;
+	int64		start_ns;		/* since the ring began */
+	int64		value;			/* of a wait: its length in ns */
+} WaitRecord;
+
+typedef struct WaitRingsOffer
+{
+	/* The ring at a place, counted from 0; false: there are no more places. */
+	bool		(*look) (uint32 place, WaitRing *found);
+
+	/*
+	 * Records from number "from" on, "room" at most, of the ring that is mapped
+	 * here; returns how many.  "next" is where to go on; "lost" were
+	 * overwritten.
+	 */
+	uint32		(*read) (const void *ring, uint64 from, WaitRecord *records, uint32 room,
+						 uint64 *next, uint64 *lost);
+
+	/* Is so much of it new from number "from" on that it wants to be read? */
+	bool		(*urgent) (const void *ring, uint64 from);
+} WaitRingsOffer;
+
+#endif							/* PGTARE_WAIT_RINGS_H */

@@ -1,0 +1,191 @@
+/*-------------------------------------------------------------------------
+ * execution.c
+ *		What is known of executions, from the executor's start to its end.
+ *
+ * Time and counters are taken over spans: a span begins with the executor's
+ * start and goes on through run and finish to the end, as long as nothing else
+ * happens in the same session between; else it is closed, and a later run is a
+ * fetch, a call of its own (series.c).  So a statement that runs in one go takes
+ * three readings of the clock, and what a cursor does lies where it happened.
+ *-------------------------------------------------------------------------
+ */
+#include "execution.h"
+
+#include "utils/memutils.h"
+
+/* The latest first */
+static Execution *executions = NULL;
+static Execution *unused = NULL;
+
+Span		span;
+
+Execution *
+execution_of(const QueryDesc *queryDesc)
+{
+	Execution  *e = executions;
+
+	while (e != NULL && e->plan != queryDesc)
+		e = e->next;
+	return e;
+}
+
+Execution *
+execution_take(void)
+{
+	Execution  *e = unused;
+
+	if (e != NULL)
+		unused = e->next;
+	else
+		e = MemoryContextAlloc(TopMemoryContext, sizeof(Execution));
+	memset(e, 0, sizeof(*e));
+	e->next = executions;
+	executions = e;
+	return e;
+}
+
+static void
+give_back(Execution *e)
+{
+	Execution **at = &executions;
+
+	while (*at != e)
+		at = &(*at)->next;
+	*at = e->next;
+	e->next = unused;
+	unused = e;
+}
+
+void
+span_open(Execution *e, int64 now)
+{
+	span.of = e;
+	span.since = now;
+	call_usage(&span.usage);
+}
+
+/* What happens next is not the open execution's. */
+void
+span_close(int64 now)
+{
+	if (span.of == NULL)
+		return;
+	span.of->call.busy += Max(now - span.since, 0);
+	call_usage_since(&span.usage, &span.of->call.usage);
+	span.of = NULL;
+}
+
+/* Another call begins, or ends, or a statement has been answered. */
+void
+execute_interrupted(void)
+{
+	if (span.of != NULL)
+		span_close(timeline_now());
+	series_close();
+}
+
+/* A bind has been answered: what was started in it begins only now. */
+void
+execute_bound(int64 now)
+{
+	span_close(now);
+	for (Execution *e = executions; e != NULL; e = e->next)
+	{
+		if (e->ran || e->depth > 0)
+			continue;
+		e->call.start = now;
+		e->call.busy = 0;
+		memset(&e->call.usage, 0, sizeof(Usage));
+	}
+}
+
+/* The record of an execution, which is forgotten */
+void
+execution_finish(Execution *e, int64 now)
+{
+	int			depth = trace.depth;
+
+	series_close();
+	trace.depth = e->depth;
+	call_write(&e->call, now);
+	trace.depth = depth;
+	if (span.of == e)
+		span.of = NULL;
+	give_back(e);
+}
+
+/* An error leaves an execution. */
+void
+execution_fail(Execution *e)
+{
+	int64		now = timeline_now();
+
+	call_failed(&e->call);
+	if (span.of == e)
+		span_close(now);
+	execution_finish(e, now);
+}
+
+/*
+ * The transaction, or the subtransaction at this level, is over: nobody will
+ * end the executions in it.
+ */
+void
+execute_forget(int nest_level, uint16 flags)
+{
+	Execution  *e = executions;
+
+	if (e == NULL)
+		return;
+	span_close(timeline_now());
+	while (e != NULL)
+	{
+		Execution  *next = e->next;
+
+		if (e->nest_level >= nest_level)
+		{
+			e->call.flags |= flags;
+			execution_finish(e, timeline_now());
+		}
+		e = next;
+	}
+}
+
+/*
+ * The subtransaction at this level has been committed: what it began belongs to
+ * the one around it, and outlives others at this level.
+ */
+void
+execute_inherit(int nest_level)
+{
+	for (Execution *e = executions; e != NULL; e = e->next)
+		e->nest_level = Min(e->nest_level, nest_level - 1);
+}
+
+bool
+execute_is_traced(const QueryDesc *queryDesc)
+{
+	return trace.on && execution_of(queryDesc) != NULL;
+}
+
+bool
+execute_row_sources(const QueryDesc *queryDesc, uint32 sampling, const RowSource *nodes, uint32 n)
+{
+	Execution  *e = trace.on ? execution_of(queryDesc) : NULL;
+	RowSourcesRecord record = {0};
+
+	if (e == NULL)
+		return false;
+	record.plan = e->call.plan;
+	record.sampling = sampling;
+	record.nodes = n;
+	if (!ring_begin(RECORD_ROWSOURCES, e->depth, e->call.number, timeline_now(),
+					sizeof(record) + n * sizeof(RowSource), &record.header))
+		return false;
+	ring_put(&record, sizeof(record));
+	if (n > 0)
+		ring_put(nodes, n * sizeof(RowSource));
+	trace.slot->trace.counters.row_sources++;
+	ring_end();
+	return true;
+}

@@ -1,0 +1,43 @@
+/*-------------------------------------------------------------------------
+ * execution.h
+ *		What is known of executions, from the executor's start to its end.
+ *-------------------------------------------------------------------------
+ */
+#ifndef EXECUTION_H
+#define EXECUTION_H
+
+#include "sqltrace.h"
+
+#pragma GCC visibility push(hidden)
+
+typedef struct Execution
+{
+	struct Execution *next;
+	const QueryDesc *plan;		/* only compared */
+	Call		call;
+	int			depth;
+	int			nest_level;		/* of the subtransaction it began in */
+	bool		ran;
+	bool		secret;
+} Execution;
+
+/* The execution whose time is being taken, at the depth under way, or NULL; and since when */
+typedef struct Span
+{
+	Execution  *of;
+	int64		since;
+	Usage		usage;
+} Span;
+
+extern Span span;
+
+extern Execution *execution_of(const QueryDesc *queryDesc);
+extern Execution *execution_take(void);
+extern void execution_finish(Execution *e, int64 now);
+extern void execution_fail(Execution *e);
+extern void span_open(Execution *e, int64 now);
+extern void span_close(int64 now);
+
+#pragma GCC visibility pop
+
+#endif							/* EXECUTION_H */

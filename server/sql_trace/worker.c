@@ -1,0 +1,296 @@
+/*-------------------------------------------------------------------------
+ * worker.c
+ *		The background worker that writes traces to files: its settings, and when
+ *		it records.
+ *
+ * Each start of the worker is a recording in a directory of its own.  When no
+ * more can be written it says so once, and waits for a reload; sessions do not
+ * wait for it, nor know of it.  It reads shared memory alone and connects to no
+ * database.  As with any process with shared memory, the server restarts where
+ * it is killed by kill -9.
+ *-------------------------------------------------------------------------
+ */
+#include "worker.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "miscadmin.h"
+#include "pgtime.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/json.h"
+#include "utils/wait_event.h"
+
+#define LOOK_INTERVAL_MS 100
+#define SYNC_INTERVAL_MS 2000
+#define IDLE_INTERVAL_MS 60000
+#define RESTART_INTERVAL_S 2
+#define KIBIBYTE ((uint64) 1024)
+
+static char *worker_directory = NULL;
+static int	worker_max_kb = 1024 * 1024;
+static int	worker_file_kb = 64 * 1024;
+static int	worker_reserve_kb = 512 * 1024;
+
+PGDLLEXPORT void sql_trace_worker_main(Datum argument);
+
+/* A session that loads the library by itself has no worker, nor settings of one. */
+void
+worker_define(void)
+{
+	if (!process_shared_preload_libraries_in_progress)
+		return;
+	DefineCustomStringVariable("sql_trace.worker_directory",
+							   "Directory in which a background worker writes the traces of all sessions.",
+							   "Empty: there is no worker.",
+							   &worker_directory,
+							   "",
+							   PGC_POSTMASTER, GUC_SUPERUSER_ONLY,
+							   NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.worker_max_size",
+							"Size that all traces of the worker may take; it stops there.",
+							NULL,
+							&worker_max_kb,
+							1024 * 1024, 64, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.worker_file_size",
+							"Size after which the worker begins another file.",
+							NULL,
+							&worker_file_kb,
+							64 * 1024, 64, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.worker_reserve",
+							"Space on the volume that the worker leaves free; it stops there.",
+							NULL,
+							&worker_reserve_kb,
+							512 * 1024, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+}
+
+/* Bytes of all files of all recordings */
+static uint64
+size_of_all(void)
+{
+	DIR		   *all = opendir(worker_directory);
+	struct dirent *recording;
+	uint64		sum = 0;
+
+	while (all && (recording = readdir(all)) != NULL)
+	{
+		char		path[MAXPGPATH];
+		DIR		   *files;
+		struct dirent *file;
+
+		if (strncmp(recording->d_name, "trace-", 6) != 0)
+			continue;
+		snprintf(path, sizeof(path), "%s/%s", worker_directory, recording->d_name);
+		files = opendir(path);
+		while (files && (file = readdir(files)) != NULL)
+		{
+			char		name[MAXPGPATH * 2];
+			struct stat found;
+
+			snprintf(name, sizeof(name), "%s/%s", path, file->d_name);
+			if (stat(name, &found) == 0 && S_ISREG(found.st_mode))
+				sum += found.st_size;
+		}
+		if (files)
+			closedir(files);
+	}
+	if (all)
+		closedir(all);
+	return sum;
+}
+
+/* Its disk must never fill. */
+static bool
+is_within_data_directory(const char *directory)
+{
+	char		real[PATH_MAX];
+	char		data[PATH_MAX];
+
+	return realpath(directory, real) && realpath(DataDir, data) &&
+		(strcmp(real, data) == 0 || path_is_prefix_of_path(data, real));
+}
+
+static bool
+refused(const char *why, const char *hint)
+{
+	ereport(WARNING,
+			(errmsg("sql_trace writes no traces to \"%s\": %s", worker_directory, why),
+			 errhint("%s", hint)));
+	return false;
+}
+
+/* The directory of a recording that begins now; false: it cannot be made. */
+static bool
+make_directory(TimestampTz began, char *path, Size size)
+{
+	pg_time_t	seconds = timestamptz_to_time_t(began);
+	char		when[32];
+
+	if (!is_absolute_path(worker_directory))
+		return refused("the path is not absolute", "Set sql_trace.worker_directory to one that is.");
+	if (mkdir(worker_directory, S_IRWXU) != 0 && errno != EEXIST)
+		return refused(strerror(errno), "Make the directory for the server's user, and reload the "
+					   "configuration.");
+	if (is_within_data_directory(worker_directory))
+		return refused("it lies in the data directory", "Set sql_trace.worker_directory to a place "
+					   "elsewhere, best on another volume.");
+	pg_strftime(when, sizeof(when), "%Y%m%dT%H%M%S", pg_gmtime(&seconds));
+	snprintf(path, size, "%s/trace-%s-%d", worker_directory, when, MyProcPid);
+	if (mkdir(path, S_IRWXU) != 0 && errno != EEXIST)
+		return refused(strerror(errno), "Let the server's user write there, and reload the "
+					   "configuration.");
+	return true;
+}
+
+/* As the settings are now */
+static void
+set_limits(Recording *recording)
+{
+	TraceFile  *file = &recording->file;
+	uint64		others = size_of_all() - file->written;
+	uint64		most = worker_max_kb * KIBIBYTE;
+
+	file->size_limit = most > others ? most - others : 0;
+	file->reserve = worker_reserve_kb * KIBIBYTE;
+	recording->file_limit = worker_file_kb * KIBIBYTE;
+}
+
+static bool
+begin_recording(Recording *recording)
+{
+	char		path[MAXPGPATH];
+
+	memset(recording, 0, sizeof(*recording));
+	recording->began = GetCurrentTimestamp();
+	if (!make_directory(recording->began, path, sizeof(path)))
+		return false;
+	file_init(&recording->file, path);
+	set_limits(recording);
+	rings_begin(recording);
+	return true;
+}
+
+static const char *
+stop_name(FileStop stop)
+{
+	return stop == STOP_SIZE ? "size" : stop == STOP_SPACE ? "space" :
+		stop == STOP_ERROR ? "error" : "interrupt";
+}
+
+/* Say how it ended, in the files and, unless we were asked to, in the log. */
+static void
+end_recording(Recording *recording)
+{
+	TraceFile  *file = &recording->file;
+	StringInfoData json;
+
+	if (file->stop != STOP_NONE)
+		ereport(WARNING,
+				(errmsg("sql_trace has stopped writing traces to \"%s\": %s", file->directory,
+						file->why),
+				 errhint("Make room and reload the configuration: a new recording begins then.")));
+	initStringInfo(&json);
+	appendStringInfo(&json, "{\"stopped_by\": \"%s\", \"why\": ", stop_name(file->stop));
+	escape_json(&json, file->why);
+	appendStringInfo(&json, ", \"seconds\": %.3f, \"losses\": {}}",
+					 (GetCurrentTimestamp() - recording->began) / 1e6);
+	if (file->fd >= 0)
+	{
+		block_begin(file, TABLE_END, 1);
+		block_bytes(file, "json", json.data, json.len);
+		(void) block_end(file);
+	}
+	pfree(json.data);
+	rings_end(recording);
+	file_free(file);
+	(void) rmdir(file->directory);	/* where not even a file could be made */
+}
+
+void
+sql_trace_worker_main(Datum argument)
+{
+	static Recording recording;
+	bool		records;
+	TimestampTz synced = 0;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+	records = shmem_get() != NULL && begin_recording(&recording);
+	while (!ShutdownRequestPending)
+	{
+		TimestampTz now;
+
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+			if (records)
+				set_limits(&recording);
+			else
+				records = shmem_get() != NULL && begin_recording(&recording);
+		}
+		if (records && !rings_look(&recording, false))
+		{
+			end_recording(&recording);
+			records = false;
+		}
+		now = GetCurrentTimestamp();
+		if (records && TimestampDifferenceExceeds(synced, now, SYNC_INTERVAL_MS))
+		{
+			file_sync(&recording.file);
+			synced = now;
+		}
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 records ? LOOK_INTERVAL_MS : IDLE_INTERVAL_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	if (records)
+	{
+		(void) rings_look(&recording, true);
+		end_recording(&recording);
+	}
+	/* started anew, unless the server shuts down */
+	proc_exit(1);
+}
+
+/* Called when the library is loaded: by the server itself, a worker can be had. */
+void
+worker_register(void)
+{
+	BackgroundWorker worker = {0};
+	Dl_info		ours;
+
+	if (!process_shared_preload_libraries_in_progress || worker_directory == NULL ||
+		worker_directory[0] == '\0')
+		return;
+	if (dladdr(sql_trace_worker_main, &ours) == 0 ||
+		strlen(ours.dli_fname) >= sizeof(worker.bgw_library_name))
+	{
+		ereport(WARNING,
+				(errmsg("sql_trace has no background worker: the path of its library is too long")));
+		return;
+	}
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
+	worker.bgw_start_time = BgWorkerStart_ConsistentState;
+	worker.bgw_restart_time = RESTART_INTERVAL_S;
+	strlcpy(worker.bgw_library_name, ours.dli_fname, sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "sql_trace_worker_main", BGW_MAXLEN);
+	strlcpy(worker.bgw_name, "sql_trace writer", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "sql_trace writer", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}

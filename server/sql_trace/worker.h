@@ -1,0 +1,77 @@
+/*-------------------------------------------------------------------------
+ * worker.h
+ *		The background worker that writes traces to files: its recording.
+ *-------------------------------------------------------------------------
+ */
+#ifndef WORKER_H
+#define WORKER_H
+
+#include "sqltrace.h"
+
+#include "fmgr.h"
+#include "storage/dsm.h"
+
+#include "../common/wait_rings.h"
+#include "trace_file.h"
+
+#pragma GCC visibility push(hidden)
+
+#define MOST_EVENTS 1024
+
+/* So much is read of a ring of calls at once */
+#define WORKER_CHUNK ((Size) 4 * 1024 * 1024)
+
+/* A ring, from when it is first seen until nobody speaks of it any more */
+typedef struct Drained
+{
+	uint32		handle;			/* of its segment */
+	TimestampTz started;
+	bool		waits;			/* else of calls */
+	int			pid;
+	int			leader_pid;		/* of a parallel worker, or 0 */
+	dsm_segment *segment;		/* NULL: not mapped any more */
+	int64		number;			/* in the recording */
+	uint64		position;		/* read so far */
+	TimestampTz read_at;
+	bool		told;			/* it stands in the file under way */
+	bool		seen;			/* when we last looked */
+	bool		ended;			/* its process has gone */
+	char		user[NAMEDATALEN];
+	char		database[NAMEDATALEN];
+	char		application[NAMEDATALEN];
+} Drained;
+
+typedef struct Recording
+{
+	TraceFile	file;
+	TimestampTz began;
+	uint64		file_limit;		/* bytes after which the next one begins */
+	int64		rings_ever;
+	Drained    *rings;
+	int			nrings;
+	int			room;
+	int			nevents;
+	uint32		events[MOST_EVENTS];	/* by their numbers in the recording */
+	int			events_told;	/* in the file under way */
+	char	   *buffer;			/* for what is read of a ring of calls */
+} Recording;
+
+/* worker.c */
+extern void worker_define(void);
+extern void worker_register(void);
+
+/* worker_rings.c */
+extern void rings_begin(Recording *recording);
+extern bool rings_look(Recording *recording, bool all);
+extern void rings_end(Recording *recording);
+
+/* worker_write.c */
+extern const WaitRingsOffer *worker_waits(void);
+extern bool write_head(Recording *recording);
+extern void write_calls(Recording *recording, Drained *ring);
+extern void write_waits(Recording *recording, Drained *ring);
+extern void write_processor(Recording *recording, const Drained *ring);
+
+#pragma GCC visibility pop
+
+#endif							/* WORKER_H */

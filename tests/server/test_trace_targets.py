@@ -1,0 +1,114 @@
+"""Whom `pgtare trace record` traces: a role, a database, a sample of sessions, a statement."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pgtare.server.cluster import Cluster
+from pgtare.trace.ledger import ledger
+from pgtare.trace.reader import load
+from pgtare.trace.stream import CallKind
+from tests.server.recorder_tools import level_of, recording, wait_until_traced
+from tests.server.trace_tools import session
+from tests.server.waits_tools import Connection, eventually, one
+
+pytest_plugins = ["tests.server.fix_trace"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def tracer(trace18: Cluster) -> Cluster:
+    return trace18
+
+
+@pytest.fixture
+def sessions(tracer: Cluster, onlooker: Connection) -> Iterator[dict[str, Connection]]:
+    """Of two roles, in two databases; what each runs names it."""
+    onlooker.execute("CREATE ROLE clerk LOGIN")
+    onlooker.execute("CREATE DATABASE branch")
+    try:
+        with contextlib.ExitStack() as stack:
+            yield {
+                "plain": stack.enter_context(session(tracer)),
+                "of clerk": stack.enter_context(session(tracer, user="clerk")),
+                "in branch": stack.enter_context(session(tracer, dbname="branch")),
+            }
+    finally:
+        onlooker.execute("DROP DATABASE branch WITH (FORCE)")
+        onlooker.execute("DROP ROLE clerk")
+
+
+def executed(path: Path) -> set[str]:
+    """The texts of all executions in a recording."""
+    book = ledger(load(path))
+    return {
+        book.processes[process].stream.texts[int(call["text"])].text
+        for process, call in zip(book.call_process, book.calls, strict=True)
+        if call["kind"] == CallKind.EXECUTE
+    }
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "who"),
+    [("--role", "clerk", "of clerk"), ("--database", "branch", "in branch")],
+)
+def test_sessions_of_a_role_or_in_a_database(
+    tracer: Cluster, onlooker: Connection, sessions: dict[str, Connection], tmp_path: Path,
+    option: str, value: str, who: str,
+) -> None:  # fmt: skip
+    with recording(tracer, tmp_path / "rec", option, value, "--level", "1"):
+        wait_until_traced(onlooker, sessions[who], level=1)
+        for name, client in sessions.items():
+            client.execute(f"SELECT '{name}'".encode())
+    assert executed(tmp_path / "rec") & {f"SELECT '{name}'" for name in sessions} == {
+        f"SELECT '{who}'"
+    }
+    pid = sessions[who].info.backend_pid
+    sessions[who].execute("SELECT 1")
+    assert level_of(onlooker, pid) == 0
+
+
+def test_sample_of_sessions(tracer: Cluster, onlooker: Connection, tmp_path: Path) -> None:
+    """All or none of 16 are drawn three times in 100,000."""
+    asked = (
+        "SELECT count(*) FROM pg_stat_sql_trace WHERE ended IS NULL AND level > 0"
+        " AND application_name = 'drawn'"
+    )
+    with contextlib.ExitStack() as stack:
+        clients = [
+            stack.enter_context(session(tracer, application_name="drawn")) for _ in range(16)
+        ]
+        options = ("--application", "drawn", "--sample", "50%", "--level", "1")
+        with recording(tracer, tmp_path / "rec", *options):
+
+            def traced() -> int:
+                for client in clients:
+                    client.execute("SELECT 1")
+                return int(one(onlooker, asked))
+
+            eventually(traced)
+            assert 0 < traced() < 16
+    rings = load(tmp_path / "rec").rings.values()
+    assert 0 < len([ring for ring in rings if ring.application == "drawn"]) < 16
+
+
+def test_statement_by_its_identifier(
+    tracer: Cluster, onlooker: Connection, sessions: dict[str, Connection], tmp_path: Path
+) -> None:
+    """Wherever it runs, and nothing else; afterwards the configuration is as before."""
+    wanted = "SELECT 'wanted' FROM pg_am LIMIT 1"
+    plan = one(onlooker, f"EXPLAIN (VERBOSE, FORMAT json) {wanted}")
+    query_id = str(plan[0]["Query Identifier"])
+    shown = "SHOW sql_trace.query_ids"
+    with recording(tracer, tmp_path / "rec", f"--queryid={query_id}", "--level", "1"):
+        for client in sessions.values():
+            eventually(lambda client=client: one(client, shown) == query_id)  # type: ignore[misc]
+            client.execute("SELECT 'other'")
+            client.execute(wanted.encode())
+    assert executed(tmp_path / "rec") == {wanted}
+    assert {ring.user for ring in load(tmp_path / "rec").rings.values()} >= {"clerk"}
+    eventually(lambda: one(onlooker, shown) == "")

@@ -1,0 +1,278 @@
+"""The background worker that writes traces to files, and what it does when it cannot."""
+
+import contextlib
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.trace import ledger as ledgers
+from pgtare.trace.profile import profile
+from pgtare.trace.reader import Trace, load
+from pgtare.trace.stream import CallKind
+from tests.server.recorder_tools import KNOWN, known
+from tests.server.trace_tools import session, tracing
+from tests.server.waits_tools import Connection, eventually, one
+from tests.server.weigh_tools import pgtare
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+SETTINGS = {
+    "sql_trace.worker_reserve": 0,
+    "wait_event_timing.capture": "stats",
+    "sql_trace.cpu_interval": 0,
+}
+
+
+@contextlib.contextmanager
+def place() -> Iterator[Path]:
+    """A directory in which the server's account can make others."""
+    path = Path(tempfile.mkdtemp(prefix="pgtare-writer-", dir="/var/tmp"))
+    path.chmod(0o777)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+@pytest.fixture(
+    scope="module",
+    params=["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])],
+)
+def writing(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Path]]:
+    """A server with a worker, and where that writes; on both servers, one after the other."""
+    binaries: Binaries = request.getfixturevalue(request.param)
+    with place() as path, tracing(
+        binaries, SETTINGS | {"sql_trace.worker_directory": str(path / "traces")}
+    ) as cluster:  # fmt: skip
+        yield cluster, path / "traces"
+
+
+@pytest.fixture
+def app(writing: tuple[Cluster, Path]) -> Iterator[Connection]:
+    with session(writing[0], application_name="written") as connection:
+        yield connection
+
+
+def latest(directory: Path) -> Path:
+    """The recording that was begun last, once there is one."""
+
+    def newest() -> Path | None:
+        found = sorted(directory.glob("trace-*"), key=lambda path: path.stat().st_mtime_ns)
+        return found[-1] if found and list(found[-1].glob("*.pgtrace")) else None
+
+    return Path(eventually(newest))
+
+
+def another(directory: Path, before: Path) -> Path:
+    """The recording that follows that one."""
+    eventually(lambda: latest(directory) != before)
+    return latest(directory)
+
+
+def worker_of(recording: Path) -> int:
+    """The process that writes, or wrote, a recording."""
+    return int(recording.name.rpartition("-")[2])
+
+
+def with_statement(recording: Path, text: str) -> Trace:
+    """The recording, once an execution of that statement is in it."""
+
+    def found() -> Trace | None:
+        trace = load(recording)
+        book = ledgers.ledger(trace)
+        for process, call in zip(book.call_process, book.calls, strict=True):
+            known_as = book.processes[process].stream.texts.get(int(call["text"]))
+            if call["kind"] == CallKind.EXECUTE and known_as and known_as.text == text:
+                return trace
+        return None
+
+    return eventually(found)
+
+
+def configure(cluster: Cluster, **settings: object) -> None:
+    cluster.configure({f"sql_trace.{name}": value for name, value in settings.items()})  # type: ignore[misc]
+    cluster.reload()
+
+
+def work(client: Connection, rounds: int) -> None:
+    """Some 20 kB of records a round."""
+    client.execute(f"DO $$BEGIN FOR i IN 1..{rounds * 40} LOOP EXECUTE 'SELECT '"
+                   " || i || repeat(' ', 100); END LOOP; END$$".encode())  # fmt: skip
+
+
+def test_known_waits_are_written(writing: tuple[Cluster, Path], app: Connection) -> None:
+    """What the client's recorder finds, from files that nobody else can read."""
+    cluster, directory = writing
+    app.execute(KNOWN.encode())
+    app.execute("SET sql_trace.level = 12")
+    app.execute("SELECT nap(0)")
+    for _ in range(4):
+        app.execute("INSERT INTO truth (what, s) SELECT 'nap', nap(60)")
+    app.execute("SELECT 'the end'")
+    recording = latest(directory)
+    trace = with_statement(recording, "SELECT 'the end'")
+    assert not trace.damages
+    for path in (directory, recording):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in recording.iterdir()} == {0o600}
+    book = ledgers.ledger(trace)
+    lines = {line.name: line.ns for line in profile(book, "event").lines}
+    assert lines["Timeout/PgSleep"] == pytest.approx(known(cluster, "nap"), rel=0.02)
+    told = {ring.application for ring in trace.rings.values()}
+    assert told == {"written"}
+    assert {ring.kind for ring in trace.rings.values()} == {"sql", "waits"}
+    assert trace.processor
+    done = pgtare("trace", "profile", recording)
+    assert done.returncode == 0, done.stderr
+    assert "Timeout/PgSleep" in done.stdout
+
+
+def test_what_a_session_wrote_last(writing: tuple[Cluster, Path]) -> None:
+    """Its trace is read to the end though it has gone, and so is one that lived for a moment."""
+    cluster, directory = writing
+    with session(cluster) as client:
+        client.execute("SET sql_trace.level = 1")
+        client.execute("SELECT 'last words'")
+    with_statement(latest(directory), "SELECT 'last words'")
+
+
+def test_files_rotate(writing: tuple[Cluster, Path], app: Connection) -> None:
+    cluster, directory = writing
+    configure(cluster, worker_file_size="64kB")
+    recording = latest(directory)
+    before = len(list(recording.iterdir()))
+    app.execute("SET sql_trace.level = 1")
+    try:
+        for _ in range(2):
+            work(app, 10)
+            eventually(lambda n=before: len(list(recording.iterdir())) > n)  # type: ignore[misc]
+            before = len(list(recording.iterdir()))
+    finally:
+        configure(cluster, worker_file_size="64MB")
+    app.execute("SELECT 'after all files'")
+    trace = with_statement(recording, "SELECT 'after all files'")
+    assert not trace.damages
+    assert not sum(trace.losses.values())
+
+
+def test_size_limit(writing: tuple[Cluster, Path], app: Connection) -> None:
+    """It stops, says so in the file and in the log, and begins anew when there is room."""
+    cluster, directory = writing
+    recording = latest(directory)
+    app.execute("SET sql_trace.level = 1")
+    written = sum(path.stat().st_size for path in directory.rglob("*.pgtrace"))
+    configure(cluster, worker_max_size=f"{written // 1024 + 128}kB")
+    try:
+        for _ in range(20):
+            work(app, 2)
+        trace = eventually(lambda: load(recording) if load(recording).end else None)
+        assert trace.end["stopped_by"] == "size"
+        assert not trace.damages
+        assert "has stopped writing traces" in cluster.log_path.read_text()
+        app.execute("SELECT 'goes on'")
+    finally:
+        configure(cluster, worker_max_size="1GB")
+    following = another(directory, recording)
+    app.execute("SELECT 'anew'")
+    with_statement(following, "SELECT 'anew'")
+
+
+def test_worker_that_is_terminated(writing: tuple[Cluster, Path], app: Connection) -> None:
+    """Its recording has an end, sessions go on, and another worker follows."""
+    cluster, directory = writing
+    recording = latest(directory)
+    app.execute("SET sql_trace.level = 1")
+    app.execute("SELECT 'before'")
+    subprocess.run(["kill", str(worker_of(recording))], check=True, **cluster.run_as)
+    trace = eventually(lambda: load(recording) if load(recording).end else None)
+    assert trace.end["stopped_by"] == "interrupt"
+    with_statement(recording, "SELECT 'before'")
+    assert one(app, "SELECT 1") == 1
+    following = another(directory, recording)
+    assert worker_of(following) != worker_of(recording)
+    app.execute("SELECT 'behind'")
+    with_statement(following, "SELECT 'behind'")
+
+
+def test_server_that_crashes(writing: tuple[Cluster, Path], app: Connection) -> None:
+    """What was written can be read, and the server that comes back writes anew."""
+    cluster, directory = writing
+    app.execute("SET sql_trace.level = 1")
+    app.execute("SELECT 'before the crash'")
+    recording = latest(directory)
+    with_statement(recording, "SELECT 'before the crash'")
+    os.kill(app.info.backend_pid, signal.SIGKILL)
+    with pytest.raises(psycopg.Error):
+        app.execute("SELECT 1")
+    following = another(directory, recording)
+    trace = with_statement(recording, "SELECT 'before the crash'")
+    assert trace.end is None
+    assert any("no end" in note for note in trace.notes())
+    with eventually(lambda: connected(cluster)) as client:
+        client.execute("SET sql_trace.level = 1")
+        client.execute("SELECT 'after the crash'")
+        with_statement(following, "SELECT 'after the crash'")
+
+
+def connected(cluster: Cluster) -> Connection | None:
+    with contextlib.suppress(psycopg.Error):
+        return psycopg.connect(cluster.dsn(), autocommit=True)
+    return None
+
+
+def test_full_disk(wheel: Binaries, as_root: None) -> None:
+    """The worker stops, with whole blocks on the disk, and the server does not."""
+    with place() as path:
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0777", "pgtare-test", path], check=False
+        )
+        if done.returncode != 0:
+            pytest.skip("cannot mount a small file system here")
+        try:
+            settings = SETTINGS | {"sql_trace.worker_directory": str(path)}
+            with tracing(wheel, settings) as cluster, session(cluster) as client:
+                recording = latest(path)
+                client.execute("SET sql_trace.level = 1")
+                for _ in range(40):
+                    work(client, 5)
+                text = "has stopped writing traces"
+                eventually(lambda: text in cluster.log_path.read_text())
+                assert "No space left on device" in cluster.log_path.read_text()
+                trace = load(recording)
+                assert not trace.damages
+                assert trace.streams
+                assert one(client, "SELECT 1") == 1
+        finally:
+            subprocess.run(["umount", path], check=True)
+
+
+def test_places_that_will_not_do(wheel: Binaries) -> None:
+    """The server starts, says why nothing is written, and tries again at a reload."""
+    with place() as path:
+        closed = path / "closed"
+        closed.mkdir(mode=0o500)
+        settings = SETTINGS | {"sql_trace.worker_directory": str(closed / "traces")}
+        with tracing(wheel, settings) as cluster:
+            log = cluster.log_path
+            eventually(lambda: "writes no traces" in log.read_text())
+            assert "Permission denied" in log.read_text()
+            closed.chmod(0o777)
+            cluster.reload()
+            assert load(latest(closed / "traces")).recording["server"].startswith("18")
+            inside = cluster.data_directory / "traces"
+            cluster.restart({"sql_trace.worker_directory": str(inside)})
+            eventually(lambda: "it lies in the data directory" in log.read_text())
+            cluster.restart({"sql_trace.worker_directory": "traces"})
+            eventually(lambda: "the path is not absolute" in log.read_text())
+            with session(cluster) as client:
+                assert one(client, "SELECT 1") == 1
