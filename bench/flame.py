@@ -9,15 +9,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import random
+import resource
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
 from bench import harness
+from pgtare import machine
 from pgtare.flame import targets
 from pgtare.flame.record import Plan, Recorder, Recording
 from pgtare.flame.samples import Mode
@@ -57,13 +60,43 @@ def collecting(dsn: str, mode: Mode, rate: int) -> Iterator[list[Recording]]:
             thread.join()
 
 
-def speed(load: PgbenchLoad, reports: int) -> float:
-    """Transactions a second over the next whole seconds, the one under way left out."""
+@dataclass(frozen=True)
+class Slice:
+    """Some seconds of the load: transactions a second, and the server's µs of CPU for each."""
+
+    tps: float
+    cpu_us: float
+
+
+def slice_of(load: PgbenchLoad, postmaster: int, reports: int) -> Slice:
+    """The next whole seconds that pgbench reports, the one under way left out."""
+
+    def wait_for(number: int) -> float:
+        while len(load.progress) < number:
+            load.check()
+            time.sleep(0.01)
+        return machine.tree_ticks(postmaster) * machine.tick_s()
+
     begin = len(load.progress) + 1
-    while len(load.progress) < begin + reports:
-        load.check()
-        time.sleep(0.05)
-    return float(np.mean([report.tps for report in load.progress[begin : begin + reports]]))
+    used = -wait_for(begin)
+    used += wait_for(begin + reports)
+    tps = float(np.mean([report.tps for report in load.progress[begin : begin + reports]]))
+    return Slice(tps, 1e6 * used / (tps * reports))
+
+
+def own_s() -> float:
+    """Processor time of this process and of the children that have ended, perf among them."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def change(with_it: Sequence[float], without: Sequence[float]) -> str:
+    """The mean of the paired log ratios and its interval, in %."""
+    ratios = np.log(np.array(with_it) / np.array(without))
+    mean, se = np.mean(ratios), np.std(ratios, ddof=1) / np.sqrt(len(ratios))
+    half = stats.t.ppf(0.975, len(ratios) - 1) * se
+    low, high = (100 * np.expm1(mean + sign * half) for sign in (-1, 1))
+    return f"{100 * np.expm1(mean):+6.1f} [{low:+6.1f}, {high:+6.1f}] %"
 
 
 def main() -> None:
@@ -75,7 +108,10 @@ def main() -> None:
     given = parser.parse_args()
     installations = [from_wheel(), *([from_pg_config(DEBIAN)] if DEBIAN.exists() else [])]
     draw = random.Random(1)
-    print("server  stacks  mode          TPS changed by   95 % interval   events/s   lost")
+    print(
+        "server  stacks  mode          TPS, 95 %                  server's CPU a transaction  "
+        "processors  events/s     lost"
+    )
     for binaries in installations:
         if given.major not in (None, binaries.major):
             continue
@@ -86,26 +122,31 @@ def main() -> None:
             load = stack.enter_context(PgbenchLoad(find_pgbench(binaries), dsn, spec))
             load.wait_ready()
             for name, mode, rate in WAYS:
-                ratios, events, lost, seconds, walk = [], 0, 0, 0.0, ""
+                found: dict[str, list[Slice]] = {"with": [], "without": []}
+                told: list[Recording] = []
+                spent = 0.0
                 for _ in range(given.pairs):
-                    tps = {}
                     for way in draw.sample(("with", "without"), 2):
-                        if way == "without":
-                            tps[way] = speed(load, given.seconds)
-                            continue
-                        with collecting(dsn, mode, rate) as done:
-                            # perf reads the programs' symbols at its first samples
-                            tps[way] = speed(load, given.seconds)
-                        (told,) = done
-                        events, lost = events + told.events, lost + told.lost
-                        seconds, walk = seconds + told.seconds, told.walk.partition(",")[0]
-                    ratios.append(np.log(tps["with"] / tps["without"]))
-                mean, se = np.mean(ratios), np.std(ratios, ddof=1) / np.sqrt(len(ratios))
-                half = stats.t.ppf(0.975, len(ratios) - 1) * se
-                low, high = (100 * np.expm1(mean + sign * half) for sign in (-1, 1))
+                        used = own_s()
+                        recording = (
+                            collecting(dsn, mode, rate)
+                            if way == "with"
+                            else (contextlib.nullcontext([]))
+                        )
+                        with recording as done:
+                            found[way].append(slice_of(load, cluster.postmaster_pid, given.seconds))
+                        told += done
+                        spent += own_s() - used if way == "with" else 0.0
+                seconds = sum(r.seconds for r in told)
+                tps, cpu = (
+                    change(*([getattr(s, what) for s in found[way]] for way in ("with", "without")))
+                    for what in ("tps", "cpu_us")
+                )
+                walk = told[0].walk.partition(",")[0]
+                events, lost = sum(r.events for r in told), sum(r.lost for r in told)
                 print(
-                    f"{binaries.major:<6}  {walk:<6}  {name:<12}  {100 * np.expm1(mean):+13.1f} %"
-                    f"  [{low:+5.1f}, {high:+5.1f}] %  {events / seconds:8,.0f}  {lost:,}",
+                    f"{binaries.major:<6}  {walk:<6}  {name:<12}  {tps}  {cpu:<26}  "
+                    f"{spent / seconds:10.2f}  {events / seconds:8,.0f}  {lost:7,}",
                     flush=True,
                 )
 

@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 Work = Callable[[psycopg.Connection, int], None]
 _SCHEMAS = 60
+#: From this version on entries go by the names of tables as written, not by their identity.
+_BY_NAME = 18
 
 
 @pytest.fixture(
@@ -36,11 +38,14 @@ def churned(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         yield cluster
 
 
-def _temporary(conn: psycopg.Connection, number: int) -> None:
-    conn.execute("CREATE TEMP TABLE basket (id int)")
-    conn.execute("INSERT INTO basket SELECT 1")
-    conn.execute("SELECT id FROM basket")
-    conn.execute("DROP TABLE basket")
+def _anew() -> Work:
+    def make(conn: psycopg.Connection, number: int) -> None:
+        conn.execute("CREATE TEMP TABLE basket (id int)")
+        conn.execute("INSERT INTO basket SELECT 1")
+        conn.execute("SELECT id FROM basket")
+        conn.execute("DROP TABLE basket")
+
+    return make
 
 
 def _longer_rows() -> Work:
@@ -76,7 +81,7 @@ def _notifications() -> Work:
 @pytest.mark.parametrize(
     ("work", "kind", "remedy"),
     [
-        (lambda: _temporary, "temporary tables", "TRUNCATE"),
+        (_anew, "temporary tables", "TRUNCATE"),
         (_longer_rows, "lists of values", "unnest"),
         (_customers, "tables made anew, or one text in many schemas", "pg_stat_statements.max"),
         (_notifications, "utility statements", "track_utility = off"),
@@ -90,6 +95,9 @@ def test_what_churns_is_named(
         conn.execute("SELECT pg_stat_statements_reset()")
     with repeating(churned, 2, work()):
         report = doctor(churned.dsn())
+    if churned.binaries.major >= _BY_NAME and work in (_anew, _customers):
+        assert report["findings"] == []
+        return
     evictions = report["findings"][0]
     assert evictions["check"] == "evictions"
     found = [f for f in report["findings"] if f["check"] == "churn"]

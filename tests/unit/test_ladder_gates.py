@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import pytest
 
-from pgtare.ladder import evidence, gates
+from pgtare.ladder import evidence, gates, run
+from pgtare.ladder.records import Run, Step
 from pgtare.ladder.sections import Expected, Gates, Workload
 from pgtare.machine import Usage, usage
-from tests.unit.simulated_study import WAITS
+from tests.unit.simulated_study import STUDY, WAITS, study
 
 BEFORE = Usage(
     busy=10_000, idle=50_000, steal=100, total=60_100, kernel=10, swapped_pages=0, throttled=0,
@@ -94,3 +96,24 @@ def test_headroom_that_is_not_there_is_told() -> None:
     assert evidence.judge_profile(workload, (), 0.05) == [
         "the processors idled 5 % of the time, not 20 %"
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "failed", "other", "again"),
+    [
+        ("proof", ("the processors idled 7 % of the time, not 20 %",), 0.3, True),
+        ("proof", ("the processors idled 7 % of the time, not 20 %",), 0.0, False),
+        ("proof", (), 0.3, False),
+        ("run", ("the processors idled 7 % of the time, not 20 %",), 0.3, False),
+    ],
+)
+def test_a_proof_that_failed_under_another_load_is_tried_again(
+    kind: Literal["proof", "run"], failed: tuple[str, ...], other: float, again: bool
+) -> None:
+    found = study(STUDY)
+    made = Run(
+        step=Step(id="x", kind=kind, workload="W1", variant="OFF"), began="", seconds=1.0,
+        metrics={"tps": 1.0}, failed=failed, machine={"idle": 0.07, "steal": 0.0, "other": other},
+    )  # fmt: skip
+    told = ["another load on the machine took 30 % of the processors"] if again else []
+    assert run.disturbed(made, found) == told

@@ -56,13 +56,14 @@ REMEDIES = {
     "temporary tables": Remedy(
         "a temporary table that is made anew has another identity each time, so the same text "
         "becomes a new entry",
-        "-- make the temporary table once a session and TRUNCATE it, or use a CTE or an array",
+        "-- make the temporary table once a session and TRUNCATE it, use a CTE or an array, or go "
+        "to PostgreSQL 18, which goes by the table's name",
     ),
     "tables made anew, or one text in many schemas": Remedy(
         "entries go by the identity of the tables, not by their names: a table that is dropped and "
         "made anew, or found through another search_path, makes a new entry of the same text",
         "-- keep the tables and TRUNCATE them; for one schema a customer, raise "
-        "pg_stat_statements.max",
+        "pg_stat_statements.max, or go to PostgreSQL 18, which goes by the tables' names",
     ),
     "lists of values": Remedy(
         "an IN list or VALUES of another length is another statement (PostgreSQL 18 counts IN "

@@ -34,15 +34,21 @@ def shares(before: Usage, after: Usage, own_ticks: int) -> Shares:
     )
 
 
+def disturbed(steal: float, other: float, bounds: Gates) -> list[str]:
+    """Who else had the processors for more than they may, by their shares of them."""
+    told = []
+    if steal > bounds.steal_at_most:
+        told.append(f"other guests took {percent(round(steal, 3))} of the processors")
+    if other > bounds.other_load_at_most:
+        told.append(
+            f"another load on the machine took {percent(round(other, 3))} of the processors"
+        )
+    return told
+
+
 def judge(before: Usage, after: Usage, found: Shares, bounds: Gates) -> list[str]:
     """The gates that a run did not pass, in words."""
-    told = []
-    if found.steal > bounds.steal_at_most:
-        told.append(f"other guests took {percent(round(found.steal, 3))} of the processors")
-    if found.other > bounds.other_load_at_most:
-        told.append(
-            f"another load on the machine took {percent(round(found.other, 3))} of the processors"
-        )
+    told = disturbed(found.steal, found.other, bounds)
     if after.swapped_pages > before.swapped_pages:
         told.append(f"{after.swapped_pages - before.swapped_pages} pages were swapped")
     if after.throttled > before.throttled:

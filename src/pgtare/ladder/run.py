@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +16,16 @@ from rich.console import Console
 import pgtare
 from pgtare import machine
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.ladder import alike, analysis, clocks, duet_rounds, scripts, stuck, unit_trials
+from pgtare.ladder import (
+    alike,
+    analysis,
+    clocks,
+    duet_rounds,
+    gates,
+    scripts,
+    stuck,
+    unit_trials,
+)
 from pgtare.ladder import study_file as studies
 from pgtare.ladder.bench import Bench
 from pgtare.ladder.directory import Directory
@@ -38,6 +48,8 @@ from pgtare.server.trials import first_line
 PROTOCOLS: dict[Kind, StudyProtocol] = {"rounds": Rounds(), "duet": Duet(), "units": Units()}
 #: So many runs in a row that could not be made at all end the study: something is broken.
 _HOPELESS = 4
+#: So often a proof is tried again that failed while others had the processors.
+_DISTURBED_PROOFS = 5
 #: How much longer than planned a run may take; it may have to fill tables first.
 _PATIENCE_S = 3600.0
 
@@ -315,6 +327,7 @@ def _conduct(
     rates = {name: rate.rate_tps for name, rate in directory.rates().items()}
     setting = Setting(study, bench, directory.path, rates, scratch=directory.scratch())
     unmade: list[str] = []
+    disturbances = Counter[str]()
     while steps := remaining(study, planned.steps, runs, skipped):
         step = steps[0]
         workload = study.the_workload(step.workload)
@@ -340,17 +353,27 @@ def _conduct(
         protocol = protocol_of(study, step)
         with stuck.watched(_PATIENCE_S + 2 * protocol.seconds(study, step), bench.kill):
             run, samples = protocol.execute(step, setting)
-        # A proof that could not be made says nothing of the profile: it is tried again.
-        if step.kind == "run" or run.made:
+        # A proof that could not be made says nothing of the profile, nor does one whose processors
+        # others had: it is tried again.
+        others = disturbed(run, study) if disturbances[step.id] < _DISTURBED_PROOFS else []
+        disturbances[step.id] += bool(others)
+        if step.kind == "run" or (run.made and not others):
             directory.keep(run, samples)
             runs[step.id] = run
-        for reason in run.failed:
+        for reason in [*run.failed, *others]:
             display.say(f"{_name(step, study)}: {reason}")
         if run.made:
             unmade.clear()
         else:
             unmade.append(step.id)
             _end_if_hopeless(directory, runs, unmade, run.failed[0])
+
+
+def disturbed(run: Run, study: Study) -> list[str]:
+    """Why a proof that failed may have failed by other work on the machine; nothing else does."""
+    if run.step.kind != "proof" or not run.made or not run.failed:
+        return []
+    return gates.disturbed(run.machine["steal"], run.machine["other"], study.gates)
 
 
 def _end_if_hopeless(
