@@ -15,7 +15,6 @@ import argparse
 import json
 import math
 import tempfile
-import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -25,7 +24,7 @@ import psycopg
 
 from bench.harness import say
 from pgtare.estimate.rounds import paired
-from pgtare.load import LoadSpec, Script, find_pgbench, run
+from pgtare.load import LoadSpec, RunResult, Script, find_pgbench, run
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.server.cluster import Cluster
 
@@ -168,17 +167,21 @@ def deallocations(conn: psycopg.Connection[tuple[object, ...]]) -> int:
     return int(str(row[0]))
 
 
+def measured_s(done: RunResult) -> float:
+    """The seconds that pgbench's rate is of: without its start and its connecting."""
+    return done.transactions / done.tps
+
+
 def loss(cluster: Cluster, size: int, clients: int, rounds: int, seconds: int, seed: int) -> Loss:
     """Alternate a load of known statements with one of which a half is new."""
     pgbench = find_pgbench(cluster.binaries)
     rng = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory(prefix="pgtare-bench-") as folder, cluster.connect() as conn:
         known, new = Path(folder, "known.sql"), Path(folder, "new.sql")
-        known.write_text(f"\\set a random(1, {_KNOWN})\nSELECT c:a, c1, c1 FROM wide;\n")
-        new.write_text(
-            "".join(f"\\set {name} random(2, {_COLUMNS})\n" for name in "abd")
-            + "SELECT c:a, c:b, c:d FROM wide;\n"
-        )
+        # pgbench shares the processors: both scripts have it draw as many numbers
+        draws = "".join(f"\\set {name} random(2, {_COLUMNS})\n" for name in "bd")
+        known.write_text(f"\\set a random(1, {_KNOWN})\n{draws}SELECT c:a, c1, c1 FROM wide;\n")
+        new.write_text(f"\\set a random(2, {_COLUMNS})\n{draws}SELECT c:a, c:b, c:d FROM wide;\n")
         specs = {
             "known": LoadSpec(scripts=(Script(known), Script(known)), clients=clients),
             "new": LoadSpec(scripts=(Script(known), Script(new)), clients=clients),
@@ -191,13 +194,14 @@ def loss(cluster: Cluster, size: int, clients: int, rounds: int, seconds: int, s
         swept, spent = 0, 0.0
         for _ in range(rounds):
             for name in rng.permutation(list(specs)):
-                before, began = deallocations(conn), time.monotonic()
+                before = deallocations(conn)
                 # a seed of its own: the same statements again would be no new ones
                 spec = replace(specs[name], seed=int(rng.integers(2**31)))
-                found[name].append(run(pgbench, cluster.dsn(), spec, seconds).tps)
+                done = run(pgbench, cluster.dsn(), spec, seconds)
+                found[name].append(done.tps)
                 if name == "new":
                     swept += deallocations(conn) - before
-                    spent += time.monotonic() - began
+                    spent += measured_s(done)
     ratios = np.log(np.array(found["new"]) / np.array(found["known"]))
     got = paired(ratios, margin=0.005, family=1, alpha=0.05, seed=seed)
     lost, low, high = (-100 * math.expm1(x) for x in (got.mean, got.hi, got.lo))
@@ -226,16 +230,16 @@ def turnover(
         servers = {"small": small, "large": large}
         for number in range(rounds + 1):  # the first fills the tables
             for name in rng.permutation(list(servers)):
-                before, began = deallocations(conn), time.monotonic()
+                before = deallocations(conn)
                 spec = LoadSpec(
                     scripts=(Script(path),), clients=clients, seed=int(rng.integers(2**31))
                 )
-                tps = run(pgbench, servers[name].dsn(), spec, seconds).tps
+                done = run(pgbench, servers[name].dsn(), spec, seconds)
                 if number:
-                    found[name].append(tps)
+                    found[name].append(done.tps)
                     if name == "small":
                         swept += deallocations(conn) - before
-                        spent += time.monotonic() - began
+                        spent += measured_s(done)
     ratios = np.log(np.array(found["small"]) / np.array(found["large"]))
     got = paired(ratios, margin=0.005, family=1, alpha=0.05, seed=seed)
     lost, low, high = (-100 * math.expm1(x) for x in (got.mean, got.hi, got.lo))

@@ -52,7 +52,9 @@ def test_evictions_are_named_first_with_the_remedy(stormy: Cluster) -> None:
     first = report["findings"][0]
     assert first["check"] == "evictions"
     assert first["level"] == report["level"] != "ok"
-    assert first["sure"] == "certain"
+    # critical by what was lost on another machine, unless the waits seen here suffice for it
+    by_itself = report["level"] == "warning" or report["statements"]["lock_share"] >= 0.1
+    assert first["sure"] == ("certain" if by_itself else "likely")
     assert "ALTER SYSTEM SET pg_stat_statements.max = 1000" in first["remedy"][0]
     assert "track = 'none'" in " ".join(first["remedy"])
     found = report["statements"]
@@ -206,7 +208,7 @@ def test_sessions_that_wait_for_a_lock_are_told(healthy: Cluster) -> None:
 def test_the_terminal_shows_it_in_words(stormy: Cluster) -> None:
     done = pgtare("doctor", "--dsn", stormy.dsn(), "--interval", "1s")
     assert done.returncode in (10, 11)
-    words = ("pg_stat_statements evicts", "seen", "why", "remedy", "certain", "Waits")
+    words = ("pg_stat_statements evicts", "seen", "why", "remedy", "sure", "Waits")
     for word in words:
         assert word in done.stdout
 

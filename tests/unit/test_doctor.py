@@ -7,14 +7,22 @@ import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pgtare.cli.doctor import read_weights
-from pgtare.doctor import churn, evictions, queries, sweep
-from pgtare.doctor.read import Entries, Samples
+from pgtare.doctor import check_statements, churn, evictions, queries, sweep
+from pgtare.doctor.check_settings import Traffic, Weight, observers
+from pgtare.doctor.model import Server, Statements
+from pgtare.doctor.profile import profile
+from pgtare.doctor.read import CountedWaits, Entries, Facts, Look, Samples
 from tests.unit.sample_result import sample
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LOCK = check_statements.LOCK_EVENT
+SERVER = Server(
+    version="18.6", standby=False, started=NOW, database="app", role="monitor", sees_all=True
+)
 DOCS = Path(__file__).parents[2] / "docs" / "pgss-evictions.md"
 
 
@@ -127,6 +135,10 @@ def entries(calls: dict[int, int], seconds: float = 0.0) -> Entries:
     )
 
 
+def look(seconds: float = 0.0, waits: CountedWaits | None = None) -> Look:
+    return Look(NOW + timedelta(seconds=seconds), 0, 0, waits=waits)
+
+
 def test_entries_that_vanished_or_began_anew_were_evicted() -> None:
     first = entries({1: 5, 2: 5, 3: 5})
     last = entries({1: 6, 2: 1, 4: 1}, 1.0)
@@ -141,6 +153,91 @@ def test_circulation_by_capture_and_recapture() -> None:
     assert evictions.circulating(first, apart, Samples()) == math.inf
     many = Samples(statements={(1, 1, key) for key in range(400)})
     assert evictions.circulating(first, last, many) == 400
+
+
+def test_one_sweep_in_a_short_moment_is_no_rate() -> None:
+    """Moments of 10 ms, 60 in all of a minute: a sweep of 50 entries falls into one of them."""
+    quiet = (entries(dict.fromkeys(range(1000), 1)), entries(dict.fromkeys(range(1000), 1), 0.01))
+    swept = (quiet[0], entries(dict.fromkeys(range(50, 1000), 1), 0.01))
+    one = evictions.at_least_s([swept, *[quiet] * 5], 1000)
+    assert one < 50 / 0.06 / 20
+    many = evictions.at_least_s([swept] * 60, 1000)
+    assert 0.7 * 5000 < many < 5000
+    assert evictions.at_least_s([quiet], 1000) == evictions.at_least_s([], 1000) == 0.0
+
+
+def test_sessions_of_one_look_are_no_independent_samples() -> None:
+    """All sixteen stand still in one look of sixty: a share of 13 % that may as well be none."""
+    stalled, steady = Samples(), Samples()
+    for number in range(60):
+        stalled.add({LOCK: 16} if number == 30 else {"": 2})
+        steady.add({LOCK: 1, "": 5})
+    once, often = (profile(look(), look(3.0), samples) for samples in (stalled, steady))
+    assert once is not None
+    assert often is not None
+    assert once.share(LOCK) == pytest.approx(16 / 134)
+    assert once.least(LOCK) == 0.0
+    assert often.least(LOCK) == pytest.approx(1 / 6)
+
+
+def test_the_least_share_holds_the_truth() -> None:
+    rng, above = np.random.default_rng(1), 0
+    for _ in range(400):
+        samples = Samples()
+        for stalls in rng.random(60) < 0.2:
+            samples.add({LOCK: 8} if stalls else {"": 4})
+        above += (samples.least_share(LOCK) or 0.0) > 1.6 / (1.6 + 3.2)
+    assert above <= 20  # 2.5 % of 400 is 10
+
+
+def test_counted_waits_have_no_share_where_computing_was_hardly_sampled() -> None:
+    """Beside no sample of computing a thousandth of a session would be all of the active time."""
+    before = CountedWaits(NOW, {LOCK: 0.0}, NOW)
+    after = CountedWaits(NOW + timedelta(seconds=3), {LOCK: 3.0}, NOW)
+    found = profile(look(waits=before), look(3.0, after), Samples(looks=60))
+    assert found is not None
+    assert found.exact
+    assert found.share(LOCK) is None
+
+
+@pytest.mark.parametrize(
+    ("rate", "waited", "level", "sure"),
+    [
+        (2.3, None, "warning", "certain"),  # by the turnover of this server alone
+        (20.0, None, "critical", "likely"),  # by what was lost elsewhere
+        (20.0, 0.05, "critical", "likely"),  # the waits seen here make a warning
+        (20.0, 0.2, "critical", "certain"),
+    ],
+)
+def test_how_sure_depends_on_what_the_level_rests_on(
+    rate: float, waited: float | None, level: str, sure: str
+) -> None:
+    found = Statements(
+        schema_name="public", version="1.10", max=5000, entries=5000, counted=True,
+        deallocations_s=rate, evicted_s=250 * rate, sweep_ms=0.43, turnover_s=20 / rate,
+        occupancy=0.00043 * rate, lost=sweep.lost(5000, 250 * rate), lock_share=waited,
+        lock_share_least=waited,
+    )  # fmt: skip
+    finding = check_statements._evictions(found, [])
+    assert finding is not None
+    assert (finding.level, finding.sure) == (level, sure)
+
+
+def test_no_share_exceeds_all() -> None:
+    assert sweep.lost(100, 1e6) == 1.0
+
+
+def test_a_cost_that_was_not_shown_is_no_finding() -> None:
+    facts = Facts(
+        server=SERVER, superuser=False, settings={"track_io_timing": "on"}, units={},
+        statements=None, waits=None, may_stat_file=False, clock=None,
+    )  # fmt: skip
+    told = []
+    for low, costs in ((-9.0, False), (2.0, True), (5.5, True)):
+        weight = Weight(1.0, 6.0, low, costs, "weighed")
+        _, findings = observers(facts, {"track_io_timing": weight}, Traffic(None, None, None))
+        told.append([finding.sure for finding in findings])
+    assert told == [[], ["likely"], ["certain"]]
 
 
 def test_costs_come_from_weighings(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pgtare.cli.flame import _notes_on
 from pgtare.errors import UsageError
 from pgtare.flame import profile as profiles
 from pgtare.flame import speedscope, split
 from pgtare.flame.graph import graph
-from pgtare.flame.samples import BLOCKED, RUNNING, Collected, Samples
+from pgtare.flame.record import Recording
+from pgtare.flame.samples import BLOCKED, RUNNING, Collected, Mode, Samples
 from pgtare.flame.split import Spans
 
 A, B = ("backend", "f", "g"), ("backend", "f", "f", "h")
@@ -48,6 +50,45 @@ def test_changes_are_of_shares_not_of_totals() -> None:
     assert change["f"].change_pct == 0
     assert change["g"].before_pct == 50
     assert change["g"].change_pct == pytest.approx(25)
+
+
+def test_how_far_chance_alone_moves_a_share() -> None:
+    """Shares of 400 and 100 samples, drawn often: 95 % of the changes are within the bound."""
+    many, few = (
+        Samples(
+            (A,), np.arange(n), np.ones(n, np.int32), np.zeros(n, np.int32), np.zeros(n, np.int8),
+            np.full(n, 7),
+        )
+        for n in (400, 100)
+    )  # fmt: skip
+    bound = profiles.chance_points(many, few)
+    assert bound is not None
+    rng = np.random.default_rng(1)
+    change = 100 * (rng.binomial(400, 0.5, 4000) / 400 - rng.binomial(100, 0.5, 4000) / 100)
+    assert 0.93 < np.mean(np.abs(change) <= bound) < 0.97
+    one_wait = Samples(
+        (A,), np.arange(100), np.ones(100, np.int32), np.zeros(100, np.int32),
+        np.ones(100, np.int8), np.array([10**6] + [1] * 99),
+    )  # fmt: skip
+    wide = profiles.chance_points(many, one_wait)
+    assert wide is not None
+    assert wide > 90  # a hundred waits, all time in one of them
+    assert profiles.chance_points(many, many.of(BLOCKED)) is None
+
+
+def test_a_change_tells_what_was_lost_and_keeps_to_one_kind() -> None:
+    def recording(mode: Mode, *notes: str) -> Recording:
+        return Recording(
+            mode, "server", _samples(), 0, 1.0, "fp", 99, "time", notes=list(notes)
+        )  # fmt: skip
+
+    paths = Path("a"), Path("b")
+    told = _notes_on(paths, [recording("on"), recording("on", "7 events were lost")], False)
+    assert told[0] == "b: 7 events were lost"
+    assert "chance alone" in told[1]
+    assert _notes_on(paths, [None, recording("on", "lost")], False) == ["b: lost"]
+    with pytest.raises(UsageError, match="a is a recording of on, b one of off"):
+        _notes_on(paths, [recording("on"), recording("off")], False)
 
 
 def test_a_sample_takes_the_span_it_begins_in() -> None:

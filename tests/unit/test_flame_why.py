@@ -52,6 +52,22 @@ def test_the_interval_covers_and_nothing_is_found_where_nothing_is() -> None:
     assert false <= 9
 
 
+def test_transactions_outside_the_recording_do_not_count() -> None:
+    """A recording that begins late, or ends early, makes no transaction look cheaper."""
+    n = 20_000
+    start, arm = np.arange(n) * 100_000, np.arange(n) % 2
+    begin, end = int(start[n // 2]), int(start[3 * n // 4])
+    which = np.arange(n // 2, 3 * n // 4)
+    samples = Samples(
+        STACKS, start[which] + 50, np.ones(len(which), np.int32), np.zeros(len(which), np.int32),
+        np.zeros(len(which), np.int8), np.full(len(which), 7000, np.int64),
+    )  # fmt: skip
+    (reason,) = explain(
+        samples, arm[which], start, arm, ["base", "other"], recorded=(begin, end)
+    )  # fmt: skip
+    assert reason.total.base_us == reason.total.arm_us == 7.0
+
+
 def test_a_system_call_is_told_by_its_entry() -> None:
     assert system_call("__x64_sys_epoll_wait_[k]") == "epoll_wait (system call)"
     assert system_call("ksys_write_[k]") == "write (system call)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
@@ -138,6 +139,7 @@ def read_weights(paths: Iterable[Path]) -> Mapping[str, Weight]:
                 continue
             found[arm.name] = Weight(
                 us.estimate, share.estimate,
+                -math.inf if share.lo is None else share.lo, arm.verdict == "cost",
                 f"weighed {result.created[:10]}: {numbers.bounds(us)} µs, {arm.verdict} ({path})",
             )  # fmt: skip
     return found

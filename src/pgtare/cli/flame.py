@@ -178,22 +178,30 @@ def diff(
     Example: `pgtare flame diff max400.folded max100.folded --html change.html`
     """
     files.check_target(html)
-    old, new = _profile_of(before, idle), _profile_of(after, idle)
+    kept = [keep.load(path) if path.is_dir() else None for path in (before, after)]
+    notes = _notes_on((before, after), kept, idle)
+    old, new = (
+        profiles.parse_folded(path) if recording is None else _profile_of(recording, idle)
+        for path, recording in zip((before, after), kept, strict=True)
+    )
     found = profiles.changes(old, new)
     if html is not None:
         graph = show.difference(old, new, names=(before.name, after.name))
         text = page.page(
             "What changed", f"{before.name} against {after.name}", [graph],
-            table=show.change_rows(found, 60), table_head=show.CHANGE_HEAD,
+            table=show.change_rows(found, 60), table_head=show.CHANGE_HEAD, notes=notes,
         )  # fmt: skip
         files.write_text(html, text)
     if json:
         rows = [
             {"name": c.name, "before_pct": c.before_pct, "after_pct": c.after_pct} for c in found
         ]
-        typer.echo(jsonlib.dumps({"schema": "pgtare.flame.diff/1", "frames": rows}, indent=2))
+        document = {"schema": "pgtare.flame.diff/1", "frames": rows, "notes": notes}
+        typer.echo(jsonlib.dumps(document, indent=2))
         return
     _console().print(show.table(show.CHANGE_HEAD, show.change_rows(found)), highlight=False)
+    for note in notes:
+        typer.echo(f"note: {note}")
     if html is not None:
         typer.echo(f"page: {html}")
 
@@ -294,14 +302,38 @@ def _deliver(recording: Recording, idle: bool, outputs: _Outputs) -> None:
             typer.echo(f"{what}: {path}")
 
 
-def _profile_of(path: Path, idle: bool) -> Profile:
-    if path.is_dir():
-        recording = keep.load(path)
-        # who computes has something to do, even where it goes to wait for more
-        return show.main_profile(
-            recording.mode, recording.samples, idle=idle or recording.mode == "on"
+def _profile_of(recording: Recording, idle: bool) -> Profile:
+    # who computes has something to do, even where it goes to wait for more
+    return show.main_profile(recording.mode, recording.samples, idle=idle or recording.mode == "on")
+
+
+def _notes_on(paths: tuple[Path, Path], kept: list[Recording | None], idle: bool) -> list[str]:
+    """What makes two recordings hard to compare. Raises UsageError where they are of two kinds."""
+    told = [
+        f"{path.name}: {note}"
+        for path, recording in zip(paths, kept, strict=True)
+        for note in (recording.notes if recording else ())
+    ]
+    before, after = kept
+    if before is None or after is None:
+        return told
+    if (before.mode == "on") != (after.mode == "on"):
+        raise UsageError(
+            f"{paths[0]} is a recording of {before.mode}, {paths[1]} one of {after.mode}: compare "
+            "time on the processor with the same, and blocked time with blocked time"
         )
-    return profiles.parse_folded(path)
+    points = profiles.chance_points(
+        *(
+            show.main_samples(r.mode, r.samples, idle=idle or r.mode == "on")
+            for r in (before, after)
+        )
+    )
+    if points is not None:
+        told.append(
+            f"Of two recordings as short as these chance alone moves a share of 50 % by up to "
+            f"{points:.2g} points (95 %, if no two samples belong together), smaller ones less."
+        )
+    return told
 
 
 def _console() -> Console:

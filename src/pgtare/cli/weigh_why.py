@@ -86,6 +86,7 @@ class Why:
             found[mode] = reasons.explain(
                 samples, which, zero + data["start_ns"].astype(np.int64),
                 data["arm"].astype(np.int64), arms,
+                recorded=(recording.begin_ns, recording.begin_ns + round(1e9 * recording.seconds)),
                 names=reasons.wait_names if mode == "off" else reasons.function_names,
             )  # fmt: skip
             self.notes += recording.notes
@@ -101,15 +102,19 @@ def _recorder(mode: Mode, target: Target) -> Recorder:
 
 def render(done: Weighing, found: dict[str, list[Reasons]], notes: list[str], to: Console) -> None:
     """Print the reasons of every arm that costs something, or of which that is not known yet."""
-    costing = {a.name for a in done.result.arms if a.verdict in ("cost", "inconclusive")}
-    costing -= {a.name for a in done.result.arms if a.role != "instrument"}
+    costing = {
+        a.name: a.verdict == "cost"
+        for a in done.result.arms
+        if a.verdict in ("cost", "inconclusive") and a.role == "instrument"
+    }
     for mode, title in (("on", "computes more"), ("off", "is blocked longer")):
         for reason in found.get(mode, []):
             if reason.arm not in costing:
                 continue
             if mode == "off" and not reason.functions:
                 continue
-            to.print(_headline(reason, title), highlight=False, markup=False)
+            headline = _headline(reason, title, known=costing[reason.arm])
+            to.print(headline, highlight=False, markup=False)
             rows = [_row(growth) for growth in reason.functions[:_ROWS]]
             head = ["with callees", "base", "arm", "growth", "95 % interval"]
             if rows:
@@ -120,10 +125,13 @@ def render(done: Weighing, found: dict[str, list[Reasons]], notes: list[str], to
         to.print(f"note: {note}", highlight=False, markup=False)
 
 
-def _headline(reason: Reasons, title: str) -> str:
+def _headline(reason: Reasons, title: str, *, known: bool) -> str:
+    """known: whether the weighing found a cost."""
     total, unit = reason.total, numbers.duration
+    name = reason.arm
+    asked = f"Why {name} costs what it does" if known else f"What {name} does, cost inconclusive"
     return (
-        f"Why {reason.arm} costs what it does: a transaction {title} by {unit(total.growth_us)} "
+        f"{asked}: a transaction {title} by {unit(total.growth_us)} "
         f"[{unit(total.low_us)}, {unit(total.high_us)}], by {reason.samples:,} samples of it"
     )
 

@@ -12,8 +12,8 @@ from pgtare.doctor.read import Facts
 WARNING_COST_PCT, CRITICAL_COST_PCT = 5.0, 25.0
 #: A reading of the clock that costs more is no vDSO reading (docs/clock.md).
 SLOW_CLOCK_NS = 100.0
-#: Lines a second that make no difference worth telling.
-_FEW_LINES_S = 10.0
+#: Lines a second that make no difference worth telling: the doctor's own queries are 20 and more.
+_FEW_LINES_S = 50.0
 _USE_TSC = (
     "echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource"
     "  -- as root on the server's host, where tsc is among available_clocksource"
@@ -25,11 +25,13 @@ _RELOAD = "SELECT pg_reload_conf();"
 class Weight:
     """What an instrument was found to cost a transaction by `pgtare weigh`, and where that stands.
 
-    Ends of intervals are of 95 %.
+    low_pct: the lower end of the 95 % interval of cost_pct. costs: the verdict is "cost".
     """
 
     cost_us: float
     cost_pct: float
+    low_pct: float
+    costs: bool
     source: str
 
 
@@ -105,7 +107,7 @@ def observers(
                 Observer(name=kind.arm, value=value, cost_us=weight.cost_us,
                          cost_pct=weight.cost_pct, source=weight.source)
             )  # fmt: skip
-            if weight.cost_pct >= WARNING_COST_PCT:
+            if weight.costs and weight.cost_pct >= WARNING_COST_PCT:
                 findings.append(_costly(kind, value, weight))
             continue
         computed = _computed(kind, facts, traffic)
@@ -132,6 +134,7 @@ def _computed(kind: _Kind, facts: Facts, traffic: Traffic) -> Observer | None:
 
 def _costly(kind: _Kind, value: str, weight: Weight) -> Finding:
     severe = weight.cost_pct >= CRITICAL_COST_PCT
+    least = CRITICAL_COST_PCT if severe else WARNING_COST_PCT
     off = {"pg_stat_statements.track": "'none'", "wait_event_timing.capture": "'off'",
            "log_min_duration_statement": "'1s'", "log_statement": "'ddl'",
            "track_functions": "'none'", "pg_stat_statements.track_planning": "off"}  # fmt: skip
@@ -142,7 +145,7 @@ def _costly(kind: _Kind, value: str, weight: Weight) -> Finding:
         seen=[f"{kind.setting} = {value}; weighed: {weight.cost_us:+.3g} µs a transaction"],
         why="that is what leaving it on costs, by the weighing that was given",
         remedy=[f"ALTER SYSTEM SET {kind.setting} = {off.get(kind.setting, 'off')}; {_RELOAD}"],
-        sure="certain",
+        sure="certain" if weight.low_pct >= least else "likely",
         because=weight.source,
         figures={"cost_us": weight.cost_us, "cost_pct": weight.cost_pct},
     )

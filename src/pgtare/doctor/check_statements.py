@@ -8,12 +8,12 @@ from statistics import median
 
 from pgtare.doctor import churn, sweep
 from pgtare.doctor.evictions import Evictions
-from pgtare.doctor.model import Finding, Statements, Sure
+from pgtare.doctor.model import Finding, Statements, Sure, Waits
 from pgtare.doctor.read import Facts, Look, Texts
 
 #: Shares of throughput, or of the time, lost to evictions.
 WARNING_LOST, CRITICAL_LOST = 0.01, 0.05
-#: Sessions' time spent waiting for the table's lock.
+#: Sessions' time spent waiting for the table's lock; where it is sampled, the least of it.
 WARNING_WAITED, CRITICAL_WAITED = 0.01, 0.10
 #: Entries that live shorter than most monitoring's interval make its figures worthless.
 SHORT_LIFE_S = 300.0
@@ -31,7 +31,7 @@ _STOP = "ALTER SYSTEM SET pg_stat_statements.track = 'none'; SELECT pg_reload_co
 
 
 def figures(
-    facts: Facts, last: Look, texts: Texts, found: Evictions, lock_share: float | None,
+    facts: Facts, last: Look, texts: Texts, found: Evictions, waits: Waits | None,
     statements_s: float | None,
 ) -> Statements | None:  # fmt: skip
     """pg_stat_statements in figures; None where it is not there."""
@@ -56,7 +56,9 @@ def figures(
         stats_reset=count.reset if count else None,
         since_reset_s=count.count / since if count and since > 0 else None,
         sweep_ms=1000 * sweep_s,
-        occupancy=None if found.deallocations_s is None else found.deallocations_s * sweep_s,
+        occupancy=None
+        if found.deallocations_s is None
+        else min(1.0, found.deallocations_s * sweep_s),
         turnover_s=size / evicted if evicted else None,
         lost=None if evicted is None else sweep.lost(size, evicted),
         distinct=found.distinct,
@@ -67,7 +69,8 @@ def figures(
         text_file_bytes=texts.file_bytes,
         null_texts=None if rows is None else sum(1 for t in rows if t.text is None),
         median_age_s=median(ages) if ages else None,
-        lock_share=lock_share,
+        lock_share=waits.share(LOCK_EVENT) if waits else None,
+        lock_share_least=waits.least(LOCK_EVENT) if waits else None,
     )
 
 
@@ -96,21 +99,26 @@ def _evictions(found: Statements, families: Sequence[churn.Family]) -> Finding |
     if not swept or not evicted:
         return None
     lost, occupancy = found.lost or 0.0, found.occupancy or 0.0
-    turnover_s, waited = found.turnover_s or 0.0, found.lock_share or 0.0
+    turnover_s, waited = found.turnover_s or 0.0, found.lock_share_least or 0.0
     costs = max(lost, occupancy) >= WARNING_LOST or waited >= WARNING_WAITED
     if not costs and turnover_s >= SHORT_LIFE_S:
         return None
     severe = max(lost, occupancy) >= CRITICAL_LOST or waited >= CRITICAL_WAITED
-    least = "" if found.counted else "at least "
+    lower = "" if found.counted else "at least "
     seen = [
-        f"{least}{rate(swept)} deallocations/s, {rate(evicted)} entries evicted/s of "
+        f"{lower}{rate(swept)} deallocations/s, {rate(evicted)} entries evicted/s of "
         f"{found.max:,} places: as many as there are in {duration(turnover_s)}",
-        f"a sweep of {found.max:,} entries takes about {duration(found.sweep_ms / 1000)}, so the "
-        f"table is locked for sweeps {100 * occupancy:.2g} % of the time; evictions at this rate "
-        f"took about {min(99, 100 * lost):.2g} % of throughput where that was measured",
+        f"where that was measured (2 processors), a sweep of {found.max:,} entries took "
+        f"{duration(found.sweep_ms / 1000)}, by which the table is locked for sweeps "
+        f"{100 * occupancy:.2g} % of the time, and such a rate took about "
+        f"{min(99, 100 * lost):.2g} % of throughput",
     ]
     if found.lock_share is not None:
-        seen.append(f"{LOCK_EVENT}: {100 * found.lock_share:.2g} % of the sessions' active time")
+        told = f"{LOCK_EVENT}: {100 * found.lock_share:.2g} % of the sessions' active time"
+        least = found.lock_share_least
+        if least is not None and least < found.lock_share:
+            told += f", sampled; at least {100 * least:.2g} %"
+        seen.append(told)
     if found.since_reset_s is not None:
         seen.append(
             f"since the statistics were reset: {found.deallocations_since_reset:,} deallocations, "
@@ -120,7 +128,7 @@ def _evictions(found: Statements, families: Sequence[churn.Family]) -> Finding |
         seen.append("hardly any statement was there at both looks: they are new ones all the time")
     elif found.distinct is not None:
         seen.append(f"about {found.distinct:,.0f} statements or more take turns in the table")
-    sure, because = _sureness(found)
+    sure, because = _sureness(found, severe=severe)
     return Finding(
         check="evictions",
         level="critical" if severe else "warning",
@@ -139,15 +147,19 @@ def _evictions(found: Statements, families: Sequence[churn.Family]) -> Finding |
     )  # fmt: skip
 
 
-def _sureness(found: Statements) -> tuple[Sure, str]:
+def _sureness(found: Statements, *, severe: bool) -> tuple[Sure, str]:
+    """Certain where what this server showed by itself suffices for the level."""
     if not found.counted:
         return "likely", (
             f"version {found.version} does not count deallocations: entries were seen to vanish or "
             "to start anew between looks, which finds some of them only"
         )
-    if found.lock_share and found.lock_share >= WARNING_WAITED:
+    waited = found.lock_share_least or 0.0
+    if waited >= (CRITICAL_WAITED if severe else WARNING_WAITED):
         return "certain", "the server counts deallocations, and sessions were seen to wait for them"
-    return "certain", (
+    if not severe and (found.turnover_s or 0.0) < SHORT_LIFE_S:
+        return "certain", "the server counts deallocations, and entries that come and go so fast"
+    return "likely", (
         "the server counts deallocations; what they cost is taken from measurements on another "
         "machine (docs/pgss-evictions.md)"
     )

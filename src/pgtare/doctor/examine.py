@@ -104,12 +104,9 @@ def _report(
     waits = profile(first, last, samples)
     if waits is not None and last.waits is not None and not waits.exact:
         notes.append("the wait timing was reset within this interval: the waits are sampled")
-    lock_share = waits.share(check_statements.LOCK_EVENT) if waits else None
     traffic = _traffic(first, last)
     texts = read_texts(session, facts) if last.entries is not None else Texts(None, None)
-    statements = check_statements.figures(
-        facts, last, texts, evicted, lock_share, traffic.statements_s
-    )
+    statements = check_statements.figures(facts, last, texts, evicted, waits, traffic.statements_s)
     observers, costly = check_settings.observers(facts, weights, traffic)
     found = [
         *(check_statements.check(facts, statements, texts) if statements else ()),

@@ -14,7 +14,7 @@ Sure = Literal["certain", "likely", "possible"]
 #: What monitoring sees. Errors of pgtare itself end with 1 and 2, as everywhere.
 EXIT_STATUS: dict[Level, int] = {"ok": 0, "warning": 10, "critical": 11}
 #: Sessions seen at work from which on a sampled share is told.
-_FEWEST_HITS = 20
+FEWEST_HITS = 20
 ORDER: tuple[Level, ...] = ("critical", "warning", "ok")
 
 
@@ -62,11 +62,16 @@ class Observer(_Model):
 
 
 class WaitShare(_Model):
-    """One event: sessions that waited for it on average, and its share of all active time."""
+    """One event: sessions that waited for it on average, and its share of all active time.
+
+    least: where it is sampled, the lower end of the share's 95 % interval; None where the samples
+    bear none.
+    """
 
     event: str
     active: float
     share: float | None
+    least: float | None = None
 
 
 class Waits(_Model):
@@ -84,9 +89,16 @@ class Waits(_Model):
 
     def share(self, event: str) -> float | None:
         """The share of one event of all active time; None where too little was seen of it."""
-        if not self.active or (not self.exact and self.hits < _FEWEST_HITS):
+        if not self.active or (not self.exact and self.hits < FEWEST_HITS):
             return None
         return next((w.share for w in self.events if w.event == event), 0.0)
+
+    def least(self, event: str) -> float | None:
+        """The share if it was counted, else the least that the samples bear."""
+        share = self.share(event)
+        if self.exact or share is None:
+            return share
+        return next((w.least for w in self.events if w.event == event), 0.0)
 
 
 class Statements(_Model):
@@ -118,6 +130,7 @@ class Statements(_Model):
     null_texts: int | None = None
     median_age_s: float | None = None
     lock_share: float | None = None
+    lock_share_least: float | None = None
 
 
 class Clock(_Model):

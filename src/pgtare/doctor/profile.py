@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgtare.doctor.model import Waits, WaitShare
+from pgtare.doctor.model import FEWEST_HITS, Waits, WaitShare
 from pgtare.doctor.read import CountedWaits, Look, Samples
 
 
@@ -11,7 +11,9 @@ def profile(first: Look, last: Look, samples: Samples) -> Waits | None:
     if not samples.looks:
         return None
     on_cpu = samples.seen[""] / samples.looks
+    hits = samples.seen.total()
     exact = _counted(first, last)
+    known = True
     if exact is None:
         events = {e: n / samples.looks for e, n in samples.seen.items() if e}
     else:
@@ -19,15 +21,21 @@ def profile(first: Look, last: Look, samples: Samples) -> Waits | None:
         rest = _rest(first, last)
         # Sampled, it is too low: while our session looks, it keeps others from a processor.
         on_cpu = on_cpu if rest is None else rest
+        known = rest is not None or hits >= FEWEST_HITS  # else counted waits would seem to be all
     active = on_cpu + sum(events.values())
     return Waits(
         exact=exact is not None,
         samples=samples.looks,
-        hits=samples.seen.total(),
+        hits=hits,
         active=active,
         on_cpu=on_cpu,
         events=[
-            WaitShare(event=event, active=n, share=n / active if active else None)
+            WaitShare(
+                event=event,
+                active=n,
+                share=n / active if active and known else None,
+                least=samples.least_share(event) if exact is None else None,
+            )
             for event, n in sorted(events.items(), key=lambda item: -item[1])
         ],
     )

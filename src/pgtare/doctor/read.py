@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+
+from scipy.stats import t
 
 from pgtare.doctor import queries
 from pgtare.doctor.model import Clock, Server, Unseen
@@ -125,13 +129,43 @@ class Samples:
     """Looks at what sessions do: how often each event was seen ("" for a processor), and looks.
 
     statements: those that were in the table at some look. pairs: where deallocations are not
-    counted, the table twice in a row.
+    counted, the table twice in a row. squares, crossed: sums over looks from which the spread of a
+    share follows, as sessions seen in one look are no independent samples: a sweep stalls them all.
     """
 
     looks: int = 0
     seen: Counter[str] = field(default_factory=Counter)
     statements: set[Key] = field(default_factory=set)
     pairs: list[tuple[Entries, Entries]] = field(default_factory=list)
+    squares: Counter[str | None] = field(default_factory=Counter)
+    crossed: Counter[str] = field(default_factory=Counter)
+
+    def add(self, look: Mapping[str, int]) -> None:
+        """Take what one look saw: sessions at work by event."""
+        together = sum(look.values())
+        self.looks += 1
+        self.squares[None] += together**2
+        for event, n in look.items():
+            self.seen[event] += n
+            self.squares[event] += n**2
+            self.crossed[event] += n * together
+
+    def least_share(self, event: str) -> float | None:
+        """At least this share of all sessions seen at work was in the event (97.5 % sure).
+
+        Looks are the units, the share a ratio of two of their sums (Cochran 1977, 6.3); None where
+        there are too few.
+        """
+        together, n = self.seen.total(), self.looks
+        if n < 2 or not together:
+            return None
+        share = self.seen[event] / together
+        spread = (
+            self.squares[event] - 2 * share * self.crossed[event]
+            + share**2 * self.squares[None]
+        )  # fmt: skip
+        error = math.sqrt(max(0.0, spread) * n / (n - 1)) / together
+        return max(0.0, share - float(t.ppf(0.975, n - 1)) * error)
 
 
 @dataclass(frozen=True)
@@ -290,10 +324,11 @@ def read_entries(session: Session, schema: str, taken: datetime) -> Entries:
 def sample(session: Session, facts: Facts, into: Samples) -> None:
     """Look once at what sessions do."""
     if facts.server.sees_all:
-        into.looks += 1
+        look: Counter[str] = Counter()
         for state, kind, name, n in session.rows(queries.ACTIVITY):
             if state == "active" and kind != "Client":
-                into.seen[f"{kind}/{name}" if kind else ""] += n
+                look[f"{kind}/{name}" if kind else ""] += n
+        into.add(look)
 
 
 def sample_entries(session: Session, facts: Facts, into: Samples) -> None:

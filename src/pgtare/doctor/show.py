@@ -116,7 +116,8 @@ def _waits(waits: Waits) -> list[RenderableType]:
     share = 100 * waits.on_cpu / waits.active
     table.add_row(f"{waits.on_cpu:.2f}", numbers.percent(share), "CPU, or ready for it")
     for wait in waits.events[:_EVENTS]:
-        table.add_row(f"{wait.active:.2f}", numbers.percent(100 * (wait.share or 0.0)), wait.event)
+        part = "" if wait.share is None else numbers.percent(100 * wait.share)
+        table.add_row(f"{wait.active:.2f}", part, wait.event)
     return [head, table]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,21 @@ class Change:
     def change_pct(self) -> float:
         """After minus before, in percentage points."""
         return self.after_pct - self.before_pct
+
+
+def chance_points(before: Samples, after: Samples) -> float | None:
+    """By how many points a share of 50 % moves by chance at least: half of a 95 % interval.
+
+    Samples count as independent, by Kish's number (1965) where their weights differ; those of one
+    process are alike, so that chance may do more. None where a side has no samples.
+    """
+    variance = 0.0
+    for samples in (before, after):
+        weights = samples.weight_ns.astype(np.float64)
+        if not weights.sum():
+            return None
+        variance += 0.25 * float((weights**2).sum() / weights.sum() ** 2)
+    return 100 * 1.96 * math.sqrt(variance)
 
 
 def changes(before: Mapping[Stack, int], after: Mapping[Stack, int]) -> list[Change]:

@@ -243,7 +243,8 @@ class Recorder:
             notes.append(
                 f"Processes left the processor {self.watched.rate:,.0f} times a second, more often "
                 f"than can be read beside them: {drawn} of the {of} busiest, drawn by lot, "
-                f"{'stands' if drawn == 1 else 'stand'} for all of those."
+                f"{'stands' if drawn == 1 else 'stand'} for all of those. Sessions that connected "
+                "meanwhile are not in it."
             )
         elif self.plan.mode != "on" and self.plan.target.postmaster and not self.by_name:
             notes.append(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from pgtare.flame import frames
 from pgtare.flame import profile as profiles
 from pgtare.flame.graph import Graph, graph
 from pgtare.flame.page import page
@@ -28,6 +30,13 @@ _ROWS = 15
 def main_profile(mode: str, samples: Samples, *, idle: bool) -> Profile:
     """What a recording is about: running time, or blocked time."""
     return profiles.profile(samples.of(RUNNING if mode == "on" else BLOCKED), idle=idle)
+
+
+def main_samples(mode: str, samples: Samples, *, idle: bool) -> Samples:
+    """Those that a recording is about."""
+    wanted = np.array([idle or not frames.is_idle(stack) for stack in samples.stacks], np.bool_)
+    chosen = samples.of(RUNNING if mode == "on" else BLOCKED)
+    return chosen.where(wanted[chosen.stack]) if len(chosen) else chosen
 
 
 def lines(recording: Recording, found: Profile, *, idle: bool) -> list[str]:

@@ -28,7 +28,8 @@ class Growth:
     """One function: µs a transaction in the base and in the arm, and the growth with its interval.
 
     A function's time includes what it calls. p: of no growth, by Holm over all functions of the
-    arm that were looked at. new: the base hardly has it.
+    arm that were looked at. The interval holds for one function alone: of functions that are only
+    just listed the growth is overstated. new: the base hardly has it.
     """
 
     name: str
@@ -84,13 +85,18 @@ def explain(
     transaction_arm: Array,
     arms: Sequence[str],
     *,
+    recorded: tuple[int, int] | None = None,
     names: Callable[[Stack], set[str]] = function_names,
 ) -> list[Reasons]:
     """Compare each arm but the first with the first.
 
     sample_arm: of each sample, -1 for none. transactions_ns: when each transaction began, by the
-    clock of the samples. Spread is taken over blocks of time by the jackknife.
+    clock of the samples. recorded: from when to when samples were taken; transactions outside of it
+    have none and do not count. Spread is taken over blocks of time by the jackknife.
     """
+    if recorded is not None:
+        within = (transactions_ns >= recorded[0]) & (transactions_ns < recorded[1])
+        transactions_ns, transaction_arm = transactions_ns[within], transaction_arm[within]
     if not len(transactions_ns):
         return []
     first, last = int(transactions_ns.min()), int(transactions_ns.max()) + 1
