@@ -42,6 +42,12 @@ def test_folded_stacks_are_read_back(tmp_path: Path) -> None:
         profiles.parse_folded(path)
 
 
+def test_a_stack_of_another_tool_may_be_deep() -> None:
+    drawn = graph("g", "deep", {tuple(str(i) for i in range(3000)): 1.0})
+    assert len(drawn.data["nodes"]) == 3001
+    assert drawn.data["nodes"][-1][0] == 3000
+
+
 def test_changes_are_of_shares_not_of_totals() -> None:
     before, after = {A: 100, B: 100}, {A: 3000, B: 1000}
     change = {c.name: c for c in profiles.changes(before, after)}

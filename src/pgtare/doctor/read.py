@@ -12,6 +12,7 @@ from pgtare.doctor.session import Session, Unreadable
 
 STATEMENTS = "pg_stat_statements"
 WAITS = "wait_event_timing"
+TEXTS = "texts of pg_stat_statements"
 #: So many clock probes are made; the fastest counts.
 _CLOCK_PROBES = 20
 #: Texts of a larger file are not fetched: the server would load all of it into memory.
@@ -147,16 +148,17 @@ class Text:
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts, and the size of their file; None where it may not be read."""
+    """The texts, and the size of their file; None where it may not be read. unseen: why not."""
 
     rows: tuple[Text, ...] | None
     file_bytes: int | None
+    unseen: tuple[Unseen, ...] = ()
 
 
 def read_facts(session: Session) -> Facts:
     """Read what does not change."""
     unseen: list[Unseen] = []
-    ((version, standby, started, database, role, sees_all, superuser),) = session.rows(
+    ((version, standby, started, database, role, sees_all, superuser, quoted),) = session.rows(
         queries.IDENTITY
     )
     found = session.rows(queries.EXTENSIONS)
@@ -166,14 +168,14 @@ def read_facts(session: Session) -> Facts:
     values = {name: value for name, value, _, _ in settings}
     ((may_stat, may_read),) = session.rows(queries.MAY_EXECUTE)
     extensions = {}
-    for name, schema, number, usable in found:
+    for name, schema, number, usable, quoted_schema in found:
         if usable:
             extensions[name] = Extension(schema, number)
         else:
             unseen.append(
                 Unseen(
                     what=name, why=f"the role {role} may not use the schema {schema}",
-                    remedy=f"GRANT USAGE ON SCHEMA {schema} TO {role};",
+                    remedy=f"GRANT USAGE ON SCHEMA {quoted_schema} TO {quoted};",
                 )
             )  # fmt: skip
     if not sees_all:
@@ -181,7 +183,7 @@ def read_facts(session: Session) -> Facts:
             Unseen(
                 what="other roles' sessions and statements",
                 why=f"the role {role} is no member of pg_read_all_stats",
-                remedy=_GRANT.format(role=role),
+                remedy=_GRANT.format(role=quoted),
             )
         )
     if STATEMENTS not in {name for name, *_ in found}:
@@ -319,13 +321,16 @@ def read_texts(session: Session, facts: Facts) -> Texts:
         except Unreadable:
             size = None
     if size is not None and size > LARGEST_FILE:
-        return Texts(None, size)
+        limit = f"{LARGEST_FILE // 1024**2} MB"
+        why = f"their file is larger than {limit}, all of which the server would load"
+        remedy = "SELECT pg_stat_statements_reset();  -- starts the file anew"
+        return Texts(None, size, (Unseen(what=TEXTS, why=why, remedy=remedy),))
     aged = facts.statements.number >= (1, 11)
     query = queries.TEXTS_WITH_AGES if aged else queries.TEXTS
     try:
         rows = session.rows(query, facts.statements.schema)
-    except Unreadable:
-        return Texts(None, size)
+    except Unreadable as ex:
+        return Texts(None, size, (Unseen(what=TEXTS, why=str(ex), remedy=""),))
     texts = (
         Text(queryid, text, int(length or 0), calls, age)
         for queryid, text, length, calls, age in rows

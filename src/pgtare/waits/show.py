@@ -13,6 +13,7 @@ from pgtare.profile.model import Counters, Event, Session
 from pgtare.profile.rates import Profile, StatementRate
 from pgtare.profile.reader import Bucket
 from pgtare.report import numbers
+from pgtare.report.plain import plain
 
 _BAR = 24
 _TEXT = 60
@@ -185,5 +186,5 @@ def one_line(text: str | None, queryid: int) -> str:
     """A statement in one line, cut where it is long; its identifier where the text is not known."""
     if text is None:
         return f"query identifier {queryid}" if queryid else "(no query identifier)"
-    short = " ".join(text.split())
+    short = plain(" ".join(text.split()))
     return short if len(short) <= _TEXT else short[: _TEXT - 1] + "…"
