@@ -98,7 +98,9 @@ def test_databases_of_other_encodings(cluster: Cluster) -> None:
                 " TEMPLATE template0".encode()
             )
         try:
-            conn.execute("SELECT 'Ω' AS \"Ω\"")
+            conn.execute(f'SELECT "{SCHEMA}".pg_stat_statements_reset()'.encode())
+            for _ in range(20):  # so that it is not evicted
+                conn.execute('SELECT 1 AS "Ω"'.encode())
             for encoding in ("sql_ascii", "latin1"):
                 with cluster.connect(encoding) as other:
                     other.execute("CREATE EXTENSION pg_stat_statements")
@@ -216,11 +218,15 @@ def test_a_hot_standby(cluster: Cluster) -> None:
     try:
         cluster.start()
         report = doctor(cluster.dsn(), status=0)
+        told = unseen(doctor(cluster.dsn("without", user=PLAIN)))
     finally:
         cluster.stop()
         signal_file.unlink()
         cluster.start()
     assert report["server"]["standby"]
+    assert "EXTENSION pg_stat_statements;  -- on the primary, or" in told["pg_stat_statements"]
+    grant = "GRANT pg_read_all_stats TO plain;  -- on the primary"
+    assert grant in told["other roles' sessions and statements"]
     assert report["statements"]["deallocations_s"] == 0
     assert report["findings"] == []
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare.errors import UsageError
+from pgtare.errors import PgtareError, UsageError
+from pgtare.flame import keep, speedscope, split
 from pgtare.flame import profile as profiles
-from pgtare.flame import speedscope, split
 from pgtare.flame.graph import graph
+from pgtare.flame.record import Recording
 from pgtare.flame.samples import BLOCKED, RUNNING, Collected, Samples
 from pgtare.flame.split import Spans
 
@@ -88,6 +89,16 @@ def test_speedscope_takes_the_same_stacks() -> None:
     frames = [f["name"] for f in document["shared"]["frames"]]
     assert [frames[i] for i in drawn["samples"][0]] == list(A)
     assert sum(drawn["weights"]) == drawn["endValue"] == 21_000
+
+
+def test_a_recording_of_another_kind_is_refused(tmp_path: Path) -> None:
+    recording = Recording("on", "x", _samples(), 0, 1.0, "fp", 99, "time")
+    keep.save(tmp_path, recording)
+    assert len(keep.load(tmp_path).samples) == 3
+    document = tmp_path / keep.DOCUMENT
+    document.write_text(document.read_text().replace('"mode": "on"', '"mode": "up"'))
+    with pytest.raises(PgtareError, match="mode is unknown"):
+        keep.load(tmp_path)
 
 
 def test_of_frames_alike_the_caller_comes_first() -> None:

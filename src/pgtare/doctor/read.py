@@ -24,6 +24,7 @@ _PRELOAD = (
     "  -- with what is there already; then a restart"
 )
 _GRANT = "GRANT pg_read_all_stats TO {role};"
+_PRIMARY = "  -- on the primary"
 
 #: role, database, query identifier
 Key = tuple[int, int, int]
@@ -166,6 +167,7 @@ def read_facts(session: Session) -> Facts:
     if superuser and any(name == STATEMENTS for name, *_ in found):
         session.stay_out()  # which changes a setting that was just read
     values = {name: value for name, value, _, _ in settings}
+    where = _PRIMARY if standby else ""
     ((may_stat, may_read),) = session.rows(queries.MAY_EXECUTE)
     extensions = {}
     for name, schema, number, usable, quoted_schema in found:
@@ -175,7 +177,7 @@ def read_facts(session: Session) -> Facts:
             unseen.append(
                 Unseen(
                     what=name, why=f"the role {role} may not use the schema {schema}",
-                    remedy=f"GRANT USAGE ON SCHEMA {quoted_schema} TO {quoted};",
+                    remedy=f"GRANT USAGE ON SCHEMA {quoted_schema} TO {quoted};{where}",
                 )
             )  # fmt: skip
     if not sees_all:
@@ -183,11 +185,11 @@ def read_facts(session: Session) -> Facts:
             Unseen(
                 what="other roles' sessions and statements",
                 why=f"the role {role} is no member of pg_read_all_stats",
-                remedy=_GRANT.format(role=quoted),
+                remedy=_GRANT.format(role=quoted) + where,
             )
         )
     if STATEMENTS not in {name for name, *_ in found}:
-        unseen.append(_absent(values, database))
+        unseen.append(_absent(values, database, where))
     capture = values.get(f"{WAITS}.capture", "off")
     return Facts(
         server=Server(version=version, standby=standby, started=started, database=database,
@@ -203,10 +205,11 @@ def read_facts(session: Session) -> Facts:
     )  # fmt: skip
 
 
-def _absent(settings: dict[str, str], database: str) -> Unseen:
+def _absent(settings: dict[str, str], database: str, where: str) -> Unseen:
     if "pg_stat_statements.max" in settings:
         why = f"it is loaded, but database {database} lacks the extension"
-        remedy = "CREATE EXTENSION pg_stat_statements;  -- or name a database that has it"
+        other = "or name a database that has it"
+        remedy = f"CREATE EXTENSION pg_stat_statements;{where + ',' if where else '  --'} {other}"
     else:
         why = "it is not loaded"
         remedy = _PRELOAD

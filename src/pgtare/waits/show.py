@@ -61,7 +61,7 @@ def percentiles(histogram: Sequence[int]) -> dict[int, int]:
 
 def _cell(text: str, style: str = "") -> Text:
     """Text in one line, cut where there is no room."""
-    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+    return Text(plain(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _events(profile: Profile, limit: int) -> Table:
