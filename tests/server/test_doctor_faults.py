@@ -74,6 +74,45 @@ def test_without_privilege_evictions_are_still_counted(cluster: Cluster) -> None
     assert report["statements"]["text_file_bytes"] is None
 
 
+def test_remedies_quote_names(cluster: Cluster) -> None:
+    """A name could else end the remedy's statement and begin another."""
+    name = 'x" TO public; DROP TABLE "y'
+    quoted = '"x"" TO public; DROP TABLE ""y"'
+    with cluster.connect() as conn:
+        conn.execute(f"CREATE ROLE {quoted} LOGIN")
+        try:
+            told = unseen(doctor(cluster.dsn(user=name)))
+            assert f'GRANT USAGE ON SCHEMA "{SCHEMA}" TO {quoted};' in told["pg_stat_statements"]
+            missing = told["other roles' sessions and statements"]
+            assert f"GRANT pg_read_all_stats TO {quoted};" in missing
+        finally:
+            conn.execute(f"DROP ROLE {quoted}")
+
+
+def test_databases_of_other_encodings(cluster: Cluster) -> None:
+    """SQL_ASCII says nothing of its texts; LATIN1 lacks characters that other databases have."""
+    with cluster.connect() as conn:
+        for encoding in ("SQL_ASCII", "LATIN1"):
+            conn.execute(
+                f"CREATE DATABASE {encoding} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
+                " TEMPLATE template0".encode()
+            )
+        try:
+            conn.execute(f'SELECT "{SCHEMA}".pg_stat_statements_reset()'.encode())
+            for _ in range(20):  # so that it is not evicted
+                conn.execute('SELECT 1 AS "Ω"'.encode())
+            for encoding in ("sql_ascii", "latin1"):
+                with cluster.connect(encoding) as other:
+                    other.execute("CREATE EXTENSION pg_stat_statements")
+                report = doctor(cluster.dsn(encoding))
+                assert report["server"]["database"] == encoding
+                assert report["statements"]["entries"] > 0
+            assert "has no equivalent" in unseen(report)["texts of pg_stat_statements"]
+        finally:
+            for encoding in ("sql_ascii", "latin1"):
+                conn.execute(f"DROP DATABASE {encoding} WITH (FORCE)")
+
+
 def test_a_schema_that_may_not_be_used(cluster: Cluster) -> None:
     report = doctor(cluster.dsn(user=SHUT_OUT), status=0)
     assert "GRANT USAGE ON SCHEMA" in unseen(report)["pg_stat_statements"]
@@ -179,11 +218,15 @@ def test_a_hot_standby(cluster: Cluster) -> None:
     try:
         cluster.start()
         report = doctor(cluster.dsn(), status=0)
+        told = unseen(doctor(cluster.dsn("without", user=PLAIN)))
     finally:
         cluster.stop()
         signal_file.unlink()
         cluster.start()
     assert report["server"]["standby"]
+    assert "EXTENSION pg_stat_statements;  -- on the primary, or" in told["pg_stat_statements"]
+    grant = "GRANT pg_read_all_stats TO plain;  -- on the primary"
+    assert grant in told["other roles' sessions and statements"]
     assert report["statements"]["deallocations_s"] == 0
     assert report["findings"] == []
 

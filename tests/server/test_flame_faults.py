@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,45 @@ def test_a_backend_that_ends_meanwhile(server18: Cluster) -> None:
     assert any("ended while" in note for note in found["notes"])
 
 
+def test_perf_ends_with_us(server18: Cluster) -> None:
+    """Even where nothing is recorded, so that it never writes to us."""
+    needs_perf("on")
+    with server18.connect() as connection:
+        process = start_pgtare(
+            "flame", "on", "--pid", str(connection.info.backend_pid), "-d", "60s"
+        )  # fmt: skip
+        eventually(lambda: _children(process.pid).count(b"perf") == 2, 60)
+        collectors = [int(line.split()[0]) for line in _children(process.pid).splitlines()]
+        process.kill()
+        process.wait()
+        eventually(lambda: not any(processes.exists(pid) for pid in collectors), 20)
+
+
+@pytest.mark.parametrize("which", ["record", "script"])
+def test_a_killed_perf_is_told(server18: Cluster, which: str) -> None:
+    needs_perf("on")
+    with server18.connect() as connection:
+        process = start_pgtare(
+            "flame", "on", "--pid", str(connection.info.backend_pid), "-d", "60s", "--json",
+            "--rate", "1999",
+        )  # fmt: skip
+        eventually(lambda: _children(process.pid).count(b"perf") == 2, 60)
+        connection.execute("SELECT count(*) FROM generate_series(1, 8000000)")
+        for line in _children(process.pid).splitlines():
+            pid = int(line.split()[0])
+            if which in processes.read(pid, "cmdline").split("\0")[:2]:
+                os.kill(pid, signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+    if process.returncode == 0:
+        found = json.loads(out)
+        assert found["stopped_by"] == "perf"
+        assert found["seconds"] < 50
+        assert any("perf ended by itself" in note for note in found["notes"])
+    else:  # what it had read, it had not handed on yet
+        assert process.returncode == 1
+        assert "perf ended by itself" in err
+
+
 def test_a_stripped_program_keeps_its_functions_apart(tmp_path: Path, server18: Cluster) -> None:
     if shutil.which("strip") is None:
         pytest.skip("needs strip")
@@ -106,6 +146,13 @@ def test_a_stripped_program_keeps_its_functions_apart(tmp_path: Path, server18: 
     first, second = found.starts[100:102]
     assert found.unnamed(first) == found.unnamed(second - 1) == f"postgres+0x{first:x}"
     assert found.unnamed(second) != found.unnamed(first)
+    damaged = bytearray(stripped.read_bytes())
+    table = int.from_bytes(damaged[0x28:0x30], "little")
+    for where in range(table + 0x1F, len(damaged), 0x40):  # every section's place: far behind
+        damaged[where] = 0xFF
+    stripped.write_bytes(damaged)
+    symbols.read.cache_clear()
+    assert not symbols.read(str(stripped)).starts
     whole = symbols.read(str(server18.binaries.postgres))
     assert not whole.stripped
     assert whole.starts == found.starts

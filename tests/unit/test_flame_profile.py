@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pgtare.cli.flame import _notes_on
-from pgtare.errors import UsageError
+from pgtare.errors import PgtareError, UsageError
+from pgtare.flame import keep, speedscope, split
 from pgtare.flame import profile as profiles
-from pgtare.flame import speedscope, split
 from pgtare.flame.graph import graph
 from pgtare.flame.record import Recording
 from pgtare.flame.samples import BLOCKED, RUNNING, Collected, Mode, Samples
@@ -42,6 +42,12 @@ def test_folded_stacks_are_read_back(tmp_path: Path) -> None:
     path.write_text("no count\n")
     with pytest.raises(UsageError, match="line 1"):
         profiles.parse_folded(path)
+
+
+def test_a_stack_of_another_tool_may_be_deep() -> None:
+    drawn = graph("g", "deep", {tuple(str(i) for i in range(3000)): 1.0})
+    assert len(drawn.data["nodes"]) == 3001
+    assert drawn.data["nodes"][-1][0] == 3000
 
 
 def test_changes_are_of_shares_not_of_totals() -> None:
@@ -123,6 +129,16 @@ def test_speedscope_takes_the_same_stacks() -> None:
     frames = [f["name"] for f in document["shared"]["frames"]]
     assert [frames[i] for i in drawn["samples"][0]] == list(A)
     assert sum(drawn["weights"]) == drawn["endValue"] == 21_000
+
+
+def test_a_recording_of_another_kind_is_refused(tmp_path: Path) -> None:
+    recording = Recording("on", "x", _samples(), 0, 1.0, "fp", 99, "time")
+    keep.save(tmp_path, recording)
+    assert len(keep.load(tmp_path).samples) == 3
+    document = tmp_path / keep.DOCUMENT
+    document.write_text(document.read_text().replace('"mode": "on"', '"mode": "up"'))
+    with pytest.raises(PgtareError, match="mode is unknown"):
+        keep.load(tmp_path)
 
 
 def test_of_frames_alike_the_caller_comes_first() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pgtare.flame.frames import is_idle, own, plain
 from pgtare.flame.samples import BLOCKED, RUNNABLE, Collected
 from pgtare.flame.scheduler import Scheduler
@@ -42,6 +44,17 @@ def _read(wake: bool = False) -> tuple[Reader, Scheduler, Collected]:
         scheduler.take(event)
     scheduler.end(10_000_501_000)
     return reader, scheduler, collected
+
+
+def test_a_small_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    roomy, _, collected = _read()
+    before = collected.samples()
+    monkeypatch.setattr("pgtare.flame.script._CACHE_TEXT", 300)
+    reader, _, collected = _read()
+    after = collected.samples()
+    assert after.stacks == before.stacks
+    assert after.stack.tolist() == before.stack.tolist()
+    assert len(reader._stacks) < len(roomy._stacks)
 
 
 def test_blocked_and_runnable_time_are_told_apart() -> None:

@@ -13,6 +13,7 @@ from typer.exceptions import Abort, TyperException
 import pgtare
 from pgtare.cli import foreign
 from pgtare.errors import PgtareError
+from pgtare.report.plain import plain
 
 USAGE = 2
 INTERRUPTED = 130
@@ -81,5 +82,6 @@ def main() -> None:
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    sys.stderr.write(f"pgtare: {message}\n")
+    told = "\n".join(plain(line) for line in message.split("\n"))
+    sys.stderr.write(f"pgtare: {told}\n")
     raise SystemExit(status) from None

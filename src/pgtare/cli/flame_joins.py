@@ -22,6 +22,7 @@ from pgtare.flame.split import Spans
 from pgtare.flame.targets import Target
 from pgtare.observations import Observations, UnitFlag
 from pgtare.profile.reader import open_reader
+from pgtare.server import signals
 from pgtare.server.wait_ring import Kind
 from pgtare.waits import recording as wait_recordings
 from pgtare.waits.record import Recorder as WaitRecorder
@@ -103,13 +104,14 @@ def labels(dsn: str | None, target: Target, *, trace: bool) -> Iterator[Labels]:
 
         thread = threading.Thread(target=drain, daemon=True)
         thread.start()
-        if trace:
-            time.sleep(_TRACE_BEGINS_S)
         try:
+            if trace:
+                time.sleep(_TRACE_BEGINS_S)
             yield found
         finally:
             ended.set()
-            thread.join()
+            with signals.deferred():  # until it has given the sessions back
+                thread.join()
         if not found.trouble:
             found.asked = True
             found.server_pids = target.by_server_pid()

@@ -16,7 +16,8 @@ _LIST = re.compile(rf"{_ITEM}(?:\s*,\s*{_ITEM})+", re.IGNORECASE)
 # What is left where a text was cut within a list.
 _LIST_CUT = re.compile(r"(\?, \.\.\.)[\s,(?$]*$")
 _SCHEMA = re.compile(r'(?<![\w".])(?:"[^"]+"|[A-Za-z_]\w*)\.(?=["A-Za-z_])')
-_NUMBERED = re.compile(r'(?<=[A-Za-z_"])[\w]*\d\w*')
+# From a word's first letter, or a quote, on; a word may be long, so it is not tried from within.
+_NUMBERED = re.compile(r'("|\b\d*+[^\W\d])[^\W\d]*+\d\w*')
 _SPACE = re.compile(r"\s+")
 _OBJECT = re.compile(
     r"\b(?:FROM|JOIN|INTO|UPDATE|TABLE|ONLY|EXISTS)\s+(\"?[\w$]+\"?(?:\.\"?[\w$]+\"?)?)", re.I
@@ -102,7 +103,7 @@ def _lists(text: str) -> str:
 
 
 def _names(text: str) -> str:
-    return _NUMBERED.sub("#", text)
+    return _NUMBERED.sub(r"\1#", text)
 
 
 def _schemas(text: str) -> str:

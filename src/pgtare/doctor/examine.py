@@ -128,7 +128,12 @@ def _report(
         clock=facts.clock,
         transactions_s=traffic.transactions_s,
         observers=observers,
-        unseen=[*facts.unseen, *last.unseen, *check_settings.unweighed(weights, facts)],
+        unseen=[
+            *facts.unseen,
+            *last.unseen,
+            *texts.unseen,
+            *check_settings.unweighed(weights, facts),
+        ],
         notes=notes,
     )
 

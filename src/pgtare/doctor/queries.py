@@ -37,16 +37,19 @@ IDENTITY = Query(
     "what the server is, and what this role may see",
     """SELECT current_setting('server_version'), pg_is_in_recovery(), pg_postmaster_start_time(),
   current_database(), current_user, pg_has_role('pg_read_all_stats', 'USAGE'),
-  coalesce((SELECT rolsuper FROM pg_roles WHERE rolname = current_user), false)""",
+  coalesce((SELECT rolsuper FROM pg_roles WHERE rolname = current_user), false),
+  quote_ident(current_user)""",
 )
 EXTENSIONS = Query(
     "extensions",
     "where the extensions are that have something to tell",
-    """SELECT e.extname, n.nspname, e.extversion, has_schema_privilege(n.oid, 'USAGE')
+    """SELECT e.extname, n.nspname, e.extversion, has_schema_privilege(n.oid, 'USAGE'),
+  quote_ident(n.nspname)
 FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
 WHERE e.extname = 'pg_stat_statements'
 UNION ALL
-SELECT 'wait_event_timing', n.nspname, '', has_schema_privilege(n.oid, 'USAGE')
+SELECT 'wait_event_timing', n.nspname, '', has_schema_privilege(n.oid, 'USAGE'),
+  quote_ident(n.nspname)
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
   JOIN pg_language l ON l.oid = p.prolang
 WHERE l.lanname = 'c' AND p.proname = 'wait_event_timing_info'""",

@@ -16,6 +16,7 @@ from pgtare.doctor.session import Session, Unreadable
 
 STATEMENTS = "pg_stat_statements"
 WAITS = "wait_event_timing"
+TEXTS = "texts of pg_stat_statements"
 #: So many clock probes are made; the fastest counts.
 _CLOCK_PROBES = 20
 #: Texts of a larger file are not fetched: the server would load all of it into memory.
@@ -27,6 +28,7 @@ _PRELOAD = (
     "  -- with what is there already; then a restart"
 )
 _GRANT = "GRANT pg_read_all_stats TO {role};"
+_PRIMARY = "  -- on the primary"
 
 #: role, database, query identifier
 Key = tuple[int, int, int]
@@ -181,16 +183,17 @@ class Text:
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts, and the size of their file; None where it may not be read."""
+    """The texts, and the size of their file; None where it may not be read. unseen: why not."""
 
     rows: tuple[Text, ...] | None
     file_bytes: int | None
+    unseen: tuple[Unseen, ...] = ()
 
 
 def read_facts(session: Session) -> Facts:
     """Read what does not change."""
     unseen: list[Unseen] = []
-    ((version, standby, started, database, role, sees_all, superuser),) = session.rows(
+    ((version, standby, started, database, role, sees_all, superuser, quoted),) = session.rows(
         queries.IDENTITY
     )
     found = session.rows(queries.EXTENSIONS)
@@ -198,16 +201,17 @@ def read_facts(session: Session) -> Facts:
     if superuser and any(name == STATEMENTS for name, *_ in found):
         session.stay_out()  # which changes a setting that was just read
     values = {name: value for name, value, _, _ in settings}
+    where = _PRIMARY if standby else ""
     ((may_stat, may_read),) = session.rows(queries.MAY_EXECUTE)
     extensions = {}
-    for name, schema, number, usable in found:
+    for name, schema, number, usable, quoted_schema in found:
         if usable:
             extensions[name] = Extension(schema, number)
         else:
             unseen.append(
                 Unseen(
                     what=name, why=f"the role {role} may not use the schema {schema}",
-                    remedy=f"GRANT USAGE ON SCHEMA {schema} TO {role};",
+                    remedy=f"GRANT USAGE ON SCHEMA {quoted_schema} TO {quoted};{where}",
                 )
             )  # fmt: skip
     if not sees_all:
@@ -215,11 +219,11 @@ def read_facts(session: Session) -> Facts:
             Unseen(
                 what="other roles' sessions and statements",
                 why=f"the role {role} is no member of pg_read_all_stats",
-                remedy=_GRANT.format(role=role),
+                remedy=_GRANT.format(role=quoted) + where,
             )
         )
     if STATEMENTS not in {name for name, *_ in found}:
-        unseen.append(_absent(values, database))
+        unseen.append(_absent(values, database, where))
     capture = values.get(f"{WAITS}.capture", "off")
     return Facts(
         server=Server(version=version, standby=standby, started=started, database=database,
@@ -235,10 +239,11 @@ def read_facts(session: Session) -> Facts:
     )  # fmt: skip
 
 
-def _absent(settings: dict[str, str], database: str) -> Unseen:
+def _absent(settings: dict[str, str], database: str, where: str) -> Unseen:
     if "pg_stat_statements.max" in settings:
         why = f"it is loaded, but database {database} lacks the extension"
-        remedy = "CREATE EXTENSION pg_stat_statements;  -- or name a database that has it"
+        other = "or name a database that has it"
+        remedy = f"CREATE EXTENSION pg_stat_statements;{where + ',' if where else '  --'} {other}"
     else:
         why = "it is not loaded"
         remedy = _PRELOAD
@@ -354,13 +359,16 @@ def read_texts(session: Session, facts: Facts) -> Texts:
         except Unreadable:
             size = None
     if size is not None and size > LARGEST_FILE:
-        return Texts(None, size)
+        limit = f"{LARGEST_FILE // 1024**2} MB"
+        why = f"their file is larger than {limit}, all of which the server would load"
+        remedy = "SELECT pg_stat_statements_reset();  -- starts the file anew"
+        return Texts(None, size, (Unseen(what=TEXTS, why=why, remedy=remedy),))
     aged = facts.statements.number >= (1, 11)
     query = queries.TEXTS_WITH_AGES if aged else queries.TEXTS
     try:
         rows = session.rows(query, facts.statements.schema)
-    except Unreadable:
-        return Texts(None, size)
+    except Unreadable as ex:
+        return Texts(None, size, (Unseen(what=TEXTS, why=str(ex), remedy=""),))
     texts = (
         Text(queryid, text, int(length or 0), calls, age)
         for queryid, text, length, calls, age in rows

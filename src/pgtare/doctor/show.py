@@ -10,6 +10,7 @@ from rich.text import Text
 from pgtare.doctor.check_statements import duration, rate
 from pgtare.doctor.model import Finding, Observer, Report, Statements, Waits
 from pgtare.report import numbers
+from pgtare.report.plain import plain
 
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "ok": "green"}
 _EVENTS = 6
@@ -18,8 +19,8 @@ _LABEL = 9
 
 def view(report: Report) -> RenderableType:
     """All of a report."""
-    parts: list[RenderableType] = [Text(_heading(report), style="dim")]
-    parts += [Text(f"note: {note}", style="yellow") for note in report.notes]
+    parts: list[RenderableType] = [Text(plain(_heading(report)), style="dim")]
+    parts += [Text(plain(f"note: {note}"), style="yellow") for note in report.notes]
     if not report.findings:
         parts.append(Text("No finding.", style=_STYLES["ok"]))
     for finding in report.findings:
@@ -55,7 +56,7 @@ def _heading(report: Report) -> str:
 
 def _finding(finding: Finding) -> RenderableType:
     head = Text.assemble(
-        (finding.level.upper(), _STYLES[finding.level]), "  ", (finding.title, "bold")
+        (finding.level.upper(), _STYLES[finding.level]), "  ", (plain(finding.title), "bold")
     )
     told = [("seen", line) for line in finding.seen]
     told += [("why", finding.why)]
@@ -73,7 +74,7 @@ def _rows(rows: list[tuple[str, str]]) -> Table:
     table.add_column(min_width=_LABEL, style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for label, text in rows:
-        table.add_row(Text(label), Text(text))
+        table.add_row(Text(plain(label)), Text(plain(text)))
     return table
 
 
@@ -117,7 +118,7 @@ def _waits(waits: Waits) -> list[RenderableType]:
     table.add_row(f"{waits.on_cpu:.2f}", numbers.percent(share), "CPU, or ready for it")
     for wait in waits.events[:_EVENTS]:
         part = "" if wait.share is None else numbers.percent(100 * wait.share)
-        table.add_row(f"{wait.active:.2f}", part, wait.event)
+        table.add_row(f"{wait.active:.2f}", part, Text(plain(wait.event)))
     return [head, table]
 
 

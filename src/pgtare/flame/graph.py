@@ -57,17 +57,18 @@ def graph(
     whole = _width(root, compared) or 1.0
     left_out = 0
 
-    def visit(node: _Node, name: str, depth: int) -> None:
-        nonlocal left_out
+    pending = [(root, "all", 0)]  # no recursion: stacks of other tools may be deep
+    while pending:
+        node, name, depth = pending.pop()
         row = [depth, names.setdefault(name, len(names)), round(node.after, 6)]
         nodes.append([*row, round(node.before, 6)] if compared else row)
-        for child_name, child in sorted(node.children.items()):
-            if _width(child, compared) < NARROWEST * whole:
-                left_out += 1
-            else:
-                visit(child, child_name, depth + 1)
-
-    visit(root, "all", 0)
+        wide = [
+            (child, child_name, depth + 1)
+            for child_name, child in sorted(node.children.items())
+            if _width(child, compared) >= NARROWEST * whole
+        ]
+        left_out += len(node.children) - len(wide)
+        pending += reversed(wide)
     data = {"id": id, "names": list(names), "nodes": nodes, "compared": compared, "unit": unit}
     return Graph(id, title, note, unit, compared, data, left_out)
 

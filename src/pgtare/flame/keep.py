@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import get_args
 
 import duckdb
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from pgtare import parquet
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.flame.record import Recording
-from pgtare.flame.samples import Samples
+from pgtare.flame.samples import Mode, Samples
 from pgtare.report import files
 
 SCHEMA = "pgtare.flame.recording/1"
@@ -51,6 +52,8 @@ def load(directory: Path) -> Recording:
         document = json.loads((directory / DOCUMENT).read_text(encoding="utf-8"))
         if document.pop("schema") != SCHEMA:
             raise ValueError("another version")
+        if document["mode"] not in get_args(Mode):
+            raise ValueError("its mode is unknown")
         columns = parquet.read(directory / _SAMPLES)
         stacks = tuple(tuple(stack) for stack in document.pop("stacks"))
         samples = Samples(stacks, *(np.asarray(columns[name]) for name in _COLUMNS))

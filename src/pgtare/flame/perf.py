@@ -16,6 +16,7 @@ from typing import IO, Self
 from pgtare.errors import MeasurementError
 from pgtare.flame import permission
 from pgtare.flame.samples import Mode
+from pgtare.load.process import die_with
 from pgtare.server import signals
 
 #: How a user stack is walked: by frame pointers, or from a copy of so many bytes of it.
@@ -104,8 +105,8 @@ class Collector:
 
     @property
     def runs(self) -> bool:
-        """Whether perf still records."""
-        return self._record.poll() is None
+        """Whether perf still records, and what it records is read."""
+        return self._record.poll() is None and self._script.poll() is None
 
     def told(self) -> str:
         """What perf complained of, in one line."""
@@ -131,6 +132,8 @@ class Collector:
             "env": {**os.environ, "LC_ALL": "C", "PERF_CONFIG": os.devnull},
             # Ctrl-C at the terminal is ours to act on
             "start_new_session": True,
+            # with nothing to record they would never notice that we are gone
+            "preexec_fn": die_with(os.getpid()),
         }
         try:
             self._record = subprocess.Popen(

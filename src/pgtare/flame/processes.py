@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pgtare.flame import frames
 from pgtare.flame.samples import Stack
+from pgtare.report.plain import plain
 
 PROGRAMS = frozenset({"postgres", "postmaster"})
 #: The inode of the machine's own pid namespace.
@@ -19,7 +20,9 @@ BACKGROUND = (
     "checkpointer", "background writer", "walwriter", "autovacuum launcher", "archiver",
     "logical replication launcher", "io worker", "logger", "stats collector", "walsummarizer",
 )  # fmt: skip
-_BACKGROUND = re.compile(rf"\b({'|'.join(BACKGROUND)})\b[^:]*$")
+_BACKGROUND = re.compile(rf": ({'|'.join(BACKGROUND)})\b[^:]*$")
+# Only a session's title names a client; user and database before it may be called anything.
+_CLIENT = re.compile(r".* (?:\[local\]|\S+\(\d+\))(?: |$)")
 _KERNEL_FRAME = re.compile(r"^\[<[0-9a-f]*>\] ([^+\s]+)")
 
 
@@ -112,15 +115,16 @@ def activity(pid: int) -> tuple[str, bool]:
 
     As in `UPDATE waiting`, `idle`, `checkpointer`; the postmaster has no title.
     """
-    title = " ".join(read(pid, "cmdline").replace("\0", " ").split())
+    title = plain(" ".join(read(pid, "cmdline").replace("\0", " ").split()))
     if not title.startswith(("postgres: ", "postmaster: ")):
         return "postmaster", False
-    words = title.split()[1:]
+    client = _CLIENT.match(title)
+    if client is not None:
+        return title[client.end() :] or title, True
     background = _BACKGROUND.search(title)
     if background is not None:
         return background[1], False
-    # a session: user, database, client, and what it does
-    return " ".join(words[3:]) or title, True
+    return title.partition(": ")[2], True
 
 
 def standing(pid: int) -> Stack:

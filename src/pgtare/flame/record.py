@@ -143,7 +143,7 @@ class Recorder:
             lost=counts.lost,
             unmatched=self.scheduler.unmatched,
             realtime_ns=time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC),
-            notes=self._notes(stopped_by),
+            notes=self._notes(stopped_by, told),
         )
 
     def _choose(self) -> None:
@@ -222,10 +222,12 @@ class Recorder:
         path = f"/proc/{self.plan.target.pids[0]}/root{file}"
         return symbols.read(path, file).unnamed(offset)
 
-    def _notes(self, stopped_by: StoppedBy) -> list[str]:
+    def _notes(self, stopped_by: StoppedBy, told: str) -> list[str]:
         counts, notes = self.reader.counts, []
         if stopped_by == "target":
             notes.append("The process ended while it was recorded: the rest of the time is empty.")
+        if stopped_by == "perf":
+            notes.append(f"The recording ended early, as perf ended by itself ({told}).")
         if stopped_by == "full":
             notes.append(f"The recording ended at {MOST_SAMPLES:,} samples.")
         if counts.lost:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pgtare.flame import frames
 from pgtare.flame.samples import BLOCKED, RUNNABLE, Collected, Stack
 from pgtare.flame.script import Event
+from pgtare.report.plain import plain
 
 _SWITCH = re.compile(r"prev_pid=(\d+) .*prev_state=(\S+) ==> .*next_pid=(\d+) ")
 _SWITCH_SHORT = re.compile(r"^(.*):(\d+) \[\d+\] (\S+) ==> (.*):(\d+) \[\d+\]")
@@ -146,5 +147,5 @@ def waker(event: Event) -> Stack:
         if name.endswith(frames.KERNEL) and _INTERRUPT.match(name.removesuffix(frames.KERNEL)):
             return (f"{frames.WAKER}interrupt", *reversed(stack[i:]))
     own = frames.own(stack)
-    who = own[0] if own[0] != "process" else event.comm.replace(";", ":")
+    who = own[0] if own[0] != "process" else plain(event.comm).replace(";", ":")
     return (f"{frames.WAKER}{who}", *reversed(own[1:]))

@@ -17,6 +17,8 @@ _FRAME = re.compile(r"^\s*([0-9a-f]+) (.*?)(?: \((.*)\))?$")
 _UNKNOWN = "[unknown]"
 #: Entries of a cache after which it begins anew: stacks repeat within seconds.
 _CACHE = 100_000
+#: Characters of stacks as perf prints them, some kB each, after which their cache begins anew.
+_CACHE_TEXT = 50_000_000
 
 #: Names a function that perf has no name for: program file, offset in it.
 Naming = Callable[[str, int], str]
@@ -57,6 +59,7 @@ class Reader:
         self._gap = lost
         self._frames: dict[str, str | None] = {}
         self._stacks: dict[str, Stack] = {}
+        self._held = 0
 
     def events(self, lines: Iterable[str]) -> Iterator[Event]:
         """The events in these lines; an event ends with an empty line."""
@@ -95,8 +98,10 @@ class Reader:
         key = "".join(body)
         stack = self._stacks.get(key)
         if stack is None:
-            if len(self._stacks) >= _CACHE:
+            self._held += len(key)
+            if self._held > _CACHE_TEXT:
                 self._stacks.clear()
+                self._held = len(key)
             names = [self._frame(line) for line in body]
             stack = tuple(name for name in reversed(names) if name is not None)
             self._stacks[key] = stack

@@ -18,6 +18,7 @@ from pgtare.flame.profile import Change, Profile
 from pgtare.flame.record import Recording
 from pgtare.flame.samples import BLOCKED, RUNNABLE, RUNNING, Samples
 from pgtare.report import numbers
+from pgtare.report.plain import plain
 
 TITLES = {
     "on": "On the processor",
@@ -81,7 +82,7 @@ def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> Table:
     for i, name in enumerate(head):
         made.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
     for row in body:
-        made.add_row(*(Text(cell) for cell in row))
+        made.add_row(*(Text(plain(cell)) for cell in row))
     return made
 
 

@@ -13,6 +13,7 @@ import psycopg
 
 from pgtare.errors import UsageError
 from pgtare.flame import processes
+from pgtare.report.plain import plain
 
 #: For so long it is believed that a process is none of the server's, in s.
 _FORGET_S = 1.0
@@ -86,7 +87,7 @@ def of_pid(pid: int) -> Target:
     if not processes.exists(pid):
         raise UsageError(_no_such(pid))
     if not processes.is_server(pid):
-        name = processes.read(pid, "comm").strip()
+        name = plain(processes.read(pid, "comm").strip())
         raise UsageError(f"process {pid} is {name or 'hidden from us'}, not one of PostgreSQL's")
     return Target([pid], None, f"process {pid} ({processes.activity(pid)[0]})")
 

@@ -45,7 +45,7 @@ class Child:
             errors="replace",
             env=dict(env),
             start_new_session=True,
-            preexec_fn=_die_with(os.getpid()),
+            preexec_fn=die_with(os.getpid()),
         )
         self._readers = [
             threading.Thread(target=self._read, args=(pipe, kept), daemon=True)
@@ -135,7 +135,7 @@ class Child:
                     self._on_line(line.rstrip("\n"))
 
 
-def _die_with(owner: int) -> Callable[[], None]:
+def die_with(owner: int) -> Callable[[], None]:
     """For preexec_fn: a signal to the child when the thread that started it is gone."""
 
     def prepare() -> None:

@@ -73,10 +73,11 @@ class Display(Frame):
         )
         super().__init__(
             console,
-            TextColumn(title),
+            TextColumn("{task.fields[title]}", markup=False),  # neither markup nor a format
             *(left if seconds is not None else (TextColumn("{task.completed:.0f} s,"),)),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             total=seconds,
+            title=title,
             text="",
         )
 

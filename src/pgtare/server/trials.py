@@ -14,6 +14,7 @@ from pgtare import observations
 from pgtare.design import Design
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.observations import Observations
+from pgtare.server import encodings
 
 #: Our own sessions; the module never lets them take part.
 APPLICATION_NAME = "pgtare"
@@ -81,10 +82,12 @@ def connect(dsn: str, **parameters: str) -> psycopg.Connection[Any]:
     string cannot be read.
     """
     try:
-        return psycopg.connect(
+        conn = psycopg.connect(
             dsn, autocommit=True, application_name=APPLICATION_NAME, connect_timeout=10,
             **parameters,  # type: ignore[arg-type]
         )  # fmt: skip
+        encodings.read_any(conn)
+        return conn
     except psycopg.ProgrammingError as ex:
         raise UsageError(f"cannot read the connection string: {first_line(ex)}") from ex
     except psycopg.OperationalError as ex:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -150,7 +151,10 @@ class Recorder:
     def _finish(self, seconds: float, stopped: str) -> Recording:
         texts: dict[int, str] = {}
         open_waits: list[OpenWait] = []
-        if stopped != "error":
+        if stopped == "error":  # as of a full disk: what the sessions pay has to end all the same
+            with contextlib.suppress(psycopg.Error):
+                self._untrace()
+        else:
             with telling():
                 open_waits = self._open_waits()
                 self._untrace()

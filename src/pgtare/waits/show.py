@@ -13,6 +13,7 @@ from pgtare.profile.model import Counters, Event, Session
 from pgtare.profile.rates import Profile, StatementRate
 from pgtare.profile.reader import Bucket
 from pgtare.report import numbers
+from pgtare.report.plain import plain
 
 _BAR = 24
 _TEXT = 60
@@ -60,7 +61,7 @@ def percentiles(histogram: Sequence[int]) -> dict[int, int]:
 
 def _cell(text: str, style: str = "") -> Text:
     """Text in one line, cut where there is no room."""
-    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+    return Text(plain(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _events(profile: Profile, limit: int) -> Table:
@@ -185,5 +186,5 @@ def one_line(text: str | None, queryid: int) -> str:
     """A statement in one line, cut where it is long; its identifier where the text is not known."""
     if text is None:
         return f"query identifier {queryid}" if queryid else "(no query identifier)"
-    short = " ".join(text.split())
+    short = plain(" ".join(text.split()))
     return short if len(short) <= _TEXT else short[: _TEXT - 1] + "…"
