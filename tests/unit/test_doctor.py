@@ -11,7 +11,7 @@ import pytest
 
 from pgtare.cli.doctor import read_weights
 from pgtare.doctor import churn, evictions, queries, sweep
-from pgtare.doctor.read import Entries, Samples
+from pgtare.doctor.read import Entries, Samples, preload
 from tests.unit.sample_result import sample
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -141,6 +141,17 @@ def test_circulation_by_capture_and_recapture() -> None:
     assert evictions.circulating(first, apart, Samples()) == math.inf
     many = Samples(statements={(1, 1, key) for key in range(400)})
     assert evictions.circulating(first, last, many) == 400
+
+
+def test_libraries_that_are_loaded_stay_so_each_in_its_own_quotes() -> None:
+    told = preload({"shared_preload_libraries": 'auto_explain, "/opt/my lib"'})
+    assert "= 'auto_explain', '/opt/my lib', 'pg_stat_statements';" in told
+    assert "= 'pg_stat_statements';" in preload({"shared_preload_libraries": ""})
+    assert "SHOW" in preload({})
+
+
+def test_names_are_quoted_where_they_must_be() -> None:
+    assert [queries.quoted(n) for n in ("app_1", "app-1", 'a"B')] == ["app_1", '"app-1"', '"a""B"']
 
 
 def test_costs_come_from_weighings(tmp_path: Path) -> None:

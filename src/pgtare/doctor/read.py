@@ -8,6 +8,7 @@ from datetime import datetime
 
 from pgtare.doctor import queries
 from pgtare.doctor.model import Clock, Server, Unseen
+from pgtare.doctor.queries import quoted
 from pgtare.doctor.session import Session, Unreadable
 
 STATEMENTS = "pg_stat_statements"
@@ -18,10 +19,6 @@ _CLOCK_PROBES = 20
 LARGEST_FILE = 512 * 1024 * 1024
 #: A larger table is read at both ends of an interval only.
 LARGEST_SAMPLED = 10_000
-_PRELOAD = (
-    "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements';"
-    "  -- with what is there already; then a restart"
-)
 _GRANT = "GRANT pg_read_all_stats TO {role};"
 
 #: role, database, query identifier
@@ -45,7 +42,8 @@ class Extension:
 class Facts:
     """What does not change while one looks.
 
-    settings: name → value in the setting's unit, as text. unseen: what could not be read.
+    settings: name → value in the setting's unit, as text, without what the doctor's own session
+    sets for itself. unseen: what could not be read.
     """
 
     server: Server
@@ -153,8 +151,8 @@ class Texts:
     file_bytes: int | None
 
 
-def read_facts(session: Session) -> Facts:
-    """Read what does not change."""
+def read_facts(session: Session, clock: Clock | None = None) -> Facts:
+    """Read what hardly changes. clock: what reading it was found to cost before."""
     unseen: list[Unseen] = []
     ((version, standby, started, database, role, sees_all, superuser),) = session.rows(
         queries.IDENTITY
@@ -162,7 +160,7 @@ def read_facts(session: Session) -> Facts:
     found = session.rows(queries.EXTENSIONS)
     settings = session.rows(queries.SETTINGS)
     if superuser and any(name == STATEMENTS for name, *_ in found):
-        session.stay_out()  # which changes a setting that was just read
+        session.stay_out()
     values = {name: value for name, value, _, _ in settings}
     ((may_stat, may_read),) = session.rows(queries.MAY_EXECUTE)
     extensions = {}
@@ -173,7 +171,7 @@ def read_facts(session: Session) -> Facts:
             unseen.append(
                 Unseen(
                     what=name, why=f"the role {role} may not use the schema {schema}",
-                    remedy=f"GRANT USAGE ON SCHEMA {schema} TO {role};",
+                    remedy=f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(role)};",
                 )
             )  # fmt: skip
     if not sees_all:
@@ -181,7 +179,7 @@ def read_facts(session: Session) -> Facts:
             Unseen(
                 what="other roles' sessions and statements",
                 why=f"the role {role} is no member of pg_read_all_stats",
-                remedy=_GRANT.format(role=role),
+                remedy=_GRANT.format(role=quoted(role)),
             )
         )
     if STATEMENTS not in {name for name, *_ in found}:
@@ -196,7 +194,7 @@ def read_facts(session: Session) -> Facts:
         statements=extensions.get(STATEMENTS),
         waits=extensions.get(WAITS) if capture in ("stats", "trace") and sees_all else None,
         may_stat_file=may_stat,
-        clock=_read_clock(session, may_read),
+        clock=clock or _read_clock(session, may_read),
         unseen=tuple(unseen),
     )  # fmt: skip
 
@@ -207,8 +205,23 @@ def _absent(settings: dict[str, str], database: str) -> Unseen:
         remedy = "CREATE EXTENSION pg_stat_statements;  -- or name a database that has it"
     else:
         why = "it is not loaded"
-        remedy = _PRELOAD
+        remedy = f"{preload(settings)} and CREATE EXTENSION pg_stat_statements;"
     return Unseen(what="pg_stat_statements", why=why, remedy=remedy)
+
+
+def preload(settings: dict[str, str]) -> str:
+    """What loads pg_stat_statements beside the libraries that are loaded already.
+
+    Each name stands between quotes of its own: ALTER SYSTEM takes 'a, b' for one name.
+    """
+    loaded = settings.get("shared_preload_libraries")
+    names = [name.strip(' "').replace("'", "''") for name in (loaded or "").split(",")]
+    wanted = ", ".join(f"'{name}'" for name in [*filter(None, names), STATEMENTS])
+    hidden = "with what SHOW prints of it, each name in quotes of its own; "
+    return (
+        f"ALTER SYSTEM SET shared_preload_libraries = {wanted};"
+        f"  -- {hidden if loaded is None else ''}then a restart"
+    )
 
 
 def _read_clock(session: Session, may_read: bool) -> Clock | None:
@@ -244,7 +257,7 @@ def read_look(session: Session, facts: Facts) -> Look:
                 dealloc = Deallocations(at, count, reset)
             entries = read_entries(session, schema, taken)
         except Unreadable as ex:
-            unseen.append(Unseen(what=STATEMENTS, why=str(ex), remedy=_mend(ex)))
+            unseen.append(Unseen(what=STATEMENTS, why=str(ex), remedy=_mend(ex, facts)))
     if facts.waits is not None:
         try:
             waits = _read_waits(session, facts.waits.schema, taken)
@@ -255,11 +268,11 @@ def read_look(session: Session, facts: Facts) -> Look:
     )
 
 
-def _mend(ex: Unreadable) -> str:
+def _mend(ex: Unreadable, facts: Facts) -> str:
     if ex.privilege:
         return "-- a superuser can GRANT SELECT on its views and EXECUTE on its functions"
     if "shared_preload_libraries" in str(ex):
-        return _PRELOAD
+        return preload(facts.settings)
     return "-- try again; with a longer --interval the reading weighs less"
 
 
