@@ -35,7 +35,7 @@ demo: setup
 	  log_min_duration_statement track_functions --duration $(DURATION) --out $(OUT)
 
 test: setup-dev
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not source"
+	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not source"
 
 test-slow: setup-dev
 	@$(BIN)/pytest -m "slow and not source"

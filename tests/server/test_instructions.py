@@ -28,12 +28,12 @@ LOOPS = ("plain_calls", "wrapped_calls")  # of the benchmark function
 ROUNDS = 20  # in one call of it
 
 # By what is captured, and whether waits have a statement to belong to.
-# Seen with gcc 12 on x86-64: 11.0, 165.3, 229.5, 209.4, 273.6
+# Seen with gcc 12 on x86-64: 11.0, 171.3, 235.4, 215.4, 279.5
 WAIT_BOUNDS = {
     ("off", False): 12,
-    ("stats", False): 167,
-    ("stats", True): 236,
-    ("trace", False): 216,
+    ("stats", False): 173,
+    ("stats", True): 237,
+    ("trace", False): 217,
     ("trace", True): 281,
 }
 

@@ -56,7 +56,9 @@ def trial(bench: Bench, study: Study, where: Path) -> Run:
     return Units().execute(step, Setting(study, bench, where, {})).run
 
 
-@pytest.mark.parametrize("name", ["wheel", pytest.param("debian15", marks=[pytest.mark.debian])])
+@pytest.mark.parametrize(
+    "name", ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])]
+)
 def test_a_trial_traces_in_the_arms_that_say_so_and_in_no_other(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

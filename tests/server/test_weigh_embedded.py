@@ -58,6 +58,7 @@ def test_weighs_four_instruments_with_proof(binaries: Binaries, tmp_path: Path) 
     assert (out / "report.html").stat().st_size > 100_000
 
 
+@pytest.mark.slow
 def test_precision_stops_early(server18: Cluster, tmp_path: Path) -> None:
     """Not before ten seconds: that is the rule."""
     script = tmp_path / "one.sql"
