@@ -218,7 +218,7 @@ def test_sessions_that_wait_for_a_lock_are_told(healthy: Cluster) -> None:
 def test_the_terminal_shows_it_in_words(stormy: Cluster) -> None:
     done = pgtare("doctor", "--dsn", stormy.dsn(), "--interval", "1s")
     assert done.returncode in (10, 11)
-    assert "\n             -- then restart the server\n" in done.stdout
+    assert "\n               -- then restart the server\n" in done.stdout
     words = ("pg_stat_statements evicts", "seen", "why", "remedy", "certain", "Waits")
     for word in words:
         assert word in done.stdout

@@ -71,7 +71,7 @@ def _finding(finding: Finding) -> RenderableType:
 def _apart(line: str) -> list[str]:
     """A command and its comment on lines of their own: a comment that wraps could not be pasted."""
     command, dashes, comment = line.partition("  -- ")
-    return [command, f"-- {comment}"] if dashes else [line]
+    return [command, f"  -- {comment}"] if dashes else [line]
 
 
 def _rows(rows: list[tuple[str, str]]) -> Table:
