@@ -18,6 +18,7 @@ from pgtare import parquet
 from pgtare.design import Arm, Design, Slices
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.observations import NO_SLICE, OBSERVATION, Observations
+from pgtare.report import files
 from pgtare.report.schema import SCHEMA, WeighResult
 
 DESIGN_SCHEMA = "pgtare.design/2"
@@ -85,6 +86,7 @@ def save(directory: Path, design: Design, observations: Observations, result: We
         _write_parquet(staging / OBSERVATIONS_FILE, observations)
         _write_text(staging / DESIGN_FILE, _design_json(design, len(observations)))
         _write_text(staging / RESULT_FILE, result.to_json() + "\n")
+        files.hand_over(staging)
         parquet.sync(staging)
         os.rename(staging, target)
         parquet.sync(target.parent)

@@ -12,6 +12,9 @@ import pytest
 
 from pgtare import machine
 from pgtare.doctor import queries
+from pgtare.doctor.examine import watch
+from pgtare.doctor.model import Report
+from pgtare.doctor.session import Session
 from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
@@ -56,7 +59,10 @@ def test_evictions_are_named_first_with_the_remedy(stormy: Cluster) -> None:
     by_itself = report["level"] == "warning" or report["statements"]["lock_share"] >= 0.1
     assert first["sure"] == ("certain" if by_itself else "likely")
     assert "ALTER SYSTEM SET pg_stat_statements.max = 1000" in first["remedy"][0]
-    assert "track = 'none'" in " ".join(first["remedy"])
+    _, stop, again, reset = first["remedy"]
+    assert stop.startswith("ALTER SYSTEM SET pg_stat_statements.track = 'none';")
+    assert again.startswith("ALTER SYSTEM SET pg_stat_statements.track = 'top';")
+    assert reset.startswith(f'SELECT "{SCHEMA}".pg_stat_statements_reset();')
     found = report["statements"]
     assert found["counted"]
     assert found["schema_name"] == SCHEMA
@@ -187,6 +193,12 @@ def test_observers_have_the_cost_that_was_weighed(healthy: Cluster, tmp_path: Pa
     assert bool(told) == (observer["cost_pct"] >= 5)
 
 
+def test_times_are_utc_wherever_the_server_is(healthy: Cluster) -> None:
+    report = doctor(healthy.dsn(options="-c timezone=America/New_York"))
+    assert report["taken"].endswith("Z")
+    assert report["server"]["started"].endswith("Z")
+
+
 def test_the_clock_is_read_on_the_server(healthy: Cluster) -> None:
     clock = doctor(healthy.dsn())["clock"]
     assert 1 < clock["read_ns"] < 5000
@@ -208,6 +220,7 @@ def test_sessions_that_wait_for_a_lock_are_told(healthy: Cluster) -> None:
 def test_the_terminal_shows_it_in_words(stormy: Cluster) -> None:
     done = pgtare("doctor", "--dsn", stormy.dsn(), "--interval", "1s")
     assert done.returncode in (10, 11)
+    assert "\n               -- then restart the server\n" in done.stdout
     words = ("pg_stat_statements evicts", "seen", "why", "remedy", "sure", "Waits")
     for word in words:
         assert word in done.stdout
@@ -222,3 +235,20 @@ def test_watching_prints_a_document_a_line(healthy: Cluster) -> None:
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(reports) == 2
     assert reports[0]["taken"] < reports[1]["taken"]
+
+
+def test_who_watches_sees_that_a_remedy_was_applied(healthy: Cluster) -> None:
+    with healthy.connect() as conn, Session(healthy.dsn()) as session:
+        conn.execute("ALTER SYSTEM SET log_duration = on")
+        try:
+            conn.execute("SELECT pg_reload_conf()")
+            reports = watch(session, 0.3, None, {})
+            assert any(_logs(next(reports)) for _ in range(5))
+        finally:
+            conn.execute("ALTER SYSTEM RESET log_duration")
+            conn.execute("SELECT pg_reload_conf()")
+        assert not _logs(next(reports))
+
+
+def _logs(report: Report) -> bool:
+    return "logging" in [finding.check for finding in report.findings]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import signal
 from collections.abc import Iterator
@@ -48,7 +49,20 @@ def test_no_extension_in_the_database(cluster: Cluster) -> None:
 
 def test_not_loaded_at_all(server: Cluster) -> None:
     report = doctor(server.dsn(), status=0)
-    assert "shared_preload_libraries" in unseen(report)["pg_stat_statements"]
+    remedy = unseen(report)["pg_stat_statements"].partition("; ")[2]
+    with server.connect() as conn:
+        query = (
+            "SELECT setting FROM pg_file_settings WHERE name = 'shared_preload_libraries'"
+            " ORDER BY seqno DESC"
+        )
+        ((loaded,),) = conn.execute("SHOW shared_preload_libraries").fetchall()
+        try:
+            conn.execute(remedy.partition(";")[0].encode())
+            (wanted, *_) = conn.execute(query).fetchone() or ("",)
+        finally:
+            conn.execute("ALTER SYSTEM RESET shared_preload_libraries")
+    (names,) = csv.reader([wanted], skipinitialspace=True)  # 'a, b' as one name stays one
+    assert names == [*loaded.replace('"', "").split(", "), "pg_stat_statements"]
 
 
 def test_created_but_not_loaded(server: Cluster) -> None:

@@ -220,6 +220,12 @@ def test_the_whole_server_by_connection(server18: Cluster, tmp_path: Path) -> No
     assert half.returncode == 0, half.stderr
     assert 0 < json.loads(half.stdout)["total_ns"] < found["total_ns"]
     assert (tmp_path / "kept" / "report.html").stat().st_size > 10_000
+    kept = (tmp_path / "kept" / "flame.json").read_text()
+    shutil.copytree(tmp_path / "kept", tmp_path / "blocked")
+    (tmp_path / "blocked" / "flame.json").write_text(kept.replace('"mode": "on"', '"mode": "off"'))
+    assert "compare time on the processor" in failed(
+        pgtare("flame", "diff", tmp_path / "blocked", tmp_path / "kept"), 2
+    )
 
 
 def test_a_recording_ends_before_memory_does(

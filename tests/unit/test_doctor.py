@@ -16,7 +16,7 @@ from pgtare.doctor import check_statements, churn, evictions, queries, sweep
 from pgtare.doctor.check_settings import Traffic, Weight, observers
 from pgtare.doctor.model import Server, Statements
 from pgtare.doctor.profile import profile
-from pgtare.doctor.read import CountedWaits, Entries, Facts, Look, Samples
+from pgtare.doctor.read import CountedWaits, Entries, Facts, Look, Samples, preload
 from tests.unit.sample_result import sample
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -239,6 +239,17 @@ def test_a_cost_that_was_not_shown_is_no_finding() -> None:
         _, findings = observers(facts, {"track_io_timing": weight}, Traffic(None, None, None))
         told.append([finding.sure for finding in findings])
     assert told == [[], ["likely"], ["certain"]]
+
+
+def test_libraries_that_are_loaded_stay_so_each_in_its_own_quotes() -> None:
+    told = preload({"shared_preload_libraries": 'auto_explain, "/opt/my lib"'})
+    assert "= 'auto_explain', '/opt/my lib', 'pg_stat_statements';" in told
+    assert "= 'pg_stat_statements';" in preload({"shared_preload_libraries": ""})
+    assert "SHOW" in preload({})
+
+
+def test_names_are_quoted_where_they_must_be() -> None:
+    assert [queries.quoted(n) for n in ("app_1", "app-1", 'a"B')] == ["app_1", '"app-1"', '"a""B"']
 
 
 def test_costs_come_from_weighings(tmp_path: Path) -> None:

@@ -64,7 +64,8 @@ def doctor(
     and where the sessions' time goes. Each finding says what was seen, why it matters, the remedy
     as a command, and how sure that is.
 
-    Exit status: 0 nothing found, 10 a warning, 11 something critical; 1 and 2 as of every command.
+    Exit status: 0 nothing found, 10 a warning, 11 something critical; 1, 2 and 130 (Ctrl-C) as of
+    every command.
 
     Examples: `pgtare doctor --dsn "host=db dbname=app"`
 

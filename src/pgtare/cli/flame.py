@@ -7,7 +7,7 @@ import json as jsonlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import psycopg
 import typer
@@ -15,7 +15,7 @@ from rich.console import Console
 
 from pgtare import cli
 from pgtare.cli import flame_joins
-from pgtare.errors import UsageError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.flame import keep, page, permission, show, speedscope, targets
 from pgtare.flame import profile as profiles
 from pgtare.flame.profile import Profile
@@ -30,7 +30,8 @@ from pgtare.weigh.request import seconds
 app = typer.Typer(
     no_args_is_help=True,
     help="Draw flame graphs of a server's processes, with perf as the collector.\n\n"
-    'Example: `sudo pgtare flame off --dsn "host=/var/run/postgresql" --html waits.html`',
+    "Example: `sudo $(command -v pgtare) flame off --postmaster $(pgrep -xo postgres) "
+    "--html off.html`",
 )
 Dsn = Annotated[
     str | None, typer.Option(help="The server, as a libpq connection string; it must run here.")
@@ -95,7 +96,7 @@ def on(
 ) -> None:
     """Where processes compute, by sampling.
 
-    Example: `sudo pgtare flame on --pid 4711 --duration 30s --html cpu.html`
+    Example: `sudo $(command -v pgtare) flame on --pid 4711 --duration 30s --html cpu.html`
     """
     outputs = _Outputs(html, folded, speedscope, out, json)
     _run("on", dsn, pid, postmaster, duration, rate, walk, trace, True, outputs)
@@ -127,12 +128,12 @@ def _waits(mode: Mode, text: str) -> None:
 _waits(
     "off",
     "Where processes are blocked, from every switch of the scheduler; as root.\n\n"
-    'Example: `sudo pgtare flame off --dsn "host=/var/run/postgresql" -d 10s --folded off.txt`',
+    "Example: `sudo $(command -v pgtare) flame off --pid 4711 -d 10s --folded off.folded`",
 )
 _waits(
     "wake",
     "Where processes are blocked, and on top of it who ended each wait; as root.\n\n"
-    'Example: `sudo pgtare flame wake --dsn "host=/var/run/postgresql" --html wake.html`',
+    "Example: `sudo $(command -v pgtare) flame wake --pid 4711 --html wake.html`",
 )
 
 
@@ -258,7 +259,7 @@ def _target(dsn: str | None, pid: int | None, postmaster: int | None) -> Iterato
             raise UsageError("--postmaster is a whole server, --pid one process: choose one")
         yield targets.of_postmaster(postmaster)
     elif dsn is not None:
-        with trials.connect(dsn) as conn:
+        with _connected(dsn) as conn:
             try:
                 yield targets.of_connection(conn, pid)
             except psycopg.Error as ex:
@@ -267,6 +268,15 @@ def _target(dsn: str | None, pid: int | None, postmaster: int | None) -> Iterato
         yield targets.of_pid(pid)
     else:
         raise UsageError("nothing to record: give --pid, --dsn or --postmaster")
+
+
+def _connected(dsn: str) -> psycopg.Connection[Any]:
+    try:
+        return trials.connect(dsn)
+    except MeasurementError as ex:
+        raise MeasurementError(
+            f"{ex}; --postmaster $(pgrep -xo postgres) needs no connection (the oldest server here)"
+        ) from ex
 
 
 def _deliver(recording: Recording, idle: bool, outputs: _Outputs) -> None:
@@ -283,6 +293,7 @@ def _deliver(recording: Recording, idle: bool, outputs: _Outputs) -> None:
         files.write_text(
             outputs.out / "report.html", show.recording_page(recording, found, idle=idle)
         )
+        files.hand_over(outputs.out)
     if outputs.json:
         typer.echo(jsonlib.dumps(show.as_json(recording, found), indent=2))
         return

@@ -47,7 +47,8 @@ _NEXT_15 = (
 )
 _NEXT_17 = (
     "next: either that, with a restart, or without one: ALTER SYSTEM SET session_preload_libraries "
-    "= 'pgtare'; SELECT pg_reload_conf(); which reaches new sessions. In both cases run "
+    "= 'pgtare'; SELECT pg_reload_conf(); which reaches new sessions (names that are there already "
+    "stay if given too, each in quotes of its own: 'auto_explain', 'pgtare'). In both cases run "
     "CREATE EXTENSION pgtare; in the database to look at"
 ).replace("either that", "either add pgtare to shared_preload_libraries")
 

@@ -9,6 +9,7 @@ from statistics import median
 from pgtare.doctor import churn, sweep
 from pgtare.doctor.evictions import Evictions
 from pgtare.doctor.model import Finding, Statements, Sure, Waits
+from pgtare.doctor.queries import quoted
 from pgtare.doctor.read import Facts, Look, Texts
 
 #: Shares of throughput, or of the time, lost to evictions.
@@ -27,7 +28,7 @@ _FILE_GROWTH = 2
 _LARGE_FILE = 256 * 1024 * 1024
 #: Sizes that people set.
 _SIZES = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
-_STOP = "ALTER SYSTEM SET pg_stat_statements.track = 'none'; SELECT pg_reload_conf();"
+_TRACK = "ALTER SYSTEM SET pg_stat_statements.track = '{}'; SELECT pg_reload_conf();"
 
 
 def figures(
@@ -77,7 +78,8 @@ def figures(
 def check(facts: Facts, found: Statements, texts: Texts) -> list[Finding]:
     """The findings, evictions before what follows from them."""
     told = []
-    evicting = _evictions(found, _families(texts))
+    tracked = facts.settings.get("pg_stat_statements.track", "top")
+    evicting = _evictions(found, _families(texts), tracked)
     if evicting is not None:
         told.append(evicting)
         told += _churn(found, texts)
@@ -93,7 +95,7 @@ def _families(texts: Texts) -> list[churn.Family]:
     )
 
 
-def _evictions(found: Statements, families: Sequence[churn.Family]) -> Finding | None:
+def _evictions(found: Statements, families: Sequence[churn.Family], tracked: str) -> Finding | None:
     """Whether evictions cost more than a hundredth, or make the statistics worthless."""
     swept, evicted = found.deallocations_s, found.evicted_s
     if not swept or not evicted:
@@ -137,7 +139,7 @@ def _evictions(found: Statements, families: Sequence[churn.Family]) -> Finding |
         seen=seen,
         why="every eviction locks the table against all sessions: any statement, even a COMMIT, "
         "may stall at its end until the sweep is done; and the statistics forget what was evicted",
-        remedy=_remedy(found, families),
+        remedy=_remedy(found, families, tracked),
         sure=sure,
         because=because,
         figures={
@@ -165,7 +167,7 @@ def _sureness(found: Statements, *, severe: bool) -> tuple[Sure, str]:
     )
 
 
-def _remedy(found: Statements, families: Sequence[churn.Family]) -> list[str]:
+def _remedy(found: Statements, families: Sequence[churn.Family], tracked: str) -> list[str]:
     told = []
     wanted = 2 * max(found.distinct or 0.0, float(found.max))
     size = next((s for s in _SIZES if s >= wanted), None)
@@ -178,9 +180,18 @@ def _remedy(found: Statements, families: Sequence[churn.Family]) -> list[str]:
         told.append(
             f"-- mend what churns the table{named}: no bearable size holds all these statements"
         )
-    told.append(f"{_STOP}  -- until then: stops evictions at once, and the statistics")
-    told.append("SELECT pg_stat_statements_reset();  -- afterwards, so that rates start anew")
+    if tracked != "none":
+        told.append(
+            f"{_TRACK.format('none')}  -- until then: stops evictions at once, and the statistics"
+        )
+        told.append(f"{_TRACK.format(tracked)}  -- afterwards: statistics again")
+    told.append(f"{_reset(found)}  -- afterwards, so that rates start anew")
     return told
+
+
+def _reset(found: Statements) -> str:
+    where = "" if found.schema_name == "public" else f"{quoted(found.schema_name)}."
+    return f"SELECT {where}pg_stat_statements_reset();"
 
 
 def _churn(found: Statements, texts: Texts) -> list[Finding]:
@@ -223,7 +234,7 @@ def _texts(found: Statements) -> list[Finding]:
                 seen=[f"{found.null_texts:,} of {found.entries:,} entries have no text"],
                 why="the file of texts could not be written or read (a full disk, or no memory to "
                 "rewrite it): the figures stand without a statement to put them to",
-                remedy=["SELECT pg_stat_statements_reset();  -- starts the file anew"],
+                remedy=[f"{_reset(found)}  -- starts the file anew"],
                 sure="certain",
                 because="the entries were read",
                 figures={"null_texts": found.null_texts},
@@ -245,7 +256,7 @@ def _texts(found: Statements) -> list[Finding]:
                 "writing it anew locks the table against all sessions",
                 remedy=[
                     "-- let monitoring call pg_stat_statements(false), which reads no texts",
-                    "SELECT pg_stat_statements_reset();",
+                    _reset(found),
                 ],
                 sure="certain",
                 because="the file's size was read",

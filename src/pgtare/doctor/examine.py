@@ -49,10 +49,19 @@ def watch(
     first = read_look(session, facts)
     while iterations is None or iterations > 0:
         samples = _samples(session, facts, first, interval_s, tick)
+        facts = _again(session, facts)
         last = read_look(session, facts)
         yield _report(session, facts, first, last, samples, weights)
         first = last
         iterations = None if iterations is None else iterations - 1
+
+
+def _again(session: Session, facts: Facts) -> Facts:
+    """The facts anew: who watches has perhaps just applied a remedy."""
+    try:
+        return read_facts(session, facts.clock)
+    except Unreadable:
+        return facts
 
 
 def examine(
@@ -97,7 +106,7 @@ def _report(
         evicted = evictions.between(facts, first, last, samples)
     except StatisticsReset:
         evicted = _NOTHING
-        when = f" at {last.dealloc.reset:%H:%M:%S}" if last.dealloc is not None else ""
+        when = f" at {last.dealloc.reset.astimezone():%H:%M:%S}" if last.dealloc is not None else ""
         notes.append(
             f"pg_stat_statements was reset{when}, within this interval: no rates of evictions"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 #: How long the server may take for one query before it cancels it.
@@ -10,6 +11,7 @@ TIMEOUT_S = 10
 CLOCK_READINGS = 1_000
 #: Of a statement's text so much is fetched, in characters.
 TEXT_CHARACTERS = 600
+_PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ SET_UP = (
     f"SET statement_timeout = '{TIMEOUT_S}s'",
     "SET lock_timeout = '1s'",
     "SET search_path = pg_catalog, pg_temp",
+    "SET TimeZone = 'UTC'",
 )
 #: A superuser's session keeps its own statements out of the table that it looks at.
 UNTRACKED = "SET pg_stat_statements.track = 'none'"
@@ -57,10 +60,11 @@ WHERE l.lanname = 'c' AND p.proname = 'wait_event_timing_info'""",
 SETTINGS = Query(
     "settings",
     "settings that observe, log, or size what observes",
-    """SELECT name, setting, coalesce(unit, ''), context FROM pg_settings
+    """SELECT name, coalesce(reset_val, setting), coalesce(unit, ''), context FROM pg_settings
 WHERE name LIKE 'log\\_%' OR name LIKE 'debug\\_print%' OR name LIKE 'track\\_%'
   OR name LIKE 'pg\\_stat\\_statements.%' OR name LIKE 'auto\\_explain.%'
-  OR name LIKE 'wait\\_event\\_timing.%' OR name IN ('compute_query_id', 'logging_collector')""",
+  OR name LIKE 'wait\\_event\\_timing.%' OR name IN ('compute_query_id', 'logging_collector',
+    'shared_preload_libraries')""",
 )
 DATABASES = Query(
     "databases",
@@ -164,6 +168,11 @@ QUERIES = (
     IDENTITY, EXTENSIONS, SETTINGS, MAY_EXECUTE, CLOCK, CLOCK_SOURCE, DATABASES, INFO, ENTRIES,
     WAITS_RESET, WAITS, TIMED, ACTIVITY, TEXTS, TEXTS_WITH_AGES, TEXT_FILE,
 )  # fmt: skip
+
+
+def quoted(name: str) -> str:
+    """A name as it is typed in a command: between quotes where it is not a plain one."""
+    return name if _PLAIN_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"'
 
 
 def listing() -> str:

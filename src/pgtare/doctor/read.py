@@ -23,10 +23,6 @@ _CLOCK_PROBES = 20
 LARGEST_FILE = 512 * 1024 * 1024
 #: A larger table is read at both ends of an interval only.
 LARGEST_SAMPLED = 10_000
-_PRELOAD = (
-    "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements';"
-    "  -- with what is there already; then a restart"
-)
 _GRANT = "GRANT pg_read_all_stats TO {role};"
 _PRIMARY = "  -- on the primary"
 
@@ -51,7 +47,8 @@ class Extension:
 class Facts:
     """What does not change while one looks.
 
-    settings: name → value in the setting's unit, as text. unseen: what could not be read.
+    settings: name → value in the setting's unit, as text, without what the doctor's own session
+    sets for itself. unseen: what could not be read.
     """
 
     server: Server
@@ -190,8 +187,8 @@ class Texts:
     unseen: tuple[Unseen, ...] = ()
 
 
-def read_facts(session: Session) -> Facts:
-    """Read what does not change."""
+def read_facts(session: Session, clock: Clock | None = None) -> Facts:
+    """Read what hardly changes. clock: what reading it was found to cost before."""
     unseen: list[Unseen] = []
     ((version, standby, started, database, role, sees_all, superuser, quoted),) = session.rows(
         queries.IDENTITY
@@ -199,7 +196,7 @@ def read_facts(session: Session) -> Facts:
     found = session.rows(queries.EXTENSIONS)
     settings = session.rows(queries.SETTINGS)
     if superuser and any(name == STATEMENTS for name, *_ in found):
-        session.stay_out()  # which changes a setting that was just read
+        session.stay_out()
     values = {name: value for name, value, _, _ in settings}
     where = _PRIMARY if standby else ""
     ((may_stat, may_read),) = session.rows(queries.MAY_EXECUTE)
@@ -234,7 +231,7 @@ def read_facts(session: Session) -> Facts:
         statements=extensions.get(STATEMENTS),
         waits=extensions.get(WAITS) if capture in ("stats", "trace") and sees_all else None,
         may_stat_file=may_stat,
-        clock=_read_clock(session, may_read),
+        clock=clock or _read_clock(session, may_read),
         unseen=tuple(unseen),
     )  # fmt: skip
 
@@ -246,8 +243,23 @@ def _absent(settings: dict[str, str], database: str, where: str) -> Unseen:
         remedy = f"CREATE EXTENSION pg_stat_statements;{where + ',' if where else '  --'} {other}"
     else:
         why = "it is not loaded"
-        remedy = _PRELOAD
+        remedy = f"{preload(settings)} and CREATE EXTENSION pg_stat_statements;"
     return Unseen(what="pg_stat_statements", why=why, remedy=remedy)
+
+
+def preload(settings: dict[str, str]) -> str:
+    """What loads pg_stat_statements beside the libraries that are loaded already.
+
+    Each name stands between quotes of its own: ALTER SYSTEM takes 'a, b' for one name.
+    """
+    loaded = settings.get("shared_preload_libraries")
+    names = [name.strip(' "').replace("'", "''") for name in (loaded or "").split(",")]
+    wanted = ", ".join(f"'{name}'" for name in [*filter(None, names), STATEMENTS])
+    hidden = "with what SHOW prints of it, each name in quotes of its own; "
+    return (
+        f"ALTER SYSTEM SET shared_preload_libraries = {wanted};"
+        f"  -- {hidden if loaded is None else ''}then a restart"
+    )
 
 
 def _read_clock(session: Session, may_read: bool) -> Clock | None:
@@ -283,7 +295,7 @@ def read_look(session: Session, facts: Facts) -> Look:
                 dealloc = Deallocations(at, count, reset)
             entries = read_entries(session, schema, taken)
         except Unreadable as ex:
-            unseen.append(Unseen(what=STATEMENTS, why=str(ex), remedy=_mend(ex)))
+            unseen.append(Unseen(what=STATEMENTS, why=str(ex), remedy=_mend(ex, facts)))
     if facts.waits is not None:
         try:
             waits = _read_waits(session, facts.waits.schema, taken)
@@ -294,11 +306,11 @@ def read_look(session: Session, facts: Facts) -> Look:
     )
 
 
-def _mend(ex: Unreadable) -> str:
+def _mend(ex: Unreadable, facts: Facts) -> str:
     if ex.privilege:
         return "-- a superuser can GRANT SELECT on its views and EXECUTE on its functions"
     if "shared_preload_libraries" in str(ex):
-        return _PRELOAD
+        return preload(facts.settings)
     return "-- try again; with a longer --interval the reading weighs less"
 
 

@@ -46,7 +46,7 @@ def _heading(report: Report) -> str:
     server = report.server
     what = "hot standby" if server.standby else "server"
     told = f"PostgreSQL {server.version.split()[0]} {what}, database {server.database}, "
-    told += f"{report.seconds:.1f} s to {report.taken:%Y-%m-%d %H:%M:%S}"
+    told += f"{report.seconds:.1f} s to {report.taken.astimezone():%Y-%m-%d %H:%M:%S %Z}"
     if report.transactions_s is not None:
         told += f", {report.transactions_s:,.0f} transactions/s"
     if report.clock is not None:
@@ -60,13 +60,19 @@ def _finding(finding: Finding) -> RenderableType:
     )
     told = [("seen", line) for line in finding.seen]
     told += [("why", finding.why)]
-    told += [("remedy", line) for line in finding.remedy]
+    told += [("remedy", part) for line in finding.remedy for part in _apart(line)]
     told += [("sure", f"{finding.sure}: {finding.because}")]
     rows, before = [], ""
     for label, line in told:
         rows.append(("" if label == before else label, line))
         before = label
     return Group(head, Padding(_rows(rows), (0, 0, 0, 2)))
+
+
+def _apart(line: str) -> list[str]:
+    """A command and its comment on lines of their own: a comment that wraps could not be pasted."""
+    command, dashes, comment = line.partition("  -- ")
+    return [command, f"  -- {comment}"] if dashes else [line]
 
 
 def _rows(rows: list[tuple[str, str]]) -> Table:
@@ -89,9 +95,10 @@ def _figures(found: Statements) -> Table:
         now = f"{least}{rate(found.deallocations_s)}/s, {rate(found.evicted_s or 0.0)} entries/s"
     rows.append(("evictions", now))
     if found.since_reset_s is not None and found.stats_reset is not None:
+        reset = found.stats_reset.astimezone()
         rows.append(
             ("", f"{found.deallocations_since_reset:,} deallocations since the reset of "
-                 f"{found.stats_reset:%Y-%m-%d %H:%M}, {rate(found.since_reset_s)}/s")
+                 f"{reset:%Y-%m-%d %H:%M %Z}, {rate(found.since_reset_s)}/s")
         )  # fmt: skip
     if found.median_age_s is not None:
         rows.append(("age", f"half of the entries are younger than {duration(found.median_age_s)}"))

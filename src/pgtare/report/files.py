@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import tempfile
@@ -27,7 +28,8 @@ def check_target(path: Path | None) -> None:
 def write_text(path: Path, text: str) -> None:
     """Put `text` (UTF-8) at `path`, replacing what was there, readable by its owner only.
 
-    Raises MeasurementError with the cause; `path` is untouched then.
+    Under sudo that is who called it. Raises MeasurementError with the cause; `path` is untouched
+    then.
     """
     staging: str | None = None
     try:
@@ -35,6 +37,7 @@ def write_text(path: Path, text: str) -> None:
         with open(fd, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
+            _hand_over(file.fileno())
             os.fsync(file.fileno())
         os.replace(staging, path)
         staging = None
@@ -45,3 +48,21 @@ def write_text(path: Path, text: str) -> None:
     finally:
         if staging is not None and os.path.exists(staging):
             os.unlink(staging)
+
+
+def hand_over(directory: Path) -> None:
+    """Give a directory of ours and the files in it to who ran us by sudo, if somebody did."""
+    for path in (*directory.iterdir(), directory):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            _hand_over(fd)
+        finally:
+            os.close(fd)
+
+
+def _hand_over(fd: int) -> None:
+    if os.geteuid() != 0:
+        return
+    # where they cannot have it (a file system that squashes root) it stays ours
+    with contextlib.suppress(KeyError, ValueError, OSError):
+        os.fchown(fd, int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))

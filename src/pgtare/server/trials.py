@@ -91,7 +91,9 @@ def connect(dsn: str, **parameters: str) -> psycopg.Connection[Any]:
     except psycopg.ProgrammingError as ex:
         raise UsageError(f"cannot read the connection string: {first_line(ex)}") from ex
     except psycopg.OperationalError as ex:
-        raise MeasurementError(f"cannot connect to the server: {first_line(ex)}") from ex
+        # psycopg says once more what libpq says
+        why = first_line(ex).removeprefix("connection is bad: ").removeprefix("connection failed: ")
+        raise MeasurementError(f"cannot connect to the server: {why}") from ex
 
 
 def first_line(ex: BaseException) -> str:
