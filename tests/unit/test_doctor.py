@@ -219,7 +219,7 @@ def test_how_sure_depends_on_what_the_level_rests_on(
         occupancy=0.00043 * rate, lost=sweep.lost(5000, 250 * rate), lock_share=waited,
         lock_share_least=waited,
     )  # fmt: skip
-    finding = check_statements._evictions(found, [])
+    finding = check_statements._evictions(found, [], "top")
     assert finding is not None
     assert (finding.level, finding.sure) == (level, sure)
 
