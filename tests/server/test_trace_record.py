@@ -126,7 +126,7 @@ def test_what_a_trace_tells(
 ) -> None:
     """Statements, errors, binds, nested statements, clients, exports and the page."""
     onlooker.execute(
-        b"CREATE OR REPLACE FUNCTION outer_one() RETURNS bigint LANGUAGE plpgsql AS "
+        b"CREATE OR REPLACE FUNCTION outer_calls() RETURNS bigint LANGUAGE plpgsql AS "
         b"$$ BEGIN RETURN (SELECT count(*) FROM pg_class /*nested*/); END $$"
     )
     rec = tmp_path / "rec"
@@ -135,7 +135,7 @@ def test_what_a_trace_tells(
     with recording(tracer, rec, "--pid", str(app.info.backend_pid)):
         wait_until_traced(onlooker, app)
         for _ in range(3):
-            app.execute("SELECT outer_one() /*traceparent='00-"
+            app.execute("SELECT outer_calls() /*traceparent='00-"
                         "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'*/")  # fmt: skip
         app.execute("SELECT %s::int + 41", (1,))
         app.execute(hostile.encode())
@@ -152,7 +152,7 @@ def test_what_a_trace_tells(
     assert all(stat.S_IMODE(mode) == 0o600 for mode in modes)
     assert stat.S_IMODE(rec.stat().st_mode) == 0o700
     found = json.loads(trace("statements", rec, "--json", "--limit", "100").stdout)
-    outer = next(s for s in found if s["text"].startswith("SELECT outer_one()"))
+    outer = next(s for s in found if s["text"].startswith("SELECT outer_calls()"))
     assert outer["calls"]["execute"]["count"] == 3
     assert not outer["recursive"]
     nested = next(s for s in found if "/*nested*/" in s["text"])

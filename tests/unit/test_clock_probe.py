@@ -121,9 +121,10 @@ def test_a_reading_costs_more_by_system_call_and_the_loop_adds_something() -> No
     reads = {}
     for name in ("monotonic", "monotonic_syscall"):
         only, loop = probe.cost(BY_NAME[name], 30, 300)
-        reads[name] = float(np.median(only))
+        # the fastest of each, which other work on the processors does not move
+        reads[name] = float(np.min(only))
         assert 0 < np.median(only) < 100_000
-        assert np.median(loop) > np.median(only) * 0.9
+        assert np.min(loop) > np.min(only) * 0.9
     assert reads["monotonic"] < reads["monotonic_syscall"]
 
 
