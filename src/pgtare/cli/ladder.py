@@ -19,6 +19,7 @@ from pgtare.ladder import prove as proving
 from pgtare.ladder import published_table as table
 from pgtare.ladder import study_file as studies
 from pgtare.ladder.page import write_page
+from pgtare.ladder.result import LadderResult
 from pgtare.report import files
 
 RESULT, PAGE, MARKDOWN = "result.json", "report.html", "report.md"
@@ -198,7 +199,9 @@ def _go_on(planned: run.Planned, json: Path | None) -> None:
         except KeyboardInterrupt:
             _deliver(planned, json)
             raise
-    _deliver(planned, json)
+    found = _deliver(planned, json)
+    if all(workload.why_not for workload in found.workloads):
+        raise MeasurementError("no workload counts: the page says of each why not")
 
 
 def _kept(planned: run.Planned) -> None:
@@ -211,7 +214,7 @@ def _kept(planned: run.Planned) -> None:
         )  # fmt: skip
 
 
-def _deliver(planned: run.Planned, json: Path | None) -> None:
+def _deliver(planned: run.Planned, json: Path | None) -> LadderResult:
     with cli.stderr().status("pgtare: the tests and what they could have found"):
         result = run.result(planned)
     to_stdout = json is not None and str(json) == "-"
@@ -225,6 +228,7 @@ def _deliver(planned: run.Planned, json: Path | None) -> None:
         told.print(f"{what}: {where / name}", highlight=False, markup=False)
     if json is not None:
         _write(json, result.to_json())
+    return result
 
 
 def _write(json: Path, text: str) -> None:
