@@ -19,7 +19,8 @@ from rich.console import Console
 from pgtare.errors import UsageError
 from pgtare.ladder.bench import Bench
 from pgtare.ladder.directory import Directory
-from pgtare.ladder.run import conduct, plan
+from pgtare.ladder.planning import plan
+from pgtare.ladder.run import conduct
 from pgtare.ladder.stuck import watched
 from pgtare.ladder.study_file import parse
 from pgtare.server.binaries import Binaries
