@@ -134,7 +134,7 @@ run_in(Execution *execution, RUN_PARAMETERS)
 }
 
 /* Statements within a fetch find no open span either. */
-static inline void
+static pg_attribute_always_inline void
 fetch_in(Execution *e, RUN_PARAMETERS)
 {
 	ErrorContextCallback context;
@@ -178,6 +178,24 @@ fetch_within(Execution *e, RUN_PARAMETERS)
 	series = outer;
 }
 
+/* The first run, within the call that began the execution */
+static pg_noinline void
+run_first(Execution *e, RUN_PARAMETERS)
+{
+	if (span.of != e)
+	{
+		int64		now = timeline_of(timeline_start(queryDesc));
+
+		span_close(now);
+		span_open(e, now);
+	}
+	timeline_forget_start();
+	run_in(e, RUN_ARGUMENTS);
+	/* more is to be fetched, whenever that may be */
+	if (count != 0)
+		span_close(timeline_now());
+}
+
 static void
 trace_run(RUN_PARAMETERS)
 {
@@ -191,28 +209,12 @@ trace_run(RUN_PARAMETERS)
 	}
 	if (trace.depth == 0)
 		request_statement(e->call.text, e->secret);
-	if (e->ran || trace.current != e->call.parent)
-	{
-		if (unlikely(series.running))
-			fetch_within(e, RUN_ARGUMENTS);
-		else
-			fetch_in(e, RUN_ARGUMENTS);
-	}
+	if (!e->ran && trace.current == e->call.parent)
+		run_first(e, RUN_ARGUMENTS);
+	else if (unlikely(series.running))
+		fetch_within(e, RUN_ARGUMENTS);
 	else
-	{
-		if (span.of != e)
-		{
-			int64		now = timeline_of(timeline_start(queryDesc));
-
-			span_close(now);
-			span_open(e, now);
-		}
-		timeline_forget_start();
-		run_in(e, RUN_ARGUMENTS);
-		/* more is to be fetched, whenever that may be */
-		if (count != 0)
-			span_close(timeline_now());
-	}
+		fetch_in(e, RUN_ARGUMENTS);
 	e->ran = true;
 	e->call.rows += rows_of(queryDesc);
 }

@@ -10,8 +10,6 @@
  */
 #include "sqltrace.h"
 
-#include <ctype.h>
-
 #include "miscadmin.h"
 #include "access/xact.h"
 #include "utils/acl.h"
@@ -62,14 +60,43 @@ secrets_in_statement(const Node *utility)
 
 #define LONGEST_WORD 32
 
+/* A word, in lower case and cut, and which letters are in it */
+typedef struct Word
+{
+	char		text[LONGEST_WORD];
+	uint32		letters;
+} Word;
+
 typedef struct Words
 {
 	const char *at;
 	const char *end;
-	char		word[LONGEST_WORD]; /* in lower case, cut */
-	char		before[LONGEST_WORD];
-	char		before_that[LONGEST_WORD];
+	int			n;				/* words so far */
+	Word		last[3];		/* in turn */
 } Words;
+
+/* The bytes of words in lower case; 0: of none.  Words that matter are ASCII. */
+static unsigned char folded[256];
+
+static void
+fill_folded(void)
+{
+	for (int c = 0; c < 256; c++)
+	{
+		if (c >= 'A' && c <= 'Z')
+			folded[c] = (unsigned char) (c - 'A' + 'a');
+		else if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c >= 128)
+			folded[c] = (unsigned char) c;
+	}
+}
+
+static inline unsigned char
+fold(char c)
+{
+	return folded[(unsigned char) c];
+}
+
+#define LETTER(c) ((uint32) 1 << ((c) & 31))
 
 static void
 skip_comment(Words *words)
@@ -90,18 +117,21 @@ skip_comment(Words *words)
 	}
 }
 
-static inline bool
-in_word(char c)
+static inline Word *
+word_before(Words *words, int back)
 {
-	return isalnum((unsigned char) c) || c == '_' || IS_HIGHBIT_SET(c);
+	return &words->last[(words->n + 3 - back) % 3];
 }
 
-static bool
+static Word *
 next_word(Words *words)
 {
+	const char *at;
+	Word	   *word;
+	unsigned char c;
 	int			n = 0;
 
-	while (words->at < words->end && !in_word(*words->at))
+	while (words->at < words->end && !fold(*words->at))
 	{
 		if (words->at + 1 < words->end &&
 			((words->at[0] == '-' && words->at[1] == '-') ||
@@ -111,14 +141,21 @@ next_word(Words *words)
 			words->at++;
 	}
 	if (words->at >= words->end)
-		return false;
-	memcpy(words->before_that, words->before, LONGEST_WORD);
-	memcpy(words->before, words->word, LONGEST_WORD);
-	for (; words->at < words->end && in_word(*words->at); words->at++)
+		return NULL;
+	words->n++;
+	word = word_before(words, 0);
+	word->letters = 0;
+	for (at = words->at; at < words->end && (c = fold(*at)) != 0; at++)
+	{
 		if (n < LONGEST_WORD - 1)
-			words->word[n++] = (char) tolower((unsigned char) *words->at);
-	words->word[n] = '\0';
-	return true;
+		{
+			word->text[n++] = (char) c;
+			word->letters |= LETTER(c);
+		}
+	}
+	words->at = at;
+	word->text[n] = '\0';
+	return word;
 }
 
 static bool
@@ -130,23 +167,44 @@ is_one_of(const char *word, const char *const *list)
 	return false;
 }
 
+/* Is this in the word?  A word without one of its letters is not searched. */
+static inline bool
+holds(const Word *word, const char *part, uint32 letters)
+{
+	return (word->letters & letters) == letters && strstr(word->text, part) != NULL;
+}
+
 static bool
-tells_secret(const Words *words)
+tells_secret(Words *words, const Word *word)
 {
 	static const char *const verbs[] = {"create", "alter", NULL};
 	static const char *const objects[] = {"role", "user", "group", "subscription", "server", NULL};
-	const char *word = words->word;
+	const char *text = word->text;
 
 	/* "mypassword" as well; a word is cut, so one that is longer may hide it */
-	if (strstr(word, "passw") || strstr(word, "conninfo") || strncmp(word, "dblink", 6) == 0)
+	if (holds(word, "passw", LETTER('p') | LETTER('a') | LETTER('s') | LETTER('w')) ||
+		holds(word, "conninfo", LETTER('c') | LETTER('o') | LETTER('n') | LETTER('i') | LETTER('f')))
 		return true;
-	if (strcmp(word, "mapping") == 0 && strcmp(words->before, "user") == 0)
-		return true;
-	if (is_one_of(word, objects) &&
-		(is_one_of(words->before, verbs) || is_one_of(words->before_that, verbs)))
-		return true;
-	return (strcmp(word, "postgres") == 0 || strcmp(word, "postgresql") == 0) &&
-		words->end - words->at >= 3 && strncmp(words->at, "://", 3) == 0;
+	switch (text[0])
+	{
+		case 'd':
+			return strncmp(text, "dblink", 6) == 0;
+		case 'm':
+			return strcmp(text, "mapping") == 0 &&
+				strcmp(word_before(words, 1)->text, "user") == 0;
+		case 'p':
+			return (strcmp(text, "postgres") == 0 || strcmp(text, "postgresql") == 0) &&
+				words->end - words->at >= 3 && strncmp(words->at, "://", 3) == 0;
+		case 'r':
+		case 'u':
+		case 'g':
+		case 's':
+			return is_one_of(text, objects) &&
+				(is_one_of(word_before(words, 1)->text, verbs) ||
+				 is_one_of(word_before(words, 2)->text, verbs));
+		default:
+			return false;
+	}
 }
 
 /* Do its words tell that a text may hold secrets? */
@@ -154,9 +212,12 @@ bool
 secrets_in_text(const char *text, Size length)
 {
 	Words		words = {text, text + length};
+	const Word *word;
 
-	while (next_word(&words))
-		if (tells_secret(&words))
+	if (folded['a'] == 0)
+		fill_folded();
+	while ((word = next_word(&words)) != NULL)
+		if (tells_secret(&words, word))
 			return true;
 	return false;
 }
