@@ -148,6 +148,30 @@ def test_what_a_session_wrote_last(writing: tuple[Cluster, Path]) -> None:
     with_statement(latest(directory), "SELECT 'last words'")
 
 
+def test_parallel_workers_are_written_with_their_leader(
+    writing: tuple[Cluster, Path], app: Connection
+) -> None:
+    cluster, directory = writing
+    with session(cluster) as other:
+        other.execute("CREATE TABLE wide AS SELECT g AS n FROM generate_series(1, 100000) g")
+        other.execute("ANALYZE wide")
+    for setting in ("parallel_setup_cost = 0", "parallel_tuple_cost = 0",
+                    "min_parallel_table_scan_size = 0", "sql_trace.level = 12"):  # fmt: skip
+        app.execute(f"SET {setting}".encode())
+    for _ in range(5):
+        app.execute("SELECT count(*) FROM wide WHERE n % 3 = 1")
+    app.execute("SELECT 'all workers are back'")
+    recording = latest(directory)
+    with_statement(recording, "SELECT 'all workers are back'")
+    pid = app.info.backend_pid
+
+    def workers() -> set[int]:
+        book = ledgers.ledger(load(recording))
+        return {p.ring.pid for p in book.processes if p.leader_pid == pid}
+
+    assert pid not in eventually(workers)
+
+
 def test_files_rotate(writing: tuple[Cluster, Path], app: Connection) -> None:
     cluster, directory = writing
     configure(cluster, worker_file_size="64kB")
@@ -290,6 +314,40 @@ def test_server_that_crashes(writing: tuple[Cluster, Path], app: Connection) -> 
         with_statement(following, "SELECT 'after the crash'")
 
 
+def test_worker_that_is_killed(writing: tuple[Cluster, Path], app: Connection) -> None:
+    """By kill -9: the server restarts, what was written can be read, another recording begins."""
+    cluster, directory = writing
+    app.execute("SET sql_trace.level = 12")
+    app.execute("SELECT 'before the kill'")
+    recording = latest(directory)
+    before = with_statement(recording, "SELECT 'before the kill'")
+    assert before.end is None
+    os.kill(worker_of(recording), signal.SIGKILL)
+    with eventually(lambda: None if app_lives(app) else connected(cluster)) as client:
+        following = another(directory, recording)
+        assert worker_of(following) != worker_of(recording)
+        client.execute("SET sql_trace.level = 12")
+        client.execute("SELECT 'after the kill'")
+        after = with_statement(following, "SELECT 'after the kill'")
+    assert not after.damages
+    assert after.recording["began"] > before.recording["began"]
+    trace = with_statement(recording, "SELECT 'before the kill'")
+    assert trace.end is None
+    assert not [damage for damage in trace.damages if not damage.tail]
+    told = pgtare("trace", "profile", recording)
+    assert told.returncode == 0, told.stderr
+    assert "has no end" in told.stderr
+
+
+def app_lives(client: Connection) -> bool:
+    """The server has not restarted: that ends every session."""
+    try:
+        client.execute("SELECT 1")
+    except psycopg.Error:
+        return False
+    return True
+
+
 @pytest.mark.slow
 def test_busy_session_holds_nobody_up(writing: tuple[Cluster, Path], app: Connection) -> None:
     """While one writes faster than can be read, files rotate, which all others wait for."""
@@ -313,8 +371,12 @@ def connected(cluster: Cluster) -> Connection | None:
     return None
 
 
-def test_full_disk(wheel: Binaries, as_root: None) -> None:
+@pytest.mark.parametrize(
+    "name", ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])]
+)
+def test_full_disk(request: pytest.FixtureRequest, name: str, as_root: None) -> None:
     """The worker stops, with whole blocks on the disk, and the server does not."""
+    binaries: Binaries = request.getfixturevalue(name)
     with place() as path:
         done = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0777", "pgtare-test", path], check=False
@@ -323,7 +385,7 @@ def test_full_disk(wheel: Binaries, as_root: None) -> None:
             pytest.skip("cannot mount a small file system here")
         try:
             settings = SETTINGS | {"sql_trace.worker_directory": str(path)}
-            with tracing(wheel, settings) as cluster, session(cluster) as client:
+            with tracing(binaries, settings) as cluster, session(cluster) as client:
                 recording = latest(path)
                 client.execute("SET sql_trace.level = 1")
                 for _ in range(40):
