@@ -103,6 +103,9 @@ class StreamBuilder:
         body = struct.pack("<IIQII", state, 1, 0, len(raw), len(raw)) + raw
         self.record(Kind.ERROR, when, body, call)
 
+    def level(self, when: int, level: int, reason: int, rate: float) -> None:
+        self.record(Kind.LEVEL, when, struct.pack("<IId", level, reason, rate))
+
     def lost(self, when: int, size: int, records: int) -> None:
         self.record(Kind.LOST, when, struct.pack("<QQ", size, records))
 

@@ -69,6 +69,8 @@ CALL = np.dtype(
     ]
 )  # fmt: skip
 FAILED, SHARED, LOCAL, WAL, ABORTED, ESTIMATED, SEVERAL = 1, 2, 4, 8, 16, 32, 64
+#: Why a level is in force: the statement's query identifier asked for it.
+BY_QUERY_ID = 6
 BUFFERS = (
     "shared_hit", "shared_read", "shared_dirtied", "shared_written", "local_hit", "local_read",
     "local_dirtied", "local_written", "temp_read", "temp_written", "wal_records", "wal_bytes",

@@ -94,7 +94,8 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     process.missing = _apart(
         np.array(
             [[base + a, base + b] for a, b, _, _ in decoded.gaps]
-            + [[base + a, base + b] for a, b in _untraced(decoded)],
+            + [[base + a, base + b] for a, b in _untraced(decoded)]
+            + _undrawn(decoded, process),
             np.int64,
         ).reshape(-1, 2)
     )
@@ -152,6 +153,25 @@ def _untraced(decoded: Stream) -> list[tuple[int, int]]:
             found.append((since, max(since, when)))
             since = None
     return found if since is None else [*found, (since, max(since, decoded.last))]
+
+
+def _undrawn(decoded: Stream, process: Process) -> list[list[int]]:
+    """Where only some requests are traced: between them may be the client's time, or others.
+
+    That is while requests are drawn by sql_trace.statement_rate, or found by query identifier.
+    """
+    began = process.begin - decoded.begin
+    bounds = [process.begin, *process.requests.ravel().tolist(), process.end]
+    found = []
+    for i, (when, level, reason, rate) in enumerate(decoded.levels):
+        if level == 0 or (rate >= 1 and reason != streams.BY_QUERY_ID):
+            continue
+        after = decoded.levels[i + 1][0] if i + 1 < len(decoded.levels) else decoded.last
+        for begin, end in zip(bounds[0::2], bounds[1::2], strict=True):
+            span = [max(begin, began + when), min(end, began + after)]
+            if span[1] > span[0]:
+                found.append(span)
+    return found
 
 
 def _one_origin(readings: Integers, marked: Integers) -> Integers:
