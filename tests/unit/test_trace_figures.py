@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pgtare.trace import ledger as ledgers
-from pgtare.trace import statements
+from pgtare.trace import merge, statements
 from pgtare.trace.ledger import Costs
 from pgtare.trace.profile import Scope, profile
+from pgtare.trace.reader import load
 from pgtare.trace.stream import CallKind
 from tests.unit.test_trace_ledger import by
-from tests.unit.trace_tools import MS, US, StreamBuilder, trace
+from tests.unit.trace_tools import BEGAN_NS, MS, US, StreamBuilder, trace, write
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -167,3 +169,48 @@ def test_sums_of_row_sources_are_exact_only_if_all_are(tmp_path: Path) -> None:
     ((node,),) = [plan.nodes for s in statements.report(book) for plan in s.plans]
     assert not node.exact
     assert (node.low_ns, node.time_ns, node.high_ns) == (2 * MS - US, 2 * MS, 2 * MS)
+
+
+def test_a_client_behind_a_pool_is_whom_its_application_names(tmp_path: Path) -> None:
+    """The pool sets application_name for each client: its time is that from then on."""
+    b = StreamBuilder()
+    b.session(application="pool")
+    b.waitring()
+    for i, (sql, ms) in enumerate([
+        ("SELECT a", 1), ("SET application_name = 'shop''s'", 1), ("SELECT b", 4),
+        ("set application_name to 'etl'", 1), ("SELECT c", 7), ("DISCARD ALL", 1), ("SELECT d", 2),
+    ]):  # fmt: skip
+        b.text(i + 1, sql, i + 1)
+        kind = CallKind.EXECUTE if sql.startswith("SELECT") else CallKind.UTILITY
+        start = i * 10 * MS
+        b.call(kind, start, start + ms * MS, text=i + 1, query_id=i + 1)
+        b.request(start, start + ms * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, [(0, 41 * MS, 2 * MS)]))
+    found = {c.name: c for c in merge.clients(book, "application")}
+    busy = {name: c.busy_ns / MS for name, c in found.items()}
+    assert busy == pytest.approx({"app": 1 + 1 + 2, "shop's": 4 + 1, "etl": 7 + 1})
+    assert found["etl"].waited_ns == 2 * MS
+    assert found["shop's"].waited_ns == 0
+    assert sum(
+        profile(merge.only(book, "application", name)).total_ns for name in found
+    ) == pytest.approx(profile(book).total_ns)
+
+
+@pytest.mark.parametrize("off_s", [-40, 0, 3600])
+def test_a_clock_that_was_set_cuts_nothing_off(tmp_path: Path, off_s: int) -> None:
+    """The session had been traced for a minute when the recording began, the clock set between."""
+    b = StreamBuilder()
+    b.session()
+    b.call(CallKind.EXECUTE, 0, 1 * MS)
+    b.request(0, 1 * MS)
+    b.call(CallKind.EXECUTE, 59_000 * MS, 59_001 * MS)
+    b.request(59_000 * MS, 59_001 * MS)
+    history = len(b.data)
+    b.call(CallKind.EXECUTE, 61_000 * MS, 61_003 * MS)
+    b.request(61_000 * MS, 61_003 * MS)
+    began = datetime.fromtimestamp(BEGAN_NS / 1e9 + 60 + off_s, UTC).isoformat()
+    path = write(tmp_path / "t.pgtrace", b.data, began=began, first=history)
+    found = by(ledgers.ledger(load(path)))
+    # all that was recorded, and at most five seconds of what came before
+    assert found["unaccounted"] >= 3 * MS
+    assert sum(found.values()) <= 7_004 * MS

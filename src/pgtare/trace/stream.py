@@ -145,7 +145,8 @@ class Stream:
     """One session's records. Times: ns since the ring began (started_ns since 1970).
 
     wait_rings: (from when, start of the ring of waits in µs since 2000, time of its zero here).
-    gaps: (after when, up to when, bytes, records) that are missing. buffers, and fetches where
+    gaps: (after when, up to when, bytes, records) that are missing. first_look: the last time in
+    what was drained first, and the first time in what came next. buffers, and fetches where
     one record holds several: by call number.
     """
 
@@ -164,6 +165,7 @@ class Stream:
     levels: list[tuple[int, int, int, float]] = field(default_factory=list)
     gaps: list[tuple[int, int, int, int]] = field(default_factory=list)
     ended: bool = False
+    first_look: tuple[int, int | None] = (0, None)
     begin: int = 0
     last: int = 0
     records: int = 0
@@ -189,11 +191,14 @@ class _Decoder:
         self._transactions: list[tuple[int, ...]] = []
         self._lost: tuple[int, int] | None = None
         self._first: int | None = None
+        self._looked = False
 
     def run(self, chunks: Iterable[tuple[int, bytes]]) -> Stream:
         into = self.into
-        for position, data in chunks:
+        for i, (position, data) in enumerate(chunks):
             self._chunk(position, data[: len(data) // 8 * 8])
+            if i == 0:
+                into.first_look, self._looked = (into.last, None), True
         if self._calls:
             into.calls = np.concatenate(self._calls)
         into.requests = np.array(self._requests, REQUEST)
@@ -216,6 +221,8 @@ class _Decoder:
         made = words[at + 1] != 0  # by the session, not by the reading function
         if made.any():
             first, last = int(times[made][0]), int(times[made].max())
+            if self._looked and self.into.first_look[1] is None:
+                self.into.first_look = self.into.first_look[0], first
             self._first = first if self._first is None else min(self._first, first)
             self.into.last = max(self.into.last, last)
         of_calls = (kinds == Kind.CALL) & (sizes >= _CALL)

@@ -20,6 +20,8 @@ Integers = npt.NDArray[np.int64]
 
 # Kinds of records in the ring of waits (docs/wait-events.md).
 _BEGIN, _END, _CPU = 2, 3, 4
+#: A recording's first look at its rings comes no later than this, in ns.
+_FIRST_LOOK = 5 * 10**9
 #: No two rings of one session are further apart, in ns.
 _FAR = 1 << 59
 
@@ -81,7 +83,7 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     base = int(decoded.session.get("started_ns", ring.started_ns))
     begin, end = base + decoded.begin, base + decoded.last
     if decoded.begin < _began(trace) - base - 10**9:
-        begin = _began(trace)  # the ring is older than the recording
+        begin = _looked_at(decoded, base, _began(trace))  # the ring is older than the recording
     if decoded.records == 0 or end <= begin:
         return None, set()
     process = Process(ring, begin, end, stream=decoded)
@@ -132,6 +134,18 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
         process.notes.append(f"process {ring.pid}: {lost:,} bytes of calls are missing")
     process.notes += [f"process {ring.pid}: {note}" for note in decoded.notes]
     return process, own
+
+
+def _looked_at(decoded: Stream, base: int, began: int) -> int:
+    """When the recording began, by the clock of a ring that is older.
+
+    A ring counts from the wall clock as it was then, which may have been set since, or have
+    drifted. What the first look found is older than that look, what the next one found is younger.
+    """
+    last, following = decoded.first_look
+    if following is not None and began > base + following:
+        return base + last
+    return max(began, base + last - _FIRST_LOOK)
 
 
 def _began(trace: Trace) -> int:
