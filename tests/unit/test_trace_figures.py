@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pgtare.trace import kernel, merge, statements
 from pgtare.trace import ledger as ledgers
-from pgtare.trace import merge, statements
 from pgtare.trace.ledger import Costs
 from pgtare.trace.profile import Scope, profile
 from pgtare.trace.reader import load
@@ -214,3 +214,17 @@ def test_a_clock_that_was_set_cuts_nothing_off(tmp_path: Path, off_s: int) -> No
     # all that was recorded, and at most five seconds of what came before
     assert found["unaccounted"] >= 3 * MS
     assert sum(found.values()) <= 7_004 * MS
+
+
+def test_an_event_that_no_interval_looked_at_has_is_left_alone() -> None:
+    """Of many intervals some are looked at; an event that is in none of these spoils nothing."""
+    n = 9_999
+    rng = np.random.default_rng(8)
+    read = rng.integers(100 * US, MS, n).astype(float)
+    looked_at = set(np.linspace(0, n - 1, 5_000).astype(int).tolist())
+    rare = next(i for i in range(n) if i not in looked_at)
+    sample = kernel.Sample(
+        excess=0.5 * read, spent=read, idle=np.zeros(n), interval=np.append(np.arange(n), rare),
+        event=np.append(np.zeros(n, np.int64), 1), wait_ns=np.append(read, MS).astype(np.int64),
+    )  # fmt: skip
+    assert kernel.shares([sample]).by_event[0] == pytest.approx(0.5, abs=0.01)

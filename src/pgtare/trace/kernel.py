@@ -96,7 +96,7 @@ def _fit(design: Floats, excess: Floats, spent: Floats, events: list[int]) -> Sh
     # no event takes more CPU than was spent in the intervals in which it occurred
     waited = design[:, :-1]
     possible = np.minimum(waited, np.maximum(spent, 0.0)[:, None]).sum(axis=0)
-    most = np.append(np.maximum(possible / waited.sum(axis=0), 1e-6), 1000.0)
+    most = np.append(np.maximum(possible / np.maximum(waited.sum(axis=0), 1.0), 1e-6), 1000.0)
     scale = float(np.median(np.abs(excess))) or 1.0
     design, excess = design / scale, excess / scale
     found = _solved(design, excess, most, _LACK)
