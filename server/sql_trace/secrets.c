@@ -69,11 +69,15 @@ typedef struct Words
 	char		word[LONGEST_WORD]; /* in lower case, cut */
 	char		before[LONGEST_WORD];
 	char		before_that[LONGEST_WORD];
+	bool		within_comments;	/* words of comments count */
+	bool		comments;		/* have been passed over */
+	bool		told;			/* by a part of a word */
 } Words;
 
 static void
 skip_comment(Words *words)
 {
+	words->comments = true;
 	if (words->at[0] == '-')
 	{
 		while (words->at < words->end && *words->at != '\n')
@@ -97,13 +101,32 @@ in_word(char c)
 }
 
 static bool
+begins_with(const Words *words, const char *part)
+{
+	size_t		length = strlen(part);
+
+	return (size_t) (words->end - words->at) >= length &&
+		pg_strncasecmp(words->at, part, length) == 0;
+}
+
+/* "mypassword" as well, however long the word is */
+static inline bool
+tells_secret_here(const Words *words)
+{
+	char		c = *words->at | 0x20;
+
+	return (c == 'p' && (begins_with(words, "passw") || begins_with(words, "passphr"))) ||
+		(c == 'c' && begins_with(words, "conninfo"));
+}
+
+static bool
 next_word(Words *words)
 {
 	int			n = 0;
 
 	while (words->at < words->end && !in_word(*words->at))
 	{
-		if (words->at + 1 < words->end &&
+		if (!words->within_comments && words->at + 1 < words->end &&
 			((words->at[0] == '-' && words->at[1] == '-') ||
 			 (words->at[0] == '/' && words->at[1] == '*')))
 			skip_comment(words);
@@ -115,8 +138,11 @@ next_word(Words *words)
 	memcpy(words->before_that, words->before, LONGEST_WORD);
 	memcpy(words->before, words->word, LONGEST_WORD);
 	for (; words->at < words->end && in_word(*words->at); words->at++)
+	{
+		words->told |= tells_secret_here(words);
 		if (n < LONGEST_WORD - 1)
 			words->word[n++] = (char) tolower((unsigned char) *words->at);
+	}
 	words->word[n] = '\0';
 	return true;
 }
@@ -137,8 +163,7 @@ tells_secret(const Words *words)
 	static const char *const objects[] = {"role", "user", "group", "subscription", "server", NULL};
 	const char *word = words->word;
 
-	/* "mypassword" as well; a word is cut, so one that is longer may hide it */
-	if (strstr(word, "passw") || strstr(word, "conninfo") || strncmp(word, "dblink", 6) == 0)
+	if (words->told || strncmp(word, "dblink", 6) == 0)
 		return true;
 	if (strcmp(word, "mapping") == 0 && strcmp(words->before, "user") == 0)
 		return true;
@@ -149,16 +174,26 @@ tells_secret(const Words *words)
 		words->end - words->at >= 3 && strncmp(words->at, "://", 3) == 0;
 }
 
-/* Do its words tell that a text may hold secrets? */
+static bool
+any_tells_secret(Words *words)
+{
+	while (next_word(words))
+		if (tells_secret(words))
+			return true;
+	return false;
+}
+
+/*
+ * Do its words tell that a text may hold secrets?  A comment may stand between
+ * two of them; it may hold secrets itself, or be none but stand in quotes.
+ */
 bool
 secrets_in_text(const char *text, Size length)
 {
-	Words		words = {text, text + length};
+	Words		without = {text, text + length};
+	Words		with = {text, text + length,.within_comments = true};
 
-	while (next_word(&words))
-		if (tells_secret(&words))
-			return true;
-	return false;
+	return any_tells_secret(&without) || (without.comments && any_tells_secret(&with));
 }
 
 void

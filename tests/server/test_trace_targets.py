@@ -11,7 +11,6 @@ import pytest
 
 from pgtare.server.cluster import Cluster
 from pgtare.trace.ledger import ledger
-from pgtare.trace.merge import clients
 from pgtare.trace.profile import profile
 from pgtare.trace.reader import load
 from pgtare.trace.stream import CallKind
@@ -135,19 +134,3 @@ def test_requests_that_are_not_drawn_are_not_the_clients(
     found = {line.name: line.ns for line in profile(ledger(load(tmp_path / "rec"))).lines}
     assert found["not recorded"] + found.get("Timeout/PgSleep", 0.0) >= 0.3e9
     assert 0.2e9 <= found["client"] < 0.3e9
-
-
-def test_a_client_is_whom_its_application_names(
-    tracer: Cluster, onlooker: Connection, tmp_path: Path
-) -> None:
-    with (
-        session(tracer, application_name="pool") as client,
-        recording(tracer, tmp_path / "rec", "--application", "pool"),
-    ):
-        wait_until_traced(onlooker, client)
-        for name, seconds in (("one", 0.1), ("two", 0.3)):
-            client.execute(f"SET application_name = '{name}'".encode())
-            client.execute(f"SELECT pg_sleep({seconds})".encode())
-    found = {c.name: c.waited_ns for c in clients(ledger(load(tmp_path / "rec")), "application")}
-    assert 0.1e9 <= found["one"] < 0.2e9
-    assert 0.3e9 <= found["two"] < 0.4e9

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare.trace import kernel, merge, statements
+from pgtare.trace import kernel, statements
 from pgtare.trace import ledger as ledgers
 from pgtare.trace.ledger import Costs
 from pgtare.trace.profile import Scope, profile
@@ -169,31 +169,6 @@ def test_sums_of_row_sources_are_exact_only_if_all_are(tmp_path: Path) -> None:
     ((node,),) = [plan.nodes for s in statements.report(book) for plan in s.plans]
     assert not node.exact
     assert (node.low_ns, node.time_ns, node.high_ns) == (2 * MS - US, 2 * MS, 2 * MS)
-
-
-def test_a_client_behind_a_pool_is_whom_its_application_names(tmp_path: Path) -> None:
-    """The pool sets application_name for each client: its time is that from then on."""
-    b = StreamBuilder()
-    b.session(application="pool")
-    b.waitring()
-    for i, (sql, ms) in enumerate([
-        ("SELECT a", 1), ("SET application_name = 'shop''s'", 1), ("SELECT b", 4),
-        ("set application_name to 'etl'", 1), ("SELECT c", 7), ("DISCARD ALL", 1), ("SELECT d", 2),
-    ]):  # fmt: skip
-        b.text(i + 1, sql, i + 1)
-        kind = CallKind.EXECUTE if sql.startswith("SELECT") else CallKind.UTILITY
-        start = i * 10 * MS
-        b.call(kind, start, start + ms * MS, text=i + 1, query_id=i + 1)
-        b.request(start, start + ms * MS)
-    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, [(0, 41 * MS, 2 * MS)]))
-    found = {c.name: c for c in merge.clients(book, "application")}
-    busy = {name: c.busy_ns / MS for name, c in found.items()}
-    assert busy == pytest.approx({"app": 1 + 1 + 2, "shop's": 4 + 1, "etl": 7 + 1})
-    assert found["etl"].waited_ns == 2 * MS
-    assert found["shop's"].waited_ns == 0
-    assert sum(
-        profile(merge.only(book, "application", name)).total_ns for name in found
-    ) == pytest.approx(profile(book).total_ns)
 
 
 @pytest.mark.parametrize("off_s", [-40, 0, 3600])

@@ -46,7 +46,7 @@ class Entries:
 
     top: the outermost call. transaction: index within the process, -1: none. times: 0 for the
     later parts of a wait that was cut at the end of a call. whole: its length before it was cut;
-    of all other bookings, ns. start: when the first piece of it began, ns since 1970.
+    of all other bookings, ns. begin: of the first piece, ns since 1970.
     """
 
     process: Integers
@@ -57,7 +57,7 @@ class Entries:
     ns: Floats
     times: Integers
     whole: Floats
-    start: Integers
+    begin: Integers
 
     def of(self, kept: npt.NDArray[np.bool_]) -> Entries:
         """Some of them."""
@@ -67,7 +67,7 @@ class Entries:
         return len(self.ns)
 
 
-_FIELDS = ("process", "call", "top", "transaction", "component", "ns", "times", "whole", "start")
+_FIELDS = ("process", "call", "top", "transaction", "component", "ns", "times", "whole", "begin")
 
 
 @dataclass
@@ -180,7 +180,6 @@ class _Book:
         self.wait_piece, self.wait_event = piece[kept], event[which][kept]
         self.wait_ns, self.wait_times = ns[kept], (nth[kept] == 0).astype(np.int64)
         self.wait_whole = (end - start)[which][kept].astype(float)
-        self.wait_start = begin[kept]
         pieces = len(self.length)
         self.waited = np.bincount(self.wait_piece, self.wait_ns, minlength=pieces)
         self.outside = np.maximum(self.length - self.waited, 0.0)
@@ -241,7 +240,7 @@ class _Book:
         waits = Entries(
             piece, self.call[piece].copy(), self.top[piece].copy(), self.transaction[piece],
             self.wait_event, self.wait_ns.astype(float), self.wait_times, self.wait_whole,
-            self.wait_start,
+            self.bounds[piece],
         )  # fmt: skip
         parts.append(waits)
         return Entries(*(np.concatenate([getattr(p, name) for p in parts]) for name in _FIELDS))

@@ -12,8 +12,6 @@ import numpy as np
 from pgtare.errors import UsageError
 from pgtare.trace.ledger import CLIENT, CPU, MISSING, OWN, Ledger
 from pgtare.trace.reader import Integers
-from pgtare.trace.stream import FAILED, CallKind
-from pgtare.trace.timeline import Process
 
 WAYS = ("application", "address", "user", "trace")
 #: What belongs to no client: time of sessions between requests, where a way tells by statement.
@@ -22,13 +20,6 @@ NOBODY = "(no traceparent)"
 _COMMENT = re.compile(r"/\*(.*?)\*/", re.DOTALL)
 _PAIR = re.compile(r"([A-Za-z_%0-9.-]+)\s*=\s*'((?:[^'\\]|\\.)*)'")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-_NAMED = re.compile(
-    r"\s*SET\s+(?:SESSION\s+)?\"?application_name\"?\s*(?:=|\s+TO\s+)\s*(?:'((?:[^']|'')*)'|(\w+))",
-    re.IGNORECASE,
-)
-_RESET = re.compile(
-    r"\s*(?:RESET\s+(?:\"?application_name\b|ALL\b)|DISCARD\s+ALL\b)", re.IGNORECASE
-)
 
 
 @dataclass(frozen=True)
@@ -67,7 +58,7 @@ def names(ledger: Ledger, way: str) -> tuple[list[str], Integers]:
     if way not in WAYS:
         raise UsageError(f"--merge-by {way}: choose among {', '.join(WAYS)}")
     if way == "application":
-        return _by_application(ledger)
+        return _applications(ledger)
     if way != "trace":
         field = {"address": "client", "user": "user"}[way]
         told = [getattr(p.ring, field) or f"(no {way})" for p in ledger.processes]
@@ -92,47 +83,23 @@ def names(ledger: Ledger, way: str) -> tuple[list[str], Integers]:
     return unique, of_call[ledger.entries.top]
 
 
-def _by_application(ledger: Ledger) -> tuple[list[str], Integers]:
-    """By the name that a session had at the time: pools set it anew for each client."""
+def _applications(ledger: Ledger) -> tuple[list[str], Integers]:
+    """By the name that the session had when a booking began: a pool's sessions take several."""
+    unique: dict[str, int] = {}
     e = ledger.entries
-    numbers: dict[str, int] = {}
     of = np.zeros(len(e), np.int64)
+    leaders = {p.ring.pid: p for p in ledger.processes if p.leader_pid is None}
     for i, process in enumerate(ledger.processes):
-        since, told = _applications(process)
-        which = [numbers.setdefault(name or "(no application)", len(numbers)) for name in told]
+        p = leaders.get(process.leader_pid or 0, process)
+        told = p.stream.session.get("application") or p.ring.application
+        names = [told, *(name for _, name in p.stream.applications)]
+        numbers = np.array(
+            [unique.setdefault(name or "(no application)", len(unique)) for name in names], np.int64
+        )
+        since = np.array([p.zero + when for when, _ in p.stream.applications], np.int64)
         mine = np.flatnonzero(e.process == i)
-        of[mine] = np.array(which)[np.searchsorted(since, e.start[mine], "right")]
-    return list(numbers), of
-
-
-def _applications(process: Process) -> tuple[list[int], list[str]]:
-    """When a session took another name by SET, and its names, one more than such moments."""
-    first = process.ring.application or ""
-    since: list[int] = []
-    told = [first]
-    calls = process.calls
-    done = (calls["kind"] == CallKind.UTILITY) & (calls["flags"] & FAILED == 0)
-    for end, text in sorted(
-        zip(calls["end"][done].tolist(), calls["text"][done].tolist(), strict=True)
-    ):
-        found = process.stream.texts.get(text)
-        name = _named(found.text, first) if found else None
-        if name is not None:
-            since.append(end)
-            told.append(name)
-    return since, told
-
-
-def _named(statement: str, first: str) -> str | None:
-    """The application's name after a statement; first: the one it began with; None: as before."""
-    if _RESET.match(statement):
-        return first
-    found = _NAMED.match(statement)
-    if found is None:
-        return None
-    if found[1] is not None:
-        return found[1].replace("''", "'")
-    return first if found[2].upper() == "DEFAULT" else found[2]
+        of[mine] = numbers[np.searchsorted(since, e.begin[mine], "right")]
+    return list(unique), of
 
 
 def clients(ledger: Ledger, way: str) -> list[Client]:
