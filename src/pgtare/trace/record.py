@@ -31,7 +31,7 @@ FLUSH_S = 2.0
 CALL_NS = 1000.0
 WAIT_NS = 40.0
 #: And a fetch in a series of one record, beside two readings of the clock.
-FETCH_NS = 44.0
+FETCH_NS = 20.0
 
 
 @dataclass(frozen=True)
