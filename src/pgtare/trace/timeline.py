@@ -5,6 +5,7 @@ Joins the ring of calls of a process with its rings of waits; all times become n
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -179,18 +180,34 @@ def _undrawn(decoded: Stream, process: Process) -> list[list[int]]:
 
     That is while requests are drawn by sql_trace.statement_rate, or found by query identifier.
     """
-    began = process.begin - decoded.begin
-    bounds = [process.begin, *process.requests.ravel().tolist(), process.end]
-    found = []
-    for i, (when, level, reason, rate) in enumerate(decoded.levels):
-        if level == 0 or (rate >= 1 and reason != streams.BY_QUERY_ID):
-            continue
-        after = decoded.levels[i + 1][0] if i + 1 < len(decoded.levels) else decoded.last
-        for begin, end in zip(bounds[0::2], bounds[1::2], strict=True):
-            span = [max(begin, began + when), min(end, began + after)]
-            if span[1] > span[0]:
-                found.append(span)
-    return found
+    zero = process.zero
+    levels = [*decoded.levels, (decoded.last, 0, 0, 1.0)]
+    partial = _apart(
+        np.array(
+            [
+                [zero + when, zero + max(after, when)]
+                for (when, level, reason, rate), (after, *_) in itertools.pairwise(levels)
+                if level > 0 and (rate < 1 or reason == streams.BY_QUERY_ID)
+            ],
+            np.int64,
+        ).reshape(-1, 2)
+    )
+    if not len(partial):
+        return []
+    ends = np.array([process.begin, process.end])
+    moments = np.concatenate([ends, partial.ravel(), process.requests.ravel()])
+    bounds = np.unique(np.clip(moments, process.begin, process.end))
+    middle = bounds[:-1] + np.diff(bounds) // 2
+    found = _covered(partial, middle) & ~_covered(process.requests, middle)
+    return list(np.stack([bounds[:-1], bounds[1:]], axis=1)[found].tolist())
+
+
+def _covered(spans: Integers, moments: Integers) -> npt.NDArray[np.bool_]:
+    """Which moments lie in a span. Spans are in order and do not overlap."""
+    inside = np.searchsorted(spans[:, 0], moments, "right") > np.searchsorted(
+        spans[:, 1], moments, "right"
+    )
+    return np.asarray(inside)
 
 
 def _one_origin(readings: Integers, marked: Integers) -> Integers:
