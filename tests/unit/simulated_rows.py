@@ -66,7 +66,7 @@ class Estimator:
     def __init__(self, directory: Path) -> None:
         library = directory / "row_estimate.so"
         folder = source_dir() / "sql_trace"
-        sources = [str(folder / f"row_{name}.c") for name in ("estimate", "reconcile")]
+        sources = [str(folder / f"row_{name}.c") for name in ("estimate", "usual", "reconcile")]
         subprocess.run(
             ["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), *sources, "-lm"], check=True
         )
