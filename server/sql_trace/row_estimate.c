@@ -15,16 +15,13 @@
  * tell, each as one of its kind, and beside them the usual proportion, which
  * interruptions keep to; the doubt goes into the interval.
  */
-#include "row_estimate.h"
+#include "row_usual.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 /* A stretch before the end of a scan is unusual from so many times the usual time of its calls */
 #define UNUSUAL 4.0
-
-/* A sample is long from so many times the usual cycle */
-#define LONG 8.0
 
 /* What the gaps took beyond the sample is its error, up to so many standard errors */
 #define SAMPLING_ERROR 2.0
@@ -34,24 +31,6 @@
 
 /* How sure it is that unusual time before the end of a scan was spent to find the end */
 #define END_IS_INSIDE 0.95
-
-typedef struct Usual
-{
-	double		calls;			/* untimed, in sampled gaps */
-	double		gap;			/* what these gaps took */
-	double		cycle;			/* the usual time from call to call */
-	double		inside;			/* mean of a call */
-	double		outside;		/* mean until the next */
-	double		slope;			/* of the time inside on that of the whole cycle */
-	double		variance;		/* of the mean residual */
-	double		residual;		/* variance of one call's */
-	double		inside_variance;	/* of the mean time inside */
-	double		cycle_variance; /* of the mean cycle */
-	double		share;			/* of what is unusual, spent inside */
-	double		share_variance; /* of that share over all of it */
-	int			samples;
-	int			longs;			/* of them, that are not usual */
-} Usual;
 
 static int
 by_value(const void *a, const void *b)
@@ -83,12 +62,6 @@ usual_cycle(const RowTimes *times)
 	return found;
 }
 
-static bool
-is_long(const RowGap *gap, double cycle)
-{
-	return (double) gap->inside + gap->outside > LONG * cycle * gap->timed;
-}
-
 /* What a gap took beyond the usual, if that is much. */
 static double
 unusual(double took, double calls, double cycle)
@@ -100,8 +73,8 @@ unusual(double took, double calls, double cycle)
  * Where time in long stretches is spent: in proportion to all time, as
  * interruptions would be, corrected by the long samples there are.
  */
-static void
-tell_share(Usual *u, const RowTimes *times)
+void
+row_tell_share(Usual *u, const RowTimes *times)
 {
 	double		together = u->inside + u->outside;
 	double		usually = together > 0 ? u->inside / together : 0.5;
@@ -110,12 +83,13 @@ tell_share(Usual *u, const RowTimes *times)
 				squares = 0,
 				inside = 0;
 
-	for (int i = 0; i < times->ngaps; i++)
+	/* of few samples it may be known that none is long */
+	for (int i = 0; i < times->ngaps && u->cycle < INFINITY; i++)
 	{
 		const RowGap *gap = &times->gaps[i];
 		double		all = (double) gap->inside + gap->outside;
 
-		if (gap->untimed == 0 || !is_long(gap, u->cycle))
+		if ((gap->untimed == 0 && !u->few) || !is_long(gap, u->cycle))
 			continue;
 		inside += gap->inside;
 		sum += all;
@@ -131,9 +105,20 @@ tell_share(Usual *u, const RowTimes *times)
 	u->share_variance = u->share * (1 - u->share) / (sum * sum / squares);
 }
 
+/* Counted up to where they are no longer few */
+static int
+samples_of(const RowTimes *times)
+{
+	int			samples = 0;
+
+	for (int i = 0; i < times->ngaps && samples < FEW_SAMPLES; i++)
+		samples += times->gaps[i].untimed > 0;
+	return samples;
+}
+
 /* Each sample speaks for the untimed calls before it; long ones are no part of what is usual. */
 static Usual
-usual(const RowTimes *times)
+usual_of_many(const RowTimes *times)
 {
 	Usual		u = {0};
 	double		all_calls = 0;
@@ -205,7 +190,7 @@ usual(const RowTimes *times)
 		u.cycle_variance *= unbiased / (u.calls * u.calls);
 		u.residual *= unbiased;
 	}
-	tell_share(&u, times);
+	row_tell_share(&u, times);
 	return u;
 }
 
@@ -256,9 +241,17 @@ add_gaps(RowEstimate *sum, const RowTimes *times, const Usual *u)
 				squares = 0,
 				largest = 0;
 
-	sum->time += most_of(0, u->calls * u->inside + u->slope * error) + odds * rest;
-	sum->variance += u->calls * u->calls * u->variance + u->calls * u->residual;
 	sum->most += u->gap;
+	if (u->samples == 0)
+	{
+		/* nothing is known of usual calls: from nothing to all of it */
+		sum->time += u->gap / 2;
+		sum->variance += u->gap * u->gap / 12;
+		return;
+	}
+	sum->time += most_of(0, u->calls * u->inside + u->slope * error) + odds * rest;
+	sum->variance += u->calls * u->calls * u->variance + u->calls * u->residual +
+		error * error * u->slope_variance;
 	if (rest <= 0)
 		return;
 	/* taken for a single stretch in each gap, by how much that gap took too long */
@@ -289,10 +282,11 @@ add_ends(RowEstimate *sum, const RowTimes *times, const Usual *u)
 		double		beyond = unusual(end->gap, end->untimed, together);
 		double		usually = end->gap - beyond;
 		double		inside = end->untimed * u->inside;
+		double		more = usually + u->outside - end->untimed * together;
 
 		/* one stretch outside is missing: nothing follows the last call */
 		if (beyond == 0)
-			inside += u->slope * (usually + u->outside - end->untimed * together);
+			inside += u->slope * more;
 		inside = most_of(0, least_of(usually, inside));
 
 		if (u->samples == 0)
@@ -306,6 +300,8 @@ add_ends(RowEstimate *sum, const RowTimes *times, const Usual *u)
 			sum->time += least_of(end->gap, inside + beyond);
 			sum->variance += (double) end->untimed * end->untimed * u->variance +
 				end->untimed * u->residual + (1 - END_IS_INSIDE) * beyond * beyond;
+			if (beyond == 0)
+				sum->variance += more * more * u->slope_variance;
 		}
 		sum->most += end->gap;
 	}
@@ -330,15 +326,19 @@ add_tail(RowEstimate *sum, const RowTimes *times, const Usual *u)
 RowEstimate
 row_estimate(const RowTimes *times)
 {
-	RowEstimate sum = {0};
-	Usual		u = usual(times);
+	RowEstimate sum = {times->known, 0, times->known, times->known, 1.96};
+	int			samples = samples_of(times);
+	Usual		u;
 
-	sum.time = sum.least = sum.most = times->known;
-	if (u.samples > 0)
+	/* each call was timed */
+	if (samples == 0 && times->nends == 0 && times->tail == 0)
+		return sum;
+	u = samples < FEW_SAMPLES ? row_usual_of_few(times) : usual_of_many(times);
+	if (u.gap > 0)
 		add_gaps(&sum, times, &u);
 	add_ends(&sum, times, &u);
 	add_tail(&sum, times, &u);
-	sum.quantile = quantile(u.samples > 0 ? u.samples - 1 : 1);
+	sum.quantile = quantile(u.few ? u.samples - 2 : u.samples - 1);
 	return sum;
 }
 
