@@ -103,12 +103,25 @@ row_keep_gap(Row *row, const RowGap *gap)
 	memset(&row->joined, 0, sizeof(RowGap));
 }
 
-/* One of the first calls, and what followed it: it speaks for no other, but tells what is usual. */
+/*
+ * A call before sampling set in, and what followed it: it speaks for no other,
+ * but tells what is usual.  The last ones are kept, in order.
+ */
 void
 row_keep_usual(Row *row, float inside, float outside)
 {
-	if (has_room_for_gap(row))
-		row->gaps[row->ngaps++] = (RowGap) {inside, outside, 0, 0, 1};
+	RowGap		usual = {inside, outside, 0, 0, 1};
+
+	if (row->ngaps < ROW_USUAL)
+	{
+		if (has_room_for_gap(row))
+			row->gaps[row->ngaps++] = usual;
+	}
+	else if (row->gaps[row->ngaps - 1].untimed == 0)
+	{
+		memmove(row->gaps, row->gaps + 1, sizeof(RowGap) * (row->ngaps - 1));
+		row->gaps[row->ngaps - 1] = usual;
+	}
 }
 
 /* A scan ended after so many untimed calls, which took so long. */

@@ -180,7 +180,7 @@ call_timed(Row *row, PlanState *node, int64 start)
 	if (row->usual)
 		row_keep_usual(row, row->sample.inside,
 					   (float) Max(start - row->returned - row_cost_outside, 0));
-	row->usual = !row->fresh && row->drawn <= ROW_EXACT_LEAST;
+	row->usual = !row->fresh && row->drawn <= ROW_EXACT_CALLS;
 	row->sample.gap = row->sample.untimed = 0;
 	if (row->gap_calls > 0)
 	{

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * row_usual.h
- *		What the samples of a node's calls tell of usual ones.
+ *		What a plan node's samples tell of its usual calls, and of long ones.
  *-------------------------------------------------------------------------
  */
 #ifndef ROW_USUAL_H
@@ -8,11 +8,11 @@
 
 #include "row_estimate.h"
 
+/* Fewer samples tell no slope: the time inside is in proportion to the cycle's */
+#define FEW 8
+
 /* A sample is long from so many times the usual cycle */
 #define LONG 8.0
-
-/* Fewer samples than this are put together with the first calls */
-#define FEW_SAMPLES 16
 
 typedef struct Usual
 {
@@ -25,14 +25,22 @@ typedef struct Usual
 	double		variance;		/* of the mean residual */
 	double		residual;		/* variance of one call's */
 	double		inside_variance;	/* of the mean time inside */
+	double		slope_variance;
 	double		cycle_variance; /* of the mean cycle */
+	double		cycle_spread;	/* variance of one cycle */
 	double		share;			/* of what is unusual, spent inside */
 	double		share_variance; /* of that share over all of it */
-	double		slope_variance; /* where samples are few */
-	bool		few;
-	int			samples;		/* that tell what is usual; if few, the first calls are among them */
+	bool		few;			/* with the first calls among the samples */
+	int			samples;
 	int			longs;			/* of them, that are not usual */
 } Usual;
+
+extern Usual row_usual(const RowTimes *times);
+extern int	usual_by_value(const void *a, const void *b);
+extern void usual_tell_share(Usual *u, const RowTimes *times);
+
+/* row_few.c */
+extern bool row_usual_of_few(const RowTimes *times, Usual *u);
 
 static inline bool
 is_long(const RowGap *gap, double cycle)
@@ -40,10 +48,17 @@ is_long(const RowGap *gap, double cycle)
 	return (double) gap->inside + gap->outside > LONG * cycle * gap->timed;
 }
 
-/* row_estimate.c */
-extern void row_tell_share(Usual *u, const RowTimes *times);
+static inline double
+square(double x)
+{
+	return x * x;
+}
 
-/* row_few.c */
-extern Usual row_usual_of_few(const RowTimes *times);
+/* What is left of the samples once their mean, and a slope, have been taken from them */
+static inline int
+usual_freedom(const Usual *u)
+{
+	return u->samples < FEW && !u->few ? u->samples - 1 : u->samples - 2;
+}
 
 #endif							/* ROW_USUAL_H */

@@ -33,6 +33,9 @@
 #define ROW_EXACT_LEAST 8
 #define ROW_EXACT_OFTEN 128		/* divided by the frequency */
 
+/* Of them, so many tell what is usual where there are few samples */
+#define ROW_USUAL 7
+
 /* Sampled gaps that are kept apart; when there are more, neighbours are joined */
 #define ROW_GAPS 1024
 

@@ -23,8 +23,8 @@ RAMP = 32
 #: Where calls are brisk: so short that timing each would take much of the node's time.
 BRISK_EXACT_CALLS = 8
 BRISK_GAP = 8
-#: Of the first calls, so many tell what is usual.
-USUAL_CALLS = 8
+#: Of the calls before sampling sets in, so many tell what is usual, the last ones; not the first.
+USUAL_CALLS = 7
 
 
 class RowTimes(ctypes.Structure):
@@ -71,7 +71,8 @@ class Estimator:
     def __init__(self, directory: Path) -> None:
         library = directory / "row_estimate.so"
         folder = source_dir() / "sql_trace"
-        sources = [str(folder / f"row_{name}.c") for name in ("estimate", "few", "reconcile")]
+        names = "estimate", "usual", "few", "reconcile"
+        sources = [str(folder / f"row_{name}.c") for name in names]
         subprocess.run(
             ["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), *sources, "-lm"], check=True
         )
@@ -109,7 +110,7 @@ class Estimator:
         known, timed = float(insides[at]), at
         gaps: list[tuple[float, float, float, int, int]] = [
             (float(inside[i]), float(outside[i]), 0.0, 0, 1)
-            for i in range(1, min(USUAL_CALLS, at, n - 1))
+            for i in range(max(1, min(at, n - 1) - USUAL_CALLS), min(at, n - 1))
         ]
         ends: list[tuple[float, int]] = []
         while at < n:
