@@ -23,6 +23,12 @@
 /* A stretch before the end of a scan is unusual from so many times the usual time of its calls */
 #define UNUSUAL 4.0
 
+/* Fewer samples than this are put together with the first calls, which were timed one and all */
+#define FEW_SAMPLES 16
+
+/* unless so many calls were timed: then there will soon be more */
+#define MANY_TIMED 64
+
 /* What the gaps took beyond the sample is its error, up to so many standard errors */
 #define SAMPLING_ERROR 2.0
 
@@ -79,9 +85,11 @@ sampling_error(const Usual *u, double unseen)
 static double
 doubtful(const Usual *u, double more, double calls)
 {
-	double		spread = sqrt(calls * u->cycle_spread + calls * calls * u->cycle_variance);
+	double		spread = calls * u->cycle_spread + calls * calls * u->cycle_variance;
 
-	return most_of(0, more - SAMPLING_ERROR * spread);
+	if (more <= 0 || more * more <= SAMPLING_ERROR * SAMPLING_ERROR * spread)
+		return 0;
+	return more - SAMPLING_ERROR * sqrt(spread);
 }
 
 /* The sampled gaps: regression, and what the sample did not see apart. */
@@ -207,14 +215,30 @@ add_tail(RowEstimate *sum, const RowTimes *times, const Usual *u)
 	sum->most += times->tail_most;
 }
 
+/* Counted up to where they are no longer few */
+static int
+samples_of(const RowTimes *times)
+{
+	int			samples = 0;
+
+	for (int i = 0; i < times->ngaps && samples < FEW_SAMPLES; i++)
+		samples += times->gaps[i].untimed > 0;
+	return samples;
+}
+
 RowEstimate
 row_estimate(const RowTimes *times)
 {
-	RowEstimate sum = {0};
-	Usual		u = row_usual(times);
+	RowEstimate sum = {times->known, 0, times->known, times->known, 1.96};
+	int			samples = samples_of(times);
+	Usual		u;
 
-	sum.time = sum.least = sum.most = times->known;
-	if (u.samples > 0)
+	/* each call was timed */
+	if (samples == 0 && times->nends == 0 && times->tail == 0)
+		return sum;
+	if (samples == FEW_SAMPLES || times->timed >= MANY_TIMED || !row_usual_of_few(times, &u))
+		u = row_usual(times);
+	if (samples > 0)
 		add_gaps(&sum, times, &u);
 	add_ends(&sum, times, &u);
 	add_tail(&sum, times, &u);

@@ -5,10 +5,8 @@
  */
 #include "row_usual.h"
 
+#include <math.h>
 #include <stdlib.h>
-
-/* A sample is long from so many times the usual cycle */
-#define LONG 8.0
 
 int
 usual_by_value(const void *a, const void *b)
@@ -40,18 +38,12 @@ usual_cycle(const RowTimes *times)
 	return found;
 }
 
-static bool
-is_long(const RowGap *gap, double cycle)
-{
-	return (double) gap->inside + gap->outside > LONG * cycle * gap->timed;
-}
-
 /*
  * Where time in long stretches is spent: in proportion to all time, as
  * interruptions would be, corrected by the long samples there are.
  */
-static void
-tell_share(Usual *u, const RowTimes *times)
+void
+usual_tell_share(Usual *u, const RowTimes *times)
 {
 	double		together = u->inside + u->outside;
 	double		usually = together > 0 ? u->inside / together : 0.5;
@@ -62,12 +54,13 @@ tell_share(Usual *u, const RowTimes *times)
 				squares = 0,
 				inside = 0;
 
-	for (int i = 0; i < times->ngaps; i++)
+	/* of few samples it may be known that none is long */
+	for (int i = 0; i < times->ngaps && u->cycle < INFINITY; i++)
 	{
 		const RowGap *gap = &times->gaps[i];
 		double		all = (double) gap->inside + gap->outside;
 
-		if (gap->untimed == 0 || !is_long(gap, u->cycle))
+		if ((gap->untimed == 0 && !u->few) || !is_long(gap, u->cycle))
 			continue;
 		inside += gap->inside;
 		sum += all;
@@ -171,6 +164,6 @@ row_usual(const RowTimes *times)
 	}
 	else
 		u.variance = u.inside_variance = u.residual = u.inside * u.outside / 2;
-	tell_share(&u, times);
+	usual_tell_share(&u, times);
 	return u;
 }

@@ -11,6 +11,9 @@
 /* Fewer samples tell no slope: the time inside is in proportion to the cycle's */
 #define FEW 8
 
+/* A sample is long from so many times the usual cycle */
+#define LONG 8.0
+
 typedef struct Usual
 {
 	double		calls;			/* untimed, in sampled gaps */
@@ -27,12 +30,23 @@ typedef struct Usual
 	double		cycle_spread;	/* variance of one cycle */
 	double		share;			/* of what is unusual, spent inside */
 	double		share_variance; /* of that share over all of it */
+	bool		few;			/* with the first calls among the samples */
 	int			samples;
 	int			longs;			/* of them, that are not usual */
 } Usual;
 
 extern Usual row_usual(const RowTimes *times);
 extern int	usual_by_value(const void *a, const void *b);
+extern void usual_tell_share(Usual *u, const RowTimes *times);
+
+/* row_few.c */
+extern bool row_usual_of_few(const RowTimes *times, Usual *u);
+
+static inline bool
+is_long(const RowGap *gap, double cycle)
+{
+	return (double) gap->inside + gap->outside > LONG * cycle * gap->timed;
+}
 
 static inline double
 square(double x)
@@ -44,7 +58,7 @@ square(double x)
 static inline int
 usual_freedom(const Usual *u)
 {
-	return u->samples < FEW ? u->samples - 1 : u->samples - 2;
+	return u->samples < FEW && !u->few ? u->samples - 1 : u->samples - 2;
 }
 
 #endif							/* ROW_USUAL_H */
