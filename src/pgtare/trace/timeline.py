@@ -82,10 +82,12 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     begin, end = base + decoded.begin, base + decoded.last
     if decoded.begin < _began(trace) - base - 10**9:
         begin = _began(trace)  # the ring is older than the recording
+        decoded.errors = [e for e in decoded.errors if base + e.when > begin]
     if decoded.records == 0 or end <= begin:
         return None, set()
     process = Process(ring, begin, end, stream=decoded)
-    process.calls = _absolute(decoded.calls, base)
+    calls = _absolute(decoded.calls, base)
+    process.calls = calls[calls["end"] > begin]
     process.requests = _apart(
         np.stack([decoded.requests["start"] + base, decoded.requests["end"] + base], axis=1)
     )
@@ -100,7 +102,7 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     )
     readings = [
         np.stack([c["end"], c["cpu"]], axis=1)[c["cpu"] >= 0]
-        for c in (process.calls, _requests_absolute(decoded, base))
+        for c in (calls, _requests_absolute(decoded, base))
     ]
     own = set()
     parts: list[Waits] = []
