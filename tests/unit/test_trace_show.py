@@ -123,3 +123,26 @@ def test_a_directory_of_recordings_names_one(tmp_path: Path) -> None:
     Writer(one, b"{}", Limits(reserve=0)).close(b"{}")
     with pytest.raises(UsageError, match=f"{one} does: name one recording"):
         load(tmp_path)
+
+
+def test_a_plan_of_two_sessions_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "t.pgtrace"
+    writer = Writer(path, b"{}", Limits(reserve=0))
+    for number in (1, 2):
+        b = StreamBuilder()
+        b.session(4710 + number)
+        b.text(1, "SELECT a FROM t", 11)
+        b.plan(5, [{"id": 0, "parent": -1, "kind": "Seq Scan", "relation": "t"}], text=1)
+        call = b.next_call + 1
+        b.rowsources(call, 5, [(0, 1, 3, 2, 1, 4 * MS, 4 * MS, 4 * MS)], 5 * MS)
+        b.call(CallKind.EXECUTE, 1 * MS, 6 * MS, text=1, query_id=11, plan=5)
+        writer.define(Table.RINGS, ring(number, 4710 + number, "sql"))
+        writer.add(
+            Table.STREAM,
+            {"ring": np.array([number]), "position": np.array([0]), "data": [b.data]},
+        )
+    writer.close(b"{}")
+    (statement,) = report(ledgers.ledger(load(path)))
+    (plan,) = statement.plans
+    assert (plan.executions, plan.nodes[0].calls, plan.nodes[0].time_ns) == (2, 6, 8 * MS)
+    assert "row source of 2 executions" in printed(show.statements_view([statement], 1), 120)

@@ -16,6 +16,8 @@ from pgtare.trace.statements import CallSum, Plan, Statement
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 90
+#: Plans of a statement that are shown, those with most time first.
+_PLANS = 3
 _NO_NODES = (
     "No row source was measured: they are where sql_trace.rowsource_sampling is set (128, say) "
     "while a trace is recorded"
@@ -135,7 +137,9 @@ def _statement(statement: Statement) -> RenderableType:
                 wait.event, numbers.count(wait.waits), ns(wait.total_ns), ns(wait.longest_ns)
             )
         parts.append(waits)
-    parts += [_plan(plan) for plan in statement.plans[:3]]
+    parts += [_plan(plan) for plan in statement.plans[:_PLANS]]
+    if len(statement.plans) > _PLANS:
+        parts.append(Text(f"{len(statement.plans) - _PLANS} more plans (--json has all)"))
     return Group(*parts)
 
 
@@ -151,7 +155,8 @@ def cells(call: CallSum) -> tuple[str, ...]:
 
 def _plan(plan: Plan) -> RenderableType:
     table = Fitted(
-        "row source", "calls", "rows", "loops", "time", "95 % interval", "own",
+        f"row source of {plan.executions:,} execution{'s' if plan.executions > 1 else ''}",
+        "calls", "rows", "loops", "time", "95 % interval", "own",
         spare=("95 % interval", "loops"),
     )  # fmt: skip
     for node in plan.nodes:

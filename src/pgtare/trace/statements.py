@@ -223,16 +223,21 @@ def _add_plans(ledger: Ledger, of: dict[int, Statement]) -> None:
             zip(ledger.call_process, ledger.calls["call"], strict=True)
         )
     }
+    runs: dict[tuple[int, int], list[RowSources]] = defaultdict(list)
+    planned: dict[int, dict[int, nodes.Node]] = {}
     for p, process in enumerate(ledger.processes):
-        runs = defaultdict(list)
         for run in process.stream.rowsources:
             i = numbers.get((p, run.call))
             if i in of:
+                # a plan's number is made from the plan: sessions share it
                 runs[id(of[i]), run.plan].append(run)
-        statements = {id(statement): statement for statement in of.values()}
-        for (which, plan), some in runs.items():
-            planned = nodes.of_plan(process.stream.plans.get(plan, []))
-            statements[which].plans.append(_plan(plan, some, planned))
+                if run.plan not in planned and run.plan in process.stream.plans:
+                    planned[run.plan] = nodes.of_plan(process.stream.plans[run.plan])
+    statements = {id(statement): statement for statement in of.values()}
+    for (which, plan), some in runs.items():
+        statements[which].plans.append(_plan(plan, some, planned.get(plan, {})))
+    for statement in statements.values():
+        statement.plans.sort(key=lambda plan: -max((n.time_ns for n in plan.nodes), default=0))
 
 
 def _plan(plan: int, runs: list[RowSources], planned: dict[int, nodes.Node]) -> Plan:
