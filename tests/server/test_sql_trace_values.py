@@ -149,6 +149,11 @@ SECRETS = [
     "SELECT dblink_connect('host=hush')",
     "CREATE ROLE keeper PASWORD 'hush'",  # does not parse
     "SELECT set_config('primary_conninfo', 'hush', false)",
+    "SELECT '--', 1 AS password, 'hush'",  # no comment
+    "SELECT '/*', 'postgres://u:hush@h/'",
+    "SELECT 1 /* ALTER ROLE keeper VALID UNTIL 'hush' */",
+    f"SELECT 'hush' AS {'x' * 40}password",
+    "DO $$BEGIN EXECUTE 'ALTER SYSTEM SET ssl_passphrase_command = ''hush'' x'; END$$",
 ]
 
 

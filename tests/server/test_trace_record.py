@@ -332,6 +332,7 @@ def test_what_cannot_be_recorded_is_refused_at_once(
     assert not rec.exists()
 
 
+@both
 def test_without_privilege(tracer: Cluster, onlooker: Connection, tmp_path: Path) -> None:
     onlooker.execute(b"DROP ROLE IF EXISTS nobody_much; CREATE ROLE nobody_much LOGIN")
     dsn = tracer.dsn(user="nobody_much")
@@ -347,9 +348,15 @@ def test_without_the_extension(tracer: Cluster, onlooker: Connection, tmp_path: 
     assert "CREATE EXTENSION sql_trace" in told
 
 
-def test_a_crash_of_the_server_in_mid_trace(wheel: Binaries, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])]
+)
+def test_a_crash_of_the_server_in_mid_trace(
+    request: pytest.FixtureRequest, name: str, tmp_path: Path
+) -> None:
     rec = tmp_path / "rec"
-    with tracing(wheel) as cluster, session(cluster) as app, session(cluster) as onlooker:
+    binaries: Binaries = request.getfixturevalue(name)
+    with tracing(binaries) as cluster, session(cluster) as app, session(cluster) as onlooker:
         recorder = start_pgtare("trace", "record", rec, "--dsn", cluster.dsn(), "--reserve", "0")
         wait_until_traced(onlooker, app)
         app.execute("SELECT 'before the crash'")

@@ -99,16 +99,16 @@ def test_parallel_workers_are_no_sessions_of_their_client(tmp_path: Path) -> Non
     path = tmp_path / "t.pgtrace"
     writer = Writer(path, b"{}", Limits(reserve=0))
     define_events(writer)
-    writer.define(Table.RINGS, ring(1, 4711, "sql", application="shop"))
+    writer.define(Table.RINGS, ring(1, 4711, "sql", application="app"))
     for number in (2, 3):
-        told = ring(number, 4710 + number, "waits", application="shop", leader_pid=4711)
+        told = ring(number, 4710 + number, "waits", application="app", leader_pid=4711)
         writer.define(Table.RINGS, told)
         writer.add(Table.WAITS, waits(number, [(0, 1 * MS, 2 * MS), (0, 5 * MS, 1 * MS)]))
     data = two_requests().data
     writer.add(Table.STREAM, {"ring": np.array([1]), "position": np.array([0]), "data": [data]})
     writer.close(b"{}")
     (client,) = merge.clients(ledgers.ledger(load(path)), "application")
-    assert (client.name, client.sessions) == ("shop", 1)
+    assert (client.name, client.sessions) == ("app", 1)
 
 
 @pytest.mark.parametrize("name", ["t.pgtrace", "directory"])

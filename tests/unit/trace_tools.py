@@ -106,6 +106,9 @@ class StreamBuilder:
     def lost(self, when: int, size: int, records: int) -> None:
         self.record(Kind.LOST, when, struct.pack("<QQ", size, records))
 
+    def application(self, when: int, name: str) -> None:
+        self.record(Kind.APPLICATION, when, name.encode().ljust(64, b"\0"))
+
     def end(self, when: int) -> None:
         self.record(Kind.END, when, b"")
 

@@ -44,7 +44,8 @@ class Entries:
     """Bookings. process: index; call, top: indices into the ledger's calls, -1 where none is open.
 
     top: the outermost call. transaction: index within the process, -1: none. times: 0 for the
-    later parts of a wait that was cut at the end of a call.
+    later parts of a wait that was cut at the end of a call. begin: of the first piece, ns since
+    1970.
     """
 
     process: Integers
@@ -54,6 +55,7 @@ class Entries:
     component: Integers
     ns: Floats
     times: Integers
+    begin: Integers
 
     def of(self, kept: npt.NDArray[np.bool_]) -> Entries:
         """Some of them."""
@@ -63,7 +65,7 @@ class Entries:
         return len(self.ns)
 
 
-_FIELDS = ("process", "call", "top", "transaction", "component", "ns", "times")
+_FIELDS = ("process", "call", "top", "transaction", "component", "ns", "times", "begin")
 
 
 @dataclass
@@ -105,7 +107,7 @@ def ledger(trace: Trace, costs: Costs | None = None) -> Ledger:
     notes = [*trace.notes(), *(note for process in found for note in process.notes)]
     if not parts:
         nothing = np.zeros(0, np.int64)
-        empty = Entries(*(nothing,) * 5, np.zeros(0), nothing)
+        empty = Entries(*(nothing,) * 5, np.zeros(0), nothing, nothing)
         return Ledger(trace, [], np.zeros(0, CALL), nothing, empty, {}, notes)
     joined = Entries(*(np.concatenate([getattr(p, name) for p in parts]) for name in _FIELDS))
     return Ledger(
@@ -224,7 +226,7 @@ class _Book:
         piece = self.wait_piece
         waits = Entries(
             piece, self.call[piece].copy(), self.top[piece].copy(), self.transaction[piece],
-            self.wait_event, self.wait_ns.astype(float), self.wait_times,
+            self.wait_event, self.wait_ns.astype(float), self.wait_times, self.bounds[piece],
         )  # fmt: skip
         parts.append(waits)
         return Entries(*(np.concatenate([getattr(p, name) for p in parts]) for name in _FIELDS))
@@ -261,6 +263,7 @@ class _Book:
         return Entries(
             np.zeros(n, np.int64), self.call[of].copy(), self.top[of].copy(),
             self.transaction[of], np.full(n, component), sums, np.ones(n, np.int64),
+            self.bounds[of],
         )  # fmt: skip
 
 

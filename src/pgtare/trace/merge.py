@@ -60,8 +60,10 @@ def names(ledger: Ledger, way: str) -> tuple[list[str], Integers]:
     """The clients, and of each booking the client's number. Raises UsageError for a wrong way."""
     if way not in WAYS:
         raise UsageError(f"--merge-by {way}: choose among {', '.join(WAYS)}")
+    if way == "application":
+        return _applications(ledger)
     if way != "trace":
-        field = {"application": "application", "address": "client", "user": "user"}[way]
+        field = {"address": "client", "user": "user"}[way]
         told = [getattr(p.ring, field) or f"(no {way})" for p in ledger.processes]
         unique = list(dict.fromkeys(told))
         of_process = np.array([unique.index(name) for name in told], np.int64)
@@ -82,6 +84,25 @@ def names(ledger: Ledger, way: str) -> tuple[list[str], Integers]:
             known[process, text] = numbers[name]
         of_call[i] = known[process, text]
     return unique, of_call[ledger.entries.top]
+
+
+def _applications(ledger: Ledger) -> tuple[list[str], Integers]:
+    """By the name that the session had when a booking began: a pool's sessions take several."""
+    unique: dict[str, int] = {}
+    e = ledger.entries
+    of = np.zeros(len(e), np.int64)
+    leaders = {p.ring.pid: p for p in ledger.processes if p.leader_pid is None}
+    for i, process in enumerate(ledger.processes):
+        p = leaders.get(process.leader_pid or 0, process)
+        told = p.stream.session.get("application") or p.ring.application
+        names = [told, *(name for _, name in p.stream.applications)]
+        numbers = np.array(
+            [unique.setdefault(name or "(no application)", len(unique)) for name in names], np.int64
+        )
+        since = np.array([p.zero + when for when, _ in p.stream.applications], np.int64)
+        mine = np.flatnonzero(e.process == i)
+        of[mine] = numbers[np.searchsorted(since, e.begin[mine], "right")]
+    return list(unique), of
 
 
 def clients(ledger: Ledger, way: str) -> list[Client]:

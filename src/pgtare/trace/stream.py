@@ -45,6 +45,7 @@ class Kind(IntEnum):
     LEVEL = 11
     END = 12
     LOST = 13
+    APPLICATION = 14
 
 
 class CallKind(IntEnum):
@@ -143,7 +144,8 @@ class Stream:
     """One session's records. Times: ns since the ring began (started_ns since 1970).
 
     wait_rings: (from when, start of the ring of waits in µs since 2000, time of its zero here).
-    gaps: (after when, up to when, bytes, records) that are missing. buffers, and fetches where
+    applications: (from when, name), where another than session's. gaps: (after when, up to when,
+    bytes, records) that are missing. buffers, and fetches where
     one record holds several: by call number.
     """
 
@@ -160,6 +162,7 @@ class Stream:
     errors: list[Failure] = field(default_factory=list)
     wait_rings: list[tuple[int, int, int]] = field(default_factory=list)
     levels: list[tuple[int, int, int, float]] = field(default_factory=list)
+    applications: list[tuple[int, str]] = field(default_factory=list)
     gaps: list[tuple[int, int, int, int]] = field(default_factory=list)
     ended: bool = False
     begin: int = 0
@@ -353,6 +356,12 @@ class _Decoder:
         level, reason, rate = struct.unpack_from("<IId", r, 32)
         self.into.levels.append((when, level, reason, rate))
 
+    def _application(self, r: bytes, when: int, call: int) -> None:
+        name = self._str(r[32:96].split(b"\0", 1)[0])
+        told = self.into.applications
+        if not told or told[-1][1] != name:
+            told.append((when, name))
+
     def _end(self, r: bytes, when: int, call: int) -> None:
         self.into.ended = True
 
@@ -374,6 +383,7 @@ _HANDLERS: dict[int, Callable[[_Decoder, bytes, int, int], None]] = {
     Kind.WAITRING: _Decoder._waitring,
     Kind.LEVEL: _Decoder._level,
     Kind.END: _Decoder._end,
+    Kind.APPLICATION: _Decoder._application,
     Kind.LOST: _Decoder._end,  # read where the records around it are known
 }
 

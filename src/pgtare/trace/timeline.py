@@ -55,6 +55,11 @@ class Process:
         """The process for which a parallel worker works."""
         return self.ring.leader_pid
 
+    @property
+    def zero(self) -> int:
+        """Time 0 of its stream, ns since 1970."""
+        return int(self.stream.session.get("started_ns", self.ring.started_ns))
+
 
 def processes(trace: Trace) -> list[Process]:
     """Every process of a trace with anything to tell, client sessions first."""
