@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json as jsonlib
 import re
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from pgtare import cli
 from pgtare.cli.command_line import command_line
 from pgtare.errors import UsageError
 from pgtare.report import files
-from pgtare.report.progress import Display
+from pgtare.report.progress import BAR_WIDTH, Display, Frame
 from pgtare.trace import export as exports
 from pgtare.trace import merge, show
 from pgtare.trace.ledger import Ledger, ledger
@@ -308,9 +310,28 @@ def report_(
         typer.echo(f"page: {target}")
 
 
+class _Reading(Frame):
+    """The progress of reading a trace, with the time left."""
+
+    def __init__(self, console: Console, path: Path) -> None:
+        super().__init__(
+            console,
+            TextColumn("reading {task.fields[name]}", markup=False),
+            BarColumn(bar_width=BAR_WIDTH), TimeRemainingColumn(compact=True), TextColumn("left"),
+            total=1.0, name=path.name,
+        )  # fmt: skip
+        self._path, self._start = path, time.monotonic()
+
+    def tell(self, share: float) -> None:
+        """So much of 1 is done."""
+        line = f"reading {self._path}: {100 * share:.0f} %"
+        self._show(time.monotonic() - self._start, line, completed=share)
+
+
 def _book(path: Path) -> Ledger:
     """The ledger of a trace, without what cannot be read; notes on standard error."""
-    book = ledger(load(path))
+    with _Reading(cli.stderr(), path) as reading:
+        book = ledger(load(path), tell=reading.tell)
     for note in book.notes:
         typer.echo(f"note: {note}", err=True)
     if not len(book.entries):

@@ -5,6 +5,7 @@ Joins the ring of calls of a process with its rings of waits; all times become n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -61,8 +62,13 @@ class Process:
         return int(self.stream.session.get("started_ns", self.ring.started_ns))
 
 
-def processes(trace: Trace) -> list[Process]:
-    """Every process of a trace with anything to tell, client sessions first."""
+def processes(trace: Trace, tell: Callable[[float], None] = lambda _: None) -> list[Process]:
+    """Every process of a trace with anything to tell, client sessions first.
+
+    tell: is told how much of the work is done, from 0 to 1.
+    """
+    sizes = {n: sum(len(data) for _, data in chunks) for n, chunks in trace.streams.items()}
+    total, done = max(sum(sizes.values()), 1), 0
     found, taken = [], set()
     waiting = [ring for ring in trace.rings.values() if ring.kind == "waits"]
     for ring in trace.rings.values():
@@ -70,6 +76,8 @@ def processes(trace: Trace) -> list[Process]:
             continue
         process, own = _of_calls(trace, ring, waiting)
         taken |= own
+        done += sizes[ring.number]
+        tell(done / total)
         if process is not None:
             found.append(process)
     for ring in waiting:
