@@ -227,6 +227,24 @@ def test_long_texts_are_cut(client: Connection, onlooker: Connection) -> None:
     assert text.sql.endswith("ö")
 
 
+def test_record_larger_than_what_is_read_at_once(client: Connection, onlooker: Connection) -> None:
+    """It is passed over as lost, and what follows is read."""
+    client.execute("SET sql_trace.ring_size = '128MB'; SET sql_trace.bind_length = -1")
+    client.execute("SET sql_trace.level = 4")
+    pid = client.info.backend_pid
+    at = drain(onlooker, pid)[0]
+    client.execute("SELECT length(%s::bytea)", (bytes(17 << 20),))
+    client.execute("SELECT 'behind'")
+    records: list[Record] = []
+    total = 0
+    while (read := drain(onlooker, pid, at))[0] > at:
+        at, lost, _, more = read
+        total += lost
+        records += more
+    assert total > 17 << 20
+    assert any(text.sql == "SELECT 'behind'" for text in Trace(records).of("text"))
+
+
 def test_texts_differ_beyond_what_is_kept(client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.text_length = 10")
     trace = traced(onlooker, client, "SELECT 1234567890", "SELECT 12345678901")

@@ -61,7 +61,8 @@ class Scope:
     """What part of a trace is looked at: everything, or what all the fields that are set name.
 
     pids; transaction: its number within a session, from 1; statement: a label or query
-    identifier, outermost; workers: parallel workers instead of sessions.
+    identifier, outermost, or, where there is none such, a part of a label; workers: parallel
+    workers instead of sessions.
     """
 
     pids: frozenset[int] | None = None
@@ -79,7 +80,8 @@ def profile(ledger: Ledger, by: str = "event", scope: Scope | None = None) -> Pr
     scope = scope or Scope()
     entries = select(ledger, scope)
     names, key, ns, times = _grouped(ledger, by, entries)
-    lines = _lines(names, key, ns, times)
+    # a wait that was cut is still one, of its whole length
+    lines = _lines(names, key, ns, times, entries.whole if ns is entries.ns else ns)
     if by == "event":
         lines = [_with_kernel(ledger, line, entries) for line in lines]
     return Profile(
@@ -117,13 +119,12 @@ def select(ledger: Ledger, scope: Scope) -> Entries:
 
 def _of_statement(ledger: Ledger, entries: Entries, wanted: str) -> npt.NDArray[np.bool_]:
     labels = statement_labels(ledger)
-    chosen = np.array(
-        [
-            label == wanted or str(query_id) == wanted or wanted.lower() in label.lower()
-            for label, query_id in zip(labels.names, labels.query_ids, strict=True)
-        ],
-        bool,
-    )
+    exact = [
+        wanted in (label, str(query_id))
+        for label, query_id in zip(labels.names, labels.query_ids, strict=True)
+    ]
+    part = [wanted.lower() in label.lower() for label in labels.names]
+    chosen = np.array(exact if any(exact) else part, bool)
     which = _looked_up(labels.of_call, entries.top)
     hit = chosen[which] if len(chosen) else np.zeros(len(which), bool)
     return np.asarray((entries.top >= 0) & hit)
@@ -222,6 +223,7 @@ def _lines(
     key: npt.NDArray[np.int64],
     ns: npt.NDArray[np.float64],
     times: npt.NDArray[np.int64],
+    length: npt.NDArray[np.float64],
 ) -> list[Line]:
     # lines of one name are one line
     unique = {name: i for i, name in enumerate(dict.fromkeys(names))}
@@ -235,11 +237,13 @@ def _lines(
         if not len(of) or not ns[of].sum():
             continue
         n = int(times[of].sum()) or len(of)  # only the rests of waits that began elsewhere
-        counts = np.bincount(bucket(ns[of].astype(np.int64)), minlength=BUCKETS)[:BUCKETS]
+        begun = of[times[of] > 0]
+        lengths = length[begun] if len(begun) else ns[of]
+        counts = np.bincount(bucket(lengths.astype(np.int64)), minlength=BUCKETS)[:BUCKETS]
         total = float(ns[of].sum())
         found.append(
             Line(
-                name, total, n, total / n, float(ns[of].min()), float(ns[of].max()),
+                name, total, n, total / n, float(lengths.min()), float(lengths.max()),
                 tuple(int(c) for c in counts),
             )
         )  # fmt: skip

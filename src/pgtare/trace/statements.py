@@ -194,7 +194,7 @@ def _add_waits(ledger: Ledger, of: dict[int, Statement]) -> None:
     ns = np.bincount(inverse, e.ns[rows])
     times = np.bincount(inverse, e.times[rows])
     longest = np.zeros(len(groups))
-    np.maximum.at(longest, inverse, e.ns[rows])
+    np.maximum.at(longest, inverse, e.whole[rows])
     sums: dict[int, dict[int, WaitSum]] = defaultdict(dict)
     pieces = np.bincount(inverse)
     statements = {id(statement): statement for statement in of.values()}
