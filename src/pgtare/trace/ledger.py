@@ -6,6 +6,7 @@ the arithmetic; all profiles are sums over this one table, which is why they agr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +30,8 @@ NAMES = {
     MISSING: "not recorded",
 }
 _LEVELS = 256
+#: The share of the work that is done when all streams are decoded.
+_DECODING = 0.7
 
 
 @dataclass(frozen=True)
@@ -90,14 +93,17 @@ class Ledger:
         return NAMES[component] if component < 0 else self.trace.label(component)
 
 
-def ledger(trace: Trace, costs: Costs | None = None) -> Ledger:
-    """Book the time of every process of a trace."""
-    found = processes(trace)
+def ledger(
+    trace: Trace, costs: Costs | None = None, tell: Callable[[float], None] = lambda _: None
+) -> Ledger:
+    """Book the time of every process of a trace. tell: is told how much is done, from 0 to 1."""
+    found = processes(trace, lambda share: tell(_DECODING * share))
     books = [_Book(process, trace) for process in found]
     shares = kernel.shares([book.sample() for book in books])
     costs = costs or _costs(trace)
     parts, calls, owners, offset = [], [], [], 0
     for i, book in enumerate(books):
+        tell(_DECODING + (1 - _DECODING) * i / len(books))
         entries = book.entries(shares, costs)
         entries.process = np.full(len(entries), i, np.int64)
         for column in (entries.call, entries.top):

@@ -37,7 +37,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Profile:
-    """Lines that add up to total_ns. sessions: whose; workers: parallel workers, told apart."""
+    """Lines that add up to total_ns. sessions: of how many; of parallel workers, if workers.
+
+    measured: row sources are in the trace.
+    """
 
     scope: str
     by: str
@@ -45,6 +48,8 @@ class Profile:
     lines: tuple[Line, ...]
     sessions: int
     notes: tuple[str, ...] = ()
+    workers: bool = False
+    measured: bool = False
 
     def share(self, line: Line) -> float:
         """In percent."""
@@ -82,7 +87,8 @@ def profile(ledger: Ledger, by: str = "event", scope: Scope | None = None) -> Pr
     return Profile(
         scope.words or "all sessions", by, float(entries.ns.sum()),
         tuple(sorted(lines, key=lambda line: -line.ns)),
-        len(np.unique(entries.process)), tuple(ledger.notes),
+        len(np.unique(entries.process)), tuple(ledger.notes), scope.workers,
+        any(p.stream.rowsources for p in ledger.processes),
     )  # fmt: skip
 
 
@@ -230,7 +236,7 @@ def _lines(
         of = order[bounds[i] : bounds[i + 1]]
         if not len(of) or not ns[of].sum():
             continue
-        n = max(int(times[of].sum()), 1)
+        n = int(times[of].sum()) or len(of)  # only the rests of waits that began elsewhere
         begun = of[times[of] > 0]
         lengths = length[begun] if len(begun) else ns[of]
         counts = np.bincount(bucket(lengths.astype(np.int64)), minlength=BUCKETS)[:BUCKETS]

@@ -6,6 +6,7 @@ Joins the ring of calls of a process with its rings of waits; all times become n
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -64,8 +65,13 @@ class Process:
         return int(self.stream.session.get("started_ns", self.ring.started_ns))
 
 
-def processes(trace: Trace) -> list[Process]:
-    """Every process of a trace with anything to tell, client sessions first."""
+def processes(trace: Trace, tell: Callable[[float], None] = lambda _: None) -> list[Process]:
+    """Every process of a trace with anything to tell, client sessions first.
+
+    tell: is told how much of the work is done, from 0 to 1.
+    """
+    sizes = {n: sum(len(data) for _, data in chunks) for n, chunks in trace.streams.items()}
+    total, done = max(sum(sizes.values()), 1), 0
     found, taken = [], set()
     waiting = [ring for ring in trace.rings.values() if ring.kind == "waits"]
     for ring in trace.rings.values():
@@ -73,6 +79,8 @@ def processes(trace: Trace) -> list[Process]:
             continue
         process, own = _of_calls(trace, ring, waiting)
         taken |= own
+        done += sizes[ring.number]
+        tell(done / total)
         if process is not None:
             found.append(process)
     for ring in waiting:
@@ -90,10 +98,12 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     begin, end = base + decoded.begin, base + decoded.last
     if decoded.begin < _began(trace) - base - 10**9:
         begin = _looked_at(decoded, base, _began(trace))  # the ring is older than the recording
+        decoded.errors = [e for e in decoded.errors if base + e.when > begin]
     if decoded.records == 0 or end <= begin:
         return None, set()
     process = Process(ring, begin, end, stream=decoded)
-    process.calls = _absolute(decoded.calls, base)
+    calls = _absolute(decoded.calls, base)
+    process.calls = calls[calls["end"] > begin]
     process.requests = _apart(
         np.stack([decoded.requests["start"] + base, decoded.requests["end"] + base], axis=1)
     )
@@ -109,7 +119,7 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     )
     readings = [
         np.stack([c["end"], c["cpu"]], axis=1)[c["cpu"] >= 0]
-        for c in (process.calls, _requests_absolute(decoded, base))
+        for c in (calls, _requests_absolute(decoded, base))
     ]
     own = set()
     parts: list[Waits] = []
