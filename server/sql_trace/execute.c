@@ -297,11 +297,19 @@ trace_end(QueryDesc *queryDesc)
 		standard_ExecutorEnd(queryDesc);
 	if (e != NULL)
 	{
+		/* a Bind that closes the portal of an earlier request does so before anything else */
+		bool		first = !trace.request;
+		int64		last_end = trace.last_end;
+		bool		on = trace_begins();
 		int64		now = timeline_now();
 
 		if (span.of == e)
 			span_close(now);
+		trace.on = execute_is_written(queryDesc);
 		execution_finish(e, now);
+		trace.on = on && trace.on;
+		if (first)
+			trace.last_end = last_end;	/* the message arrived before */
 	}
 }
 

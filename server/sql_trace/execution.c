@@ -178,10 +178,20 @@ execute_is_traced(const QueryDesc *queryDesc)
 	return trace.on && execution_of(queryDesc) != NULL;
 }
 
+/*
+ * Are records of this execution, which ends now, written?  It ran in a request
+ * that was traced, maybe an earlier one, and whether this one is does not matter.
+ */
+bool
+execute_is_written(const QueryDesc *queryDesc)
+{
+	return trace.ring != NULL && !level_has_stopped() && execution_of(queryDesc) != NULL;
+}
+
 bool
 execute_row_sources(const QueryDesc *queryDesc, uint32 sampling, const RowSource *nodes, uint32 n)
 {
-	Execution  *e = trace.on ? execution_of(queryDesc) : NULL;
+	Execution  *e = execute_is_written(queryDesc) ? execution_of(queryDesc) : NULL;
 	RowSourcesRecord record = {0};
 
 	if (e == NULL)

@@ -340,6 +340,13 @@ level_stop(LevelReason reason)
 	write_level();
 }
 
+/* Has it met one, and nobody asked for a trace since? */
+bool
+level_has_stopped(void)
+{
+	return stopped != REASON_NONE;
+}
+
 /* A statement is known by its query identifier: is it one to be traced? */
 void
 level_match(int64 query_id)

@@ -210,7 +210,7 @@ executor_end(QueryDesc *desc)
 
 	if (query && query->wrapped && !IsParallelWorker())
 	{
-		bool		traced = execute_is_traced(desc);
+		bool		traced = execute_is_written(desc);
 		bool		last = !within_another(query);
 
 		if (traced || last)

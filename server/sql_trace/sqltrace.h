@@ -222,6 +222,7 @@ extern bool level_check_query_ids(char **newval, void **extra, GucSource source)
 extern void level_attach(void);
 extern void level_update(bool can_open);
 extern void level_stop(LevelReason reason);
+extern bool level_has_stopped(void);
 extern void level_match(int64 query_id);
 extern bool level_has_query_ids(void);
 extern bool level_is_valid(int level);
@@ -331,6 +332,7 @@ extern uint64 plan_of(const QueryDesc *queryDesc, uint64 call, uint64 text);
  * until their ExecutorEnd hook calls the one before, it can be written about.
  */
 extern bool execute_is_traced(const QueryDesc *queryDesc);
+extern bool execute_is_written(const QueryDesc *queryDesc);
 extern bool execute_row_sources(const QueryDesc *queryDesc, uint32 sampling,
 								const RowSource *nodes, uint32 n);
 extern void row_sources_init(void);
