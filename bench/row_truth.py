@@ -11,7 +11,10 @@ from bench.row_loads import Connection, Load, RowSource, found_in, idled, root_o
 
 @dataclass
 class Truth:
-    """What was seen of one node of one load, one entry a repetition."""
+    """What was seen of one node of one load, one entry a repetition.
+
+    slack: how far the truth may lie from the middle of its range, as a share of that middle.
+    """
 
     node: str
     share: list[float] = field(default_factory=list)

@@ -28,6 +28,7 @@ static bool changed = true;		/* a setting that the level depends on */
 static uint32 asked_seen = 0;	/* of the slot's "asked" */
 static bool asked = false;		/* by another session, later than our setting was changed */
 static LevelReason stopped = REASON_NONE;
+static double rate_told;		/* by the last record */
 static double draw;				/* of this session, against trace_session_rate */
 static double drawn_against = -1;
 static bool was_enabled = true;
@@ -188,7 +189,7 @@ write_level(void)
 
 	record.level = trace.level;
 	record.reason = trace.reason;
-	record.statement_rate = trace_statement_rate;
+	record.statement_rate = rate_told = trace_statement_rate;
 	trace.slot->trace.level = trace.level;
 	trace.slot->trace.reason = trace.reason;
 	(void) ring_write(RECORD_LEVEL, trace.depth, trace.current, timeline_now(), &record,
@@ -291,6 +292,8 @@ update(bool can_open)
 		pg_atomic_read_u32(&trace.slot->asked) == asked_seen &&
 		(trace.level == 0 || trace.ring != NULL))
 	{
+		if (trace.level > 0 && rate_told != trace_statement_rate)
+			write_level();
 		follow_with_waits(can_open);
 		return;
 	}
@@ -307,6 +310,8 @@ update(bool can_open)
 	/* what is asked for anew, begins anew */
 	if (level != trace.level || (level > 0 && (LevelReason) trace.reason != reason))
 		apply(level, reason);
+	else if (level > 0 && rate_told != trace_statement_rate)
+		write_level();
 	follow_with_waits(can_open);
 }
 

@@ -15,7 +15,7 @@
  * tell, each as one of its kind, and beside them the usual proportion, which
  * interruptions keep to; the doubt goes into the interval.
  */
-#include "row_estimate.h"
+#include "row_usual.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -23,190 +23,26 @@
 /* A stretch before the end of a scan is unusual from so many times the usual time of its calls */
 #define UNUSUAL 4.0
 
-/* A sample is long from so many times the usual cycle */
-#define LONG 8.0
+/* Fewer samples than this are put together with the first calls, which were timed one and all */
+#define FEW_SAMPLES 16
+
+/* unless so many calls were timed: then there will soon be more */
+#define MANY_TIMED 64
 
 /* What the gaps took beyond the sample is its error, up to so many standard errors */
 #define SAMPLING_ERROR 2.0
 
-/* Where a single unusual stretch was spent is never surer than this */
-#define LEAST_ODDS 0.05
+/* The time from call to call before the end of a scan is that of so many gaps before it */
+#define NEIGHBOURS 3
 
 /* How sure it is that unusual time before the end of a scan was spent to find the end */
 #define END_IS_INSIDE 0.95
-
-typedef struct Usual
-{
-	double		calls;			/* untimed, in sampled gaps */
-	double		gap;			/* what these gaps took */
-	double		cycle;			/* the usual time from call to call */
-	double		inside;			/* mean of a call */
-	double		outside;		/* mean until the next */
-	double		slope;			/* of the time inside on that of the whole cycle */
-	double		variance;		/* of the mean residual */
-	double		residual;		/* variance of one call's */
-	double		inside_variance;	/* of the mean time inside */
-	double		cycle_variance; /* of the mean cycle */
-	double		share;			/* of what is unusual, spent inside */
-	double		share_variance; /* of that share over all of it */
-	int			samples;
-	int			longs;			/* of them, that are not usual */
-} Usual;
-
-static int
-by_value(const void *a, const void *b)
-{
-	double		x = *(const double *) a;
-	double		y = *(const double *) b;
-
-	return x < y ? -1 : x > y;
-}
-
-/* The time from call to call that half of the samples do not exceed */
-static double
-usual_cycle(const RowTimes *times)
-{
-	double	   *cycles = malloc(sizeof(double) * (times->ngaps > 0 ? times->ngaps : 1));
-	double		found = 0;
-	int			n = 0;
-
-	if (cycles == NULL)
-		return 0;
-	for (int i = 0; i < times->ngaps; i++)
-		if (times->gaps[i].untimed > 0)
-			cycles[n++] = ((double) times->gaps[i].inside + times->gaps[i].outside) /
-				times->gaps[i].timed;
-	qsort(cycles, n, sizeof(double), by_value);
-	if (n > 0)
-		found = n % 2 ? cycles[n / 2] : (cycles[n / 2 - 1] + cycles[n / 2]) / 2;
-	free(cycles);
-	return found;
-}
-
-static bool
-is_long(const RowGap *gap, double cycle)
-{
-	return (double) gap->inside + gap->outside > LONG * cycle * gap->timed;
-}
 
 /* What a gap took beyond the usual, if that is much. */
 static double
 unusual(double took, double calls, double cycle)
 {
 	return calls > 0 && took > UNUSUAL * cycle * calls ? took - cycle * calls : 0;
-}
-
-/*
- * Where time in long stretches is spent: in proportion to all time, as
- * interruptions would be, corrected by the long samples there are.
- */
-static void
-tell_share(Usual *u, const RowTimes *times)
-{
-	double		together = u->inside + u->outside;
-	double		usually = together > 0 ? u->inside / together : 0.5;
-	double		weight;
-	double		sum = 0,
-				squares = 0,
-				inside = 0;
-
-	for (int i = 0; i < times->ngaps; i++)
-	{
-		const RowGap *gap = &times->gaps[i];
-		double		all = (double) gap->inside + gap->outside;
-
-		if (gap->untimed == 0 || !is_long(gap, u->cycle))
-			continue;
-		inside += gap->inside;
-		sum += all;
-		squares += all * all;
-		u->longs++;
-	}
-	/* what is usual speaks like one of them */
-	weight = u->longs > 0 ? sum / u->longs : 1;
-	sum += weight;
-	squares += weight * weight;
-	inside += weight * usually;
-	u->share = inside / sum;
-	u->share_variance = u->share * (1 - u->share) / (sum * sum / squares);
-}
-
-/* Each sample speaks for the untimed calls before it; long ones are no part of what is usual. */
-static Usual
-usual(const RowTimes *times)
-{
-	Usual		u = {0};
-	double		all_calls = 0;
-	double		squares = 0,
-				products = 0,
-				weights = 0;
-
-	u.cycle = usual_cycle(times);
-	for (int i = 0; i < times->ngaps; i++)
-	{
-		const RowGap *gap = &times->gaps[i];
-
-		if (gap->untimed == 0)
-			continue;
-		u.samples++;
-		all_calls += gap->untimed;
-		u.gap += gap->gap;
-		if (is_long(gap, u.cycle))
-			continue;
-		u.calls += gap->untimed;
-		u.inside += (double) gap->untimed * gap->inside / gap->timed;
-		u.outside += (double) gap->untimed * gap->outside / gap->timed;
-	}
-	if (u.samples == 0)
-		return u;
-	u.inside /= u.calls;
-	u.outside /= u.calls;
-	for (int i = 0; i < times->ngaps; i++)
-	{
-		const RowGap *gap = &times->gaps[i];
-		double		in,
-					all,
-					weight = gap->untimed;
-
-		if (weight == 0 || is_long(gap, u.cycle))
-			continue;
-		in = gap->inside / gap->timed - u.inside;
-		all = in + gap->outside / gap->timed - u.outside;
-		products += weight * weight * in * all;
-		squares += weight * weight * all * all;
-		weights += weight * weight;
-	}
-	u.slope = squares > 0 ? products / squares : u.inside / most_of(u.cycle, 1);
-	u.slope = most_of(0, least_of(1, u.slope));
-	for (int i = 0; i < times->ngaps; i++)
-	{
-		const RowGap *gap = &times->gaps[i];
-		double		in,
-					all,
-					rest,
-					weight = gap->untimed;
-
-		if (weight == 0 || is_long(gap, u.cycle))
-			continue;
-		in = gap->inside / gap->timed - u.inside;
-		all = in + gap->outside / gap->timed - u.outside;
-		rest = in - u.slope * all;
-		u.variance += weight * weight * rest * rest;
-		u.inside_variance += weight * weight * in * in;
-		u.cycle_variance += weight * weight * all * all;
-		u.residual += weight * weight * gap->timed * rest * rest / weights;
-	}
-	if (u.samples > 1)
-	{
-		double		unbiased = (double) u.samples / (u.samples - 1);
-
-		u.variance *= unbiased / (u.calls * u.calls);
-		u.inside_variance *= unbiased / (u.calls * u.calls);
-		u.cycle_variance *= unbiased / (u.calls * u.calls);
-		u.residual *= unbiased;
-	}
-	tell_share(&u, times);
-	return u;
 }
 
 /* Two-sided 5 % points of Student's t */
@@ -242,23 +78,51 @@ sampling_error(const Usual *u, double unseen)
 	return unseen * least_of(1, 2 - unseen / most);
 }
 
+/*
+ * Of the time that some calls took beyond the usual, what neither their own
+ * spread nor the doubt about the usual explains.
+ */
+static double
+doubtful(const Usual *u, double more, double calls)
+{
+	double		spread = calls * u->cycle_spread + calls * calls * u->cycle_variance;
+
+	if (more <= 0 || more * more <= SAMPLING_ERROR * SAMPLING_ERROR * spread)
+		return 0;
+	return more - SAMPLING_ERROR * sqrt(spread);
+}
+
 /* The sampled gaps: regression, and what the sample did not see apart. */
 static void
 add_gaps(RowEstimate *sum, const RowTimes *times, const Usual *u)
 {
 	double		together = u->inside + u->outside;
-	double		odds = least_of(1 - LEAST_ODDS, most_of(LEAST_ODDS, u->share));
+	double		odds = u->share;
 	double		reach = most_of(odds, 1 - odds) / 1.96;
 	double		unseen = u->gap - u->calls * together;
 	double		error = sampling_error(u, unseen);
 	double		rest = unseen - error;
+	double		doubt = least_of(error, 2 * (error - u->calls * sqrt(u->cycle_variance)));
+	double		most_doubtful = 0,
+				all_doubtful = 0;
 	double		beyond = 0,
 				squares = 0,
 				largest = 0;
 
 	sum->time += most_of(0, u->calls * u->inside + u->slope * error) + odds * rest;
 	sum->variance += u->calls * u->calls * u->variance + u->calls * u->residual;
+	sum->variance += error * error * u->slope_variance;
 	sum->most += u->gap;
+	/* what is taken for the sample's error may be a long stretch, in one gap or in several */
+	for (int i = 0; i < times->ngaps; i++)
+	{
+		const RowGap *gap = &times->gaps[i];
+		double		more = doubtful(u, gap->gap - gap->untimed * together, gap->untimed);
+
+		all_doubtful += more;
+		most_doubtful = most_of(most_doubtful, more);
+	}
+	sum->variance += square(reach * most_of(most_doubtful, least_of(doubt, all_doubtful)));
 	if (rest <= 0)
 		return;
 	/* taken for a single stretch in each gap, by how much that gap took too long */
@@ -277,16 +141,39 @@ add_gaps(RowEstimate *sum, const RowTimes *times, const Usual *u)
 	sum->variance += most_of(0, reach * reach - odds * (1 - odds)) * largest * largest;
 }
 
+/* From call to call before the last end, where calls take ever longer: the middle of the last gaps */
+static double
+last_cycle(const RowTimes *times, double usually)
+{
+	double		cycles[NEIGHBOURS];
+	int			n = 0;
+
+	for (int i = times->ngaps - 1; i >= 0 && n < NEIGHBOURS; i--)
+	{
+		const RowGap *gap = &times->gaps[i];
+
+		if (gap->untimed > 0)
+			cycles[n++] = ((double) gap->gap + gap->inside + gap->outside) /
+				(gap->untimed + gap->timed);
+	}
+	if (n < NEIGHBOURS)
+		return usually;
+	qsort(cycles, n, sizeof(double), usual_by_value);
+	return most_of(usually, cycles[NEIGHBOURS / 2]);
+}
+
 /* Untimed calls up to the end of a scan: what is unusual was spent to find the end. */
 static void
 add_ends(RowEstimate *sum, const RowTimes *times, const Usual *u)
 {
 	double		together = u->inside + u->outside;
+	double		reach = most_of(u->share, 1 - u->share) / 1.96;
 
 	for (int i = 0; i < times->nends; i++)
 	{
 		const RowEnd *end = &times->ends[i];
-		double		beyond = unusual(end->gap, end->untimed, together);
+		double		cycle = i == times->nends - 1 ? last_cycle(times, together) : together;
+		double		beyond = unusual(end->gap, end->untimed, cycle);
 		double		usually = end->gap - beyond;
 		double		inside = end->untimed * u->inside;
 
@@ -305,7 +192,8 @@ add_ends(RowEstimate *sum, const RowTimes *times, const Usual *u)
 		{
 			sum->time += least_of(end->gap, inside + beyond);
 			sum->variance += (double) end->untimed * end->untimed * u->variance +
-				end->untimed * u->residual + (1 - END_IS_INSIDE) * beyond * beyond;
+				end->untimed * u->residual + (1 - END_IS_INSIDE) * beyond * beyond +
+				square(reach * doubtful(u, usually - end->untimed * cycle, end->untimed));
 		}
 		sum->most += end->gap;
 	}
@@ -327,18 +215,34 @@ add_tail(RowEstimate *sum, const RowTimes *times, const Usual *u)
 	sum->most += times->tail_most;
 }
 
+/* Counted up to where they are no longer few */
+static int
+samples_of(const RowTimes *times)
+{
+	int			samples = 0;
+
+	for (int i = 0; i < times->ngaps && samples < FEW_SAMPLES; i++)
+		samples += times->gaps[i].untimed > 0;
+	return samples;
+}
+
 RowEstimate
 row_estimate(const RowTimes *times)
 {
-	RowEstimate sum = {0};
-	Usual		u = usual(times);
+	RowEstimate sum = {times->known, 0, times->known, times->known, 1.96};
+	int			samples = samples_of(times);
+	Usual		u;
 
-	sum.time = sum.least = sum.most = times->known;
-	if (u.samples > 0)
+	/* each call was timed */
+	if (samples == 0 && times->nends == 0 && times->tail == 0)
+		return sum;
+	if (samples == FEW_SAMPLES || times->timed >= MANY_TIMED || !row_usual_of_few(times, &u))
+		u = row_usual(times);
+	if (samples > 0)
 		add_gaps(&sum, times, &u);
 	add_ends(&sum, times, &u);
 	add_tail(&sum, times, &u);
-	sum.quantile = quantile(u.samples > 0 ? u.samples - 1 : 1);
+	sum.quantile = quantile(usual_freedom(&u));
 	return sum;
 }
 

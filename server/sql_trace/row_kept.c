@@ -10,26 +10,54 @@
 
 #include "utils/memutils.h"
 
-#define FIRST_ROOM 32
-
 static bool
-make_room(void **items, int *room, int used, Size size, MemoryContext context)
+has_room_for_gap(Row *row)
 {
-	int			wanted = *room > 0 ? *room * 2 : FIRST_ROOM;
-	void	   *more;
+	RowGap	   *more;
 
-	if (used < *room)
+	if (row->ngaps < row->gaps_room)
 		return true;
-	more = MemoryContextAllocExtended(context, size * wanted, MCXT_ALLOC_NO_OOM);
+	if (row->gaps == NULL)
+	{
+		row->gaps = row->first_gaps;
+		row->gaps_room = ROW_FIRST_GAPS;
+		return true;
+	}
+	more = MemoryContextAllocExtended(row->query->estate->es_query_cxt,
+									  sizeof(RowGap) * row->gaps_room * 2, MCXT_ALLOC_NO_OOM);
 	if (more == NULL)
 		return false;
-	if (used > 0)
+	memcpy(more, row->gaps, sizeof(RowGap) * row->ngaps);
+	if (row->gaps != row->first_gaps)
+		pfree(row->gaps);
+	row->gaps = more;
+	row->gaps_room *= 2;
+	return true;
+}
+
+/* Those of all scans whose end is watched for, or few */
+static bool
+has_room_for_end(Row *row)
+{
+	RowEnd	   *more;
+
+	if (row->nends < row->ends_room)
+		return true;
+	if (row->ends == NULL)
 	{
-		memcpy(more, *items, size * used);
-		pfree(*items);
+		row->ends = row->first_ends;
+		row->ends_room = ROW_FIRST_ENDS;
+		return true;
 	}
-	*items = more;
-	*room = wanted;
+	if (row->ends != row->first_ends)
+		return false;
+	more = MemoryContextAllocExtended(row->query->estate->es_query_cxt,
+									  sizeof(RowEnd) * (ROW_EXACT_SCANS + 2), MCXT_ALLOC_NO_OOM);
+	if (more == NULL)
+		return false;
+	memcpy(more, row->ends, sizeof(RowEnd) * row->nends);
+	row->ends = more;
+	row->ends_room = ROW_EXACT_SCANS + 2;
 	return true;
 }
 
@@ -69,11 +97,31 @@ row_keep_gap(Row *row, const RowGap *gap)
 		join_neighbours(row);
 		return;					/* and wait for as many again */
 	}
-	if (!make_room((void **) &row->gaps, &row->gaps_room, row->ngaps, sizeof(RowGap),
-				   row->query->estate->es_query_cxt))
+	if (!has_room_for_gap(row))
 		return;
 	row->gaps[row->ngaps++] = row->joined;
 	memset(&row->joined, 0, sizeof(RowGap));
+}
+
+/*
+ * A call before sampling set in, and what followed it: it speaks for no other,
+ * but tells what is usual.  The last ones are kept, in order.
+ */
+void
+row_keep_usual(Row *row, float inside, float outside)
+{
+	RowGap		usual = {inside, outside, 0, 0, 1};
+
+	if (row->ngaps < ROW_USUAL)
+	{
+		if (has_room_for_gap(row))
+			row->gaps[row->ngaps++] = usual;
+	}
+	else if (row->gaps[row->ngaps - 1].untimed == 0)
+	{
+		memmove(row->gaps, row->gaps + 1, sizeof(RowGap) * (row->ngaps - 1));
+		row->gaps[row->ngaps - 1] = usual;
+	}
 }
 
 /* A scan ended after so many untimed calls, which took so long. */
@@ -82,11 +130,7 @@ row_keep_end(Row *row, int64 gap, uint32 untimed)
 {
 	if (untimed == 0)
 		return;
-	if (row->ends == NULL)
-		row->ends = MemoryContextAllocExtended(row->query->estate->es_query_cxt,
-											   sizeof(RowEnd) * (ROW_EXACT_SCANS + 2),
-											   MCXT_ALLOC_NO_OOM);
-	if (row->ends == NULL || row->nends >= ROW_EXACT_SCANS + 2)
+	if (!has_room_for_end(row))
 	{
 		row->lost += untimed;
 		row->lost_ticks += gap;
@@ -103,9 +147,7 @@ row_close(Row *row)
 {
 	if (row->joined.timed == 0)
 		return;
-	if (row->ngaps == ROW_GAPS ||
-		!make_room((void **) &row->gaps, &row->gaps_room, row->ngaps, sizeof(RowGap),
-				   row->query->estate->es_query_cxt))
+	if (row->ngaps == ROW_GAPS || !has_room_for_gap(row))
 	{
 		row->lost += row->joined.untimed;
 		row->lost_ticks += (int64) row->joined.gap;

@@ -13,8 +13,14 @@ settle(RowShare *shares, int n, int whole)
 	double		parts = 0,
 				doubt = all->variance,
 				excess;
+	int			end = whole + 1;
 
-	for (int i = whole + 1; i < n; i++)
+	/* what hangs on a node follows it at once */
+	while (end < n && shares[end].whole >= whole)
+		end++;
+	if (end == whole + 1)
+		return;
+	for (int i = whole + 1; i < end; i++)
 	{
 		if (shares[i].whole == whole && shares[i].summed)
 		{
@@ -25,13 +31,13 @@ settle(RowShare *shares, int n, int whole)
 	excess = parts - all->time;
 	if (excess > 0 && doubt > 0)
 	{
-		for (int i = whole + 1; i < n; i++)
+		for (int i = whole + 1; i < end; i++)
 			if (shares[i].whole == whole && shares[i].summed)
 				shares[i].of.time = most_of(shares[i].of.least, shares[i].of.time -
 											excess * shares[i].of.variance / doubt);
 		all->time = least_of(all->most, all->time + excess * all->variance / doubt);
 	}
-	for (int i = whole + 1; i < n; i++)
+	for (int i = whole + 1; i < end; i++)
 		if (shares[i].whole == whole)
 		{
 			shares[i].of.most = least_of(shares[i].of.most, row_high(all));

@@ -8,6 +8,9 @@
 /* So many nodes' records are written; a trace's ring holds more, but not much more. */
 #define MOST_NODES 1000
 
+/* and of so many made without getting memory */
+#define FEW 16
+
 static uint32
 flags_of(const RowResult *result)
 {
@@ -31,10 +34,14 @@ void
 row_record(RowQuery *query)
 {
 	int			n = Min(query->nresults, MOST_NODES);
-	RowSource  *nodes = MemoryContextAllocExtended(query->estate->es_query_cxt,
-												   sizeof(RowSource) * Max(n, 1),
-												   MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO);
+	RowSource	few[FEW];
+	RowSource  *nodes = few;
 
+	if (n <= 0)
+		return;
+	if (n > FEW)
+		nodes = MemoryContextAllocExtended(query->estate->es_query_cxt, sizeof(RowSource) * n,
+										   MCXT_ALLOC_NO_OOM);
 	if (nodes == NULL)
 		return;
 	for (int i = 0; i < n; i++)
@@ -51,5 +58,6 @@ row_record(RowQuery *query)
 		nodes[i].high = (int64) result->ns_high;
 	}
 	(void) execute_row_sources(query->desc, (uint32) query->every, nodes, (uint32) n);
-	pfree(nodes);
+	if (nodes != few)
+		pfree(nodes);
 }

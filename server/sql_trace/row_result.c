@@ -12,6 +12,9 @@
 
 #include <math.h>
 
+/* Nodes of which estimates are made without getting memory */
+#define FEW 16
+
 static Row *
 only_child(const Row *row)
 {
@@ -179,8 +182,12 @@ cannot_be_told(const Row *row)
 static void
 reconcile(RowQuery *query)
 {
-	RowShare   *shares = palloc0(sizeof(RowShare) * query->nrows);
+	RowShare	few[FEW];
+	RowShare   *shares = few;
 	double		ns = row_ns_per_tick(query->clock);
+
+	if (query->nrows > FEW)
+		shares = MemoryContextAlloc(query->estate->es_query_cxt, sizeof(RowShare) * query->nrows);
 
 	for (int i = 0; i < query->nrows; i++)
 	{
@@ -205,12 +212,13 @@ reconcile(RowQuery *query)
 		else if (row->way == ROW_BY_PARENT)
 			shares[i].of = estimate_by_parent(row, total);
 		else
-			shares[i].of.most = INFINITY;
+			shares[i].of = (RowEstimate) {.most = INFINITY};
 	}
 	row_reconcile(shares, query->nrows, (double) query->ran);
 	for (int i = 0; i < query->nrows; i++)
 		add_ns(&query->results[i].total, &shares[i].of, ns);
-	pfree(shares);
+	if (shares != few)
+		pfree(shares);
 }
 
 static void
@@ -239,25 +247,24 @@ count_for_postgres(RowQuery *query)
 	}
 }
 
-/* Once an execution is over; results live as long as its memory. */
+/* Once an execution is over */
 void
 row_collect(RowQuery *query)
 {
-	MemoryContext previous;
-
 	if (query->collected || !query->wrapped)
 		return;
-	previous = MemoryContextSwitchTo(query->estate->es_query_cxt);
 	query->nresults = query->nrows;
-	query->results = palloc0(sizeof(RowResult) * query->nrows);
+	memset(query->results, 0, sizeof(RowResult) * query->nrows);
 	reconcile(query);
 	for (int i = 0; i < query->nrows; i++)
 	{
 		RowResult  *result = &query->results[i];
 		RowTotal	workers;
 
-		result->workers = row_shared_workers(query, query->rows[i].node->plan->plan_node_id,
-											 &workers);
+		if (query->shared)
+			result->workers = row_shared_workers(query,
+												 query->rows[i].node->plan->plan_node_id,
+												 &workers);
 		if (result->workers > 0)
 			add_workers(result, &workers);
 		describe(result, &query->rows[i]);
@@ -266,5 +273,4 @@ row_collect(RowQuery *query)
 	if (query->counts)
 		count_for_postgres(query);
 	query->collected = true;
-	MemoryContextSwitchTo(previous);
 }

@@ -3,8 +3,8 @@
  *		Measuring the row sources of a query: the setting and the executor's
  *		hooks.
  *
- * What a query needs lives in its own memory, and a callback of that memory
- * takes it out of all lists; so errors need no care of ours.
+ * A callback of the query's memory takes what is known of it out of all lists;
+ * so errors need no care of ours.
  *-------------------------------------------------------------------------
  */
 #include "rows.h"
@@ -47,6 +47,7 @@ query_gone(void *arg)
 			break;
 		}
 	}
+	row_query_give_back(query);
 }
 
 static void
@@ -55,11 +56,12 @@ begin(QueryDesc *desc, int every, bool explained, bool counts)
 	RowQuery   *query;
 
 	row_time_start((ClockSource) trace_clock);
-	query = MemoryContextAllocZero(desc->estate->es_query_cxt, sizeof(RowQuery));
+	query = row_query_take();
 	query->desc = desc;
 	query->estate = desc->estate;
 	query->role = GetUserId();
 	query->every = every;
+	query->exact = Max(ROW_EXACT_LEAST, ROW_EXACT_OFTEN / every);
 	query->clock = (ClockSource) trace_clock;
 	query->explained = explained;
 	query->counts = counts;
@@ -155,19 +157,34 @@ executor_run(QueryDesc *desc, ScanDirection direction, uint64 count
 }
 
 static void
-executor_finish(QueryDesc *desc)
+finish(QueryDesc *desc)
 {
-	RowQuery   *query = row_query_of(desc);
-
-	if (query && query->wrapped)
-		query_resumes(query);
 	if (previous_finish)
 		previous_finish(desc);
 	else
 		standard_ExecutorFinish(desc);
+}
+
+static void
+executor_finish(QueryDesc *desc)
+{
+	RowQuery   *query = row_query_of(desc);
+	bool		calls_nodes;
+
 	if (query == NULL || !query->wrapped)
+	{
+		finish(desc);
 		return;
-	query_pauses(query);
+	}
+	/* mostly triggers run here, whose statements have row sources of their own, or nothing does */
+	calls_nodes = desc->estate->es_auxmodifytables != NIL;
+	query->running = true;
+	if (calls_nodes)
+		query_resumes(query);
+	finish(desc);
+	if (calls_nodes)
+		query_pauses(query);
+	query->running = false;
 	if (IsParallelWorker())
 	{
 		row_collect(query);

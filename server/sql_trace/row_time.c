@@ -3,10 +3,11 @@
  *		Which calls of a node are timed.
  *
  * The first calls are timed, the first call of each of the first scans too,
- * and the clock is read when these scans end.  Then calls are sampled with
- * random gaps, which grow to the frequency asked for while the node's calls
- * mount up.  A sampled call is timed, and so is what follows until the next
- * call; the estimate needs both (row_estimate.c).
+ * and the clock is read when these scans end: of few calls where they are so
+ * short that timing would take much of their time, of more where not.  Then
+ * calls are sampled with random gaps, which grow to the frequency asked for
+ * while the node's calls mount up.  A sampled call is timed, and so is what
+ * follows until the next call; the estimate needs both (row_estimate.c).
  *
  * Nothing here allocates but the room for gaps, from the query's own memory
  * and without throwing.
@@ -22,9 +23,16 @@
 /* Calls for one sampled, at least, until the frequency asked for is reached */
 #define RAMP 32
 
+/* and where calls are brisk */
+#define BRISK_GAP 8
+
+/* Calls are brisk if they take less than so many times what timing one takes */
+#define BRISK 32
+
 int64		row_cost_inside;
 int64		row_cost_outside;
 int64		row_cost_gap;
+static int64 brisk;				/* ticks */
 
 /* The clock's rate is measured anew until it rests on as much */
 #define RATE_BASE_NS (INT64CONST(1000000000))
@@ -51,11 +59,38 @@ due_in(Row *row, uint64 calls, RowDue what)
 	row->due = what;
 }
 
+/* Would timing each call take much of the node's time? */
+static inline bool
+is_brisk(const Row *row)
+{
+	return row->known < (int64) row->timed * brisk;
+}
+
+/* Is the call after `calls` of them timed, whatever comes? */
+static inline bool
+is_exact(const Row *row, uint64 calls)
+{
+	return row->query->every == 1 || calls < row->query->exact ||
+		(calls < ROW_EXACT_CALLS && !is_brisk(row));
+}
+
+/* Is the clock read when a scan ends, and the first call of the next timed? */
+static bool
+watches_end(Row *row)
+{
+	uint64		ended = row->hot->nothing;
+
+	if (ended > ROW_EXACT_SCANS || (ended > row->query->exact && is_brisk(row)))
+		row->unwatched = true;
+	return !row->unwatched;
+}
+
 /* Calls to let pass after a sampled one, the next included, so that one in `every` is sampled */
 static uint32
 draw_gap(const Row *row)
 {
-	uint32		every = Min((uint64) row->query->every, Max(1, row->drawn / RAMP));
+	uint64		least = is_brisk(row) ? BRISK_GAP : 1;
+	uint32		every = Min((uint64) row->query->every, Max(least, row->drawn / RAMP));
 	uint32		mean = every - 1;
 	uint32		low = mean >= 4 ? mean - mean / 2 : 0;
 
@@ -89,10 +124,11 @@ row_scan_ended(Row *row)
 	int64		now;
 
 	row->calls_at_end = row_calls(row);
-	if (row->hot->nothing > ROW_EXACT_SCANS || row->due != ROW_DUE_SAMPLED)
+	if (row->due != ROW_DUE_SAMPLED || !watches_end(row))
 		return;
 	now = row_now(row->query);
 	row_keep_end(row, now - row->gap_from, row_untimed_calls(row));
+	row->gap_calls = 0;
 	note_end(row, now);
 }
 
@@ -125,23 +161,36 @@ look_around(Row *row)
 			(void) row_wrap_again(&query->rows[i]);
 }
 
-static TupleTableSlot *
-call_timed(Row *row, PlanState *node)
+/*
+ * Time a call; the clock has just been read.  What can wait is done when it
+ * has returned, so that nothing but the call lies between the readings.
+ */
+static pg_attribute_always_inline TupleTableSlot *
+call_timed(Row *row, PlanState *node, int64 start)
 {
 	RowHot	   *hot = row->hot;
-	bool		sampled = row->due == ROW_DUE_SAMPLED;
 	TupleTableSlot *slot;
-	int64		start,
-				end,
+	int64		end,
 				took;
 
 	*hot->running = true;
-	start = row_now(row->query);
 	slot = hot->real(node);
 	end = row_now(row->query);
 	took = Max(end - start - row_cost_inside, 0);
-	if (row->timed++ == 0)
-		row_shared_called(row);
+	if (row->usual)
+		row_keep_usual(row, row->sample.inside,
+					   (float) Max(start - row->returned - row_cost_outside, 0));
+	row->usual = !row->fresh && row->drawn <= ROW_EXACT_CALLS;
+	row->sample.gap = row->sample.untimed = 0;
+	if (row->gap_calls > 0)
+	{
+		row->sample.gap = (float) Max(start - row->gap_from - row_cost_gap, 0);
+		row->sample.untimed = row->gap_calls;
+		row->gap_calls = 0;
+	}
+	row->sample.inside = (float) took;
+	row->returned = end;
+	row->timed++;
 	row->known += took;
 	if (row->fresh)
 	{
@@ -150,28 +199,41 @@ call_timed(Row *row, PlanState *node)
 		row->firsts += took;
 		row->nfirsts++;
 	}
-	due_in(row, 1, ROW_DUE_TIMED);
+	row->drawn++;
+	hot->countdown = 1;
+	row->due = ROW_DUE_TIMED;
 	if (TupIsNull(slot))
 	{
+		row->usual = false;
 		hot->nothing++;
 		row->calls_at_end = row_calls(row);
-		if (hot->nothing <= ROW_EXACT_SCANS)
+		if (watches_end(row))
 		{
-			if (sampled)
-				row_keep_end(row, (int64) row->sample.gap, row->sample.untimed);
+			row_keep_end(row, (int64) row->sample.gap, row->sample.untimed);
 			note_end(row, end);
 			return slot;
 		}
 	}
-	if (row->query->every > 1 && row->drawn > ROW_EXACT_CALLS)
-	{
+	if (!is_exact(row, row->drawn - 1))
 		row->due = ROW_DUE_AFTER;
-		row->returned = end;
-		row->sample.inside = (float) took;
-		row->sample.timed = 1;
-		if (!sampled)
-			row->sample.gap = row->sample.untimed = 0;
+	return slot;
+}
+
+/* A node's first call */
+static pg_noinline TupleTableSlot *
+call_first(Row *row, PlanState *node)
+{
+	TupleTableSlot *slot;
+
+	check_stack_depth();
+	look_around(row);
+	if (row->missed)
+	{
+		row_keep_end(row, row_now(row->query) - row->missed_from, 1);
+		row->missed = false;
 	}
+	slot = call_timed(row, node, row_now(row->query));
+	row_shared_called(row);
 	return slot;
 }
 
@@ -182,8 +244,12 @@ begin_gap(Row *row, int64 now)
 	uint32		calls = draw_gap(row);
 
 	row->sample.outside = (float) Max(now - row->returned - row_cost_outside, 0);
+	row->sample.timed = 1;
 	if (row->sample.untimed > 0)
 		row_keep_gap(row, &row->sample);
+	else if (row->usual)
+		row_keep_usual(row, row->sample.inside, row->sample.outside);
+	row->usual = false;
 	row->sample.gap = row->sample.untimed = 0;
 	row->due = ROW_DUE_SAMPLED;
 	row->gap_calls = calls;
@@ -198,40 +264,29 @@ begin_gap(Row *row, int64 now)
 TupleTableSlot *
 row_due(Row *row, PlanState *node)
 {
-	int64		now = 0;
+	int64		now;
 
-	if (row->due != ROW_DUE_TIMED || row->missed)
-		now = row_now(row->query);
-	if (row->due == ROW_DUE_AFTER && begin_gap(row, now))
-	{
-		TupleTableSlot *slot;
-
-		*row->hot->running = true;
-		slot = row->hot->real(node);
-		if (TupIsNull(slot))
-		{
-			row->hot->nothing++;
-			row_scan_ended(row);
-		}
-		return slot;
-	}
-	if (row->due == ROW_DUE_SAMPLED && row->gap_calls > 0)
-	{
-		row->sample.gap = (float) Max(now - row->gap_from - row_cost_gap, 0);
-		row->sample.untimed = row->gap_calls;
-		row->gap_calls = 0;
-	}
 	if (row->timed == 0)
+		return call_first(row, node);
+	now = row_now(row->query);
+	if (row->due == ROW_DUE_AFTER)
 	{
-		check_stack_depth();
-		look_around(row);
+		if (begin_gap(row, now))
+		{
+			TupleTableSlot *slot;
+
+			*row->hot->running = true;
+			slot = row->hot->real(node);
+			if (TupIsNull(slot))
+			{
+				row->hot->nothing++;
+				row_scan_ended(row);
+			}
+			return slot;
+		}
+		now = row_now(row->query);
 	}
-	if (row->missed)
-	{
-		row_keep_end(row, now - row->missed_from, 1);
-		row->missed = false;
-	}
-	return call_timed(row, node);
+	return call_timed(row, node, now);
 }
 
 /* The longer since the library was loaded, the better the rate is known. */
@@ -295,6 +350,7 @@ row_time_start(ClockSource clock)
 		row_calibrate(clock);
 		costs[clock] = (Costs) {true, row_cost_inside, row_cost_outside, row_cost_gap};
 	}
+	brisk = BRISK * Max(row_cost_inside + row_cost_outside, 1);
 	started_in = MyProcPid;
 	started_with = clock;
 }

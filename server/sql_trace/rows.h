@@ -3,9 +3,9 @@
  *		Row sources: what each node of a plan did, its time estimated from a
  *		sample of its calls.
  *
- * A query whose row sources are measured has a RowQuery, which lives and dies
- * with the memory of its execution; each node that PostgreSQL calls row by row
- * has a Row in it, and a RowHot that the call itself needs.
+ * A query whose row sources are measured has a RowQuery, which is given back
+ * when the memory of its execution goes; each node that PostgreSQL calls row by
+ * row has a Row in it, and a RowHot that the call itself needs.
  *-------------------------------------------------------------------------
  */
 #ifndef ROWS_H
@@ -22,14 +22,26 @@
 
 #define ROW_MAX_EVERY 65536
 
-/* Of each node so many calls are timed before sampling sets in */
+/*
+ * Of each node so many calls are timed before sampling sets in, and the first
+ * call of so many scans, and the end of as many.
+ */
 #define ROW_EXACT_CALLS 64
-
-/* and the first call of so many scans, and the end of as many */
 #define ROW_EXACT_SCANS 64
+
+/* Where timing them would take much of the node's time: so many, more at a high frequency */
+#define ROW_EXACT_LEAST 8
+#define ROW_EXACT_OFTEN 128		/* divided by the frequency */
+
+/* Of them, so many tell what is usual where there are few samples */
+#define ROW_USUAL 7
 
 /* Sampled gaps that are kept apart; when there are more, neighbours are joined */
 #define ROW_GAPS 1024
+
+/* Gaps and ends for which each row has room itself */
+#define ROW_FIRST_GAPS 16
+#define ROW_FIRST_ENDS 2
 
 struct Row;
 
@@ -65,23 +77,23 @@ typedef enum RowWay
 typedef struct Row
 {
 	RowHot	   *hot;
-	RowHot		own;			/* where the pool has no more */
-	ExecProcNodeMtd ours;		/* the function that we put before the node */
 	struct RowQuery *query;
-	PlanState  *node;
-	int			parent;			/* index, or -1 */
-	int			depth;
-	bool		below_subplan;	/* hangs on its parent as an init plan or sub plan */
-	bool		leaders;		/* in a plan that parallel workers run as well */
-	RowWay		way;
 
 	RowDue		due;
+	bool		fresh;			/* the next call starts a scan */
+	bool		usual;			/* what the last call took is kept, unless a scan ends with it */
+	bool		unwatched;		/* a scan's end went unseen: so do those to come */
+	bool		missed;			/* a call went past us */
+	uint32		gap_calls;
 	uint64		drawn;			/* calls up to the one that is due */
 	uint64		timed;
 	int64		known;			/* ticks of all timed calls */
-	bool		fresh;			/* the next call starts a scan */
+	int64		returned;		/* when the last timed call ended */
+	int64		gap_from;		/* the sample under way */
+	RowGap		sample;
+	RowGap		joined;			/* several samples, not yet all */
+	uint32		join;			/* how many make one gap */
 	uint64		calls_at_end;	/* when the last scan ended */
-	bool		missed;			/* a call went past us */
 	int64		missed_from;
 
 	/* time that a scan took from its first call to its end, and its first calls */
@@ -91,21 +103,27 @@ typedef struct Row
 	int64		firsts;
 	uint64		nfirsts;
 
-	/* the sample under way */
-	int64		gap_from;
-	uint32		gap_calls;
-	int64		returned;		/* when the sampled call ended */
-	RowGap		sample;
-	RowGap		joined;			/* several samples, not yet all */
-	uint32		join;			/* how many make one gap */
+	PlanState  *node;
+	ExecProcNodeMtd ours;		/* the function that we put before the node */
+	int			place;			/* of it in the pool; -1: the pool had no more */
+	int			parent;			/* index, or -1 */
+	int			depth;
+	bool		below_subplan;	/* hangs on its parent as an init plan or sub plan */
+	bool		leaders;		/* in a plan that parallel workers run as well */
+	RowWay		way;
 
 	RowGap	   *gaps;
 	int			ngaps;
 	int			gaps_room;
 	RowEnd	   *ends;
 	int			nends;
+	int			ends_room;
 	uint64		lost;			/* untimed calls for which there was no room */
 	int64		lost_ticks;
+
+	/* not zero at first */
+	RowGap		first_gaps[ROW_FIRST_GAPS];
+	RowEnd		first_ends[ROW_FIRST_ENDS];
 } Row;
 
 /* What became of a node in all processes together */
@@ -144,6 +162,7 @@ typedef struct RowQuery
 	EState	   *estate;
 	Oid			role;			/* with whose rights it runs */
 	int			every;
+	uint64		exact;			/* calls of each node that are timed in any case */
 	ClockSource clock;			/* until its end, whatever the setting becomes */
 	bool		explained;		/* for EXPLAIN (SAMPLING) */
 	bool		counts;			/* we count rows in PostgreSQL's stead */
@@ -152,7 +171,8 @@ typedef struct RowQuery
 	const char *refused;		/* why nothing was measured, or NULL */
 	Row		   *rows;			/* in the order of a walk from the root */
 	int			nrows;
-	Row		  **by_id;
+	int			room;			/* for rows and results */
+	Row		  **by_id;			/* NULL: they are few */
 	int			nids;
 	bool		running;		/* an executor's call is under way */
 	int64		paused;			/* ticks during which it was not run */
@@ -169,12 +189,25 @@ typedef struct RowQuery
 extern int	row_sources_every;
 extern RowQuery *row_queries;
 
+/* row_memory.c: memory of measured queries */
+extern RowQuery *row_query_take(void);
+extern void row_query_give_back(RowQuery *query);
+extern Row *row_query_add(RowQuery *query);
+
 /* row_wrap.c: standing before the calls of a plan's nodes */
 extern void row_wrap(RowQuery *query);
 extern bool row_wrap_again(Row *row);
 extern void row_unwrap(RowQuery *query);
+
+/* row_pool.c: the functions that stand there */
 extern void row_take_place(Row *row);
-extern uint64 row_calls(const Row *row);
+extern void row_give_place(Row *row);
+
+static inline uint64
+row_calls(const Row *row)
+{
+	return row->hot ? row->drawn - row->hot->countdown : 0;
+}
 
 /* row_calibrate.c: what looking at a call costs */
 extern void row_calibrate(ClockSource clock);
@@ -193,6 +226,7 @@ extern uint32 row_untimed_calls(const Row *row);
 
 /* row_kept.c: gaps, ends of scans, and what there was no room for */
 extern void row_keep_gap(Row *row, const RowGap *gap);
+extern void row_keep_usual(Row *row, float inside, float outside);
 extern void row_keep_end(Row *row, int64 gap, uint32 untimed);
 extern void row_close(Row *row);
 extern void row_times(const Row *row, RowTimes *times);

@@ -72,7 +72,7 @@ write_head(Recording *recording)
 	initStringInfo(&json);
 	appendStringInfo(&json, "{\"pgtare\": \"sql_trace %s\", \"began\": \"%s\", \"server\": \"%d\", "
 					 "\"command\": [\"sql_trace.worker_directory\"], "
-					 "\"costs\": {\"wait_ns\": 40, \"call_ns\": 1000}}",
+					 "\"costs\": {\"wait_ns\": 40, \"call_ns\": 1000, \"fetch_ns\": 37}}",
 					 TRACE_VERSION, when, PG_VERSION_NUM);
 	block_begin(file, TABLE_RECORDING, 1);
 	block_bytes(file, "json", json.data, json.len);

@@ -32,6 +32,13 @@ CONNECTIONS = 500
 TRACED = "SELECT count(*) FROM pg_stat_sql_trace WHERE ended IS NULL AND level > 0"
 
 
+slowly_on_15 = pytest.mark.parametrize(
+    "tracer",
+    ["trace18", pytest.param("trace15", marks=[pytest.mark.debian, pytest.mark.slow])],
+    indirect=True,
+)
+
+
 @pytest.fixture
 def app(tracer: Cluster) -> Iterator[Connection]:
     with session(tracer, application_name="traced-app") as connection:
@@ -60,6 +67,7 @@ def texts(path: Path) -> set[str]:
     return {t.text for process in found.processes for t in process.stream.texts.values()}
 
 
+@slowly_on_15
 def test_a_full_volume_ends_the_recording_alone(
     tracer: Cluster, app: Connection, onlooker: Connection, small_volume: Path
 ) -> None:
@@ -84,7 +92,9 @@ def test_a_full_volume_ends_the_recording_alone(
     assert in_process("trace", "profile", rec).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["wheel", pytest.param("debian15", marks=pytest.mark.debian)])
+@pytest.mark.parametrize(
+    "name", ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])]
+)
 def test_a_restart_of_the_server_in_mid_trace(
     request: pytest.FixtureRequest, name: str, tmp_path: Path
 ) -> None:
@@ -113,6 +123,7 @@ def test_a_restart_of_the_server_in_mid_trace(
             assert one(onlooker, TRACED) == 0
 
 
+@slowly_on_15
 def test_64_clients_when_the_recorder_is_killed(
     tracer: Cluster, wheel: Binaries, onlooker: Connection, tmp_path: Path
 ) -> None:

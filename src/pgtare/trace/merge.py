@@ -24,7 +24,10 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}"
 
 @dataclass(frozen=True)
 class Client:
-    """A client: its name, the sessions that served it, calls, and times in ns without idling."""
+    """A client: its name, the sessions that served it, calls, and times in ns without idling.
+
+    Times are those of parallel workers, too.
+    """
 
     name: str
     sessions: int
@@ -110,12 +113,13 @@ def clients(ledger: Ledger, way: str) -> list[Client]:
     cpu = np.isin(e.component, [CPU, OWN])
     n = len(unique)
     sums = [np.bincount(of[k], e.ns[k], minlength=n) for k in (busy, cpu, e.component >= 0)]
+    pid = [p.leader_pid or p.ring.pid for p in ledger.processes]
     sessions: dict[int, set[int]] = defaultdict(set)
     calls: dict[int, set[int]] = defaultdict(set)
     for client, process, top in np.unique(
         np.stack([of, e.process, e.top], axis=1), axis=0
     ).tolist():
-        sessions[client].add(process)
+        sessions[client].add(pid[process])
         if top >= 0:
             calls[client].add(top)
     found = [
