@@ -12,6 +12,8 @@
 
 #include "utils/memutils.h"
 
+#include "../common/guarded.h"
+
 #define READ_INTERVAL_MS 1000
 
 void
@@ -47,6 +49,24 @@ find(Recording *recording, uint32 handle, TimestampTz started)
 	return NULL;
 }
 
+static void
+map(void *argument)
+{
+	Drained    *ring = argument;
+	dsm_segment *segment = dsm_attach(ring->handle);
+
+	if (segment)
+		dsm_pin_mapping(segment);
+	ring->segment = segment;
+}
+
+/* Others can still be read. */
+static void
+tell_not_mapped(void *argument, const char *cause)
+{
+	ereport(LOG, (errmsg("sql_trace cannot read the trace of a session: %s", cause)));
+}
+
 /* A ring that stands in shared memory, known or new; NULL: it is of no interest. */
 static Drained *
 meet(Recording *recording, uint32 handle, TimestampTz started, TimestampTz ended)
@@ -70,7 +90,7 @@ meet(Recording *recording, uint32 handle, TimestampTz started, TimestampTz ended
 		ring->handle = handle;
 		ring->started = started;
 		ring->number = ++recording->rings_ever;
-		ring->segment = dsm_attach(handle);
+		(void) guarded_run("sql_trace", map, tell_not_mapped, ring);
 	}
 	ring->seen = true;
 	ring->ended = ended != 0;

@@ -23,7 +23,7 @@ from pgtare.trace.stream import CallKind
 from tests.server.recorder_tools import KNOWN, known
 from tests.server.trace_tools import session, tracing
 from tests.server.waiter import write_source
-from tests.server.waits_tools import Connection, eventually, one
+from tests.server.waits_tools import Connection, eventually, limit_memory, one
 from tests.server.weigh_tools import pgtare
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -275,6 +275,23 @@ def test_event_without_a_name(
     eventually(lambda: label in {event.label for event in load(recording).events.values()})
     app.execute("SELECT 'waited on'")
     assert with_statement(recording, "SELECT 'waited on'").end is None
+
+
+def test_ring_for_which_there_is_no_memory(writing: tuple[Cluster, Path], app: Connection) -> None:
+    """It is not read, which the log tells; all others are."""
+    cluster, directory = writing
+    recording = latest(directory)
+    limit_memory(cluster, worker_of(recording), 2 << 20)
+    try:
+        with session(cluster) as large:
+            large.execute("SET sql_trace.ring_size = '16MB'; SET sql_trace.level = 1")
+            told = "cannot read the trace of a session"
+            eventually(lambda: told in cluster.log_path.read_text())
+    finally:
+        limit_memory(cluster, worker_of(recording), None)
+    app.execute("SET sql_trace.level = 1")
+    app.execute("SELECT 'with memory'")
+    assert with_statement(recording, "SELECT 'with memory'").end is None
 
 
 def test_worker_that_is_terminated(writing: tuple[Cluster, Path], app: Connection) -> None:
