@@ -17,7 +17,7 @@ from rich.console import Console
 from scipy import stats
 
 from pgtare.errors import MeasurementError
-from pgtare.ladder import run, terminal
+from pgtare.ladder import planning, run, terminal
 from pgtare.ladder.kinds import WORDS, Kind
 from pgtare.ladder.result import LadderResult, SideBySide, Way
 
@@ -91,7 +91,7 @@ def measured(text: str, seed: int) -> LadderResult:
         path = Path(directory, "study.toml")
         path.write_text(text)
         # a quick study says that it is short, where another one refuses to be
-        planned = run.plan(
+        planned = planning.plan(
             path, Path(directory, "out"), quick=True, workloads=(), seed=seed, command=[]
         )
         run.conduct(planned, Console(stderr=True))

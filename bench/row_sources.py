@@ -147,7 +147,8 @@ def print_truth(
         for key, truth in truths.items():
             print(
                 f"{load.name:18} {truth.node:22} {median(truth.share):6.1%}"
-                f"  {median(truth.slack):8.2%}  {sum(truth.covered):14d}  {median(truth.width):9.2%}"
+                f"  {median(truth.slack):8.2%}  {sum(truth.covered):14d}"
+                f"  {median(truth.width):9.2%}"
                 f"  {sum(truth.error) / len(truth.error):+10.2%}"
                 f"  {max(map(abs, truth.error)):8.2%}  {explained[key]:+6.2%}",
                 flush=True,

@@ -1,12 +1,15 @@
 """What a wait takes on disk, and how fast waits are read and summed: `make bench-trace`.
 
-Waits of three loads of a real server (recorded by `pgtare trace record`), repeated to a size worth
-timing, written by the recorder's own writer and read on one core.
+Bytes: of three loads of a real server, recorded by `pgtare trace record`; first those of the table
+of waits as the recorder wrote it, in blocks of some seconds, then of the whole recording, calls and
+marks between waits included. Rate: these waits, repeated to a size worth timing, written by the
+recorder's own writer, read and summed by event on one core; the middle of five, and their range.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -18,7 +21,8 @@ import numpy as np
 from pgtare.server.binaries import from_wheel
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from pgtare.trace import aggregate
+from pgtare.server.settings import Value
+from pgtare.trace import aggregate, blocks
 from pgtare.trace.limits import Limits
 from pgtare.trace.reader import Trace, load
 from pgtare.trace.record import Recorder
@@ -30,6 +34,7 @@ from pgtare.trace.writer import Writer
 SECONDS = 5.0
 #: Waits that are written and read to time it.
 WAITS = 4_000_000
+TIMES = 5
 GOAL_BYTES, GOAL_RATE = 4.0, 5e6
 _LIMITS = Limits(total=8 << 30, reserve=0)
 _SCAN = "\\set a random(1, 1000000)\nSELECT abalance FROM pgbench_accounts WHERE aid = :a;\n"
@@ -39,7 +44,7 @@ def main() -> None:
     """Record three loads, and print bytes a wait and waits a second for each."""
     binaries = from_wheel()
     modules = [loadable(binaries, name) for name in ("wait_event_timing", "sql_trace")]
-    settings = {"compute_query_id": True, "shared_buffers": "4MB"}
+    settings: dict[str, Value] = {"compute_query_id": True, "shared_buffers": "4MB"}
     with (
         Cluster(binaries, settings, preload=[m.library for m in modules]) as cluster,
         tempfile.TemporaryDirectory() as name,
@@ -58,8 +63,9 @@ def main() -> None:
             ("buffer misses", ["-c", "2", "-f", str(script)]),
             ("select-only", ["-c", "2", "-S"]),
         ):
-            found = _record(dsn, directory / f"{label}.pgtrace", [pgbench, "-n", *options, dsn])
-            _measure(label, found, directory)
+            path = directory / f"{label}.pgtrace"
+            found = _record(dsn, path, [pgbench, "-n", *options, dsn])
+            _measure(label, found, path, directory)
 
 
 def _record(dsn: str, path: Path, load_command: list[str]) -> Trace:
@@ -72,20 +78,30 @@ def _record(dsn: str, path: Path, load_command: list[str]) -> Trace:
     return load(path)
 
 
-def _measure(label: str, found: Trace, directory: Path) -> None:
+def _bytes_of_waits(path: Path) -> int:
+    """What the blocks of the table of waits take in a recording of one file."""
+    data, at, found = path.read_bytes(), blocks.FILE_HEADER, 0
+    while at < len(data):
+        table, _, _, stored = struct.unpack_from("<HHII", data, at + 4)
+        if table == Table.WAITS:
+            found += blocks.BLOCK_HEADER + stored
+        at += blocks.BLOCK_HEADER + stored
+    return found
+
+
+def _measure(label: str, found: Trace, recorded: Path, directory: Path) -> None:
     waits = sum(len(w.start) for w in found.waits.values())
     if not waits:
         sys.stdout.write(f"{label}: no waits\n")
         return
-    # repeated waits compress as real ones do not: their size is that of one copy
-    once = _written(found, directory / f"{label}-once.pgtrace", 1)
     copies = -(-WAITS // waits)
     many = _written(found, directory / f"{label}-many.pgtrace", copies)
-    best = min(_timed(many) for _ in range(3))
+    rates = sorted(waits * copies / _timed(many) / 1e6 for _ in range(TIMES))
     sys.stdout.write(
-        f"{label}: {waits:,} waits recorded, {once.stat().st_size / waits:.2f} bytes a wait "
-        f"(goal {GOAL_BYTES:g}), {waits * copies / best / 1e6:.1f} M waits/s read and summed "
-        f"(goal {GOAL_RATE / 1e6:g})\n"
+        f"{label}: {waits:,} waits recorded, {_bytes_of_waits(recorded) / waits:.2f} bytes a wait "
+        f"(goal {GOAL_BYTES:g}), {recorded.stat().st_size / waits:.2f} with calls and marks, "
+        f"{rates[TIMES // 2]:.1f} M waits/s read and summed ({rates[0]:.1f} to {rates[-1]:.1f}; "
+        f"goal {GOAL_RATE / 1e6:g})\n"
     )
     many.unlink()
 

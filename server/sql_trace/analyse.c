@@ -84,6 +84,7 @@ trace_plan(Query *query, const char *text, int options, ParamListInfo parameters
 	}
 	PG_CATCH();
 	{
+		execute_interrupted();
 		call_failed(&call);
 		trace.depth = depth;
 		trace.current = call.parent;

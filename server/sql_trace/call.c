@@ -21,24 +21,6 @@ call_begins(int64 start)
 	return ++trace.calls;
 }
 
-/* Counters of this process as they stand */
-void
-call_usage(Usage *usage)
-{
-	usage->counter[0] = pgBufferUsage.shared_blks_hit;
-	usage->counter[1] = pgBufferUsage.shared_blks_read;
-	usage->counter[2] = pgBufferUsage.shared_blks_dirtied;
-	usage->counter[3] = pgBufferUsage.shared_blks_written;
-	usage->counter[4] = pgBufferUsage.local_blks_hit;
-	usage->counter[5] = pgBufferUsage.local_blks_read;
-	usage->counter[6] = pgBufferUsage.local_blks_dirtied;
-	usage->counter[7] = pgBufferUsage.local_blks_written;
-	usage->counter[8] = pgBufferUsage.temp_blks_read;
-	usage->counter[9] = pgBufferUsage.temp_blks_written;
-	usage->counter[10] = pgWalUsage.wal_records;
-	usage->counter[11] = pgWalUsage.wal_bytes;
-}
-
 /* Add what has been used since. */
 void
 call_usage_since(const Usage *before, Usage *sum)

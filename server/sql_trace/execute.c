@@ -3,7 +3,7 @@
  *		The executor's hooks: executions of plans.
  *-------------------------------------------------------------------------
  */
-#include "execution.h"
+#include "series.h"
 
 #include "access/xact.h"
 #include "executor/executor.h"
@@ -93,19 +93,12 @@ rows_of(const QueryDesc *queryDesc)
 	return queryDesc->estate ? queryDesc->estate->es_processed : 0;
 }
 
-typedef struct Fetch
-{
-	const QueryDesc *plan;
-	uint64		number;
-	Series		outer;
-} Fetch;
-
 /*
- * The run of an execution whose span is open, or a fetch.  Statements within
- * it find no open span.
+ * The run of an execution whose span is open.  Statements within it find no open
+ * span.
  */
 static pg_noinline void
-run_in(Execution *execution, Fetch *fetch, RUN_PARAMETERS)
+run_in(Execution *execution, RUN_PARAMETERS)
 {
 	Execution  *volatile e = execution;
 	int			depth = trace.depth;
@@ -115,7 +108,7 @@ run_in(Execution *execution, Fetch *fetch, RUN_PARAMETERS)
 
 	span.of = NULL;
 	trace.depth = depth + 1;
-	trace.current = fetch ? fetch->number : e->call.number;
+	trace.current = e->call.number;
 	PG_TRY();
 	{
 		run(RUN_ARGUMENTS);
@@ -125,34 +118,82 @@ run_in(Execution *execution, Fetch *fetch, RUN_PARAMETERS)
 		execute_interrupted();
 		trace.depth = depth;
 		trace.current = current;
-		span.of = fetch ? NULL : e;
+		span.of = e;
 		span.since = since;
 		span.usage = before;
-		if (fetch)
-			series_fetched(&fetch->outer, timeline_end(fetch->plan), 0, true);
-		execution_fail(e);
+		execution_fail(e, (uint32) geterrcode());
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 	execute_interrupted();
 	trace.depth = depth;
 	trace.current = current;
-	span.of = fetch ? NULL : e;
+	span.of = e;
 	span.since = since;
 	span.usage = before;
 }
 
-static void
+/* Statements within a fetch find no open span either. */
+static pg_attribute_always_inline void
 fetch_in(Execution *e, RUN_PARAMETERS)
 {
-	Fetch		fetch;
-	int64		now = timeline_start(e->plan);
+	ErrorContextCallback context;
+	int			depth = trace.depth;
+	uint64		current = trace.current;
+	int64		reading = timeline_start(queryDesc);
 
-	span_close(now);
-	fetch.plan = e->plan;
-	fetch.number = series_fetch(&fetch.outer, &e->call, now);
-	run_in(e, &fetch, RUN_ARGUMENTS);
-	series_fetched(&fetch.outer, timeline_end(e->plan), rows_of(queryDesc), false);
+	if (unlikely(span.of != NULL))
+		span_close(timeline_of(reading));
+	series_fetch(e, reading, &context);
+	trace.depth = depth + 1;
+	trace.current = series.call.number;
+	run(RUN_ARGUMENTS);
+	error_context_stack = context.previous;
+	if (unlikely(span.of != NULL))
+		span_close(timeline_now());
+	trace.depth = depth;
+	trace.current = current;
+	series_fetched(timeline_end(queryDesc), rows_of(queryDesc));
+}
+
+/* A fetch within another one, whose series is kept meanwhile. */
+static pg_noinline void
+fetch_within(Execution *e, RUN_PARAMETERS)
+{
+	Series		outer = series;
+
+	series_forget();
+	PG_TRY();
+	{
+		fetch_in(e, RUN_ARGUMENTS);
+	}
+	PG_CATCH();
+	{
+		execute_interrupted();
+		series = outer;
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	series_close();
+	series = outer;
+}
+
+/* The first run, within the call that began the execution */
+static pg_noinline void
+run_first(Execution *e, RUN_PARAMETERS)
+{
+	if (span.of != e)
+	{
+		int64		now = timeline_of(timeline_start(queryDesc));
+
+		span_close(now);
+		span_open(e, now);
+	}
+	timeline_forget_start();
+	run_in(e, RUN_ARGUMENTS);
+	/* more is to be fetched, whenever that may be */
+	if (count != 0)
+		span_close(timeline_now());
 }
 
 static void
@@ -168,23 +209,12 @@ trace_run(RUN_PARAMETERS)
 	}
 	if (trace.depth == 0)
 		request_statement(e->call.text, e->secret);
-	if (e->ran || trace.current != e->call.parent)
-		fetch_in(e, RUN_ARGUMENTS);
+	if (!e->ran && trace.current == e->call.parent)
+		run_first(e, RUN_ARGUMENTS);
+	else if (unlikely(series.running))
+		fetch_within(e, RUN_ARGUMENTS);
 	else
-	{
-		if (span.of != e)
-		{
-			int64		now = timeline_start(queryDesc);
-
-			span_close(now);
-			span_open(e, now);
-		}
-		timeline_forget_start();
-		run_in(e, NULL, RUN_ARGUMENTS);
-		/* more is to be fetched, whenever that may be */
-		if (count != 0)
-			span_close(timeline_now());
-	}
+		fetch_in(e, RUN_ARGUMENTS);
 	e->ran = true;
 	e->call.rows += rows_of(queryDesc);
 }
@@ -232,7 +262,7 @@ finish_in(Execution *execution, QueryDesc *queryDesc)
 		span.of = e;
 		span.since = since;
 		span.usage = before;
-		execution_fail(e);
+		execution_fail(e, (uint32) geterrcode());
 		PG_RE_THROW();
 	}
 	PG_END_TRY();

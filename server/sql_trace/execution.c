@@ -17,15 +17,20 @@
 static Execution *executions = NULL;
 static Execution *unused = NULL;
 
+static Execution none;
+
 Span		span;
+Execution  *execution_found = &none;
 
 Execution *
-execution_of(const QueryDesc *queryDesc)
+execution_search(const QueryDesc *queryDesc)
 {
 	Execution  *e = executions;
 
 	while (e != NULL && e->plan != queryDesc)
 		e = e->next;
+	if (e != NULL)
+		execution_found = e;
 	return e;
 }
 
@@ -52,6 +57,7 @@ give_back(Execution *e)
 	while (*at != e)
 		at = &(*at)->next;
 	*at = e->next;
+	e->plan = NULL;				/* it can still be the one found last */
 	e->next = unused;
 	unused = e;
 }
@@ -79,6 +85,7 @@ span_close(int64 now)
 void
 execute_interrupted(void)
 {
+	series_look_for_error();
 	if (span.of != NULL)
 		span_close(timeline_now());
 	series_close();
@@ -116,11 +123,12 @@ execution_finish(Execution *e, int64 now)
 
 /* An error leaves an execution. */
 void
-execution_fail(Execution *e)
+execution_fail(Execution *e, uint32 sqlstate)
 {
 	int64		now = timeline_now();
 
-	call_failed(&e->call);
+	e->call.flags |= CALL_FAILED;
+	e->call.sqlstate = sqlstate;
 	if (span.of == e)
 		span_close(now);
 	execution_finish(e, now);
@@ -133,8 +141,10 @@ execution_fail(Execution *e)
 void
 execute_forget(int nest_level, uint16 flags)
 {
-	Execution  *e = executions;
+	Execution  *e;
 
+	series_look_for_error();
+	e = executions;
 	if (e == NULL)
 		return;
 	span_close(timeline_now());

@@ -30,13 +30,20 @@ typedef struct Span
 } Span;
 
 extern Span span;
+extern Execution *execution_found;	/* the one that was looked for last */
 
-extern Execution *execution_of(const QueryDesc *queryDesc);
+extern Execution *execution_search(const QueryDesc *queryDesc);
 extern Execution *execution_take(void);
 extern void execution_finish(Execution *e, int64 now);
-extern void execution_fail(Execution *e);
+extern void execution_fail(Execution *e, uint32 sqlstate);
 extern void span_open(Execution *e, int64 now);
 extern void span_close(int64 now);
+
+static inline Execution *
+execution_of(const QueryDesc *queryDesc)
+{
+	return execution_found->plan == queryDesc ? execution_found : execution_search(queryDesc);
+}
 
 #pragma GCC visibility pop
 

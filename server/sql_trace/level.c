@@ -28,6 +28,7 @@ static bool changed = true;		/* a setting that the level depends on */
 static uint32 asked_seen = 0;	/* of the slot's "asked" */
 static bool asked = false;		/* by another session, later than our setting was changed */
 static LevelReason stopped = REASON_NONE;
+static double rate_told;		/* by the last record */
 static double draw;				/* of this session, against trace_session_rate */
 static double drawn_against = -1;
 static bool was_enabled = true;
@@ -188,7 +189,7 @@ write_level(void)
 
 	record.level = trace.level;
 	record.reason = trace.reason;
-	record.statement_rate = trace_statement_rate;
+	record.statement_rate = rate_told = trace_statement_rate;
 	trace.slot->trace.level = trace.level;
 	trace.slot->trace.reason = trace.reason;
 	(void) ring_write(RECORD_LEVEL, trace.depth, trace.current, timeline_now(), &record,
@@ -249,11 +250,37 @@ follow_with_waits(bool can_open)
 }
 
 /*
- * Look whether the level is to change: when a request has been answered, or as
- * one begins.  "can_open": the ring can be made.
+ * Behind a pool one session serves applications in turn: tell which it is now,
+ * where that is not what the ring tells already.
  */
-void
-level_update(bool can_open)
+static void
+tell_application(void)
+{
+	static const Ring *told_in = NULL;
+	static char told[NAMEDATALEN];
+	static uint64 position;		/* of the record */
+	const char *name = application_name ? application_name : "";
+	ApplicationRecord record = {0};
+
+	if (trace.ring == NULL)
+		return;
+	if (told_in != trace.ring)
+	{
+		told_in = trace.ring;
+		strlcpy(told, trace.ring->session.application, sizeof(told));
+		position = PG_UINT64_MAX;	/* who reads has it anyway */
+	}
+	if (strncmp(name, told, sizeof(told) - 1) == 0 && ring_holds(position))
+		return;
+	strlcpy(told, name, sizeof(told));
+	strlcpy(record.application, name, sizeof(record.application));
+	position = ring_head();
+	(void) ring_write(RECORD_APPLICATION, trace.depth, trace.current, timeline_now(), &record,
+					  sizeof(record));
+}
+
+static void
+update(bool can_open)
 {
 	LevelReason reason;
 	int			level;
@@ -265,6 +292,8 @@ level_update(bool can_open)
 		pg_atomic_read_u32(&trace.slot->asked) == asked_seen &&
 		(trace.level == 0 || trace.ring != NULL))
 	{
+		if (trace.level > 0 && rate_told != trace_statement_rate)
+			write_level();
 		follow_with_waits(can_open);
 		return;
 	}
@@ -281,7 +310,21 @@ level_update(bool can_open)
 	/* what is asked for anew, begins anew */
 	if (level != trace.level || (level > 0 && (LevelReason) trace.reason != reason))
 		apply(level, reason);
+	else if (level > 0 && rate_told != trace_statement_rate)
+		write_level();
 	follow_with_waits(can_open);
+}
+
+/*
+ * Look whether the level is to change: when a request has been answered, or as
+ * one begins.  "can_open": the ring can be made.
+ */
+void
+level_update(bool can_open)
+{
+	update(can_open);
+	if (trace.level > 0)
+		tell_application();
 }
 
 /* The trace has met a limit. */
@@ -316,6 +359,7 @@ level_match(int64 query_id)
 			apply(trace_query_level, REASON_QUERY);
 			trace.level = 0;
 		}
+		tell_application();
 		trace.now_level = trace_query_level;
 		trace.last_end = timeline_now();	/* what was before is not in the trace */
 		trace.on = true;

@@ -54,12 +54,6 @@ level_changed(int newval, void *extra)
 }
 
 static void
-clock_changed(int newval, void *extra)
-{
-	timeline_set_clock(newval);
-}
-
-static void
 query_ids_changed(const char *newval, void *extra)
 {
 	level_query_ids_changed(extra);
@@ -195,7 +189,7 @@ define_content(void)
 							 &trace_clock,
 							 usual_clock, clock_entries,
 							 PGC_SUSET, 0,
-							 check_clock, clock_changed, NULL);
+							 check_clock, NULL, NULL);
 }
 
 bool

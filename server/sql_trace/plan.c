@@ -2,7 +2,8 @@
  * plan.c
  *		Plan trees: each is written once, as texts are.
  *
- * A plan is known by a hash of its nodes and of what they read.
+ * A plan is known by a hash of all that is written of it.  Statements that differ
+ * in a literal have texts of their own, and mostly one plan.
  *-------------------------------------------------------------------------
  */
 #include "sqltrace.h"
@@ -182,6 +183,38 @@ put_node(Walk *walk, const PlanState *state)
 	walk->nodes++;
 }
 
+/* What put_node shows, and in no more bytes than that */
+typedef struct NodeFacts
+{
+	int32		id;
+	int32		parent;
+	uint32		tag;
+	uint32		subplan;
+	Oid			relation;
+	Oid			index;
+	double		rows;
+	double		cost;
+} NodeFacts;
+
+StaticAssertDecl(sizeof(NodeFacts) == 40, "nothing undefined is hashed");
+
+static void
+hash_node(Walk *walk, const PlanState *state)
+{
+	const Plan *plan = state->plan;
+	NodeFacts	facts;
+
+	facts.id = plan->plan_node_id;
+	facts.parent = walk->parent ? walk->parent->plan->plan_node_id : -1;
+	facts.tag = nodeTag(plan);
+	facts.subplan = is_subplan(walk->parent, state);
+	facts.relation = relation_of(walk, plan);
+	facts.index = index_of(plan);
+	facts.rows = plan->plan_rows;
+	facts.cost = plan->total_cost;
+	walk->hash = hash_bytes_extended((const unsigned char *) &facts, sizeof(facts), walk->hash);
+}
+
 static bool
 walk_node(PlanState *state, void *context)
 {
@@ -191,14 +224,7 @@ walk_node(PlanState *state, void *context)
 	if (walk->json)
 		put_node(walk, state);
 	else
-	{
-		const Plan *plan = state->plan;
-		uint64		node = ((uint64) nodeTag(plan) << 32) | (uint32) plan->plan_node_id;
-
-		walk->hash = hash_combine64(walk->hash, node);
-		walk->hash = hash_combine64(walk->hash,
-									((uint64) relation_of(walk, plan) << 32) | index_of(plan));
-	}
+		hash_node(walk, state);
 	walk->parent = state;
 	(void) planstate_tree_walker(state, walk_node, walk);
 	walk->parent = parent;
@@ -246,7 +272,6 @@ plan_of(const QueryDesc *queryDesc, uint64 call, uint64 text)
 
 	if (queryDesc->planstate == NULL)
 		return 0;
-	walk.hash = text;
 	(void) walk_node(queryDesc->planstate, &walk);
 	if (walk.hash == 0)
 		walk.hash = 1;

@@ -64,6 +64,7 @@ failed(const char *body, size_t length)
 	bool		shown;
 	bool		secret;
 
+	series_look_for_error();
 	for (const char *field = body; field < end && *field != '\0';)
 	{
 		const char *value = field + 1;

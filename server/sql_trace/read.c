@@ -98,8 +98,9 @@ drain(Ring *ring, uint64 from)
 	n = Min(head - from, Min(ring->size, MAX_DRAIN));
 	buffer = palloc(room + n);
 	copy = ring_copy(ring, from, buffer + room, n);
-	result.next = copy.position + copy.size;
-	result.lost = copy.position - from;
+	/* a record larger than all that is read at once is passed over */
+	result.next = copy.next;
+	result.lost = copy.next - copy.size - from;
 	ring_note_drained(ring, result.next);
 
 	/* our own records go before them */

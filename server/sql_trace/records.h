@@ -27,7 +27,8 @@ typedef enum RecordKind
 	RECORD_WAITRING = 10,
 	RECORD_LEVEL = 11,
 	RECORD_END = 12,
-	RECORD_LOST = 13			/* made by who reads */
+	RECORD_LOST = 13,			/* made by who reads */
+	RECORD_APPLICATION = 14
 } RecordKind;
 
 typedef struct RecordHeader
@@ -252,6 +253,12 @@ typedef struct LostRecord
 	uint64		bytes;
 } LostRecord;
 
+typedef struct ApplicationRecord
+{
+	RecordHeader header;
+	char		application[NAMEDATALEN];
+} ApplicationRecord;
+
 StaticAssertDecl(sizeof(RecordHeader) == 32 && sizeof(SessionRecord) == 304 &&
 				 sizeof(TextRecord) == 64 && sizeof(CallRecord) == 112 &&
 				 sizeof(BindsRecord) == 40 && sizeof(BindEntry) == 16 &&
@@ -259,7 +266,7 @@ StaticAssertDecl(sizeof(RecordHeader) == 32 && sizeof(SessionRecord) == 304 &&
 				 sizeof(RowSource) == 56 && sizeof(TransactionRecord) == 56 &&
 				 sizeof(ErrorRecord) == 56 && sizeof(RequestRecord) == 56 &&
 				 sizeof(WaitRingRecord) == 56 && sizeof(LevelRecord) == 48 &&
-				 sizeof(LostRecord) == 40,
+				 sizeof(LostRecord) == 40 && sizeof(ApplicationRecord) == 96,
 				 "clients know the sizes of records");
 
 #endif							/* RECORDS_H */

@@ -31,6 +31,8 @@ request_begins(bool can_open)
 {
 	bool		drawn;
 
+	series_forget();
+	timeline_follow_clock();
 	level_update(can_open);
 	trace.request = true;
 	trace.now_level = trace.level;

@@ -37,6 +37,8 @@ row_record(RowQuery *query)
 	RowSource	few[FEW];
 	RowSource  *nodes = few;
 
+	if (n <= 0)
+		return;
 	if (n > FEW)
 		nodes = MemoryContextAllocExtended(query->estate->es_query_cxt, sizeof(RowSource) * n,
 										   MCXT_ALLOC_NO_OOM);

@@ -10,8 +10,6 @@
  */
 #include "sqltrace.h"
 
-#include <ctype.h>
-
 #include "miscadmin.h"
 #include "access/xact.h"
 #include "utils/acl.h"
@@ -62,18 +60,48 @@ secrets_in_statement(const Node *utility)
 
 #define LONGEST_WORD 32
 
+/* A word, in lower case and cut */
+typedef struct Word
+{
+	char		text[LONGEST_WORD];
+} Word;
+
 typedef struct Words
 {
 	const char *at;
 	const char *end;
-	char		word[LONGEST_WORD]; /* in lower case, cut */
-	char		before[LONGEST_WORD];
-	char		before_that[LONGEST_WORD];
+	int			n;				/* words so far */
+	Word		last[3];		/* in turn */
+	bool		within_comments;	/* words of comments count */
+	bool		comments;		/* have been passed over */
+	bool		told;			/* by a part of a word */
 } Words;
+
+/* The bytes of words in lower case; 0: of none.  Words that matter are ASCII. */
+static unsigned char folded[256];
+
+static void
+fill_folded(void)
+{
+	for (int c = 0; c < 256; c++)
+	{
+		if (c >= 'A' && c <= 'Z')
+			folded[c] = (unsigned char) (c - 'A' + 'a');
+		else if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c >= 128)
+			folded[c] = (unsigned char) c;
+	}
+}
+
+static inline unsigned char
+fold(char c)
+{
+	return folded[(unsigned char) c];
+}
 
 static void
 skip_comment(Words *words)
 {
+	words->comments = true;
 	if (words->at[0] == '-')
 	{
 		while (words->at < words->end && *words->at != '\n')
@@ -90,20 +118,45 @@ skip_comment(Words *words)
 	}
 }
 
-static inline bool
-in_word(char c)
+static inline Word *
+word_before(Words *words, int back)
 {
-	return isalnum((unsigned char) c) || c == '_' || IS_HIGHBIT_SET(c);
+	return &words->last[(words->n + 3 - back) % 3];
 }
 
 static bool
+begins_with(const Words *words, const char *part)
+{
+	size_t		length = strlen(part);
+
+	return (size_t) (words->end - words->at) >= length &&
+		pg_strncasecmp(words->at, part, length) == 0;
+}
+
+/* "mypassword" as well, however long the word is */
+static inline bool
+tells_secret_here(const Words *words, unsigned char c)
+{
+	unsigned char next;
+
+	if (likely(c != 'p' && c != 'c') || words->at + 1 == words->end)
+		return false;
+	next = fold(words->at[1]);
+	if (c == 'p')
+		return next == 'a' && (begins_with(words, "passw") || begins_with(words, "passphr"));
+	return next == 'o' && begins_with(words, "conninfo");
+}
+
+static Word *
 next_word(Words *words)
 {
+	Word	   *word;
+	unsigned char c;
 	int			n = 0;
 
-	while (words->at < words->end && !in_word(*words->at))
+	while (words->at < words->end && !fold(*words->at))
 	{
-		if (words->at + 1 < words->end &&
+		if (!words->within_comments && words->at + 1 < words->end &&
 			((words->at[0] == '-' && words->at[1] == '-') ||
 			 (words->at[0] == '/' && words->at[1] == '*')))
 			skip_comment(words);
@@ -111,14 +164,17 @@ next_word(Words *words)
 			words->at++;
 	}
 	if (words->at >= words->end)
-		return false;
-	memcpy(words->before_that, words->before, LONGEST_WORD);
-	memcpy(words->before, words->word, LONGEST_WORD);
-	for (; words->at < words->end && in_word(*words->at); words->at++)
+		return NULL;
+	words->n++;
+	word = word_before(words, 0);
+	for (; words->at < words->end && (c = fold(*words->at)) != 0; words->at++)
+	{
+		words->told |= tells_secret_here(words, c);
 		if (n < LONGEST_WORD - 1)
-			words->word[n++] = (char) tolower((unsigned char) *words->at);
-	words->word[n] = '\0';
-	return true;
+			word->text[n++] = (char) c;
+	}
+	word->text[n] = '\0';
+	return word;
 }
 
 static bool
@@ -131,34 +187,60 @@ is_one_of(const char *word, const char *const *list)
 }
 
 static bool
-tells_secret(const Words *words)
+tells_secret(Words *words, const Word *word)
 {
 	static const char *const verbs[] = {"create", "alter", NULL};
 	static const char *const objects[] = {"role", "user", "group", "subscription", "server", NULL};
-	const char *word = words->word;
+	const char *text = word->text;
 
-	/* "mypassword" as well; a word is cut, so one that is longer may hide it */
-	if (strstr(word, "passw") || strstr(word, "conninfo") || strncmp(word, "dblink", 6) == 0)
+	if (words->told)
 		return true;
-	if (strcmp(word, "mapping") == 0 && strcmp(words->before, "user") == 0)
-		return true;
-	if (is_one_of(word, objects) &&
-		(is_one_of(words->before, verbs) || is_one_of(words->before_that, verbs)))
-		return true;
-	return (strcmp(word, "postgres") == 0 || strcmp(word, "postgresql") == 0) &&
-		words->end - words->at >= 3 && strncmp(words->at, "://", 3) == 0;
+	switch (text[0])
+	{
+		case 'd':
+			return strncmp(text, "dblink", 6) == 0;
+		case 'm':
+			return strcmp(text, "mapping") == 0 &&
+				strcmp(word_before(words, 1)->text, "user") == 0;
+		case 'p':
+			return (strcmp(text, "postgres") == 0 || strcmp(text, "postgresql") == 0) &&
+				words->end - words->at >= 3 && strncmp(words->at, "://", 3) == 0;
+		case 'r':
+		case 'u':
+		case 'g':
+		case 's':
+			return is_one_of(text, objects) &&
+				(is_one_of(word_before(words, 1)->text, verbs) ||
+				 is_one_of(word_before(words, 2)->text, verbs));
+		default:
+			return false;
+	}
 }
 
-/* Do its words tell that a text may hold secrets? */
+static bool
+any_tells_secret(Words *words)
+{
+	const Word *word;
+
+	while ((word = next_word(words)) != NULL)
+		if (tells_secret(words, word))
+			return true;
+	return false;
+}
+
+/*
+ * Do its words tell that a text may hold secrets?  A comment may stand between
+ * two of them; it may hold secrets itself, or be none but stand in quotes.
+ */
 bool
 secrets_in_text(const char *text, Size length)
 {
-	Words		words = {text, text + length};
+	Words		without = {text, text + length};
+	Words		with = {text, text + length,.within_comments = true};
 
-	while (next_word(&words))
-		if (tells_secret(&words))
-			return true;
-	return false;
+	if (folded['a'] == 0)
+		fill_folded();
+	return any_tells_secret(&without) || (without.comments && any_tells_secret(&with));
 }
 
 void

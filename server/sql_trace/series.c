@@ -11,26 +11,38 @@
  *
  * The series is written before any other record is, and before another call
  * begins; so records stay in order.
+ *
+ * To catch an error takes longer than all else that is done about a fetch.  So
+ * none is caught in it: whoever catches one later, or rolls back what it left,
+ * asks here whether a fetch was left by it.  The fetch has put itself among what
+ * PostgreSQL asks for the context of an error; who catches an error puts that
+ * list back, and a fetch that is no longer in it is over.
  *-------------------------------------------------------------------------
  */
-#include "sqltrace.h"
+#include "series.h"
 
 #define LONGEST_NS (INT64CONST(1000000))
 
-static Series series;
+Series		series;
+
+/* Of the last error in any fetch, or what passed for one */
+static uint32 noted_sqlstate;
 
 /* Write the fetches that have ended. */
 static void
 write_series(void)
 {
 	int			depth = trace.depth;
+	int64		end = timeline_of(series.ended);
 
+	series.call.start = timeline_of(series.started);
+	series.call.busy = series.fetches == 1 ? end - series.call.start : timeline_ns(series.busy);
 	series.call.fetches = series.fetches;
 	series.fetches = 0;			/* the record's own beginning comes here again */
 	for (int i = 0; i < NUSAGE; i++)
 		series.call.usage.counter[i] = series.last.counter[i] - series.first.counter[i];
 	trace.depth = series.depth;
-	call_write(&series.call, series.end);
+	call_write(&series.call, end);
 	trace.depth = depth;
 }
 
@@ -42,68 +54,47 @@ series_close(void)
 		write_series();
 }
 
-static bool
-goes_on(const Call *execution, int64 now)
+/* No fetch can be under way, nor one be gone on with. */
+void
+series_forget(void)
 {
-	return series.fetches > 0 &&
-		series.call.execution == execution->number &&
-		series.call.parent == trace.current &&
-		series.call.number == trace.calls &&
-		now - series.call.start < LONGEST_NS;
+	series.fetches = 0;
+	series.running = false;
 }
 
-static void
-begin(const Call *execution, int64 now)
+/* A fetch begins, and a series with it. */
+void
+series_begin(const Execution *e, int64 reading)
 {
 	Call	   *call = &series.call;
 
 	series_close();
 	memset(call, 0, sizeof(*call));
 	call->kind = CALL_FETCH;
-	call->number = call_begins(now);
+	call->number = call_begins(timeline_of(reading));
 	call->parent = trace.current;
-	call->text = execution->text;
-	call->query_id = execution->query_id;
-	call->plan = execution->plan;
-	call->execution = execution->number;
-	call->start = now;
+	call->text = e->call.text;
+	call->query_id = e->call.query_id;
+	call->plan = e->call.plan;
+	call->execution = e->call.number;
 	series.depth = trace.depth;
+	series.started = reading;
+	series.until = reading + timeline_ticks(LONGEST_NS);
+	series.busy = 0;
 	call_usage(&series.first);
-}
-
-/*
- * An execution is fetched from: the number of the call.  "outer" keeps the
- * series within whose fetch this one is.
- */
-uint64
-series_fetch(Series *outer, const Call *execution, int64 now)
-{
-	outer->running = series.running;
-	if (series.running)
-	{
-		*outer = series;
-		memset(&series, 0, sizeof(series));
-	}
-	if (!goes_on(execution, now))
-		begin(execution, now);
-	series.running = true;
-	series.since = now;
-	series.waits = timeline_waits();
-	return series.call.number;
 }
 
 /* The fetch under way, or just ended, becomes a call of its own; those before it are written. */
 static void
-stand_alone(void)
+part(void)
 {
 	Usage		before = series.last;
 
 	write_series();
-	memset(&series.call.usage, 0, sizeof(Usage));
 	series.call.number = ++trace.calls;
-	series.call.start = series.since;
-	series.call.busy = 0;
 	series.call.rows = 0;
+	series.started = series.since;
+	series.busy = 0;
 	series.first = before;
 }
 
@@ -113,29 +104,55 @@ series_nested(void)
 {
 	if (!series.running || series.fetches == 0 || trace.current != series.call.number)
 		return;
-	stand_alone();
+	part();
 	trace.current = series.call.number;
 }
 
-/* The fetch has ended, or failed. */
+/* The fetch that has just ended waited, or other calls were made in it. */
 void
-series_fetched(const Series *outer, int64 now, uint64 rows, bool failed)
+series_stands_alone(void)
 {
-	bool		alone = series.waits != timeline_waits();
-	bool		nested = series.call.number != trace.calls;
+	if (series.fetches > 0 && series.call.number == trace.calls)
+		part();
+}
 
-	series.running = false;
-	if (alone && !nested && series.fetches > 0)
-		stand_alone();
-	if (failed)
-		call_failed(&series.call);
-	series.fetches++;
-	series.call.busy += now - series.since;
-	series.call.rows += rows;
-	series.end = now;
-	call_usage(&series.last);
-	if (alone || nested || failed || outer->running)
-		series_close();
-	if (outer->running)
-		series = *outer;
+/* PostgreSQL asks for the context of an error, or of a message that does not matter here. */
+void
+series_note_error(void *arg)
+{
+	int			sqlstate = geterrcode();
+	int			class = ERRCODE_TO_CATEGORY(sqlstate);
+
+	if (class != ERRCODE_SUCCESSFUL_COMPLETION && class != ERRCODE_WARNING)
+		noted_sqlstate = (uint32) sqlstate;
+}
+
+/* An error has left the fetch under way, and its execution with it. */
+static void
+failed(void)
+{
+	Execution  *e = series.of;
+
+	trace.depth = series.depth;
+	trace.current = series.call.parent;
+	series.call.flags |= CALL_FAILED;
+	series.call.sqlstate = noted_sqlstate;
+	series_fetched(timeline_reading(), 0);
+	series_close();
+	if (e->plan != NULL && e->call.number == series.call.execution)
+		execution_fail(e, noted_sqlstate);
+}
+
+/* Has an error left the fetch under way? */
+void
+series_look_for_error(void)
+{
+	const ErrorContextCallback *context = error_context_stack;
+
+	if (!series.running)
+		return;
+	while (context != NULL && context != series.context)
+		context = context->previous;
+	if (context == NULL)
+		failed();
 }

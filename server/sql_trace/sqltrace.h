@@ -10,9 +10,9 @@
  * level.c (whether a session is traced), ring.c (its ring), timeline.c (time in
  * the ring), request.c (from a client's message to ReadyForQuery), protocol.c
  * (messages to the client), analyse.c (parse and plan), execution.c and execute.c
- * (executions), series.c (fetches), utility.c, transaction.c, call.c (what all calls share), text.c
- * (texts of statements), secrets.c (what must not be shown), binds.c (values),
- * plan.c (plan trees).  Readers: ring_copy.c (out of a ring), read.c (for SQL),
+ * (executions), series.c and series.h (fetches), utility.c, transaction.c, call.c
+ * (what all calls share), text.c (texts of statements), secrets.c (what must not be
+ * shown), binds.c (values), plan.c (plan trees).  Readers: ring_copy.c (out of a ring), read.c (for SQL),
  * sessions.c (who is traced), worker*.c and trace_file.c (to files).  row_*.c
  * measure row sources.
  *-------------------------------------------------------------------------
@@ -127,10 +127,17 @@ typedef struct Ring
 
 /* Counters of blocks and WAL, in the order of a CALL's groups */
 #define NUSAGE 12
+#define NUSAGE_BLOCKS 10
 typedef struct Usage
 {
 	uint64		counter[NUSAGE];
 } Usage;
+
+StaticAssertDecl(offsetof(BufferUsage, shared_blks_hit) == 0 &&
+				 offsetof(BufferUsage, local_blks_hit) == 4 * sizeof(uint64) &&
+				 offsetof(BufferUsage, temp_blks_read) == 8 * sizeof(uint64) &&
+				 offsetof(BufferUsage, temp_blks_written) == 9 * sizeof(uint64),
+				 "blocks are counted in the order of a CALL's groups");
 
 /* What is known of a call; written when it has ended */
 typedef struct Call
@@ -150,20 +157,6 @@ typedef struct Call
 	uint64		fetches;		/* in one record; more than 1: several */
 	Usage		usage;
 } Call;
-
-/* Fetches of an execution that make one record */
-typedef struct Series
-{
-	Call		call;
-	int			depth;
-	uint64		fetches;		/* that have ended; 0: there is nothing to write */
-	bool		running;		/* one is under way ... */
-	int64		since;			/* ... since then */
-	uint64		waits;			/* of the process, before it */
-	int64		end;
-	Usage		first;			/* counters before the first */
-	Usage		last;			/* and after the last */
-} Series;
 
 /* What this process knows of its trace */
 typedef struct Trace
@@ -260,17 +253,21 @@ extern RingCopy ring_copy(Ring *ring, uint64 from, char *buffer, Size room);
 extern void ring_note_drained(Ring *ring, uint64 position);
 
 /* timeline.c */
+extern const uint64 *timeline_waits;	/* waits of this process that have been traced */
 extern void timeline_begin(Shared *shared);
 extern int64 timeline_now(void);
+extern int64 timeline_reading(void);
+extern int64 timeline_of(int64 reading);
+extern int64 timeline_ns(int64 ticks);
+extern int64 timeline_ticks(int64 ns);
 extern void timeline_offer_start(const void *of, ClockSource clock, int64 reading);
 extern int64 timeline_start(const void *of);
 extern void timeline_forget_start(void);
 extern int64 timeline_end(const void *of);
 extern bool timeline_take_end(const void *of, ClockSource clock, int64 *reading);
+extern void timeline_follow_clock(void);
 extern void timeline_follow_waits(void);
-extern void timeline_set_clock(int clock);
 extern bool timeline_has_waits(void);
-extern uint64 timeline_waits(void);
 extern bool timeline_want_waits(bool wanted);
 extern int64 timeline_cpu(int64 now);
 extern int64 timeline_arrival(TimestampTz at, int64 now);
@@ -284,16 +281,15 @@ extern void request_answered(void);
 
 /* call.c */
 extern uint64 call_begins(int64 start);
-extern void call_usage(Usage *usage);
 extern void call_usage_since(const Usage *before, Usage *sum);
 extern void call_write(const Call *call, int64 end);
 extern void call_failed(Call *call);
 
-/* series.c */
-extern uint64 series_fetch(Series *outer, const Call *execution, int64 now);
-extern void series_fetched(const Series *outer, int64 now, uint64 rows, bool failed);
+/* series.c, series.h */
 extern void series_nested(void);
 extern void series_close(void);
+extern void series_forget(void);
+extern void series_look_for_error(void);
 
 /* text.c */
 extern void text_begin(void);
@@ -346,6 +342,15 @@ trace_begins(void)
 	if (unlikely(!trace.request))
 		request_begins(true);
 	return unlikely(trace.on);
+}
+
+/* Counters of this process as they stand */
+static inline void
+call_usage(Usage *usage)
+{
+	memcpy(usage->counter, &pgBufferUsage, NUSAGE_BLOCKS * sizeof(uint64));
+	usage->counter[NUSAGE_BLOCKS] = pgWalUsage.wal_records;
+	usage->counter[NUSAGE_BLOCKS + 1] = pgWalUsage.wal_bytes;
 }
 
 #pragma GCC visibility pop

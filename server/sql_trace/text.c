@@ -17,6 +17,7 @@
 
 #define SETS 512				/* power of two */
 #define WAYS 4
+#define SHORT 1024				/* bytes of a text that are compared rather than hashed */
 #define SCANNED 16384			/* bytes searched for secrets, even where fewer are kept */
 
 typedef struct Known
@@ -73,6 +74,12 @@ text_remember(uint64 id, bool secret)
 	set->way[0] = (Known) {id, ring_head(), secret};
 }
 
+static inline bool
+is_blank(char c)
+{
+	return c == ' ' || c == ';' || c == '\t' || c == '\n' || c == '\r' || c == '\f';
+}
+
 /* The statement itself, without blanks around it */
 static const char *
 part(const char *text, int location, int *length)
@@ -83,15 +90,35 @@ part(const char *text, int location, int *length)
 		text += location;
 	/* read from a catalog, a statement has lost its place; before 17 not the length, of another text */
 	n = location >= 0 && *length > 0 ? *length : (int) strlen(text);
-	while (n > 0 && strchr(" \t\n\r\f;", text[0]) != NULL)
+	while (n > 0 && is_blank(text[0]))
 	{
 		text++;
 		n--;
 	}
-	while (n > 0 && strchr(" \t\n\r\f;", text[n - 1]) != NULL)
+	while (n > 0 && is_blank(text[n - 1]))
 		n--;
 	*length = n;
 	return text;
+}
+
+/* The hash of a text, which mostly is that of the call before */
+static uint64
+hash_of(const char *text, int length, int searched)
+{
+	static char last[SHORT];
+	static int	last_searched = -1;
+	static int	last_length;
+	static uint64 id;
+
+	if (searched == last_searched && length == last_length && memcmp(text, last, searched) == 0)
+		return id;
+	id = hash_bytes_extended((const unsigned char *) text, searched, (uint64) length);
+	if (id == 0)
+		id = 1;
+	last_searched = searched <= SHORT ? searched : -1;
+	last_length = length;
+	memcpy(last, text, Min(searched, SHORT));
+	return id;
 }
 
 static bool
@@ -141,9 +168,7 @@ text_of(const char *text, int location, int length, int64 query_id, const Node *
 	if (stored < length)
 		stored = pg_mbcliplen(text, length, stored);
 	searched = Min(length, Max(stored, SCANNED));
-	id = hash_bytes_extended((const unsigned char *) text, searched, (uint64) length);
-	if (id == 0)
-		id = 1;
+	id = hash_of(text, length, searched);
 	old = find(id);
 	if (old != NULL)
 		*secret = old->secret;

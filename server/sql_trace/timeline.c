@@ -25,6 +25,10 @@ static WaitClock told;
 
 static const ClockRate nanoseconds = {(uint64) 1 << 32, 1000000000, false};
 
+/* Of a process whose waits nobody counts */
+static const uint64 no_waits = 0;
+const uint64 *timeline_waits = &no_waits;
+
 static const WaitClockOffer *
 waits_offer(void)
 {
@@ -36,19 +40,40 @@ waits_offer(void)
 }
 
 /* A reading of our clock, now or long ago, as time in the ring */
-static int64
-time_of(int64 ticks)
+int64
+timeline_of(int64 reading)
 {
 	uint64		ignored = 0;
 
-	return ticks >= base ? base_ns + clock_ns(&rate, ticks - base, &ignored) :
-		base_ns - clock_ns(&rate, base - ticks, &ignored);
+	return reading >= base ? base_ns + clock_ns(&rate, reading - base, &ignored) :
+		base_ns - clock_ns(&rate, base - reading, &ignored);
+}
+
+/* The difference of two readings, or 0 if the clock stepped back */
+int64
+timeline_ns(int64 ticks)
+{
+	uint64		ignored = 0;
+
+	return clock_ns(&rate, ticks, &ignored);
+}
+
+int64
+timeline_ticks(int64 ns)
+{
+	return clock_ns_to_ticks(&rate, ns);
+}
+
+int64
+timeline_reading(void)
+{
+	return clock_source_read(source);
 }
 
 int64
 timeline_now(void)
 {
-	return time_of(clock_source_read(source));
+	return timeline_of(timeline_reading());
 }
 
 /*
@@ -73,14 +98,14 @@ timeline_offer_start(const void *of, ClockSource clock, int64 reading)
 	end_of_run.of = NULL;
 }
 
-/* The time in the ring at which the run of a query has begun */
+/* The reading at which the run of a query has begun */
 int64
 timeline_start(const void *of)
 {
 	bool		known = start_of_run.of == of && start_of_run.clock == source;
 
 	start_of_run.of = NULL;
-	return known ? time_of(start_of_run.reading) : timeline_now();
+	return known ? start_of_run.reading : timeline_reading();
 }
 
 /* It has begun, and nobody asks when: nor may anybody later. */
@@ -90,12 +115,12 @@ timeline_forget_start(void)
 	start_of_run.of = NULL;
 }
 
-/* The time in the ring, now that the run of a query has ended */
+/* The reading now that the run of a query has ended */
 int64
 timeline_end(const void *of)
 {
-	end_of_run = (Moment) {of, source, clock_source_read(source)};
-	return time_of(end_of_run.reading);
+	end_of_run = (Moment) {of, source, timeline_reading()};
+	return end_of_run.reading;
 }
 
 /* The outer hook again: when it ended, if that is known by this clock. */
@@ -132,14 +157,18 @@ timeline_begin(Shared *shared)
 	cpu_read_at = PG_INT64_MIN / 2;
 }
 
+/*
+ * A request begins: its times come from the clock that is set now, which is not
+ * changed before its end.  So readings within a request can be compared.
+ */
 void
-timeline_set_clock(int clock)
+timeline_follow_clock(void)
 {
 	Shared	   *shared = shmem_get();
 
-	if (trace.ring == NULL || shared == NULL)
+	if (trace.ring == NULL || (ClockSource) trace_clock == source || shared == NULL)
 		return;
-	rebase(clock, clock_source_counts(clock) ? shared->rate : nanoseconds);
+	rebase(trace_clock, clock_source_counts(trace_clock) ? shared->rate : nanoseconds);
 	memset(&told, 0, sizeof(told));
 }
 
@@ -160,6 +189,8 @@ timeline_follow_waits(void)
 	bool		counts;
 	int64		now;
 
+	if (offer != NULL)
+		timeline_waits = offer->waits;
 	if (offer == NULL || !offer->look(&waits) || same(&waits, &told))
 		return;
 	told = waits;
@@ -173,7 +204,7 @@ timeline_follow_waits(void)
 		if (counts && rate.ns_per_tick != waits.rate.ns_per_tick)
 			rebase(source, waits.rate);
 		now = timeline_now();
-		record.zero = time_of(waits.base_ticks) - waits.base_ns;
+		record.zero = timeline_of(waits.base_ticks) - waits.base_ns;
 	}
 	else
 	{
@@ -197,15 +228,6 @@ timeline_has_waits(void)
 	WaitClock	waits;
 
 	return offer != NULL && offer->look(&waits);
-}
-
-/* How many waits of this process have been traced */
-uint64
-timeline_waits(void)
-{
-	const WaitClockOffer *offer = waits_offer();
-
-	return offer != NULL ? *offer->waits : 0;
 }
 
 /* Have waits traced beside us, or no longer. */

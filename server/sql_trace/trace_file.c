@@ -91,7 +91,7 @@ file_init(TraceFile *file, const char *directory)
 	initStringInfo(&file->payload);
 }
 
-/* All or nothing; the end of a recording goes into what is to be left free. */
+/* All or nothing; begin and end of a file may go into what is to be left free. */
 static bool
 put(TraceFile *file, const void *head, Size head_size, const char *data, Size size)
 {
@@ -146,8 +146,12 @@ file_next(TraceFile *file)
 	head.number = file->files++;
 	memcpy(head.recording, file->recording, sizeof(head.recording));
 	head.checksum = checksum(&head, offsetof(FileHead, checksum));
-	file->table = TABLE_RECORDING;
-	return put(file, &head, sizeof(head), NULL, 0);
+	file->table = TABLE_END;	/* no limit leaves a file without its beginning */
+	if (put(file, &head, sizeof(head), NULL, 0))
+		return true;
+	file_close(file);
+	(void) unlink(path);
+	return false;
 }
 
 void

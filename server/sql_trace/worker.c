@@ -33,6 +33,7 @@
 #define IDLE_INTERVAL_MS 60000
 #define RESTART_INTERVAL_S 2
 #define KIBIBYTE ((uint64) 1024)
+#define MOST_TRIES 10
 
 static char *worker_directory = NULL;
 static int	worker_max_kb = 1024 * 1024;
@@ -123,6 +124,15 @@ is_within_data_directory(const char *directory)
 		(strcmp(real, data) == 0 || path_is_prefix_of_path(data, real));
 }
 
+/* Who owns it could put something else in the place of what we make there. */
+static bool
+is_anothers(const char *directory)
+{
+	struct stat found;
+
+	return stat(directory, &found) == 0 && found.st_uid != 0 && found.st_uid != geteuid();
+}
+
 static bool
 refused(const char *why, const char *hint)
 {
@@ -132,25 +142,53 @@ refused(const char *why, const char *hint)
 	return false;
 }
 
+/* The directory that the settings name; false: it will not do. */
+static bool
+take_directory(void)
+{
+	bool		made;
+
+	if (!is_absolute_path(worker_directory))
+		return refused("the path is not absolute", "Set sql_trace.worker_directory to one that is.");
+	made = mkdir(worker_directory, S_IRWXU) == 0;
+	if (!made && errno != EEXIST)
+		return refused(strerror(errno), "Make the directory for the server's user, and reload the "
+					   "configuration.");
+	if (is_within_data_directory(worker_directory))
+	{
+		if (made)
+			(void) rmdir(worker_directory);
+		return refused("it lies in the data directory", "Set sql_trace.worker_directory to a place "
+					   "elsewhere, best on another volume.");
+	}
+	if (is_anothers(worker_directory))
+		return refused("it belongs to another user", "Make the directory for the server's user, and "
+					   "reload the configuration.");
+	if (size_of_all() >= worker_max_kb * KIBIBYTE)
+		return refused("what is there has reached sql_trace.worker_max_size", "Delete old "
+					   "recordings, or raise the setting, and reload the configuration.");
+	return true;
+}
+
 /* The directory of a recording that begins now; false: it cannot be made. */
 static bool
 make_directory(TimestampTz began, char *path, Size size)
 {
 	pg_time_t	seconds = timestamptz_to_time_t(began);
 	char		when[32];
+	int			error;
 
-	if (!is_absolute_path(worker_directory))
-		return refused("the path is not absolute", "Set sql_trace.worker_directory to one that is.");
-	if (mkdir(worker_directory, S_IRWXU) != 0 && errno != EEXIST)
-		return refused(strerror(errno), "Make the directory for the server's user, and reload the "
-					   "configuration.");
-	if (is_within_data_directory(worker_directory))
-		return refused("it lies in the data directory", "Set sql_trace.worker_directory to a place "
-					   "elsewhere, best on another volume.");
-	pg_strftime(when, sizeof(when), "%Y%m%dT%H%M%S", pg_gmtime(&seconds));
-	snprintf(path, size, "%s/trace-%s-%d", worker_directory, when, MyProcPid);
-	if (mkdir(path, S_IRWXU) != 0 && errno != EEXIST)
-		return refused(strerror(errno), "Let the server's user write there, and reload the "
+	if (!take_directory())
+		return false;
+	/* one that is there is of a recording that has just ended, or nothing of ours */
+	do
+	{
+		pg_strftime(when, sizeof(when), "%Y%m%dT%H%M%S", pg_gmtime(&seconds));
+		snprintf(path, size, "%s/trace-%s-%d", worker_directory, when, MyProcPid);
+		error = mkdir(path, S_IRWXU) == 0 ? 0 : errno;
+	} while (error == EEXIST && seconds++ < timestamptz_to_time_t(began) + MOST_TRIES);
+	if (error != 0)
+		return refused(strerror(error), "Let the server's user write there, and reload the "
 					   "configuration.");
 	return true;
 }
@@ -160,10 +198,11 @@ static void
 set_limits(Recording *recording)
 {
 	TraceFile  *file = &recording->file;
-	uint64		others = size_of_all() - file->written;
+	uint64		there = size_of_all();
 	uint64		most = worker_max_kb * KIBIBYTE;
 
-	file->size_limit = most > others ? most - others : 0;
+	/* what has been deleted, of this recording as well, made room */
+	file->size_limit = file->written + (most > there ? most - there : 0);
 	file->reserve = worker_reserve_kb * KIBIBYTE;
 	recording->file_limit = worker_file_kb * KIBIBYTE;
 }
@@ -219,11 +258,19 @@ end_recording(Recording *recording)
 	(void) rmdir(file->directory);	/* where not even a file could be made */
 }
 
+/* The more is written, the more often it is looked at: rings are to be emptied when a quarter is new. */
+static long
+next_interval(long last, bool behind)
+{
+	return behind ? last / 4 : Min(last * 2 + 1, LOOK_INTERVAL_MS);
+}
+
 void
 sql_trace_worker_main(Datum argument)
 {
 	static Recording recording;
 	bool		records;
+	long		interval = LOOK_INTERVAL_MS;
 	TimestampTz synced = 0;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
@@ -254,8 +301,9 @@ sql_trace_worker_main(Datum argument)
 			file_sync(&recording.file);
 			synced = now;
 		}
+		interval = next_interval(interval, recording.behind);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 records ? LOOK_INTERVAL_MS : IDLE_INTERVAL_MS, PG_WAIT_EXTENSION);
+						 records ? interval : IDLE_INTERVAL_MS, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}

@@ -53,6 +53,7 @@ typedef struct Recording
 	int			nevents;
 	uint32		events[MOST_EVENTS];	/* by their numbers in the recording */
 	int			events_told;	/* in the file under way */
+	bool		behind;			/* much was in a ring when we last looked */
 	char	   *buffer;			/* for what is read of a ring of calls */
 } Recording;
 
@@ -64,6 +65,7 @@ extern void worker_register(void);
 extern void rings_begin(Recording *recording);
 extern bool rings_look(Recording *recording, bool all);
 extern void rings_end(Recording *recording);
+extern bool ring_ended(const Drained *ring);
 
 /* worker_write.c */
 extern const WaitRingsOffer *worker_waits(void);

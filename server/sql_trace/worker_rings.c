@@ -77,14 +77,19 @@ meet(Recording *recording, uint32 handle, TimestampTz started, TimestampTz ended
 	return ring;
 }
 
+/* Does nobody write to it any more? */
+bool
+ring_ended(const Drained *ring)
+{
+	return ring->ended || !ring->seen;
+}
+
+/* Is a quarter of it new? */
 static bool
-is_due(const Drained *ring, TimestampTz now)
+is_urgent(const Drained *ring)
 {
 	Ring	   *shared = dsm_segment_address(ring->segment);
 
-	if (ring->ended || !ring->seen ||
-		TimestampDifferenceExceeds(ring->read_at, now, READ_INTERVAL_MS))
-		return true;
 	if (ring->waits)
 		return worker_waits()->urgent(shared, ring->position);
 	return pg_atomic_read_u64(&shared->head) - ring->position >= shared->size / 4;
@@ -93,7 +98,7 @@ is_due(const Drained *ring, TimestampTz now)
 static void
 drain(Recording *recording, Drained *ring, TimestampTz now)
 {
-	bool		ends = ring->ended || !ring->seen;
+	bool		ends = ring_ended(ring);
 
 	if (TimestampDifferenceExceeds(ring->read_at, now, READ_INTERVAL_MS) && ring->told && !ends)
 		write_processor(recording, ring);
@@ -206,13 +211,19 @@ rings_look(Recording *recording, bool all)
 		recording->rings[i].seen = false;
 	look_at_calls(recording);
 	look_at_waits(recording);
-	if (file->fd < 0 || file->size >= recording->file_limit)
+	recording->behind = false;
+	if (file->fd < 0)
 		(void) write_head(recording);
 	for (int i = 0; i < recording->nrings && file->stop == STOP_NONE; i++)
 	{
 		Drained    *ring = &recording->rings[i];
+		bool		urgent = ring->segment && !ring_ended(ring) && is_urgent(ring);
 
-		if (ring->segment && (all || is_due(ring, now)))
+		recording->behind |= urgent;
+		if (file->size >= recording->file_limit && !write_head(recording))
+			break;
+		if (ring->segment && (all || urgent || ring_ended(ring) ||
+							  TimestampDifferenceExceeds(ring->read_at, now, READ_INTERVAL_MS)))
 			drain(recording, ring, now);
 	}
 	forget(recording);

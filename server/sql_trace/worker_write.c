@@ -8,9 +8,13 @@
 #include "mb/pg_wchar.h"
 #include "pgtime.h"
 #include "utils/json.h"
-#include "utils/wait_event.h"
+
+#include "../common/event_name.h"
 
 #define WAITS_AT_ONCE 8192
+
+/* of a ring that is still written; then others have their turn */
+#define MOST_READS 64
 #define UNIX_NS(at) (((at) + INT64CONST(946684800000000)) * 1000)
 
 static int64 column[4][WAITS_AT_ONCE];
@@ -43,13 +47,13 @@ put_event(Recording *recording, int number)
 	TraceFile  *file = &recording->file;
 	uint32		code = recording->events[number];
 	const char *type = pgstat_get_wait_event_type(code);
-	const char *name = pgstat_get_wait_event(code);
+	const char *name = event_name(code);
 
 	block_begin(file, TABLE_EVENTS, 1);
 	block_constant(file, "event", number);
 	block_constant(file, "code", code);
 	block_bytes(file, "class", type ? type : "???", type ? strlen(type) : 3);
-	block_bytes(file, "name", name ? name : "???", name ? strlen(name) : 3);
+	block_bytes(file, "name", name, strlen(name));
 	(void) block_end(file);
 }
 
@@ -68,7 +72,7 @@ write_head(Recording *recording)
 	initStringInfo(&json);
 	appendStringInfo(&json, "{\"pgtare\": \"sql_trace %s\", \"began\": \"%s\", \"server\": \"%d\", "
 					 "\"command\": [\"sql_trace.worker_directory\"], "
-					 "\"costs\": {\"wait_ns\": 40, \"call_ns\": 1000}}",
+					 "\"costs\": {\"wait_ns\": 40, \"call_ns\": 1000, \"fetch_ns\": 37}}",
 					 TRACE_VERSION, when, PG_VERSION_NUM);
 	block_begin(file, TABLE_RECORDING, 1);
 	block_bytes(file, "json", json.data, json.len);
@@ -140,8 +144,10 @@ write_calls(Recording *recording, Drained *ring)
 {
 	Ring	   *shared = dsm_segment_address(ring->segment);
 	bool		first = ring->position == 0;
+	uint64		end = pg_atomic_read_u64(&shared->head);
 
-	while (recording->file.stop == STOP_NONE && ring->position < pg_atomic_read_u64(&shared->head))
+	/* what is added meanwhile is for the next time: other rings wait */
+	while (recording->file.stop == STOP_NONE && ring->position < end)
 	{
 		RingCopy	copy = ring_copy(shared, ring->position, recording->buffer, WORKER_CHUNK);
 
@@ -246,6 +252,7 @@ write_waits(Recording *recording, Drained *ring)
 	bool		first = ring->position == 0;
 	uint64		lost;
 	uint32		n;
+	int			reads = 0;
 
 	do
 	{
@@ -260,7 +267,8 @@ write_waits(Recording *recording, Drained *ring)
 		put_marks(recording, ring, n);
 		first = false;
 		ring->position = next;
-	} while (n == WAITS_AT_ONCE && recording->file.stop == STOP_NONE);
+	} while (n == WAITS_AT_ONCE && recording->file.stop == STOP_NONE &&
+			 (++reads < MOST_READS || ring_ended(ring)));
 }
 
 /* How long its process has run and has waited for a processor, by the kernel */

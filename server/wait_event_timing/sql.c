@@ -14,6 +14,7 @@
 #include "utils/acl.h"
 #include "utils/array.h"
 
+#include "../common/event_name.h"
 #include "sql.h"
 
 Shared *
@@ -61,30 +62,10 @@ sql_event_type(uint32 event)
 	return type ? type : "???";
 }
 
-/*
- * The name of an event.  The server raises an error for a number that nobody
- * has given a name (17 and later); one such wait must not close our views.  It
- * holds nothing at that point.
- */
 const char *
 sql_event_name(uint32 event)
 {
-	MemoryContext context = CurrentMemoryContext;
-	const char *volatile name = NULL;
-
-	if (event == 0)
-		return "Other";
-	PG_TRY();
-	{
-		name = pgstat_get_wait_event(event);
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-	}
-	PG_END_TRY();
-	return name ? name : "???";
+	return event ? event_name(event) : "Other";
 }
 
 /* wait_event_type, wait_event, idle */

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import signal
+import time
 from collections.abc import Iterator
 
 import psycopg
@@ -198,8 +199,9 @@ def test_the_server_goes_away_in_mid_watch(cluster: Cluster) -> None:
 
 def test_the_command_says_so_in_one_sentence(cluster: Cluster) -> None:
     watching = start_pgtare(
-        "doctor", "--dsn", cluster.dsn(), "--watch", "--interval", "1s", "--json"
-    )
+        "doctor", "--dsn", cluster.dsn(), "--watch", "--iterations", "100", "--interval", "1s",
+        "--json",
+    )  # fmt: skip
     assert watching.stdout is not None
     first = json.loads(watching.stdout.readline())
     assert first["schema"] == "pgtare.doctor/1"
@@ -211,6 +213,38 @@ def test_the_command_says_so_in_one_sentence(cluster: Cluster) -> None:
     assert watching.returncode == 1
     assert told.startswith("pgtare: the server went away")
     assert len(told.splitlines()) == 1
+
+
+def test_a_watch_without_end_outlasts_a_restart(cluster: Cluster) -> None:
+    watching = start_pgtare(
+        "doctor", "--dsn", cluster.dsn(), "--watch", "--interval", "1s", "--json"
+    )
+    assert watching.stdout is not None
+    before = json.loads(watching.stdout.readline())
+    cluster.stop()
+    time.sleep(2)
+    cluster.start()
+    after = json.loads(watching.stdout.readline())
+    while after["taken"] < cluster_started(cluster):
+        after = json.loads(watching.stdout.readline())
+    watching.send_signal(signal.SIGINT)
+    _, told = watching.communicate(timeout=30)
+    assert watching.returncode == 130
+    assert before["taken"] < after["taken"]
+    went, back = told.splitlines()
+    assert went.startswith("pgtare: the server went away while it was looked at")
+    assert went.endswith("; trying again every 1 s")
+    assert back == "pgtare: the server is back"
+
+
+def cluster_started(cluster: Cluster) -> str:
+    """When the server started, as reports tell times."""
+    with cluster.connect() as conn:
+        (started,) = conn.execute(
+            "SELECT to_char(pg_postmaster_start_time() AT TIME ZONE 'UTC',"
+            " 'YYYY-MM-DD\"T\"HH24:MI:SS')"
+        ).fetchone()  # type: ignore[misc]
+    return str(started)
 
 
 def test_ctrl_c_ends_a_watch(cluster: Cluster) -> None:

@@ -44,6 +44,9 @@ TRANSACTION_BOUND = 940
 # Seen with gcc 12 on x86-64: 8394
 ROW_SOURCES_BOUND = 9000
 
+# Of sql_trace's own code. Seen with gcc 12 on x86-64: 55.0, 192.8 (with row sources off)
+FETCH_BOUNDS = {0: 57, 12: 196}
+
 
 def a_wait(counted: Counted, connection: Connection) -> float:
     """Instructions of one wait more in the loop, beyond those of the loop itself."""
@@ -125,3 +128,30 @@ def test_instructions_of_row_sources_of_a_short_statement(
     print("instructions of a short statement, without row sources and with them:", own)
     assert own[128] - own[0] > 500
     assert own[128] - own[0] <= ROW_SOURCES_BOUND
+
+
+def test_instructions_of_a_traced_fetch(wheel: Binaries, open_directory: Path) -> None:
+    """A row more in a loop of PL/pgSQL over a cursor; without a trace it takes 2,100."""
+    modules = [loadable(wheel, name) for name in ("wait_event_timing", "sql_trace")]
+    loop = """DO $$ DECLARE numbers CURSOR FOR SELECT oid FROM pg_proc LIMIT {rows};
+        BEGIN FOR one IN numbers LOOP NULL; END LOOP; END $$"""
+    end = "ReadyForQuery"
+    found = {}
+    with counting(
+        wheel, SETTINGS, [module.library for module in modules], [end], open_directory
+    ) as counted:
+        for level in FETCH_BOUNDS:
+            with session(counted.cluster) as client:
+                waits = "trace" if level else "off"
+                client.execute(f"SET wait_event_timing.capture = {waits}".encode())
+                client.execute(f"SET sql_trace.level = {level}".encode())
+                spent = []
+                for rows in (500, 2500):
+                    for _ in range(4):
+                        client.execute(loop.format(rows=rows).encode())
+                    dumps = counted.dumps(client.info.backend_pid, end)[-3:]
+                    spent.append(median(dump.by_object.get("sql_trace.so", 0) for dump in dumps))
+                found[level] = round((spent[1] - spent[0]) / 2000, 1)
+    print("instructions of a fetch, by level:", found)
+    assert 0 < found[0] < found[12]
+    assert all(found[level] <= bound for level, bound in FETCH_BOUNDS.items())

@@ -62,6 +62,21 @@ def test_plan_tree(client: Connection, onlooker: Connection) -> None:
     assert [e.plan for e in executions] == [plan.plan] * 2
 
 
+def test_statements_that_differ_in_a_literal_share_a_plan(
+    client: Connection, onlooker: Connection
+) -> None:
+    one = "SELECT relname FROM pg_class WHERE oid = {}"
+    trace = traced(onlooker, client, one.format(1259), one.format(1247), one.format(1255))
+    (plan,) = trace.of("plan")
+    executions = trace.calls("execute", "SELECT relname")
+    assert [e.plan for e in executions] == [plan.plan] * 3
+    assert len({e.text for e in executions}) == 3
+    # another estimate is another plan, of the same node
+    trace = traced(onlooker, client, *(f"SELECT generate_series(1, {n})" for n in (10, 20)))
+    plans = [json.loads(p.json) for p in trace.of("plan") if "ProjectSet" in p.json]
+    assert [p[0]["rows"] for p in plans] == [10, 20]
+
+
 def test_several_statements_of_one_message(client: Connection, onlooker: Connection) -> None:
     trace = traced(onlooker, client, "SELECT 1 AS a; SELECT 2 AS b;  SELECT 3 AS c")
     check_whole(trace)

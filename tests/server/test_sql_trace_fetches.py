@@ -1,9 +1,10 @@
 """Fetches in a row make one record, and what happens between or within them ends it."""
 
+import psycopg
 import pytest
 
 from tests.server.test_sql_trace_calls import check_whole
-from tests.server.trace_tools import FAILED, Connection, traced
+from tests.server.trace_tools import FAILED, Connection, trace_of, traced
 
 pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -84,3 +85,79 @@ def test_a_fetch_that_waited_stands_alone(client: Connection, onlooker: Connecti
     assert [f.fetches for f in long] == [1] * 3
     assert all(f.busy == f.time - f.start for f in long)
     assert sum(f.fetches for f in trace.calls("fetch")) == 120
+
+
+def test_an_error_within_a_fetch_ends_what_it_left_and_no_more(
+    client: Connection, onlooker: Connection
+) -> None:
+    client.execute(
+        "CREATE OR REPLACE FUNCTION fails_within(n int) RETURNS int LANGUAGE plpgsql AS $$"
+        " DECLARE c CURSOR FOR SELECT 1 / (5 - g) AS n FROM generate_series(1, 9) g; s int := 0;"
+        " BEGIN FOR o IN c LOOP s := s + 1; END LOOP; RETURN s;"
+        " EXCEPTION WHEN division_by_zero THEN RETURN (SELECT count(*) FROM pg_am); END $$"
+    )
+    some = "CASE WHEN g % 10 = 5 THEN fails_within(g) ELSE g END"
+    trace = traced(onlooker, client, LOOP.format(what=some, rows=40, body="NULL;"))
+    check_whole(trace)
+    outer = [f for f in trace.calls("fetch") if f.depth == 1]
+    inner = [f for f in trace.calls("fetch") if f.depth > 1]
+    assert sum(f.fetches for f in outer) == 40
+    assert not any(f.flags & FAILED for f in outer)
+    # of each inner loop the first row is the execution's, the fifth fails
+    failed = [f for f in inner if f.flags & FAILED]
+    assert [f.sqlstate for f in failed] == ["22012"] * 4
+    assert sum(f.fetches for f in inner) == 4 * 4
+    # what the handlers ran lies within the outer fetches that failed calls were caught in
+    around = {f.call for f in outer if f.fetches == 1}
+    handlers = [e for e in trace.calls("execute") if e.depth == 2 and not e.flags & FAILED]
+    assert len(handlers) == 4
+    assert {e.parent for e in handlers} <= around
+    assert {f.parent for f in failed} <= around
+
+
+def test_an_error_in_one_fetch_leaves_the_next_ones_whole(
+    client: Connection, onlooker: Connection
+) -> None:
+    body = """
+    DO $$
+    DECLARE
+      numbers CURSOR FOR SELECT 1 / (g - 4) AS n FROM generate_series(1, 9) g;
+      others CURSOR FOR SELECT g AS n FROM generate_series(1, 50) g;
+      found record;
+    BEGIN
+      BEGIN
+        FOR one IN numbers LOOP NULL; END LOOP;
+      EXCEPTION WHEN division_by_zero THEN
+        RAISE NOTICE 'caught';
+      END;
+      FOR one IN others LOOP NULL; END LOOP;
+      PERFORM count(*) FROM pg_am;
+    END $$
+    """
+    trace = traced(onlooker, client, body)
+    check_whole(trace)
+    failed, *whole = trace.calls("fetch")
+    assert (failed.flags & FAILED, failed.sqlstate, failed.fetches) == (FAILED, "22012", 3)
+    assert sum(f.fetches for f in whole) == 50
+    assert not any(f.flags & FAILED for f in whole)
+    assert {(f.depth, f.parent) for f in whole} == {(failed.depth, failed.parent)}
+    (last,) = [e for e in trace.calls("execute") if trace.texts()[e.text].find("pg_am") > 0]
+    assert (last.depth, last.parent) == (failed.depth, failed.parent)
+    assert trace.one("utility").flags & FAILED == 0
+
+
+def test_a_fetch_that_fails_uncaught_is_told_before_its_error(
+    client: Connection, onlooker: Connection
+) -> None:
+    client.execute("SET sql_trace.level = 1")
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        client.execute(LOOP.format(what="1 / (30 - g)", rows=40, body="NULL;").encode())
+    trace = traced(onlooker, client, "SELECT 'after'")
+    whole = trace_of(onlooker, client.info.backend_pid)
+    check_whole(whole)
+    fetch = whole.calls("fetch")[-1]
+    (error,) = whole.of("error")
+    assert (fetch.flags & FAILED, fetch.sqlstate, fetch.depth) == (FAILED, "22012", 1)
+    assert fetch.number < error.number
+    assert (error.depth, error.call) == (0, 0)
+    assert trace.one("execute", "SELECT 'after'").depth == 0

@@ -1,5 +1,6 @@
 """Who is traced, when it begins and stops, and what becomes of a trace's memory."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -239,6 +240,30 @@ def test_overwritten_records_are_counted(client: Connection, onlooker: Connectio
     assert texts.calls("execute", "SELECT 1")
     from_start = drain(onlooker, pid, 0)[3]
     assert [r.kind for r in from_start[:2]] == ["session", "lost"]
+
+
+def test_application_that_a_pool_changes(client: Connection, onlooker: Connection) -> None:
+    """Told when it has changed, and anew when that has been overwritten."""
+    client.execute("SET sql_trace.ring_size = '64kB'")
+    client.execute("SET sql_trace.level = 1")
+    pid = client.info.backend_pid
+    assert not trace_of(onlooker, pid).of("application")
+    client.execute("SET application_name = 'web'")
+    client.execute("SELECT 'in web'")
+    with contextlib.suppress(psycopg.Error), client.transaction():
+        client.execute("SET LOCAL application_name = 'batch'")
+        client.execute("SELECT 1/0")
+    client.execute("SELECT 'in web'")
+    records = trace_of(onlooker, pid).records
+    names = [(r.number, r.application) for r in records if r.kind == "application"]
+    assert [name for _, name in names] == ["web", "batch", "web"]
+    trace = Trace(records)
+    first, last = trace.calls("execute", "SELECT 'in web'")
+    assert names[0][0] < first.number < names[1][0]
+    assert names[2][0] < last.number
+    for i in range(600):
+        client.execute(f"SELECT 'unread {i}'".encode())
+    assert trace_of(onlooker, pid).of("application")[-1].application == "web"
 
 
 def test_nothing_is_torn_while_it_is_written(tracer: Cluster, onlooker: Connection) -> None:

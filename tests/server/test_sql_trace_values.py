@@ -149,6 +149,11 @@ SECRETS = [
     "SELECT dblink_connect('host=hush')",
     "CREATE ROLE keeper PASWORD 'hush'",  # does not parse
     "SELECT set_config('primary_conninfo', 'hush', false)",
+    "SELECT '--', 1 AS password, 'hush'",  # no comment
+    "SELECT '/*', 'postgres://u:hush@h/'",
+    "SELECT 1 /* ALTER ROLE keeper VALID UNTIL 'hush' */",
+    f"SELECT 'hush' AS {'x' * 40}password",
+    "DO $$BEGIN EXECUTE 'ALTER SYSTEM SET ssl_passphrase_command = ''hush'' x'; END$$",
 ]
 
 
@@ -220,6 +225,24 @@ def test_long_texts_are_cut(client: Connection, onlooker: Connection) -> None:
     # between characters
     assert text.stored == 99
     assert text.sql.endswith("ö")
+
+
+def test_record_larger_than_what_is_read_at_once(client: Connection, onlooker: Connection) -> None:
+    """It is passed over as lost, and what follows is read."""
+    client.execute("SET sql_trace.ring_size = '128MB'; SET sql_trace.bind_length = -1")
+    client.execute("SET sql_trace.level = 4")
+    pid = client.info.backend_pid
+    at = drain(onlooker, pid)[0]
+    client.execute("SELECT length(%s::bytea)", (bytes(17 << 20),))
+    client.execute("SELECT 'behind'")
+    records: list[Record] = []
+    total = 0
+    while (read := drain(onlooker, pid, at))[0] > at:
+        at, lost, _, more = read
+        total += lost
+        records += more
+    assert total > 17 << 20
+    assert any(text.sql == "SELECT 'behind'" for text in Trace(records).of("text"))
 
 
 def test_texts_differ_beyond_what_is_kept(client: Connection, onlooker: Connection) -> None:

@@ -315,9 +315,35 @@ def test_places_that_cannot_be_used(tracer: Cluster, tmp_path: Path) -> None:
     assert "data directory" in told
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--pid", "-1", "--role", "nix", "--database", "nix"), "session -1, role nix, database"),
+        (("--max-size", "0"), "nothing was begun"),
+        (("--queryid", "0"), "--queryid 0"),
+        (("--duration", ""), "--duration"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_at_once(
+    tracer: Cluster, tmp_path: Path, options: tuple[str, ...], why: str
+) -> None:
+    rec = tmp_path / "rec"
+    assert why in refused("trace", "record", rec, "--dsn", tracer.dsn(), "-d", "1", *options)
+    assert not rec.exists()
+
+
+@both
 def test_without_privilege(tracer: Cluster, onlooker: Connection, tmp_path: Path) -> None:
     onlooker.execute(b"DROP ROLE IF EXISTS nobody_much; CREATE ROLE nobody_much LOGIN")
     dsn = tracer.dsn(user="nobody_much")
+    functions = "proname IN ('sql_trace_drain', 'wait_event_trace_drain')"
+    schemas = one(onlooker, "SELECT string_agg(DISTINCT pronamespace::regnamespace::text, ', ') "
+                            f"FROM pg_proc WHERE {functions}")  # fmt: skip
+    onlooker.execute(f"REVOKE USAGE ON SCHEMA {schemas} FROM public".encode())
+    told = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
+    onlooker.execute(f"GRANT USAGE ON SCHEMA {schemas} TO public".encode())
+    for schema in schemas.split(", "):
+        assert f"GRANT USAGE ON SCHEMA {schema} TO nobody_much" in told
     told = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
     assert "GRANT pg_read_all_stats" in told
     assert "sql_trace_set" in told
@@ -330,9 +356,15 @@ def test_without_the_extension(tracer: Cluster, onlooker: Connection, tmp_path: 
     assert "CREATE EXTENSION sql_trace" in told
 
 
-def test_a_crash_of_the_server_in_mid_trace(wheel: Binaries, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])]
+)
+def test_a_crash_of_the_server_in_mid_trace(
+    request: pytest.FixtureRequest, name: str, tmp_path: Path
+) -> None:
     rec = tmp_path / "rec"
-    with tracing(wheel) as cluster, session(cluster) as app, session(cluster) as onlooker:
+    binaries: Binaries = request.getfixturevalue(name)
+    with tracing(binaries) as cluster, session(cluster) as app, session(cluster) as onlooker:
         recorder = start_pgtare("trace", "record", rec, "--dsn", cluster.dsn(), "--reserve", "0")
         wait_until_traced(onlooker, app)
         app.execute("SELECT 'before the crash'")

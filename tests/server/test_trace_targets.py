@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from pgtare.server.cluster import Cluster
 from pgtare.trace.ledger import ledger
+from pgtare.trace.profile import profile
 from pgtare.trace.reader import load
 from pgtare.trace.stream import CallKind
 from tests.server.recorder_tools import level_of, recording, wait_until_traced
@@ -112,3 +114,23 @@ def test_statement_by_its_identifier(
     assert executed(tmp_path / "rec") == {wanted}
     assert {ring.user for ring in load(tmp_path / "rec").rings.values()} >= {"clerk"}
     eventually(lambda: one(onlooker, shown) == "")
+
+
+def test_requests_that_are_not_drawn_are_not_the_clients(
+    tracer: Cluster, onlooker: Connection, tmp_path: Path
+) -> None:
+    """The share of requests is changed in mid-trace, and the trace says since when."""
+    with (
+        session(tracer, application_name="sampled") as client,
+        recording(tracer, tmp_path / "rec", "--application", "sampled"),
+    ):
+        wait_until_traced(onlooker, client)
+        client.execute("SET sql_trace.statement_rate = 0")
+        client.execute("SELECT pg_sleep(0.3)")
+        client.execute("SET sql_trace.statement_rate = 1")
+        client.execute("SELECT 1")
+        time.sleep(0.2)
+        client.execute("SELECT 1")
+    found = {line.name: line.ns for line in profile(ledger(load(tmp_path / "rec"))).lines}
+    assert found["not recorded"] + found.get("Timeout/PgSleep", 0.0) >= 0.3e9
+    assert 0.2e9 <= found["client"] < 0.3e9

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from pgtare.server.binaries import Binaries
+from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
 from pgtare.trace import ledger as ledgers
 from pgtare.trace.profile import profile
@@ -21,6 +22,7 @@ from pgtare.trace.reader import Trace, load
 from pgtare.trace.stream import CallKind
 from tests.server.recorder_tools import KNOWN, known
 from tests.server.trace_tools import session, tracing
+from tests.server.waiter import write_source
 from tests.server.waits_tools import Connection, eventually, one
 from tests.server.weigh_tools import pgtare
 
@@ -146,6 +148,30 @@ def test_what_a_session_wrote_last(writing: tuple[Cluster, Path]) -> None:
     with_statement(latest(directory), "SELECT 'last words'")
 
 
+def test_parallel_workers_are_written_with_their_leader(
+    writing: tuple[Cluster, Path], app: Connection
+) -> None:
+    cluster, directory = writing
+    with session(cluster) as other:
+        other.execute("CREATE TABLE wide AS SELECT g AS n FROM generate_series(1, 100000) g")
+        other.execute("ANALYZE wide")
+    for setting in ("parallel_setup_cost = 0", "parallel_tuple_cost = 0",
+                    "min_parallel_table_scan_size = 0", "sql_trace.level = 12"):  # fmt: skip
+        app.execute(f"SET {setting}".encode())
+    for _ in range(5):
+        app.execute("SELECT count(*) FROM wide WHERE n % 3 = 1")
+    app.execute("SELECT 'all workers are back'")
+    recording = latest(directory)
+    with_statement(recording, "SELECT 'all workers are back'")
+    pid = app.info.backend_pid
+
+    def workers() -> set[int]:
+        book = ledgers.ledger(load(recording))
+        return {p.ring.pid for p in book.processes if p.leader_pid == pid}
+
+    assert pid not in eventually(workers)
+
+
 def test_files_rotate(writing: tuple[Cluster, Path], app: Connection) -> None:
     cluster, directory = writing
     configure(cluster, worker_file_size="64kB")
@@ -187,6 +213,70 @@ def test_size_limit(writing: tuple[Cluster, Path], app: Connection) -> None:
     with_statement(following, "SELECT 'anew'")
 
 
+def test_deleted_files_make_room(writing: tuple[Cluster, Path], app: Connection) -> None:
+    """Of the recording under way as well, once the configuration is read again."""
+    cluster, directory = writing
+    recording = latest(directory)
+    app.execute("SET sql_trace.level = 1")
+    configure(cluster, worker_file_size="64kB")
+    try:
+        before = set(recording.iterdir())
+        work(app, 10)
+        eventually(lambda: set(recording.iterdir()) - before)
+        for path in sorted(recording.iterdir())[:-1]:
+            path.unlink()
+    finally:
+        configure(cluster, worker_file_size="64MB")
+    app.execute("SELECT 'in the room'")
+    with_statement(recording, "SELECT 'in the room'")
+    assert load(recording).end is None
+
+
+def test_no_room_at_the_beginning(writing: tuple[Cluster, Path], app: Connection) -> None:
+    """Where there is none, nothing is made, however often the configuration is read."""
+    cluster, directory = writing
+    app.execute("SET sql_trace.level = 1")
+    recording = latest(directory)
+    work(app, 10)
+    eventually(lambda: sum(path.stat().st_size for path in recording.iterdir()) > 2 * 65536)
+    log = cluster.log_path.read_text
+    before = len(log())
+    configure(cluster, worker_max_size="64kB")
+    try:
+        work(app, 2)
+        eventually(lambda: "has stopped" in log()[before:])
+        for times in (1, 2):
+            cluster.reload()
+            eventually(lambda n=times: log()[before:].count("what is there has reached") == n)  # type: ignore[misc]
+        assert latest(directory) == recording
+    finally:
+        configure(cluster, worker_max_size="1GB")
+    another(directory, recording)
+
+
+def test_event_without_a_name(
+    writing: tuple[Cluster, Path], app: Connection, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """PostgreSQL 17 and later raise an error for its number: that does not end the worker."""
+    cluster, directory = writing
+    library = build_cached(
+        cluster.binaries, "waiter", write_source(tmp_path_factory.mktemp("waiter"))
+    ).library
+    app.execute(
+        "CREATE OR REPLACE FUNCTION wait_in_numbers(int, int) RETURNS void LANGUAGE c "
+        f"AS '{library}'".encode()
+    )
+    recording = latest(directory)
+    app.execute("SET sql_trace.level = 12")
+    app.execute("SELECT wait_in_numbers(%s, 1)", (0x07000000 + 120,))
+    app.execute("SELECT 'waited'")
+    with_statement(recording, "SELECT 'waited'")
+    label = "Extension/???" if cluster.binaries.major >= 17 else "Extension/Extension"
+    eventually(lambda: label in {event.label for event in load(recording).events.values()})
+    app.execute("SELECT 'waited on'")
+    assert with_statement(recording, "SELECT 'waited on'").end is None
+
+
 def test_worker_that_is_terminated(writing: tuple[Cluster, Path], app: Connection) -> None:
     """Its recording has an end, sessions go on, and another worker follows."""
     cluster, directory = writing
@@ -224,14 +314,68 @@ def test_server_that_crashes(writing: tuple[Cluster, Path], app: Connection) -> 
         with_statement(following, "SELECT 'after the crash'")
 
 
+def test_worker_that_is_killed(writing: tuple[Cluster, Path], app: Connection) -> None:
+    """By kill -9: the server restarts, what was written can be read, another recording begins."""
+    cluster, directory = writing
+    app.execute("SET sql_trace.level = 12")
+    app.execute("SELECT 'before the kill'")
+    recording = latest(directory)
+    before = with_statement(recording, "SELECT 'before the kill'")
+    assert before.end is None
+    os.kill(worker_of(recording), signal.SIGKILL)
+    with eventually(lambda: None if app_lives(app) else connected(cluster)) as client:
+        following = another(directory, recording)
+        assert worker_of(following) != worker_of(recording)
+        client.execute("SET sql_trace.level = 12")
+        client.execute("SELECT 'after the kill'")
+        after = with_statement(following, "SELECT 'after the kill'")
+    assert not after.damages
+    trace = with_statement(recording, "SELECT 'before the kill'")
+    assert trace.end is None
+    assert not [damage for damage in trace.damages if not damage.tail]
+    told = pgtare("trace", "profile", recording)
+    assert told.returncode == 0, told.stderr
+    assert "has no end" in told.stderr
+
+
+def app_lives(client: Connection) -> bool:
+    """The server has not restarted: that ends every session."""
+    try:
+        client.execute("SELECT 1")
+    except psycopg.Error:
+        return False
+    return True
+
+
+@pytest.mark.slow
+def test_busy_session_holds_nobody_up(writing: tuple[Cluster, Path], app: Connection) -> None:
+    """While one writes faster than can be read, files rotate, which all others wait for."""
+    cluster, directory = writing
+    configure(cluster, worker_file_size="64kB", worker_max_size="4GB")
+    app.execute("SET sql_trace.ring_size = '8MB'; SET sql_trace.bind_length = -1")
+    app.execute("SET sql_trace.level = 4")
+    recording = latest(directory)
+    files = len(list(recording.iterdir()))
+    app.execute(
+        "DO $$DECLARE until timestamptz := clock_timestamp() + interval '1 s'; "
+        "value text := repeat('x', 1000000); BEGIN WHILE clock_timestamp() < until LOOP "
+        "EXECUTE 'SELECT length($1)' USING value; END LOOP; END$$"
+    )
+    assert len(list(recording.iterdir())) > files + 5
+
+
 def connected(cluster: Cluster) -> Connection | None:
     with contextlib.suppress(psycopg.Error):
         return psycopg.connect(cluster.dsn(), autocommit=True)
     return None
 
 
-def test_full_disk(wheel: Binaries, as_root: None) -> None:
+@pytest.mark.parametrize(
+    "name", ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])]
+)
+def test_full_disk(request: pytest.FixtureRequest, name: str, as_root: None) -> None:
     """The worker stops, with whole blocks on the disk, and the server does not."""
+    binaries: Binaries = request.getfixturevalue(name)
     with place() as path:
         done = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0777", "pgtare-test", path], check=False
@@ -240,7 +384,7 @@ def test_full_disk(wheel: Binaries, as_root: None) -> None:
             pytest.skip("cannot mount a small file system here")
         try:
             settings = SETTINGS | {"sql_trace.worker_directory": str(path)}
-            with tracing(wheel, settings) as cluster, session(cluster) as client:
+            with tracing(binaries, settings) as cluster, session(cluster) as client:
                 recording = latest(path)
                 client.execute("SET sql_trace.level = 1")
                 for _ in range(40):
@@ -272,6 +416,14 @@ def test_places_that_will_not_do(wheel: Binaries) -> None:
             inside = cluster.data_directory / "traces"
             cluster.restart({"sql_trace.worker_directory": str(inside)})
             eventually(lambda: "it lies in the data directory" in log.read_text())
+            assert not inside.exists()
+            if os.geteuid() == 0:
+                another_ones = path / "another's"
+                another_ones.mkdir()
+                os.chown(another_ones, 65534, 65534)
+                another_ones.chmod(0o777)
+                cluster.restart({"sql_trace.worker_directory": str(another_ones)})
+                eventually(lambda: "it belongs to another user" in log.read_text())
             cluster.restart({"sql_trace.worker_directory": "traces"})
             eventually(lambda: "the path is not absolute" in log.read_text())
             with session(cluster) as client:

@@ -9,56 +9,12 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
+from tests.server.waiter import write_source
 from tests.server.waits_tools import eventually, one, rows, serving, session
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
-WAITER = r"""
-#include "postgres.h"
-#include "fmgr.h"
-#include "utils/wait_event.h"
-PG_MODULE_MAGIC;
-PG_FUNCTION_INFO_V1(wait_in_numbers);
-PG_FUNCTION_INFO_V1(wait_in_named);
-
-/* One wait each in the events from number "first" on */
-Datum
-wait_in_numbers(PG_FUNCTION_ARGS)
-{
-	for (int i = 0; i < PG_GETARG_INT32(1); i++)
-	{
-		pgstat_report_wait_start((uint32) (PG_GETARG_INT32(0) + i));
-		pg_usleep(1);
-		pgstat_report_wait_end();
-	}
-	PG_RETURN_VOID();
-}
-
-/* One wait in an event with a name of its own, where the server knows such */
-Datum
-wait_in_named(PG_FUNCTION_ARGS)
-{
-	uint32		event = PG_WAIT_EXTENSION;
-
-#if PG_VERSION_NUM >= 170000
-	event = WaitEventExtensionNew(PG_GETARG_CSTRING(0));
-#endif
-	pgstat_report_wait_start(event);
-	pg_usleep(1);
-	pgstat_report_wait_end();
-	PG_RETURN_VOID();
-}
-"""
-MAKEFILE = """
-MODULE_big = waiter
-OBJS = waiter.o
-EXTENSION = waiter
-DATA = waiter--1.0.sql
-PGXS := $(shell $(PG_CONFIG) --pgxs)
-include $(PGXS)
-override CFLAGS := $(filter-out -Wmissing-variable-declarations,$(CFLAGS))
-"""
 #: Numbers of class IO that no server uses.
 UNKNOWN = 0x0A000000 + 1000
 ROOM = 159
@@ -67,17 +23,7 @@ ROOM = 159
 @pytest.fixture(scope="module")
 def waiter_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A module that waits in any event."""
-    root = tmp_path_factory.mktemp("waiter")
-    (root / "common").mkdir()
-    (root / "waiter").mkdir()
-    for name, text in {
-        "Makefile": MAKEFILE,
-        "waiter.c": WAITER,
-        "waiter.control": "default_version = '1.0'\nmodule_pathname = '$libdir/waiter'\n",
-        "waiter--1.0.sql": "SELECT 1;\n",
-    }.items():
-        (root / "waiter" / name).write_text(text)
-    return root
+    return write_source(tmp_path_factory.mktemp("waiter"))
 
 
 @pytest.fixture(scope="module")

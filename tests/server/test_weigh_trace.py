@@ -7,6 +7,7 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
+from tests.conftest import DEBIAN15
 from tests.server.weigh_tools import arm, pgtare, read
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -17,29 +18,35 @@ ARMS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "server", ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])]
-)
-def test_every_level_proves_itself(
-    request: pytest.FixtureRequest, server: str, tmp_path: Path
-) -> None:
-    binaries: Binaries = request.getfixturevalue(server)
-    script = tmp_path / "counted.sql"
+def check_proof(directory: Path, *server: str | Path) -> None:
+    """Weigh all levels on a server, and see what each of them brings as proof."""
+    script = directory / "counted.sql"
     script.write_text("SELECT count(*) FROM pg_am;\n")
-    modules = [loadable(binaries, name) for name in ("pgtare", "wait_event_timing", "sql_trace")]
-    with Cluster(binaries, {}, [module.library for module in modules]) as cluster:
-        with cluster.connect() as connection:
-            for module in modules:
-                connection.execute(module.create_sql.encode())
-        done = pgtare(
-            "weigh", *ARMS, "--allow", "sql_trace", "--allow", "sql_trace_waits",
-            "--dsn", cluster.dsn(), "--script", script, "--clients", "1", "--duration", "4",
-            "--json", tmp_path / "w.json",
-        )  # fmt: skip
+    done = pgtare(
+        "weigh", *ARMS, "--allow", "sql_trace", "--allow", "sql_trace_waits", *server,
+        "--script", script, "--clients", "1", "--duration", "4", "--json", directory / "w.json",
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    result = read(tmp_path / "w.json")
+    result = read(directory / "w.json")
     states = {}
     for name in ARMS:
         found = arm(result, name.removesuffix("/calls").removesuffix("/waits"))
         states[name] = found["proof"]["state"], found["proof"]["evidence"]
     assert {state for state, _ in states.values()} == {"active"}, states
+
+
+def test_every_level_proves_itself(wheel: Binaries, tmp_path: Path) -> None:
+    """On a running server that has the extensions."""
+    modules = [loadable(wheel, name) for name in ("pgtare", "wait_event_timing", "sql_trace")]
+    with Cluster(wheel, {}, [module.library for module in modules]) as cluster:
+        with cluster.connect() as connection:
+            for module in modules:
+                connection.execute(module.create_sql.encode())
+        check_proof(tmp_path, "--dsn", cluster.dsn())
+
+
+@pytest.mark.slow
+@pytest.mark.debian
+def test_installation_without_the_modules(debian15: Binaries, tmp_path: Path) -> None:
+    """A private server of it is given them: there are the functions, and no extension."""
+    check_proof(tmp_path, "--pg-config", DEBIAN15)

@@ -16,7 +16,7 @@ from tests.server.waits_tools import Connection, rows
 
 KINDS = [
     "?", "session", "text", "call", "binds", "plan", "rowsources", "transaction", "error",
-    "request", "waitring", "level", "end", "lost",
+    "request", "waitring", "level", "end", "lost", "application",
 ]  # fmt: skip
 CALLS = ["?", "parse", "bind", "plan", "execute", "fetch", "commit", "rollback", "utility"]
 EVENTS = ["?", "begin", "commit", "abort", "prepare", "subabort"]
@@ -155,10 +155,15 @@ def _lost(data: bytes) -> dict[str, Any]:
     return _fixed("Q", "bytes", data)[0]
 
 
+def _application(data: bytes) -> dict[str, Any]:
+    return {"application": _name(data[:64])}
+
+
 PARSERS = {
     "session": _session, "text": _text, "call": _call, "binds": _binds, "plan": _plan,
     "rowsources": _rowsources, "transaction": _transaction, "error": _error,
     "request": _request, "waitring": _waitring, "level": _level, "lost": _lost,
+    "application": _application,
 }  # fmt: skip
 
 

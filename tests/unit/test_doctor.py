@@ -16,7 +16,8 @@ from pgtare.doctor import check_statements, churn, evictions, queries, sweep
 from pgtare.doctor.check_settings import Traffic, Weight, observers
 from pgtare.doctor.model import Server, Statements
 from pgtare.doctor.profile import profile
-from pgtare.doctor.read import CountedWaits, Entries, Facts, Look, Samples, preload
+from pgtare.doctor.read import preload
+from pgtare.doctor.seen import CountedWaits, Entries, Facts, Look, Samples
 from tests.unit.sample_result import sample
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,8 +12,8 @@ from pgtare import machine
 from pgtare.errors import PgtareError, UsageError
 from pgtare.ladder import alike, scripts
 from pgtare.ladder.directory import Directory
+from pgtare.ladder.planning import Planned, all_steps, plan, resumed
 from pgtare.ladder.records import Facts
-from pgtare.ladder.run import Planned, all_steps, plan, resumed
 from pgtare.ladder.study_file import parse
 from tests.unit.simulated_study import STUDY, runs, study
 

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from pgtare.estimate import duet as estimate
 from pgtare.ladder import analysis, markdown, page, terminal
+from pgtare.ladder.planning import all_steps
 from pgtare.ladder.records import Part, Run
 from pgtare.ladder.remaining import remaining
 from pgtare.ladder.result import LadderResult
-from pgtare.ladder.run import all_steps
 from pgtare.ladder.study import Study
 from tests.unit.simulated_study import STUDY, WAITS, facts, runs, study
 

@@ -9,8 +9,8 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.ladder import study_file as studies
+from pgtare.ladder.planning import Planned, all_steps, plan
 from pgtare.ladder.rounds import Rounds
-from pgtare.ladder.run import Planned, all_steps, plan
 from pgtare.ladder.status import dry_run
 from tests.unit.simulated_study import STUDY, study
 

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from pgtare.errors import UsageError
 from pgtare.ladder import analysis, markdown, page, terminal
+from pgtare.ladder.planning import all_steps
 from pgtare.ladder.records import Part, Run
 from pgtare.ladder.remaining import remaining
 from pgtare.ladder.result import LadderResult, OnWorkload
-from pgtare.ladder.run import all_steps
 from pgtare.ladder.study import Study
 from pgtare.ladder.study_file import check_rounds, parse
 from pgtare.ladder.unit_trials import design_of

@@ -9,7 +9,7 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.trace import ledger as ledgers
-from pgtare.trace import statements
+from pgtare.trace import merge, statements
 from pgtare.trace.ledger import Costs, Ledger
 from pgtare.trace.profile import GROUPINGS, Scope, profile
 from pgtare.trace.stream import CallKind
@@ -144,6 +144,24 @@ def test_nested_calls_take_their_time_from_the_outer_one(tmp_path: Path) -> None
     assert own.tolist() == pytest.approx([2 * MS, 3 * MS, MS, 4 * MS])
     # of the client's statement all of it
     assert by(book, "statement") == pytest.approx({"SELECT f()": 8 * MS, "between calls": 2 * MS})
+
+
+def test_time_is_that_of_the_application_of_the_moment(tmp_path: Path) -> None:
+    """One session of a pool: what it was called when each booking began; idling included."""
+    b = StreamBuilder()
+    b.session(application="app")
+    for start, name in ((1 * MS, "app"), (10 * MS, "web"), (30 * MS, "app")):
+        b.application(start, name)
+        b.call(CallKind.EXECUTE, start + MS, start + 4 * MS)
+        b.request(start, start + 5 * MS)
+    rows = [(1, 11 * MS, 2 * MS), (2, 15 * MS, 10 * MS)]
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
+    found = {client.name: client for client in merge.clients(book, "application")}
+    assert {name: c.busy_ns for name, c in found.items()} == {"app": 10 * MS, "web": 5 * MS}
+    assert (found["web"].waited_ns, found["app"].waited_ns) == (2 * MS, 0)
+    assert (found["web"].calls, found["app"].calls) == (1, 2)
+    only = merge.only(book, "application", "web")
+    assert only.entries.ns.sum() == 20 * MS
 
 
 def test_a_cursor_is_idle_between_its_fetches(tmp_path: Path) -> None:

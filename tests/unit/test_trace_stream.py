@@ -28,6 +28,7 @@ def test_every_kind_of_record_comes_back() -> None:
     b.plan(3, [{"id": 0, "parent": -1, "kind": "Result"}])
     b.rowsources(1, 3, [(0, 1, 2, 3, 4, 5, 6, 7)], 12)
     b.error(13, "division by zero", 33816706, 1)
+    b.application(13, "ünder")
     b.end(14)
     found = stream.decode([(0, b.data)])
     assert found.session["pid"] == 99
@@ -44,6 +45,7 @@ def test_every_kind_of_record_comes_back() -> None:
     assert found.transactions.tolist() == [(1, 5, 77, 2)]
     assert found.rowsources[0].nodes[0].time == 5
     assert (found.errors[0].sqlstate, found.errors[0].message) == ("22012", "division by zero")
+    assert found.applications == [(13, "ünder")]
     assert found.ended
     assert not found.notes
 

@@ -98,13 +98,19 @@ class StreamBuilder:
         body += b"".join(struct.pack("<iIQQQqqq", *node) for node in nodes)
         self.record(Kind.ROWSOURCES, when, body, call)
 
-    def error(self, when: int, message: str, state: int = 0, call: int = 0) -> None:
+    def error(self, when: int, message: str, state: int = 0, call: int = 0, text: int = 0) -> None:
         raw = message.encode()
-        body = struct.pack("<IIQII", state, 1, 0, len(raw), len(raw)) + raw
+        body = struct.pack("<IIQII", state, 1, text, len(raw), len(raw)) + raw
         self.record(Kind.ERROR, when, body, call)
+
+    def level(self, when: int, level: int, reason: int, rate: float) -> None:
+        self.record(Kind.LEVEL, when, struct.pack("<IId", level, reason, rate))
 
     def lost(self, when: int, size: int, records: int) -> None:
         self.record(Kind.LOST, when, struct.pack("<QQ", size, records))
+
+    def application(self, when: int, name: str) -> None:
+        self.record(Kind.APPLICATION, when, name.encode().ljust(64, b"\0"))
 
     def end(self, when: int) -> None:
         self.record(Kind.END, when, b"")
@@ -144,15 +150,24 @@ def write(
     *,
     pid: int = 4711,
     close: bool = True,
+    began: str | None = None,
+    first: int = 0,
     limits: Limits = NO_RESERVE,
 ) -> Path:
-    """A trace of one session: its calls, and its waits in a ring of their own."""
-    writer = Writer(path, b'{"server": "180006"}', limits)
+    """A trace of one session: its calls, and its waits in a ring of their own.
+
+    first: bytes of the stream that the recorder's first look found.
+    """
+    told_of = {"server": "180006", **({"began": began} if began else {})}
+    writer = Writer(path, json.dumps(told_of).encode(), limits)
     define_events(writer)
     told = {"user": "alice", "database": "shop", "application": "app"}
     writer.define(Table.RINGS, ring(1, pid, "sql", **told))
     writer.define(Table.RINGS, ring(2, pid, "waits", **told))
-    writer.add(Table.STREAM, {"ring": np.array([1]), "position": np.array([0]), "data": [stream]})
+    for at, data in ((0, stream[:first]), (first, stream[first:])):
+        if data:
+            rows_of = {"ring": np.array([1]), "position": np.array([at]), "data": [data]}
+            writer.add(Table.STREAM, rows_of)
     if rows:
         writer.add(Table.WAITS, waits(2, rows))
     if close:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
@@ -19,7 +20,7 @@ from pgtare.doctor.examine import Tick, watch
 from pgtare.doctor.model import EXIT_STATUS, ORDER, Level, Report
 from pgtare.doctor.session import Session
 from pgtare.doctor.show import view
-from pgtare.errors import UsageError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.report import numbers
 from pgtare.report.progress import Display
 from pgtare.weigh.request import seconds
@@ -83,10 +84,13 @@ def doctor(
         raise UsageError(f"--interval {interval}: give {_SHORTEST_S:g}s or more")
     weights = read_weights(weighed or ())
     worst: Level = "ok"
-    with Session(dsn) as session, _progress(every, watching) as tick:
-        count = iterations if watching else 1
+    with _progress(every, watching) as tick:
+        if watching and iterations is None:
+            reports = _without_end(dsn, every, weights, tick)
+        else:
+            reports = _reports(dsn, every, iterations or 1, weights, tick)
         try:
-            for number, report in enumerate(watch(session, every, count, weights, tick)):
+            for number, report in enumerate(reports):
                 worst = min(worst, report.level, key=ORDER.index)
                 _print(report, json, first=not number, watching=watching)
         except KeyboardInterrupt:
@@ -94,6 +98,38 @@ def doctor(
                 raise
             raise typer.Exit(cli.INTERRUPTED) from None
     raise typer.Exit(EXIT_STATUS[worst])
+
+
+def _reports(
+    dsn: str, every: float, count: int | None, weights: Mapping[str, Weight], tick: Tick
+) -> Iterator[Report]:
+    with Session(dsn) as session:
+        yield from watch(session, every, count, weights, tick)
+
+
+def _without_end(
+    dsn: str, every: float, weights: Mapping[str, Weight], tick: Tick
+) -> Iterator[Report]:
+    """Reports; a server that goes away after the first, to be restarted maybe, is waited for."""
+    begun = waiting = False
+    while True:
+        try:
+            for report in _reports(dsn, every, None, weights, tick):
+                if waiting:
+                    _tell("the server is back")
+                begun, waiting = True, False
+                yield report
+        except MeasurementError as ex:
+            if not begun:
+                raise
+            if not waiting:
+                _tell(f"{ex}; trying again every {every:g} s")
+            waiting = True
+            time.sleep(every)
+
+
+def _tell(text: str) -> None:
+    cli.stderr().print(f"pgtare: {text}", highlight=False, markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

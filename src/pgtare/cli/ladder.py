@@ -14,11 +14,12 @@ from pgtare import cli
 from pgtare.cli import ladder_flames
 from pgtare.cli.command_line import command_line
 from pgtare.errors import MeasurementError
-from pgtare.ladder import installations, markdown, published, run, status, terminal
+from pgtare.ladder import installations, markdown, planning, published, run, status, terminal
 from pgtare.ladder import prove as proving
 from pgtare.ladder import published_table as table
 from pgtare.ladder import study_file as studies
 from pgtare.ladder.page import write_page
+from pgtare.ladder.result import LadderResult
 from pgtare.report import files
 
 RESULT, PAGE, MARKDOWN = "result.json", "report.html", "report.md"
@@ -75,7 +76,7 @@ def run_study(
     Example: `pgtare ladder studies/wait_event_timing.toml --quick`
     """
     where = out or Path(f"{study.stem}-{'quick' if quick else 'study'}")
-    planned = run.plan(
+    planned = planning.plan(
         study, where, quick=quick, workloads=workload or (), seed=seed,
         command=command_line(),
     )  # fmt: skip
@@ -97,7 +98,7 @@ def resume(
 
     Example: `pgtare ladder resume wait_event_timing-study`
     """
-    _go_on(run.resumed(directory), json)
+    _go_on(planning.resumed(directory), json)
 
 
 @app.command("status")
@@ -109,7 +110,7 @@ def show_status(
 
     Example: `pgtare ladder status wait_event_timing-study`
     """
-    told = status.of(run.resumed(directory))
+    told = status.of(planning.resumed(directory))
     if json:
         typer.echo(told.model_dump_json(indent=2))
     else:
@@ -132,7 +133,7 @@ def report(
 
     Example: `pgtare ladder report wait_event_timing-study`
     """
-    planned = run.resumed(directory)
+    planned = planning.resumed(directory)
     if close and run.result(planned).state == "unfinished":
         with planned.directory.locked():  # whoever runs it would add to what is closed
             planned.directory.close()
@@ -182,7 +183,7 @@ def published_table(
         _write(json, found.model_dump_json(indent=2))
 
 
-def _go_on(planned: run.Planned, json: Path | None) -> None:
+def _go_on(planned: planning.Planned, json: Path | None) -> None:
     try:
         run.conduct(planned, cli.stderr())
     except (KeyboardInterrupt, SystemExit):
@@ -198,10 +199,12 @@ def _go_on(planned: run.Planned, json: Path | None) -> None:
         except KeyboardInterrupt:
             _deliver(planned, json)
             raise
-    _deliver(planned, json)
+    found = _deliver(planned, json)
+    if all(workload.why_not for workload in found.workloads):
+        raise MeasurementError("no workload counts: the page says of each why not")
 
 
-def _kept(planned: run.Planned) -> None:
+def _kept(planned: planning.Planned) -> None:
     if planned.directory.begun:
         where = planned.directory.path
         cli.stderr().print(
@@ -211,7 +214,7 @@ def _kept(planned: run.Planned) -> None:
         )  # fmt: skip
 
 
-def _deliver(planned: run.Planned, json: Path | None) -> None:
+def _deliver(planned: planning.Planned, json: Path | None) -> LadderResult:
     with cli.stderr().status("pgtare: the tests and what they could have found"):
         result = run.result(planned)
     to_stdout = json is not None and str(json) == "-"
@@ -225,6 +228,7 @@ def _deliver(planned: run.Planned, json: Path | None) -> None:
         told.print(f"{what}: {where / name}", highlight=False, markup=False)
     if json is not None:
         _write(json, result.to_json())
+    return result
 
 
 def _write(json: Path, text: str) -> None:

@@ -18,8 +18,8 @@ from pgtare.flame.page import fragment
 from pgtare.flame.page import script as drawing
 from pgtare.flame.record import Plan, Recording, record
 from pgtare.flame.samples import Mode
-from pgtare.ladder import run
 from pgtare.ladder.bench import Bench
+from pgtare.ladder.planning import Planned
 from pgtare.ladder.sections import Workload
 from pgtare.ladder.study import Study
 from pgtare.ladder.wording import count
@@ -36,12 +36,12 @@ _RATE = 499
 _SERVE_S = 5.0
 
 
-def wanted(planned: run.Planned) -> bool:
+def wanted(planned: Planned) -> bool:
     """Whether the study asks for flame graphs that are not there yet."""
     return bool(_missing(planned))
 
 
-def _missing(planned: run.Planned) -> list[_Part]:
+def _missing(planned: Planned) -> list[_Part]:
     """What is still to be recorded, a part for each server and load."""
     return [
         part
@@ -80,7 +80,7 @@ class _Part:
         return [mode for mode in _MODES if not self.place(mode).exists()]
 
 
-def record_all(planned: run.Planned, console: Console) -> None:
+def record_all(planned: Planned, console: Console) -> None:
     """Record each variant of the first comparison on each workload that the study names.
 
     What perf may not do here is said, and left out. The runs are over: none is disturbed. Raises
@@ -116,7 +116,7 @@ def record_all(planned: run.Planned, console: Console) -> None:
                 say(f"no flame graphs of {part.variant} on {part.workload}: {ex}")
 
 
-def additions(planned: run.Planned) -> list[Addition]:
+def additions(planned: Planned) -> list[Addition]:
     """A section for each workload that was recorded: both variants, and the change."""
     made = []
     for name in _names(planned.study):
@@ -166,7 +166,7 @@ def _pair(study: Study, workload: Workload) -> tuple[str, str]:
     return compared.base, compared.arm
 
 
-def _record(planned: run.Planned, bench: Bench, part: _Part, tell: Callable[[str], None]) -> None:
+def _record(planned: Planned, bench: Bench, part: _Part, tell: Callable[[str], None]) -> None:
     study, directory = planned.study, planned.directory
     workload = _workload(study, part.workload)
     rates = {name: rate.rate_tps for name, rate in directory.rates().items()}

@@ -5,23 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json as jsonlib
 import re
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from pgtare import cli
 from pgtare.cli.command_line import command_line
 from pgtare.errors import UsageError
 from pgtare.report import files
-from pgtare.report.progress import Display
+from pgtare.report.progress import BAR_WIDTH, Display, Frame
 from pgtare.trace import export as exports
 from pgtare.trace import merge, show
 from pgtare.trace.ledger import Ledger, ledger
 from pgtare.trace.limits import MIB, Limits
 from pgtare.trace.page import write_page
-from pgtare.trace.profile import Scope, profile
+from pgtare.trace.profile import GROUPINGS, Scope, profile
 from pgtare.trace.reader import load
 from pgtare.trace.record import Progress, Recorded, Recorder
 from pgtare.trace.server import open_server
@@ -82,7 +84,9 @@ def record(
     """
     if level not in LEVELS:
         raise UsageError(f"--level {level}: choose among {', '.join(map(str, LEVELS))}")
-    length = seconds("--duration", duration) if duration else None
+    if 0 in (queryid or ()):
+        raise UsageError("--queryid 0: no statement has it; `pg_stat_statements` tells queryid")
+    length = seconds("--duration", duration) if duration is not None else None
     target = Target(
         level, frozenset(pid or ()), frozenset(role or ()), frozenset(database or ()),
         application, _share(sample), tuple(queryid or ()), armed,
@@ -101,17 +105,33 @@ def record(
         typer.echo(line)
 
 
+#: What the bar, the seconds and the time left take of a line.
+_BAR = 64
+
+
 def _tick(display: Display, now: Progress) -> None:
-    text = (
-        f"{now.sessions} sessions, {now.waits:,} waits, {now.written / MIB:.1f} MiB, "
-        f"{now.lost_waits:,} waits and {now.lost_bytes:,} bytes of calls lost"
-    )
-    display.tick(now.seconds, text, hint="; Ctrl-C ends it")
+    sessions = f"{now.sessions} {'session' if now.sessions == 1 else 'sessions'}"
+    lost = "nothing lost"
+    if now.lost_waits or now.lost_bytes:
+        lost = f"lost {now.lost_waits:,} waits and {now.lost_bytes:,} bytes of calls"
+    written = f"{now.written / MIB:.1f} MiB"
+    hint = "; Ctrl-C ends it"
+    console = cli.stderr()
+    texts = [f"{sessions}, {now.waits:,} waits, {written}, {lost}"]
+    if console.is_terminal:
+        # the bar would give way, and the time left with it
+        texts += [f"{sessions}, {written}, {lost}", f"{sessions}, {lost}"]
+        room = console.width - _BAR
+        fitting = [text for text in texts if len(text) <= room] or texts[-1:]
+        display.tick(now.seconds, fitting[0], hint if len(fitting[0] + hint) <= room else "")
+    else:
+        display.tick(now.seconds, texts[0])
 
 
 def _told(done: Recorded) -> list[str]:
+    sessions = f"{done.sessions} {'session' if done.sessions == 1 else 'sessions'}"
     lines = [
-        f"{done.sessions} sessions, {done.call_bytes:,} bytes of calls and {done.waits:,} waits in "
+        f"{sessions}, {done.call_bytes:,} bytes of calls and {done.waits:,} waits in "
         f"{done.seconds:.1f} s; {done.bytes:,} bytes on disk"
     ]
     lines += [
@@ -121,9 +141,14 @@ def _told(done: Recorded) -> list[str]:
     ]
     if done.why:
         lines.append(f"stopped early: {done.why}")
-    if not done.sessions:
-        lines.append("no session that matches answered a request meanwhile, so none was traced")
     lines += done.notes
+    if not done.sessions:
+        return [
+            *lines,
+            "no session that matches answered a request meanwhile, so none was traced: "
+            "`SELECT pid, usename, datname, application_name FROM pg_stat_activity` shows who is "
+            "there",
+        ]
     return [*lines, f"trace: {done.path} (`pgtare trace profile {done.path}` says where time went)"]
 
 
@@ -174,6 +199,12 @@ def profile_(
 
     Example: `pgtare trace profile monday --by statement`
     """
+    if merge_by not in merge.WAYS:
+        raise UsageError(f"--merge-by {merge_by}: choose among {', '.join(merge.WAYS)}")
+    if by not in GROUPINGS:
+        raise UsageError(f"--by {by}: choose among {', '.join(GROUPINGS)}")
+    if transaction and len(pid or ()) != 1:
+        raise UsageError("--transaction counts within one session: name it with --pid")
     book = _book(path)
     if client is not None:
         book = merge.only(book, merge_by, client)
@@ -184,14 +215,16 @@ def profile_(
         + ([f"statement {statement}"] if statement else [])
         + (["parallel workers"] if workers else [])
     )
-    if transaction and len(pid or ()) != 1:
-        raise UsageError("--transaction counts within one session: name it with --pid")
     scope = Scope(frozenset(pid) if pid else None, transaction, statement, workers, busy, words)
     found = profile(book, by, scope)
     if json:
         typer.echo(jsonlib.dumps(show.profile_json(found), indent=2))
         return
-    _console().print(show.profile_view(found, limit), highlight=False)
+    console = _console()
+    console.print(show.profile_view(found, limit), highlight=False)
+    if console.is_terminal and by == "event":
+        console.print(f"next: --by statement, or pgtare trace report {path}", style="dim",
+                      highlight=False, markup=False)  # fmt: skip
 
 
 @app.command("clients")
@@ -277,13 +310,35 @@ def report_(
         typer.echo(f"page: {target}")
 
 
+class _Reading(Frame):
+    """The progress of reading a trace, with the time left."""
+
+    def __init__(self, console: Console, path: Path) -> None:
+        super().__init__(
+            console,
+            TextColumn("reading {task.fields[name]}", markup=False),
+            BarColumn(bar_width=BAR_WIDTH), TimeRemainingColumn(compact=True), TextColumn("left"),
+            total=1.0, name=path.name,
+        )  # fmt: skip
+        self._path, self._start = path, time.monotonic()
+
+    def tell(self, share: float) -> None:
+        """So much of 1 is done."""
+        line = f"reading {self._path}: {100 * share:.0f} %"
+        self._show(time.monotonic() - self._start, line, completed=share)
+
+
 def _book(path: Path) -> Ledger:
     """The ledger of a trace, without what cannot be read; notes on standard error."""
-    book = ledger(load(path))
+    with _Reading(cli.stderr(), path) as reading:
+        book = ledger(load(path), tell=reading.tell)
     for note in book.notes:
         typer.echo(f"note: {note}", err=True)
     if not len(book.entries):
-        raise UsageError(f"{path} holds no calls and no waits: no session was traced in it")
+        why = "no session was traced in it"
+        if any(ring.kind == "sql" for ring in book.trace.rings.values()):
+            why = "the sessions traced in it did nothing while it was recorded"
+        raise UsageError(f"{path} holds no calls and no waits: {why}")
     return book
 
 

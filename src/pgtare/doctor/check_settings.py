@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pgtare.doctor.model import Clock, Finding, Observer, Unseen
-from pgtare.doctor.read import Facts
+from pgtare.doctor.seen import Facts
 
 #: A cost that weighing found, as a share of a transaction, from which on it is told.
 WARNING_COST_PCT, CRITICAL_COST_PCT = 5.0, 25.0

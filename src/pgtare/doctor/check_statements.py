@@ -10,7 +10,7 @@ from pgtare.doctor import churn, sweep
 from pgtare.doctor.evictions import Evictions
 from pgtare.doctor.model import Finding, Statements, Sure, Waits
 from pgtare.doctor.queries import quoted
-from pgtare.doctor.read import Facts, Look, Texts
+from pgtare.doctor.seen import Facts, Look, Texts
 
 #: Shares of throughput, or of the time, lost to evictions.
 WARNING_LOST, CRITICAL_LOST = 0.01, 0.05

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from scipy.stats import chi2
 
-from pgtare.doctor.read import Deallocations, Entries, Facts, Look, Samples
+from pgtare.doctor.seen import Deallocations, Entries, Facts, Look, Samples
 from pgtare.doctor.sweep import victims
 
 #: A table whose entries fell below this share of its size did not lose them by evictions.

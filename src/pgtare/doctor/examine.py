@@ -12,17 +12,8 @@ from pgtare.doctor.check_settings import Traffic, Weight
 from pgtare.doctor.evictions import Evictions, StatisticsReset
 from pgtare.doctor.model import ORDER, Finding, Level, Report
 from pgtare.doctor.profile import profile
-from pgtare.doctor.read import (
-    Facts,
-    Look,
-    Samples,
-    Texts,
-    read_facts,
-    read_look,
-    read_texts,
-    sample,
-    sample_entries,
-)
+from pgtare.doctor.read import read_facts, read_look, read_texts, sample, sample_entries
+from pgtare.doctor.seen import Facts, Look, Samples, Texts
 from pgtare.doctor.session import Session, Unreadable
 
 #: How often sessions are looked at, in s.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgtare.doctor.model import FEWEST_HITS, Waits, WaitShare
-from pgtare.doctor.read import CountedWaits, Look, Samples
+from pgtare.doctor.seen import CountedWaits, Look, Samples
 
 
 def profile(first: Look, last: Look, samples: Samples) -> Waits | None:

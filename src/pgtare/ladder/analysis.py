@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,27 +11,23 @@ import numpy as np
 
 import pgtare
 from pgtare.estimate import rounds as estimate
-from pgtare.estimate.attainable import attainable_p
 from pgtare.estimate.inference import holm
-from pgtare.estimate.power import rounds_to_settle
 from pgtare.ladder import caveats, evidence, wording
-from pgtare.ladder.between import described, differences, estimated
 from pgtare.ladder.blocks import FEWEST, Blocks, blocks_of, too_many_dropped
+from pgtare.ladder.compare import compare, known, not_counted, pct
 from pgtare.ladder.kinds import WORDS
 from pgtare.ladder.protocol import proof_id
 from pgtare.ladder.quantities import percent
 from pgtare.ladder.records import Facts, Rate, Run, Step
 from pgtare.ladder.remaining import narrow, remaining
 from pgtare.ladder.result import (
-    Beside,
     Compared,
-    Effect,
     LadderResult,
     OnWorkload,
     Rung,
     Together,
 )
-from pgtare.ladder.sections import AGAIN, HIGHER_IS_BETTER, UNITS, Metric, Workload
+from pgtare.ladder.sections import AGAIN, HIGHER_IS_BETTER, UNITS, Workload
 from pgtare.ladder.side_by_side import side_by_side
 from pgtare.ladder.study import Study
 from pgtare.report.verdicts import Verdict
@@ -115,13 +110,13 @@ def _workload(
     if shown:
         peeked = state == "closed"
         floor_name = study.analysis.floor
-        floor = _compare(study, workload, blocks, floor_name + AGAIN, floor_name, peeked, seed)
+        floor = compare(study, workload, blocks, floor_name + AGAIN, floor_name, peeked, seed)
         compared = [
-            _compare(study, workload, blocks, c.arm, c.base, peeked, seed)
+            compare(study, workload, blocks, c.arm, c.base, peeked, seed)
             for c in study.compared(workload)
         ]
     elif why_not:
-        compared = [_nothing(study, workload, c.arm, c.base) for c in study.compared(workload)]
+        compared = [not_counted(study, workload, c.arm, c.base) for c in study.compared(workload)]
     last = {name: run for _, block in sorted(blocks.items()) for name, run in block.items()}
     return OnWorkload(
         name=workload.name,
@@ -226,100 +221,6 @@ def _rung(name: str, blocks: Blocks, workload: Workload) -> Rung:
     )
 
 
-def _compare(
-    study: Study,
-    workload: Workload,
-    blocks: Blocks,
-    arm: str,
-    base: str,
-    peeked: bool,
-    seed: int,
-) -> Compared:
-    analysis = study.analysis
-    d = differences(blocks, arm, base, workload.metric)
-    found, over = estimated(
-        study,
-        blocks,
-        arm,
-        base,
-        workload.metric,
-        seed,
-        family=study.family,
-        peeked=peeked,
-        planned=study.blocks_planned(workload),
-    )
-    centre = _mean(blocks, base, workload.metric)
-    return Compared(
-        workload=workload.name,
-        arm=arm,
-        base=base,
-        metric=workload.metric,
-        unit=UNITS[workload.metric],
-        rounds=found.n,
-        effect=_effect(found),
-        se_pct=_known(100 * found.se),
-        absolute=centre * math.expm1(found.mean),
-        p=_known(found.p),
-        p_holm=None,
-        p_equivalence=_known(found.p_equivalence),
-        within=None
-        if peeked
-        else _effect(dataclasses.replace(found, lo=found.within[0], hi=found.within[1])),
-        mde_pct=_known(100 * found.mde),
-        hodges_lehmann_pct=_known(_pct(found.hodges_lehmann)),
-        positive=found.positive,
-        attainable_p=0.0 if over else attainable_p(found.n),
-        # more rounds do not settle what linkings leave open, nor come to a study that is closed
-        rounds_to_settle=None
-        if over or peeked
-        else rounds_to_settle(
-            found.mean,
-            found.se * math.sqrt(found.n),
-            analysis.margin,
-            study.family,
-            analysis.alpha,
-            done=found.n,
-        ),
-        verdict="inconclusive",
-        derivation=wording.over_layouts(found, over, peeked=peeked)
-        if over
-        else wording.derivation(found, peeked=peeked, noun=WORDS[study.kind(workload)].block),
-        over_layouts=described(over),
-        round_pct=tuple(_pct(float(x)) for x in d),
-        beside=tuple(
-            _beside(study, blocks, arm, base, metric, peeked, seed, study.blocks_planned(workload))
-            for metric in workload.also
-            if len(differences(blocks, arm, base, metric)) >= 2
-        ),
-    )
-
-
-def _beside(
-    study: Study, blocks: Blocks, arm: str, base: str, metric: Metric, peeked: bool, seed: int,
-    planned: int,
-) -> Beside:  # fmt: skip
-    found, _ = estimated(study, blocks, arm, base, metric, seed, peeked=peeked, planned=planned)
-    return Beside(
-        metric=metric,
-        unit=UNITS[metric],
-        effect=_effect(found),
-        absolute=_mean(blocks, base, metric) * math.expm1(found.mean),
-        p=_known(found.p),
-    )
-
-
-def _nothing(study: Study, workload: Workload, arm: str, base: str) -> Compared:
-    """A comparison whose figures do not count."""
-    return Compared(
-        workload=workload.name, arm=arm, base=base, metric=workload.metric,
-        unit=UNITS[workload.metric], rounds=0,
-        effect=Effect(pct=None, lo_pct=None, hi_pct=None), se_pct=None, absolute=None, p=None,
-        p_holm=None, p_equivalence=None, mde_pct=None, hodges_lehmann_pct=None, positive=0,
-        attainable_p=attainable_p(study.blocks_planned(workload)), rounds_to_settle=None,
-        verdict="not_verified", derivation="",
-    )  # fmt: skip
-
-
 def _adjust(study: Study, family: list[Compared]) -> None:
     """Holm over the declared family, and the verdicts.
 
@@ -328,7 +229,7 @@ def _adjust(study: Study, family: list[Compared]) -> None:
     p_values = [math.nan if c.p is None else c.p for c in family]
     p_values += [math.nan] * (study.family - len(family))
     for compared, p_holm in zip(family, holm(p_values)[: len(family)], strict=True):
-        compared.p_holm = _known(p_holm)
+        compared.p_holm = known(p_holm)
         if compared.verdict != "not_verified":
             compared.verdict = _verdict(study, compared)
             compared.derivation += wording.adjustment(compared, study.family)
@@ -386,29 +287,7 @@ def _together(
             told.append(
                 Together(
                     arms=arms, base=base, workloads=tuple(w.name for w in chosen),
-                    mean_pct=_pct(mean), p=estimate.joint_p(tables, seed=seed),
+                    mean_pct=pct(mean), p=estimate.joint_p(tables, seed=seed),
                 )
             )  # fmt: skip
     return tuple(told)
-
-
-def _effect(found: estimate.Paired) -> Effect:
-    return Effect(
-        pct=_known(_pct(found.mean)), lo_pct=_known(_pct(found.lo)), hi_pct=_known(_pct(found.hi))
-    )
-
-
-def _mean(blocks: Blocks, name: str, metric: str) -> float:
-    values = [block[name].metrics.get(metric, math.nan) for block in blocks.values()]
-    return float(np.exp(np.mean(np.log(values))))
-
-
-def _pct(log_ratio: float) -> float:
-    """A log-ratio in percent; where it is endless, so is the percentage."""
-    if log_ratio == -math.inf:
-        return log_ratio  # no end at all, which is not an end at −100 %
-    return 100 * math.expm1(log_ratio) if log_ratio < 700 else math.inf
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None

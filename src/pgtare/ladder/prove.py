@@ -13,9 +13,10 @@ from rich.table import Table
 
 from pgtare.ladder import evidence, scripts, wording
 from pgtare.ladder.bench import Bench
+from pgtare.ladder.planning import all_steps, protocol_of
 from pgtare.ladder.protocol import Setting
 from pgtare.ladder.records import Wait
-from pgtare.ladder.run import all_steps, find_rate, protocol_of, skipped_workloads
+from pgtare.ladder.run import find_rate, skipped_workloads
 from pgtare.ladder.study import Study
 from pgtare.report import numbers
 

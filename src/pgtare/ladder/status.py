@@ -8,10 +8,11 @@ from rich.table import Table
 
 from pgtare.ladder.bench import Bench
 from pgtare.ladder.kinds import WORDS
+from pgtare.ladder.planning import Planned, full_seconds
 from pgtare.ladder.progress import span
 from pgtare.ladder.protocol import proof_id
 from pgtare.ladder.remaining import remaining
-from pgtare.ladder.run import Planned, full_seconds, skipped_workloads
+from pgtare.ladder.run import skipped_workloads
 from pgtare.ladder.wording import METRICS, count
 
 

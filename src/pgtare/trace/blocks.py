@@ -209,5 +209,7 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     found = sorted(path.glob(f"*{SUFFIX}"))
     if not found:
-        raise UsageError(f"{path} holds no trace of `pgtare trace record` (*{SUFFIX})")
+        within = sorted({file.parent for file in path.glob(f"*/*{SUFFIX}")})
+        hint = f"; {within[-1]} does: name one recording" if within else ""
+        raise UsageError(f"{path} holds no trace of `pgtare trace record` (*{SUFFIX}){hint}")
     return found

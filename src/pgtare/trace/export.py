@@ -184,7 +184,7 @@ def _errors(ledger: Ledger) -> Columns:
     rows = [(i, p, e) for i, p in enumerate(ledger.processes) for e in p.stream.errors]
     return {
         "process": _ints([i for i, _, _ in rows]),
-        "when": _ints([p.begin - p.stream.begin + e.when for _, p, e in rows]),
+        "when": _ints([p.zero + e.when for _, p, e in rows]),
         "call": _ints([e.call for _, _, e in rows]),
         "sqlstate": _texts([e.sqlstate for _, _, e in rows]),
         "severity": _texts([e.severity for _, _, e in rows]),

@@ -3,7 +3,10 @@
 CPU time of a process counts what the kernel does inside its waits; a read from the page cache is
 nearly all of it. Between two readings of CPU time, what exceeds the time outside of waits must
 have been spent within them (or, a little, between requests). Many such excesses, regressed on the
-time of each event, give the share of it that is CPU; a lack (being preempted) is an outlier.
+time of each event, give the share of it that is CPU.
+
+The other way round a lack says nothing of waits: the process did not run. On a busy machine most
+intervals have one. So the fit looks for the upper edge first, then leaves out what lies far below.
 """
 
 from __future__ import annotations
@@ -23,17 +26,23 @@ Floats = npt.NDArray[np.float64]
 _INTERVALS = 50
 _MOST = 5_000
 _EVENTS = 12
+#: How much less a lack weighs than an excess while the upper edge is looked for, and how many
+#: times the middle distance of what lies above it another interval may lie below.
+_LACK = 0.1
+_FAR = 9.0
 
 
 @dataclass(frozen=True)
 class Sample:
     """Of one process, by interval between two readings: CPU less the time outside waits, in ns.
 
+    spent: the CPU itself.
     idle: how often it went from an answer to the next request there. interval, event, wait_ns:
     of each wait.
     """
 
     excess: Floats
+    spent: Floats
     idle: Floats
     interval: Integers
     event: Integers
@@ -72,31 +81,54 @@ def shares(samples: Sequence[Sample]) -> Shares:
     ]
     columns.append(np.concatenate([s.idle for s in samples]) * 1000.0)
     design: Floats = np.stack(columns, axis=1)
+    spent: Floats = np.concatenate([s.spent for s in samples])
     busy = design.any(axis=1)
-    design, excess = design[busy], excess[busy]
+    design, excess, spent = design[busy], excess[busy], spent[busy]
     if len(excess) < max(_INTERVALS, 10 * len(columns)):
         return Shares()
     if len(excess) > _MOST:
         chosen = np.linspace(0, len(excess) - 1, _MOST).astype(int)
-        design, excess = design[chosen], excess[chosen]
-    return _fit(design, excess, events)
+        design, excess, spent = design[chosen], excess[chosen], spent[chosen]
+    return _fit(design, excess, spent, events)
 
 
-def _fit(design: Floats, excess: Floats, events: list[int]) -> Shares:
+def _fit(design: Floats, excess: Floats, spent: Floats, events: list[int]) -> Shares:
+    # no event takes more CPU than was spent in the intervals in which it occurred
+    waited = design[:, :-1]
+    possible = np.minimum(waited, np.maximum(spent, 0.0)[:, None]).sum(axis=0)
+    most = np.append(np.maximum(possible / np.maximum(waited.sum(axis=0), 1.0), 1e-6), 1000.0)
     scale = float(np.median(np.abs(excess))) or 1.0
     design, excess = design / scale, excess / scale
-    upper = np.append(np.ones(len(events)), 1000.0)
+    found = _solved(design, excess, most, _LACK)
+    if found is None:
+        return Shares()
+    left = excess - design @ found
+    near = left > -_FAR * float(np.median(left[left > 0])) if (left > 0).any() else left > -np.inf
+    if near.sum() >= max(_INTERVALS, 10 * len(most)):
+        design, excess = design[near], excess[near]
+        again = _solved(design, excess, most, 1.0)
+        found = found if again is None else again
+    by_event = {e: float(x) for e, x in zip(events, found, strict=False)}
+    return Shares(by_event, float(found[-1]) * 1000.0)
+
+
+def _solved(design: Floats, excess: Floats, most: Floats, lack: float) -> Floats | None:
+    """The robust fit with coefficients up to `most`; lack: the weight of what lies below it."""
+
+    def weight(x: Floats) -> Floats:
+        return np.where(design @ x > excess, lack, 1.0)
+
     try:
         found = optimize.least_squares(
-            lambda x: design @ x - excess,
-            upper / 100,
-            jac=lambda x: design,
-            bounds=(0.0, upper),
+            lambda x: weight(x) * (design @ x - excess),
+            most / 100,
+            jac=lambda x: weight(x)[:, None] * design,
+            bounds=(0.0, most),
             x_scale="jac",
             loss="soft_l1",
+            f_scale=0.1,
             max_nfev=100,
         ).x
     except (ValueError, np.linalg.LinAlgError):
-        return Shares()
-    by_event = {e: float(x) for e, x in zip(events, found, strict=False)}
-    return Shares(by_event, float(found[-1]) * 1000.0)
+        return None
+    return np.asarray(found, np.float64)

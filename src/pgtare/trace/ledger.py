@@ -6,6 +6,7 @@ the arithmetic; all profiles are sums over this one table, which is why they agr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,14 +30,17 @@ NAMES = {
     MISSING: "not recorded",
 }
 _LEVELS = 256
+#: The share of the work that is done when all streams are decoded.
+_DECODING = 0.7
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What pgtare itself takes, in ns: for a wait, and for a call."""
+    """What pgtare itself takes, in ns: for a wait, for a call's record, for a fetch in a series."""
 
     wait_ns: float = 0.0
     call_ns: float = 0.0
+    fetch_ns: float = 0.0
 
 
 @dataclass
@@ -44,7 +48,8 @@ class Entries:
     """Bookings. process: index; call, top: indices into the ledger's calls, -1 where none is open.
 
     top: the outermost call. transaction: index within the process, -1: none. times: 0 for the
-    later parts of a wait that was cut at the end of a call.
+    later parts of a wait that was cut at the end of a call. whole: its length before it was cut;
+    of all other bookings, ns. begin: of the first piece, ns since 1970.
     """
 
     process: Integers
@@ -54,6 +59,8 @@ class Entries:
     component: Integers
     ns: Floats
     times: Integers
+    whole: Floats
+    begin: Integers
 
     def of(self, kept: npt.NDArray[np.bool_]) -> Entries:
         """Some of them."""
@@ -63,7 +70,7 @@ class Entries:
         return len(self.ns)
 
 
-_FIELDS = ("process", "call", "top", "transaction", "component", "ns", "times")
+_FIELDS = ("process", "call", "top", "transaction", "component", "ns", "times", "whole", "begin")
 
 
 @dataclass
@@ -86,14 +93,17 @@ class Ledger:
         return NAMES[component] if component < 0 else self.trace.label(component)
 
 
-def ledger(trace: Trace, costs: Costs | None = None) -> Ledger:
-    """Book the time of every process of a trace."""
-    found = processes(trace)
+def ledger(
+    trace: Trace, costs: Costs | None = None, tell: Callable[[float], None] = lambda _: None
+) -> Ledger:
+    """Book the time of every process of a trace. tell: is told how much is done, from 0 to 1."""
+    found = processes(trace, lambda share: tell(_DECODING * share))
     books = [_Book(process, trace) for process in found]
     shares = kernel.shares([book.sample() for book in books])
     costs = costs or _costs(trace)
     parts, calls, owners, offset = [], [], [], 0
     for i, book in enumerate(books):
+        tell(_DECODING + (1 - _DECODING) * i / len(books))
         entries = book.entries(shares, costs)
         entries.process = np.full(len(entries), i, np.int64)
         for column in (entries.call, entries.top):
@@ -105,7 +115,7 @@ def ledger(trace: Trace, costs: Costs | None = None) -> Ledger:
     notes = [*trace.notes(), *(note for process in found for note in process.notes)]
     if not parts:
         nothing = np.zeros(0, np.int64)
-        empty = Entries(*(nothing,) * 5, np.zeros(0), nothing)
+        empty = Entries(*(nothing,) * 5, np.zeros(0), nothing, np.zeros(0), nothing)
         return Ledger(trace, [], np.zeros(0, CALL), nothing, empty, {}, notes)
     joined = Entries(*(np.concatenate([getattr(p, name) for p in parts]) for name in _FIELDS))
     return Ledger(
@@ -117,9 +127,10 @@ def _costs(trace: Trace) -> Costs:
     """What the recorder noted of them."""
     told = trace.recording.get("costs")
     found = told if isinstance(told, dict) else {}
-    wait, call = (found.get(name) for name in ("wait_ns", "call_ns"))
-    good = [float(v) if isinstance(v, int | float) and 0 <= v < 1e6 else 0.0 for v in (wait, call)]
-    return Costs(*good)
+    values = [found.get(name) for name in ("wait_ns", "call_ns", "fetch_ns")]
+    return Costs(
+        *(float(v) if isinstance(v, int | float) and 0 <= v < 1e6 else 0.0 for v in values)
+    )
 
 
 class _Book:
@@ -174,14 +185,14 @@ class _Book:
         kept = self.busy[piece] | ~np.isin(event[which], clients)
         self.wait_piece, self.wait_event = piece[kept], event[which][kept]
         self.wait_ns, self.wait_times = ns[kept], (nth[kept] == 0).astype(np.int64)
+        self.wait_whole = (end - start)[which][kept].astype(float)
         pieces = len(self.length)
         self.waited = np.bincount(self.wait_piece, self.wait_ns, minlength=pieces)
         self.outside = np.maximum(self.length - self.waited, 0.0)
 
     def sample(self) -> kernel.Sample:
         """Per interval between two readings: CPU beyond the time outside waits, and the waits."""
-        n = max(len(self.process.cpu) - 1, 0)
-        known = (self.reading >= 0) & (self.reading < n)
+        n, known = self._between_readings()
         spent = np.diff(self.process.cpu[:, 1])[:n] if n else np.zeros(0)
         outside = np.bincount(
             self.reading[known & self.busy], self.outside[known & self.busy], minlength=n
@@ -189,15 +200,25 @@ class _Book:
         breaks = np.concatenate([[False], self.busy[:-1] & ~self.busy[1:]])
         idle = np.bincount(self.reading[known & breaks], minlength=n)
         of = known[self.wait_piece]
+        blind = np.bincount(self.reading[known], minlength=n) == 0
         return kernel.Sample(
-            spent - outside, idle.astype(float), self.reading[self.wait_piece][of],
-            self.wait_event[of], self.wait_ns[of],
+            np.where(blind, 0.0, spent - outside), spent.astype(float), idle.astype(float),
+            self.reading[self.wait_piece][of], self.wait_event[of], self.wait_ns[of],
         )  # fmt: skip
+
+    def _between_readings(self) -> tuple[int, npt.NDArray[np.bool_]]:
+        """How many intervals between two readings there are, and the pieces in those of use.
+
+        Where records are missing nothing tells who spent the CPU time: not those that are there.
+        """
+        n = max(len(self.process.cpu) - 1, 0)
+        within = (self.reading >= 0) & (self.reading < n)
+        lacking = np.bincount(self.reading[within & self.missing], minlength=n) > 0
+        return n, within & ~np.append(lacking, False)[np.clip(self.reading, 0, n)]
 
     def _cpu(self, shares: kernel.Shares) -> tuple[Floats, npt.NDArray[np.bool_]]:
         """CPU outside waits by piece, and which pieces lie between two readings."""
-        n = max(len(self.process.cpu) - 1, 0)
-        known = (self.reading >= 0) & (self.reading < n)
+        n, known = self._between_readings()
         if not n:
             return np.zeros(len(self.length)), known
         s = self.sample()
@@ -224,7 +245,8 @@ class _Book:
         piece = self.wait_piece
         waits = Entries(
             piece, self.call[piece].copy(), self.top[piece].copy(), self.transaction[piece],
-            self.wait_event, self.wait_ns.astype(float), self.wait_times,
+            self.wait_event, self.wait_ns.astype(float), self.wait_times, self.wait_whole,
+            self.bounds[piece],
         )  # fmt: skip
         parts.append(waits)
         return Entries(*(np.concatenate([getattr(p, name) for p in parts]) for name in _FIELDS))
@@ -244,9 +266,18 @@ class _Book:
     def _own(self, costs: Costs) -> Floats:
         pieces = len(self.length)
         waits = np.bincount(self.wait_piece, self.wait_times, minlength=pieces)
+        if not pieces:
+            return np.zeros(0)
         ends = np.searchsorted(self.bounds, _ends(self.process.calls)[self.shown], "left") - 1
-        calls = np.bincount(np.clip(ends, 0, pieces - 1), minlength=pieces) if pieces else 0
-        return np.asarray(waits * costs.wait_ns + calls * costs.call_ns, np.float64)
+        ends = np.clip(ends, 0, pieces - 1)
+        several = self.process.stream.fetches
+        numbers = self.process.calls["call"][self.shown].tolist() if several else []
+        more = np.array([several.get(number, 1) - 1 for number in numbers], np.float64)
+        calls = np.bincount(ends, minlength=pieces)
+        fetches = np.bincount(ends, more, minlength=pieces) if several else 0.0
+        return np.asarray(
+            waits * costs.wait_ns + calls * costs.call_ns + fetches * costs.fetch_ns, np.float64
+        )
 
     def _booked(self, component: int, ns: Floats) -> Entries:
         """One booking for each call (or span outside of calls) and transaction."""
@@ -260,7 +291,8 @@ class _Book:
         sums = np.bincount(np.asarray(inverse).ravel(), ns[kept], n).astype(np.float64)
         return Entries(
             np.zeros(n, np.int64), self.call[of].copy(), self.top[of].copy(),
-            self.transaction[of], np.full(n, component), sums, np.ones(n, np.int64),
+            self.transaction[of], np.full(n, component), sums, np.ones(n, np.int64), sums,
+            self.bounds[of],
         )  # fmt: skip
 
 

@@ -39,9 +39,11 @@ def check(directory: Path, limits: Limits, written: int, size: int) -> None:
             "size", f"the trace has reached {limits.total / MIB:,.0f} MiB (--max-size)"
         )
     left = free(directory) - size
+    if left < 0:
+        raise LimitReached("space", f"the volume of {directory} is full")
     if left < limits.reserve:
         raise LimitReached(
             "space",
-            f"the volume of {directory} would have {max(left, 0) / MIB:,.0f} MiB left, less than "
+            f"the volume of {directory} would have {left / MIB:,.0f} MiB left, less than "
             f"the reserve of {limits.reserve / MIB:,.0f} MiB (--reserve)",
         )

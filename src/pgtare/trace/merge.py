@@ -24,7 +24,10 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}"
 
 @dataclass(frozen=True)
 class Client:
-    """A client: its name, the sessions that served it, calls, and times in ns without idling."""
+    """A client: its name, the sessions that served it, calls, and times in ns without idling.
+
+    Times are those of parallel workers, too.
+    """
 
     name: str
     sessions: int
@@ -57,8 +60,10 @@ def names(ledger: Ledger, way: str) -> tuple[list[str], Integers]:
     """The clients, and of each booking the client's number. Raises UsageError for a wrong way."""
     if way not in WAYS:
         raise UsageError(f"--merge-by {way}: choose among {', '.join(WAYS)}")
+    if way == "application":
+        return _applications(ledger)
     if way != "trace":
-        field = {"application": "application", "address": "client", "user": "user"}[way]
+        field = {"address": "client", "user": "user"}[way]
         told = [getattr(p.ring, field) or f"(no {way})" for p in ledger.processes]
         unique = list(dict.fromkeys(told))
         of_process = np.array([unique.index(name) for name in told], np.int64)
@@ -81,6 +86,25 @@ def names(ledger: Ledger, way: str) -> tuple[list[str], Integers]:
     return unique, of_call[ledger.entries.top]
 
 
+def _applications(ledger: Ledger) -> tuple[list[str], Integers]:
+    """By the name that the session had when a booking began: a pool's sessions take several."""
+    unique: dict[str, int] = {}
+    e = ledger.entries
+    of = np.zeros(len(e), np.int64)
+    leaders = {p.ring.pid: p for p in ledger.processes if p.leader_pid is None}
+    for i, process in enumerate(ledger.processes):
+        p = leaders.get(process.leader_pid or 0, process)
+        told = p.stream.session.get("application") or p.ring.application
+        names = [told, *(name for _, name in p.stream.applications)]
+        numbers = np.array(
+            [unique.setdefault(name or "(no application)", len(unique)) for name in names], np.int64
+        )
+        since = np.array([p.zero + when for when, _ in p.stream.applications], np.int64)
+        mine = np.flatnonzero(e.process == i)
+        of[mine] = numbers[np.searchsorted(since, e.begin[mine], "right")]
+    return list(unique), of
+
+
 def clients(ledger: Ledger, way: str) -> list[Client]:
     """Every client with the time of its work, the busiest first."""
     unique, of = names(ledger, way)
@@ -89,12 +113,13 @@ def clients(ledger: Ledger, way: str) -> list[Client]:
     cpu = np.isin(e.component, [CPU, OWN])
     n = len(unique)
     sums = [np.bincount(of[k], e.ns[k], minlength=n) for k in (busy, cpu, e.component >= 0)]
+    pid = [p.leader_pid or p.ring.pid for p in ledger.processes]
     sessions: dict[int, set[int]] = defaultdict(set)
     calls: dict[int, set[int]] = defaultdict(set)
     for client, process, top in np.unique(
         np.stack([of, e.process, e.top], axis=1), axis=0
     ).tolist():
-        sessions[client].add(process)
+        sessions[client].add(pid[process])
         if top >= 0:
             calls[client].add(top)
     found = [

@@ -13,7 +13,7 @@ from pgtare.trace.ledger import CLIENT, MISSING, Entries, Ledger
 from pgtare.trace.stream import CallKind, NodeRun, RowSources
 
 NOT_BY_NODE = "not in a measured node"
-_UNTIMED = 16
+_EXACT, _WORKERS, _UNTIMED = 1, 2, 16
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,28 @@ def merged(runs: list[RowSources]) -> dict[int, NodeRun]:
                 sums[node.node] = node
                 continue
             sums[node.node] = NodeRun(
-                node.node, have.flags | node.flags, have.calls + node.calls,
+                node.node, _joined(have.flags, node.flags), have.calls + node.calls,
                 have.rows + node.rows, have.loops + node.loops, have.time + node.time,
                 have.low + node.low, have.high + node.high,
             )  # fmt: skip
     return sums
+
+
+def _joined(flags: int, more: int) -> int:
+    """Of several executions: exact only if each is, and untimed only if none was timed."""
+    both = _EXACT | _UNTIMED
+    return (flags & more & both) | ((flags | more) & ~both)
+
+
+def _shrunk(own: dict[int, float], run: RowSources, most: float) -> dict[int, float]:
+    """No more than an execution took: what parallel workers did beside their leader gives way."""
+    beside = {node.node for node in run.nodes if node.flags & _WORKERS}
+    leaders = sum(ns for number, ns in own.items() if number not in beside)
+    workers = sum(own.values()) - leaders
+    scale = min(1.0, max(most - leaders, 0.0) / workers) if workers > 0 else 1.0
+    own = {number: ns * scale if number in beside else ns for number, ns in own.items()}
+    total = sum(own.values())
+    return {n: ns * most / total for n, ns in own.items()} if total > most else own
 
 
 def grouped(
@@ -111,12 +128,11 @@ def grouped(
             run = runs.get((process, int(ledger.calls["execution"][call])))
         if run is not None:
             plan = of_plan(ledger.processes[process].stream.plans.get(run.plan, []))
-            own = own_times(run, plan)
-            scale = min(1.0, left / sum(own.values())) if sum(own.values()) > 0 else 0.0
+            own = _shrunk(own_times(run, plan), run, left)
             for number, ns in own.items():
                 node = plan.get(number)
-                book(label(node) if node else f"node {number}", ns * scale)
-            left -= sum(own.values()) * scale
+                book(label(node) if node else f"node {number}", ns)
+            left -= sum(own.values())
         kind = int(ledger.calls["kind"][call])
         name = CallKind(kind).name.lower() if 1 <= kind <= len(CallKind) else "call"
         book(f"{name}, {NOT_BY_NODE}", left if left > 1e-3 else 0.0)

@@ -22,6 +22,8 @@ from pgtare.trace.waterfall import Waterfall
 _LINES = 40
 _STATEMENTS = 50
 _SESSIONS = 8
+#: Characters of a statement that the page shows; an export has all that was kept.
+_TEXT = 20_000
 
 
 def write_page(ledger: Ledger, path: Path) -> None:
@@ -115,7 +117,7 @@ def _statements(ledger: Ledger, labels: Labels) -> list[dict[str, Any]]:
         zip(labels.names, labels.query_ids, strict=True))}  # fmt: skip
     return [
         {
-            "text": s.text,
+            "text": _beginning(s.text),
             "short": show.one_line(s.text),
             "recursive": s.recursive,
             "query_id": s.query_id,
@@ -132,6 +134,11 @@ def _statements(ledger: Ledger, labels: Labels) -> list[dict[str, Any]]:
         }
         for s in found[:_STATEMENTS]
     ]
+
+
+def _beginning(text: str) -> str:
+    left_out = len(text) - _TEXT
+    return text if left_out <= 0 else f"{text[:_TEXT]} … ({left_out:,} characters more)"
 
 
 def _plan_rows(plan: Any) -> list[list[str]]:

@@ -37,7 +37,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Profile:
-    """Lines that add up to total_ns. sessions: whose; workers: parallel workers, told apart."""
+    """Lines that add up to total_ns. sessions: of how many; of parallel workers, if workers.
+
+    measured: row sources are in the trace.
+    """
 
     scope: str
     by: str
@@ -45,6 +48,8 @@ class Profile:
     lines: tuple[Line, ...]
     sessions: int
     notes: tuple[str, ...] = ()
+    workers: bool = False
+    measured: bool = False
 
     def share(self, line: Line) -> float:
         """In percent."""
@@ -56,7 +61,8 @@ class Scope:
     """What part of a trace is looked at: everything, or what all the fields that are set name.
 
     pids; transaction: its number within a session, from 1; statement: a label or query
-    identifier, outermost; workers: parallel workers instead of sessions.
+    identifier, outermost, or, where there is none such, a part of a label; workers: parallel
+    workers instead of sessions.
     """
 
     pids: frozenset[int] | None = None
@@ -74,13 +80,15 @@ def profile(ledger: Ledger, by: str = "event", scope: Scope | None = None) -> Pr
     scope = scope or Scope()
     entries = select(ledger, scope)
     names, key, ns, times = _grouped(ledger, by, entries)
-    lines = _lines(names, key, ns, times)
+    # a wait that was cut is still one, of its whole length
+    lines = _lines(names, key, ns, times, entries.whole if ns is entries.ns else ns)
     if by == "event":
         lines = [_with_kernel(ledger, line, entries) for line in lines]
     return Profile(
         scope.words or "all sessions", by, float(entries.ns.sum()),
         tuple(sorted(lines, key=lambda line: -line.ns)),
-        len(np.unique(entries.process)), tuple(ledger.notes),
+        len(np.unique(entries.process)), tuple(ledger.notes), scope.workers,
+        any(p.stream.rowsources for p in ledger.processes),
     )  # fmt: skip
 
 
@@ -111,13 +119,12 @@ def select(ledger: Ledger, scope: Scope) -> Entries:
 
 def _of_statement(ledger: Ledger, entries: Entries, wanted: str) -> npt.NDArray[np.bool_]:
     labels = statement_labels(ledger)
-    chosen = np.array(
-        [
-            label == wanted or str(query_id) == wanted or wanted.lower() in label.lower()
-            for label, query_id in zip(labels.names, labels.query_ids, strict=True)
-        ],
-        bool,
-    )
+    exact = [
+        wanted in (label, str(query_id))
+        for label, query_id in zip(labels.names, labels.query_ids, strict=True)
+    ]
+    part = [wanted.lower() in label.lower() for label in labels.names]
+    chosen = np.array(exact if any(exact) else part, bool)
     which = _looked_up(labels.of_call, entries.top)
     hit = chosen[which] if len(chosen) else np.zeros(len(which), bool)
     return np.asarray((entries.top >= 0) & hit)
@@ -216,6 +223,7 @@ def _lines(
     key: npt.NDArray[np.int64],
     ns: npt.NDArray[np.float64],
     times: npt.NDArray[np.int64],
+    length: npt.NDArray[np.float64],
 ) -> list[Line]:
     # lines of one name are one line
     unique = {name: i for i, name in enumerate(dict.fromkeys(names))}
@@ -228,12 +236,14 @@ def _lines(
         of = order[bounds[i] : bounds[i + 1]]
         if not len(of) or not ns[of].sum():
             continue
-        n = max(int(times[of].sum()), 1)
-        counts = np.bincount(bucket(ns[of].astype(np.int64)), minlength=BUCKETS)[:BUCKETS]
+        n = int(times[of].sum()) or len(of)  # only the rests of waits that began elsewhere
+        begun = of[times[of] > 0]
+        lengths = length[begun] if len(begun) else ns[of]
+        counts = np.bincount(bucket(lengths.astype(np.int64)), minlength=BUCKETS)[:BUCKETS]
         total = float(ns[of].sum())
         found.append(
             Line(
-                name, total, n, total / n, float(ns[of].min()), float(ns[of].max()),
+                name, total, n, total / n, float(lengths.min()), float(lengths.max()),
                 tuple(int(c) for c in counts),
             )
         )  # fmt: skip

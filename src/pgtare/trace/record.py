@@ -30,6 +30,8 @@ FLUSH_S = 2.0
 #: What a call costs a traced session where it was not measured, in ns.
 CALL_NS = 1000.0
 WAIT_NS = 40.0
+#: And a fetch in a series of one record, beside two readings of the clock.
+FETCH_NS = 20.0
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,11 @@ class Recorder:
         """What a wait and a call cost a traced session, in ns: estimates, for the profile."""
         with contextlib.suppress(Exception), self.server.conn.transaction():
             ((reading,),) = self.server.rows("SELECT clock_read_ns FROM wait_event_timing_info()")
-            return {"wait_ns": max(WAIT_NS, 2.5 * float(reading)), "call_ns": CALL_NS}
-        return {"wait_ns": WAIT_NS, "call_ns": CALL_NS}
+            return {
+                "wait_ns": max(WAIT_NS, 2.5 * float(reading)), "call_ns": CALL_NS,
+                "fetch_ns": FETCH_NS + 2 * float(reading),
+            }  # fmt: skip
+        return {"wait_ns": WAIT_NS, "call_ns": CALL_NS, "fetch_ns": FETCH_NS}
 
     def run(self, seconds: float | None, tell: Callable[[Progress], None]) -> Recorded:
         """Record for `seconds`, or until a signal asks to stop; what was recorded is kept.

@@ -13,7 +13,8 @@ from pgtare.errors import UsageError
 from pgtare.server import unseen
 
 _FUNCTIONS = """
-SELECT p.proname, n.nspname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+SELECT p.proname, n.nspname, has_schema_privilege(n.oid, 'USAGE'), quote_ident(n.nspname),
+       quote_ident(current_user) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
 JOIN pg_language l ON l.oid = p.prolang
 WHERE l.lanname = 'c' AND p.proname IN ('sql_trace_drain', 'wait_event_trace_drain')
 """
@@ -35,9 +36,16 @@ class Server:
     def __init__(self, conn: psycopg.Connection[Any]) -> None:
         self.conn = conn
         # only superusers make C functions: nobody else's function is taken for ours
-        self.schemas = dict(self.rows(_FUNCTIONS))
+        found = self.rows(_FUNCTIONS)
+        self.schemas = {function: schema for function, schema, *_ in found}
         if "sql_trace_drain" not in self.schemas:
             raise UsageError(_NO_EXTENSION.format(conn.info.dbname))
+        closed = sorted({(schema, user) for *_, usable, schema, user in found if not usable})
+        if closed:
+            grants = "; ".join(f"GRANT USAGE ON SCHEMA {name} TO {user}" for name, user in closed)
+            raise UsageError(
+                f"to use the functions of the extensions, a superuser has to run: {grants};"
+            )
         path = sql.SQL(", ").join(
             sql.Identifier(schema) for schema in sorted(set(self.schemas.values()))
         )

@@ -6,16 +6,22 @@ import dataclasses
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from pgtare.report import numbers
+from pgtare.trace.fitted import Fitted
 from pgtare.trace.merge import Client
 from pgtare.trace.profile import Line, Profile
 from pgtare.trace.statements import CallSum, Plan, Statement
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 90
+#: Plans of a statement that are shown, those with most time first.
+_PLANS = 3
+_NO_NODES = (
+    "No row source was measured: they are where sql_trace.rowsource_sampling is set (128, say) "
+    "while a trace is recorded"
+)
 
 
 def ns(value: float) -> str:
@@ -39,26 +45,21 @@ def spark(line: Line) -> str:
     return "".join(_BARS[-(-n * 8 // most)] for n in span)
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if not i else "right", no_wrap=True)
-    return table
-
-
 def profile_view(profile: Profile, limit: int) -> RenderableType:
     """The profile of a trace; what does not fit in stands in one line."""
+    what = "process" if profile.workers else "session"
+    plural = "" if profile.sessions == 1 else "es" if profile.workers else "s"
     heading = (
-        f"{ns(profile.total_ns)} of {profile.scope}"
-        f" ({profile.sessions} {'session' if profile.sessions == 1 else 'sessions'}), by "
+        f"{ns(profile.total_ns)} of {profile.scope} ({profile.sessions} {what}{plural}), by "
         f"{profile.by}"
     )
-    table = _table(
-        profile.by, "time", "share", "times", "mean", "min", "max", "of it kernel CPU", "lengths"
-    )
+    table = Fitted(
+        profile.by, "time", "share", "times", "mean", "min", "max", "of it kernel CPU", "lengths",
+        spare=("lengths", "of it kernel CPU", "min", "max", "mean", "times"),
+    )  # fmt: skip
     for line in profile.lines[:limit]:
         table.add_row(
-            Text(one_line(line.name)), ns(line.ns), numbers.percent(profile.share(line)),
+            one_line(line.name), ns(line.ns), numbers.percent(profile.share(line)),
             numbers.count(line.times), ns(line.mean_ns), ns(line.min_ns), ns(line.max_ns),
             numbers.percent(100 * line.kernel_ns / line.ns) if line.kernel_ns else "", spark(line),
         )  # fmt: skip
@@ -69,7 +70,10 @@ def profile_view(profile: Profile, limit: int) -> RenderableType:
             f"{len(rest)} more", ns(spent), numbers.percent(100 * spent / profile.total_ns)
         )
     table.add_row("total", ns(sum(line.ns for line in profile.lines)), "100 %")
-    return Group(Text(heading), table)
+    parts: list[RenderableType] = [Text(heading), table]
+    if profile.by in ("node", "relation") and not profile.measured:
+        parts.append(Text(_NO_NODES))
+    return Group(*parts)
 
 
 def profile_json(profile: Profile) -> dict[str, Any]:
@@ -89,10 +93,10 @@ def profile_json(profile: Profile) -> dict[str, Any]:
 
 def clients_view(found: list[Client]) -> RenderableType:
     """Clients with their work."""
-    table = _table("client", "sessions", "calls", "busy", "CPU", "waits")
+    table = Fitted("client", "sessions", "calls", "busy", "CPU", "waits")
     for c in found:
         table.add_row(
-            Text(one_line(c.name)), str(c.sessions), numbers.count(c.calls), ns(c.busy_ns),
+            one_line(c.name), str(c.sessions), numbers.count(c.calls), ns(c.busy_ns),
             ns(c.cpu_ns), ns(c.waited_ns),
         )  # fmt: skip
     return table
@@ -115,21 +119,27 @@ def statements_view(found: list[Statement], all_of_them: int) -> RenderableType:
 def _statement(statement: Statement) -> RenderableType:
     name = f"query identifier {statement.query_id}" if statement.query_id else "no identifier"
     parts: list[RenderableType] = [Text(one_line(statement.text, 400)), Text(name, style="dim")]
-    table = _table("call", "count", "elapsed", "longest", "CPU", "waits", "hit", "read", "rows")
+    table = Fitted(
+        "call", "count", "elapsed", "longest", "CPU", "waits", "hit", "read", "rows",
+        spare=("longest", "hit", "read", "rows", "waits"),
+    )  # fmt: skip
     for kind, call in statement.calls.items():
         table.add_row(kind, *cells(call))
-    parts.append(table)
+    if statement.calls:
+        parts.append(table)
     if statement.errors:
         told = ", ".join(f"{state} × {n}" for state, n in statement.errors.items())
         parts.append(Text(f"failed: {told}"))
     if statement.waits:
-        waits = _table("waited for", "times", "total", "longest")
+        waits = Fitted("waited for", "times", "total", "longest")
         for wait in statement.waits[:10]:
             waits.add_row(
                 wait.event, numbers.count(wait.waits), ns(wait.total_ns), ns(wait.longest_ns)
             )
         parts.append(waits)
-    parts += [_plan(plan) for plan in statement.plans[:3]]
+    parts += [_plan(plan) for plan in statement.plans[:_PLANS]]
+    if len(statement.plans) > _PLANS:
+        parts.append(Text(f"{len(statement.plans) - _PLANS} more plans (--json has all)"))
     return Group(*parts)
 
 
@@ -144,13 +154,17 @@ def cells(call: CallSum) -> tuple[str, ...]:
 
 
 def _plan(plan: Plan) -> RenderableType:
-    table = _table("row source", "calls", "rows", "loops", "time", "95 % interval", "own")
+    table = Fitted(
+        f"row source of {plan.executions:,} execution{'s' if plan.executions > 1 else ''}",
+        "calls", "rows", "loops", "time", "95 % interval", "own",
+        spare=("95 % interval", "loops"),
+    )  # fmt: skip
     for node in plan.nodes:
         of = f" on {node.relation}" if node.relation else ""
         using = f" using {node.index}" if node.index else ""
         exact = node.exact or node.low_ns == node.high_ns
         table.add_row(
-            Text("  " * node.depth + node.kind + using + of), numbers.count(node.calls),
+            "  " * node.depth + node.kind + using + of, numbers.count(node.calls),
             numbers.count(node.rows), numbers.count(node.loops), ns(node.time_ns),
             "exact" if exact else f"{ns(node.low_ns)} to {ns(node.high_ns)}", ns(node.own_ns),
         )  # fmt: skip

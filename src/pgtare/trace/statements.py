@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ from pgtare.errors import UsageError
 from pgtare.trace import nodes
 from pgtare.trace.ledger import CPU, OWN, Ledger
 from pgtare.trace.stream import BUFFERS, FAILED, CallKind, RowSources, sqlstate
-from pgtare.trace.texts import statement_labels
+from pgtare.trace.texts import Labels, statement_labels
 
 
 @dataclass
@@ -110,14 +110,23 @@ SORTS: dict[str, Callable[[Statement], float]] = {
 def report(
     ledger: Ledger, sort: str = "elapsed", pids: frozenset[int] | None = None
 ) -> list[Statement]:
-    """The statements of a trace, those of clients first. Raises UsageError for a wrong key."""
+    """The statements of a trace, those of clients first.
+
+    Raises UsageError for a wrong key, and for processes that the trace does not hold.
+    """
     if sort not in SORTS:
         raise UsageError(f"--sort {sort}: choose among {', '.join(SORTS)}")
+    absent = (pids or frozenset()) - {p.ring.pid for p in ledger.processes}
+    if absent:
+        raise UsageError(
+            f"the trace holds nothing of process {', '.join(map(str, sorted(absent)))}: "
+            "`pgtare trace profile DIR --by session` lists its sessions"
+        )
     labels = statement_labels(ledger)
     found: dict[tuple[bool, int], Statement] = {}
     own = _own_times(ledger)
     calls = ledger.calls
-    wanted = np.array(
+    wanted: npt.NDArray[np.bool_] = np.array(
         [p.leader_pid is None and (pids is None or p.ring.pid in pids) for p in ledger.processes],
         bool,
     )
@@ -133,6 +142,7 @@ def report(
     _add_waits(ledger, of)
     _add_plans(ledger, of)
     _add_errors(ledger, of)
+    _add_unparsed(ledger, wanted, found, labels)
     key_of = SORTS[sort]
     return sorted(found.values(), key=lambda s: (s.recursive, -key_of(s)))
 
@@ -184,18 +194,25 @@ def _add_waits(ledger: Ledger, of: dict[int, Statement]) -> None:
     ns = np.bincount(inverse, e.ns[rows])
     times = np.bincount(inverse, e.times[rows])
     longest = np.zeros(len(groups))
-    np.maximum.at(longest, inverse, e.ns[rows])
+    np.maximum.at(longest, inverse, e.whole[rows])
     sums: dict[int, dict[int, WaitSum]] = defaultdict(dict)
+    pieces = np.bincount(inverse)
     statements = {id(statement): statement for statement in of.values()}
-    for (call, event), total, count, most in zip(
-        groups.tolist(), ns.tolist(), times.tolist(), longest.tolist(), strict=True
-    ):
+    rests: dict[tuple[int, int], int] = defaultdict(int)
+    for (call, event), total, count, many, most in zip(
+        groups.tolist(), ns.tolist(), times.tolist(), pieces.tolist(), longest.tolist(),
+        strict=True,
+    ):  # fmt: skip
         if call in of:
+            rests[id(of[call]), event] += many
             have = sums[id(of[call])].setdefault(event, WaitSum(ledger.name(event), 0, 0.0, 0.0))
             have.waits += int(count)
             have.total_ns += total
             have.longest_ns = max(have.longest_ns, most)
     for which, events in sums.items():
+        for event, wait in events.items():
+            # all of them began before the statement's calls: their rests are what there is
+            wait.waits = wait.waits or rests[which, event]
         statements[which].waits = sorted(events.values(), key=lambda w: -w.total_ns)
 
 
@@ -206,16 +223,21 @@ def _add_plans(ledger: Ledger, of: dict[int, Statement]) -> None:
             zip(ledger.call_process, ledger.calls["call"], strict=True)
         )
     }
+    runs: dict[tuple[int, int], list[RowSources]] = defaultdict(list)
+    planned: dict[int, dict[int, nodes.Node]] = {}
     for p, process in enumerate(ledger.processes):
-        runs = defaultdict(list)
         for run in process.stream.rowsources:
             i = numbers.get((p, run.call))
             if i in of:
+                # a plan's number is made from the plan: sessions share it
                 runs[id(of[i]), run.plan].append(run)
-        statements = {id(statement): statement for statement in of.values()}
-        for (which, plan), some in runs.items():
-            planned = nodes.of_plan(process.stream.plans.get(plan, []))
-            statements[which].plans.append(_plan(plan, some, planned))
+                if run.plan not in planned and run.plan in process.stream.plans:
+                    planned[run.plan] = nodes.of_plan(process.stream.plans[run.plan])
+    statements = {id(statement): statement for statement in of.values()}
+    for (which, plan), some in runs.items():
+        statements[which].plans.append(_plan(plan, some, planned.get(plan, {})))
+    for statement in statements.values():
+        statement.plans.sort(key=lambda plan: -max((n.time_ns for n in plan.nodes), default=0))
 
 
 def _plan(plan: int, runs: list[RowSources], planned: dict[int, nodes.Node]) -> Plan:
@@ -252,3 +274,32 @@ def _add_errors(ledger: Ledger, of: dict[int, Statement]) -> None:
         if state and ledger.calls["flags"][i] & FAILED:
             name = sqlstate(state)
             statement.errors[name] = statement.errors.get(name, 0) + 1
+
+
+def _add_unparsed(
+    ledger: Ledger,
+    wanted: npt.NDArray[np.bool_],
+    found: dict[tuple[bool, int], Statement],
+    labels: Labels,
+) -> None:
+    """Errors that no call tells: of statements that could not be parsed, which made none."""
+    by_text = {s.text: s for (recursive, _), s in found.items() if not recursive}
+    for p in np.flatnonzero(wanted).tolist():
+        process = ledger.processes[p]
+        own = process.calls
+        failed = (own["flags"] & FAILED != 0) & (own["depth"] == 0)
+        told = Counter(own["text"][failed].tolist())
+        for error in process.stream.errors:
+            told[error.text] -= 1
+            if told[error.text] >= 0:
+                continue
+            text = process.stream.texts.get(error.text)
+            if text is None or text.suppressed:
+                continue
+            name = text.text.strip()
+            if name not in by_text:
+                by_text[name] = found[False, len(labels.names) + len(found)] = Statement(
+                    name, text.query_id, False
+                )
+            errors = by_text[name].errors
+            errors[error.sqlstate] = errors.get(error.sqlstate, 0) + 1

@@ -45,6 +45,7 @@ class Kind(IntEnum):
     LEVEL = 11
     END = 12
     LOST = 13
+    APPLICATION = 14
 
 
 class CallKind(IntEnum):
@@ -69,6 +70,8 @@ CALL = np.dtype(
     ]
 )  # fmt: skip
 FAILED, SHARED, LOCAL, WAL, ABORTED, ESTIMATED, SEVERAL = 1, 2, 4, 8, 16, 32, 64
+#: Why a level is in force: the statement's query identifier asked for it.
+BY_QUERY_ID = 6
 BUFFERS = (
     "shared_hit", "shared_read", "shared_dirtied", "shared_written", "local_hit", "local_read",
     "local_dirtied", "local_written", "temp_read", "temp_written", "wal_records", "wal_bytes",
@@ -143,8 +146,10 @@ class Stream:
     """One session's records. Times: ns since the ring began (started_ns since 1970).
 
     wait_rings: (from when, start of the ring of waits in µs since 2000, time of its zero here).
-    gaps: (after when, up to when, bytes, records) that are missing. buffers, and fetches where
-    one record holds several: by call number.
+    applications: (from when, name), where another than session's. gaps: (after when, up to when,
+    bytes, records) that are missing. first_look: the last time in what was drained first, and the
+    first time in what came next. buffers, and fetches where one record holds several: by call
+    number.
     """
 
     session: dict[str, Any] = field(default_factory=dict)
@@ -160,8 +165,10 @@ class Stream:
     errors: list[Failure] = field(default_factory=list)
     wait_rings: list[tuple[int, int, int]] = field(default_factory=list)
     levels: list[tuple[int, int, int, float]] = field(default_factory=list)
+    applications: list[tuple[int, str]] = field(default_factory=list)
     gaps: list[tuple[int, int, int, int]] = field(default_factory=list)
     ended: bool = False
+    first_look: tuple[int, int | None] = (0, None)
     begin: int = 0
     last: int = 0
     records: int = 0
@@ -187,11 +194,14 @@ class _Decoder:
         self._transactions: list[tuple[int, ...]] = []
         self._lost: tuple[int, int] | None = None
         self._first: int | None = None
+        self._looked = False
 
     def run(self, chunks: Iterable[tuple[int, bytes]]) -> Stream:
         into = self.into
-        for position, data in chunks:
+        for i, (position, data) in enumerate(chunks):
             self._chunk(position, data[: len(data) // 8 * 8])
+            if i == 0:
+                into.first_look, self._looked = (into.last, None), True
         if self._calls:
             into.calls = np.concatenate(self._calls)
         into.requests = np.array(self._requests, REQUEST)
@@ -214,6 +224,8 @@ class _Decoder:
         made = words[at + 1] != 0  # by the session, not by the reading function
         if made.any():
             first, last = int(times[made][0]), int(times[made].max())
+            if self._looked and self.into.first_look[1] is None:
+                self.into.first_look = self.into.first_look[0], first
             self._first = first if self._first is None else min(self._first, first)
             self.into.last = max(self.into.last, last)
         of_calls = (kinds == Kind.CALL) & (sizes >= _CALL)
@@ -353,6 +365,12 @@ class _Decoder:
         level, reason, rate = struct.unpack_from("<IId", r, 32)
         self.into.levels.append((when, level, reason, rate))
 
+    def _application(self, r: bytes, when: int, call: int) -> None:
+        name = self._str(r[32:96].split(b"\0", 1)[0])
+        told = self.into.applications
+        if not told or told[-1][1] != name:
+            told.append((when, name))
+
     def _end(self, r: bytes, when: int, call: int) -> None:
         self.into.ended = True
 
@@ -374,6 +392,7 @@ _HANDLERS: dict[int, Callable[[_Decoder, bytes, int, int], None]] = {
     Kind.WAITRING: _Decoder._waitring,
     Kind.LEVEL: _Decoder._level,
     Kind.END: _Decoder._end,
+    Kind.APPLICATION: _Decoder._application,
     Kind.LOST: _Decoder._end,  # read where the records around it are known
 }
 

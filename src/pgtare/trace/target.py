@@ -27,6 +27,16 @@ SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
 """
 
 
+_ABSENT = """
+SELECT 'client session', pid::text FROM unnest(%s::bigint[]) pid WHERE NOT EXISTS
+(SELECT FROM pg_stat_activity a WHERE a.pid = pid.pid AND a.backend_type = 'client backend')
+UNION ALL SELECT 'role', name FROM unnest(%s::text[]) name WHERE NOT EXISTS
+(SELECT FROM pg_roles WHERE rolname = name)
+UNION ALL SELECT 'database', name FROM unnest(%s::text[]) name WHERE NOT EXISTS
+(SELECT FROM pg_database WHERE datname = name)
+"""
+
+
 @dataclass(frozen=True)
 class Target:
     """Sessions to trace at a level: all that match every field that is set.
@@ -80,6 +90,12 @@ class Arming:
             raise UsageError(
                 f"to trace other sessions, a superuser has to run: {'; '.join(missing)};"
             )
+        t = self.target
+        with telling():
+            absent = self.server.rows(_ABSENT, list(t.pids), list(t.roles), list(t.databases))
+        if absent:
+            told = ", ".join(f"{what} {name}" for what, name in absent)
+            raise UsageError(f"the server has no {told}: nothing would be traced")
 
     def arm_statements(self) -> None:
         """Have the statements of query_ids traced in every session, by the configuration."""

@@ -5,6 +5,8 @@ Joins the ring of calls of a process with its rings of waits; all times become n
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -20,6 +22,8 @@ Integers = npt.NDArray[np.int64]
 
 # Kinds of records in the ring of waits (docs/wait-events.md).
 _BEGIN, _END, _CPU = 2, 3, 4
+#: A recording's first look at its rings comes no later than this, in ns.
+_FIRST_LOOK = 5 * 10**9
 #: No two rings of one session are further apart, in ns.
 _FAR = 1 << 59
 
@@ -55,9 +59,19 @@ class Process:
         """The process for which a parallel worker works."""
         return self.ring.leader_pid
 
+    @property
+    def zero(self) -> int:
+        """Time 0 of its stream, ns since 1970."""
+        return int(self.stream.session.get("started_ns", self.ring.started_ns))
 
-def processes(trace: Trace) -> list[Process]:
-    """Every process of a trace with anything to tell, client sessions first."""
+
+def processes(trace: Trace, tell: Callable[[float], None] = lambda _: None) -> list[Process]:
+    """Every process of a trace with anything to tell, client sessions first.
+
+    tell: is told how much of the work is done, from 0 to 1.
+    """
+    sizes = {n: sum(len(data) for _, data in chunks) for n, chunks in trace.streams.items()}
+    total, done = max(sum(sizes.values()), 1), 0
     found, taken = [], set()
     waiting = [ring for ring in trace.rings.values() if ring.kind == "waits"]
     for ring in trace.rings.values():
@@ -65,6 +79,8 @@ def processes(trace: Trace) -> list[Process]:
             continue
         process, own = _of_calls(trace, ring, waiting)
         taken |= own
+        done += sizes[ring.number]
+        tell(done / total)
         if process is not None:
             found.append(process)
     for ring in waiting:
@@ -81,11 +97,13 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     base = int(decoded.session.get("started_ns", ring.started_ns))
     begin, end = base + decoded.begin, base + decoded.last
     if decoded.begin < _began(trace) - base - 10**9:
-        begin = _began(trace)  # the ring is older than the recording
+        begin = _looked_at(decoded, base, _began(trace))  # the ring is older than the recording
+        decoded.errors = [e for e in decoded.errors if base + e.when > begin]
     if decoded.records == 0 or end <= begin:
         return None, set()
     process = Process(ring, begin, end, stream=decoded)
-    process.calls = _absolute(decoded.calls, base)
+    calls = _absolute(decoded.calls, base)
+    process.calls = calls[calls["end"] > begin]
     process.requests = _apart(
         np.stack([decoded.requests["start"] + base, decoded.requests["end"] + base], axis=1)
     )
@@ -94,13 +112,14 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     process.missing = _apart(
         np.array(
             [[base + a, base + b] for a, b, _, _ in decoded.gaps]
-            + [[base + a, base + b] for a, b in _untraced(decoded)],
+            + [[base + a, base + b] for a, b in _untraced(decoded)]
+            + _undrawn(decoded, process),
             np.int64,
         ).reshape(-1, 2)
     )
     readings = [
         np.stack([c["end"], c["cpu"]], axis=1)[c["cpu"] >= 0]
-        for c in (process.calls, _requests_absolute(decoded, base))
+        for c in (calls, _requests_absolute(decoded, base))
     ]
     own = set()
     parts: list[Waits] = []
@@ -133,6 +152,18 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     return process, own
 
 
+def _looked_at(decoded: Stream, base: int, began: int) -> int:
+    """When the recording began, by the clock of a ring that is older.
+
+    A ring counts from the wall clock as it was then, which may have been set since, or have
+    drifted. What the first look found is older than that look, what the next one found is younger.
+    """
+    last, following = decoded.first_look
+    if following is not None and began > base + following:
+        return base + last
+    return max(began, base + last - _FIRST_LOOK)
+
+
 def _began(trace: Trace) -> int:
     """When the recording began, ns since 1970; 0: it does not say."""
     try:
@@ -152,6 +183,41 @@ def _untraced(decoded: Stream) -> list[tuple[int, int]]:
             found.append((since, max(since, when)))
             since = None
     return found if since is None else [*found, (since, max(since, decoded.last))]
+
+
+def _undrawn(decoded: Stream, process: Process) -> list[list[int]]:
+    """Where only some requests are traced: between them may be the client's time, or others.
+
+    That is while requests are drawn by sql_trace.statement_rate, or found by query identifier.
+    """
+    zero = process.zero
+    levels = [*decoded.levels, (decoded.last, 0, 0, 1.0)]
+    partial = _apart(
+        np.array(
+            [
+                [zero + when, zero + max(after, when)]
+                for (when, level, reason, rate), (after, *_) in itertools.pairwise(levels)
+                if level > 0 and (rate < 1 or reason == streams.BY_QUERY_ID)
+            ],
+            np.int64,
+        ).reshape(-1, 2)
+    )
+    if not len(partial):
+        return []
+    ends = np.array([process.begin, process.end])
+    moments = np.concatenate([ends, partial.ravel(), process.requests.ravel()])
+    bounds = np.unique(np.clip(moments, process.begin, process.end))
+    middle = bounds[:-1] + np.diff(bounds) // 2
+    found = _covered(partial, middle) & ~_covered(process.requests, middle)
+    return list(np.stack([bounds[:-1], bounds[1:]], axis=1)[found].tolist())
+
+
+def _covered(spans: Integers, moments: Integers) -> npt.NDArray[np.bool_]:
+    """Which moments lie in a span. Spans are in order and do not overlap."""
+    inside = np.searchsorted(spans[:, 0], moments, "right") > np.searchsorted(
+        spans[:, 1], moments, "right"
+    )
+    return np.asarray(inside)
 
 
 def _one_origin(readings: Integers, marked: Integers) -> Integers:

@@ -49,8 +49,20 @@ class Writer:
         self._repeated: dict[Table, list[dict[str, Column]]] = {Table.RINGS: [], Table.EVENTS: []}
         self._rows: dict[Table, list[Mapping[str, Column]]] = defaultdict(list)
         self._collected: dict[Table, int] = defaultdict(int)
+        made = not self.target.exists()
         self._claim()
-        self._begin_file()
+        try:
+            self._begin_file()
+        except LimitReached as ex:
+            self._unclaim(made)
+            raise UsageError(f"nothing was begun: {ex}") from ex
+
+    def _unclaim(self, made: bool) -> None:
+        """Leave the place as it was found."""
+        self.abandon()
+        self._path.unlink(missing_ok=True)
+        if made and not self.single:
+            self.directory.rmdir()
 
     def _claim(self) -> None:
         if self.single and self.target.exists():
@@ -72,7 +84,7 @@ class Writer:
             raise UsageError(f"nothing was begun: {ex}") from ex
 
     def _begin_file(self) -> None:
-        path = (
+        path = self._path = (
             self.target if self.single
             else self.directory / f"trace-{self._files:05}{blocks.SUFFIX}"
         )  # fmt: skip

@@ -1,0 +1,230 @@
+"""What happens around a recording: full disks, restarts, kills, many sessions, pools."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.trace import ledger as ledgers
+from pgtare.trace.reader import load
+from tests.server.recorder_tools import level_of, recording, wait_until_traced
+from tests.server.trace_tools import session, tracing
+from tests.server.waits_tools import Connection, eventually, one
+from tests.server.weigh_tools import in_process, start_pgtare
+
+pytest_plugins = ["tests.server.fix_trace"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+
+CLIENTS = 64
+CONNECTIONS = 500
+TRACED = "SELECT count(*) FROM pg_stat_sql_trace WHERE ended IS NULL AND level > 0"
+
+
+slowly_on_15 = pytest.mark.parametrize(
+    "tracer",
+    ["trace18", pytest.param("trace15", marks=[pytest.mark.debian, pytest.mark.slow])],
+    indirect=True,
+)
+
+
+@pytest.fixture
+def app(tracer: Cluster) -> Iterator[Connection]:
+    with session(tracer, application_name="traced-app") as connection:
+        yield connection
+
+
+@pytest.fixture
+def small_volume(as_root: None) -> Iterator[Path]:
+    """A file system of a megabyte."""
+    path = Path(tempfile.mkdtemp(prefix="pgtare-small-", dir="/var/tmp"))
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "pgtare-test", path]
+    try:
+        if subprocess.run(command, check=False).returncode != 0:
+            pytest.skip("cannot mount a small file system here")
+        try:
+            yield path
+        finally:
+            subprocess.run(["umount", path], check=True)
+    finally:
+        path.rmdir()
+
+
+def texts(path: Path) -> set[str]:
+    """All statements of a recording."""
+    found = ledgers.ledger(load(path))
+    return {t.text for process in found.processes for t in process.stream.texts.values()}
+
+
+@slowly_on_15
+def test_a_full_volume_ends_the_recording_alone(
+    tracer: Cluster, app: Connection, onlooker: Connection, small_volume: Path
+) -> None:
+    rec = small_volume / "rec"
+    recorder = start_pgtare(
+        "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0",
+        "--pid", str(app.info.backend_pid), "--json",
+    )  # fmt: skip
+    wait_until_traced(onlooker, app)
+    eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
+    while recorder.poll() is None:
+        app.execute(f"SELECT '{os.urandom(5000).hex()}'".encode())
+    out, err = recorder.communicate(timeout=60)
+    assert recorder.returncode == 0, err
+    told = json.loads(out)
+    assert (told["stopped_by"], "full" in told["why"]) == ("space", True)
+    app.execute("SELECT 1")
+    assert level_of(onlooker, app.info.backend_pid) == 0
+    trace = load(rec)
+    assert trace.streams
+    assert not [damage for damage in trace.damages if not damage.tail]
+    assert in_process("trace", "profile", rec).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])]
+)
+def test_a_restart_of_the_server_in_mid_trace(
+    request: pytest.FixtureRequest, name: str, tmp_path: Path
+) -> None:
+    """It ends the recording, in a sentence; what came before can be read."""
+    rec = tmp_path / "rec"
+    binaries: Binaries = request.getfixturevalue(name)
+    with tracing(binaries) as cluster:
+        with session(cluster) as app, session(cluster) as onlooker:
+            recorder = start_pgtare(
+                "trace", "record", rec, "--dsn", cluster.dsn(), "--reserve", "0"
+            )
+            wait_until_traced(onlooker, app)
+            app.execute("SELECT 'before the restart'")
+            eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
+            time.sleep(0.3)
+            cluster.restart()
+            _, err = recorder.communicate(timeout=60)
+        assert recorder.returncode == 1, err
+        assert "Traceback" not in err
+        assert "holds what came before" in err
+        assert "SELECT 'before the restart'" in texts(rec)
+        assert "ended early" in in_process("trace", "profile", rec).stderr
+        # and nobody is traced any more
+        with session(cluster) as onlooker, session(cluster) as app:
+            app.execute("SELECT 1")
+            assert one(onlooker, TRACED) == 0
+
+
+@slowly_on_15
+def test_64_clients_when_the_recorder_is_killed(
+    tracer: Cluster, wheel: Binaries, onlooker: Connection, tmp_path: Path
+) -> None:
+    """Its guard gives back all of them while they work, and not one of them notices."""
+    script = tmp_path / "script.sql"
+    script.write_text("SELECT count(*) FROM pg_am;\nSELECT pg_sleep(0.005);\n")
+    pgbench = subprocess.Popen(
+        [wheel.program("pgbench"), "-n", "-c", str(CLIENTS), "-j", "2", "-T", "60", "-f", script,
+         tracer.dsn(application_name="many")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    rec = tmp_path / "rec"
+    recorder = start_pgtare(
+        "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0", "--application", "many"
+    )
+    try:
+        eventually(lambda: one(onlooker, TRACED) == CLIENTS, 60)
+        eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
+        os.kill(recorder.pid, signal.SIGKILL)
+        recorder.communicate(timeout=20)
+        eventually(lambda: one(onlooker, TRACED) == 0, 40)
+        assert pgbench.poll() is None
+        assert one(onlooker, "SELECT count(*) FROM pg_stat_activity "
+                             "WHERE application_name = 'many'") == CLIENTS  # fmt: skip
+    finally:
+        pgbench.send_signal(signal.SIGINT)
+        _, err = pgbench.communicate(timeout=30)
+        if recorder.poll() is None:
+            recorder.kill()
+            recorder.communicate(timeout=20)
+    assert not [line for line in err.splitlines() if "error" in line.lower()], err
+    trace = load(rec)
+    assert trace.end is None
+    assert not [damage for damage in trace.damages if not damage.tail]
+    assert {ring.application for ring in trace.rings.values()} == {"many"}
+
+
+def test_a_pooled_session_serves_several_applications(
+    tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
+) -> None:
+    """Each has the time of its own statements."""
+    naps = {"traced-app": 20, "web": 60, "batch": 140}
+    rec = tmp_path / "rec"
+    with recording(tracer, rec, "--pid", str(app.info.backend_pid)):
+        wait_until_traced(onlooker, app)
+        for _ in range(3):
+            for name, ms in naps.items():
+                app.execute("SELECT set_config('application_name', %s, false)", (name,))
+                app.execute("SELECT pg_sleep(%s)", (ms / 1000,))
+        with app.transaction():
+            app.execute("SET LOCAL application_name = 'local'")
+            app.execute("SELECT pg_sleep(0.05) /*local*/")
+        app.execute("SELECT 'named batch again'")
+    done = in_process("trace", "clients", rec, "--merge-by", "application", "--json")
+    found = {client["name"]: client for client in json.loads(done.stdout)}
+    assert set(found) == {*naps, "local"}
+    for name, ms in (naps | {"local": 50 / 3}).items():
+        assert found[name]["waited_ns"] == pytest.approx(3 * ms * 1e6, rel=0.15, abs=10e6)
+        assert found[name]["sessions"] == 1
+    whole = json.loads(in_process("trace", "profile", rec, "--busy", "--json").stdout)
+    assert sum(c["busy_ns"] for c in found.values()) == pytest.approx(whole["total_ns"], rel=1e-9)
+    done = in_process("trace", "profile", rec, "--client", "web", "--busy", "--json")
+    assert json.loads(done.stdout)["total_ns"] == pytest.approx(found["web"]["busy_ns"], rel=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["wheel", pytest.param("debian15", marks=pytest.mark.debian)])
+def test_500_connections(request: pytest.FixtureRequest, name: str, tmp_path: Path) -> None:
+    """Every session's statement is in the recording, and none is traced after it."""
+    binaries: Binaries = request.getfixturevalue(name)
+    settings = {
+        "max_connections": CONNECTIONS + 20,
+        "sql_trace.ring_size": "64kB",
+        "wait_event_timing.trace_ring_records": 1024,
+    }
+    rec = tmp_path / "rec"
+    with tracing(binaries, settings) as cluster, contextlib.ExitStack() as stack:
+        onlooker = stack.enter_context(session(cluster))
+        clients = [
+            stack.enter_context(
+                psycopg.connect(cluster.dsn(application_name="crowd"), autocommit=True)
+            )
+            for _ in range(CONNECTIONS)
+        ]
+
+        def all_traced() -> bool:
+            for client in clients:
+                client.execute("SELECT 1")
+            return bool(one(onlooker, TRACED) == CONNECTIONS)
+
+        with recording(cluster, rec, "--application", "crowd"):
+            eventually(all_traced, 90)
+            for number, client in enumerate(clients):
+                client.execute(f"SELECT 'statement {number}'".encode())
+        for client in clients:
+            client.execute("SELECT 1")
+        assert one(onlooker, TRACED) == 0
+        assert one(onlooker, "SELECT refused FROM pg_stat_sql_trace_info") == 0
+        found = load(rec)
+        assert not found.damages
+        assert {f"SELECT 'statement {number}'" for number in range(CONNECTIONS)} <= texts(rec)
+        assert {ring.pid for ring in found.rings.values() if ring.kind == "sql"} == {
+            client.info.backend_pid for client in clients
+        }

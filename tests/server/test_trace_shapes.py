@@ -1,0 +1,190 @@
+"""Statements of unusual size and shape, from the server to every report of a trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgtare.server.cluster import Cluster
+from pgtare.trace import ledger as ledgers
+from pgtare.trace.profile import GROUPINGS, profile
+from pgtare.trace.reader import load
+from pgtare.trace.stream import CallKind
+from tests.server.recorder_tools import recording, wait_until_traced
+from tests.server.trace_tools import session
+from tests.server.waits_tools import Connection, one
+from tests.server.weigh_tools import in_process
+
+pytest_plugins = ["tests.server.fix_trace"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+MB = 1 << 20
+#: Statements: with this ring a text is kept up to 4 MB, an eighth of it.
+RING, WHOLE, CUT = "32MB", 3 * MB, 8 * MB
+NODES = 500
+DEPTH = 100
+PARAMETERS = 1000
+RECURSE = f"""
+CREATE OR REPLACE FUNCTION dive(n int) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN IF n = 0 THEN RETURN 0; END IF; RETURN (SELECT 1 + dive(n - 1)); END $$;
+DROP TABLE IF EXISTS shapes; CREATE TABLE shapes (n int); INSERT INTO shapes VALUES ({DEPTH})
+"""
+
+
+def _run(app: Connection) -> None:
+    """All of them, in one session."""
+    for size in WHOLE, CUT:
+        app.execute(f"SELECT /*{size}*/ length('" + "x" * size + "') AS huge")
+    values = ", ".join(["%s::int"] * PARAMETERS)
+    app.execute(f"SELECT {values} /*many*/".encode(), tuple(range(PARAMETERS)), binary=True)
+    branches = " UNION ALL ".join(["SELECT n FROM shapes"] * NODES)
+    assert one(app, f"SELECT count(*) FROM ({branches}) AS wide") == NODES
+    assert one(app, f"SELECT dive({DEPTH}) AS deep") == DEPTH
+    with app.cursor().copy("COPY shapes FROM STDIN /*in*/") as copy:
+        for n in range(1000):
+            copy.write_row((n,))
+    with app.cursor().copy("COPY shapes TO STDOUT /*out*/") as copy:
+        assert len(list(copy.rows())) == 1001
+    for statement in ("BEGIN", "DELETE FROM shapes /*two-phase*/", "PREPARE TRANSACTION 'shapes'",
+                      "ROLLBACK PREPARED 'shapes'"):  # fmt: skip
+        app.execute(statement.encode())
+    for raw in (b"\xc3\x28\xff", b"\x00\xfe", b"\xed\xa0\x80"):
+        with pytest.raises(psycopg.Error):
+            app.execute("SELECT convert_from(%s::bytea, 'UTF8') AS invalid", (raw,))
+    # bytes that are no UTF-8 in the statement, and in a value that claims to be text
+    with pytest.raises(psycopg.errors.CharacterNotInRepertoire):
+        app.execute(b"SELECT '\xff\xfe'")
+    found = app.pgconn.exec_params(b"SELECT $1::text", [b"\xff\xfe"])
+    assert found.error_field(psycopg.pq.DiagnosticField.SQLSTATE) == b"22021"
+    found = app.pgconn.exec_params(b"SELECT $1::int8 /*short*/", [b"\0"], [20], [1])
+    assert found.error_field(psycopg.pq.DiagnosticField.SQLSTATE) == b"08P01"
+    app.execute("SELECT 'the end'")
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, Path]:
+    """The recording of each server, made when it is first asked for."""
+    return {}
+
+
+@pytest.fixture
+def rec(
+    tracer: Cluster,
+    onlooker: Connection,
+    recorded: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    name = str(one(onlooker, "SHOW server_version_num"))
+    if name not in recorded:
+        onlooker.execute(RECURSE.encode())
+        path = tmp_path_factory.mktemp("shapes") / "rec"
+        with session(tracer, application_name="shapes") as app:
+            app.execute(f"SET sql_trace.ring_size = '{RING}'".encode())
+            app.execute("SET sql_trace.text_length = '16MB'")
+            app.execute("SET sql_trace.bind_length = -1")
+            with recording(tracer, path, "--pid", str(app.info.backend_pid)):
+                wait_until_traced(onlooker, app)
+                _run(app)
+        recorded[name] = path
+    return recorded[name]
+
+
+@pytest.fixture
+def book(rec: Path) -> ledgers.Ledger:
+    return ledgers.ledger(load(rec))
+
+
+def executions(book: ledgers.Ledger, like: str, kind: CallKind = CallKind.EXECUTE) -> list[Any]:
+    texts = book.processes[0].stream.texts
+    return [
+        call for call in book.calls
+        if call["kind"] == kind and like in getattr(texts.get(int(call["text"])), "text", "")
+    ]  # fmt: skip
+
+
+def test_nothing_of_them_is_lost_or_misread(book: ledgers.Ledger) -> None:
+    assert not book.notes
+    assert [process.leader_pid for process in book.processes].count(None) == 1
+    assert not book.processes[0].stream.notes
+    totals = [sum(line.ns for line in profile(book, by).lines) for by in GROUPINGS]
+    assert totals == pytest.approx([totals[0]] * len(totals), rel=1e-9)
+    assert executions(book, "SELECT 'the end'")
+
+
+def test_statements_of_megabytes(book: ledgers.Ledger) -> None:
+    (whole,) = executions(book, f"/*{WHOLE}*/")
+    (cut,) = executions(book, f"/*{CUT}*/")
+    texts = [book.processes[0].stream.texts[int(call["text"])] for call in (whole, cut)]
+    assert [text.cut for text in texts] == [False, True]
+    assert WHOLE < len(texts[0].text) == texts[0].length
+    assert len(texts[1].text) == 4 * MB
+    assert CUT < texts[1].length < CUT + 100
+
+
+def test_a_thousand_parameters_and_500_nodes(book: ledgers.Ledger) -> None:
+    stream = book.processes[0].stream
+    (many,) = executions(book, "/*many*/")
+    binds = stream.binds[int(many["call"])]
+    values = [int.from_bytes(b.data[:4], "little") for b in binds]
+    assert values == list(range(PARAMETERS))
+    (wide,) = executions(book, "AS wide")
+    nodes = stream.plans[int(wide["plan"])]
+    assert len([n for n in nodes if n.get("kind") == "Seq Scan"]) == NODES
+
+
+def test_a_hundred_functions_deep(book: ledgers.Ledger) -> None:
+    depths = [int(call["depth"]) for call in executions(book, "dive(")]
+    assert sorted(depths) == list(range(DEPTH + 1))
+    deep = {int(call["call"]): call for call in executions(book, "dive(")}
+    outer = next(call for call in deep.values() if not call["depth"])
+    inner = max(deep.values(), key=lambda call: int(call["depth"]))
+    assert outer["start"] <= inner["start"]
+    assert inner["end"] <= outer["end"]
+
+
+def test_copy_and_two_phase_commit(book: ledgers.Ledger) -> None:
+    (taken,) = executions(book, "/*in*/", CallKind.UTILITY)
+    (given,) = executions(book, "/*out*/", CallKind.UTILITY)
+    assert (taken["rows"], given["rows"]) == (1000, 1001)
+    assert executions(book, "PREPARE TRANSACTION", CallKind.UTILITY)
+    assert executions(book, "ROLLBACK PREPARED", CallKind.UTILITY)
+    (deleted,) = executions(book, "/*two-phase*/")
+    within = [
+        begin <= deleted["start"] and deleted["end"] <= end
+        for begin, end in book.processes[0].transactions.tolist()
+    ]
+    assert within.count(True) == 1
+
+
+def test_bytes_that_are_no_text(book: ledgers.Ledger) -> None:
+    stream = book.processes[0].stream
+    invalid = [
+        value.data for call in stream.binds for value in stream.binds[call] if value.type == 17
+    ]
+    assert invalid == [b"\xc3\x28\xff", b"\x00\xfe", b"\xed\xa0\x80"]
+    states = [error.sqlstate for error in stream.errors]
+    assert states == ["22021"] * 5 + ["08P01"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_every_report_bears_them(rec: Path, tmp_path: Path, kind: str) -> None:
+    for arguments in (
+        ["profile", rec, "--by", "statement"], ["statements", rec, "--limit", "500"],
+        ["statements", rec, "--json", "--limit", "500"], ["clients", rec],
+        ["report", rec, "--html", tmp_path / "page.html"],
+        ["export", rec, tmp_path / kind, "--format", kind],
+    ):  # fmt: skip
+        done = in_process("trace", *arguments)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        # no statement of megabytes makes a line, or a page, of megabytes
+        if "--json" in arguments:
+            assert json.loads(done.stdout)
+        else:
+            assert len(done.stdout) < MB
+    assert "x" * 1000 in (page := (tmp_path / "page.html").read_text())
+    assert "x" * 30_000 not in page

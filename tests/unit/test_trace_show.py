@@ -1,0 +1,148 @@
+"""What `pgtare trace` prints: tables that fit a terminal, errors, parallel workers, early calls."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+
+from pgtare.errors import UsageError
+from pgtare.trace import ledger as ledgers
+from pgtare.trace import merge, show
+from pgtare.trace.ledger import Ledger
+from pgtare.trace.limits import Limits
+from pgtare.trace.profile import profile
+from pgtare.trace.reader import load
+from pgtare.trace.statements import report
+from pgtare.trace.stream import CallKind
+from pgtare.trace.tables import Table
+from pgtare.trace.writer import Writer
+from tests.unit.test_trace_ledger import ROWS, two_requests
+from tests.unit.trace_tools import BEGAN_NS, MS, StreamBuilder, define_events, ring, trace, waits
+
+
+def printed(what: RenderableType, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(what, highlight=False)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Ledger:
+    return ledgers.ledger(trace(tmp_path / "t.pgtrace", two_requests().data, ROWS))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_no_figure_is_cut_however_narrow_the_terminal(book: Ledger, width: int) -> None:
+    found = profile(book)
+    text = printed(show.profile_view(found, 30), width)
+    assert all(cell_len(line) <= width for line in text.splitlines())
+    for line in found.lines:
+        assert show.ns(line.ns) in text
+    assert ("no room for" in text) == (width < 100)
+    statements = report(book)
+    text = printed(show.statements_view(statements, len(statements)), width)
+    for call in (call for s in statements for call in s.calls.values()):
+        assert show.ns(call.elapsed_ns) in text
+    assert "UPDATE t SET a = 1" in text
+
+
+def test_a_profile_by_node_tells_how_to_have_row_sources(book: Ledger) -> None:
+    assert "sql_trace.rowsource_sampling" in printed(
+        show.profile_view(profile(book, "node"), 9), 80
+    )
+    assert "rowsource" not in printed(show.profile_view(profile(book), 9), 80)
+
+
+def test_an_error_of_a_statement_that_made_no_call_is_told(tmp_path: Path) -> None:
+    b = two_requests()
+    b.text(9, "SELECT 'x'::int", 0)
+    b.text(10, "SELECT 1/0", 0)
+    for i in range(2):
+        b.error(40 * MS + i, "invalid input", state=77, text=9)
+    b.call(CallKind.PLAN, 41 * MS, 42 * MS, text=10, flags=1, state=78)
+    b.error(42 * MS, "division by zero", state=78, text=10)
+    found = {s.text: s for s in report(ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, ROWS)))}
+    assert list(found["SELECT 'x'::int"].errors.values()) == [2]
+    assert list(found["SELECT 1/0"].errors.values()) == [1]
+    assert found["UPDATE t SET a = 1"].errors == {}
+
+
+def test_statements_of_a_process_that_is_not_there(book: Ledger) -> None:
+    with pytest.raises(UsageError, match="nothing of process 7"):
+        report(book, pids=frozenset({4711, 7}))
+
+
+def test_calls_from_before_the_recording_are_no_part_of_it(tmp_path: Path) -> None:
+    """A ring that was filled 20 s before the recorder came; the statement after that counts."""
+    b = StreamBuilder()
+    b.session()
+    b.text(1, "SELECT early", 1)
+    b.text(2, "SELECT late", 2)
+    b.call(CallKind.EXECUTE, 1 * MS, 2 * MS, text=1, query_id=1)
+    b.call(CallKind.EXECUTE, 20_000 * MS, 20_005 * MS, text=2, query_id=2)
+    path = tmp_path / "t.pgtrace"
+    writer = Writer(path, b'{"began": "2027-01-15T08:00:15+00:00"}', Limits(reserve=0))
+    writer.define(Table.RINGS, ring(1, 4711, "sql"))
+    writer.add(Table.STREAM, {"ring": np.array([1]), "position": np.array([0]), "data": [b.data]})
+    writer.close(b"{}")
+    assert BEGAN_NS == 1_800_000_000 * 10**9  # 08:00:00
+    assert [s.text for s in report(ledgers.ledger(load(path)))] == ["SELECT late"]
+
+
+def test_parallel_workers_are_no_sessions_of_their_client(tmp_path: Path) -> None:
+    path = tmp_path / "t.pgtrace"
+    writer = Writer(path, b"{}", Limits(reserve=0))
+    define_events(writer)
+    writer.define(Table.RINGS, ring(1, 4711, "sql", application="app"))
+    for number in (2, 3):
+        told = ring(number, 4710 + number, "waits", application="app", leader_pid=4711)
+        writer.define(Table.RINGS, told)
+        writer.add(Table.WAITS, waits(number, [(0, 1 * MS, 2 * MS), (0, 5 * MS, 1 * MS)]))
+    data = two_requests().data
+    writer.add(Table.STREAM, {"ring": np.array([1]), "position": np.array([0]), "data": [data]})
+    writer.close(b"{}")
+    (client,) = merge.clients(ledgers.ledger(load(path)), "application")
+    assert (client.name, client.sessions) == ("app", 1)
+
+
+@pytest.mark.parametrize("name", ["t.pgtrace", "directory"])
+def test_a_limit_that_nothing_fits_in_leaves_nothing(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"nothing was begun.*--max-size"):
+        Writer(tmp_path / name, b"{}", Limits(total=10, reserve=0))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_of_recordings_names_one(tmp_path: Path) -> None:
+    one = tmp_path / "trace-1"
+    Writer(one, b"{}", Limits(reserve=0)).close(b"{}")
+    with pytest.raises(UsageError, match=f"{one} does: name one recording"):
+        load(tmp_path)
+
+
+def test_a_plan_of_two_sessions_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "t.pgtrace"
+    writer = Writer(path, b"{}", Limits(reserve=0))
+    for number in (1, 2):
+        b = StreamBuilder()
+        b.session(4710 + number)
+        b.text(1, "SELECT a FROM t", 11)
+        b.plan(5, [{"id": 0, "parent": -1, "kind": "Seq Scan", "relation": "t"}], text=1)
+        call = b.next_call + 1
+        b.rowsources(call, 5, [(0, 1, 3, 2, 1, 4 * MS, 4 * MS, 4 * MS)], 5 * MS)
+        b.call(CallKind.EXECUTE, 1 * MS, 6 * MS, text=1, query_id=11, plan=5)
+        writer.define(Table.RINGS, ring(number, 4710 + number, "sql"))
+        writer.add(
+            Table.STREAM,
+            {"ring": np.array([number]), "position": np.array([0]), "data": [b.data]},
+        )
+    writer.close(b"{}")
+    (statement,) = report(ledgers.ledger(load(path)))
+    (plan,) = statement.plans
+    assert (plan.executions, plan.nodes[0].calls, plan.nodes[0].time_ns) == (2, 6, 8 * MS)
+    assert "row source of 2 executions" in printed(show.statements_view([statement], 1), 120)
