@@ -40,6 +40,10 @@ WAIT_BOUNDS = {
 # Seen with gcc 12 on x86-64: 899.5, 901.4
 TRANSACTION_BOUND = 940
 
+# Of an execution whose upper node is called 64 times, beyond those of its trace alone.
+# Seen with gcc 12 on x86-64: 8394
+ROW_SOURCES_BOUND = 9000
+
 # Of sql_trace's own code. Seen with gcc 12 on x86-64: 55.0, 192.8 (with row sources off)
 FETCH_BOUNDS = {0: 57, 12: 196}
 
@@ -102,6 +106,28 @@ def test_instructions_of_a_transaction_in_a_trial(wheel: Binaries, open_director
     print("instructions of a transaction:", fmean(own), sorted(own))
     assert min(own) > 300
     assert fmean(own) <= TRANSACTION_BOUND
+
+
+def test_instructions_of_row_sources_of_a_short_statement(
+    wheel: Binaries, open_directory: Path
+) -> None:
+    """At the usual frequency, most of the calls are only counted."""
+    module = loadable(wheel, "sql_trace")
+    own = {}
+    with counting(wheel, SETTINGS, [module.library], ["PortalRun"], open_directory) as counted:
+        with counted.cluster.connect() as connection:
+            connection.execute(module.create_sql.encode())
+        with session(counted.cluster) as client:
+            client.execute("SET sql_trace.level = 1")
+            for every in (0, 128):
+                client.execute(f"SET sql_trace.rowsource_sampling = {every}".encode())
+                for _ in range(45):
+                    client.execute("SELECT generate_series(1, 63)", prepare=False)
+                dumps = counted.dumps(client.info.backend_pid, "PortalRun")[-40:]
+                own[every] = fmean(dump.by_object.get("sql_trace.so", 0) for dump in dumps)
+    print("instructions of a short statement, without row sources and with them:", own)
+    assert own[128] - own[0] > 500
+    assert own[128] - own[0] <= ROW_SOURCES_BOUND
 
 
 def test_instructions_of_a_traced_fetch(wheel: Binaries, open_directory: Path) -> None:
