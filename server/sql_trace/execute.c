@@ -215,6 +215,8 @@ trace_run(RUN_PARAMETERS)
 		fetch_within(e, RUN_ARGUMENTS);
 	else
 		fetch_in(e, RUN_ARGUMENTS);
+	if (unlikely(e->plan != queryDesc))
+		return;					/* it was taken for one that an error had left */
 	e->ran = true;
 	e->call.rows += rows_of(queryDesc);
 }

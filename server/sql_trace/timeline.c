@@ -148,6 +148,11 @@ rebase(ClockSource new_source, ClockRate new_rate)
 void
 timeline_begin(Shared *shared)
 {
+	const WaitClockOffer *offer = waits_offer();
+
+	/* also where somebody else has them traced */
+	if (offer != NULL)
+		timeline_waits = offer->waits;
 	source = trace_clock;
 	rate = clock_source_counts(source) ? shared->rate : nanoseconds;
 	base = clock_source_read(source);
