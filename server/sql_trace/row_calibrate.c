@@ -34,18 +34,6 @@ median(int64 *values, int n)
 	return n > 0 ? values[n / 2] : 0;
 }
 
-/* Without the first calls, which are no samples */
-static void
-keep_samples(Row *row)
-{
-	int			n = 0;
-
-	for (int i = 0; i < row->ngaps; i++)
-		if (row->gaps[i].untimed > 0)
-			row->gaps[n++] = row->gaps[i];
-	row->ngaps = n;
-}
-
 /* What looking at a call adds to each reading of the row, which does nothing */
 static void
 calibrate_row(Row *row)
@@ -58,7 +46,6 @@ calibrate_row(Row *row)
 	row->fresh = false;
 	for (int i = 0; i < CALIBRATION_CALLS; i++)
 		(void) row->ours(node);
-	keep_samples(row);
 	values = palloc(sizeof(int64) * (row->ngaps + 1));
 	for (int i = 0; i < row->ngaps; i++)
 		values[i] = (int64) row->gaps[i].inside;

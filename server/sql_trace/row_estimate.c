@@ -23,12 +23,6 @@
 /* A stretch before the end of a scan is unusual from so many times the usual time of its calls */
 #define UNUSUAL 4.0
 
-/* Fewer samples than this are put together with the first calls, which were timed one and all */
-#define FEW_SAMPLES 16
-
-/* unless so many calls were timed: then there will soon be more */
-#define MANY_TIMED 64
-
 /* What the gaps took beyond the sample is its error, up to so many standard errors */
 #define SAMPLING_ERROR 2.0
 
@@ -215,30 +209,17 @@ add_tail(RowEstimate *sum, const RowTimes *times, const Usual *u)
 	sum->most += times->tail_most;
 }
 
-/* Counted up to where they are no longer few */
-static int
-samples_of(const RowTimes *times)
-{
-	int			samples = 0;
-
-	for (int i = 0; i < times->ngaps && samples < FEW_SAMPLES; i++)
-		samples += times->gaps[i].untimed > 0;
-	return samples;
-}
-
 RowEstimate
 row_estimate(const RowTimes *times)
 {
 	RowEstimate sum = {times->known, 0, times->known, times->known, 1.96};
-	int			samples = samples_of(times);
 	Usual		u;
 
 	/* each call was timed */
-	if (samples == 0 && times->nends == 0 && times->tail == 0)
+	if (times->ngaps == 0 && times->nends == 0 && times->tail == 0)
 		return sum;
-	if (samples == FEW_SAMPLES || times->timed >= MANY_TIMED || !row_usual_of_few(times, &u))
-		u = row_usual(times);
-	if (samples > 0)
+	u = row_usual(times);
+	if (u.samples > 0)
 		add_gaps(&sum, times, &u);
 	add_ends(&sum, times, &u);
 	add_tail(&sum, times, &u);

@@ -35,7 +35,7 @@ has_room_for_gap(Row *row)
 	return true;
 }
 
-/* Those of all scans whose end is watched for, or few */
+/* Of the first scans, or of few */
 static bool
 has_room_for_end(Row *row)
 {
@@ -101,27 +101,6 @@ row_keep_gap(Row *row, const RowGap *gap)
 		return;
 	row->gaps[row->ngaps++] = row->joined;
 	memset(&row->joined, 0, sizeof(RowGap));
-}
-
-/*
- * A call before sampling set in, and what followed it: it speaks for no other,
- * but tells what is usual.  The last ones are kept, in order.
- */
-void
-row_keep_usual(Row *row, float inside, float outside)
-{
-	RowGap		usual = {inside, outside, 0, 0, 1};
-
-	if (row->ngaps < ROW_USUAL)
-	{
-		if (has_room_for_gap(row))
-			row->gaps[row->ngaps++] = usual;
-	}
-	else if (row->gaps[row->ngaps - 1].untimed == 0)
-	{
-		memmove(row->gaps, row->gaps + 1, sizeof(RowGap) * (row->ngaps - 1));
-		row->gaps[row->ngaps - 1] = usual;
-	}
 }
 
 /* A scan ended after so many untimed calls, which took so long. */

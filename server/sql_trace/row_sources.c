@@ -61,7 +61,6 @@ begin(QueryDesc *desc, int every, bool explained, bool counts)
 	query->estate = desc->estate;
 	query->role = GetUserId();
 	query->every = every;
-	query->exact = Max(ROW_EXACT_LEAST, ROW_EXACT_OFTEN / every);
 	query->clock = (ClockSource) trace_clock;
 	query->explained = explained;
 	query->counts = counts;

@@ -3,9 +3,9 @@
  *		Which calls of a node are timed.
  *
  * The first calls are timed, the first call of each of the first scans too,
- * and the clock is read when these scans end: of few calls where they are so
- * short that timing would take much of their time, of more where not.  Then
- * calls are sampled with random gaps, which grow to the frequency asked for
+ * and the clock is read when these scans end.  To time fewer of them was tried:
+ * what is saved in readings goes into estimates that exact nodes do without.
+ * Then calls are sampled with random gaps, which grow to the frequency asked for
  * while the node's calls mount up.  A sampled call is timed, and so is what
  * follows until the next call; the estimate needs both (row_estimate.c).
  *
@@ -23,16 +23,9 @@
 /* Calls for one sampled, at least, until the frequency asked for is reached */
 #define RAMP 32
 
-/* and where calls are brisk */
-#define BRISK_GAP 8
-
-/* Calls are brisk if they take less than so many times what timing one takes */
-#define BRISK 32
-
 int64		row_cost_inside;
 int64		row_cost_outside;
 int64		row_cost_gap;
-static int64 brisk;				/* ticks */
 
 /* The clock's rate is measured anew until it rests on as much */
 #define RATE_BASE_NS (INT64CONST(1000000000))
@@ -59,38 +52,25 @@ due_in(Row *row, uint64 calls, RowDue what)
 	row->due = what;
 }
 
-/* Would timing each call take much of the node's time? */
-static inline bool
-is_brisk(const Row *row)
-{
-	return row->known < (int64) row->timed * brisk;
-}
-
 /* Is the call after `calls` of them timed, whatever comes? */
 static inline bool
 is_exact(const Row *row, uint64 calls)
 {
-	return row->query->every == 1 || calls < row->query->exact ||
-		(calls < ROW_EXACT_CALLS && !is_brisk(row));
+	return row->query->every == 1 || calls < ROW_EXACT_CALLS;
 }
 
 /* Is the clock read when a scan ends, and the first call of the next timed? */
-static bool
-watches_end(Row *row)
+static inline bool
+watches_end(const Row *row)
 {
-	uint64		ended = row->hot->nothing;
-
-	if (ended > ROW_EXACT_SCANS || (ended > row->query->exact && is_brisk(row)))
-		row->unwatched = true;
-	return !row->unwatched;
+	return row->hot->nothing <= ROW_EXACT_SCANS;
 }
 
 /* Calls to let pass after a sampled one, the next included, so that one in `every` is sampled */
 static uint32
 draw_gap(const Row *row)
 {
-	uint64		least = is_brisk(row) ? BRISK_GAP : 1;
-	uint32		every = Min((uint64) row->query->every, Max(least, row->drawn / RAMP));
+	uint32		every = Min((uint64) row->query->every, Max(1, row->drawn / RAMP));
 	uint32		mean = every - 1;
 	uint32		low = mean >= 4 ? mean - mean / 2 : 0;
 
@@ -177,10 +157,6 @@ call_timed(Row *row, PlanState *node, int64 start)
 	slot = hot->real(node);
 	end = row_now(row->query);
 	took = Max(end - start - row_cost_inside, 0);
-	if (row->usual)
-		row_keep_usual(row, row->sample.inside,
-					   (float) Max(start - row->returned - row_cost_outside, 0));
-	row->usual = !row->fresh && row->drawn <= ROW_EXACT_CALLS;
 	row->sample.gap = row->sample.untimed = 0;
 	if (row->gap_calls > 0)
 	{
@@ -204,7 +180,6 @@ call_timed(Row *row, PlanState *node, int64 start)
 	row->due = ROW_DUE_TIMED;
 	if (TupIsNull(slot))
 	{
-		row->usual = false;
 		hot->nothing++;
 		row->calls_at_end = row_calls(row);
 		if (watches_end(row))
@@ -247,9 +222,6 @@ begin_gap(Row *row, int64 now)
 	row->sample.timed = 1;
 	if (row->sample.untimed > 0)
 		row_keep_gap(row, &row->sample);
-	else if (row->usual)
-		row_keep_usual(row, row->sample.inside, row->sample.outside);
-	row->usual = false;
 	row->sample.gap = row->sample.untimed = 0;
 	row->due = ROW_DUE_SAMPLED;
 	row->gap_calls = calls;
@@ -350,7 +322,6 @@ row_time_start(ClockSource clock)
 		row_calibrate(clock);
 		costs[clock] = (Costs) {true, row_cost_inside, row_cost_outside, row_cost_gap};
 	}
-	brisk = BRISK * Max(row_cost_inside + row_cost_outside, 1);
 	started_in = MyProcPid;
 	started_with = clock;
 }

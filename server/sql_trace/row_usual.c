@@ -54,13 +54,12 @@ usual_tell_share(Usual *u, const RowTimes *times)
 				squares = 0,
 				inside = 0;
 
-	/* of few samples it may be known that none is long */
-	for (int i = 0; i < times->ngaps && u->cycle < INFINITY; i++)
+	for (int i = 0; i < times->ngaps; i++)
 	{
 		const RowGap *gap = &times->gaps[i];
 		double		all = (double) gap->inside + gap->outside;
 
-		if ((gap->untimed == 0 && !u->few) || !is_long(gap, u->cycle))
+		if (gap->untimed == 0 || !is_long(gap, u->cycle))
 			continue;
 		inside += gap->inside;
 		sum += all;

@@ -30,7 +30,6 @@ typedef struct Usual
 	double		cycle_spread;	/* variance of one cycle */
 	double		share;			/* of what is unusual, spent inside */
 	double		share_variance; /* of that share over all of it */
-	bool		few;			/* with the first calls among the samples */
 	int			samples;
 	int			longs;			/* of them, that are not usual */
 } Usual;
@@ -38,9 +37,6 @@ typedef struct Usual
 extern Usual row_usual(const RowTimes *times);
 extern int	usual_by_value(const void *a, const void *b);
 extern void usual_tell_share(Usual *u, const RowTimes *times);
-
-/* row_few.c */
-extern bool row_usual_of_few(const RowTimes *times, Usual *u);
 
 static inline bool
 is_long(const RowGap *gap, double cycle)
@@ -58,7 +54,7 @@ square(double x)
 static inline int
 usual_freedom(const Usual *u)
 {
-	return u->samples < FEW && !u->few ? u->samples - 1 : u->samples - 2;
+	return u->samples < FEW ? u->samples - 1 : u->samples - 2;
 }
 
 #endif							/* ROW_USUAL_H */

@@ -29,13 +29,6 @@
 #define ROW_EXACT_CALLS 64
 #define ROW_EXACT_SCANS 64
 
-/* Where timing them would take much of the node's time: so many, more at a high frequency */
-#define ROW_EXACT_LEAST 8
-#define ROW_EXACT_OFTEN 128		/* divided by the frequency */
-
-/* Of them, so many tell what is usual where there are few samples */
-#define ROW_USUAL 7
-
 /* Sampled gaps that are kept apart; when there are more, neighbours are joined */
 #define ROW_GAPS 1024
 
@@ -81,8 +74,6 @@ typedef struct Row
 
 	RowDue		due;
 	bool		fresh;			/* the next call starts a scan */
-	bool		usual;			/* what the last call took is kept, unless a scan ends with it */
-	bool		unwatched;		/* a scan's end went unseen: so do those to come */
 	bool		missed;			/* a call went past us */
 	uint32		gap_calls;
 	uint64		drawn;			/* calls up to the one that is due */
@@ -162,7 +153,6 @@ typedef struct RowQuery
 	EState	   *estate;
 	Oid			role;			/* with whose rights it runs */
 	int			every;
-	uint64		exact;			/* calls of each node that are timed in any case */
 	ClockSource clock;			/* until its end, whatever the setting becomes */
 	bool		explained;		/* for EXPLAIN (SAMPLING) */
 	bool		counts;			/* we count rows in PostgreSQL's stead */
@@ -226,7 +216,6 @@ extern uint32 row_untimed_calls(const Row *row);
 
 /* row_kept.c: gaps, ends of scans, and what there was no room for */
 extern void row_keep_gap(Row *row, const RowGap *gap);
-extern void row_keep_usual(Row *row, float inside, float outside);
 extern void row_keep_end(Row *row, int64 gap, uint32 untimed);
 extern void row_close(Row *row);
 extern void row_times(const Row *row, RowTimes *times);

@@ -20,11 +20,6 @@ GAP = np.dtype(
 END = np.dtype([("gap", "f4"), ("untimed", "u4")])
 EXACT_CALLS = 64
 RAMP = 32
-#: Where calls are brisk: so short that timing each would take much of the node's time.
-BRISK_EXACT_CALLS = 8
-BRISK_GAP = 8
-#: Of the calls before sampling sets in, so many tell what is usual, the last ones; not the first.
-USUAL_CALLS = 7
 
 
 class RowTimes(ctypes.Structure):
@@ -71,7 +66,7 @@ class Estimator:
     def __init__(self, directory: Path) -> None:
         library = directory / "row_estimate.so"
         folder = source_dir() / "sql_trace"
-        names = "estimate", "usual", "few", "reconcile"
+        names = "estimate", "usual", "reconcile"
         sources = [str(folder / f"row_{name}.c") for name in names]
         subprocess.run(
             ["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), *sources, "-lm"], check=True
@@ -100,21 +95,17 @@ class Estimator:
         outside: Times,
         every: int,
         rng: np.random.Generator,
-        brisk: bool = False,
     ) -> Interval:
         """One scan: calls that took `inside`, each followed by `outside` until the next."""
         n = len(inside)
         insides = np.concatenate([[0.0], np.cumsum(inside)])
         cycles = np.concatenate([[0.0], np.cumsum(inside + outside)])
-        at = min(BRISK_EXACT_CALLS if brisk else EXACT_CALLS, n)
+        at = min(EXACT_CALLS, n)
         known, timed = float(insides[at]), at
-        gaps: list[tuple[float, float, float, int, int]] = [
-            (float(inside[i]), float(outside[i]), 0.0, 0, 1)
-            for i in range(max(1, min(at, n - 1) - USUAL_CALLS), min(at, n - 1))
-        ]
+        gaps: list[tuple[float, float, float, int, int]] = []
         ends: list[tuple[float, int]] = []
         while at < n:
-            mean = min(every, max(BRISK_GAP if brisk else 1, at // RAMP)) - 1
+            mean = min(every, max(1, at // RAMP)) - 1
             low = mean - mean // 2 if mean >= 4 else 0
             untimed = int(rng.integers(low, 2 * mean - low + 1))
             if at + untimed >= n:

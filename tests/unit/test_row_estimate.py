@@ -128,50 +128,6 @@ def test_interval_covers(estimator: Estimator, kind: str, calls: int) -> None:
     assert covered / REPETITIONS >= LEAST_COVERAGE
 
 
-@pytest.mark.parametrize("calls", [12, 23, 40, 64, 100, 200])
-@pytest.mark.parametrize("kind", KINDS)
-def test_interval_of_a_small_node_covers(estimator: Estimator, kind: str, calls: int) -> None:
-    """Of brisk calls few are timed; the first ones tell what is usual."""
-    if kind == "seldom long" and calls > 23:
-        pytest.skip("often none of the long calls is in the sample")
-    if (kind, calls) in (("drifting", 12), ("against each other", 12), ("parent sorted", 23)):
-        pytest.skip("what the calls come to, those before them do not show")
-    rng = np.random.default_rng([calls, len(kind)])
-    covered = 0
-    for _ in range(2 * REPETITIONS):
-        inside, outside = KINDS[kind](rng, calls)
-        found = estimator.sample(inside, outside, 128, rng, brisk=True)
-        covered += found.low <= inside.sum() * (1 + 1e-6) and found.high >= inside.sum() * (
-            1 - 1e-6
-        )
-    assert covered / (2 * REPETITIONS) >= LEAST_COVERAGE
-
-
-@pytest.mark.parametrize("calls", [12, 23, 40, 64, 100, 200])
-def test_estimate_of_a_small_node_is_close(estimator: Estimator, calls: int) -> None:
-    """Calls of an index scan: much alike, but for those that read the next page."""
-    rng = np.random.default_rng(calls)
-    errors = []
-    for _ in range(REPETITIONS):
-        inside, outside = even(rng, calls, 400), even(rng, calls, 200)
-        inside[:: int(rng.integers(7, 20))] *= 2
-        errors.append(estimator.sample(inside, outside, 128, rng, brisk=True).time / inside.sum())
-    assert np.mean(errors) == pytest.approx(1, abs=0.02)
-    assert np.mean(np.abs(np.array(errors) - 1)) <= 0.06
-
-
-def test_calls_unlike_the_first_widen_the_interval(estimator: Estimator) -> None:
-    """Each of the later calls takes ten times what the first ones did."""
-    rng = np.random.default_rng(5)
-    covered = 0
-    for _ in range(REPETITIONS):
-        inside, outside = even(rng, 64, 100), even(rng, 64, 500)
-        inside[16:] *= 10
-        found = estimator.sample(inside, outside, 128, rng, brisk=True)
-        covered += found.low <= inside.sum() <= found.high
-    assert covered / REPETITIONS >= LEAST_COVERAGE
-
-
 def test_preempted_call_is_not_multiplied(estimator: Estimator) -> None:
     """Wherever it falls, sampled or not, and whether inside the node or outside of it."""
     rng = np.random.default_rng(1)
