@@ -49,10 +49,10 @@ calibrate_row(Row *row)
 	values = palloc(sizeof(int64) * (row->ngaps + 1));
 	for (int i = 0; i < row->ngaps; i++)
 		values[i] = (int64) row->gaps[i].inside;
-	row_cost_inside = median(values, row->ngaps);
+	row_costs.inside = median(values, row->ngaps);
 	for (int i = 0; i < row->ngaps; i++)
 		values[i] = (int64) row->gaps[i].outside;
-	row_cost_outside = median(values, row->ngaps);
+	row_costs.outside = median(values, row->ngaps);
 	row->hot->countdown = CALIBRATION_CALLS * 2;
 	cycle = row_now(row->query);
 	for (int i = 0; i < CALIBRATION_CALLS; i++)
@@ -61,7 +61,7 @@ calibrate_row(Row *row)
 	for (int i = 0; i < row->ngaps; i++)
 		values[i] = (int64) row->gaps[i].gap -
 			cycle * row->gaps[i].untimed / CALIBRATION_CALLS;
-	row_cost_gap = Max(median(values, row->ngaps), 0);
+	row_costs.gap = Max(median(values, row->ngaps), 0);
 }
 
 /*

@@ -18,6 +18,13 @@
 
 #define POOL 128
 
+/* Out of the way of what each call passes through */
+#if defined(__GNUC__)
+#define SELDOM pg_noinline __attribute__((cold))
+#else
+#define SELDOM pg_noinline
+#endif
+
 static RowHot pool[POOL] pg_attribute_aligned(64);
 static bool nobodys;
 
@@ -69,7 +76,7 @@ call_unknown(PlanState *node)
 
 static pg_noinline TupleTableSlot *call_looked_up(PlanState *node);
 
-static pg_noinline TupleTableSlot *
+static SELDOM TupleTableSlot *
 call_seldom(RowHot *hot, PlanState *node)
 {
 	if (hot->node != node)
@@ -80,7 +87,7 @@ call_seldom(RowHot *hot, PlanState *node)
 	return row_due(hot->row, node);
 }
 
-static pg_noinline TupleTableSlot *
+static SELDOM TupleTableSlot *
 ended(RowHot *hot, TupleTableSlot *slot)
 {
 	hot->nothing++;
@@ -89,13 +96,14 @@ ended(RowHot *hot, TupleTableSlot *slot)
 }
 
 static pg_attribute_always_inline TupleTableSlot *
-call(RowHot *hot, PlanState *node)
+call(RowHot *hot, PlanState *node, bool counts)
 {
 	TupleTableSlot *slot;
 
 	if (unlikely(--hot->countdown == 0 || hot->node != node))
 		return call_seldom(hot, node);
-	*hot->running = true;
+	if (counts)
+		*hot->running = true;
 	slot = hot->real(node);
 	if (unlikely(TupIsNull(slot)))
 		return ended(hot, slot);
@@ -107,7 +115,7 @@ call_looked_up(PlanState *node)
 {
 	Row		   *row = find_row(node);
 
-	return row ? call(row->hot, node) : call_unknown(node);
+	return row ? call(row->hot, node, true) : call_unknown(node);
 }
 
 #define EACH16(X, h) \
@@ -118,11 +126,16 @@ call_looked_up(PlanState *node)
 	EACH16(X, 0x4) EACH16(X, 0x5) EACH16(X, 0x6) EACH16(X, 0x7)
 
 #define DEFINE(n) \
-	static TupleTableSlot *call_##n(PlanState *node) { return call(&pool[n], node); }
+	static TupleTableSlot *call_##n(PlanState *node) { return call(&pool[n], node, false); } \
+	static TupleTableSlot *count_##n(PlanState *node) { return call(&pool[n], node, true); }
 EACH(DEFINE)
 
-#define NAME(n) call_##n,
-static const ExecProcNodeMtd functions[POOL] = {EACH(NAME)};
+#define CALL(n) call_##n,
+#define COUNT(n) count_##n,
+static const ExecProcNodeMtd functions[POOL] = {EACH(CALL)};
+
+/* These tell PostgreSQL's instrumentation that a scan has begun. */
+static const ExecProcNodeMtd counting_functions[POOL] = {EACH(COUNT)};
 
 /* Give a row its place, from the pool if that has one left. */
 void
@@ -136,7 +149,7 @@ row_take_place(Row *row)
 	if (row->place >= 0)
 	{
 		row->hot = &pool[row->place];
-		row->ours = functions[row->place];
+		row->ours = (row->query->counts ? counting_functions : functions)[row->place];
 	}
 	else
 	{

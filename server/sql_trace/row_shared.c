@@ -26,7 +26,7 @@
 #endif
 
 #define NAME "sql_trace row sources"
-#define VERSION "2"
+#define VERSION "3"
 #define QUERIES 32
 #define NODES 128
 #define SEGMENTS 16
@@ -45,6 +45,8 @@ typedef struct SharedRows
 	uint64		offered;		/* the higher the later */
 	int32		every;
 	bool		counts;
+	ClockSource clock;
+	RowCosts	costs;
 	int32		gathers;
 	int32		nsegments;		/* of them that are known */
 	uint32		segments[SEGMENTS];
@@ -198,6 +200,8 @@ describe(SharedRows *place, const RowQuery *query)
 	place->text = hash_of(query->desc);
 	place->every = query->every;
 	place->counts = query->counts;
+	place->clock = query->clock;
+	place->costs = row_costs;
 	place->gathers = place->nsegments = place->nnodes = 0;
 	for (int i = 0; i < query->nrows; i++)
 	{
@@ -278,6 +282,7 @@ row_shared_wanted(QueryDesc *desc, bool *counts)
 	{
 		every = place->every;
 		*counts = place->counts;
+		row_time_know(place->clock, &place->costs);
 	}
 	LWLockRelease(&shared->lock);
 	return every;

@@ -23,9 +23,7 @@
 /* Calls for one sampled, at least, until the frequency asked for is reached */
 #define RAMP 32
 
-int64		row_cost_inside;
-int64		row_cost_outside;
-int64		row_cost_gap;
+RowCosts	row_costs;
 
 /* The clock's rate is measured anew until it rests on as much */
 #define RATE_BASE_NS (INT64CONST(1000000000))
@@ -73,10 +71,11 @@ draw_gap(const Row *row)
 	uint32		every = Min((uint64) row->query->every, Max(1, row->drawn / RAMP));
 	uint32		mean = every - 1;
 	uint32		low = mean >= 4 ? mean - mean / 2 : 0;
+	uint64		many = 2 * (uint64) (mean - low) + 1;
 
 	if (mean == 0)
 		return 0;
-	return low + (uint32) pg_prng_uint64_range(&random_state, 0, 2 * (uint64) (mean - low));
+	return low + (uint32) ((pg_prng_uint32(&random_state) * many) >> 32);
 }
 
 /* Untimed calls of the gap under way */
@@ -156,11 +155,11 @@ call_timed(Row *row, PlanState *node, int64 start)
 	*hot->running = true;
 	slot = hot->real(node);
 	end = row_now(row->query);
-	took = Max(end - start - row_cost_inside, 0);
+	took = Max(end - start - row_costs.inside, 0);
 	row->sample.gap = row->sample.untimed = 0;
 	if (row->gap_calls > 0)
 	{
-		row->sample.gap = (float) Max(start - row->gap_from - row_cost_gap, 0);
+		row->sample.gap = (float) Max(start - row->gap_from - row_costs.gap, 0);
 		row->sample.untimed = row->gap_calls;
 		row->gap_calls = 0;
 	}
@@ -218,7 +217,7 @@ begin_gap(Row *row, int64 now)
 {
 	uint32		calls = draw_gap(row);
 
-	row->sample.outside = (float) Max(now - row->returned - row_cost_outside, 0);
+	row->sample.outside = (float) Max(now - row->returned - row_costs.outside, 0);
 	row->sample.timed = 1;
 	if (row->sample.untimed > 0)
 		row_keep_gap(row, &row->sample);
@@ -288,40 +287,53 @@ row_time_init(void)
 	at_load = clock_pair(clock_counter_usable());
 }
 
-/* What readings of a clock cost, as calibrated in this process */
-typedef struct Costs
+/* What readings of each clock cost, as calibrated in this process or by its leader */
+static struct
 {
 	bool		known;
-	int64		inside;
-	int64		outside;
-	int64		gap;
-} Costs;
+	RowCosts	costs;
+}			calibrated[CLOCK_SOURCE_SYSCALL + 1];
+static int	begun_in = 0;		/* which process */
+static bool started;
+static ClockSource started_with;
+
+/* What a process inherits is another's. */
+static void
+begin_in_process(void)
+{
+	if (begun_in == MyProcPid)
+		return;
+	memset(calibrated, 0, sizeof(calibrated));
+	started = false;
+	pg_prng_seed(&random_state,
+				 (uint64) clock_system_ns(CLOCK_MONOTONIC) ^ ((uint64) MyProcPid << 32));
+	begun_in = MyProcPid;
+}
+
+/* A parallel worker need not find out what its leader knows. */
+void
+row_time_know(ClockSource clock, const RowCosts *costs)
+{
+	begin_in_process();
+	calibrated[clock].costs = *costs;
+	calibrated[clock].known = true;
+}
 
 /* Before a process measures by this clock */
 void
 row_time_start(ClockSource clock)
 {
-	static int	started_in = 0;
-	static ClockSource started_with;
-	static Costs costs[CLOCK_SOURCE_SYSCALL + 1];
-
-	if (started_in == MyProcPid && started_with == clock)
+	begin_in_process();
+	if (started && started_with == clock)
 		return;
-	if (started_in != MyProcPid)
-	{
-		memset(costs, 0, sizeof(costs));
-		pg_prng_seed(&random_state,
-					 (uint64) clock_system_ns(CLOCK_MONOTONIC) ^ ((uint64) MyProcPid << 32));
-	}
-	started_in = 0;				/* an error in between would leave costs of neither */
-	row_cost_inside = costs[clock].inside;
-	row_cost_outside = costs[clock].outside;
-	row_cost_gap = costs[clock].gap;
-	if (!costs[clock].known)
+	started = false;			/* an error in between would leave costs of neither */
+	row_costs = calibrated[clock].costs;
+	if (!calibrated[clock].known)
 	{
 		row_calibrate(clock);
-		costs[clock] = (Costs) {true, row_cost_inside, row_cost_outside, row_cost_gap};
+		calibrated[clock].costs = row_costs;
+		calibrated[clock].known = true;
 	}
-	started_in = MyProcPid;
+	started = true;
 	started_with = clock;
 }

@@ -117,6 +117,14 @@ typedef struct Row
 	RowEnd		first_ends[ROW_FIRST_ENDS];
 } Row;
 
+/* Ticks that readings of the clock add: to a timed call, to the time after it, to a gap */
+typedef struct RowCosts
+{
+	int64		inside;
+	int64		outside;
+	int64		gap;
+} RowCosts;
+
 /* What became of a node in all processes together */
 typedef struct RowTotal
 {
@@ -203,10 +211,9 @@ row_calls(const Row *row)
 extern void row_calibrate(ClockSource clock);
 
 /* row_time.c: which calls are timed, and what is kept of them */
-extern int64 row_cost_inside;	/* ticks that a timed call shows too much */
-extern int64 row_cost_outside;	/* the time after it */
-extern int64 row_cost_gap;		/* and a gap */
+extern RowCosts row_costs;
 extern void row_time_init(void);
+extern void row_time_know(ClockSource clock, const RowCosts *costs);
 extern void row_time_start(ClockSource clock);
 extern double row_ns_per_tick(ClockSource clock);
 extern void row_start(Row *row);

@@ -12,7 +12,7 @@ from pgtare.trace import ledger as ledgers
 from pgtare.trace import merge, statements
 from pgtare.trace.ledger import Costs, Ledger
 from pgtare.trace.profile import GROUPINGS, Scope, profile
-from pgtare.trace.stream import CallKind
+from pgtare.trace.stream import ESTIMATED, CallKind
 from tests.unit.trace_tools import MS, US, StreamBuilder, trace
 
 pytestmark = pytest.mark.timeout(60)
@@ -177,6 +177,26 @@ def test_a_cursor_is_idle_between_its_fetches(tmp_path: Path) -> None:
     assert found == pytest.approx(
         {"execute": 3 * MS, "fetch": MS, "client": 3 * MS, "between calls": 3 * MS}
     )
+
+
+def test_a_bind_begins_before_it_closes_the_portal_of_another_request(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    b.waitring()
+    b.text(1, "SELECT $1", 11)
+    told = {"text": 1, "query_id": 11}
+    b.call(CallKind.BIND, 0, 1 * MS, **told)
+    b.request(0, 10 * MS, status="T")
+    b.call(CallKind.EXECUTE, 1 * MS, 31 * MS, busy=9 * MS, call=2, **told)
+    b.call(CallKind.BIND, 30 * MS, 32 * MS, call=3, flags=ESTIMATED, **told)
+    b.call(CallKind.EXECUTE, 32 * MS, 40 * MS, call=4, **told)
+    b.request(30 * MS, 40 * MS)
+    b.end(40 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, [(0, 33 * MS, MS)]))
+    found = by(book, "call")
+    assert found["bind"] == 3 * MS
+    assert found["execute"] == 17 * MS
+    assert by(book)["client"] == 20 * MS
 
 
 def test_between_fetches_in_one_record_the_time_is_their_callers(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pgtare.trace import kernel
 from pgtare.trace.reader import Integers, Trace
 from pgtare.trace.stream import CALL, SEVERAL, CallKind
-from pgtare.trace.timeline import Process, processes
+from pgtare.trace.timeline import Process, processes, worked_until
 
 Floats = npt.NDArray[np.float64]
 
@@ -309,8 +309,9 @@ def _ends(calls: npt.NDArray[np.void]) -> Integers:
     caller does between them is the caller's: they are booked in one piece, at their beginning.
     """
     several = (calls["kind"] == CallKind.FETCH) & (calls["flags"] & SEVERAL != 0)
-    worked = np.minimum(calls["start"] + np.maximum(calls["busy"], 0), calls["end"])
-    return np.where((calls["kind"] == CallKind.EXECUTE) | several, worked, calls["end"])
+    return np.where(
+        (calls["kind"] == CallKind.EXECUTE) | several, worked_until(calls), calls["end"]
+    )
 
 
 def _owners(

@@ -265,14 +265,21 @@ def _after_predecessors(calls: npt.NDArray[np.void]) -> None:
     """Move starts that are estimates (true to the µs) behind the end of the call before.
 
     Calls stand in the order of their ends and are numbered in that of their beginnings: what
-    ended before and has a lower number was over when this one began.
+    ended before and has a lower number was over when this one began. A bind closes the portal of
+    the statement before it, whose execution had worked until its answer only.
     """
-    number, end = calls["call"], calls["end"]
+    number = calls["call"]
+    end = np.where(calls["kind"] == streams.CallKind.EXECUTE, worked_until(calls), calls["end"])
     for i in np.flatnonzero(calls["flags"] & streams.ESTIMATED).tolist():
         for j in range(i - 1, max(i - 1000, -1), -1):
             if number[j] < number[i]:
-                calls["start"][i] = min(max(calls["start"][i], end[j]), end[i])
+                calls["start"][i] = min(max(calls["start"][i], end[j]), calls["end"][i])
                 break
+
+
+def worked_until(calls: npt.NDArray[np.void]) -> Integers:
+    """When each call was over, had it worked in one piece from its beginning on."""
+    return np.minimum(calls["start"] + np.maximum(calls["busy"], 0), calls["end"])
 
 
 def _requests_absolute(decoded: Stream, base: int) -> npt.NDArray[np.void]:
