@@ -279,7 +279,7 @@ def _after_predecessors(calls: npt.NDArray[np.void]) -> None:
 
 def worked_until(calls: npt.NDArray[np.void]) -> Integers:
     """When each call was over, had it worked in one piece from its beginning on."""
-    return np.minimum(calls["start"] + np.maximum(calls["busy"], 0), calls["end"])
+    return np.asarray(np.minimum(calls["start"] + np.maximum(calls["busy"], 0), calls["end"]))
 
 
 def _requests_absolute(decoded: Stream, base: int) -> npt.NDArray[np.void]:
