@@ -56,6 +56,17 @@ def burst(client: Session, count: int, sql: str = "SELECT 1") -> None:
             wire.read_until_ready(min(1000, count - done))
 
 
+def waits_for_client(cluster: Cluster, client: Session) -> bool:
+    """The session has done all that it does after its last answer."""
+    with cluster.connect() as connection:
+        found = one(
+            connection,
+            "SELECT coalesce(wait_event, '') FROM pg_stat_activity WHERE pid = %s",
+            client.info.backend_pid,
+        )
+    return bool(found == "ClientRead")
+
+
 def pgbench(cluster: Cluster, *arguments: str) -> int:
     """Run pgbench's own read-only statement; returns the number of transactions."""
     done = subprocess.run(
@@ -83,6 +94,7 @@ def test_full_ring_keeps_the_oldest(small: Cluster) -> None:
 def test_ring_goes_on_after_it_was_full(small: Cluster) -> None:
     with trial(small, sessions=1024) as running, session(small) as client:
         burst(client, 100)
+        wait_until(lambda: waits_for_client(small, client))  # else another would follow these
         running.observed(client, SMALL_RING)
         burst(client, 10)
         assert list(running.observed(client, SMALL_RING + 10)["unit"][-10:]) == [*range(100, 110)]

@@ -67,7 +67,9 @@ def test_stranger_sees_sums(timed: Cluster, stranger: str) -> None:
 def test_pg_read_all_stats_sees_all(timed: Cluster, stranger: str, observer: Connection) -> None:
     observer.execute("GRANT pg_read_all_stats TO stranger")
     with session(timed, user=stranger) as connection:
-        assert one(connection, "SELECT count(DISTINCT pid) FROM pg_stat_wait_event_timing") > 3
+        seen = {row[0] for row in rows(connection, "SELECT pid FROM pg_stat_wait_event_timing")}
+    assert observer.info.backend_pid in seen
+    assert len(seen) > 2  # background processes, too
 
 
 @pytest.mark.parametrize(
