@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
+from typing import IO
 
 import psycopg
 import pytest
@@ -216,25 +219,36 @@ def test_the_command_says_so_in_one_sentence(cluster: Cluster) -> None:
 
 
 def test_a_watch_without_end_outlasts_a_restart(cluster: Cluster) -> None:
-    watching = start_pgtare(
-        "doctor", "--dsn", cluster.dsn(), "--watch", "--interval", "1s", "--json"
-    )
-    assert watching.stdout is not None
-    before = json.loads(watching.stdout.readline())
-    cluster.stop()
-    time.sleep(2)
-    cluster.start()
-    after = json.loads(watching.stdout.readline())
-    while after["taken"] < cluster_started(cluster):
-        after = json.loads(watching.stdout.readline())
-    watching.send_signal(signal.SIGINT)
-    _, told = watching.communicate(timeout=30)
+    with an_endless_watch(cluster) as (watching, lines):
+        before = json.loads(lines.readline())
+        cluster.stop()
+        time.sleep(2)
+        cluster.start()
+        after = json.loads(lines.readline())
+        while after["taken"] < cluster_started(cluster):
+            after = json.loads(lines.readline())
+        watching.send_signal(signal.SIGINT)
+        _, told = watching.communicate(timeout=30)
     assert watching.returncode == 130
     assert before["taken"] < after["taken"]
     went, back = told.splitlines()
     assert went.startswith("pgtare: the server went away while it was looked at")
     assert went.endswith("; trying again every 1 s")
     assert back == "pgtare: the server is back"
+
+
+@contextlib.contextmanager
+def an_endless_watch(cluster: Cluster) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+    """`doctor --watch` and its output; it would wait for the server when the test is over."""
+    watching = start_pgtare(
+        "doctor", "--dsn", cluster.dsn(), "--watch", "--interval", "1s", "--json"
+    )
+    assert watching.stdout is not None
+    try:
+        yield watching, watching.stdout
+    finally:
+        watching.kill()
+        watching.wait()
 
 
 def cluster_started(cluster: Cluster) -> str:
@@ -248,13 +262,10 @@ def cluster_started(cluster: Cluster) -> str:
 
 
 def test_ctrl_c_ends_a_watch(cluster: Cluster) -> None:
-    watching = start_pgtare(
-        "doctor", "--dsn", cluster.dsn(), "--watch", "--interval", "1s", "--json"
-    )
-    assert watching.stdout is not None
-    watching.stdout.readline()
-    watching.send_signal(signal.SIGINT)
-    _, told = watching.communicate(timeout=30)
+    with an_endless_watch(cluster) as (watching, lines):
+        lines.readline()
+        watching.send_signal(signal.SIGINT)
+        _, told = watching.communicate(timeout=30)
     assert watching.returncode == 130
     assert "Traceback" not in told
 
