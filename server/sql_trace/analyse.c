@@ -85,7 +85,7 @@ trace_plan(Query *query, const char *text, int options, ParamListInfo parameters
 	PG_CATCH();
 	{
 		execute_interrupted();
-		call_failed(&call);
+		call_failed(&call, geterrcode());
 		trace.depth = depth;
 		trace.current = call.parent;
 		call_usage_since(&before, &call.usage);

@@ -42,12 +42,12 @@ any(const Usage *usage, int from, int to)
 	return bits != 0;
 }
 
-/* An error leaves the call; to be called while it is being caught. */
+/* An error leaves the call. */
 void
-call_failed(Call *call)
+call_failed(Call *call, int sqlstate)
 {
 	call->flags |= CALL_FAILED;
-	call->sqlstate = (uint32) geterrcode();
+	call->sqlstate = (uint32) sqlstate;
 }
 
 /* The call has ended. */

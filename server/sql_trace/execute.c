@@ -121,7 +121,7 @@ run_in(Execution *execution, RUN_PARAMETERS)
 		span.of = e;
 		span.since = since;
 		span.usage = before;
-		execution_fail(e, (uint32) geterrcode());
+		execution_fail(e, geterrcode());
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -264,7 +264,7 @@ finish_in(Execution *execution, QueryDesc *queryDesc)
 		span.of = e;
 		span.since = since;
 		span.usage = before;
-		execution_fail(e, (uint32) geterrcode());
+		execution_fail(e, geterrcode());
 		PG_RE_THROW();
 	}
 	PG_END_TRY();

@@ -123,12 +123,11 @@ execution_finish(Execution *e, int64 now)
 
 /* An error leaves an execution. */
 void
-execution_fail(Execution *e, uint32 sqlstate)
+execution_fail(Execution *e, int sqlstate)
 {
 	int64		now = timeline_now();
 
-	e->call.flags |= CALL_FAILED;
-	e->call.sqlstate = sqlstate;
+	call_failed(&e->call, sqlstate);
 	if (span.of == e)
 		span_close(now);
 	execution_finish(e, now);

@@ -35,7 +35,7 @@ extern Execution *execution_found;	/* the one that was looked for last */
 extern Execution *execution_search(const QueryDesc *queryDesc);
 extern Execution *execution_take(void);
 extern void execution_finish(Execution *e, int64 now);
-extern void execution_fail(Execution *e, uint32 sqlstate);
+extern void execution_fail(Execution *e, int sqlstate);
 extern void span_open(Execution *e, int64 now);
 extern void span_close(int64 now);
 

@@ -292,8 +292,6 @@ update(bool can_open)
 		pg_atomic_read_u32(&trace.slot->asked) == asked_seen &&
 		(trace.level == 0 || trace.ring != NULL))
 	{
-		if (trace.level > 0 && rate_told != trace_statement_rate)
-			write_level();
 		follow_with_waits(can_open);
 		return;
 	}
@@ -310,8 +308,6 @@ update(bool can_open)
 	/* what is asked for anew, begins anew */
 	if (level != trace.level || (level > 0 && (LevelReason) trace.reason != reason))
 		apply(level, reason);
-	else if (level > 0 && rate_told != trace_statement_rate)
-		write_level();
 	follow_with_waits(can_open);
 }
 
@@ -323,8 +319,11 @@ void
 level_update(bool can_open)
 {
 	update(can_open);
-	if (trace.level > 0)
-		tell_application();
+	if (trace.level == 0)
+		return;
+	if (rate_told != trace_statement_rate)
+		write_level();
+	tell_application();
 }
 
 /* The trace has met a limit. */

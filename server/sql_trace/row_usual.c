@@ -8,6 +8,15 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* A sample is long from so many times the usual cycle */
+#define LONG 8.0
+
+static bool
+is_long(const RowGap *gap, double cycle)
+{
+	return (double) gap->inside + gap->outside > LONG * cycle * gap->timed;
+}
+
 int
 usual_by_value(const void *a, const void *b)
 {
@@ -42,8 +51,8 @@ usual_cycle(const RowTimes *times)
  * Where time in long stretches is spent: in proportion to all time, as
  * interruptions would be, corrected by the long samples there are.
  */
-void
-usual_tell_share(Usual *u, const RowTimes *times)
+static void
+tell_share(Usual *u, const RowTimes *times)
 {
 	double		together = u->inside + u->outside;
 	double		usually = together > 0 ? u->inside / together : 0.5;
@@ -163,6 +172,6 @@ row_usual(const RowTimes *times)
 	}
 	else
 		u.variance = u.inside_variance = u.residual = u.inside * u.outside / 2;
-	usual_tell_share(&u, times);
+	tell_share(&u, times);
 	return u;
 }

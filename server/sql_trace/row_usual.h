@@ -11,9 +11,6 @@
 /* Fewer samples tell no slope: the time inside is in proportion to the cycle's */
 #define FEW 8
 
-/* A sample is long from so many times the usual cycle */
-#define LONG 8.0
-
 typedef struct Usual
 {
 	double		calls;			/* untimed, in sampled gaps */
@@ -36,13 +33,6 @@ typedef struct Usual
 
 extern Usual row_usual(const RowTimes *times);
 extern int	usual_by_value(const void *a, const void *b);
-extern void usual_tell_share(Usual *u, const RowTimes *times);
-
-static inline bool
-is_long(const RowGap *gap, double cycle)
-{
-	return (double) gap->inside + gap->outside > LONG * cycle * gap->timed;
-}
 
 static inline double
 square(double x)

@@ -60,18 +60,12 @@ secrets_in_statement(const Node *utility)
 
 #define LONGEST_WORD 32
 
-/* A word, in lower case and cut */
-typedef struct Word
-{
-	char		text[LONGEST_WORD];
-} Word;
-
 typedef struct Words
 {
 	const char *at;
 	const char *end;
 	int			n;				/* words so far */
-	Word		last[3];		/* in turn */
+	char		last[3][LONGEST_WORD];	/* in turn; in lower case, cut */
 	bool		within_comments;	/* words of comments count */
 	bool		comments;		/* have been passed over */
 	bool		told;			/* by a part of a word */
@@ -118,10 +112,10 @@ skip_comment(Words *words)
 	}
 }
 
-static inline Word *
-word_before(Words *words, int back)
+static inline const char *
+word_before(const Words *words, int back)
 {
-	return &words->last[(words->n + 3 - back) % 3];
+	return words->last[(words->n + 3 - back) % 3];
 }
 
 static bool
@@ -147,10 +141,10 @@ tells_secret_here(const Words *words, unsigned char c)
 	return next == 'o' && begins_with(words, "conninfo");
 }
 
-static Word *
+static const char *
 next_word(Words *words)
 {
-	Word	   *word;
+	char	   *word;
 	unsigned char c;
 	int			n = 0;
 
@@ -165,15 +159,14 @@ next_word(Words *words)
 	}
 	if (words->at >= words->end)
 		return NULL;
-	words->n++;
-	word = word_before(words, 0);
+	word = words->last[++words->n % 3];
 	for (; words->at < words->end && (c = fold(*words->at)) != 0; words->at++)
 	{
 		words->told |= tells_secret_here(words, c);
 		if (n < LONGEST_WORD - 1)
-			word->text[n++] = (char) c;
+			word[n++] = (char) c;
 	}
-	word->text[n] = '\0';
+	word[n] = '\0';
 	return word;
 }
 
@@ -187,31 +180,30 @@ is_one_of(const char *word, const char *const *list)
 }
 
 static bool
-tells_secret(Words *words, const Word *word)
+tells_secret(const Words *words, const char *word)
 {
 	static const char *const verbs[] = {"create", "alter", NULL};
 	static const char *const objects[] = {"role", "user", "group", "subscription", "server", NULL};
-	const char *text = word->text;
 
 	if (words->told)
 		return true;
-	switch (text[0])
+	switch (word[0])
 	{
 		case 'd':
-			return strncmp(text, "dblink", 6) == 0;
+			return strncmp(word, "dblink", 6) == 0;
 		case 'm':
-			return strcmp(text, "mapping") == 0 &&
-				strcmp(word_before(words, 1)->text, "user") == 0;
+			return strcmp(word, "mapping") == 0 &&
+				strcmp(word_before(words, 1), "user") == 0;
 		case 'p':
-			return (strcmp(text, "postgres") == 0 || strcmp(text, "postgresql") == 0) &&
+			return (strcmp(word, "postgres") == 0 || strcmp(word, "postgresql") == 0) &&
 				words->end - words->at >= 3 && strncmp(words->at, "://", 3) == 0;
 		case 'r':
 		case 'u':
 		case 'g':
 		case 's':
-			return is_one_of(text, objects) &&
-				(is_one_of(word_before(words, 1)->text, verbs) ||
-				 is_one_of(word_before(words, 2)->text, verbs));
+			return is_one_of(word, objects) &&
+				(is_one_of(word_before(words, 1), verbs) ||
+				 is_one_of(word_before(words, 2), verbs));
 		default:
 			return false;
 	}
@@ -220,7 +212,7 @@ tells_secret(Words *words, const Word *word)
 static bool
 any_tells_secret(Words *words)
 {
-	const Word *word;
+	const char *word;
 
 	while ((word = next_word(words)) != NULL)
 		if (tells_secret(words, word))

@@ -26,7 +26,7 @@
 Series		series;
 
 /* Of the last error in any fetch, or what passed for one */
-static uint32 noted_sqlstate;
+static int	noted_sqlstate;
 
 /* Write the fetches that have ended. */
 static void
@@ -124,7 +124,7 @@ series_note_error(void *arg)
 	int			class = ERRCODE_TO_CATEGORY(sqlstate);
 
 	if (class != ERRCODE_SUCCESSFUL_COMPLETION && class != ERRCODE_WARNING)
-		noted_sqlstate = (uint32) sqlstate;
+		noted_sqlstate = sqlstate;
 }
 
 /* An error has left the fetch under way, and its execution with it. */
@@ -135,8 +135,7 @@ failed(void)
 
 	trace.depth = series.depth;
 	trace.current = series.call.parent;
-	series.call.flags |= CALL_FAILED;
-	series.call.sqlstate = noted_sqlstate;
+	call_failed(&series.call, noted_sqlstate);
 	series_fetched(timeline_reading(), 0);
 	series_close();
 	if (e->plan != NULL && e->call.number == series.call.execution)

@@ -284,7 +284,7 @@ extern void request_answered(void);
 extern uint64 call_begins(int64 start);
 extern void call_usage_since(const Usage *before, Usage *sum);
 extern void call_write(const Call *call, int64 end);
-extern void call_failed(Call *call);
+extern void call_failed(Call *call, int sqlstate);
 
 /* series.c, series.h */
 extern void series_nested(void);

@@ -79,7 +79,7 @@ trace_utility(UTILITY_PARAMETERS)
 	}
 	PG_CATCH();
 	{
-		call_failed(&call);
+		call_failed(&call, geterrcode());
 		end_call(&call, &before, depth);
 		PG_RE_THROW();
 	}
