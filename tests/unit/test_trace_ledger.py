@@ -265,3 +265,29 @@ def test_row_sources_divide_the_time_of_their_execution(tmp_path: Path) -> None:
          "execute, not in a measured node": MS}
     )  # fmt: skip
     assert by(book, "node")["Index Scan on public.b"] == pytest.approx(6 * MS)
+
+
+def test_an_init_plan_is_taken_from_the_nodes_that_ask_for_it(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    b.plan(5, [
+        {"id": 0, "parent": -1, "kind": "Hash Join"},
+        {"id": 3, "parent": 0, "kind": "Result", "subplan": True, "within": [1, 2, 9]},
+        {"id": 1, "parent": 0, "kind": "Seq Scan", "relation": "public.a"},
+        {"id": 2, "parent": 0, "kind": "Seq Scan", "relation": "public.b"},
+        {"id": 4, "parent": 0, "kind": "Result", "subplan": True, "within": []},
+        {"id": 9, "parent": 0, "kind": "Memoize"},
+    ])  # fmt: skip
+    b.call(CallKind.EXECUTE, 0, 20 * MS, call=1, plan=5)
+    b.rowsources(1, 5, [
+        (0, 1, 10, 9, 1, 10 * MS, 10 * MS, 10 * MS), (3, 1, 2, 1, 1, 4 * MS, 4 * MS, 4 * MS),
+        (1, 1, 3, 2, 1, 6 * MS, 6 * MS, 6 * MS), (2, 1, 9, 9, 2, 2 * MS, 2 * MS, 2 * MS),
+        (4, 1, 1, 1, 1, 5 * MS, 5 * MS, 5 * MS), (9, 16, 0, 0, 0, 0, 0, 0),
+    ], 20 * MS)  # fmt: skip
+    b.request(0, 20 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    # of the 4 ms each gives by its own time: the join, for the node that was not timed, 2, 6 and 2
+    assert by(book, "node") == pytest.approx(
+        {"Hash Join": 1.2 * MS, "Seq Scan on public.a": 3.6 * MS, "Seq Scan on public.b": 1.2 * MS,
+         "Result": 9 * MS, "execute, not in a measured node": 5 * MS}
+    )  # fmt: skip
