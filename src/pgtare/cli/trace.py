@@ -102,7 +102,7 @@ def record(
         typer.echo(jsonlib.dumps(dataclasses.asdict(done), indent=2))
         return
     for line in _told(done):
-        typer.echo(line)
+        cli.say(line)
 
 
 #: What the bar, the seconds and the time left take of a line.
@@ -287,7 +287,7 @@ def export(
         typer.echo(jsonlib.dumps(written, indent=2))
         return
     for name, rows in written.items():
-        typer.echo(f"{directory / name}: {rows:,} rows")
+        cli.say(f"{directory / name}: {rows:,} rows")
 
 
 @app.command("report")
@@ -309,7 +309,7 @@ def report_(
     if json:
         typer.echo(jsonlib.dumps(show.profile_json(profile(book)), indent=2))
     else:
-        typer.echo(f"page: {target}")
+        cli.say(f"page: {target}")
 
 
 class _Reading(Frame):
@@ -335,7 +335,7 @@ def _book(path: Path) -> Ledger:
     with _Reading(cli.stderr(), path) as reading:
         book = ledger(load(path), tell=reading.tell)
     for note in book.notes:
-        typer.echo(f"note: {note}", err=True)
+        cli.say(f"note: {note}", err=True)
     if not len(book.entries):
         why = "no session was traced in it"
         if any(ring.kind == "sql" for ring in book.trace.rings.values()):
