@@ -80,10 +80,10 @@ static const struct
 
 /* What EXPLAIN calls a node */
 const char *
-plan_kind(const Plan *plan)
+plan_kind(NodeTag tag)
 {
 	for (int i = 0; i < (int) lengthof(kinds); i++)
-		if (kinds[i].tag == nodeTag(plan))
+		if (kinds[i].tag == tag)
 			return kinds[i].name;
 	return "?";
 }
@@ -174,7 +174,7 @@ put_node(Walk *walk, const PlanState *state)
 	}
 	appendStringInfo(json, "%s{\"id\": %d, \"parent\": %d, \"kind\": \"%s\"",
 					 walk->nodes > 0 ? ", " : "", plan->plan_node_id,
-					 walk->parent ? walk->parent->plan->plan_node_id : -1, plan_kind(plan));
+					 walk->parent ? walk->parent->plan->plan_node_id : -1, plan_kind(nodeTag(plan)));
 	put_relation(json, "relation", relation_of(walk, plan));
 	put_relation(json, "index", index_of(plan));
 	if (is_subplan(walk->parent, state))
