@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -99,7 +100,7 @@ def ledger(
     """Book the time of every process of a trace. tell: is told how much is done, from 0 to 1."""
     found = processes(trace, lambda share: tell(_DECODING * share))
     books = [_Book(process, trace) for process in found]
-    shares = kernel.shares([book.sample() for book in books])
+    shares = kernel.shares([book.sample for book in books])
     costs = costs or _costs(trace)
     parts, calls, owners, offset = [], [], [], 0
     for i, book in enumerate(books):
@@ -190,9 +191,10 @@ class _Book:
         self.waited = np.bincount(self.wait_piece, self.wait_ns, minlength=pieces)
         self.outside = np.maximum(self.length - self.waited, 0.0)
 
+    @cached_property
     def sample(self) -> kernel.Sample:
         """Per interval between two readings: CPU beyond the time outside waits, and the waits."""
-        n, known = self._between_readings()
+        n, known = self._between_readings
         spent = np.diff(self.process.cpu[:, 1])[:n] if n else np.zeros(0)
         outside = np.bincount(
             self.reading[known & self.busy], self.outside[known & self.busy], minlength=n
@@ -206,6 +208,7 @@ class _Book:
             self.reading[self.wait_piece][of], self.wait_event[of], self.wait_ns[of],
         )  # fmt: skip
 
+    @cached_property
     def _between_readings(self) -> tuple[int, npt.NDArray[np.bool_]]:
         """How many intervals between two readings there are, and the pieces in those of use.
 
@@ -216,22 +219,22 @@ class _Book:
         lacking = np.bincount(self.reading[within & self.missing], minlength=n) > 0
         return n, within & ~np.append(lacking, False)[np.clip(self.reading, 0, n)]
 
-    def _cpu(self, shares: kernel.Shares) -> tuple[Floats, npt.NDArray[np.bool_]]:
-        """CPU outside waits by piece, and which pieces lie between two readings."""
-        n, known = self._between_readings()
+    def _cpu(self, shares: kernel.Shares) -> Floats:
+        """CPU outside waits by piece; none where no two readings lie around it."""
+        n, known = self._between_readings
         if not n:
-            return np.zeros(len(self.length)), known
-        s = self.sample()
+            return np.zeros(len(self.length))
+        s = self.sample
         within = np.bincount(s.interval, shares.of(s.event) * s.wait_ns, minlength=n)
         spent = np.diff(self.process.cpu[:, 1]) - within - shares.idle_ns * s.idle
         work = np.where(known & self.busy, self.outside, 0.0)
         room = np.bincount(self.reading[known], work[known], minlength=n)
         share = np.divide(np.clip(spent, 0.0, room), room, out=np.zeros(n), where=room > 0)
-        return np.where(known, work * share[np.clip(self.reading, 0, n - 1)], 0.0), known
+        return np.where(known, work * share[np.clip(self.reading, 0, n - 1)], 0.0)
 
     def entries(self, shares: kernel.Shares, costs: Costs) -> Entries:
         """Every booking of the process."""
-        cpu, _ = self._cpu(shares)
+        cpu = self._cpu(shares)
         rest = np.where(self.busy, self.outside - cpu, 0.0)
         queue = rest * self._queued(rest)
         own = np.minimum(cpu, self._own(costs))
