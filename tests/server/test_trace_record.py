@@ -248,6 +248,35 @@ def test_a_recorder_that_is_killed_leaves_nothing_traced(
     assert "has no end" in trace("profile", rec).stderr
 
 
+@both
+def test_calls_that_were_overwritten_are_not_recorded(
+    tracer: Cluster, onlooker: Connection, tmp_path: Path
+) -> None:
+    """Their time is in no other line; what a ring forgot before the recording is no loss of it."""
+    many = b"DO $$ BEGIN FOR i IN 1..6000 LOOP PERFORM i + 1; END LOOP; END $$"
+    small = "-c sql_trace.ring_size=256kB"
+    with session(tracer, application_name="armed", options=small) as armed:
+        armed.execute("SET sql_trace.level = 1")
+        armed.execute(many)
+        pid = armed.info.backend_pid
+        time.sleep(1.5)  # that it was before the recording is to be plain
+        with session(tracer, application_name="asked", options=small) as asked:
+            with recording(tracer, tmp_path / "rec"):
+                wait_until_traced(onlooker, asked)
+                armed.execute("SELECT 1")
+                began = time.perf_counter_ns()
+                asked.execute(many)
+                took = time.perf_counter_ns() - began
+            missed = asked.info.backend_pid
+    book = ledgers.ledger(load(tmp_path / "rec"))
+    notes = " ".join(book.notes)
+    assert f"process {missed}" in notes
+    assert f"process {pid}" not in notes
+    lost = lines(book, scope=Scope(frozenset([missed])))[ledgers.NAMES[ledgers.MISSING]]
+    assert lost > 0.1 * took
+    assert ledgers.NAMES[ledgers.MISSING] not in lines(book, scope=Scope(frozenset([pid])))
+
+
 def test_disk_full_stops_the_recording_and_nothing_else(
     tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
 ) -> None:
