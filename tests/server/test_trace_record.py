@@ -28,7 +28,7 @@ from pgtare.trace.texts import statement_labels
 from tests.server.recorder_tools import KNOWN, known, level_of, recording, wait_until_traced
 from tests.server.trace_tools import session, tracing
 from tests.server.waits_tools import Connection, eventually, one
-from tests.server.weigh_tools import PGTARE, pgtare, refused, start_pgtare
+from tests.server.weigh_tools import PGTARE, in_process, pgtare, refused, start_pgtare
 
 pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -350,6 +350,12 @@ def test_places_that_cannot_be_used(tracer: Cluster, tmp_path: Path) -> None:
         (("--pid", "-1", "--role", "nix", "--database", "nix"), "session -1, role nix, database"),
         (("--max-size", "0"), "nothing was begun"),
         (("--queryid", "0"), "--queryid 0"),
+        (
+            ("--queryid", "5", "--application", "x*", "--sample", "10%"),
+            "leave out --application, --sample",
+        ),
+        (("--armed", "--pid", "1"), "leave out --pid"),
+        (("--armed", "--queryid", "5"), "leave out one"),
         (("--duration", ""), "--duration"),
     ],
 )
@@ -376,7 +382,26 @@ def test_without_privilege(tracer: Cluster, onlooker: Connection, tmp_path: Path
     told = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
     assert "GRANT pg_read_all_stats" in told
     assert "sql_trace_set" in told
+    statement = ("trace", "record", tmp_path / "x", "--dsn", dsn, "-d", "0.1s", "--queryid", "5")
+    told = refused(*statement)
+    assert "GRANT ALTER SYSTEM ON PARAMETER sql_trace.query_ids, sql_trace.query_level" in told
+    assert "GRANT pg_read_all_stats" in told
     assert not (tmp_path / "x").exists()
+    grants = told.partition("has to run: ")[2]
+    onlooker.execute(grants.encode())
+    assert "none was traced" in in_process(*statement).stdout
+    onlooker.execute(f"{grants.replace('GRANT', 'REVOKE').replace(' TO ', ' FROM ')}".encode())
+
+
+def test_statements_without_identifiers(tracer: Cluster, tmp_path: Path) -> None:
+    rec = tmp_path / "x"
+    for setting, why in (("compute_query_id=off", "compute_query_id = on"),
+                         ("compute_query_id=auto", "compute_query_id = on"),
+                         ("sql_trace.query_ids=7", "set already (7)")):  # fmt: skip
+        dsn = tracer.dsn(options=f"-c {setting}")
+        told = refused("trace", "record", rec, "--dsn", dsn, "-d", "1", "--queryid", "5")
+        assert why in told
+        assert not rec.exists()
 
 
 def test_without_the_extension(tracer: Cluster, onlooker: Connection, tmp_path: Path) -> None:
