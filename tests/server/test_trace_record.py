@@ -191,6 +191,16 @@ def _exported(rec: Path, tmp_path: Path) -> None:
     assert bookings["ns"].sum() == pytest.approx(profile(book).total_ns)
     binds = [json.loads(line) for line in (tmp_path / "jsonl" / "binds.jsonl").open()]
     assert any(b["state"] == "whole" for b in binds)
+    plans = parquet.read(tmp_path / "parquet" / "plans.parquet")
+    assert plans["plan"].dtype == calls["plan"].dtype == np.uint64
+    scanned = plans["plan"][(plans["kind"] == "Function Scan") & (plans["node"] == 0)]
+    (cursor,) = set(calls["plan"][calls["kind"] == "fetch"].tolist())
+    assert cursor in scanned
+    events = parquet.read(tmp_path / "parquet" / "transactions.parquet")
+    assert {"begin", "commit", "abort"} == set(events["event"].tolist())
+    ended = events["transaction"][events["event"] != "begin"].tolist()
+    assert sorted(set(ended)) == ended
+    assert set(bookings["transaction"].tolist()) - {0} <= set(ended) | {max(ended) + 1}
 
 
 @pytest.mark.slow
