@@ -36,16 +36,21 @@ _EVENTS = {
 Columns = dict[str, np.ndarray[Any, Any]]
 
 
+def check(directory: Path, format_: str) -> None:
+    """Raise UsageError where there is no such format, or the directory is in use."""
+    if format_ not in FORMATS:
+        raise UsageError(f"--format {format_}: choose among {', '.join(FORMATS)}")
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UsageError(f"{directory} is in use; name a directory that does not exist yet")
+
+
 def write(ledger: Ledger, directory: Path, format_: str) -> dict[str, int]:
     """One file for each table, in a new directory; how many rows each has.
 
     Raises UsageError where the directory cannot be used, MeasurementError where a file cannot be
     written.
     """
-    if format_ not in FORMATS:
-        raise UsageError(f"--format {format_}: choose among {', '.join(FORMATS)}")
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UsageError(f"{directory} is in use; name a directory that does not exist yet")
+    check(directory, format_)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as ex:
