@@ -11,6 +11,7 @@ from pgtare.errors import UsageError
 from pgtare.trace import ledger as ledgers
 from pgtare.trace import merge, statements
 from pgtare.trace.ledger import Costs, Ledger
+from pgtare.trace.page import page
 from pgtare.trace.profile import GROUPINGS, Scope, profile
 from pgtare.trace.stream import ESTIMATED, CallKind, decode
 from tests.unit.trace_tools import MS, US, StreamBuilder, trace
@@ -128,6 +129,9 @@ def test_the_kernels_work_within_waits_is_told_from_work_outside(tmp_path: Path)
         lines["IO/DataFileRead"].ns, rel=0.02
     )
     assert lines["CPU outside waits"].ns == pytest.approx(outside, rel=0.02)
+    drawn = page(book)
+    assert "of it kernel CPU</th>" in drawn
+    assert drawn.count('scope="row">total<') == len(GROUPINGS)
 
 
 def test_nested_calls_take_their_time_from_the_outer_one(tmp_path: Path) -> None:
