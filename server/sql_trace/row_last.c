@@ -31,7 +31,7 @@ static int	last_every = 0;
 static Oid	last_role = InvalidOid;
 static bool read_meanwhile = false;
 
-/* As the statement calls the relation that a node reads, or NULL */
+/* As the statement calls the relation that a node reads, or nothing */
 static const char *
 relation_name(const PlanState *node)
 {
@@ -56,7 +56,7 @@ relation_name(const PlanState *node)
 			break;
 	}
 	if (relid == 0 || relid > list_length(node->state->es_range_table))
-		return NULL;
+		return "";
 	return exec_rt_fetch(relid, node->state)->eref->aliasname;
 }
 
@@ -85,7 +85,7 @@ row_last_keep(RowQuery *query)
 	for (int i = 0; i < query->nresults; i++)
 	{
 		const char *relation = relation_name(query->results[i].node);
-		Size		length = relation ? strnlen(relation, NAMEDATALEN - 1) : 0;
+		Size		length = strnlen(relation, NAMEDATALEN - 1);
 
 		last[i].result = query->results[i];
 		last[i].tag = nodeTag(query->results[i].node->plan);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from pgtare.trace import kernel, statements
 from pgtare.trace import ledger as ledgers
-from pgtare.trace.ledger import Costs
+from pgtare.trace.costs import NOTHING
 from pgtare.trace.profile import Scope, profile
 from pgtare.trace.reader import load
 from pgtare.trace.stream import CallKind
@@ -140,7 +141,7 @@ def test_what_pgtare_takes_counts_each_fetch_of_a_series(tmp_path: Path) -> None
     b.call(CallKind.UTILITY, MS, 4 * MS, call=1, cpu=3 * MS)
     b.request(0, 4 * MS)
     found = trace(tmp_path / "t.pgtrace", b.data)
-    lines = by(ledgers.ledger(found, Costs(call_ns=US, fetch_ns=60.0)))
+    lines = by(ledgers.ledger(found, replace(NOTHING, call_ns=US, fetch_ns=60.0)))
     assert lines["pgtare itself (estimated)"] == pytest.approx(2000 * 60, rel=0.05)
 
 

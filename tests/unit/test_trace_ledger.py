@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.trace import ledger as ledgers
 from pgtare.trace import merge, statements
-from pgtare.trace.ledger import Costs, Ledger
+from pgtare.trace.costs import NOTHING
+from pgtare.trace.ledger import Ledger
 from pgtare.trace.page import page
 from pgtare.trace.profile import GROUPINGS, Scope, profile
 from pgtare.trace.stream import ESTIMATED, CallKind, decode
@@ -258,7 +260,7 @@ def test_a_chunk_of_calls_that_a_damaged_file_lost_is_not_recorded() -> None:
 def test_what_pgtare_takes_comes_out_of_the_cpu(tmp_path: Path) -> None:
     found = trace(tmp_path / "t.pgtrace", two_requests().data, ROWS)
     without = by(ledgers.ledger(found))
-    lines = by(ledgers.ledger(found, Costs(wait_ns=50 * US, call_ns=100 * US)))
+    lines = by(ledgers.ledger(found, replace(NOTHING, wait_ns=50 * US, call_ns=100 * US)))
     # five calls, and the two waits between readings that leave room for CPU
     assert lines["pgtare itself (estimated)"] == pytest.approx(500 * US, abs=150 * US)
     assert sum(lines.values()) == pytest.approx(sum(without.values()))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pgtare.trace.costs import NOTHING, noted
 from pgtare.trace.limits import Limits
 from pgtare.trace.reader import Trace, load
 from pgtare.trace.stream import POSTGRES_EPOCH_US, CallKind, Kind
@@ -96,8 +97,10 @@ class StreamBuilder:
         body = struct.pack("<QQII", plan, text, len(raw), len(nodes)) + raw
         self.record(Kind.PLAN, 0, body)
 
-    def rowsources(self, call: int, plan: int, nodes: list[tuple[int, ...]], when: int) -> None:
-        body = struct.pack("<QII", plan, 1, len(nodes))
+    def rowsources(
+        self, call: int, plan: int, nodes: list[tuple[int, ...]], when: int, sampling: int = 1
+    ) -> None:
+        body = struct.pack("<QII", plan, sampling, len(nodes))
         body += b"".join(struct.pack("<iIQQQqqq", *node) for node in nodes)
         self.record(Kind.ROWSOURCES, when, body, call)
 
@@ -162,7 +165,7 @@ def write(
 
     first: bytes of the stream that the recorder's first look found.
     """
-    told_of = {"server": "180006", **({"began": began} if began else {})}
+    told_of = {"server": "180006", "costs": noted(NOTHING), **({"began": began} if began else {})}
     writer = Writer(path, json.dumps(told_of).encode(), limits)
     define_events(writer)
     told = {"user": "alice", "database": "shop", "application": "app"}
