@@ -74,6 +74,13 @@ def test_a_wait_that_is_cut_is_one_wait(tmp_path: Path) -> None:
     assert sum(line.histogram) == 1
     calls = by(book, "call")
     assert calls["execute"] == pytest.approx(9 * MS)
+    # beside the rest of it, a statement's own wait is the only one that is its
+    rows = [(1, 2 * MS, 6 * MS), (1, 8 * MS, MS // 2)]
+    book = ledgers.ledger(trace(tmp_path / "u.pgtrace", b.data, rows))
+    found = profile(book, scope=Scope(statement="2"))
+    (line,) = [line for line in found.lines if line.name == "Timeout/PgSleep"]
+    assert line.ns == pytest.approx(3.5 * MS)
+    assert (line.times, line.min_ns, line.max_ns, line.mean_ns) == (1, *(MS // 2,) * 3)
 
 
 def test_requests_that_were_not_drawn_are_not_the_clients_time(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from pgtare.trace import ledger as ledgers
 from pgtare.trace import merge, statements
 from pgtare.trace.costs import NOTHING
 from pgtare.trace.ledger import Ledger
+from pgtare.trace.page import page
 from pgtare.trace.profile import GROUPINGS, Scope, profile
-from pgtare.trace.stream import ESTIMATED, CallKind
+from pgtare.trace.stream import ESTIMATED, CallKind, decode
 from tests.unit.trace_tools import MS, US, StreamBuilder, trace
 
 pytestmark = pytest.mark.timeout(60)
@@ -130,6 +131,9 @@ def test_the_kernels_work_within_waits_is_told_from_work_outside(tmp_path: Path)
         lines["IO/DataFileRead"].ns, rel=0.02
     )
     assert lines["CPU outside waits"].ns == pytest.approx(outside, rel=0.02)
+    drawn = page(book)
+    assert "of it kernel CPU</th>" in drawn
+    assert drawn.count('scope="row">total<') == len(GROUPINGS)
 
 
 def test_nested_calls_take_their_time_from_the_outer_one(tmp_path: Path) -> None:
@@ -235,6 +239,22 @@ def test_a_gap_in_the_stream_is_told_as_such(tmp_path: Path) -> None:
     assert found["not recorded"] == pytest.approx(7 * MS)
     assert sum(found.values()) == pytest.approx(10 * MS)
     assert any("4,096 bytes" in note for note in book.notes)
+
+
+def test_a_chunk_of_calls_that_a_damaged_file_lost_is_not_recorded() -> None:
+    b = StreamBuilder()
+    ends = []
+    for i in range(3):
+        b.call(CallKind.EXECUTE, 10 * i * MS, (10 * i + 1) * MS)
+        b.request(10 * i * MS, (10 * i + 2) * MS)
+        ends.append(len(b.data))
+    first, last = (0, b.data[: ends[0]]), (ends[1], b.data[ends[1] :])
+    assert decode([(0, b.data)]).gaps == []
+    assert decode([first, (ends[0], b.data[ends[0] :])]).gaps == []
+    assert decode([first, last]).gaps == [(2 * MS, 21 * MS, ends[1] - ends[0], 2)]
+    beginning = decode([last])
+    assert beginning.gaps == [(0, 21 * MS, ends[1], 4)]
+    assert beginning.begin == 0
 
 
 def test_what_pgtare_takes_comes_out_of_the_cpu(tmp_path: Path) -> None:

@@ -42,9 +42,12 @@ class StreamBuilder:
     parts: list[bytes] = field(default_factory=list)
 
     def record(self, kind: Kind, when: int, body: bytes, call: int = 0, depth: int = 0) -> None:
-        self.number += 1
         body = padded(body)
-        self.data += struct.pack("<IHHQqQ", 32 + len(body), kind, depth, self.number, when, call)
+        number = 0  # of what the reading function makes
+        if kind != Kind.LOST:
+            self.number += 1
+            number = self.number
+        self.data += struct.pack("<IHHQqQ", 32 + len(body), kind, depth, number, when, call)
         self.data += body
 
     def session(self, pid: int = 4711, application: str = "app") -> None:
@@ -110,7 +113,8 @@ class StreamBuilder:
         self.record(Kind.LEVEL, when, struct.pack("<IId", level, reason, rate))
 
     def lost(self, when: int, size: int, records: int) -> None:
-        self.record(Kind.LOST, when, struct.pack("<QQ", size, records))
+        self.record(Kind.LOST, when, struct.pack("<Q", size))
+        self.number += records
 
     def application(self, when: int, name: str) -> None:
         self.record(Kind.APPLICATION, when, name.encode().ljust(64, b"\0"))

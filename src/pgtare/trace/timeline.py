@@ -145,9 +145,11 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
         _rising(np.concatenate(readings)), _rising(np.concatenate([_none(2), *marked]))
     )
     process.queue = _queue(trace, {ring.number, *own})
-    if decoded.gaps:
-        lost = sum(gap[2] for gap in decoded.gaps)
-        process.notes.append(f"process {ring.pid}: {lost:,} bytes of calls are missing")
+    # what was overwritten the recorder has counted; the rest a damaged file has lost
+    gone = sum(size for _, b, size, _ in decoded.gaps if base + b > begin)
+    gone -= trace.losses.get(ring.number, 0)
+    if gone > 0:
+        process.notes.append(f"process {ring.pid}: {gone:,} bytes of calls are missing")
     process.notes += [f"process {ring.pid}: {note}" for note in decoded.notes]
     return process, own
 
