@@ -16,18 +16,26 @@ import numpy as np
 import pgtare
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.server import signals
+from pgtare.trace.arming import Arming
+from pgtare.trace.choice import Choice
 from pgtare.trace.costs import Costs, noted
-from pgtare.trace.drain import Drain
+from pgtare.trace.drain import Drain, rings
 from pgtare.trace.guard import Guard
 from pgtare.trace.limits import LimitReached, Limits
 from pgtare.trace.server import Server, telling
 from pgtare.trace.tables import Table
-from pgtare.trace.target import Arming, Target
+from pgtare.trace.target import NUMBERING, Target, check, unnumbered
 from pgtare.trace.writer import Writer
 
 #: Pause between two looks at the rings, in s, and the longest time before rows are on disk.
 PAUSE_S = 0.1
 FLUSH_S = 2.0
+
+#: What a recording says where statements have no identifiers.
+UNNUMBERED = (
+    "without query identifiers each literal makes a statement of its own; before the next "
+    f"recording, as a superuser: {NUMBERING}"
+)
 
 
 @dataclass(frozen=True)
@@ -69,14 +77,15 @@ class Recorder:
         command: list[str] | None = None,
     ) -> None:  # fmt: skip
         self.server, self.target, self.path = server, target, path
-        self.guard = Guard(dsn)
-        self.arming = Arming(server, target, self.guard)
+        self.guard = Guard(dsn, server.conn.info.backend_pid)
         try:
             self._check(path)
             with telling():
+                earlier = rings(server, None)
                 ((self.began, version),) = server.rows(
                     "SELECT clock_timestamp(), current_setting('server_version_num')"
                 )
+                self.unnumbered = unnumbered(server)
             self.waits = server.has_waits
             document = {
                 "pgtare": pgtare.__version__, "began": self.began.isoformat(), "server": version,
@@ -86,14 +95,17 @@ class Recorder:
         except BaseException:
             self.guard.__exit__(None, None, None)
             raise
-        self.drain = Drain(server, self.writer, self.began, waits=self.waits)
+        choice = Choice(target, self.began)
+        choice.sighted(earlier)
+        self.arming = Arming(server, target, self.guard, choice)
+        self.drain = Drain(server, self.writer, choice, waits=self.waits)
         self._schedstat = server.local
 
     def _check(self, path: Path) -> None:
         if self.target.level >= 8:
             self.server.require_waits()
         if not self.target.armed_only:
-            self.arming.check()
+            check(self.server, self.target)
         with telling():
             readable = self.server.rows(
                 "SELECT current_setting('data_directory') WHERE "
@@ -160,7 +172,7 @@ class Recorder:
         return ("interrupt", "") if asked.made else ("time", "")
 
     def _finish(self, stopped: str, why: str, start: float) -> Recorded:
-        notes = []
+        notes: list[str] = []
         with signals.deferred():
             try:
                 with telling():
@@ -179,15 +191,20 @@ class Recorder:
         p = self._progress(seconds)
         return Recorded(
             str(self.path), seconds, stopped, why, p.sessions, p.call_bytes, p.waits,
-            p.lost_bytes, p.lost_waits, self.drain.losses(), p.written, tuple(notes),
+            p.lost_bytes, p.lost_waits, self.drain.losses(), p.written,
+            (*self.arming.notes, *self._hints(), *notes),
         )  # fmt: skip
 
     def _end(self, stopped: str, why: str, seconds: float) -> None:
         losses = {str(pid): lost for pid, lost in self.drain.losses().items()}
         document: dict[str, Any] = {
             "stopped_by": stopped, "why": why, "seconds": seconds, "losses": losses,
+            "notes": self.arming.notes,
         }  # fmt: skip
         self.writer.close(json.dumps(document).encode())
+
+    def _hints(self) -> list[str]:
+        return [UNNUMBERED] if self.unnumbered and self.drain.sessions else []
 
     def _progress(self, seconds: float) -> Progress:
         d = self.drain
@@ -201,8 +218,8 @@ class Recorder:
         if not self._schedstat:
             return
         rows = []
-        for rings in (self.drain.calls, self.drain.rings):
-            for ring in rings.values():
+        for kind in (self.drain.calls, self.drain.rings):
+            for ring in kind.values():
                 if not ring.done and (found := _schedstat(ring.pid)) is not None:
                     rows.append((ring.number, time.time_ns(), *found))
         if rows:
