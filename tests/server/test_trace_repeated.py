@@ -20,6 +20,16 @@ from tests.server.waits_tools import Connection, eventually, one
 pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
+slow = pytest.mark.slow
+
+
+@pytest.fixture(params=["trace18", pytest.param("trace15", marks=[pytest.mark.debian, slow])])
+def tracer(request: pytest.FixtureRequest) -> Cluster:
+    """PostgreSQL 18, and 15 where there is time."""
+    found: Cluster = request.getfixturevalue(request.param)
+    return found
+
+
 #: Overwrites a ring of 256 kB.
 MANY = b"DO $$ BEGIN FOR i IN 1..3000 LOOP PERFORM i + 1; END LOOP; END $$"
 SMALL = "-c sql_trace.ring_size=256kB"
@@ -74,15 +84,14 @@ def secret(of: str) -> str:
     return f"SELECT 'secret of {of}'"
 
 
-@pytest.mark.parametrize("armed", [False, True])
+@pytest.mark.parametrize("armed", [False, pytest.param(True, marks=slow)])
 def test_a_session_recorded_for_the_third_time(
     tracer: Cluster, onlooker: Connection, shop: Connection, tmp_path: Path, armed: bool
 ) -> None:
     """No report goes back to what was before the recording, nor counts its losses."""
     for i in range(2):
-        traced_once(tracer, onlooker, shop, tmp_path / f"{i}", secret(str(i)), "SELECT pg_sleep(1)")
-    for _ in range(2):
-        traced_once(tracer, onlooker, shop, tmp_path / f"more{_}", MANY.decode())
+        statements = (secret(str(i)), "SELECT pg_sleep(1)", MANY.decode())
+        traced_once(tracer, onlooker, shop, tmp_path / f"{i}", *statements)
     if armed:
         shop.execute("SET sql_trace.level = 12")
         shop.execute("SELECT 1")
@@ -110,6 +119,7 @@ def test_a_session_recorded_for_the_third_time(
     assert b"secret of 1" not in held(tmp_path / "rec")
 
 
+@slow
 def test_texts_of_before_that_are_used_again(
     tracer: Cluster, onlooker: Connection, shop: Connection, tmp_path: Path
 ) -> None:
@@ -128,8 +138,17 @@ def test_texts_of_before_that_are_used_again(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", ["--application", "--pid", "--role", "--database", "--queryid",
-                                 "--armed", "all ended", "--sample"])  # fmt: skip
+@pytest.mark.parametrize(
+    "how",
+    [
+        "--queryid", "all ended",
+        *(
+            pytest.param(option, marks=slow)
+            for option in
+            ("--application", "--pid", "--role", "--database", "--armed", "--sample")
+        ),
+    ],
+)  # fmt: skip
 def test_only_sessions_that_are_asked_for(
     tracer: Cluster, onlooker: Connection, shop: Connection, tmp_path: Path, how: str
 ) -> None:

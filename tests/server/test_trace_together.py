@@ -25,6 +25,15 @@ pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
+@pytest.fixture(
+    params=["trace18", pytest.param("trace15", marks=[pytest.mark.debian, pytest.mark.slow])]
+)
+def tracer(request: pytest.FixtureRequest) -> Cluster:
+    """PostgreSQL 18, and 15 where there is time."""
+    found: Cluster = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture
 def app(tracer: Cluster) -> Iterator[Connection]:
     with session(tracer, application_name="shared-app") as client:
@@ -69,7 +78,7 @@ def given_back(onlooker: Connection, app: Connection) -> bool:
     return level_of(onlooker, app.info.backend_pid) == 0
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_recording_that_ends_first_leaves_the_session_to_the_other(
     tracer: Cluster, onlooker: Connection, app: Connection, tmp_path: Path, killed: bool
 ) -> None:
