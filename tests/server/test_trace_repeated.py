@@ -90,7 +90,7 @@ def test_a_session_recorded_for_the_third_time(
 ) -> None:
     """No report goes back to what was before the recording, nor counts its losses."""
     for i in range(2):
-        statements = (secret(str(i)), "SELECT pg_sleep(1)", MANY.decode())
+        statements = (MANY.decode(), secret(str(i)), "SELECT pg_sleep(1)")
         traced_once(tracer, onlooker, shop, tmp_path / f"{i}", *statements)
     if armed:
         shop.execute("SET sql_trace.level = 12")
