@@ -21,6 +21,9 @@ typedef struct Shown
 	Datum		value;			/* the bytes themselves, of what is passed by value */
 } Shown;
 
+/* So many bytes of them are gathered while their size is asked for */
+#define GATHERED 512
+
 typedef struct TypeForm
 {
 	Oid			type;
@@ -109,6 +112,26 @@ size_of(const BindEntry *entry)
 	return sizeof(*entry) + TYPEALIGN(8, entry->stored);
 }
 
+static void
+gather(char *into, const Shown *shown)
+{
+	memcpy(into, &shown->entry, sizeof(BindEntry));
+	if (shown->entry.stored == 0)
+		return;
+	into += sizeof(BindEntry);
+	memset(into + TYPEALIGN(8, shown->entry.stored) - 8, 0, 8);
+	memcpy(into, shown->bytes, shown->entry.stored);
+}
+
+static void
+put(const Shown *shown)
+{
+	ring_put(&shown->entry, sizeof(BindEntry));
+	if (shown->entry.stored > 0)
+		ring_put(shown->bytes, shown->entry.stored);
+	ring_pad();
+}
+
 /*
  * Write the values of an execution.  Lists that fetch their values only when
  * asked are those of PL/pgSQL's variables, and left out.
@@ -117,34 +140,41 @@ void
 binds_write(uint64 call, ParamListInfo parameters, bool secret)
 {
 	BindsRecord record = {0};
+	char		gathered[GATHERED];
 	Size		limit = trace.ring->size / 4;
-	Size		size = sizeof(record);
+	Size		size = 0;
 	Shown		shown;
 	int			n;
 
 	if (parameters == NULL || parameters->numParams <= 0 || parameters->paramFetch != NULL)
 		return;
 	secret = secret || secrets_of_role();
-	/* values are looked at twice: their size must be known beforehand */
+	limit -= sizeof(record);
+	/* their size must be known beforehand */
 	for (n = 0; n < parameters->numParams && size + sizeof(BindEntry) <= limit; n++)
 	{
 		show(&shown, &parameters->params[n], secret, limit - size - sizeof(BindEntry));
+		if (size + size_of(&shown.entry) <= GATHERED)
+			gather(gathered + size, &shown);
 		size += size_of(&shown.entry);
 	}
 	record.parameters = parameters->numParams;
 	record.entries = n;
-	if (!ring_begin(RECORD_BINDS, trace.depth, call, timeline_now(), size, &record.header))
+	if (!ring_begin(RECORD_BINDS, trace.depth, call, timeline_now(), sizeof(record) + size,
+					&record.header))
 		return;
 	ring_put(&record, sizeof(record));
-	size = sizeof(record);
-	for (int i = 0; i < n; i++)
+	if (size <= GATHERED)
+		ring_put(gathered, size);
+	else
 	{
-		show(&shown, &parameters->params[i], secret, limit - size - sizeof(BindEntry));
-		ring_put(&shown.entry, sizeof(shown.entry));
-		if (shown.entry.stored > 0)
-			ring_put(shown.bytes, shown.entry.stored);
-		ring_pad();
-		size += size_of(&shown.entry);
+		size = 0;
+		for (int i = 0; i < n; i++)
+		{
+			show(&shown, &parameters->params[i], secret, limit - size - sizeof(BindEntry));
+			put(&shown);
+			size += size_of(&shown.entry);
+		}
 	}
 	ring_end();
 }

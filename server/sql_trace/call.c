@@ -23,7 +23,7 @@ call_begins(int64 start)
 
 /* Add what has been used since. */
 void
-call_usage_since(const Usage *before, Usage *sum)
+call_usage_since(const Usage *pg_restrict before, Usage *pg_restrict sum)
 {
 	Usage		now;
 

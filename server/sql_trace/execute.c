@@ -3,6 +3,7 @@
  *		The executor's hooks: executions of plans.
  *-------------------------------------------------------------------------
  */
+#include "rows.h"
 #include "series.h"
 
 #include "access/xact.h"
@@ -87,6 +88,17 @@ run(RUN_PARAMETERS)
 		standard_ExecutorRun(RUN_ARGUMENTS);
 }
 
+/* Where its row sources are measured, they take readings of their own. */
+static inline void
+run_measured(RowQuery *rows, RUN_PARAMETERS)
+{
+	if (rows)
+		row_query_resumes(rows, clock_source_read(rows->clock));
+	run(RUN_ARGUMENTS);
+	if (rows)
+		row_query_pauses(rows, clock_source_read(rows->clock));
+}
+
 static uint64
 rows_of(const QueryDesc *queryDesc)
 {
@@ -98,7 +110,7 @@ rows_of(const QueryDesc *queryDesc)
  * span.
  */
 static pg_noinline void
-run_in(Execution *execution, RUN_PARAMETERS)
+run_in(Execution *execution, RowQuery *rows, RUN_PARAMETERS)
 {
 	Execution  *volatile e = execution;
 	int			depth = trace.depth;
@@ -111,7 +123,7 @@ run_in(Execution *execution, RUN_PARAMETERS)
 	trace.current = e->call.number;
 	PG_TRY();
 	{
-		run(RUN_ARGUMENTS);
+		run_measured(rows, RUN_ARGUMENTS);
 	}
 	PG_CATCH();
 	{
@@ -133,39 +145,51 @@ run_in(Execution *execution, RUN_PARAMETERS)
 	span.usage = before;
 }
 
+/* The same moment by the clock of row sources, which mostly is that of the trace */
+static inline int64
+reading_for(const RowQuery *rows, int64 reading)
+{
+	return rows->clock == timeline_source ? reading : clock_source_read(rows->clock);
+}
+
 /* Statements within a fetch find no open span either. */
 static pg_attribute_always_inline void
-fetch_in(Execution *e, RUN_PARAMETERS)
+fetch_in(Execution *e, RowQuery *rows, RUN_PARAMETERS)
 {
 	ErrorContextCallback context;
 	int			depth = trace.depth;
 	uint64		current = trace.current;
-	int64		reading = timeline_start(queryDesc);
+	int64		reading = timeline_reading();
 
+	if (rows)
+		row_query_resumes(rows, reading_for(rows, reading));
 	if (unlikely(span.of != NULL))
 		span_close(timeline_of(reading));
 	series_fetch(e, reading, &context);
 	trace.depth = depth + 1;
 	trace.current = series.call.number;
 	run(RUN_ARGUMENTS);
+	reading = timeline_reading();
+	if (rows)
+		row_query_pauses(rows, reading_for(rows, reading));
 	error_context_stack = context.previous;
 	if (unlikely(span.of != NULL))
-		span_close(timeline_now());
+		span_close(timeline_of(reading));
 	trace.depth = depth;
 	trace.current = current;
-	series_fetched(timeline_end(queryDesc), rows_of(queryDesc));
+	series_fetched(reading, rows_of(queryDesc));
 }
 
 /* A fetch within another one, whose series is kept meanwhile. */
 static pg_noinline void
-fetch_within(Execution *e, RUN_PARAMETERS)
+fetch_within(Execution *e, RowQuery *rows, RUN_PARAMETERS)
 {
 	Series		outer = series;
 
 	series_forget();
 	PG_TRY();
 	{
-		fetch_in(e, RUN_ARGUMENTS);
+		fetch_in(e, rows, RUN_ARGUMENTS);
 	}
 	PG_CATCH();
 	{
@@ -180,17 +204,16 @@ fetch_within(Execution *e, RUN_PARAMETERS)
 
 /* The first run, within the call that began the execution */
 static pg_noinline void
-run_first(Execution *e, RUN_PARAMETERS)
+run_first(Execution *e, RowQuery *rows, RUN_PARAMETERS)
 {
 	if (span.of != e)
 	{
-		int64		now = timeline_of(timeline_start(queryDesc));
+		int64		now = timeline_now();
 
 		span_close(now);
 		span_open(e, now);
 	}
-	timeline_forget_start();
-	run_in(e, RUN_ARGUMENTS);
+	run_in(e, rows, RUN_ARGUMENTS);
 	/* more is to be fetched, whenever that may be */
 	if (count != 0)
 		span_close(timeline_now());
@@ -200,21 +223,23 @@ static void
 trace_run(RUN_PARAMETERS)
 {
 	Execution  *e = trace_begins() ? execution_of(queryDesc) : NULL;
+	RowQuery   *rows = row_query_of(queryDesc);
 
+	if (unlikely(rows != NULL && !rows->begun))
+		row_query_begins(rows);
 	if (e == NULL)
 	{
-		timeline_forget_start();
-		run(RUN_ARGUMENTS);
+		run_measured(rows, RUN_ARGUMENTS);
 		return;
 	}
 	if (trace.depth == 0)
 		request_statement(e->call.text, e->secret);
 	if (!e->ran && trace.current == e->call.parent)
-		run_first(e, RUN_ARGUMENTS);
+		run_first(e, rows, RUN_ARGUMENTS);
 	else if (unlikely(series.running))
-		fetch_within(e, RUN_ARGUMENTS);
+		fetch_within(e, rows, RUN_ARGUMENTS);
 	else
-		fetch_in(e, RUN_ARGUMENTS);
+		fetch_in(e, rows, RUN_ARGUMENTS);
 	if (unlikely(e->plan != queryDesc))
 		return;					/* it was taken for one that an error had left */
 	e->ran = true;
@@ -230,25 +255,23 @@ finish_plan(QueryDesc *queryDesc)
 		standard_ExecutorFinish(queryDesc);
 }
 
-/* Triggers run here. */
+/* Triggers run, and what nobody has fetched of changes that a query makes besides. */
+static bool
+runs_at_end(const EState *estate)
+{
+	return (estate->es_top_eflags & EXEC_FLAG_SKIP_TRIGGERS) == 0 ||
+		estate->es_auxmodifytables != NIL;
+}
+
 static pg_noinline void
 finish_in(Execution *execution, QueryDesc *queryDesc)
 {
 	Execution  *volatile e = execution;
 	int			depth = trace.depth;
 	uint64		current = trace.current;
-	int64		since;
-	Usage		before;
+	int64		since = span.since;
+	Usage		before = span.usage;
 
-	if (span.of != e)
-	{
-		int64		now = timeline_now();
-
-		span_close(now);
-		span_open(e, now);
-	}
-	since = span.since;
-	before = span.usage;
 	span.of = NULL;
 	trace.depth = depth + 1;
 	trace.current = e->call.number;
@@ -282,7 +305,19 @@ trace_finish(QueryDesc *queryDesc)
 	Execution  *e = trace.on ? execution_of(queryDesc) : NULL;
 
 	/* at the end of a portal that began elsewhere it belongs to what goes on here */
-	if (e != NULL && trace.current == e->call.parent)
+	if (e == NULL || trace.current != e->call.parent)
+	{
+		finish_plan(queryDesc);
+		return;
+	}
+	if (span.of != e)
+	{
+		int64		now = timeline_now();
+
+		span_close(now);
+		span_open(e, now);
+	}
+	if (runs_at_end(queryDesc->estate))
 		finish_in(e, queryDesc);
 	else
 		finish_plan(queryDesc);

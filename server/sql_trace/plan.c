@@ -8,7 +8,6 @@
  */
 #include "sqltrace.h"
 
-#include "common/hashfn.h"
 #include "lib/stringinfo.h"
 #include "nodes/execnodes.h"
 #include "nodes/nodeFuncs.h"
@@ -21,7 +20,7 @@
 typedef struct Walk
 {
 	const PlannedStmt *plan;
-	const PlanState *parent;
+	PlanState  *parent;
 	uint64		hash;
 	uint32		nodes;
 	StringInfo	json;			/* NULL: only the hash is wanted */
@@ -80,10 +79,10 @@ static const struct
 
 /* What EXPLAIN calls a node */
 const char *
-plan_kind(const Plan *plan)
+plan_kind(NodeTag tag)
 {
 	for (int i = 0; i < (int) lengthof(kinds); i++)
-		if (kinds[i].tag == nodeTag(plan))
+		if (kinds[i].tag == tag)
 			return kinds[i].name;
 	return "?";
 }
@@ -132,20 +131,27 @@ index_of(const Plan *plan)
 	}
 }
 
-static bool
-is_subplan(const PlanState *parent, const PlanState *state)
+/* What a plan begins by itself: the one of these whose root a node is, or NULL */
+static const SubPlan *
+subplan_in(const List *subplans, const PlanState *root)
 {
 	ListCell   *cell;
 
-	if (parent == NULL)
-		return false;
-	foreach(cell, parent->initPlan)
-		if (((SubPlanState *) lfirst(cell))->planstate == state)
-			return true;
-	foreach(cell, parent->subPlan)
-		if (((SubPlanState *) lfirst(cell))->planstate == state)
-			return true;
-	return false;
+	foreach(cell, subplans)
+	{
+		const SubPlanState *state = lfirst(cell);
+
+		if (state->planstate == root)
+			return state->subplan;
+	}
+	return NULL;
+}
+
+static bool
+is_subplan(const PlanState *parent, const PlanState *state)
+{
+	return parent != NULL &&
+		(subplan_in(parent->initPlan, state) != NULL || subplan_in(parent->subPlan, state) != NULL);
 }
 
 static void
@@ -161,6 +167,78 @@ put_relation(StringInfo json, const char *key, Oid relation)
 				quote_qualified_identifier(schema, name) : name);
 }
 
+/*
+ * An init plan hangs on the topmost node of its query, and runs when its result
+ * is first asked for: within the calls of these.
+ */
+typedef struct Askers
+{
+	const SubPlan *init;
+	StringInfo	json;			/* their numbers */
+	int			n;
+} Askers;
+
+static bool
+asks_itself(const SubPlan *init, const Plan *plan)
+{
+	const Bitmapset *before = NULL;	/* what is found out before workers begin */
+	ListCell   *cell;
+
+	if (init->subLinkType == CTE_SUBLINK)
+		return IsA(plan, CteScan) && ((const CteScan *) plan)->ctePlanId == init->plan_id;
+	if (IsA(plan, Gather))
+		before = ((const Gather *) plan)->initParam;
+	else if (IsA(plan, GatherMerge))
+		before = ((const GatherMerge *) plan)->initParam;
+	foreach(cell, init->setParam)
+		if (bms_is_member(lfirst_int(cell), before))
+			return true;
+	return false;
+}
+
+/* Does it ask, or anything below it? */
+static bool
+may_ask(const SubPlan *init, const Plan *plan)
+{
+	ListCell   *cell;
+
+	foreach(cell, init->setParam)
+		if (bms_is_member(lfirst_int(cell), plan->allParam))
+			return true;
+	return init->subLinkType == CTE_SUBLINK;
+}
+
+static bool
+find_askers(PlanState *state, void *context)
+{
+	Askers	   *askers = context;
+	const SubPlan *init = askers->init;
+	const Plan *plan = state->plan;
+	bool		asks = asks_itself(init, plan);
+	int			before = askers->n;
+
+	if (!may_ask(init, plan))
+		return false;
+	if (!asks)
+		(void) planstate_tree_walker(state, find_askers, askers);
+	/* what nothing below it asks for, it asks for itself */
+	if (asks || (askers->n == before && init->subLinkType != CTE_SUBLINK))
+		appendStringInfo(askers->json, "%s%d", askers->n++ > 0 ? ", " : "", plan->plan_node_id);
+	return false;
+}
+
+static void
+put_askers(StringInfo json, PlanState *parent, const PlanState *state)
+{
+	Askers		askers = {subplan_in(parent->initPlan, state), json};
+
+	if (askers.init == NULL)
+		return;
+	appendStringInfoString(json, ", \"within\": [");
+	(void) find_askers(parent, &askers);
+	appendStringInfoChar(json, ']');
+}
+
 static void
 put_node(Walk *walk, const PlanState *state)
 {
@@ -174,11 +252,14 @@ put_node(Walk *walk, const PlanState *state)
 	}
 	appendStringInfo(json, "%s{\"id\": %d, \"parent\": %d, \"kind\": \"%s\"",
 					 walk->nodes > 0 ? ", " : "", plan->plan_node_id,
-					 walk->parent ? walk->parent->plan->plan_node_id : -1, plan_kind(plan));
+					 walk->parent ? walk->parent->plan->plan_node_id : -1, plan_kind(nodeTag(plan)));
 	put_relation(json, "relation", relation_of(walk, plan));
 	put_relation(json, "index", index_of(plan));
 	if (is_subplan(walk->parent, state))
+	{
 		appendStringInfoString(json, ", \"subplan\": true");
+		put_askers(json, walk->parent, state);
+	}
 	appendStringInfo(json, ", \"rows\": %.0f, \"cost\": %.2f}", plan->plan_rows, plan->total_cost);
 	walk->nodes++;
 }
@@ -196,7 +277,24 @@ typedef struct NodeFacts
 	double		cost;
 } NodeFacts;
 
+#define WORDS (sizeof(NodeFacts) / sizeof(uint64))
+
 StaticAssertDecl(sizeof(NodeFacts) == 40, "nothing undefined is hashed");
+
+/* Each node of each execution comes by: to mix words takes a quarter of what hashing bytes does. */
+static uint64
+mix(uint64 hash, const NodeFacts *facts)
+{
+	uint64		words[WORDS];
+
+	memcpy(words, facts, sizeof(words));
+	for (int i = 0; i < (int) WORDS; i++)
+	{
+		hash = (hash ^ words[i]) * UINT64CONST(0x9E3779B97F4A7C15);
+		hash ^= hash >> 32;
+	}
+	return hash;
+}
 
 static void
 hash_node(Walk *walk, const PlanState *state)
@@ -212,14 +310,14 @@ hash_node(Walk *walk, const PlanState *state)
 	facts.index = index_of(plan);
 	facts.rows = plan->plan_rows;
 	facts.cost = plan->total_cost;
-	walk->hash = hash_bytes_extended((const unsigned char *) &facts, sizeof(facts), walk->hash);
+	walk->hash = mix(walk->hash, &facts);
 }
 
 static bool
 walk_node(PlanState *state, void *context)
 {
 	Walk	   *walk = context;
-	const PlanState *parent = walk->parent;
+	PlanState  *parent = walk->parent;
 
 	if (walk->json)
 		put_node(walk, state);

@@ -19,18 +19,19 @@
 typedef struct LastRow
 {
 	RowResult	result;			/* its pointer to the node is of no use any more */
-	char		node[32];
+	NodeTag		tag;			/* of the plan's node */
 	char		relation[NAMEDATALEN];
 } LastRow;
 
 static MemoryContext memory = NULL;
 static LastRow *last = NULL;
 static int	nlast = 0;
+static int	room = 0;
 static int	last_every = 0;
 static Oid	last_role = InvalidOid;
 static bool read_meanwhile = false;
 
-/* As the statement calls the relation that a node reads, or NULL */
+/* As the statement calls the relation that a node reads, or nothing */
 static const char *
 relation_name(const PlanState *node)
 {
@@ -55,7 +56,7 @@ relation_name(const PlanState *node)
 			break;
 	}
 	if (relid == 0 || relid > list_length(node->state->es_range_table))
-		return NULL;
+		return "";
 	return exec_rt_fetch(relid, node->state)->eref->aliasname;
 }
 
@@ -63,8 +64,6 @@ relation_name(const PlanState *node)
 void
 row_last_keep(RowQuery *query)
 {
-	LastRow    *kept;
-
 	if (read_meanwhile)
 	{
 		read_meanwhile = false;
@@ -73,23 +72,26 @@ row_last_keep(RowQuery *query)
 	if (memory == NULL)
 		memory = AllocSetContextCreate(TopMemoryContext, "row sources of the last statement",
 									   ALLOCSET_DEFAULT_SIZES);
-	last = NULL;
 	nlast = 0;
-	MemoryContextReset(memory);
-	kept = MemoryContextAllocExtended(memory, sizeof(LastRow) * query->nresults,
-									  MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO);
-	if (kept == NULL)
-		return;
+	if (query->nresults > room)
+	{
+		MemoryContextReset(memory);
+		last = MemoryContextAllocExtended(memory, sizeof(LastRow) * query->nresults,
+										  MCXT_ALLOC_NO_OOM);
+		room = last ? query->nresults : 0;
+		if (last == NULL)
+			return;
+	}
 	for (int i = 0; i < query->nresults; i++)
 	{
 		const char *relation = relation_name(query->results[i].node);
+		Size		length = strnlen(relation, NAMEDATALEN - 1);
 
-		kept[i].result = query->results[i];
-		kept[i].result.node = NULL;
-		strlcpy(kept[i].node, plan_kind(query->results[i].node->plan), sizeof(kept[i].node));
-		strlcpy(kept[i].relation, relation ? relation : "", sizeof(kept[i].relation));
+		last[i].result = query->results[i];
+		last[i].tag = nodeTag(query->results[i].node->plan);
+		memcpy(last[i].relation, relation, length);
+		last[i].relation[length] = '\0';
 	}
-	last = kept;
 	nlast = query->nresults;
 	last_every = query->every;
 	last_role = query->role;
@@ -141,7 +143,7 @@ sql_trace_row_sources(PG_FUNCTION_ARGS)
 		nulls[n] = result->parent_id < 0;
 		values[n++] = Int32GetDatum(result->parent_id);
 		values[n++] = Int32GetDatum(result->depth);
-		values[n++] = CStringGetTextDatum(last[i].node);
+		values[n++] = CStringGetTextDatum(plan_kind(last[i].tag));
 		nulls[n] = last[i].relation[0] == '\0';
 		values[n++] = CStringGetTextDatum(last[i].relation);
 		values[n++] = Int64GetDatum((int64) result->total.calls);

@@ -77,14 +77,10 @@ call_unknown(PlanState *node)
 static pg_noinline TupleTableSlot *call_looked_up(PlanState *node);
 
 static SELDOM TupleTableSlot *
-call_seldom(RowHot *hot, PlanState *node)
+call_of_another(RowHot *hot, PlanState *node)
 {
-	if (hot->node != node)
-	{
-		hot->countdown++;
-		return call_looked_up(node);
-	}
-	return row_due(hot->row, node);
+	hot->countdown++;
+	return call_looked_up(node);
 }
 
 static SELDOM TupleTableSlot *
@@ -101,7 +97,7 @@ call(RowHot *hot, PlanState *node, bool counts)
 	TupleTableSlot *slot;
 
 	if (unlikely(--hot->countdown == 0 || hot->node != node))
-		return call_seldom(hot, node);
+		return hot->node == node ? row_due(hot->row, node) : call_of_another(hot, node);
 	if (counts)
 		*hot->running = true;
 	slot = hot->real(node);

@@ -214,7 +214,7 @@ reconcile(RowQuery *query)
 		else
 			shares[i].of = (RowEstimate) {.most = INFINITY};
 	}
-	row_reconcile(shares, query->nrows, (double) query->ran);
+	row_reconcile(shares, query->nrows, (double) (query->stopped_at - query->began));
 	for (int i = 0; i < query->nrows; i++)
 		add_ns(&query->results[i].total, &shares[i].of, ns);
 	if (shares != few)

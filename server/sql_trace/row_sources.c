@@ -18,19 +18,8 @@ int			row_sources_every = 0;
 RowQuery   *row_queries = NULL;
 
 static ExecutorStart_hook_type previous_start;
-static ExecutorRun_hook_type previous_run;
 static ExecutorFinish_hook_type previous_finish;
 static ExecutorEnd_hook_type previous_end;
-
-static RowQuery *
-row_query_of(const QueryDesc *desc)
-{
-	RowQuery   *query = row_queries;
-
-	while (query && query->desc != desc)
-		query = query->outer;
-	return query;
-}
 
 static void
 query_gone(void *arg)
@@ -97,62 +86,15 @@ executor_start(QueryDesc *desc, int eflags)
 		begin(desc, every, explained, counts);
 }
 
-static void
-query_resumes(RowQuery *query)
+/* The query is about to run for the first time. */
+void
+row_query_begins(RowQuery *query)
 {
-	int64		reading;
-
-	if (!query->wrapped && query->refused == NULL)
-	{
-		row_wrap(query);
-		if (query->wrapped)
-			row_shared_offer(query);
-		query->stopped_at = row_now(query);
-	}
-	reading = clock_source_read(query->clock);
-	timeline_offer_start(query->desc, query->clock, reading);
-	/* time goes on where it stopped */
-	query->paused = reading - query->stopped_at;
-	query->started_at = query->stopped_at;
-	query->running = true;
-}
-
-static void
-query_pauses(RowQuery *query)
-{
-	int64		reading;
-
-	query->running = false;
-	if (!timeline_take_end(query->desc, query->clock, &reading))
-		reading = clock_source_read(query->clock);
-	query->stopped_at = reading - query->paused;
-	query->ran += query->stopped_at - query->started_at;
-}
-
-static void
-executor_run(QueryDesc *desc, ScanDirection direction, uint64 count
-#if PG_VERSION_NUM < 180000
-			 ,bool execute_once
-#endif
-)
-{
-	RowQuery   *query = row_query_of(desc);
-
-	if (query)
-		query_resumes(query);
-#if PG_VERSION_NUM < 180000
-	if (previous_run)
-		previous_run(desc, direction, count, execute_once);
-	else
-		standard_ExecutorRun(desc, direction, count, execute_once);
-#else
-	if (previous_run)
-		previous_run(desc, direction, count);
-	else
-		standard_ExecutorRun(desc, direction, count);
-#endif
-	if (query)
-		query_pauses(query);
+	row_wrap(query);
+	if (query->wrapped)
+		row_shared_offer(query);
+	query->began = query->stopped_at = row_now(query);
+	query->begun = true;
 }
 
 static void
@@ -179,10 +121,10 @@ executor_finish(QueryDesc *desc)
 	calls_nodes = desc->estate->es_auxmodifytables != NIL;
 	query->running = true;
 	if (calls_nodes)
-		query_resumes(query);
+		row_query_resumes(query, clock_source_read(query->clock));
 	finish(desc);
 	if (calls_nodes)
-		query_pauses(query);
+		row_query_pauses(query, clock_source_read(query->clock));
 	query->running = false;
 	if (IsParallelWorker())
 	{
@@ -240,8 +182,6 @@ row_sources_init(void)
 							NULL, NULL, NULL);
 	previous_start = ExecutorStart_hook;
 	ExecutorStart_hook = executor_start;
-	previous_run = ExecutorRun_hook;
-	ExecutorRun_hook = executor_run;
 	previous_finish = ExecutorFinish_hook;
 	ExecutorFinish_hook = executor_finish;
 	previous_end = ExecutorEnd_hook;

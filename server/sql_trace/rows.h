@@ -75,6 +75,7 @@ typedef struct Row
 	RowDue		due;
 	bool		fresh;			/* the next call starts a scan */
 	bool		missed;			/* a call went past us */
+	uint32		alike;			/* calls to come that are timed, and no more */
 	uint32		gap_calls;
 	uint64		drawn;			/* calls up to the one that is due */
 	uint64		timed;
@@ -164,6 +165,7 @@ typedef struct RowQuery
 	ClockSource clock;			/* until its end, whatever the setting becomes */
 	bool		explained;		/* for EXPLAIN (SAMPLING) */
 	bool		counts;			/* we count rows in PostgreSQL's stead */
+	bool		begun;
 	bool		wrapped;
 	bool		collected;
 	const char *refused;		/* why nothing was measured, or NULL */
@@ -174,9 +176,8 @@ typedef struct RowQuery
 	int			nids;
 	bool		running;		/* an executor's call is under way */
 	int64		paused;			/* ticks during which it was not run */
+	int64		began;
 	int64		stopped_at;
-	int64		ran;
-	int64		started_at;
 	struct SharedRows *shared;	/* for parallel workers, or NULL */
 	RowResult  *results;
 	int			nresults;
@@ -186,6 +187,32 @@ typedef struct RowQuery
 /* row_sources.c: settings and hooks */
 extern int	row_sources_every;
 extern RowQuery *row_queries;
+extern void row_query_begins(RowQuery *query);
+
+static inline RowQuery *
+row_query_of(const QueryDesc *desc)
+{
+	RowQuery   *query = row_queries;
+
+	while (query && query->desc != desc)
+		query = query->outer;
+	return query;
+}
+
+/* The query runs: its time goes on where it stopped. */
+static inline void
+row_query_resumes(RowQuery *query, int64 reading)
+{
+	query->paused = reading - query->stopped_at;
+	query->running = true;
+}
+
+static inline void
+row_query_pauses(RowQuery *query, int64 reading)
+{
+	query->running = false;
+	query->stopped_at = reading - query->paused;
+}
 
 /* row_memory.c: memory of measured queries */
 extern RowQuery *row_query_take(void);

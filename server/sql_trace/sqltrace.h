@@ -276,17 +276,12 @@ extern void ring_note_drained(Ring *ring, uint64 position);
 
 /* timeline.c */
 extern const uint64 *timeline_waits;	/* waits of this process that have been traced */
+extern ClockSource timeline_source;
 extern void timeline_begin(Shared *shared);
 extern int64 timeline_now(void);
-extern int64 timeline_reading(void);
 extern int64 timeline_of(int64 reading);
 extern int64 timeline_ns(int64 ticks);
 extern int64 timeline_ticks(int64 ns);
-extern void timeline_offer_start(const void *of, ClockSource clock, int64 reading);
-extern int64 timeline_start(const void *of);
-extern void timeline_forget_start(void);
-extern int64 timeline_end(const void *of);
-extern bool timeline_take_end(const void *of, ClockSource clock, int64 *reading);
 extern void timeline_follow_clock(void);
 extern void timeline_follow_waits(void);
 extern bool timeline_has_waits(void);
@@ -303,7 +298,7 @@ extern void request_answered(void);
 
 /* call.c */
 extern uint64 call_begins(int64 start);
-extern void call_usage_since(const Usage *before, Usage *sum);
+extern void call_usage_since(const Usage *pg_restrict before, Usage *pg_restrict sum);
 extern void call_write(const Call *call, int64 end);
 extern void call_failed(Call *call, int sqlstate);
 
@@ -344,7 +339,7 @@ extern void transaction_touched(int64 start);
 extern void protocol_install(void);
 
 /* plan.c */
-extern const char *plan_kind(const Plan *plan);
+extern const char *plan_kind(NodeTag tag);
 extern uint64 plan_of(const QueryDesc *queryDesc, uint64 call, uint64 text);
 
 /*
@@ -365,6 +360,13 @@ trace_begins(void)
 	if (unlikely(!trace.request))
 		request_begins(true);
 	return unlikely(trace.on);
+}
+
+/* The clock of this process's trace, now; timeline_of() tells what time that is */
+static inline int64
+timeline_reading(void)
+{
+	return clock_source_read(timeline_source);
 }
 
 /* Counters of this process as they stand */

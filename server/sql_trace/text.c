@@ -18,6 +18,7 @@
 #define SETS 512				/* power of two */
 #define WAYS 4
 #define SHORT 1024				/* bytes of a text that are compared rather than hashed */
+#define COMPARED 16				/* texts of which so much is kept, by their address; power of two */
 #define SCANNED 16384			/* bytes searched for secrets, even where fewer are kept */
 
 typedef struct Known
@@ -33,6 +34,16 @@ typedef struct Set
 } Set;
 
 static Set *known = NULL;
+
+typedef struct Compared
+{
+	int			length;			/* 0: none */
+	int			searched;
+	uint64		id;
+	char		text[SHORT];
+} Compared;
+
+static Compared compared[COMPARED];
 
 /* The ring begins, without any text; where an error can be caught. */
 void
@@ -101,23 +112,26 @@ part(const char *text, int location, int *length)
 	return text;
 }
 
-/* The hash of a text, which mostly is that of the call before */
+/* The hash of a text, which mostly is that of one that stood there before */
 static uint64
 hash_of(const char *text, int length, int searched)
 {
-	static char last[SHORT];
-	static int	last_searched = -1;
-	static int	last_length;
-	static uint64 id;
+	Compared   *last = &compared[((uintptr_t) text / 16 + length) & (COMPARED - 1)];
+	uint64		id;
 
-	if (searched == last_searched && length == last_length && memcmp(text, last, searched) == 0)
-		return id;
+	if (length == last->length && searched == last->searched && length > 0 &&
+		memcmp(text, last->text, searched) == 0)
+		return last->id;
 	id = hash_bytes_extended((const unsigned char *) text, searched, (uint64) length);
 	if (id == 0)
 		id = 1;
-	last_searched = searched <= SHORT ? searched : -1;
-	last_length = length;
-	memcpy(last, text, Min(searched, SHORT));
+	if (searched <= SHORT)
+	{
+		last->length = length;
+		last->searched = searched;
+		last->id = id;
+		memcpy(last->text, text, searched);
+	}
 	return id;
 }
 

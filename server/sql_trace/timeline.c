@@ -12,7 +12,7 @@
 #include "fmgr.h"
 #include "../common/wait_clock.h"
 
-static ClockSource source;
+ClockSource timeline_source;
 static ClockRate rate;
 static int64 base;				/* reading of the clock ... */
 static int64 base_ns;			/* ... and the time in the ring that it means */
@@ -65,73 +65,9 @@ timeline_ticks(int64 ns)
 }
 
 int64
-timeline_reading(void)
-{
-	return clock_source_read(source);
-}
-
-int64
 timeline_now(void)
 {
 	return timeline_of(timeline_reading());
-}
-
-/*
- * A run of a query begins and ends at the same moments for its trace and for
- * its row sources, whose hook is the outer one: each moment is read once.
- */
-typedef struct Moment
-{
-	const void *of;				/* the query; NULL: nobody's */
-	ClockSource clock;
-	int64		reading;
-} Moment;
-
-static Moment start_of_run;
-static Moment end_of_run;
-
-/* The outer hook: the run of a query begins. */
-void
-timeline_offer_start(const void *of, ClockSource clock, int64 reading)
-{
-	start_of_run = (Moment) {of, clock, reading};
-	end_of_run.of = NULL;
-}
-
-/* The reading at which the run of a query has begun */
-int64
-timeline_start(const void *of)
-{
-	bool		known = start_of_run.of == of && start_of_run.clock == source;
-
-	start_of_run.of = NULL;
-	return known ? start_of_run.reading : timeline_reading();
-}
-
-/* It has begun, and nobody asks when: nor may anybody later. */
-void
-timeline_forget_start(void)
-{
-	start_of_run.of = NULL;
-}
-
-/* The reading now that the run of a query has ended */
-int64
-timeline_end(const void *of)
-{
-	end_of_run = (Moment) {of, source, timeline_reading()};
-	return end_of_run.reading;
-}
-
-/* The outer hook again: when it ended, if that is known by this clock. */
-bool
-timeline_take_end(const void *of, ClockSource clock, int64 *reading)
-{
-	bool		known = end_of_run.of == of && end_of_run.clock == clock;
-
-	start_of_run.of = end_of_run.of = NULL;
-	*reading = end_of_run.reading;
-	return known;
 }
 
 /* Time goes on from where it is, by another clock or rate. */
@@ -139,9 +75,9 @@ static void
 rebase(ClockSource new_source, ClockRate new_rate)
 {
 	base_ns = timeline_now();
-	source = new_source;
+	timeline_source = new_source;
 	rate = new_rate;
-	base = clock_source_read(source);
+	base = timeline_reading();
 }
 
 /* A ring begins: so does time. */
@@ -153,9 +89,9 @@ timeline_begin(Shared *shared)
 	/* also where somebody else has them traced */
 	if (offer != NULL)
 		timeline_waits = offer->waits;
-	source = trace_clock;
-	rate = clock_source_counts(source) ? shared->rate : nanoseconds;
-	base = clock_source_read(source);
+	timeline_source = trace_clock;
+	rate = clock_source_counts(timeline_source) ? shared->rate : nanoseconds;
+	base = timeline_reading();
 	base_ns = 0;
 	memset(&told, 0, sizeof(told));
 	cpu_base = clock_system_ns(CLOCK_THREAD_CPUTIME_ID);
@@ -171,7 +107,7 @@ timeline_follow_clock(void)
 {
 	Shared	   *shared = shmem_get();
 
-	if (trace.ring == NULL || (ClockSource) trace_clock == source || shared == NULL)
+	if (trace.ring == NULL || (ClockSource) trace_clock == timeline_source || shared == NULL)
 		return;
 	rebase(trace_clock, clock_source_counts(trace_clock) ? shared->rate : nanoseconds);
 	memset(&told, 0, sizeof(told));
@@ -199,15 +135,15 @@ timeline_follow_waits(void)
 	if (offer == NULL || !offer->look(&waits) || same(&waits, &told))
 		return;
 	told = waits;
-	counts = clock_source_counts(source);
+	counts = clock_source_counts(timeline_source);
 	/* one and the same reading, but for when it is taken */
-	record.exact = source != CLOCK_SOURCE_MONOTONIC_COARSE &&
+	record.exact = timeline_source != CLOCK_SOURCE_MONOTONIC_COARSE &&
 		waits.source != CLOCK_SOURCE_MONOTONIC_COARSE &&
 		counts == clock_source_counts(waits.source);
 	if (record.exact)
 	{
 		if (counts && rate.ns_per_tick != waits.rate.ns_per_tick)
-			rebase(source, waits.rate);
+			rebase(timeline_source, waits.rate);
 		now = timeline_now();
 		record.zero = timeline_of(waits.base_ticks) - waits.base_ns;
 	}

@@ -41,11 +41,11 @@ WAIT_BOUNDS = {
 TRANSACTION_BOUND = 940
 
 # Of an execution whose upper node is called 64 times, beyond those of its trace alone.
-# Seen with gcc 12 on x86-64: 8394
-ROW_SOURCES_BOUND = 9000
+# Seen with gcc 12 on x86-64: 7305
+ROW_SOURCES_BOUND = 7800
 
-# Of sql_trace's own code. Seen with gcc 12 on x86-64: 55.0, 192.8 (with row sources off)
-FETCH_BOUNDS = {0: 57, 12: 196}
+# Of sql_trace's own code. Seen with gcc 12 on x86-64: 33.0, 157.9 (with row sources off)
+FETCH_BOUNDS = {0: 35, 12: 161}
 
 
 def a_wait(counted: Counted, connection: Connection) -> float:

@@ -16,6 +16,7 @@ from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 
+from .made_module import write_module
 from .module_tools import (
     MARKER,
     Running,
@@ -378,32 +379,13 @@ _PG_init(void)
 							PGC_USERSET, 0, check_value, NULL, NULL);
 }
 """
-MAKEFILE = """
-MODULE_big = balky
-OBJS = balky.o
-EXTENSION = balky
-DATA = balky--1.0.sql
-PGXS := $(shell $(PG_CONFIG) --pgxs)
-include $(PGXS)
-override CFLAGS := $(filter-out -Wmissing-variable-declarations,$(CFLAGS))
-"""
 BALKY_ARMS = ({"balky.value": "1"}, {"balky.value": "7", MARKER: "1111kB"})
 
 
 @pytest.fixture(scope="module")
 def balky_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A module with a setting that some sessions cannot take, though others can."""
-    root = tmp_path_factory.mktemp("balky")
-    (root / "common").mkdir()
-    (root / "balky").mkdir()
-    for name, text in {
-        "Makefile": MAKEFILE,
-        "balky.c": BALKY,
-        "balky.control": "default_version = '1.0'\nmodule_pathname = '$libdir/balky'\n",
-        "balky--1.0.sql": "SELECT 1;\n",
-    }.items():
-        (root / "balky" / name).write_text(text)
-    return root
+    return write_module(tmp_path_factory.mktemp("balky"), "balky", BALKY)
 
 
 @pytest.fixture(

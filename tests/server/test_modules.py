@@ -14,18 +14,10 @@ from pgtare.server import modules
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.uses import loaded_by, uses_on_server
+from tests.server.made_module import write_module
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(90)]
 
-MAKEFILE = """
-MODULE_big = tiny
-OBJS = tiny.o
-EXTENSION = tiny
-DATA = tiny--1.0.sql
-PGXS := $(shell $(PG_CONFIG) --pgxs)
-include $(PGXS)
-override CFLAGS := $(filter-out -Wmissing-variable-declarations,$(CFLAGS))
-"""
 CODE = """
 #include "postgres.h"
 #include "fmgr.h"
@@ -36,8 +28,6 @@ Datum tiny_answer(PG_FUNCTION_ARGS) { PG_RETURN_INT32(ANSWER); }
 """
 CONTROL = """
 comment = 'a module for tests'
-default_version = '1.0'
-module_pathname = '$libdir/tiny'
 relocatable = false
 schema = tiny
 """
@@ -51,16 +41,8 @@ CREATE FUNCTION @extschema@.answer() RETURNS int AS 'MODULE_PATHNAME', 'tiny_ans
 def source(tmp_path: Path) -> Path:
     """The sources of a module `tiny` with one function, which answers 42."""
     root = tmp_path / "the sources"  # with a blank: they are copied before make sees them
-    (root / "common").mkdir(parents=True)
-    (root / "tiny").mkdir()
+    write_module(root, "tiny", CODE, CONTROL, SCRIPT)
     set_answer(root, 42)
-    for name, text in {
-        "Makefile": MAKEFILE,
-        "tiny.c": CODE,
-        "tiny.control": CONTROL,
-        "tiny--1.0.sql": SCRIPT,
-    }.items():
-        (root / "tiny" / name).write_text(text)
     return root
 
 

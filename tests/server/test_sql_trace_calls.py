@@ -109,15 +109,37 @@ def test_prepared_statement_is_parsed_once(client: Connection, onlooker: Connect
     assert 5 <= len(trace.calls("plan")) <= 7
 
 
-def test_portal_that_the_next_bind_closes(tracer: Cluster, onlooker: Connection) -> None:
+def portals_left_open(tracer: Cluster, onlooker: Connection, setting: str, times: int) -> Trace:
     """Within a transaction a statement's portal lives on until another takes its place."""
     with session(tracer) as client:
-        client.execute("SET sql_trace.level = 1; SET sql_trace.rowsource_sampling = 1")
+        client.execute(f"SET sql_trace.level = 1; SET {setting}".encode())
         start = drain(onlooker, client.info.backend_pid)[0]
         with client.transaction():
-            for value in range(10):
+            for value in range(times):
                 client.execute("SELECT %s::int AS left_open", (value,), prepare=True)
-        trace = Trace(drain(onlooker, client.info.backend_pid, start)[3])
+        return Trace(drain(onlooker, client.info.backend_pid, start)[3])
+
+
+def test_text_of_a_prepared_statement_outlives_the_ring(
+    tracer: Cluster, onlooker: Connection
+) -> None:
+    """Executed until its text has been overwritten many times, it is still told with its text."""
+    with session(tracer, options="-c sql_trace.ring_size=64kB") as client:
+        client.execute("SET sql_trace.level = 4")
+        for i in range(2000):
+            client.execute("SELECT %s::int /*for hours*/", (i,), prepare=True)
+        start, lost, _, told = drain(onlooker, client.info.backend_pid)
+    found = Trace(told)
+    assert lost > 0
+    assert start > 3 * 65536
+    calls = [c for c in found.of("call") if c.call_kind == "execute"]
+    assert len(calls) > 20
+    texts = found.texts()
+    assert all(texts[c.text].endswith("/*for hours*/") for c in calls[len(calls) // 2 :])
+
+
+def test_portal_that_the_next_bind_closes(tracer: Cluster, onlooker: Connection) -> None:
+    trace = portals_left_open(tracer, onlooker, "sql_trace.rowsource_sampling = 1", 10)
     check_whole(trace)
     executions = trace.calls("execute", "SELECT $1::int")
     assert [e.rows for e in executions] == [1] * 10
@@ -131,13 +153,7 @@ def test_portal_that_the_next_bind_closes(tracer: Cluster, onlooker: Connection)
 def test_portal_of_a_drawn_request_is_written_by_one_that_is_not(
     tracer: Cluster, onlooker: Connection
 ) -> None:
-    with session(tracer) as client:
-        client.execute("SET sql_trace.level = 1; SET sql_trace.statement_rate = 0.5")
-        start = drain(onlooker, client.info.backend_pid)[0]
-        with client.transaction():
-            for value in range(60):
-                client.execute("SELECT %s::int AS drawn", (value,), prepare=True)
-        trace = Trace(drain(onlooker, client.info.backend_pid, start)[3])
+    trace = portals_left_open(tracer, onlooker, "sql_trace.statement_rate = 0.5", 60)
     binds = trace.calls("bind", "SELECT $1::int")
     assert 5 < len(binds) < 55  # missed once in 10^10
     assert len(trace.calls("execute", "SELECT $1::int")) == len(binds)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from tests.server.made_module import write_module
+
 WAITER = r"""
 #include "postgres.h"
 #include "fmgr.h"
@@ -38,26 +40,8 @@ wait_in_named(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 """
-MAKEFILE = """
-MODULE_big = waiter
-OBJS = waiter.o
-EXTENSION = waiter
-DATA = waiter--1.0.sql
-PGXS := $(shell $(PG_CONFIG) --pgxs)
-include $(PGXS)
-override CFLAGS := $(filter-out -Wmissing-variable-declarations,$(CFLAGS))
-"""
 
 
 def write_source(root: Path) -> Path:
     """Its source, as the modules' sources are laid out."""
-    (root / "common").mkdir()
-    (root / "waiter").mkdir()
-    for name, text in {
-        "Makefile": MAKEFILE,
-        "waiter.c": WAITER,
-        "waiter.control": "default_version = '1.0'\nmodule_pathname = '$libdir/waiter'\n",
-        "waiter--1.0.sql": "SELECT 1;\n",
-    }.items():
-        (root / "waiter" / name).write_text(text)
-    return root
+    return write_module(root, "waiter", WAITER)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from pgtare.cli import doctor as doctor_commands
+from pgtare.cli import trace as trace_commands
 from pgtare.doctor import show as doctor_show
 from pgtare.doctor.model import Finding
 from pgtare.flame import processes
@@ -15,7 +19,10 @@ from pgtare.flame.scheduler import waker
 from pgtare.flame.script import Event
 from pgtare.report.plain import plain
 from pgtare.report.progress import Display
+from pgtare.trace.tables import Table
+from pgtare.trace.writer import Writer
 from pgtare.waits.show import one_line
+from tests.unit.trace_tools import MS, NO_RESERVE, define_events, ring, waits
 
 HOSTILE = "a\x1b]0;title\x07b\x1b[2Jc\u202ed\x9be"
 STEERS = "\x1b\x07\u202e\x9b"
@@ -45,6 +52,26 @@ def test_statements_and_names_on_the_terminal() -> None:
     assert harmless(printed(doctor_show._rows([(HOSTILE, HOSTILE)])))
     assert harmless(printed(flame_show.table(["frame"], [[HOSTILE]])))
     assert harmless(one_line(HOSTILE, 1))
+
+
+def test_what_a_trace_file_and_a_server_tell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.pgtrace"
+    writer = Writer(path, b"{}", NO_RESERVE)
+    end = {"stopped_by": "error", "why": HOSTILE + "\nnote: " + HOSTILE}
+    told = {"user": HOSTILE, "database": HOSTILE, "application": HOSTILE}
+    define_events(writer)
+    writer.define(Table.RINGS, ring(1, 4711, "waits", **told))
+    writer.add(Table.WAITS, waits(1, [(0, 1 * MS, 2 * MS), (1, 5 * MS, 1 * MS)]))
+    writer.close(json.dumps(end).encode())
+    trace_commands._book(path)
+    doctor_commands._tell(HOSTILE)
+    printed = capsys.readouterr().err.splitlines()
+    assert printed == [
+        f"note: the recording ended early: {plain(HOSTILE)} note: {plain(HOSTILE)}",
+        f"pgtare: {plain(HOSTILE)}",
+    ]
 
 
 def test_who_wakes_cannot_steer_the_terminal_by_its_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.trace import ledger as ledgers
 from pgtare.trace import merge, statements
-from pgtare.trace.ledger import Costs, Ledger
+from pgtare.trace.costs import NOTHING
+from pgtare.trace.ledger import Ledger
+from pgtare.trace.page import page
 from pgtare.trace.profile import GROUPINGS, Scope, profile
-from pgtare.trace.stream import ESTIMATED, CallKind
+from pgtare.trace.stream import ESTIMATED, CallKind, decode
 from tests.unit.trace_tools import MS, US, StreamBuilder, trace
 
 pytestmark = pytest.mark.timeout(60)
@@ -128,6 +131,9 @@ def test_the_kernels_work_within_waits_is_told_from_work_outside(tmp_path: Path)
         lines["IO/DataFileRead"].ns, rel=0.02
     )
     assert lines["CPU outside waits"].ns == pytest.approx(outside, rel=0.02)
+    drawn = page(book)
+    assert "of it kernel CPU</th>" in drawn
+    assert drawn.count('scope="row">total<') == len(GROUPINGS)
 
 
 def test_nested_calls_take_their_time_from_the_outer_one(tmp_path: Path) -> None:
@@ -235,10 +241,26 @@ def test_a_gap_in_the_stream_is_told_as_such(tmp_path: Path) -> None:
     assert any("4,096 bytes" in note for note in book.notes)
 
 
+def test_a_chunk_of_calls_that_a_damaged_file_lost_is_not_recorded() -> None:
+    b = StreamBuilder()
+    ends = []
+    for i in range(3):
+        b.call(CallKind.EXECUTE, 10 * i * MS, (10 * i + 1) * MS)
+        b.request(10 * i * MS, (10 * i + 2) * MS)
+        ends.append(len(b.data))
+    first, last = (0, b.data[: ends[0]]), (ends[1], b.data[ends[1] :])
+    assert decode([(0, b.data)]).gaps == []
+    assert decode([first, (ends[0], b.data[ends[0] :])]).gaps == []
+    assert decode([first, last]).gaps == [(2 * MS, 21 * MS, ends[1] - ends[0], 2)]
+    beginning = decode([last])
+    assert beginning.gaps == [(0, 21 * MS, ends[1], 4)]
+    assert beginning.begin == 0
+
+
 def test_what_pgtare_takes_comes_out_of_the_cpu(tmp_path: Path) -> None:
     found = trace(tmp_path / "t.pgtrace", two_requests().data, ROWS)
     without = by(ledgers.ledger(found))
-    lines = by(ledgers.ledger(found, Costs(wait_ns=50 * US, call_ns=100 * US)))
+    lines = by(ledgers.ledger(found, replace(NOTHING, wait_ns=50 * US, call_ns=100 * US)))
     # five calls, and the two waits between readings that leave room for CPU
     assert lines["pgtare itself (estimated)"] == pytest.approx(500 * US, abs=150 * US)
     assert sum(lines.values()) == pytest.approx(sum(without.values()))
@@ -265,3 +287,29 @@ def test_row_sources_divide_the_time_of_their_execution(tmp_path: Path) -> None:
          "execute, not in a measured node": MS}
     )  # fmt: skip
     assert by(book, "node")["Index Scan on public.b"] == pytest.approx(6 * MS)
+
+
+def test_an_init_plan_is_taken_from_the_nodes_that_ask_for_it(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    b.plan(5, [
+        {"id": 0, "parent": -1, "kind": "Hash Join"},
+        {"id": 3, "parent": 0, "kind": "Result", "subplan": True, "within": [1, 2, 9]},
+        {"id": 1, "parent": 0, "kind": "Seq Scan", "relation": "public.a"},
+        {"id": 2, "parent": 0, "kind": "Seq Scan", "relation": "public.b"},
+        {"id": 4, "parent": 0, "kind": "Result", "subplan": True, "within": []},
+        {"id": 9, "parent": 0, "kind": "Memoize"},
+    ])  # fmt: skip
+    b.call(CallKind.EXECUTE, 0, 20 * MS, call=1, plan=5)
+    b.rowsources(1, 5, [
+        (0, 1, 10, 9, 1, 10 * MS, 10 * MS, 10 * MS), (3, 1, 2, 1, 1, 4 * MS, 4 * MS, 4 * MS),
+        (1, 1, 3, 2, 1, 6 * MS, 6 * MS, 6 * MS), (2, 1, 9, 9, 2, 2 * MS, 2 * MS, 2 * MS),
+        (4, 1, 1, 1, 1, 5 * MS, 5 * MS, 5 * MS), (9, 16, 0, 0, 0, 0, 0, 0),
+    ], 20 * MS)  # fmt: skip
+    b.request(0, 20 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    # of the 4 ms each gives by its own time: the join, for the node that was not timed, 2, 6 and 2
+    assert by(book, "node") == pytest.approx(
+        {"Hash Join": 1.2 * MS, "Seq Scan on public.a": 3.6 * MS, "Seq Scan on public.b": 1.2 * MS,
+         "Result": 9 * MS, "execute, not in a measured node": 5 * MS}
+    )  # fmt: skip

@@ -55,6 +55,11 @@ def stderr() -> Console:
     return Console(stderr=True, soft_wrap=True)
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """A line in which names may stand, or what a file or a server said: it steers no terminal."""
+    typer.echo(plain(text), err=err)
+
+
 def main() -> None:
     """Entry point of the console command."""
     try:

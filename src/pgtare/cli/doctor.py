@@ -129,7 +129,7 @@ def _without_end(
 
 
 def _tell(text: str) -> None:
-    cli.stderr().print(f"pgtare: {text}", highlight=False, markup=False, soft_wrap=True)
+    cli.say(f"pgtare: {text}", err=True)
 
 
 @contextlib.contextmanager

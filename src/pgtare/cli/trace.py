@@ -23,7 +23,7 @@ from pgtare.trace import merge, show
 from pgtare.trace.ledger import Ledger, ledger
 from pgtare.trace.limits import MIB, Limits
 from pgtare.trace.page import write_page
-from pgtare.trace.profile import GROUPINGS, Scope, profile
+from pgtare.trace.profile import Scope, check_grouping, profile
 from pgtare.trace.reader import load
 from pgtare.trace.record import Progress, Recorded, Recorder
 from pgtare.trace.server import open_server
@@ -102,7 +102,7 @@ def record(
         typer.echo(jsonlib.dumps(dataclasses.asdict(done), indent=2))
         return
     for line in _told(done):
-        typer.echo(line)
+        cli.say(line)
 
 
 #: What the bar, the seconds and the time left take of a line.
@@ -110,7 +110,7 @@ _BAR = 64
 
 
 def _tick(display: Display, now: Progress) -> None:
-    sessions = f"{now.sessions} {'session' if now.sessions == 1 else 'sessions'}"
+    sessions = _sessions(now.sessions)
     lost = "nothing lost"
     if now.lost_waits or now.lost_bytes:
         lost = f"lost {now.lost_waits:,} waits and {now.lost_bytes:,} bytes of calls"
@@ -130,11 +130,14 @@ def _tick(display: Display, now: Progress) -> None:
         display.tick(now.seconds, texts[0])
 
 
+def _sessions(count: int) -> str:
+    return f"{count} {'session' if count == 1 else 'sessions'}"
+
+
 def _told(done: Recorded) -> list[str]:
-    sessions = f"{done.sessions} {'session' if done.sessions == 1 else 'sessions'}"
     lines = [
-        f"{sessions}, {done.call_bytes:,} bytes of calls and {done.waits:,} waits in "
-        f"{done.seconds:.1f} s; {done.bytes:,} bytes on disk"
+        f"{_sessions(done.sessions)}, {done.call_bytes:,} bytes of calls and {done.waits:,} waits "
+        f"in {done.seconds:.1f} s; {done.bytes:,} bytes on disk"
     ]
     lines += [
         f"process {pid}: {lost[0]:,} bytes of calls and {lost[1]:,} waits lost; larger rings "
@@ -201,10 +204,9 @@ def profile_(
 
     Example: `pgtare trace profile monday --by statement`
     """
-    if merge_by not in merge.WAYS:
-        raise UsageError(f"--merge-by {merge_by}: choose among {', '.join(merge.WAYS)}")
-    if by not in GROUPINGS:
-        raise UsageError(f"--by {by}: choose among {', '.join(GROUPINGS)}")
+    # before a long trace is read
+    merge.check_way(merge_by)
+    check_grouping(by)
     if transaction and len(pid or ()) != 1:
         raise UsageError("--transaction counts within one session: name it with --pid")
     book = _book(path)
@@ -278,16 +280,17 @@ def export(
     format_: Annotated[str, typer.Option("--format", help="parquet or jsonl.")] = "parquet",
     json: Json = False,
 ) -> None:
-    """Write calls, waits, requests, binds, errors, row sources and bookings as tables.
+    """Write calls, waits, transactions, plans, row sources, binds and more as tables.
 
     Example: `pgtare trace export monday monday-parquet`
     """
+    exports.check(directory, format_)  # before a long trace is read
     written = exports.write(_book(path), directory, format_)
     if json:
         typer.echo(jsonlib.dumps(written, indent=2))
         return
     for name, rows in written.items():
-        typer.echo(f"{directory / name}: {rows:,} rows")
+        cli.say(f"{directory / name}: {rows:,} rows")
 
 
 @app.command("report")
@@ -309,7 +312,7 @@ def report_(
     if json:
         typer.echo(jsonlib.dumps(show.profile_json(profile(book)), indent=2))
     else:
-        typer.echo(f"page: {target}")
+        cli.say(f"page: {target}")
 
 
 class _Reading(Frame):
@@ -335,7 +338,7 @@ def _book(path: Path) -> Ledger:
     with _Reading(cli.stderr(), path) as reading:
         book = ledger(load(path), tell=reading.tell)
     for note in book.notes:
-        typer.echo(f"note: {note}", err=True)
+        cli.say(f"note: {note}", err=True)
     if not len(book.entries):
         why = "no session was traced in it"
         if any(ring.kind == "sql" for ring in book.trace.rings.values()):

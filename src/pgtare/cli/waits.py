@@ -115,7 +115,7 @@ def _console() -> Console:
 def _doubt(reader: Reader) -> None:
     """Say on standard error what the counters lack."""
     for note in (*doubts.of_clients(reader.clients()), *doubts.of_losses(reader.losses())):
-        typer.echo(f"note: {note}", err=True)
+        cli.say(f"note: {note}", err=True)
 
 
 def _find_event(name: str, totals: dict[Event, Counters]) -> Event:
@@ -221,8 +221,8 @@ def record(
         typer.echo(done.model_dump_json(by_alias=True, indent=2))
         return
     for line in _told(done, trace_all):
-        typer.echo(line)
-    typer.echo(f"recording: {directory} (`pgtare waits report {directory}` makes its page)")
+        cli.say(line)
+    cli.say(f"recording: {directory} (`pgtare waits report {directory}` makes its page)")
 
 
 def _tick(display: Display, now: Progress) -> None:
@@ -315,4 +315,4 @@ def report(
     if json:
         typer.echo(jsonlib.dumps(found.as_json(), indent=2))
     else:
-        typer.echo(f"page: {path}")
+        cli.say(f"page: {path}")

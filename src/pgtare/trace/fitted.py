@@ -1,4 +1,7 @@
-"""A table that fits the terminal: it gives up whole columns, so that no figure is ever cut."""
+"""A table that fits the terminal: it gives up whole columns, so that no figure is ever cut.
+
+Names in it are whatever a server's users made them: none of them steers the terminal.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from pgtare.report.plain import plain
 
 #: Spaces between two columns.
 _GAP = 2
@@ -27,7 +32,8 @@ class Fitted:
 
     def add_row(self, *cells: str) -> None:
         """A row; columns without a text stay empty."""
-        self.rows.append((*cells, *[""] * (len(self.columns) - len(cells))))
+        told = map(plain, cells)
+        self.rows.append((*told, *[""] * (len(self.columns) - len(cells))))
 
     def kept(self, width: int) -> dict[int, int]:
         """The columns that are shown in so many characters, by index, and how wide each is."""

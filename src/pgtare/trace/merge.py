@@ -56,10 +56,15 @@ def trace_id(text: str) -> str | None:
     return found[1] if found else None
 
 
-def names(ledger: Ledger, way: str) -> tuple[list[str], Integers]:
-    """The clients, and of each booking the client's number. Raises UsageError for a wrong way."""
+def check_way(way: str) -> None:
+    """Raise UsageError where clients cannot be told apart in that way."""
     if way not in WAYS:
         raise UsageError(f"--merge-by {way}: choose among {', '.join(WAYS)}")
+
+
+def names(ledger: Ledger, way: str) -> tuple[list[str], Integers]:
+    """The clients, and of each booking the client's number. Raises UsageError for a wrong way."""
+    check_way(way)
     if way == "application":
         return _applications(ledger)
     if way != "trace":

@@ -25,6 +25,8 @@ class Node:
     kind: str
     relation: str | None
     index: str | None
+    within: tuple[int, ...] | None = None
+    """Of an init plan's root: the nodes in whose calls it runs. Others run in their parent's."""
 
 
 def of_plan(plan: list[dict[str, Any]]) -> dict[int, Node]:
@@ -34,9 +36,12 @@ def of_plan(plan: list[dict[str, Any]]) -> dict[int, Node]:
         number, parent = raw.get("id"), raw.get("parent", -1)
         if isinstance(number, int) and isinstance(parent, int):
             texts = {k: str(raw[k]) for k in ("relation", "index") if raw.get(k)}
+            within = raw.get("within")
             found[number] = Node(
                 number, parent, str(raw.get("kind", "?")), texts.get("relation"),
                 texts.get("index"),
+                tuple(n for n in within if isinstance(n, int))
+                if isinstance(within, list) else None,
             )  # fmt: skip
     return found
 
@@ -52,16 +57,31 @@ def relation_label(node: Node) -> str:
 
 
 def own_times(run: RowSources, plan: dict[int, Node]) -> dict[int, float]:
-    """The time of each node without that of the nodes below it, ns; none below 0."""
+    """The time of each node without that of the nodes that ran in its calls, ns; none below 0.
+
+    An init plan that several nodes ask for ran in the calls of one of them, and nothing tells in
+    which: its time is taken from all, in proportion to their own.
+    """
     times = {node.node: float(max(node.time, 0)) for node in run.nodes if not node.flags & _UNTIMED}
     own = dict(times)
-    for number, time in times.items():
-        above = plan[number].parent if number in plan else -1
+
+    def timed(number: int) -> int:
         steps = 0
-        while above >= 0 and above not in times and above in plan and steps < len(plan):
-            above, steps = plan[above].parent, steps + 1  # a node that was not timed
-        if above in own:
+        while number >= 0 and number not in times and number in plan and steps < len(plan):
+            number, steps = plan[number].parent, steps + 1
+        return number
+
+    asked: list[tuple[float, set[int]]] = []
+    for number, time in times.items():
+        node = plan.get(number)
+        if node is not None and node.within is not None:
+            asked.append((time, {timed(asker) for asker in node.within} & own.keys() - {number}))
+        elif node is not None and (above := timed(node.parent)) in own:
             own[above] -= time
+    for time, askers in asked:
+        most = sum(max(own[asker], 0.0) for asker in askers)
+        for asker in askers:
+            own[asker] -= min(time, most) * max(own[asker], 0.0) / most if most > 0 else 0.0
     return {number: max(time, 0.0) for number, time in own.items()}
 
 

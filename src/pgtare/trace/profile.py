@@ -73,10 +73,15 @@ class Scope:
     words: str = field(default="", compare=False)
 
 
-def profile(ledger: Ledger, by: str = "event", scope: Scope | None = None) -> Profile:
-    """The profile of a trace. Raises UsageError where the scope holds nothing."""
+def check_grouping(by: str) -> None:
+    """Raise UsageError where there is no such grouping."""
     if by not in GROUPINGS:
         raise UsageError(f"--by {by}: choose among {', '.join(GROUPINGS)}")
+
+
+def profile(ledger: Ledger, by: str = "event", scope: Scope | None = None) -> Profile:
+    """The profile of a trace. Raises UsageError where the scope holds nothing."""
+    check_grouping(by)
     scope = scope or Scope()
     entries = select(ledger, scope)
     names, key, ns, times = _grouped(ledger, by, entries)
@@ -243,7 +248,7 @@ def _lines(
         total = float(ns[of].sum())
         found.append(
             Line(
-                name, total, n, total / n, float(lengths.min()), float(lengths.max()),
+                name, total, n, float(lengths.mean()), float(lengths.min()), float(lengths.max()),
                 tuple(int(c) for c in counts),
             )
         )  # fmt: skip

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from pgtare.report import numbers
+from pgtare.report.plain import plain
 from pgtare.trace.fitted import Fitted
 from pgtare.trace.merge import Client
 from pgtare.trace.profile import Line, Profile
@@ -31,7 +32,7 @@ def ns(value: float) -> str:
 
 def one_line(text: str, width: int = _WIDTH) -> str:
     """A statement on one line, cut."""
-    flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    flat = " ".join(plain(text).split())
     return flat if len(flat) <= width else flat[: width - 1] + "…"
 
 
@@ -70,7 +71,7 @@ def profile_view(profile: Profile, limit: int) -> RenderableType:
             f"{len(rest)} more", ns(spent), numbers.percent(100 * spent / profile.total_ns)
         )
     table.add_row("total", ns(sum(line.ns for line in profile.lines)), "100 %")
-    parts: list[RenderableType] = [Text(heading), table]
+    parts: list[RenderableType] = [Text(plain(heading)), table]
     if profile.by in ("node", "relation") and not profile.measured:
         parts.append(Text(_NO_NODES))
     return Group(*parts)
@@ -129,7 +130,7 @@ def _statement(statement: Statement) -> RenderableType:
         parts.append(table)
     if statement.errors:
         told = ", ".join(f"{state} × {n}" for state, n in statement.errors.items())
-        parts.append(Text(f"failed: {told}"))
+        parts.append(Text(plain(f"failed: {told}")))
     if statement.waits:
         waits = Fitted("waited for", "times", "total", "longest")
         for wait in statement.waits[:10]:

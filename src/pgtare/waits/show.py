@@ -34,7 +34,7 @@ def profile_view(profile: Profile, limit: int = 20) -> RenderableType:
     if profile.run_queue is not None:
         head += f"; {profile.run_queue:.2f} waited for a processor"
     parts: list[RenderableType] = [Text(head)]
-    parts += [Text(f"note: {note}") for note in profile.notes]
+    parts += [Text(plain(f"note: {note}")) for note in profile.notes]
     parts.append(_events(profile, limit))
     if profile.statements:
         parts.append(_statements(profile.statements[:limit]))
@@ -152,7 +152,7 @@ def who(session: Session) -> str:
 def histogram_view(event: Event, counters: Counters, buckets: Sequence[Bucket]) -> RenderableType:
     """The buckets of an event that hold waits, with a bar each."""
     mean = counters.total_ms / counters.waits if counters.waits else None
-    head = (
+    head = plain(
         f"{event.label}: {numbers.count(counters.waits)} waits, {length(counters.total_ms)} in "
         f"all, {length(mean)} on average, {length(counters.max_ms)} at most"
     )

@@ -1,0 +1,92 @@
+"""Init plans and sub plans: the time they take is theirs alone, wherever in the plan they run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pgtare.server.cluster import Cluster
+from pgtare.trace import ledger as ledgers
+from pgtare.trace import nodes
+from pgtare.trace.reader import load
+from tests.server.recorder_tools import recording, wait_until_traced
+from tests.server.trace_tools import session
+from tests.server.waits_tools import Connection
+
+pytest_plugins = ["tests.server.fix_trace"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+
+NAP_MS = 100
+NAP = f"pg_sleep({NAP_MS / 1000})"
+TABLE = """
+DROP TABLE IF EXISTS asked; CREATE TABLE asked AS SELECT g AS n FROM generate_series(1, 20000) g;
+ANALYZE asked
+"""
+PARALLEL = (
+    "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;"
+    "SET min_parallel_table_scan_size = 0; SET max_parallel_workers_per_gather = 2"
+)
+#: Statements that nap once, by where the nap is asked for.
+NAPS = {
+    "below an aggregate": f"SELECT count(*) FROM asked WHERE n > (SELECT 0 FROM {NAP})",
+    "by the node that it hangs on": f"SELECT n, (SELECT 0 FROM {NAP}) FROM asked LIMIT 2",
+    "on one side of a join": f"SELECT count(*) FROM asked a JOIN asked b USING (n)"
+    f" WHERE b.n > (SELECT 0 FROM {NAP})",
+    "by a CTE's scan": f"WITH c AS MATERIALIZED (SELECT 0 AS n FROM {NAP})"
+    " SELECT count(*) FROM asked WHERE n > 100 AND n IN (SELECT n FROM c)",
+    "within another init plan": "SELECT count(*) FROM asked WHERE n >"
+    f" (SELECT max(n) FROM asked WHERE n > (SELECT 9 FROM {NAP}))",
+    "by a sub plan": f"SELECT (SELECT a.n FROM {NAP}) FROM asked a LIMIT 1",
+    "before workers begin": f"SELECT /*parallel*/ count(*) FROM asked"
+    f" WHERE n % 7 = (SELECT 0 FROM {NAP})",
+}
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, Path]:
+    """The recording of each server, made when it is first asked for."""
+    return {}
+
+
+@pytest.fixture
+def book(
+    tracer: Cluster,
+    onlooker: Connection,
+    recorded: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> ledgers.Ledger:
+    name = tracer.dsn()
+    if name not in recorded:
+        onlooker.execute(TABLE.encode())
+        path = tmp_path_factory.mktemp("init") / "rec"
+        with session(tracer) as app:
+            app.execute("SET sql_trace.rowsource_sampling = 1")
+            with recording(tracer, path, "--pid", str(app.info.backend_pid)):
+                wait_until_traced(onlooker, app)
+                for where, nap in NAPS.items():
+                    if "parallel" in nap:
+                        app.execute(PARALLEL.encode())
+                    app.execute(f"{nap} /*{where}*/".encode())
+        recorded[name] = path
+    return ledgers.ledger(load(recorded[name]))
+
+
+@pytest.mark.parametrize("where", NAPS)
+def test_a_nap_is_in_the_own_time_of_one_node(book: ledgers.Ledger, where: str) -> None:
+    (process,) = [p for p in book.processes if p.leader_pid is None]
+    texts = process.stream.texts
+    (call,) = [
+        int(call["call"]) for call in process.calls
+        if call["kind"] == 4 and f"/*{where}*/" in texts[int(call["text"])].text
+    ]  # fmt: skip
+    (run,) = [run for run in process.stream.rowsources if run.call == call]
+    plan = nodes.of_plan(process.stream.plans[run.plan])
+    own = {n: ns / 1e6 for n, ns in nodes.own_times(run, plan).items()}
+    (root,) = [n.time / 1e6 for n in run.nodes if plan[n.node].parent < 0]
+    (nap,) = [n for n in own if plan[n].kind == "Function Scan"]
+    assert root >= NAP_MS
+    assert own[nap] == pytest.approx(NAP_MS, rel=0.2)
+    if "parallel" not in NAPS[where]:
+        assert sum(own.values()) == pytest.approx(root, rel=0.02), own
+    assert max(ms for n, ms in own.items() if n != nap) < NAP_MS / 2, own
