@@ -147,11 +147,13 @@ subplan_in(const List *subplans, const PlanState *root)
 	return NULL;
 }
 
-static bool
-is_subplan(const PlanState *parent, const PlanState *state)
+/* What it is for its parent, or NULL where that calls it row by row */
+static const SubPlan *
+subplan_of(const PlanState *parent, const PlanState *state)
 {
-	return parent != NULL &&
-		(subplan_in(parent->initPlan, state) != NULL || subplan_in(parent->subPlan, state) != NULL);
+	const SubPlan *init = parent ? subplan_in(parent->initPlan, state) : NULL;
+
+	return init || parent == NULL ? init : subplan_in(parent->subPlan, state);
 }
 
 static void
@@ -255,7 +257,7 @@ put_node(Walk *walk, const PlanState *state)
 					 walk->parent ? walk->parent->plan->plan_node_id : -1, plan_kind(nodeTag(plan)));
 	put_relation(json, "relation", relation_of(walk, plan));
 	put_relation(json, "index", index_of(plan));
-	if (is_subplan(walk->parent, state))
+	if (subplan_of(walk->parent, state))
 	{
 		appendStringInfoString(json, ", \"subplan\": true");
 		put_askers(json, walk->parent, state);
@@ -264,13 +266,13 @@ put_node(Walk *walk, const PlanState *state)
 	walk->nodes++;
 }
 
-/* What put_node shows, and in no more bytes than that */
+/* What put_node shows, and in no more bytes than that; who asks for init plans is in asked() */
 typedef struct NodeFacts
 {
 	int32		id;
 	int32		parent;
 	uint32		tag;
-	uint32		subplan;
+	int32		subplan;		/* its number among them, or 0 */
 	Oid			relation;
 	Oid			index;
 	double		rows;
@@ -282,35 +284,44 @@ typedef struct NodeFacts
 StaticAssertDecl(sizeof(NodeFacts) == 40, "nothing undefined is hashed");
 
 /* Each node of each execution comes by: to mix words takes a quarter of what hashing bytes does. */
-static uint64
-mix(uint64 hash, const NodeFacts *facts)
+static inline uint64
+mix(uint64 hash, uint64 word)
 {
-	uint64		words[WORDS];
+	hash = (hash ^ word) * UINT64CONST(0x9E3779B97F4A7C15);
+	return hash ^ hash >> 32;
+}
 
-	memcpy(words, facts, sizeof(words));
-	for (int i = 0; i < (int) WORDS; i++)
-	{
-		hash = (hash ^ words[i]) * UINT64CONST(0x9E3779B97F4A7C15);
-		hash ^= hash >> 32;
-	}
-	return hash;
+/* Which init plans a node, or what is below it, may ask for: 0 for most nodes */
+static uint64
+asked(const Plan *plan)
+{
+	uint64		cte = IsA(plan, CteScan) ? (uint64) ((const CteScan *) plan)->ctePlanId : 0;
+
+	return cte << 32 | (plan->allParam ? bms_hash_value(plan->allParam) : 0);
 }
 
 static void
 hash_node(Walk *walk, const PlanState *state)
 {
 	const Plan *plan = state->plan;
+	const SubPlan *subplan = subplan_of(walk->parent, state);
+	uint64		asks = asked(plan);
 	NodeFacts	facts;
+	uint64		words[WORDS];
 
 	facts.id = plan->plan_node_id;
 	facts.parent = walk->parent ? walk->parent->plan->plan_node_id : -1;
 	facts.tag = nodeTag(plan);
-	facts.subplan = is_subplan(walk->parent, state);
+	facts.subplan = subplan ? subplan->plan_id : 0;
 	facts.relation = relation_of(walk, plan);
 	facts.index = index_of(plan);
 	facts.rows = plan->plan_rows;
 	facts.cost = plan->total_cost;
-	walk->hash = mix(walk->hash, &facts);
+	memcpy(words, &facts, sizeof(words));
+	for (int i = 0; i < (int) WORDS; i++)
+		walk->hash = mix(walk->hash, words[i]);
+	if (asks != 0)
+		walk->hash = mix(walk->hash, asks);
 }
 
 static bool
