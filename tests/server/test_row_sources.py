@@ -174,6 +174,31 @@ def test_what_is_changed_at_the_end_is_no_part_of_the_root(
     assert all(s.low <= s.time <= s.high for s in sources)
 
 
+def test_a_fetch_that_failed_hides_no_later_statement(connection: Connection) -> None:
+    """Its cursor stays until the transaction ends, though the error was caught."""
+    connection.execute(
+        """
+        CREATE OR REPLACE FUNCTION fetch_and_fail() RETURNS void LANGUAGE plpgsql AS $$
+        DECLARE open_cursor CURSOR FOR SELECT 1 / (i - i) FROM few;
+        BEGIN
+            OPEN open_cursor;
+            BEGIN
+                MOVE open_cursor;
+            EXCEPTION WHEN division_by_zero THEN NULL;
+            END;
+        END $$
+        """
+    )
+    with connection.transaction():
+        connection.execute("SET LOCAL sql_trace.level = 1")
+        connection.execute("SET LOCAL sql_trace.rowsource_sampling = 1")
+        connection.execute("SELECT fetch_and_fail()")
+        connection.execute("SELECT count(*) FROM many")
+        sources = row_loads.row_sources(connection)
+    assert root_of(sources).node == "Aggregate"
+    assert found_in(sources, "Seq Scan", "many").rows == 20_000
+
+
 def test_one_long_call_is_not_multiplied(connection: Connection) -> None:
     """Sampled or not: it took half of the time, not 128 times as much."""
     for at in range(6000, 6010):
