@@ -22,7 +22,11 @@ NAP_MS = 100
 NAP = f"pg_sleep({NAP_MS / 1000})"
 TABLE = """
 DROP TABLE IF EXISTS asked; CREATE TABLE asked AS SELECT g AS n FROM generate_series(1, 20000) g;
-ANALYZE asked
+DROP TABLE IF EXISTS parted; CREATE TABLE parted (n int, m int) PARTITION BY LIST (n);
+CREATE TABLE parted_5 PARTITION OF parted FOR VALUES IN (5);
+CREATE TABLE parted_9 PARTITION OF parted FOR VALUES IN (9);
+INSERT INTO parted VALUES (5, 1), (5, 2), (9, 3), (9, 4);
+ANALYZE asked, parted
 """
 PARALLEL = (
     "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;"
@@ -39,6 +43,8 @@ NAPS = {
     "within another init plan": "SELECT count(*) FROM asked WHERE n >"
     f" (SELECT max(n) FROM asked WHERE n > (SELECT 9 FROM {NAP}))",
     "by a sub plan": f"SELECT (SELECT a.n FROM {NAP}) FROM asked a LIMIT 1",
+    "to leave out partitions": f"SELECT count(*) FROM parted WHERE n = (SELECT 5 FROM {NAP})",
+    "to change several columns": f"UPDATE parted SET (n, m) = (SELECT 5, 6 FROM {NAP}) WHERE m = 3",
     "before workers begin": f"SELECT /*parallel*/ count(*) FROM asked"
     f" WHERE n % 7 = (SELECT 0 FROM {NAP})",
 }
