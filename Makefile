@@ -8,7 +8,7 @@ DURATION ?= 60
 .PHONY: setup setup-dev demo test test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
-  bench-layouts bench-rows bench-evictions bench-flame bench-trace fuzz-trace lock clean
+  bench-layouts bench-rows bench-evictions bench-flame bench-trace bench-own-cost fuzz-trace lock clean
 
 setup: $(VENV)/.setup
 
@@ -114,6 +114,10 @@ bench-storm: setup
 # builds PostgreSQL from source
 bench-layouts: setup
 	@$(BIN)/python -m bench.layouts
+
+# five minutes; the machine should be idle
+bench-own-cost: setup
+	@$(BIN)/python -m bench.own_cost
 
 bench-trace: setup
 	@$(BIN)/python -m bench.trace

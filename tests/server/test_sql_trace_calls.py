@@ -120,6 +120,24 @@ def portals_left_open(tracer: Cluster, onlooker: Connection, setting: str, times
         return Trace(drain(onlooker, client.info.backend_pid, start)[3])
 
 
+def test_text_of_a_prepared_statement_outlives_the_ring(
+    tracer: Cluster, onlooker: Connection
+) -> None:
+    """Executed until its text has been overwritten many times, it is still told with its text."""
+    with session(tracer, options="-c sql_trace.ring_size=64kB") as client:
+        client.execute("SET sql_trace.level = 4")
+        for i in range(2000):
+            client.execute("SELECT %s::int /*for hours*/", (i,), prepare=True)
+        start, lost, _, told = drain(onlooker, client.info.backend_pid)
+    found = Trace(told)
+    assert lost > 0
+    assert start > 3 * 65536
+    calls = [c for c in found.of("call") if c.call_kind == "execute"]
+    assert len(calls) > 20
+    texts = found.texts()
+    assert all(texts[c.text].endswith("/*for hours*/") for c in calls[len(calls) // 2 :])
+
+
 def test_portal_that_the_next_bind_closes(tracer: Cluster, onlooker: Connection) -> None:
     trace = portals_left_open(tracer, onlooker, "sql_trace.rowsource_sampling = 1", 10)
     check_whole(trace)

@@ -28,7 +28,7 @@ from pgtare.trace.texts import statement_labels
 from tests.server.recorder_tools import KNOWN, known, level_of, recording, wait_until_traced
 from tests.server.trace_tools import session, tracing
 from tests.server.waits_tools import Connection, eventually, one
-from tests.server.weigh_tools import PGTARE, pgtare, refused, start_pgtare
+from tests.server.weigh_tools import PGTARE, in_process, pgtare, refused, start_pgtare
 
 pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -191,6 +191,16 @@ def _exported(rec: Path, tmp_path: Path) -> None:
     assert bookings["ns"].sum() == pytest.approx(profile(book).total_ns)
     binds = [json.loads(line) for line in (tmp_path / "jsonl" / "binds.jsonl").open()]
     assert any(b["state"] == "whole" for b in binds)
+    plans = parquet.read(tmp_path / "parquet" / "plans.parquet")
+    assert plans["plan"].dtype == calls["plan"].dtype == np.uint64
+    scanned = plans["plan"][(plans["kind"] == "Function Scan") & (plans["node"] == 0)]
+    (cursor,) = set(calls["plan"][calls["kind"] == "fetch"].tolist())
+    assert cursor in scanned
+    events = parquet.read(tmp_path / "parquet" / "transactions.parquet")
+    assert {"begin", "commit", "abort"} == set(events["event"].tolist())
+    ended = events["transaction"][events["event"] != "begin"].tolist()
+    assert sorted(set(ended)) == ended
+    assert set(bookings["transaction"].tolist()) - {0} <= set(ended) | {max(ended) + 1}
 
 
 @pytest.mark.slow
@@ -246,6 +256,35 @@ def test_a_recorder_that_is_killed_leaves_nothing_traced(
 
     eventually(given_back, 40)
     assert "has no end" in trace("profile", rec).stderr
+
+
+@both
+def test_calls_that_were_overwritten_are_not_recorded(
+    tracer: Cluster, onlooker: Connection, tmp_path: Path
+) -> None:
+    """Their time is in no other line; what a ring forgot before the recording is no loss of it."""
+    many = b"DO $$ BEGIN FOR i IN 1..6000 LOOP PERFORM i + 1; END LOOP; END $$"
+    small = "-c sql_trace.ring_size=256kB"
+    with session(tracer, application_name="armed", options=small) as armed:
+        armed.execute("SET sql_trace.level = 1")
+        armed.execute(many)
+        pid = armed.info.backend_pid
+        time.sleep(1.5)  # that it was before the recording is to be plain
+        with session(tracer, application_name="asked", options=small) as asked:
+            with recording(tracer, tmp_path / "rec"):
+                wait_until_traced(onlooker, asked)
+                armed.execute("SELECT 1")
+                began = time.perf_counter_ns()
+                asked.execute(many)
+                took = time.perf_counter_ns() - began
+            missed = asked.info.backend_pid
+    book = ledgers.ledger(load(tmp_path / "rec"))
+    notes = " ".join(book.notes)
+    assert f"process {missed}" in notes
+    assert f"process {pid}" not in notes
+    lost = lines(book, scope=Scope(frozenset([missed])))[ledgers.NAMES[ledgers.MISSING]]
+    assert lost > 0.1 * took
+    assert ledgers.NAMES[ledgers.MISSING] not in lines(book, scope=Scope(frozenset([pid])))
 
 
 def test_disk_full_stops_the_recording_and_nothing_else(
@@ -321,6 +360,12 @@ def test_places_that_cannot_be_used(tracer: Cluster, tmp_path: Path) -> None:
         (("--pid", "-1", "--role", "nix", "--database", "nix"), "session -1, role nix, database"),
         (("--max-size", "0"), "nothing was begun"),
         (("--queryid", "0"), "--queryid 0"),
+        (
+            ("--queryid", "5", "--application", "x*", "--sample", "10%"),
+            "leave out --application, --sample",
+        ),
+        (("--armed", "--pid", "1"), "leave out --pid"),
+        (("--armed", "--queryid", "5"), "leave out one"),
         (("--duration", ""), "--duration"),
     ],
 )
@@ -347,7 +392,26 @@ def test_without_privilege(tracer: Cluster, onlooker: Connection, tmp_path: Path
     told = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
     assert "GRANT pg_read_all_stats" in told
     assert "sql_trace_set" in told
+    statement = ("trace", "record", tmp_path / "x", "--dsn", dsn, "-d", "0.1s", "--queryid", "5")
+    told = refused(*statement)
+    assert "GRANT ALTER SYSTEM ON PARAMETER sql_trace.query_ids, sql_trace.query_level" in told
+    assert "GRANT pg_read_all_stats" in told
     assert not (tmp_path / "x").exists()
+    grants = told.partition("has to run: ")[2]
+    onlooker.execute(grants.encode())
+    assert "none was traced" in in_process(*statement).stdout
+    onlooker.execute(f"{grants.replace('GRANT', 'REVOKE').replace(' TO ', ' FROM ')}".encode())
+
+
+def test_statements_without_identifiers(tracer: Cluster, tmp_path: Path) -> None:
+    rec = tmp_path / "x"
+    for setting, why in (("compute_query_id=off", "compute_query_id = on"),
+                         ("compute_query_id=auto", "compute_query_id = on"),
+                         ("sql_trace.query_ids=7", "set already (7)")):  # fmt: skip
+        dsn = tracer.dsn(options=f"-c {setting}")
+        told = refused("trace", "record", rec, "--dsn", dsn, "-d", "1", "--queryid", "5")
+        assert why in told
+        assert not rec.exists()
 
 
 def test_without_the_extension(tracer: Cluster, onlooker: Connection, tmp_path: Path) -> None:

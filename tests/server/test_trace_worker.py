@@ -130,6 +130,7 @@ def test_known_waits_are_written(writing: tuple[Cluster, Path], app: Connection)
     book = ledgers.ledger(trace)
     lines = {line.name: line.ns for line in profile(book, "event").lines}
     assert lines["Timeout/PgSleep"] == pytest.approx(known(cluster, "nap"), rel=0.02)
+    assert lines["pgtare itself (estimated)"] > 0
     told = {ring.application for ring in trace.rings.values()}
     assert told == {"written"}
     assert {ring.kind for ring in trace.rings.values()} == {"sql", "waits"}

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pgtare.errors import PgtareError
-from pgtare.trace import aggregate, blocks, merge, profile, statements, stream
+from pgtare.trace import aggregate, blocks, export, merge, profile, statements, stream
 from pgtare.trace import ledger as ledgers
 from pgtare.trace.page import page
 from pgtare.trace.reader import load
@@ -49,6 +49,8 @@ def read_all(path: Path, *, draw: bool = False) -> None:
         statements.report(book)
         for way in merge.WAYS:
             merge.clients(book, way)
+        for columns in export.tables(book).values():
+            assert len({len(values) for values in columns.values()}) == 1
         if draw:
             page(book)
 

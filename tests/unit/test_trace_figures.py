@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from pgtare.trace import kernel, statements
 from pgtare.trace import ledger as ledgers
-from pgtare.trace.ledger import Costs
+from pgtare.trace.costs import NOTHING
 from pgtare.trace.profile import Scope, profile
 from pgtare.trace.reader import load
 from pgtare.trace.stream import CallKind
@@ -73,6 +74,13 @@ def test_a_wait_that_is_cut_is_one_wait(tmp_path: Path) -> None:
     assert sum(line.histogram) == 1
     calls = by(book, "call")
     assert calls["execute"] == pytest.approx(9 * MS)
+    # beside the rest of it, a statement's own wait is the only one that is its
+    rows = [(1, 2 * MS, 6 * MS), (1, 8 * MS, MS // 2)]
+    book = ledgers.ledger(trace(tmp_path / "u.pgtrace", b.data, rows))
+    found = profile(book, scope=Scope(statement="2"))
+    (line,) = [line for line in found.lines if line.name == "Timeout/PgSleep"]
+    assert line.ns == pytest.approx(3.5 * MS)
+    assert (line.times, line.min_ns, line.max_ns, line.mean_ns) == (1, *(MS // 2,) * 3)
 
 
 def test_requests_that_were_not_drawn_are_not_the_clients_time(tmp_path: Path) -> None:
@@ -133,7 +141,7 @@ def test_what_pgtare_takes_counts_each_fetch_of_a_series(tmp_path: Path) -> None
     b.call(CallKind.UTILITY, MS, 4 * MS, call=1, cpu=3 * MS)
     b.request(0, 4 * MS)
     found = trace(tmp_path / "t.pgtrace", b.data)
-    lines = by(ledgers.ledger(found, Costs(call_ns=US, fetch_ns=60.0)))
+    lines = by(ledgers.ledger(found, replace(NOTHING, call_ns=US, fetch_ns=60.0)))
     assert lines["pgtare itself (estimated)"] == pytest.approx(2000 * 60, rel=0.05)
 
 

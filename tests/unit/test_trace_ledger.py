@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.trace import ledger as ledgers
 from pgtare.trace import merge, statements
-from pgtare.trace.ledger import Costs, Ledger
+from pgtare.trace.costs import NOTHING
+from pgtare.trace.ledger import Ledger
+from pgtare.trace.page import page
 from pgtare.trace.profile import GROUPINGS, Scope, profile
-from pgtare.trace.stream import ESTIMATED, CallKind
+from pgtare.trace.stream import ESTIMATED, CallKind, decode
 from tests.unit.trace_tools import MS, US, StreamBuilder, trace
 
 pytestmark = pytest.mark.timeout(60)
@@ -128,6 +131,9 @@ def test_the_kernels_work_within_waits_is_told_from_work_outside(tmp_path: Path)
         lines["IO/DataFileRead"].ns, rel=0.02
     )
     assert lines["CPU outside waits"].ns == pytest.approx(outside, rel=0.02)
+    drawn = page(book)
+    assert "of it kernel CPU</th>" in drawn
+    assert drawn.count('scope="row">total<') == len(GROUPINGS)
 
 
 def test_nested_calls_take_their_time_from_the_outer_one(tmp_path: Path) -> None:
@@ -235,10 +241,26 @@ def test_a_gap_in_the_stream_is_told_as_such(tmp_path: Path) -> None:
     assert any("4,096 bytes" in note for note in book.notes)
 
 
+def test_a_chunk_of_calls_that_a_damaged_file_lost_is_not_recorded() -> None:
+    b = StreamBuilder()
+    ends = []
+    for i in range(3):
+        b.call(CallKind.EXECUTE, 10 * i * MS, (10 * i + 1) * MS)
+        b.request(10 * i * MS, (10 * i + 2) * MS)
+        ends.append(len(b.data))
+    first, last = (0, b.data[: ends[0]]), (ends[1], b.data[ends[1] :])
+    assert decode([(0, b.data)]).gaps == []
+    assert decode([first, (ends[0], b.data[ends[0] :])]).gaps == []
+    assert decode([first, last]).gaps == [(2 * MS, 21 * MS, ends[1] - ends[0], 2)]
+    beginning = decode([last])
+    assert beginning.gaps == [(0, 21 * MS, ends[1], 4)]
+    assert beginning.begin == 0
+
+
 def test_what_pgtare_takes_comes_out_of_the_cpu(tmp_path: Path) -> None:
     found = trace(tmp_path / "t.pgtrace", two_requests().data, ROWS)
     without = by(ledgers.ledger(found))
-    lines = by(ledgers.ledger(found, Costs(wait_ns=50 * US, call_ns=100 * US)))
+    lines = by(ledgers.ledger(found, replace(NOTHING, wait_ns=50 * US, call_ns=100 * US)))
     # five calls, and the two waits between readings that leave room for CPU
     assert lines["pgtare itself (estimated)"] == pytest.approx(500 * US, abs=150 * US)
     assert sum(lines.values()) == pytest.approx(sum(without.values()))

@@ -21,6 +21,7 @@ from pgtare.trace.statements import report
 from pgtare.trace.stream import CallKind
 from pgtare.trace.tables import Table
 from pgtare.trace.writer import Writer
+from tests.server.weigh_tools import refused
 from tests.unit.test_trace_ledger import ROWS, two_requests
 from tests.unit.trace_tools import BEGAN_NS, MS, StreamBuilder, define_events, ring, trace, waits
 
@@ -146,3 +147,13 @@ def test_a_plan_of_two_sessions_is_one(tmp_path: Path) -> None:
     (plan,) = statement.plans
     assert (plan.executions, plan.nodes[0].calls, plan.nodes[0].time_ns) == (2, 6, 8 * MS)
     assert "row source of 2 executions" in printed(show.statements_view([statement], 1), 120)
+
+
+def test_an_export_is_refused_before_its_trace_is_read(tmp_path: Path) -> None:
+    """The trace is not even there: it is not what the message is about."""
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "x").touch()
+    missing = tmp_path / "missing"
+    assert "choose among" in refused("trace", "export", missing, tmp_path / "x", "--format", "csv")
+    assert "in use" in refused("trace", "export", missing, taken)

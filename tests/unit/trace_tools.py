@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pgtare.trace.costs import NOTHING, noted
 from pgtare.trace.limits import Limits
 from pgtare.trace.reader import Trace, load
 from pgtare.trace.stream import POSTGRES_EPOCH_US, CallKind, Kind
@@ -41,9 +42,12 @@ class StreamBuilder:
     parts: list[bytes] = field(default_factory=list)
 
     def record(self, kind: Kind, when: int, body: bytes, call: int = 0, depth: int = 0) -> None:
-        self.number += 1
         body = padded(body)
-        self.data += struct.pack("<IHHQqQ", 32 + len(body), kind, depth, self.number, when, call)
+        number = 0  # of what the reading function makes
+        if kind != Kind.LOST:
+            self.number += 1
+            number = self.number
+        self.data += struct.pack("<IHHQqQ", 32 + len(body), kind, depth, number, when, call)
         self.data += body
 
     def session(self, pid: int = 4711, application: str = "app") -> None:
@@ -93,8 +97,10 @@ class StreamBuilder:
         body = struct.pack("<QQII", plan, text, len(raw), len(nodes)) + raw
         self.record(Kind.PLAN, 0, body)
 
-    def rowsources(self, call: int, plan: int, nodes: list[tuple[int, ...]], when: int) -> None:
-        body = struct.pack("<QII", plan, 1, len(nodes))
+    def rowsources(
+        self, call: int, plan: int, nodes: list[tuple[int, ...]], when: int, sampling: int = 1
+    ) -> None:
+        body = struct.pack("<QII", plan, sampling, len(nodes))
         body += b"".join(struct.pack("<iIQQQqqq", *node) for node in nodes)
         self.record(Kind.ROWSOURCES, when, body, call)
 
@@ -107,7 +113,8 @@ class StreamBuilder:
         self.record(Kind.LEVEL, when, struct.pack("<IId", level, reason, rate))
 
     def lost(self, when: int, size: int, records: int) -> None:
-        self.record(Kind.LOST, when, struct.pack("<QQ", size, records))
+        self.record(Kind.LOST, when, struct.pack("<Q", size))
+        self.number += records
 
     def application(self, when: int, name: str) -> None:
         self.record(Kind.APPLICATION, when, name.encode().ljust(64, b"\0"))
@@ -158,7 +165,7 @@ def write(
 
     first: bytes of the stream that the recorder's first look found.
     """
-    told_of = {"server": "180006", **({"began": began} if began else {})}
+    told_of = {"server": "180006", "costs": noted(NOTHING), **({"began": began} if began else {})}
     writer = Writer(path, json.dumps(told_of).encode(), limits)
     define_events(writer)
     told = {"user": "alice", "database": "shop", "application": "app"}

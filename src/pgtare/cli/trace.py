@@ -278,10 +278,11 @@ def export(
     format_: Annotated[str, typer.Option("--format", help="parquet or jsonl.")] = "parquet",
     json: Json = False,
 ) -> None:
-    """Write calls, waits, requests, binds, errors, row sources and bookings as tables.
+    """Write calls, waits, transactions, plans, row sources, binds and more as tables.
 
     Example: `pgtare trace export monday monday-parquet`
     """
+    exports.check(directory, format_)  # before a long trace is read
     written = exports.write(_book(path), directory, format_)
     if json:
         typer.echo(jsonlib.dumps(written, indent=2))

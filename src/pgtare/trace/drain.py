@@ -140,7 +140,8 @@ class Drain:
             if started != ring.started:
                 ring.done = True  # its slot belongs to another session by now
                 return False
-            if lost:
+            # what a ring that is older forgot before we came is not our loss
+            if lost and (ring.position or ring.started >= self.began):
                 self._lose(ring, lost)
             if data:
                 self.writer.add(

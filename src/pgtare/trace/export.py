@@ -1,4 +1,4 @@
-"""A trace as tables for other tools: Parquet files, or JSON lines."""
+"""A trace as tables for other tools: Parquet files, or JSON lines; docs/trace.md lists columns."""
 
 from __future__ import annotations
 
@@ -14,12 +14,34 @@ import numpy as np
 from pgtare import parquet
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.trace.ledger import Ledger
-from pgtare.trace.stream import BUFFERS, CallKind, sqlstate
+from pgtare.trace.nodes import of_plan
+from pgtare.trace.stream import (
+    ABORT,
+    BEGIN,
+    BUFFERS,
+    COMMITTED,
+    PREPARE,
+    SUBABORT,
+    CallKind,
+    sqlstate,
+)
 
 FORMATS = ("parquet", "jsonl")
 _ROWS = 1 << 16
+_EVENTS = {
+    BEGIN: "begin", COMMITTED: "commit", ABORT: "abort", PREPARE: "prepare",
+    SUBABORT: "subtransaction abort",
+}  # fmt: skip
 
 Columns = dict[str, np.ndarray[Any, Any]]
+
+
+def check(directory: Path, format_: str) -> None:
+    """Raise UsageError where there is no such format, or the directory is in use."""
+    if format_ not in FORMATS:
+        raise UsageError(f"--format {format_}: choose among {', '.join(FORMATS)}")
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UsageError(f"{directory} is in use; name a directory that does not exist yet")
 
 
 def write(ledger: Ledger, directory: Path, format_: str) -> dict[str, int]:
@@ -28,10 +50,7 @@ def write(ledger: Ledger, directory: Path, format_: str) -> dict[str, int]:
     Raises UsageError where the directory cannot be used, MeasurementError where a file cannot be
     written.
     """
-    if format_ not in FORMATS:
-        raise UsageError(f"--format {format_}: choose among {', '.join(FORMATS)}")
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UsageError(f"{directory} is in use; name a directory that does not exist yet")
+    check(directory, format_)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as ex:
@@ -74,6 +93,8 @@ def tables(ledger: Ledger) -> dict[str, Columns]:
         "waits": _waits(ledger),
         "bookings": _bookings(ledger),
         "requests": _requests(ledger),
+        "transactions": _transactions(ledger),
+        "plans": _plans(ledger),
         "rowsources": _rowsources(ledger),
         "errors": _errors(ledger),
         "binds": _binds(ledger),
@@ -118,7 +139,8 @@ def _calls(ledger: Ledger) -> Columns:
         "process": ledger.call_process, "call": c["call"], "parent": c["parent"],
         "execution": c["execution"],
         "depth": _ints(c["depth"]), "kind": _texts([kinds.get(k) for k in c["kind"].tolist()]),
-        "text": _texts(text), "query_id": c["query_id"], "start": c["start"], "end": c["end"],
+        "text": _texts(text), "query_id": c["query_id"], "plan": c["plan"],
+        "start": c["start"], "end": c["end"],
         "busy": c["busy"], "cpu_so_far": c["cpu"], "rows": c["rows"],
         "failed": _ints(c["flags"] & 1), "sqlstate": _texts(
             [sqlstate(s) for s in c["sqlstate"].tolist()]
@@ -164,20 +186,57 @@ def _requests(ledger: Ledger) -> Columns:
     }
 
 
+def _transactions(ledger: Ledger) -> Columns:
+    """Events of transactions. transaction: as in bookings, 0 where it is none of those."""
+    rows = [
+        (i, int(np.searchsorted(p.transactions[:, 1], p.zero + when)), p, event, when, xid, start)
+        for i, p in enumerate(ledger.processes)
+        for event, when, xid, start in p.stream.transactions.tolist()
+    ]
+    number = [
+        n + 1 if n < len(p.transactions) and p.transactions[n, 0] <= p.zero + when else 0
+        for _, n, p, _, when, _, _ in rows
+    ]
+    return {
+        "process": _ints([r[0] for r in rows]),
+        "transaction": _ints(number),
+        "event": _texts([_EVENTS.get(r[3]) for r in rows]),
+        "xid": np.array([r[5] for r in rows], np.uint64),
+        "start": _ints([r[2].zero + r[6] for r in rows]),
+        "when": _ints([r[2].zero + r[4] for r in rows]),
+    }
+
+
+def _plans(ledger: Ledger) -> Columns:
+    """Each plan once, by node; sessions share the numbers of their plans."""
+    found = {plan: raw for p in ledger.processes for plan, raw in p.stream.plans.items()}
+    rows = [(plan, node) for plan, raw in found.items() for node in of_plan(raw).values()]
+    return {
+        "plan": np.array([plan for plan, _ in rows], np.uint64),
+        "node": _ints([max(min(node.id, 2**31), -1) for _, node in rows]),  # JSON has no limit
+        "parent": _ints([max(min(node.parent, 2**31), -1) for _, node in rows]),
+        "kind": _texts([node.kind for _, node in rows]),
+        "relation": _texts([node.relation for _, node in rows]),
+        "index": _texts([node.index for _, node in rows]),
+    }
+
+
 def _rowsources(ledger: Ledger) -> Columns:
     rows = [
-        (i, run.call, min(run.plan, 2**62), run.sampling, n.node, n.flags, n.calls, n.rows,
-         n.loops, n.time, n.low, n.high)
+        (i, run.call, run.sampling, n.node, n.flags, n.calls, n.rows, n.loops, n.time, n.low,
+         n.high)
         for i, p in enumerate(ledger.processes)
         for run in p.stream.rowsources
         for n in run.nodes
     ]  # fmt: skip
-    names = ("process", "call", "plan", "sampling", "node", "flags", "calls", "rows", "loops",
-             "time", "low", "high")  # fmt: skip
+    plan = [run.plan for p in ledger.processes for run in p.stream.rowsources for _ in run.nodes]
+    names = ("process", "call", "sampling", "node", "flags", "calls", "rows", "loops", "time",
+             "low", "high")  # fmt: skip
     limit = 2**63 - 1
     table = [[min(v, limit) for v in row] for row in rows]
     columns = np.array(table, np.int64).reshape(-1, len(names)).T
-    return dict(zip(names, columns, strict=True))
+    told = dict(zip(names, columns, strict=True))
+    return {"process": told.pop("process"), "plan": np.array(plan, np.uint64), **told}
 
 
 def _errors(ledger: Ledger) -> Columns:

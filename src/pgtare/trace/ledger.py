@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.trace import kernel
+from pgtare.trace.costs import Costs, of_recording
 from pgtare.trace.reader import Integers, Trace
 from pgtare.trace.stream import CALL, SEVERAL, CallKind
 from pgtare.trace.timeline import Process, processes, worked_until
@@ -33,15 +34,6 @@ NAMES = {
 _LEVELS = 256
 #: The share of the work that is done when all streams are decoded.
 _DECODING = 0.7
-
-
-@dataclass(frozen=True)
-class Costs:
-    """What pgtare itself takes, in ns: for a wait, for a call's record, for a fetch in a series."""
-
-    wait_ns: float = 0.0
-    call_ns: float = 0.0
-    fetch_ns: float = 0.0
 
 
 @dataclass
@@ -101,7 +93,7 @@ def ledger(
     found = processes(trace, lambda share: tell(_DECODING * share))
     books = [_Book(process, trace) for process in found]
     shares = kernel.shares([book.sample for book in books])
-    costs = costs or _costs(trace)
+    costs = costs or of_recording(trace.recording)
     parts, calls, owners, offset = [], [], [], 0
     for i, book in enumerate(books):
         tell(_DECODING + (1 - _DECODING) * i / len(books))
@@ -124,14 +116,14 @@ def ledger(
     )
 
 
-def _costs(trace: Trace) -> Costs:
-    """What the recorder noted of them."""
-    told = trace.recording.get("costs")
-    found = told if isinstance(told, dict) else {}
-    values = [found.get(name) for name in ("wait_ns", "call_ns", "fetch_ns")]
-    return Costs(
-        *(float(v) if isinstance(v, int | float) and 0 <= v < 1e6 else 0.0 for v in values)
-    )
+def _shares(ns: Floats, owner: Integers, cpu: Floats) -> Floats:
+    """Of the CPU time of each piece, what its owner is to give up of all of its own. -1: none."""
+    if not len(ns):
+        return np.zeros(len(cpu))
+    owned = owner >= 0
+    room = np.bincount(owner[owned], cpu[owned], minlength=len(ns))
+    share = np.divide(ns, room, out=np.zeros(len(ns)), where=room > 0)
+    return np.where(owned, share[owner], 0.0)
 
 
 class _Book:
@@ -237,7 +229,7 @@ class _Book:
         cpu = self._cpu(shares)
         rest = np.where(self.busy, self.outside - cpu, 0.0)
         queue = rest * self._queued(rest)
-        own = np.minimum(cpu, self._own(costs))
+        own = self._own(costs, cpu)
         client = np.where(~self.busy & ~self.missing, self.outside, 0.0)
         lost = np.where(self.missing, self.outside, 0.0)
         parts = [
@@ -266,21 +258,33 @@ class _Book:
         ratio = np.divide(delays, sums, out=np.zeros(len(delays)), where=sums > 0)
         return np.where(known, np.minimum(ratio, 1.0)[np.clip(window, 0, len(ratio) - 1)], 0.0)
 
-    def _own(self, costs: Costs) -> Floats:
-        pieces = len(self.length)
-        waits = np.bincount(self.wait_piece, self.wait_times, minlength=pieces)
-        if not pieces:
-            return np.zeros(0)
-        ends = np.searchsorted(self.bounds, _ends(self.process.calls)[self.shown], "left") - 1
-        ends = np.clip(ends, 0, pieces - 1)
-        several = self.process.stream.fetches
-        numbers = self.process.calls["call"][self.shown].tolist() if several else []
-        more = np.array([several.get(number, 1) - 1 for number in numbers], np.float64)
-        calls = np.bincount(ends, minlength=pieces)
-        fetches = np.bincount(ends, more, minlength=pieces) if several else 0.0
-        return np.asarray(
-            waits * costs.wait_ns + calls * costs.call_ns + fetches * costs.fetch_ns, np.float64
-        )
+    def _own(self, costs: Costs, cpu: Floats) -> Floats:
+        """What the trace itself took of the CPU time of each piece."""
+        calls, stream = self.process.calls, self.process.stream
+        fetches = np.zeros(len(calls))
+        if stream.fetches:
+            several = [stream.fetches.get(number, 1) - 1 for number in calls["call"].tolist()]
+            fetches = np.array(several, np.float64)
+        waits = np.bincount(self.wait_piece, self.wait_times, minlength=len(cpu)).astype(np.float64)
+        share = np.divide(costs.of_waits(waits), cpu, out=np.zeros(len(cpu)), where=cpu > 0)
+        share += _shares(costs.of_calls(calls["kind"], fetches), self.call, cpu)
+        share += _shares(
+            np.full(len(self.process.requests), costs.request_ns), self.request, cpu
+        )  # fmt: skip
+        if stream.rowsources:
+            share += self._own_of_row_sources(costs, cpu)
+        return np.asarray(cpu * np.minimum(share, 1.0), np.float64)
+
+    def _own_of_row_sources(self, costs: Costs, cpu: Floats) -> Floats:
+        """The share of each piece; nodes of a cursor's plan work in its fetches."""
+        calls = self.process.calls
+        index = {number: i for i, number in enumerate(calls["call"].tolist())}
+        ns = np.zeros(len(calls))
+        for run in self.process.stream.rowsources:
+            if run.call in index:
+                ns[index[run.call]] += costs.of_row_sources(run)
+        holder = [index.get(number, i) for i, number in enumerate(calls["execution"].tolist())]
+        return _shares(ns, np.array([*holder, -1], np.int64)[self.call], cpu)
 
     def _booked(self, component: int, ns: Floats) -> Entries:
         """One booking for each call (or span outside of calls) and transaction."""

@@ -13,7 +13,7 @@ from pgtare.report import files, numbers, shell
 from pgtare.trace import nodes, show, waterfall
 from pgtare.trace import profile as profiles
 from pgtare.trace.ledger import Ledger
-from pgtare.trace.profile import Profile, Scope
+from pgtare.trace.profile import Line, Profile, Scope
 from pgtare.trace.statements import Statement, report
 from pgtare.trace.stream import CallKind
 from pgtare.trace.texts import Labels, statement_labels
@@ -81,21 +81,36 @@ def _answers(profile: Profile) -> list[str]:
 
 
 def _rows(profile: Profile) -> dict[str, Any]:
+    """A profile as a table whose lines add up to its last one."""
+    split = any(line.kernel_ns for line in profile.lines)
+    lines = [
+        [
+            show.one_line(line.name, 200), show.ns(line.ns),
+            numbers.percent(profile.share(line)), numbers.count(line.times),
+            show.ns(line.mean_ns), show.ns(line.min_ns), show.ns(line.max_ns),
+            *([_kernel(line)] if split else []), show.spark(line),
+        ]
+        for line in profile.lines[:_LINES]
+    ]  # fmt: skip
+    blank = [""] * (6 if split else 5)
+    rest = profile.lines[_LINES:]
+    if rest:
+        spent = sum(line.ns for line in rest)
+        share = numbers.percent(100 * spent / profile.total_ns)
+        lines.append([f"{len(rest)} more", show.ns(spent), share, *blank])
+    lines.append(["total", show.ns(profile.total_ns), "100 %", *blank])
     return {
         "title": f"By {profile.by}"
         + (", parallel workers" if profile.scope == "parallel workers" else ""),
         "total": show.ns(profile.total_ns),
-        "lines": [
-            [
-                show.one_line(line.name, 200), show.ns(line.ns),
-                numbers.percent(profile.share(line)), numbers.count(line.times),
-                show.ns(line.mean_ns), show.ns(line.min_ns), show.ns(line.max_ns),
-                show.spark(line),
-            ]
-            for line in profile.lines[:_LINES]
-        ],
-        "more": max(len(profile.lines) - _LINES, 0),
+        "head": ["", "time", "share", "times", "mean", "min", "max",
+                 *(["of it kernel CPU"] if split else []), "lengths"],
+        "lines": lines,
     }  # fmt: skip
+
+
+def _kernel(line: Line) -> str:
+    return numbers.percent(100 * line.kernel_ns / line.ns) if line.kernel_ns else ""
 
 
 def _sessions(ledger: Ledger, labels: Labels) -> list[Waterfall]:

@@ -248,7 +248,7 @@ def _lines(
         total = float(ns[of].sum())
         found.append(
             Line(
-                name, total, n, total / n, float(lengths.min()), float(lengths.max()),
+                name, total, n, float(lengths.mean()), float(lengths.min()), float(lengths.max()),
                 tuple(int(c) for c in counts),
             )
         )  # fmt: skip

@@ -16,6 +16,7 @@ import numpy as np
 import pgtare
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.server import signals
+from pgtare.trace.costs import Costs, noted
 from pgtare.trace.drain import Drain
 from pgtare.trace.guard import Guard
 from pgtare.trace.limits import LimitReached, Limits
@@ -27,11 +28,6 @@ from pgtare.trace.writer import Writer
 #: Pause between two looks at the rings, in s, and the longest time before rows are on disk.
 PAUSE_S = 0.1
 FLUSH_S = 2.0
-#: What a call costs a traced session where it was not measured, in ns.
-CALL_NS = 1000.0
-WAIT_NS = 40.0
-#: And a fetch in a series of one record, beside two readings of the clock.
-FETCH_NS = 20.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,7 @@ class Recorder:
             self.waits = server.has_waits
             document = {
                 "pgtare": pgtare.__version__, "began": self.began.isoformat(), "server": version,
-                "level": target.level, "command": command or [], "costs": self._costs(),
+                "level": target.level, "command": command or [], "costs": noted(self._costs()),
             }  # fmt: skip
             self.writer = Writer(path, json.dumps(document).encode(), limits)
         except BaseException:
@@ -111,15 +107,12 @@ class Recorder:
                     "name a place elsewhere, best on another volume"
                 )
 
-    def _costs(self) -> dict[str, float]:
-        """What a wait and a call cost a traced session, in ns: estimates, for the profile."""
+    def _costs(self) -> Costs:
+        """What the trace takes of its sessions, with this server's clock where it is known."""
         with contextlib.suppress(Exception), self.server.conn.transaction():
             ((reading,),) = self.server.rows("SELECT clock_read_ns FROM wait_event_timing_info()")
-            return {
-                "wait_ns": max(WAIT_NS, 2.5 * float(reading)), "call_ns": CALL_NS,
-                "fetch_ns": FETCH_NS + 2 * float(reading),
-            }  # fmt: skip
-        return {"wait_ns": WAIT_NS, "call_ns": CALL_NS, "fetch_ns": FETCH_NS}
+            return Costs(reading_ns=float(reading))
+        return Costs()
 
     def run(self, seconds: float | None, tell: Callable[[Progress], None]) -> Recorded:
         """Record for `seconds`, or until a signal asks to stop; what was recorded is kept.

@@ -192,7 +192,8 @@ class _Decoder:
         self._calls: list[npt.NDArray[np.void]] = []
         self._requests: list[tuple[int, ...]] = []
         self._transactions: list[tuple[int, ...]] = []
-        self._lost: tuple[int, int] | None = None
+        # up to where the ring has been read: position, and number and time of the last record
+        self._next = self._number = self._time = 0
         self._first: int | None = None
         self._looked = False
 
@@ -221,12 +222,19 @@ class _Decoder:
         sizes = (words[at] & np.uint64(0xFFFFFFFF)).astype(np.int64)
         self.into.records += len(offsets)
         times = _sane(words[at + 2].astype(np.int64))
-        made = words[at + 1] != 0  # by the session, not by the reading function
+        numbers = words[at + 1].astype(np.int64)
+        made = numbers != 0  # by the session, not by the reading function
         if made.any():
+            lost = _lost(data, offsets[kinds == Kind.LOST])
+            self._gaps(position, lost, numbers[made], times[made])
+            self._next = max(self._next, position + lost + int(sizes[made].sum()))
             first, last = int(times[made][0]), int(times[made].max())
             if self._looked and self.into.first_look[1] is None:
                 self.into.first_look = self.into.first_look[0], first
-            self._first = first if self._first is None else min(self._first, first)
+            if self._first is None:
+                # what is missing at the beginning is part of it
+                self._first = 0 if self.into.gaps else first
+            self._first = min(self._first, first)
             self.into.last = max(self.into.last, last)
         of_calls = (kinds == Kind.CALL) & (sizes >= _CALL)
         self._take_calls(words, data, offsets[of_calls], sizes[of_calls])
@@ -238,11 +246,6 @@ class _Decoder:
                 continue
             record = data[int(offsets[i]) : int(offsets[i] + sizes[i])]
             when = int(times[i])
-            if int(kinds[i]) == Kind.LOST:
-                before = int(times[i - 1]) if i > 0 else self.into.last if self._calls else 0
-                after = int(times[i + 1]) if i + 1 < len(times) else before
-                self._gap(record, before, after)
-                continue
             try:
                 handler(self, record, when, int(words[at[i] + 3]))
             except (struct.error, ValueError, IndexError, OverflowError) as ex:
@@ -250,6 +253,21 @@ class _Decoder:
                     kind = Kind(int(kinds[i])).name
                     self.into.notes.append(f"a record {kind} could not be read ({ex})")
                 previous = int(kinds[i])
+
+    def _gaps(self, position: int, lost: int, numbers: Integers, times: Integers) -> None:
+        """Note what is missing before a chunk, or in it: the numbers of records go up by one.
+
+        That holds for what was overwritten (lost: bytes), and for what a damaged file lost.
+        """
+        earlier = np.concatenate([[self._number], numbers[:-1]])
+        before = np.concatenate([[self._time], times[:-1]])
+        size = lost + max(position - self._next, 0)
+        for i in np.flatnonzero(numbers > earlier + 1).tolist():
+            since, records = int(before[i]), int(numbers[i]) - int(earlier[i]) - 1
+            self.into.gaps.append((since, max(since, int(times[i])), size, records))
+            size = 0
+        if int(numbers[-1]) > self._number:
+            self._number, self._time = int(numbers[-1]), int(times[-1])
 
     def _take_calls(
         self, words: npt.NDArray[Any], data: bytes, offsets: Integers, sizes: Integers
@@ -374,10 +392,11 @@ class _Decoder:
     def _end(self, r: bytes, when: int, call: int) -> None:
         self.into.ended = True
 
-    def _gap(self, r: bytes, before: int, after: int) -> None:
-        if len(r) >= 48:
-            size, records = struct.unpack_from("<QQ", r, 32)
-            self.into.gaps.append((before, max(before, after), size, records))
+
+def _lost(data: bytes, offsets: Integers) -> int:
+    """The bytes that records LOST of a chunk tell to be missing."""
+    told = [data[at + 32 : at + 40] for at in offsets.tolist()]
+    return sum(int.from_bytes(size, "little") for size in told) & (2**62 - 1)
 
 
 _HANDLERS: dict[int, Callable[[_Decoder, bytes, int, int], None]] = {

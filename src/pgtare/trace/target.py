@@ -27,6 +27,17 @@ SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
 """
 
 
+_STATEMENT_RIGHTS = """
+SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
+       has_parameter_privilege('sql_trace.query_ids', 'ALTER SYSTEM')
+       AND has_parameter_privilege('sql_trace.query_level', 'ALTER SYSTEM'),
+       has_function_privilege('pg_reload_conf()', 'EXECUTE'),
+       current_setting('sql_trace.query_ids'),
+       current_setting('compute_query_id') = 'off' OR current_setting('compute_query_id') = 'auto'
+       AND current_setting('track_activities')::bool AND query_id IS NULL
+FROM pg_stat_activity WHERE pid = pg_backend_pid()
+"""
+
 _ABSENT = """
 SELECT 'client session', pid::text FROM unnest(%s::bigint[]) pid WHERE NOT EXISTS
 (SELECT FROM pg_stat_activity a WHERE a.pid = pid.pid AND a.backend_type = 'client backend')
@@ -54,6 +65,26 @@ class Target:
     query_ids: tuple[int, ...] = ()
     armed_only: bool = False
 
+    def __post_init__(self) -> None:
+        """Raise UsageError for wishes that exclude each other."""
+        if not (self.query_ids or self.armed_only):
+            return
+        if self.query_ids and self.armed_only:
+            raise UsageError(
+                "--armed asks for nothing, and --queryid for statements: leave out one"
+            )
+        wishes = {
+            "--pid": self.pids, "--role": self.roles, "--database": self.databases,
+            "--application": self.application is not None, "--sample": self.sample < 1,
+        }  # fmt: skip
+        if named := [option for option, wish in wishes.items() if wish]:
+            why = (
+                "--queryid traces statements"
+                if self.query_ids
+                else "--armed records what is traced"
+            )
+            raise UsageError(f"{why} in whatever session: leave out {', '.join(named)}")
+
     def matches(self, pid: int, role: str, database: str, application: str) -> bool:
         """Whether a session is meant."""
         return (
@@ -78,6 +109,9 @@ class Arming:
 
     def check(self) -> None:
         """Raise UsageError, with the line that mends it, where we may not."""
+        if self.target.query_ids:
+            self._check_statements()
+            return
         with telling():
             ((user, sees, may),) = self.server.rows(_RIGHTS)
         missing = [] if sees else [f"GRANT pg_read_all_stats TO {user}"]
@@ -97,16 +131,33 @@ class Arming:
             told = ", ".join(f"{what} {name}" for what, name in absent)
             raise UsageError(f"the server has no {told}: nothing would be traced")
 
+    def _check_statements(self) -> None:
+        with telling():
+            ((user, sees, sets, reloads, now, unnumbered),) = self.server.rows(_STATEMENT_RIGHTS)
+        missing = [] if sees else [f"GRANT pg_read_all_stats TO {user}"]
+        if not sets:
+            names = "sql_trace.query_ids, sql_trace.query_level"
+            missing.append(f"GRANT ALTER SYSTEM ON PARAMETER {names} TO {user}")
+        if not reloads:
+            missing.append(f"GRANT EXECUTE ON FUNCTION pg_reload_conf() TO {user}")
+        if missing:
+            raise UsageError(
+                f"to trace statements by --queryid, a superuser has to run: {'; '.join(missing)};"
+            )
+        if now:
+            raise UsageError(
+                f"sql_trace.query_ids is set already ({now}): its traces are recorded by --armed"
+            )
+        if unnumbered:
+            raise UsageError(
+                "statements have no query identifiers on this server: a superuser has to run "
+                "ALTER SYSTEM SET compute_query_id = on; SELECT pg_reload_conf();"
+            )
+
     def arm_statements(self) -> None:
         """Have the statements of query_ids traced in every session, by the configuration."""
         ids = ", ".join(map(str, self.target.query_ids))
         with telling():
-            ((now,),) = self.server.rows("SELECT current_setting('sql_trace.query_ids')")
-            if now:
-                raise UsageError(
-                    f"sql_trace.query_ids is set already ({now}): its traces are recorded without "
-                    "--queryid"
-                )
             self.guard.altered()
             self._altered = True
             self._alter("sql_trace.query_ids", f"'{ids}'")

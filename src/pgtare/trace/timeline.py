@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.trace import stream as streams
+from pgtare.trace.arrival import ends_of_waits_for_clients, sharpen_calls, sharpened
 from pgtare.trace.reader import Ring, Trace, Waits
 from pgtare.trace.stream import CALL, POSTGRES_EPOCH_US, CallKind, Stream
 
@@ -102,11 +103,14 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     if decoded.records == 0 or end <= begin:
         return None, set()
     process = Process(ring, begin, end, stream=decoded)
+    own, marked = _take_waits(trace, process, waiting, base)
+    arrivals = ends_of_waits_for_clients(trace, process.waits)
     calls = _absolute(decoded.calls, base)
+    sharpen_calls(calls, arrivals)
     process.calls = calls[calls["end"] > begin]
-    process.requests = _apart(
-        np.stack([decoded.requests["start"] + base, decoded.requests["end"] + base], axis=1)
-    )
+    started = sharpened(decoded.requests["start"] + base, arrivals)
+    answered = decoded.requests["end"] + base
+    process.requests = _apart(np.stack([np.minimum(started, answered), answered], axis=1))
     _close_last_request(process)
     process.transactions = _transactions(decoded, base)
     process.missing = _apart(
@@ -121,13 +125,28 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
         np.stack([c["end"], c["cpu"]], axis=1)[c["cpu"] >= 0]
         for c in (calls, _requests_absolute(decoded, base))
     ]
+    process.cpu = _one_origin(
+        _rising(np.concatenate(readings)), _rising(np.concatenate([_none(2), *marked]))
+    )
+    process.queue = _queue(trace, {ring.number, *own})
+    # what was overwritten the recorder has counted; the rest a damaged file has lost
+    gone = sum(size for _, b, size, _ in decoded.gaps if base + b > begin)
+    gone -= trace.losses.get(ring.number, 0)
+    if gone > 0:
+        process.notes.append(f"process {ring.pid}: {gone:,} bytes of calls are missing")
+    process.notes += [f"process {ring.pid}: {note}" for note in decoded.notes]
+    return process, own
+
+
+def _take_waits(
+    trace: Trace, process: Process, waiting: list[Ring], base: int
+) -> tuple[set[int], list[Integers]]:
+    """Give a process its waits; the numbers of their rings, and the readings of CPU in them."""
     own = set()
     parts: list[Waits] = []
     marked: list[Integers] = []
     for other in waiting:
-        if other.pid != ring.pid:
-            continue
-        shift = _shift(decoded, other, base)
+        shift = _shift(process.stream, other, base) if other.pid == process.ring.pid else None
         if shift is None:
             continue
         own.add(other.number)
@@ -141,15 +160,7 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     if parts:
         process.waits = Waits(*(np.concatenate([getattr(p, name) for p in parts])
                                 for name in ("start", "length", "event", "calls")))  # fmt: skip
-    process.cpu = _one_origin(
-        _rising(np.concatenate(readings)), _rising(np.concatenate([_none(2), *marked]))
-    )
-    process.queue = _queue(trace, {ring.number, *own})
-    if decoded.gaps:
-        lost = sum(gap[2] for gap in decoded.gaps)
-        process.notes.append(f"process {ring.pid}: {lost:,} bytes of calls are missing")
-    process.notes += [f"process {ring.pid}: {note}" for note in decoded.notes]
-    return process, own
+    return own, marked
 
 
 def _looked_at(decoded: Stream, base: int, began: int) -> int:
