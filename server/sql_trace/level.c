@@ -118,8 +118,14 @@ level_has_query_ids(void)
 static void
 detach(int code, Datum arg)
 {
-	if (trace.slot)
+	Shared	   *shared = shmem_get();
+
+	if (trace.slot && shared)
+	{
+		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 		trace.slot->pid = 0;
+		LWLockRelease(&shared->lock);
+	}
 	trace.on = false;
 	trace.client = false;
 	trace.request = true;		/* none will be */
@@ -135,11 +141,12 @@ level_attach(void)
 	if (shared == NULL || MY_PROC_NUMBER >= shared->nslots || MyBackendType != B_BACKEND)
 		return;
 	slot = shmem_slot(shared, MY_PROC_NUMBER);
-	/* what was asked of whoever had it before is not meant for us */
+	/* what was asked of whoever had it before is not meant for us, nor asked from now on of him */
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	asked_seen = pg_atomic_read_u32(&slot->asked);
 	pg_atomic_write_u32(&slot->asked_level, NOT_ASKED);
-	pg_write_barrier();
 	slot->pid = MyProcPid;
+	LWLockRelease(&shared->lock);
 	trace.slot = slot;
 	trace.client = true;
 	draw = pg_prng_double(&pg_global_prng_state);

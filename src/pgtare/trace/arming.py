@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import psycopg
 
@@ -44,7 +45,7 @@ class Arming:
     target: Target
     guard: Guard
     choice: Choice
-    armed: set[int] = field(default_factory=set)
+    armed: dict[int, datetime] = field(default_factory=dict)
     _kept: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     _said: list[str] = field(default_factory=list)
     _sessions: dict[Key, _Session] = field(default_factory=dict)
@@ -83,9 +84,9 @@ class Arming:
                 session = self._sessions[pid, started] = _Session(traced)
                 self.choice.found((pid, started), ring, held)
                 if traced:
-                    self._leave(pid, level, reason)
+                    self._leave(pid, started, level, reason)
                 else:
-                    self._arm(pid)
+                    self._arm(pid, started)
             elif traced or not session.traced or session.over:
                 session.traced |= traced
             elif reason in _STOPPED:
@@ -97,13 +98,13 @@ class Arming:
                     f"session {pid} was no longer traced in mid-recording, and has been asked for "
                     f"again, at level {self.target.level}: what it did meanwhile is missing"
                 )
-                self._arm(pid)
+                self._arm(pid, started)
 
-    def _arm(self, pid: int) -> None:
-        self._answer_for(pid)
+    def _arm(self, pid: int, started: datetime) -> None:
+        self._answer_for(pid, started)
         self.server.rows("SELECT sql_trace_set(%s, %s)", pid, self.target.level)
 
-    def _leave(self, pid: int, level: int, reason: str | None) -> None:
+    def _leave(self, pid: int, started: datetime, level: int, reason: str | None) -> None:
         """It is traced already, at its own level: that is not ours to change."""
         by = {"application": "sql_trace.application", "setting": "sql_trace.level"}.get(
             reason or "", reason or "sql_trace.level"
@@ -111,7 +112,7 @@ class Arming:
         others = [self.server.conn.info.backend_pid]
         if reason == "sql_trace_set" and owners.owned(self.server, [pid], others):
             by = "another recording"
-            self._answer_for(pid)  # when that one ends, it leaves the session to us
+            self._answer_for(pid, started)  # when that one ends, it leaves the session to us
         self._kept.setdefault((by, level), []).append(pid)
 
     @property
@@ -129,10 +130,10 @@ class Arming:
             )
         return [*told, *self._said]
 
-    def _answer_for(self, pid: int) -> None:
+    def _answer_for(self, pid: int, started: datetime) -> None:
         if pid not in self.armed:
-            self.guard.armed(pid)
-            self.armed.add(pid)
+            self.guard.armed(pid, started.isoformat())
+            self.armed[pid] = started
             owners.own(self.server, pid)
 
     def disarm(self) -> None:

@@ -6,7 +6,8 @@ others, in whatever database. The server drops it with the recorder's session, h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 
 from pgtare.trace.server import Server
 
@@ -19,8 +20,8 @@ AND classid = %s::bigint::oid AND objsubid = 2 AND objid::bigint = ANY(%s::bigin
 AND pid <> ALL(%s::int[])
 """
 _GIVE_BACK = """
-SELECT sql_trace_set(pid, NULL) FROM pg_stat_activity WHERE pid = ANY(%s::int[])
-AND backend_type = 'client backend'
+SELECT sql_trace_set(pid, NULL) FROM pg_stat_activity WHERE (pid, backend_start) IN
+(SELECT * FROM unnest(%s::int[], %s::timestamptz[])) AND backend_type = 'client backend'
 """
 
 
@@ -36,16 +37,19 @@ def owned(server: Server, pids: Collection[int], apart_from: Sequence[int]) -> s
     return {pid for (pid,) in server.rows(_OWNERS, _CLASS, list(pids), list(apart_from))}
 
 
-def give_back(server: Server, pids: Collection[int], recorder: int | None = None) -> None:
+def give_back(
+    server: Server, sessions: Mapping[int, datetime | str], recorder: int | None = None
+) -> None:
     """Give sessions back to their settings, but for those that other recorders still trace.
 
-    recorder: the process that serves a recorder which is dead, where we do it on its behalf.
+    sessions: when each process began its session. recorder: the process that serves a recorder
+    which is dead, where we do it on its behalf.
     """
     own_pid = server.conn.info.backend_pid
-    for pid in pids:  # first: of two who end together, one at least sees the other gone
+    for pid in sessions:  # first: of two who end together, one at least sees the other gone
         if recorder is None:
             server.rows("SELECT pg_advisory_unlock_shared(%s::int, %s::int)", _CLASS, pid)
     apart_from = [own_pid] if recorder is None else [own_pid, recorder]
-    left = set(pids) - owned(server, pids, apart_from)
-    # a session that has ended meanwhile would only be a warning
-    server.rows(_GIVE_BACK, sorted(left))
+    left = sorted(set(sessions) - owned(server, sessions, apart_from))
+    # one that has ended meanwhile would only be a warning; another with its number is not ours
+    server.rows(_GIVE_BACK, left, [sessions[pid] for pid in left])
