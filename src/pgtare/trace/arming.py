@@ -125,7 +125,7 @@ class Arming:
             ours = self.target.level
             other = f"; --level {ours} was left aside" if level != ours else ""
             told.append(
-                f"traced already, by {by}, at level {level}, which was kept: process "
+                f"traced already, by {by}, at level {level}, which was kept: session "
                 f"{who}{more}{other}"
             )
         return [*told, *self._said]
