@@ -29,7 +29,7 @@ def used_twice() -> tuple[StreamBuilder, int]:
     b.level(0, 12, 2, 1.0)
     b.text(1, "SELECT 'again'")
     b.text(2, "SELECT 'secret'")
-    b.plan(7, [{"node": 0}], text=1)
+    b.plan(7, [{"node": 0}], text=2)  # statements share plans
     b.call(CallKind.EXECUTE, 0, 5 * MS, text=2)
     b.call(CallKind.EXECUTE, 5 * MS, 6 * MS, text=1, plan=7)
     before = len(b.data) - 304  # the record SESSION is not in the ring

@@ -16,7 +16,8 @@ _NUMBER = slice(8, 16)
 _NOBODY = bytes(8)
 _u64 = struct.Struct("<Q").unpack_from
 #: Where records name a text, and a plan.
-_TEXT_AT: dict[int, int] = {Kind.CALL: 48, Kind.ERROR: 40, Kind.PLAN: 40}
+_PLANS_TEXT = 40
+_TEXT_AT: dict[int, int] = {Kind.CALL: 48, Kind.ERROR: 40, Kind.PLAN: _PLANS_TEXT}
 _PLAN_AT: dict[int, int] = {Kind.CALL: 64, Kind.ROWSOURCES: 32}
 
 Chunk = tuple[int, bytes]
@@ -89,7 +90,8 @@ class Earlier:
         found = []
         plan = self._plans.pop(_at(record, _PLAN_AT.get(kind)), None)
         if plan is not None:
-            found += [*self._named(Kind.PLAN, plan), _unnumbered(plan)]
+            # statements share plans: the text beside it is of the one that came first
+            found.append(_unnumbered(plan[:_PLANS_TEXT] + _NOBODY + plan[_PLANS_TEXT + 8 :]))
         text = self._texts.pop(_at(record, _TEXT_AT.get(kind)), None)
         if text is not None:
             found.append(_unnumbered(text))
