@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from pgtare import cli
+from pgtare.cli import trace_standing
 from pgtare.cli.command_line import command_line
 from pgtare.errors import UsageError
 from pgtare.report import files
@@ -311,6 +312,10 @@ def report_(
         typer.echo(jsonlib.dumps(show.profile_json(profile(book)), indent=2))
     else:
         cli.say(f"page: {target}")
+
+
+app.command("status")(trace_standing.status)
+app.command("stop")(trace_standing.stop)
 
 
 class _Reading(Frame):
