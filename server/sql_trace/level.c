@@ -28,12 +28,13 @@ static bool changed = true;		/* a setting that the level depends on */
 static uint32 asked_seen = 0;	/* of the slot's "asked" */
 static bool asked = false;		/* by another session, later than our setting was changed */
 static LevelReason stopped = REASON_NONE;
-static double rate_told;		/* by the last record */
+static double rate_told;		/* by the last record, which lies at ... */
+static uint64 told_at;
 static double draw;				/* of this session, against trace_session_rate */
 static double drawn_against = -1;
 static bool was_enabled = true;
 static bool waits_wanted = false;
-static bool matched = false;	/* the ring tells that statements are traced by their identifiers */
+static bool matched = false;	/* statements of this session are traced by their identifiers */
 static const QueryIds *query_ids = NULL;
 
 /* The setting of this session changed, or is read again; it replaces what others asked for. */
@@ -105,6 +106,7 @@ void
 level_query_ids_changed(void *extra)
 {
 	query_ids = extra;
+	changed = true;
 }
 
 bool
@@ -116,8 +118,14 @@ level_has_query_ids(void)
 static void
 detach(int code, Datum arg)
 {
-	if (trace.slot)
+	Shared	   *shared = shmem_get();
+
+	if (trace.slot && shared)
+	{
+		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 		trace.slot->pid = 0;
+		LWLockRelease(&shared->lock);
+	}
 	trace.on = false;
 	trace.client = false;
 	trace.request = true;		/* none will be */
@@ -133,11 +141,12 @@ level_attach(void)
 	if (shared == NULL || MY_PROC_NUMBER >= shared->nslots || MyBackendType != B_BACKEND)
 		return;
 	slot = shmem_slot(shared, MY_PROC_NUMBER);
-	/* what was asked of whoever had it before is not meant for us */
+	/* what was asked of whoever had it before is not meant for us, nor asked from now on of him */
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	asked_seen = pg_atomic_read_u32(&slot->asked);
 	pg_atomic_write_u32(&slot->asked_level, NOT_ASKED);
-	pg_write_barrier();
 	slot->pid = MyProcPid;
+	LWLockRelease(&shared->lock);
 	trace.slot = slot;
 	trace.client = true;
 	draw = pg_prng_double(&pg_global_prng_state);
@@ -192,6 +201,7 @@ write_level(void)
 	record.statement_rate = rate_told = trace_statement_rate;
 	trace.slot->trace.level = trace.level;
 	trace.slot->trace.reason = trace.reason;
+	told_at = ring_head();
 	(void) ring_write(RECORD_LEVEL, trace.depth, trace.current, timeline_now(), &record,
 					  sizeof(record));
 }
@@ -236,13 +246,14 @@ overdue(void)
 }
 
 /*
- * Have the waits traced where the level says so, and give them back afterwards.
- * A ring of theirs is made only where ours could be.
+ * Have the waits traced where the level says so, and give them back afterwards;
+ * where statements are traced by their identifiers, from the first of them on.  A
+ * ring of theirs is made only where ours could be.
  */
 static void
 follow_with_waits(bool can_open)
 {
-	bool		wants = LEVEL_WAITS(trace.level);
+	bool		wants = LEVEL_WAITS(trace.level) || (matched && LEVEL_WAITS(trace_query_level));
 
 	if (wants == waits_wanted || (wants && !can_open && !timeline_has_waits()))
 		return;
@@ -284,6 +295,7 @@ update(bool can_open)
 {
 	LevelReason reason;
 	int			level;
+	bool		told;
 
 	if (overdue())
 		level_stop(REASON_DURATION);
@@ -295,6 +307,7 @@ update(bool can_open)
 		follow_with_waits(can_open);
 		return;
 	}
+	told = matched;
 	changed = matched = false;
 	was_enabled = trace_enabled;
 	drawn_against = trace_session_rate;
@@ -306,7 +319,7 @@ update(bool can_open)
 		return;
 	}
 	/* what is asked for anew, begins anew */
-	if (level != trace.level || (level > 0 && (LevelReason) trace.reason != reason))
+	if (told || level != trace.level || (level > 0 && (LevelReason) trace.reason != reason))
 		apply(level, reason);
 	follow_with_waits(can_open);
 }
@@ -321,7 +334,7 @@ level_update(bool can_open)
 	update(can_open);
 	if (trace.level == 0)
 		return;
-	if (rate_told != trace_statement_rate)
+	if (rate_told != trace_statement_rate || !ring_holds(told_at))
 		write_level();
 	tell_application();
 }
@@ -358,17 +371,20 @@ level_match(int64 query_id)
 			continue;
 		if (stopped != REASON_NONE || !ring_open())
 			return;
-		if (trace.level == 0 && !matched)
+		if (trace.level == 0 && (!matched || !ring_holds(told_at)))
 		{
 			/* told, but in force only for this request */
 			matched = true;
 			apply(trace_query_level, REASON_QUERY);
 			trace.level = 0;
+			follow_with_waits(true);
 		}
 		tell_application();
 		trace.now_level = trace_query_level;
 		trace.last_end = timeline_now();	/* what was before is not in the trace */
 		trace.on = true;
+		if (LEVEL_WAITS(trace_query_level))
+			timeline_follow_waits();
 		return;
 	}
 }

@@ -98,6 +98,11 @@ drain(Ring *ring, uint64 from)
 	n = Min(head - from, Min(ring->size, MAX_DRAIN));
 	buffer = palloc(room + n);
 	copy = ring_copy(ring, from, buffer + room, n);
+	if (!copy.sound)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("no record begins at this position of the trace"),
+				 errhint("Start with 0, and go on with \"next\".")));
 	/* a record larger than all that is read at once is passed over */
 	result.next = copy.next;
 	result.lost = copy.next - copy.size - from;
@@ -165,6 +170,7 @@ sql_trace_drain(PG_FUNCTION_ARGS)
 	values[2] = TimestampTzGetDatum(ring->started);
 	values[3] = BoolGetDatum(entry.ended != 0);
 	values[4] = PointerGetDatum(drained.data);
+	ended_read(shmem_get_or_error(), entry.handle, ring);
 	if (foreign)
 		dsm_detach(foreign);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));

@@ -4,8 +4,7 @@
  *
  * The segment is made where an error can be caught, memory be had, and nothing
  * is held: between two requests of a client, or as a request begins.  It is
- * pinned, so that others can read it after the session has ended; a few of
- * those are kept, and the oldest of the same role makes way.
+ * pinned, so that others can read it after the session has ended (ended.c).
  *
  * Nobody is waited for: what no reader has fetched is overwritten and counted.
  * Records may wrap around the end of the ring, their headers' sizes never do,
@@ -40,27 +39,7 @@ static uint64 cursor;			/* where its next byte goes */
 static uint64 record_end;
 static int64 record_time;
 
-/*
- * The caller holds the lock.  A free place, or that of the trace of this role
- * that ended first, or of any: nobody can push out all that others have left.
- */
-static TraceEntry *
-place_for(TraceEntry *entries, Oid role)
-{
-	TraceEntry *found = NULL;
-
-	for (int i = 0; i < MAX_ENDED; i++)
-	{
-		TraceEntry *entry = &entries[i];
-
-		if (entry->handle == 0)
-			return entry;
-		if (found == NULL || (entry->role == role && found->role != role) ||
-			((entry->role == role) == (found->role == role) && entry->ended < found->ended))
-			found = entry;
-	}
-	return found;
-}
+static uint64 given_up;			/* number of the last record that made room */
 
 void
 counters_add(Counters *sum, const Counters *counters)
@@ -82,28 +61,17 @@ ring_ends(dsm_segment *segment, Datum arg)
 {
 	Shared	   *shared = shmem_get();
 	RecordHeader end;
-	TraceEntry *place;
-	uint32		unpin;
+	Ring	   *ring = trace.ring;
 
-	if (trace.ring == NULL)
+	if (ring == NULL)
 		return;					/* it failed before it began */
 	ending = true;
 	ring_unlimited();			/* the end is the last record */
 	(void) ring_write(RECORD_END, 0, 0, timeline_now(), &end, sizeof(end));
 	trace.on = false;
 	trace.ring = NULL;
-	if (shared == NULL)
-		return;
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	place = place_for(shared->ended, trace.slot->trace.role);
-	unpin = place->handle;
-	*place = trace.slot->trace;
-	place->ended = GetCurrentTimestamp();
-	counters_add(&shared->ended_totals, &place->counters);
-	memset(&trace.slot->trace, 0, sizeof(TraceEntry));
-	LWLockRelease(&shared->lock);
-	if (unpin != 0)
-		dsm_unpin_segment(unpin);
+	if (shared != NULL)
+		ended_keep(shared, &trace.slot->trace, ring);
 }
 
 static const char *
@@ -170,6 +138,7 @@ make_ring(void *argument)
 	pg_atomic_init_u64(&ring->head, 0);
 	pg_atomic_init_u64(&ring->tail, 0);
 	pg_atomic_init_u64(&ring->drained, 0);
+	pg_atomic_init_u32(&ring->held, 0);
 	describe_session(ring);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -185,7 +154,7 @@ make_ring(void *argument)
 	LWLockRelease(&shared->lock);
 	if (unpin != 0)
 		dsm_unpin_segment(unpin);
-	trace.number = trace.calls = 0;
+	trace.number = trace.calls = given_up = 0;
 	ring_unlimited();
 	timeline_begin(shared);
 	trace.ring = ring;
@@ -247,6 +216,24 @@ ring_holds(uint64 position)
 	return position >= pg_atomic_read_u64(&trace.ring->tail);
 }
 
+/*
+ * No record begins where the oldest should: something wrote over the ring.  Give
+ * up all of it, and count what no reader is known to have.
+ */
+static uint64
+give_up_all(uint64 head, uint64 tail, uint64 drained)
+{
+	Counters   *counters = &trace.slot->trace.counters;
+
+	if (head > drained)
+	{
+		counters->lost_records += trace.number - given_up;
+		counters->lost_bytes += head - Max(tail, drained);
+	}
+	given_up = trace.number;
+	return head;
+}
+
 /* Give up the oldest records until "size" bytes more have room. */
 static void
 make_room(uint64 size)
@@ -264,12 +251,18 @@ make_room(uint64 size)
 	{
 		uint32		oldest = *(uint32 *) &ring->data[tail & (ring->size - 1)];
 
+		if (unlikely(oldest < sizeof(RecordHeader) || oldest % 8 != 0 || oldest > head - tail))
+		{
+			tail = give_up_all(head, tail, drained);
+			break;
+		}
 		if (tail >= drained)
 		{
 			entry->counters.lost_records++;
 			entry->counters.lost_bytes += oldest;
 		}
 		tail += oldest;
+		given_up++;
 	}
 	pg_atomic_write_u64(&ring->tail, tail);
 	/* who reads bytes that we write now sees that they are gone */

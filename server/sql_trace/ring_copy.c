@@ -22,14 +22,15 @@ copy_out(const Ring *ring, uint64 from, uint64 n, char *to)
 
 /*
  * How many bytes from the beginning are whole records; "first": what the first
- * one takes, though it may not be whole
+ * one takes, though it may not be whole; "sound": nothing else stands there
  */
 static uint64
-whole_records(const char *data, uint64 n, bool cut, uint32 *first)
+whole_records(const char *data, uint64 n, bool cut, uint32 *first, bool *sound)
 {
 	uint64		at = 0;
 
 	*first = 0;
+	*sound = true;
 	while (at < n)
 	{
 		uint32		size = n - at >= sizeof(RecordHeader) ?
@@ -38,10 +39,10 @@ whole_records(const char *data, uint64 n, bool cut, uint32 *first)
 		if (cut && n - at < sizeof(RecordHeader))
 			break;
 		if (size < sizeof(RecordHeader) || size % 8 != 0 || (size > n - at && !cut))
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("no record begins at this position of the trace"),
-					 errhint("Start with 0, and go on with \"next\".")));
+		{
+			*sound = false;
+			break;
+		}
 		if (at == 0)
 			*first = size;
 		if (size > n - at)
@@ -82,7 +83,7 @@ ring_copy(Ring *ring, uint64 from, char *buffer, Size room)
 		copy.position += skip;
 		n -= skip;
 	}
-	copy.size = whole_records(copy.data, n, cut, &first);
+	copy.size = whole_records(copy.data, n, cut, &first, &copy.sound);
 	copy.next = copy.position + (copy.size > 0 ? copy.size : first);
 	return copy;
 }

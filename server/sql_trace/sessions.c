@@ -10,7 +10,6 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/dsm.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 
@@ -18,6 +17,31 @@ PG_FUNCTION_INFO_V1(sql_trace_set);
 PG_FUNCTION_INFO_V1(sql_trace_reset);
 PG_FUNCTION_INFO_V1(sql_trace_sessions);
 PG_FUNCTION_INFO_V1(sql_trace_info);
+
+/*
+ * Ask a session.  Slots change hands under the lock: whoever takes this one next
+ * has not taken it yet, and will not look at what was asked before.
+ */
+static bool
+ask(Shared *shared, int pid, uint32 level)
+{
+	bool		found = false;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	for (uint32 i = 0; i < shared->nslots && !found && pid != 0; i++)
+	{
+		Slot	   *slot = shmem_slot(shared, i);
+
+		if (slot->pid != pid || ProcGlobal->allProcs[i].pid != pid)
+			continue;
+		pg_atomic_write_u32(&slot->asked_level, level);
+		pg_write_barrier();
+		pg_atomic_fetch_add_u32(&slot->asked, 1);
+		found = true;
+	}
+	LWLockRelease(&shared->lock);
+	return found;
+}
 
 /* A session obeys when its next request begins. */
 Datum
@@ -36,17 +60,8 @@ sql_trace_set(PG_FUNCTION_ARGS)
 				 errmsg("invalid level of a trace: %d", level),
 				 errhint("Levels are 0, 1, 4, 8 and 12; NULL gives the level back to the "
 						 "settings of the session.")));
-	for (uint32 i = 0; i < shared->nslots; i++)
-	{
-		Slot	   *slot = shmem_slot(shared, i);
-
-		if (pid == 0 || slot->pid != pid || ProcGlobal->allProcs[i].pid != pid)
-			continue;
-		pg_atomic_write_u32(&slot->asked_level, PG_ARGISNULL(1) ? NOT_ASKED : (uint32) level);
-		pg_write_barrier();
-		pg_atomic_fetch_add_u32(&slot->asked, 1);
+	if (ask(shared, pid, PG_ARGISNULL(1) ? NOT_ASKED : (uint32) level))
 		PG_RETURN_BOOL(true);
-	}
 	ereport(WARNING, (errmsg("PID %d is not a client session that sql_trace can trace", pid)));
 	PG_RETURN_BOOL(false);
 }
@@ -54,23 +69,7 @@ sql_trace_set(PG_FUNCTION_ARGS)
 Datum
 sql_trace_reset(PG_FUNCTION_ARGS)
 {
-	Shared	   *shared = shmem_get_or_error();
-	int			n = 0;
-
-	for (int i = 0; i < MAX_ENDED; i++)
-	{
-		uint32		unpin;
-
-		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-		unpin = shared->ended[i].handle;
-		memset(&shared->ended[i], 0, sizeof(TraceEntry));
-		LWLockRelease(&shared->lock);
-		if (unpin == 0)
-			continue;
-		dsm_unpin_segment(unpin);
-		n++;
-	}
-	PG_RETURN_INT32(n);
+	PG_RETURN_INT32(ended_give_up(shmem_get_or_error()));
 }
 
 static const char *
@@ -152,14 +151,16 @@ sql_trace_info(PG_FUNCTION_ARGS)
 	Shared	   *shared = shmem_get_or_error();
 	Counters	sum;
 	TupleDesc	tupdesc;
-	Datum		values[8];
-	bool		nulls[8] = {0};
+	Datum		values[11];
+	bool		nulls[11] = {0};
+	Unread		unread;
 	int			traced = 0;
 
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	LWLockAcquire(&shared->lock, LW_SHARED);
 	sum = shared->ended_totals;
+	unread = shared->unread;
 	for (uint32 i = 0; i < shared->nslots; i++)
 	{
 		const TraceEntry *entry = &shmem_slot(shared, i)->trace;
@@ -178,5 +179,8 @@ sql_trace_info(PG_FUNCTION_ARGS)
 	values[5] = Int64GetDatum((int64) sum.wait_requests);
 	values[6] = Int64GetDatum((int64) sum.row_sources);
 	values[7] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->refused));
+	values[8] = Int64GetDatum((int64) unread.sessions);
+	values[9] = Int64GetDatum((int64) unread.records);
+	values[10] = Int64GetDatum((int64) unread.bytes);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }

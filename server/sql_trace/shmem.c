@@ -62,6 +62,7 @@ initialise(Shared *shared)
 	shared->rate = rate_since(counter, at_load, SHORTEST_BASE_NS);
 	shared->nslots = MaxBackends;
 	pg_atomic_init_u64(&shared->refused, 0);
+	pg_atomic_init_u32(&shared->writer, 0);
 	for (uint32 i = 0; i < shared->nslots; i++)
 	{
 		pg_atomic_init_u32(&shmem_slot(shared, i)->asked, 0);

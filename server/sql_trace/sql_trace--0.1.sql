@@ -40,7 +40,8 @@ CREATE FUNCTION sql_trace_sessions(
 ) RETURNS SETOF record
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
--- Sums over all sessions since the server started; "refused" counts traces without memory.
+-- Sums over all sessions since the server started; "refused" counts traces without memory, "unread"
+-- those of sessions that had ended and what of them was given up before anybody had read it.
 CREATE FUNCTION sql_trace_info(
     OUT traced_sessions integer,
     OUT records bigint,
@@ -49,7 +50,10 @@ CREATE FUNCTION sql_trace_info(
     OUT lost_bytes bigint,
     OUT wait_requests bigint,
     OUT row_sources bigint,
-    OUT refused bigint
+    OUT refused bigint,
+    OUT unread_sessions bigint,
+    OUT unread_records bigint,
+    OUT unread_bytes bigint
 ) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 -- Row sources of the session's last statement that was measured; times in ms, of the node and all
@@ -80,7 +84,7 @@ CREATE VIEW pg_stat_sql_trace AS
 
 CREATE VIEW pg_stat_sql_trace_info AS
     SELECT traced_sessions, records, bytes, lost_records, lost_bytes, wait_requests, row_sources,
-           refused
+           refused, unread_sessions, unread_records, unread_bytes
     FROM sql_trace_info();
 
 GRANT SELECT ON pg_stat_sql_trace, pg_stat_sql_trace_info TO PUBLIC;

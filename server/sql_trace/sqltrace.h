@@ -12,9 +12,9 @@
  * (messages to the client), analyse.c (parse and plan), execution.c and execute.c
  * (executions), series.c and series.h (fetches), utility.c, transaction.c, call.c
  * (what all calls share), text.c (texts of statements), secrets.c (what must not be
- * shown), binds.c (values), plan.c (plan trees).  Readers: ring_copy.c (out of a ring), read.c (for SQL),
- * sessions.c (who is traced), worker*.c and trace_file.c (to files).  row_*.c
- * measure row sources.
+ * shown), binds.c (values), plan.c (plan trees), ended.c (traces that sessions leave).
+ * Readers: ring_copy.c (out of a ring), read.c (for SQL), sessions.c (who is traced),
+ * worker*.c and trace_file.c (to files).  row_*.c measure row sources.
  *-------------------------------------------------------------------------
  */
 #ifndef SQLTRACE_H
@@ -64,6 +64,14 @@ typedef struct Counters
 	uint64		row_sources;	/* executions traced with their row sources */
 } Counters;
 
+/* What was given up before anybody had read it, or would be */
+typedef struct Unread
+{
+	uint64		sessions;
+	uint64		records;
+	uint64		bytes;
+} Unread;
+
 /* A trace that can be read: of a session, or one that ended; handle 0: none */
 typedef struct TraceEntry
 {
@@ -80,13 +88,17 @@ typedef struct TraceEntry
 	bool		waits;			/* are traced beside it */
 	bool		others;			/* holds what ran with the rights of another role */
 	Counters	counters;
+	Unread		unread;			/* of one that ended */
 	char		application[NAMEDATALEN];
 } TraceEntry;
 
-/* One session.  Others write only "asked" and "asked_level". */
+/*
+ * One session.  Others write only "asked" and "asked_level", with the lock, under
+ * which the slot changes hands: so what is asked of one is never heard by the next.
+ */
 typedef struct Slot
 {
-	int			pid;			/* 0: nobody */
+	int			pid;			/* 0: nobody; under the lock */
 	pg_atomic_uint32 asked_level;	/* what another session wants; NOT_ASKED: nothing */
 	pg_atomic_uint32 asked;		/* times that it changed */
 	TraceEntry	trace;			/* identity under the lock; counters by the owner alone */
@@ -96,12 +108,14 @@ typedef struct Slot
 
 typedef struct Shared
 {
-	LWLock		lock;			/* identities of traces */
+	LWLock		lock;			/* identities of traces, and whose the slots are */
 	int			tranche;
 	ClockRate	rate;			/* of the processor's counter */
 	uint32		nslots;
 	pg_atomic_uint64 refused;	/* traces for which there was no memory */
+	pg_atomic_uint32 writer;	/* number of the PGPROC that writes files, plus 1; 0: none does */
 	Counters	ended_totals;	/* of all that ever ended */
+	Unread		unread;			/* of those, when they were given up */
 	TraceEntry	ended[MAX_ENDED];
 	/* slots, by number of the PGPROC, follow */
 } Shared;
@@ -117,7 +131,8 @@ typedef struct Ring
 	char		padding1[PG_CACHE_LINE_SIZE - sizeof(pg_atomic_uint64)];
 	pg_atomic_uint64 tail;
 	pg_atomic_uint64 drained;	/* how far a reader has come */
-	char		padding2[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint64)];
+	pg_atomic_uint32 held;		/* readers that read it to its end, even when it stands nowhere */
+	char		padding2[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint64) - sizeof(pg_atomic_uint32)];
 	uint64		size;			/* power of two */
 	TimestampTz started;
 	SessionRecord session;
@@ -241,6 +256,11 @@ extern void ring_unlimited(void);
 extern uint64 ring_head(void);
 extern bool ring_holds(uint64 position);
 
+/* ended.c */
+extern void ended_keep(Shared *shared, TraceEntry *of, Ring *ring);
+extern void ended_read(Shared *shared, uint32 handle, Ring *ring);
+extern int	ended_give_up(Shared *shared);
+
 /* ring_copy.c */
 typedef struct RingCopy
 {
@@ -248,6 +268,7 @@ typedef struct RingCopy
 	char	   *data;
 	Size		size;			/* of whole records */
 	uint64		next;			/* where to go on, past a record for which there was no room */
+	bool		sound;			/* else no record begins there */
 } RingCopy;
 
 extern RingCopy ring_copy(Ring *ring, uint64 from, char *buffer, Size room);

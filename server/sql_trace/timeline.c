@@ -20,8 +20,9 @@ static int64 base_ns;			/* ... and the time in the ring that it means */
 static int64 cpu_base;
 static int64 cpu_read_at;		/* time in the ring; before it began: never */
 
-/* The time line of waits that we have told of */
+/* The time line of waits that we have told of, and where in the ring */
 static WaitClock told;
+static uint64 told_at;
 
 static const ClockRate nanoseconds = {(uint64) 1 << 32, 1000000000, false};
 
@@ -120,7 +121,7 @@ same(const WaitClock *a, const WaitClock *b)
 		a->base_ns == b->base_ns && a->source == b->source;
 }
 
-/* Tell of the waits' time line, where there is one and it is news. */
+/* Tell of the waits' time line, where there is one that the ring does not tell of. */
 void
 timeline_follow_waits(void)
 {
@@ -132,9 +133,10 @@ timeline_follow_waits(void)
 
 	if (offer != NULL)
 		timeline_waits = offer->waits;
-	if (offer == NULL || !offer->look(&waits) || same(&waits, &told))
+	if (offer == NULL || !offer->look(&waits) || (same(&waits, &told) && ring_holds(told_at)))
 		return;
 	told = waits;
+	told_at = ring_head();
 	counts = clock_source_counts(timeline_source);
 	/* one and the same reading, but for when it is taken */
 	record.exact = timeline_source != CLOCK_SOURCE_MONOTONIC_COARSE &&

@@ -234,18 +234,31 @@ static void
 end_recording(Recording *recording)
 {
 	TraceFile  *file = &recording->file;
+	Unwritten	rest = {0};
 	StringInfoData json;
 
+	if (file->stop != STOP_NONE)
+		rest = rings_unwritten(recording);
 	if (file->stop != STOP_NONE)
 		ereport(WARNING,
 				(errmsg("sql_trace has stopped writing traces to \"%s\": %s", file->directory,
 						file->why),
+				 errdetail("What stood in %d rings is not in the files: " UINT64_FORMAT
+						   " bytes of calls and " UINT64_FORMAT " waits.",
+						   rest.rings, rest.bytes, rest.waits),
 				 errhint("Make room and reload the configuration: a new recording begins then.")));
 	initStringInfo(&json);
 	appendStringInfo(&json, "{\"stopped_by\": \"%s\", \"why\": ", stop_name(file->stop));
 	escape_json(&json, file->why);
-	appendStringInfo(&json, ", \"seconds\": %.3f, \"losses\": {}}",
+	appendStringInfo(&json, ", \"seconds\": %.3f, \"losses\": {}",
 					 (GetCurrentTimestamp() - recording->began) / 1e6);
+	appendStringInfo(&json, ", \"unwritten\": {\"bytes\": " UINT64_FORMAT ", \"waits\": "
+					 UINT64_FORMAT "}", rest.bytes, rest.waits);
+	appendStringInfo(&json, ", \"unread\": {\"sessions\": " UINT64_FORMAT ", \"records\": "
+					 UINT64_FORMAT ", \"bytes\": " UINT64_FORMAT "}}",
+					 recording->unread.sessions - recording->unread_before.sessions,
+					 recording->unread.records - recording->unread_before.records,
+					 recording->unread.bytes - recording->unread_before.bytes);
 	if (file->fd >= 0)
 	{
 		block_begin(file, TABLE_END, 1);
@@ -258,6 +271,26 @@ end_recording(Recording *recording)
 	(void) rmdir(file->directory);	/* where not even a file could be made */
 }
 
+/* Sessions that end wake us while we record, so that we come before others push their traces out. */
+static void
+be_woken(bool wanted)
+{
+	Shared	   *shared = shmem_get();
+
+	if (shared)
+		pg_atomic_write_u32(&shared->writer, wanted ? (uint32) MY_PROC_NUMBER + 1 : 0);
+}
+
+static Recording recording;
+
+/* However we end */
+static void
+leave(int code, Datum arg)
+{
+	be_woken(false);
+	rings_let_go(&recording);
+}
+
 /* The more is written, the more often it is looked at: rings are to be emptied when a quarter is new. */
 static long
 next_interval(long last, bool behind)
@@ -268,7 +301,6 @@ next_interval(long last, bool behind)
 void
 sql_trace_worker_main(Datum argument)
 {
-	static Recording recording;
 	bool		records;
 	long		interval = LOOK_INTERVAL_MS;
 	TimestampTz synced = 0;
@@ -276,6 +308,7 @@ sql_trace_worker_main(Datum argument)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
+	before_shmem_exit(leave, (Datum) 0);
 	records = shmem_get() != NULL && begin_recording(&recording);
 	while (!ShutdownRequestPending)
 	{
@@ -295,6 +328,7 @@ sql_trace_worker_main(Datum argument)
 			end_recording(&recording);
 			records = false;
 		}
+		be_woken(records);
 		now = GetCurrentTimestamp();
 		if (records && TimestampDifferenceExceeds(synced, now, SYNC_INTERVAL_MS))
 		{

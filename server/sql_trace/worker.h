@@ -41,6 +41,17 @@ typedef struct Drained
 	char		application[NAMEDATALEN];
 } Drained;
 
+/* What stood in rings when nothing more could be written */
+typedef struct Unwritten
+{
+	int			rings;
+	uint64		bytes;			/* of calls */
+	uint64		waits;			/* and marks between them */
+} Unwritten;
+
+/* In the place of the number of a ring: all that were never met */
+#define NO_RING 0
+
 typedef struct Recording
 {
 	TraceFile	file;
@@ -53,6 +64,8 @@ typedef struct Recording
 	int			nevents;
 	uint32		events[MOST_EVENTS];	/* by their numbers in the recording */
 	int			events_told;	/* in the file under way */
+	Unread		unread_before;	/* of all sessions, when the recording began */
+	Unread		unread;			/* as the files tell */
 	bool		behind;			/* much was in a ring when we last looked */
 	char	   *buffer;			/* for what is read of a ring of calls */
 } Recording;
@@ -64,14 +77,18 @@ extern void worker_register(void);
 /* worker_rings.c */
 extern void rings_begin(Recording *recording);
 extern bool rings_look(Recording *recording, bool all);
+extern Unwritten rings_unwritten(const Recording *recording);
+extern void rings_let_go(Recording *recording);
 extern void rings_end(Recording *recording);
 extern bool ring_ended(const Drained *ring);
 
 /* worker_write.c */
 extern const WaitRingsOffer *worker_waits(void);
 extern bool write_head(Recording *recording);
+extern void write_unread(Recording *recording);
 extern void write_calls(Recording *recording, Drained *ring);
 extern void write_waits(Recording *recording, Drained *ring);
+extern Unwritten count_unwritten(const Recording *recording, const Drained *ring);
 extern void write_processor(Recording *recording, const Drained *ring);
 
 #pragma GCC visibility pop

@@ -19,22 +19,61 @@
 void
 rings_begin(Recording *recording)
 {
+	Shared	   *shared = shmem_get();
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	recording->unread = recording->unread_before = shared->unread;
+	LWLockRelease(&shared->lock);
 	recording->buffer = MemoryContextAlloc(TopMemoryContext, WORKER_CHUNK);
 }
 
+/* We read it no more: what is unread of it now remains so. */
 static void
 unmap(Drained *ring)
 {
+	if (ring->segment && !ring->waits)
+	{
+		Ring	   *shared = dsm_segment_address(ring->segment);
+
+		pg_atomic_fetch_sub_u32(&shared->held, 1);
+		ended_read(shmem_get(), ring->handle, shared);
+	}
 	if (ring->segment)
 		dsm_detach(ring->segment);
 	ring->segment = NULL;
 }
 
+/* How much of all of them has not been written */
+Unwritten
+rings_unwritten(const Recording *recording)
+{
+	Unwritten	sum = {0};
+
+	for (int i = 0; i < recording->nrings; i++)
+		if (recording->rings[i].segment)
+		{
+			Unwritten	of = count_unwritten(recording, &recording->rings[i]);
+
+			sum.rings += of.rings;
+			sum.bytes += of.bytes;
+			sum.waits += of.waits;
+		}
+	return sum;
+}
+
+/* Have all of them read by others, as we end. */
 void
-rings_end(Recording *recording)
+rings_let_go(Recording *recording)
 {
 	for (int i = 0; i < recording->nrings; i++)
 		unmap(&recording->rings[i]);
+	recording->nrings = 0;
+}
+
+void
+rings_end(Recording *recording)
+{
+	rings_let_go(recording);
 	if (recording->rings)
 		pfree(recording->rings);
 	pfree(recording->buffer);
@@ -55,9 +94,12 @@ map(void *argument)
 	Drained    *ring = argument;
 	dsm_segment *segment = dsm_attach(ring->handle);
 
-	if (segment)
-		dsm_pin_mapping(segment);
+	if (segment == NULL)
+		return;
+	dsm_pin_mapping(segment);
 	ring->segment = segment;
+	if (!ring->waits)
+		pg_atomic_fetch_add_u32(&((Ring *) dsm_segment_address(segment))->held, 1);
 }
 
 /* Others can still be read. */
@@ -69,7 +111,7 @@ tell_not_mapped(void *argument, const char *cause)
 
 /* A ring that stands in shared memory, known or new; NULL: it is of no interest. */
 static Drained *
-meet(Recording *recording, uint32 handle, TimestampTz started, TimestampTz ended)
+meet(Recording *recording, bool waits, uint32 handle, TimestampTz started, TimestampTz ended)
 {
 	Drained    *ring = find(recording, handle, started);
 
@@ -89,6 +131,7 @@ meet(Recording *recording, uint32 handle, TimestampTz started, TimestampTz ended
 		memset(ring, 0, sizeof(*ring));
 		ring->handle = handle;
 		ring->started = started;
+		ring->waits = waits;
 		ring->number = ++recording->rings_ever;
 		(void) guarded_run("sql_trace", map, tell_not_mapped, ring);
 	}
@@ -150,7 +193,7 @@ look_at_calls(Recording *recording)
 		entry = *at;
 		LWLockRelease(&shared->lock);
 		ring = entry.handle == 0 ? NULL :
-			meet(recording, entry.handle, entry.started, entry.ended);
+			meet(recording, false, entry.handle, entry.started, entry.ended);
 		if (ring == NULL || ring->pid != 0)
 			continue;
 		ring->pid = entry.pid;
@@ -191,12 +234,11 @@ look_at_waits(Recording *recording)
 		const Drained *session = waits.handle != 0 ? session_of(recording, &waits) : NULL;
 		int			of = session ? (int) (session - recording->rings) : -1;
 		Drained    *ring = session ?
-			meet(recording, waits.handle, waits.started, waits.ended) : NULL;
+			meet(recording, true, waits.handle, waits.started, waits.ended) : NULL;
 
 		if (ring == NULL || ring->pid != 0)
 			continue;
 		session = &recording->rings[of];	/* they may have moved */
-		ring->waits = true;
 		ring->pid = waits.pid;
 		ring->leader_pid = waits.leader_pid;
 		memcpy(ring->user, session->user, sizeof(ring->user));
@@ -234,6 +276,7 @@ rings_look(Recording *recording, bool all)
 	recording->behind = false;
 	if (file->fd < 0)
 		(void) write_head(recording);
+	write_unread(recording);
 	for (int i = 0; i < recording->nrings && file->stop == STOP_NONE; i++)
 	{
 		Drained    *ring = &recording->rings[i];

@@ -94,7 +94,6 @@ introduce(Recording *recording, Drained *ring)
 		put_event(recording, recording->events_told++);
 	if (ring->told)
 		return;
-	ring->told = true;
 	initStringInfo(&json);
 	appendStringInfo(&json, "{\"kind\": \"%s\"", ring->waits ? "waits" : "sql");
 	if (ring->leader_pid != 0)
@@ -109,24 +108,39 @@ introduce(Recording *recording, Drained *ring)
 	block_constant(file, "started_ns", UNIX_NS(ring->started));
 	block_bytes(file, "json", json.data, json.len);
 	pfree(json.data);
-	(void) block_end(file);
+	ring->told = block_end(file);
 }
 
-static void
-put_loss(Recording *recording, const Drained *ring, uint64 lost)
+/* False: it could not be written. */
+static bool
+put_loss(Recording *recording, int64 ring, uint64 lost)
 {
 	TraceFile  *file = &recording->file;
 
 	if (lost == 0)
-		return;
+		return true;
 	block_begin(file, TABLE_LOSSES, 1);
-	block_constant(file, "ring", ring->number);
+	block_constant(file, "ring", ring);
 	block_constant(file, "when_ns", UNIX_NS(GetCurrentTimestamp()));
 	block_constant(file, "lost", (int64) lost);
-	(void) block_end(file);
+	return block_end(file);
 }
 
-static void
+/* Sessions that ended meanwhile, and whose traces made way before anybody had read them */
+void
+write_unread(Recording *recording)
+{
+	Shared	   *shared = shmem_get();
+	Unread		now;
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	now = shared->unread;
+	LWLockRelease(&shared->lock);
+	if (put_loss(recording, NO_RING, now.bytes - recording->unread.bytes))
+		recording->unread = now;
+}
+
+static bool
 put_stream(Recording *recording, const Drained *ring, uint64 position, const void *data, Size size)
 {
 	TraceFile  *file = &recording->file;
@@ -135,37 +149,59 @@ put_stream(Recording *recording, const Drained *ring, uint64 position, const voi
 	block_constant(file, "ring", ring->number);
 	block_constant(file, "position", (int64) position);
 	block_bytes(file, "data", data, (uint32) size);
-	(void) block_end(file);
+	return block_end(file);
 }
 
-/* What is new of a ring of calls */
+/* The ring holds what is no record: nothing of it can be read up to its present end. */
+static bool
+pass_over(Recording *recording, const Drained *ring, uint64 lost)
+{
+	ereport(LOG, (errmsg("sql_trace passes over a part of the trace of process %d that is damaged",
+						 ring->pid)));
+	return put_loss(recording, ring->number, lost);
+}
+
+/* How far we are in a ring of calls; what it forgot before we came is not our loss. */
+static uint64
+position_in(const Recording *recording, const Drained *ring, uint64 tail)
+{
+	return ring->position == 0 && ring->started < recording->began ? tail : ring->position;
+}
+
+/*
+ * What is new of a ring of calls.  What could not be written stays unread, and
+ * is counted as such.
+ */
 void
 write_calls(Recording *recording, Drained *ring)
 {
 	Ring	   *shared = dsm_segment_address(ring->segment);
-	bool		first = ring->position == 0;
 	uint64		end = pg_atomic_read_u64(&shared->head);
 
 	/* what is added meanwhile is for the next time: other rings wait */
-	while (recording->file.stop == STOP_NONE && ring->position < end)
+	while (ring->position < end)
 	{
 		RingCopy	copy = ring_copy(shared, ring->position, recording->buffer, WORKER_CHUNK);
+		uint64		from = position_in(recording, ring, copy.position);
+		bool		written = true;
 
 		introduce(recording, ring);
-		if (first)
-			put_stream(recording, ring, 0, &shared->session, sizeof(SessionRecord));
-		else
-			put_loss(recording, ring, copy.position - ring->position);
-		first = false;
-		if (copy.size == 0)
-		{
+		if (ring->position == 0)
+			written = put_stream(recording, ring, 0, &shared->session, sizeof(SessionRecord));
+		written = written && put_loss(recording, ring->number, copy.position - from);
+		if (copy.size > 0)
+			written = written && put_stream(recording, ring, copy.position, copy.data, copy.size);
+		else if (copy.sound)
 			/* a record larger than all that we read at once: pass it over */
-			put_loss(recording, ring, copy.next - copy.position);
-			ring->position = copy.next;
-			continue;
+			written = written && put_loss(recording, ring->number, copy.next - copy.position);
+		else
+		{
+			written = written && pass_over(recording, ring, end - copy.position);
+			copy.next = end;
 		}
-		put_stream(recording, ring, copy.position, copy.data, copy.size);
-		ring->position = copy.position + copy.size;
+		if (!written)
+			return;
+		ring->position = copy.next;
 		ring_note_drained(shared, ring->position);
 	}
 }
@@ -182,8 +218,8 @@ number_of(Recording *recording, uint32 code)
 	return recording->nevents++;
 }
 
-static void
-put_waits(Recording *recording, const Drained *ring, uint32 n)
+static bool
+put_waits(Recording *recording, Drained *ring, uint32 n)
 {
 	TraceFile  *file = &recording->file;
 	int64		end = 0;
@@ -204,18 +240,18 @@ put_waits(Recording *recording, const Drained *ring, uint32 n)
 		rows++;
 	}
 	if (rows == 0)
-		return;
-	introduce(recording, unconstify(Drained *, ring));
+		return true;
+	introduce(recording, ring);
 	block_begin(file, TABLE_WAITS, rows);
 	block_constant(file, "ring", ring->number);
 	block_integers(file, "event", column[0]);
 	block_integers(file, "gap_ns", column[1]);
 	block_integers(file, "length_ns", column[2]);
 	block_integers(file, "calls", column[3]);
-	(void) block_end(file);
+	return block_end(file);
 }
 
-static void
+static bool
 put_marks(Recording *recording, const Drained *ring, uint32 n)
 {
 	TraceFile  *file = &recording->file;
@@ -234,17 +270,17 @@ put_marks(Recording *recording, const Drained *ring, uint32 n)
 		rows++;
 	}
 	if (rows == 0)
-		return;
+		return true;
 	block_begin(file, TABLE_MARKS, rows);
 	block_constant(file, "ring", ring->number);
 	block_integers(file, "kind", column[0]);
 	block_integers(file, "depth", column[1]);
 	block_integers(file, "when_ns", column[2]);
 	block_integers(file, "value", column[3]);
-	(void) block_end(file);
+	return block_end(file);
 }
 
-/* What is new of a ring of waits */
+/* What is new of a ring of waits.  What could not be written stays unread. */
 void
 write_waits(Recording *recording, Drained *ring)
 {
@@ -261,14 +297,42 @@ write_waits(Recording *recording, Drained *ring)
 		n = worker_waits()->read(shared, ring->position, records, WAITS_AT_ONCE, &next, &lost);
 		introduce(recording, ring);
 		/* what it forgot before we came is not our loss */
-		if (!first)
-			put_loss(recording, ring, lost);
-		put_waits(recording, ring, n);
-		put_marks(recording, ring, n);
+		if ((!first && !put_loss(recording, ring->number, lost)) ||
+			!put_waits(recording, ring, n) || !put_marks(recording, ring, n))
+			return;
 		first = false;
 		ring->position = next;
-	} while (n == WAITS_AT_ONCE && recording->file.stop == STOP_NONE &&
-			 (++reads < MOST_READS || ring_ended(ring)));
+	} while (n == WAITS_AT_ONCE && (++reads < MOST_READS || ring_ended(ring)));
+}
+
+/* Nothing more can be written: how much of a ring has not been, as far as it is still there */
+Unwritten
+count_unwritten(const Recording *recording, const Drained *ring)
+{
+	Unwritten	found = {0};
+
+	if (!ring->waits)
+	{
+		Ring	   *shared = dsm_segment_address(ring->segment);
+
+		found.bytes = pg_atomic_read_u64(&shared->head) -
+			position_in(recording, ring, pg_atomic_read_u64(&shared->tail));
+	}
+	else
+	{
+		uint64		position = ring->position;
+		uint64		lost;
+		uint32		n = WAITS_AT_ONCE;
+
+		for (int reads = 0; n == WAITS_AT_ONCE && reads < MOST_READS; reads++)
+		{
+			n = worker_waits()->read(dsm_segment_address(ring->segment), position, records,
+									 WAITS_AT_ONCE, &position, &lost);
+			found.waits += n + (ring->position > 0 ? lost : 0);
+		}
+	}
+	found.rings = found.bytes > 0 || found.waits > 0;
+	return found;
 }
 
 /* How long its process has run and has waited for a processor, by the kernel */

@@ -165,6 +165,45 @@ def test_by_query_identifier(client: Connection, onlooker: Connection) -> None:
         client.execute("SET sql_trace.query_ids = '12a'")
 
 
+def test_waits_of_a_statement_found_by_its_identifier(
+    client: Connection, onlooker: Connection
+) -> None:
+    nap = "SELECT pg_sleep(0.02), count(*) FROM pg_am"
+    query_id = one(client, f"EXPLAIN (VERBOSE, FORMAT json) {nap}")[0]["Query Identifier"]
+    client.execute(f"SET sql_trace.query_ids = '{query_id}'".encode())
+    for _ in range(3):
+        client.execute(nap.encode())
+    pid = client.info.backend_pid
+    assert trace_of(onlooker, pid).of("waitring")
+    assert seen(onlooker, pid)["waits"]
+    naps = rows(onlooker, "SELECT count(*) FROM pg_stat_wait_event_timing WHERE pid = %s"
+                " AND wait_event = 'PgSleep' AND calls = 3", pid)  # fmt: skip
+    assert naps == [(1,)]
+    client.execute("SET sql_trace.query_level = 4")
+    client.execute("SET sql_trace.query_ids = ''")
+    client.execute("SELECT 1")
+    assert (seen(onlooker, pid)["level"], seen(onlooker, pid)["reason"]) == (0, "setting")
+    assert rows(onlooker, "SELECT sql_trace_set(%s, 1)", pid)
+    client.execute("SELECT 1")
+    client.execute("SELECT 'again'")
+    assert seen(onlooker, pid)["reason"] == "sql_trace_set"
+    assert trace_of(onlooker, pid).calls("execute", "SELECT 'again'")
+
+
+def test_a_ring_always_tells_its_level_and_the_time_line_of_waits(
+    client: Connection, onlooker: Connection
+) -> None:
+    pid = client.info.backend_pid
+    client.execute("SET sql_trace.ring_size = '64kB'")
+    client.execute("SET sql_trace.level = 12")
+    for _ in range(500):
+        client.execute("SELECT 'over and over'")
+    trace = trace_of(onlooker, pid)
+    assert [r.kind for r in trace.records[:2]] == ["session", "lost"]
+    assert [r.level for r in trace.of("level")] == [12]
+    assert len(trace.of("waitring")) == 1
+
+
 def test_kill_switch(tracer: Cluster, client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.level = 1")
     assert is_traced(onlooker, client)

@@ -9,7 +9,7 @@ import pytest
 from psycopg.types.numeric import Int4, Int8
 
 from pgtare.server.cluster import Cluster
-from tests.server.trace_tools import Connection, Record, Trace, drain, session, traced
+from tests.server.trace_tools import Connection, Record, Trace, drain, session, trace_of, traced
 from tests.server.waits_tools import eventually, one
 
 pytest_plugins = ["tests.server.fix_trace"]
@@ -257,6 +257,25 @@ def test_secrets_of_one_length_are_told_apart(client: Connection, onlooker: Conn
     for name, state in (("pastword", "whole"), ("password", "redacted")):
         (value,) = values_of(bound(onlooker, client, f"SELECT %s::text AS {name}", ("hush",)))
         assert value["state"] == state
+
+
+@pytest.mark.parametrize("at", [15_000, 17_000, 40_000])
+def test_secrets_that_stand_far_behind(client: Connection, onlooker: Connection, at: int) -> None:
+    """All that is kept of a text is looked through, and nothing behind that is shown."""
+    client.execute("SET sql_trace.bind_length = -1; SET sql_trace.level = 4")
+    pid = client.info.backend_pid
+    filler = "/* " + "x" * at + " */"
+    for kept in (16_384, 32_768, 65_536):
+        client.execute(f"SET sql_trace.text_length = {kept}".encode())
+        with contextlib.suppress(psycopg.Error):
+            client.execute(f"SELECT {kept}, {filler} 'hush' AS password".encode())
+    client.execute("SELECT 'shown'")
+    data = one(onlooker, "SELECT data FROM sql_trace_drain(%s, 0)", pid)
+    assert b"shown" in data
+    assert b"hush" not in data
+    texts = [t for t in trace_of(onlooker, pid).of("text") if t.length > at]
+    assert [bool(t.flags & 2) for t in texts] == [at + 40 < kept or at < 16_000
+                                                  for kept in (16_384, 32_768, 65_536)]  # fmt: skip
 
 
 def test_trace_of_a_role_that_may_not_look(tracer: Cluster, onlooker: Connection) -> None:

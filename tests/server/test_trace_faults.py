@@ -89,7 +89,13 @@ def test_a_full_volume_ends_the_recording_alone(
     trace = load(rec)
     assert trace.streams
     assert not [damage for damage in trace.damages if not damage.tail]
-    assert in_process("trace", "profile", rec).returncode == 0
+    # what had been read and had no room is told, and not among what the files hold
+    assert told["unwritten_bytes"] > 0
+    held = sum(len(data) for chunks in trace.streams.values() for _, data in chunks)
+    assert told["call_bytes"] == held
+    profile = in_process("trace", "profile", rec)
+    assert profile.returncode == 0
+    assert f"{told['unwritten_bytes']:,} bytes of calls" in profile.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,9 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import stat
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,32 +16,23 @@ from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
 from pgtare.trace import ledger as ledgers
 from pgtare.trace.profile import profile
-from pgtare.trace.reader import Trace, load
-from pgtare.trace.stream import CallKind
+from pgtare.trace.reader import load
 from tests.server.recorder_tools import KNOWN, known
 from tests.server.trace_tools import session, tracing
 from tests.server.waiter import write_source
 from tests.server.waits_tools import Connection, eventually, limit_memory, one
 from tests.server.weigh_tools import pgtare
+from tests.server.worker_tools import (
+    SETTINGS,
+    another,
+    latest,
+    place,
+    with_statement,
+    work,
+    worker_of,
+)  # fmt: skip
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
-
-SETTINGS = {
-    "sql_trace.worker_reserve": 0,
-    "wait_event_timing.capture": "stats",
-    "sql_trace.cpu_interval": 0,
-}
-
-
-@contextlib.contextmanager
-def place() -> Iterator[Path]:
-    """A directory in which the server's account can make others."""
-    path = Path(tempfile.mkdtemp(prefix="pgtare-writer-", dir="/var/tmp"))
-    path.chmod(0o777)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path)
 
 
 @pytest.fixture(
@@ -65,51 +54,9 @@ def app(writing: tuple[Cluster, Path]) -> Iterator[Connection]:
         yield connection
 
 
-def latest(directory: Path) -> Path:
-    """The recording that was begun last, once there is one."""
-
-    def newest() -> Path | None:
-        found = sorted(directory.glob("trace-*"), key=lambda path: path.stat().st_mtime_ns)
-        return found[-1] if found and list(found[-1].glob("*.pgtrace")) else None
-
-    return Path(eventually(newest))
-
-
-def another(directory: Path, before: Path) -> Path:
-    """The recording that follows that one."""
-    eventually(lambda: latest(directory) != before)
-    return latest(directory)
-
-
-def worker_of(recording: Path) -> int:
-    """The process that writes, or wrote, a recording."""
-    return int(recording.name.rpartition("-")[2])
-
-
-def with_statement(recording: Path, text: str) -> Trace:
-    """The recording, once an execution of that statement is in it."""
-
-    def found() -> Trace | None:
-        trace = load(recording)
-        book = ledgers.ledger(trace)
-        for process, call in zip(book.call_process, book.calls, strict=True):
-            known_as = book.processes[process].stream.texts.get(int(call["text"]))
-            if call["kind"] == CallKind.EXECUTE and known_as and known_as.text == text:
-                return trace
-        return None
-
-    return eventually(found)
-
-
 def configure(cluster: Cluster, **settings: object) -> None:
     cluster.configure({f"sql_trace.{name}": value for name, value in settings.items()})  # type: ignore[misc]
     cluster.reload()
-
-
-def work(client: Connection, rounds: int) -> None:
-    """Some 20 kB of records a round."""
-    client.execute(f"DO $$BEGIN FOR i IN 1..{rounds * 40} LOOP EXECUTE 'SELECT '"
-                   " || i || repeat(' ', 100); END LOOP; END$$".encode())  # fmt: skip
 
 
 def test_known_waits_are_written(writing: tuple[Cluster, Path], app: Connection) -> None:
@@ -414,6 +361,17 @@ def test_full_disk(request: pytest.FixtureRequest, name: str, as_root: None) -> 
                 assert not trace.damages
                 assert trace.streams
                 assert one(client, "SELECT 1") == 1
+                # what the last block would have held, and what came after it
+                lost = eventually(lambda: load(recording).end)["unwritten"]
+                pid = client.info.backend_pid
+                written = one(client, "SELECT bytes FROM pg_stat_sql_trace WHERE pid = %s", pid)
+                (chunks,) = trace.streams.values()
+                read = max(at + len(data) for at, data in chunks)
+                assert 0 < lost["bytes"] <= written - read
+                assert f"{lost['bytes']} bytes of calls" in cluster.log_path.read_text()
+                profile = pgtare("trace", "profile", recording)
+                assert f"{lost['bytes']:,} bytes of calls" in profile.stderr
+                assert "could not be written" in profile.stderr
         finally:
             subprocess.run(["umount", path], check=True)
 

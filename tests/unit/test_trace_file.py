@@ -17,7 +17,7 @@ from pgtare.trace import aggregate, blocks, columns
 from pgtare.trace.blocks import BLOCK_HEADER, BLOCK_MAGIC, FILE_HEADER
 from pgtare.trace.limits import LimitReached, Limits
 from pgtare.trace.reader import load
-from pgtare.trace.tables import Table
+from pgtare.trace.tables import NO_RING, Table
 from pgtare.trace.writer import Writer
 from tests.unit.test_trace_ledger import ROWS, two_requests
 from tests.unit.trace_tools import BEGAN_NS, NO_RESERVE, define_events, ring, waits, write
@@ -249,6 +249,7 @@ def test_size_and_reserve_end_a_trace_that_can_be_read(tmp_path: Path) -> None:
     with pytest.raises(LimitReached) as reached:
         fill()
     assert reached.value.limit == "size"
+    assert writer.unwritten[Table.WAITS] == 1
     writer.close(json.dumps({"stopped_by": "size", "why": str(reached.value)}).encode())
     assert path.stat().st_size < 2200
     found = load(path)
@@ -256,6 +257,35 @@ def test_size_and_reserve_end_a_trace_that_can_be_read(tmp_path: Path) -> None:
     assert "ended early" in found.notes()[0]
     with pytest.raises(UsageError, match="reserve"):
         Writer(tmp_path / "u.pgtrace", b"{}", Limits(reserve=1 << 62))
+
+
+def test_notes_of_an_end_tell_what_is_missing(tmp_path: Path) -> None:
+    """Whatever a file says there: only counts are believed."""
+    for number, (end, notes) in enumerate([
+        ({"unread": {"sessions": 1, "records": 20, "bytes": 3000}},
+         ["1 session ended unread: 20 records, 3,000 bytes of calls made way"]),
+        ({"unwritten": {"bytes": 1234, "waits": 5}}, ["1,234 bytes of calls and 5 waits came"]),
+        ({"unread": "x", "unwritten": {"bytes": -1, "waits": "y"}}, []),
+    ]):  # fmt: skip
+        path = tmp_path / f"{number}.pgtrace"
+        writer = Writer(path, b"{}", Limits(reserve=0))
+        writer.close(json.dumps({"stopped_by": "time", **end}).encode())
+        told = load(path).notes()
+        assert len(told) == len(notes)
+        assert all(a.startswith(b) for a, b in zip(told, notes, strict=True))
+
+
+def test_losses_of_sessions_that_nobody_saw(tmp_path: Path) -> None:
+    """Told from the rows, too, where there is no end."""
+    path = tmp_path / "t.pgtrace"
+    writer = Writer(path, b"{}", Limits(reserve=0))
+    for lost in (1000, 500):
+        writer.add(Table.LOSSES, {"ring": np.array([NO_RING]), "when_ns": np.array([1]),
+                                  "lost": np.array([lost])})  # fmt: skip
+    writer.flush()
+    writer.abandon()
+    note = load(path).notes()[-1]
+    assert note.startswith("sessions ended unread: 1,500 bytes of calls made way")
 
 
 def test_a_block_header_stands_where_the_documentation_says(whole: Path) -> None:

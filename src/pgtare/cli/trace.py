@@ -115,6 +115,8 @@ def _tick(display: Display, now: Progress) -> None:
     lost = "nothing lost"
     if now.lost_waits or now.lost_bytes:
         lost = f"lost {now.lost_waits:,} waits and {now.lost_bytes:,} bytes of calls"
+    if now.unread_sessions:
+        lost += f", {now.unread_sessions:,} ended unread"
     written = f"{now.written / MIB:.1f} MiB"
     hint = "; Ctrl-C ends it"
     console = cli.stderr()

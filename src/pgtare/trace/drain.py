@@ -12,8 +12,8 @@ import psycopg
 
 from pgtare.server import wait_ring
 from pgtare.server.wait_ring import Kind, Records
-from pgtare.trace.server import Server
-from pgtare.trace.tables import Table
+from pgtare.trace.server import Server, Unread
+from pgtare.trace.tables import NO_RING, Table
 from pgtare.trace.writer import Writer
 
 #: Bytes of one answer above which a ring is read again at once.
@@ -50,6 +50,7 @@ class _Ring:
     started: datetime
     position: int = 0
     done: bool = False
+    damaged: bool = False
     lost: int = 0
 
     @property
@@ -58,7 +59,10 @@ class _Ring:
 
 
 class Drain:
-    """Reads every ring once a look; lost: rows of waits, and bytes of calls, by process."""
+    """Reads every ring once a look; lost: rows of waits, and bytes of calls, by process.
+
+    unread: sessions that ended meanwhile and made way for others before anybody had read them.
+    """
 
     def __init__(self, server: Server, writer: Writer, began: datetime, *, waits: bool) -> None:
         self.server, self.writer, self.began, self.waits = server, writer, began, waits
@@ -66,6 +70,8 @@ class Drain:
         self.rings: dict[tuple[int, datetime], _Ring] = {}
         self.events: dict[int, int] = {}
         self.kept_bytes = self.kept_waits = 0
+        self.unread = Unread()
+        self._unread_before = server.unread()
         self._rings = 0
 
     @property
@@ -95,6 +101,10 @@ class Drain:
                     found[ring.pid] = more
         return found
 
+    def damaged(self) -> list[int]:
+        """Processes whose rings held what is no record, and were read no further."""
+        return sorted({ring.pid for ring in self.calls.values() if ring.damaged})
+
     def look(self) -> bool:
         """Read every ring; whether one is so full that it wants to be read again at once."""
         busy = False
@@ -117,7 +127,14 @@ class Drain:
                 ring.done = ended is not None and ring.done
         if self.waits and told:
             busy |= self._look_at_waits(told)
+        self._look_at_unread()
         return busy
+
+    def _look_at_unread(self) -> None:
+        now = self.server.unread() - self._unread_before
+        if lost := now.bytes - self.unread.bytes:
+            self._tell_loss(NO_RING, lost)
+        self.unread = now
 
     def _new(self, pid: int, started: datetime, told: dict[str, Any]) -> _Ring:
         self._rings += 1
@@ -165,14 +182,19 @@ class Drain:
             return self.server.rows(query, ring.pid, ring.position)
         except (psycopg.errors.UndefinedObject, psycopg.errors.InsufficientPrivilege):
             ring.done = True
-            return []
+        except psycopg.errors.InvalidParameterValue:
+            # something wrote over it: others can still be read
+            ring.done = ring.damaged = True
+        return []
 
     def _lose(self, ring: _Ring, lost: int) -> None:
         ring.lost += lost
+        self._tell_loss(ring.number, lost)
+
+    def _tell_loss(self, ring: int, lost: int) -> None:
         when = np.array([epoch_ns(datetime.now(self.began.tzinfo))])
         self.writer.add(
-            Table.LOSSES,
-            {"ring": np.array([ring.number]), "when_ns": when, "lost": np.array([lost])},
+            Table.LOSSES, {"ring": np.array([ring]), "when_ns": when, "lost": np.array([lost])}
         )
 
     def _look_at_waits(self, told: dict[int, dict[str, Any]]) -> bool:

@@ -47,9 +47,9 @@ class Guard:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_PATIENCE_S if kind is None else 1.0)
 
-    def armed(self, pid: int) -> None:
-        """A session is about to be traced on our behalf."""
-        self._tell({"pid": pid})
+    def armed(self, pid: int, started: str) -> None:
+        """A session, begun then, is about to be traced on our behalf."""
+        self._tell({"pid": pid, "started": started})
 
     def altered(self) -> None:
         """The server's configuration is about to be changed on our behalf."""
@@ -68,20 +68,20 @@ class Guard:
 
 def _watch() -> None:
     """Read what the recorder says until its end of the pipe closes."""
-    dsn, pids, altered = "", set(), False
+    dsn, sessions, altered = "", dict[int, str](), False
     for line in sys.stdin.buffer:
         told = json.loads(line)
         dsn = told.get("dsn", dsn)
         altered |= bool(told.get("altered"))
         if "pid" in told:
-            pids.add(int(told["pid"]))
+            sessions[int(told["pid"])] = str(told["started"])
         if told.get("done"):
-            pids, altered = set(), False
-    if pids or altered:
-        _give_back(dsn, sorted(pids), altered)
+            sessions, altered = {}, False
+    if sessions or altered:
+        _give_back(dsn, sessions, altered)
 
 
-def _give_back(dsn: str, pids: list[int], altered: bool) -> None:
+def _give_back(dsn: str, sessions: dict[int, str], altered: bool) -> None:
     from pgtare.trace.server import open_server
     from pgtare.trace.target import DISARM
 
@@ -93,7 +93,7 @@ def _give_back(dsn: str, pids: list[int], altered: bool) -> None:
                     for setting in ("sql_trace.query_ids", "sql_trace.query_level"):
                         server.conn.execute(f"ALTER SYSTEM RESET {setting}".encode())
                     server.rows("SELECT pg_reload_conf()")
-                server.rows(DISARM, pids)
+                server.rows(DISARM, list(sessions), list(sessions.values()))
             return
         except Exception:
             time.sleep(1.0)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pgtare.errors import UsageError
 from pgtare.trace import blocks
 from pgtare.trace.blocks import Block, Damage, FileHeader
-from pgtare.trace.tables import COLUMNS, OF_BYTES, Table
+from pgtare.trace.tables import COLUMNS, NO_RING, OF_BYTES, Table
 
 Integers = npt.NDArray[np.int64]
 
@@ -74,7 +74,8 @@ class Trace:
     streams: by ring, the chunks of bytes that the server gave, each with its position.
     marks: by ring, columns kind, depth, when_ns (since 1970) and value of the ring of waits.
     processor: by ring, columns when_ns, cpu_ns and queue_ns, cumulated, from the kernel.
-    losses: by ring, rows that were overwritten unread (of streams: bytes).
+    losses: by ring, rows that were overwritten unread (of streams: bytes); of NO_RING, bytes of the
+    traces of sessions that ended and were given up before anybody had read them.
     """
 
     path: Path
@@ -113,7 +114,41 @@ class Trace:
             if lost and ring:
                 what = "waits" if ring.kind == "waits" else "bytes of calls"
                 told.append(f"process {ring.pid}: {lost:,} {what} were overwritten unread")
-        return told
+        return told + self._unread() + self._unwritten()
+
+    def _unread(self) -> list[str]:
+        sessions, records, size = _sums(self.end, "unread", ("sessions", "records", "bytes"))
+        lost = max(size, self.losses.get(NO_RING, 0))
+        if not lost:
+            return []
+        return [unread_note(sessions, records, lost)]
+
+    def _unwritten(self) -> list[str]:
+        size, waits = _sums(self.end, "unwritten", ("bytes", "waits"))
+        return [unwritten_note(size, waits)] if size or waits else []
+
+
+def unread_note(sessions: int, records: int, size: int) -> str:
+    """Tell of sessions whose traces nobody had read when they made way; 0: not known how many."""
+    whose = f"{sessions:,} {'session' if sessions == 1 else 'sessions'}" if sessions else "sessions"
+    what = (
+        f"{records:,} records, {size:,} bytes of calls" if records else f"{size:,} bytes of calls"
+    )
+    return f"{whose} ended unread: {what} made way for other sessions that ended"
+
+
+def unwritten_note(size: int, waits: int) -> str:
+    """Tell what there was when nothing more could be written."""
+    return (
+        f"{size:,} bytes of calls and {waits:,} waits came before the recording stopped, and could "
+        "not be written"
+    )
+
+
+def _sums(end: dict[str, Any] | None, name: str, keys: tuple[str, ...]) -> tuple[int, ...]:
+    told = (end or {}).get(name)
+    values = [told.get(key) if isinstance(told, dict) else 0 for key in keys]
+    return tuple(v if isinstance(v, int) and v > 0 else 0 for v in values)
 
 
 def scan(path: Path, tables: frozenset[int] | None = None) -> Iterator[Block | Damage]:

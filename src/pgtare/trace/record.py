@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import time
@@ -20,6 +21,7 @@ from pgtare.trace.costs import Costs, noted
 from pgtare.trace.drain import Drain
 from pgtare.trace.guard import Guard
 from pgtare.trace.limits import LimitReached, Limits
+from pgtare.trace.reader import unread_note, unwritten_note
 from pgtare.trace.server import Server, telling
 from pgtare.trace.tables import Table
 from pgtare.trace.target import Arming, Target
@@ -32,7 +34,10 @@ FLUSH_S = 2.0
 
 @dataclass(frozen=True)
 class Progress:
-    """How a recording goes: bytes of calls, waits, losses of both, sessions, bytes on disk."""
+    """How a recording goes: bytes of calls, waits, losses of both, sessions, bytes on disk.
+
+    unread_sessions: ended, and made way for others before anybody had read them.
+    """
 
     seconds: float
     call_bytes: int
@@ -41,11 +46,16 @@ class Progress:
     lost_waits: int
     sessions: int
     written: int
+    unread_sessions: int = 0
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A recording that has ended. stopped_by: time, interrupt, size, space or error."""
+    """A recording that has ended. stopped_by: time, interrupt, size, space or error.
+
+    call_bytes, waits: in the files. unwritten: read, but without room in them. unread: of sessions
+    that ended, and whose traces made way for others' before anybody had read them.
+    """
 
     path: str
     seconds: float
@@ -58,6 +68,11 @@ class Recorded:
     lost_waits: int
     losses: dict[int, tuple[int, int]]
     bytes: int
+    unwritten_bytes: int = 0
+    unwritten_waits: int = 0
+    unread_sessions: int = 0
+    unread_records: int = 0
+    unread_bytes: int = 0
     notes: tuple[str, ...] = field(default=())
 
 
@@ -175,25 +190,49 @@ class Recorder:
             except MeasurementError as ex:
                 notes.append(str(ex))
             seconds = time.monotonic() - start
-            self._end(stopped, why, seconds)
-        p = self._progress(seconds)
+            stopped, why = self._end(stopped, why, seconds)
+        p, unread = self._progress(seconds), self.drain.unread
+        no_bytes, no_waits = self._unwritten()
+        if no_bytes or no_waits:
+            notes.append(unwritten_note(no_bytes, no_waits))
+        if unread.sessions:
+            notes.append(unread_note(unread.sessions, unread.records, unread.bytes))
+        notes += [
+            f"process {pid}: its ring is damaged, and was read no further"
+            for pid in self.drain.damaged()
+        ]
         return Recorded(
-            str(self.path), seconds, stopped, why, p.sessions, p.call_bytes, p.waits,
-            p.lost_bytes, p.lost_waits, self.drain.losses(), p.written, tuple(notes),
+            str(self.path), seconds, stopped, why, p.sessions,
+            self.writer.taken[Table.STREAM] - no_bytes, self.writer.taken[Table.WAITS] - no_waits,
+            p.lost_bytes, p.lost_waits, self.drain.losses(), p.written, no_bytes, no_waits,
+            unread.sessions, unread.records, unread.bytes, tuple(notes),
         )  # fmt: skip
 
-    def _end(self, stopped: str, why: str, seconds: float) -> None:
+    def _unwritten(self) -> tuple[int, int]:
+        unwritten = self.writer.unwritten
+        return unwritten[Table.STREAM], unwritten[Table.WAITS]
+
+    def _end(self, stopped: str, why: str, seconds: float) -> tuple[str, str]:
+        """Close the files; what stopped it, as the last rows may have no room either."""
+        try:
+            self.writer.flush()
+        except LimitReached as ex:
+            if not why:
+                stopped, why = ex.limit, str(ex)
         losses = {str(pid): lost for pid, lost in self.drain.losses().items()}
+        unwritten = dict(zip(("bytes", "waits"), self._unwritten(), strict=True))
         document: dict[str, Any] = {
             "stopped_by": stopped, "why": why, "seconds": seconds, "losses": losses,
+            "unwritten": unwritten, "unread": dataclasses.asdict(self.drain.unread),
         }  # fmt: skip
         self.writer.close(json.dumps(document).encode())
+        return stopped, why
 
     def _progress(self, seconds: float) -> Progress:
         d = self.drain
         return Progress(
             seconds, d.kept_bytes, d.kept_waits, d.lost_bytes, d.lost_waits, d.sessions,
-            self.writer.written,
+            self.writer.written, d.unread.sessions,
         )  # fmt: skip
 
     def _sample_processor(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -28,6 +29,20 @@ _NO_WAITS = (
     "levels 8 and 12 need the extension wait_event_timing, which database {} does not have: "
     "CREATE EXTENSION wait_event_timing; there, or ask for --level 4"
 )
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Sessions whose traces made way for others' before anybody had read them, and what of them."""
+
+    sessions: int = 0
+    records: int = 0
+    bytes: int = 0
+
+    def __sub__(self, other: Unread) -> Unread:
+        return Unread(
+            self.sessions - other.sessions, self.records - other.records, self.bytes - other.bytes
+        )
 
 
 class Server:
@@ -57,6 +72,14 @@ class Server:
         """All rows of a query; bytes come as they are, not as text."""
         with self.conn.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
             return cursor.execute(query.encode(), values or None, binary=True).fetchall()
+
+    def unread(self) -> Unread:
+        """Since the server started; nothing where its extension does not tell."""
+        with self.conn.cursor(row_factory=psycopg.rows.dict_row) as cursor:
+            found = cursor.execute("SELECT * FROM sql_trace_info()").fetchone() or {}
+        return Unread(
+            *(found.get(f"unread_{what}", 0) for what in ("sessions", "records", "bytes"))
+        )
 
     def name(self, function: str) -> str:
         """A function of sql_trace with its schema."""

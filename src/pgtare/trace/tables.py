@@ -19,6 +19,8 @@ class Table(IntEnum):
     END = 127
 
 
+#: In the place of a ring's number: of all sessions that ended before anybody had read their traces.
+NO_RING = 0
 #: Column names by table. All are integers but `json`, `class`, `name` and `data`, which are bytes.
 COLUMNS: dict[Table, tuple[str, ...]] = {
     Table.RECORDING: ("json",),

@@ -185,7 +185,7 @@ class Arming:
             self._seen.add(key)
             if level or self.draw() >= self.target.sample:
                 continue  # traced already, at its own level: that is not ours to change
-            self.guard.armed(pid)
+            self.guard.armed(pid, started.isoformat())
             self.armed[pid] = started
             self.server.rows("SELECT sql_trace_set(%s, %s)", pid, self.target.level)
 
@@ -197,13 +197,13 @@ class Arming:
             self.server.rows("SELECT pg_reload_conf()")
             self._altered = False
         if self.armed:
-            self.server.rows(DISARM, list(self.armed))
+            self.server.rows(DISARM, list(self.armed), list(self.armed.values()))
             self.armed.clear()
         self.guard.dismiss()
 
 
-# A session that has ended meanwhile would only be a warning.
+# A session that has ended meanwhile would only be a warning; another with its number is not ours.
 DISARM = """
-SELECT sql_trace_set(pid, NULL) FROM pg_stat_activity WHERE pid = ANY(%s)
-AND backend_type = 'client backend'
+SELECT sql_trace_set(pid, NULL) FROM pg_stat_activity WHERE (pid, backend_start) IN
+(SELECT * FROM unnest(%s::int[], %s::timestamptz[])) AND backend_type = 'client backend'
 """

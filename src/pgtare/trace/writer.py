@@ -32,7 +32,8 @@ class Writer:
     Every file begins with the recording's description and with the rings and events known so
     far, so that those that remain of a directory can be read. Raises UsageError where the place
     cannot be used; LimitReached where a limit ends the recording, MeasurementError where the disk
-    does. What was written until then stays and can be read.
+    does. What was written until then stays and can be read. taken: rows by table, of the
+    stream bytes; unwritten: what of that is in no file.
     """
 
     def __init__(self, target: Path, recording: bytes, sizes: Limits | None = None) -> None:
@@ -42,6 +43,8 @@ class Writer:
         self.target = target
         self.written = 0
         self.rows: dict[Table, int] = defaultdict(int)
+        self.taken: dict[Table, int] = defaultdict(int)
+        self.unwritten: dict[Table, int] = defaultdict(int)
         self._id = secrets.token_bytes(16)
         self._recording = recording
         self._file: int | None = None
@@ -113,8 +116,10 @@ class Writer:
         self._rows[table].append(columns)
         self._collected[table] += rows
         self.rows[table] += rows
-        size = sum(len(row) for row in columns["data"]) if table is Table.STREAM else 0
-        self._stream_bytes += size
+        size = _taken(table, columns)
+        self._stream_bytes += size if table is Table.STREAM else 0
+        self.taken[table] += size
+        self.unwritten[table] += size
         if self._collected[table] >= BLOCK_ROWS or self._stream_bytes >= _STREAM_BYTES:
             self.flush()
 
@@ -125,11 +130,22 @@ class Writer:
         self._repeated[table].append(columns)
 
     def flush(self, sync: bool = False) -> None:
-        """Write what was taken, and begin the next file where this one is large enough."""
+        """Write what was taken, and begin the next file where this one is large enough.
+
+        What has no room is given up, and stays in `unwritten`; other tables may still have some.
+        """
+        reached: LimitReached | None = None
         for table in list(self._rows):
             parts, rows = self._rows.pop(table), self._collected.pop(table)
-            self._write(table, _joined(table, parts), rows)
+            size = sum(_taken(table, part) for part in parts)
+            try:
+                self._write(table, _joined(table, parts), rows)
+                self.unwritten[table] -= size
+            except LimitReached as ex:
+                reached = reached or ex
         self._stream_bytes = 0
+        if reached is not None:
+            raise reached
         if not self.single and self._in_file >= self.sizes.file:
             self._end_file()
             self._begin_file()
@@ -190,6 +206,13 @@ class Writer:
                 self._sync()
             finally:
                 self.abandon()
+
+
+def _taken(table: Table, columns: Mapping[str, Column]) -> int:
+    """Bytes of the stream, rows of other tables."""
+    if table is Table.STREAM:
+        return sum(len(row) for row in columns["data"])
+    return len(columns[COLUMNS[table][0]])
 
 
 def _joined(table: Table, parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:

@@ -1,0 +1,71 @@
+"""Servers whose background worker writes traces, and what it has written."""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pgtare.trace import ledger as ledgers
+from pgtare.trace.reader import Trace, load
+from pgtare.trace.stream import CallKind
+from tests.server.waits_tools import Connection, eventually
+
+SETTINGS = {
+    "sql_trace.worker_reserve": 0,
+    "wait_event_timing.capture": "stats",
+    "sql_trace.cpu_interval": 0,
+}
+
+
+@contextlib.contextmanager
+def place() -> Iterator[Path]:
+    """A directory in which the server's account can make others."""
+    path = Path(tempfile.mkdtemp(prefix="pgtare-writer-", dir="/var/tmp"))
+    path.chmod(0o777)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+def latest(directory: Path) -> Path:
+    """The recording that was begun last, once there is one."""
+
+    def newest() -> Path | None:
+        found = sorted(directory.glob("trace-*"), key=lambda path: path.stat().st_mtime_ns)
+        return found[-1] if found and list(found[-1].glob("*.pgtrace")) else None
+
+    return Path(eventually(newest))
+
+
+def another(directory: Path, before: Path) -> Path:
+    """The recording that follows that one."""
+    eventually(lambda: latest(directory) != before)
+    return latest(directory)
+
+
+def worker_of(recording: Path) -> int:
+    """The process that writes, or wrote, a recording."""
+    return int(recording.name.rpartition("-")[2])
+
+
+def with_statement(recording: Path, text: str) -> Trace:
+    """The recording, once an execution of that statement is in it."""
+
+    def found() -> Trace | None:
+        trace = load(recording)
+        book = ledgers.ledger(trace)
+        for process, call in zip(book.call_process, book.calls, strict=True):
+            known_as = book.processes[process].stream.texts.get(int(call["text"]))
+            if call["kind"] == CallKind.EXECUTE and known_as and known_as.text == text:
+                return trace
+        return None
+
+    return eventually(found)
+
+
+def work(client: Connection, rounds: int) -> None:
+    """Some 20 kB of records a round."""
+    client.execute(f"DO $$BEGIN FOR i IN 1..{rounds * 40} LOOP EXECUTE 'SELECT '"
+                   " || i || repeat(' ', 100); END LOOP; END$$".encode())  # fmt: skip
