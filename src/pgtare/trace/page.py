@@ -86,8 +86,7 @@ def _rows(profile: Profile) -> dict[str, Any]:
     lines = [
         [
             show.one_line(line.name, 200), show.ns(line.ns),
-            numbers.percent(profile.share(line)), numbers.count(line.times),
-            show.ns(line.mean_ns), show.ns(line.min_ns), show.ns(line.max_ns),
+            numbers.percent(profile.share(line)), *show.counted(line),
             *([_kernel(line)] if split else []), show.spark(line),
         ]
         for line in profile.lines[:_LINES]

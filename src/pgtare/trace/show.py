@@ -46,6 +46,13 @@ def spark(line: Line) -> str:
     return "".join(_BARS[-(-n * 8 // most)] for n in span)
 
 
+def counted(line: Line) -> tuple[str, str, str, str]:
+    """Times, mean, shortest and longest as texts; empty where nothing is counted."""
+    if not line.times:
+        return ("",) * 4
+    return numbers.count(line.times), ns(line.mean_ns), ns(line.min_ns), ns(line.max_ns)
+
+
 def profile_view(profile: Profile, limit: int) -> RenderableType:
     """The profile of a trace; what does not fit in stands in one line."""
     what = "process" if profile.workers else "session"
@@ -61,7 +68,7 @@ def profile_view(profile: Profile, limit: int) -> RenderableType:
     for line in profile.lines[:limit]:
         table.add_row(
             one_line(line.name), ns(line.ns), numbers.percent(profile.share(line)),
-            numbers.count(line.times), ns(line.mean_ns), ns(line.min_ns), ns(line.max_ns),
+            *counted(line),
             numbers.percent(100 * line.kernel_ns / line.ns) if line.kernel_ns else "", spark(line),
         )  # fmt: skip
     rest = profile.lines[limit:]
