@@ -98,7 +98,9 @@ def main() -> None:
         path = where.command_path if where is not None else "pgtare"
         if ex.exit_code == USAGE and not ex.format_message():
             raise SystemExit(USAGE) from None  # the help was shown
-        _fail(f"{ex.format_message()} See `{path} --help`.", ex.exit_code)
+        told = ex.format_message().rstrip()
+        stop = "" if told.endswith((".", "?", "!")) else "."
+        _fail(f"{told}{stop} See `{path} --help`.", ex.exit_code)
     except (KeyboardInterrupt, Abort):
         _fail(start.INTERRUPTION, INTERRUPTED)
     except BrokenPipeError:

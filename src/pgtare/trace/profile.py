@@ -122,10 +122,18 @@ def select(ledger: Ledger, scope: Scope) -> Entries:
     found = entries.of(kept)
     if not len(found):
         raise UsageError(
-            f"the trace holds nothing of {scope.words or 'sessions'}: `pgtare trace statements` "
-            "lists what it holds"
+            f"the trace holds nothing of {scope.words or 'sessions'}: {_listing(scope)}"
         )
     return found
+
+
+def _listing(scope: Scope) -> str:
+    """What tells what there is to choose from."""
+    if scope.statement is not None:
+        return "`pgtare trace statements DIR` lists its statements"
+    if scope.workers:
+        return "no parallel worker was traced"
+    return "`pgtare trace profile DIR --by session` lists its sessions"
 
 
 def _of_statement(ledger: Ledger, entries: Entries, wanted: str) -> npt.NDArray[np.bool_]:

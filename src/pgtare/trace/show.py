@@ -23,6 +23,8 @@ _NO_NODES = (
     "No row source was measured: they are where sql_trace.rowsource_sampling is set (128, say) "
     "while a trace is recorded"
 )
+#: Short: a narrow terminal wraps it.
+_KERNEL = "of it kernel CPU: the part of a wait in which the kernel worked for it (estimated)"
 
 
 def ns(value: float) -> str:
@@ -79,6 +81,8 @@ def profile_view(profile: Profile, limit: int) -> RenderableType:
         )
     table.add_row("total", ns(sum(line.ns for line in profile.lines)), "100 %")
     parts: list[RenderableType] = [Text(plain(heading)), table]
+    if any(line.kernel_ns for line in profile.lines):
+        parts.append(Text(_KERNEL, style="dim"))
     if profile.by in ("node", "relation") and not profile.measured:
         parts.append(Text(_NO_NODES))
     return Group(*parts)
