@@ -71,9 +71,11 @@ def _whose(setting: Setting) -> str:
 
 
 def _worker(now: Standing) -> str:
-    if now.worker is None:
-        if not now.directory:
-            return "the server's own worker does not run"
-        return f"the server's own worker, which is to write to {now.directory}, does not run"
-    where = f"to {now.directory}" if now.directory else "where pg_read_all_settings lets one see"
-    return f"the server's own worker (process {now.worker}) writes what is traced {where}"
+    if now.directory is None:
+        return (
+            "whether the server's own worker writes is for members of pg_read_all_settings to see"
+        )
+    if not now.directory:
+        return "the server has no worker of its own that writes"
+    latest = f"; its latest recording: {now.recording}" if now.recording else ""
+    return f"the server's own worker writes what is traced to {now.directory}{latest}"

@@ -15,7 +15,8 @@ _RIGHTS = """
 SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
        has_function_privilege('sql_trace_set(integer, integer)', 'EXECUTE'),
        has_function_privilege('pg_show_all_file_settings()', 'EXECUTE')
-       AND has_table_privilege('pg_file_settings', 'SELECT')
+       AND has_table_privilege('pg_file_settings', 'SELECT'),
+       has_function_privilege('pg_ls_dir(text, boolean, boolean)', 'EXECUTE')
 """
 _SESSIONS = """
 SELECT s.pid, pg_get_userbyid(s.userid)::text, coalesce(d.datname::text, s.dbid::text),
@@ -48,10 +49,13 @@ _LEVEL_OF_FILE = """
 SELECT NULL, NULL, name, setting FROM pg_file_settings
 WHERE name = 'sql_trace.level' AND applied AND setting <> '0'
 """
-_WORKER = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'sql_trace writer'"
 _DIRECTORY = """
 SELECT current_setting('sql_trace.worker_directory', true)
 WHERE pg_has_role('pg_read_all_settings', 'USAGE')
+"""
+# The worker has no session that could be seen; names of its recordings begin with their time.
+_RECORDING = """
+SELECT max(name) FROM pg_ls_dir(%s, true, false) name WHERE name LIKE 'trace-%%'
 """
 # A trace that met a limit, or was asked to end, would begin anew. Who idles may have been asked and
 # not know it yet: then nothing tells.
@@ -103,8 +107,9 @@ class Setting:
 class Standing:
     """sessions: those traced; kept: those that were and live; ended: how many that are gone.
 
-    configured: whether the level of the configuration file could be seen. worker: the process of
-    the server's own worker; directory: where it writes, None where that may not be seen.
+    configured: whether the level of the configuration file could be seen. directory: where the
+    server's own worker writes, empty without one, None where that may not be seen; recording: its
+    latest one, as far as that may be seen.
     """
 
     sessions: tuple[Session, ...]
@@ -112,14 +117,14 @@ class Standing:
     ended: int
     settings: tuple[Setting, ...]
     configured: bool
-    worker: int | None
     directory: str | None
+    recording: str | None
 
 
 def standing(server: Server) -> Standing:
     """What is traced. Raises UsageError, with the GRANT, where we may not see all sessions."""
     with telling():
-        ((user, sees, _, reads_file),) = server.rows(_RIGHTS)
+        ((user, sees, _, reads_file, lists),) = server.rows(_RIGHTS)
         if not sees:
             raise UsageError(
                 f"to see what is traced, a superuser has to run: GRANT pg_read_all_stats TO {user};"
@@ -131,12 +136,14 @@ def standing(server: Server) -> Standing:
             for row in server.rows(_SESSIONS)
         ]
         ((ended,),) = server.rows(_ENDED)
-        worker = server.rows(_WORKER)
-        directory = server.rows(_DIRECTORY)
+        found = server.rows(_DIRECTORY)
+        directory = (found[0][0] or "") if found else None
+        recording = None
+        if directory and lists:
+            ((recording,),) = server.rows(_RECORDING, directory)
     return Standing(
         tuple(s for s in every if s.level), tuple(s for s in every if not s.level), ended,
-        settings, reads_file, worker[0][0] if worker else None,
-        (directory[0][0] or "") if directory else None,
+        settings, reads_file, directory, recording,
     )  # fmt: skip
 
 
@@ -167,7 +174,7 @@ def stop(server: Server, pids: frozenset[int] | None = None) -> list[int]:
     there.
     """
     with telling():
-        ((user, sees, may, _),) = server.rows(_RIGHTS)
+        ((user, sees, may, *_),) = server.rows(_RIGHTS)
         missing = [] if sees else [f"GRANT pg_read_all_stats TO {user}"]
         if not may:
             missing.append(
