@@ -131,29 +131,6 @@ index_of(const Plan *plan)
 	}
 }
 
-/* What a plan begins by itself: the one of these whose root a node is, or NULL */
-static const SubPlan *
-subplan_in(const List *subplans, const PlanState *root)
-{
-	ListCell   *cell;
-
-	foreach(cell, subplans)
-	{
-		const SubPlanState *state = lfirst(cell);
-
-		if (state->planstate == root)
-			return state->subplan;
-	}
-	return NULL;
-}
-
-static bool
-is_subplan(const PlanState *parent, const PlanState *state)
-{
-	return parent != NULL &&
-		(subplan_in(parent->initPlan, state) != NULL || subplan_in(parent->subPlan, state) != NULL);
-}
-
 static void
 put_relation(StringInfo json, const char *key, Oid relation)
 {
@@ -165,78 +142,6 @@ put_relation(StringInfo json, const char *key, Oid relation)
 	appendStringInfo(json, ", \"%s\": ", key);
 	escape_json(json, strcmp(key, "relation") == 0 && schema ?
 				quote_qualified_identifier(schema, name) : name);
-}
-
-/*
- * An init plan hangs on the topmost node of its query, and runs when its result
- * is first asked for: within the calls of these.
- */
-typedef struct Askers
-{
-	const SubPlan *init;
-	StringInfo	json;			/* their numbers */
-	int			n;
-} Askers;
-
-static bool
-asks_itself(const SubPlan *init, const Plan *plan)
-{
-	const Bitmapset *before = NULL;	/* what is found out before workers begin */
-	ListCell   *cell;
-
-	if (init->subLinkType == CTE_SUBLINK)
-		return IsA(plan, CteScan) && ((const CteScan *) plan)->ctePlanId == init->plan_id;
-	if (IsA(plan, Gather))
-		before = ((const Gather *) plan)->initParam;
-	else if (IsA(plan, GatherMerge))
-		before = ((const GatherMerge *) plan)->initParam;
-	foreach(cell, init->setParam)
-		if (bms_is_member(lfirst_int(cell), before))
-			return true;
-	return false;
-}
-
-/* Does it ask, or anything below it? */
-static bool
-may_ask(const SubPlan *init, const Plan *plan)
-{
-	ListCell   *cell;
-
-	foreach(cell, init->setParam)
-		if (bms_is_member(lfirst_int(cell), plan->allParam))
-			return true;
-	return init->subLinkType == CTE_SUBLINK;
-}
-
-static bool
-find_askers(PlanState *state, void *context)
-{
-	Askers	   *askers = context;
-	const SubPlan *init = askers->init;
-	const Plan *plan = state->plan;
-	bool		asks = asks_itself(init, plan);
-	int			before = askers->n;
-
-	if (!may_ask(init, plan))
-		return false;
-	if (!asks)
-		(void) planstate_tree_walker(state, find_askers, askers);
-	/* what nothing below it asks for, it asks for itself */
-	if (asks || (askers->n == before && init->subLinkType != CTE_SUBLINK))
-		appendStringInfo(askers->json, "%s%d", askers->n++ > 0 ? ", " : "", plan->plan_node_id);
-	return false;
-}
-
-static void
-put_askers(StringInfo json, PlanState *parent, const PlanState *state)
-{
-	Askers		askers = {subplan_in(parent->initPlan, state), json};
-
-	if (askers.init == NULL)
-		return;
-	appendStringInfoString(json, ", \"within\": [");
-	(void) find_askers(parent, &askers);
-	appendStringInfoChar(json, ']');
 }
 
 static void
@@ -255,22 +160,22 @@ put_node(Walk *walk, const PlanState *state)
 					 walk->parent ? walk->parent->plan->plan_node_id : -1, plan_kind(nodeTag(plan)));
 	put_relation(json, "relation", relation_of(walk, plan));
 	put_relation(json, "index", index_of(plan));
-	if (is_subplan(walk->parent, state))
+	if (askers_subplan(walk->parent, state))
 	{
 		appendStringInfoString(json, ", \"subplan\": true");
-		put_askers(json, walk->parent, state);
+		askers_put(json, walk->parent, state);
 	}
 	appendStringInfo(json, ", \"rows\": %.0f, \"cost\": %.2f}", plan->plan_rows, plan->total_cost);
 	walk->nodes++;
 }
 
-/* What put_node shows, and in no more bytes than that */
+/* What put_node shows, and in no more bytes than that; who asks for init plans is told by askers_hash() */
 typedef struct NodeFacts
 {
 	int32		id;
 	int32		parent;
 	uint32		tag;
-	uint32		subplan;
+	int32		subplan;		/* its number among them, or 0 */
 	Oid			relation;
 	Oid			index;
 	double		rows;
@@ -282,35 +187,35 @@ typedef struct NodeFacts
 StaticAssertDecl(sizeof(NodeFacts) == 40, "nothing undefined is hashed");
 
 /* Each node of each execution comes by: to mix words takes a quarter of what hashing bytes does. */
-static uint64
-mix(uint64 hash, const NodeFacts *facts)
+static inline uint64
+mix(uint64 hash, uint64 word)
 {
-	uint64		words[WORDS];
-
-	memcpy(words, facts, sizeof(words));
-	for (int i = 0; i < (int) WORDS; i++)
-	{
-		hash = (hash ^ words[i]) * UINT64CONST(0x9E3779B97F4A7C15);
-		hash ^= hash >> 32;
-	}
-	return hash;
+	hash = (hash ^ word) * UINT64CONST(0x9E3779B97F4A7C15);
+	return hash ^ hash >> 32;
 }
 
 static void
 hash_node(Walk *walk, const PlanState *state)
 {
 	const Plan *plan = state->plan;
+	const SubPlan *subplan = askers_subplan(walk->parent, state);
+	uint64		asks = askers_hash(state);
 	NodeFacts	facts;
+	uint64		words[WORDS];
 
 	facts.id = plan->plan_node_id;
 	facts.parent = walk->parent ? walk->parent->plan->plan_node_id : -1;
 	facts.tag = nodeTag(plan);
-	facts.subplan = is_subplan(walk->parent, state);
+	facts.subplan = subplan ? subplan->plan_id : 0;
 	facts.relation = relation_of(walk, plan);
 	facts.index = index_of(plan);
 	facts.rows = plan->plan_rows;
 	facts.cost = plan->total_cost;
-	walk->hash = mix(walk->hash, &facts);
+	memcpy(words, &facts, sizeof(words));
+	for (int i = 0; i < (int) WORDS; i++)
+		walk->hash = mix(walk->hash, words[i]);
+	if (asks != 0)
+		walk->hash = mix(walk->hash, asks);
 }
 
 static bool

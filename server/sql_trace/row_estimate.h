@@ -75,6 +75,7 @@ typedef struct RowShare
 {
 	int			whole;			/* its index, lower than our own; -1: none */
 	bool		summed;			/* counts towards the sum; else it is only no larger */
+	bool		apart;			/* not even that: it may go on when the whole has ended */
 	RowEstimate of;
 } RowShare;
 

@@ -39,7 +39,7 @@ queries_running(void)
 	int			n = 0;
 
 	for (RowQuery *each = row_queries; each; each = each->outer)
-		n += each->running;
+		n += row_query_runs(each);
 	return n;
 }
 

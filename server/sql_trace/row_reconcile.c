@@ -38,7 +38,7 @@ settle(RowShare *shares, int n, int whole)
 		all->time = least_of(all->most, all->time + excess * all->variance / doubt);
 	}
 	for (int i = whole + 1; i < end; i++)
-		if (shares[i].whole == whole)
+		if (shares[i].whole == whole && !shares[i].apart)
 		{
 			shares[i].of.most = least_of(shares[i].of.most, row_high(all));
 			shares[i].of.time = least_of(shares[i].of.time, shares[i].of.most);

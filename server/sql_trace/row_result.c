@@ -179,6 +179,13 @@ cannot_be_told(const Row *row)
 	}
 }
 
+/* What a query changes besides may go on at its end, and so may what that asks for. */
+static bool
+runs_at_end(const Row *row)
+{
+	return row->below_subplan && row->parent == 0 && row->query->estate->es_auxmodifytables != NIL;
+}
+
 static void
 reconcile(RowQuery *query)
 {
@@ -201,6 +208,7 @@ reconcile(RowQuery *query)
 			whole = query->rows[whole].parent;
 		shares[i].whole = whole;
 		shares[i].summed = !row->below_subplan && row->way != ROW_HIDDEN;
+		shares[i].apart = runs_at_end(row);
 		if (row->way == ROW_CALLED)
 		{
 			row_close(row);

@@ -119,7 +119,7 @@ executor_finish(QueryDesc *desc)
 	}
 	/* mostly triggers run here, whose statements have row sources of their own, or nothing does */
 	calls_nodes = desc->estate->es_auxmodifytables != NIL;
-	query->running = true;
+	row_query_enters(query);
 	if (calls_nodes)
 		row_query_resumes(query, clock_source_read(query->clock));
 	finish(desc);
@@ -139,7 +139,7 @@ static bool
 within_another(const RowQuery *query)
 {
 	for (RowQuery *each = row_queries; each; each = each->outer)
-		if (each != query && each->running)
+		if (each != query && row_query_runs(each))
 			return true;
 	return false;
 }

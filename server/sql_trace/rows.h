@@ -13,6 +13,7 @@
 
 #include "sqltrace.h"
 
+#include "access/xact.h"
 #include "executor/executor.h"
 #include "nodes/execnodes.h"
 
@@ -174,7 +175,8 @@ typedef struct RowQuery
 	int			room;			/* for rows and results */
 	Row		  **by_id;			/* NULL: they are few */
 	int			nids;
-	bool		running;		/* an executor's call is under way */
+	bool		running;		/* an executor's call is under way ... */
+	SubTransactionId within;	/* ... unless an error has left it, and this */
 	int64		paused;			/* ticks during which it was not run */
 	int64		began;
 	int64		stopped_at;
@@ -199,12 +201,26 @@ row_query_of(const QueryDesc *desc)
 	return query;
 }
 
+static inline void
+row_query_enters(RowQuery *query)
+{
+	query->within = GetCurrentSubTransactionId();
+	query->running = true;
+}
+
+/* Whoever caught an error that left the query may go on, and its memory stay as long as a portal. */
+static inline bool
+row_query_runs(const RowQuery *query)
+{
+	return query->running && SubTransactionIsActive(query->within);
+}
+
 /* The query runs: its time goes on where it stopped. */
 static inline void
 row_query_resumes(RowQuery *query, int64 reading)
 {
 	query->paused = reading - query->stopped_at;
-	query->running = true;
+	row_query_enters(query);
 }
 
 static inline void

@@ -12,9 +12,10 @@
  * (messages to the client), analyse.c (parse and plan), execution.c and execute.c
  * (executions), series.c and series.h (fetches), utility.c, transaction.c, call.c
  * (what all calls share), text.c (texts of statements), secrets.c (what must not be
- * shown), binds.c (values), plan.c (plan trees), ended.c (traces that sessions leave).
- * Readers: ring_copy.c (out of a ring), read.c (for SQL), sessions.c (who is traced),
- * worker*.c and trace_file.c (to files).  row_*.c measure row sources.
+ * shown), binds.c (values), plan.c (plan trees), askers.c (in whose calls init
+ * plans run), ended.c (traces that sessions leave).  Readers: ring_copy.c (out of a
+ * ring), read.c (for SQL), sessions.c (who is traced), worker*.c and trace_file.c
+ * (to files).  row_*.c measure row sources.
  *-------------------------------------------------------------------------
  */
 #ifndef SQLTRACE_H
@@ -24,6 +25,8 @@
 
 #include "executor/execdesc.h"
 #include "executor/instrument.h"
+#include "lib/stringinfo.h"
+#include "nodes/execnodes.h"
 #include "nodes/parsenodes.h"
 #include "port/atomics.h"
 #include "storage/lwlock.h"
@@ -341,6 +344,11 @@ extern void protocol_install(void);
 /* plan.c */
 extern const char *plan_kind(NodeTag tag);
 extern uint64 plan_of(const QueryDesc *queryDesc, uint64 call, uint64 text);
+
+/* askers.c */
+extern const SubPlan *askers_subplan(const PlanState *parent, const PlanState *state);
+extern void askers_put(StringInfo json, PlanState *parent, const PlanState *state);
+extern uint64 askers_hash(const PlanState *state);
 
 /*
  * For row_*.c.  Their hooks are installed last, and so run outside ours: when

@@ -152,6 +152,53 @@ def test_first_call_that_builds_a_hash_table_is_exact(connection: Connection) ->
     assert delayed <= found_in(sources, "Hash", None).time <= join.time * 1.000001
 
 
+@pytest.mark.parametrize("every", [1, 128])
+def test_what_is_changed_at_the_end_is_no_part_of_the_root(
+    connection: Connection, every: int
+) -> None:
+    """Nobody reads the rows deleted: most of the deletion follows the last row of the query."""
+    query = (
+        "WITH slow AS MATERIALIZED (SELECT i FROM many WHERE i < 30 AND idle_for(1, 1000)),"
+        " gone AS (DELETE FROM few WHERE i IN (SELECT i FROM slow) AND idle_for(1, 1000)"
+        " RETURNING i) SELECT i FROM delays LIMIT 3"
+    )
+    connection.execute("SELECT idled_reset()")
+    with connection.transaction(force_rollback=True):
+        sources = run(connection, query, every, HASHED)
+    delayed = row_loads.idled(connection, [1])
+    assert delayed >= 35
+    deleting = found_in(sources, "ModifyTable", None)
+    assert delayed <= deleting.time <= delayed * 1.5
+    assert [s.time >= 29 for s in sources if s.relation == "many"] == [True]
+    assert root_of(sources).high < 10
+    assert all(s.low <= s.time <= s.high for s in sources)
+
+
+def test_a_fetch_that_failed_hides_no_later_statement(connection: Connection) -> None:
+    """Its cursor stays until the transaction ends, though the error was caught."""
+    connection.execute(
+        """
+        CREATE OR REPLACE FUNCTION fetch_and_fail() RETURNS void LANGUAGE plpgsql AS $$
+        DECLARE open_cursor CURSOR FOR SELECT 1 / (i - i) FROM few;
+        BEGIN
+            OPEN open_cursor;
+            BEGIN
+                MOVE open_cursor;
+            EXCEPTION WHEN division_by_zero THEN NULL;
+            END;
+        END $$
+        """
+    )
+    with connection.transaction():
+        connection.execute("SET LOCAL sql_trace.level = 1")
+        connection.execute("SET LOCAL sql_trace.rowsource_sampling = 1")
+        connection.execute("SELECT fetch_and_fail()")
+        connection.execute("SELECT count(*) FROM many")
+        sources = row_loads.row_sources(connection)
+    assert root_of(sources).node == "Aggregate"
+    assert found_in(sources, "Seq Scan", "many").rows == 20_000
+
+
 def test_one_long_call_is_not_multiplied(connection: Connection) -> None:
     """Sampled or not: it took half of the time, not 128 times as much."""
     for at in range(6000, 6010):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from pgtare.trace import ledger as ledgers
 from pgtare.trace import nodes
 from pgtare.trace.reader import load
 from tests.server.recorder_tools import recording, wait_until_traced
-from tests.server.trace_tools import session
+from tests.server.trace_tools import session, traced
 from tests.server.waits_tools import Connection
 
 pytest_plugins = ["tests.server.fix_trace"]
@@ -21,7 +22,11 @@ NAP_MS = 100
 NAP = f"pg_sleep({NAP_MS / 1000})"
 TABLE = """
 DROP TABLE IF EXISTS asked; CREATE TABLE asked AS SELECT g AS n FROM generate_series(1, 20000) g;
-ANALYZE asked
+DROP TABLE IF EXISTS parted; CREATE TABLE parted (n int, m int) PARTITION BY LIST (n);
+CREATE TABLE parted_5 PARTITION OF parted FOR VALUES IN (5);
+CREATE TABLE parted_9 PARTITION OF parted FOR VALUES IN (9);
+INSERT INTO parted VALUES (5, 1), (5, 2), (9, 3), (9, 4);
+ANALYZE asked, parted
 """
 PARALLEL = (
     "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;"
@@ -38,6 +43,8 @@ NAPS = {
     "within another init plan": "SELECT count(*) FROM asked WHERE n >"
     f" (SELECT max(n) FROM asked WHERE n > (SELECT 9 FROM {NAP}))",
     "by a sub plan": f"SELECT (SELECT a.n FROM {NAP}) FROM asked a LIMIT 1",
+    "to leave out partitions": f"SELECT count(*) FROM parted WHERE n = (SELECT 5 FROM {NAP})",
+    "to change several columns": f"UPDATE parted SET (n, m) = (SELECT 5, 6 FROM {NAP}) WHERE m = 3",
     "before workers begin": f"SELECT /*parallel*/ count(*) FROM asked"
     f" WHERE n % 7 = (SELECT 0 FROM {NAP})",
 }
@@ -90,3 +97,34 @@ def test_a_nap_is_in_the_own_time_of_one_node(book: ledgers.Ledger, where: str) 
     if "parallel" not in NAPS[where]:
         assert sum(own.values()) == pytest.approx(root, rel=0.02), own
     assert max(ms for n, ms in own.items() if n != nap) < NAP_MS / 2, own
+
+
+ASKING = {
+    "scans of CTEs": (
+        "WITH c AS MATERIALIZED (SELECT n FROM asked), d AS MATERIALIZED (SELECT n FROM asked)"
+        " SELECT count(*) FROM {0} x CROSS JOIN {1} y WHERE x.n + y.n < 0",
+        ("c", "d"),
+    ),
+    "conditions": (
+        "SELECT count(*) FROM asked x CROSS JOIN asked y WHERE {0} > (SELECT avg(n) FROM asked)"
+        " AND {1} > (SELECT avg(n) FROM asked) AND x.n + y.n < 0",
+        ("x.n", "y.n"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ASKING)
+def test_plans_that_differ_by_who_asks_are_two(
+    client: Connection, onlooker: Connection, how: str
+) -> None:
+    """All else is equal, and so the one must not stand for the other."""
+    onlooker.execute(TABLE.encode())
+    query, names = ASKING[how]
+    both = [query.format(*names), query.format(*reversed(names))]
+    trace = traced(onlooker, client, *(f"EXPLAIN {one}" for one in both))
+    plans = {p.plan: json.loads(p.json) for p in trace.of("plan")}
+    askers = [
+        [node["within"] for node in plans[call.plan] if "within" in node]
+        for call in trace.calls("execute")
+    ]
+    assert askers[0] == askers[1][::-1] != askers[1], trace.describe()

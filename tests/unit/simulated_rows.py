@@ -48,7 +48,10 @@ class RowEstimate(ctypes.Structure):
 class RowShare(ctypes.Structure):
     """As in row_estimate.h."""
 
-    _fields_ = [("whole", ctypes.c_int), ("summed", ctypes.c_bool), ("of", RowEstimate)]
+    _fields_ = [
+        ("whole", ctypes.c_int), ("summed", ctypes.c_bool), ("apart", ctypes.c_bool),
+        ("of", RowEstimate),
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -174,8 +174,10 @@ def test_node_never_called(estimator: Estimator) -> None:
     assert (found.time, found.low, found.high) == (0, 0, 0)
 
 
-def share(whole: int, time: float, deviation: float, summed: bool = True) -> RowShare:
-    return RowShare(whole, summed, RowEstimate(time, deviation**2, 0, 1e9, 1.96))
+def share(
+    whole: int, time: float, deviation: float, summed: bool = True, apart: bool = False
+) -> RowShare:
+    return RowShare(whole, summed, apart, RowEstimate(time, deviation**2, 0, 1e9, 1.96))
 
 
 def test_children_give_way_to_an_exact_parent(estimator: Estimator) -> None:
@@ -197,6 +199,14 @@ def test_init_plans_are_not_added_up(estimator: Estimator) -> None:
     """They run within another child's calls."""
     times = estimator.reconcile([share(-1, 100, 0), share(0, 90, 5), share(0, 80, 5, False)], 1e9)
     assert times == pytest.approx([100, 90, 80])
+
+
+def test_what_goes_on_at_the_end_is_not_within_the_root(estimator: Estimator) -> None:
+    known = RowEstimate(500, 0, 500, 500, 1.96)
+    shares = [share(-1, 100, 0), RowShare(0, False, True, known), share(1, 400, 0)]
+    assert estimator.reconcile([*shares, share(0, 120, 5)], 1e9) == pytest.approx(
+        [100, 500, 400, 100]
+    )
 
 
 def test_nothing_takes_longer_than_the_execution(estimator: Estimator) -> None:
