@@ -25,8 +25,11 @@ _RUNNING = """
 import os, signal, sys
 from pgtare.cli import {command}
 def interrupt(*arguments, **named):
-    os.kill(os.getpid(), signal.SIGINT)
-    return 0
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        return 0
+    finally:
+        print("unwound")
 {command}.{function} = interrupt
 sys.argv = ["pgtare", *{words!r}]
 from pgtare.start import main
@@ -65,5 +68,5 @@ def test_while_it_is_loaded(module: str, words: list[str]) -> None:
 )
 def test_while_it_runs(command: str, function: str, words: list[str]) -> None:
     done = run(_RUNNING.format(command=command, function=function, words=words))
-    assert (done.returncode, done.stdout) == (130, "")
+    assert (done.returncode, done.stdout) == (130, "unwound\n")
     assert done.stderr.replace("reading nothing: 0 %\n", "") == LINE
