@@ -87,6 +87,14 @@ def test_known_waits_are_written(writing: tuple[Cluster, Path], app: Connection)
     assert "Timeout/PgSleep" in done.stdout
 
 
+def test_status_tells_where_the_worker_writes(writing: tuple[Cluster, Path]) -> None:
+    cluster, path = writing
+    recording = latest(path).name
+    done = pgtare("trace", "status", "--dsn", cluster.dsn())
+    told = f"worker writes what is traced to {path}; its latest recording: {recording}"
+    assert told in done.stdout
+
+
 def test_what_a_session_wrote_last(writing: tuple[Cluster, Path]) -> None:
     """Its trace is read to the end though it has gone, and so is one that lived for a moment."""
     cluster, directory = writing

@@ -313,3 +313,51 @@ def test_an_init_plan_is_taken_from_the_nodes_that_ask_for_it(tmp_path: Path) ->
         {"Hash Join": 1.2 * MS, "Seq Scan on public.a": 3.6 * MS, "Seq Scan on public.b": 1.2 * MS,
          "Result": 9 * MS, "execute, not in a measured node": 5 * MS}
     )  # fmt: skip
+
+
+def test_times_are_what_a_reader_counts(tmp_path: Path) -> None:
+    """A transaction of the extended protocol, run three times; the first time it is parsed."""
+    b = StreamBuilder()
+    b.session()
+    b.text(1, "SELECT a FROM t", 11)
+    b.text(2, "END", 12)
+    b.text(3, "SELECT oops", 13)
+    for i in range(3):
+        at = i * 20 * MS
+        if not i:
+            b.call(CallKind.PARSE, at, at + 1 * MS, text=1, query_id=11)
+        b.call(CallKind.BIND, at + 1 * MS, at + 2 * MS, text=1, query_id=11)
+        run = b.call(CallKind.EXECUTE, at + 2 * MS, at + 5 * MS, text=1, query_id=11)
+        b.call(
+            CallKind.FETCH, at + 5 * MS, at + 7 * MS, text=1, query_id=11, execution=run,
+            fetches=4, flags=0,
+        )  # fmt: skip
+        b.call(CallKind.PARSE, at + 7 * MS, at + 8 * MS, text=2, query_id=12)
+        b.call(CallKind.UTILITY, at + 8 * MS, at + 9 * MS, text=2, query_id=12)
+        b.call(CallKind.COMMIT, at + 9 * MS, at + 10 * MS, text=2, query_id=12)
+        b.request(at, at + 10 * MS)
+    b.call(CallKind.PARSE, 60 * MS, 61 * MS, text=3, query_id=13)
+    b.request(60 * MS, 61 * MS)
+    b.end(61 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, []))
+    lines = {line.name: line for line in profile(book, "statement").lines}
+    select, end, oops = (lines[name] for name in ("SELECT a FROM t", "END", "SELECT oops"))
+    assert (select.times, select.ns) == (3, 19 * MS)
+    assert (select.min_ns, select.max_ns) == (6 * MS, 7 * MS)
+    assert select.mean_ns == pytest.approx(19 * MS / 3)
+    assert (end.times, end.mean_ns, end.max_ns) == (3, 3 * MS, 3 * MS)
+    assert (oops.times, oops.ns, oops.mean_ns) == (0, 1 * MS, 0)
+    assert (lines["client"].times, sum(end.histogram)) == (0, 3)
+    (session,) = profile(book, "session").lines
+    assert (session.times, session.ns) == (6, 61 * MS)
+    assert session.mean_ns == pytest.approx(28 * MS / 6)
+    calls = {line.name: line for line in profile(book, "call").lines}
+    told = {name: line.times for name, line in calls.items() if line.times}
+    assert told == {
+        "parse": 5, "bind": 3, "execute": 3, "fetch": 12, "commit": 3, "utility": 3
+    }  # fmt: skip
+    assert calls["fetch"].mean_ns == MS // 2
+    nodes = {line.name: line.times for line in profile(book, "node").lines}
+    assert (nodes["execute, not in a measured node"], nodes["client"]) == (3, 0)
+    for grouping in GROUPINGS:
+        assert sum(by(book, grouping).values()) == pytest.approx(61 * MS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from pathlib import Path
 
@@ -11,11 +12,13 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 from pgtare.errors import UsageError
+from pgtare.report.numbers import volume
 from pgtare.trace import ledger as ledgers
 from pgtare.trace import merge, show
 from pgtare.trace.ledger import Ledger
-from pgtare.trace.limits import Limits
-from pgtare.trace.profile import profile
+from pgtare.trace.limits import LimitReached, Limits, check
+from pgtare.trace.page import page
+from pgtare.trace.profile import Scope, profile
 from pgtare.trace.reader import load
 from pgtare.trace.statements import report
 from pgtare.trace.stream import CallKind
@@ -157,3 +160,46 @@ def test_an_export_is_refused_before_its_trace_is_read(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     assert "choose among" in refused("trace", "export", missing, tmp_path / "x", "--format", "csv")
     assert "in use" in refused("trace", "export", missing, taken)
+
+
+def test_a_scope_that_holds_nothing_names_what_lists_its_kind(book: Ledger) -> None:
+    with pytest.raises(UsageError, match="--by session` lists its sessions"):
+        profile(book, scope=Scope(frozenset({1}), words="process 1"))
+    with pytest.raises(UsageError, match="trace statements DIR` lists its statements"):
+        profile(book, scope=Scope(statement="nothing"))
+
+
+def test_a_mistyped_path_makes_no_directory(tmp_path: Path) -> None:
+    missing, place = tmp_path / "missing", tmp_path / "mistyped" / "x" / "y"
+    for words in (
+        ("export", missing, place), ("report", missing, "--html", place.with_suffix(".html")),
+    ):  # fmt: skip
+        assert f"there is no directory {place.parent}" in refused("trace", *words)
+    for target in (place, place.with_suffix(".pgtrace")):
+        with pytest.raises(UsageError, match=f"there is no directory {place.parent}"):
+            Writer(target, b"{}", Limits(reserve=0))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sizes_are_told_in_the_unit_that_suits_them(tmp_path: Path) -> None:
+    with pytest.raises(LimitReached, match=r"has reached 200 KiB \(--max-size\)"):
+        check(tmp_path, Limits(total=200 * 1024, reserve=0), 200 * 1024, 1)
+    told = [volume(size) for size in (0, 1, 1023, 1536, 29_376_744, 1023 * 1024, 1 << 40)]
+    assert told == ["0 bytes", "1 byte", "1023 bytes", "1.5 KiB", "28 MiB", "1 MiB", "1 TiB"]
+
+
+def test_an_error_of_the_parser_ends_its_sentence() -> None:
+    assert "integer. See `" in refused("trace", "profile", "x", "--pid", "x")
+
+
+def test_the_kernels_share_is_explained_where_it_is_shown(book: Ledger) -> None:
+    found = profile(book)
+    lines = tuple(dataclasses.replace(line, kernel_ns=line.ns / 2) for line in found.lines)
+    explained = "in which the kernel worked"
+    assert explained not in printed(show.profile_view(found, 9), 200)
+    split = dataclasses.replace(found, lines=lines)
+    assert explained in printed(show.profile_view(split, 9), 200)
+
+
+def test_one_process_is_one(book: Ledger) -> None:
+    assert "· 1 process ·" in page(book)

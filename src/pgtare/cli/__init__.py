@@ -4,22 +4,41 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 from typer.exceptions import Abort, TyperException
 
 import pgtare
+from pgtare import start
 from pgtare.cli import foreign
 from pgtare.errors import PgtareError
 from pgtare.report.plain import plain
 
 USAGE = 2
-INTERRUPTED = 130
+INTERRUPTED = start.INTERRUPTED
+
+
+class _Interrupted(PgtareError):
+    """Ctrl-C, for which typer would end the command without a word."""
+
+    exit_status = INTERRUPTED
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        start.unwind_at_interrupt()
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _Interrupted(start.INTERRUPTION) from None
+
 
 app = typer.Typer(
     name="pgtare",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
@@ -61,9 +80,11 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def main() -> None:
-    """Entry point of the console command."""
+    """Run the command of sys.argv, and end the process with its exit status."""
+    start.leave_at_interrupt()
     try:
         if foreign.is_meant(sys.argv[1:]):
+            start.unwind_at_interrupt()
             raise SystemExit(foreign.run(sys.argv[1:]))
         from pgtare.cli import commands
 
@@ -77,13 +98,17 @@ def main() -> None:
         path = where.command_path if where is not None else "pgtare"
         if ex.exit_code == USAGE and not ex.format_message():
             raise SystemExit(USAGE) from None  # the help was shown
-        _fail(f"{ex.format_message()} See `{path} --help`.", ex.exit_code)
+        told = ex.format_message().rstrip()
+        stop = "" if told.endswith((".", "?", "!")) else "."
+        _fail(f"{told}{stop} See `{path} --help`.", ex.exit_code)
     except (KeyboardInterrupt, Abort):
-        _fail("interrupted; nothing of pgtare's own is left running", INTERRUPTED)
+        _fail(start.INTERRUPTION, INTERRUPTED)
     except BrokenPipeError:
         # whoever read our output has gone; Python would complain at exit as well
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    finally:
+        start.unwind_at_interrupt()
 
 
 def _fail(message: str, status: int) -> NoReturn:

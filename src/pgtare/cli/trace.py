@@ -14,9 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from pgtare import cli
+from pgtare.cli import trace_standing
 from pgtare.cli.command_line import command_line
 from pgtare.errors import UsageError
 from pgtare.report import files
+from pgtare.report.numbers import volume
 from pgtare.report.progress import BAR_WIDTH, Display, Frame
 from pgtare.trace import export as exports
 from pgtare.trace import merge, show
@@ -102,9 +104,11 @@ def record(
             done = recorder.run(length, lambda now: _tick(display, now))
     if json:
         typer.echo(jsonlib.dumps(dataclasses.asdict(done), indent=2))
-        return
-    for line in _told(done):
-        cli.say(line)
+    else:
+        for line in _told(done):
+            cli.say(line)
+    if not done.sessions:
+        raise typer.Exit(1)
 
 
 #: What the bar, the seconds and the time left take of a line.
@@ -115,7 +119,7 @@ def _tick(display: Display, now: Progress) -> None:
     sessions = _sessions(now.sessions)
     lost = "nothing lost"
     if now.lost_waits or now.lost_bytes:
-        lost = f"lost {now.lost_waits:,} waits and {now.lost_bytes:,} bytes of calls"
+        lost = f"lost {now.lost_waits:,} waits and {volume(now.lost_bytes)} of calls"
     if now.unread_sessions:
         lost += f", {now.unread_sessions:,} ended unread"
     written = f"{now.written / MIB:.1f} MiB"
@@ -138,11 +142,11 @@ def _sessions(count: int) -> str:
 
 def _told(done: Recorded) -> list[str]:
     lines = [
-        f"{_sessions(done.sessions)}, {done.call_bytes:,} bytes of calls and {done.waits:,} waits "
-        f"in {done.seconds:.1f} s; {done.bytes:,} bytes on disk"
+        f"{_sessions(done.sessions)}, {volume(done.call_bytes)} of calls and {done.waits:,} waits "
+        f"in {done.seconds:.1f} s; {volume(done.bytes)} on disk"
     ]
     lines += [
-        f"process {pid}: {lost[0]:,} bytes of calls and {lost[1]:,} waits lost; larger rings "
+        f"process {pid}: {volume(lost[0])} of calls and {lost[1]:,} waits lost; larger rings "
         "(sql_trace.ring_size, wait_event_timing.trace_ring_records) lose less"
         for pid, lost in done.losses.items()
     ]
@@ -317,6 +321,10 @@ def report_(
         typer.echo(jsonlib.dumps(show.profile_json(profile(book)), indent=2))
     else:
         cli.say(f"page: {target}")
+
+
+app.command("status")(trace_standing.status)
+app.command("stop")(trace_standing.stop)
 
 
 class _Reading(Frame):

@@ -25,6 +25,13 @@ def check_target(path: Path | None) -> None:
         raise UsageError(f"cannot write {path}: it is a directory; name a file in it")
 
 
+def check_directory(path: Path) -> None:
+    """The same for a new directory: a mistyped path makes none above it; UsageError."""
+    parent = path.resolve().parent
+    if not parent.is_dir():
+        raise UsageError(f"cannot make {path}: there is no directory {parent}")
+
+
 def write_text(path: Path, text: str) -> None:
     """Put `text` (UTF-8) at `path`, replacing what was there, readable by its owner only.
 

@@ -134,3 +134,14 @@ def chance(p: float) -> str:
 def count(value: int) -> str:
     """A count with thousands apart."""
     return f"{value:,}"
+
+
+def volume(size: float) -> str:
+    """A number of bytes in the unit that suits it: 512 bytes, 200 KiB, 1.5 GiB."""
+    if abs(size) < 1024:
+        return f"{size:.0f} {'byte' if size == 1 else 'bytes'}"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        size /= 1024
+        if abs(size) < 1000 or unit == "TiB":
+            return f"{size:.1f} {unit}".replace(".0 ", " ")
+    raise AssertionError("unreachable")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pgtare.errors import UsageError
+from pgtare.report.numbers import volume
 from pgtare.trace.columns import MAX_BYTES, MAX_ROWS, Column, Damaged, decode, encode
 from pgtare.trace.tables import GROUPED
 
@@ -61,7 +62,8 @@ class Damage:
     tail: bool = False
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.what} at byte {self.offset:,} ({self.size:,} bytes left out)"
+        left_out = f" ({volume(self.size)} left out)" if self.size else ""
+        return f"{self.path}: {self.what} at byte {self.offset:,}{left_out}"
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def scan(path: Path, tables: frozenset[int] | None = None) -> Iterator[Block | D
 
 def _blocks(path: Path, file: BinaryIO, tables: frozenset[int] | None) -> Iterator[Block | Damage]:
     size = file.seek(0, io.SEEK_END)
-    at, expected = min(FILE_HEADER, size), 0
+    at, expected, told = min(FILE_HEADER, size), 0, False
     effort = _EFFORT * size
     while at < size:
         found = _block_at(file, at, size, tables)
@@ -136,7 +138,7 @@ def _blocks(path: Path, file: BinaryIO, tables: frozenset[int] | None) -> Iterat
             following = _next_block(file, begin, size)
             end = size if following is None else following
             yield Damage(path, at, end - at, found.what, following is None)
-            at = end
+            at, told = end, True
             continue
         length, number, content = found
         if number < expected:
@@ -146,8 +148,9 @@ def _blocks(path: Path, file: BinaryIO, tables: frozenset[int] | None) -> Iterat
             # the bytes of those that are missing are gone: cut out, not overwritten
             lacking = number - expected
             what = "1 block is missing" if lacking == 1 else f"{lacking:,} blocks are missing"
-            yield Damage(path, at, 0, what)
-        expected = max(expected, number + 1)
+            if lacking > 1 or not told:
+                yield Damage(path, at, 0, what)
+        expected, told = max(expected, number + 1), False
         at += length
         if content is not None:
             yield content

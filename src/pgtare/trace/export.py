@@ -13,6 +13,7 @@ import numpy as np
 
 from pgtare import parquet
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.report import files
 from pgtare.trace.ledger import Ledger
 from pgtare.trace.nodes import of_plan
 from pgtare.trace.stream import (
@@ -40,6 +41,7 @@ def check(directory: Path, format_: str) -> None:
     """Raise UsageError where there is no such format, or the directory is in use."""
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_}: choose among {', '.join(FORMATS)}")
+    files.check_directory(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(f"{directory} is in use; name a directory that does not exist yet")
 
@@ -52,7 +54,7 @@ def write(ledger: Ledger, directory: Path, format_: str) -> dict[str, int]:
     """
     check(directory, format_)
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
     except OSError as ex:
         raise UsageError(f"{directory} cannot be made: {ex.strerror}") from ex
     written: dict[str, int] = {}

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from pgtare.report.numbers import volume
+
 MIB = 1 << 20
 
 
@@ -35,15 +37,13 @@ def free(directory: Path) -> int:
 def check(directory: Path, limits: Limits, written: int, size: int) -> None:
     """Raise LimitReached where `size` more bytes, after those written, would pass a limit."""
     if written + size > limits.total:
-        raise LimitReached(
-            "size", f"the trace has reached {limits.total / MIB:,.0f} MiB (--max-size)"
-        )
+        raise LimitReached("size", f"the trace has reached {volume(limits.total)} (--max-size)")
     left = free(directory) - size
     if left < 0:
         raise LimitReached("space", f"the volume of {directory} is full")
     if left < limits.reserve:
         raise LimitReached(
             "space",
-            f"the volume of {directory} would have {left / MIB:,.0f} MiB left, less than "
-            f"the reserve of {limits.reserve / MIB:,.0f} MiB (--reserve)",
+            f"the volume of {directory} would have {volume(left)} left, less than "
+            f"the reserve of {volume(limits.reserve)} (--reserve)",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pgtare.trace.executions import fetches
 from pgtare.trace.ledger import CLIENT, MISSING, Entries, Ledger
 from pgtare.trace.stream import CallKind, NodeRun, RowSources
 
@@ -124,7 +126,8 @@ def grouped(
 ) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """All time, that of measured executions by node; it adds up to what was given.
 
-    Time outside of executions stands under the kind of its call.
+    Time outside of executions stands under the kind of its call. An execution counts once, in its
+    first run, however many nodes have one label; calls that were not measured count as calls.
     """
     spent = np.bincount(
         entries.call[entries.call >= 0], entries.ns[entries.call >= 0],
@@ -132,14 +135,16 @@ def grouped(
     )  # fmt: skip
     names: dict[str, int] = {}
     keys: list[int] = []
-    times: list[float] = []
+    spans: list[float] = []
+    times: list[int] = []
 
-    def book(name: str, ns: float) -> None:
+    def book(name: str, ns: float, count: int) -> None:
         if ns > 0:
             keys.append(names.setdefault(name, len(names)))
-            times.append(ns)
+            spans.append(ns)
+            times.append(count)
 
-    runs = _runs(ledger)
+    runs, many = _runs(ledger), fetches(ledger)
     for call in np.flatnonzero(spent).tolist():
         process = int(ledger.call_process[call])
         left = float(spent[call])
@@ -149,21 +154,24 @@ def grouped(
         if run is not None:
             plan = of_plan(ledger.processes[process].stream.plans.get(run.plan, []))
             own = _shrunk(own_times(run, plan), run, left)
+            by_label: dict[str, float] = defaultdict(float)
             for number, ns in own.items():
                 node = plan.get(number)
-                book(label(node) if node else f"node {number}", ns)
+                by_label[label(node) if node else f"node {number}"] += ns
+            for name, ns in by_label.items():
+                book(name, ns, int(ledger.calls["kind"][call] != CallKind.FETCH))
             left -= sum(own.values())
         kind = int(ledger.calls["kind"][call])
         name = CallKind(kind).name.lower() if 1 <= kind <= len(CallKind) else "call"
-        book(f"{name}, {NOT_BY_NODE}", left if left > 1e-3 else 0.0)
+        book(f"{name}, {NOT_BY_NODE}", left if left > 1e-3 else 0.0, int(many[call]))
     outside = entries.call < 0
     for component, name in ((CLIENT, "client"), (MISSING, "not recorded")):
-        book(name, float(entries.ns[outside & (entries.component == component)].sum()))
+        book(name, float(entries.ns[outside & (entries.component == component)].sum()), 0)
     rest = outside & ~np.isin(entries.component, [CLIENT, MISSING])
-    book("between calls", float(entries.ns[rest].sum()))
+    book("between calls", float(entries.ns[rest].sum()), 0)
     return (
-        list(names), np.array(keys, np.int64), np.array(times, np.float64),
-        np.ones(len(keys), np.int64),
+        list(names), np.array(keys, np.int64), np.array(spans, np.float64),
+        np.array(times, np.int64),
     )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def page(ledger: Ledger) -> str:
         "trace.html.j2",
         [],
         title="Where the time of a trace went",
-        subtitle=f"PostgreSQL {_version(version)} · {len(ledger.processes)} processes · {began}",
+        subtitle=f"PostgreSQL {_version(version)} · {_processes(ledger)} · {began}",
         alarms=ledger.notes,
         answers=_answers(first) if first else ["Nothing was traced."],
         profiles=[_rows(p) for p in found],
@@ -52,6 +52,11 @@ def page(ledger: Ledger) -> str:
         version=pgtare.__version__,
         created=began,
     )
+
+
+def _processes(ledger: Ledger) -> str:
+    count = len(ledger.processes)
+    return f"{count} {'process' if count == 1 else 'processes'}"
 
 
 def _version(number: str) -> str:
@@ -86,8 +91,7 @@ def _rows(profile: Profile) -> dict[str, Any]:
     lines = [
         [
             show.one_line(line.name, 200), show.ns(line.ns),
-            numbers.percent(profile.share(line)), numbers.count(line.times),
-            show.ns(line.mean_ns), show.ns(line.min_ns), show.ns(line.max_ns),
+            numbers.percent(profile.share(line)), *show.counted(line),
             *([_kernel(line)] if split else []), show.spark(line),
         ]
         for line in profile.lines[:_LINES]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.errors import UsageError
-from pgtare.trace import nodes
+from pgtare.trace import executions, nodes
 from pgtare.trace.aggregate import BUCKETS, bucket
 from pgtare.trace.ledger import CLIENT, MISSING, Entries, Ledger
 from pgtare.trace.stream import CallKind
@@ -20,8 +20,12 @@ GROUPINGS = ("event", "statement", "call", "node", "relation", "session")
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a profile; times in ns. A time is a wait, or the CPU (and so on) of one call.
+    """A line of a profile; lengths in ns.
 
+    times: by event the waits, or the bookings of CPU (and so on) by call; by statement and session
+    the executions and utility calls; by call the calls; by node and relation the executions in
+    which row sources were measured. 0 where nothing is counted; mean_ns, min_ns and max_ns, of one
+    of these, are 0 then.
     kernel_ns: of waits, what the kernel worked (estimated), part of ns.
     """
 
@@ -85,10 +89,12 @@ def profile(ledger: Ledger, by: str = "event", scope: Scope | None = None) -> Pr
     scope = scope or Scope()
     entries = select(ledger, scope)
     names, key, ns, times = _grouped(ledger, by, entries)
-    # a wait that was cut is still one, of its whole length
-    lines = _lines(names, key, ns, times, entries.whole if ns is entries.ns else ns)
     if by == "event":
+        # a wait that was cut is still one, of its whole length
+        lines = _lines(names, key, ns, _or_rests(key, times), entries.whole)
         lines = [_with_kernel(ledger, line, entries) for line in lines]
+    else:
+        lines = _lines(names, key, ns, times, ns / np.maximum(times, 1))
     return Profile(
         scope.words or "all sessions", by, float(entries.ns.sum()),
         tuple(sorted(lines, key=lambda line: -line.ns)),
@@ -116,10 +122,18 @@ def select(ledger: Ledger, scope: Scope) -> Entries:
     found = entries.of(kept)
     if not len(found):
         raise UsageError(
-            f"the trace holds nothing of {scope.words or 'sessions'}: `pgtare trace statements` "
-            "lists what it holds"
+            f"the trace holds nothing of {scope.words or 'sessions'}: {_listing(scope)}"
         )
     return found
+
+
+def _listing(scope: Scope) -> str:
+    """What tells what there is to choose from."""
+    if scope.statement is not None:
+        return "`pgtare trace statements DIR` lists its statements"
+    if scope.workers:
+        return "no parallel worker was traced"
+    return "`pgtare trace profile DIR --by session` lists its sessions"
 
 
 def _of_statement(ledger: Ledger, entries: Entries, wanted: str) -> npt.NDArray[np.bool_]:
@@ -149,14 +163,27 @@ def _by_event(ledger: Ledger, entries: Entries) -> _Grouped:
 
 
 def _by_statement(ledger: Ledger, entries: Entries) -> _Grouped:
-    """By outermost statement: for each call once, whatever components its time has."""
+    """By outermost statement: for each run once, whatever calls and components its time has."""
     labels = statement_labels(ledger)
     outside = [OUTSIDE, "client", "not recorded"]
     where = np.select(
         [entries.component == CLIENT, entries.component == MISSING], [1, 2], default=0
     )
     key = np.where(entries.top >= 0, _looked_up(labels.of_call, entries.top) + len(outside), where)
-    return _once_a_call([*outside, *labels.names], key, entries, entries.top)
+    return _by_run([*outside, *labels.names], key, ledger, labels.of_call, entries)
+
+
+def _by_run(
+    names: list[str],
+    key: npt.NDArray[np.int64],
+    ledger: Ledger,
+    of_call: npt.NDArray[np.int64],
+    entries: Entries,
+) -> _Grouped:
+    tops = np.unique(entries.top[entries.top >= 0])
+    run, itself = executions.runs(ledger, of_call, tops)
+    unit = np.where(entries.top >= 0, _looked_up(run, entries.top), -1)
+    return _once_each(names, key, entries, unit, _looked_up(itself, entries.top))
 
 
 def _looked_up(
@@ -173,12 +200,14 @@ def _by_call(ledger: Ledger, entries: Entries) -> _Grouped:
     )
     kinds = np.clip(ledger.calls["kind"].astype(np.int64), 1, len(CallKind)) + 2
     key = np.where(entries.call >= 0, _looked_up(kinds, entries.call), where)
-    return _once_a_call(names, key, entries, entries.call)
+    times = _looked_up(executions.fetches(ledger), entries.call)
+    return _once_each(names, key, entries, entries.call, times)
 
 
 def _by_session(ledger: Ledger, entries: Entries) -> _Grouped:
     names = [who(p.ring) for p in ledger.processes]
-    return names, entries.process, entries.ns, entries.times
+    of_call = statement_labels(ledger).of_call
+    return _by_run(names, entries.process, ledger, of_call, entries)
 
 
 def who(ring: object) -> str:
@@ -189,20 +218,23 @@ def who(ring: object) -> str:
     return f"{getattr(ring, 'pid', 0)} {user}@{database} {application}".strip()
 
 
-def _once_a_call(
+def _once_each(
     names: list[str],
     key: npt.NDArray[np.int64],
     entries: Entries,
-    call: npt.NDArray[np.int64],
+    unit: npt.NDArray[np.int64],
+    times: npt.NDArray[np.int64],
 ) -> _Grouped:
-    """Joined so that one call (or booking outside of calls) counts once, with all its time."""
-    alone = np.where(call >= 0, -1, np.arange(len(call)))
-    order = np.lexsort((alone, call, key))
-    k, c, a = key[order], call[order], alone[order]
-    new = np.concatenate([[True], (np.diff(k) != 0) | (np.diff(c) != 0) | (np.diff(a) != 0)])
-    begins = np.flatnonzero(new)
+    """Joined so that the bookings of one unit are one, with all its time, counted as times tells.
+
+    A unit of -1 is none: what is booked outside of calls adds its time and is not counted.
+    """
+    order = np.lexsort((unit, key))
+    k, u = key[order], unit[order]
+    begins = np.flatnonzero(np.concatenate([[True], (np.diff(k) != 0) | (np.diff(u) != 0)]))
     ns = np.add.reduceat(entries.ns[order], begins)
-    return names, k[begins], ns, np.ones(len(begins), np.int64)
+    counted = np.maximum.reduceat(times[order], begins)
+    return names, k[begins], ns, np.where(u[begins] >= 0, counted, 0)
 
 
 def _by_node(ledger: Ledger, entries: Entries) -> _Grouped:
@@ -223,6 +255,12 @@ _GROUPERS: dict[str, Callable[[Ledger, Entries], _Grouped]] = {
 }
 
 
+def _or_rests(key: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where all waits of an event began before what is looked at, their rests are what counts."""
+    whole = np.bincount(key, times, minlength=1)
+    return np.where(whole[key] > 0, times, 1)
+
+
 def _lines(
     names: list[str],
     key: npt.NDArray[np.int64],
@@ -241,15 +279,17 @@ def _lines(
         of = order[bounds[i] : bounds[i + 1]]
         if not len(of) or not ns[of].sum():
             continue
-        n = int(times[of].sum()) or len(of)  # only the rests of waits that began elsewhere
-        begun = of[times[of] > 0]
-        lengths = length[begun] if len(begun) else ns[of]
-        counts = np.bincount(bucket(lengths.astype(np.int64)), minlength=BUCKETS)[:BUCKETS]
         total = float(ns[of].sum())
+        begun = of[times[of] > 0]
+        if not len(begun):
+            found.append(Line(name, total, 0, 0.0, 0.0, 0.0, (0,) * BUCKETS))
+            continue
+        lengths, weights = length[begun], times[begun]
+        counts = np.bincount(bucket(lengths.astype(np.int64)), weights, minlength=BUCKETS)
         found.append(
             Line(
-                name, total, n, float(lengths.mean()), float(lengths.min()), float(lengths.max()),
-                tuple(int(c) for c in counts),
+                name, total, int(weights.sum()), float(np.average(lengths, weights=weights)),
+                float(lengths.min()), float(lengths.max()), tuple(int(c) for c in counts[:BUCKETS]),
             )
         )  # fmt: skip
     return found

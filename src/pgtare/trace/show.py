@@ -23,6 +23,8 @@ _NO_NODES = (
     "No row source was measured: they are where sql_trace.rowsource_sampling is set (128, say) "
     "while a trace is recorded"
 )
+#: Short: a narrow terminal wraps it.
+_KERNEL = "of it kernel CPU: the part of a wait in which the kernel worked for it (estimated)"
 
 
 def ns(value: float) -> str:
@@ -46,6 +48,13 @@ def spark(line: Line) -> str:
     return "".join(_BARS[-(-n * 8 // most)] for n in span)
 
 
+def counted(line: Line) -> tuple[str, str, str, str]:
+    """Times, mean, shortest and longest as texts; empty where nothing is counted."""
+    if not line.times:
+        return ("",) * 4
+    return numbers.count(line.times), ns(line.mean_ns), ns(line.min_ns), ns(line.max_ns)
+
+
 def profile_view(profile: Profile, limit: int) -> RenderableType:
     """The profile of a trace; what does not fit in stands in one line."""
     what = "process" if profile.workers else "session"
@@ -61,7 +70,7 @@ def profile_view(profile: Profile, limit: int) -> RenderableType:
     for line in profile.lines[:limit]:
         table.add_row(
             one_line(line.name), ns(line.ns), numbers.percent(profile.share(line)),
-            numbers.count(line.times), ns(line.mean_ns), ns(line.min_ns), ns(line.max_ns),
+            *counted(line),
             numbers.percent(100 * line.kernel_ns / line.ns) if line.kernel_ns else "", spark(line),
         )  # fmt: skip
     rest = profile.lines[limit:]
@@ -72,6 +81,8 @@ def profile_view(profile: Profile, limit: int) -> RenderableType:
         )
     table.add_row("total", ns(sum(line.ns for line in profile.lines)), "100 %")
     parts: list[RenderableType] = [Text(plain(heading)), table]
+    if any(line.kernel_ns for line in profile.lines):
+        parts.append(Text(_KERNEL, style="dim"))
     if profile.by in ("node", "relation") and not profile.measured:
         parts.append(Text(_NO_NODES))
     return Group(*parts)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.report import files
 from pgtare.trace import blocks, limits
 from pgtare.trace.columns import Column
 from pgtare.trace.limits import LimitReached, Limits
@@ -68,6 +69,7 @@ class Writer:
             self.directory.rmdir()
 
     def _claim(self) -> None:
+        files.check_directory(self.target)
         if self.single and self.target.exists():
             raise UsageError(f"{self.target} exists already; name a file that does not")
         if (
@@ -78,7 +80,7 @@ class Writer:
             raise UsageError(f"{self.target} is in use; name a directory that does not exist yet")
         try:
             if not self.single:
-                self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.directory.mkdir(mode=0o700, exist_ok=True)
                 self.directory.chmod(0o700)
             limits.check(self.directory, self.sizes, 0, 0)
         except OSError as ex:

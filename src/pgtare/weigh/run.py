@@ -125,9 +125,11 @@ class _Run:
                 )
                 plan = _with_warnings(plan, found)
                 if load is None:
+                    there = plan.sessions_there
                     self.stages.say(
-                        f"weighing on database {conn.info.dbname}, where {plan.sessions_there} "
-                        "sessions are connected that fit"
+                        f"weighing on database {conn.info.dbname}, where {there} "
+                        f"{'session that fits is' if there == 1 else 'sessions that fit are'} "
+                        "connected"
                     )
                 return self._measure(module, info, plan, load)
 

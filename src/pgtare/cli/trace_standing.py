@@ -1,0 +1,67 @@
+"""`pgtare trace status` and `pgtare trace stop`: who is traced, and giving sessions back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as jsonlib
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pgtare import cli
+from pgtare.errors import MeasurementError
+from pgtare.trace import standing
+from pgtare.trace.server import open_server
+from pgtare.trace.show_standing import standing_view
+
+Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def status(dsn: Dsn, json: Json = False) -> None:
+    """Say which sessions are traced, by what settings others will be, and who writes it down.
+
+    Example: `pgtare trace status --dsn "dbname=app"`
+    """
+    with open_server(dsn) as server:
+        now = standing.standing(server)
+    if json:
+        typer.echo(jsonlib.dumps(dataclasses.asdict(now), indent=2, default=str))
+        return
+    console = Console()
+    wide = console if console.is_terminal else Console(width=1000)
+    wide.print(standing_view(now), highlight=False)
+
+
+def stop(
+    dsn: Dsn,
+    pid: Annotated[
+        list[int] | None, typer.Option("--pid", help="Only this session; may be repeated.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Give sessions that were asked for, by whomever, back to their own settings.
+
+    What settings have traced goes on; the SQL that ends it is told.
+
+    Example: `pgtare trace stop --dsn "dbname=app"`
+    """
+    pids = frozenset(pid) if pid else None
+    with open_server(dsn) as server:
+        before = standing.standing(server)
+        stopped = standing.stop(server, pids)
+        remedies = standing.remedies(server, before, pids)
+    if json:
+        typer.echo(jsonlib.dumps({"stopped": stopped, "left_to": remedies}, indent=2))
+    else:
+        told = ", ".join(map(str, stopped))
+        cli.say(
+            f"given back to their settings, from their next request on: {told}"
+            if stopped
+            else "no session was traced because somebody had asked for it"
+        )
+        if remedies:
+            cli.say("traced by settings; a superuser ends that by: " + " ".join(remedies))
+    if pids and not stopped and remedies:
+        raise MeasurementError("what was named goes on being traced")

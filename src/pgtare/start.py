@@ -1,0 +1,36 @@
+"""Where the command starts: Ctrl-C ends it with one line, also while the rest is being loaded."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+INTERRUPTED = 130
+INTERRUPTION = "interrupted; nothing of pgtare's own is left running"
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    # libraries of which half is loaded turn a KeyboardInterrupt into errors of their own
+    os.write(2, f"pgtare: {INTERRUPTION}\n".encode())
+    os._exit(INTERRUPTED)
+
+
+def leave_at_interrupt() -> None:
+    """From now on Ctrl-C ends the process at once: nothing has begun that had to be ended."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
+
+
+def unwind_at_interrupt() -> None:
+    """From now on Ctrl-C raises KeyboardInterrupt, as usual."""
+    if signal.getsignal(signal.SIGINT) is _leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def main() -> None:
+    """Entry point of the console command."""
+    leave_at_interrupt()
+    from pgtare import cli
+
+    cli.main()
