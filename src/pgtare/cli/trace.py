@@ -27,7 +27,7 @@ from pgtare.trace.limits import MIB, Limits
 from pgtare.trace.page import write_page
 from pgtare.trace.profile import Scope, check_grouping, profile
 from pgtare.trace.reader import load
-from pgtare.trace.record import Progress, Recorded, Recorder
+from pgtare.trace.record import UNNUMBERED, Progress, Recorded, Recorder
 from pgtare.trace.server import open_server
 from pgtare.trace.statements import SORTS, report
 from pgtare.trace.target import LEVELS, Target
@@ -45,6 +45,8 @@ Source = Annotated[Path, typer.Argument(help="What `pgtare trace record` made.")
 Pids = Annotated[
     list[int] | None, typer.Option("--pid", help="Only of this session; may be repeated.")
 ]
+#: So many statements without identifiers are mostly few, with many literals.
+_MANY = 20
 _UNITS = {"": 1, "k": 1024, "m": MIB, "g": 1024 * MIB}
 
 
@@ -271,6 +273,8 @@ def statements(
     Example: `pgtare trace statements monday --sort cpu`
     """
     found = report(_book(path), sort, frozenset(pid) if pid else None)
+    if sum(not statement.query_id for statement in found) >= _MANY:
+        cli.say(f"note: {UNNUMBERED}", err=True)
     if json:
         typer.echo(jsonlib.dumps([dataclasses.asdict(s) for s in found[:limit]], indent=2))
         return

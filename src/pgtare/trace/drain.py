@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,25 @@ import psycopg
 
 from pgtare.server import wait_ring
 from pgtare.server.wait_ring import Kind, Records
+from pgtare.trace.choice import Choice, Traced
+from pgtare.trace.earlier import Earlier
 from pgtare.trace.server import Server, Unread
+from pgtare.trace.stream import POSTGRES_EPOCH_US
 from pgtare.trace.tables import NO_RING, Table
 from pgtare.trace.writer import Writer
 
 #: Bytes of one answer above which a ring is read again at once.
 _MUCH = 256 * 1024
+#: How much older than the recording a wait may be, in ns: clocks of rings drift.
+_SLACK = 10**9
+#: Where a record SESSION says when the session began.
+_SESSION_STARTED = slice(56, 64)
 #: Reads of one ring in a row, so that others have their turn.
 _TURNS = 4
 
 _SESSIONS = """
-SELECT s.pid, s.started, s.ended, r.rolname, d.datname, s.application_name, a.client_addr::text
+SELECT s.pid, s.started, s.ended, r.rolname, d.datname, s.application_name, a.client_addr::text,
+       s.level, s.reason, s.bytes, a.backend_start
 FROM sql_trace_sessions() s LEFT JOIN pg_roles r ON r.oid = s.userid
 LEFT JOIN pg_database d ON d.oid = s.dbid
 LEFT JOIN pg_stat_activity a ON a.pid = s.pid AND s.ended IS NULL
@@ -31,7 +39,7 @@ AND (s.ended IS NULL OR s.ended >= %s)
 """
 _DRAIN = "SELECT next, lost, started, ended, data FROM sql_trace_drain(%s, %s)"
 _WAIT_RINGS = """
-SELECT pid, started, ended, leader_pid FROM wait_event_timing_rings()
+SELECT pid, started, ended, coalesce(leader_pid, 0) FROM wait_event_timing_rings()
 WHERE (pid = ANY(%s) OR leader_pid = ANY(%s)) AND (ended IS NULL OR ended >= %s)
 """
 _DRAIN_WAITS = "SELECT next, lost, started, records FROM wait_event_trace_drain(%s, %s)"
@@ -52,6 +60,8 @@ class _Ring:
     done: bool = False
     damaged: bool = False
     lost: int = 0
+    earlier: Earlier = field(default_factory=lambda: Earlier(0))
+    session_started: datetime | None = None
 
     @property
     def started_ns(self) -> int:
@@ -64,8 +74,9 @@ class Drain:
     unread: sessions that ended meanwhile and made way for others before anybody had read them.
     """
 
-    def __init__(self, server: Server, writer: Writer, began: datetime, *, waits: bool) -> None:
-        self.server, self.writer, self.began, self.waits = server, writer, began, waits
+    def __init__(self, server: Server, writer: Writer, choice: Choice, *, waits: bool) -> None:
+        self.server, self.writer, self.choice, self.waits = server, writer, choice, waits
+        self.began = choice.began
         self.calls: dict[tuple[int, datetime], _Ring] = {}
         self.rings: dict[tuple[int, datetime], _Ring] = {}
         self.events: dict[int, int] = {}
@@ -108,23 +119,19 @@ class Drain:
     def look(self) -> bool:
         """Read every ring; whether one is so full that it wants to be read again at once."""
         busy = False
-        told: dict[int, dict[str, Any]] = {}
-        for pid, started, ended, user, database, application, client in self.server.rows(
-            _SESSIONS, self.began
-        ):
-            told[pid] = {
-                "user": user,
-                "database": database,
-                "application": application,
-                "client": client,
-            }
-            ring = self.calls.get((pid, started))
+        told: dict[int, tuple[Traced, _Ring]] = {}
+        for found in rings(self.server, self.began):
+            if not self.choice.takes(found):
+                continue
+            ring = self.calls.get(found.key)
             if ring is None:
-                ring = self._new(pid, started, {"kind": "sql", **told[pid]})
-                self.calls[pid, started] = ring
+                ring = self._new(found.pid, found.started, {"kind": "sql", **_names(found)})
+                ring.earlier = Earlier(self.choice.before(found.key))
+                self.calls[found.key] = ring
+            told[found.pid] = found, ring
             if not ring.done:
                 busy |= self._drain_calls(ring)
-                ring.done = ended is not None and ring.done
+                ring.done = found.ended is not None and ring.done
         if self.waits and told:
             busy |= self._look_at_waits(told)
         self._look_at_unread()
@@ -157,18 +164,20 @@ class Drain:
             if started != ring.started:
                 ring.done = True  # its slot belongs to another session by now
                 return False
-            # what a ring that is older forgot before we came is not our loss
-            if lost and (ring.position or ring.started >= self.began):
-                self._lose(ring, lost)
-            if data:
+            if ring.session_started is None:
+                ring.session_started = _session_started(bytes(data))
+            # what a ring forgot that is not for us is not our loss
+            if ours := ring.earlier.lost(ring.position, lost):
+                self._lose(ring, ours)
+            for at, kept in ring.earlier.without(ring.position, lost, bytes(data)):
                 self.writer.add(
                     Table.STREAM,
                     {
-                        "ring": np.array([ring.number]), "position": np.array([ring.position]),
-                        "data": [bytes(data)],
+                        "ring": np.array([ring.number]), "position": np.array([at]),
+                        "data": [kept],
                     },
                 )  # fmt: skip
-                self.kept_bytes += len(data)
+                self.kept_bytes += len(kept)
             if ended and position == ring.position:
                 ring.done = True
             ring.position = position
@@ -197,13 +206,16 @@ class Drain:
             Table.LOSSES, {"ring": np.array([ring]), "when_ns": when, "lost": np.array([lost])}
         )
 
-    def _look_at_waits(self, told: dict[int, dict[str, Any]]) -> bool:
+    def _look_at_waits(self, told: dict[int, tuple[Traced, _Ring]]) -> bool:
         busy = False
         pids = list(told)
         for pid, started, ended, leader in self.server.rows(_WAIT_RINGS, pids, pids, self.began):
+            session, calls = told.get(leader or pid, (None, None))
+            if session is None or calls is None or not _of_session(started, session, calls):
+                continue
             ring = self.rings.get((pid, started))
             if ring is None:
-                who = {"kind": "waits", "leader_pid": leader, **told.get(leader or pid, {})}
+                who = {"kind": "waits", "leader_pid": leader or None, **_names(session)}
                 ring = self._new(pid, started, who)
                 self.rings[pid, started] = ring
             if not ring.done:
@@ -220,14 +232,24 @@ class Drain:
             if started != ring.started:
                 ring.done = True
                 return False
-            if lost and ring.position:  # what a ring forgot before we came is not our loss
+            # what a ring that is older forgot before we came is not our loss
+            if lost and (ring.position or ring.started >= self.began):
                 self._lose(ring, lost)
             records = wait_ring.decode(bytes(data))
+            if not ring.position and ring.started < self.began:
+                records = self._since(records, ring)
             self._keep(ring, records)
             ring.position = position
             if len(data) < _MUCH:
                 return False
         return True
+
+    def _since(self, records: Records, ring: _Ring) -> Records:
+        """Without what was over before the recording began; clocks of rings may have drifted."""
+        waits = records["kind"] == Kind.WAIT
+        over = records["start_ns"] + np.where(waits, records["value"], 0).astype(np.int64)
+        since = epoch_ns(self.began) - ring.started_ns
+        return records[over >= min(since, int(over.max(initial=since))) - _SLACK]
 
     def _keep(self, ring: _Ring, records: Records) -> None:
         waits = records[records["kind"] == Kind.WAIT]
@@ -274,6 +296,33 @@ class Drain:
             )  # fmt: skip
         numbers = np.array([self.events[int(code)] for code in codes], np.int64)
         return numbers[np.asarray(which).ravel()]
+
+
+def rings(server: Server, ended_since: datetime | None) -> list[Traced]:
+    """All rings of calls; of sessions that have ended, those that did so since then."""
+    return [Traced(*row) for row in server.rows(_SESSIONS, ended_since)]
+
+
+def _names(session: Traced) -> dict[str, str | None]:
+    return {
+        "user": session.user,
+        "database": session.database,
+        "application": session.application,
+        "client": session.client,
+    }
+
+
+def _session_started(data: bytes) -> datetime:
+    """When the session of a ring began, by the record SESSION with which its stream begins."""
+    us = int.from_bytes(data[_SESSION_STARTED], "little", signed=True) + POSTGRES_EPOCH_US
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=us)
+
+
+def _of_session(started: datetime, session: Traced, calls: _Ring) -> bool:
+    """Whether a ring of waits is of a session or its workers: numbers of processes come again."""
+    if calls.session_started is None or started < calls.session_started:
+        return False
+    return session.ended is None or started <= session.ended
 
 
 def epoch_ns(when: datetime) -> int:

@@ -21,15 +21,15 @@ _PATIENCE_S = 30.0
 
 
 class Guard:
-    """The recorder's end of the pipe."""
+    """The recorder's end of the pipe. recorder: the process of the server that serves it."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, recorder: int) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pgtare.trace.guard"],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True,  # what ends the recorder does not end its guard
         )  # fmt: skip
-        self._tell({"dsn": dsn})  # not as an argument: it may hold a password
+        self._tell({"dsn": dsn, "recorder": recorder})  # not as an argument: it may hold a password
 
     def __enter__(self) -> Self:
         return self
@@ -68,22 +68,22 @@ class Guard:
 
 def _watch() -> None:
     """Read what the recorder says until its end of the pipe closes."""
-    dsn, sessions, altered = "", dict[int, str](), False
+    dsn, recorder, sessions, altered = "", 0, dict[int, str](), False
     for line in sys.stdin.buffer:
         told = json.loads(line)
-        dsn = told.get("dsn", dsn)
+        dsn, recorder = told.get("dsn", dsn), told.get("recorder", recorder)
         altered |= bool(told.get("altered"))
         if "pid" in told:
             sessions[int(told["pid"])] = str(told["started"])
         if told.get("done"):
             sessions, altered = {}, False
     if sessions or altered:
-        _give_back(dsn, sessions, altered)
+        _give_back(dsn, recorder, sessions, altered)
 
 
-def _give_back(dsn: str, sessions: dict[int, str], altered: bool) -> None:
+def _give_back(dsn: str, recorder: int, sessions: dict[int, str], altered: bool) -> None:
+    from pgtare.trace.owners import give_back
     from pgtare.trace.server import open_server
-    from pgtare.trace.target import DISARM
 
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
@@ -93,7 +93,7 @@ def _give_back(dsn: str, sessions: dict[int, str], altered: bool) -> None:
                     for setting in ("sql_trace.query_ids", "sql_trace.query_level"):
                         server.conn.execute(f"ALTER SYSTEM RESET {setting}".encode())
                     server.rows("SELECT pg_reload_conf()")
-                server.rows(DISARM, list(sessions), list(sessions.values()))
+                give_back(server, sessions, recorder)
             return
         except Exception:
             time.sleep(1.0)

@@ -247,7 +247,10 @@ class _Book:
         return Entries(*(np.concatenate([getattr(p, name) for p in parts]) for name in _FIELDS))
 
     def _queued(self, rest: Floats) -> Floats:
-        """The share of the unexplained time of each piece in which it waited for a processor."""
+        """The share of the unexplained time of each piece in which it waited for a processor.
+
+        Where no two readings of CPU time lie around a piece, it may have been CPU as well.
+        """
         queue = self.process.queue
         if len(queue) < 2:
             return np.zeros(len(rest))
@@ -256,6 +259,7 @@ class _Book:
         sums = np.bincount(window[known], rest[known], minlength=len(queue) - 1)
         delays = np.diff(queue[:, 1]).astype(float)
         ratio = np.divide(delays, sums, out=np.zeros(len(delays)), where=sums > 0)
+        known &= self._between_readings[1]
         return np.where(known, np.minimum(ratio, 1.0)[np.clip(window, 0, len(ratio) - 1)], 0.0)
 
     def _own(self, costs: Costs, cpu: Floats) -> Floats:

@@ -109,6 +109,8 @@ class Trace:
             told += [f"damaged: {damage}" for damage in tails]
         if self.end is not None and self.end.get("stopped_by") not in ("time", "interrupt", None):
             told.append(f"the recording ended early: {self.end.get('why') or 'unknown reason'}")
+        notes = (self.end or {}).get("notes")
+        told += [str(note) for note in notes] if isinstance(notes, list) else []
         for number, lost in sorted(self.losses.items()):
             ring = self.rings.get(number)
             if lost and ring:

@@ -17,19 +17,27 @@ import numpy as np
 import pgtare
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.server import signals
+from pgtare.trace.arming import Arming
+from pgtare.trace.choice import Choice
 from pgtare.trace.costs import Costs, noted
-from pgtare.trace.drain import Drain
+from pgtare.trace.drain import Drain, rings
 from pgtare.trace.guard import Guard
 from pgtare.trace.limits import LimitReached, Limits
 from pgtare.trace.reader import unread_note, unwritten_note
 from pgtare.trace.server import Server, telling
 from pgtare.trace.tables import Table
-from pgtare.trace.target import Arming, Target
+from pgtare.trace.target import NUMBERING, Target, check, unnumbered
 from pgtare.trace.writer import Writer
 
 #: Pause between two looks at the rings, in s, and the longest time before rows are on disk.
 PAUSE_S = 0.1
 FLUSH_S = 2.0
+
+#: What a recording says where statements have no identifiers.
+UNNUMBERED = (
+    "without query identifiers each literal makes a statement of its own; before the next "
+    f"recording, as a superuser: {NUMBERING}"
+)
 
 
 @dataclass(frozen=True)
@@ -84,14 +92,15 @@ class Recorder:
         command: list[str] | None = None,
     ) -> None:  # fmt: skip
         self.server, self.target, self.path = server, target, path
-        self.guard = Guard(dsn)
-        self.arming = Arming(server, target, self.guard)
+        self.guard = Guard(dsn, server.conn.info.backend_pid)
         try:
             self._check(path)
             with telling():
+                earlier = rings(server, None)
                 ((self.began, version),) = server.rows(
                     "SELECT clock_timestamp(), current_setting('server_version_num')"
                 )
+                self.unnumbered = unnumbered(server)
             self.waits = server.has_waits
             document = {
                 "pgtare": pgtare.__version__, "began": self.began.isoformat(), "server": version,
@@ -101,14 +110,17 @@ class Recorder:
         except BaseException:
             self.guard.__exit__(None, None, None)
             raise
-        self.drain = Drain(server, self.writer, self.began, waits=self.waits)
+        choice = Choice(target, self.began)
+        choice.sighted(earlier)
+        self.arming = Arming(server, target, self.guard, choice)
+        self.drain = Drain(server, self.writer, choice, waits=self.waits)
         self._schedstat = server.local
 
     def _check(self, path: Path) -> None:
         if self.target.level >= 8:
             self.server.require_waits()
         if not self.target.armed_only:
-            self.arming.check()
+            check(self.server, self.target)
         with telling():
             readable = self.server.rows(
                 "SELECT current_setting('data_directory') WHERE "
@@ -175,7 +187,7 @@ class Recorder:
         return ("interrupt", "") if asked.made else ("time", "")
 
     def _finish(self, stopped: str, why: str, start: float) -> Recorded:
-        notes = []
+        notes: list[str] = []
         with signals.deferred():
             try:
                 with telling():
@@ -205,7 +217,8 @@ class Recorder:
             str(self.path), seconds, stopped, why, p.sessions,
             self.writer.taken[Table.STREAM] - no_bytes, self.writer.taken[Table.WAITS] - no_waits,
             p.lost_bytes, p.lost_waits, self.drain.losses(), p.written, no_bytes, no_waits,
-            unread.sessions, unread.records, unread.bytes, tuple(notes),
+            unread.sessions, unread.records, unread.bytes,
+            (*self.arming.notes, *self._hints(), *notes),
         )  # fmt: skip
 
     def _unwritten(self) -> tuple[int, int]:
@@ -223,10 +236,14 @@ class Recorder:
         unwritten = dict(zip(("bytes", "waits"), self._unwritten(), strict=True))
         document: dict[str, Any] = {
             "stopped_by": stopped, "why": why, "seconds": seconds, "losses": losses,
+            "notes": self.arming.notes,
             "unwritten": unwritten, "unread": dataclasses.asdict(self.drain.unread),
         }  # fmt: skip
         self.writer.close(json.dumps(document).encode())
         return stopped, why
+
+    def _hints(self) -> list[str]:
+        return [UNNUMBERED] if self.unnumbered and self.drain.sessions else []
 
     def _progress(self, seconds: float) -> Progress:
         d = self.drain
@@ -240,8 +257,8 @@ class Recorder:
         if not self._schedstat:
             return
         rows = []
-        for rings in (self.drain.calls, self.drain.rings):
-            for ring in rings.values():
+        for kind in (self.drain.calls, self.drain.rings):
+            for ring in kind.values():
                 if not ring.done and (found := _schedstat(ring.pid)) is not None:
                     rows.append((ring.number, time.time_ns(), *found))
         if rows:

@@ -30,8 +30,9 @@ _MOST_FETCHES = 1 << 32
 
 
 class Kind(IntEnum):
-    """What a record is."""
+    """What a record is. PASSED: made by the recorder, for all of before the recording."""
 
+    PASSED = 0
     SESSION = 1
     TEXT = 2
     CALL = 3
@@ -147,8 +148,9 @@ class Stream:
 
     wait_rings: (from when, start of the ring of waits in µs since 2000, time of its zero here).
     applications: (from when, name), where another than session's. gaps: (after when, up to when,
-    bytes, records) that are missing. first_look: the last time in what was drained first, and the
-    first time in what came next. buffers, and fetches where one record holds several: by call
+    bytes, records) that are missing. passed: up to when all was before the recording.
+    first_look: the last time in what was drained first, and the first time in what came next.
+    buffers, and fetches where one record holds several: by call
     number.
     """
 
@@ -168,6 +170,7 @@ class Stream:
     applications: list[tuple[int, str]] = field(default_factory=list)
     gaps: list[tuple[int, int, int, int]] = field(default_factory=list)
     ended: bool = False
+    passed: int | None = None
     first_look: tuple[int, int | None] = (0, None)
     begin: int = 0
     last: int = 0
@@ -389,6 +392,9 @@ class _Decoder:
         if not told or told[-1][1] != name:
             told.append((when, name))
 
+    def _passed(self, r: bytes, when: int, call: int) -> None:
+        self.into.passed = when
+
     def _end(self, r: bytes, when: int, call: int) -> None:
         self.into.ended = True
 
@@ -411,6 +417,7 @@ _HANDLERS: dict[int, Callable[[_Decoder, bytes, int, int], None]] = {
     Kind.WAITRING: _Decoder._waitring,
     Kind.LEVEL: _Decoder._level,
     Kind.END: _Decoder._end,
+    Kind.PASSED: _Decoder._passed,
     Kind.APPLICATION: _Decoder._application,
     Kind.LOST: _Decoder._end,  # read where the records around it are known
 }

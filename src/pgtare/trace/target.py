@@ -1,26 +1,17 @@
-"""Whom to trace, and asking the server for it: arms sessions, and gives them back."""
+"""Whom to trace, and whether we may."""
 
 from __future__ import annotations
 
 import fnmatch
-import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
-
-import psycopg
+from dataclasses import dataclass
 
 from pgtare.errors import UsageError
-from pgtare.trace.guard import Guard
 from pgtare.trace.server import Server, telling
 
 LEVELS = (1, 4, 8, 12)
+#: Why a session is traced: only statements of its that sql_trace.query_ids names.
+BY_STATEMENT = "query_ids"
 
-_CLIENTS = """
-SELECT a.pid, a.backend_start, a.usename, a.datname, a.application_name, s.level
-FROM pg_stat_activity a LEFT JOIN sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
-WHERE a.backend_type = 'client backend' AND a.pid <> pg_backend_pid() ORDER BY a.pid
-"""
 _RIGHTS = """
 SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
        has_function_privilege('sql_trace_set(integer, integer)', 'EXECUTE')
@@ -32,11 +23,15 @@ SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
        has_parameter_privilege('sql_trace.query_ids', 'ALTER SYSTEM')
        AND has_parameter_privilege('sql_trace.query_level', 'ALTER SYSTEM'),
        has_function_privilege('pg_reload_conf()', 'EXECUTE'),
-       current_setting('sql_trace.query_ids'),
-       current_setting('compute_query_id') = 'off' OR current_setting('compute_query_id') = 'auto'
+       current_setting('sql_trace.query_ids')
+"""
+_UNNUMBERED = """
+SELECT current_setting('compute_query_id') = 'off' OR current_setting('compute_query_id') = 'auto'
        AND current_setting('track_activities')::bool AND query_id IS NULL
 FROM pg_stat_activity WHERE pid = pg_backend_pid()
 """
+#: What gives statements their identifiers.
+NUMBERING = "ALTER SYSTEM SET compute_query_id = on; SELECT pg_reload_conf();"
 
 _ABSENT = """
 SELECT 'client session', pid::text FROM unnest(%s::bigint[]) pid WHERE NOT EXISTS
@@ -95,115 +90,52 @@ class Target:
         )
 
 
-@dataclass
-class Arming:
-    """Sessions that we have asked the server to trace; `guard` gives them back if we die."""
+def check(server: Server, target: Target) -> None:
+    """Raise UsageError, with the line that mends it, where we may not."""
+    if target.query_ids:
+        _check_statements(server)
+        return
+    with telling():
+        ((user, sees, may),) = server.rows(_RIGHTS)
+    missing = [] if sees else [f"GRANT pg_read_all_stats TO {user}"]
+    if not may:
+        missing.append(
+            f"GRANT EXECUTE ON FUNCTION {server.name('sql_trace_set')}(integer, integer) TO {user}"
+        )
+    if missing:
+        raise UsageError(f"to trace other sessions, a superuser has to run: {'; '.join(missing)};")
+    with telling():
+        absent = server.rows(_ABSENT, list(target.pids), list(target.roles), list(target.databases))
+    if absent:
+        told = ", ".join(f"{what} {name}" for what, name in absent)
+        raise UsageError(f"the server has no {told}: nothing would be traced")
 
-    server: Server
-    target: Target
-    guard: Guard
-    draw: Callable[[], float] = field(default_factory=lambda: random.Random().random)
-    armed: dict[int, Any] = field(default_factory=dict)
-    _seen: set[tuple[int, Any]] = field(default_factory=set)
-    _altered: bool = False
 
-    def check(self) -> None:
-        """Raise UsageError, with the line that mends it, where we may not."""
-        if self.target.query_ids:
-            self._check_statements()
-            return
-        with telling():
-            ((user, sees, may),) = self.server.rows(_RIGHTS)
-        missing = [] if sees else [f"GRANT pg_read_all_stats TO {user}"]
-        if not may:
-            missing.append(
-                f"GRANT EXECUTE ON FUNCTION {self.server.name('sql_trace_set')}(integer, integer) "
-                f"TO {user}"
-            )
-        if missing:
-            raise UsageError(
-                f"to trace other sessions, a superuser has to run: {'; '.join(missing)};"
-            )
-        t = self.target
-        with telling():
-            absent = self.server.rows(_ABSENT, list(t.pids), list(t.roles), list(t.databases))
-        if absent:
-            told = ", ".join(f"{what} {name}" for what, name in absent)
-            raise UsageError(f"the server has no {told}: nothing would be traced")
-
-    def _check_statements(self) -> None:
-        with telling():
-            ((user, sees, sets, reloads, now, unnumbered),) = self.server.rows(_STATEMENT_RIGHTS)
-        missing = [] if sees else [f"GRANT pg_read_all_stats TO {user}"]
-        if not sets:
-            names = "sql_trace.query_ids, sql_trace.query_level"
-            missing.append(f"GRANT ALTER SYSTEM ON PARAMETER {names} TO {user}")
-        if not reloads:
-            missing.append(f"GRANT EXECUTE ON FUNCTION pg_reload_conf() TO {user}")
-        if missing:
-            raise UsageError(
-                f"to trace statements by --queryid, a superuser has to run: {'; '.join(missing)};"
-            )
-        if now:
-            raise UsageError(
-                f"sql_trace.query_ids is set already ({now}): its traces are recorded by --armed"
-            )
-        if unnumbered:
-            raise UsageError(
-                "statements have no query identifiers on this server: a superuser has to run "
-                "ALTER SYSTEM SET compute_query_id = on; SELECT pg_reload_conf();"
-            )
-
-    def arm_statements(self) -> None:
-        """Have the statements of query_ids traced in every session, by the configuration."""
-        ids = ", ".join(map(str, self.target.query_ids))
-        with telling():
-            self.guard.altered()
-            self._altered = True
-            self._alter("sql_trace.query_ids", f"'{ids}'")
-            self._alter("sql_trace.query_level", str(self.target.level))
-            self.server.rows("SELECT pg_reload_conf()")
-
-    def _alter(self, setting: str, value: str) -> None:
-        self.server.conn.execute(
-            psycopg.sql.SQL("ALTER SYSTEM SET {} = {}").format(
-                psycopg.sql.SQL(setting),
-                psycopg.sql.SQL(value),
-            )
+def _check_statements(server: Server) -> None:
+    with telling():
+        ((user, sees, sets, reloads, now),) = server.rows(_STATEMENT_RIGHTS)
+    missing = [] if sees else [f"GRANT pg_read_all_stats TO {user}"]
+    if not sets:
+        names = "sql_trace.query_ids, sql_trace.query_level"
+        missing.append(f"GRANT ALTER SYSTEM ON PARAMETER {names} TO {user}")
+    if not reloads:
+        missing.append(f"GRANT EXECUTE ON FUNCTION pg_reload_conf() TO {user}")
+    if missing:
+        raise UsageError(
+            f"to trace statements by --queryid, a superuser has to run: {'; '.join(missing)};"
+        )
+    if now:
+        raise UsageError(
+            f"sql_trace.query_ids is set already ({now}): its traces are recorded by --armed"
+        )
+    if unnumbered(server):
+        raise UsageError(
+            "statements have no query identifiers on this server: a superuser has to run "
+            + NUMBERING
         )
 
-    def arm_new(self) -> None:
-        """Ask for sessions that match and that we have not met yet."""
-        if self.target.query_ids or self.target.armed_only:
-            return
-        for pid, started, role, database, application, level in self.server.rows(_CLIENTS):
-            key = (pid, started)
-            if key in self._seen or not self.target.matches(
-                pid, role or "", database or "", application or ""
-            ):
-                continue  # an application may take its name later
-            self._seen.add(key)
-            if level or self.draw() >= self.target.sample:
-                continue  # traced already, at its own level: that is not ours to change
-            self.guard.armed(pid, started.isoformat())
-            self.armed[pid] = started
-            self.server.rows("SELECT sql_trace_set(%s, %s)", pid, self.target.level)
 
-    def disarm(self) -> None:
-        """Give every session back to its settings. Those that have ended are no trouble."""
-        if self._altered:
-            for setting in ("sql_trace.query_ids", "sql_trace.query_level"):
-                self.server.conn.execute(f"ALTER SYSTEM RESET {setting}".encode())
-            self.server.rows("SELECT pg_reload_conf()")
-            self._altered = False
-        if self.armed:
-            self.server.rows(DISARM, list(self.armed), list(self.armed.values()))
-            self.armed.clear()
-        self.guard.dismiss()
-
-
-# A session that has ended meanwhile would only be a warning; another with its number is not ours.
-DISARM = """
-SELECT sql_trace_set(pid, NULL) FROM pg_stat_activity WHERE (pid, backend_start) IN
-(SELECT * FROM unnest(%s::int[], %s::timestamptz[])) AND backend_type = 'client backend'
-"""
+def unnumbered(server: Server) -> bool:
+    """Whether the server gives statements no identifiers."""
+    with telling():
+        return bool(server.rows(_UNNUMBERED)[0][0])

@@ -97,7 +97,7 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     decoded = streams.decode(trace.streams[ring.number])
     base = int(decoded.session.get("started_ns", ring.started_ns))
     begin, end = base + decoded.begin, base + decoded.last
-    if decoded.begin < _began(trace) - base - 10**9:
+    if decoded.passed is not None or decoded.begin < _began(trace) - base - 10**9:
         begin = _looked_at(decoded, base, _began(trace))  # the ring is older than the recording
         decoded.errors = [e for e in decoded.errors if base + e.when > begin]
     if decoded.records == 0 or end <= begin:
@@ -146,7 +146,11 @@ def _take_waits(
     parts: list[Waits] = []
     marked: list[Integers] = []
     for other in waiting:
-        shift = _shift(process.stream, other, base) if other.pid == process.ring.pid else None
+        if other.pid != process.ring.pid or other.leader_pid is not None:
+            continue
+        shift = _shift(process.stream, other, base)
+        if shift is None and _at_one_time(trace, process, other):
+            shift = 0  # the record that ties them was overwritten: by the wall clock, to the µs
         if shift is None:
             continue
         own.add(other.number)
@@ -163,6 +167,17 @@ def _take_waits(
     return own, marked
 
 
+def _at_one_time(trace: Trace, process: Process, other: Ring) -> bool:
+    """Whether a ring of waits tells of when a process lived: no other had its number then."""
+    waits, marks = trace.waits.get(other.number), trace.marks.get(other.number)
+    last = other.started_ns
+    if waits is not None and len(waits.start):
+        last = max(last, int((waits.start + waits.length).max()))
+    if marks is not None and len(marks["when_ns"]):
+        last = max(last, int(marks["when_ns"].max()))
+    return last >= process.begin and other.started_ns <= process.end
+
+
 def _looked_at(decoded: Stream, base: int, began: int) -> int:
     """When the recording began, by the clock of a ring that is older.
 
@@ -171,8 +186,22 @@ def _looked_at(decoded: Stream, base: int, began: int) -> int:
     """
     last, following = decoded.first_look
     if following is not None and began > base + following:
-        return base + last
-    return max(began, base + last - _FIRST_LOOK)
+        begin = base + last
+    else:
+        begin = max(began, base + last - (_FIRST_LOOK if decoded.passed is None else 0))
+    return max(begin, base + _traced_since(decoded))
+
+
+def _traced_since(decoded: Stream) -> int:
+    """When a session was traced anew that was not when the recording began; 0: it was."""
+    if decoded.passed is None:
+        return 0
+    before = [level for when, level, *_ in decoded.levels if when <= decoded.passed]
+    after = [when for when, level, *_ in decoded.levels if when > decoded.passed and level > 0]
+    following = decoded.first_look[1]
+    if not after or (before and before[-1] > 0) or (not before and after[0] != following):
+        return 0
+    return after[0]
 
 
 def _began(trace: Trace) -> int:
@@ -259,8 +288,7 @@ def _shift(decoded: Stream, other: Ring, base: int) -> int | None:
         shift = base + zero - other.started_ns
         if abs(started_ns - other.started_ns) < 1000 and abs(shift) < _FAR:
             return shift
-    begin, end = base + decoded.begin, base + decoded.last
-    return 0 if not decoded.wait_rings and begin <= other.started_ns <= end else None
+    return None
 
 
 def _absolute(calls: npt.NDArray[np.void], base: int) -> npt.NDArray[np.void]:
@@ -365,16 +393,20 @@ def _of_waits(trace: Trace, ring: Ring) -> Process | None:
         moments += [int(marks["when_ns"][0]), int(marks["when_ns"][-1])]
     if not moments or max(moments) <= min(moments):
         return None
-    process = Process(ring, min(moments), max(moments))
+    born = min(moments)
+    process = Process(ring, max(born, _began(trace)), max(moments))
+    if process.end <= process.begin:
+        return None  # all of it was before
     if waits is not None:
         process.waits = waits
     if marks is not None:
-        process.calls = _calls_of_marks(marks)
+        calls = _calls_of_marks(marks)
+        process.calls = calls[calls["end"] > process.begin]
         of = marks["kind"] == _CPU
         process.cpu = _rising(np.stack([marks["when_ns"][of], marks["value"][of]], axis=1))
     if ring.leader_pid is not None:
         # a worker that ran one statement has one reading, from the start of its process on
-        process.cpu = _rising(np.concatenate([[[process.begin, 0]], process.cpu]))
+        process.cpu = _rising(np.concatenate([[[born, 0]], process.cpu]))
         process.requests = np.array([[process.begin, process.end]], np.int64)
     else:
         outer = process.calls[process.calls["depth"] == 0]

@@ -1,0 +1,197 @@
+"""`pgtare trace record` where sessions were traced before, or are traced by others, too."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pgtare.server.cluster import Cluster
+from pgtare.trace import ledger as ledgers
+from pgtare.trace.profile import Scope, profile
+from pgtare.trace.reader import load
+from tests.server.recorder_tools import level_of, recording, wait_until_traced
+from tests.server.trace_tools import session
+from tests.server.waits_tools import Connection, eventually, one
+
+pytest_plugins = ["tests.server.fix_trace"]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+
+slow = pytest.mark.slow
+
+
+@pytest.fixture(params=["trace18", pytest.param("trace15", marks=[pytest.mark.debian, slow])])
+def tracer(request: pytest.FixtureRequest) -> Cluster:
+    """PostgreSQL 18, and 15 where there is time."""
+    found: Cluster = request.getfixturevalue(request.param)
+    return found
+
+
+#: Overwrites a ring of 256 kB.
+MANY = b"DO $$ BEGIN FOR i IN 1..3000 LOOP PERFORM i + 1; END LOOP; END $$"
+SMALL = "-c sql_trace.ring_size=256kB"
+
+
+@pytest.fixture
+def shop(tracer: Cluster) -> Iterator[Connection]:
+    """Traced at times."""
+    with session(tracer, application_name="shop-web", options=SMALL) as client:
+        yield client
+
+
+@pytest.fixture
+def billing(tracer: Cluster) -> Iterator[Connection]:
+    with session(tracer, application_name="billing") as client:
+        yield client
+
+
+def pid_of(client: Connection) -> int:
+    return client.info.backend_pid
+
+
+def until_given_back(onlooker: Connection, client: Connection) -> None:
+    def given_back() -> bool:
+        client.execute("SELECT 1")
+        return level_of(onlooker, pid_of(client)) == 0
+
+    eventually(given_back, 30)
+
+
+def traced_once(
+    tracer: Cluster, onlooker: Connection, client: Connection, path: Path, *statements: str
+) -> None:
+    """Have a session traced for a moment."""
+    with recording(tracer, path, "--pid", str(pid_of(client))):
+        wait_until_traced(onlooker, client)
+        for statement in statements:
+            client.execute(statement.encode())
+    until_given_back(onlooker, client)
+
+
+def held(path: Path) -> bytes:
+    """All bytes of calls in a recording."""
+    return b"".join(data for chunks in load(path).streams.values() for _, data in chunks)
+
+
+def pids(path: Path) -> set[int]:
+    return {ring.pid for ring in load(path).rings.values()}
+
+
+def secret(of: str) -> str:
+    return f"SELECT 'secret of {of}'"
+
+
+@pytest.mark.parametrize("armed", [False, pytest.param(True, marks=slow)])
+def test_a_session_recorded_for_the_third_time(
+    tracer: Cluster, onlooker: Connection, shop: Connection, tmp_path: Path, armed: bool
+) -> None:
+    """No report goes back to what was before the recording, nor counts its losses."""
+    for i in range(2):
+        statements = (MANY.decode(), secret(str(i)), "SELECT pg_sleep(1)")
+        traced_once(tracer, onlooker, shop, tmp_path / f"{i}", *statements)
+    if armed:
+        shop.execute("SET sql_trace.level = 12")
+        shop.execute("SELECT 1")
+    options = ("--armed",) if armed else ("--pid", str(pid_of(shop)))
+    began = time.monotonic()
+    with recording(tracer, tmp_path / "rec", *options):
+        if armed:
+            eventually(lambda: bool((tmp_path / "rec").exists()), 30)
+            time.sleep(0.5)
+        wait_until_traced(onlooker, shop)
+        shop.execute(secret("the last"))
+        shop.execute("SELECT pg_sleep(0.3)")
+    took = time.monotonic() - began
+    shop.execute("RESET sql_trace.level")
+    book = ledgers.ledger(load(tmp_path / "rec"))
+    (process,) = [p for p in book.processes if p.ring.pid == pid_of(shop)]
+    found = profile(book, "event", Scope(frozenset([pid_of(shop)])))
+    assert found.total_ns < took * 1e9
+    by_event = {line.name: line.ns for line in found.lines}
+    assert by_event["Timeout/PgSleep"] == pytest.approx(0.3e9, rel=0.2)
+    assert ledgers.NAMES[ledgers.MISSING] not in by_event
+    assert not [note for note in book.notes if "overwritten" in note or "missing" in note]
+    assert process.end - process.begin < took * 1e9
+    assert b"secret of the last" in held(tmp_path / "rec")
+    assert b"secret of 1" not in held(tmp_path / "rec")
+
+
+@slow
+def test_texts_of_before_that_are_used_again(
+    tracer: Cluster, onlooker: Connection, shop: Connection, tmp_path: Path
+) -> None:
+    """They are in the ring once; those that nothing names any more stay out of the recording."""
+    statements = ("SELECT 'used again' FROM pg_am LIMIT 1", secret("before"))
+    traced_once(tracer, onlooker, shop, tmp_path / "first", *statements)
+    traced_once(tracer, onlooker, shop, tmp_path / "second", statements[0])
+    told = held(tmp_path / "second")
+    assert told.count(statements[0].encode()) == 1
+    assert b"secret" not in told
+    (process,) = ledgers.ledger(load(tmp_path / "second")).processes
+    texts = [t.text for t in process.stream.texts.values()]
+    assert statements[0] in texts
+    assert {process.stream.texts[int(c["text"])].text for c in process.calls if c["text"]} <= {
+        statements[0], "SELECT 1"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "--queryid", "all ended",
+        *(
+            pytest.param(option, marks=slow)
+            for option in
+            ("--application", "--pid", "--role", "--database", "--armed", "--sample")
+        ),
+    ],
+)  # fmt: skip
+def test_only_sessions_that_are_asked_for(
+    tracer: Cluster, onlooker: Connection, shop: Connection, tmp_path: Path, how: str
+) -> None:
+    """Neither the ring of a session that was traced before, nor of one that has ended meanwhile."""
+    traced_once(tracer, onlooker, shop, tmp_path / "s1", secret("shop"))
+    onlooker.execute("DROP ROLE IF EXISTS teller")
+    onlooker.execute("CREATE ROLE teller LOGIN SUPERUSER")
+    wanted = "SELECT 'wanted' FROM pg_am LIMIT 1"
+    with contextlib.ExitStack() as stack:
+        passing = stack.enter_context(session(tracer, application_name="passing"))
+        traced_once(tracer, onlooker, passing, tmp_path / "s0", secret("passing"))
+        other = "template1" if how == "--database" else "postgres"
+        asked = stack.enter_context(
+            session(tracer, application_name="billing", user="teller", dbname=other)
+        )
+        own = pid_of(asked)
+        plan = one(onlooker, f"EXPLAIN (VERBOSE, FORMAT json) {wanted}")
+        value = {
+            "--application": "billing", "--pid": str(pid_of(asked)), "--role": "teller",
+            "--database": other, "--queryid": str(plan[0]["Query Identifier"]),
+        }.get(how)  # fmt: skip
+        options = [f"{how}={value}"] if value else []
+        if how == "--armed":
+            asked.execute("SET sql_trace.level = 12")
+            options = ["--armed"]
+        if how in ("all ended", "--sample"):
+            options = ["--application", "bill*"] + (["--sample", "99.9999%"] * (how == "--sample"))
+        with recording(tracer, tmp_path / "b1", *options):
+            if how in ("--queryid", "--armed"):
+                eventually(lambda: (tmp_path / "b1").exists(), 30)
+                eventually(lambda: how == "--armed" or one(asked, "SHOW sql_trace.query_ids"), 30)
+                time.sleep(0.3)
+            else:
+                wait_until_traced(onlooker, asked)
+            asked.execute(wanted)
+            shop.execute(secret("shop, later"))
+            if how == "all ended":
+                shop.close()
+            passing.execute(secret("passing, later"))
+            passing.close()
+            time.sleep(0.5)
+    told = held(tmp_path / "b1")
+    assert wanted.encode() in told
+    assert b"secret" not in told
+    assert pids(tmp_path / "b1") == {own}
+    onlooker.execute("DROP ROLE teller")
