@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import stat
@@ -413,40 +412,6 @@ def test_statements_without_identifiers(tracer: Cluster, tmp_path: Path) -> None
         told = refused("trace", "record", rec, "--dsn", dsn, "-d", "1", "--queryid", "5")
         assert why in told
         assert not rec.exists()
-
-
-@both
-def test_granted_role_leaves_no_error_in_the_log(
-    tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
-) -> None:
-    """What a role that is no superuser may not do is asked for, not tried."""
-    onlooker.execute(
-        b"DROP ROLE IF EXISTS watcher; CREATE ROLE watcher LOGIN IN ROLE pg_read_all_stats"
-    )
-    try:
-        name = one(onlooker, "SELECT oid::regprocedure::text FROM pg_proc "
-                             "WHERE proname = 'sql_trace_set'")  # fmt: skip
-        onlooker.execute(f"GRANT EXECUTE ON FUNCTION {name} TO watcher".encode())
-        for (schema,) in onlooker.execute(
-            "SELECT DISTINCT pronamespace::regnamespace::text FROM pg_proc "
-            "WHERE proname IN ('sql_trace_drain', 'wait_event_trace_drain')"
-        ).fetchall():
-            onlooker.execute(f"GRANT USAGE ON SCHEMA {schema} TO watcher".encode())
-        before = len(tracer.log_path.read_text())
-        rec = tmp_path / "rec"
-        recorder = start_pgtare(
-            "trace", "record", rec, "--dsn", tracer.dsn(user="watcher"), "--reserve", "0",
-            "--pid", str(app.info.backend_pid),
-        )  # fmt: skip
-        wait_until_traced(onlooker, app)
-        recorder.send_signal(signal.SIGINT)
-        _, err = recorder.communicate(timeout=60)
-        assert recorder.returncode == 0, err
-        log = tracer.log_path.read_text()[before:]
-        assert not re.findall(".*(?:ERROR|FATAL|denied).*", log)
-        assert load(rec).streams
-    finally:
-        onlooker.execute("DROP OWNED BY watcher; DROP ROLE watcher")
 
 
 def test_without_the_extension(tracer: Cluster, onlooker: Connection, tmp_path: Path) -> None:
