@@ -12,7 +12,9 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import source_dir
-from pgtare.trace.target import DISARM
+from pgtare.server.cluster import Cluster
+from pgtare.trace import owners
+from pgtare.trace.server import open_server
 from tests.server.recorder_tools import level_of
 from tests.server.trace_tools import Connection, names, session, tracing
 from tests.server.waits_tools import one
@@ -24,16 +26,17 @@ WRITE = "pg_atomic_write_u32(&slot->asked_level"
 
 
 def test_levels_are_given_back_to_whom_they_were_lent(
-    client: Connection, onlooker: Connection
+    tracer: Cluster, client: Connection, onlooker: Connection
 ) -> None:
     """Another session that has the same number keeps what was asked of it."""
     pid = client.info.backend_pid
     began = one(onlooker, "SELECT backend_start FROM pg_stat_activity WHERE pid = %s", pid)
     one(onlooker, "SELECT sql_trace_set(%s, 1)", pid)
-    for start, level in ((began - timedelta(seconds=1), 1), (began, 0)):
-        onlooker.execute(DISARM.encode(), ([pid], [start]))
-        client.execute("SELECT 1")
-        assert level_of(onlooker, pid) == level
+    with open_server(tracer.dsn()) as server:
+        for start, level in ((began - timedelta(seconds=1), 1), (began, 0)):
+            owners.give_back(server, {pid: start}, recorder=0)
+            client.execute("SELECT 1")
+            assert level_of(onlooker, pid) == level
 
 
 @contextlib.contextmanager
