@@ -93,7 +93,7 @@ def test_a_nap_is_in_the_own_time_of_one_node(book: ledgers.Ledger, where: str) 
     (root,) = [n.time / 1e6 for n in run.nodes if plan[n.node].parent < 0]
     (nap,) = [n for n in own if plan[n].kind == "Function Scan"]
     assert root >= NAP_MS
-    assert own[nap] == pytest.approx(NAP_MS, rel=0.2)
+    assert NAP_MS <= own[nap] <= root * 1.02
     if "parallel" not in NAPS[where]:
         assert sum(own.values()) == pytest.approx(root, rel=0.02), own
     assert max(ms for n, ms in own.items() if n != nap) < NAP_MS / 2, own
