@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psycopg
 
+from bench.truth import stray
 from bench.truth.compare import Connection, Watched
 from bench.truth.standby import standby
 from bench.truth.witness import word_of
@@ -35,6 +36,7 @@ SETTINGS: dict[str, Value] = {
     "shared_buffers": "1MB",
     "max_parallel_workers_per_gather": 0,
     "autovacuum": False,
+    **stray.SETTINGS,
 }
 ROWS = 50_000
 SCAN = "SELECT count(filler) FROM big"  # of the whole table, not of an index
@@ -45,6 +47,7 @@ class Stage:
     """A server, ready for its load."""
 
     observers: list[Connection]  # one for each server
+    logs: list[Path]  # of the servers
     watched: list[tuple[Watched, int]]  # and the number of its server
     run: Callable[[float], object]  # with a factor for its length
     sessions: list[Connection] = field(default_factory=list)  # watched ones
@@ -95,7 +98,10 @@ class Server:
     ) -> Stage:  # fmt: skip
         """Of this server only."""
         mine = [*(self.watch(session) for session in sessions), *watched]
-        return Stage([self.observer], [(one, 0) for one in mine], run, list(sessions), [self.spare])
+        return Stage(
+            [self.observer], [self.cluster.log_path], [(one, 0) for one in mine],
+            run, list(sessions), [self.spare],
+        )  # fmt: skip
 
     def big_table(self) -> None:
         """10 MB, more than fits into shared_buffers."""
@@ -407,6 +413,7 @@ def replication(binaries: Binaries) -> Iterator[Stage]:
         spare = server.session(other.dsn)
         yield Stage(
             [server.observer, down],
+            [server.cluster.log_path, other.log],
             [(server.watch(writer), 0), (sender, 0), (receiver, 1), (startup, 1)],
             repeat_for(writer, 150, "INSERT INTO t SELECT generate_series(1, 50)"),
             [writer],

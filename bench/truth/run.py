@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 
-import psycopg
-
 from bench.truth.calibrate import Calibration
 from bench.truth.compare import Row, Snapshot, compare, name_events, snapshot
-from bench.truth.loads import Load
+from bench.truth.loads import Load, Stage
+from bench.truth.stray import StrayTrap, stray_traps_told
 from bench.truth.witness import Witness
 from pgtare.errors import MeasurementError
 from pgtare.server.binaries import Binaries
@@ -24,47 +23,49 @@ def held_against_witness(
 ) -> list[Row]:
     """A row for each event. Raises MeasurementError where the witness did not hear everything.
 
-    On a virtual machine a trap can reach the kernel without its reason, once in some 100,000, which
-    ends the process by SIGTRAP, and with it the server: then all is done again.
+    Where a stray trap ends the server all is done again.
     """
     for _ in range(ATTEMPTS):
-        with contextlib.suppress(psycopg.OperationalError):
-            return _once(load, binaries, calibration, length)
+        with (
+            contextlib.suppress(StrayTrap),
+            load.stage(binaries) as stage,
+            stray_traps_told(stage.logs),
+        ):
+            return _rows(load, stage, calibration, length)
     raise MeasurementError(f"{load.name}: the server died under the witness {ATTEMPTS} times")
 
 
-def _once(load: Load, binaries: Binaries, calibration: Calibration, length: float) -> list[Row]:
-    with load.stage(binaries) as stage:
-        numbers = range(len(stage.observers))
-        mine = {n: [one for one, server in stage.watched if server == n] for n in numbers}
+def _rows(load: Load, stage: Stage, calibration: Calibration, length: float) -> list[Row]:
+    numbers = range(len(stage.observers))
+    mine = {n: [one for one, server in stage.watched if server == n] for n in numbers}
 
-        def looks() -> dict[int, list[Snapshot]]:
-            # the wait that each is in now must have begun before the witness's eyes
-            for observer in stage.observers:
-                observer.execute("SELECT pg_reload_conf()")
-            time.sleep(0.1)
-            for session in stage.sessions:
-                session.execute("SELECT 1")
-            found: dict[int, list[Snapshot]] = {n: [] for n in numbers}
-            for _ in range(LOOKS):
-                time.sleep(PAUSE_SECONDS)
-                for n in numbers:
-                    found[n].append(snapshot(stage.observers[n], mine[n]))
-            return found
+    def looks() -> dict[int, list[Snapshot]]:
+        # the wait that each is in now must have begun before the witness's eyes
+        for observer in stage.observers:
+            observer.execute("SELECT pg_reload_conf()")
+        time.sleep(0.1)
+        for session in stage.sessions:
+            session.execute("SELECT 1")
+        found: dict[int, list[Snapshot]] = {n: [] for n in numbers}
+        for _ in range(LOOKS):
+            time.sleep(PAUSE_SECONDS)
+            for n in numbers:
+                found[n].append(snapshot(stage.observers[n], mine[n]))
+        return found
 
-        with Witness([one.as_word for one, _ in stage.watched]) as witness:
-            before = looks()
-            stage.run(length)
-            after = looks()
-        log = witness.log
-        if log.lost:
-            raise MeasurementError(f"{load.name}: the witness lost {log.lost} lines")
-        seen = {a.event for a in log.announcements} | {event for event, _ in log.open.values()}
-        return [
-            row
-            for n in numbers
-            for row in compare(
-                log, mine[n], before[n], after[n],
-                name_events(stage.observers[n], stage.spare[n], seen), calibration,
-            )
-        ]  # fmt: skip
+    with Witness([one.as_word for one, _ in stage.watched]) as witness:
+        before = looks()
+        stage.run(length)
+        after = looks()
+    log = witness.log
+    if log.lost:
+        raise MeasurementError(f"{load.name}: the witness lost {log.lost} lines")
+    seen = {a.event for a in log.announcements} | {event for event, _ in log.open.values()}
+    return [
+        row
+        for n in numbers
+        for row in compare(
+            log, mine[n], before[n], after[n],
+            name_events(stage.observers[n], stage.spare[n], seen), calibration,
+        )
+    ]  # fmt: skip

@@ -13,7 +13,7 @@ from tests.server.trace_tools import session
 from tests.server.waits_tools import Connection, eventually, one
 from tests.server.weigh_tools import start_pgtare
 
-#: A wait and a busy loop that say how long they took, and where they note it.
+#: Waits and a busy loop that say how long they took, and where they note it.
 KNOWN = """
 CREATE TABLE IF NOT EXISTS truth (what text, s float8, at timestamptz DEFAULT clock_timestamp());
 CREATE OR REPLACE FUNCTION nap(ms float8) RETURNS float8 LANGUAGE plpgsql AS $$
@@ -23,6 +23,10 @@ CREATE OR REPLACE FUNCTION spin(ms float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE t timestamptz := clock_timestamp();
 BEGIN LOOP EXIT WHEN clock_timestamp() > t + make_interval(secs => ms / 1000); END LOOP;
 RETURN extract(epoch FROM clock_timestamp() - t); END $$;
+CREATE TABLE IF NOT EXISTS locked (a int);
+CREATE OR REPLACE FUNCTION wait_for_lock() RETURNS float8 LANGUAGE plpgsql AS $$
+DECLARE t timestamptz := clock_timestamp();
+BEGIN LOCK locked IN ACCESS SHARE MODE; RETURN extract(epoch FROM clock_timestamp() - t); END $$;
 TRUNCATE truth
 """
 

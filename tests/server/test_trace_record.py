@@ -18,6 +18,7 @@ import numpy as np
 import psycopg
 import pytest
 
+from pgtare import machine
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.trace import ledger as ledgers
@@ -69,11 +70,12 @@ def test_profile_of_known_waits_and_work(
 ) -> None:
     """Sleeps, busy loops and a lock wait of known lengths, found again within 2 %."""
     onlooker.execute(KNOWN.encode())
-    onlooker.execute(b"DROP TABLE IF EXISTS locked; CREATE TABLE locked (a int)")
     began = time.monotonic()
     with recording(tracer, tmp_path / "rec", "--application", "traced-*"):
         wait_until_traced(onlooker, app)
-        app.execute("SELECT nap(0), spin(1)")  # planning them is not what they are to take
+        # planning them is not what they are to take
+        app.execute("SELECT nap(0), spin(1), wait_for_lock()")
+        before = machine.steal_ticks()
         first = time.time_ns()
         for _ in range(4):
             with app.transaction():
@@ -82,12 +84,10 @@ def test_profile_of_known_waits_and_work(
         onlooker.execute(b"BEGIN; LOCK locked")
         held = threading.Timer(0.4, lambda: onlooker.execute(b"COMMIT"))
         held.start()
-        waited = time.perf_counter_ns()
-        app.execute("SELECT * FROM locked /*traceparent='00-"
-                    "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'*/")  # fmt: skip
-        waited = time.perf_counter_ns() - waited
+        app.execute("INSERT INTO truth (what, s) SELECT 'lock', wait_for_lock()")
         held.join()
         last = time.time_ns()
+        after = machine.steal_ticks()
     app.execute("SELECT 1")  # a session hears of it with its next request
     assert level_of(onlooker, app.info.backend_pid) == 0
     assert time.monotonic() - began < 60
@@ -106,7 +106,7 @@ def test_profile_of_known_waits_and_work(
     by_event = lines(book)
     napped = known(tracer, "nap")
     assert by_event["Timeout/PgSleep"] == pytest.approx(napped, rel=0.02)
-    assert by_event["Lock/relation"] == pytest.approx(waited, rel=0.02)
+    assert by_event["Lock/relation"] == pytest.approx(known(tracer, "lock"), rel=0.02)
     spun = lines(
         book, scope=Scope(statement="INSERT INTO truth (what, s) SELECT 'spin', spin(100)")
     )
@@ -117,8 +117,11 @@ def test_profile_of_known_waits_and_work(
     assert work == pytest.approx(known(tracer, "spin"), rel=0.02)
     # nothing of it in the same statement's waits
     assert sum(spun.values()) - work < 0.02 * work
-    # what was spun was mostly CPU, or the kernel said that it waited for a processor
-    assert spun.get(ledgers.NAMES[ledgers.UNACCOUNTED], 0.0) < 0.2 * work
+    # mostly CPU, or the kernel said that it waited for a processor, or other guests took that
+    assert before is not None
+    assert after is not None
+    taken = (after[0] - before[0]) * 1e9 / os.sysconf("SC_CLK_TCK")
+    assert spun.get(ledgers.NAMES[ledgers.UNACCOUNTED], 0.0) < 0.2 * work + taken
 
 
 def test_what_a_trace_tells(

@@ -1,0 +1,48 @@
+"""Tells a server that a watchpoint's stray trap has ended from one that died of anything else.
+
+On a virtual machine a trap can reach the kernel without its reason, once in some 100,000, which
+ends the watched process by SIGTRAP, and with it the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psycopg
+
+from pgtare.server.settings import Value
+
+#: For a server that is watched: one that dies is not in the midst of recovery when it is stopped.
+SETTINGS: dict[str, Value] = {"restart_after_crash": False}
+
+# as the postmaster's log tells of it
+_ENDED_BY = "was terminated by signal "
+_BY_TRAP = f"{_ENDED_BY}5:"
+_TOLD_SECONDS = 5.0  # the client may hear of the end before the postmaster does
+
+
+class StrayTrap(Exception):
+    """The watched server was ended by the watching, not by what it did: do all again."""
+
+
+@contextlib.contextmanager
+def stray_traps_told(logs: Sequence[Path]) -> Iterator[None]:
+    """StrayTrap for a connection lost as a trap ended a server; any other loss stays as it is."""
+    try:
+        yield
+    except psycopg.OperationalError as ex:
+        if _ended_by_trap(logs):
+            raise StrayTrap from ex
+        raise
+
+
+def _ended_by_trap(logs: Sequence[Path]) -> bool:
+    deadline = time.monotonic() + _TOLD_SECONDS
+    while True:
+        told = [log.read_text(errors="replace") for log in logs]
+        if any(_ENDED_BY in text for text in told) or time.monotonic() > deadline:
+            return any(_BY_TRAP in text for text in told)
+        time.sleep(0.05)
