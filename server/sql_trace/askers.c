@@ -125,11 +125,12 @@ find_askers(PlanState *state, void *context)
 	Askers	   *askers = context;
 	const SubPlan *init = askers->init;
 	const Plan *plan = state->plan;
-	bool		asks = asks_itself(init, state);
 	int			before = askers->n;
+	bool		asks;
 
 	if (!may_ask(init, plan))
 		return false;
+	asks = asks_itself(init, state);
 	if (!asks)
 		(void) planstate_tree_walker(state, find_askers, askers);
 	/* what nothing below it asks for, it asks for itself */

@@ -202,9 +202,8 @@ fetch_within(Execution *e, RowQuery *rows, RUN_PARAMETERS)
 	series = outer;
 }
 
-/* The first run, within the call that began the execution */
-static pg_noinline void
-run_first(Execution *e, RowQuery *rows, RUN_PARAMETERS)
+static inline void
+span_moves_to(Execution *e)
 {
 	if (span.of != e)
 	{
@@ -213,6 +212,13 @@ run_first(Execution *e, RowQuery *rows, RUN_PARAMETERS)
 		span_close(now);
 		span_open(e, now);
 	}
+}
+
+/* The first run, within the call that began the execution */
+static pg_noinline void
+run_first(Execution *e, RowQuery *rows, RUN_PARAMETERS)
+{
+	span_moves_to(e);
 	run_in(e, rows, RUN_ARGUMENTS);
 	/* more is to be fetched, whenever that may be */
 	if (count != 0)
@@ -310,13 +316,7 @@ trace_finish(QueryDesc *queryDesc)
 		finish_plan(queryDesc);
 		return;
 	}
-	if (span.of != e)
-	{
-		int64		now = timeline_now();
-
-		span_close(now);
-		span_open(e, now);
-	}
+	span_moves_to(e);
 	if (runs_at_end(queryDesc->estate))
 		finish_in(e, queryDesc);
 	else

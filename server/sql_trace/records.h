@@ -41,6 +41,13 @@ typedef struct RecordHeader
 	uint64		call;
 } RecordHeader;
 
+/* A size that a record can have where so much is left; else the ring is damaged. */
+static inline bool
+record_size_fits(uint32 size, uint64 left)
+{
+	return size >= sizeof(RecordHeader) && size % 8 == 0 && size <= left;
+}
+
 typedef struct SessionRecord
 {
 	RecordHeader header;

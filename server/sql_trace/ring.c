@@ -251,7 +251,7 @@ make_room(uint64 size)
 	{
 		uint32		oldest = *(uint32 *) &ring->data[tail & (ring->size - 1)];
 
-		if (unlikely(oldest < sizeof(RecordHeader) || oldest % 8 != 0 || oldest > head - tail))
+		if (unlikely(!record_size_fits(oldest, head - tail)))
 		{
 			tail = give_up_all(head, tail, drained);
 			break;

@@ -38,7 +38,7 @@ whole_records(const char *data, uint64 n, bool cut, uint32 *first, bool *sound)
 
 		if (cut && n - at < sizeof(RecordHeader))
 			break;
-		if (size < sizeof(RecordHeader) || size % 8 != 0 || (size > n - at && !cut))
+		if (!record_size_fits(size, cut ? PG_UINT32_MAX : n - at))
 		{
 			*sound = false;
 			break;

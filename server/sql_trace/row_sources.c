@@ -119,13 +119,15 @@ executor_finish(QueryDesc *desc)
 	}
 	/* mostly triggers run here, whose statements have row sources of their own, or nothing does */
 	calls_nodes = desc->estate->es_auxmodifytables != NIL;
-	row_query_enters(query);
 	if (calls_nodes)
 		row_query_resumes(query, clock_source_read(query->clock));
+	else
+		row_query_enters(query);
 	finish(desc);
 	if (calls_nodes)
 		row_query_pauses(query, clock_source_read(query->clock));
-	query->running = false;
+	else
+		query->running = false;
 	if (IsParallelWorker())
 	{
 		row_collect(query);

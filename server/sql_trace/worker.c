@@ -238,8 +238,8 @@ end_recording(Recording *recording)
 	StringInfoData json;
 
 	if (file->stop != STOP_NONE)
+	{
 		rest = rings_unwritten(recording);
-	if (file->stop != STOP_NONE)
 		ereport(WARNING,
 				(errmsg("sql_trace has stopped writing traces to \"%s\": %s", file->directory,
 						file->why),
@@ -247,6 +247,7 @@ end_recording(Recording *recording)
 						   " bytes of calls and " UINT64_FORMAT " waits.",
 						   rest.rings, rest.bytes, rest.waits),
 				 errhint("Make room and reload the configuration: a new recording begins then.")));
+	}
 	initStringInfo(&json);
 	appendStringInfo(&json, "{\"stopped_by\": \"%s\", \"why\": ", stop_name(file->stop));
 	escape_json(&json, file->why);

@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.trace.reader import Trace, load
 from pgtare.trace.tables import NO_RING
 from tests.server.ring_tools import DATA, KEPT, SMALLEST, end, ring_of, short, since, size, unread
-from tests.server.trace_tools import session, tracing
+from tests.server.trace_tools import session
 from tests.server.waits_tools import Connection, eventually, one
 from tests.server.weigh_tools import pgtare, start_pgtare
-from tests.server.worker_tools import SETTINGS, latest, place, with_statement, worker_of
+from tests.server.worker_tools import latest, server_that_writes, with_statement, worker_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -31,11 +30,8 @@ MANY = 64
 )
 def writing(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Path]]:
     """A server with a worker, and where that writes."""
-    binaries: Binaries = request.getfixturevalue(request.param)
-    with place() as path, tracing(
-        binaries, SETTINGS | {"sql_trace.worker_directory": str(path / "traces")}
-    ) as cluster:  # fmt: skip
-        yield cluster, path / "traces"
+    with server_that_writes(request.getfixturevalue(request.param)) as found:
+        yield found
 
 
 @pytest.fixture

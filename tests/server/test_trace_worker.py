@@ -27,6 +27,7 @@ from tests.server.worker_tools import (
     another,
     latest,
     place,
+    server_that_writes,
     with_statement,
     work,
     worker_of,
@@ -41,11 +42,8 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 )
 def writing(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Path]]:
     """A server with a worker, and where that writes; on both servers, one after the other."""
-    binaries: Binaries = request.getfixturevalue(request.param)
-    with place() as path, tracing(
-        binaries, SETTINGS | {"sql_trace.worker_directory": str(path / "traces")}
-    ) as cluster:  # fmt: skip
-        yield cluster, path / "traces"
+    with server_that_writes(request.getfixturevalue(request.param)) as found:
+        yield found
 
 
 @pytest.fixture

@@ -6,9 +6,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
 from pgtare.trace import ledger as ledgers
 from pgtare.trace.reader import Trace, load
 from pgtare.trace.stream import CallKind
+from tests.server.trace_tools import tracing
 from tests.server.waits_tools import Connection, eventually
 
 SETTINGS = {
@@ -27,6 +30,15 @@ def place() -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def server_that_writes(binaries: Binaries) -> Iterator[tuple[Cluster, Path]]:
+    """A server with a worker, and where that writes."""
+    with place() as path, tracing(
+        binaries, SETTINGS | {"sql_trace.worker_directory": str(path / "traces")}
+    ) as cluster:  # fmt: skip
+        yield cluster, path / "traces"
 
 
 def latest(directory: Path) -> Path:

@@ -19,6 +19,7 @@ from pgtare.report.plain import plain
 
 USAGE = 2
 INTERRUPTED = start.INTERRUPTED
+_WIDE = 1000
 
 
 class _Interrupted(PgtareError):
@@ -72,6 +73,12 @@ def _main(
 def stderr() -> Console:
     """For progress and errors; what is piped onward stays clean."""
     return Console(stderr=True, soft_wrap=True)
+
+
+def stdout() -> Console:
+    """For tables; elsewhere than on a terminal as wide as what is printed."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDE)
 
 
 def say(text: str, *, err: bool = False) -> None:

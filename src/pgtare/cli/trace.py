@@ -230,7 +230,7 @@ def profile_(
     if json:
         typer.echo(jsonlib.dumps(show.profile_json(found), indent=2))
         return
-    console = _console()
+    console = cli.stdout()
     console.print(show.profile_view(found, limit), highlight=False)
     if console.is_terminal and by == "event":
         console.print(f"next: --by statement, or pgtare trace report {path}", style="dim",
@@ -255,7 +255,7 @@ def clients(
     if json:
         typer.echo(jsonlib.dumps([dataclasses.asdict(c) for c in found], indent=2))
         return
-    _console().print(show.clients_view(found), highlight=False)
+    cli.stdout().print(show.clients_view(found), highlight=False)
 
 
 @app.command("statements")
@@ -278,7 +278,7 @@ def statements(
     if json:
         typer.echo(jsonlib.dumps([dataclasses.asdict(s) for s in found[:limit]], indent=2))
         return
-    _console().print(show.statements_view(found[:limit], len(found)), highlight=False)
+    cli.stdout().print(show.statements_view(found[:limit], len(found)), highlight=False)
 
 
 @app.command("export")
@@ -357,9 +357,3 @@ def _book(path: Path) -> Ledger:
             why = "the sessions traced in it did nothing while it was recorded"
         raise UsageError(f"{path} holds no calls and no waits: {why}")
     return book
-
-
-def _console() -> Console:
-    """Standard output; elsewhere than on a terminal as wide as what is printed."""
-    console = Console()
-    return console if console.is_terminal else Console(width=1000)

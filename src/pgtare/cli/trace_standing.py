@@ -7,7 +7,6 @@ import json as jsonlib
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from pgtare import cli
 from pgtare.errors import MeasurementError
@@ -29,9 +28,7 @@ def status(dsn: Dsn, json: Json = False) -> None:
     if json:
         typer.echo(jsonlib.dumps(dataclasses.asdict(now), indent=2, default=str))
         return
-    console = Console()
-    wide = console if console.is_terminal else Console(width=1000)
-    wide.print(standing_view(now), highlight=False)
+    cli.stdout().print(standing_view(now), highlight=False)
 
 
 def stop(

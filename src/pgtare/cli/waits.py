@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 from rich.live import Live
 
 from pgtare import cli
@@ -39,7 +38,6 @@ Idle = Annotated[bool, typer.Option("--idle", help="Waits for something to do as
 Background = Annotated[
     bool, typer.Option("--background", help="Background processes as well, not only sessions.")
 ]
-_WIDE = 1000
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Most rows to print.")]
 
 
@@ -63,7 +61,7 @@ def top(
     Example: `pgtare waits top --dsn "host=/var/run/postgresql" --interval 5s --iterations 3`
     """
     every = seconds("--interval", interval)
-    console = _console()
+    console = cli.stdout()
     live = console.is_terminal and not json
     count = iterations if iterations is not None or live else 1
     with open_reader(dsn) as reader:
@@ -103,13 +101,7 @@ def histogram(
         document = {**dataclasses.asdict(found), **_counters(totals[found]), "buckets": rows}
         typer.echo(jsonlib.dumps(document, indent=2))
         return
-    _console().print(show.histogram_view(found, totals[found], buckets), highlight=False)
-
-
-def _console() -> Console:
-    """Standard output; elsewhere than on a terminal as wide as what is printed."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDE)
+    cli.stdout().print(show.histogram_view(found, totals[found], buckets), highlight=False)
 
 
 def _doubt(reader: Reader) -> None:
@@ -157,7 +149,7 @@ def sessions(dsn: Dsn, idle: Idle = False, background: Background = False, limit
         ]
         typer.echo(jsonlib.dumps(rows, indent=2))
         return
-    _console().print(show.sessions_view(found[:limit], events), highlight=False)
+    cli.stdout().print(show.sessions_view(found[:limit], events), highlight=False)
 
 
 @app.command("statements")
@@ -183,7 +175,7 @@ def statements(dsn: Dsn, limit: Limit = 20, json: Json = False) -> None:
     if not shown:
         typer.echo("no statement has waited yet; are compute_query_id and capture on?")
         return
-    _console().print(show.totals_view(shown, texts), highlight=False)
+    cli.stdout().print(show.totals_view(shown, texts), highlight=False)
 
 
 def _events(events: Any) -> list[dict[str, Any]]:
@@ -286,7 +278,7 @@ def diff(
     if json:
         typer.echo(jsonlib.dumps(dataclasses.asdict(found), indent=2))
         return
-    _console().print(show.profile_view(found, limit), highlight=False)
+    cli.stdout().print(show.profile_view(found, limit), highlight=False)
 
 
 def _load(path: Path) -> Snapshot:

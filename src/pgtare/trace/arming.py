@@ -139,9 +139,7 @@ class Arming:
     def disarm(self) -> None:
         """Give every session back to its settings. Those that have ended are no trouble."""
         if self._altered:
-            for setting in ("sql_trace.query_ids", "sql_trace.query_level"):
-                self.server.conn.execute(f"ALTER SYSTEM RESET {setting}".encode())
-            self.server.rows("SELECT pg_reload_conf()")
+            owners.reset_queries(self.server)
             self._altered = False
         if self.armed:
             owners.give_back(self.server, self.armed)

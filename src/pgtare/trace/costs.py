@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.trace.stream import CallKind, NodeRun, RowSources
+from pgtare.trace.stream import EXACT, UNTIMED, WORKERS, CallKind, NodeRun, RowSources
 
-_EXACT, _WORKERS, _UNTIMED = 1, 2, 16
 #: Calls of a node that are timed at any frequency (rows.h).
 _FIRST_CALLS = 64
 #: Of a node that parallel workers run as well: with PostgreSQL's usual two, the leader's part.
@@ -58,11 +57,11 @@ class Costs:
         return self.execution_ns + sum(self._of_node(node, run.sampling) for node in run.nodes)
 
     def _of_node(self, node: NodeRun, sampling: int) -> float:
-        calls = float(node.calls) * (_LEADERS if node.flags & _WORKERS else 1.0)
-        if node.flags & _UNTIMED:
+        calls = float(node.calls) * (_LEADERS if node.flags & WORKERS else 1.0)
+        if node.flags & UNTIMED:
             return self.node_ns
         sampled = min(calls, _FIRST_CALLS + calls / max(sampling, 1))
-        timed = calls if node.flags & _EXACT else sampled
+        timed = calls if node.flags & EXACT else sampled
         return (
             self.node_ns + timed * (self.timed_ns + 2 * self.reading_ns)
             + (calls - timed) * self.counted_ns

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from pgtare.trace.stream import Kind
+from pgtare.trace.stream import Kind, walk
 
 _HEADER = 32
 _NUMBER = slice(8, 16)
@@ -109,10 +109,7 @@ def _unnumbered(record: bytes) -> bytes:
 
 def _records(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Kind and bytes of each whole record."""
-    at = 0
-    while at + _HEADER <= len(data):
+    offsets, _ = walk(data)
+    for at in offsets.tolist():
         size, kind = struct.unpack_from("<IH", data, at)
-        if size < _HEADER or at + size > len(data):
-            return
         yield kind, data[at : at + size]
-        at += size

@@ -6,7 +6,7 @@ import numpy as np
 
 from pgtare.trace.ledger import Ledger
 from pgtare.trace.reader import Integers
-from pgtare.trace.stream import SEVERAL, CallKind
+from pgtare.trace.stream import CallKind
 
 _RUNS = (CallKind.EXECUTE, CallKind.UTILITY)
 _BEFORE = (CallKind.PARSE, CallKind.BIND, CallKind.PLAN)
@@ -37,12 +37,3 @@ def runs(ledger: Ledger, of_call: Integers, tops: Integers) -> tuple[Integers, I
     number[tops] = before[group] + group + np.clip(within, 1, most[group])
     itself[tops] = ran
     return number, itself
-
-
-def fetches(ledger: Ledger) -> Integers:
-    """How many calls each record of a call stands for: several fetches can share one."""
-    found = np.ones(len(ledger.calls), np.int64)
-    for i in np.flatnonzero(ledger.calls["flags"] & SEVERAL).tolist():
-        stream = ledger.processes[int(ledger.call_process[i])].stream
-        found[i] = stream.fetches.get(int(ledger.calls["call"][i]), 1)
-    return found

@@ -82,7 +82,7 @@ def _watch() -> None:
 
 
 def _give_back(dsn: str, recorder: int, sessions: dict[int, str], altered: bool) -> None:
-    from pgtare.trace.owners import give_back
+    from pgtare.trace.owners import give_back, reset_queries
     from pgtare.trace.server import open_server
 
     until = time.monotonic() + _PATIENCE_S
@@ -90,9 +90,7 @@ def _give_back(dsn: str, recorder: int, sessions: dict[int, str], altered: bool)
         try:
             with open_server(dsn) as server:
                 if altered:
-                    for setting in ("sql_trace.query_ids", "sql_trace.query_level"):
-                        server.conn.execute(f"ALTER SYSTEM RESET {setting}".encode())
-                    server.rows("SELECT pg_reload_conf()")
+                    reset_queries(server)
                 give_back(server, sessions, recorder)
             return
         except Exception:

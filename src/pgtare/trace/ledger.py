@@ -81,6 +81,12 @@ class Ledger:
     kernel_share: dict[int, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    def fetches(self) -> Integers:
+        """How many calls each record of a call stands for: several fetches can share one."""
+        return np.concatenate(
+            [np.zeros(0, np.int64), *(process.fetches() for process in self.processes)]
+        )
+
     def name(self, component: int) -> str:
         """What a component is called."""
         return NAMES[component] if component < 0 else self.trace.label(component)
@@ -264,18 +270,15 @@ class _Book:
 
     def _own(self, costs: Costs, cpu: Floats) -> Floats:
         """What the trace itself took of the CPU time of each piece."""
-        calls, stream = self.process.calls, self.process.stream
-        fetches = np.zeros(len(calls))
-        if stream.fetches:
-            several = [stream.fetches.get(number, 1) - 1 for number in calls["call"].tolist()]
-            fetches = np.array(several, np.float64)
+        calls = self.process.calls
+        more = (self.process.fetches() - 1).astype(np.float64)
         waits = np.bincount(self.wait_piece, self.wait_times, minlength=len(cpu)).astype(np.float64)
         share = np.divide(costs.of_waits(waits), cpu, out=np.zeros(len(cpu)), where=cpu > 0)
-        share += _shares(costs.of_calls(calls["kind"], fetches), self.call, cpu)
+        share += _shares(costs.of_calls(calls["kind"], more), self.call, cpu)
         share += _shares(
             np.full(len(self.process.requests), costs.request_ns), self.request, cpu
         )  # fmt: skip
-        if stream.rowsources:
+        if self.process.stream.rowsources:
             share += self._own_of_row_sources(costs, cpu)
         return np.asarray(cpu * np.minimum(share, 1.0), np.float64)
 

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.trace.executions import fetches
 from pgtare.trace.ledger import CLIENT, MISSING, Entries, Ledger
-from pgtare.trace.stream import CallKind, NodeRun, RowSources
+from pgtare.trace.stream import EXACT, UNTIMED, WORKERS, CallKind, NodeRun, RowSources
 
 NOT_BY_NODE = "not in a measured node"
-_EXACT, _WORKERS, _UNTIMED = 1, 2, 16
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def own_times(run: RowSources, plan: dict[int, Node]) -> dict[int, float]:
     An init plan that several nodes ask for ran in the calls of one of them, and nothing tells in
     which: its time is taken from all, in proportion to their own.
     """
-    times = {node.node: float(max(node.time, 0)) for node in run.nodes if not node.flags & _UNTIMED}
+    times = {node.node: float(max(node.time, 0)) for node in run.nodes if not node.flags & UNTIMED}
     own = dict(times)
 
     def timed(number: int) -> int:
@@ -106,13 +104,13 @@ def merged(runs: list[RowSources]) -> dict[int, NodeRun]:
 
 def _joined(flags: int, more: int) -> int:
     """Of several executions: exact only if each is, and untimed only if none was timed."""
-    both = _EXACT | _UNTIMED
+    both = EXACT | UNTIMED
     return (flags & more & both) | ((flags | more) & ~both)
 
 
 def _shrunk(own: dict[int, float], run: RowSources, most: float) -> dict[int, float]:
     """No more than an execution took: what parallel workers did beside their leader gives way."""
-    beside = {node.node for node in run.nodes if node.flags & _WORKERS}
+    beside = {node.node for node in run.nodes if node.flags & WORKERS}
     leaders = sum(ns for number, ns in own.items() if number not in beside)
     workers = sum(own.values()) - leaders
     scale = min(1.0, max(most - leaders, 0.0) / workers) if workers > 0 else 1.0
@@ -144,7 +142,7 @@ def grouped(
             spans.append(ns)
             times.append(count)
 
-    runs, many = _runs(ledger), fetches(ledger)
+    runs, many = _runs(ledger), ledger.fetches()
     for call in np.flatnonzero(spent).tolist():
         process = int(ledger.call_process[call])
         left = float(spent[call])

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from pgtare.trace.server import Server
+from pgtare.trace.target import QUERY_SETTINGS
 
 #: The first half of our locks' keys ("pgtr"); the second is the process.
 _CLASS = 0x70677472
@@ -53,3 +54,10 @@ def give_back(
     left = sorted(set(sessions) - owned(server, sessions, apart_from))
     # one that has ended meanwhile would only be a warning; another with its number is not ours
     server.rows(_GIVE_BACK, left, [sessions[pid] for pid in left])
+
+
+def reset_queries(server: Server) -> None:
+    """No longer trace any statement by its query id."""
+    for setting in QUERY_SETTINGS:
+        server.conn.execute(f"ALTER SYSTEM RESET {setting}".encode())
+    server.rows("SELECT pg_reload_conf()")

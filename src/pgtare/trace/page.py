@@ -13,7 +13,7 @@ from pgtare.report import files, numbers, shell
 from pgtare.trace import nodes, show, waterfall
 from pgtare.trace import profile as profiles
 from pgtare.trace.ledger import Ledger
-from pgtare.trace.profile import Line, Profile, Scope
+from pgtare.trace.profile import Profile, Scope
 from pgtare.trace.statements import Statement, report
 from pgtare.trace.stream import CallKind
 from pgtare.trace.texts import Labels, statement_labels
@@ -92,16 +92,13 @@ def _rows(profile: Profile) -> dict[str, Any]:
         [
             show.one_line(line.name, 200), show.ns(line.ns),
             numbers.percent(profile.share(line)), *show.counted(line),
-            *([_kernel(line)] if split else []), show.spark(line),
+            *([show.kernel(line)] if split else []), show.spark(line),
         ]
         for line in profile.lines[:_LINES]
     ]  # fmt: skip
     blank = [""] * (6 if split else 5)
-    rest = profile.lines[_LINES:]
-    if rest:
-        spent = sum(line.ns for line in rest)
-        share = numbers.percent(100 * spent / profile.total_ns)
-        lines.append([f"{len(rest)} more", show.ns(spent), share, *blank])
+    if len(profile.lines) > _LINES:
+        lines.append([*show.rest(profile, _LINES), *blank])
     lines.append(["total", show.ns(profile.total_ns), "100 %", *blank])
     return {
         "title": f"By {profile.by}"
@@ -111,10 +108,6 @@ def _rows(profile: Profile) -> dict[str, Any]:
                  *(["of it kernel CPU"] if split else []), "lengths"],
         "lines": lines,
     }  # fmt: skip
-
-
-def _kernel(line: Line) -> str:
-    return numbers.percent(100 * line.kernel_ns / line.ns) if line.kernel_ns else ""
 
 
 def _sessions(ledger: Ledger, labels: Labels) -> list[Waterfall]:

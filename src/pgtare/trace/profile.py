@@ -200,7 +200,7 @@ def _by_call(ledger: Ledger, entries: Entries) -> _Grouped:
     )
     kinds = np.clip(ledger.calls["kind"].astype(np.int64), 1, len(CallKind)) + 2
     key = np.where(entries.call >= 0, _looked_up(kinds, entries.call), where)
-    times = _looked_up(executions.fetches(ledger), entries.call)
+    times = _looked_up(ledger.fetches(), entries.call)
     return _once_each(names, key, entries, entries.call, times)
 
 

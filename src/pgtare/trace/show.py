@@ -70,15 +70,10 @@ def profile_view(profile: Profile, limit: int) -> RenderableType:
     for line in profile.lines[:limit]:
         table.add_row(
             one_line(line.name), ns(line.ns), numbers.percent(profile.share(line)),
-            *counted(line),
-            numbers.percent(100 * line.kernel_ns / line.ns) if line.kernel_ns else "", spark(line),
+            *counted(line), kernel(line), spark(line),
         )  # fmt: skip
-    rest = profile.lines[limit:]
-    if rest:
-        spent = sum(line.ns for line in rest)
-        table.add_row(
-            f"{len(rest)} more", ns(spent), numbers.percent(100 * spent / profile.total_ns)
-        )
+    if len(profile.lines) > limit:
+        table.add_row(*rest(profile, limit))
     table.add_row("total", ns(sum(line.ns for line in profile.lines)), "100 %")
     parts: list[RenderableType] = [Text(plain(heading)), table]
     if any(line.kernel_ns for line in profile.lines):
@@ -86,6 +81,18 @@ def profile_view(profile: Profile, limit: int) -> RenderableType:
     if profile.by in ("node", "relation") and not profile.measured:
         parts.append(Text(_NO_NODES))
     return Group(*parts)
+
+
+def kernel(line: Line) -> str:
+    """The share of a line's time in which the kernel worked; empty for none."""
+    return numbers.percent(100 * line.kernel_ns / line.ns) if line.kernel_ns else ""
+
+
+def rest(profile: Profile, shown: int) -> tuple[str, str, str]:
+    """How many lines are left, with their time and its share."""
+    left = profile.lines[shown:]
+    spent = sum(line.ns for line in left)
+    return f"{len(left)} more", ns(spent), numbers.percent(100 * spent / profile.total_ns)
 
 
 def profile_json(profile: Profile) -> dict[str, Any]:

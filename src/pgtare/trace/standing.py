@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pgtare.errors import UsageError
+from pgtare.trace.rights import SEE, demand, set_level
 from pgtare.trace.server import Server, telling
 
 #: Why sessions are traced that somebody asked for.
@@ -125,10 +126,7 @@ def standing(server: Server) -> Standing:
     """What is traced. Raises UsageError, with the GRANT, where we may not see all sessions."""
     with telling():
         ((user, sees, _, reads_file, lists),) = server.rows(_RIGHTS)
-        if not sees:
-            raise UsageError(
-                f"to see what is traced, a superuser has to run: GRANT pg_read_all_stats TO {user};"
-            )
+        demand("see what is traced", user, {SEE: sees})
         queries = [_OF_ROLES, _OF_SERVER, *([_LEVEL_OF_FILE] if reads_file else [])]
         settings = tuple(Setting(*row) for query in queries for row in server.rows(query))
         every = [
@@ -175,16 +173,7 @@ def stop(server: Server, pids: frozenset[int] | None = None) -> list[int]:
     """
     with telling():
         ((user, sees, may, *_),) = server.rows(_RIGHTS)
-        missing = [] if sees else [f"GRANT pg_read_all_stats TO {user}"]
-        if not may:
-            missing.append(
-                f"GRANT EXECUTE ON FUNCTION {server.name('sql_trace_set')}(integer, integer) "
-                f"TO {user}"
-            )
-        if missing:
-            raise UsageError(
-                f"to stop traces of other sessions, a superuser has to run: {'; '.join(missing)};"
-            )
+        demand("stop traces of other sessions", user, {SEE: sees, set_level(server): may})
         absent = (pids or frozenset()) - {pid for (pid,) in server.rows(_CLIENTS)}
         if absent:
             told = ", ".join(map(str, sorted(absent)))

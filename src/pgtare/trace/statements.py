@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pgtare.errors import UsageError
 from pgtare.trace import nodes
 from pgtare.trace.ledger import CPU, OWN, Ledger
-from pgtare.trace.stream import BUFFERS, FAILED, CallKind, RowSources, sqlstate
+from pgtare.trace.stream import BUFFERS, EXACT, FAILED, CallKind, RowSources, sqlstate
 from pgtare.trace.texts import Labels, statement_labels
 
 
@@ -253,7 +253,7 @@ def _plan(plan: int, runs: list[RowSources], planned: dict[int, nodes.Node]) -> 
                 number, _depth(number, planned), node.kind if node else "node",
                 node.relation if node else None, node.index if node else None, sums.calls,
                 sums.rows, sums.loops, sums.time, sums.low, sums.high, own.get(number, 0.0),
-                bool(sums.flags & 1),
+                bool(sums.flags & EXACT),
             )
         )  # fmt: skip
     order = {number: i for i, number in enumerate(planned)}

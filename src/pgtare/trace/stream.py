@@ -106,6 +106,10 @@ class Bind:
     data: bytes
 
 
+#: Flags of a node: each call timed, ran in parallel workers, not timed at all.
+EXACT, WORKERS, UNTIMED = 1, 2, 16
+
+
 @dataclass(frozen=True)
 class NodeRun:
     """What one node of a plan did in one execution; times in ns, children included."""
@@ -214,7 +218,7 @@ class _Decoder:
         return into
 
     def _chunk(self, position: int, data: bytes) -> None:
-        offsets, wrong = _walk(data)
+        offsets, wrong = walk(data)
         if wrong:
             self.into.notes.append(f"{wrong} at byte {position:,} of a session's stream")
         if not len(offsets):
@@ -432,7 +436,7 @@ def _sane_ns(time: int) -> int:
     return max(min(time, 2 * _LONGEST), -_LONGEST)
 
 
-def _walk(data: bytes) -> tuple[Integers, str | None]:
+def walk(data: bytes) -> tuple[Integers, str | None]:
     """Where each record begins, up to the first whose size cannot be."""
     offsets: list[int] = []
     at, end = 0, len(data)

@@ -6,11 +6,14 @@ import fnmatch
 from dataclasses import dataclass
 
 from pgtare.errors import UsageError
+from pgtare.trace.rights import SEE, demand, set_level
 from pgtare.trace.server import Server, telling
 
 LEVELS = (1, 4, 8, 12)
 #: Why a session is traced: only statements of its that sql_trace.query_ids names.
 BY_STATEMENT = "query_ids"
+#: Of the server, that trace statements by their query ids.
+QUERY_SETTINGS = ("sql_trace.query_ids", "sql_trace.query_level")
 
 _RIGHTS = """
 SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
@@ -97,13 +100,7 @@ def check(server: Server, target: Target) -> None:
         return
     with telling():
         ((user, sees, may),) = server.rows(_RIGHTS)
-    missing = [] if sees else [f"GRANT pg_read_all_stats TO {user}"]
-    if not may:
-        missing.append(
-            f"GRANT EXECUTE ON FUNCTION {server.name('sql_trace_set')}(integer, integer) TO {user}"
-        )
-    if missing:
-        raise UsageError(f"to trace other sessions, a superuser has to run: {'; '.join(missing)};")
+    demand("trace other sessions", user, {SEE: sees, set_level(server): may})
     with telling():
         absent = server.rows(_ABSENT, list(target.pids), list(target.roles), list(target.databases))
     if absent:
@@ -114,16 +111,14 @@ def check(server: Server, target: Target) -> None:
 def _check_statements(server: Server) -> None:
     with telling():
         ((user, sees, sets, reloads, now),) = server.rows(_STATEMENT_RIGHTS)
-    missing = [] if sees else [f"GRANT pg_read_all_stats TO {user}"]
-    if not sets:
-        names = "sql_trace.query_ids, sql_trace.query_level"
-        missing.append(f"GRANT ALTER SYSTEM ON PARAMETER {names} TO {user}")
-    if not reloads:
-        missing.append(f"GRANT EXECUTE ON FUNCTION pg_reload_conf() TO {user}")
-    if missing:
-        raise UsageError(
-            f"to trace statements by --queryid, a superuser has to run: {'; '.join(missing)};"
-        )
+    demand(
+        "trace statements by --queryid", user,
+        {
+            SEE: sees,
+            f"ALTER SYSTEM ON PARAMETER {', '.join(QUERY_SETTINGS)}": sets,
+            "EXECUTE ON FUNCTION pg_reload_conf()": reloads,
+        },
+    )  # fmt: skip
     if now:
         raise UsageError(
             f"sql_trace.query_ids is set already ({now}): its traces are recorded by --armed"

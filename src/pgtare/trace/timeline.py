@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pgtare.trace import stream as streams
 from pgtare.trace.arrival import ends_of_waits_for_clients, sharpen_calls, sharpened
 from pgtare.trace.reader import Ring, Trace, Waits
-from pgtare.trace.stream import CALL, POSTGRES_EPOCH_US, CallKind, Stream
+from pgtare.trace.stream import CALL, POSTGRES_EPOCH_US, SEVERAL, CallKind, Stream
 
 Integers = npt.NDArray[np.int64]
 
@@ -54,6 +54,13 @@ class Process:
     waits: Waits = field(default_factory=lambda: Waits(*(np.zeros(0, np.int64),) * 4))
     stream: Stream = field(default_factory=Stream)
     notes: list[str] = field(default_factory=list)
+
+    def fetches(self) -> Integers:
+        """How many calls each record of a call stands for: several fetches can share one."""
+        found = np.ones(len(self.calls), np.int64)
+        for i in np.flatnonzero(self.calls["flags"] & SEVERAL).tolist():
+            found[i] = self.stream.fetches.get(int(self.calls["call"][i]), 1)
+        return found
 
     @property
     def leader_pid(self) -> int | None:
