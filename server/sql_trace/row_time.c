@@ -42,18 +42,6 @@ row_start(Row *row)
 	row->join = 1;
 }
 
-/* A call has been timed, and the next one is: as many as are sure to be, but for the last. */
-static void
-foresee_exact(Row *row)
-{
-	uint64		calls = row_calls(row);
-
-	if (row->query->every == 1)
-		row->alike = PG_UINT32_MAX;
-	else
-		row->alike = calls < ROW_EXACT_CALLS ? (uint32) (ROW_EXACT_CALLS - 1 - calls) : 0;
-}
-
 static void
 due_in(Row *row, uint64 calls, RowDue what)
 {
@@ -177,6 +165,7 @@ call_timed(Row *row, PlanState *node, int64 start)
 	TupleTableSlot *slot;
 	int64		end,
 				took;
+	uint64		calls;
 
 	*hot->running = true;
 	slot = hot->real(node);
@@ -202,17 +191,22 @@ call_timed(Row *row, PlanState *node, int64 start)
 	}
 	row->drawn++;
 	hot->countdown = 1;
-	row->due = ROW_DUE_TIMED;
-	foresee_exact(row);
-	if (TupIsNull(slot))
-		found_nothing(row, end);
-	if (!row->fresh && !is_exact(row, row->drawn - 1))
+	calls = row->drawn - 1;
+	if (is_exact(row, calls))
+	{
+		/* the next one is timed, too: as many as are sure to be, but for the last */
+		row->due = ROW_DUE_TIMED;
+		row->alike = row->query->every == 1 ? PG_UINT32_MAX : ROW_EXACT_CALLS - 1 - (uint32) calls;
+	}
+	else
 		row->due = ROW_DUE_AFTER;
+	if (unlikely(TupIsNull(slot)))
+		found_nothing(row, end);
 	return slot;
 }
 
 /* The same where nothing is to be said but how long it took: most calls of short statements. */
-static pg_attribute_always_inline TupleTableSlot *
+static pg_noinline TupleTableSlot *
 call_alike(Row *row, PlanState *node)
 {
 	RowHot	   *hot = row->hot;
@@ -271,17 +265,12 @@ begin_gap(Row *row, int64 now)
 	return true;
 }
 
-/* A call that is to be looked at */
-TupleTableSlot *
-row_due(Row *row, PlanState *node)
+/* A call that was drawn, or follows one */
+static pg_noinline TupleTableSlot *
+call_drawn(Row *row, PlanState *node)
 {
-	int64		now;
+	int64		now = row_now(row->query);
 
-	if (likely(row->alike > 0))
-		return call_alike(row, node);
-	if (row->timed == 0)
-		return call_first(row, node);
-	now = row_now(row->query);
 	if (row->due == ROW_DUE_AFTER)
 	{
 		if (begin_gap(row, now))
@@ -300,6 +289,17 @@ row_due(Row *row, PlanState *node)
 		now = row_now(row->query);
 	}
 	return call_timed(row, node, now);
+}
+
+/* A call that is to be looked at */
+TupleTableSlot *
+row_due(Row *row, PlanState *node)
+{
+	if (likely(row->alike > 0))
+		return call_alike(row, node);
+	if (unlikely(row->timed == 0))
+		return call_first(row, node);
+	return call_drawn(row, node);
 }
 
 /* The longer since the library was loaded, the better the rate is known. */
