@@ -21,10 +21,10 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
-#include "storage/dsm.h"
 #include "utils/backend_status.h"
 
 #include "../common/guarded.h"
+#include "../common/zeroed.h"
 
 #define RETRY_INTERVAL_MS (60 * 1000)
 
@@ -122,16 +122,11 @@ make_ring(void *argument)
 
 	text_begin();
 	secrets_watch_roles();
-	segment = dsm_create(offsetof(Ring, data) + size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
-	if (segment == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("too many dynamic shared memory segments")));
+	segment = zeroed_segment(offsetof(Ring, data) + size);
 	on_dsm_detach(segment, ring_ends, (Datum) 0);
 	dsm_pin_segment(segment);
 	dsm_pin_mapping(segment);
 
-	/* fresh segments hold zeros */
 	ring = dsm_segment_address(segment);
 	ring->size = size;
 	ring->started = GetCurrentTimestamp();

@@ -230,7 +230,8 @@ row_estimate(const RowTimes *times)
 double
 row_low(const RowEstimate *of)
 {
-	return most_of(of->least, of->time - of->quantile * sqrt(of->variance));
+	return least_of(of->time,
+					most_of(of->least, of->time - of->quantile * sqrt(of->variance)));
 }
 
 double

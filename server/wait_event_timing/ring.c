@@ -18,10 +18,10 @@
 #include "access/parallel.h"
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
-#include "storage/dsm.h"
 #include "storage/ipc.h"
 
 #include "../common/guarded.h"
+#include "../common/zeroed.h"
 #include "waits.h"
 
 #define REFUSAL_LOG_INTERVAL_MS (60 * 1000)
@@ -106,17 +106,10 @@ ring_reset_ended(Shared *shared)
 dsm_segment *
 ring_segment(uint32 nrecords)
 {
-	dsm_segment *segment = dsm_create(offsetof(TraceRing, records) +
-									  (Size) nrecords * sizeof(TraceRecord),
-									  DSM_CREATE_NULL_IF_MAXSEGMENTS);
-	TraceRing  *ring;
+	dsm_segment *segment = zeroed_segment(offsetof(TraceRing, records) +
+										  (Size) nrecords * sizeof(TraceRecord));
+	TraceRing  *ring = dsm_segment_address(segment);
 
-	if (segment == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("too many dynamic shared memory segments")));
-	/* fresh segments hold zeros */
-	ring = dsm_segment_address(segment);
 	ring->nrecords = nrecords;
 	ring->pid = MyProcPid;
 	ring->started = GetCurrentTimestamp();

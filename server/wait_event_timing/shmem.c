@@ -141,6 +141,9 @@ create_in_main_segment(void)
 static void
 initialise_segment(void *segment)
 {
+	/* what others have left in the region that is reserved */
+	if (min_dynamic_shared_memory > 0)
+		memset(segment, 0, total_size());
 	initialise(segment);
 }
 
