@@ -14,6 +14,11 @@ from pgtare.trace.ledger import CLIENT, MISSING, Entries, Ledger
 from pgtare.trace.stream import EXACT, UNTIMED, WORKERS, CallKind, NodeRun, RowSources
 
 NOT_BY_NODE = "not in a measured node"
+#: The kind of nodes that change rows.
+_CHANGES = "ModifyTable"
+
+#: Names, and of each part of the time: the number of its name, its ns and how often it counts.
+Bookings = tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -108,69 +113,133 @@ def _joined(flags: int, more: int) -> int:
     return (flags & more & both) | ((flags | more) & ~both)
 
 
-def _shrunk(own: dict[int, float], run: RowSources, most: float) -> dict[int, float]:
-    """No more than an execution took: what parallel workers did beside their leader gives way."""
+def _own_of(run: RowSources, plan: dict[int, Node], inner: float, most: float) -> dict[int, float]:
+    """What the nodes took themselves, ns: without inner statements, and no more than `most`.
+
+    Nothing tells in which node inner statements ran; triggers that fire at the end run in none, so
+    of a plan that changes rows only what is too much is taken for theirs. What parallel workers did
+    beside their leader gives way first.
+    """
+    own = own_times(run, plan)
+    if not any(node.kind == _CHANGES for node in plan.values()):
+        own = _lowered(own, sum(own.values()) - inner)
     beside = {node.node for node in run.nodes if node.flags & WORKERS}
     leaders = sum(ns for number, ns in own.items() if number not in beside)
     workers = sum(own.values()) - leaders
     scale = min(1.0, max(most - leaders, 0.0) / workers) if workers > 0 else 1.0
-    own = {number: ns * scale if number in beside else ns for number, ns in own.items()}
-    total = sum(own.values())
-    return {n: ns * most / total for n, ns in own.items()} if total > most else own
+    return _lowered(
+        {number: ns * scale if number in beside else ns for number, ns in own.items()}, most
+    )
 
 
-def grouped(
-    ledger: Ledger, entries: Entries, label: Callable[[Node], str]
-) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+def _lowered(own: dict[int, float], most: float) -> dict[int, float]:
+    """No more than so much together: the longest give way first, to nothing if need be."""
+    found, excess = dict(own), sum(own.values()) - max(most, 0.0)
+    for number in sorted(own, key=lambda number: -own[number]):
+        if excess <= 0:
+            break
+        given = min(found[number], excess)
+        found[number] -= given
+        excess -= given
+    return found
+
+
+class _Bookings:
+    """Parts of the time, each with the number of its name, its ns and how often it counts."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, int] = {}
+        self._keys: list[int] = []
+        self._ns: list[float] = []
+        self._times: list[int] = []
+
+    def book(self, name: str, ns: float, count: int) -> None:
+        if ns > 0:
+            self._keys.append(self._names.setdefault(name, len(self._names)))
+            self._ns.append(ns)
+            self._times.append(count)
+
+    def columns(self) -> Bookings:
+        """Names, and of each part the number of its name, its ns and its times."""
+        return (
+            list(self._names), np.array(self._keys, np.int64), np.array(self._ns, np.float64),
+            np.array(self._times, np.int64),
+        )  # fmt: skip
+
+
+def grouped(ledger: Ledger, entries: Entries, label: Callable[[Node], str]) -> Bookings:
     """All time, that of measured executions by node; it adds up to what was given.
 
-    Time outside of executions stands under the kind of its call. An execution counts once, in its
-    first run, however many nodes have one label; calls that were not measured count as calls.
+    Time outside of executions stands under the kind of its call. An execution counts once, with
+    all its fetches, however many nodes have one label; calls that were not measured count as calls.
     """
     spent = np.bincount(
         entries.call[entries.call >= 0], entries.ns[entries.call >= 0],
         minlength=len(ledger.calls),
     )  # fmt: skip
-    names: dict[str, int] = {}
-    keys: list[int] = []
-    spans: list[float] = []
-    times: list[int] = []
+    bookings, many = _Bookings(), ledger.fetches()
 
-    def book(name: str, ns: float, count: int) -> None:
-        if ns > 0:
-            keys.append(names.setdefault(name, len(names)))
-            spans.append(ns)
-            times.append(count)
-
-    runs, many = _runs(ledger), ledger.fetches()
-    for call in np.flatnonzero(spent).tolist():
-        process = int(ledger.call_process[call])
-        left = float(spent[call])
-        run = runs.get((process, int(ledger.calls["call"][call])))
-        if run is None and ledger.calls["kind"][call] == CallKind.FETCH:
-            run = runs.get((process, int(ledger.calls["execution"][call])))
-        if run is not None:
-            plan = of_plan(ledger.processes[process].stream.plans.get(run.plan, []))
-            own = _shrunk(own_times(run, plan), run, left)
-            by_label: dict[str, float] = defaultdict(float)
-            for number, ns in own.items():
-                node = plan.get(number)
-                by_label[label(node) if node else f"node {number}"] += ns
-            for name, ns in by_label.items():
-                book(name, ns, int(ledger.calls["kind"][call] != CallKind.FETCH))
-            left -= sum(own.values())
+    def book_rest(call: int, ns: float) -> None:
         kind = int(ledger.calls["kind"][call])
         name = CallKind(kind).name.lower() if 1 <= kind <= len(CallKind) else "call"
-        book(f"{name}, {NOT_BY_NODE}", left if left > 1e-3 else 0.0, int(many[call]))
+        bookings.book(f"{name}, {NOT_BY_NODE}", ns if ns > 1e-3 else 0.0, int(many[call]))
+
+    runs, inner = _runs(ledger), _inner(ledger)
+    measured: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for call in np.flatnonzero(spent).tolist():
+        execution = _execution(ledger, call, runs)
+        if execution is None:
+            book_rest(call, float(spent[call]))
+        else:
+            measured[execution].append(call)
+    for execution, calls in measured.items():
+        run, process = runs[execution], ledger.processes[execution[0]]
+        plan = of_plan(process.stream.plans.get(run.plan, []))
+        took = float(spent[calls].sum())
+        own = _own_of(run, plan, float(inner[calls].sum()), took)
+        by_label: dict[str, float] = defaultdict(float)
+        for number, ns in own.items():
+            node = plan.get(number)
+            by_label[label(node) if node else f"node {number}"] += ns
+        begun = bool((ledger.calls["kind"][calls] != CallKind.FETCH).any())
+        for name, ns in by_label.items():
+            bookings.book(name, ns, int(begun))
+        left = 1.0 - sum(own.values()) / took
+        for call in calls:
+            book_rest(call, float(spent[call]) * left)
     outside = entries.call < 0
     for component, name in ((CLIENT, "client"), (MISSING, "not recorded")):
-        book(name, float(entries.ns[outside & (entries.component == component)].sum()), 0)
+        ns = float(entries.ns[outside & (entries.component == component)].sum())
+        bookings.book(name, ns, 0)
     rest = outside & ~np.isin(entries.component, [CLIENT, MISSING])
-    book("between calls", float(entries.ns[rest].sum()), 0)
-    return (
-        list(names), np.array(keys, np.int64), np.array(spans, np.float64),
-        np.array(times, np.int64),
-    )  # fmt: skip
+    bookings.book("between calls", float(entries.ns[rest].sum()), 0)
+    return bookings.columns()
+
+
+def _execution(
+    ledger: Ledger, call: int, runs: dict[tuple[int, int], RowSources]
+) -> tuple[int, int] | None:
+    """The measured execution that a call is, or fetches from."""
+    process = int(ledger.call_process[call])
+    execution = process, int(ledger.calls["call"][call])
+    if execution not in runs and ledger.calls["kind"][call] == CallKind.FETCH:
+        execution = process, int(ledger.calls["execution"][call])
+    return execution if execution in runs else None
+
+
+def _inner(ledger: Ledger) -> npt.NDArray[np.float64]:
+    """How long the calls within each call took, ns."""
+    found, offset = np.zeros(len(ledger.calls)), 0
+    for process in ledger.processes:
+        calls = process.calls
+        if len(calls):
+            order = np.argsort(calls["call"], kind="stable")
+            at = np.searchsorted(calls["call"][order], calls["parent"])
+            outer = order[np.minimum(at, len(calls) - 1)]
+            within = (calls["call"][outer] == calls["parent"]) & (calls["parent"] > 0)
+            np.add.at(found, offset + outer[within], calls["busy"][within])
+        offset += len(calls)
+    return found
 
 
 def _runs(ledger: Ledger) -> dict[tuple[int, int], RowSources]:
