@@ -159,7 +159,11 @@ class _Book:
         self._cut_waits(trace)
 
     def _cut_waits(self, trace: Trace) -> None:
-        """Waits cut at the bounds of pieces; those for the client between requests are dropped."""
+        """Waits cut at the bounds of pieces, without what is part of another line.
+
+        That is where records are missing (a ring of waits tells of requests that were not traced,
+        too), and waits for the client between requests.
+        """
         w = self.process.waits
         order = np.argsort(w.start, kind="stable")
         start, end, event = w.start[order], (w.start + w.length)[order], w.event[order]
@@ -181,7 +185,7 @@ class _Book:
         ns = np.minimum(end[which], self.bounds[piece + 1]) - begin
         client = np.array([e.type == "Client" for e in trace.events.values()], bool)
         clients = np.array(list(trace.events), np.int64)[client] if len(client) else []
-        kept = self.busy[piece] | ~np.isin(event[which], clients)
+        kept = ~self.missing[piece] & (self.busy[piece] | ~np.isin(event[which], clients))
         self.wait_piece, self.wait_event = piece[kept], event[which][kept]
         self.wait_ns, self.wait_times = ns[kept], (nth[kept] == 0).astype(np.int64)
         self.wait_whole = (end - start)[which][kept].astype(float)
