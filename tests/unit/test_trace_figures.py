@@ -14,7 +14,7 @@ from pgtare.trace import ledger as ledgers
 from pgtare.trace.costs import NOTHING
 from pgtare.trace.profile import GROUPINGS, Scope, profile
 from pgtare.trace.reader import load
-from pgtare.trace.stream import CallKind
+from pgtare.trace.stream import BEGIN, COMMITTED, CallKind
 from tests.unit.test_trace_ledger import by
 from tests.unit.trace_tools import BEGAN_NS, MS, US, StreamBuilder, trace, write
 
@@ -158,6 +158,32 @@ def test_waits_over_which_calls_were_overwritten_are_not_recorded(tmp_path: Path
     assert found["not recorded"].ns == pytest.approx(7 * MS)
     assert (found["Timeout/PgSleep"].ns, found["Timeout/PgSleep"].times) == (1 * MS, 1)
     assert sum(line.ns for line in found.values()) == pytest.approx(12 * MS)
+
+
+def test_a_call_is_one_however_many_transactions_it_passes(tmp_path: Path) -> None:
+    """Two procedures of 6 ms CPU each: the first commits twice, the second is one transaction."""
+    b = StreamBuilder()
+    b.session()
+    b.call(CallKind.PARSE, 0, 0, cpu=0)
+    for begun, ended in ((0, 3 * MS), (3 * MS, 4 * MS), (4 * MS, 6 * MS)):
+        b.transaction(BEGIN, begun, begun)
+        b.transaction(COMMITTED, ended, begun)
+    b.call(CallKind.UTILITY, 0, 6 * MS, cpu=6 * MS)
+    b.request(0, 6 * MS, 6 * MS)
+    b.transaction(BEGIN, 6 * MS, 6 * MS)
+    b.call(CallKind.UTILITY, 6 * MS, 12 * MS, cpu=12 * MS)
+    b.transaction(COMMITTED, 12 * MS, 6 * MS)
+    b.request(6 * MS, 12 * MS, 12 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    (cpu,) = profile(book).lines
+    assert (cpu.name, cpu.ns, cpu.times) == ("CPU outside waits", 12 * MS, 2)
+    assert (cpu.min_ns, cpu.max_ns, cpu.mean_ns) == (6 * MS,) * 3
+    assert sum(cpu.histogram) == 2
+    assert book.entries.times.tolist() == [1, 0, 0, 1]
+    # within a transaction it is what the call has there
+    for number, ns in enumerate((3 * MS, 1 * MS, 2 * MS, 6 * MS), 1):
+        (part,) = profile(book, scope=Scope(transaction=number)).lines
+        assert (part.ns, part.times, part.mean_ns, part.max_ns) == (ns, 1, ns, ns)
 
 
 def test_a_statements_own_name_is_not_part_of_anothers(tmp_path: Path) -> None:
