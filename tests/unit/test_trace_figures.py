@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare.trace import kernel, statements
+from pgtare.trace import kernel, merge, statements
 from pgtare.trace import ledger as ledgers
 from pgtare.trace.costs import NOTHING
-from pgtare.trace.profile import Scope, profile
+from pgtare.trace.profile import GROUPINGS, Scope, profile
 from pgtare.trace.reader import load
-from pgtare.trace.stream import CallKind
+from pgtare.trace.stream import BEGIN, COMMITTED, CallKind
 from tests.unit.test_trace_ledger import by
 from tests.unit.trace_tools import BEGAN_NS, MS, US, StreamBuilder, trace, write
 
@@ -116,6 +116,74 @@ def test_between_statements_found_by_their_identifier_nothing_is_known(tmp_path:
     found = by(ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data)))
     assert found["not recorded"] == pytest.approx(4 * MS)
     assert "client" not in found
+
+
+def test_waits_of_requests_that_were_not_traced_are_not_recorded(tmp_path: Path) -> None:
+    """A session's ring of waits goes on while its requests are not traced."""
+    b = StreamBuilder()
+    b.session()
+    b.waitring()
+    b.level(0, 12, 6, 1.0)
+    for at in (0, 10 * MS):
+        b.call(CallKind.EXECUTE, at, at + 2 * MS)
+        b.request(at, at + 2 * MS)
+    b.end(20 * MS)
+    rows = [(0, 1 * MS, MS), (1, 3 * MS, 5 * MS), (0, 9 * MS, 2 * MS), (1, 13 * MS, 4 * MS)]
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
+    found = by(book)
+    # of the wait that lasts into the second request, that part of it is its
+    assert found == pytest.approx(
+        {"not recorded": 16 * MS, "IO/DataFileRead": 2 * MS, "unaccounted": 2 * MS}
+    )
+    assert by(book, scope=Scope(busy=True)).keys() == {"IO/DataFileRead", "unaccounted"}
+    (client,) = merge.clients(book, "application")
+    assert (client.busy_ns, client.waited_ns) == (4 * MS, 2 * MS)
+    for grouping in GROUPINGS:
+        assert sum(by(book, grouping).values()) == pytest.approx(20 * MS)
+
+
+def test_waits_over_which_calls_were_overwritten_are_not_recorded(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    b.waitring()
+    b.call(CallKind.EXECUTE, 0, 1 * MS)
+    b.request(0, 2 * MS)
+    b.lost(0, 4096, 40)
+    b.request(8 * MS, 9 * MS)
+    b.call(CallKind.EXECUTE, 10 * MS, 12 * MS)
+    b.request(10 * MS, 12 * MS)
+    rows = [(1, 3 * MS, 4 * MS), (1, 10 * MS, MS)]
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
+    found = {line.name: line for line in profile(book).lines}
+    assert found["not recorded"].ns == pytest.approx(7 * MS)
+    assert (found["Timeout/PgSleep"].ns, found["Timeout/PgSleep"].times) == (1 * MS, 1)
+    assert sum(line.ns for line in found.values()) == pytest.approx(12 * MS)
+
+
+def test_a_call_is_one_however_many_transactions_it_passes(tmp_path: Path) -> None:
+    """Two procedures of 6 ms CPU each: the first commits twice, the second is one transaction."""
+    b = StreamBuilder()
+    b.session()
+    b.call(CallKind.PARSE, 0, 0, cpu=0)
+    for begun, ended in ((0, 3 * MS), (3 * MS, 4 * MS), (4 * MS, 6 * MS)):
+        b.transaction(BEGIN, begun, begun)
+        b.transaction(COMMITTED, ended, begun)
+    b.call(CallKind.UTILITY, 0, 6 * MS, cpu=6 * MS)
+    b.request(0, 6 * MS, 6 * MS)
+    b.transaction(BEGIN, 6 * MS, 6 * MS)
+    b.call(CallKind.UTILITY, 6 * MS, 12 * MS, cpu=12 * MS)
+    b.transaction(COMMITTED, 12 * MS, 6 * MS)
+    b.request(6 * MS, 12 * MS, 12 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    (cpu,) = profile(book).lines
+    assert (cpu.name, cpu.ns, cpu.times) == ("CPU outside waits", 12 * MS, 2)
+    assert (cpu.min_ns, cpu.max_ns, cpu.mean_ns) == (6 * MS,) * 3
+    assert sum(cpu.histogram) == 2
+    assert book.entries.times.tolist() == [1, 0, 0, 1]
+    # within a transaction it is what the call has there
+    for number, ns in enumerate((3 * MS, 1 * MS, 2 * MS, 6 * MS), 1):
+        (part,) = profile(book, scope=Scope(transaction=number)).lines
+        assert (part.ns, part.times, part.mean_ns, part.max_ns) == (ns, 1, ns, ns)
 
 
 def test_a_statements_own_name_is_not_part_of_anothers(tmp_path: Path) -> None:

@@ -41,8 +41,9 @@ class Entries:
     """Bookings. process: index; call, top: indices into the ledger's calls, -1 where none is open.
 
     top: the outermost call. transaction: index within the process, -1: none. times: 0 for the
-    later parts of a wait that was cut at the end of a call. whole: its length before it was cut;
-    of all other bookings, ns. begin: of the first piece, ns since 1970.
+    later parts of a wait that was cut at the end of a call, and for what a call has of other
+    components in later transactions. whole: with all parts, uncut. begin: of the first piece, ns
+    since 1970.
     """
 
     process: Integers
@@ -159,7 +160,11 @@ class _Book:
         self._cut_waits(trace)
 
     def _cut_waits(self, trace: Trace) -> None:
-        """Waits cut at the bounds of pieces; those for the client between requests are dropped."""
+        """Waits cut at the bounds of pieces, without what is part of another line.
+
+        That is where records are missing (a ring of waits tells of requests that were not traced,
+        too), and waits for the client between requests.
+        """
         w = self.process.waits
         order = np.argsort(w.start, kind="stable")
         start, end, event = w.start[order], (w.start + w.length)[order], w.event[order]
@@ -181,7 +186,7 @@ class _Book:
         ns = np.minimum(end[which], self.bounds[piece + 1]) - begin
         client = np.array([e.type == "Client" for e in trace.events.values()], bool)
         clients = np.array(list(trace.events), np.int64)[client] if len(client) else []
-        kept = self.busy[piece] | ~np.isin(event[which], clients)
+        kept = ~self.missing[piece] & (self.busy[piece] | ~np.isin(event[which], clients))
         self.wait_piece, self.wait_event = piece[kept], event[which][kept]
         self.wait_ns, self.wait_times = ns[kept], (nth[kept] == 0).astype(np.int64)
         self.wait_whole = (end - start)[which][kept].astype(float)
@@ -299,15 +304,22 @@ class _Book:
         span = np.cumsum(np.concatenate([[0], self.busy[1:] != self.busy[:-1]]))
         owner = np.where(self.call >= 0, self.call, len(self.process.calls) + span)[kept]
         key = owner * (len(self.process.transactions) + 1) + self.transaction[kept] + 1
-        groups, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-        n = len(groups)
-        of = kept[first] if n else kept
-        sums = np.bincount(np.asarray(inverse).ravel(), ns[kept], n).astype(np.float64)
+        first, sums = _summed(key, ns[kept])
+        begun, wholes = _summed(owner, ns[kept])
+        n, of = len(first), kept[first]
         return Entries(
             np.zeros(n, np.int64), self.call[of].copy(), self.top[of].copy(),
-            self.transaction[of], np.full(n, component), sums, np.ones(n, np.int64), sums,
-            self.bounds[of],
+            self.transaction[of], np.full(n, component), sums,
+            np.isin(first, begun).astype(np.int64),
+            wholes[np.searchsorted(owner[begun], owner[first])], self.bounds[of],
         )  # fmt: skip
+
+
+def _summed(key: Integers, ns: Floats) -> tuple[Integers, Floats]:
+    """Of each key, in order of keys: the index at which it stands first, and its sum."""
+    keys, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    sums = np.bincount(np.asarray(inverse).ravel(), ns, len(keys)).astype(np.float64)
+    return np.asarray(first), sums
 
 
 def _shown(calls: npt.NDArray[np.void]) -> Integers:

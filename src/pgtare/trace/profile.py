@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -120,11 +120,22 @@ def select(ledger: Ledger, scope: Scope) -> Entries:
     if scope.busy:
         kept &= ~np.isin(entries.component, [CLIENT, MISSING])
     found = entries.of(kept)
+    if scope.transaction is not None:
+        found = _of_one_transaction(found)
     if not len(found):
         raise UsageError(
             f"the trace holds nothing of {scope.words or 'sessions'}: {_listing(scope)}"
         )
     return found
+
+
+def _of_one_transaction(entries: Entries) -> Entries:
+    """What calls have of other transactions does not count; waits are whole all the same."""
+    waits = entries.component >= 0
+    return replace(
+        entries, times=np.where(waits, entries.times, 1),
+        whole=np.where(waits, entries.whole, entries.ns),
+    )  # fmt: skip
 
 
 def _listing(scope: Scope) -> str:
