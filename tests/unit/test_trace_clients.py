@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pgtare.errors import UsageError
 from pgtare.trace import ledger as ledgers
 from pgtare.trace import merge
 from pgtare.trace.ledger import Ledger
 from pgtare.trace.limits import Limits
 from pgtare.trace.profile import Scope, profile
 from pgtare.trace.reader import Integers, load
+from pgtare.trace.statements import report
 from pgtare.trace.stream import CallKind
 from pgtare.trace.tables import Table
 from pgtare.trace.writer import Writer
@@ -127,3 +129,9 @@ def test_a_worker_is_of_the_session_that_had_its_leaders_pid_then(
     assert found == pytest.approx({"earlier": 34 * MS, "later": 16 * MS})
     found = {client.name: client.busy_ns for client in merge.clients(book, "trace")}
     assert found == pytest.approx({FIRST: 14 * MS, SECOND: 26 * MS, merge.NOBODY: 10 * MS})
+
+
+def test_statements_of_a_parallel_worker_are_its_leaders(book: Ledger) -> None:
+    with pytest.raises(UsageError, match=r"process 4702 is a parallel worker.*of process 4711"):
+        report(book, pids=frozenset({4702}))
+    assert report(book, pids=frozenset({4711}))
