@@ -179,6 +179,25 @@ def test_what_a_trace_tells(
     _exported(rec, tmp_path)
 
 
+def test_a_statement_is_not_named_after_a_functions_expression(
+    tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
+) -> None:
+    onlooker.execute(
+        b"CREATE OR REPLACE FUNCTION declares() RETURNS int LANGUAGE plpgsql AS $$ DECLARE "
+        b"a int := 0; b int := 2; c int := 3; d int := 4; BEGIN RETURN a + b + c + d; END $$"
+    )
+    rec = tmp_path / "rec"
+    with recording(tracer, rec, "--pid", str(app.info.backend_pid)):
+        wait_until_traced(onlooker, app)
+        for sql in ("SELECT declares()", "SELECT 1", "SELECT 1/1"):
+            app.execute(sql.encode())
+    found = json.loads(trace("statements", rec, "--json", "--limit", "100").stdout)
+    assert {s["text"] for s in found if not s["recursive"]} >= {"SELECT 1", "SELECT 1/1"}
+    for wanted, taken in (("SELECT 1", "SELECT 1"), ("1/", "SELECT 1/1")):
+        told = json.loads(trace("profile", rec, "--statement", wanted, "--json").stdout)
+        assert told["scope"] == f"statement {taken}"
+
+
 def _exported(rec: Path, tmp_path: Path) -> None:
     from pgtare import parquet
 
