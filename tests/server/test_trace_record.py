@@ -179,6 +179,25 @@ def test_what_a_trace_tells(
     _exported(rec, tmp_path)
 
 
+def test_a_statement_is_not_named_after_a_functions_expression(
+    tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
+) -> None:
+    onlooker.execute(
+        b"CREATE OR REPLACE FUNCTION declares() RETURNS int LANGUAGE plpgsql AS $$ DECLARE "
+        b"a int := 0; b int := 2; c int := 3; d int := 4; BEGIN RETURN a + b + c + d; END $$"
+    )
+    rec = tmp_path / "rec"
+    with recording(tracer, rec, "--pid", str(app.info.backend_pid)):
+        wait_until_traced(onlooker, app)
+        for sql in ("SELECT declares()", "SELECT 1", "SELECT 1/1"):
+            app.execute(sql.encode())
+    found = json.loads(trace("statements", rec, "--json", "--limit", "100").stdout)
+    assert {s["text"] for s in found if not s["recursive"]} >= {"SELECT 1", "SELECT 1/1"}
+    for wanted, taken in (("SELECT 1", "SELECT 1"), ("1/", "SELECT 1/1")):
+        told = json.loads(trace("profile", rec, "--statement", wanted, "--json").stdout)
+        assert told["scope"] == f"statement {taken}"
+
+
 def _exported(rec: Path, tmp_path: Path) -> None:
     from pgtare import parquet
 
@@ -235,6 +254,38 @@ def test_parallel_workers_are_told_apart(
     leader = profile(book)
     (own,) = [p for p in book.processes if p.leader_pid is None]
     assert leader.total_ns == pytest.approx(own.end - own.begin, rel=1e-9)
+
+
+def test_parallel_workers_are_in_their_clients_times(
+    tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
+) -> None:
+    name = "0af7651916cd43dd8448eb211c80319c"
+    onlooker.execute(
+        b"CREATE TABLE IF NOT EXISTS shared AS SELECT g FROM generate_series(1, 2e5) g"
+    )
+    app.execute(
+        b"SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;"
+        b"SET min_parallel_table_scan_size = 0; SET max_parallel_workers_per_gather = 2"
+    )
+    rec = tmp_path / "rec"
+    with recording(tracer, rec, "--pid", str(app.info.backend_pid)):
+        wait_until_traced(onlooker, app)
+        for _ in range(3):
+            app.execute(f"SELECT count(*) FROM shared WHERE g % 7 = 3 /*traceparent='00-{name}-"
+                        "b7ad6b7169203331-01'*/".encode())  # fmt: skip
+    by_trace = ("--merge-by", "trace")
+    clients = json.loads(trace("clients", rec, *by_trace, "--json").stdout)
+    busy = {client["name"]: client["busy_ns"] for client in clients}
+    book = ledgers.ledger(load(rec))
+    workers = sum(p.end - p.begin for p in book.processes if p.leader_pid is not None)
+    assert workers
+    only = (*by_trace, "--client", name, "--busy", "--json")
+    found = [
+        json.loads(trace("profile", rec, *only, *which).stdout)["total_ns"]
+        for which in ((), ("--workers",))
+    ]
+    assert found[1] == pytest.approx(workers, rel=1e-6)
+    assert busy[name] == pytest.approx(sum(found), rel=1e-6)
 
 
 def test_a_recorder_that_is_killed_leaves_nothing_traced(

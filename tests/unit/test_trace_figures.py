@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pgtare.errors import UsageError
 from pgtare.trace import kernel, merge, statements
 from pgtare.trace import ledger as ledgers
 from pgtare.trace.costs import NOTHING
@@ -198,6 +199,57 @@ def test_a_statements_own_name_is_not_part_of_anothers(tmp_path: Path) -> None:
     assert profile(book, scope=Scope(statement="SELECT a")).total_ns == pytest.approx(1 * MS)
     assert profile(book, scope=Scope(statement="select A")).total_ns == pytest.approx(3 * MS)
     assert profile(book, scope=Scope(statement="2")).total_ns == pytest.approx(2 * MS)
+
+
+def test_a_statement_has_the_text_that_its_client_sent(tmp_path: Path) -> None:
+    """One identifier of a nested expression, met first, and of a client's statements."""
+    b = StreamBuilder()
+    b.session()
+    for text, sql, query_id in ((1, "0", 5), (2, "SELECT f()", 6), (3, "SELECT 1", 5),
+                                (4, "SELECT 1/0", 7), (5, "SELECT 2", 5)):  # fmt: skip
+        b.text(text, sql, query_id)
+    b.call(CallKind.EXECUTE, 1 * MS, 2 * MS, call=2, parent=1, depth=1, text=1, query_id=5)
+    b.call(CallKind.EXECUTE, 0, 3 * MS, call=1, text=2, query_id=6)
+    b.call(CallKind.EXECUTE, 3 * MS, 7 * MS, call=3, text=3, query_id=5)
+    b.call(CallKind.EXECUTE, 7 * MS, 12 * MS, call=4, text=4, query_id=7)
+    b.call(CallKind.EXECUTE, 12 * MS, 14 * MS, call=5, text=5, query_id=5)
+    b.request(0, 14 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    assert by(book, "statement") == pytest.approx(
+        {"SELECT f()": 3 * MS, "SELECT 1": 6 * MS, "SELECT 1/0": 5 * MS}
+    )
+    assert {s.text for s in statements.report(book)} == {"SELECT f()", "SELECT 1", "SELECT 1/0"}
+    for wanted in ("SELECT 1", "SELECT 2", "5", "select 2", "0"):
+        found = profile(book, scope=Scope(statement=wanted))
+        assert (found.scope, found.total_ns) == ("statement SELECT 1", 6 * MS)
+    found = profile(book, scope=Scope(statement="/0", words="process 4711"))
+    assert found.scope == "process 4711, statement SELECT 1/0"
+
+
+def test_a_heading_names_the_statements_that_were_taken(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    for i in range(1, 6):
+        b.text(i, f"SELECT\n  a{i}, {'b' * 300 if i == 5 else 'b'}", i)
+        b.call(CallKind.EXECUTE, i * i * MS, (i + 1) * (i + 1) * MS, text=i, query_id=i)
+    b.request(0, 36 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    found = profile(book, scope=Scope(statement="select"))
+    assert found.scope == (
+        f"5 statements: SELECT a5, {'b' * 188}…; SELECT a4, b; SELECT a3, b; 2 more"
+    )
+    assert found.total_ns == pytest.approx(35 * MS)
+
+
+def test_statements_without_an_identifier_have_not_the_identifier_0(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    b.text(1, "SELECT a")
+    b.call(CallKind.EXECUTE, 0, 1 * MS, text=1)
+    b.request(0, 1 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    with pytest.raises(UsageError, match="nothing of statement 0"):
+        profile(book, scope=Scope(statement="0"))
 
 
 def test_what_pgtare_takes_counts_each_fetch_of_a_series(tmp_path: Path) -> None:

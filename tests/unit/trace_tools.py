@@ -50,11 +50,12 @@ class StreamBuilder:
         self.data += struct.pack("<IHHQqQ", 32 + len(body), kind, depth, number, when, call)
         self.data += body
 
-    def session(self, pid: int = 4711, application: str = "app") -> None:
+    def session(self, pid: int = 4711, application: str = "app", since: int = 0) -> None:
         def name(text: str, size: int = 64) -> bytes:
             return text.encode().ljust(size, b"\0")
 
-        body = struct.pack("<IiqqqIIiIQ", 1, pid, BEGAN_US, 7, BEGAN_US, 10, 5, 180006, 0, 1 << 20)
+        began = BEGAN_US + since // 1000
+        body = struct.pack("<IiqqqIIiIQ", 1, pid, began, 7, began, 10, 5, 180006, 0, 1 << 20)
         body += name(application) + name("alice") + name("shop") + name("UTF8", 24)
         self.record(Kind.SESSION, 0, body)
 

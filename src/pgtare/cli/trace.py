@@ -222,7 +222,6 @@ def profile_(
         [*(f"process {p}" for p in pid or ())]
         + ([f"client {client}"] if client else [])
         + ([f"transaction {transaction}"] if transaction else [])
-        + ([f"statement {statement}"] if statement else [])
         + (["parallel workers"] if workers else [])
     )
     scope = Scope(frozenset(pid) if pid else None, transaction, statement, workers, busy, words)

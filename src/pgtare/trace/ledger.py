@@ -322,6 +322,11 @@ def _summed(key: Integers, ns: Floats) -> tuple[Integers, Floats]:
     return np.asarray(first), sums
 
 
+def outermost(calls: npt.NDArray[np.void], moments: Integers) -> Integers:
+    """The outermost call of a process open at each moment, by index; -1: none."""
+    return _owners(calls, _shown(calls), moments)[1]
+
+
 def _shown(calls: npt.NDArray[np.void]) -> Integers:
     """Calls that take time of their own."""
     return np.flatnonzero(_ends(calls) > calls["start"])

@@ -8,10 +8,12 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from pgtare.errors import UsageError
-from pgtare.trace.ledger import CLIENT, CPU, MISSING, OWN, Ledger
+from pgtare.trace.ledger import CLIENT, CPU, MISSING, OWN, Ledger, outermost
 from pgtare.trace.reader import Integers
+from pgtare.trace.timeline import Process
 
 WAYS = ("application", "address", "user", "trace")
 #: What belongs to no client: time of sessions between requests, where a way tells by statement.
@@ -26,7 +28,7 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}"
 class Client:
     """A client: its name, the sessions that served it, calls, and times in ns without idling.
 
-    Times are those of parallel workers, too.
+    Times are those of parallel workers, too; sessions and calls are not.
     """
 
     name: str
@@ -67,12 +69,17 @@ def names(ledger: Ledger, way: str) -> tuple[list[str], Integers]:
     check_way(way)
     if way == "application":
         return _applications(ledger)
-    if way != "trace":
-        field = {"address": "client", "user": "user"}[way]
-        told = [getattr(p.ring, field) or f"(no {way})" for p in ledger.processes]
-        unique = list(dict.fromkeys(told))
-        of_process = np.array([unique.index(name) for name in told], np.int64)
-        return unique, of_process[ledger.entries.process]
+    if way == "trace":
+        return _distributed_traces(ledger)
+    field = {"address": "client", "user": "user"}[way]
+    told = [getattr(p.ring, field) or f"(no {way})" for p in ledger.processes]
+    unique = list(dict.fromkeys(told))
+    of_process = np.array([unique.index(name) for name in told], np.int64)
+    return unique, of_process[ledger.entries.process]
+
+
+def _distributed_traces(ledger: Ledger) -> tuple[list[str], Integers]:
+    """By the comment of the outermost call, of parallel workers by that of their leader's."""
     unique = [NOBODY]
     numbers = {NOBODY: 0}
     of_call = np.zeros(len(ledger.calls) + 1, np.int64)  # the last: no call
@@ -88,7 +95,54 @@ def names(ledger: Ledger, way: str) -> tuple[list[str], Integers]:
                 unique.append(name)
             known[process, text] = numbers[name]
         of_call[i] = known[process, text]
-    return unique, of_call[ledger.entries.top]
+    return unique, of_call[_clients_calls(ledger)]
+
+
+def _clients_calls(ledger: Ledger) -> Integers:
+    """Of each booking the outermost call of a client session in which it was made; -1: none."""
+    e = ledger.entries
+    if not len(e):
+        return e.top
+    worker = np.array([p.leader_pid is not None for p in ledger.processes], bool)
+    return np.where(worker[e.process], _served_calls(ledger, worker)[e.process], e.top)
+
+
+def _served_calls(ledger: Ledger, worker: npt.NDArray[np.bool_]) -> Integers:
+    """Of each parallel worker the outermost call of its leader that it worked for; -1: none.
+
+    Such a call begins before its workers do and ends after them.
+    """
+    served = np.full(len(worker), -1, np.int64)
+    leader = _sessions(ledger)
+    middle = np.array([p.begin + (p.end - p.begin) // 2 for p in ledger.processes], np.int64)
+    for i in np.unique(leader[worker & (leader >= 0)]).tolist():
+        mine = worker & (leader == i)
+        call = outermost(ledger.processes[i].calls, middle[mine])
+        first = np.searchsorted(ledger.call_process, i)
+        served[mine] = np.where(call >= 0, call + first, -1)
+    return served
+
+
+def _sessions(ledger: Ledger) -> Integers:
+    """Of each process the client session that it is, or works for, by index; -1: not traced."""
+    of_pid: dict[int, list[int]] = defaultdict(list)
+    for i, p in enumerate(ledger.processes):
+        if p.leader_pid is None:
+            of_pid[p.ring.pid].append(i)
+    found = [
+        i if p.leader_pid is None else _leader(ledger, of_pid[p.leader_pid], p)
+        for i, p in enumerate(ledger.processes)
+    ]
+    return np.array(found, np.int64)
+
+
+def _leader(ledger: Ledger, candidates: list[int], worker: Process) -> int:
+    """Of the sessions of one pid the one of the worker's time; -1: there is none at all."""
+    since = {i: ledger.processes[i].zero for i in candidates}
+    earlier = [i for i in candidates if since[i] <= worker.begin]
+    if earlier:
+        return max(earlier, key=lambda i: since[i])
+    return min(candidates, key=lambda i: since[i], default=-1)
 
 
 def _applications(ledger: Ledger) -> tuple[list[str], Integers]:
@@ -96,9 +150,8 @@ def _applications(ledger: Ledger) -> tuple[list[str], Integers]:
     unique: dict[str, int] = {}
     e = ledger.entries
     of = np.zeros(len(e), np.int64)
-    leaders = {p.ring.pid: p for p in ledger.processes if p.leader_pid is None}
-    for i, process in enumerate(ledger.processes):
-        p = leaders.get(process.leader_pid or 0, process)
+    for i, session in enumerate(_sessions(ledger).tolist()):
+        p = ledger.processes[session if session >= 0 else i]
         told = p.stream.session.get("application") or p.ring.application
         names = [told, *(name for _, name in p.stream.applications)]
         numbers = np.array(
@@ -125,7 +178,7 @@ def clients(ledger: Ledger, way: str) -> list[Client]:
         np.stack([of, e.process, e.top], axis=1), axis=0
     ).tolist():
         sessions[client].add(pid[process])
-        if top >= 0:
+        if top >= 0 and ledger.processes[process].leader_pid is None:
             calls[client].add(top)
     found = [
         Client(name, len(sessions[i]), len(calls[i]), *(float(s[i]) for s in sums))

@@ -13,8 +13,10 @@ from pgtare.trace import executions, nodes
 from pgtare.trace.aggregate import BUCKETS, bucket
 from pgtare.trace.ledger import CLIENT, MISSING, Entries, Ledger
 from pgtare.trace.stream import CallKind
-from pgtare.trace.texts import OUTSIDE, statement_labels
+from pgtare.trace.texts import OUTSIDE, Labels, statement_labels
 
+#: Statements that a heading names, and characters of each.
+_NAMED, _WIDTH = 3, 200
 GROUPINGS = ("event", "statement", "call", "node", "relation", "session")
 
 
@@ -64,9 +66,9 @@ class Profile:
 class Scope:
     """What part of a trace is looked at: everything, or what all the fields that are set name.
 
-    pids; transaction: its number within a session, from 1; statement: a label or query
-    identifier, outermost, or, where there is none such, a part of a label; workers: parallel
-    workers instead of sessions.
+    pids; transaction: its number within a session, from 1; statement: a text or query
+    identifier, outermost, or, where there is none such, a part of a text; workers: parallel
+    workers instead of sessions. words: name all of that but the statement.
     """
 
     pids: frozenset[int] | None = None
@@ -96,7 +98,7 @@ def profile(ledger: Ledger, by: str = "event", scope: Scope | None = None) -> Pr
     else:
         lines = _lines(names, key, ns, times, ns / np.maximum(times, 1))
     return Profile(
-        scope.words or "all sessions", by, float(entries.ns.sum()),
+        _heading(ledger, scope, entries), by, float(entries.ns.sum()),
         tuple(sorted(lines, key=lambda line: -line.ns)),
         len(np.unique(entries.process)), tuple(ledger.notes), scope.workers,
         any(p.stream.rowsources for p in ledger.processes),
@@ -123,9 +125,9 @@ def select(ledger: Ledger, scope: Scope) -> Entries:
     if scope.transaction is not None:
         found = _of_one_transaction(found)
     if not len(found):
-        raise UsageError(
-            f"the trace holds nothing of {scope.words or 'sessions'}: {_listing(scope)}"
-        )
+        wanted = [] if scope.statement is None else [f"statement {scope.statement}"]
+        words = _joined(scope, wanted) or "sessions"
+        raise UsageError(f"the trace holds nothing of {words}: {_listing(scope)}")
     return found
 
 
@@ -136,6 +138,34 @@ def _of_one_transaction(entries: Entries) -> Entries:
         entries, times=np.where(waits, entries.times, 1),
         whole=np.where(waits, entries.whole, entries.ns),
     )  # fmt: skip
+
+
+def _heading(ledger: Ledger, scope: Scope, entries: Entries) -> str:
+    """What the bookings within a scope are of, by the names of the statements that it took."""
+    taken = [] if scope.statement is None else [_told(_names_by_time(ledger, entries))]
+    return _joined(scope, taken) or "all sessions"
+
+
+def _joined(scope: Scope, words: list[str]) -> str:
+    return ", ".join([scope.words, *words] if scope.words else words)
+
+
+def _names_by_time(ledger: Ledger, entries: Entries) -> list[str]:
+    """The outermost statements of some bookings, that with most time first."""
+    labels = statement_labels(ledger)
+    ns = np.bincount(labels.of_call[entries.top], entries.ns)
+    order = np.argsort(-ns, kind="stable")
+    return [labels.names[i] for i in order[ns[order] > 0].tolist()]
+
+
+def _told(names: list[str]) -> str:
+    """Statements as a heading names them: some of many, each on one line, cut."""
+    lines = [" ".join(name.split()) for name in names[:_NAMED]]
+    told = "; ".join(line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…" for line in lines)
+    if len(names) == 1:
+        return f"statement {told}"
+    more = f"; {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{len(names)} statements: {told}{more}"
 
 
 def _listing(scope: Scope) -> str:
@@ -149,15 +179,23 @@ def _listing(scope: Scope) -> str:
 
 def _of_statement(ledger: Ledger, entries: Entries, wanted: str) -> npt.NDArray[np.bool_]:
     labels = statement_labels(ledger)
-    exact = [
-        wanted in (label, str(query_id))
-        for label, query_id in zip(labels.names, labels.query_ids, strict=True)
-    ]
-    part = [wanted.lower() in label.lower() for label in labels.names]
-    chosen = np.array(exact if any(exact) else part, bool)
+    chosen = np.array(_matches(labels, wanted), bool)
     which = _looked_up(labels.of_call, entries.top)
     hit = chosen[which] if len(chosen) else np.zeros(len(which), bool)
     return np.asarray((entries.top >= 0) & hit)
+
+
+def _matches(labels: Labels, wanted: str) -> list[bool]:
+    """Of each statement whether it is what is wanted; if none is, whether a text contains that."""
+    texts = [{name, *found} for name, found in zip(labels.names, labels.texts, strict=True)]
+    exact = [
+        wanted in found or (query_id != 0 and wanted == str(query_id))
+        for found, query_id in zip(texts, labels.query_ids, strict=True)
+    ]
+    if any(exact):
+        return exact
+    part = wanted.lower()
+    return [any(part in text.lower() for text in found) for found in texts]
 
 
 _Grouped = tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.int64]]

@@ -112,16 +112,11 @@ def report(
 ) -> list[Statement]:
     """The statements of a trace, those of clients first.
 
-    Raises UsageError for a wrong key, and for processes that the trace does not hold.
+    Raises UsageError for a wrong key, and for processes that are no sessions of the trace.
     """
     if sort not in SORTS:
         raise UsageError(f"--sort {sort}: choose among {', '.join(SORTS)}")
-    absent = (pids or frozenset()) - {p.ring.pid for p in ledger.processes}
-    if absent:
-        raise UsageError(
-            f"the trace holds nothing of process {', '.join(map(str, sorted(absent)))}: "
-            "`pgtare trace profile DIR --by session` lists its sessions"
-        )
+    _check_sessions(ledger, pids or frozenset())
     labels = statement_labels(ledger)
     found: dict[tuple[bool, int], Statement] = {}
     own = _own_times(ledger)
@@ -145,6 +140,21 @@ def report(
     _add_unparsed(ledger, wanted, found, labels)
     key_of = SORTS[sort]
     return sorted(found.values(), key=lambda s: (s.recursive, -key_of(s)))
+
+
+def _check_sessions(ledger: Ledger, pids: frozenset[int]) -> None:
+    absent = pids - {p.ring.pid for p in ledger.processes if p.leader_pid is None}
+    for p in ledger.processes:
+        if p.ring.pid in absent:
+            raise UsageError(
+                f"process {p.ring.pid} is a parallel worker: its statements are those of process "
+                f"{p.leader_pid}"
+            )
+    if absent:
+        raise UsageError(
+            f"the trace holds nothing of process {', '.join(map(str, sorted(absent)))}: "
+            "`pgtare trace profile DIR --by session` lists its sessions"
+        )
 
 
 _Own = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]

@@ -16,29 +16,39 @@ OUTSIDE = "between calls"
 
 @dataclass(frozen=True)
 class Labels:
-    """The statement of each call, as an index into names (a text) and query_ids (0: none)."""
+    """The statement of each call, as an index into names (a text), query_ids (0: none) and texts.
+
+    texts: all that were met of a statement, which differ in their constants.
+    """
 
     names: list[str]
     query_ids: list[int]
     of_call: Integers
+    texts: list[set[str]]
 
 
 def statement_labels(ledger: Ledger) -> Labels:
-    """Which statement each call of a ledger belongs to."""
+    """Which statement each call of a ledger belongs to.
+
+    Its name is the first text that a client asked for, or, where there is none, of a nested call.
+    """
     calls = ledger.calls
     names: list[str] = []
     query_ids: list[int] = []
+    texts: list[set[str]] = []
     known: dict[tuple[str, int | str], int] = {}
     of_call = np.zeros(len(calls), np.int64)
     if not len(calls):
-        return Labels([], [], of_call)
+        return Labels([], [], of_call, [])
     keys = np.stack(
         [ledger.call_process, calls["text"].astype(np.int64), calls["query_id"], calls["kind"]],
         axis=1,
     )
     groups, inverse = np.unique(keys, axis=0, return_inverse=True)
+    inverse = np.asarray(inverse).ravel()
     numbers = np.zeros(len(groups), np.int64)
-    for i, (process, text_id, query_id, kind) in enumerate(groups.tolist()):
+    for i in _asked_for_first(calls["depth"], inverse, len(groups)).tolist():
+        process, text_id, query_id, kind = groups[i].tolist()
         found = ledger.processes[process].stream.texts.get(text_id & 0xFFFFFFFFFFFFFFFF)
         query_id = query_id or (found.query_id if found else 0)
         text = found.text if found and not found.suppressed else None
@@ -48,11 +58,19 @@ def statement_labels(ledger: Ledger) -> Labels:
             known[key] = len(names)
             names.append(label)
             query_ids.append(query_id)
+            texts.append(set())
         elif text and names[known[key]].startswith("query "):
             names[known[key]] = label
+        if text:
+            texts[known[key]].add(label)
         numbers[i] = known[key]
-    of_call = numbers[np.asarray(inverse).ravel()]
-    return Labels(_apart(names, query_ids), query_ids, of_call)
+    return Labels(_apart(names, query_ids), query_ids, numbers[inverse], texts)
+
+
+def _asked_for_first(depth: Integers, group: Integers, groups: int) -> Integers:
+    """The numbers of groups of calls: first of those in which a client's own is, then the rest."""
+    own = np.bincount(group[depth == 0], minlength=groups) > 0
+    return np.argsort(~own, kind="stable")
 
 
 def _without_text(query_id: int, kind: int, suppressed: bool) -> str:
