@@ -329,5 +329,6 @@ def test_an_event_that_no_interval_looked_at_has_is_left_alone() -> None:
     sample = kernel.Sample(
         excess=0.5 * read, spent=read, idle=np.zeros(n), interval=np.append(np.arange(n), rare),
         event=np.append(np.zeros(n, np.int64), 1), wait_ns=np.append(read, MS).astype(np.int64),
+        times=np.ones(n + 1, np.int64),
     )  # fmt: skip
     assert kernel.shares([sample]).by_event[0] == pytest.approx(0.5, abs=0.01)

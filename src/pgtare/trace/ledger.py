@@ -31,6 +31,8 @@ NAMES = {
     OWN: "pgtare itself (estimated)",
     MISSING: "not recorded",
 }
+#: Types of wait events in which the kernel, or an extension, may work; in others processes sleep.
+_WORKING = ("IO", "Extension")
 _LEVELS = 256
 #: The share of the work that is done when all streams are decoded.
 _DECODING = 0.7
@@ -99,7 +101,8 @@ def ledger(
     """Book the time of every process of a trace. tell: is told how much is done, from 0 to 1."""
     found = processes(trace, lambda share: tell(_DECODING * share))
     books = [_Book(process, trace) for process in found]
-    shares = kernel.shares([book.sample for book in books])
+    asleep = {e for e, event in trace.events.items() if event.type not in _WORKING}
+    shares = kernel.shares([book.sample for book in books], asleep)
     costs = costs or of_recording(trace.recording)
     parts, calls, owners, offset = [], [], [], 0
     for i, book in enumerate(books):
@@ -209,6 +212,7 @@ class _Book:
         return kernel.Sample(
             np.where(blind, 0.0, spent - outside), spent.astype(float), idle.astype(float),
             self.reading[self.wait_piece][of], self.wait_event[of], self.wait_ns[of],
+            self.wait_times[of],
         )  # fmt: skip
 
     @cached_property
