@@ -69,6 +69,9 @@ def test_sessions_of_a_role_or_in_a_database(
     assert executed(tmp_path / "rec") & {f"SELECT '{name}'" for name in sessions} == {
         f"SELECT '{who}'"
     }
+    assert any(
+        note.startswith("waits were not recorded") for note in load(tmp_path / "rec").notes()
+    )
     pid = sessions[who].info.backend_pid
     sessions[who].execute("SELECT 1")
     assert level_of(onlooker, pid) == 0
@@ -129,6 +132,7 @@ def test_waits_of_other_statements_are_not_recorded(
             client.execute(wanted.encode())
             client.execute("SELECT pg_sleep(0.05) /*other*/")
     book = ledger(load(tmp_path / "rec"))
+    assert not any(note.startswith("waits were not recorded") for note in book.notes)
     found = {line.name: line.ns for line in profile(book).lines}
     assert 5 * 0.02e9 <= found["Timeout/PgSleep"] < 0.2e9
     assert found["not recorded"] >= 4 * 0.05e9

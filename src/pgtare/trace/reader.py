@@ -116,7 +116,16 @@ class Trace:
             if lost and ring:
                 what = "waits" if ring.kind == "waits" else "bytes of calls"
                 told.append(f"process {ring.pid}: {lost:,} {what} were overwritten unread")
-        return told + self._unread() + self._unwritten()
+        return told + self._unread() + self._unwritten() + self._without_waits()
+
+    def _without_waits(self) -> list[str]:
+        kinds = {ring.kind for ring in self.rings.values()}
+        if "waits" in kinds or not kinds or self.recording.get("level") not in (1, 4):
+            return []
+        return [
+            "waits were not recorded (levels 1 and 4 have none): their time is unaccounted, or "
+            "waiting for a processor; levels 8 and 12 tell"
+        ]
 
     def _unread(self) -> list[str]:
         sessions, records, size = _sums(self.end, "unread", ("sessions", "records", "bytes"))
