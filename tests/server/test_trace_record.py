@@ -420,7 +420,15 @@ def test_statements_without_identifiers(tracer: Cluster, tmp_path: Path) -> None
 def test_without_the_extension(tracer: Cluster, onlooker: Connection, tmp_path: Path) -> None:
     dsn = tracer.dsn(dbname="template1")
     told = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
-    assert "CREATE EXTENSION sql_trace" in told
+    assert told == (
+        "pgtare: database template1 has no extension sql_trace: CREATE EXTENSION sql_trace; there, "
+        "or connect to the database that has it\n"
+    )
+
+
+def test_without_the_module(cluster: Cluster, tmp_path: Path) -> None:
+    told = refused("trace", "record", tmp_path / "x", "--dsn", cluster.dsn())
+    assert "pgtare module install" in told
 
 
 @pytest.mark.parametrize(
