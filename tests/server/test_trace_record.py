@@ -368,6 +368,7 @@ def test_places_that_cannot_be_used(tracer: Cluster, tmp_path: Path) -> None:
             "leave out --application, --sample",
         ),
         (("--armed", "--pid", "1"), "leave out --pid"),
+        (("--armed", "--level", "12"), "leave out --level"),
         (("--armed", "--queryid", "5"), "leave out one"),
         (("--duration", ""), "--duration"),
     ],

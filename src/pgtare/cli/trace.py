@@ -30,7 +30,7 @@ from pgtare.trace.reader import load
 from pgtare.trace.record import UNNUMBERED, Progress, Recorded, Recorder
 from pgtare.trace.server import open_server
 from pgtare.trace.statements import SORTS, report
-from pgtare.trace.target import LEVELS, Target
+from pgtare.trace.target import DEFAULT_LEVEL, LEVELS, Target
 from pgtare.weigh.request import seconds
 
 app = typer.Typer(
@@ -70,8 +70,12 @@ def record(
         bool, typer.Option("--armed", help="Only what is traced already; nothing is asked for.")
     ] = False,
     level: Annotated[
-        int, typer.Option(help="1 calls and SQL, 4 with values, 8 with waits, 12 with both.")
-    ] = 12,
+        int | None,
+        typer.Option(
+            help="1 calls and SQL, 4 with values, 8 with waits, 12 with both.",
+            show_default=str(DEFAULT_LEVEL),
+        ),
+    ] = None,
     duration: Annotated[
         str | None, typer.Option("--duration", "-d", help="How long; until Ctrl-C, if not given.")
     ] = None,
@@ -86,13 +90,15 @@ def record(
 
     Example: `pgtare trace record monday --dsn "dbname=app" --role etl --duration 5m`
     """
-    if level not in LEVELS:
+    if level is not None and level not in LEVELS:
         raise UsageError(f"--level {level}: choose among {', '.join(map(str, LEVELS))}")
+    if armed and level is not None:
+        raise UsageError("--armed records at the levels that settings have set: leave out --level")
     if 0 in (queryid or ()):
         raise UsageError("--queryid 0: no statement has it; `pg_stat_statements` tells queryid")
     length = seconds("--duration", duration) if duration is not None else None
     target = Target(
-        level, frozenset(pid or ()), frozenset(role or ()), frozenset(database or ()),
+        level or DEFAULT_LEVEL, frozenset(pid or ()), frozenset(role or ()), frozenset(database or ()),
         application, _share(sample), tuple(queryid or ()), armed,
     )  # fmt: skip
     limits = Limits(
