@@ -381,6 +381,22 @@ def test_what_cannot_be_recorded_is_refused_at_once(
     assert not rec.exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("--application=nobody", "no session that matches answered"),
+        ("--armed", "`pgtare trace status` tells what is armed"),
+        ("--queryid=5", "no session ran a statement of that identifier"),
+    ],
+)
+def test_nobody_was_there(tracer: Cluster, tmp_path: Path, option: str, why: str) -> None:
+    done = in_process(
+        "trace", "record", tmp_path / "rec", "--dsn", tracer.dsn(), "-d", "0.2s",
+        "--reserve", "0", option,
+    )  # fmt: skip
+    assert (done.returncode, why in done.stdout) == (1, True), (done.stdout, done.stderr)
+
+
 @both
 def test_without_privilege(tracer: Cluster, onlooker: Connection, tmp_path: Path) -> None:
     onlooker.execute(b"DROP ROLE IF EXISTS nobody_much; CREATE ROLE nobody_much LOGIN")

@@ -111,7 +111,7 @@ def record(
     if json:
         typer.echo(jsonlib.dumps(dataclasses.asdict(done), indent=2))
     else:
-        for line in _told(done):
+        for line in _told(done, target):
             cli.say(line)
     if not done.sessions:
         raise typer.Exit(1)
@@ -146,7 +146,29 @@ def _sessions(count: int) -> str:
     return f"{count} {'session' if count == 1 else 'sessions'}"
 
 
-def _told(done: Recorded) -> list[str]:
+#: Why a recording traced no session, and where to look.
+_NOBODY = (
+    "no session that matches answered a request meanwhile, so none was traced: "
+    "`SELECT pid, usename, datname, application_name FROM pg_stat_activity` shows who is there"
+)
+_NOBODY_ARMED = (
+    "no session that settings have traced answered a request meanwhile, so none was recorded: "
+    "`pgtare trace status` tells what is armed, and `ALTER ROLE name SET sql_trace.level = 12` "
+    "arms sessions to come"
+)
+_NO_STATEMENT = (
+    "no session ran a statement of that identifier meanwhile, so none was traced: identifiers are "
+    "in pg_stat_statements.queryid and pg_stat_activity.query_id"
+)
+
+
+def _nobody(target: Target) -> str:
+    if target.armed_only:
+        return _NOBODY_ARMED
+    return _NO_STATEMENT if target.query_ids else _NOBODY
+
+
+def _told(done: Recorded, target: Target) -> list[str]:
     lines = [
         f"{_sessions(done.sessions)}, {volume(done.call_bytes)} of calls and {done.waits:,} waits "
         f"in {done.seconds:.1f} s; {volume(done.bytes)} on disk"
@@ -160,12 +182,7 @@ def _told(done: Recorded) -> list[str]:
         lines.append(f"stopped early: {done.why}")
     lines += done.notes
     if not done.sessions:
-        return [
-            *lines,
-            "no session that matches answered a request meanwhile, so none was traced: "
-            "`SELECT pid, usename, datname, application_name FROM pg_stat_activity` shows who is "
-            "there",
-        ]
+        return [*lines, _nobody(target)]
     return [*lines, f"trace: {done.path} (`pgtare trace profile {done.path}` says where time went)"]
 
 
