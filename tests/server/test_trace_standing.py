@@ -53,7 +53,10 @@ def test_a_session_that_was_asked_for(
     assert of(found, client) is None
     assert of(found, client, "kept") is not None
     done = in_process("trace", "stop", "--dsn", tracer.dsn())
-    assert "no session was traced because" in done.stdout
+    assert "no session is traced because" in done.stdout
+    done = in_process("trace", "stop", "--dsn", tracer.dsn(), "--pid", str(pid))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"session {pid} is not traced because somebody asked for it\n"
 
 
 def test_who_was_asked_and_idles_is_given_back(

@@ -56,9 +56,18 @@ def stop(
         cli.say(
             f"given back to their settings, from their next request on: {told}"
             if stopped
-            else "no session was traced because somebody had asked for it"
+            else _nothing(pids)
         )
         if remedies:
             cli.say("traced by settings; a superuser ends that by: " + " ".join(remedies))
     if pids and not stopped and remedies:
         raise MeasurementError("what was named goes on being traced")
+
+
+def _nothing(pids: frozenset[int] | None) -> str:
+    if not pids:
+        return "no session is traced because somebody asked for it"
+    named = ", ".join(map(str, sorted(pids)))
+    if len(pids) == 1:
+        return f"session {named} is not traced because somebody asked for it"
+    return f"none of sessions {named} is traced because somebody asked for it"
