@@ -348,7 +348,7 @@ def test_places_that_cannot_be_used(tracer: Cluster, tmp_path: Path) -> None:
     taken.mkdir()
     (taken / "x").touch()
     told = refused("trace", "record", taken, "--dsn", tracer.dsn())
-    assert "in use" in told
+    assert "exists already" in told
     told = refused("trace", "record", "/proc/nowhere/x", "--dsn", tracer.dsn())
     assert "there is no directory /proc/nowhere" in told
     with session(tracer) as connection:
@@ -362,6 +362,7 @@ def test_places_that_cannot_be_used(tracer: Cluster, tmp_path: Path) -> None:
     [
         (("--pid", "-1", "--role", "nix", "--database", "nix"), "session -1, role nix, database"),
         (("--max-size", "0"), "nothing was begun"),
+        (("--reserve", "1000000G"), "nothing was begun"),
         (("--queryid", "0"), "--queryid 0"),
         (
             ("--queryid", "5", "--application", "x*", "--sample", "10%"),
@@ -443,8 +444,8 @@ def test_without_the_extension(tracer: Cluster, onlooker: Connection, tmp_path: 
     )
 
 
-def test_without_the_module(cluster: Cluster, tmp_path: Path) -> None:
-    told = refused("trace", "record", tmp_path / "x", "--dsn", cluster.dsn())
+def test_without_the_module(server18: Cluster, tmp_path: Path) -> None:
+    told = refused("trace", "record", tmp_path / "x", "--dsn", server18.dsn())
     assert "pgtare module install" in told
 
 

@@ -98,8 +98,8 @@ def record(
         raise UsageError("--queryid 0: no statement has it; `pg_stat_statements` tells queryid")
     length = seconds("--duration", duration) if duration is not None else None
     target = Target(
-        level or DEFAULT_LEVEL, frozenset(pid or ()), frozenset(role or ()), frozenset(database or ()),
-        application, _share(sample), tuple(queryid or ()), armed,
+        level or DEFAULT_LEVEL, frozenset(pid or ()), frozenset(role or ()),
+        frozenset(database or ()), application, _share(sample), tuple(queryid or ()), armed,
     )  # fmt: skip
     limits = Limits(
         _size("--file-size", file_size), _size("--max-size", max_size), _size("--reserve", reserve)
