@@ -396,6 +396,7 @@ def test_nobody_was_there(tracer: Cluster, tmp_path: Path, option: str, why: str
         "--reserve", "0", option,
     )  # fmt: skip
     assert (done.returncode, why in done.stdout) == (1, True), (done.stdout, done.stderr)
+    assert not (tmp_path / "rec").exists()
 
 
 @both

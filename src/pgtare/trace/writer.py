@@ -54,21 +54,33 @@ class Writer:
         self._repeated: dict[Table, list[dict[str, Column]]] = {Table.RINGS: [], Table.EVENTS: []}
         self._rows: dict[Table, list[Mapping[str, Column]]] = defaultdict(list)
         self._collected: dict[Table, int] = defaultdict(int)
-        made = not self.target.exists()
+        self._made = not self.target.exists()
         try:
             self._claim()
             self._begin_file()
         except LimitReached as ex:
-            self._unclaim(made)
+            self._unclaim()
             raise UsageError(f"nothing was begun: {ex}") from ex
 
-    def _unclaim(self, made: bool) -> None:
+    def _unclaim(self) -> None:
         """Leave the place as it was found."""
         self.abandon()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
-        if made and not self.single:
-            self.directory.rmdir()
+        if self._made and not self.single:
+            with contextlib.suppress(OSError):  # somebody else has put something there
+                self.directory.rmdir()
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was recorded."""
+        return self._files == 1 and not any(self.taken.values())
+
+    def discard(self) -> None:
+        """Leave no trace of a recording that is empty."""
+        assert self.empty
+        self._unclaim()
+        self.written = 0
 
     def _claim(self) -> None:
         files.check_directory(self.target)
