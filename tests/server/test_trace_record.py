@@ -399,7 +399,7 @@ def test_places_that_cannot_be_used(tracer: Cluster, tmp_path: Path) -> None:
     taken.mkdir()
     (taken / "x").touch()
     told = refused("trace", "record", taken, "--dsn", tracer.dsn())
-    assert "in use" in told
+    assert "exists already" in told
     told = refused("trace", "record", "/proc/nowhere/x", "--dsn", tracer.dsn())
     assert "there is no directory /proc/nowhere" in told
     with session(tracer) as connection:
@@ -413,12 +413,14 @@ def test_places_that_cannot_be_used(tracer: Cluster, tmp_path: Path) -> None:
     [
         (("--pid", "-1", "--role", "nix", "--database", "nix"), "session -1, role nix, database"),
         (("--max-size", "0"), "nothing was begun"),
+        (("--reserve", "1000000G"), "nothing was begun"),
         (("--queryid", "0"), "--queryid 0"),
         (
             ("--queryid", "5", "--application", "x*", "--sample", "10%"),
             "leave out --application, --sample",
         ),
         (("--armed", "--pid", "1"), "leave out --pid"),
+        (("--armed", "--level", "12"), "leave out --level"),
         (("--armed", "--queryid", "5"), "leave out one"),
         (("--duration", ""), "--duration"),
     ],
@@ -429,6 +431,23 @@ def test_what_cannot_be_recorded_is_refused_at_once(
     rec = tmp_path / "rec"
     assert why in refused("trace", "record", rec, "--dsn", tracer.dsn(), "-d", "1", *options)
     assert not rec.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("--application=nobody", "no session that matches answered"),
+        ("--armed", "`pgtare trace status` tells what is armed"),
+        ("--queryid=5", "no session ran a statement of that identifier"),
+    ],
+)
+def test_nobody_was_there(tracer: Cluster, tmp_path: Path, option: str, why: str) -> None:
+    done = in_process(
+        "trace", "record", tmp_path / "rec", "--dsn", tracer.dsn(), "-d", "0.2s",
+        "--reserve", "0", option,
+    )  # fmt: skip
+    assert (done.returncode, why in done.stdout) == (1, True), (done.stdout, done.stderr)
+    assert not (tmp_path / "rec").exists()
 
 
 @both
@@ -471,7 +490,15 @@ def test_statements_without_identifiers(tracer: Cluster, tmp_path: Path) -> None
 def test_without_the_extension(tracer: Cluster, onlooker: Connection, tmp_path: Path) -> None:
     dsn = tracer.dsn(dbname="template1")
     told = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
-    assert "CREATE EXTENSION sql_trace" in told
+    assert told == (
+        "pgtare: database template1 has no extension sql_trace: CREATE EXTENSION sql_trace; there, "
+        "or connect to the database that has it\n"
+    )
+
+
+def test_without_the_module(server18: Cluster, tmp_path: Path) -> None:
+    told = refused("trace", "record", tmp_path / "x", "--dsn", server18.dsn())
+    assert "pgtare module install" in told
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.server.recorder_tools import level_of
+from pgtare.trace.reader import load
+from tests.server.recorder_tools import level_of, recording, wait_until_traced
 from tests.server.trace_tools import session
 from tests.server.waits_tools import Connection, eventually
 from tests.server.weigh_tools import in_process, refused
@@ -53,7 +56,31 @@ def test_a_session_that_was_asked_for(
     assert of(found, client) is None
     assert of(found, client, "kept") is not None
     done = in_process("trace", "stop", "--dsn", tracer.dsn())
-    assert "no session was traced because" in done.stdout
+    assert "no session is traced because" in done.stdout
+    done = in_process("trace", "stop", "--dsn", tracer.dsn(), "--pid", str(pid))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"session {pid} is not traced because somebody asked for it\n"
+
+
+def test_a_recording_that_asks_again_is_named(
+    tracer: Cluster, client: Connection, onlooker: Connection, tmp_path: Path
+) -> None:
+    pid = client.info.backend_pid
+    rec = tmp_path / "rec"
+    with recording(tracer, rec, "--pid", str(pid)):
+        wait_until_traced(onlooker, client)
+        # the recorder has seen it, too: of one that it has not, it cannot tell that it was stopped
+        eventually(lambda: bool(load(rec).streams), 30)
+        time.sleep(0.3)
+        done = in_process("trace", "stop", "--dsn", tracer.dsn(), "--pid", str(pid), "--json")
+        told = json.loads(done.stdout)
+        (recorder,) = told["asked_again_by"]
+        assert (told["stopped"], recorder["sessions"]) == ([pid], [pid])
+        assert done.stderr == (
+            f"note: server process {recorder['pid']} serves a recording that asks for 1 of them "
+            "again: end that first, by Ctrl-C or SIGTERM\n"
+        )
+        wait_until_traced(onlooker, client)
 
 
 def test_who_was_asked_and_idles_is_given_back(

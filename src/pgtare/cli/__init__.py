@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any, NoReturn
 
@@ -13,7 +12,7 @@ from typer.exceptions import Abort, TyperException
 
 import pgtare
 from pgtare import start
-from pgtare.cli import foreign
+from pgtare.cli import foreign, printed
 from pgtare.errors import PgtareError
 from pgtare.report.plain import plain
 
@@ -89,15 +88,12 @@ def say(text: str, *, err: bool = False) -> None:
 def main() -> None:
     """Run the command of sys.argv, and end the process with its exit status."""
     start.leave_at_interrupt()
+    printed.watch()
     try:
-        if foreign.is_meant(sys.argv[1:]):
-            start.unwind_at_interrupt()
-            raise SystemExit(foreign.run(sys.argv[1:]))
-        from pgtare.cli import commands
-
-        commands.register(app, sys.argv[1] if len(sys.argv) > 1 else None)
-        status = app(standalone_mode=False)
-        raise SystemExit(status if isinstance(status, int) else 0)
+        status = _run(sys.argv[1:])
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        raise SystemExit(status)
     except PgtareError as ex:
         _fail(str(ex), ex.exit_status)
     except TyperException as ex:
@@ -111,11 +107,21 @@ def main() -> None:
     except (KeyboardInterrupt, Abort):
         _fail(start.INTERRUPTION, INTERRUPTED)
     except BrokenPipeError:
-        # whoever read our output has gone; Python would complain at exit as well
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        printed.give_up()  # whoever read our output has gone
         raise SystemExit(1) from None
     finally:
         start.unwind_at_interrupt()
+
+
+def _run(arguments: list[str]) -> int:
+    if foreign.is_meant(arguments):
+        start.unwind_at_interrupt()
+        return foreign.run(arguments)
+    from pgtare.cli import commands
+
+    commands.register(app, arguments[0] if arguments else None)
+    status = app(standalone_mode=False)
+    return status if isinstance(status, int) else 0
 
 
 def _fail(message: str, status: int) -> NoReturn:

@@ -30,7 +30,7 @@ from pgtare.trace.reader import load
 from pgtare.trace.record import UNNUMBERED, Progress, Recorded, Recorder
 from pgtare.trace.server import open_server
 from pgtare.trace.statements import SORTS, report
-from pgtare.trace.target import LEVELS, Target
+from pgtare.trace.target import DEFAULT_LEVEL, LEVELS, Target
 from pgtare.weigh.request import seconds
 
 app = typer.Typer(
@@ -70,8 +70,12 @@ def record(
         bool, typer.Option("--armed", help="Only what is traced already; nothing is asked for.")
     ] = False,
     level: Annotated[
-        int, typer.Option(help="1 calls and SQL, 4 with values, 8 with waits, 12 with both.")
-    ] = 12,
+        int | None,
+        typer.Option(
+            help="1 calls and SQL, 4 with values, 8 with waits, 12 with both.",
+            show_default=str(DEFAULT_LEVEL),
+        ),
+    ] = None,
     duration: Annotated[
         str | None, typer.Option("--duration", "-d", help="How long; until Ctrl-C, if not given.")
     ] = None,
@@ -86,14 +90,16 @@ def record(
 
     Example: `pgtare trace record monday --dsn "dbname=app" --role etl --duration 5m`
     """
-    if level not in LEVELS:
+    if level is not None and level not in LEVELS:
         raise UsageError(f"--level {level}: choose among {', '.join(map(str, LEVELS))}")
+    if armed and level is not None:
+        raise UsageError("--armed records at the levels that settings have set: leave out --level")
     if 0 in (queryid or ()):
         raise UsageError("--queryid 0: no statement has it; `pg_stat_statements` tells queryid")
     length = seconds("--duration", duration) if duration is not None else None
     target = Target(
-        level, frozenset(pid or ()), frozenset(role or ()), frozenset(database or ()),
-        application, _share(sample), tuple(queryid or ()), armed,
+        level or DEFAULT_LEVEL, frozenset(pid or ()), frozenset(role or ()),
+        frozenset(database or ()), application, _share(sample), tuple(queryid or ()), armed,
     )  # fmt: skip
     limits = Limits(
         _size("--file-size", file_size), _size("--max-size", max_size), _size("--reserve", reserve)
@@ -105,7 +111,7 @@ def record(
     if json:
         typer.echo(jsonlib.dumps(dataclasses.asdict(done), indent=2))
     else:
-        for line in _told(done):
+        for line in _told(done, target):
             cli.say(line)
     if not done.sessions:
         raise typer.Exit(1)
@@ -140,7 +146,29 @@ def _sessions(count: int) -> str:
     return f"{count} {'session' if count == 1 else 'sessions'}"
 
 
-def _told(done: Recorded) -> list[str]:
+#: Why a recording traced no session, and where to look.
+_NOBODY = (
+    "no session that matches answered a request meanwhile, so none was traced: "
+    "`SELECT pid, usename, datname, application_name FROM pg_stat_activity` shows who is there"
+)
+_NOBODY_ARMED = (
+    "no session that settings have traced answered a request meanwhile, so none was recorded: "
+    "`pgtare trace status` tells what is armed, and `ALTER ROLE name SET sql_trace.level = 12` "
+    "arms sessions to come"
+)
+_NO_STATEMENT = (
+    "no session ran a statement of that identifier meanwhile, so none was traced: identifiers are "
+    "in pg_stat_statements.queryid and pg_stat_activity.query_id"
+)
+
+
+def _nobody(target: Target) -> str:
+    if target.armed_only:
+        return _NOBODY_ARMED
+    return _NO_STATEMENT if target.query_ids else _NOBODY
+
+
+def _told(done: Recorded, target: Target) -> list[str]:
     lines = [
         f"{_sessions(done.sessions)}, {volume(done.call_bytes)} of calls and {done.waits:,} waits "
         f"in {done.seconds:.1f} s; {volume(done.bytes)} on disk"
@@ -154,12 +182,7 @@ def _told(done: Recorded) -> list[str]:
         lines.append(f"stopped early: {done.why}")
     lines += done.notes
     if not done.sessions:
-        return [
-            *lines,
-            "no session that matches answered a request meanwhile, so none was traced: "
-            "`SELECT pid, usename, datname, application_name FROM pg_stat_activity` shows who is "
-            "there",
-        ]
+        return [*lines, _nobody(target)]
     return [*lines, f"trace: {done.path} (`pgtare trace profile {done.path}` says where time went)"]
 
 

@@ -7,6 +7,7 @@ others, in whatever database. The server drops it with the recorder's session, h
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from pgtare.trace.server import Server
@@ -20,10 +21,34 @@ SELECT DISTINCT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND gran
 AND classid = %s::bigint::oid AND objsubid = 2 AND objid::bigint = ANY(%s::bigint[])
 AND pid <> ALL(%s::int[])
 """
+_RECORDERS = """
+SELECT l.pid, coalesce(host(a.client_addr), ''), array_agg(l.objid::bigint::int ORDER BY l.objid)
+FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %s::bigint::oid AND l.objsubid = 2
+AND l.objid::bigint = ANY(%s::bigint[]) GROUP BY l.pid, a.client_addr ORDER BY l.pid
+"""
 _GIVE_BACK = """
 SELECT sql_trace_set(pid, NULL) FROM pg_stat_activity WHERE (pid, backend_start) IN
 (SELECT * FROM unnest(%s::int[], %s::timestamptz[])) AND backend_type = 'client backend'
 """
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """A recording that runs: the server's process that serves it, its address, its sessions.
+
+    client: empty where it comes through a socket file, or is not known.
+    """
+
+    pid: int
+    client: str
+    sessions: tuple[int, ...]
+
+
+def recorders(server: Server, pids: Collection[int]) -> list[Recorder]:
+    """The recordings that ask for these sessions, each with those of them that it asks for."""
+    found = server.rows(_RECORDERS, _CLASS, list(pids))
+    return [Recorder(pid, client, tuple(sessions)) for pid, client, sessions in found]
 
 
 def own(server: Server, pid: int) -> None:

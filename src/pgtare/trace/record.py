@@ -203,6 +203,8 @@ class Recorder:
                 notes.append(str(ex))
             seconds = time.monotonic() - start
             stopped, why = self._end(stopped, why, seconds)
+            if not (self.drain.sessions or self.drain.unread.sessions) and self.writer.empty:
+                self.writer.discard()
         p, unread = self._progress(seconds), self.drain.unread
         no_bytes, no_waits = self._unwritten()
         if no_bytes or no_waits:

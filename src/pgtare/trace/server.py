@@ -25,6 +25,12 @@ _NO_EXTENSION = (
     "(shared_preload_libraries = 'wait_event_timing, sql_trace'), restart, and run "
     "CREATE EXTENSION sql_trace; there"
 )
+_NOT_HERE = (
+    "database {} has no extension sql_trace: CREATE EXTENSION sql_trace; there, or connect to the "
+    "database that has it"
+)
+# our session sets the level: without the module it has a value all the same, but no row here
+_LOADED = "SELECT EXISTS (SELECT FROM pg_settings WHERE name = 'sql_trace.level')"
 _NO_WAITS = (
     "levels 8 and 12 need the extension wait_event_timing, which database {} does not have: "
     "CREATE EXTENSION wait_event_timing; there, or ask for --level 4"
@@ -54,7 +60,8 @@ class Server:
         found = self.rows(_FUNCTIONS)
         self.schemas = {function: schema for function, schema, *_ in found}
         if "sql_trace_drain" not in self.schemas:
-            raise UsageError(_NO_EXTENSION.format(conn.info.dbname))
+            ((loaded,),) = self.rows(_LOADED)
+            raise UsageError((_NOT_HERE if loaded else _NO_EXTENSION).format(conn.info.dbname))
         closed = sorted({(schema, user) for *_, usable, schema, user in found if not usable})
         if closed:
             grants = "; ".join(f"GRANT USAGE ON SCHEMA {name} TO {user}" for name, user in closed)

@@ -10,6 +10,7 @@ from pgtare.trace.rights import SEE, demand, set_level
 from pgtare.trace.server import Server, telling
 
 LEVELS = (1, 4, 8, 12)
+DEFAULT_LEVEL = 12
 #: Why a session is traced: only statements of its that sql_trace.query_ids names.
 BY_STATEMENT = "query_ids"
 #: Of the server, that trace statements by their query ids.
@@ -54,7 +55,7 @@ class Target:
     these statements, in whatever session.
     """
 
-    level: int = 12
+    level: int = DEFAULT_LEVEL
     pids: frozenset[int] = frozenset()
     roles: frozenset[str] = frozenset()
     databases: frozenset[str] = frozenset()

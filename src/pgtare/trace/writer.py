@@ -49,24 +49,38 @@ class Writer:
         self._id = secrets.token_bytes(16)
         self._recording = recording
         self._file: int | None = None
+        self._path: Path | None = None
         self._files = self._number = self._in_file = self._stream_bytes = 0
         self._repeated: dict[Table, list[dict[str, Column]]] = {Table.RINGS: [], Table.EVENTS: []}
         self._rows: dict[Table, list[Mapping[str, Column]]] = defaultdict(list)
         self._collected: dict[Table, int] = defaultdict(int)
-        made = not self.target.exists()
-        self._claim()
+        self._made = not self.target.exists()
         try:
+            self._claim()
             self._begin_file()
         except LimitReached as ex:
-            self._unclaim(made)
+            self._unclaim()
             raise UsageError(f"nothing was begun: {ex}") from ex
 
-    def _unclaim(self, made: bool) -> None:
+    def _unclaim(self) -> None:
         """Leave the place as it was found."""
         self.abandon()
-        self._path.unlink(missing_ok=True)
-        if made and not self.single:
-            self.directory.rmdir()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+        if self._made and not self.single:
+            with contextlib.suppress(OSError):  # somebody else has put something there
+                self.directory.rmdir()
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was recorded."""
+        return self._files == 1 and not any(self.taken.values())
+
+    def discard(self) -> None:
+        """Leave no trace of a recording that is empty."""
+        assert self.empty
+        self._unclaim()
+        self.written = 0
 
     def _claim(self) -> None:
         files.check_directory(self.target)
@@ -77,7 +91,9 @@ class Writer:
             and self.target.exists()
             and (not self.target.is_dir() or any(self.target.iterdir()))
         ):
-            raise UsageError(f"{self.target} is in use; name a directory that does not exist yet")
+            raise UsageError(
+                f"{self.target} exists already; name a directory that does not exist yet"
+            )
         try:
             if not self.single:
                 self.directory.mkdir(mode=0o700, exist_ok=True)
@@ -85,8 +101,6 @@ class Writer:
             limits.check(self.directory, self.sizes, 0, 0)
         except OSError as ex:
             raise UsageError(f"{self.target} cannot be made: {ex.strerror}") from ex
-        except LimitReached as ex:
-            raise UsageError(f"nothing was begun: {ex}") from ex
 
     def _begin_file(self) -> None:
         path = self._path = (
