@@ -26,3 +26,16 @@ def test_what_root_writes_by_sudo_belongs_to_who_ran_it(
     assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (SOMEBODY, SOMEBODY + 1, 0o600)
     files.hand_over(tmp_path)
     assert (tmp_path / "roots").stat().st_uid == tmp_path.stat().st_uid == SOMEBODY
+
+
+def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
+    """So would a device: under root /dev/null could be replaced by a file."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        files.write_text(pipe, "told")
+        assert os.read(reader, 100) == b"told"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()

@@ -35,11 +35,14 @@ def check_directory(path: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Put `text` (UTF-8) at `path`, replacing what was there, readable by its owner only.
 
-    Under sudo that is who called it. Raises MeasurementError with the cause; `path` is untouched
-    then.
+    Under sudo that is who called it. A device or a pipe is written to, and stays what it is. Raises
+    MeasurementError with the cause; `path` is untouched then.
     """
     staging: str | None = None
     try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
         fd, staging = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
         with open(fd, "w", encoding="utf-8") as file:
             file.write(text)
