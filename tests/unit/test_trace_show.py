@@ -48,7 +48,7 @@ def test_no_figure_is_cut_however_narrow_the_terminal(book: Ledger, width: int) 
     assert all(cell_len(line) <= width for line in text.splitlines())
     for line in found.lines:
         assert show.ns(line.ns) in text
-    assert ("no room for" in text) == (width < 100)
+    assert ("no room for" in text) == (width < 80)
     statements = report(book)
     text = printed(show.statements_view(statements, len(statements)), width)
     for call in (call for s in statements for call in s.calls.values()):

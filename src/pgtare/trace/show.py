@@ -63,20 +63,22 @@ def profile_view(profile: Profile, limit: int) -> RenderableType:
         f"{ns(profile.total_ns)} of {profile.scope} ({profile.sessions} {what}{plural}), by "
         f"{profile.by}"
     )
+    split = any(line.kernel_ns for line in profile.lines)
     table = Fitted(
-        profile.by, "time", "share", "times", "mean", "min", "max", "of it kernel CPU", "lengths",
-        spare=("lengths", "of it kernel CPU", "min", "max", "mean", "times"),
+        profile.by, "time", "share", "times", "mean", "min", "max",
+        *(["of it kernel CPU"] if split else []), "lengths",
+        spare=("lengths", *(["of it kernel CPU"] if split else []), "min", "max", "mean", "times"),
     )  # fmt: skip
     for line in profile.lines[:limit]:
         table.add_row(
             one_line(line.name), ns(line.ns), numbers.percent(profile.share(line)),
-            *counted(line), kernel(line), spark(line),
+            *counted(line), *([kernel(line)] if split else []), spark(line),
         )  # fmt: skip
     if len(profile.lines) > limit:
         table.add_row(*rest(profile, limit))
     table.add_row("total", ns(sum(line.ns for line in profile.lines)), "100 %")
     parts: list[RenderableType] = [Text(plain(heading)), table]
-    if any(line.kernel_ns for line in profile.lines):
+    if split:
         parts.append(Text(_KERNEL, style="dim"))
     if profile.by in ("node", "relation") and not profile.measured:
         parts.append(Text(_NO_NODES))
