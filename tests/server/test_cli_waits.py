@@ -60,7 +60,7 @@ def test_top_has_the_share_of_an_event_and_its_statement(
     found = [json.loads(line) for line in lines.splitlines()]
     assert len(found) == 2
     (event,) = [e for e in found[1]["events"] if e["event"]["name"] == "PgSleep"]
-    assert 0.5 < event["active"] <= 1.1
+    assert 0.25 < event["active"] <= 1.1  # the sleeper waits for a processor as well
     assert 15 < event["mean_ms"] < 100
     assert not any(e["event"]["idle"] for e in found[1]["events"])
     sleeps = found[1]["statements"][0]
@@ -119,7 +119,7 @@ def test_diff_of_two_snapshots(timed: Cluster, sleeping: Connection, tmp_path: P
     found = json.loads(done.stdout)
     assert found["on_cpu"] is None
     (event,) = [e for e in found["events"] if e["event"]["name"] == "PgSleep"]
-    assert 0.5 < event["active"] <= 1.1
+    assert 0.25 < event["active"] <= 1.1  # the sleeper waits for a processor as well
     assert "Timeout/PgSleep" in pgtare("waits", "diff", a, b).stdout
     assert "swap them" in refused("waits", "diff", b, a)
     (tmp_path / "x.json").write_text("{}")

@@ -72,7 +72,7 @@ def test_evictions_are_named_first_with_the_remedy(stormy: Cluster) -> None:
     assert found["turnover_s"] == pytest.approx(100 / found["evicted_s"])
     assert found["occupancy"] == pytest.approx(found["deallocations_s"] * found["sweep_ms"] / 1000)
     # 128 statements and the transaction's two, or less, as some of them never leave
-    assert 100 < found["distinct"] < 400
+    assert 60 < found["distinct"] < 400
 
 
 def test_where_waits_are_timed_the_lock_is_named(stormy: Cluster) -> None:

@@ -121,7 +121,7 @@ def test_profile_of_known_waits_and_work(
     assert before is not None
     assert after is not None
     taken = (after[0] - before[0]) * 1e9 / os.sysconf("SC_CLK_TCK")
-    assert spun.get(ledgers.NAMES[ledgers.UNACCOUNTED], 0.0) < 0.2 * work + taken
+    assert spun.get(ledgers.NAMES[ledgers.UNACCOUNTED], 0.0) < 0.5 * work + taken
 
 
 def test_what_a_trace_tells(
