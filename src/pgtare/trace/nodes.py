@@ -184,7 +184,7 @@ def grouped(ledger: Ledger, entries: Entries, label: Callable[[Node], str]) -> B
         name = CallKind(kind).name.lower() if 1 <= kind <= len(CallKind) else "call"
         bookings.book(f"{name}, {NOT_BY_NODE}", ns if ns > 1e-3 else 0.0, int(many[call]))
 
-    runs, inner = _runs(ledger), _inner(ledger)
+    runs = _runs(ledger)
     measured: dict[tuple[int, int], list[int]] = defaultdict(list)
     for call in np.flatnonzero(spent).tolist():
         execution = _execution(ledger, call, runs)
@@ -192,6 +192,7 @@ def grouped(ledger: Ledger, entries: Entries, label: Callable[[Node], str]) -> B
             book_rest(call, float(spent[call]))
         else:
             measured[execution].append(call)
+    inner = _inner(ledger) if measured else np.zeros(0)
     for execution, calls in measured.items():
         run, process = runs[execution], ledger.processes[execution[0]]
         plan = of_plan(process.stream.plans.get(run.plan, []))
