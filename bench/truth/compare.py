@@ -31,6 +31,10 @@ _OF_KIND = """
 """
 
 
+class NeverCalm(MeasurementError):
+    """A process was busy at each look, or the store that began its wait was not heard."""
+
+
 @dataclass(frozen=True)
 class Watched:
     """A process that both look at, or, where pid is 0, all of a backend type: they come and go."""
@@ -231,4 +235,4 @@ def _calm(
             for begin, end, event in waited
         ):
             return shot
-    raise MeasurementError(f"{one.kind} {one.pid or ''} was never calm while the module was asked")
+    raise NeverCalm(f"{one.kind} {one.pid or ''} was never calm while the module was asked")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 
 from bench.truth.calibrate import Calibration
-from bench.truth.compare import Row, Snapshot, compare, name_events, snapshot
+from bench.truth.compare import NeverCalm, Row, Snapshot, compare, name_events, snapshot
 from bench.truth.loads import Load, Stage
 from bench.truth.stray import StrayTrap, stray_traps_told
 from bench.truth.witness import Witness
@@ -23,16 +22,15 @@ def held_against_witness(
 ) -> list[Row]:
     """A row for each event. Raises MeasurementError where the witness did not hear everything.
 
-    Where a stray trap ends the server all is done again.
+    Where a stray trap ends the server, or the witness heard of no calm, all is done again.
     """
     for _ in range(ATTEMPTS):
-        with (
-            contextlib.suppress(StrayTrap),
-            load.stage(binaries) as stage,
-            stray_traps_told(stage.logs),
-        ):
-            return _rows(load, stage, calibration, length)
-    raise MeasurementError(f"{load.name}: the server died under the witness {ATTEMPTS} times")
+        try:
+            with load.stage(binaries) as stage, stray_traps_told(stage.logs):
+                return _rows(load, stage, calibration, length)
+        except (StrayTrap, NeverCalm) as ex:
+            why = ex
+    raise MeasurementError(f"{load.name}: failed {ATTEMPTS} times, the last time as {why}")
 
 
 def _rows(load: Load, stage: Stage, calibration: Calibration, length: float) -> list[Row]:

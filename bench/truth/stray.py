@@ -35,7 +35,7 @@ def stray_traps_told(logs: Sequence[Path]) -> Iterator[None]:
         yield
     except psycopg.OperationalError as ex:
         if _ended_by_trap(logs):
-            raise StrayTrap from ex
+            raise StrayTrap("a stray trap ended the server") from ex
         raise
 
 

@@ -88,6 +88,7 @@ def test_full_ring_counts_what_it_loses(small: Cluster) -> None:
 def test_full_ring_keeps_the_oldest(small: Cluster) -> None:
     with trial(small, sessions=1024) as running, session(small) as client:
         burst(client, 100)
+        wait_until(lambda: waits_for_client(small, client))  # else another would follow these
         assert list(running.observed(client, SMALL_RING)["unit"]) == list(range(SMALL_RING))
 
 
