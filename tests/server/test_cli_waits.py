@@ -184,7 +184,7 @@ def test_record_keeps_what_a_session_waited_for(
     assert total["waits"] == pytest.approx(len(sleeps), abs=1)
     assert 0.5 < summed["active"]["Timeout"] <= 1.05
     assert (out / "report.html").stat().st_size > 100_000
-    assert "in use" in refused("waits", "record", out, "--dsn", timed.dsn())
+    assert "exists already" in refused("waits", "record", out, "--dsn", timed.dsn())
     # the session is as it was before
     left = json.loads(waits(timed, "sessions", "--json").stdout)
     assert {s["capture"] for s in left if s["pid"] == sleeping.info.backend_pid} == {"stats"}

@@ -159,7 +159,7 @@ def test_an_export_is_refused_before_its_trace_is_read(tmp_path: Path) -> None:
     (taken / "x").touch()
     missing = tmp_path / "missing"
     assert "choose among" in refused("trace", "export", missing, tmp_path / "x", "--format", "csv")
-    assert "in use" in refused("trace", "export", missing, taken)
+    assert "exists already" in refused("trace", "export", missing, taken)
 
 
 def test_a_scope_that_holds_nothing_names_what_lists_its_kind(book: Ledger) -> None:

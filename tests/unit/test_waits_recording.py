@@ -37,7 +37,7 @@ def test_parts_and_description_are_the_owners_only(tmp_path: Path) -> None:
 
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("x")
-    with pytest.raises(UsageError, match="in use"):
+    with pytest.raises(UsageError, match="exists already"):
         Writer(tmp_path)
     with pytest.raises(UsageError, match="is no recording"):
         recordings.load(tmp_path)

@@ -76,7 +76,7 @@ class _Outputs:
         for path in (self.html, self.folded, self.speedscope):
             files.check_target(path)
         if self.out is not None:
-            keep.check_target(self.out)
+            files.check_unused(self.out)
 
 
 @app.command("on")

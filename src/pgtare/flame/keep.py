@@ -21,15 +21,9 @@ DOCUMENT, _SAMPLES = "flame.json", "samples.parquet"
 _COLUMNS = ("start_ns", "pid", "stack", "kind", "weight_ns")
 
 
-def check_target(directory: Path) -> None:
-    """Raise UsageError where `save` would refuse `directory`."""
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UsageError(f"{directory} is in use; name a directory that does not exist yet")
-
-
 def save(directory: Path, recording: Recording) -> None:
-    """Write a recording. Raises UsageError where the directory is in use, MeasurementError."""
-    check_target(directory)
+    """Write a recording. Raises UsageError where something stands there, MeasurementError."""
+    files.check_unused(directory)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         parquet.write(

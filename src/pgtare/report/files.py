@@ -32,6 +32,12 @@ def check_directory(path: Path) -> None:
         raise UsageError(f"cannot make {path}: there is no directory {parent}")
 
 
+def check_unused(directory: Path) -> None:
+    """Raise UsageError where something stands there, other than an empty directory."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UsageError(f"{directory} exists already; name a directory that does not exist yet")
+
+
 def write_text(path: Path, text: str) -> None:
     """Put `text` (UTF-8) at `path`, replacing what was there, readable by its owner only.
 

@@ -38,12 +38,11 @@ Columns = dict[str, np.ndarray[Any, Any]]
 
 
 def check(directory: Path, format_: str) -> None:
-    """Raise UsageError where there is no such format, or the directory is in use."""
+    """Raise UsageError where there is no such format, or something stands there."""
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_}: choose among {', '.join(FORMATS)}")
     files.check_directory(directory)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UsageError(f"{directory} is in use; name a directory that does not exist yet")
+    files.check_unused(directory)
 
 
 def write(ledger: Ledger, directory: Path, format_: str) -> dict[str, int]:

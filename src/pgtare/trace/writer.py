@@ -84,16 +84,10 @@ class Writer:
 
     def _claim(self) -> None:
         files.check_directory(self.target)
-        if self.single and self.target.exists():
+        if not self.single:
+            files.check_unused(self.target)
+        elif self.target.exists():
             raise UsageError(f"{self.target} exists already; name a file that does not")
-        if (
-            not self.single
-            and self.target.exists()
-            and (not self.target.is_dir() or any(self.target.iterdir()))
-        ):
-            raise UsageError(
-                f"{self.target} exists already; name a directory that does not exist yet"
-            )
         try:
             if not self.single:
                 self.directory.mkdir(mode=0o700, exist_ok=True)

@@ -111,8 +111,7 @@ class Writer:
         self.queryids: set[int] = set()
         self._columns: list[Columns] = []
         self._parts = 0
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise UsageError(f"{directory} is in use; name a directory that does not exist yet")
+        files.check_unused(directory)
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.chmod(0o700)
