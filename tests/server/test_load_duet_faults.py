@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from pgtare.errors import MeasurementError, UsageError
@@ -28,6 +27,7 @@ from tests.server.duet_tools import (
     backend_of,
     later,
 )
+from tests.server.waits_tools import crash
 
 pytest_plugins = ["tests.server.fix_duet"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
@@ -94,13 +94,13 @@ def test_a_killed_driver_leaves_its_whole_blocks(
 def test_a_crashed_server_ends_the_run_and_says_so(
     driver: Path, targets: Any, pair: list[Cluster], script: Any, tmp_path: Path
 ) -> None:
-    def crash() -> None:
+    def fall() -> None:
         pid = backend_of(pair[1])
         time.sleep(0.4)
-        os.kill(pid, signal.SIGKILL)
+        crash(pair[1], pid)
 
     started = time.monotonic()
-    with later(crash):
+    with later(fall):
         run = run_duet(driver, targets, script(SELECT_1, clients=1), Length(30), tmp_path / "r")
     assert time.monotonic() - started < 10
     assert run.ended == "failure"
@@ -109,15 +109,6 @@ def test_a_crashed_server_ends_the_run_and_says_so(
     outcomes = run.records.outcomes()
     assert outcomes["lost"] == 1
     assert outcomes["ok"] > 500
-    _wait_until_recovered(pair[1])
-
-
-def _wait_until_recovered(cluster: Cluster) -> None:
-    for _ in range(200):
-        with contextlib.suppress(psycopg.OperationalError), cluster.connect():
-            return
-        time.sleep(0.05)
-    raise AssertionError("the server did not recover")
 
 
 def test_a_refused_connection_is_told(

@@ -1,8 +1,6 @@
 """Who is traced, when it begins and stops, and what becomes of a trace's memory."""
 
 import contextlib
-import os
-import signal
 import threading
 import time
 from typing import Any
@@ -21,7 +19,7 @@ from tests.server.trace_tools import (
     traced,
     tracing,
 )
-from tests.server.waits_tools import eventually, limit_files, limit_memory, one, rows
+from tests.server.waits_tools import crash, eventually, limit_files, limit_memory, one, rows
 
 pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -393,21 +391,12 @@ def test_kill_9_of_a_traced_session(binaries: Binaries) -> None:
     with tracing(binaries, others=()) as cluster:
         with session(cluster) as onlooker, session(cluster) as client:
             traced(onlooker, client, "SELECT 1", level=4)
-            os.kill(client.info.backend_pid, signal.SIGKILL)
+            crash(cluster, client.info.backend_pid)
             with pytest.raises(psycopg.Error):
                 client.execute("SELECT 1")
-        eventually(lambda: reachable(cluster))
         with session(cluster) as onlooker, session(cluster) as client:
             assert not rows(onlooker, "SELECT * FROM pg_stat_sql_trace")
             assert traced(onlooker, client, "SELECT 'again'").calls("execute", "SELECT 'again'")
-
-
-def reachable(cluster: Cluster) -> bool:
-    try:
-        with cluster.connect():
-            return True
-    except psycopg.Error:
-        return False
 
 
 def test_no_memory_for_a_trace(tracer: Cluster, onlooker: Connection) -> None:

@@ -14,8 +14,8 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.server.waits_tools import (
     Connection,
+    crash,
     eventually,
-    names,
     one,
     rows,
     serving,
@@ -85,19 +85,9 @@ def test_seventy_sessions_come_and_go(timed: Cluster, observer: Connection) -> N
 
 def test_kill_and_crash_recovery(binaries: Binaries) -> None:
     with serving(binaries) as cluster:
-        with contextlib.suppress(psycopg.OperationalError), session(cluster) as victim:
-            pid = victim.info.backend_pid
-            os.kill(pid, signal.SIGKILL)
-            victim.execute("SELECT pg_sleep(10)")
-        with contextlib.ExitStack() as stack:
-
-            def connect() -> Connection | None:
-                try:
-                    return stack.enter_context(psycopg.connect(cluster.dsn(), autocommit=True))
-                except psycopg.OperationalError:
-                    return None
-
-            after = names(eventually(connect, 60))
+        with session(cluster) as victim:
+            crash(cluster, victim.info.backend_pid)
+        with session(cluster) as after:
             after.execute("SELECT pg_sleep(0.01)")
             assert one(after, SLEPT) == 1
             assert one(after, "SELECT slots_intact = slots_installed FROM wait_event_timing_info()")

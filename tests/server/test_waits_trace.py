@@ -1,10 +1,7 @@
 """The trace of a session: what is in it, and who can read it when."""
 
-import contextlib
 import itertools
 import math
-import os
-import signal
 import struct
 import threading
 import time
@@ -17,9 +14,9 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.server.waits_tools import (
     Connection,
+    crash,
     eventually,
     limit_files,
-    names,
     one,
     rows,
     serving,
@@ -352,20 +349,11 @@ def test_another_session_begins_the_trace(watched: Connection, observer: Connect
 
 def test_killed_while_traced(wheel: Binaries) -> None:
     with serving(wheel) as cluster:
-        with contextlib.suppress(psycopg.OperationalError), session(cluster) as victim:
+        with session(cluster) as victim:
             victim.execute("SET wait_event_timing.capture = trace")
             victim.execute("SELECT pg_sleep(0.01)")
-            os.kill(victim.info.backend_pid, signal.SIGKILL)
-            victim.execute("SELECT pg_sleep(10)")
-        with contextlib.ExitStack() as stack:
-
-            def connect() -> Connection | None:
-                try:
-                    return stack.enter_context(psycopg.connect(cluster.dsn(), autocommit=True))
-                except psycopg.OperationalError:
-                    return None
-
-            after = names(eventually(connect, 60))
+            crash(cluster, victim.info.backend_pid)
+        with session(cluster) as after:
             assert rows(after, "SELECT * FROM wait_event_timing_rings()") == []
             after.execute("SET wait_event_timing.capture = trace")
             after.execute("SELECT pg_sleep(0.01)")

@@ -1,7 +1,9 @@
 """Servers with wait_event_timing, and how tests ask them."""
 
 import contextlib
+import os
 import resource
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -81,6 +83,30 @@ def eventually(condition: Callable[[], object], seconds: float = 20.0) -> Any:
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.05)
     return found
+
+
+def crash(cluster: Cluster, pid: int) -> None:
+    """Kill a server process by signal 9, and wait until the server has restarted for that.
+
+    It lets sessions in for a moment longer, and ends them then.
+    """
+
+    def restarts() -> int:
+        return cluster.log_path.read_text(errors="replace").count("reinitializing")
+
+    before = restarts()
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: restarts() > before)
+    eventually(lambda: reachable(cluster), 60)
+
+
+def reachable(cluster: Cluster) -> bool:
+    """Whether a session begins."""
+    try:
+        with cluster.connect():
+            return True
+    except psycopg.Error:
+        return False
 
 
 def limit_files(cluster: Cluster, pid: int, mebibytes: int | None) -> None:
