@@ -130,7 +130,7 @@ def test_a_session_that_is_given_back_in_mid_recording(
             time.sleep(0.1)
             assert given_back(onlooker, app)
         again, off = ended(recorder)["notes"]
-    assert "has been asked for again, at level 12" in again
+    assert "asked for again, at level 12" in again
     assert "sql_trace_set(..., 0)" in off
     assert holds(tmp_path / "rec", "'again'")
 

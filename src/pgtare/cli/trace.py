@@ -31,6 +31,7 @@ from pgtare.trace.record import UNNUMBERED, Progress, Recorded, Recorder
 from pgtare.trace.server import open_server
 from pgtare.trace.statements import SORTS, report
 from pgtare.trace.target import DEFAULT_LEVEL, LEVELS, Target
+from pgtare.trace.told import some
 from pgtare.weigh.request import seconds
 
 app = typer.Typer(
@@ -173,17 +174,31 @@ def _told(done: Recorded, target: Target) -> list[str]:
         f"{_sessions(done.sessions)}, {volume(done.call_bytes)} of calls and {done.waits:,} waits "
         f"in {done.seconds:.1f} s; {volume(done.bytes)} on disk"
     ]
-    lines += [
-        f"process {pid}: {volume(lost[0])} of calls and {lost[1]:,} waits lost; larger rings "
-        "(sql_trace.ring_size, wait_event_timing.trace_ring_records) lose less"
-        for pid, lost in done.losses.items()
-    ]
+    lines += _lost(done)
     if done.why:
         lines.append(f"stopped early: {done.why}")
     lines += done.notes
     if not done.sessions:
         return [*lines, _nobody(target)]
     return [*lines, f"trace: {done.path} (`pgtare trace profile {done.path}` says where time went)"]
+
+
+def _lost(done: Recorded) -> list[str]:
+    if not done.losses:
+        return []
+    named, others = some(sorted(done.losses.items(), key=lambda item: item[1], reverse=True))
+    lines = [f"process {pid}: {_amounts(*lost)} lost" for pid, lost in named]
+    if others:
+        calls, waits = (sum(lost[i] for _, lost in others) for i in (0, 1))
+        lines.append(f"{len(others):,} more processes: {_amounts(calls, waits)} lost")
+    return [
+        *lines,
+        "larger rings (sql_trace.ring_size, wait_event_timing.trace_ring_records) lose less",
+    ]
+
+
+def _amounts(calls: int, waits: int) -> str:
+    return f"{volume(calls)} of calls and {waits:,} waits"
 
 
 def _size(option: str, text: str) -> int:

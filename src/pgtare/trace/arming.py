@@ -12,6 +12,7 @@ from pgtare.trace.choice import Choice, Key
 from pgtare.trace.guard import Guard
 from pgtare.trace.server import Server, telling
 from pgtare.trace.target import BY_STATEMENT, Target
+from pgtare.trace.told import alike, who
 
 _CLIENTS = """
 SELECT a.pid, a.backend_start, a.usename, a.datname, a.application_name, coalesce(s.level, 0),
@@ -25,8 +26,6 @@ _STOPPED = {
     "max_bytes": "it met sql_trace.max_bytes",
     "sql_trace_set": "sql_trace_set(..., 0) was called for it",
 }
-#: So many processes a note names.
-_NAMED = 10
 
 
 @dataclass
@@ -47,7 +46,7 @@ class Arming:
     choice: Choice
     armed: dict[int, datetime] = field(default_factory=dict)
     _kept: dict[tuple[str, int], list[int]] = field(default_factory=dict)
-    _said: list[str] = field(default_factory=list)
+    _said: list[tuple[int, str]] = field(default_factory=list)
     _sessions: dict[Key, _Session] = field(default_factory=dict)
     _altered: bool = False
 
@@ -91,13 +90,13 @@ class Arming:
                 session.traced |= traced
             elif reason in _STOPPED:
                 session.over = True
-                self._said.append(f"session {pid} is no longer traced: {_STOPPED[reason]}")
+                self._said.append((pid, f"no longer traced: {_STOPPED[reason]}"))
             else:
                 session.traced = False
-                self._said.append(
-                    f"session {pid} was no longer traced in mid-recording, and has been asked for "
-                    f"again, at level {self.target.level}: what it did meanwhile is missing"
-                )
+                self._said.append((
+                    pid, "no longer traced in mid-recording, and asked for again, at level "
+                    f"{self.target.level}: what was done meanwhile is missing",
+                ))  # fmt: skip
                 self._arm(pid, started)
 
     def _arm(self, pid: int, started: datetime) -> None:
@@ -120,15 +119,13 @@ class Arming:
         """What the reader of the recording has to know of how sessions were asked for."""
         told = []
         for (by, level), pids in self._kept.items():
-            who = ", ".join(map(str, pids[:_NAMED]))
-            more = f" and {len(pids) - _NAMED} more" if len(pids) > _NAMED else ""
             ours = self.target.level
             other = f"; --level {ours} was left aside" if level != ours else ""
             told.append(
-                f"traced already, by {by}, at level {level}, which was kept: session "
-                f"{who}{more}{other}"
+                f"traced already, by {by}, at level {level}, which was kept: "
+                f"{who('session', pids)}{other}"
             )
-        return [*told, *self._said]
+        return [*told, *alike("session", self._said)]
 
     def _answer_for(self, pid: int, started: datetime) -> None:
         if pid not in self.armed:

@@ -6,6 +6,7 @@ the arithmetic; all profiles are sums over this one table, which is why they agr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +19,7 @@ from pgtare.trace.costs import Costs, of_recording
 from pgtare.trace.reader import Integers, Trace
 from pgtare.trace.stream import CALL, SEVERAL, CallKind
 from pgtare.trace.timeline import Process, processes, worked_until
+from pgtare.trace.told import alike, amounts
 
 Floats = npt.NDArray[np.float64]
 
@@ -115,7 +117,7 @@ def ledger(
         calls.append(book.process.calls)
         owners.append(np.full(len(book.process.calls), i, np.int64))
         offset += len(book.process.calls)
-    notes = [*trace.notes(), *(note for process in found for note in process.notes)]
+    notes = [*trace.notes(), *_notes(found)]
     if not parts:
         nothing = np.zeros(0, np.int64)
         empty = Entries(*(nothing,) * 5, np.zeros(0), nothing, np.zeros(0), nothing)
@@ -124,6 +126,15 @@ def ledger(
     return Ledger(
         trace, found, np.concatenate(calls), np.concatenate(owners), joined, shares.by_event, notes
     )
+
+
+def _notes(processes: list[Process]) -> list[str]:
+    gone: Counter[int] = Counter()
+    for process in processes:
+        if process.gone_bytes:
+            gone[process.ring.pid] += process.gone_bytes
+    told = ((process.ring.pid, note) for process in processes for note in process.stream.notes)
+    return [*amounts(gone, "bytes of calls are missing"), *alike("process", told)]
 
 
 def _shares(ns: Floats, owner: Integers, cpu: Floats) -> Floats:

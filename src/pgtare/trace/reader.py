@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from pgtare.errors import UsageError
 from pgtare.trace import blocks
 from pgtare.trace.blocks import Block, Damage, FileHeader
 from pgtare.trace.tables import COLUMNS, NO_RING, OF_BYTES, Table
+from pgtare.trace.told import amounts
 
 Integers = npt.NDArray[np.int64]
 
@@ -111,11 +112,12 @@ class Trace:
             told.append(f"the recording ended early: {self.end.get('why') or 'unknown reason'}")
         notes = (self.end or {}).get("notes")
         told += [str(note) for note in notes] if isinstance(notes, list) else []
-        for number, lost in sorted(self.losses.items()):
-            ring = self.rings.get(number)
-            if lost and ring:
-                what = "waits" if ring.kind == "waits" else "bytes of calls"
-                told.append(f"process {ring.pid}: {lost:,} {what} were overwritten unread")
+        for kind, what in (("sql", "bytes of calls"), ("waits", "waits")):
+            lost: Counter[int] = Counter()
+            for number, ring in self.rings.items():
+                if ring.kind == kind and self.losses.get(number):
+                    lost[ring.pid] += self.losses[number]
+            told += amounts(lost, f"{what} were overwritten unread")
         return told + self._unread() + self._unwritten() + self._without_waits()
 
     def _without_waits(self) -> list[str]:

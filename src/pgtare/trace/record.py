@@ -27,6 +27,7 @@ from pgtare.trace.reader import unread_note, unwritten_note
 from pgtare.trace.server import Server, telling
 from pgtare.trace.tables import Table
 from pgtare.trace.target import NUMBERING, Target, check, unnumbered
+from pgtare.trace.told import alike
 from pgtare.trace.writer import Writer
 
 #: Pause between two looks at the rings, in s, and the longest time before rows are on disk.
@@ -211,10 +212,8 @@ class Recorder:
             notes.append(unwritten_note(no_bytes, no_waits))
         if unread.sessions:
             notes.append(unread_note(unread.sessions, unread.records, unread.bytes))
-        notes += [
-            f"process {pid}: its ring is damaged, and was read no further"
-            for pid in self.drain.damaged()
-        ]
+        damaged = "a damaged ring, which was read no further"
+        notes += alike("process", ((pid, damaged) for pid in self.drain.damaged()))
         return Recorded(
             str(self.path), seconds, stopped, why, p.sessions,
             self.writer.taken[Table.STREAM] - no_bytes, self.writer.taken[Table.WAITS] - no_waits,

@@ -39,7 +39,7 @@ class Process:
 
     calls: of dtype CALL, in the order in which they ended, with absolute times. requests,
     transactions, missing: rows of (begin, end). cpu: rows of (when, CPU ns so far). queue: rows of
-    (when, ns waited for a processor so far). leader_pid: of a parallel worker.
+    (when, ns waited for a processor so far). gone_bytes: of calls, lost in a damaged file.
     """
 
     ring: Ring
@@ -53,7 +53,7 @@ class Process:
     queue: Integers = field(default_factory=lambda: _none(2))
     waits: Waits = field(default_factory=lambda: Waits(*(np.zeros(0, np.int64),) * 4))
     stream: Stream = field(default_factory=Stream)
-    notes: list[str] = field(default_factory=list)
+    gone_bytes: int = 0
 
     def fetches(self) -> Integers:
         """How many calls each record of a call stands for: several fetches can share one."""
@@ -138,10 +138,7 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     process.queue = _queue(trace, {ring.number, *own})
     # what was overwritten the recorder has counted; the rest a damaged file has lost
     gone = sum(size for _, b, size, _ in decoded.gaps if base + b > begin)
-    gone -= trace.losses.get(ring.number, 0)
-    if gone > 0:
-        process.notes.append(f"process {ring.pid}: {gone:,} bytes of calls are missing")
-    process.notes += [f"process {ring.pid}: {note}" for note in decoded.notes]
+    process.gone_bytes = max(0, gone - trace.losses.get(ring.number, 0))
     return process, own
 
 

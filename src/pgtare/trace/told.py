@@ -1,0 +1,44 @@
+"""Notes about many sessions in few lines: some are named, the others counted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+#: So many processes a note names.
+NAMED = 10
+
+T = TypeVar("T")
+
+
+def some(found: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+    """Those to be named, and the others: none, or two at least."""
+    named = NAMED if len(found) > NAMED + 1 else len(found)
+    return found[:named], found[named:]
+
+
+def who(word: str, pids: Sequence[int]) -> str:
+    """As in "sessions 4711, 4712 and 20 more"."""
+    named, others = some(pids)
+    more = f" and {len(others):,} more" if others else ""
+    if len(pids) > 1:
+        word += "es" if word.endswith("s") else "s"
+    return f"{word} {', '.join(map(str, named))}{more}"
+
+
+def alike(word: str, notes: Iterable[tuple[int, str]]) -> list[str]:
+    """Notes by process: one that several have is told once."""
+    by_text: dict[str, dict[int, None]] = defaultdict(dict)
+    for pid, text in notes:
+        by_text[text][pid] = None
+    return [f"{who(word, list(pids))}: {text}" for text, pids in by_text.items()]
+
+
+def amounts(found: Mapping[int, int], what: str) -> list[str]:
+    """Amounts by process, the largest named. what: follows the amount."""
+    named, others = some(sorted(found.items(), key=lambda item: -item[1]))
+    told = [f"process {pid}: {amount:,} {what}" for pid, amount in named]
+    if others:
+        told.append(f"{len(others):,} more processes: {sum(a for _, a in others):,} {what}")
+    return told
