@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from rich.console import Console, RenderableType
 from pgtare.errors import UsageError
 from pgtare.report.numbers import volume
 from pgtare.trace import ledger as ledgers
-from pgtare.trace import merge, show
+from pgtare.trace import merge, show, waterfall
 from pgtare.trace.ledger import Ledger
 from pgtare.trace.limits import LimitReached, Limits, check
 from pgtare.trace.page import page
@@ -202,4 +203,32 @@ def test_the_kernels_share_is_explained_where_it_is_shown(book: Ledger) -> None:
 
 
 def test_one_process_is_one(book: Ledger) -> None:
-    assert "· 1 process ·" in page(book)
+    assert "· 1 session ·" in page(book)
+
+
+def test_a_page_says_of_what_it_is(book: Ledger) -> None:
+    book.trace.recording |= {
+        "began": "2026-11-22T10:00:00+02:00", "level": 12,
+        "command": ["pgtare", "trace", "record", "t.pgtrace", "--application", "shop <b>"],
+    }  # fmt: skip
+    drawn = page(book)
+    assert "<h1>Where the time of t went</h1>" in drawn
+    assert "from 2026-11-22 08:00:00 UTC" in drawn
+    assert "shop &lt;b&gt;" in drawn
+    assert "12: calls, SQL, values and waits" in drawn
+    assert "<dt>ended by</dt><dd>time</dd>" in drawn
+
+
+@pytest.mark.parametrize("sense", [None, 4.0, [12], {"a": 1}, "x", True])
+def test_a_page_is_drawn_of_a_recording_without_sense(book: Ledger, sense: object) -> None:
+    book.trace.recording |= dict.fromkeys(("began", "level", "command", "pgtare", "server"), sense)
+    book.trace.end = {"stopped_by": sense}
+    assert "time unknown" in page(book)
+
+
+def test_every_colour_is_explained(book: Ledger) -> None:
+    drawn = page(book)
+    told = {color for color, _ in (*waterfall.OF_CALLS, *waterfall.OF_WAITS)}
+    used = set(re.findall(r'class="bar (\w+)"><title', drawn))
+    assert used
+    assert used <= told | {"k2", "k7"}  # as k1 and k6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,10 @@ from pgtare.trace.waterfall import Waterfall
 _LINES = 40
 _STATEMENTS = 50
 _SESSIONS = 8
+_LEVELS = {
+    1: "calls and SQL", 4: "calls, SQL and values", 8: "calls, SQL and waits",
+    12: "calls, SQL, values and waits",
+}  # fmt: skip
 #: Characters of a statement that the page shows; an export has all that was kept.
 _TEXT = 20_000
 
@@ -36,27 +42,64 @@ def page(ledger: Ledger) -> str:
     labels = statement_labels(ledger)
     found = _profiles(ledger)
     first = found[0] if found else None
-    began = str(ledger.trace.recording.get("began", ""))[:19].replace("T", " ")
+    began = _began(ledger)
     version = str(ledger.trace.recording.get("server", ""))
     return shell.render(
         "pgtare.trace",
         "trace.html.j2",
         [],
-        title="Where the time of a trace went",
-        subtitle=f"PostgreSQL {_version(version)} · {_processes(ledger)} · {began}",
+        title=f"Where the time of {ledger.trace.path.stem} went",
+        subtitle=f"PostgreSQL {_version(version)} · {_processes(ledger)} · {_span(ledger, began)}",
         alarms=ledger.notes,
         answers=_answers(first) if first else ["Nothing was traced."],
         profiles=[_rows(p) for p in found],
         sessions=_sessions(ledger, labels),
         statements=_statements(ledger, labels),
+        facts=_facts(ledger),
+        of_calls=waterfall.OF_CALLS,
+        of_waits=waterfall.OF_WAITS,
         version=pgtare.__version__,
         created=began,
     )
 
 
 def _processes(ledger: Ledger) -> str:
-    count = len(ledger.processes)
-    return f"{count} {'process' if count == 1 else 'processes'}"
+    workers = sum(p.leader_pid is not None for p in ledger.processes)
+    sessions = len(ledger.processes) - workers
+    told = f"{sessions:,} {'session' if sessions == 1 else 'sessions'}"
+    if workers:
+        told += f" and {workers:,} {'parallel worker' if workers == 1 else 'parallel workers'}"
+    return told
+
+
+def _began(ledger: Ledger) -> str:
+    try:
+        began = datetime.fromisoformat(str(ledger.trace.recording.get("began")))
+        return f"{began.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError):  # a damaged file
+        return "time unknown"
+
+
+def _span(ledger: Ledger, began: str) -> str:
+    if not ledger.processes:
+        return began
+    first = min(p.begin for p in ledger.processes)
+    return f"{show.ns(max(p.end for p in ledger.processes) - first)} from {began}"
+
+
+def _facts(ledger: Ledger) -> list[tuple[str, str]]:
+    """How it was recorded, as far as the file says so."""
+    recording, end = ledger.trace.recording, ledger.trace.end
+    command, level = recording.get("command"), recording.get("level")
+    facts = []
+    if isinstance(command, list) and command:
+        facts.append(("recorded by", shlex.join(map(str, command))))
+    if isinstance(level, int) and level in _LEVELS:
+        facts.append(("level", f"{level}: {_LEVELS[level]}"))
+    if end and end.get("stopped_by"):
+        facts.append(("ended by", str(end["stopped_by"])))
+    facts.append(("recorder", str(recording.get("pgtare", "unknown"))))
+    return facts
 
 
 def _version(number: str) -> str:

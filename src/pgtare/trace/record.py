@@ -105,7 +105,8 @@ class Recorder:
             self.waits = server.has_waits
             document = {
                 "pgtare": pgtare.__version__, "began": self.began.isoformat(), "server": version,
-                "level": target.level, "command": command or [], "costs": noted(self._costs()),
+                "level": None if target.armed_only else target.level,  # then settings say
+                "command": command or [], "costs": noted(self._costs()),
             }  # fmt: skip
             self.writer = Writer(path, json.dumps(document).encode(), limits)
         except BaseException:

@@ -44,6 +44,13 @@ class Waterfall:
 
 
 _COLORS = {"IO": "c1", "Lock": "c7", "LWLock": "c2", "IPC": "c4", "Timeout": "c6", "Client": "c0"}
+_OTHERS = "c5"
+#: What the colours of bars mean: class and words.
+OF_CALLS = (
+    ("k1", "parse, bind"), ("k3", "plan"), ("k4", "execute; a worker's work"), ("k5", "fetch"),
+    ("k6", "commit, rollback"), ("k8", "utility"),
+)  # fmt: skip
+OF_WAITS = (*((color, name) for name, color in _COLORS.items()), (_OTHERS, "other events"))
 
 
 def draw(ledger: Ledger, labels: Labels, index: int, begin: int, end: int, title: str) -> Waterfall:
@@ -83,7 +90,7 @@ def draw(ledger: Ledger, labels: Labels, index: int, begin: int, end: int, title
             bars.append(_bar(who.begin, who.end, begin, end, scale, y, "k4", f"{name} works"))
         for i in kept.tolist():
             label = ledger.name(int(w.event[i]))
-            color = _COLORS.get(label.partition("/")[0], "c5")
+            color = _COLORS.get(label.partition("/")[0], _OTHERS)
             told = f"{label}, {numbers.duration(int(w.length[i]) / 1000)}"
             stop = int(w.start[i] + w.length[i])
             bars.append(_bar(int(w.start[i]), stop, begin, end, scale, y, color, told))
