@@ -68,9 +68,9 @@ ring_put(const Observation *observation)
 	pgtare_end_write(shared);
 }
 
-/* Append a ring's unread records at "to"; returns how many fitted. */
+/* Append a ring's unread records at "to", aligned as bytes are; returns how many fitted. */
 static uint64
-read_ring(Shared *shared, int number, Observation *to, uint64 room)
+read_ring(Shared *shared, int number, char *to, uint64 room)
 {
 	Ring	   *ring = &shared->ring[number];
 	const Observation *records = pgtare_ring_pool(shared) + (uint64) number * shared->ring_records;
@@ -80,7 +80,8 @@ read_ring(Shared *shared, int number, Observation *to, uint64 room)
 
 	pg_read_barrier();
 	for (uint64 i = 0; i < n; i++)
-		to[i] = records[(tail + i) & (shared->ring_records - 1)];
+		memcpy(to + i * sizeof(Observation), &records[(tail + i) & (shared->ring_records - 1)],
+			   sizeof(Observation));
 	/* the records must be copied before their places are given back */
 	pg_memory_barrier();
 	pg_atomic_write_u64(&ring->tail, tail + n);
@@ -114,7 +115,7 @@ pgtare_trial_drain(PG_FUNCTION_ARGS)
 	room = Min(unread, max_bytes / sizeof(Observation));
 	result = palloc(VARHDRSZ + room * sizeof(Observation));
 	for (int i = 0; i < shared->nrings && n < room; i++)
-		n += read_ring(shared, i, (Observation *) VARDATA(result) + n, room - n);
+		n += read_ring(shared, i, VARDATA(result) + n * sizeof(Observation), room - n);
 	LWLockRelease(&shared->lock);
 
 	SET_VARSIZE(result, VARHDRSZ + n * sizeof(Observation));

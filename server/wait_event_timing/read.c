@@ -213,7 +213,7 @@ wait_event_trace_drain(PG_FUNCTION_ARGS)
 	int64		lost = 0;
 	int64		n = 0;
 	bytea	   *data;
-	TraceRecord *out;
+	char	   *out;				/* aligned as bytes are */
 	TupleDesc	tupdesc;
 	Datum		values[4];
 	bool		nulls[4] = {0};
@@ -231,13 +231,13 @@ wait_event_trace_drain(PG_FUNCTION_ARGS)
 	first = number;
 	end = Min(end, first + MAX_DRAIN / sizeof(TraceRecord));
 	data = palloc(VARHDRSZ + (end > first ? end - first : 0) * sizeof(TraceRecord));
-	out = (TraceRecord *) VARDATA(data);
+	out = VARDATA(data);
 	for (; number < end; number++)
 	{
 		TraceRecord r;
 
 		if (read_record(ring, number, &r))
-			memcpy(&out[n++], (void *) &r, sizeof(r));
+			memcpy(out + n++ * sizeof(r), (void *) &r, sizeof(r));
 		else
 			lost++;
 	}

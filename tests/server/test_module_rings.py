@@ -110,14 +110,18 @@ def test_full_ring_does_not_slow_a_session_down(small: Cluster) -> None:
 
 
 def test_drain_gives_each_record_once(server: Cluster) -> None:
+    """Or, where its reader was kept from the processor for too long, counts it as lost."""
     with trial(server) as running, session(server) as client:
         worker = threading.Thread(target=burst, args=(client, 20_000))
         worker.start()
         while worker.is_alive():
             running.drain()
         worker.join()
-        rows = running.observed(client, 20_000)
-    assert list(rows["unit"]) == list(range(20_000))
+        wait_until(lambda: len(running.drained()) + running.trials.status().lost >= 20_000)
+        rows, lost = running.drained(), running.trials.status().lost
+    assert len(rows) + lost == 20_000
+    assert len(rows) > 2_000
+    assert (np.diff(rows["unit"].astype(np.int64)) > 0).all()
 
 
 def test_drain_takes_no_more_than_asked(server: Cluster) -> None:
@@ -173,25 +177,30 @@ def test_connections_that_come_and_go_lose_nothing(server: Cluster) -> None:
 def test_new_trial_while_sessions_of_the_old_one_write(server: Cluster) -> None:
     """Rings are divided anew under the writers: no record may land in another's place."""
     with session(server) as a, session(server) as b:
-        workers = [threading.Thread(target=burst, args=(c, 40_000)) for c in (a, b)]
+        enough = threading.Event()
+
+        def write(client: Session) -> None:
+            while not enough.is_set():
+                burst(client, 1000)
+
+        workers = [threading.Thread(target=write, args=(c,)) for c in (a, b)]
         for worker in workers:
             worker.start()
-        seeds = iter(range(1, 1000))
-        trials = 0
-        while any(worker.is_alive() for worker in workers):
-            with trial(server, sessions=1 + trials % 3, seed=next(seeds)) as running:
-                time.sleep(0.02)
-                running.trials.stop()
-                rows = running.drained()
-                trials += 1
-                assert (rows["start_ns"] < 10_000_000_000).all()
-                assert set(rows["pid"]) <= {a.info.backend_pid, b.info.backend_pid}
-                for backend in np.unique(rows["backend"]):
-                    mine = rows[rows["backend"] == backend]
-                    assert list(mine["unit"]) == list(range(len(mine)))
-        for worker in workers:
-            worker.join()
-        assert trials > 5
+        try:
+            for i in range(12):
+                with trial(server, sessions=1 + i % 3, seed=1 + i) as running:
+                    time.sleep(0.02)
+                    running.trials.stop()
+                    rows = running.drained()
+                    assert (rows["start_ns"] < 10_000_000_000).all()
+                    assert set(rows["pid"]) <= {a.info.backend_pid, b.info.backend_pid}
+                    for backend in np.unique(rows["backend"]):
+                        mine = rows[rows["backend"] == backend]
+                        assert list(mine["unit"]) == list(range(len(mine)))
+        finally:
+            enough.set()
+            for worker in workers:
+                worker.join()
         # and afterwards nothing is left over
         with trial(server, sessions=2) as running:
             for client in (a, b):

@@ -1,0 +1,114 @@
+"""The C of the server modules does nothing that C leaves undefined, as UBSan finds it at work."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.build import build_cached, source_dir, sql_without_extension
+from pgtare.server.cluster import Cluster
+from tests.server import module_tools
+from tests.server.trace_tools import TRACING, names
+from tests.server.waits_tools import rows
+
+pytestmark = [pytest.mark.server, pytest.mark.debian, pytest.mark.timeout(300)]
+
+MODULES = ("wait_event_timing", "sql_trace", "pgtare")
+FLAGS = "PG_CFLAGS += -fsanitize=undefined\nSHLIB_LINK += -fsanitize=undefined\n"
+FOUND = "runtime error"
+
+STATEMENTS = (
+    "CREATE TABLE t AS SELECT i, repeat('x', i % 300) s FROM generate_series(1, 20000) i",
+    "CREATE INDEX ON t (i)",
+    "ANALYZE t",
+    "SELECT count(*) FROM t a JOIN t b USING (i) WHERE a.s > 'x'",
+    "SELECT i % 7, max(s) FROM t GROUP BY 1 ORDER BY 2",
+    "UPDATE t SET s = s || i WHERE i < 500",
+    "DO $$ DECLARE r record; BEGIN FOR r IN SELECT * FROM t LOOP NULL; END LOOP; END $$",
+    "DO $$ BEGIN PERFORM 1 / 0; EXCEPTION WHEN division_by_zero THEN NULL; END $$",
+    "SET parallel_setup_cost = 0; SET min_parallel_table_scan_size = 0",
+    "SELECT sum(i) FROM t",
+    "SELECT pg_sleep(0.01)",
+)
+
+
+@pytest.fixture(scope="module")
+def sanitized(debian15: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A server with all modules, built with the sanitizer; what it finds is in the log."""
+    library = ["cc", "-print-file-name=libubsan.so"]
+    if "/" not in subprocess.run(library, capture_output=True, text=True, check=True).stdout:
+        pytest.skip("the compiler has no libubsan")
+    source = tmp_path_factory.mktemp("sanitized") / "server"
+    shutil.copytree(source_dir(), source, ignore=shutil.ignore_patterns("*.o", "*.so"))
+    for module in MODULES:
+        makefile = source / module / "Makefile"
+        makefile.write_text(makefile.read_text().replace("PG_CONFIG ?=", FLAGS + "PG_CONFIG ?="))
+    built = [build_cached(debian15, module, source) for module in MODULES]
+    settings = {**TRACING, "wait_event_timing.capture": "trace"}
+    with Cluster(debian15, settings, preload=[one.library for one in built]) as cluster:
+        with cluster.connect() as connection:
+            for one in built:
+                connection.execute(sql_without_extension(one, one.module).encode())
+        yield cluster
+
+
+def assert_defined(cluster: Cluster) -> None:
+    told = cluster.log_path.read_text(errors="replace").splitlines()
+    assert [line for line in told if FOUND in line] == []
+
+
+def test_units(sanitized: Cluster) -> None:
+    with module_tools.trial(sanitized) as running, module_tools.session(sanitized) as client:
+        for _ in range(200):
+            client.execute("SELECT 1")
+        assert len(running.observed(client, 200)) == 200
+    assert_defined(sanitized)
+
+
+def test_traces(sanitized: Cluster) -> None:
+    with sanitized.connect() as onlooker, psycopg.connect(sanitized.dsn(), autocommit=True) as app:
+        pid = app.info.backend_pid
+        names(onlooker)
+        app.execute("SET sql_trace.level = 12; SET sql_trace.rowsource_sampling = 7")
+        for statement in STATEMENTS:
+            app.execute(statement.encode())
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            app.execute("SELECT 1 / (i - 100) FROM t")
+        with app.transaction(), app.cursor("some") as cursor:
+            cursor.execute("SELECT * FROM t WHERE s <> %s", ("y",))
+            assert len(cursor.fetchmany(10)) == 10
+        for drain in ("sql_trace_drain", "wait_event_trace_drain"):
+            assert rows(onlooker, f"SELECT * FROM {drain}(%s, 0)", pid)
+    assert_defined(sanitized)
+
+
+def test_views(sanitized: Cluster) -> None:
+    with sanitized.connect() as connection:
+        found = rows(
+            connection,
+            "SELECT format('%%I.%%I', n.nspname, relname) FROM pg_class c JOIN pg_namespace n "
+            "ON n.oid = relnamespace WHERE n.nspname = ANY(%s) AND relkind = 'v'",
+            list(MODULES),
+        )
+        assert len(found) > 5
+        for (view,) in found:
+            connection.execute(f"SELECT * FROM {view}".encode())
+    assert_defined(sanitized)
+
+
+def test_load(sanitized: Cluster) -> None:
+    command = [
+        str(sanitized.binaries.bindir / "pgbench"), "-h", str(sanitized.socket_directory),
+        "-p", str(sanitized.port), "-U", "postgres",
+    ]  # fmt: skip
+    run = sanitized.run_as
+    environment = {**run["env"], "PGOPTIONS": "-c sql_trace.level=12"}
+    for arguments in (["-q", "-i"], ["-n", "-c", "4", "-t", "200", "-M", "prepared"]):
+        subprocess.run(
+            [*command, *arguments, "postgres"], check=True, capture_output=True,
+            **{**run, "env": environment},
+        )  # fmt: skip
+    assert_defined(sanitized)
