@@ -48,7 +48,7 @@ def page(ledger: Ledger) -> str:
         "pgtare.trace",
         "trace.html.j2",
         [],
-        title=f"Where the time of {ledger.trace.path.stem} went",
+        title=f"Where the time of {_name(ledger.trace.path.resolve())} went",
         subtitle=f"PostgreSQL {_version(version)} · {_processes(ledger)} · {_span(ledger, began)}",
         alarms=ledger.notes,
         answers=_answers(first) if first else ["Nothing was traced."],
@@ -61,6 +61,10 @@ def page(ledger: Ledger) -> str:
         version=pgtare.__version__,
         created=began,
     )
+
+
+def _name(path: Path) -> str:
+    return path.name if path.is_dir() else path.stem
 
 
 def _processes(ledger: Ledger) -> str:

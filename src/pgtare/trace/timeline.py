@@ -39,7 +39,8 @@ class Process:
 
     calls: of dtype CALL, in the order in which they ended, with absolute times. requests,
     transactions, missing: rows of (begin, end). cpu: rows of (when, CPU ns so far). queue: rows of
-    (when, ns waited for a processor so far). gone_bytes: of calls, lost in a damaged file.
+    (when, ns waited for a processor so far). leader_pid: of a parallel worker. gone_bytes: of
+    calls, lost in a damaged file.
     """
 
     ring: Ring
