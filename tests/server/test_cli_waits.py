@@ -244,6 +244,11 @@ def test_the_reader_stays_out_of_its_own_picture(waits18: Cluster) -> None:
         assert reader.pid not in [row.pid for row in reader.by_process()]
 
 
+@pytest.mark.parametrize(
+    "binaries",
+    ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])],
+    indirect=True,
+)
 def test_weighs_stats_and_trace(binaries: Binaries, tmp_path: Path) -> None:
     done = pgtare(
         "weigh", "wait_event_timing", "wait_event_timing/trace", "--duration", "3", "--scale", "1",

@@ -34,7 +34,8 @@ def stormy(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
+    scope="module",
+    params=["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])],
 )
 def healthy(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A server as it comes with pg_stat_statements, and pgbench's tables in it."""

@@ -22,6 +22,11 @@ FOUR = ("pg_stat_statements", "track_io_timing", "auto_explain", "log_min_durati
 WIDER = 3.89 / 1.96
 
 
+@pytest.mark.parametrize(
+    "binaries",
+    ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])],
+    indirect=True,
+)
 def test_weighs_four_instruments_with_proof(binaries: Binaries, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = pgtare("weigh", *FOUR, "--pg-config", binaries.pg_config, "--duration", "5", "--scale",
