@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import re
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,14 @@ from pgtare.errors import UsageError
 from pgtare.report.numbers import volume
 from pgtare.trace import ledger as ledgers
 from pgtare.trace import merge, show, waterfall
+from pgtare.trace.export import tables
 from pgtare.trace.ledger import Ledger
 from pgtare.trace.limits import LimitReached, Limits, check
 from pgtare.trace.page import page
 from pgtare.trace.profile import Scope, profile
 from pgtare.trace.reader import load
 from pgtare.trace.statements import report
-from pgtare.trace.stream import CallKind
+from pgtare.trace.stream import CallKind, Kind
 from pgtare.trace.tables import Table
 from pgtare.trace.writer import Writer
 from tests.server.weigh_tools import refused
@@ -232,3 +234,12 @@ def test_every_colour_is_explained(book: Ledger) -> None:
     used = set(re.findall(r'class="bar (\w+)"><title', drawn))
     assert used
     assert used <= told | {"k2", "k7"}  # as k1 and k6
+
+
+def test_numbers_of_calls_that_cannot_be_are_exported(tmp_path: Path) -> None:
+    b = two_requests()
+    b.error(60 * MS, "too far", call=(1 << 64) - 1)
+    b.record(Kind.BINDS, 60 * MS, struct.pack("<II", 0, 0), call=1 << 63)
+    b.request(60 * MS, 61 * MS)
+    columns = tables(ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data)))
+    assert columns["errors"]["message"].tolist() == ["too far"]

@@ -229,7 +229,7 @@ class _Decoder:
         sizes = (words[at] & np.uint64(0xFFFFFFFF)).astype(np.int64)
         self.into.records += len(offsets)
         times = _sane(words[at + 2].astype(np.int64))
-        numbers = words[at + 1].astype(np.int64)
+        numbers, of_call = words[at + 1].astype(np.int64), words[at + 3].astype(np.int64)
         made = numbers != 0  # by the session, not by the reading function
         if made.any():
             lost = _lost(data, offsets[kinds == Kind.LOST])
@@ -254,7 +254,7 @@ class _Decoder:
             record = data[int(offsets[i]) : int(offsets[i] + sizes[i])]
             when = int(times[i])
             try:
-                handler(self, record, when, int(words[at[i] + 3]))
+                handler(self, record, when, int(of_call[i]))
             except (struct.error, ValueError, IndexError, OverflowError) as ex:
                 if previous != int(kinds[i]):
                     kind = Kind(int(kinds[i])).name
