@@ -24,7 +24,6 @@ from pgtare.trace import export as exports
 from pgtare.trace import merge, show
 from pgtare.trace.ledger import Ledger, ledger
 from pgtare.trace.limits import MIB, Limits
-from pgtare.trace.page import write_page
 from pgtare.trace.profile import Scope, check_grouping, profile
 from pgtare.trace.reader import load
 from pgtare.trace.record import UNNUMBERED, Progress, Recorded, Recorder
@@ -350,6 +349,8 @@ def report_(
 
     Example: `pgtare trace report monday`
     """
+    from pgtare.trace.page import write_page  # what draws pages takes long to load
+
     target = html or (path / "report.html" if path.is_dir() else path.with_suffix(".html"))
     files.check_target(target)
     book = _book(path)

@@ -20,7 +20,6 @@ from pgtare.profile.reader import Reader, open_reader
 from pgtare.report import files
 from pgtare.report.progress import Display
 from pgtare.waits import show
-from pgtare.waits.page import write_page
 from pgtare.waits.record import Progress, Recorder
 from pgtare.waits.recording import Recording
 from pgtare.waits.summary import throughout
@@ -303,6 +302,8 @@ def report(
     Example: `pgtare waits report monday`
     """
     path = html or directory / "report.html"
+    from pgtare.waits.page import write_page  # the charts take long to load
+
     found = write_page(directory, path)
     if json:
         typer.echo(jsonlib.dumps(found.as_json(), indent=2))

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize
 
 from pgtare.trace.reader import MAX_EVENTS, Integers
 
@@ -149,6 +148,7 @@ def _fit(design: Floats, excess: Floats, spent: Floats, caps: Floats) -> Floats:
 
 def _solved(design: Floats, excess: Floats, most: Floats, lack: float) -> Floats | None:
     """The robust fit with coefficients up to `most`; lack: the weight of what lies below it."""
+    from scipy import optimize  # takes a third of a second, which most commands can spare
 
     def weight(x: Floats) -> Floats:
         return np.where(design @ x > excess, lack, 1.0)
