@@ -49,7 +49,8 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
         ("typer", ["--help"]),
         ("numpy._core.multiarray", ["trace", "profile", "nothing"]),
         ("numpy.random", ["weigh", "--help"]),
-        ("pgtare.trace.page", ["trace", "record", "nothing", "--dsn", ""]),
+        ("pgtare.trace.export", ["trace", "record", "nothing", "--dsn", ""]),
+        ("plotly.offline", ["trace", "report", "nothing"]),
         ("pgtare.clock.compat", ["clock", "--compat"]),
     ],
 )
