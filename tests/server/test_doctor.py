@@ -25,7 +25,8 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
+    scope="module",
+    params=["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])],
 )
 def stormy(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """The server that evicts, under its load."""
