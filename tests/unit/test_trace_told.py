@@ -26,8 +26,8 @@ def test_the_same_note_is_told_once() -> None:
 
 def test_the_largest_amounts_are_named() -> None:
     found = {pid: 1000 * pid for pid in range(1, 101)}
-    told = amounts(found, "waits were lost")
+    told = amounts(found.items(), "waits were lost")
     assert told[0] == "process 100: 100,000 waits were lost"
     assert told[-1] == f"90 more processes: {1000 * sum(range(1, 91)):,} waits were lost"
     assert len(told) == NAMED + 1
-    assert amounts({}, "waits were lost") == []
+    assert amounts([], "waits were lost") == []

@@ -6,7 +6,6 @@ the arithmetic; all profiles are sums over this one table, which is why they agr
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -129,10 +128,7 @@ def ledger(
 
 
 def _notes(processes: list[Process]) -> list[str]:
-    gone: Counter[int] = Counter()
-    for process in processes:
-        if process.gone_bytes:
-            gone[process.ring.pid] += process.gone_bytes
+    gone = ((process.ring.pid, process.gone_bytes) for process in processes)
     told = ((process.ring.pid, note) for process in processes for note in process.stream.notes)
     return [*amounts(gone, "bytes of calls are missing"), *alike("process", told)]
 

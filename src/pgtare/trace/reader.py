@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,10 +113,8 @@ class Trace:
         notes = (self.end or {}).get("notes")
         told += [str(note) for note in notes] if isinstance(notes, list) else []
         for kind, what in (("sql", "bytes of calls"), ("waits", "waits")):
-            lost: Counter[int] = Counter()
-            for number, ring in self.rings.items():
-                if ring.kind == kind and self.losses.get(number):
-                    lost[ring.pid] += self.losses[number]
+            of_kind = ((n, ring.pid) for n, ring in self.rings.items() if ring.kind == kind)
+            lost = ((pid, self.losses.get(n, 0)) for n, pid in of_kind)
             told += amounts(lost, f"{what} were overwritten unread")
         return told + self._unread() + self._unwritten() + self._without_waits()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 #: So many processes a note names.
@@ -35,9 +35,13 @@ def alike(word: str, notes: Iterable[tuple[int, str]]) -> list[str]:
     return [f"{who(word, list(pids))}: {text}" for text, pids in by_text.items()]
 
 
-def amounts(found: Mapping[int, int], what: str) -> list[str]:
-    """Amounts by process, the largest named. what: follows the amount."""
-    named, others = some(sorted(found.items(), key=lambda item: -item[1]))
+def amounts(found: Iterable[tuple[int, int]], what: str) -> list[str]:
+    """Amounts summed up by process, the largest named, 0 left out. what: follows the amount."""
+    by_pid: Counter[int] = Counter()
+    for pid, amount in found:
+        if amount:
+            by_pid[pid] += amount
+    named, others = some(by_pid.most_common())
     told = [f"process {pid}: {amount:,} {what}" for pid, amount in named]
     if others:
         told.append(f"{len(others):,} more processes: {sum(a for _, a in others):,} {what}")
