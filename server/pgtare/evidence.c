@@ -14,7 +14,7 @@
 
 #include "pgtare.h"
 
-static uint16 seen;
+static uint32 seen;
 static BufferUsage usage_before;
 
 static ExecutorEnd_hook_type previous_executor_end;
@@ -74,7 +74,7 @@ evidence_reset(void)
 }
 
 /* End it: the UNIT_... bits of what was seen. */
-uint16
+uint32
 evidence_flags(void)
 {
 	const BufferUsage *now = &pgBufferUsage;

@@ -66,16 +66,18 @@ typedef struct Observation
 	uint32		backend;		/* ordinal of the session in the trial */
 	uint32		unit;			/* running number in the session */
 	uint32		block;			/* running number of the block in the session */
-	uint16		position;		/* in the block */
-	uint16		arm;
+	uint8		position;		/* in the block */
+	uint8		arm;
 	uint16		requests;
-	uint16		flags;			/* UNIT_... */
+	uint32		flags;			/* UNIT_... */
 	uint32		switch_ns;		/* cost of the switch before this unit */
 	int32		pid;
 	uint32		slice;			/* running number in the trial, or NO_SLICE */
 } Observation;
 
 StaticAssertDecl(sizeof(Observation) == 64, "clients read observations of 64 bytes");
+StaticAssertDecl(MAX_ARMS <= UINT8_MAX && MAX_BLOCK <= UINT8_MAX,
+				 "arm and position fit into a byte each");
 
 typedef enum RingState
 {
@@ -239,7 +241,7 @@ extern struct config_generic *settings_find(const char *name);
 /* evidence.c */
 extern void evidence_install(void);
 extern void evidence_reset(void);
-extern uint16 evidence_flags(void);
+extern uint32 evidence_flags(void);
 
 /* ring.c */
 extern void ring_put(const Observation *observation);

@@ -49,13 +49,13 @@ static struct
 	int64		blocked_ticks;	/* waiting for more of a request, or 0 */
 	TimestampTz last_statement; /* statement timestamp when we became ready */
 	int64		cpu_ns;			/* thread CPU at the beginning of the cycle */
-	uint16		events;			/* UNIT_... from the protocol */
+	uint32		events;			/* UNIT_... from the protocol */
 	int64		service_ticks;
 	int64		client_ticks;
 	int64		first_ticks;
 	uint32		requests;
 	uint32		switch_ns;
-	uint16		switch_flags;	/* UNIT_... of the switch before */
+	uint32		switch_flags;	/* UNIT_... of the switch before */
 	uint16		arm;
 } unit;
 
@@ -160,7 +160,7 @@ switch_arm(void)
 {
 	const TrialDef *def = session.def;
 	int64		from = now_ticks();
-	uint16		flags = 0;
+	uint32		flags = 0;
 
 	memset(&unit, 0, sizeof(unit));
 	if (def->nslices > 0)
@@ -229,7 +229,7 @@ record(int64 ticks, int64 cpu_ns)
 
 /* A request begins at "ticks". */
 static void
-begin_request(int64 ticks, uint16 flags)
+begin_request(int64 ticks, uint32 flags)
 {
 	unit.phase = BUSY;
 	unit.request_ticks = ticks;
@@ -300,7 +300,7 @@ static void
 arrived(void)
 {
 	int64		ticks = now_ticks();
-	uint16		flags = 0;
+	uint32		flags = 0;
 
 	if (!unit.begun && !IsTransactionOrTransactionBlock())
 	{

@@ -43,10 +43,10 @@ OBSERVATION = np.dtype(
         ("backend", "<u4"),  # ordinal of the session in the trial, from 0
         ("unit", "<u4"),  # running number within the backend, from 0
         ("block", "<u4"),  # running number of the permuted block within the backend
-        ("position", "<u2"),  # position within the block
-        ("arm", "<u2"),  # index of the arm
+        ("position", "u1"),  # position within the block
+        ("arm", "u1"),  # index of the arm
         ("requests", "<u2"),  # client requests in the unit (65535 = that or more)
-        ("flags", "<u2"),  # UnitFlag
+        ("flags", "<u4"),  # UnitFlag
         ("switch_ns", "<u4"),  # cost of the switch before this unit
         ("pid", "<i4"),
         ("slice", "<u4"),  # running number of the slice in the trial, NO_SLICE without slices

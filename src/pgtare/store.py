@@ -227,10 +227,19 @@ def _read_parquet(path: Path) -> Observations:
         raise PgtareError(f"{path} is damaged: it lacks the column {missing[0]}.")
     observations = np.empty(len(columns[_names()[0]]), dtype=OBSERVATION)
     for name in _names():
-        if np.ma.is_masked(columns[name]) or columns[name].dtype != OBSERVATION[name]:
+        if np.ma.is_masked(columns[name]) or not _fits(columns[name], OBSERVATION[name]):
             raise PgtareError(f"{path} is damaged: the column {name} has the wrong type.")
         observations[name] = columns[name]
     return observations
+
+
+def _fits(values: np.ndarray[Any, Any], wanted: np.dtype[Any]) -> bool:
+    """Whether a column has the type, or an earlier version's width of it and no value too large."""
+    if values.dtype == wanted:
+        return True
+    if values.dtype != np.uint16 or wanted.kind != "u":
+        return False
+    return not values.size or int(values.max()) <= np.iinfo(wanted).max
 
 
 def _names() -> tuple[str, ...]:

@@ -122,7 +122,7 @@ def test_clusters_are_runs_of_a_backend_s_blocks() -> None:
 def test_same_blocks_as_the_textbook() -> None:
     rng = np.random.default_rng(4)
     obs = simulate(DESIGN, 40, backends=3)
-    obs["flags"][rng.integers(0, len(obs), 6)] |= np.uint16(UnitFlag.RELOADED)
+    obs["flags"][rng.integers(0, len(obs), 6)] |= np.uint32(UnitFlag.RELOADED)
     obs = np.delete(obs, rng.integers(0, len(obs), 12))
     found, plain = select(obs, DESIGN), usable_blocks(obs, DESIGN)
     assert found.blocks.n == len(plain) < 120

@@ -208,7 +208,7 @@ def previous_arms(key: Ints, arm: Ints, sure: Bools) -> Ints:
 
 
 def _whole(
-    starts: Ints, arm: Ints, flags: npt.NDArray[np.uint16], block: Sequence[int]
+    starts: Ints, arm: Ints, flags: npt.NDArray[np.uint32], block: Sequence[int]
 ) -> tuple[Bools, dict[str, int]]:
     """Which groups of rows are usable whole blocks, and the count of the others by reason.
 
