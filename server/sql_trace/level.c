@@ -267,7 +267,7 @@ follow_with_waits(bool can_open)
 static void
 tell_application(void)
 {
-	static const Ring *told_in = NULL;
+	static TimestampTz told_in = 0; /* when that ring began */
 	static char told[NAMEDATALEN];
 	static uint64 position;		/* of the record */
 	const char *name = application_name ? application_name : "";
@@ -275,9 +275,9 @@ tell_application(void)
 
 	if (trace.ring == NULL)
 		return;
-	if (told_in != trace.ring)
+	if (told_in != trace.ring->started)
 	{
-		told_in = trace.ring;
+		told_in = trace.ring->started;
 		strlcpy(told, trace.ring->session.application, sizeof(told));
 		position = PG_UINT64_MAX;	/* who reads has it anyway */
 	}
@@ -350,6 +350,13 @@ level_stop(LevelReason reason)
 	trace.reason = reason;
 	set_limits();
 	write_level();
+}
+
+/* There is no ring any more: whatever is traced next is told anew. */
+void
+level_ring_given_up(void)
+{
+	matched = false;
 }
 
 /* Has it met one, and nobody asked for a trace since? */

@@ -23,6 +23,8 @@ int			trace_query_level = 12;
 double		trace_session_rate = 1;
 double		trace_statement_rate = 1;
 int			trace_ring_kb = 4096;
+int			trace_memory_kb = RING_MEMORY_SHARE;
+int			trace_keep_s = 300;
 int			trace_max_duration = 0;
 int			trace_max_kb = 0;
 int			trace_text_length = 16384;
@@ -145,8 +147,22 @@ define_content(void)
 							"Shared memory that the trace of a session takes.",
 							"Has an effect on sessions that begin a trace; rounded up to a power of two.",
 							&trace_ring_kb,
-							4096, 64, 1024 * 1024,
+							4096, SMALLEST_RING_KB, 1024 * 1024,
 							PGC_SUSET, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.ring_memory",
+							"Shared memory that all traces may take, of calls and of waits together.",
+							"-1: an eighth of the volume for dynamic shared memory.",
+							&trace_memory_kb,
+							RING_MEMORY_SHARE, RING_MEMORY_SHARE, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.keep_ended",
+							"Time for which the trace of a session can be read when it is no longer traced.",
+							"0: traces of sessions that end are not kept.",
+							&trace_keep_s,
+							300, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_S,
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("sql_trace.text_length",
 							"Bytes of a statement's text that are kept.",

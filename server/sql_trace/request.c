@@ -84,6 +84,8 @@ request_answered(void)
 void
 request_ends(char status)
 {
+	bool		traced = trace.on;
+
 	if (trace.slot == NULL)
 		level_attach();
 	if (!trace.client)
@@ -108,4 +110,6 @@ request_ends(char status)
 	trace.depth = 0;
 	trace.current = 0;
 	level_update(true);
+	ring_rest(traced, status);
+	ended_look();
 }

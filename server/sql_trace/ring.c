@@ -4,7 +4,8 @@
  *
  * The segment is made where an error can be caught, memory be had, and nothing
  * is held: between two requests of a client, or as a request begins.  It is
- * pinned, so that others can read it after the session has ended (ended.c).
+ * pinned, so that others can read it after the session has ended (ended.c).  A
+ * session that has not been traced for a while gives it up.
  *
  * Nobody is waited for: what no reader has fetched is overwritten and counted.
  * Records may wrap around the end of the ring, their headers' sizes never do,
@@ -16,6 +17,7 @@
 /* we need no more of a Port than its names; the headers of GSSAPI may be missing */
 #undef ENABLE_GSS
 
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "libpq/libpq-be.h"
 #include "mb/pg_wchar.h"
@@ -33,6 +35,8 @@
 
 static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not refused */
 static bool ending = false;		/* the process gives up its dynamic memory */
+static uint64 taken = 0;		/* memory counted for a ring that is being made */
+static TimestampTz resting_since = 0;	/* with a ring, and not traced; 0: not so */
 
 /* The record being written */
 static uint64 cursor;			/* where its next byte goes */
@@ -71,7 +75,7 @@ ring_ends(dsm_segment *segment, Datum arg)
 	trace.on = false;
 	trace.ring = NULL;
 	if (shared != NULL)
-		ended_keep(shared, &trace.slot->trace, ring);
+		ended_keep(shared, &trace.slot->trace, ring, segment);
 }
 
 static const char *
@@ -110,11 +114,26 @@ describe_session(Ring *ring)
 	strlcpy(session->encoding, GetDatabaseEncodingName(), sizeof(session->encoding));
 }
 
+/* Count the ring's memory; where there is none, traces of sessions that ended make way. */
+static uint64
+take_memory(Shared *shared)
+{
+	uint64		wanted = pg_nextpower2_64((uint64) trace_ring_kb * 1024);
+	uint64		size;
+
+	while ((size = ring_memory_take(trace_memory_kb, offsetof(Ring, data), wanted,
+									SMALLEST_RING_KB * 1024)) == 0)
+		if (!ended_make_way(shared))
+			ring_memory_refuse(trace_memory_kb, "sql_trace.ring_memory");
+	taken = ring_memory_of(offsetof(Ring, data) + size);
+	return size;
+}
+
 static void
 make_ring(void *argument)
 {
 	Shared	   *shared = argument;
-	uint64		size = pg_nextpower2_64((uint64) trace_ring_kb * 1024);
+	uint64		size = take_memory(shared);
 	TraceEntry *mine = &trace.slot->trace;
 	dsm_segment *segment;
 	Ring	   *ring;
@@ -138,6 +157,7 @@ make_ring(void *argument)
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	unpin = mine->handle;		/* of one that ended without a word */
+	ring_memory_give_back(mine->memory);
 	memset(mine, 0, sizeof(*mine));
 	mine->pid = MyProcPid;
 	mine->role = MyProc->roleId;
@@ -145,6 +165,8 @@ make_ring(void *argument)
 	mine->handle = dsm_segment_handle(segment);
 	mine->started = ring->started;
 	mine->ring_bytes = size;
+	mine->memory = taken;
+	taken = 0;
 	strlcpy(mine->application, ring->session.application, sizeof(mine->application));
 	LWLockRelease(&shared->lock);
 	if (unpin != 0)
@@ -165,8 +187,8 @@ tell_refusal(void *argument, const char *cause)
 	if (refused_at == 0)
 		ereport(WARNING,
 				(errmsg("sql_trace cannot trace this session: %s", cause),
-				 errhint("A trace takes \"sql_trace.ring_size\" of dynamic shared memory, in "
-						 "/dev/shm.")));
+				 errhint("A trace takes up to \"sql_trace.ring_size\" of dynamic shared memory, "
+						 "in /dev/shm.")));
 }
 
 /*
@@ -187,7 +209,56 @@ ring_open(void)
 		return false;
 	if (!guarded_run("sql_trace", make_ring, tell_refusal, shared))
 		refused_at = GetCurrentTimestamp();
+	ring_memory_give_back(taken);	/* if it failed half-way */
+	taken = 0;
 	return trace.ring != NULL;
+}
+
+static void
+give_up_ring(void *argument)
+{
+	Shared	   *shared = argument;
+	TraceEntry *mine = &trace.slot->trace;
+	dsm_segment *segment = dsm_find_mapping(mine->handle);
+	Ring	   *ring = trace.ring;
+
+	trace.ring = NULL;
+	resting_since = 0;
+	level_ring_given_up();
+	ended_let_go(shared, mine, ring);
+	if (segment)
+		dsm_detach(segment);
+}
+
+static void
+tell_not_given_up(void *argument, const char *cause)
+{
+	ereport(LOG, (errmsg("sql_trace cannot free the memory of a trace: %s", cause)));
+}
+
+/*
+ * A request has been answered, traced or not.  A session that is not traced any
+ * more keeps its ring for a while, for readers, and as it may be traced again
+ * soon; then it gives it up outside any transaction, where nothing runs of which
+ * the ring tells.
+ */
+void
+ring_rest(bool traced, char status)
+{
+	TimestampTz now;
+
+	if (likely(trace.ring == NULL))
+		return;
+	if (traced || trace.level > 0)
+	{
+		resting_since = 0;
+		return;
+	}
+	now = GetCurrentStatementStartTimestamp();
+	if (resting_since == 0)
+		resting_since = now;
+	if (status == 'I' && now - resting_since >= trace_keep_s * USECS_PER_SEC)
+		(void) guarded_run("sql_trace", give_up_ring, tell_not_given_up, shmem_get());
 }
 
 /* No record stops the trace. */

@@ -62,6 +62,7 @@ initialise(Shared *shared)
 	shared->rate = rate_since(counter, at_load, SHORTEST_BASE_NS);
 	shared->nslots = MaxBackends;
 	pg_atomic_init_u64(&shared->refused, 0);
+	pg_atomic_init_u64(&shared->oldest_ended, 0);
 	pg_atomic_init_u32(&shared->writer, 0);
 	for (uint32 i = 0; i < shared->nslots; i++)
 	{
@@ -118,6 +119,7 @@ shmem_init(void)
 {
 	counter = clock_counter_usable();
 	at_load = clock_pair(counter);
+	ring_memory_init("sql_trace");
 	if (process_shared_preload_libraries_in_progress)
 	{
 		previous_request = shmem_request_hook;

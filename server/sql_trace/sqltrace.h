@@ -36,6 +36,7 @@
 
 #include "../common/application.h"
 #include "../common/clock.h"
+#include "../common/ring_memory.h"
 #include "records.h"
 
 #define TRACE_VERSION "0.1"
@@ -53,6 +54,8 @@
 
 #define LEVEL_BINDS(level) (((level) & 4) != 0)
 #define LEVEL_WAITS(level) (((level) & 8) != 0)
+
+#define SMALLEST_RING_KB 64
 
 #define MAX_ENDED 16			/* traces kept of sessions that have gone */
 
@@ -86,6 +89,7 @@ typedef struct TraceEntry
 	TimestampTz ended;			/* 0: it lives */
 	TimestampTz stops;			/* by itself, whether it writes or not; 0: never */
 	uint64		ring_bytes;
+	uint64		memory;			/* that is counted for it */
 	int			level;			/* now in force */
 	int			reason;			/* LevelReason */
 	bool		waits;			/* are traced beside it */
@@ -116,6 +120,7 @@ typedef struct Shared
 	ClockRate	rate;			/* of the processor's counter */
 	uint32		nslots;
 	pg_atomic_uint64 refused;	/* traces for which there was no memory */
+	pg_atomic_uint64 oldest_ended;	/* when the first of "ended" did; 0: there are none */
 	pg_atomic_uint32 writer;	/* number of the PGPROC that writes files, plus 1; 0: none does */
 	Counters	ended_totals;	/* of all that ever ended */
 	Unread		unread;			/* of those, when they were given up */
@@ -218,6 +223,8 @@ extern int	trace_query_level;
 extern double trace_session_rate;
 extern double trace_statement_rate;
 extern int	trace_ring_kb;
+extern int	trace_memory_kb;
+extern int	trace_keep_s;
 extern int	trace_max_duration;
 extern int	trace_max_kb;
 extern int	trace_text_length;
@@ -244,10 +251,12 @@ extern bool level_has_stopped(void);
 extern void level_match(int64 query_id);
 extern bool level_has_query_ids(void);
 extern bool level_is_valid(int level);
+extern void level_ring_given_up(void);
 
 /* ring.c */
 extern void counters_add(Counters *sum, const Counters *counters);
 extern bool ring_open(void);
+extern void ring_rest(bool traced, char status);
 extern bool ring_begin(RecordKind kind, int depth, uint64 call, int64 time, Size size,
 					   RecordHeader *header);
 extern void ring_put(const void *data, Size size);
@@ -260,9 +269,12 @@ extern uint64 ring_head(void);
 extern bool ring_holds(uint64 position);
 
 /* ended.c */
-extern void ended_keep(Shared *shared, TraceEntry *of, Ring *ring);
+extern void ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment);
+extern void ended_let_go(Shared *shared, TraceEntry *of, Ring *ring);
 extern void ended_read(Shared *shared, uint32 handle, Ring *ring);
+extern bool ended_make_way(Shared *shared);
 extern int	ended_give_up(Shared *shared);
+extern void ended_look(void);
 
 /* ring_copy.c */
 typedef struct RingCopy

@@ -110,6 +110,9 @@ transaction_event(XactEvent event, void *arg)
 		case XACT_EVENT_PRE_PREPARE:
 			if (trace.on)
 				commit_begins();
+			/* of clients, requests do that */
+			if (!trace.client)
+				ended_look();
 			break;
 		case XACT_EVENT_COMMIT:
 			commit_ends(TRANSACTION_COMMIT);

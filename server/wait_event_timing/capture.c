@@ -514,8 +514,11 @@ waits_putmessage(char type, const char *body, size_t length)
 		if (application_changed())
 			configure(application_level(waits_capture, source_of_setting));
 		ring_open();
+		ring_rest();
 		trace_follow_level();
 	}
+	if (type == 'Z')
+		ended_look();
 	return chained->putmessage(type, body, length);
 }
 

@@ -58,7 +58,7 @@ wait_event_timing_reset(PG_FUNCTION_ARGS)
 	shared->total_overflows = shared->processes = 0;
 	shared->reset_at = GetCurrentTimestamp();
 	LWLockRelease(&shared->lock);
-	ring_reset_ended(shared);
+	ended_give_up(shared);
 	statements_reset(shared);
 	pg_atomic_fetch_add_u64(&shared->resets, 1);
 	PG_RETURN_BOOL(true);

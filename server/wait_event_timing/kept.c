@@ -2,9 +2,10 @@
  * kept.c
  *		Copies of rings, kept because a statement was slow.
  *
- * A copy has a segment of its own, as large as what the ring holds.  There are
- * MAX_KEPT_RINGS at most: one makes way before the next is made, so that
- * memory is never taken for more.
+ * A copy has a segment of its own, as large as what the ring holds, which counts
+ * among the rings that are kept.  There are MAX_KEPT_RINGS at most: one makes way
+ * before the next is made, so that memory is never taken for more, and further
+ * ones where the memory of all rings leaves no room.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -23,6 +24,7 @@ PG_FUNCTION_INFO_V1(wait_event_timing_reset_kept);
 static uint64 slow_query_id;
 static int64 slow_duration_us;
 static KeptRing *place = NULL;	/* of the copy that is being made */
+static uint64 taken = 0;		/* memory counted for it */
 
 /* The caller holds the lock.  Free the place, and return what must be let go. */
 static uint32
@@ -30,6 +32,8 @@ vacate(KeptRing *kept)
 {
 	uint32		handle = kept->ring.handle;
 
+	if (handle != 0)
+		ring_memory_forget(kept->ring.memory);
 	memset(kept, 0, sizeof(*kept));
 	return handle;
 }
@@ -45,6 +49,22 @@ goes_before(const KeptRing *kept, const KeptRing *other)
 	return kept->id < other->id;
 }
 
+/* The caller holds the lock.  The copy that is the first to make way; NULL: there is none */
+static KeptRing *
+first_to_go(Shared *shared)
+{
+	KeptRing   *found = NULL;
+
+	for (int i = 0; i < MAX_KEPT_RINGS; i++)
+	{
+		KeptRing   *kept = &shared->kept[i];
+
+		if (kept->ring.handle != 0 && (found == NULL || goes_before(kept, found)))
+			found = kept;
+	}
+	return found;
+}
+
 /* Take a place, of another copy if none is free, or none if all are being made. */
 static void
 take_place(Shared *shared)
@@ -53,18 +73,11 @@ take_place(Shared *shared)
 	uint32		unpin = 0;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < MAX_KEPT_RINGS; i++)
-	{
-		KeptRing   *kept = &shared->kept[i];
-
-		if (kept->ring.pid == 0)
-		{
-			found = kept;
-			break;
-		}
-		if (kept->ring.handle != 0 && (found == NULL || goes_before(kept, found)))
-			found = kept;
-	}
+	for (int i = 0; i < MAX_KEPT_RINGS && found == NULL; i++)
+		if (shared->kept[i].ring.pid == 0)
+			found = &shared->kept[i];
+	if (found == NULL)
+		found = first_to_go(shared);
 	if (found)
 	{
 		unpin = vacate(found);
@@ -77,9 +90,38 @@ take_place(Shared *shared)
 		dsm_unpin_segment(unpin);
 }
 
+/* Give up an older copy of our role.  False: there is none. */
+static bool
+make_way(Shared *shared)
+{
+	KeptRing   *kept;
+	uint32		unpin = 0;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	kept = first_to_go(shared);
+	if (kept && kept->ring.role == MyProc->roleId)
+		unpin = vacate(kept);
+	LWLockRelease(&shared->lock);
+	if (unpin != 0)
+		dsm_unpin_segment(unpin);
+	return unpin != 0;
+}
+
+/* Count the memory of a copy, for which traces of processes that ended and older copies make way. */
+static void
+take_memory(Shared *shared, uint64 bytes)
+{
+	bool		possible = bytes <= ring_memory_for_kept(waits_memory_kb);
+
+	while (!possible || !ring_memory_keep_copy(waits_memory_kb, bytes))
+		if (!possible || (!ended_make_way(shared) && !make_way(shared)))
+			ring_memory_refuse(waits_memory_kb, "wait_event_timing.trace_memory");
+	taken = bytes;
+}
+
 /* Nobody else writes into our ring meanwhile.  Returns the handle of the copy. */
 static uint32
-copy_ring(const TraceRing *ring, uint32 *nrecords)
+copy_ring(Shared *shared, const TraceRing *ring, uint32 *nrecords)
 {
 	uint64		written = pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &ring->written));
 	uint32		n = (uint32) Min(written, ring->nrecords);
@@ -89,6 +131,8 @@ copy_ring(const TraceRing *ring, uint32 *nrecords)
 
 	/* a number leads to the same place in a smaller ring, as long as none was overwritten */
 	*nrecords = pg_nextpower2_32(Max(n, 1));
+	take_memory(shared, ring_memory_of(offsetof(TraceRing, records) +
+									   *nrecords * sizeof(TraceRecord)));
 	segment = ring_segment(*nrecords);
 	copy = dsm_segment_address(segment);
 	copy->started = ring->started;
@@ -109,7 +153,7 @@ make_copy(Shared *shared)
 	take_place(shared);
 	if (place == NULL)
 		return;
-	handle = copy_ring(capture.ring, &nrecords);
+	handle = copy_ring(shared, capture.ring, &nrecords);
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	place->id = ++shared->last_kept;
 	place->kept_at = GetCurrentTimestamp();
@@ -118,6 +162,8 @@ make_copy(Shared *shared)
 	place->ring = *shmem_ring(shared, MY_PROC_NUMBER);
 	place->ring.nrecords = nrecords;
 	place->ring.handle = handle;
+	place->ring.memory = taken;
+	taken = 0;
 	LWLockRelease(&shared->lock);
 	place = NULL;
 }
@@ -130,8 +176,12 @@ kept_copy(uint64 query_id, int64 duration_us)
 
 	slow_query_id = query_id;
 	slow_duration_us = duration_us;
-	if (ring_guarded(make_copy, "wait_event_timing cannot keep the trace of a slow statement") ||
-		place == NULL)
+	if (ring_guarded(make_copy, "wait_event_timing cannot keep the trace of a slow statement"))
+		return;
+	if (taken > 0)
+		ring_memory_forget(taken);
+	taken = 0;
+	if (place == NULL)
 		return;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	(void) vacate(place);

@@ -23,6 +23,8 @@ int			waits_capture = CAPTURE_OFF;
 int			waits_clock = CLOCK_SOURCE_TSC;
 int			waits_statements_max = 4096;
 int			waits_ring_records = 131072;
+int			waits_memory_kb = RING_MEMORY_SHARE;
+int			waits_keep_s = 300;
 int			waits_trigger = -1;
 static char *waits_application = NULL;
 bool		waits_hooks = true;
@@ -84,8 +86,22 @@ define_settings(void)
 							"Records of 32 bytes that the trace of a session holds.",
 							"Has an effect on sessions that begin a trace; rounded up to a power of two.",
 							&waits_ring_records,
-							131072, 1024, 1 << 24,
+							131072, SMALLEST_RING, 1 << 24,
 							PGC_SUSET, 0,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("wait_event_timing.trace_memory",
+							"Shared memory that all traces may take, of waits and of calls together.",
+							"-1: an eighth of the volume for dynamic shared memory.",
+							&waits_memory_kb,
+							RING_MEMORY_SHARE, RING_MEMORY_SHARE, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("wait_event_timing.trace_keep_ended",
+							"Time for which the trace of a process can be read when it is no longer traced.",
+							"0: traces of processes that end are not kept.",
+							&waits_keep_s,
+							300, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_S,
 							NULL, NULL, NULL);
 	DefineCustomEnumVariable("wait_event_timing.clock",
 							 "Where time stamps come from.",

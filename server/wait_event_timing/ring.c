@@ -8,9 +8,8 @@
  * commit (that in which it connects is the first) or a plan starts; of any
  * other when it idles in its main loop, whose waits are of class Activity.
  *
- * The segment is pinned, so that others can read it after the process has
- * gone.  A few of those are kept, the oldest makes way; parallel workers come
- * and go by the dozen, and push out none but each other.
+ * The segment is pinned, so that others can read it after the process has gone
+ * (ended.c).  A process that has not been traced for a while gives it up.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -29,28 +28,8 @@
 
 static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not refused */
 static bool ending = false;		/* the process gives up its dynamic memory */
-
-/*
- * The caller holds the lock.  A free place, or that of the ring of this role
- * that ended first, or of any: nobody can push out all that others have left.
- */
-static RingEntry *
-place_for(RingEntry *entries, Oid role)
-{
-	RingEntry  *found = NULL;
-
-	for (int i = 0; i < MAX_ENDED_RINGS; i++)
-	{
-		RingEntry  *entry = &entries[i];
-
-		if (entry->handle == 0)
-			return entry;
-		if (found == NULL || (entry->role == role && found->role != role) ||
-			((entry->role == role) == (found->role == role) && entry->ended < found->ended))
-			found = entry;
-	}
-	return found;
-}
+static uint64 taken = 0;		/* memory counted for a ring that is being made */
+static TimestampTz resting_since = 0;	/* with a ring, and not traced; 0: not so */
 
 /*
  * The segment is about to be detached, as the process ends: after that is no
@@ -60,46 +39,15 @@ static void
 ring_ends(dsm_segment *segment, Datum arg)
 {
 	Shared	   *shared = shmem_get();
-	RingEntry  *mine;
-	RingEntry  *place;
-	uint32		unpin;
+	const TraceRing *ring = capture.ring;
 
-	if (capture.ring == NULL)
-		return;					/* it failed before it began */
+	if (ring == NULL)
+		return;					/* it failed before it began, or was given up */
 	capture_fold();
 	capture.ring = NULL;
 	ending = true;
-	if (shared == NULL)
-		return;
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	mine = shmem_ring(shared, MY_PROC_NUMBER);
-	place = place_for(mine->leader_pid ? shared->ended_workers : shared->ended, mine->role);
-	unpin = place->handle;
-	*place = *mine;
-	place->ended = GetCurrentTimestamp();
-	memset(mine, 0, sizeof(*mine));
-	LWLockRelease(&shared->lock);
-	if (unpin != 0)
-		dsm_unpin_segment(unpin);
-}
-
-/* Give up the rings of all processes that have ended. */
-void
-ring_reset_ended(Shared *shared)
-{
-	for (int i = 0; i < 2 * MAX_ENDED_RINGS; i++)
-	{
-		RingEntry  *entry = i < MAX_ENDED_RINGS ? &shared->ended[i] :
-			&shared->ended_workers[i - MAX_ENDED_RINGS];
-		uint32		unpin;
-
-		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-		unpin = entry->handle;
-		memset(entry, 0, sizeof(*entry));
-		LWLockRelease(&shared->lock);
-		if (unpin != 0)
-			dsm_unpin_segment(unpin);
-	}
+	if (shared != NULL)
+		ended_keep(shared, shmem_ring(shared, MY_PROC_NUMBER), ring, segment);
 }
 
 /* A segment with an empty ring of our own process, or an error. */
@@ -117,10 +65,25 @@ ring_segment(uint32 nrecords)
 	return segment;
 }
 
+/* Count the ring's memory; where there is none, traces of processes that ended make way. */
+static uint32
+take_memory(Shared *shared)
+{
+	uint64		wanted = pg_nextpower2_32((uint32) waits_ring_records) * sizeof(TraceRecord);
+	uint64		size;
+
+	while ((size = ring_memory_take(waits_memory_kb, offsetof(TraceRing, records), wanted,
+									SMALLEST_RING * sizeof(TraceRecord))) == 0)
+		if (!ended_make_way(shared))
+			ring_memory_refuse(waits_memory_kb, "wait_event_timing.trace_memory");
+	taken = ring_memory_of(offsetof(TraceRing, records) + size);
+	return (uint32) (size / sizeof(TraceRecord));
+}
+
 static void
 make_ring(Shared *shared)
 {
-	uint32		nrecords = pg_nextpower2_32((uint32) waits_ring_records);
+	uint32		nrecords = take_memory(shared);
 	dsm_segment *segment;
 	TraceRing  *ring;
 	RingEntry  *mine = shmem_ring(shared, MY_PROC_NUMBER);
@@ -134,6 +97,9 @@ make_ring(Shared *shared)
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	unpin = mine->handle;		/* of one that ended without a word */
+	ring_memory_give_back(mine->memory);
+	mine->memory = taken;
+	taken = 0;
 	mine->pid = MyProcPid;
 	mine->leader_pid = IsParallelWorker() && MyProc->lockGroupLeader ?
 		MyProc->lockGroupLeader->pid : 0;
@@ -239,6 +205,51 @@ ring_open(void)
 	if (!ring_guarded(make_ring, refused_at == 0 ?
 					  "wait_event_timing cannot trace this process" : NULL))
 		refused_at = GetCurrentTimestamp();
+	ring_memory_give_back(taken);	/* if it failed half-way */
+	taken = 0;
+}
+
+static void
+give_up_ring(Shared *shared)
+{
+	RingEntry  *mine = shmem_ring(shared, MY_PROC_NUMBER);
+	dsm_segment *segment = dsm_find_mapping(mine->handle);
+	uint32		handle;
+
+	capture_fold();
+	capture.ring = NULL;
+	resting_since = 0;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	handle = mine->handle;
+	ring_memory_give_back(mine->memory);
+	memset(mine, 0, sizeof(*mine));
+	LWLockRelease(&shared->lock);
+	dsm_unpin_segment(handle);
+	if (segment)
+		dsm_detach(segment);
+}
+
+/*
+ * The process holds nothing.  One that is not traced any more keeps its ring for
+ * a while: for readers, and as it may be traced again soon.
+ */
+void
+ring_rest(void)
+{
+	TimestampTz now;
+
+	if (likely(capture.ring == NULL))
+		return;
+	if (pg_atomic_read_u32(capture.level) == CAPTURE_TRACE)
+	{
+		resting_since = 0;
+		return;
+	}
+	now = GetCurrentTimestamp();
+	if (resting_since == 0)
+		resting_since = now;
+	if (now - resting_since >= waits_keep_s * USECS_PER_SEC)
+		(void) ring_guarded(give_up_ring, "wait_event_timing cannot free the memory of a trace");
 }
 
 /* The same of a process that has no client; those that have begin after an answer. */

@@ -112,6 +112,7 @@ initialise(Shared *shared)
 	pg_atomic_init_u64(&shared->evictions, 0);
 	pg_atomic_init_u64(&shared->resets, 0);
 	pg_atomic_init_u64(&shared->refused, 0);
+	pg_atomic_init_u64(&shared->oldest_ended, 0);
 }
 
 static void
@@ -175,6 +176,7 @@ shmem_init(void)
 {
 	counter = clock_counter_usable();
 	at_load = clock_pair(counter);
+	ring_memory_init("wait_event_timing");
 	if (process_shared_preload_libraries_in_progress)
 	{
 		previous_request = shmem_request_hook;

@@ -324,6 +324,9 @@ trace_transaction(XactEvent event, void *arg)
 		capture_follow_leader();
 		ring_open_in_background();
 	}
+	/* clients do that after each request */
+	if (event == XACT_EVENT_PRE_COMMIT && MyBackendType != B_BACKEND)
+		ended_look();
 	if (event == XACT_EVENT_ABORT)
 		capture_abandon();
 	if (!tracing())

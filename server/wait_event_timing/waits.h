@@ -11,7 +11,7 @@
  * calls taken over), capture.c (a process and its waits), stats.c (tables of a
  * process and of all that ended), statements.c (table by statement), trace.c
  * (statements in a trace), ring.c and ring_write.h (the trace of a process),
- * offer.c (what it offers other modules), trigger.c (slow statements), kept.c
+ * ended.c (traces that processes leave), offer.c (what it offers other modules), trigger.c (slow statements), kept.c
  * (traces kept of them), explain.c (EXPLAIN), bench.c (what a wait costs).
  * For SQL: views.c (waits), read.c (traces), info.c (the module), control.c
  * (set and reset), sql.c (what these share).
@@ -29,6 +29,7 @@
 
 #include "../common/application.h"
 #include "../common/clock.h"
+#include "../common/ring_memory.h"
 
 #define WAITS_VERSION "0.1"
 
@@ -172,6 +173,8 @@ typedef struct TraceRing
 /* Parallel workers are told apart from other background workers; beyond any BackendType */
 #define PARALLEL_WORKER 100
 
+#define SMALLEST_RING 1024		/* records */
+
 #define MAX_ENDED_RINGS 8		/* kept of processes that have gone, and of parallel workers */
 #define MAX_KEPT_RINGS 8		/* copies kept of slow statements */
 
@@ -184,6 +187,7 @@ typedef struct RingEntry
 	Oid			role;
 	uint32		handle;			/* dsm_handle */
 	uint32		nrecords;
+	uint64		memory;			/* that is counted for it */
 	TimestampTz started;
 	TimestampTz ended;			/* 0: it lives */
 } RingEntry;
@@ -229,6 +233,7 @@ typedef struct Shared
 	pg_atomic_uint64 evictions;
 	pg_atomic_uint64 resets;	/* of all counters, or of one process */
 	pg_atomic_uint64 refused;	/* traces and copies for which there was no memory */
+	pg_atomic_uint64 oldest_ended;	/* when the first of those below did; 0: there are none */
 	TimestampTz refused_at;		/* when the log was told last */
 	int64		last_kept;
 	RingEntry	ended[MAX_ENDED_RINGS];
@@ -285,6 +290,8 @@ extern int	waits_capture;
 extern int	waits_clock;
 extern int	waits_statements_max;
 extern int	waits_ring_records;
+extern int	waits_memory_kb;
+extern int	waits_keep_s;
 extern int	waits_trigger;
 extern bool waits_hooks;
 #ifdef FOLD_AT_ONCE
@@ -329,10 +336,17 @@ extern const ClockRate *capture_rate(const Shared *shared, ClockSource clock);
 extern void ring_open(void);
 extern void ring_open_in_background(void);
 extern struct dsm_segment *ring_segment(uint32 nrecords);
-extern void ring_reset_ended(Shared *shared);
+extern void ring_rest(void);
 extern bool ring_guarded(void (*work) (Shared *shared), const char *message);
 extern void ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old,
 						int64 new_ticks);
+
+/* ended.c */
+extern void ended_keep(Shared *shared, RingEntry *of, const TraceRing *ring,
+					   struct dsm_segment *segment);
+extern bool ended_make_way(Shared *shared);
+extern void ended_give_up(Shared *shared);
+extern void ended_look(void);
 
 /* read.c */
 extern RingEntry *read_ring_entry(Shared *shared, uint32 i);

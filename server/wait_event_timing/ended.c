@@ -1,0 +1,217 @@
+/*-------------------------------------------------------------------------
+ * ended.c
+ *		Traces of processes that have ended: which are kept, and for how long.
+ *
+ * A few are kept: in no more memory than they need, within the share of what
+ * all rings may take, and for a while.  A ring makes way for one of the same
+ * role, the oldest first; parallel workers come and go by the dozen, and push
+ * out none but each other.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "storage/dsm.h"
+
+#include "waits.h"
+
+/* Both kinds, one after the other */
+#define ALL_ENDED (2 * MAX_ENDED_RINGS)
+
+static RingEntry *
+ended_entry(Shared *shared, int i)
+{
+	return i < MAX_ENDED_RINGS ? &shared->ended[i] : &shared->ended_workers[i - MAX_ENDED_RINGS];
+}
+
+/* The caller holds the lock. */
+static void
+note_oldest(Shared *shared)
+{
+	TimestampTz oldest = 0;
+
+	for (int i = 0; i < ALL_ENDED; i++)
+	{
+		const RingEntry *entry = ended_entry(shared, i);
+
+		if (entry->handle != 0 && (oldest == 0 || entry->ended < oldest))
+			oldest = entry->ended;
+	}
+	pg_atomic_write_u64(&shared->oldest_ended, (uint64) oldest);
+}
+
+/* The caller holds the lock, and unpins what stood there. */
+static uint32
+give_up(Shared *shared, RingEntry *place)
+{
+	uint32		handle = place->handle;
+
+	ring_memory_forget(place->memory);
+	memset(place, 0, sizeof(*place));
+	note_oldest(shared);
+	return handle;
+}
+
+static void
+unpin_all(const uint32 *handles, int n)
+{
+	for (int i = 0; i < n; i++)
+		dsm_unpin_segment(handles[i]);
+}
+
+static RingEntry *
+free_place(RingEntry *entries)
+{
+	for (int i = 0; i < MAX_ENDED_RINGS; i++)
+		if (entries[i].handle == 0)
+			return &entries[i];
+	return NULL;
+}
+
+/* The caller holds the lock.  The ring of this role that ended first, or of any; NULL: none */
+static RingEntry *
+first_to_go(RingEntry *entries, Oid role)
+{
+	RingEntry  *found = NULL;
+
+	for (int i = 0; i < MAX_ENDED_RINGS; i++)
+	{
+		RingEntry  *entry = &entries[i];
+
+		if (entry->handle == 0)
+			continue;
+		if (found == NULL || (entry->role == role && found->role != role) ||
+			((entry->role == role) == (found->role == role) && entry->ended < found->ended))
+			found = entry;
+	}
+	return found;
+}
+
+/*
+ * The caller holds the lock.  A place for a ring whose memory is counted, or
+ * NULL if there is none; "unpin" is what makes way.  No more than one is taken
+ * from other roles: nobody can push out all that others have left.
+ */
+static RingEntry *
+make_place(Shared *shared, RingEntry *entries, const RingEntry *entry, uint64 for_kept,
+		   uint32 *unpin, int *n)
+{
+	bool		taken_from_others = false;
+
+	if (entry->memory > for_kept)
+		return NULL;
+	while (free_place(entries) == NULL || !ring_memory_keep(for_kept, entry->memory))
+	{
+		RingEntry  *next = first_to_go(entries, entry->role);
+
+		if (next == NULL)
+			return NULL;
+		if (next->role != entry->role)
+		{
+			if (taken_from_others)
+				return NULL;
+			taken_from_others = true;
+		}
+		unpin[(*n)++] = give_up(shared, next);
+	}
+	return free_place(entries);
+}
+
+/* A process ends: its ring moves from the live ones to those that ended, if there is room. */
+void
+ended_keep(Shared *shared, RingEntry *of, const TraceRing *ring, dsm_segment *segment)
+{
+	uint64		written = pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &ring->written));
+	uint64		for_kept = waits_keep_s > 0 ? ring_memory_for_kept(waits_memory_kb) : 0;
+	RingEntry  *place;
+	uint32		unpin[MAX_ENDED_RINGS + 1];
+	int			n = 0;
+
+	of->memory = ring_memory_shrink(segment, offsetof(TraceRing, records) +
+									Min(written, ring->nrecords) * sizeof(TraceRecord));
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	place = make_place(shared, of->leader_pid ? shared->ended_workers : shared->ended, of, for_kept,
+					   unpin, &n);
+	if (place)
+	{
+		*place = *of;
+		place->ended = GetCurrentTimestamp();
+		note_oldest(shared);
+	}
+	else
+	{
+		ring_memory_give_back(of->memory);
+		unpin[n++] = of->handle;
+	}
+	memset(of, 0, sizeof(*of));
+	LWLockRelease(&shared->lock);
+	unpin_all(unpin, n);
+}
+
+/* A trace that begins needs memory: give up one of those that are kept.  False: there are none. */
+bool
+ended_make_way(Shared *shared)
+{
+	RingEntry  *next;
+	uint32		unpin = 0;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	next = first_to_go(shared->ended_workers, MyProc->roleId);
+	if (next == NULL)
+		next = first_to_go(shared->ended, MyProc->roleId);
+	if (next)
+		unpin = give_up(shared, next);
+	LWLockRelease(&shared->lock);
+	unpin_all(&unpin, next ? 1 : 0);
+	return next != NULL;
+}
+
+/* Give up those that ended by then. */
+static void
+give_up_until(Shared *shared, TimestampTz until)
+{
+	uint32		unpin[ALL_ENDED];
+	int			n = 0;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < ALL_ENDED; i++)
+	{
+		RingEntry  *entry = ended_entry(shared, i);
+
+		if (entry->handle != 0 && entry->ended <= until)
+			unpin[n++] = give_up(shared, entry);
+	}
+	LWLockRelease(&shared->lock);
+	unpin_all(unpin, n);
+}
+
+/* Give up the rings of all processes that have ended. */
+void
+ended_give_up(Shared *shared)
+{
+	give_up_until(shared, DT_NOEND);
+}
+
+/* The last moment of processes whose rings have been kept for long enough */
+static TimestampTz
+kept_long_enough(void)
+{
+	return GetCurrentStatementStartTimestamp() - waits_keep_s * USECS_PER_SEC;
+}
+
+static void
+give_up_old(Shared *shared)
+{
+	give_up_until(shared, kept_long_enough());
+}
+
+/* Called by every session after each request, and by others as they commit: are some out of date? */
+void
+ended_look(void)
+{
+	Shared	   *shared = shmem_get();
+	TimestampTz oldest = shared ? (TimestampTz) pg_atomic_read_u64(&shared->oldest_ended) : 0;
+
+	if (unlikely(oldest != 0) && oldest <= kept_long_enough())
+		(void) ring_guarded(give_up_old, "wait_event_timing cannot free the memory of traces");
+}
