@@ -1,0 +1,94 @@
+"""A small /dev/shm of one's own, as a container has it."""
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from pgtare.server.cluster import Cluster
+
+_CLONE_NEWNS = 0x00020000
+_MS_REC, _MS_PRIVATE = 0x4000, 0x40000
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Volume:
+    """The file system; it can be looked at from anywhere."""
+
+    directory: int
+
+    @property
+    def used(self) -> int:
+        found = os.fstatvfs(self.directory)
+        return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+    @contextlib.contextmanager
+    def filled(self, size: int) -> Iterator[None]:
+        """Somebody else's file of that size is on it."""
+        file = os.open("filler", os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self.directory)
+        try:
+            os.posix_fallocate(file, 0, size)
+            yield
+        finally:
+            os.close(file)
+            os.unlink("filler", dir_fd=self.directory)
+
+
+@contextlib.contextmanager
+def small_shm(mebibytes: int) -> Iterator[Volume]:
+    """This thread, and the servers that it starts, have a /dev/shm of that size; needs root."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    home = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY)
+    where = os.getcwd()
+    try:
+        _done(_LIBC.unshare(_CLONE_NEWNS))
+        try:
+            _done(_LIBC.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
+            options = f"size={mebibytes}m,mode=1777".encode()
+            _done(_LIBC.mount(b"pgtare-test", b"/dev/shm", b"tmpfs", 0, options))
+            volume = os.open("/dev/shm", os.O_RDONLY | os.O_DIRECTORY)  # noqa: S108
+            try:
+                yield Volume(volume)
+            finally:
+                os.close(volume)
+        finally:
+            _done(_LIBC.setns(home, _CLONE_NEWNS))
+            os.chdir(where)
+    finally:
+        os.close(home)
+
+
+def _done(result: int) -> None:
+    if result != 0:
+        pytest.skip(f"cannot have a /dev/shm of one's own: {os.strerror(ctypes.get_errno())}")
+
+
+def hash_table(cluster: Cluster) -> None:
+    """Make the table for `hash_join`."""
+    with cluster.connect() as connection:
+        connection.execute(
+            "CREATE TABLE half AS SELECT i, repeat('x', 40) AS filler "
+            "FROM generate_series(1, 200000) AS i; ANALYZE half"
+        )
+
+
+def hash_join(cluster: Cluster, rows: int = 200000) -> None:
+    """An application's parallel hash join; of 200,000 rows it takes some 20 MB of that memory."""
+    with cluster.connect() as connection:
+        connection.execute(
+            "SET work_mem = '8MB'; SET max_parallel_workers_per_gather = 2; "
+            "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; "
+            "SET min_parallel_table_scan_size = 0; SET enable_mergejoin = off; "
+            "SET enable_nestloop = off"
+        )
+        query = f"SELECT count(*), min(b.filler) FROM half a JOIN half b USING (i) WHERE a.i <= {rows} AND b.i <= {rows}"
+        plan = connection.execute(f"EXPLAIN {query}".encode()).fetchall()
+        assert any("Parallel Hash" in line for (line,) in plan), plan
+        row = connection.execute(query.encode()).fetchone()
+        assert row is not None
+        assert row[0] == rows
