@@ -186,9 +186,8 @@ void
 capture_before_lasting(uint32 event)
 {
 	/* the one place in a wrapper where memory is had: a process idles in its main loop */
-	if (WAIT_CLASS(event) == CLASS_ACTIVITY && unlikely(capture.ring == NULL) &&
-		pg_atomic_read_u32(capture.level) == CAPTURE_TRACE)
-		ring_open();
+	if (WAIT_CLASS(event) == CLASS_ACTIVITY)
+		ring_follow_level();
 	if (WAIT_CLASS(event) == CLASS_LOCK && MyProc)
 		capture.lock_now = pg_atomic_read_u64(&MyProc->waitStart);
 	/* perhaps the same wait goes on after a signal */
@@ -429,7 +428,8 @@ configure(int level)
 	/* who gives the level back clears "asked", and then reads what we wrote */
 	pg_memory_barrier();
 	if (pg_atomic_read_u32(&capture.slot->asked) == 0)
-		pg_atomic_write_u32(&capture.slot->level, level);
+		pg_atomic_write_u32(&capture.slot->level,
+							ring_level(capture.slot, capture.ring != NULL, level));
 }
 
 /*

@@ -65,36 +65,38 @@ wait_event_timing_reset(PG_FUNCTION_ARGS)
 }
 
 /*
- * A background process can begin its trace when it has nothing to do, and sleep
- * for long.  Others begin theirs at work, and a wake-up would cut a wait in two.
+ * A background process can begin its trace, and let go of it, when it has
+ * nothing to do, and sleep for long.  Others do that at work, and a wake-up
+ * would cut a wait in two.
  */
 static void
-wake(const Slot *slot, int level)
+write_level(Shared *shared, Slot *slot, int level)
 {
-	if (level == CAPTURE_TRACE && slot->backend_type != B_BACKEND &&
+	bool		has_ring = shmem_ring(shared, slot->number)->handle != 0;
+
+	pg_atomic_write_u32(&slot->level, ring_level(slot, has_ring, level));
+	if (has_ring != (level == CAPTURE_TRACE) && slot->backend_type != B_BACKEND &&
 		slot->backend_type != PARALLEL_WORKER)
 		SetLatch(&GetPGProcByNumber(slot->number)->procLatch);
 }
 
 static void
-set_level(Slot *slot, int level)
+set_level(Shared *shared, Slot *slot, int level)
 {
 	pg_atomic_fetch_add_u32(&slot->asked, 1);
 	pg_write_barrier();
-	pg_atomic_write_u32(&slot->level, level);
-	wake(slot, level);
+	write_level(shared, slot, level);
 }
 
 /* Back to what the process has configured; a worker goes on as its leader. */
 static int
-give_back_level(Slot *slot, int level)
+give_back_level(Shared *shared, Slot *slot, int level)
 {
 	pg_atomic_write_u32(&slot->asked, 0);
 	pg_memory_barrier();
 	if (level < 0)
 		level = (int) pg_atomic_read_u32(&slot->configured);
-	pg_atomic_write_u32(&slot->level, level);
-	wake(slot, level);
+	write_level(shared, slot, level);
 	return level;
 }
 
@@ -110,9 +112,9 @@ set_level_of_workers(Shared *shared, const Slot *leader, int level, bool give_ba
 			GetPGProcByNumber(i)->lockGroupLeader == GetPGProcByNumber(leader->number))
 		{
 			if (give_back)
-				(void) give_back_level(slot, level);
+				(void) give_back_level(shared, slot, level);
 			else
-				set_level(slot, level);
+				set_level(shared, slot, level);
 		}
 	}
 }
@@ -148,9 +150,9 @@ wait_event_timing_set(PG_FUNCTION_ARGS)
 	if (slot)
 	{
 		if (give_back)
-			level = give_back_level(slot, -1);
+			level = give_back_level(shared, slot, -1);
 		else
-			set_level(slot, level);
+			set_level(shared, slot, level);
 		set_level_of_workers(shared, slot, level, give_back);
 	}
 	PG_RETURN_BOOL(slot != NULL);

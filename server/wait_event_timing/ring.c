@@ -9,7 +9,8 @@
  * other when it idles in its main loop, whose waits are of class Activity.
  *
  * The segment is pinned, so that others can read it after the process has gone
- * (ended.c).  A process that has not been traced for a while gives it up.
+ * (ended.c).  A client session that has not been traced for a while gives it up,
+ * a background process leaves it when it is no longer traced.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -227,6 +228,51 @@ give_up_ring(Shared *shared)
 	dsm_unpin_segment(handle);
 	if (segment)
 		dsm_detach(segment);
+}
+
+/* A ring of ours is left to those who read it. */
+static void
+leave_ring(Shared *shared)
+{
+	RingEntry  *mine = shmem_ring(shared, MY_PROC_NUMBER);
+	dsm_segment *segment = dsm_find_mapping(mine->handle);
+	const TraceRing *ring = capture.ring;
+
+	if (segment == NULL)
+		return;
+	capture_fold();
+	capture.ring = NULL;
+	ended_keep(shared, mine, ring, segment);
+	dsm_detach(segment);
+}
+
+/*
+ * The level that a process is to have.  A background process does not come by us
+ * again once it is off, and so is off only when it has let go of its ring.
+ */
+uint32
+ring_level(const Slot *slot, bool has_ring, int level)
+{
+	bool		background = slot->backend_type != B_BACKEND && slot->backend_type != PARALLEL_WORKER;
+
+	return level == CAPTURE_OFF && has_ring && background ? CAPTURE_ENDING : (uint32) level;
+}
+
+/* A process idles in its main loop: it begins its trace, or ends it, where its level says so. */
+void
+ring_follow_level(void)
+{
+	uint32		level = pg_atomic_read_u32(capture.level);
+
+	if (level == CAPTURE_TRACE)
+	{
+		ring_open();
+		return;
+	}
+	if (unlikely(capture.ring != NULL) && MyBackendType != B_BACKEND)
+		(void) ring_guarded(leave_ring, "wait_event_timing cannot free the memory of a trace");
+	if (level == CAPTURE_ENDING && capture.ring == NULL)
+		(void) pg_atomic_compare_exchange_u32(&capture.slot->level, &level, CAPTURE_OFF);
 }
 
 /*

@@ -224,13 +224,16 @@ wait_event_timing_sessions(PG_FUNCTION_ARGS)
 	{
 		Datum		values[8];
 		bool		nulls[8] = {0};
+		uint32		level;
 
 		if (!stats_copy_slot(shmem_slot(shared, i), copy) || !sql_is_live(i, copy->pid) ||
 			!sql_may_see(copy->role))
 			continue;
 		values[0] = Int32GetDatum(copy->pid);
 		values[1] = CStringGetTextDatum(sql_backend_type(copy->backend_type));
-		values[2] = CStringGetTextDatum(waits_levels[pg_atomic_read_u32(&copy->level)].name);
+		level = pg_atomic_read_u32(&copy->level);
+		values[2] = CStringGetTextDatum(waits_levels[level == CAPTURE_ENDING ? CAPTURE_OFF :
+													 level].name);
 		values[3] = Int32GetDatum((int32) copy->nevents);
 		values[4] = Int64GetDatum((int64) copy->overflows);
 		values[5] = Int64GetDatum((int64) copy->negative);

@@ -68,7 +68,8 @@ typedef enum CaptureLevel
 {
 	CAPTURE_OFF,
 	CAPTURE_STATS,
-	CAPTURE_TRACE
+	CAPTURE_TRACE,
+	CAPTURE_ENDING				/* off, as soon as a background process has let go of its ring */
 } CaptureLevel;
 
 /* Counts and times of one event; key 0 is free */
@@ -335,6 +336,8 @@ extern const ClockRate *capture_rate(const Shared *shared, ClockSource clock);
 /* ring.c */
 extern void ring_open(void);
 extern void ring_open_in_background(void);
+extern void ring_follow_level(void);
+extern uint32 ring_level(const Slot *slot, bool has_ring, int level);
 extern struct dsm_segment *ring_segment(uint32 nrecords);
 extern void ring_rest(void);
 extern bool ring_guarded(void (*work) (Shared *shared), const char *message);

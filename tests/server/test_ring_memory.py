@@ -352,3 +352,41 @@ def test_five_hundred_short_sessions(small: Server, onlooker: Connection) -> Non
     assert len(ended(onlooker)) == 16
     assert volume.used - before < MB
     hash_join(cluster)
+
+
+def test_background_processes_leave_their_rings(small: Server, onlooker: Connection) -> None:
+    """When they are no longer traced, and switched off by SQL or in the configuration file."""
+    cluster, volume = small
+    before = volume.used
+    live = (
+        "SELECT count(*) FROM wait_event_timing_rings() "
+        "WHERE ended IS NULL AND backend_type IN ('checkpointer', 'walwriter')"
+    )
+    level = (
+        "SELECT array_agg(DISTINCT capture) FROM pg_stat_wait_event_timing_sessions "
+        "WHERE backend_type IN ('checkpointer', 'walwriter')"
+    )
+    pids = [
+        pid
+        for (pid,) in rows(
+            onlooker,
+            "SELECT pid FROM pg_stat_activity WHERE backend_type IN ('checkpointer', 'walwriter')",
+        )
+    ]
+    for pid in pids:
+        one(onlooker, "SELECT wait_event_timing_set(%s, 'trace')", pid)
+    eventually(lambda: one(onlooker, live) == 2)
+    for pid in pids:
+        one(onlooker, "SELECT wait_event_timing_set(%s, NULL)", pid)
+    assert one(onlooker, level) == ["off"]
+    eventually(lambda: one(onlooker, live) == 0)
+    assert volume.used - before < MB
+    # what they had is there to be read
+    assert rows(onlooker, "SELECT FROM wait_event_trace(%s)", pids[0])
+    cluster.configure({"wait_event_timing.capture": "trace"})
+    cluster.reload()
+    eventually(lambda: one(onlooker, live) == 2)
+    cluster.configure({"wait_event_timing.capture": None})
+    cluster.reload()
+    eventually(lambda: one(onlooker, live) == 0)
+    assert one(onlooker, level) == ["off"]
