@@ -26,6 +26,9 @@
 #define SHARE_OF_HALF_OF_MEMORY 8
 #define SHARE_OF_KEPT 2
 
+/* The share of what a module takes that sessions load */
+#define SHARE_OF_SEGMENT 4
+
 /* A ring takes at most so much of what is left, so that there is some for the next */
 #define SHARE_OF_LEFT 4
 
@@ -238,8 +241,7 @@ ring_memory_refuse(int limit_kb, const char *setting)
 void
 ring_memory_give_back(uint64 bytes)
 {
-	/* nothing was ever counted where there are no counters */
-	if (bytes > 0)
+	if (memory != NULL)
 		pg_atomic_fetch_sub_u64(&memory->used, (int64) bytes);
 }
 
@@ -285,8 +287,11 @@ ring_memory_for_kept(int limit_kb)
 bool
 ring_memory_keep(uint64 for_kept, uint64 bytes)
 {
-	uint64		kept = pg_atomic_read_u64(&memory->kept);
+	uint64		kept;
 
+	if (memory == NULL)
+		return false;
+	kept = pg_atomic_read_u64(&memory->kept);
 	do
 	{
 		if (kept + bytes > for_kept)
@@ -301,7 +306,7 @@ ring_memory_keep_copy(int limit_kb, uint64 bytes)
 	Volume		volume = volume_now();
 	uint64		limit = limit_on(volume, limit_kb);
 
-	if (memory == NULL || above_reserve(volume) < bytes ||
+	if (above_reserve(volume) < bytes ||
 		!ring_memory_keep(limit / SHARE_OF_KEPT, bytes))
 		return false;
 	if (pg_atomic_add_fetch_u64(&memory->used, (int64) bytes) <= limit)
@@ -313,6 +318,14 @@ ring_memory_keep_copy(int limit_kb, uint64 bytes)
 void
 ring_memory_forget(uint64 bytes)
 {
+	if (memory == NULL)
+		return;
 	pg_atomic_fetch_sub_u64(&memory->kept, (int64) bytes);
 	ring_memory_give_back(bytes);
+}
+
+uint64
+ring_memory_segment(void)
+{
+	return volume_now().size / SHARE_OF_SEGMENT;
 }

@@ -61,6 +61,9 @@ extern bool ring_memory_keep_copy(int limit_kb, uint64 bytes);
 /* One that was kept is gone. */
 extern void ring_memory_forget(uint64 bytes);
 
+/* How much a module may take that sessions load, besides the rings, until the server restarts */
+extern uint64 ring_memory_segment(void);
+
 #pragma GCC visibility pop
 
 #endif							/* PGTARE_RING_MEMORY_H */

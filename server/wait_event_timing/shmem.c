@@ -26,8 +26,8 @@
 /* A setting that can change while sessions come would give them segments of their own */
 #define DYNAMIC_STATEMENTS 4096
 
-/* Dynamic memory lives in /dev/shm, of which a container has 64 MB by default */
-#define LARGEST_SEGMENT ((Size) 48 * 1024 * 1024)
+/* Of dynamic memory, besides the rings; and no more than a share of its volume */
+#define LARGEST_SEGMENT ((uint64) 48 * 1024 * 1024)
 
 /* Valid only in a process that has a PGPROC: see shmem_get() */
 static Shared *attached = NULL;
@@ -151,15 +151,17 @@ initialise_segment(void *segment)
 static void
 attach_dynamic_segment(void)
 {
+	uint64		most = Min(LARGEST_SEGMENT, ring_memory_segment());
+
 	if (MyProc == NULL || !IsTransactionState())
 		return;
-	if (total_size() > LARGEST_SEGMENT)
+	if (total_size() > most)
 	{
 		ereport(WARNING,
 				(errmsg("wait_event_timing is not usable in this session"),
 				 errdetail("For %d connections it needs %zu MB of dynamic shared memory, and "
 						   "takes at most %zu MB.", MaxBackends, total_size() / (1024 * 1024) + 1,
-						   LARGEST_SEGMENT / (1024 * 1024)),
+						   (Size) (most / (1024 * 1024))),
 				 errhint("Add wait_event_timing to \"shared_preload_libraries\" and restart.")));
 		return;
 	}

@@ -390,3 +390,19 @@ def test_background_processes_leave_their_rings(small: Server, onlooker: Connect
     cluster.reload()
     eventually(lambda: one(onlooker, live) == 0)
     assert one(onlooker, level) == ["off"]
+
+
+def test_traces_are_freed_although_no_session_does_anything(
+    small: Server, onlooker: Connection
+) -> None:
+    """Workers of autovacuum come by."""
+    cluster, volume = small
+    before = volume.used
+    short_session(cluster, onlooker, 40000)
+    assert volume.used - before > MB
+    cluster.configure({"autovacuum_naptime": "1s"})
+    configure(cluster, keep_ended="1s")
+    try:
+        eventually(lambda: volume.used <= before, 30)
+    finally:
+        cluster.configure({"autovacuum_naptime": None})

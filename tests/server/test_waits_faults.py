@@ -207,12 +207,17 @@ def small_memory(cluster: Cluster, size: str) -> Iterator[Path]:
 
 
 def test_full_disk_under_rings(binaries: Binaries, as_root: None) -> None:
-    """ENOSPC: the third session finds no room for its ring; all are counted."""
+    """Sessions find room for their rings, and what others have is left to them; all are counted."""
     settings = {
         "dynamic_shared_memory_type": "mmap",
-        "wait_event_timing.trace_ring_records": 65536,  # 2 MB
+        "wait_event_timing.trace_ring_records": 4096,  # 128 kB
+        "wait_event_timing.trace_memory": "6MB",
     }
-    with serving(binaries, settings) as cluster, small_memory(cluster, "6m"):
+    with serving(binaries, settings) as cluster, small_memory(cluster, "6m") as place:
+        with (place / "filler").open("wb") as file:
+            free = os.fstatvfs(file.fileno())
+            leave = (3 << 20) + (300 << 10)  # half of it is not for rings
+            os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize - leave)
         with contextlib.ExitStack() as stack:
             sessions = [stack.enter_context(session(cluster)) for _ in range(4)]
             warnings = []
@@ -223,21 +228,23 @@ def test_full_disk_under_rings(binaries: Binaries, as_root: None) -> None:
                 assert waits(connection, "PgSleep", connection.info.backend_pid)[0] == 1
                 warnings += told
             assert 1 <= len(warnings) < 4
-            # after a write cut short 15 tells an error of long ago, not the lack of room
-            assert all("could not resize shared memory segment" in text for text in warnings)
+            assert all("of dynamic shared memory only" in text for text in warnings)
             traced = one(sessions[0], "SELECT count(*) FROM wait_event_timing_rings()")
             assert traced == 4 - len(warnings)
         assert_unharmed(cluster)
 
 
-@pytest.mark.parametrize("size", ["2m", "5m"], ids=["registry", "segment"])
-def test_full_disk_under_a_session_preload(wheel: Binaries, as_root: None, size: str) -> None:
-    """ENOSPC for the server's registry of segments, or for ours: sessions get in with one warning,
-    and are served once there is room again."""
+@pytest.mark.parametrize("size", [5, 64], ids=["small", "full"])
+def test_full_disk_under_a_session_preload(wheel: Binaries, as_root: None, size: int) -> None:
+    """On a small volume, or one that others have filled, sessions get in with one warning, and are
+    served once there is room again."""
     module = loadable(wheel, "wait_event_timing")
     settings = {"dynamic_shared_memory_type": "mmap", "wait_event_timing.capture": "stats"}
     settings["session_preload_libraries"] = module.library
-    with Cluster(wheel, settings) as cluster, small_memory(cluster, size) as place:
+    with Cluster(wheel, settings) as cluster, small_memory(cluster, f"{size}m") as place:
+        filler = place / "filler"
+        with filler.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, (size - 4) << 20)
         for _ in range(3):
             before = len(cluster.log_path.read_text())
             with session(cluster) as connection:
@@ -251,6 +258,7 @@ def test_full_disk_under_a_session_preload(wheel: Binaries, as_root: None, size:
             assert len(said) == 1
             assert "wait_event_timing is not usable in this session" in said[0]
         subprocess.run(["mount", "-o", "remount,size=64m", place], check=True)
+        filler.unlink()
         with session(cluster) as connection:
             connection.execute(module.create_sql.encode())
             connection.execute("SELECT pg_sleep(0.001)")
