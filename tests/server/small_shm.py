@@ -86,7 +86,10 @@ def hash_join(cluster: Cluster, rows: int = 200000) -> None:
             "SET min_parallel_table_scan_size = 0; SET enable_mergejoin = off; "
             "SET enable_nestloop = off"
         )
-        query = f"SELECT count(*), min(b.filler) FROM half a JOIN half b USING (i) WHERE a.i <= {rows} AND b.i <= {rows}"
+        query = (
+            "SELECT count(*), min(b.filler) FROM half a JOIN half b USING (i) "
+            f"WHERE a.i <= {rows} AND b.i <= {rows}"
+        )
         plan = connection.execute(f"EXPLAIN {query}".encode()).fetchall()
         assert any("Parallel Hash" in line for (line,) in plan), plan
         row = connection.execute(query.encode()).fetchone()

@@ -287,7 +287,10 @@ def test_load_on_a_full_volume(binaries: Binaries) -> None:
         assert volume.used - before <= 2 * MB
 
 
-@pytest.mark.parametrize("others", [(), ("wait_event_timing",)], ids=["alone", "together"])
+@pytest.mark.parametrize(
+    "others",
+    [pytest.param((), id="alone", marks=pytest.mark.slow), pytest.param(("wait_event_timing",))],
+)
 def test_reserved_memory(wheel: Binaries, others: tuple[str, ...]) -> None:
     """Rings in the region of min_dynamic_shared_memory cannot shrink, but count all the same."""
     settings = {**USUAL, "min_dynamic_shared_memory": "16MB"}
@@ -303,23 +306,26 @@ def test_reserved_memory(wheel: Binaries, others: tuple[str, ...]) -> None:
             assert volume.used - before < MB
 
 
-@pytest.mark.parametrize("kind", ["sysv", "mmap"])
+@pytest.mark.parametrize("kind", ["sysv", pytest.param("mmap", marks=pytest.mark.slow)])
 def test_other_kinds_of_dynamic_memory(wheel: Binaries, kind: str) -> None:
     """Rings shrink there, too, and can be read."""
-    with tracing(wheel, {**USUAL, "dynamic_shared_memory_type": kind}) as cluster:
-        with session(cluster) as onlooker:
-            pid = short_session(cluster, onlooker)
-            ((found, memory),) = ended(onlooker)
-            assert found == pid
-            assert memory < MB
-            *_, records = drain(onlooker, pid)
-            assert records[-1].kind == "end"
+    with (
+        tracing(wheel, {**USUAL, "dynamic_shared_memory_type": kind}) as cluster,
+        session(cluster) as onlooker,
+    ):
+        pid = short_session(cluster, onlooker)
+        ((found, memory),) = ended(onlooker)
+        assert found == pid
+        assert memory < MB
+        *_, records = drain(onlooker, pid)
+        assert records[-1].kind == "end"
 
 
+@pytest.mark.slow
 def test_modules_that_sessions_load_share_the_budget(wheel: Binaries) -> None:
     """Each loads one: what the other's rings take is known to both."""
     with small_server(wheel, 64) as (cluster, volume), session(cluster) as onlooker:
-        libraries = cluster_libraries(onlooker)
+        libraries = preloaded(onlooker)
         cluster.restart({"shared_preload_libraries": None})
         before = volume.used
         with contextlib.ExitStack() as stack:
@@ -336,7 +342,7 @@ def test_modules_that_sessions_load_share_the_budget(wheel: Binaries) -> None:
             hash_join(cluster)
 
 
-def cluster_libraries(onlooker: Connection) -> list[str]:
+def preloaded(onlooker: Connection) -> list[str]:
     text: str = one(onlooker, "SHOW shared_preload_libraries")
     return [name.strip().strip('"') for name in text.split(",")]
 
