@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from pgtare.server.account import server_account
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
@@ -25,6 +26,7 @@ from tests.server.weigh_tools import pgtare
 from tests.server.worker_tools import (
     SETTINGS,
     another,
+    configure,
     latest,
     place,
     server_that_writes,
@@ -50,11 +52,6 @@ def writing(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Path]]:
 def app(writing: tuple[Cluster, Path]) -> Iterator[Connection]:
     with session(writing[0], application_name="written") as connection:
         yield connection
-
-
-def configure(cluster: Cluster, **settings: object) -> None:
-    cluster.configure({f"sql_trace.{name}": value for name, value in settings.items()})  # type: ignore[misc]
-    cluster.reload()
 
 
 def test_known_waits_are_written(writing: tuple[Cluster, Path], app: Connection) -> None:
@@ -349,8 +346,9 @@ def test_full_disk(request: pytest.FixtureRequest, name: str, as_root: None) -> 
     binaries: Binaries = request.getfixturevalue(name)
     with place() as path:
         done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0777", "pgtare-test", path], check=False
-        )
+            ["mount", "-t", "tmpfs", "-o", f"size=1m,mode=0700,uid={server_account().uid}",
+             "pgtare-test", path], check=False,
+        )  # fmt: skip
         if done.returncode != 0:
             pytest.skip("cannot mount a small file system here")
         try:
@@ -392,7 +390,8 @@ def test_places_that_will_not_do(wheel: Binaries) -> None:
             log = cluster.log_path
             eventually(lambda: "writes no traces" in log.read_text())
             assert "Permission denied" in log.read_text()
-            closed.chmod(0o777)
+            server_account().give(closed)
+            closed.chmod(0o700)
             cluster.reload()
             assert load(latest(closed / "traces")).recording["server"].startswith("18")
             inside = cluster.data_directory / "traces"
