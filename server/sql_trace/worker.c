@@ -37,12 +37,39 @@ static int	worker_reserve_kb = 512 * 1024;
 
 PGDLLEXPORT void sql_trace_worker_main(Datum argument);
 
-/* A session that loads the library by itself has no worker, nor settings of one. */
+/*
+ * A session that loads the library by itself has no worker.  Lines of the
+ * configuration file that speak of one have no effect there; but to reserve the
+ * prefix would warn of each that is not known, at each login, and so would a
+ * value that is refused.  So they are known, and take whatever they are given.
+ */
+static void
+define_unused(void)
+{
+	static const char *const names[] = {
+		"sql_trace.worker_directory", "sql_trace.worker_max_size",
+		"sql_trace.worker_file_size", "sql_trace.worker_reserve",
+	};
+	static char *unused[lengthof(names)];
+
+	for (int i = 0; i < lengthof(names); i++)
+		DefineCustomStringVariable(names[i],
+								   "Of the background worker, which this session does not have.",
+								   "Has an effect only where the server preloads the library.",
+								   &unused[i],
+								   "",
+								   PGC_SIGHUP, GUC_SUPERUSER_ONLY,
+								   NULL, NULL, NULL);
+}
+
 void
 worker_define(void)
 {
 	if (!process_shared_preload_libraries_in_progress)
+	{
+		define_unused();
 		return;
+	}
 	DefineCustomStringVariable("sql_trace.worker_directory",
 							   "Directory in which a background worker writes the traces of all sessions.",
 							   "Empty: there is no worker.",

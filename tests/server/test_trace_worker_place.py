@@ -18,9 +18,9 @@ from tests.server.waits_tools import Connection, eventually
 from tests.server.worker_tools import (
     another,
     configure,
+    find_statement,
     latest,
     server_that_writes,
-    with_statement,
     work,
     worker_of,
 )  # fmt: skip
@@ -71,11 +71,21 @@ def begun(name: str) -> float:
 
 
 def written(directory: Path, app: Connection, text: str) -> Path:
-    """The latest recording, once it has that statement."""
-    app.execute(f"SELECT '{text}'".encode())
-    recording = latest(directory)
-    with_statement(recording, f"SELECT '{text}'")
-    return recording
+    """The recording that has that statement, once one has."""
+    statement = f"SELECT '{text}'"
+    app.execute(statement.encode())
+
+    def found() -> Path | None:
+        recording = latest(directory)
+        return recording if find_statement(recording, statement) else None
+
+    return Path(eventually(found))
+
+
+def clear(directory: Path) -> None:
+    """Remove all recordings."""
+    for path in directory.glob("trace-*"):
+        shutil.rmtree(path)
 
 
 def test_costs_are_for_the_readers_to_say(writing: tuple[Cluster, Path]) -> None:
@@ -85,6 +95,7 @@ def test_costs_are_for_the_readers_to_say(writing: tuple[Cluster, Path]) -> None
 def test_reloads_leave_nothing_behind(writing: tuple[Cluster, Path], app: Connection) -> None:
     """Neither where the volume has too little room nor where what is there takes nearly all."""
     cluster, directory = writing
+    work(app, 5)
     written(directory, app, "before all reloads")
     log = said(cluster)
     configure(cluster, worker_reserve=TOO_MUCH)
@@ -99,7 +110,8 @@ def test_reloads_leave_nothing_behind(writing: tuple[Cluster, Path], app: Connec
         # a header would have room, what a session has written would not
         configure(cluster, worker_reserve=0, worker_max_size=f"{size // 1024 + 2}kB")
         _reload_often(cluster, process, 20)
-        assert names(directory) == before
+        # the log tells of the last one before it is removed
+        eventually(lambda: names(directory) == before)
     finally:
         configure(cluster, worker_reserve=0, worker_max_size="1GB")
     written(directory, app, "after all reloads")
@@ -130,12 +142,8 @@ def test_names_are_not_of_the_future(writing: tuple[Cluster, Path], app: Connect
             taken.mkdir()
             server_account().give(taken)
     shutil.rmtree(first)
-    app.execute("SELECT 'of the next recording'")
-    following = eventually(
-        lambda: next((path.parent for path in directory.glob("*/*.pgtrace")), None)
-    )
+    following = written(directory, app, "of the next recording")
     assert now <= begun(following.name) <= time.time()
-    with_statement(following, "SELECT 'of the next recording'")
     for path in directory.iterdir():
         if not names(path):
             path.rmdir()
@@ -224,11 +232,10 @@ def test_places_that_others_can_change(
 ) -> None:
     """Nothing is written there, the log says why, and a reload tries again."""
     cluster, directory = writing
-    recording = latest(directory)
     place = directory.parent if parent else directory
     log = said(cluster)
     spoil(place)
-    shutil.rmtree(recording)  # so that another one is to begin
+    clear(directory)  # so that another one is to begin
     try:
         eventually(lambda: REFUSED in log())
         assert why.format(place.name) in log()
@@ -240,7 +247,7 @@ def test_places_that_others_can_change(
         server_account().give(place)
         place.chmod(0o700)
     cluster.reload()
-    written(directory, app, "in a place of one's own")
+    written(directory, app, "in a safe place")
 
 
 def test_sticky_directory_on_the_way_will_do(
@@ -250,7 +257,7 @@ def test_sticky_directory_on_the_way_will_do(
     _, directory = writing
     directory.parent.chmod(0o1777)
     try:
-        shutil.rmtree(latest(directory))
+        clear(directory)
         written(directory, app, "below a sticky directory")
     finally:
         directory.parent.chmod(0o700)

@@ -70,19 +70,20 @@ def worker_of(recording: Path) -> int:
     return int(recording.name.split("-")[2].partition(".")[0])
 
 
+def find_statement(recording: Path, text: str) -> Trace | None:
+    """The recording, if an execution of that statement is in it."""
+    trace = load(recording)
+    book = ledgers.ledger(trace)
+    for process, call in zip(book.call_process, book.calls, strict=True):
+        known_as = book.processes[process].stream.texts.get(int(call["text"]))
+        if call["kind"] == CallKind.EXECUTE and known_as and known_as.text == text:
+            return trace
+    return None
+
+
 def with_statement(recording: Path, text: str) -> Trace:
     """The recording, once an execution of that statement is in it."""
-
-    def found() -> Trace | None:
-        trace = load(recording)
-        book = ledgers.ledger(trace)
-        for process, call in zip(book.call_process, book.calls, strict=True):
-            known_as = book.processes[process].stream.texts.get(int(call["text"]))
-            if call["kind"] == CallKind.EXECUTE and known_as and known_as.text == text:
-                return trace
-        return None
-
-    return eventually(found)
+    return eventually(lambda: find_statement(recording, text))
 
 
 def work(client: Connection, rounds: int) -> None:
