@@ -15,6 +15,7 @@ from pgtare.server.account import server_account
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
 from pgtare.trace import ledger as ledgers
 from pgtare.trace.profile import profile
 from pgtare.trace.reader import load
@@ -409,3 +410,32 @@ def test_places_that_will_not_do(wheel: Binaries) -> None:
             eventually(lambda: "the path is not absolute" in log.read_text())
             with session(cluster) as client:
                 assert one(client, "SELECT 1") == 1
+
+
+LEFTOVER = {
+    "worker_directory": "/nowhere/traces",
+    "worker_max_size": "2GB",
+    "worker_file_size": "much",
+    "worker_reserve": "-7",
+}
+
+
+def test_leftover_lines_give_nobody_a_warning(wheel: Binaries) -> None:
+    """Sessions that load the library by themselves have no worker, whatever the lines say."""
+    module = loadable(wheel, "sql_trace")
+    settings = {f"sql_trace.{name}": value for name, value in LEFTOVER.items()}
+    with Cluster(wheel, settings | {"session_preload_libraries": module.library}) as cluster:
+        with cluster.connect() as connection:
+            connection.execute("CREATE ROLE ordinary LOGIN")
+            connection.execute(module.create_sql.encode())
+        for _ in range(2):
+            done = subprocess.run(
+                [wheel.psql, "-XAtc", "SELECT count(*) FROM generate_series(1, 9)",
+                 cluster.dsn(user="ordinary")],
+                check=False, capture_output=True, text=True, **cluster.run_as,
+            )  # fmt: skip
+            assert (done.stdout, done.stderr, done.returncode) == ("9\n", "", 0)
+            cluster.reload()
+        told = pgtare("trace", "status", "--dsn", cluster.dsn())
+        assert "worker writes" not in told.stdout
+        assert "WARNING" not in cluster.log_path.read_text()
