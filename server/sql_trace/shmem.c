@@ -116,7 +116,7 @@ attach_dynamic_segment(void)
 void
 shmem_init(void)
 {
-	counter = clock_counter_usable();
+	counter = clock_trust().counter;
 	at_load = clock_pair(counter);
 	if (process_shared_preload_libraries_in_progress)
 	{

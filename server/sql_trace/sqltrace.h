@@ -35,7 +35,7 @@
 #include "utils/timestamp.h"
 
 #include "../common/application.h"
-#include "../common/clock.h"
+#include "../common/clock_trust.h"
 #include "records.h"
 
 #define TRACE_VERSION "0.1"
