@@ -32,7 +32,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 def filter_calls(*program):
     code = b"".join(struct.pack("HBBI", *line) for line in program)
     kept = ctypes.create_string_buffer(code, len(code))
-    whole = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program), ctypes.addressof(kept)))
+    head = struct.pack("HxxxxxxP", len(program), ctypes.addressof(kept))
+    whole = ctypes.create_string_buffer(head, len(head))
     assert libc.prctl(38, 1, 0, 0, 0) == 0
     assert libc.prctl(22, 2, whole, 0, 0) == 0
 

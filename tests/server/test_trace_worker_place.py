@@ -132,7 +132,7 @@ def _reload_often(cluster: Cluster, process: int, times: int) -> None:
 
 def test_names_are_not_of_the_future(writing: tuple[Cluster, Path], app: Connection) -> None:
     """Not even where the names of this moment are taken."""
-    cluster, directory = writing
+    _, directory = writing
     first = written(directory, app, "of the first recording")
     now = int(time.time())
     pid = worker_of(first)
