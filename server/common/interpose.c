@@ -30,8 +30,10 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <errno.h>
 #include <link.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -218,6 +220,23 @@ real_function(const Executable *exe, void *value, const char *name, const char *
 	return found && !inside(exe, found) ? found : NULL;
 }
 
+static char problem[160];
+
+/* The first is told: those that follow mostly have the same cause. */
+static void
+note_problem(const char *what)
+{
+	if (problem[0] == '\0')
+		snprintf(problem, sizeof(problem), "the kernel refused to make the server's call slots "
+				 "%s (mprotect: %s)", what, strerror(errno));
+}
+
+const char *
+interpose_problem(void)
+{
+	return problem[0] ? problem : NULL;
+}
+
 static bool
 write_slot(const Executable *exe, void **slot, void *value)
 {
@@ -226,10 +245,13 @@ write_slot(const Executable *exe, void **slot, void *value)
 	bool		closed = page >= exe->relro_start && page < exe->relro_end;
 
 	if (closed && mprotect((void *) page, page_size, PROT_READ | PROT_WRITE) != 0)
+	{
+		note_problem("writable");
 		return false;
+	}
 	__atomic_store_n(slot, value, __ATOMIC_RELEASE);
-	if (closed)
-		(void) mprotect((void *) page, page_size, PROT_READ);
+	if (closed && mprotect((void *) page, page_size, PROT_READ) != 0)
+		note_problem("read-only again");
 	return true;
 }
 

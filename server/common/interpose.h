@@ -25,6 +25,12 @@ typedef struct InterposeEntry
 /* Returns the number of slots replaced; a name that has no slot is no error. */
 extern int	interpose_install(InterposeEntry *entries, size_t n);
 
+/*
+ * What went wrong with the protection of the executable's memory when slots
+ * were replaced; NULL: nothing.
+ */
+extern const char *interpose_problem(void);
+
 /* How many of the entries' slots still hold the wrapper. */
 extern int	interpose_verify(const InterposeEntry *entries, size_t n);
 

@@ -8,7 +8,7 @@
 
 #include "utils/guc.h"
 
-#include "clock.h"
+#include "clock_trust.h"
 
 static const struct config_enum_entry clock_entries[] = {
 	{"tsc", CLOCK_SOURCE_TSC, false},
@@ -39,10 +39,15 @@ check_keeps_source(int *newval, void **extra, GucSource source)
 static inline bool
 check_clock(int *newval, void **extra, GucSource source)
 {
-	if (clock_source_counts(*newval) && !clock_counter_usable())
+	if (clock_source_counts(*newval))
 	{
-		GUC_check_errdetail("This machine's processor counter does not run at a constant rate.");
-		return false;
+		ClockTrust	trust = clock_trust();
+
+		if (!trust.counter)
+		{
+			GUC_check_errdetail("The processor's counter is no clock here: %s.", trust.reason);
+			return false;
+		}
 	}
 	if (*newval == CLOCK_SOURCE_TSCP && !clock_rdtscp_usable())
 	{

@@ -6,6 +6,7 @@
 #include "postgres.h"
 
 #include "pgtare.h"
+#include "../common/clock_trust.h"
 #include "../common/rate.h"
 
 #define SHORTEST_BASE_NS (20 * 1000 * 1000)
@@ -17,7 +18,7 @@ static bool counter;
 void
 pgtare_clock_init(void)
 {
-	counter = clock_counter_usable();
+	counter = clock_trust().counter;
 	at_load = clock_pair(counter);
 }
 

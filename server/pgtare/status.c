@@ -12,6 +12,8 @@
 #include "utils/builtins.h"
 
 #include "pgtare.h"
+#include "../common/clock_trust.h"
+#include "../common/interpose.h"
 
 static const char *
 reason_name(EndReason reason)
@@ -108,9 +110,10 @@ pgtare_info(PG_FUNCTION_ARGS)
 {
 	Shared	   *shared = pgtare_shared();
 	TupleDesc	desc;
-	Datum		values[8];
-	bool		nulls[8] = {false};
+	Datum		values[10];
+	bool		nulls[10] = {false};
 	ClockRate	rate = pgtare_clock_rate();
+	const char *problem = interpose_problem();
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
@@ -123,6 +126,9 @@ pgtare_info(PG_FUNCTION_ARGS)
 	values[6] = Int64GetDatum(shared ? (int64) shared->ring_bytes : 0);
 	nulls[6] = shared == NULL;
 	values[7] = Int32GetDatum(MAX_RINGS);
+	values[8] = problem ? CStringGetTextDatum(problem) : (Datum) 0;
+	nulls[8] = problem == NULL;
+	values[9] = CStringGetTextDatum(clock_trust().reason);
 
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 }

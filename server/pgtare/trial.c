@@ -18,6 +18,7 @@
 
 #include "module.h"
 #include "pgtare.h"
+#include "../common/interpose.h"
 
 /* A one-dimensional array argument, taken apart */
 typedef struct Elements
@@ -287,6 +288,10 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("trials are switched off by \"pgtare.enabled\"")));
+	if (unit_slots_installed() == 0 && interpose_problem())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the arrival of requests cannot be timed: %s", interpose_problem())));
 	if (unit_slots_installed() == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),

@@ -449,6 +449,11 @@ void
 unit_install(void)
 {
 	interpose_install(slots, lengthof(slots));
+	if (interpose_problem())
+		ereport(process_shared_preload_libraries_in_progress ? WARNING : LOG,
+				(errmsg("pgtare: %s", interpose_problem()),
+				 errhint("Let the server's processes call mprotect with PROT_WRITE and with "
+						 "PROT_READ, and restart the server.")));
 	chained = PqCommMethods;
 	ours = *chained;
 	ours.putmessage = pgtare_putmessage;

@@ -141,7 +141,7 @@ define_scope(void)
 static void
 define_content(void)
 {
-	int			usual_clock = clock_counter_usable() ? CLOCK_SOURCE_TSC : CLOCK_SOURCE_MONOTONIC;
+	int			usual_clock = clock_trust().counter ? CLOCK_SOURCE_TSC : CLOCK_SOURCE_MONOTONIC;
 
 	DefineCustomIntVariable("sql_trace.ring_size",
 							"Shared memory that the trace of a session takes.",

@@ -326,7 +326,7 @@ row_ns_per_tick(ClockSource clock)
 void
 row_time_init(void)
 {
-	at_load = clock_pair(clock_counter_usable());
+	at_load = clock_pair(clock_trust().counter);
 }
 
 /* What readings of each clock cost, as calibrated in this process or by its leader */

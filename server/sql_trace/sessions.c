@@ -151,8 +151,8 @@ sql_trace_info(PG_FUNCTION_ARGS)
 	Shared	   *shared = shmem_get_or_error();
 	Counters	sum;
 	TupleDesc	tupdesc;
-	Datum		values[11];
-	bool		nulls[11] = {0};
+	Datum		values[12];
+	bool		nulls[12] = {0};
 	Unread		unread;
 	int			traced = 0;
 
@@ -182,5 +182,6 @@ sql_trace_info(PG_FUNCTION_ARGS)
 	values[8] = Int64GetDatum((int64) unread.sessions);
 	values[9] = Int64GetDatum((int64) unread.records);
 	values[10] = Int64GetDatum((int64) unread.bytes);
+	values[11] = CStringGetTextDatum(clock_trust().reason);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }

@@ -117,7 +117,7 @@ attach_dynamic_segment(void)
 void
 shmem_init(void)
 {
-	counter = clock_counter_usable();
+	counter = clock_trust().counter;
 	at_load = clock_pair(counter);
 	ring_memory_init("sql_trace");
 	if (process_shared_preload_libraries_in_progress)

@@ -35,7 +35,7 @@
 #include "utils/timestamp.h"
 
 #include "../common/application.h"
-#include "../common/clock.h"
+#include "../common/clock_trust.h"
 #include "../common/ring_memory.h"
 #include "records.h"
 

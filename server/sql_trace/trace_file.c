@@ -11,6 +11,7 @@
 #include "trace_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -80,15 +81,61 @@ stopped(TraceFile *file, FileStop stop, const char *format,...)
 	return false;
 }
 
-void
-file_init(TraceFile *file, const char *directory)
+/*
+ * Files are to be written into the directory "name" within that of descriptor
+ * "at", whose path is "above".  False, with errno: it cannot be opened.
+ */
+bool
+file_init(TraceFile *file, int at, const char *above, const char *name)
 {
 	memset(file, 0, sizeof(*file));
-	strlcpy(file->directory, directory, sizeof(file->directory));
 	file->fd = -1;
+	if (snprintf(file->path, sizeof(file->path), "%s/%s", above, name) >=
+		(int) sizeof(file->path))
+	{
+		errno = ENAMETOOLONG;
+		return false;
+	}
+	file->directory = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (file->directory < 0)
+		return false;
 	if (!pg_strong_random(file->recording, sizeof(file->recording)))
 		memset(file->recording, 0, sizeof(file->recording));
 	initStringInfo(&file->payload);
+	return true;
+}
+
+static void
+name_file(char *name, Size size, uint32 number)
+{
+	snprintf(name, size, "trace-%05u.pgtrace", number);
+}
+
+static bool
+is_same(int at, const char *name, int descriptor)
+{
+	struct stat there,
+				ours;
+
+	return fstatat(at, name, &there, AT_SYMLINK_NOFOLLOW) == 0 && fstat(descriptor, &ours) == 0 &&
+		there.st_dev == ours.st_dev && there.st_ino == ours.st_ino;
+}
+
+/*
+ * Are directory and file still where they were made?  A descriptor follows them
+ * wherever they are moved, and may be all that is left of them.
+ */
+static bool
+in_place(TraceFile *file)
+{
+	char		name[MAXPGPATH];
+
+	if (file->files > 0)
+		name_file(name, sizeof(name), file->files - 1);
+	if (is_same(AT_FDCWD, file->path, file->directory) &&
+		(file->fd < 0 || is_same(file->directory, name, file->fd)))
+		return true;
+	return stopped(file, STOP_MOVED, "the recording has been moved or deleted");
 }
 
 /* All or nothing; begin and end of a file may go into what is to be left free. */
@@ -100,7 +147,7 @@ put(TraceFile *file, const void *head, Size head_size, const char *data, Size si
 	ssize_t		done;
 	struct statvfs volume;
 
-	if (file->fd < 0)
+	if (file->fd < 0 || !in_place(file))
 		return false;
 	if (file->table != TABLE_END)
 	{
@@ -134,14 +181,17 @@ bool
 file_next(TraceFile *file)
 {
 	FileHead	head = {.magic = "PGTARE\0T",.version = VERSION};
-	char		path[MAXPGPATH + 32];
+	char		name[MAXPGPATH];
 
 	file_close(file);
-	snprintf(path, sizeof(path), "%s/trace-%05u.pgtrace", file->directory, file->files);
-	file->fd = BasicOpenFilePerm(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | PG_BINARY, 0600);
+	if (file->stop != STOP_NONE || !in_place(file))
+		return false;
+	name_file(name, sizeof(name), file->files);
+	file->fd = openat(file->directory, name,
+					  O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (file->fd < 0)
 		return stopped(file, errno == ENOSPC ? STOP_SPACE : STOP_ERROR,
-					   "a file cannot be made in %s: %m", file->directory);
+					   "a file cannot be made in %s: %m", file->path);
 	file->blocks = file->size = 0;
 	head.number = file->files++;
 	memcpy(head.recording, file->recording, sizeof(head.recording));
@@ -150,14 +200,14 @@ file_next(TraceFile *file)
 	if (put(file, &head, sizeof(head), NULL, 0))
 		return true;
 	file_close(file);
-	(void) unlink(path);
+	(void) unlinkat(file->directory, name, 0);
 	return false;
 }
 
 void
 file_sync(TraceFile *file)
 {
-	if (file->fd >= 0 && pg_fdatasync(file->fd) != 0)
+	if (in_place(file) && file->fd >= 0 && pg_fdatasync(file->fd) != 0)
 		(void) stopped(file, STOP_ERROR, "the files cannot be written: %m");
 }
 
@@ -174,7 +224,25 @@ void
 file_free(TraceFile *file)
 {
 	file_close(file);
+	close(file->directory);
 	pfree(file->payload.data);
+}
+
+/* Remove all files and their directory, which lies in that of descriptor "at". */
+void
+file_discard(TraceFile *file, int at)
+{
+	char		name[MAXPGPATH];
+
+	file_close(file);
+	if (file->stop == STOP_MOVED)
+		return;
+	for (uint32 number = 0; number < file->files; number++)
+	{
+		name_file(name, sizeof(name), number);
+		(void) unlinkat(file->directory, name, 0);
+	}
+	(void) unlinkat(at, strrchr(file->path, '/') + 1, AT_REMOVEDIR);
 }
 
 void

@@ -31,13 +31,15 @@ typedef enum FileStop
 	STOP_NONE,
 	STOP_SIZE,
 	STOP_SPACE,
-	STOP_ERROR
+	STOP_ERROR,
+	STOP_MOVED					/* no table tells it: nothing more is written */
 } FileStop;
 
 /* The files of a recording, one after the other */
 typedef struct TraceFile
 {
-	char		directory[MAXPGPATH];
+	char		path[MAXPGPATH];	/* of their directory, where it was made */
+	int			directory;		/* its descriptor */
 	char		recording[16];	/* tells recordings apart */
 	uint64		size_limit;		/* bytes of all files together */
 	uint64		reserve;		/* bytes to leave free on the volume */
@@ -53,11 +55,12 @@ typedef struct TraceFile
 	char		why[256];
 } TraceFile;
 
-extern void file_init(TraceFile *file, const char *directory);
+extern bool file_init(TraceFile *file, int at, const char *above, const char *name);
 extern bool file_next(TraceFile *file);
 extern void file_sync(TraceFile *file);
 extern void file_close(TraceFile *file);
 extern void file_free(TraceFile *file);
+extern void file_discard(TraceFile *file, int at);
 
 /* A block: its columns one after the other, in the order of the table, then its end. */
 extern void block_begin(TraceFile *file, FileTable table, uint32 rows);

@@ -12,15 +12,11 @@
  */
 #include "worker.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <limits.h>
-#include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "miscadmin.h"
-#include "pgtime.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
@@ -33,7 +29,6 @@
 #define IDLE_INTERVAL_MS 60000
 #define RESTART_INTERVAL_S 2
 #define KIBIBYTE ((uint64) 1024)
-#define MOST_TRIES 10
 
 static char *worker_directory = NULL;
 static int	worker_max_kb = 1024 * 1024;
@@ -42,12 +37,39 @@ static int	worker_reserve_kb = 512 * 1024;
 
 PGDLLEXPORT void sql_trace_worker_main(Datum argument);
 
-/* A session that loads the library by itself has no worker, nor settings of one. */
+/*
+ * A session that loads the library by itself has no worker.  Lines of the
+ * configuration file that speak of one have no effect there; but to reserve the
+ * prefix would warn of each that is not known, at each login, and so would a
+ * value that is refused.  So they are known, and take whatever they are given.
+ */
+static void
+define_unused(void)
+{
+	static const char *const names[] = {
+		"sql_trace.worker_directory", "sql_trace.worker_max_size",
+		"sql_trace.worker_file_size", "sql_trace.worker_reserve",
+	};
+	static char *unused[lengthof(names)];
+
+	for (int i = 0; i < lengthof(names); i++)
+		DefineCustomStringVariable(names[i],
+								   "Of the background worker, which this session does not have.",
+								   "Has an effect only where the server preloads the library.",
+								   &unused[i],
+								   "",
+								   PGC_SIGHUP, GUC_SUPERUSER_ONLY,
+								   NULL, NULL, NULL);
+}
+
 void
 worker_define(void)
 {
 	if (!process_shared_preload_libraries_in_progress)
+	{
+		define_unused();
 		return;
+	}
 	DefineCustomStringVariable("sql_trace.worker_directory",
 							   "Directory in which a background worker writes the traces of all sessions.",
 							   "Empty: there is no worker.",
@@ -78,127 +100,12 @@ worker_define(void)
 							NULL, NULL, NULL);
 }
 
-/* Bytes of all files of all recordings */
-static uint64
-size_of_all(void)
-{
-	DIR		   *all = opendir(worker_directory);
-	struct dirent *recording;
-	uint64		sum = 0;
-
-	while (all && (recording = readdir(all)) != NULL)
-	{
-		char		path[MAXPGPATH];
-		DIR		   *files;
-		struct dirent *file;
-
-		if (strncmp(recording->d_name, "trace-", 6) != 0)
-			continue;
-		snprintf(path, sizeof(path), "%s/%s", worker_directory, recording->d_name);
-		files = opendir(path);
-		while (files && (file = readdir(files)) != NULL)
-		{
-			char		name[MAXPGPATH * 2];
-			struct stat found;
-
-			snprintf(name, sizeof(name), "%s/%s", path, file->d_name);
-			if (stat(name, &found) == 0 && S_ISREG(found.st_mode))
-				sum += found.st_size;
-		}
-		if (files)
-			closedir(files);
-	}
-	if (all)
-		closedir(all);
-	return sum;
-}
-
-/* Its disk must never fill. */
-static bool
-is_within_data_directory(const char *directory)
-{
-	char		real[PATH_MAX];
-	char		data[PATH_MAX];
-
-	return realpath(directory, real) && realpath(DataDir, data) &&
-		(strcmp(real, data) == 0 || path_is_prefix_of_path(data, real));
-}
-
-/* Who owns it could put something else in the place of what we make there. */
-static bool
-is_anothers(const char *directory)
-{
-	struct stat found;
-
-	return stat(directory, &found) == 0 && found.st_uid != 0 && found.st_uid != geteuid();
-}
-
-static bool
-refused(const char *why, const char *hint)
-{
-	ereport(WARNING,
-			(errmsg("sql_trace writes no traces to \"%s\": %s", worker_directory, why),
-			 errhint("%s", hint)));
-	return false;
-}
-
-/* The directory that the settings name; false: it will not do. */
-static bool
-take_directory(void)
-{
-	bool		made;
-
-	if (!is_absolute_path(worker_directory))
-		return refused("the path is not absolute", "Set sql_trace.worker_directory to one that is.");
-	made = mkdir(worker_directory, S_IRWXU) == 0;
-	if (!made && errno != EEXIST)
-		return refused(strerror(errno), "Make the directory for the server's user, and reload the "
-					   "configuration.");
-	if (is_within_data_directory(worker_directory))
-	{
-		if (made)
-			(void) rmdir(worker_directory);
-		return refused("it lies in the data directory", "Set sql_trace.worker_directory to a place "
-					   "elsewhere, best on another volume.");
-	}
-	if (is_anothers(worker_directory))
-		return refused("it belongs to another user", "Make the directory for the server's user, and "
-					   "reload the configuration.");
-	if (size_of_all() >= worker_max_kb * KIBIBYTE)
-		return refused("what is there has reached sql_trace.worker_max_size", "Delete old "
-					   "recordings, or raise the setting, and reload the configuration.");
-	return true;
-}
-
-/* The directory of a recording that begins now; false: it cannot be made. */
-static bool
-make_directory(TimestampTz began, char *path, Size size)
-{
-	pg_time_t	seconds = timestamptz_to_time_t(began);
-	char		when[32];
-	int			error;
-
-	if (!take_directory())
-		return false;
-	/* one that is there is of a recording that has just ended, or nothing of ours */
-	do
-	{
-		pg_strftime(when, sizeof(when), "%Y%m%dT%H%M%S", pg_gmtime(&seconds));
-		snprintf(path, size, "%s/trace-%s-%d", worker_directory, when, MyProcPid);
-		error = mkdir(path, S_IRWXU) == 0 ? 0 : errno;
-	} while (error == EEXIST && seconds++ < timestamptz_to_time_t(began) + MOST_TRIES);
-	if (error != 0)
-		return refused(strerror(error), "Let the server's user write there, and reload the "
-					   "configuration.");
-	return true;
-}
-
 /* As the settings are now */
 static void
 set_limits(Recording *recording)
 {
 	TraceFile  *file = &recording->file;
-	uint64		there = size_of_all();
+	uint64		there = directory_size(recording->directory);
 	uint64		most = worker_max_kb * KIBIBYTE;
 
 	/* what has been deleted, of this recording as well, made room */
@@ -210,13 +117,13 @@ set_limits(Recording *recording)
 static bool
 begin_recording(Recording *recording)
 {
-	char		path[MAXPGPATH];
-
 	memset(recording, 0, sizeof(*recording));
 	recording->began = GetCurrentTimestamp();
-	if (!make_directory(recording->began, path, sizeof(path)))
+	recording->directory = directory_begin(worker_directory, worker_max_kb * KIBIBYTE,
+										   worker_reserve_kb * KIBIBYTE, recording->began,
+										   &recording->file);
+	if (recording->directory < 0)
 		return false;
-	file_init(&recording->file, path);
 	set_limits(recording);
 	rings_begin(recording);
 	return true;
@@ -229,25 +136,15 @@ stop_name(FileStop stop)
 		stop == STOP_ERROR ? "error" : "interrupt";
 }
 
-/* Say how it ended, in the files and, unless we were asked to, in the log. */
+/* Say in the files how it ended. */
 static void
-end_recording(Recording *recording)
+write_end(Recording *recording, Unwritten rest)
 {
 	TraceFile  *file = &recording->file;
-	Unwritten	rest = {0};
 	StringInfoData json;
 
-	if (file->stop != STOP_NONE)
-	{
-		rest = rings_unwritten(recording);
-		ereport(WARNING,
-				(errmsg("sql_trace has stopped writing traces to \"%s\": %s", file->directory,
-						file->why),
-				 errdetail("What stood in %d rings is not in the files: " UINT64_FORMAT
-						   " bytes of calls and " UINT64_FORMAT " waits.",
-						   rest.rings, rest.bytes, rest.waits),
-				 errhint("Make room and reload the configuration: a new recording begins then.")));
-	}
+	if (file->fd < 0)
+		return;
 	initStringInfo(&json);
 	appendStringInfo(&json, "{\"stopped_by\": \"%s\", \"why\": ", stop_name(file->stop));
 	escape_json(&json, file->why);
@@ -260,16 +157,39 @@ end_recording(Recording *recording)
 					 recording->unread.sessions - recording->unread_before.sessions,
 					 recording->unread.records - recording->unread_before.records,
 					 recording->unread.bytes - recording->unread_before.bytes);
-	if (file->fd >= 0)
-	{
-		block_begin(file, TABLE_END, 1);
-		block_bytes(file, "json", json.data, json.len);
-		(void) block_end(file);
-	}
+	block_begin(file, TABLE_END, 1);
+	block_bytes(file, "json", json.data, json.len);
+	(void) block_end(file);
 	pfree(json.data);
+}
+
+/* Say how it ended, in the files and, unless we were asked to, in the log. */
+static void
+end_recording(Recording *recording)
+{
+	TraceFile  *file = &recording->file;
+	Unwritten	rest = {0};
+
+	if (file->stop != STOP_NONE)
+	{
+		rest = rings_unwritten(recording);
+		ereport(WARNING,
+				(errmsg("sql_trace has stopped writing traces to \"%s\": %s", file->path,
+						file->why),
+				 errdetail("What stood in %d rings is not in the files: " UINT64_FORMAT
+						   " bytes of calls and " UINT64_FORMAT " waits.",
+						   rest.rings, rest.bytes, rest.waits),
+				 file->stop == STOP_MOVED ? errhint("Another recording begins now.") :
+				 errhint("Make room and reload the configuration: a new recording begins then.")));
+	}
+	if (file->stop != STOP_MOVED)
+		write_end(recording, rest);
+	/* a recording that could not even begin leaves nothing behind, however often it is tried */
+	if (file->stop != STOP_NONE && file->stop != STOP_MOVED && !recording->has_rows)
+		file_discard(file, recording->directory);
 	rings_end(recording);
 	file_free(file);
-	(void) rmdir(file->directory);	/* where not even a file could be made */
+	close(recording->directory);
 }
 
 /* Sessions that end wake us while we record, so that we come before others push their traces out. */
@@ -326,8 +246,10 @@ sql_trace_worker_main(Datum argument)
 		}
 		if (records && !rings_look(&recording, false))
 		{
+			bool		moved = recording.file.stop == STOP_MOVED;
+
 			end_recording(&recording);
-			records = false;
+			records = moved && begin_recording(&recording);
 		}
 		be_woken(records);
 		now = GetCurrentTimestamp();

@@ -55,6 +55,7 @@ typedef struct Unwritten
 typedef struct Recording
 {
 	TraceFile	file;
+	int			directory;		/* descriptor of sql_trace.worker_directory */
 	TimestampTz began;
 	uint64		file_limit;		/* bytes after which the next one begins */
 	int64		rings_ever;
@@ -66,6 +67,7 @@ typedef struct Recording
 	int			events_told;	/* in the file under way */
 	Unread		unread_before;	/* of all sessions, when the recording began */
 	Unread		unread;			/* as the files tell */
+	bool		has_rows;		/* not only what it tells of itself and of sessions */
 	bool		behind;			/* much was in a ring when we last looked */
 	char	   *buffer;			/* for what is read of a ring of calls */
 } Recording;
@@ -73,6 +75,11 @@ typedef struct Recording
 /* worker.c */
 extern void worker_define(void);
 extern void worker_register(void);
+
+/* worker_directory.c */
+extern int	directory_begin(const char *path, uint64 most, uint64 reserve, TimestampTz began,
+							TraceFile *file);
+extern uint64 directory_size(int directory);
 
 /* worker_rings.c */
 extern void rings_begin(Recording *recording);

@@ -71,8 +71,7 @@ write_head(Recording *recording)
 	pg_strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S+00:00", pg_gmtime(&began));
 	initStringInfo(&json);
 	appendStringInfo(&json, "{\"pgtare\": \"sql_trace %s\", \"began\": \"%s\", \"server\": \"%d\", "
-					 "\"command\": [\"sql_trace.worker_directory\"], "
-					 "\"costs\": {\"wait_ns\": 40, \"call_ns\": 1000, \"fetch_ns\": 37}}",
+					 "\"command\": [\"sql_trace.worker_directory\"]}",
 					 TRACE_VERSION, when, PG_VERSION_NUM);
 	block_begin(file, TABLE_RECORDING, 1);
 	block_bytes(file, "json", json.data, json.len);
@@ -201,6 +200,7 @@ write_calls(Recording *recording, Drained *ring)
 		}
 		if (!written)
 			return;
+		recording->has_rows = true;
 		ring->position = copy.next;
 		ring_note_drained(shared, ring->position);
 	}
@@ -300,6 +300,7 @@ write_waits(Recording *recording, Drained *ring)
 		if ((!first && !put_loss(recording, ring->number, lost)) ||
 			!put_waits(recording, ring, n) || !put_marks(recording, ring, n))
 			return;
+		recording->has_rows |= n > 0;
 		first = false;
 		ring->position = next;
 	} while (n == WAITS_AT_ONCE && (++reads < MOST_READS || ring_ended(ring)));

@@ -22,6 +22,8 @@
 #include <sys/uio.h>
 #include <time.h>
 
+#include "miscadmin.h"
+
 #include "../common/interpose.h"
 #include "waits.h"
 #include "wrap.h"
@@ -168,6 +170,11 @@ void
 calls_install(void)
 {
 	interpose_install(entries, lengthof(entries));
+	if (interpose_problem())
+		ereport(process_shared_preload_libraries_in_progress ? WARNING : LOG,
+				(errmsg("wait_event_timing: %s", interpose_problem()),
+				 errhint("Let the server's processes call mprotect with PROT_WRITE and with "
+						 "PROT_READ, and restart the server.")));
 }
 
 int

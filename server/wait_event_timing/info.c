@@ -11,6 +11,7 @@
 #include "utils/timestamp.h"
 
 #include "sql.h"
+#include "../common/interpose.h"
 
 PG_FUNCTION_INFO_V1(wait_event_timing_info);
 PG_FUNCTION_INFO_V1(wait_event_timing_buckets);
@@ -45,8 +46,9 @@ wait_event_timing_info(PG_FUNCTION_ARGS)
 	Shared	   *shared = sql_shared();
 	Slot	   *copy = palloc(sizeof(Slot));
 	TupleDesc	tupdesc;
-	Datum		values[19];
-	bool		nulls[19] = {0};
+	Datum		values[21];
+	bool		nulls[21] = {0};
+	const char *problem = interpose_problem();
 	int			installed = 0;
 	uint64		overflows,
 				negative,
@@ -102,6 +104,9 @@ wait_event_timing_info(PG_FUNCTION_ARGS)
 	values[16] = Int64GetDatum((int64) sizeof(Slot));
 	values[17] = TimestampTzGetDatum(reset_at);
 	values[18] = Int64GetDatum((int64) resets);
+	values[19] = problem ? CStringGetTextDatum(problem) : (Datum) 0;
+	nulls[19] = problem == NULL;
+	values[20] = CStringGetTextDatum(clock_trust().reason);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }
 

@@ -66,7 +66,7 @@ static void
 define_settings(void)
 {
 	bool		preloading = process_shared_preload_libraries_in_progress;
-	int			usual_clock = clock_counter_usable() ? CLOCK_SOURCE_TSC : CLOCK_SOURCE_MONOTONIC;
+	int			usual_clock = clock_trust().counter ? CLOCK_SOURCE_TSC : CLOCK_SOURCE_MONOTONIC;
 
 	DefineCustomBoolVariable("wait_event_timing.hooks",
 							 "Takes over the server's calls of libc when the library is loaded.",

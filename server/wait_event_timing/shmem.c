@@ -176,7 +176,7 @@ attach_dynamic_segment(void)
 void
 shmem_init(void)
 {
-	counter = clock_counter_usable();
+	counter = clock_trust().counter;
 	at_load = clock_pair(counter);
 	ring_memory_init("wait_event_timing");
 	if (process_shared_preload_libraries_in_progress)

@@ -89,7 +89,9 @@ CREATE FUNCTION wait_event_timing_info(
     OUT traces_refused bigint,
     OUT bytes_per_process bigint,
     OUT stats_reset timestamptz,
-    OUT resets bigint
+    OUT resets bigint,
+    OUT slots_problem text,
+    OUT clock_reason text
 ) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE FUNCTION wait_event_timing_buckets(

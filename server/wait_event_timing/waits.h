@@ -28,7 +28,7 @@
 #include "utils/wait_event.h"
 
 #include "../common/application.h"
-#include "../common/clock.h"
+#include "../common/clock_trust.h"
 #include "../common/ring_memory.h"
 
 #define WAITS_VERSION "0.1"

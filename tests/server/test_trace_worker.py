@@ -11,9 +11,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from pgtare.server.account import server_account
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
 from pgtare.trace import ledger as ledgers
 from pgtare.trace.profile import profile
 from pgtare.trace.reader import load
@@ -25,6 +27,7 @@ from tests.server.weigh_tools import pgtare
 from tests.server.worker_tools import (
     SETTINGS,
     another,
+    configure,
     latest,
     place,
     server_that_writes,
@@ -50,11 +53,6 @@ def writing(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Path]]:
 def app(writing: tuple[Cluster, Path]) -> Iterator[Connection]:
     with session(writing[0], application_name="written") as connection:
         yield connection
-
-
-def configure(cluster: Cluster, **settings: object) -> None:
-    cluster.configure({f"sql_trace.{name}": value for name, value in settings.items()})  # type: ignore[misc]
-    cluster.reload()
 
 
 def test_known_waits_are_written(writing: tuple[Cluster, Path], app: Connection) -> None:
@@ -349,8 +347,9 @@ def test_full_disk(request: pytest.FixtureRequest, name: str, as_root: None) -> 
     binaries: Binaries = request.getfixturevalue(name)
     with place() as path:
         done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0777", "pgtare-test", path], check=False
-        )
+            ["mount", "-t", "tmpfs", "-o", f"size=1m,mode=0700,uid={server_account().uid}",
+             "pgtare-test", path], check=False,
+        )  # fmt: skip
         if done.returncode != 0:
             pytest.skip("cannot mount a small file system here")
         try:
@@ -392,7 +391,8 @@ def test_places_that_will_not_do(wheel: Binaries) -> None:
             log = cluster.log_path
             eventually(lambda: "writes no traces" in log.read_text())
             assert "Permission denied" in log.read_text()
-            closed.chmod(0o777)
+            server_account().give(closed)
+            closed.chmod(0o700)
             cluster.reload()
             assert load(latest(closed / "traces")).recording["server"].startswith("18")
             inside = cluster.data_directory / "traces"
@@ -410,3 +410,32 @@ def test_places_that_will_not_do(wheel: Binaries) -> None:
             eventually(lambda: "the path is not absolute" in log.read_text())
             with session(cluster) as client:
                 assert one(client, "SELECT 1") == 1
+
+
+LEFTOVER = {
+    "worker_directory": "/nowhere/traces",
+    "worker_max_size": "2GB",
+    "worker_file_size": "much",
+    "worker_reserve": "-7",
+}
+
+
+def test_leftover_lines_give_nobody_a_warning(wheel: Binaries) -> None:
+    """Sessions that load the library by themselves have no worker, whatever the lines say."""
+    module = loadable(wheel, "sql_trace")
+    settings = {f"sql_trace.{name}": value for name, value in LEFTOVER.items()}
+    with Cluster(wheel, settings | {"session_preload_libraries": module.library}) as cluster:
+        with cluster.connect() as connection:
+            connection.execute("CREATE ROLE ordinary LOGIN")
+            connection.execute(module.create_sql.encode())
+        for _ in range(2):
+            done = subprocess.run(
+                [wheel.psql, "-XAtc", "SELECT count(*) FROM generate_series(1, 9)",
+                 cluster.dsn(user="ordinary")],
+                check=False, capture_output=True, text=True, **cluster.run_as,
+            )  # fmt: skip
+            assert (done.stdout, done.stderr, done.returncode) == ("9\n", "", 0)
+            cluster.reload()
+        told = pgtare("trace", "status", "--dsn", cluster.dsn())
+        assert "worker writes" not in told.stdout
+        assert "WARNING" not in cluster.log_path.read_text()

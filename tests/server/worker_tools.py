@@ -6,8 +6,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pgtare.server.account import server_account
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
+from pgtare.server.settings import Value
 from pgtare.trace import ledger as ledgers
 from pgtare.trace.reader import Trace, load
 from pgtare.trace.stream import CallKind
@@ -23,9 +25,9 @@ SETTINGS = {
 
 @contextlib.contextmanager
 def place() -> Iterator[Path]:
-    """A directory in which the server's account can make others."""
+    """A directory in which the server's account can make others, and nobody else."""
     path = Path(tempfile.mkdtemp(prefix="pgtare-writer-", dir="/var/tmp"))
-    path.chmod(0o777)
+    server_account().give(path)
     try:
         yield path
     finally:
@@ -39,6 +41,12 @@ def server_that_writes(binaries: Binaries) -> Iterator[tuple[Cluster, Path]]:
         binaries, SETTINGS | {"sql_trace.worker_directory": str(path / "traces")}
     ) as cluster:  # fmt: skip
         yield cluster, path / "traces"
+
+
+def configure(cluster: Cluster, **settings: Value) -> None:
+    """Settings of the worker, in force."""
+    cluster.configure({f"sql_trace.{name}": value for name, value in settings.items()})
+    cluster.reload()
 
 
 def latest(directory: Path) -> Path:
@@ -59,22 +67,23 @@ def another(directory: Path, before: Path) -> Path:
 
 def worker_of(recording: Path) -> int:
     """The process that writes, or wrote, a recording."""
-    return int(recording.name.rpartition("-")[2])
+    return int(recording.name.split("-")[2].partition(".")[0])
+
+
+def find_statement(recording: Path, text: str) -> Trace | None:
+    """The recording, if an execution of that statement is in it."""
+    trace = load(recording)
+    book = ledgers.ledger(trace)
+    for process, call in zip(book.call_process, book.calls, strict=True):
+        known_as = book.processes[process].stream.texts.get(int(call["text"]))
+        if call["kind"] == CallKind.EXECUTE and known_as and known_as.text == text:
+            return trace
+    return None
 
 
 def with_statement(recording: Path, text: str) -> Trace:
     """The recording, once an execution of that statement is in it."""
-
-    def found() -> Trace | None:
-        trace = load(recording)
-        book = ledgers.ledger(trace)
-        for process, call in zip(book.call_process, book.calls, strict=True):
-            known_as = book.processes[process].stream.texts.get(int(call["text"]))
-            if call["kind"] == CallKind.EXECUTE and known_as and known_as.text == text:
-                return trace
-        return None
-
-    return eventually(found)
+    return eventually(lambda: find_statement(recording, text))
 
 
 def work(client: Connection, rounds: int) -> None:

@@ -20,6 +20,17 @@ from pgtare.server import encodings
 APPLICATION_NAME = "pgtare"
 #: Of the module's wire format and SQL functions.
 MODULE_VERSION = "0.2"
+#: Of schema pgtare: nobody but superusers has made it, or a function in it. Others' functions
+#: could be called in the place of the module's, with the rights of our session.
+_OURS = """
+SELECT owner.rolsuper AND NOT EXISTS (
+    SELECT FROM pg_catalog.pg_proc p
+        JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) p.proowner
+    WHERE p.pronamespace OPERATOR(pg_catalog.=) n.oid AND NOT r.rolsuper)
+FROM pg_catalog.pg_namespace n
+    JOIN pg_catalog.pg_roles owner ON owner.oid OPERATOR(pg_catalog.=) n.nspowner
+WHERE n.nspname OPERATOR(pg_catalog.=) 'pgtare'
+"""
 #: Most sessions of a trial, and the bytes of one drain.
 MAX_SESSIONS = 1024
 DRAIN_BYTES = 16 * 1024 * 1024
@@ -37,6 +48,8 @@ class ModuleInfo:
     slots_intact: int
     ring_bytes: int | None
     max_sessions: int
+    slots_problem: str | None = None
+    clock_reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,7 +122,15 @@ class Trials:
     """The module's functions, through a session that must stay open while a trial runs."""
 
     def __init__(self, conn: psycopg.Connection[Any]) -> None:
+        """Raises UsageError if others than superusers have made what is in the module's schema."""
         self.conn = conn
+        found = conn.execute(_OURS).fetchone()
+        if found is not None and not found[0]:
+            raise UsageError(
+                f"schema pgtare of database {conn.info.dbname}, or a function in it, was not made "
+                "by a superuser: nothing in it is called; rename or drop it, and run "
+                "CREATE EXTENSION pgtare; there"
+            )
 
     def _row(self, query: str, *args: object) -> dict[str, Any]:
         try:

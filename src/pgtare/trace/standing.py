@@ -50,8 +50,10 @@ _LEVEL_OF_FILE = """
 SELECT NULL, NULL, name, setting FROM pg_file_settings
 WHERE name = 'sql_trace.level' AND applied AND setting <> '0'
 """
+# a session that loads the library by itself knows the setting, but there is no worker
 _DIRECTORY = """
-SELECT current_setting('sql_trace.worker_directory', true)
+SELECT coalesce((SELECT setting FROM pg_settings
+                 WHERE name = 'sql_trace.worker_directory' AND context = 'postmaster'), '')
 WHERE pg_has_role('pg_read_all_settings', 'USAGE')
 """
 # The worker has no session that could be seen; names of its recordings begin with their time.

@@ -1,0 +1,204 @@
+"""What the kernel lets a module do with the server's memory, and which clock it trusts."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
+from tests.server.module_tools import session, trial
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+MODULES = ("wait_event_timing", "pgtare")
+
+#: Runs the server with a limit of the kernel's that lasts for all its processes.
+_WRAPPER = """#!/usr/bin/python3 -I
+import ctypes, os, struct, sys
+
+REAL, LIMIT = {real!r}, {limit!r}
+LOAD, EQUAL, ANY_BIT, RETURN = 0x20, 0x15, 0x45, 0x06
+ALLOW, REFUSE = (RETURN, 0, 0, 0x7FFF0000), (RETURN, 0, 0, 0x00050001)
+MPROTECT, PROT_READ, PROT_WRITE = 10, 1, 2
+libc = ctypes.CDLL(None, use_errno=True)
+
+def filter_calls(*program):
+    code = b"".join(struct.pack("HBBI", *line) for line in program)
+    kept = ctypes.create_string_buffer(code, len(code))
+    head = struct.pack("HxxxxxxP", len(program), ctypes.addressof(kept))
+    whole = ctypes.create_string_buffer(head, len(head))
+    assert libc.prctl(38, 1, 0, 0, 0) == 0
+    assert libc.prctl(22, 2, whole, 0, 0) == 0
+
+if LIMIT == "no writing":
+    filter_calls((LOAD, 0, 0, 0), (EQUAL, 0, 2, MPROTECT), (LOAD, 0, 0, 32),
+                 (ANY_BIT, 1, 0, PROT_WRITE), ALLOW, REFUSE)
+elif LIMIT == "no closing":
+    # one page of the executable, whose place is known; the linker's own calls are for more pages
+    assert libc.personality(0x0040000) != -1
+    filter_calls((LOAD, 0, 0, 0), (EQUAL, 0, 6, MPROTECT), (LOAD, 0, 0, 20), (EQUAL, 0, 4, 0x5555),
+                 (LOAD, 0, 0, 24), (EQUAL, 0, 2, 4096), (LOAD, 0, 0, 32),
+                 (EQUAL, 1, 0, PROT_READ), ALLOW, REFUSE)
+elif LIMIT == "no executing":
+    # as systemd's MemoryDenyWriteExecute does where the kernel can (Linux 6.3)
+    assert libc.prctl(65, 1, 0, 0, 0) == 0
+os.execv(REAL, [REAL, *sys.argv[1:]])
+"""
+
+
+def limited(binaries: Binaries, directory: Path, limit: str) -> Binaries:
+    """The installation, with a server that runs under that limit."""
+    for program in binaries.bindir.iterdir():
+        (directory / program.name).symlink_to(program)
+    wrapper = directory / "postgres"
+    wrapper.unlink()
+    wrapper.write_text(_WRAPPER.format(real=str(binaries.postgres), limit=limit))
+    wrapper.chmod(0o755)
+    return dataclasses.replace(binaries, bindir=directory)
+
+
+def info(cluster: Cluster, function: str) -> dict[str, object]:
+    with cluster.connect() as connection:
+        cursor = connection.execute(f"SELECT * FROM {function}".encode())
+        assert cursor.description
+        (row,) = cursor.fetchall()
+        return dict(zip([d.name for d in cursor.description], row, strict=True))
+
+
+def preloading(binaries: Binaries, under: Binaries) -> Cluster:
+    return Cluster(under, preload=[loadable(binaries, module).library for module in MODULES])
+
+
+def create(cluster: Cluster, binaries: Binaries) -> tuple[dict[str, object], dict[str, object]]:
+    """What both modules say of themselves."""
+    with cluster.connect() as connection:
+        for module in MODULES:
+            connection.execute(loadable(binaries, module).create_sql.encode())
+    schema = "public" if binaries.origin == "wheel" else "wait_event_timing"
+    return info(cluster, f"{schema}.wait_event_timing_info()"), info(cluster, "pgtare.info()")
+
+
+@pytest.mark.debian
+def test_memory_that_may_not_be_written(debian15: Binaries, open_directory: Path) -> None:
+    """Debian's call slots are read-only: that they stay so is said wherever it matters."""
+    under = limited(debian15, open_directory, "no writing")
+    refused = (
+        "the kernel refused to make the server's call slots writable "
+        "(mprotect: Operation not permitted)"
+    )
+    with preloading(debian15, under) as cluster:
+        for found in create(cluster, debian15):
+            assert (found["slots_installed"], found["slots_problem"]) == (0, refused)
+        log = cluster.log_path.read_text()
+        for module in MODULES:
+            assert f"WARNING:  {module}: {refused}" in log
+        with pytest.raises(UsageError, match="Operation not permitted"), trial(cluster):
+            pass
+        with session(cluster) as client:
+            client.execute("SELECT 1")
+
+
+def test_memory_of_which_nothing_is_closed(wheel: Binaries, open_directory: Path) -> None:
+    """The slots of a server that is bound lazily are always writable."""
+    under = limited(wheel, open_directory, "no writing")
+    with preloading(wheel, under) as cluster:
+        for found in create(cluster, wheel):
+            assert found["slots_installed"]
+            assert found["slots_problem"] is None
+        assert "mprotect" not in cluster.log_path.read_text()
+
+
+@pytest.mark.debian
+def test_memory_that_cannot_be_closed_again(debian15: Binaries, open_directory: Path) -> None:
+    """The module works; that the slots have stayed open is said."""
+    under = limited(debian15, open_directory, "no closing")
+    with preloading(debian15, under) as cluster:
+        for found in create(cluster, debian15):
+            assert found["slots_installed"]
+            assert "read-only again" in str(found["slots_problem"])
+        assert "WARNING:  pgtare: the kernel refused" in cluster.log_path.read_text()
+        with trial(cluster):
+            pass
+
+
+def test_memory_that_may_not_be_executed(binaries: Binaries, open_directory: Path) -> None:
+    """Nothing that was writable becomes executable: that is no hindrance."""
+    under = limited(binaries, open_directory, "no executing")
+    with preloading(binaries, under) as cluster:
+        for found in create(cluster, binaries):
+            assert found["slots_installed"] == found["slots_intact"] != 0
+            assert found["slots_problem"] is None
+
+
+#: Tells what all modules say in a server whose kernel names other clocks.
+_CLOCKS = """
+import json, sys
+from pathlib import Path
+from pgtare.server.binaries import from_pg_config, from_wheel
+from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
+
+place, version = Path(sys.argv[1]), sys.argv[2]
+binaries = from_wheel() if version == "wheel" else from_pg_config(version)
+modules = [loadable(binaries, name) for name in ("wait_event_timing", "sql_trace", "pgtare")]
+found = []
+with Cluster(binaries, preload=[module.library for module in modules]) as cluster:
+    with cluster.connect() as connection:
+        for module in modules:
+            connection.execute(module.create_sql.encode())
+    for current, available in json.loads(sys.argv[3]):
+        (place / "current").write_text(current + "\\n")
+        (place / "available").write_text(available + " \\n")
+        cluster.restart()
+        with cluster.connect() as connection:
+            connection.execute("SET search_path = public, sql_trace, wait_event_timing")
+            found.append([
+                connection.execute("SELECT clock, clock_reason FROM pgtare.info()").fetchone(),
+                connection.execute("SELECT clock, clock_reason FROM wait_event_timing_info()")
+                .fetchone(),
+                connection.execute("SELECT current_setting('sql_trace.clock'), clock_reason"
+                                   " FROM sql_trace_info()").fetchone(),
+            ])
+print(json.dumps(found))
+"""
+_KERNELS = "/sys/devices/system/clocksource/clocksource0"
+
+
+def test_counter_that_the_kernel_does_not_trust(
+    binaries: Binaries, open_directory: Path, as_root: None
+) -> None:
+    """It is no clock then; where the kernel trusts it, it is."""
+    if not Path(_KERNELS).exists() or " constant_tsc" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("the kernel has no choice of clocks here")
+    for name in ("current", "available"):
+        (open_directory / name).touch()
+    cases = [("tsc", "tsc hpet"), ("hpet", "hpet acpi_pm"), ("hpet", "tsc hpet"),
+             ("kvm-clock", "kvm-clock"), ("", "")]  # fmt: skip
+    version = "wheel" if binaries.origin == "wheel" else str(binaries.pg_config)
+    mounts = "".join(
+        f"mount --bind {open_directory}/{name} {_KERNELS}/{name}_clocksource && "
+        for name in ("current", "available")
+    )
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", f'{mounts} exec "$0" "$@"', sys.executable, "-c",
+         _CLOCKS, open_directory, version, json.dumps(cases)],
+        check=False, capture_output=True, text=True, cwd=Path(__file__).parents[2], env=os.environ,
+    )  # fmt: skip
+    if "mount" in done.stderr and done.returncode:
+        pytest.skip(f"cannot mount here: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    trusted, *others = json.loads(done.stdout)
+    assert trusted == [["tsc", "the kernel reads the time by tsc"]] * 3
+    for (current, _), found in zip(cases[1:], others, strict=True):
+        for clock, reason in found:
+            assert clock == "monotonic"
+            assert current in reason
+    assert others[0][0][1] == "the kernel reads the time by hpet, not by the processor's counter"
+    assert "does not say" in others[-1][0][1]
