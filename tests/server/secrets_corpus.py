@@ -139,7 +139,8 @@ CASES = (
     _case("one of three fails", "SELECT 1; SELECT 'hush'::int; SELECT 'password'"),
     # nested
     _case("block", "DO $$BEGIN EXECUTE 'ALTER ROLE keeper PASSWORD ''hush'''; END$$"),
-    _case("concatenated", "DO $$BEGIN EXECUTE 'ALTER' || ' ROLE keeper VALID UNTIL ''hush'''; END$$"),
+    _case("concatenated",
+          "DO $$BEGIN EXECUTE 'ALTER' || ' ROLE keeper VALID UNTIL ''hush'''; END$$"),
     _case("quoted by dollars",
           "DO $a$BEGIN EXECUTE $b$alter role keeper password 'hush'$b$; END$a$"),
     _case("nested, does not parse", "SELECT unparsed()", before=_VAULT),
@@ -184,7 +185,8 @@ CASES = (
           (("a", ("hush",)), ("b", ())))),
     _case("pipeline, fails in the first of two", Pipeline(
         (("c", "SELECT $1::int AS password"), ("d", "SELECT $1::int")), (("c", ("hush",)),))),
-    _case("duplicate", "INSERT INTO keys SELECT v FROM vault", "INSERT INTO keys SELECT v FROM vault",
+    _case("duplicate", "INSERT INTO keys SELECT v FROM vault",
+          "INSERT INTO keys SELECT v FROM vault",
           before=_VAULT),
     # COPY
     _case("COPY", "COPY (SELECT 'hush' AS password) TO STDOUT"),
@@ -204,12 +206,14 @@ CASES = (
           "ALTER TABLE IF EXISTS nothing ADD a int",
           "IMPORT FOREIGN SCHEMA s FROM SERVER far INTO public OPTIONS (key 'hush')"),
     _case("subscription", "CREATE SUBSCRIPTION s CONNECTION 'host=hush' PUBLICATION p "
-          "WITH (connect = false, slot_name = NONE)", "ALTER SUBSCRIPTION s CONNECTION 'host=hush'"),
+          "WITH (connect = false, slot_name = NONE)",
+          "ALTER SUBSCRIPTION s CONNECTION 'host=hush'"),
     _case("address", "SELECT 'postgresql://bob:hush@db/'"),
     _case("address of something else", "SELECT 'https://bob:hush@example.com/'"),
     # settings
     _case("primary_conninfo", "ALTER SYSTEM SET primary_conninfo = 'host=hush'",
-          "ALTER SYSTEM RESET primary_conninfo", "SELECT set_config('primary_conninfo', 'hush', true)"),
+          "ALTER SYSTEM RESET primary_conninfo",
+          "SELECT set_config('primary_conninfo', 'hush', true)"),
     _case("ssl_passphrase_command", "ALTER SYSTEM SET ssl_passphrase_command = 'echo hush' x",
           "DO $$BEGIN EXECUTE 'ALTER SYSTEM SET ssl_passphrase_command = ''hush'' x'; END$$"),
     _case("settings", "SET keeper.password = 'hush'", "SET keeper.api_key TO 'hush'",
@@ -245,7 +249,8 @@ CASES = (
           f"DO $$BEGIN EXECUTE 'SELECT ''hush'' /* {'x' * 100_000} password */'; END$$"),
     # interrupted
     _case("cancelled", Stopped("SELECT pg_sleep(10), 'hush' AS password")),
-    _case("cancelled within", Stopped("DO $$BEGIN PERFORM pg_sleep(10), 'hush' AS password; END$$")),
+    _case("cancelled within",
+          Stopped("DO $$BEGIN PERFORM pg_sleep(10), 'hush' AS password; END$$")),
     _case("ended", Stopped("SELECT pg_sleep(10), 'hush' AS password", terminate=True)),
     _case("timed out", "SET statement_timeout = 20", "SELECT pg_sleep(10), 'hush' AS password",
           "RESET statement_timeout"),

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,10 +44,9 @@ class Player:
 
     def step(self, step: Step, number: int) -> None:
         connection = self.connection.pgconn
-        encoding = "utf-8"
         match step:
             case str():
-                done = connection.exec_(numbered(step, number).encode(encoding))
+                done = connection.exec_(numbered(step, number).encode())
                 if done.status == ExecStatus.COPY_OUT:
                     while connection.get_copy_data(0)[0] > 0:
                         pass
@@ -100,7 +98,6 @@ class Player:
             other.execute(f"SELECT pg_{stop}_backend(%s)", (client.info.backend_pid,))
             while client.pgconn.get_result():
                 pass
-            time.sleep(0)
 
     def controls(self, number: int) -> None:
         """What must be seen, so that what is not seen says something."""
@@ -108,9 +105,7 @@ class Player:
         connection.exec_(f"SELECT 'text{number:03}' AS seen{number:03}".encode())
         connection.exec_params(b"SELECT $1::text AS control", [f"value{number:03}".encode()])
         connection.exec_(f"SELECT 'message{number:03}'::int".encode())
-        connection.exec_(
-            f"DO $$BEGIN EXECUTE 'SELECT ''nest' || 'ed{number:03}'''; END$$".encode()
-        )
+        connection.exec_(f"DO $$BEGIN EXECUTE 'SELECT ''nest' || 'ed{number:03}'''; END$$".encode())
 
     def play(self, case: Case, number: int, other: Connection) -> None:
         for sql in case.before:
@@ -135,7 +130,9 @@ class Played:
     ledger: Ledger
 
 
-@pytest.fixture(scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)])
+@pytest.fixture(
+    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
+)
 def played(request: pytest.FixtureRequest) -> Iterator[Played]:
     """All cases, once on each server."""
     binaries: Binaries = request.getfixturevalue(request.param)
@@ -222,9 +219,8 @@ def test_pages_and_reports_hold_no_secret(played: Played) -> None:
     shown = json.dumps([s.text for s in found]).encode()
     shown += "".join(show.one_line(s.text, 400) for s in found).encode()
     drawn = page.page(played.ledger).encode()
-    assert not unseen(shown, "seen")
-    assert b"seen" in drawn
     for text in (shown, drawn):
+        assert b"seen" in text
         assert not leaks(text)
         assert not re.search(rb"(text|value|message|nested)\d{3}", text)
 

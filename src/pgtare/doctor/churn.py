@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pgtare.doctor.queries import TEXT_CHARACTERS
+from pgtare.sql_text import normalised
 
 _COMMENT = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
 _LITERAL = re.compile(r"'(?:[^']|'')*'|\$\d+|\b\d+(?:\.\d+)?\b")
@@ -160,10 +161,15 @@ def families(texts: Iterable[tuple[int, str, int]]) -> list[Family]:
         found.append(
             Family(
                 _named(kind, [entries[i][1] for i in indexes], temporary), len(indexes),
-                sum(entries[i][2] for i in indexes), pattern, _plain(example),
+                sum(entries[i][2] for i in indexes), _shown(pattern), _shown(example),
             )
         )  # fmt: skip
     return sorted(found, key=lambda family: -family.members)
+
+
+def _shown(text: str) -> str:
+    """Without literals: those of utility statements stand in the table as they were sent."""
+    return _plain(normalised(text))
 
 
 def _all_cut_in_a_list(pattern: str, texts: Sequence[str]) -> bool:
