@@ -169,15 +169,13 @@ def files_of(recording: Path) -> bytes:
 
 
 def leaks(data: bytes) -> list[str]:
-    """Cases whose secret is in there, as it is or in hexadecimal."""
-    found = {m.group(1) for m in re.finditer(rb"hush(\d{3})?", data, re.IGNORECASE)}
+    """Names of cases whose secret is in there, as it is or in hexadecimal."""
+    found = {m.group(1) or b"" for m in re.finditer(rb"hush(\d{3})?", data, re.IGNORECASE)}
     found |= {
-        bytes.fromhex(m.group(1).decode()) if m.group(1) else None
+        bytes.fromhex((m.group(1) or b"").decode())
         for m in re.finditer(rb"68757368((?:3\d){3})?", data)
     }
-    cases = secrets_corpus.CASES
-    return [f"{cases[int(n)].name}: {cases[int(n)].steps}" if n else "?" for n in sorted(
-        found, key=lambda n: n or b"")]  # fmt: skip
+    return [secrets_corpus.CASES[int(n)].name if n else "?" for n in sorted(found)]
 
 
 def unseen(data: bytes, *controls: str) -> list[str]:
@@ -195,13 +193,13 @@ _CONTROLS = ("text", "value", "message", "nested")
 
 def test_rings_hold_no_secret(played: Played) -> None:
     assert not unseen(played.rings, *_CONTROLS)
-    assert not leaks(played.rings)
+    assert leaks(played.rings) == []
 
 
 def test_files_of_the_worker_hold_no_secret(played: Played) -> None:
     data = files_of(played.recording)
     assert not unseen(data, *_CONTROLS)
-    assert not leaks(data)
+    assert leaks(data) == []
 
 
 def test_exports_hold_no_secret(played: Played, tmp_path: Path) -> None:
@@ -210,7 +208,7 @@ def test_exports_hold_no_secret(played: Played, tmp_path: Path) -> None:
     assert not unseen(data, "text", "message", "nested")
     values = {f"value{n:03}".encode().hex() for n in range(len(secrets_corpus.CASES))}
     assert all(value.encode() in data for value in values)
-    assert not leaks(data)
+    assert leaks(data) == []
 
 
 def test_pages_and_reports_hold_no_secret(played: Played) -> None:
@@ -221,7 +219,7 @@ def test_pages_and_reports_hold_no_secret(played: Played) -> None:
     drawn = page.page(played.ledger).encode()
     for text in (shown, drawn):
         assert b"seen" in text
-        assert not leaks(text)
+        assert leaks(text) == []
         assert not re.search(rb"(text|value|message|nested)\d{3}", text)
 
 
