@@ -85,6 +85,9 @@ SETUP = (
     "CREATE FUNCTION unparsed_told() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
     "EXECUTE 'alter role r password ''' || (SELECT v FROM vault); "
     "EXCEPTION WHEN others THEN RAISE EXCEPTION 'failed: %', SQLERRM; END$$",
+    "CREATE FUNCTION running_told() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
+    "EXECUTE (SELECT v FROM vault); "
+    "EXCEPTION WHEN others THEN RAISE EXCEPTION 'failed: %', SQLERRM; END$$",
     "CREATE FUNCTION failing() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
     "EXECUTE 'ALTER ROLE nobody PASSWORD ' || quote_literal((SELECT v FROM vault)); END$$",
     "CREATE FUNCTION wrong() RETURNS int LANGUAGE sql AS "
@@ -147,6 +150,8 @@ CASES = (
     _case("nested, does not parse, caught and told", "SELECT unparsed_told()", before=_VAULT),
     _case("nested, does not parse, in a cursor", "BEGIN", "DECLARE c CURSOR FOR SELECT unparsed()",
           "FETCH c", "ROLLBACK", before=_VAULT),
+    _case("nested and stored, does not parse, caught and told", "SELECT running_told()",
+          before=("TRUNCATE vault", "INSERT INTO vault VALUES ('alter role r password ''hush')")),
     _case("nested, fails", "SELECT failing()", before=_VAULT),
     _case("nested, value fails", "SELECT wrong()", before=_VAULT),
     _case("nested, value fails, caught and told", "SELECT wrong_told()", before=_VAULT),

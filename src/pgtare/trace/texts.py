@@ -16,6 +16,7 @@ from pgtare.trace.stream import CallKind
 
 #: Work of a session that belongs to no call: reading requests, sending answers.
 OUTSIDE = "between calls"
+_SUPPRESSED = "(text suppressed)"
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def statement_labels(ledger: Ledger) -> Labels:
             names.append(label)
             query_ids.append(query_id)
             texts.append(set())
-        elif text and names[known[key]].startswith("query "):
+        elif text and (names[known[key]] == _SUPPRESSED or names[known[key]].startswith("query ")):
             names[known[key]] = label
         if text:
             texts[known[key]].add(text.strip())
@@ -80,7 +81,7 @@ def _asked_for_first(depth: Integers, group: Integers, groups: int) -> Integers:
 
 def _without_text(query_id: int, kind: int, suppressed: bool) -> str:
     if suppressed:
-        return "(text suppressed)"
+        return _SUPPRESSED
     if query_id:
         return f"query {query_id}"
     if kind in (CallKind.COMMIT, CallKind.ROLLBACK):
