@@ -107,14 +107,15 @@ tells(const char *text)
 static void
 note_error(void *arg)
 {
-	int			class = ERRCODE_TO_CATEGORY(geterrcode());
+	int			sqlstate = geterrcode();
+	int			class = ERRCODE_TO_CATEGORY(sqlstate);
 	MemoryContext before;
 	MemoryContext context;
 	ErrorData  *error;
 
 	if (!trace.on || !LEVEL_BINDS(trace.now_level) || trace.secret_met ||
 		class == ERRCODE_SUCCESSFUL_COMPLETION || class == ERRCODE_WARNING ||
-		class == ERRCODE_INSUFFICIENT_RESOURCES || CritSectionCount > 0)
+		sqlstate == ERRCODE_OUT_OF_MEMORY || CritSectionCount > 0)
 		return;
 	/* should it fail, it goes with the error that is reported instead */
 	context = AllocSetContextCreate(ErrorContext, "error for sql_trace", ALLOCSET_SMALL_SIZES);

@@ -96,6 +96,8 @@ SETUP = (
     "EXCEPTION WHEN others THEN RAISE EXCEPTION 'failed: %', SQLERRM; END$$",
     "CREATE FUNCTION raising() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
     "RAISE EXCEPTION 'the password is %', (SELECT v FROM vault); END$$",
+    "CREATE FUNCTION raising_no_memory() RETURNS void LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION "
+    "'the password is %', (SELECT v FROM vault) USING ERRCODE = '53200'; END$$",
     "CREATE FUNCTION hinting() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
     "RAISE EXCEPTION '%', (SELECT v FROM vault) USING HINT = 'choose another password'; END$$",
     "CREATE FUNCTION looping() RETURNS void LANGUAGE plpgsql AS $$DECLARE r record; BEGIN "
@@ -156,6 +158,7 @@ CASES = (
     _case("nested, value fails", "SELECT wrong()", before=_VAULT),
     _case("nested, value fails, caught and told", "SELECT wrong_told()", before=_VAULT),
     _case("in a message", "SELECT raising()", before=_VAULT),
+    _case("in a message, said to be of no memory", "SELECT raising_no_memory()", before=_VAULT),
     _case("hint", "SELECT hinting()", before=_VAULT),
     _case("handed on", "SELECT echo('hush') AS password"),
     _case("handed on, a value", Bound("SELECT echo($1) AS password", ("hush",))),
@@ -190,6 +193,9 @@ CASES = (
           (("a", ("hush",)), ("b", ())))),
     _case("pipeline, fails in the first of two", Pipeline(
         (("c", "SELECT $1::int AS password"), ("d", "SELECT $1::int")), (("c", ("hush",)),))),
+    _case("pipeline, fails in one of before",
+          Pipeline((("e", "SELECT $1::int AS password"),), ()),
+          Pipeline((("f", "SELECT $1::int"),), (("e", ("hush",)),))),
     _case("duplicate", "INSERT INTO keys SELECT v FROM vault",
           "INSERT INTO keys SELECT v FROM vault",
           before=_VAULT),
