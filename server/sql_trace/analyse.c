@@ -26,7 +26,7 @@ write_parse(ParseState *state, Query *query)
 	call.number = call_begins(call.start);
 	call.parent = trace.current;
 	call.query_id = (int64) query->queryId;
-	call.text = text_of(state->p_sourcetext, query->stmt_location, query->stmt_len, call.query_id,
+	call.text = text_of(state->p_sourcetext, query->stmt_location, query->stmt_len, &call.query_id,
 						query->utilityStmt, &secret);
 	if (trace.depth == 0)
 		request_statement(call.text, secret);
@@ -73,7 +73,7 @@ trace_plan(Query *query, const char *text, int options, ParamListInfo parameters
 	call.number = call_begins(call.start);
 	call.parent = trace.current;
 	call.query_id = (int64) query->queryId;
-	call.text = text_of(text, query->stmt_location, query->stmt_len, call.query_id, NULL, &secret);
+	call.text = text_of(text, query->stmt_location, query->stmt_len, &call.query_id, NULL, &secret);
 	call_usage(&before);
 	/* functions are called, to find out what is constant */
 	trace.depth = depth + 1;

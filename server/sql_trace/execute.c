@@ -64,7 +64,7 @@ trace_start(QueryDesc *queryDesc, int eflags)
 	e->call.parent = trace.current;
 	e->call.query_id = (int64) queryDesc->plannedstmt->queryId;
 	e->call.text = text_of(queryDesc->sourceText, queryDesc->plannedstmt->stmt_location,
-						   queryDesc->plannedstmt->stmt_len, e->call.query_id, NULL, &e->secret);
+						   queryDesc->plannedstmt->stmt_len, &e->call.query_id, NULL, &e->secret);
 	if (trace.depth == 0)
 		request_statement(e->call.text, e->secret);
 	if (trace_plans)
@@ -235,11 +235,15 @@ trace_run(RUN_PARAMETERS)
 		row_query_begins(rows);
 	if (e == NULL)
 	{
+		/* it began before the trace did; what runs in it has our depth, and is traced */
+		if (trace.on && text_is_secret(queryDesc->sourceText))
+			secrets_hide(trace.depth - 1);
 		run_measured(rows, RUN_ARGUMENTS);
 		return;
 	}
 	if (trace.depth == 0)
 		request_statement(e->call.text, e->secret);
+	secrets_enter(e->secret);
 	if (!e->ran && trace.current == e->call.parent)
 		run_first(e, rows, RUN_ARGUMENTS);
 	else if (unlikely(series.running))
@@ -317,6 +321,7 @@ trace_finish(QueryDesc *queryDesc)
 		return;
 	}
 	span_moves_to(e);
+	secrets_enter(e->secret);
 	if (runs_at_end(queryDesc->estate))
 		finish_in(e, queryDesc);
 	else

@@ -14,6 +14,7 @@
 #include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/varlena.h"
 
@@ -260,6 +261,15 @@ follow_with_waits(bool can_open)
 	waits_wanted = timeline_want_waits(wants) && wants;
 }
 
+/* The application's name, which can be any text */
+const char *
+level_application(void)
+{
+	const char *name = application_name ? application_name : "";
+
+	return words_show_secret(name, strlen(name)) ? "(hidden)" : name;
+}
+
 /*
  * Behind a pool one session serves applications in turn: tell which it is now,
  * where that is not what the ring tells already.
@@ -270,7 +280,7 @@ tell_application(void)
 	static TimestampTz told_in = 0; /* when that ring began */
 	static char told[NAMEDATALEN];
 	static uint64 position;		/* of the record */
-	const char *name = application_name ? application_name : "";
+	const char *name = level_application();
 	ApplicationRecord record = {0};
 
 	if (trace.ring == NULL)
@@ -390,6 +400,9 @@ level_match(int64 query_id)
 		trace.now_level = trace_query_level;
 		trace.last_end = timeline_now();	/* what was before is not in the trace */
 		trace.on = true;
+		/* what runs around it has not been looked at, but for what the client sent */
+		if (text_is_secret(debug_query_string))
+			secrets_hide(-1);
 		if (LEVEL_WAITS(trace_query_level))
 			timeline_follow_waits();
 		return;

@@ -255,7 +255,7 @@ write_plan(const QueryDesc *queryDesc, uint64 id, uint64 call, uint64 text)
 	record.text = text;
 	record.stored = json.len;
 	record.nodes = walk.nodes;
-	text_remember(id, false);
+	text_remember(id, id);
 	if (ring_begin(RECORD_PLAN, trace.depth, call, timeline_now(), sizeof(record) + json.len,
 				   &record.header))
 	{

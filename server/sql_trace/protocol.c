@@ -31,7 +31,9 @@ bound(void)
 	transaction_touched(call.start);
 	call.number = ++trace.calls;
 	call.query_id = (int64) pgstat_get_my_query_id();
-	call.text = text_of(debug_query_string, -1, 0, call.query_id, NULL, &secret);
+	call.text = text_of(debug_query_string, -1, 0, &call.query_id, NULL, &secret);
+	if (secret)
+		call.query_id = 0;		/* of a utility statement it hashes what that says */
 	request_statement(call.text, secret);
 	now = timeline_now();
 	call.busy = Max(now - call.start - trace.covered, 0);
@@ -62,7 +64,7 @@ failed(const char *body, size_t length)
 	const char *message = NULL;
 	const char *end = body + length;
 	bool		shown;
-	bool		secret;
+	bool		secret = false;
 
 	series_look_for_error();
 	for (const char *field = body; field < end && *field != '\0';)
@@ -78,20 +80,27 @@ failed(const char *body, size_t length)
 			record.severity = severity_of(value);
 		else if (*field == 'M')
 			message = value;
+		if (strchr("MDHWq", *field) != NULL)
+			secret |= words_show_secret(value, stop - value);
 		field = stop + 1;
 	}
 	(void) request_message_arrived();
 	/* it may have failed before it was known which statement of the message that is */
 	if ((trace.text == 0 || trace.answered) && debug_query_string != NULL)
 	{
-		uint64		text = text_of(debug_query_string, -1, 0, 0, NULL, &secret);
+		int64		query_id = 0;
+		bool		of_statement;
+		uint64		text = text_of(debug_query_string, -1, 0, &query_id, NULL, &of_statement);
 
-		request_statement(text, secret);
+		request_statement(text, of_statement);
 	}
+	/* of several statements in a pipeline, it may be another one */
+	secret |= text_is_secret(debug_query_string);
 	record.text = trace.text;
 	record.length = message ? (uint32) strlen(message) : 0;
 	/* no look into catalogs now: the answer for this role must be known */
-	shown = LEVEL_BINDS(trace.now_level) && !trace.secret && !secrets_of_role_known();
+	shown = LEVEL_BINDS(trace.now_level) && !secret && !trace.secret && !trace.secret_met &&
+		!secrets_of_role_known();
 	record.stored = shown ? Min(record.length, 1024) : 0;
 	if (!ring_begin(RECORD_ERROR, trace.depth, trace.current, timeline_now(),
 					sizeof(record) + record.stored, &record.header))

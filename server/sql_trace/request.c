@@ -40,6 +40,8 @@ request_begins(bool can_open)
 		pg_prng_double(&pg_global_prng_state) < trace_statement_rate;
 	trace.on = trace.level > 0 && trace.ring != NULL && drawn;
 	request_statement(0, false);
+	trace.secret_depth = INT_MAX;
+	trace.secret_met = false;
 	trace.depth = 0;
 	trace.current = 0;
 	messages = 0;
@@ -90,6 +92,7 @@ request_ends(char status)
 		level_attach();
 	if (!trace.client)
 		return;
+	secrets_watch_errors();
 	if (trace.request && trace.on)
 	{
 		RequestRecord record = {0};

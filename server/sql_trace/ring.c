@@ -107,8 +107,7 @@ describe_session(Ring *ring)
 	session->server_version_num = PG_VERSION_NUM;
 	session->clock = trace_clock;
 	session->ring_bytes = ring->size;
-	strlcpy(session->application, application_name ? application_name : "",
-			sizeof(session->application));
+	strlcpy(session->application, level_application(), sizeof(session->application));
 	strlcpy(session->role_name, role_name(), sizeof(session->role_name));
 	strlcpy(session->database_name, database_name(), sizeof(session->database_name));
 	strlcpy(session->encoding, GetDatabaseEncodingName(), sizeof(session->encoding));

@@ -3,15 +3,16 @@
  *		What a trace must not show: passwords, connection strings, values of
  *		sensitive roles.
  *
- * A statement is known by its parse tree, where there is one, and by its words:
- * it may be in a function's body, or have failed to parse.  The words are taken
- * without regard to quotes, so that too much is hidden rather than too little.
+ * A statement is known by its parse tree, where there is one, and by the words of
+ * the source that it is part of (words.c).  What runs within such a statement is
+ * not shown either, nor is the message of any error after it in the request.
  *-------------------------------------------------------------------------
  */
 #include "sqltrace.h"
 
 #include "miscadmin.h"
 #include "access/xact.h"
+#include "commands/prepare.h"
 #include "utils/acl.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
@@ -27,7 +28,24 @@ static struct
 	bool		sensitive;
 } role;
 
-/* Does this kind of statement carry secrets? */
+/* A statement of EXPLAIN or CREATE TABLE AS is a query, which may hold a utility statement. */
+static bool
+in_query(const Node *query)
+{
+	return query != NULL && IsA(query, Query) && ((const Query *) query)->utilityStmt != NULL &&
+		secrets_in_statement(((const Query *) query)->utilityStmt);
+}
+
+/* EXECUTE gives values to a statement that was sent before. */
+static bool
+in_prepared(const char *name)
+{
+	const PreparedStatement *prepared = FetchPreparedStatement(name, false);
+
+	return prepared != NULL && text_is_secret(prepared->plansource->query_string);
+}
+
+/* Does this statement carry secrets, whatever its words are? */
 bool
 secrets_in_statement(const Node *utility)
 {
@@ -42,7 +60,23 @@ secrets_in_statement(const Node *utility)
 		case T_AlterForeignServerStmt:
 		case T_CreateSubscriptionStmt:
 		case T_AlterSubscriptionStmt:
+		case T_CreateFdwStmt:
+		case T_AlterFdwStmt:
+		case T_CreateForeignTableStmt:
+		case T_ImportForeignSchemaStmt:
 			return true;
+		case T_AlterTableStmt:
+			return ((const AlterTableStmt *) utility)->objtype == OBJECT_FOREIGN_TABLE;
+		case T_CopyStmt:
+			return ((const CopyStmt *) utility)->is_program;
+		case T_ConstraintsSetStmt:
+			return trace.secret_transaction;	/* runs its deferred triggers */
+		case T_ExecuteStmt:
+			return in_prepared(((const ExecuteStmt *) utility)->name);
+		case T_ExplainStmt:
+			return in_query(((const ExplainStmt *) utility)->query);
+		case T_CreateTableAsStmt:
+			return in_query(((const CreateTableAsStmt *) utility)->query);
 		case T_AlterSystemStmt:
 		case T_VariableSetStmt:
 			{
@@ -58,181 +92,52 @@ secrets_in_statement(const Node *utility)
 	}
 }
 
-#define LONGEST_WORD 32
-
-typedef struct Words
-{
-	const char *at;
-	const char *end;
-	int			n;				/* words so far */
-	char		last[3][LONGEST_WORD];	/* in turn; in lower case, cut */
-	bool		within_comments;	/* words of comments count */
-	bool		comments;		/* have been passed over */
-	bool		told;			/* by a part of a word */
-} Words;
-
-/* The bytes of words in lower case; 0: of none.  Words that matter are ASCII. */
-static unsigned char folded[256];
-
-static void
-fill_folded(void)
-{
-	for (int c = 0; c < 256; c++)
-	{
-		if (c >= 'A' && c <= 'Z')
-			folded[c] = (unsigned char) (c - 'A' + 'a');
-		else if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c >= 128)
-			folded[c] = (unsigned char) c;
-	}
-}
-
-static inline unsigned char
-fold(char c)
-{
-	return folded[(unsigned char) c];
-}
-
-static void
-skip_comment(Words *words)
-{
-	words->comments = true;
-	if (words->at[0] == '-')
-	{
-		while (words->at < words->end && *words->at != '\n')
-			words->at++;
-		return;
-	}
-	for (words->at += 2; words->at < words->end; words->at++)
-	{
-		if (words->at[0] == '*' && words->at + 1 < words->end && words->at[1] == '/')
-		{
-			words->at += 2;
-			return;
-		}
-	}
-}
-
-static inline const char *
-word_before(const Words *words, int back)
-{
-	return words->last[(words->n + 3 - back) % 3];
-}
-
 static bool
-begins_with(const Words *words, const char *part)
+tells(const char *text)
 {
-	size_t		length = strlen(part);
-
-	return (size_t) (words->end - words->at) >= length &&
-		pg_strncasecmp(words->at, part, length) == 0;
-}
-
-/* "mypassword" as well, however long the word is */
-static inline bool
-tells_secret_here(const Words *words, unsigned char c)
-{
-	unsigned char next;
-
-	if (likely(c != 'p' && c != 'c') || words->at + 1 == words->end)
-		return false;
-	next = fold(words->at[1]);
-	if (c == 'p')
-		return next == 'a' && (begins_with(words, "passw") || begins_with(words, "passphr"));
-	return next == 'o' && begins_with(words, "conninfo");
-}
-
-static const char *
-next_word(Words *words)
-{
-	char	   *word;
-	unsigned char c;
-	int			n = 0;
-
-	while (words->at < words->end && !fold(*words->at))
-	{
-		if (!words->within_comments && words->at + 1 < words->end &&
-			((words->at[0] == '-' && words->at[1] == '-') ||
-			 (words->at[0] == '/' && words->at[1] == '*')))
-			skip_comment(words);
-		else
-			words->at++;
-	}
-	if (words->at >= words->end)
-		return NULL;
-	word = words->last[++words->n % 3];
-	for (; words->at < words->end && (c = fold(*words->at)) != 0; words->at++)
-	{
-		words->told |= tells_secret_here(words, c);
-		if (n < LONGEST_WORD - 1)
-			word[n++] = (char) c;
-	}
-	word[n] = '\0';
-	return word;
-}
-
-static bool
-is_one_of(const char *word, const char *const *list)
-{
-	for (; *list; list++)
-		if (strcmp(word, *list) == 0)
-			return true;
-	return false;
-}
-
-static bool
-tells_secret(const Words *words, const char *word)
-{
-	static const char *const verbs[] = {"create", "alter", NULL};
-	static const char *const objects[] = {"role", "user", "group", "subscription", "server", NULL};
-
-	if (words->told)
-		return true;
-	switch (word[0])
-	{
-		case 'd':
-			return strncmp(word, "dblink", 6) == 0;
-		case 'm':
-			return strcmp(word, "mapping") == 0 &&
-				strcmp(word_before(words, 1), "user") == 0;
-		case 'p':
-			return (strcmp(word, "postgres") == 0 || strcmp(word, "postgresql") == 0) &&
-				words->end - words->at >= 3 && strncmp(words->at, "://", 3) == 0;
-		case 'r':
-		case 'u':
-		case 'g':
-		case 's':
-			return is_one_of(word, objects) &&
-				(is_one_of(word_before(words, 1), verbs) ||
-				 is_one_of(word_before(words, 2), verbs));
-		default:
-			return false;
-	}
-}
-
-static bool
-any_tells_secret(Words *words)
-{
-	const char *word;
-
-	while ((word = next_word(words)) != NULL)
-		if (tells_secret(words, word))
-			return true;
-	return false;
+	return text != NULL && words_show_secret(text, strlen(text));
 }
 
 /*
- * Do its words tell that a text may hold secrets?  A comment may stand between
- * two of them; it may hold secrets itself, or be none but stand in quotes.
+ * An error is raised, maybe one that is caught and never sent: a later message may
+ * quote it.  A statement that does not parse is known from the error alone.
+ *
+ * All else that is asked for the context of the error has been asked before.
  */
-bool
-secrets_in_text(const char *text, Size length)
+static void
+note_error(void *arg)
 {
-	Words		without = {text, text + length};
-	Words		with = {text, text + length,.within_comments = true};
+	int			sqlstate = geterrcode();
+	int			class = ERRCODE_TO_CATEGORY(sqlstate);
+	MemoryContext before;
+	MemoryContext context;
+	ErrorData  *error;
 
-	if (folded['a'] == 0)
-		fill_folded();
-	return any_tells_secret(&without) || (without.comments && any_tells_secret(&with));
+	if (!trace.on || !LEVEL_BINDS(trace.now_level) || trace.secret_met ||
+		class == ERRCODE_SUCCESSFUL_COMPLETION || class == ERRCODE_WARNING ||
+		sqlstate == ERRCODE_OUT_OF_MEMORY || CritSectionCount > 0)
+		return;
+	/* should it fail, it goes with the error that is reported instead */
+	context = AllocSetContextCreate(ErrorContext, "error for sql_trace", ALLOCSET_SMALL_SIZES);
+	before = MemoryContextSwitchTo(context);
+	error = CopyErrorData();
+	trace.secret_met = tells(error->message) || tells(error->detail) || tells(error->hint) ||
+		tells(error->context) || tells(error->internalquery);
+	MemoryContextSwitchTo(before);
+	MemoryContextDelete(context);
+}
+
+/*
+ * Have all errors of this process looked at.  As it answers a request nothing else
+ * gives context to errors; an error that ends a request takes ours away.
+ */
+void
+secrets_watch_errors(void)
+{
+	static ErrorContextCallback ours = {.callback = note_error};
+
+	if (error_context_stack == NULL)
+		error_context_stack = &ours;
 }
 
 void

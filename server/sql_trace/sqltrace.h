@@ -11,8 +11,8 @@
  * the ring), request.c (from a client's message to ReadyForQuery), protocol.c
  * (messages to the client), analyse.c (parse and plan), execution.c and execute.c
  * (executions), series.c and series.h (fetches), utility.c, transaction.c, call.c
- * (what all calls share), text.c (texts of statements), secrets.c (what must not be
- * shown), binds.c (values), plan.c (plan trees), askers.c (in whose calls init
+ * (what all calls share), text.c (texts of statements), secrets.c and words.c (what
+ * must not be shown), binds.c (values), plan.c (plan trees), askers.c (in whose calls init
  * plans run), ended.c (traces that sessions leave).  Readers: ring_copy.c (out of a
  * ring), read.c (for SQL), sessions.c (who is traced), worker*.c and trace_file.c
  * (to files).  row_*.c measure row sources.
@@ -202,6 +202,9 @@ typedef struct Trace
 	uint64		text;			/* of the client's statement, as far as known */
 	bool		secret;			/* it is not to be shown */
 	bool		answered;		/* and what follows may be another */
+	int			secret_depth;	/* what runs deeper runs within a secret statement */
+	bool		secret_met;		/* by this request: messages of its errors may quote it */
+	bool		secret_transaction; /* and by this transaction: so may its deferred triggers */
 	uint64		stop_position;	/* of the ring; tracing stops there ... */
 	int64		stop_time;		/* ... or then */
 } Trace;
@@ -252,6 +255,7 @@ extern void level_match(int64 query_id);
 extern bool level_has_query_ids(void);
 extern bool level_is_valid(int level);
 extern void level_ring_given_up(void);
+extern const char *level_application(void);
 
 /* ring.c */
 extern void counters_add(Counters *sum, const Counters *counters);
@@ -325,18 +329,22 @@ extern void series_look_for_error(void);
 
 /* text.c */
 extern void text_begin(void);
-extern uint64 text_of(const char *text, int location, int length, int64 query_id,
+extern uint64 text_of(const char *source_text, int location, int length, int64 *query_id,
 					  const Node *utility, bool *secret);
+extern bool text_is_secret(const char *text);
 extern bool text_known(uint64 id);
-extern void text_remember(uint64 id, bool secret);
+extern void text_remember(uint64 id, uint64 shown);
+
+/* words.c */
+extern bool words_show_secret(const char *text, Size length);
 
 /* secrets.c */
 extern bool secrets_in_statement(const Node *utility);
-extern bool secrets_in_text(const char *text, Size length);
 extern bool secrets_of_role(void);
 extern bool secrets_of_role_known(void);
 extern void secrets_roles_changed(void);
 extern void secrets_watch_roles(void);
+extern void secrets_watch_errors(void);
 
 /* binds.c */
 extern void binds_write(uint64 call, ParamListInfo parameters, bool secret);
@@ -380,6 +388,34 @@ trace_begins(void)
 	if (unlikely(!trace.request))
 		request_begins(true);
 	return unlikely(trace.on);
+}
+
+/* Does what begins now run within a secret statement? */
+static inline bool
+secrets_around(void)
+{
+	return unlikely(trace.depth > trace.secret_depth);
+}
+
+/*
+ * A statement begins, or goes on, at the depth under way: a secret one hides what
+ * runs deeper, and any other one shows that a secret one at its depth is over.
+ */
+static inline void
+secrets_enter(bool secret)
+{
+	if (unlikely(secret))
+		trace.secret_met = trace.secret_transaction = true;
+	if (likely(trace.depth <= trace.secret_depth))
+		trace.secret_depth = secret ? trace.depth : INT_MAX;
+}
+
+/* What runs deeper than this is hidden, until something at that depth begins. */
+static inline void
+secrets_hide(int depth)
+{
+	trace.secret_met = trace.secret_transaction = true;
+	trace.secret_depth = Min(trace.secret_depth, depth);
 }
 
 /* The clock of this process's trace, now; timeline_of() tells what time that is */

@@ -37,6 +37,7 @@ transaction_touched(int64 start)
 	if (MY_LXID == told || !LocalTransactionIdIsValid(MY_LXID))
 		return;
 	told = MY_LXID;
+	trace.secret_transaction = false;
 	began = start;
 	write_event(TRANSACTION_BEGIN, 0, timeline_now());
 }

@@ -65,7 +65,7 @@ trace_utility(UTILITY_PARAMETERS)
 	call.number = call_begins(call.start);
 	call.parent = trace.current;
 	call.query_id = query_id_of(statement);
-	call.text = text_of(text, statement->stmt_location, statement->stmt_len, call.query_id,
+	call.text = text_of(text, statement->stmt_location, statement->stmt_len, &call.query_id,
 						statement->utilityStmt, &secret);
 	if (depth == 0)
 		request_statement(call.text, secret);

@@ -43,6 +43,14 @@ def test_temporary_tables_are_told_by_their_making() -> None:
     assert (family.kind, family.members) == ("temporary tables", 12)
 
 
+def test_families_are_shown_without_what_was_sent() -> None:
+    """Of utility statements the table has the text as sent."""
+    lines = [f"ALTER TABLE t{n} OWNER TO a /* for Alice */" for n in range(12)]
+    lines += ["DO $$BEGIN PERFORM 'Alice'; END$$", "SELECT E'it\\'s Alice'"] * 12
+    for family in churn.families(texts(*lines)):
+        assert "Alice" not in family.pattern + family.example
+
+
 def test_one_text_of_many_identities() -> None:
     family = only(churn.families(texts(*["SELECT a FROM orders WHERE a = $1"] * 12, calls=3)))
     assert family.kind == "tables made anew, or one text in many schemas"

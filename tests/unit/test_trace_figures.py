@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from pgtare.errors import UsageError
 from pgtare.trace import kernel, merge, statements
 from pgtare.trace import ledger as ledgers
 from pgtare.trace.costs import NOTHING
+from pgtare.trace.page import page
 from pgtare.trace.profile import GROUPINGS, Scope, profile
 from pgtare.trace.reader import load
 from pgtare.trace.stream import BEGIN, COMMITTED, CallKind
@@ -216,14 +217,37 @@ def test_a_statement_has_the_text_that_its_client_sent(tmp_path: Path) -> None:
     b.request(0, 14 * MS)
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
     assert by(book, "statement") == pytest.approx(
-        {"SELECT f()": 3 * MS, "SELECT 1": 6 * MS, "SELECT 1/0": 5 * MS}
+        {"SELECT f()": 3 * MS, "SELECT ?": 6 * MS, "SELECT ?/?": 5 * MS}
     )
-    assert {s.text for s in statements.report(book)} == {"SELECT f()", "SELECT 1", "SELECT 1/0"}
+    assert {s.text for s in statements.report(book)} == {"SELECT f()", "SELECT ?", "SELECT ?/?"}
     for wanted in ("SELECT 1", "SELECT 2", "5", "select 2", "0"):
         found = profile(book, scope=Scope(statement=wanted))
-        assert (found.scope, found.total_ns) == ("statement SELECT 1", 6 * MS)
+        assert (found.scope, found.total_ns) == ("statement SELECT ?", 6 * MS)
     found = profile(book, scope=Scope(statement="/0", words="process 4711"))
-    assert found.scope == "process 4711, statement SELECT 1/0"
+    assert found.scope == "process 4711, statement SELECT ?/?"
+
+
+def test_statements_are_named_without_what_was_sent(tmp_path: Path) -> None:
+    """In tables, JSON, headings and the page; without identifiers, one name is one statement."""
+    b = StreamBuilder()
+    b.session()
+    for i, sql in enumerate(("SELECT 'Alice' /* Alice */", "SELECT 'Alice2'", "SET x = Alice"), 1):
+        b.text(i, sql, 0)
+        b.call(CallKind.EXECUTE, (i - 1) * MS, i * MS, call=i, text=i)
+    b.text(9, "SELECT 'Alice", 0)
+    b.error(3 * MS, "unterminated", state=77, text=9)
+    b.request(0, 4 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    assert by(book, "statement") == pytest.approx(
+        {"SELECT ?": 2 * MS, "SET x = ?": MS, "between calls": MS}
+    )
+    found = statements.report(book)
+    assert {s.text: sum(s.errors.values()) for s in found} == {"SELECT ?": 1, "SET x = ?": 0}
+    assert "Alice" not in str([asdict(s) for s in found])
+    assert profile(book, scope=Scope(statement="alice2")).scope == "statement SELECT ?"
+    drawn = page(book)
+    assert "SELECT ?" in drawn
+    assert "Alice" not in drawn
 
 
 def test_a_heading_names_the_statements_that_were_taken(tmp_path: Path) -> None:

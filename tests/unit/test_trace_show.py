@@ -56,7 +56,7 @@ def test_no_figure_is_cut_however_narrow_the_terminal(book: Ledger, width: int) 
     text = printed(show.statements_view(statements, len(statements)), width)
     for call in (call for s in statements for call in s.calls.values()):
         assert show.ns(call.elapsed_ns) in text
-    assert "UPDATE t SET a = 1" in text
+    assert "UPDATE t SET a = ?" in text
 
 
 def test_a_profile_by_node_tells_how_to_have_row_sources(book: Ledger) -> None:
@@ -75,9 +75,9 @@ def test_an_error_of_a_statement_that_made_no_call_is_told(tmp_path: Path) -> No
     b.call(CallKind.PLAN, 41 * MS, 42 * MS, text=10, flags=1, state=78)
     b.error(42 * MS, "division by zero", state=78, text=10)
     found = {s.text: s for s in report(ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, ROWS)))}
-    assert list(found["SELECT 'x'::int"].errors.values()) == [2]
-    assert list(found["SELECT 1/0"].errors.values()) == [1]
-    assert found["UPDATE t SET a = 1"].errors == {}
+    assert list(found["SELECT ?::int"].errors.values()) == [2]
+    assert list(found["SELECT ?/?"].errors.values()) == [1]
+    assert found["UPDATE t SET a = ?"].errors == {}
 
 
 def test_statements_of_a_process_that_is_not_there(book: Ledger) -> None:

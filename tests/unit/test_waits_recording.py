@@ -35,6 +35,21 @@ def test_parts_and_description_are_the_owners_only(tmp_path: Path) -> None:
     assert sum(len(part["kind"]) for part in recordings.parts(tmp_path / "r")) == 2 * 999 * 5
 
 
+def test_statements_are_named_without_what_was_sent(tmp_path: Path) -> None:
+    """Of utility statements pg_stat_statements has the text as sent; so have older recordings."""
+    sent = {"11": "SET x = 'Alice' /* Alice */", "12": "SELECT 'Alice'"}
+    kept = write(tmp_path / "r", texts=sent)
+    assert kept.texts == {"11": "SET x = ?", "12": "SELECT ?"}
+    description = tmp_path / "r" / recordings.DESCRIPTION
+    stored = description.read_text()
+    assert "Alice" not in stored
+    description.write_text(stored.replace("SELECT ?", "SELECT 'Alice'"))
+    assert recordings.load(tmp_path / "r") == kept
+    found = summarise(kept, recordings.parts(tmp_path / "r"))
+    for shown in (page(found), str(found.as_json())):
+        assert "Alice" not in shown
+
+
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("x")
     with pytest.raises(UsageError, match="exists already"):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pgtare.doctor.queries import TEXT_CHARACTERS
+from pgtare.sql_text import normalised
 
 _COMMENT = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
 _LITERAL = re.compile(r"'(?:[^']|'')*'|\$\d+|\b\d+(?:\.\d+)?\b")
@@ -160,10 +161,21 @@ def families(texts: Iterable[tuple[int, str, int]]) -> list[Family]:
         found.append(
             Family(
                 _named(kind, [entries[i][1] for i in indexes], temporary), len(indexes),
-                sum(entries[i][2] for i in indexes), pattern, _plain(example),
+                sum(entries[i][2] for i in indexes), _pattern(example), _plain(normalised(example)),
             )
         )  # fmt: skip
     return sorted(found, key=lambda family: -family.members)
+
+
+def _pattern(example: str) -> str:
+    """What is left of a text after all steps, of which that one which finds literals is certain.
+
+    Those of utility statements are in the table as they were sent.
+    """
+    pattern = normalised(example)
+    for _, step in _STEPS:
+        pattern = step(pattern)
+    return pattern
 
 
 def _all_cut_in_a_list(pattern: str, texts: Sequence[str]) -> bool:

@@ -24,6 +24,7 @@ from pgtare.profile.model import (
     StatementRow,
 )
 from pgtare.server import unseen
+from pgtare.sql_text import normalised
 
 # Waits that have ended and those under way are read by one statement: a wait that ends between
 # two would be counted twice or not at all.
@@ -194,7 +195,10 @@ class Reader:
         return Losses(**{name: info[name] for name in Losses.model_fields if name in info})
 
     def texts(self, wanted: Iterable[int]) -> dict[int, str]:
-        """What statements say, by query identifier; empty without pg_stat_statements."""
+        """What statements say, by query identifier; empty without pg_stat_statements.
+
+        Of utility statements it has the text as sent, so literals are taken out here.
+        """
         if not self.has_texts:
             return {}
         query = "SELECT queryid, query FROM pg_stat_statements WHERE queryid = ANY(%s)"
@@ -203,7 +207,7 @@ class Reader:
         except psycopg.Error:  # there, but not loaded
             self.has_texts = False
             return {}
-        return {int(queryid): str(text) for queryid, text in found if queryid and text}
+        return {int(queryid): normalised(str(text)) for queryid, text in found if queryid and text}
 
     def buckets(self) -> list[Bucket]:
         """The bounds of the histograms."""

@@ -36,7 +36,8 @@ FLUSH_S = 2.0
 
 #: What a recording says where statements have no identifiers.
 UNNUMBERED = (
-    "without query identifiers each literal makes a statement of its own; before the next "
+    "without query identifiers statements are distinguished by their text without literals, so a "
+    "list of another length is another statement; before the next "
     f"recording, as a superuser: {NUMBERING}"
 )
 

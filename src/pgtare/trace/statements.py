@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.errors import UsageError
+from pgtare.sql_text import normalised
 from pgtare.trace import nodes
 from pgtare.trace.ledger import CPU, OWN, Ledger
 from pgtare.trace.stream import BUFFERS, EXACT, FAILED, CallKind, RowSources, sqlstate
@@ -306,7 +307,7 @@ def _add_unparsed(
             text = process.stream.texts.get(error.text)
             if text is None or text.suppressed:
                 continue
-            name = text.text.strip()
+            name = normalised(text.text)
             if name not in by_text:
                 by_text[name] = found[False, len(labels.names) + len(found)] = Statement(
                     name, text.query_id, False

@@ -1,4 +1,7 @@
-"""Names of statements: those of one query identifier are one, whatever constants they have."""
+"""Names of statements: those of one query identifier are one, whatever constants they have.
+
+A name holds no literal and no comment: somebody sent it, and it may be about a person.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pgtare.sql_text import normalised
 from pgtare.trace.ledger import Ledger
 from pgtare.trace.reader import Integers
 from pgtare.trace.stream import CallKind
 
 #: Work of a session that belongs to no call: reading requests, sending answers.
 OUTSIDE = "between calls"
+_SUPPRESSED = "(text suppressed)"
 
 
 @dataclass(frozen=True)
 class Labels:
     """The statement of each call, as an index into names (a text), query_ids (0: none) and texts.
 
-    texts: all that were met of a statement, which differ in their constants.
+    texts: all that were met of a statement, as sent, which differ in their constants.
     """
 
     names: list[str]
@@ -30,7 +35,8 @@ class Labels:
 def statement_labels(ledger: Ledger) -> Labels:
     """Which statement each call of a ledger belongs to.
 
-    Its name is the first text that a client asked for, or, where there is none, of a nested call.
+    Its name is the first text that a client asked for, or, where there is none, of a nested call,
+    without literals. Without identifiers, texts of one name are one statement.
     """
     calls = ledger.calls
     names: list[str] = []
@@ -52,17 +58,17 @@ def statement_labels(ledger: Ledger) -> Labels:
         found = ledger.processes[process].stream.texts.get(text_id & 0xFFFFFFFFFFFFFFFF)
         query_id = query_id or (found.query_id if found else 0)
         text = found.text if found and not found.suppressed else None
-        label = text.strip() if text else _without_text(query_id, kind, bool(found))
+        label = (normalised(text) if text else "") or _without_text(query_id, kind, bool(found))
         key = ("id", query_id) if query_id else ("text", label)
         if key not in known:
             known[key] = len(names)
             names.append(label)
             query_ids.append(query_id)
             texts.append(set())
-        elif text and names[known[key]].startswith("query "):
+        elif text and (names[known[key]] == _SUPPRESSED or names[known[key]].startswith("query ")):
             names[known[key]] = label
         if text:
-            texts[known[key]].add(label)
+            texts[known[key]].add(text.strip())
         numbers[i] = known[key]
     return Labels(_apart(names, query_ids), query_ids, numbers[inverse], texts)
 
@@ -75,7 +81,7 @@ def _asked_for_first(depth: Integers, group: Integers, groups: int) -> Integers:
 
 def _without_text(query_id: int, kind: int, suppressed: bool) -> str:
     if suppressed:
-        return "(text suppressed)"
+        return _SUPPRESSED
     if query_id:
         return f"query {query_id}"
     if kind in (CallKind.COMMIT, CallKind.ROLLBACK):

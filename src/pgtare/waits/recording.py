@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 import duckdb
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pgtare import parquet
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.report import files
+from pgtare.sql_text import normalised
 
 SCHEMA: Literal["pgtare.waits.recording/1"] = "pgtare.waits.recording/1"
 DESCRIPTION = "recording.json"
@@ -89,6 +90,12 @@ class Recording(BaseModel):
     texts: dict[str, str]
     waiting_at_begin: list[OpenWait] = []
     waiting_at_end: list[OpenWait] = []
+
+    @field_validator("texts")
+    @classmethod
+    def _without_literals(cls, texts: dict[str, str]) -> dict[str, str]:
+        """Also those of recordings that were made with them."""
+        return {queryid: normalised(text) for queryid, text in texts.items()}
 
     @property
     def records(self) -> int:
