@@ -6,7 +6,8 @@
  * (start and stop by SQL), status.c (its state), session.c (who takes part),
  * unit.c (transaction boundaries), assign.c (drawing arms), slice.c (spans of
  * time that all sessions share), settings.c (applying and restoring settings),
- * evidence.c (what ran), ring.c (observations), clock.c (time).
+ * watch.c (noticing changes of them), evidence.c (what ran), ring.c
+ * (observations), clock.c (time).
  *-------------------------------------------------------------------------
  */
 #ifndef PGTARE_H
@@ -42,7 +43,7 @@
 #define UNIT_UNBLOCKED		(1 << 0)	/* in no block: a session's first, or a filler */
 #define UNIT_ABORTED		(1 << 1)	/* an error was sent */
 #define UNIT_SWITCH_FAILED	(1 << 2)	/* a setting of the arm was refused */
-#define UNIT_APP_CHANGED	(1 << 3)	/* the application set or reset one */
+#define UNIT_APP_CHANGED	(1 << 3)	/* the application changed one, be it for a while */
 #define UNIT_NO_ARRIVAL		(1 << 4)	/* the request was buffered already */
 #define UNIT_COPY			(1 << 5)
 #define UNIT_LOGGED			(1 << 6)	/* a line went to the server log */
@@ -232,11 +233,18 @@ extern int	slice_kind(void);
 
 /* settings.c */
 extern bool settings_bind(const TrialDef *def);
+extern void settings_release(void);
 extern bool settings_apply(const TrialDef *def, int arm);
-extern bool settings_changed_by_application(void);
+extern bool settings_changed_by_application(bool reloaded);
 extern void settings_restore(void);
 extern void settings_check(const char *name, const char *value);
 extern struct config_generic *settings_find(const char *name);
+
+/* watch.c */
+extern bool watch_setting(struct config_generic *conf);
+extern void watch_end(void);
+extern void watch_reset(void);
+extern bool watch_changed(void);
 
 /* evidence.c */
 extern void evidence_install(void);

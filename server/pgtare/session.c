@@ -113,6 +113,7 @@ let_go(void)
 	pgtare_end_write(session.shared);
 	session.ring = NULL;
 	session.records = NULL;
+	settings_release();
 }
 
 /* Runs before dynamic shared memory is detached; nothing may touch it later. */
@@ -160,6 +161,8 @@ session_consider_joining(void)
 		exit_registered = true;
 	}
 	enter(shared, generation);
+	if (!session.joined)
+		settings_release();
 }
 
 /* Called while the session is idle, outside a transaction. */

@@ -205,7 +205,7 @@ static void
 record(int64 ticks, int64 cpu_ns)
 {
 	Observation o = {0};
-	bool		changed = settings_changed_by_application();
+	bool		changed = settings_changed_by_application(unit.events & UNIT_RELOADED);
 	bool		sliced = session.def->nslices > 0;
 
 	o.start_ns = to_ns(unit.first_ticks - session.def->start_ticks);
