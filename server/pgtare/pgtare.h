@@ -6,8 +6,8 @@
  * (start and stop by SQL), status.c (its state), session.c (who takes part),
  * unit.c (transaction boundaries), assign.c (drawing arms), slice.c (spans of
  * time that all sessions share), settings.c (applying and restoring settings),
- * watch.c (noticing changes of them), evidence.c (what ran), ring.c
- * (observations), clock.c (time).
+ * watch.c (noticing changes of them), evidence.c (what ran, and what failed),
+ * open.c (the unit under way), ring.c (observations), clock.c (time).
  *-------------------------------------------------------------------------
  */
 #ifndef PGTARE_H
@@ -41,7 +41,7 @@
 
 /* What happened in a unit */
 #define UNIT_UNBLOCKED		(1 << 0)	/* in no block: a session's first, or a filler */
-#define UNIT_ABORTED		(1 << 1)	/* an error was sent */
+#define UNIT_ABORTED		(1 << 1)	/* an error ended a transaction of it */
 #define UNIT_SWITCH_FAILED	(1 << 2)	/* a setting of the arm was refused */
 #define UNIT_APP_CHANGED	(1 << 3)	/* the application changed one, be it for a while */
 #define UNIT_NO_ARRIVAL		(1 << 4)	/* the request was buffered already */
@@ -56,6 +56,7 @@
 #define UNIT_RELOADED		(1 << 13)	/* arm not in force, because of a reload */
 #define UNIT_STRADDLED		(1 << 14)	/* its answer came after the end of its slice */
 #define UNIT_MIXED			(1 << 15)	/* in a slice where each unit draws its arm */
+#define UNIT_OPEN			(1 << 16)	/* still open when its trial or its session ended */
 
 /* One measured unit, as clients read it: keep in step with the decoder. */
 typedef struct Observation
@@ -87,6 +88,28 @@ typedef enum RingState
 	RING_RETIRED				/* its session has gone, its tail may be unread */
 } RingState;
 
+/* A unit under way: complete up to "since", and busy or waiting for its client since then */
+typedef struct OpenUnit
+{
+	Observation so_far;
+	int64		since_ticks;
+	bool		busy;
+} OpenUnit;
+
+typedef enum OpenState
+{
+	OPEN_NONE,
+	OPEN_UNIT,
+	OPEN_TAKEN					/* by a reader, after the end of the trial */
+} OpenState;
+
+typedef struct Open
+{
+	pg_atomic_uint32 state;		/* OpenState */
+	pg_atomic_uint32 version;	/* odd while the session writes */
+	OpenUnit	unit;
+} Open;
+
 /* Single producer, single consumer; positions only grow. */
 typedef struct Ring
 {
@@ -98,6 +121,8 @@ typedef struct Ring
 	char		pad1[PG_CACHE_LINE_SIZE - 3 * sizeof(pg_atomic_uint64)];
 	pg_atomic_uint64 tail;		/* written by the reader */
 	char		pad2[PG_CACHE_LINE_SIZE - sizeof(pg_atomic_uint64)];
+	Open		open;
+	char		pad3[PG_CACHE_LINE_SIZE - sizeof(Open) % PG_CACHE_LINE_SIZE];
 } Ring;
 
 /* Describes a trial; copied by every session that takes part. */
@@ -215,6 +240,7 @@ extern bool session_trial_closing(void);
 
 /* unit.c */
 extern void unit_install(void);
+extern void unit_left_open(void);
 extern int	unit_slots_installed(void);
 extern int	unit_slots_intact(void);
 
@@ -249,7 +275,14 @@ extern bool watch_changed(void);
 /* evidence.c */
 extern void evidence_install(void);
 extern void evidence_reset(void);
+extern void evidence_error_sent(void);
 extern uint32 evidence_flags(void);
+
+/* open.c */
+extern void open_publish(const OpenUnit *unit);
+extern bool open_close(Ring *ring);
+extern void open_clear(Ring *ring);
+extern uint64 open_take(Shared *shared, char *to, uint64 room);
 
 /* ring.c */
 extern void ring_put(const Observation *observation);

@@ -106,6 +106,7 @@ let_go(void)
 	if (pgtare_begin_write(session.shared, session.generation))
 	{
 		pg_atomic_fetch_sub_u32(&session.shared->joined_now, 1);
+		(void) open_close(session.ring);
 		/* the next owner must see all that we wrote */
 		pg_write_barrier();
 		pg_atomic_write_u32(&session.ring->state, RING_RETIRED);
@@ -121,7 +122,10 @@ static void
 leave_at_exit(int code, Datum arg)
 {
 	if (session.joined)
+	{
+		unit_left_open();
 		let_go();
+	}
 	session.shared = NULL;
 }
 

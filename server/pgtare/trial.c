@@ -224,6 +224,7 @@ lay_out_rings(Shared *shared, int sessions)
 		pg_atomic_write_u64(&ring->tail, 0);
 		pg_atomic_write_u64(&ring->lost, 0);
 		pg_atomic_write_u64(&ring->negative, 0);
+		open_clear(ring);
 		pg_atomic_write_u32(&ring->state, RING_FREE);
 	}
 }
