@@ -18,7 +18,7 @@ from pgtare.errors import MeasurementError
 from pgtare.estimate import MIN_BLOCKS, SLICE_BLOCKS, analyse, live, width_reached
 from pgtare.instruments import prove, snapshot
 from pgtare.load import LoadSpec, PgbenchLoad, at_headroom, find_pgbench, find_saturation
-from pgtare.observations import Observations
+from pgtare.observations import Observations, finished
 from pgtare.report.schema import WeighResult
 from pgtare.server import recording, trials
 from pgtare.server.trials import ModuleInfo, Status, Trials
@@ -188,11 +188,12 @@ class _Run:
             outside = max(0, there - got.status.sessions_now)
         if load is not None:
             load.stop()
-        if not len(got.observations):
+        counted = len(finished(got.observations))
+        if not counted:
             raise MeasurementError(_nothing(plan, got, outside))
         time.sleep(_SETTLE_S if alive else 0)
         after = snapshot(module.conn, request.chosen)
-        self.stages.say(f"estimating from {len(got.observations):,} transactions")
+        self.stages.say(f"estimating from {counted:,} transactions")
         proofs = prove(plan.design.arms, request.chosen, got.observations, before, after)
         proven = {
             arm.name: proof.state != "missing"
