@@ -3,7 +3,7 @@
  *		Shared state of a trial, and what the files of the module offer each other.
  *
  * One file a phase: module.c (loading), shmem.c (shared state), trial.c
- * (start and stop by SQL), status.c (its state), session.c (who takes part),
+ * (start and stop by SQL), rights.c (to whom), status.c (its state), session.c (who takes part),
  * unit.c (transaction boundaries), assign.c (drawing arms), slice.c (spans of
  * time that all sessions share), settings.c (applying and restoring settings),
  * watch.c (noticing changes of them), evidence.c (what ran, and what failed),
@@ -20,12 +20,13 @@
 
 #include "../common/clock.h"
 
-#define PGTARE_VERSION "0.2"
+#define PGTARE_VERSION "0.3"
 
 #define MAX_ARMS 32				/* arms of a trial, the base included */
 #define MAX_SETTINGS 32			/* settings that its arms name together */
 #define MAX_BLOCK 64			/* units of a permuted block */
 #define MAX_RINGS 1024			/* sessions of a trial at one time */
+#define MAX_ROLES 1024			/* roles that may take part where not all may */
 #define TEXT_POOL 16384			/* bytes for names and values */
 #define NO_TEXT UINT32_MAX		/* in a pool: the session's own value */
 #define SLICE_MIXED (-1)		/* a kind of slice: each transaction draws its arm */
@@ -142,6 +143,10 @@ typedef struct TrialDef
 	uint32		value[MAX_ARMS][MAX_SETTINGS];	/* likewise, or NO_TEXT */
 	Oid			database;		/* InvalidOid: any */
 	Oid			role;
+	Oid			owner_role;		/* of who started it */
+	bool		limited;		/* only sessions of "roles" take part */
+	int32		nroles;
+	Oid			roles[MAX_ROLES];
 	uint32		application;	/* pattern as of fnmatch(3) */
 	uint32		participation;	/* of 2^32 sessions; UINT32_MAX: all */
 	bool		take_cpu;
@@ -265,6 +270,13 @@ extern bool settings_changed_by_application(bool reloaded);
 extern void settings_restore(void);
 extern void settings_check(const char *name, const char *value);
 extern struct config_generic *settings_find(const char *name);
+
+/* rights.c */
+extern void rights_check_setting(const struct config_generic *conf);
+extern void rights_check_delay(int64 delay_ns);
+extern void rights_limit_population(TrialDef *def);
+extern bool rights_session_may_join(const TrialDef *def);
+extern void rights_lock_as_owner(Shared *shared, bool only_running);
 
 /* watch.c */
 extern bool watch_setting(struct config_generic *conf);

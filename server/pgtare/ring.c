@@ -114,7 +114,7 @@ pgtare_trial_drain(PG_FUNCTION_ARGS)
 						sizeof(Observation), 256 * 1024 * 1024)));
 
 	/* one reader at a time: the second would hand out the same records */
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	rights_lock_as_owner(shared, false);
 	over = !trial_is_running(shared);
 	for (int i = 0; i < shared->nrings; i++)
 		unread += pg_atomic_read_u64(&shared->ring[i].head) -

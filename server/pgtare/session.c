@@ -60,6 +60,8 @@ is_asked_for(const TrialDef *def)
 		return false;
 	if (OidIsValid(def->role) && def->role != GetSessionUserId())
 		return false;
+	if (!rights_session_may_join(def))
+		return false;
 	if (fnmatch(def->text + def->application, name, 0) != 0)
 		return false;
 	/* a fixed draw for each session, so that a session does not come and go */

@@ -297,6 +297,7 @@ settings_check(const char *name, const char *value)
 		default:
 			refuse(conf->name, "It is fixed when the server or the session starts.");
 	}
+	rights_check_setting(conf);
 	/* with the caller's own rights: a trial must not lend those of a superuser */
 	if (value)
 		(void) set_config_option(name, value, superuser() ? PGC_SUSET : PGC_USERSET,

@@ -342,8 +342,12 @@ answered(char status)
 
 	record(ticks, session.def->take_cpu ? pgtare_thread_cpu_ns() : 0);
 	advance();
-	/* a trial that closes lets each session finish its block; slices have an end of their own */
-	if (session_trial_over(ticks) ||
+	/*
+	 * A session that took on another role may be out of the trial's reach now.
+	 * A trial that closes lets each session finish its block; slices have an
+	 * end of their own.
+	 */
+	if (session_trial_over(ticks) || !rights_session_may_join(session.def) ||
 		((place.position == 0 || session.def->nslices > 0) && session_trial_closing()))
 		session_leave();
 	else
@@ -462,7 +466,8 @@ inject(void)
 	int64		ns = session.def->inject_ns[unit.arm];
 	int64		until = now_ticks() + clock_ns_to_ticks(&session.def->rate, ns);
 
-	while (ns > 0 && now_ticks() < until)
+	/* no place to handle an interrupt: the server does so once it has answered */
+	while (ns > 0 && now_ticks() < until && !InterruptPending)
 		;
 }
 

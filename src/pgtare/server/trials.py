@@ -19,7 +19,7 @@ from pgtare.server import encodings
 #: Our own sessions; the module never lets them take part.
 APPLICATION_NAME = "pgtare"
 #: Of the module's wire format and SQL functions.
-MODULE_VERSION = "0.2"
+MODULE_VERSION = "0.3"
 #: Most sessions of a trial, and the bytes of one drain.
 MAX_SESSIONS = 1024
 DRAIN_BYTES = 16 * 1024 * 1024
@@ -116,7 +116,7 @@ class Trials:
             with self.conn.cursor(row_factory=dict_row) as cur:
                 row = cur.execute(query, args).fetchone()
         except psycopg.errors.InsufficientPrivilege as ex:
-            raise UsageError(f"{first_line(ex)}: {_grant(ex)}") from ex
+            raise UsageError(_refused(ex)) from ex
         if row is None:
             raise MeasurementError("the server module gave no answer")
         return dict(row)
@@ -175,7 +175,7 @@ class Trials:
                 ),
             ).fetchone()  # fmt: skip
         except psycopg.errors.InsufficientPrivilege as ex:
-            raise UsageError(f"{first_line(ex)}: {_grant(ex)}") from ex
+            raise UsageError(_refused(ex)) from ex
         except psycopg.Error as ex:
             if ex.sqlstate is None or ex.sqlstate[:2] in ("08", "57"):
                 raise MeasurementError(f"the trial did not start: {first_line(ex)}") from ex
@@ -208,6 +208,13 @@ def _slices(design: Design) -> tuple[list[int], int, int]:
     if design.slices is None:
         return [], 0, 0
     return list(design.slices.kinds), design.slices.min_us, design.slices.max_us
+
+
+def _refused(ex: psycopg.Error) -> str:
+    """A missing privilege in words: with the server's own next step, or what can be granted."""
+    if ex.diag.message_hint:
+        return first_line(ex)
+    return f"{first_line(ex)}: {_grant(ex)}"
 
 
 def _grant(ex: psycopg.Error) -> str:

@@ -1,4 +1,4 @@
-/* pgtare--0.2.sql */
+/* pgtare--0.3.sql */
 
 \echo Use "CREATE EXTENSION pgtare" to load this file. \quit
 
@@ -52,8 +52,13 @@ CREATE FUNCTION @extschema@.trial_status(
     OUT failed_arms integer[]
 ) AS 'MODULE_PATHNAME', 'pgtare_trial_status' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
+-- Observations not read before; once the trial is over, also what it left open.
 CREATE FUNCTION @extschema@.trial_drain(max_bytes integer DEFAULT 8388608) RETURNS bytea
 AS 'MODULE_PATHNAME', 'pgtare_trial_drain' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
+-- The settings that a role may weigh without being a superuser.
+CREATE FUNCTION @extschema@.arm_settings() RETURNS SETOF text
+AS 'MODULE_PATHNAME', 'pgtare_arm_settings' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 CREATE FUNCTION @extschema@.info(
     OUT version text,
