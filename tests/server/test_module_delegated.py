@@ -1,4 +1,4 @@
-"""What a role that is no superuser can and cannot do with a trial, with just the documented grants."""
+"""What a role that is no superuser can do with a trial, with just the documented grants."""
 
 import contextlib
 import threading
@@ -57,18 +57,22 @@ def weigher(shared: Cluster) -> Iterator[Session]:
 
 
 #: Each of these ended sessions, failed or changed statements of others, or was to be expected to.
-HARMFUL = """
-exit_on_error idle_session_timeout idle_in_transaction_session_timeout statement_timeout
-lock_timeout row_security transform_null_equals backslash_quote escape_string_warning array_nulls
-bytea_output xmlbinary xmloption check_function_bodies synchronous_commit default_table_access_method
-default_tablespace temp_tablespaces default_transaction_isolation default_transaction_deferrable
-extra_float_digits client_min_messages client_connection_check_interval tcp_user_timeout
-tcp_keepalives_idle lo_compat_privileges quote_all_identifiers zero_damaged_pages ignore_checksum_failure
-dynamic_library_path local_preload_libraries allow_in_place_tablespaces allow_system_table_mods
-temp_file_limit track_counts log_min_messages log_parameter_max_length_on_error debug_print_parse
-deadlock_timeout vacuum_cost_delay gin_fuzzy_search_limit default_statistics_target
-wal_compression commit_delay stats_fetch_consistency max_stack_depth session_replication_role
-""".split()  # fmt: skip
+HARMFUL = (
+    "exit_on_error", "idle_session_timeout", "idle_in_transaction_session_timeout",
+    "statement_timeout", "lock_timeout", "row_security", "transform_null_equals",
+    "backslash_quote", "escape_string_warning", "array_nulls", "bytea_output", "xmlbinary",
+    "xmloption", "check_function_bodies", "synchronous_commit", "default_table_access_method",
+    "default_tablespace", "temp_tablespaces", "default_transaction_isolation",
+    "default_transaction_deferrable", "extra_float_digits", "client_min_messages",
+    "client_connection_check_interval", "tcp_user_timeout", "tcp_keepalives_idle",
+    "lo_compat_privileges", "quote_all_identifiers", "zero_damaged_pages",
+    "ignore_checksum_failure", "dynamic_library_path", "local_preload_libraries",
+    "allow_in_place_tablespaces", "allow_system_table_mods", "temp_file_limit", "track_counts",
+    "log_min_messages", "log_parameter_max_length_on_error", "debug_print_parse",
+    "deadlock_timeout", "vacuum_cost_delay", "gin_fuzzy_search_limit",
+    "default_statistics_target", "wal_compression", "commit_delay", "stats_fetch_consistency",
+    "max_stack_depth", "session_replication_role",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HARMFUL)
@@ -268,9 +272,12 @@ def test_member_of_the_role_that_started_it_may_stop_it(shared: Cluster) -> None
 
 
 def test_command_passes_the_hint_on(shared: Cluster) -> None:
-    with trial(shared), connect(shared.dsn() + " user=weigher") as other:
-        with pytest.raises(UsageError) as caught:
-            Trials(other).stop()
+    with (
+        trial(shared),
+        connect(shared.dsn() + " user=weigher") as other,
+        pytest.raises(UsageError) as caught,
+    ):
+        Trials(other).stop()
     said: Any = str(caught.value)
     assert "started by role" in said
     assert "GRANT" not in said

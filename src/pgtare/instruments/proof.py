@@ -65,7 +65,7 @@ def prove(
 
 
 def evidence_flags(observations: Observations, arm: int) -> Flags:
-    """The flags of the arm's transactions that can carry evidence: those of blocks that went well."""
+    """The flags of the arm's transactions that can carry evidence: of blocks, and finished well."""
     flags: Flags = observations["flags"][observations["arm"] == arm]
     kept: Flags = flags[(flags & int(_LEFT_OUT)) == 0]
     return kept

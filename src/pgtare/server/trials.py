@@ -64,8 +64,8 @@ class Status:
 class Population:
     """Who takes part: sessions of a database, of a role, of an application name.
 
-    application is a shell pattern (fnmatch); participation the share of sessions drawn (0 to 1];
-    sessions how many are expected at one time, which sizes their rings.
+    application is a shell pattern (fnmatch); participation the chance of each session to
+    be drawn (0 to 1]; sessions how many are expected at one time, which sizes their rings.
     """
 
     database: str | None
@@ -110,8 +110,11 @@ class Trials:
 
     def __init__(self, conn: psycopg.Connection[Any]) -> None:
         self.conn = conn
+        #: Transactions that these functions have made in the database themselves.
+        self.calls = 0
 
     def _row(self, query: str, *args: object) -> dict[str, Any]:
+        self.calls += 1
         try:
             with self.conn.cursor(row_factory=dict_row) as cur:
                 row = cur.execute(query, args).fetchone()
@@ -161,6 +164,7 @@ class Trials:
         """
         names = design.setting_names
         values = [arm.settings.get(name) for arm in design.arms for name in names]
+        self.calls += 1
         try:
             row = self.conn.execute(
                 # each argument of its own type: no other function can fit better
@@ -185,6 +189,7 @@ class Trials:
 
     def drain(self) -> Observations:
         """Observations not read before, of all sessions."""
+        self.calls += 1
         row = self.conn.execute(
             "SELECT pgtare.trial_drain(%s::int)", (DRAIN_BYTES,), binary=True
         ).fetchone()
