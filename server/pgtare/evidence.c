@@ -1,6 +1,7 @@
 /*-------------------------------------------------------------------------
  * evidence.c
- *		What ran in a unit: the proof that an arm's instrument was at work.
+ *		What ran in a unit, the proof that an arm's instrument was at work, and
+ *		whether it failed.
  *
  * Every arm pays for these observations alike.  They are taken from what the
  * server keeps anyway: the executor's query description, the buffer usage
@@ -9,12 +10,14 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "executor/executor.h"
 #include "executor/instrument.h"
 
 #include "pgtare.h"
 
 static uint32 seen;
+static bool error_sent;			/* in the transaction under way, or outside of any */
 static BufferUsage usage_before;
 
 static ExecutorEnd_hook_type previous_executor_end;
@@ -56,9 +59,31 @@ note_log(ErrorData *edata)
 		previous_emit_log(edata);
 }
 
+/*
+ * An error that reached the client has failed its transaction, unless that was
+ * rolled back to a savepoint and committed.
+ */
+static void
+note_transaction_end(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_ABORT && error_sent)
+		seen |= UNIT_ABORTED;
+	else if (event != XACT_EVENT_ABORT && event != XACT_EVENT_COMMIT &&
+			 event != XACT_EVENT_PREPARE)
+		return;
+	error_sent = false;
+}
+
+void
+evidence_error_sent(void)
+{
+	error_sent = true;
+}
+
 void
 evidence_install(void)
 {
+	RegisterXactCallback(note_transaction_end, NULL);
 	previous_executor_end = ExecutorEnd_hook;
 	ExecutorEnd_hook = note_executor_end;
 	previous_emit_log = emit_log_hook;
@@ -70,6 +95,7 @@ void
 evidence_reset(void)
 {
 	seen = 0;
+	error_sent = false;
 	usage_before = pgBufferUsage;
 }
 
@@ -87,5 +113,5 @@ evidence_flags(void)
 		INSTR_TIME_GET_MICROSEC(WRITE_TIME(now)) !=
 		INSTR_TIME_GET_MICROSEC(WRITE_TIME(&usage_before)))
 		seen |= UNIT_IO_TIMED;
-	return seen;
+	return seen | (error_sent ? UNIT_ABORTED : 0);
 }

@@ -5,7 +5,7 @@
 DROP FUNCTION @extschema@.trial_start(text[], text[], bigint[], integer[], bigint,
     double precision, name, name, text, double precision, integer, boolean);
 
--- as in pgtare--0.2.sql
+-- as in version 0.2
 CREATE FUNCTION @extschema@.trial_start(
     settings text[],
     "values" text[],

@@ -3,10 +3,11 @@
  *		Shared state of a trial, and what the files of the module offer each other.
  *
  * One file a phase: module.c (loading), shmem.c (shared state), trial.c
- * (start and stop by SQL), status.c (its state), session.c (who takes part),
+ * (start and stop by SQL), rights.c (to whom), status.c (its state), session.c (who takes part),
  * unit.c (transaction boundaries), assign.c (drawing arms), slice.c (spans of
  * time that all sessions share), settings.c (applying and restoring settings),
- * evidence.c (what ran), ring.c (observations), clock.c (time).
+ * watch.c (noticing changes of them), evidence.c (what ran, and what failed),
+ * open.c (the unit under way), ring.c (observations), clock.c (time).
  *-------------------------------------------------------------------------
  */
 #ifndef PGTARE_H
@@ -19,12 +20,13 @@
 
 #include "../common/clock.h"
 
-#define PGTARE_VERSION "0.2"
+#define PGTARE_VERSION "0.3"
 
 #define MAX_ARMS 32				/* arms of a trial, the base included */
 #define MAX_SETTINGS 32			/* settings that its arms name together */
 #define MAX_BLOCK 64			/* units of a permuted block */
 #define MAX_RINGS 1024			/* sessions of a trial at one time */
+#define MAX_ROLES 1024			/* roles that may take part where not all may */
 #define TEXT_POOL 16384			/* bytes for names and values */
 #define NO_TEXT UINT32_MAX		/* in a pool: the session's own value */
 #define SLICE_MIXED (-1)		/* a kind of slice: each transaction draws its arm */
@@ -40,9 +42,9 @@
 
 /* What happened in a unit */
 #define UNIT_UNBLOCKED		(1 << 0)	/* in no block: a session's first, or a filler */
-#define UNIT_ABORTED		(1 << 1)	/* an error was sent */
+#define UNIT_ABORTED		(1 << 1)	/* an error ended a transaction of it */
 #define UNIT_SWITCH_FAILED	(1 << 2)	/* a setting of the arm was refused */
-#define UNIT_APP_CHANGED	(1 << 3)	/* the application set or reset one */
+#define UNIT_APP_CHANGED	(1 << 3)	/* the application changed one, be it for a while */
 #define UNIT_NO_ARRIVAL		(1 << 4)	/* the request was buffered already */
 #define UNIT_COPY			(1 << 5)
 #define UNIT_LOGGED			(1 << 6)	/* a line went to the server log */
@@ -55,6 +57,7 @@
 #define UNIT_RELOADED		(1 << 13)	/* arm not in force, because of a reload */
 #define UNIT_STRADDLED		(1 << 14)	/* its answer came after the end of its slice */
 #define UNIT_MIXED			(1 << 15)	/* in a slice where each unit draws its arm */
+#define UNIT_OPEN			(1 << 16)	/* still open when its trial or its session ended */
 
 /* One measured unit, as clients read it: keep in step with the decoder. */
 typedef struct Observation
@@ -86,6 +89,28 @@ typedef enum RingState
 	RING_RETIRED				/* its session has gone, its tail may be unread */
 } RingState;
 
+/* A unit under way: complete up to "since", and busy or waiting for its client since then */
+typedef struct OpenUnit
+{
+	Observation so_far;
+	int64		since_ticks;
+	bool		busy;
+} OpenUnit;
+
+typedef enum OpenState
+{
+	OPEN_NONE,
+	OPEN_UNIT,
+	OPEN_TAKEN					/* by a reader, after the end of the trial */
+} OpenState;
+
+typedef struct Open
+{
+	pg_atomic_uint32 state;		/* OpenState */
+	pg_atomic_uint32 version;	/* odd while the session writes */
+	OpenUnit	unit;
+} Open;
+
 /* Single producer, single consumer; positions only grow. */
 typedef struct Ring
 {
@@ -97,6 +122,8 @@ typedef struct Ring
 	char		pad1[PG_CACHE_LINE_SIZE - 3 * sizeof(pg_atomic_uint64)];
 	pg_atomic_uint64 tail;		/* written by the reader */
 	char		pad2[PG_CACHE_LINE_SIZE - sizeof(pg_atomic_uint64)];
+	Open		open;
+	char		pad3[PG_CACHE_LINE_SIZE - sizeof(Open) % PG_CACHE_LINE_SIZE];
 } Ring;
 
 /* Describes a trial; copied by every session that takes part. */
@@ -116,6 +143,10 @@ typedef struct TrialDef
 	uint32		value[MAX_ARMS][MAX_SETTINGS];	/* likewise, or NO_TEXT */
 	Oid			database;		/* InvalidOid: any */
 	Oid			role;
+	Oid			owner_role;		/* of who started it */
+	bool		limited;		/* only sessions of "roles" take part */
+	int32		nroles;
+	Oid			roles[MAX_ROLES];
 	uint32		application;	/* pattern as of fnmatch(3) */
 	uint32		participation;	/* of 2^32 sessions; UINT32_MAX: all */
 	bool		take_cpu;
@@ -214,6 +245,7 @@ extern bool session_trial_closing(void);
 
 /* unit.c */
 extern void unit_install(void);
+extern void unit_left_open(void);
 extern int	unit_slots_installed(void);
 extern int	unit_slots_intact(void);
 
@@ -232,16 +264,37 @@ extern int	slice_kind(void);
 
 /* settings.c */
 extern bool settings_bind(const TrialDef *def);
+extern void settings_release(void);
 extern bool settings_apply(const TrialDef *def, int arm);
-extern bool settings_changed_by_application(void);
+extern bool settings_changed_by_application(bool reloaded);
 extern void settings_restore(void);
 extern void settings_check(const char *name, const char *value);
 extern struct config_generic *settings_find(const char *name);
 
+/* rights.c */
+extern void rights_check_setting(const struct config_generic *conf);
+extern void rights_check_delay(int64 delay_ns);
+extern void rights_limit_population(TrialDef *def);
+extern bool rights_session_may_join(const TrialDef *def);
+extern void rights_lock_as_owner(Shared *shared, bool only_running);
+
+/* watch.c */
+extern bool watch_setting(struct config_generic *conf);
+extern void watch_end(void);
+extern void watch_reset(void);
+extern bool watch_changed(void);
+
 /* evidence.c */
 extern void evidence_install(void);
 extern void evidence_reset(void);
+extern void evidence_error_sent(void);
 extern uint32 evidence_flags(void);
+
+/* open.c */
+extern void open_publish(const OpenUnit *unit);
+extern bool open_close(Ring *ring);
+extern void open_clear(Ring *ring);
+extern uint64 open_take(Shared *shared, char *to, uint64 room);
 
 /* ring.c */
 extern void ring_put(const Observation *observation);

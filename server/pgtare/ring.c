@@ -44,7 +44,7 @@ ring_take(Shared *shared, int *number)
 	return NULL;
 }
 
-/* Store one observation in the session's ring. */
+/* Store the observation of a unit that is over in the session's ring. */
 void
 ring_put(const Observation *observation)
 {
@@ -55,7 +55,9 @@ ring_put(const Observation *observation)
 	{
 		uint64		head = pg_atomic_read_u64(&ring->head);
 
-		if (head - pg_atomic_read_u64(&ring->tail) > session.mask)
+		if (!open_close(ring))
+			;					/* a reader has taken it as one still open */
+		else if (head - pg_atomic_read_u64(&ring->tail) > session.mask)
 			pg_atomic_write_u64(&ring->lost, pg_atomic_read_u64(&ring->lost) + 1);
 		else
 		{
@@ -90,7 +92,10 @@ read_ring(Shared *shared, int number, char *to, uint64 room)
 
 PG_FUNCTION_INFO_V1(pgtare_trial_drain);
 
-/* trial_drain(max_bytes int) returns bytea: unread observations, 64 bytes each */
+/*
+ * trial_drain(max_bytes int) returns bytea: unread observations, 64 bytes each,
+ * and once the trial is over the units that it left open.
+ */
 Datum
 pgtare_trial_drain(PG_FUNCTION_ARGS)
 {
@@ -99,6 +104,7 @@ pgtare_trial_drain(PG_FUNCTION_ARGS)
 	uint64		room;
 	uint64		n = 0;
 	uint64		unread = 0;
+	bool		over;
 	bytea	   *result;
 
 	if (max_bytes < (int32) sizeof(Observation) || max_bytes > 256 * 1024 * 1024)
@@ -108,14 +114,17 @@ pgtare_trial_drain(PG_FUNCTION_ARGS)
 						sizeof(Observation), 256 * 1024 * 1024)));
 
 	/* one reader at a time: the second would hand out the same records */
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	rights_lock_as_owner(shared, false);
+	over = !trial_is_running(shared);
 	for (int i = 0; i < shared->nrings; i++)
 		unread += pg_atomic_read_u64(&shared->ring[i].head) -
 			pg_atomic_read_u64(&shared->ring[i].tail);
-	room = Min(unread, max_bytes / sizeof(Observation));
+	room = Min(unread + (over ? shared->nrings : 0), max_bytes / sizeof(Observation));
 	result = palloc(VARHDRSZ + room * sizeof(Observation));
 	for (int i = 0; i < shared->nrings && n < room; i++)
 		n += read_ring(shared, i, VARDATA(result) + n * sizeof(Observation), room - n);
+	if (over)
+		n += open_take(shared, VARDATA(result) + n * sizeof(Observation), room - n);
 	LWLockRelease(&shared->lock);
 
 	SET_VARSIZE(result, VARHDRSZ + n * sizeof(Observation));

@@ -60,6 +60,8 @@ is_asked_for(const TrialDef *def)
 		return false;
 	if (OidIsValid(def->role) && def->role != GetSessionUserId())
 		return false;
+	if (!rights_session_may_join(def))
+		return false;
 	if (fnmatch(def->text + def->application, name, 0) != 0)
 		return false;
 	/* a fixed draw for each session, so that a session does not come and go */
@@ -106,6 +108,7 @@ let_go(void)
 	if (pgtare_begin_write(session.shared, session.generation))
 	{
 		pg_atomic_fetch_sub_u32(&session.shared->joined_now, 1);
+		(void) open_close(session.ring);
 		/* the next owner must see all that we wrote */
 		pg_write_barrier();
 		pg_atomic_write_u32(&session.ring->state, RING_RETIRED);
@@ -113,6 +116,7 @@ let_go(void)
 	pgtare_end_write(session.shared);
 	session.ring = NULL;
 	session.records = NULL;
+	settings_release();
 }
 
 /* Runs before dynamic shared memory is detached; nothing may touch it later. */
@@ -120,7 +124,10 @@ static void
 leave_at_exit(int code, Datum arg)
 {
 	if (session.joined)
+	{
+		unit_left_open();
 		let_go();
+	}
 	session.shared = NULL;
 }
 
@@ -160,6 +167,8 @@ session_consider_joining(void)
 		exit_registered = true;
 	}
 	enter(shared, generation);
+	if (!session.joined)
+		settings_release();
 }
 
 /* Called while the session is idle, outside a transaction. */

@@ -9,8 +9,9 @@
  *
  * Values are set with source "interactive", which PostgreSQL itself never gives
  * to a value.  A SET by the application leaves "session" behind, a RESET the
- * source of the default: one comparison at each switch tells whether somebody
- * touched a setting since we did.
+ * source of the default: one comparison at each switch shows what is the
+ * session's own from now on.  Changes that have been undone by then are seen by
+ * watch.c.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -112,8 +113,9 @@ apply_one(BoundSetting *b, const char *value)
 }
 
 /*
- * Look up the trial's settings in this session; false if one is missing, as
- * with a library that is not loaded here.
+ * Look up the trial's settings in this session, and watch them until
+ * settings_release(); false if one is missing, as with a library that is not
+ * loaded here.
  */
 bool
 settings_bind(const TrialDef *def)
@@ -125,20 +127,36 @@ settings_bind(const TrialDef *def)
 
 		b->name = def->text + def->name[s];
 		b->conf = settings_find(b->name);
-		if (b->conf == NULL)
+		if (b->conf == NULL || !watch_setting(b->conf))
+		{
+			watch_end();
 			return false;
+		}
 		remember_own(b);
 		b->expected = b->conf->source;
 	}
 	nbound = def->nsettings;
+	watch_reset();
 	return true;
 }
 
-/* Has the application changed a setting since we did?  What it set is now its own. */
-bool
-settings_changed_by_application(void)
+/* The session takes no part any more. */
+void
+settings_release(void)
 {
-	bool		changed = false;
+	watch_end();
+	nbound = 0;
+}
+
+/*
+ * Has the application changed a setting since we did, be it for a while only?
+ * What it left behind is now its own.  In a unit with a reload, changes are the
+ * configuration file's.
+ */
+bool
+settings_changed_by_application(bool reloaded)
+{
+	bool		changed = watch_changed();
 
 	for (int s = 0; s < nbound; s++)
 	{
@@ -150,7 +168,7 @@ settings_changed_by_application(void)
 		remember_own(b);
 		b->expected = b->conf->source;
 	}
-	return changed;
+	return changed && !reloaded;
 }
 
 /* Give a session back its own value, with the source that it had. */
@@ -217,6 +235,7 @@ settings_apply(const TrialDef *def, int arm)
 
 		ok = quietly(apply_one, &bound[s], value) && ok;
 	}
+	watch_reset();
 	return ok;
 }
 
@@ -226,6 +245,7 @@ settings_restore(void)
 {
 	for (int s = 0; s < nbound; s++)
 		(void) quietly(restore_one, &bound[s], NULL);
+	watch_reset();
 }
 
 static void
@@ -277,6 +297,7 @@ settings_check(const char *name, const char *value)
 		default:
 			refuse(conf->name, "It is fixed when the server or the session starts.");
 	}
+	rights_check_setting(conf);
 	/* with the caller's own rights: a trial must not lend those of a superuser */
 	if (value)
 		(void) set_config_option(name, value, superuser() ? PGC_SUSET : PGC_USERSET,

@@ -73,6 +73,8 @@ initialise(Shared *shared, uint64 ring_bytes)
 		pg_atomic_init_u64(&shared->ring[i].tail, 0);
 		pg_atomic_init_u64(&shared->ring[i].lost, 0);
 		pg_atomic_init_u64(&shared->ring[i].negative, 0);
+		pg_atomic_init_u32(&shared->ring[i].open.state, OPEN_NONE);
+		pg_atomic_init_u32(&shared->ring[i].open.version, 0);
 	}
 	for (int i = 0; i < MaxBackends; i++)
 		pg_atomic_init_u32(&shared->writer[i].writing, 0);

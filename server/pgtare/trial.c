@@ -146,6 +146,7 @@ read_arms(FunctionCallInfo fcinfo, TrialDef *def, uint32 *used)
 		def->inject_ns[k] = DatumGetInt64(inject.value[k]);
 		if (def->inject_ns[k] < 0 || def->inject_ns[k] > INT64CONST(1000000000))
 			invalid("inject_ns must lie between 0 and 1,000,000,000");
+		rights_check_delay(def->inject_ns[k]);
 	}
 	for (int i = 0; i < block.n; i++)
 	{
@@ -204,6 +205,7 @@ read_population(FunctionCallInfo fcinfo, TrialDef *def, uint32 *used)
 		invalid("participation must be above 0 and at most 1");
 	def->participation = participation == 1.0 ? UINT32_MAX :
 		(uint32) (participation * 4294967295.0);
+	rights_limit_population(def);
 }
 
 /* Divide the pool among the sessions expected, in powers of two. */
@@ -225,6 +227,7 @@ lay_out_rings(Shared *shared, int sessions)
 		pg_atomic_write_u64(&ring->tail, 0);
 		pg_atomic_write_u64(&ring->lost, 0);
 		pg_atomic_write_u64(&ring->negative, 0);
+		open_clear(ring);
 		pg_atomic_write_u32(&ring->state, RING_FREE);
 	}
 }
@@ -380,7 +383,7 @@ pgtare_trial_close(PG_FUNCTION_ARGS)
 	Shared	   *shared = trial_require_shared();
 	bool		running;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	rights_lock_as_owner(shared, true);
 	running = trial_is_running(shared);
 	if (running)
 		pg_atomic_write_u32(&shared->closing,
@@ -398,7 +401,7 @@ pgtare_trial_stop(PG_FUNCTION_ARGS)
 	Shared	   *shared = trial_require_shared();
 	bool		running;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	rights_lock_as_owner(shared, true);
 	running = trial_is_running(shared);
 	if (running)
 		pgtare_end_trial(shared, pg_atomic_read_u64(&shared->generation),

@@ -201,30 +201,90 @@ unblocked(void)
 	return place.outside;
 }
 
+/* All of the unit under way but its times and what it came to */
+static void
+describe(Observation *o)
+{
+	memset(o, 0, sizeof(*o));
+	o->start_ns = to_ns(unit.first_ticks - session.def->start_ticks);
+	o->backend = session.backend;
+	o->unit = place.unit;
+	o->block = place.outside ? NO_BLOCK : place.block;
+	o->position = place.outside ? 0 : place.position;
+	o->arm = unit.arm;
+	o->requests = (uint16) Min(unit.requests, (uint32) UINT16_MAX);
+	o->flags = unit.events | unit.switch_flags | (unblocked() ? UNIT_UNBLOCKED : 0);
+	o->switch_ns = unit.switch_ns;
+	o->pid = MyProcPid;
+	o->slice = session.def->nslices > 0 ? slice_number() : NO_SLICE;
+}
+
 static void
 record(int64 ticks, int64 cpu_ns)
 {
-	Observation o = {0};
-	bool		changed = settings_changed_by_application();
-	bool		sliced = session.def->nslices > 0;
+	Observation o;
+	bool		changed = settings_changed_by_application(unit.events & UNIT_RELOADED);
 
-	o.start_ns = to_ns(unit.first_ticks - session.def->start_ticks);
+	describe(&o);
 	o.service_ns = to_ns(unit.service_ticks);
 	o.client_ns = to_ns(unit.client_ticks);
 	o.cpu_ns = session.def->take_cpu ? cpu_ns - unit.cpu_ns : -1;
-	o.backend = session.backend;
-	o.unit = place.unit;
-	o.block = place.outside ? NO_BLOCK : place.block;
-	o.position = place.outside ? 0 : place.position;
-	o.arm = unit.arm;
-	o.requests = (uint16) Min(unit.requests, (uint32) UINT16_MAX);
-	o.flags = unit.events | unit.switch_flags | evidence_flags() |
-		(unblocked() ? UNIT_UNBLOCKED : 0) | (changed ? UNIT_APP_CHANGED : 0) |
-		(sliced && slice_over(ticks) ? UNIT_STRADDLED : 0);
-	o.switch_ns = unit.switch_ns;
-	o.pid = MyProcPid;
-	o.slice = sliced ? slice_number() : NO_SLICE;
+	o.flags |= evidence_flags() | (changed ? UNIT_APP_CHANGED : 0) |
+		(session.def->nslices > 0 && slice_over(ticks) ? UNIT_STRADDLED : 0);
 	ring_put(&o);
+}
+
+/* How far the unit under way has come: to a request, to its answer, to a wait for the client */
+static OpenUnit
+so_far(void)
+{
+	OpenUnit	open;
+	bool		blocked = unit.phase == BUSY && unit.blocked_ticks != 0;
+	int64		service = unit.service_ticks;
+
+	if (blocked)
+		service += unit.blocked_ticks - unit.request_ticks;
+	open.busy = unit.phase == BUSY && !blocked;
+	open.since_ticks = open.busy ? unit.request_ticks :
+		blocked ? unit.blocked_ticks : unit.ready_ticks;
+	describe(&open.so_far);
+	open.so_far.flags |= UNIT_OPEN;
+	open.so_far.service_ns = to_ns(service);
+	open.so_far.client_ns = to_ns(unit.client_ticks);
+	open.so_far.cpu_ns = -1;
+	return open;
+}
+
+static void
+publish(void)
+{
+	OpenUnit	open = so_far();
+
+	open_publish(&open);
+}
+
+/*
+ * The session ends: record the unit under way.  A client that takes its leave
+ * between transactions has begun none.
+ */
+void
+unit_left_open(void)
+{
+	OpenUnit	open;
+	int64		more;
+
+	if (!unit.begun ||
+		(unit.requests == 1 && GetCurrentStatementStartTimestamp() == unit.last_statement))
+		return;
+	open = so_far();
+	more = to_ns(now_ticks() - open.since_ticks);
+	if (open.busy)
+		open.so_far.service_ns += more;
+	else
+		open.so_far.client_ns += more;
+	open.so_far.flags |= evidence_flags() |
+		(settings_changed_by_application(unit.events & UNIT_RELOADED) ? UNIT_APP_CHANGED : 0);
+	ring_put(&open.so_far);
 }
 
 /* A request begins at "ticks". */
@@ -243,6 +303,7 @@ begin_request(int64 ticks, uint32 flags)
 	}
 	else
 		unit.client_ticks += Max(ticks - unit.ready_ticks, 0);
+	publish();
 }
 
 /* The answer to a request has been flushed; status as in ReadyForQuery. */
@@ -275,13 +336,18 @@ answered(char status)
 	{
 		unit.ready_ticks = ticks;
 		unit.last_statement = GetCurrentStatementStartTimestamp();
+		publish();
 		return;
 	}
 
 	record(ticks, session.def->take_cpu ? pgtare_thread_cpu_ns() : 0);
 	advance();
-	/* a trial that closes lets each session finish its block; slices have an end of their own */
-	if (session_trial_over(ticks) ||
+	/*
+	 * A session that took on another role may be out of the trial's reach now.
+	 * A trial that closes lets each session finish its block; slices have an
+	 * end of their own.
+	 */
+	if (session_trial_over(ticks) || !rights_session_may_join(session.def) ||
 		((place.position == 0 || session.def->nslices > 0) && session_trial_closing()))
 		session_leave();
 	else
@@ -347,6 +413,7 @@ received(int fd, ssize_t result)
 			unit.client_ticks += waited;
 			unit.request_ticks += waited;
 			unit.blocked_ticks = 0;
+			publish();
 		}
 	}
 	else if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -355,7 +422,10 @@ received(int fd, ssize_t result)
 		if (unit.phase == IDLE && GetCurrentStatementStartTimestamp() != unit.last_statement)
 			begin_request(unit.ready_ticks, UNIT_NO_ARRIVAL);
 		if (unit.phase == BUSY && unit.blocked_ticks == 0)
+		{
 			unit.blocked_ticks = now_ticks();
+			publish();
+		}
 	}
 }
 
@@ -396,7 +466,8 @@ inject(void)
 	int64		ns = session.def->inject_ns[unit.arm];
 	int64		until = now_ticks() + clock_ns_to_ticks(&session.def->rate, ns);
 
-	while (ns > 0 && now_ticks() < until)
+	/* no place to handle an interrupt: the server does so once it has answered */
+	while (ns > 0 && now_ticks() < until && !InterruptPending)
 		;
 }
 
@@ -412,7 +483,7 @@ pgtare_putmessage(char type, const char *body, size_t length)
 				inject();
 			break;
 		case 'E':				/* ErrorResponse */
-			unit.events |= UNIT_ABORTED;
+			evidence_error_sent();
 			break;
 		case 'G':				/* CopyInResponse */
 		case 'H':				/* CopyOutResponse */

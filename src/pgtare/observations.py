@@ -13,9 +13,9 @@ class UnitFlag(IntFlag):
     """What happened in a unit; the values are those of server/pgtare/pgtare.h."""
 
     UNBLOCKED = 1 << 0  # in no block: the first of a backend, or a filler
-    ABORTED = 1 << 1  # the transaction rolled back after an error
+    ABORTED = 1 << 1  # a transaction of the unit failed: an error ended it, not a ROLLBACK
     SWITCH_FAILED = 1 << 2  # a setting of the arm could not be applied
-    APP_CHANGED = 1 << 3  # the application set or reset one of the arm's settings
+    APP_CHANGED = 1 << 3  # the application changed one of the arm's settings, be it for a while
     NO_ARRIVAL = 1 << 4  # request was already buffered; starts where the last switch ended
     COPY = 1 << 5  # a COPY ran in the unit
     LOGGED = 1 << 6  # at least one line went to the server log
@@ -28,6 +28,7 @@ class UnitFlag(IntFlag):
     RELOADED = 1 << 13  # a configuration reload fell into the unit: arm not in force
     STRADDLED = 1 << 14  # its answer came after the end of its slice
     MIXED = 1 << 15  # in a slice in which each unit draws its arm
+    OPEN = 1 << 16  # not finished when its trial or its session ended: times are those so far
 
 
 #: The slice of a unit in a trial without slices.
@@ -59,6 +60,12 @@ Observations = npt.NDArray[Any]  # structured array of dtype OBSERVATION
 def empty() -> Observations:
     """An observation table with no rows."""
     return np.empty(0, dtype=OBSERVATION)
+
+
+def finished(obs: Observations) -> Observations:
+    """The rows of units that were seen to their end."""
+    rows: Observations = obs[(obs["flags"] & UnitFlag.OPEN) == 0]
+    return rows
 
 
 def decode(data: bytes) -> Observations:

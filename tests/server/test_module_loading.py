@@ -251,7 +251,7 @@ def other_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     header = root / "pgtare" / "pgtare.h"
     text = header.read_text()
     for old, new in (
-        ('PGTARE_VERSION "0.2"', 'PGTARE_VERSION "0.0"'),
+        ('PGTARE_VERSION "0.3"', 'PGTARE_VERSION "0.0"'),
         ("#define MAX_RINGS 1024", "#define MAX_RINGS 512"),
     ):
         assert old in text

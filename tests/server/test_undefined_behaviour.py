@@ -65,6 +65,10 @@ def test_units(sanitized: Cluster) -> None:
         for _ in range(200):
             client.execute("SELECT 1")
         assert len(running.observed(client, 200)) == 200
+        for statement in ("BEGIN", "SET LOCAL work_mem = '3MB'", "SELECT pg_sleep(0.01)"):
+            client.execute(statement.encode())
+        running.trials.stop()
+        assert len(running.observed(client, 201)) == 201
     assert_defined(sanitized)
 
 

@@ -17,7 +17,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.trials import Trials
-from tests.server.weigh_tools import arm, pgtare, read, refused, start_pgtare, traffic
+from tests.server.weigh_tools import arm, in_process, pgtare, read, refused, start_pgtare, traffic
 
 pytestmark = pytest.mark.server
 
@@ -50,6 +50,42 @@ def test_weighs_the_traffic_of_another_client(running: Cluster, tmp_path: Path) 
     assert result["load"]["kind"] == "none"
     assert result["design"]["sessions"] == 2
     assert arm(result, "pg_stat_statements")["proof"]["state"] == "active"
+
+
+def test_what_took_part_is_measured(running: Cluster, tmp_path: Path) -> None:
+    """One of four sessions fits, and makes about a quarter of the transactions."""
+    dsn = running.dsn("app")
+    query = "SELECT pg_sleep(0.002) FROM pgbench_accounts"
+    with (
+        traffic(dsn, sessions=1, query=query, application_name="shop"),
+        traffic(dsn, sessions=3, query=query, application_name="else"),
+    ):
+        done = pgtare("weigh", "track_io_timing", "--dsn", dsn, "--application", "shop",
+                      "--duration", "5", "--json", tmp_path / "w.json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    design = read(tmp_path / "w.json")["design"]
+    assert design["participation"] == 1.0
+    assert design["sessions_took_part_pct"] == 25.0
+    assert 15 < design["transactions_took_part_pct"] < 35
+    told = " ".join(done.stdout.split())
+    assert "25 % of the database’s sessions and" in told
+    assert "% of its transactions took part" in told
+
+
+def test_hole_in_the_users_own_statistics_is_announced(running: Cluster) -> None:
+    """pg_stat_statements tracks on this server; track_io_timing is off anyway."""
+    dsn = running.dsn("app")
+    done = in_process("weigh", "pg_stat_statements", "track_io_timing", "--dsn", dsn, "--dry-run")
+    told = " ".join(done.stdout.split())
+    assert "switches off what is on now: compute_query_id (now auto), pg_stat_statements.track" in (
+        told
+    )
+    assert "track_io_timing (now" not in told
+    assert "miss about 75 % of the transactions" in told
+    assert "--base current" in told
+    for quiet in (["pg_stat_statements", "--base", "current"], ["track_io_timing"]):
+        done = in_process("weigh", *quiet, "--dsn", dsn, "--dry-run")
+        assert "switches off" not in done.stdout
 
 
 def test_a_database_with_tables_of_that_name_is_untouched(running: Cluster) -> None:

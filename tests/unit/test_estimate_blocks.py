@@ -82,6 +82,20 @@ def test_other_flags_are_no_reason(obs: Observations, flag: UnitFlag) -> None:
     assert select(obs, DESIGN).blocks_discarded == 0
 
 
+def test_units_left_open_do_not_count(obs: Observations) -> None:
+    """They are what their session had begun last; their times are those so far."""
+    more = obs[-1:].copy()
+    more["unit"] += 1
+    more["block"] += 1
+    more["position"], more["flags"], more["service_ns"] = 0, int(UnitFlag.OPEN), 10**12
+    found, plain = select(np.append(obs, more), DESIGN), select(obs, DESIGN)
+    assert found.blocks.n == plain.blocks.n == 20
+    assert (found.discarded, found.excluded.tolist()) == (plain.discarded, plain.excluded.tolist())
+    cut = obs.copy()
+    cut["flags"][-1] |= np.uint32(UnitFlag.OPEN)
+    assert select(cut, DESIGN).discarded["incomplete"] == 1
+
+
 def test_wrong_or_doubled_units_discard_their_block(obs: Observations) -> None:
     obs["arm"][row(obs, 0, 2)] = 7
     found = select(obs, DESIGN)

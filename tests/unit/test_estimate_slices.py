@@ -103,6 +103,17 @@ def test_units_whose_arm_was_not_in_force_are_left_out(
     assert after.used.sum() + after.excluded.sum() == len(obs)
 
 
+def test_units_left_open_do_not_count(both: tuple[Design, Observations]) -> None:
+    design, obs = both
+    cut = obs.copy()
+    cut["flags"][-5:] |= int(UnitFlag.OPEN)
+    after, before = select_slices(cut, design), select_slices(obs[:-5], design)
+    assert after.units.n_blocks == before.units.n_blocks
+    assert (after.used.tolist(), after.excluded.tolist()) == (
+        before.used.tolist(), before.excluded.tolist(),
+    )  # fmt: skip
+
+
 def test_sessions_that_lack_a_kind_are_left_out_and_blocks_are_not(
     both: tuple[Design, Observations],
 ) -> None:

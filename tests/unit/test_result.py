@@ -16,6 +16,7 @@ from pgtare.report.schema import Proof, WeighResult
 from pgtare.server.recording import Recording
 from pgtare.server.trials import Population
 from pgtare.weigh.again import reanalyse
+from pgtare.weigh.participation import Shares
 from pgtare.weigh.plan import Plan
 from pgtare.weigh.request import Request
 from pgtare.weigh.result import build
@@ -30,7 +31,7 @@ def built(obs: Observations, design: Design = DESIGN, **kwargs: Any) -> WeighRes
     plan = Plan(Request(chosen=(), dsn="dbname=app"), design, Population(None), 1, ("said before",))
     recording = Recording(obs, 60.0, "time", None, None)
     estimate = analyse(obs, design, proven={"i2": True}, seed=1, **kwargs)
-    return build(plan, recording, estimate, PROOFS, {}, {}, 0, [])
+    return build(plan, recording, estimate, PROOFS, {}, {}, 0, Shares(None, None), [])
 
 
 def nan_in(value: Any) -> bool:

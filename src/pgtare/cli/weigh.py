@@ -99,7 +99,7 @@ def weigh(
     ] = "*",
     participation: Annotated[
         str,
-        _sessions(help="Share of the sessions that take part."),
+        _sessions(help="Chance of each session to be drawn for the trial."),
     ] = "100%",
     base: Annotated[
         str,

@@ -21,7 +21,7 @@ from pgtare.flame.record import Plan, Recorder, Recording
 from pgtare.flame.samples import BLOCKED, Mode
 from pgtare.flame.targets import Target
 from pgtare.flame.why import Growth, Reasons
-from pgtare.observations import UnitFlag
+from pgtare.observations import UnitFlag, finished
 from pgtare.report import numbers
 from pgtare.weigh.run import Weighing
 
@@ -74,7 +74,8 @@ class Why:
         began = done.result.design.began
         if began is None:
             return {}
-        data = done.observations[(done.observations["flags"] & UnitFlag.UNBLOCKED) == 0]
+        data = finished(done.observations)
+        data = data[(data["flags"] & UnitFlag.UNBLOCKED) == 0]
         arms = [arm.name for arm in done.design.arms]
         found = {}
         for mode, recording in self._done.items():

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.design import Design
-from pgtare.observations import NO_SLICE, Observations, UnitFlag
+from pgtare.observations import NO_SLICE, Observations, UnitFlag, finished
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -152,8 +152,10 @@ def select(obs: Observations, design: Design) -> Selection:
     obs: observations of dtype OBSERVATION in any order; times in ns. A backend's first units are
     thrown away, but still are the previous arm of what follows; so are those of slices in which all
     sessions follow one arm. A block is discarded where a unit
-    of it is missing, and where the arm was not surely in force in one of its units.
+    of it is missing or was not finished, and where the arm was not surely in force in one of its
+    units.
     """
+    obs = finished(obs)
     n_arms, size = len(design.arms), len(design.block)
     key = (obs["backend"].astype(np.int64) << 32) | obs["unit"]
     order = np.argsort(key, kind="stable")

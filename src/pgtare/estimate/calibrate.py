@@ -190,7 +190,7 @@ def _covers(interval: Estimate, value: float) -> bool:
 
 def _series(obs: Observations) -> list[Floats]:
     """Service times of each backend, in order."""
-    kept = obs[obs["flags"] & UnitFlag.UNBLOCKED == 0]
+    kept = obs[obs["flags"] & (UnitFlag.UNBLOCKED | UnitFlag.OPEN) == 0]
     kept = kept[np.lexsort((kept["unit"], kept["backend"]))]
     ends = np.flatnonzero(np.diff(kept["backend"])) + 1
     return list(np.split(kept["service_ns"] / 1000.0, ends))

@@ -11,7 +11,7 @@ import numpy as np
 from pgtare.design import MIXED, Design, slice_ends, slice_order
 from pgtare.estimate.blocks import UNUSABLE, Bools, Floats, Ints, previous_arms
 from pgtare.estimate.inference import Estimate, Expansion, Reference, mean_of_blocks
-from pgtare.observations import NO_SLICE, Observations, UnitFlag
+from pgtare.observations import NO_SLICE, Observations, UnitFlag, finished
 
 #: How many of a session's earlier units must have had the arm of the slice, as theirs weigh on what
 #: follows: two where carry-over is to be told from spillover.
@@ -85,6 +85,7 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
     give.
     """
     assert design.slices is not None
+    obs = finished(obs)
     n_arms = len(design.arms)
     key = (obs["backend"].astype(np.int64) << 32) | obs["unit"]
     order = np.argsort(key, kind="stable")

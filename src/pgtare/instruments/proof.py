@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pgtare.design import Arm
 from pgtare.instruments.counters import Snapshot
 from pgtare.instruments.model import Chosen, FlagRule, SqlRule
-from pgtare.observations import Observations, UnitFlag
+from pgtare.observations import Observations, UnitFlag, finished
 from pgtare.report.schema import Proof
 
 #: An arm's settings must have been in force in at least this share of its transactions.
@@ -21,8 +21,8 @@ IN_FORCE = 0.95
 _NOT_IN_FORCE = UnitFlag.SWITCH_FAILED | UnitFlag.APP_CHANGED | UnitFlag.RELOADED
 _ANY = UnitFlag(0)
 # The first unit of a session is thrown away; an error ends a transaction before its evidence is
-# complete, and logs a line in every arm.
-_LEFT_OUT = UnitFlag.UNBLOCKED | UnitFlag.ABORTED
+# complete, and logs a line in every arm; the end of a trial cuts others short.
+_LEFT_OUT = UnitFlag.UNBLOCKED | UnitFlag.ABORTED | UnitFlag.OPEN
 # Four standard errors: a chance of one in 30,000 to call a sampling instrument missing.
 _SAMPLING_SIGMAS = 4.0
 # Error rates of an arm and the base may differ by this much.
@@ -65,7 +65,7 @@ def prove(
 
 
 def evidence_flags(observations: Observations, arm: int) -> Flags:
-    """The flags of the arm's transactions that can carry evidence: neither first nor aborted."""
+    """The flags of the arm's transactions that can carry evidence: of blocks, and finished well."""
     flags: Flags = observations["flags"][observations["arm"] == arm]
     kept: Flags = flags[(flags & int(_LEFT_OUT)) == 0]
     return kept
@@ -122,7 +122,8 @@ def _more_errors(observations: Observations, arm: int) -> str:
     """
     n, failed = [], []
     for which in (arm, 0):
-        flags = observations["flags"][observations["arm"] == which]
+        rows = finished(observations)
+        flags = rows["flags"][rows["arm"] == which]
         n.append(max(len(flags), 1))
         failed.append(_count(flags, UnitFlag.ABORTED))
     rates = [k / total for k, total in zip(failed, n, strict=True)]

@@ -30,7 +30,7 @@ from pgtare.ladder.rounds import SETTLE_S, Rounds, load_gates, proof_step
 from pgtare.ladder.sections import AGAIN, Workload
 from pgtare.ladder.study import Study
 from pgtare.load import PgbenchLoad, find_pgbench
-from pgtare.observations import Observations, UnitFlag
+from pgtare.observations import Observations, UnitFlag, finished
 from pgtare.server import recording, trials
 from pgtare.server.settings import Value, checked
 from pgtare.server.trials import Population, Trials
@@ -165,6 +165,7 @@ def _measured(step: Step, setting: Setting) -> Done:
         shown, against = levels.judge()
     found = gates.shares(before, after, ticks + round(spent / machine.tick_s()))
     data = got.observations
+    transactions = len(finished(data))
     estimate = analyse(data, design, seed=step.seed)
     worked, idled = _activity(study, workload, design, data, idle, active)
     failed = [
@@ -174,7 +175,7 @@ def _measured(step: Step, setting: Setting) -> Done:
         *idled,
         *_spoiled(data, design, got),
         *gates.judge(before, after, found, study.gates),
-        *load_gates(serving.workload, len(data), failures, counted),
+        *load_gates(serving.workload, transactions, failures, counted),
         *evidence.judge_idle(workload, found.idle),
     ]
     events = tuple(what for what in calm if calm[what] != now[what])
@@ -189,12 +190,12 @@ def _measured(step: Step, setting: Setting) -> Done:
     if len(parts) < len(design.arms):
         failed.append("it has too few transactions to compare its arms")
     made = Run(
-        step=step, began="", seconds=0.0, transactions=len(data), failed=tuple(failed),
+        step=step, began="", seconds=0.0, transactions=transactions, failed=tuple(failed),
         machine={
             "idle": found.idle, "steal": found.steal, "other": found.other,
             "rate_tps": spec.rate or 0.0, "blocks": estimate.blocks,
         },
-        latency_samples=len(data), parts=parts,
+        latency_samples=transactions, parts=parts,
     )  # fmt: skip
     return Done(made, {name: data[name] for name in data.dtype.names or ()})
 

@@ -143,7 +143,7 @@ def parse_participation(text: str) -> float:
     share = _percentage(text)
     if share is None or not 0 < share <= 1:
         raise UsageError(
-            f"--participation {text}: give the percentage of sessions that take part, over 0 and up"
+            f"--participation {text}: give the percentage of sessions to be drawn, over 0 and up"
             " to 100, as in --participation 10%"
         )
     return share

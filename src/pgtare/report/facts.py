@@ -148,6 +148,16 @@ def _switching(result: WeighResult) -> str:
 def _sessions(design: DesignInfo) -> str:
     text = f"{numbers.count(design.sessions)} in the trial, "
     text += f"{numbers.count(design.sessions_outside)} outside it"
-    if design.participation is not None:
-        text += f"; {numbers.percent(100 * design.participation)} of transactions took part"
+    if design.participation is not None and design.participation < 1:
+        text += f"; each drawn with a chance of {numbers.percent(100 * design.participation)}"
+    took_part = [
+        f"{numbers.percent(pct)} of {what}"
+        for pct, what in (
+            (design.sessions_took_part_pct, "the database’s sessions"),
+            (design.transactions_took_part_pct, "its transactions"),
+        )
+        if pct is not None
+    ]
+    if took_part:
+        text += f"; {' and '.join(took_part)} took part"
     return f"{text}; {numbers.count(design.lost)} observations lost"

@@ -174,7 +174,13 @@ class DesignInfo(_Model):
     sessions: int = Field(description="sessions that took part")
     sessions_outside: int = Field(description="sessions seen that took no part")
     participation: float | None = Field(
-        description="share of the server's transactions in the trial, from 0 to 1"
+        description="chance of each session to be drawn (--participation), from 0 to 1"
+    )
+    sessions_took_part_pct: float | None = Field(
+        default=None, description="sessions that took part, of those of the database meanwhile"
+    )
+    transactions_took_part_pct: float | None = Field(
+        default=None, description="transactions that took part, of those of the database"
     )
     lost: int = Field(description="observations lost because a ring was full")
     mde_us: float | None = Field(description="minimum detectable effect at 80 % power")

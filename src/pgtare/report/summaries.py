@@ -12,6 +12,7 @@ from pgtare.observations import Observations, UnitFlag
 
 Floats = npt.NDArray[np.float64]
 
+_LEFT_OUT = UNUSABLE | UnitFlag.UNBLOCKED | UnitFlag.OPEN
 TIME_BINS = 30
 #: A time bin with fewer blocks is left blank.
 MIN_BLOCKS = 10
@@ -41,8 +42,8 @@ class TimeCourse:
 
 
 def usable(observations: Observations) -> Observations:
-    """The units in which the arm surely was in force."""
-    units: Observations = observations[observations["flags"] & (UNUSABLE | UnitFlag.UNBLOCKED) == 0]
+    """The finished units in which the arm surely was in force."""
+    units: Observations = observations[observations["flags"] & _LEFT_OUT == 0]
     return units
 
 

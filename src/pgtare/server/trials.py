@@ -19,7 +19,7 @@ from pgtare.server import encodings
 #: Our own sessions; the module never lets them take part.
 APPLICATION_NAME = "pgtare"
 #: Of the module's wire format and SQL functions.
-MODULE_VERSION = "0.2"
+MODULE_VERSION = "0.3"
 #: Of schema pgtare: nobody but superusers has made it, or a function in it. Others' functions
 #: could be called in the place of the module's, with the rights of our session.
 _OURS = """
@@ -77,8 +77,8 @@ class Status:
 class Population:
     """Who takes part: sessions of a database, of a role, of an application name.
 
-    application is a shell pattern (fnmatch); participation the share of sessions drawn (0 to 1];
-    sessions how many are expected at one time, which sizes their rings.
+    application is a shell pattern (fnmatch); participation the chance of each session to
+    be drawn (0 to 1]; sessions how many are expected at one time, which sizes their rings.
     """
 
     database: str | None
@@ -131,13 +131,16 @@ class Trials:
                 "by a superuser: nothing in it is called; rename or drop it, and run "
                 "CREATE EXTENSION pgtare; there"
             )
+        #: Transactions that these functions have made in the database themselves.
+        self.calls = 0
 
     def _row(self, query: str, *args: object) -> dict[str, Any]:
+        self.calls += 1
         try:
             with self.conn.cursor(row_factory=dict_row) as cur:
                 row = cur.execute(query, args).fetchone()
         except psycopg.errors.InsufficientPrivilege as ex:
-            raise UsageError(f"{first_line(ex)}: {_grant(ex)}") from ex
+            raise UsageError(_refused(ex)) from ex
         if row is None:
             raise MeasurementError("the server module gave no answer")
         return dict(row)
@@ -182,6 +185,7 @@ class Trials:
         """
         names = design.setting_names
         values = [arm.settings.get(name) for arm in design.arms for name in names]
+        self.calls += 1
         try:
             row = self.conn.execute(
                 # each argument of its own type: no other function can fit better
@@ -196,7 +200,7 @@ class Trials:
                 ),
             ).fetchone()  # fmt: skip
         except psycopg.errors.InsufficientPrivilege as ex:
-            raise UsageError(f"{first_line(ex)}: {_grant(ex)}") from ex
+            raise UsageError(_refused(ex)) from ex
         except psycopg.Error as ex:
             if ex.sqlstate is None or ex.sqlstate[:2] in ("08", "57"):
                 raise MeasurementError(f"the trial did not start: {first_line(ex)}") from ex
@@ -206,6 +210,7 @@ class Trials:
 
     def drain(self) -> Observations:
         """Observations not read before, of all sessions."""
+        self.calls += 1
         row = self.conn.execute(
             "SELECT pgtare.trial_drain(%s::int)", (DRAIN_BYTES,), binary=True
         ).fetchone()
@@ -229,6 +234,13 @@ def _slices(design: Design) -> tuple[list[int], int, int]:
     if design.slices is None:
         return [], 0, 0
     return list(design.slices.kinds), design.slices.min_us, design.slices.max_us
+
+
+def _refused(ex: psycopg.Error) -> str:
+    """A missing privilege in words: with the server's own next step, or what can be granted."""
+    if ex.diag.message_hint:
+        return first_line(ex)
+    return f"{first_line(ex)}: {_grant(ex)}"
 
 
 def _grant(ex: psycopg.Error) -> str:

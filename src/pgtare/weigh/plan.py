@@ -14,6 +14,7 @@ from pgtare.errors import UsageError
 from pgtare.instruments import availability, combine, read_facts
 from pgtare.load.spec import cores
 from pgtare.server.trials import APPLICATION_NAME, MAX_SESSIONS, Population, first_line
+from pgtare.weigh.holes import holes
 from pgtare.weigh.request import Request
 
 #: A line of the log with a short statement in it, roughly, in bytes.
@@ -134,7 +135,8 @@ def make_plan(
         population.database, population.role, population.application, population.participation,
         min(expected, MAX_SESSIONS),
     )  # fmt: skip
-    return Plan(request, design, population, there, tuple(_warnings(request)))
+    warnings = (*_warnings(request), *holes(conn, request, design))
+    return Plan(request, design, population, there, warnings)
 
 
 def _warnings(request: Request) -> list[str]:
@@ -234,7 +236,7 @@ def _population_line(plan: Plan) -> str:
     )
     if population.participation < 1:
         expected = population.participation * plan.sessions_there
-        line += f", {100 * population.participation:.0f} % of them take part, about {expected:.1f}"
+        line += f", {100 * population.participation:.0f} % of them are drawn, about {expected:.1f}"
         if expected < 1:
             line += " (likely none: raise --participation)"
     return line

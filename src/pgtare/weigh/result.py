@@ -23,6 +23,7 @@ from pgtare.observations import Observations, UnitFlag
 from pgtare.report import numbers, schema
 from pgtare.server.recording import Recording
 from pgtare.server.trials import ModuleInfo, Status
+from pgtare.weigh.participation import Shares
 from pgtare.weigh.plan import Plan
 
 #: Above this share, losses, merged requests and the like are worth a sentence.
@@ -140,11 +141,13 @@ def build(
     load: dict[str, Any],
     server: dict[str, Any],
     outside: int,
+    shares: Shares,
     command: list[str],
 ) -> schema.WeighResult:
     """The result, ready to be shown and written.
 
     proofs: by arm, as in the design. outside: sessions of the population that did not take part.
+    shares: of the database's sessions and transactions that did.
     """
     status = recording.status
     return schema.WeighResult(
@@ -163,6 +166,8 @@ def build(
             sessions=status.sessions if status else estimate.sessions,
             sessions_outside=outside,
             participation=plan.population.participation,
+            sessions_took_part_pct=shares.sessions_pct,
+            transactions_took_part_pct=shares.transactions_pct,
             lost=status.lost if status else 0,
             stopped_by=recording.stopped_by,
             partial=recording.stopped_by in ("interrupt", "server"),
@@ -228,7 +233,8 @@ def _data_warnings(data: Observations) -> list[str]:
         return []
     flags = data["flags"]
     said = {
-        UnitFlag.APP_CHANGED: "were spoiled, as the application set or reset one of the settings",
+        UnitFlag.APP_CHANGED: "were left out, each with its block, as the application changed "
+        "one of the settings meanwhile (SET, SET LOCAL, set_config, or a function's SET clause)",
         UnitFlag.NO_ARRIVAL: "began in the buffer (pipelined), so that their arrival is not exact",
         UnitFlag.COPY: "held a COPY; waiting for the client's data is not counted",
         UnitFlag.ABORTED: "ended in an error",

@@ -18,12 +18,12 @@ from pgtare.errors import MeasurementError
 from pgtare.estimate import MIN_BLOCKS, SLICE_BLOCKS, analyse, live, width_reached
 from pgtare.instruments import prove, snapshot
 from pgtare.load import LoadSpec, PgbenchLoad, at_headroom, find_pgbench, find_saturation
-from pgtare.observations import Observations
+from pgtare.observations import Observations, finished
 from pgtare.report.schema import WeighResult
 from pgtare.server import recording, trials
 from pgtare.server.trials import ModuleInfo, Status, Trials
+from pgtare.weigh import participation, result
 from pgtare.weigh import plan as planning
-from pgtare.weigh import result
 from pgtare.weigh.plan import Plan
 from pgtare.weigh.progress import Display, Stages
 from pgtare.weigh.request import Request
@@ -162,6 +162,7 @@ class _Run:
         request = self.request
         server = result.describe_server(module.conn, info, self.target.kind)
         before = snapshot(module.conn, request.chosen)
+        counted_before = participation.count(module)
         pids = self._local_pids(module, plan)
         delay = machine.run_delay_ns(pids)
         with self.beside(module.conn), Display(self.console, request.duration_s) as display:
@@ -188,11 +189,15 @@ class _Run:
             outside = max(0, there - got.status.sessions_now)
         if load is not None:
             load.stop()
-        if not len(got.observations):
+        counted = len(finished(got.observations))
+        if not counted:
             raise MeasurementError(_nothing(plan, got, outside))
-        time.sleep(_SETTLE_S if alive else 0)
+        shares = participation.Shares(None, None)
+        if alive and got.status is not None:
+            time.sleep(_SETTLE_S)
+            shares = participation.shares(counted_before, participation.count(module), got.status)
         after = snapshot(module.conn, request.chosen)
-        self.stages.say(f"estimating from {len(got.observations):,} transactions")
+        self.stages.say(f"estimating from {counted:,} transactions")
         proofs = prove(plan.design.arms, request.chosen, got.observations, before, after)
         proven = {
             arm.name: proof.state != "missing"
@@ -204,7 +209,9 @@ class _Run:
             peeked=got.stopped_by == "interrupt", ended_early=got.trouble,
             seed=plan.design.seed,
         )  # fmt: skip
-        made = result.build(plan, got, estimate, proofs, told, server, outside, self.command)
+        made = result.build(
+            plan, got, estimate, proofs, told, server, outside, shares, self.command
+        )
         return Weighing(made, got.observations, plan.design)
 
     def _local_pids(self, module: Trials, plan: Plan) -> list[int]:
@@ -265,8 +272,8 @@ def _nothing(plan: Plan, got: recording.Recording, outside: int) -> str:
         )
     if plan.population.participation < 1 and plan.sessions_there:
         return (
-            f"{100 * plan.population.participation:.0f} % of {plan.sessions_there} sessions "
-            "turned out to be none, or none that finished a transaction: raise --participation"
+            f"none of {plan.sessions_there} sessions took part, as each is drawn with a chance of "
+            f"{100 * plan.population.participation:.0f} %: raise --participation"
         )
     if outside or plan.sessions_there:
         return (
