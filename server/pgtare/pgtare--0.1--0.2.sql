@@ -21,10 +21,14 @@ CREATE FUNCTION @extschema@.trial_start(
     cpu boolean DEFAULT true,
     slices integer[] DEFAULT '{}',
     slice_min_us integer DEFAULT 15000,
-    slice_max_us integer DEFAULT 45000
+    slice_max_us integer DEFAULT 45000,
+    runs integer[] DEFAULT '{}',
+    runs_every integer DEFAULT 60,
+    run_shortest integer DEFAULT 24,
+    run_longest integer DEFAULT 96
 ) RETURNS bigint
 AS 'MODULE_PATHNAME', 'pgtare_trial_start' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 REVOKE ALL ON FUNCTION @extschema@.trial_start(text[], text[], bigint[], integer[], bigint,
     double precision, name, name, text, double precision, integer, boolean, integer[], integer,
-    integer) FROM PUBLIC;
+    integer, integer[], integer, integer, integer) FROM PUBLIC;

@@ -7,7 +7,9 @@
 -- at a time; it ends at trial_stop(), after "duration" seconds, or with the
 -- session that started it. "slices" names kinds of slices, in which all sessions
 -- follow one arm (its index) or draw one for each transaction (-1); they come in
--- permuted blocks, each for a time between the bounds.
+-- permuted blocks, each for a time between the bounds. "runs" names arms that take
+-- turns in pairs of runs: every so many blocks a session keeps the arm for a number
+-- of transactions between the bounds, and the base for as many.
 CREATE FUNCTION @extschema@.trial_start(
     settings text[],
     "values" text[],
@@ -23,7 +25,11 @@ CREATE FUNCTION @extschema@.trial_start(
     cpu boolean DEFAULT true,
     slices integer[] DEFAULT '{}',
     slice_min_us integer DEFAULT 15000,
-    slice_max_us integer DEFAULT 45000
+    slice_max_us integer DEFAULT 45000,
+    runs integer[] DEFAULT '{}',
+    runs_every integer DEFAULT 60,
+    run_shortest integer DEFAULT 24,
+    run_longest integer DEFAULT 96
 ) RETURNS bigint
 AS 'MODULE_PATHNAME', 'pgtare_trial_start' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
@@ -69,7 +75,7 @@ CREATE FUNCTION @extschema@.info(
 -- An arm sets what only superusers may set, in the sessions of others.
 REVOKE ALL ON FUNCTION @extschema@.trial_start(text[], text[], bigint[], integer[], bigint,
     double precision, name, name, text, double precision, integer, boolean, integer[], integer,
-    integer) FROM PUBLIC;
+    integer, integer[], integer, integer, integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.trial_close() FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.trial_stop() FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.trial_status() FROM PUBLIC;

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from pgtare.design import MIXED, Arm, Design, block_layout, slices_of
+from pgtare.design import MIXED, Arm, Design, block_layout, runs_of, slices_of
 from pgtare.errors import UsageError
 from pgtare.instruments import availability, combine, read_facts
 from pgtare.load.spec import cores
@@ -95,11 +95,12 @@ def arms_of(request: Request) -> tuple[Arm, ...]:
 
 
 def design_of(request: Request) -> Design:
-    """Arms, blocks and slices of a trial."""
+    """Arms, blocks, runs and slices of a trial."""
     arms = arms_of(request)
     shortest, longest = (round(1000 * ms) for ms in request.slice_ms)
     slices = slices_of(request.unit, len(arms), shortest, longest)
-    return Design(arms, block_layout(len(arms)), request.seed, slices)
+    block = block_layout(len(arms))
+    return Design(arms, block, request.seed, slices, runs_of(request.unit, arms, block))
 
 
 def sessions_there(conn: psycopg.Connection[Any], population: Population) -> list[int]:
