@@ -1,0 +1,166 @@
+"""Simulated trials with blocks and runs, of kinds that are hard on estimators, and their counts.
+
+Each function from `lasting` on plays n trials and counts; `RATES` lists them for a table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import signal
+
+from pgtare.design import RUNS_AFTER, Arm, Design, block_layout, runs_of
+from pgtare.estimate import TrialEstimate, analyse
+from pgtare.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Rng = np.random.Generator
+#: Draws the service times (n,) of one session in µs, without any arm's effect.
+Noise = Callable[[int, Rng], Floats]
+
+_OUTSIDE = 0xFFFFFFFF
+BASE_US = 100.0
+
+
+def weighing(n_arms: int, *, runs: bool = True) -> Design:
+    """The design of `pgtare weigh`: a base, instruments, and the control last."""
+    instruments = [Arm(f"i{k}", "instrument") for k in range(1, n_arms - 1)]
+    arms = (Arm("base", "base"), *instruments, Arm("control", "control"))
+    block = block_layout(n_arms)
+    return Design(arms, block, 1, None, runs_of("transaction", arms, block) if runs else None)
+
+
+def session(design: Design, n: int, rng: Rng) -> Observations:
+    """The n units of a session: the law of design.py's assignment, drawn faster."""
+    parts = [_outside(int(rng.choice(design.block)))]
+    left, run, block = n - 1, 0, 0
+    before = -(-RUNS_AFTER // len(design.block))
+    while left > 0:
+        gap = before + int(rng.geometric(1 / design.runs.every)) - 1 if design.runs else n
+        before = 1
+        parts.append(_blocks(design, min(gap, left // len(design.block) + 1), block, rng))
+        block += gap
+        left -= len(parts[-1])
+        if left > 0 and design.runs:
+            parts.append(_pair(design, run, rng))
+            left -= len(parts[-1])
+            run += 2
+    found = np.concatenate(parts)[:n]
+    found["unit"] = np.arange(n)
+    return found
+
+
+def _outside(arm: int) -> Observations:
+    found = np.zeros(1, OBSERVATION)
+    found["arm"], found["block"], found["flags"] = arm, _OUTSIDE, UnitFlag.UNBLOCKED
+    return found
+
+
+def _blocks(design: Design, count: int, number: int, rng: Rng) -> Observations:
+    size = len(design.block)
+    found = np.zeros(count * size, OBSERVATION)
+    found["arm"] = rng.permuted(np.tile(design.block, (count, 1)), axis=1).ravel()
+    found["block"] = number + np.repeat(np.arange(count), size)
+    found["position"] = np.tile(np.arange(size), count)
+    at = size * np.flatnonzero(rng.random(count) < 0.1)
+    filler = np.zeros(len(at), OBSERVATION)
+    filler["arm"], filler["block"] = rng.choice(design.block, len(at)), _OUTSIDE
+    filler["flags"] = UnitFlag.UNBLOCKED
+    return np.insert(found, at, filler)
+
+
+def _pair(design: Design, run: int, rng: Rng) -> Observations:
+    """The turns are drawn with replacement, which is near enough for what is simulated here."""
+    assert design.runs is not None
+    length = int(rng.integers(design.runs.shortest, design.runs.longest + 1))
+    arms = rng.permutation([0, int(rng.choice(design.runs.turns))])
+    found = np.zeros(2 * length, OBSERVATION)
+    found["arm"] = np.repeat(arms, length)
+    found["block"] = run + np.repeat([0, 1], length)
+    found["position"] = np.tile(np.arange(length), 2)
+    found["flags"] = UnitFlag.UNBLOCKED | UnitFlag.RUN
+    return found
+
+
+def trial(
+    design: Design,
+    sessions: Sequence[int],
+    noise: Noise,
+    rng: Rng,
+    *,
+    lags: Sequence[float] = (),
+    slower: float = 0.0,
+) -> Observations:
+    """A trial: units of each session. Arm 1 costs lags[i] µs i transactions later, and is slower
+    by a share."""
+    parts = []
+    for backend, n in enumerate(sessions):
+        part = session(design, n, rng)
+        treated = part["arm"] == 1
+        x = noise(n, rng) * (1 + slower * treated)
+        for lag, us in enumerate(lags):
+            x[lag:] += us * treated[: n - lag]
+        part["backend"], part["pid"], part["slice"] = backend, 100 + backend, NO_SLICE
+        part["service_ns"] = np.rint(1000 * x)
+        part["cpu_ns"] = -1
+        part["start_ns"] = np.cumsum(part["service_ns"] + 2000) - part["service_ns"]
+        parts.append(part)
+    return np.concatenate(parts)
+
+
+def _ar(n: int, phi: float, sd: float, rng: Rng) -> Floats:
+    """An autoregressive level with this standard deviation, in its steady state."""
+    steps = rng.normal(0, sd * math.sqrt(1 - phi * phi), n)
+    steps[0] = rng.normal(0, sd)
+    return np.asarray(signal.lfilter([1.0], [1.0, -phi], steps))
+
+
+def lognormal(n: int, rng: Rng) -> Floats:
+    """Short-lived correlation, a spread of a tenth."""
+    return BASE_US * np.exp(_ar(n, 0.9, 0.05, rng) + rng.normal(0, 0.1, n))
+
+
+def persistent(n: int, rng: Rng) -> Floats:
+    """AR(1) with .999: a level that wanders for thousands of transactions."""
+    return BASE_US * np.exp(_ar(n, 0.999, 0.1, rng) + rng.normal(0, 0.05, n))
+
+
+def pareto(n: int, rng: Rng) -> Floats:
+    """A tail without a variance."""
+    return BASE_US * (0.7 + 0.1 * rng.pareto(1.5, n))
+
+
+def bimodal(n: int, rng: Rng) -> Floats:
+    """Two kinds of transactions, the share of which drifts, and a level that trends."""
+    share = 0.3 + 0.25 * np.sin(np.linspace(0, 7, n) + rng.uniform(0, 6))
+    kind = rng.random(n) < share
+    return BASE_US * np.where(kind, 3.0, 1.0) * np.exp(rng.normal(0, 0.1, n)) * np.linspace(1, 2, n)
+
+
+NOISES: dict[str, Noise] = {
+    "lognormal": lognormal, "AR .999": persistent, "Pareto 1.5": pareto, "bimodal, drift": bimodal,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Counted:
+    """How often something happened in n trials."""
+
+    hits: int
+    n: int
+
+    @property
+    def rate(self) -> float:
+        """Hits a trial."""
+        return self.hits / self.n
+
+
+def analysed(obs: Observations, design: Design, margin: float = 0.005) -> TrialEstimate:
+    """With proof of every instrument."""
+    proven = {arm.name: True for arm in design.arms}
+    return analyse(obs, design, margin=margin, proven=proven, seed=1)
