@@ -15,6 +15,10 @@ from scipy import signal
 
 from pgtare.design import RUNS_AFTER, Arm, Design, block_layout, runs_of
 from pgtare.estimate import TrialEstimate, analyse
+from pgtare.estimate.blocks import select
+from pgtare.estimate.effects import Effects, threshold
+from pgtare.estimate.long_effects import REACH, LongEffects
+from pgtare.estimate.run_pairs import select_pairs
 from pgtare.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
 
 Floats = npt.NDArray[np.float64]
@@ -164,3 +168,101 @@ def analysed(obs: Observations, design: Design, margin: float = 0.005) -> TrialE
     """With proof of every instrument."""
     proven = {arm.name: True for arm in design.arms}
     return analyse(obs, design, margin=margin, proven=proven, seed=1)
+
+
+def long_effects(obs: Observations, design: Design) -> tuple[LongEffects, Effects]:
+    """The estimators alone, without what else `analyse` computes."""
+    blocks = select(obs, design).blocks
+    effects = Effects(blocks, threshold(blocks.service_us))
+    return LongEffects(select_pairs(obs, len(design.arms)), effects), effects
+
+
+#: Four sessions, of a trial of some seconds and of one of half a minute.
+SHORT, LONG = (25_000,) * 4, (175_000,) * 4
+#: 1.2 % of the mean, spread over six transactions.
+SIX = (0.2,) * 6
+_MARGIN = 0.005
+
+
+def lasting(n: int, rng: Rng, noise: Noise = lognormal) -> Counted:
+    """How often a cost of 1.2 % spread over six transactions is "equivalent" without a limit."""
+    design = weighing(3)
+    hits = 0
+    for _ in range(n):
+        arm = analysed(trial(design, LONG, noise, rng, lags=SIX), design).arms[1]
+        hits += arm.verdict == "equivalent" and "transactions" not in arm.verdict_reason
+    return Counted(hits, n)
+
+
+def shown(n: int, rng: Rng, lags: Sequence[float] = SIX, noise: Noise = lognormal) -> Counted:
+    """How often an effect is shown to outlast the next transaction."""
+    design = weighing(3)
+    hits = 0
+    for _ in range(n):
+        found, effects = long_effects(trial(design, LONG, noise, rng, lags=lags), design)
+        hits += found.outlasts(1, _MARGIN * effects.base_body.value, 1)
+    return Counted(hits, n)
+
+
+def carry_over_coverage(
+    n: int, rng: Rng, noise: Noise, lags: Sequence[float] = (), sessions: Sequence[int] = SHORT
+) -> Counted:
+    """How often the interval of the long carry-over covers it.
+
+    The truth is the whole cost less what the headline estimates on average: 0 where the effect
+    ends with the next transaction.
+    """
+    design = weighing(3)
+    found, headlines = [], []
+    for _ in range(n):
+        effects_that_last, effects = long_effects(
+            trial(design, sessions, noise, rng, lags=lags), design
+        )
+        interval = effects_that_last.long_carry_over_us(1)
+        assert interval is not None
+        found.append(interval)
+        headlines.append(effects.body_cost(1).value)
+    truth = sum(lags) - (float(np.mean(headlines)) if len(lags) > REACH else sum(lags))
+    return Counted(sum(e.lo <= truth <= e.hi for e in found), n)
+
+
+def runs_coverage(
+    n: int, rng: Rng, noise: Noise, lags: Sequence[float] = (), sessions: Sequence[int] = SHORT
+) -> Counted:
+    """How often the interval of the cost by runs covers the whole cost."""
+    design = weighing(3)
+    found = []
+    for _ in range(n):
+        interval = long_effects(trial(design, sessions, noise, rng, lags=lags), design)[0].runs_us(
+            1
+        )
+        assert interval is not None
+        found.append(interval)
+    return Counted(sum(e.lo <= sum(lags) <= e.hi for e in found), n)
+
+
+def headline_coverage(
+    n: int, rng: Rng, noise: Noise, slower: float = 0.0, sessions: Sequence[int] = SHORT
+) -> Counted:
+    """How often the headline's interval covers the truth, of nothing or of a slow-down."""
+    design = weighing(3)
+    hits = 0
+    for _ in range(n):
+        seen = rng.bit_generator.state
+        _, effects = long_effects(trial(design, sessions, noise, rng, slower=slower), design)
+        after, rng.bit_generator.state = rng.bit_generator.state, seen
+        plain = trial(design, sessions, noise, rng)["service_ns"] / 1000.0
+        rng.bit_generator.state = after
+        slowed = np.minimum(plain * (1 + slower), effects.c) - np.minimum(plain, effects.c)
+        interval = effects.interval(effects.body_cost(1))
+        hits += interval.lo <= float(slowed.mean()) <= interval.hi
+    return Counted(hits, n)
+
+
+def precision_lost(n: int, rng: Rng, noise: Noise) -> float:
+    """The headline's standard error with runs, relative to that without, in as many units."""
+    with_runs, without = [], []
+    for design, found in ((weighing(3), with_runs), (weighing(3, runs=False), without)):
+        for _ in range(n):
+            found.append(long_effects(trial(design, SHORT, noise, rng), design)[1].body_cost(1).se)
+    return float(np.mean(with_runs) / np.mean(without))
