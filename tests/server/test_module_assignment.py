@@ -231,6 +231,27 @@ def test_a_session_begins_with_blocks(server: Cluster) -> None:
     assert np.count_nonzero(rows["block"][:first] != NO_BLOCK) == -(-RUNS_AFTER // 7) * 7
 
 
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ("runs => '{0}'", "or the base"),
+        ("runs => '{2}'", "does not exist"),
+        ("runs => '{1,null}'", "null"),
+        ("runs => null", "null"),
+        ("runs => array_fill(1, ARRAY[65])", "64 turns"),
+        ("runs => '{1}', runs_every => 0", "1 at least"),
+        ("runs => '{1}', run_shortest => 0", "between 1 and 255"),
+        ("runs => '{1}', run_shortest => 9, run_longest => 8", "between 1 and 255"),
+        ("runs => '{1}', run_longest => 256", "between 1 and 255"),
+    ],
+)
+def test_bad_runs_are_refused(server18: Cluster, arguments: str, wanted: str) -> None:
+    with session(server18) as client, pytest.raises(Exception, match=wanted):
+        client.execute(
+            "SELECT pgtare.trial_start('{}', '{}', '{0,0}', '{0,1}', 1, 5, " + arguments + ")"  # type: ignore[arg-type]
+        )
+
+
 def test_closing_a_trial_lets_sessions_finish_their_runs(server: Cluster) -> None:
     runs = Runs(turns=(1,), every=1, shortest=20, longest=20)
     with trial(server, runs=runs) as running, session(server) as client:

@@ -163,12 +163,23 @@ def _warnings(request: Request) -> list[str]:
     return found
 
 
+def _runs_lines(design: Design) -> list[str]:
+    if design.runs is None:
+        return []
+    runs = design.runs
+    return [
+        f"now and then a session keeps an arm for {runs.shortest} to {runs.longest} transactions, "
+        "and the base for as many (runs), to see effects that last"
+    ]
+
+
 def describe(plan: Plan, rate_tps: float | None) -> list[str]:
     """The plan in words, for --dry-run. rate_tps: transactions a second now, where known."""
     request, design = plan.request, plan.design
     lines = [
         f"{len(design.arms)} arms in permuted blocks of {len(design.block)}, seed {design.seed}, "
         f"for {request.duration_s:g} s at most",
+        *_runs_lines(design),
         *_slices_lines(design),
         _load_line(request),
         _population_line(plan),
