@@ -146,9 +146,37 @@ def bimodal(n: int, rng: Rng) -> Floats:
     return BASE_US * np.where(kind, 3.0, 1.0) * np.exp(rng.normal(0, 0.1, n)) * np.linspace(1, 2, n)
 
 
+def doubling(n: int, rng: Rng) -> Floats:
+    """The level doubles in the middle."""
+    return lognormal(n, rng) * np.where(np.arange(n) < n // 2, 1.0, 2.0)
+
+
+def slow_if_few(n: int, rng: Rng) -> Floats:
+    """A session of few transactions takes a hundred times as long."""
+    return lognormal(n, rng) * (100.0 if n < 1_500 else 1.0)
+
+
 NOISES: dict[str, Noise] = {
     "lognormal": lognormal, "AR .999": persistent, "Pareto 1.5": pareto, "bimodal, drift": bimodal,
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a trial meets: noise, transactions of each session, arms."""
+
+    noise: Noise
+    sessions: Sequence[int] = (25_000,) * 4
+    n_arms: int = 3
+
+
+SCENARIOS: dict[str, Scenario] = {
+    **{name: Scenario(noise) for name, noise in NOISES.items()},
+    "base doubles": Scenario(doubling),
+    "200 sessions of 500": Scenario(lognormal, (500,) * 200),
+    "one slow session": Scenario(slow_if_few, (33_000, 33_000, 33_000, 1_000)),
+    "nine arms": Scenario(lognormal, n_arms=9),
+}
 
 
 @dataclass(frozen=True)
@@ -216,20 +244,19 @@ def shown_to_last(
 
 
 def carry_over_coverage(
-    n: int, rng: Rng, noise: Noise, lags: Sequence[float] = (), sessions: Sequence[int] = SHORT
+    n: int, rng: Rng, scenario: Scenario, lags: Sequence[float] = ()
 ) -> Counted:
     """How often the interval of the long carry-over covers it.
 
     The truth is the whole cost less what the headline estimates on average: 0 where the effect
     ends with the next transaction.
     """
-    design = weighing(3)
+    design = weighing(scenario.n_arms)
     found, headlines = [], []
     for _ in range(n):
-        effects_that_last, effects = long_effects(
-            trial(design, sessions, noise, rng, lags=lags), design
-        )
-        interval = effects_that_last.long_carry_over_us(1)
+        obs = trial(design, scenario.sessions, scenario.noise, rng, lags=lags)
+        lasts, effects = long_effects(obs, design)
+        interval = lasts.long_carry_over_us(1)
         assert interval is not None
         found.append(interval)
         headlines.append(effects.body_cost(1).value)
@@ -237,26 +264,20 @@ def carry_over_coverage(
     return Counted(sum(e.lo <= truth <= e.hi for e in found), n)
 
 
-def runs_coverage(
-    n: int, rng: Rng, noise: Noise, lags: Sequence[float] = (), sessions: Sequence[int] = SHORT
-) -> Counted:
+def runs_coverage(n: int, rng: Rng, scenario: Scenario, lags: Sequence[float] = ()) -> Counted:
     """How often the interval of the cost by runs covers the whole cost."""
-    design = weighing(3)
-    found = []
+    design = weighing(scenario.n_arms)
+    hits = 0
     for _ in range(n):
-        interval = long_effects(trial(design, sessions, noise, rng, lags=lags), design)[0].runs_us(
-            1
-        )
-        assert interval is not None
-        found.append(interval)
-    return Counted(sum(e.lo <= sum(lags) <= e.hi for e in found), n)
+        obs = trial(design, scenario.sessions, scenario.noise, rng, lags=lags)
+        interval = long_effects(obs, design)[0].runs_us(1)
+        hits += interval is not None and interval.lo <= sum(lags) <= interval.hi
+    return Counted(hits, n)
 
 
-def headline_coverage(
-    n: int, rng: Rng, noise: Noise, slower: float = 0.0, sessions: Sequence[int] = SHORT
-) -> Counted:
+def headline_coverage(n: int, rng: Rng, scenario: Scenario, slower: float = 0.0) -> Counted:
     """How often the headline's interval covers the truth, of nothing or of a slow-down."""
-    design = weighing(3)
+    design, sessions, noise = weighing(scenario.n_arms), scenario.sessions, scenario.noise
     hits = 0
     for _ in range(n):
         seen = rng.bit_generator.state
@@ -272,8 +293,8 @@ def headline_coverage(
 
 def precision_lost(n: int, rng: Rng, noise: Noise) -> float:
     """The headline's standard error with runs, relative to that without, in as many units."""
-    with_runs, without = [], []
-    for design, found in ((weighing(3), with_runs), (weighing(3, runs=False), without)):
-        for _ in range(n):
-            found.append(long_effects(trial(design, SHORT, noise, rng), design)[1].body_cost(1).se)
-    return float(np.mean(with_runs) / np.mean(without))
+    mean_se = []
+    for design in (weighing(3), weighing(3, runs=False)):
+        drawn = [trial(design, SHORT, noise, rng) for _ in range(n)]
+        mean_se.append(np.mean([long_effects(o, design)[1].body_cost(1).se for o in drawn]))
+    return float(mean_se[0] / mean_se[1])

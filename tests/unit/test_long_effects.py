@@ -15,8 +15,10 @@ from pgtare.report.schema import Interval, RunInfo, WeighResult
 from tests.unit.sample_result import sample
 from tests.unit.simulated_runs import (
     NOISES,
+    SCENARIOS,
     SIX,
     Noise,
+    Scenario,
     analysed,
     carry_over_coverage,
     headline_coverage,
@@ -173,12 +175,12 @@ def test_nothing_is_seldom_shown_to_last() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("noise", NOISES.values(), ids=list(NOISES))
-def test_intervals_of_runs_cover(noise: Noise) -> None:
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
+def test_intervals_of_runs_cover(scenario: Scenario) -> None:
     rng = np.random.default_rng(14)
-    assert carry_over_coverage(TRIALS, rng, noise).rate > LEAST
-    assert carry_over_coverage(TRIALS, rng, noise, SIX).rate > LEAST
-    assert runs_coverage(TRIALS, rng, noise, SIX).rate > LEAST
+    assert carry_over_coverage(TRIALS, rng, scenario).rate > LEAST
+    assert carry_over_coverage(TRIALS, rng, scenario, SIX).rate > LEAST
+    assert runs_coverage(TRIALS, rng, scenario, SIX).rate > LEAST
 
 
 @pytest.mark.slow
@@ -186,6 +188,6 @@ def test_intervals_of_runs_cover(noise: Noise) -> None:
 @pytest.mark.parametrize("noise", NOISES.values(), ids=list(NOISES))
 def test_runs_leave_the_headline_as_it_was(noise: Noise) -> None:
     rng = np.random.default_rng(15)
-    assert headline_coverage(TRIALS, rng, noise).rate > LEAST
-    assert headline_coverage(TRIALS, rng, noise, 0.05).rate > LEAST
+    assert headline_coverage(TRIALS, rng, Scenario(noise)).rate > LEAST
+    assert headline_coverage(TRIALS, rng, Scenario(noise), 0.05).rate > LEAST
     assert 1.05 < precision_lost(20, rng, noise) < 1.25
