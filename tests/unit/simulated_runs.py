@@ -6,6 +6,7 @@ Each function from `lasting` on plays n trials and counts, for a table of scenar
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -191,6 +192,14 @@ class Counted:
         """Hits a trial."""
         return self.hits / self.n
 
+    @property
+    def error(self) -> float:
+        """The rate's standard error by simulation."""
+        return math.sqrt(self.rate * (1 - self.rate) / self.n)
+
+    def __str__(self) -> str:
+        return f"{self.rate:.3f} ± {self.error:.3f}"
+
 
 def analysed(obs: Observations, design: Design, margin: float = 0.005) -> TrialEstimate:
     """With proof of every instrument."""
@@ -241,6 +250,22 @@ def shown_to_last(
         found, effects = long_effects(trial(design, LONG, noise, rng, lags=lags), design)
         hits += found.outlasts(1, _MARGIN * effects.base_body.value, 1)
     return Counted(hits, n)
+
+
+def false_costs(n: int, rng: Rng, noise: Noise = lognormal) -> tuple[Counted, Counted]:
+    """Trials of nothing: how often p is below 0.05, and how often only runs show a cost or gain."""
+    design = weighing(3)
+    by_body = by_runs = 0
+    for _ in range(n):
+        found, effects = long_effects(trial(design, SHORT, noise, rng), design)
+        cost, margin = effects.body_cost(1), effects.base_body.scaled(_MARGIN)
+        evidence = found.evidence(1, margin, 1)
+        shown = effects.by_cluster.p_value(cost.value / cost.se) < 0.05
+        by_body += shown
+        runs = evidence.runs
+        sure = evidence.outlasts and evidence.surely and (runs.lo > 0 or runs.hi < 0)
+        by_runs += not shown and sure
+    return Counted(by_body, n), Counted(by_runs, n)
 
 
 def carry_over_coverage(
@@ -298,3 +323,27 @@ def precision_lost(n: int, rng: Rng, noise: Noise) -> float:
         drawn = [trial(design, SHORT, noise, rng) for _ in range(n)]
         mean_se.append(np.mean([long_effects(o, design)[1].body_cost(1).se for o in drawn]))
     return float(mean_se[0] / mean_se[1])
+
+
+def main(n: int) -> None:
+    """Print the rates that docs/method.md quotes; n: trials of each, fewer of long ones."""
+    rng = np.random.default_rng(1)
+    print("scenario: long carry-over covered (nothing), (six transactions), cost by runs covered")
+    for name, scenario in SCENARIOS.items():
+        nothing = carry_over_coverage(n, rng, scenario)
+        six = carry_over_coverage(n, rng, scenario, SIX)
+        print(f"{name}: {nothing}, {six}, {runs_coverage(n, rng, scenario, SIX)}", flush=True)
+    print("noise: headline covered (nothing), (slower by 5 %), its error relative to no runs")
+    for name, noise in NOISES.items():
+        nothing = headline_coverage(n, rng, Scenario(noise))
+        slower = headline_coverage(n, rng, Scenario(noise), 0.05)
+        print(f"{name}: {nothing}, {slower}, {precision_lost(n // 10, rng, noise):.2f}", flush=True)
+    body, without_limit = lasting(n // 4, rng)
+    print(f"1.2 % over six transactions: body inside {body}, equivalent {without_limit}")
+    print(f"shown to last: {shown_to_last(n // 4, rng)}; of nothing: {shown_to_last(n, rng, ())}")
+    body, by_runs = false_costs(n, rng)
+    print(f"nothing: p below 0.05 {body}, a cost or gain by runs alone {by_runs}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
