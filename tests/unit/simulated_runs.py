@@ -274,7 +274,7 @@ def carry_over_coverage(
     """How often the interval of the long carry-over covers it.
 
     The truth is the whole cost less what the headline estimates on average: 0 where the effect
-    ends with the next transaction.
+    ends with the next transaction. Trials with too few pairs for an interval do not count.
     """
     design = weighing(scenario.n_arms)
     found, headlines = [], []
@@ -282,22 +282,24 @@ def carry_over_coverage(
         obs = trial(design, scenario.sessions, scenario.noise, rng, lags=lags)
         lasts, effects = long_effects(obs, design)
         interval = lasts.long_carry_over_us(1)
-        assert interval is not None
-        found.append(interval)
         headlines.append(effects.body_cost(1).value)
+        if interval is not None and math.isfinite(interval.lo):
+            found.append(interval)
     truth = sum(lags) - (float(np.mean(headlines)) if len(lags) > REACH else sum(lags))
-    return Counted(sum(e.lo <= truth <= e.hi for e in found), n)
+    return Counted(sum(e.lo <= truth <= e.hi for e in found), len(found))
 
 
 def runs_coverage(n: int, rng: Rng, scenario: Scenario, lags: Sequence[float] = ()) -> Counted:
     """How often the interval of the cost by runs covers the whole cost."""
     design = weighing(scenario.n_arms)
-    hits = 0
+    hits = judged = 0
     for _ in range(n):
         obs = trial(design, scenario.sessions, scenario.noise, rng, lags=lags)
         interval = long_effects(obs, design)[0].runs_us(1)
-        hits += interval is not None and interval.lo <= sum(lags) <= interval.hi
-    return Counted(hits, n)
+        if interval is not None and math.isfinite(interval.lo):
+            judged += 1
+            hits += interval.lo <= sum(lags) <= interval.hi
+    return Counted(hits, judged)
 
 
 def headline_coverage(n: int, rng: Rng, scenario: Scenario, slower: float = 0.0) -> Counted:
