@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * assign.c
- *		Drawing the arms of a permuted block, and the slices of a trial.
+ *		Drawing the arms of permuted blocks and of runs, and the slices of a trial.
  *
  * Each (seed, session, block) has a SplitMix64 stream of its own, so that an
  * assignment can be computed again from the result's seed, in any order and in
@@ -60,6 +60,48 @@ assign_filler(const TrialDef *def, uint32 backend, uint32 block, uint16 *arm)
 		return false;
 	*arm = def->block[pick(&state, def->nblock - 1)];
 	return true;
+}
+
+/* Does a pair of runs come before this block (and before its filler)? */
+bool
+assign_runs_before(const TrialDef *def, uint32 backend, uint32 block)
+{
+	uint64		stream = ((uint64) backend << 32) | block;
+	uint64		state = def->seed ^ (stream * UINT64CONST(0xE7037ED1A0B428DB));
+
+	if (def->nturns == 0 || (uint64) block * def->nblock < RUNS_AFTER)
+		return false;
+	return splitmix64(&state) < UINT64_MAX / def->runs_every;
+}
+
+/*
+ * The arm and the length of a session's run.  Runs 2 k and 2 k + 1 are a pair:
+ * the base and another arm, in random order and of the same length, so that
+ * neighbours are compared.  The other arms come in permuted rounds.
+ */
+void
+assign_run(const TrialDef *def, uint32 backend, uint32 run, uint16 *arm, uint16 *length)
+{
+	uint32		pair = run / 2;
+	uint64		stream = ((uint64) backend << 32) | (pair / def->nturns);
+	uint64		state = def->seed ^ (stream * UINT64CONST(0x8EBC6AF09C88C6E3));
+	uint16		order[MAX_BLOCK];
+	bool		base_first;
+
+	memcpy(order, def->turn, sizeof(uint16) * def->nturns);
+	for (int i = def->nturns - 1; i > 0; i--)
+	{
+		int			j = pick(&state, i);
+		uint16		swap = order[i];
+
+		order[i] = order[j];
+		order[j] = swap;
+	}
+	stream = ((uint64) backend << 32) | pair;
+	state = def->seed ^ (stream * UINT64CONST(0x589965CC75374CC3));
+	base_first = splitmix64(&state) >> 63;
+	*length = def->run_shortest + pick(&state, def->run_longest - def->run_shortest);
+	*arm = base_first == (run % 2 == 0) ? 0 : order[pair % def->nturns];
 }
 
 /* The kinds of slices of a block of slices: fill order[0 .. nslices - 1]. */

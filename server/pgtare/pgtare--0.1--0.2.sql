@@ -28,17 +28,3 @@ AS 'MODULE_PATHNAME', 'pgtare_trial_start' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION @extschema@.trial_start(text[], text[], bigint[], integer[], bigint,
     double precision, name, name, text, double precision, integer, boolean, integer[], integer,
     integer) FROM PUBLIC;
-
-DROP FUNCTION @extschema@.info();
-CREATE FUNCTION @extschema@.info(
-    OUT version text,
-    OUT usable boolean,
-    OUT clock text,
-    OUT clock_hz double precision,
-    OUT slots_installed integer,
-    OUT slots_intact integer,
-    OUT ring_bytes bigint,
-    OUT max_sessions integer,
-    OUT slots_problem text,
-    OUT clock_reason text
-) AS 'MODULE_PATHNAME', 'pgtare_info' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;

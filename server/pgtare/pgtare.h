@@ -29,6 +29,8 @@
 #define MAX_ROLES 1024			/* roles that may take part where not all may */
 #define TEXT_POOL 16384			/* bytes for names and values */
 #define NO_TEXT UINT32_MAX		/* in a pool: the session's own value */
+#define MAX_RUN UINT8_MAX		/* units of a run */
+#define RUNS_AFTER 64			/* units in blocks before a session's first run */
 #define SLICE_MIXED (-1)		/* a kind of slice: each transaction draws its arm */
 #define NO_SLICE UINT32_MAX		/* in a trial without slices */
 
@@ -58,6 +60,7 @@
 #define UNIT_STRADDLED		(1 << 14)	/* its answer came after the end of its slice */
 #define UNIT_MIXED			(1 << 15)	/* in a slice where each unit draws its arm */
 #define UNIT_OPEN			(1 << 16)	/* still open when its trial or its session ended */
+#define UNIT_RUN			(1 << 17)	/* in a run, in which the session keeps its arm */
 
 /* One measured unit, as clients read it: keep in step with the decoder. */
 typedef struct Observation
@@ -68,8 +71,8 @@ typedef struct Observation
 	int64		cpu_ns;			/* thread CPU of the cycle, -1: not taken */
 	uint32		backend;		/* ordinal of the session in the trial */
 	uint32		unit;			/* running number in the session */
-	uint32		block;			/* running number of the block in the session */
-	uint8		position;		/* in the block */
+	uint32		block;			/* running number of the block or run in the session */
+	uint8		position;		/* in the block or run */
 	uint8		arm;
 	uint16		requests;
 	uint32		flags;			/* UNIT_... */
@@ -135,6 +138,11 @@ typedef struct TrialDef
 	int32		nblock;
 	uint16		block[MAX_BLOCK];	/* arms of a block, before permutation */
 	int64		inject_ns[MAX_ARMS];
+	int32		nturns;			/* pairs of runs of one round, 0: no runs */
+	uint16		turn[MAX_BLOCK];	/* arms in runs beside the base, before permutation */
+	uint32		runs_every;		/* blocks from one pair to the next, on average */
+	uint16		run_shortest;	/* bounds of a run's units */
+	uint16		run_longest;
 	int32		nslices;		/* slices of a block of slices, 0: no slices */
 	int16		slice_kind[MAX_BLOCK];	/* an arm or SLICE_MIXED, before permutation */
 	int64		slice_min_ns;	/* bounds of a slice's length */
@@ -252,6 +260,9 @@ extern int	unit_slots_intact(void);
 /* assign.c */
 extern void assign_block(const TrialDef *def, uint32 backend, uint32 block, uint16 *order);
 extern bool assign_filler(const TrialDef *def, uint32 backend, uint32 block, uint16 *arm);
+extern bool assign_runs_before(const TrialDef *def, uint32 backend, uint32 block);
+extern void assign_run(const TrialDef *def, uint32 backend, uint32 run, uint16 *arm,
+					   uint16 *length);
 extern void assign_slices(const TrialDef *def, uint32 block, int16 *order);
 extern int64 assign_slice_ns(const TrialDef *def, uint32 slice);
 

@@ -162,6 +162,39 @@ read_arms(FunctionCallInfo fcinfo, TrialDef *def, uint32 *used)
 			invalid("a block must hold every arm");
 }
 
+/* Runs: the arms that take turns, the blocks between pairs, the bounds of a run's length */
+static void
+read_runs(FunctionCallInfo fcinfo, TrialDef *def)
+{
+	Elements	turns = array_argument(fcinfo, 15, INT4OID);
+	int32		every = PG_ARGISNULL(16) ? 0 : PG_GETARG_INT32(16);
+	int32		shortest = PG_ARGISNULL(17) ? 0 : PG_GETARG_INT32(17);
+	int32		longest = PG_ARGISNULL(18) ? 0 : PG_GETARG_INT32(18);
+
+	if (turns.n == 0)
+		return;
+	if (def->nslices > 0)
+		invalid("a trial in slices has no runs");
+	if (turns.n > MAX_BLOCK)
+		invalid("a round of runs has 64 turns at most");
+	if (every < 1)
+		invalid("the blocks between runs are 1 at least");
+	if (shortest < 1 || longest < shortest || longest > MAX_RUN)
+		invalid("runs have between 1 and 255 transactions");
+	for (int i = 0; i < turns.n; i++)
+	{
+		int32		arm = DatumGetInt32(turns.value[i]);
+
+		if (arm < 1 || arm >= def->narms)
+			invalid("a run names an arm that does not exist, or the base");
+		def->turn[i] = (uint16) arm;
+	}
+	def->nturns = turns.n;
+	def->runs_every = (uint32) every;
+	def->run_shortest = (uint16) shortest;
+	def->run_longest = (uint16) longest;
+}
+
 /* Slices: the kinds of a block of slices, and the bounds of their length */
 static void
 read_slices(FunctionCallInfo fcinfo, TrialDef *def)
@@ -306,6 +339,7 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 	read_arms(fcinfo, def, &used);
 	read_population(fcinfo, def, &used);
 	read_slices(fcinfo, def);
+	read_runs(fcinfo, def);
 	def->seed = (uint64) PG_GETARG_INT64(4);
 	duration = PG_GETARG_FLOAT8(5);
 	if (isnan(duration) || duration <= 0 || duration > pgtare_max_duration)

@@ -66,7 +66,12 @@ static struct
 	uint32		block;
 	uint16		position;
 	bool		outside;		/* the unit under way belongs to no block */
+	bool		runs_decided;	/* whether a pair of runs comes first is decided */
 	bool		filled;			/* whether a filler comes first is decided */
+	uint32		run;			/* runs finished */
+	uint16		run_arm;
+	uint16		run_length;		/* of the run under way, 0: none */
+	uint16		run_position;
 	uint16		order[MAX_BLOCK];
 	uint32		mixed;			/* the mixed slice that the block is in, or NO_SLICE */
 } place;
@@ -90,12 +95,22 @@ to_ns(int64 ticks)
 	return clock_ns(&session.def->rate, ticks, &session.negative);
 }
 
+/* The first or second run of a pair begins. */
+static uint16
+begin_run(void)
+{
+	place.run_position = 0;
+	assign_run(session.def, session.backend, place.run, &place.run_arm, &place.run_length);
+	return place.run_arm;
+}
+
 /*
  * The arm of the coming unit; it is used up only when its request arrives.
  *
- * A session's first unit, and a filler now and then, belong to no block: the
- * first meets cold caches, and fillers keep blocks from marching in step with
- * an application that repeats the same few transactions.
+ * A session's first unit, a filler now and then, and runs belong to no block:
+ * the first meets cold caches, fillers keep blocks from marching in step with
+ * an application that repeats the same few transactions, and runs show effects
+ * that last longer than a block can.
  */
 static uint16
 draw(void)
@@ -126,8 +141,16 @@ draw(void)
 		assign_block(session.def, session.backend, NO_BLOCK, place.order);
 		return place.order[0];
 	}
+	if (place.run_length > 0)
+		return place.run_arm;
 	if (place.position == 0)
 	{
+		if (!place.runs_decided)
+		{
+			place.runs_decided = true;
+			if (assign_runs_before(session.def, session.backend, place.block))
+				return begin_run();
+		}
 		if (!place.filled)
 		{
 			place.filled = true;
@@ -144,11 +167,22 @@ static void
 advance(void)
 {
 	place.unit++;
+	if (place.run_length > 0)
+	{
+		if (++place.run_position < place.run_length)
+			return;
+		if (++place.run % 2 == 1)
+			(void) begin_run();
+		else
+			place.run_length = 0;
+		return;
+	}
 	if (place.outside)
 		return;
 	if (++place.position == session.def->nblock)
 	{
 		place.position = 0;
+		place.runs_decided = false;
 		place.filled = false;
 		place.block++;
 	}
@@ -205,15 +239,18 @@ unblocked(void)
 static void
 describe(Observation *o)
 {
+	bool		in_run = place.run_length > 0;
+
 	memset(o, 0, sizeof(*o));
 	o->start_ns = to_ns(unit.first_ticks - session.def->start_ticks);
 	o->backend = session.backend;
 	o->unit = place.unit;
-	o->block = place.outside ? NO_BLOCK : place.block;
-	o->position = place.outside ? 0 : place.position;
+	o->block = in_run ? place.run : place.outside ? NO_BLOCK : place.block;
+	o->position = in_run ? place.run_position : place.outside ? 0 : place.position;
 	o->arm = unit.arm;
 	o->requests = (uint16) Min(unit.requests, (uint32) UINT16_MAX);
-	o->flags = unit.events | unit.switch_flags | (unblocked() ? UNIT_UNBLOCKED : 0);
+	o->flags = unit.events | unit.switch_flags | (unblocked() ? UNIT_UNBLOCKED : 0) |
+		(in_run ? UNIT_RUN : 0);
 	o->switch_ns = unit.switch_ns;
 	o->pid = MyProcPid;
 	o->slice = session.def->nslices > 0 ? slice_number() : NO_SLICE;
@@ -344,11 +381,12 @@ answered(char status)
 	advance();
 	/*
 	 * A session that took on another role may be out of the trial's reach now.
-	 * A trial that closes lets each session finish its block; slices have an
-	 * end of their own.
+	 * A trial that closes lets each session finish its block or runs; slices
+	 * have an end of their own.
 	 */
 	if (session_trial_over(ticks) || !rights_session_may_join(session.def) ||
-		((place.position == 0 || session.def->nslices > 0) && session_trial_closing()))
+		(((place.position == 0 && place.run_length == 0) || session.def->nslices > 0) &&
+		 session_trial_closing()))
 		session_leave();
 	else
 		switch_arm();

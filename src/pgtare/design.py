@@ -1,10 +1,10 @@
-"""The design of a trial: arms, permuted blocks, slices, and the assignment of both by seed."""
+"""The design of a trial: arms, permuted blocks, runs, slices, and their assignment by seed."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Role = Literal["base", "control", "instrument", "injected"]
@@ -12,6 +12,12 @@ Unit = Literal["transaction", "slice", "both"]
 
 #: A kind of slice: each transaction draws its arm, as in a trial without slices.
 MIXED = -1
+
+#: Limits of the server module: turns of one round, and transactions of a run.
+MAX_TURNS = 64
+MAX_RUN = 255
+#: A session's first transactions, of whole blocks, are in no run: short sessions have only blocks.
+RUNS_AFTER = 64
 
 _MASK64 = (1 << 64) - 1
 
@@ -52,16 +58,41 @@ class Slices:
 
 
 @dataclass(frozen=True)
+class Runs:
+    """Runs of transactions in which a session keeps one arm; they come in pairs with the base.
+
+    turns: the arms that take turns in the pairs of a session, before permutation. Both runs of a
+    pair have the same number of transactions, uniform between shortest and longest. every: blocks
+    of a session from one pair to the next, on average.
+    """
+
+    turns: tuple[int, ...]
+    every: int
+    shortest: int = 24
+    longest: int = 96
+
+    def __post_init__(self) -> None:
+        if not self.turns or 0 in self.turns or len(self.turns) > MAX_TURNS:
+            raise ValueError(f"1 to {MAX_TURNS} arms other than the base take turns in runs")
+        if not 1 <= self.shortest <= self.longest <= MAX_RUN:
+            raise ValueError(f"runs have between 1 and {MAX_RUN} transactions")
+        if not 1 <= self.every <= 1_000_000:
+            raise ValueError("pairs of runs come every 1 to 1,000,000 blocks")
+
+
+@dataclass(frozen=True)
 class Design:
     """Arms (index 0 is the base), the arms of one block before permutation, and the seed.
 
-    slices: None where the transaction is the unit throughout.
+    slices: None where the transaction is the unit throughout. runs: None where each transaction
+    is in a block, and always with slices.
     """
 
     arms: tuple[Arm, ...]
     block: tuple[int, ...]
     seed: int
     slices: Slices | None = None
+    runs: Runs | None = None
 
     def __post_init__(self) -> None:
         if not self.arms or self.arms[0].role != "base":
@@ -70,6 +101,8 @@ class Design:
             raise ValueError("a block must hold every arm at least once")
         if self.slices and not set(self.slices.kinds) - {MIXED} == set(range(len(self.arms))):
             raise ValueError("a block of slices must hold every arm at least once")
+        if self.runs and (self.slices or max(self.runs.turns) >= len(self.arms)):
+            raise ValueError("runs are of the design's arms, and not for a trial in slices")
 
     @property
     def unit(self) -> Unit:
@@ -114,6 +147,23 @@ def block_layout(n_arms: int) -> tuple[int, ...]:
     return tuple(range(n_arms)) * -(-SHORTEST_BLOCK // n_arms)
 
 
+#: Share of a long session's transactions that is in runs; docs/method.md says why.
+RUN_SHARE = 0.25
+
+
+def runs_of(unit: Unit, arms: tuple[Arm, ...], block: tuple[int, ...]) -> Runs | None:
+    """The runs of a trial with these arms by its unit; slices need none, as they last longer.
+
+    The control has one turn where an instrument has two: it is a check, and needs less precision.
+    """
+    turns = [arm for arm in range(1, len(arms)) for _ in range(1 + (arms[arm].role != "control"))]
+    if unit != "transaction" or not turns:
+        return None
+    runs = Runs(tuple(turns), every=1)
+    in_pair = runs.shortest + runs.longest
+    return replace(runs, every=round((1 / RUN_SHARE - 1) * in_pair / len(block)))
+
+
 def _splitmix64(state: int) -> tuple[int, int]:
     state = (state + 0x9E3779B97F4A7C15) & _MASK64
     z = state
@@ -155,6 +205,35 @@ def filler(design: Design, backend: int, block: int) -> int | None:
         return None
     state, draw = _splitmix64(state)
     return design.block[(draw * len(design.block)) >> 64]
+
+
+def run_before(design: Design, backend: int, block: int) -> bool:
+    """Whether a pair of runs comes before this block, and before its filler; as in assign.c."""
+    if design.runs is None or block * len(design.block) < RUNS_AFTER:
+        return False
+    state = (design.seed ^ (((backend << 32) | block) * 0xE7037ED1A0B428DB)) & _MASK64
+    _, draw = _splitmix64(state)
+    return draw < _MASK64 // design.runs.every
+
+
+def run_drawn(design: Design, backend: int, run: int) -> tuple[int, int]:
+    """The arm and the length of a backend's run, numbered from 0; assign.c computes the same.
+
+    Runs 2 k and 2 k + 1 are pair k: the base and another arm, in random order. The other arms come
+    in permuted rounds.
+    """
+    assert design.runs is not None
+    turns, pair = design.runs.turns, run // 2
+    number, turn = divmod(pair, len(turns))
+    state = (design.seed ^ (((backend << 32) | number) * 0x8EBC6AF09C88C6E3)) & _MASK64
+    other = _shuffled(turns, state)[turn]
+    state = (design.seed ^ (((backend << 32) | pair) * 0x589965CC75374CC3)) & _MASK64
+    state, draw = _splitmix64(state)
+    base_first = draw >> 63 == 1
+    _, draw = _splitmix64(state)
+    lengths = design.runs.longest - design.runs.shortest + 1
+    length = design.runs.shortest + ((draw * lengths) >> 64)
+    return 0 if base_first == (run % 2 == 0) else other, length
 
 
 def slice_order(design: Design, block: int) -> tuple[int, ...]:

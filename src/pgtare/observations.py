@@ -29,6 +29,7 @@ class UnitFlag(IntFlag):
     STRADDLED = 1 << 14  # its answer came after the end of its slice
     MIXED = 1 << 15  # in a slice in which each unit draws its arm
     OPEN = 1 << 16  # not finished when its trial or its session ended: times are those so far
+    RUN = 1 << 17  # in a run, in which the session keeps one arm; in no block as well
 
 
 #: The slice of a unit in a trial without slices.
@@ -43,8 +44,8 @@ OBSERVATION = np.dtype(
         ("cpu_ns", "<i8"),  # thread CPU of the cycle, -1 where not taken
         ("backend", "<u4"),  # ordinal of the session in the trial, from 0
         ("unit", "<u4"),  # running number within the backend, from 0
-        ("block", "<u4"),  # running number of the permuted block within the backend
-        ("position", "u1"),  # position within the block
+        ("block", "<u4"),  # running number of the permuted block within the backend, or of the run
+        ("position", "u1"),  # position within the block, or within the run
         ("arm", "u1"),  # index of the arm
         ("requests", "<u2"),  # client requests in the unit (65535 = that or more)
         ("flags", "<u4"),  # UnitFlag

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from pgtare import parquet
-from pgtare.design import Arm, Design, Slices
+from pgtare.design import Arm, Design, Runs, Slices
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.observations import NO_SLICE, OBSERVATION, Observations
 from pgtare.report import files
@@ -154,6 +154,7 @@ def _design_json(design: Design, rows: int) -> str:
         "block": list(design.block),
         "seed": design.seed,
         "slices": vars(design.slices) if design.slices else None,
+        "runs": vars(design.runs) if design.runs else None,
         "observations": rows,
     }
     return json.dumps(document, indent=2) + "\n"
@@ -172,7 +173,8 @@ def _read_design(path: Path) -> tuple[Design, int]:
             for arm in document["arms"]
         )
         block = tuple(int(index) for index in document["block"])
-        design = Design(arms, block, int(document["seed"]), _slices(document.get("slices")))
+        slices, runs = _slices(document.get("slices")), _runs(document.get("runs"))
+        design = Design(arms, block, int(document["seed"]), slices, runs)
         return design, int(document["observations"])
     except (KeyError, TypeError, ValueError, AttributeError) as ex:
         raise PgtareError(f"{path} does not describe a design: {_why(ex)}.") from ex
@@ -186,6 +188,18 @@ def _slices(described: dict[str, Any] | None) -> Slices | None:
         min_us=int(described["min_us"]),
         max_us=int(described["max_us"]),
         guard_us=int(described["guard_us"]),
+    )
+
+
+def _runs(described: dict[str, Any] | None) -> Runs | None:
+    """None also of a design that was written before there were runs."""
+    if described is None:
+        return None
+    return Runs(
+        turns=tuple(int(arm) for arm in described["turns"]),
+        every=int(described["every"]),
+        shortest=int(described["shortest"]),
+        longest=int(described["longest"]),
     )
 
 

@@ -15,7 +15,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from pgtare import observations
-from pgtare.design import Arm, Design, Slices
+from pgtare.design import Arm, Design, Runs, Slices
 from pgtare.observations import Observations
 from pgtare.server.cluster import Cluster
 from pgtare.server.trials import Population, Trials, connect
@@ -71,6 +71,7 @@ def design_of(
     block: Sequence[int] | None = None,
     seed: int = 20240607,
     slices: Slices | None = None,
+    runs: Runs | None = None,
 ) -> Design:
     """A design whose arms have these settings."""
     delays = inject_ns or [0] * len(arms)
@@ -82,6 +83,7 @@ def design_of(
         tuple(block or range(len(arms))),
         seed,
         slices,
+        runs,
     )
 
 
@@ -94,6 +96,7 @@ def trial(
     block: Sequence[int] | None = None,
     seed: int = 20240607,
     slices: Slices | None = None,
+    runs: Runs | None = None,
     seconds: float = 60.0,
     sessions: int = 64,
     cpu: bool = True,
@@ -104,7 +107,7 @@ def trial(
     owner_does: str = "",
 ) -> Iterator[Running]:
     """A trial, stopped in the end; `owner_does` comes first, in the session that starts it."""
-    design = design_of(arms, inject_ns, block, seed, slices)
+    design = design_of(arms, inject_ns, block, seed, slices, runs)
     population = Population(database, role, application, participation, sessions)
     with connect(cluster.dsn()) as owner:
         owner.execute(owner_does.encode())

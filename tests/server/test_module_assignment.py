@@ -1,9 +1,13 @@
 """The server module's assignment: the permuted blocks that the seed says, in every session."""
 
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
-from pgtare.design import filler, permuted_block
+from pgtare.design import RUNS_AFTER, Runs, filler, permuted_block, run_before, run_drawn
 from pgtare.observations import Observations, UnitFlag
 from pgtare.server.cluster import Cluster
 
@@ -179,3 +183,90 @@ def test_closing_a_trial_lets_sessions_finish_their_blocks(server: Cluster) -> N
     in_blocks = own[own["block"] != NO_BLOCK]
     assert len(in_blocks) in (len(BLOCK), 2 * len(BLOCK))
     assert in_blocks["position"][-1] == len(BLOCK) - 1
+
+
+#: A pair before every block but those that a session begins with.
+RUNS = Runs(turns=(1, 1, 2, 3, 4), every=1, shortest=3, longest=9)
+
+
+def in_turn(running: Running, rows: Observations) -> Iterator[tuple[int, int, int, bool]]:
+    """Arm, block or run, position, and whether in a run, of each unit after the first, by seed."""
+    design, backend = running.design, int(rows["backend"][0])
+    run = 0
+    for block in itertools.count():
+        if run_before(design, backend, block):
+            for number in (run, run + 1):
+                arm, length = run_drawn(design, backend, number)
+                yield from ((arm, number, position, True) for position in range(length))
+            run += 2
+        if (arm := filler(design, backend, block)) is not None:
+            yield arm, NO_BLOCK, 0, False
+        for position, arm in enumerate(permuted_block(design, backend, block)):
+            yield arm, block, position, False
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_runs_are_those_of_the_seed(server: Cluster, every: int) -> None:
+    runs = dataclasses.replace(RUNS, every=every)
+    with trial(server, ARMS, block=BLOCK, runs=runs, seed=(1 << 64) - 3) as running:
+        for _ in range(2):
+            with session(server) as client, Wire(client) as wire:
+                wire.send(*[query_message("SELECT 1")] * 700)
+                wire.read_until_ready(700)
+                rows = running.observed(client, 700)[1:]
+            expected = itertools.islice(in_turn(running, rows), len(rows))
+            in_run = rows["flags"] & UnitFlag.RUN != 0
+            assert np.count_nonzero(in_run) > 100
+            assert np.all(rows["flags"][in_run] & UnitFlag.UNBLOCKED != 0)
+            found = zip(rows["arm"], rows["block"], rows["position"], in_run, strict=True)
+            assert list(found) == list(expected)
+
+
+def test_a_session_begins_with_blocks(server: Cluster) -> None:
+    with trial(server, ARMS, block=BLOCK, runs=RUNS) as running, session(server) as client:
+        for _ in range(RUNS_AFTER + 20):
+            client.execute("SELECT 1")
+        rows = running.observed(client, RUNS_AFTER + 20)
+    first = int(np.argmax(rows["flags"] & UnitFlag.RUN != 0))
+    assert np.count_nonzero(rows["block"][:first] != NO_BLOCK) == -(-RUNS_AFTER // 7) * 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ("runs => '{0}'", "or the base"),
+        ("runs => '{2}'", "does not exist"),
+        ("runs => '{1,null}'", "null"),
+        ("runs => null", "null"),
+        ("runs => array_fill(1, ARRAY[65])", "64 turns"),
+        ("runs => '{1}', runs_every => 0", "1 at least"),
+        ("runs => '{1}', run_shortest => 0", "between 1 and 255"),
+        ("runs => '{1}', run_shortest => 9, run_longest => 8", "between 1 and 255"),
+        ("runs => '{1}', run_longest => 256", "between 1 and 255"),
+    ],
+)
+def test_bad_runs_are_refused(server18: Cluster, arguments: str, wanted: str) -> None:
+    with session(server18) as client, pytest.raises(Exception, match=wanted):
+        client.execute(
+            "SELECT pgtare.trial_start('{}', '{}', '{0,0}', '{0,1}', 1, 5, " + arguments + ")"  # type: ignore[arg-type]
+        )
+
+
+def test_closing_a_trial_lets_sessions_finish_their_runs(server: Cluster) -> None:
+    runs = Runs(turns=(1,), every=1, shortest=20, longest=20)
+    with trial(server, runs=runs) as running, session(server) as client:
+        while True:
+            client.execute("SELECT 1")
+            rows = running.drained()
+            if len(rows) and rows["flags"][-1] & UnitFlag.RUN:
+                break
+        with server.connect() as operator:
+            operator.execute("SELECT pgtare.trial_close()")
+        for _ in range(60):
+            client.execute("SELECT 1")
+        rows = running.drained()
+        own = rows[rows["pid"] == client.info.backend_pid]
+    ran = own[own["flags"] & UnitFlag.RUN != 0]
+    assert list(ran["block"]) == [0] * 20 + [1] * 20
+    assert set(ran["arm"]) == {0, 1}
+    assert np.array_equal(own[-40:], ran)

@@ -194,6 +194,7 @@ def test_without_slices_no_unit_belongs_to_one(server: Cluster) -> None:
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
+        ("runs => '{1}', slices => '{0,1}'", "in slices has no runs"),
         ("slices => '{0,1,2}'", "does not exist"),
         ("slices => '{0,-2}'", "does not exist"),
         ("slices => '{0,1}', slice_min_us => 999", "between 1,000"),

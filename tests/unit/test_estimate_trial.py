@@ -15,15 +15,16 @@ from pgtare.estimate import (
     ByBackend,
     CarryOver,
     Effect,
-    Estimate,
     TrialEstimate,
     analyse,
-    lasting,
     live,
     sequential,
 )
 from pgtare.estimate.blocks import select
 from pgtare.estimate.effects import Effects, threshold
+from pgtare.estimate.inference import Expansion
+from pgtare.estimate.long_effects import LongEffects
+from pgtare.estimate.run_pairs import select_pairs
 from pgtare.estimate.verdict import Evidence, Finding
 from pgtare.observations import Observations, UnitFlag, empty
 from pgtare.report import schema
@@ -131,36 +132,31 @@ def test_an_effect_that_outlasts_the_next_transaction_is_told(
     design = design_of(3, block=(0, 1, 2, 0, 1, 2))
     obs = simulate(design, 4_000, own=(0, 0, 5), stalls=0, seed=4)
     obs["service_ns"][2:] += round(1000 * lag_us) * (obs["arm"][:-2] == 2)
-    found = lasting(analyse(obs, design, proven={"i2": True}, seed=1))
+    found = [arm for arm in analyse(obs, design, proven={"i2": True}, seed=1).arms if arm.outlasts]
     assert [arm.name for arm in found] == expected
     for arm in found:
-        assert arm.second_lag_us.lo < lag_us < arm.second_lag_us.hi
-    assert not lasting(analyse(obs, design, seed=1))  # without proof there is no figure
-
-
-def with_second_lag(estimate: float, se: float, body: float) -> TrialEstimate:
-    """A trial of four instruments, the first with this second lag and body."""
-    design = design_of(6)
-    trial = analyse(
-        simulate(design, 400, stalls=0), design, proven={f"i{k}": True for k in range(2, 6)}, seed=1
-    )
-    arms = list(trial.arms)
-    for k, arm in enumerate(arms[1:], start=1):
         assert arm.effect is not None
-        zero, lag = Estimate(0.0, 1.0, -2.0, 2.0), Estimate(estimate, se, NAN, NAN)
-        effect = dataclasses.replace(
-            arm.effect,
-            second_lag_us=lag if k == 2 else zero,
-            body_us=Estimate(body, 0.1, body - 0.2, body + 0.2),
-        )
-        arms[k] = dataclasses.replace(arm, effect=effect)
-    return dataclasses.replace(trial, arms=tuple(arms))
+        assert arm.effect.second_lag_us.lo < lag_us < arm.effect.second_lag_us.hi
 
 
-def test_second_lags_are_adjusted_over_the_arms_and_must_matter() -> None:
-    assert not lasting(with_second_lag(2.2, 1.0, body=5.0))  # told from zero if it stood alone
-    assert [arm.name for arm in lasting(with_second_lag(3.5, 1.0, body=5.0))] == ["i2"]
-    assert not lasting(with_second_lag(3.5, 1.0, body=36.0))  # less than a tenth
+def outlasts(monkeypatch: pytest.MonkeyPatch, lag: float, body: float) -> bool:
+    """Whether a second lag with a standard error of 1 counts, of one of four instruments."""
+    obs = simulate(design_of(6), 400, stalls=0)
+    blocks = select(obs, design_of(6)).blocks
+    effects = Effects(blocks, threshold(blocks.service_us))
+    clusters = blocks.n_clusters
+    error = np.full(clusters, math.sqrt((clusters - 1) / clusters / clusters))
+    monkeypatch.setattr(Effects, "second_lag", lambda *_: Expansion(lag, error))
+    monkeypatch.setattr(Effects, "body_cost", lambda *_: Expansion(body, error))
+    return LongEffects(select_pairs(obs, 6), effects).outlasts(2, margin_us=100.0, family=4)
+
+
+def test_second_lags_are_adjusted_over_the_arms_and_must_matter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert not outlasts(monkeypatch, 2.4, body=5.0)  # told from zero if it stood alone
+    assert outlasts(monkeypatch, 3.5, body=5.0)
+    assert not outlasts(monkeypatch, 3.5, body=36.0)  # less than a tenth
 
 
 def test_unproven_instruments_are_not_verified(obs: Observations) -> None:

@@ -53,7 +53,8 @@ def test_numbers_that_are_missing_do_not_break_the_charts() -> None:
     assert effect is not None
     for field in type(effect).model_fields:
         interval = getattr(effect, field)
-        interval.estimate = interval.lo = interval.hi = None
+        if interval is not None:
+            interval.estimate = interval.lo = interval.hi = None
     json.loads(embeddable([c.figure() for c in charts(drawn.result, drawn.observations)]))
 
 

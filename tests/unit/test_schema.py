@@ -19,6 +19,7 @@ HEADINGS = {
     "Interval": "An interval",
     "DesignInfo": "`design`",
     "SliceInfo": "`design.slices`",
+    "RunInfo": "`design.runs`",
     "Contention": "`contention`",
     "Baseline": "`baseline`",
     "CarryOver": "`carry_over`",

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from pgtare import parquet, store
-from pgtare.design import MIXED, Slices
+from pgtare.design import MIXED, Runs, Slices
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.observations import NO_SLICE, empty
 from tests.unit.sample_result import sample
@@ -36,6 +36,18 @@ def test_comes_back_as_it_went_in(tmp_path: Path) -> None:
     assert observations.dtype == drawn.observations.dtype
     assert np.array_equal(observations, drawn.observations)
     assert result == drawn.result
+
+
+def test_a_design_with_runs_comes_back_and_an_earlier_one_has_none(tmp_path: Path) -> None:
+    drawn = sample(200)
+    design = dataclasses.replace(drawn.design, runs=Runs((1, 1, 2), 60))
+    store.save(tmp_path / "run", design, drawn.observations, drawn.result)
+    assert store.load(tmp_path / "run").design == design
+    path = tmp_path / "run" / store.DESIGN_FILE
+    earlier = json.loads(path.read_text())
+    del earlier["runs"]
+    path.write_text(json.dumps(earlier))
+    assert store.load(tmp_path / "run").design == drawn.design
 
 
 def test_a_trial_without_observations_can_be_stored(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from pgtare.estimate.calibrate import Calibration, Rate, calibrate, clopper_pearson
 from pgtare.estimate.inference import Estimate
-from pgtare.estimate.lasting import Lasting, lasting
 from pgtare.estimate.results import (
     ArmEstimate,
     Baseline,
@@ -28,7 +27,6 @@ __all__ = [
     "Contention",
     "Effect",
     "Estimate",
-    "Lasting",
     "Live",
     "LiveArm",
     "Rate",
@@ -36,7 +34,6 @@ __all__ = [
     "analyse",
     "calibrate",
     "clopper_pearson",
-    "lasting",
     "live",
     "width_reached",
 ]

@@ -94,7 +94,7 @@ class Selection:
 
     blocks: Blocks
     used: Ints  # (K,) units of each arm that entered
-    excluded: Ints  # (K,) units of each arm left out, thrown-away first units among them
+    excluded: Ints  # (K,) units of each arm left out, first units among them, those in runs not
     discarded: dict[str, int]  # blocks discarded, by reason
     foreign: int  # units of an arm that the design does not know
 
@@ -176,7 +176,7 @@ def select(obs: Observations, design: Design) -> Selection:
     source = order[rows]
     cpu_us = obs["cpu_ns"][source] / 1000.0
     cpu_us[cpu_us < 0] = np.nan
-    known = arm[arm < n_arms]
+    known = arm[(arm < n_arms) & (flags & UnitFlag.RUN == 0)]
     used = np.bincount(arm[rows].ravel(), minlength=n_arms)
     blocks = by_arm(
         arm=arm[rows],
@@ -191,7 +191,7 @@ def select(obs: Observations, design: Design) -> Selection:
         used=used,
         excluded=np.bincount(known, minlength=n_arms) - used,
         discarded=discarded,
-        foreign=len(arm) - len(known),
+        foreign=int(np.count_nonzero(arm >= n_arms)),
     )
 
 

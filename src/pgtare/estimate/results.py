@@ -16,7 +16,7 @@ class Effect:
 
     Intervals are at 95 %. Total, body and excess are what the arm costs when left on: the effect
     on the transaction itself and that on the next. Total and excess have no interval where too few
-    transactions lie over the threshold.
+    transactions lie over the threshold. By runs there is no figure where there were none.
     """
 
     total_us: Estimate
@@ -33,6 +33,8 @@ class Effect:
     p95_us: Estimate
     p99_us: Estimate
     cpu_us: Estimate | None
+    runs_us: Estimate | None = None
+    long_carry_over_us: Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class ArmEstimate:
     p_randomisation: float | None = None  # of the plain body difference
     p_adjusted: float | None = None  # Holm; instruments only
     equivalence_us: Estimate | None = None  # 90 % interval of the body
+    run_pairs: int = 0  # of the arm's runs and the base's
+    outlasts: bool = False  # an effect on more than the next transaction is shown, and matters
     mde_us: float | None = None
     verdict: Verdict | None = None
     verdict_reason: str = ""

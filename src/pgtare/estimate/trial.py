@@ -21,6 +21,7 @@ from pgtare.estimate.inference import (
     ratio_interval,
     tail_factor,
 )
+from pgtare.estimate.long_effects import LongEffects
 from pgtare.estimate.question import Question
 from pgtare.estimate.regression import fit
 from pgtare.estimate.results import (
@@ -32,6 +33,7 @@ from pgtare.estimate.results import (
     LiveArm,
     TrialEstimate,
 )
+from pgtare.estimate.run_pairs import select_pairs
 from pgtare.estimate.sliced import analyse_slices, live_slices
 from pgtare.estimate.timing import duration_s, switching
 from pgtare.estimate.verdict import (
@@ -92,6 +94,7 @@ class _Analysis:
         self.selection = select(obs, self.design)
         self.blocks = self.selection.blocks
         self.effects = Effects(self.blocks, threshold(self.blocks.service_us), asked.peeked)
+        self.long_effects = LongEffects(select_pairs(obs, len(self.design.arms)), self.effects)
         self.seconds = duration_s(obs)
         self.cpu = cpu_cost(self.blocks, peeked=asked.peeked)
         arms = range(len(self.design.arms))
@@ -184,11 +187,14 @@ class _Analysis:
                 factor=effect_factor(body_us, margin.value, family, effects.by_cluster),
                 tail_factor=self._tail_factor(index, rate_ratio),
                 ended_early=self.asked.ended_early,
+                lasting=self.long_effects.evidence(index, margin, family),
             )
         )
         return replace(
             arm,
             effect=self._effect(index),
+            run_pairs=self.long_effects.by_runs(index).n,
+            outlasts=self.long_effects.outlasts(index, margin.value, family),
             plain_body_us=effects.plain(effects.body, index),
             excess_pct=effects.tail_interval(index, effects.percent(effects.excess_cost(index))),
             tail_rate_ratio=rate_ratio,
@@ -241,6 +247,8 @@ class _Analysis:
             own_us=effects.interval(effects.own(index)),
             carry_over_us=effects.interval(effects.carry_over(index)),
             second_lag_us=effects.interval(effects.second_lag(index)),
+            runs_us=self.long_effects.runs_us(index),
+            long_carry_over_us=self.long_effects.long_carry_over_us(index),
             mean_us=effects.plain(blocks.service_us, index),
             typical_us=trimmed_mean(differences, effects.by_block),
             p50_us=p50,

@@ -21,6 +21,22 @@ EQUIVALENCE_ALPHA = 0.10
 
 
 @dataclass(frozen=True)
+class Lasting:
+    """What is known of effects that outlast the transactions that the body counts.
+
+    runs, under, over: the cost by runs, as `Evidence` has the body. NaN without runs.
+    """
+
+    reach: int  # transactions that the body's effect covers, the arm's own one included
+    runs: Estimate  # at the level of `surely`, adjusted over the arms
+    under: Estimate
+    over: Estimate
+    outlasts: bool  # an effect that outlasts them is shown, and matters
+    surely: bool  # and is shown by runs, at a level that adds hardly any false costs
+    factor: float  # by which the trial must lengthen for runs to decide
+
+
+@dataclass(frozen=True)
 class Evidence:
     """What a verdict rests on; times in microseconds.
 
@@ -43,6 +59,7 @@ class Evidence:
     factor: float  # by which it must lengthen for the body to be decided
     tail_factor: float  # by which it must lengthen for the tail to be cleared
     ended_early: str = ""  # why the trial ended by accident
+    lasting: Lasting | None = None  # None where the body holds effects of every length
 
 
 @dataclass(frozen=True)
@@ -71,12 +88,37 @@ def judge(evidence: Evidence) -> Finding:
     inside = evidence.under.lo > 0 and evidence.over.hi < 0
     no_tail_cost = _no_tail_cost(evidence)
     if inside and no_tail_cost and evidence.tail_bound <= TAIL_TOLERANCE:
-        return Finding("equivalent", f"body {_sign(evidence)}, inside the margin")
+        found = _equivalent(evidence)
+        if found is not None:
+            return found
     if evidence.p < ALPHA:
         return _told_from_zero(evidence)
+    if evidence.lasting is not None and evidence.lasting.outlasts:
+        return _by_runs(evidence.lasting, _still(evidence, evidence.lasting.factor))
     if inside:
         return Finding("inconclusive", "tail", _still(evidence, _until_tail(evidence)))
     return Finding("inconclusive", _undecided(evidence), _still(evidence, _until_body(evidence)))
+
+
+def _equivalent(evidence: Evidence) -> Finding | None:
+    """Equivalence of a body that is inside the margin, as far as effects are known to last.
+
+    None where an effect outlasts what the body counts, and runs do not show that it is inside too.
+    """
+    why, lasting = f"body {_sign(evidence)}, inside the margin", evidence.lasting
+    if lasting is None or (lasting.under.lo > 0 and lasting.over.hi < 0):
+        return Finding("equivalent", why)
+    if lasting.outlasts:
+        return None
+    limit = f", for effects that last up to {lasting.reach} transactions"
+    return Finding("equivalent", why + limit, _still(evidence, lasting.factor))
+
+
+def _by_runs(lasting: Lasting, seconds: float | None) -> Finding:
+    """The verdict where the body decides nothing, and an effect outlasts what it counts."""
+    if lasting.surely and (lasting.runs.lo > 0 or lasting.runs.hi < 0):
+        return Finding("cost" if lasting.runs.lo > 0 else "gain", "by runs")
+    return Finding("inconclusive", "the effect lasts longer than the next transaction", seconds)
 
 
 def _no_tail_cost(evidence: Evidence) -> bool:
@@ -94,6 +136,10 @@ def _tail_cost_shown(evidence: Evidence) -> bool:
 def _told_from_zero(evidence: Evidence) -> Finding:
     """Cost or gain by the body, unless the total is shown to have the other sign."""
     cost = evidence.body.estimate > 0
+    if evidence.lasting is not None and evidence.lasting.outlasts:
+        runs = evidence.lasting.runs
+        if runs.hi < 0 if cost else runs.lo > 0:
+            return Finding("inconclusive", "the effect has the other sign when it lasts")
     if evidence.total.hi < 0 if cost else evidence.total.lo > 0:
         return Finding("inconclusive", "the tail outweighs the body")
     return Finding("cost" if cost else "gain", f"p = {evidence.p:.2g}")

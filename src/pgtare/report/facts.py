@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pgtare.report import evidence, numbers, traffic, wording
-from pgtare.report.schema import ArmResult, DesignInfo, SliceInfo, WeighResult
+from pgtare.report.schema import ArmResult, DesignInfo, RunInfo, SliceInfo, WeighResult
 
 
 def facts(result: WeighResult) -> list[tuple[str, str]]:
@@ -30,6 +30,8 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
             f"{numbers.count(design.blocks_discarded)} discarded, seed {design.seed}",
         ),
     ]
+    if design.runs is not None:
+        course.append(("runs", _runs(result, design.runs)))
     if design.slices is not None:
         course.append(("slices", _slices(design.slices)))
     if wording.ended_by_server(result):
@@ -61,6 +63,15 @@ _BLOCKS = {
     "slice": "blocks of slices",
     "both": "blocks within mixed slices",
 }
+
+
+def _runs(result: WeighResult, runs: RunInfo) -> str:
+    pairs = [arm.run_pairs for arm in result.arms[1:]]
+    return (
+        f"now and then a session kept an arm for {runs.shortest} to {runs.longest} transactions, "
+        f"and the base for as many; {numbers.count(sum(pairs))} such pairs, at least "
+        f"{numbers.count(min(pairs, default=0))} an arm"
+    )
 
 
 def _slices(slices: SliceInfo) -> str:

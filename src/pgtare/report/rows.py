@@ -18,6 +18,7 @@ class Row:
     interval_us: str
     cost_pct: str
     tail_us: str
+    by_runs: str
     p99_us: str
     cpu_us: str
     verdict: str
@@ -32,6 +33,7 @@ COLUMNS = {
     "interval_us": "95 % interval",
     "cost_pct": "cost %",
     "tail_us": "tail µs",
+    "by_runs": "by runs µs",
     "p99_us": "p99 µs",
     "cpu_us": "CPU µs",
     "verdict": "verdict",
@@ -40,9 +42,12 @@ COLUMNS = {
 
 
 def headings(result: WeighResult) -> dict[str, str]:
-    """COLUMNS with the result's own level of confidence."""
+    """COLUMNS with the result's own level of confidence, and runs where there were any."""
     level = f"{100 * result.design.confidence:g} % interval"
-    return {**COLUMNS, "interval_us": level}
+    found = {**COLUMNS, "interval_us": level}
+    if not result.design.runs:
+        del found["by_runs"]
+    return found
 
 
 def table(result: WeighResult) -> list[Row]:
@@ -66,6 +71,7 @@ def _row(arm: ArmResult, proven: bool) -> Row:
         interval_us=numbers.bounds(effect.body_us if effect else None),
         cost_pct=numbers.estimate(effect.body_pct if effect else None),
         tail_us=_tail(effect.excess_us) if effect else numbers.NONE,
+        by_runs=_by_runs(effect.runs_us) if effect else numbers.NONE,
         p99_us=numbers.estimate(effect.p99_us if effect else None),
         cpu_us=numbers.estimate(effect.cpu_us if effect else None),
         verdict=verdict,
@@ -77,6 +83,11 @@ def _row(arm: ArmResult, proven: bool) -> Row:
 def _tail(excess: Interval) -> str:
     """Without an interval the tail is not judged, and a figure alone would look as if it were."""
     return numbers.estimate(excess) if numbers.bounded(excess) else numbers.NONE
+
+
+def _by_runs(runs: Interval | None) -> str:
+    """With its interval, which is wider than the cost's."""
+    return wording.with_bounds(runs, unit="") if runs and numbers.bounded(runs) else numbers.NONE
 
 
 def _verdict(arm: ArmResult) -> tuple[str, str]:

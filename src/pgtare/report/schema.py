@@ -45,6 +45,12 @@ class Effect(_Model):
     p95_us: Interval = Field(description="difference of 95th percentiles, descriptive")
     p99_us: Interval = Field(description="difference of 99th percentiles, descriptive")
     cpu_us: Interval | None = Field(description="CPU time per cycle, null where not taken")
+    runs_us: Interval | None = Field(
+        default=None, description="body: cost when left on, by runs; null without runs"
+    )
+    long_carry_over_us: Interval | None = Field(
+        default=None, description="runs_us less body_us: what outlasts the next transaction"
+    )
 
 
 class Proof(_Model):
@@ -68,7 +74,12 @@ class ArmResult(_Model):
     mean_us: float | None = Field(description="mean service time of the arm")
     p50_us: float | None = Field(description="median service time of the arm")
     p99_us: float | None = Field(description="99th percentile of the arm's service time")
+    run_pairs: int = Field(default=0, description="pairs of runs, of the arm and of the base")
     effect: Effect | None = Field(default=None, description="difference from the base, null there")
+    outlasts: bool = Field(
+        default=False,
+        description="whether an effect that outlasts the next transaction is shown, and matters",
+    )
     tail_rate_ratio: Interval | None = Field(
         default=None, description="rate of exceeding the threshold, relative to the base's"
     )
@@ -126,6 +137,15 @@ class SliceInfo(_Model):
     straddled_pct: float | None = Field(
         description="transactions answered after the end of their slice, of the arm with most"
     )
+
+
+class RunInfo(_Model):
+    """Runs of transactions in which a session keeps one arm, in pairs with the base."""
+
+    turns: list[int] = Field(description="arms of one round of pairs, before permutation")
+    every: int = Field(description="blocks of a session from one pair to the next, on average")
+    shortest: int = Field(description="transactions of the shortest run")
+    longest: int = Field(description="transactions of the longest run")
 
 
 class Contention(_Model):
@@ -191,6 +211,9 @@ class DesignInfo(_Model):
     partial: bool = Field(description="true where the trial ended before its plan was met")
     slices: SliceInfo | None = Field(
         default=None, description="how slices were laid out, null where there were none"
+    )
+    runs: RunInfo | None = Field(
+        default=None, description="how runs were laid out, null where there were none"
     )
 
 

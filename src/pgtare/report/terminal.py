@@ -27,6 +27,7 @@ _IMPORTANCE = (
     "p99_us",
     "cpu_us",
     "proof",
+    "by_runs",
 )
 _WORTH_FOLDING_NAMES = 6  # the name is folded to let the first six in, for no other
 _ALWAYS = 2  # and as far as it takes to let the first two in

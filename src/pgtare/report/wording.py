@@ -27,6 +27,8 @@ STOPPED_BY = {
 _DAY_S = 86_400
 #: An effect inside a wider margin than this, in percent, is not called nothing.
 _NARROW_PCT = 1.0
+#: How the reason of an equivalence says how long the effects last that it speaks of.
+LIMIT = ", for effects that last up to "
 _ENDED_EARLY = "the trial ended early: "
 
 
@@ -86,14 +88,23 @@ def answer(arm: ArmResult, design: DesignInfo) -> str:
     whose = " its own session" if design.unit == "both" else ""
     if arm.verdict in ("cost", "gain"):
         verb = "costs" if arm.verdict == "cost" else "saves"
+        if _by_runs_alike(arm, effect):
+            assert effect.runs_us is not None
+            return (
+                f"Leaving {arm.name} on {verb}{whose} {numbers.size(effect.runs_us)} µs "
+                f"{numbers.bounds(effect.runs_us)} a transaction at this load, by runs: the effect "
+                f"lasts longer than the next transaction, and on that and its own one fall "
+                f"{numbers.estimate(body)} µs only{_tail(effect)}."
+            )
         return (
             f"Leaving {arm.name} on {verb}{whose} {amount} a transaction at this load"
-            f"{_tail(effect)}."
+            f"{_when_it_lasts(arm, effect)}{_tail(effect)}."
         )
     if arm.verdict == "equivalent":
-        return f"{arm.name}: the body {_equivalent(body, design)}{_tail(effect)}."
+        limit = _limit(arm)
+        return f"{arm.name}: the body {_equivalent(body, design)}{limit}{_tail(effect)}."
     return (
-        f"{arm.name}: inconclusive, {with_bounds(body)}{_tail(effect)}"
+        f"{arm.name}: inconclusive, {with_bounds(body)}{_when_it_lasts(arm, effect)}{_tail(effect)}"
         f"{_what_would_settle(arm, effect, design)}"
     )
 
@@ -117,11 +128,34 @@ def _idle_answer(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
     verdict = {
         "cost": "a cost.",
         "gain": "a gain.",
-        "equivalent": f"within {_margin(design)} (equivalent).",
+        "equivalent": f"within {_margin(design)} (equivalent){_limit(arm)}.",
     }.get(arm.verdict or "", f"inconclusive{_what_would_settle(arm, effect, design)}")
     return (
         f"This load gave {arm.name} nothing to do; its settings in force: "
-        f"{with_bounds(effect.body_us)}{_tail(effect)}, {verdict}"
+        f"{with_bounds(effect.body_us)}{_when_it_lasts(arm, effect)}{_tail(effect)}, {verdict}"
+    )
+
+
+def _limit(arm: ArmResult) -> str:
+    """How long effects may last of which an equivalence speaks; nothing where runs support it."""
+    _, found, limit = arm.verdict_reason.partition(LIMIT)
+    return f"{found}{limit}" if found else ""
+
+
+def _by_runs_alike(arm: ArmResult, effect: Effect) -> bool:
+    """Whether an effect lasts, and runs show a cost where the verdict is one, or a gain."""
+    if not arm.outlasts or effect.runs_us is None or numbers.covers_zero(effect.runs_us):
+        return False
+    return ((effect.runs_us.estimate or 0) > 0) == (arm.verdict == "cost")
+
+
+def _when_it_lasts(arm: ArmResult, effect: Effect) -> str:
+    """The cost by runs, where an effect outlasts the next transaction."""
+    if not arm.outlasts or effect.runs_us is None or not numbers.bounded(effect.runs_us):
+        return ""
+    return (
+        f", but {with_bounds(effect.runs_us)} when it stays on (by runs), as the effect lasts "
+        "longer than the next transaction"
     )
 
 
@@ -154,9 +188,9 @@ def _sentence_end(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-def with_bounds(interval: Interval) -> str:
-    """The estimate in µs with its interval."""
-    return f"{numbers.estimate(interval)} µs {numbers.bounds(interval)}"
+def with_bounds(interval: Interval, unit: str = "µs ") -> str:
+    """The estimate with its interval."""
+    return f"{numbers.estimate(interval)} {unit}{numbers.bounds(interval)}"
 
 
 def alarms(result: WeighResult) -> list[str]:
@@ -217,7 +251,18 @@ def threshold_sentence(result: WeighResult) -> str:
     return (
         f"{_DIFFERENCES[result.design.unit]} Cost: "
         f"below the pooled 99.9th percentile ({numbers.duration(result.baseline.threshold_us)}); "
-        f"tail: the mean of what lies above it.{_unjudged_tails(result)}"
+        f"tail: the mean of what lies above it.{_by_runs(result)}{_unjudged_tails(result)}"
+    )
+
+
+def _by_runs(result: WeighResult) -> str:
+    """What the column of runs has."""
+    runs = result.design.runs
+    if runs is None:
+        return ""
+    return (
+        f" By runs: the cost of an arm that stays on for {runs.shortest} to {runs.longest} "
+        "transactions, so with effects that last longer."
     )
 
 

@@ -191,12 +191,13 @@ class Trials:
                 # each argument of its own type: no other function can fit better
                 "SELECT pgtare.trial_start(%s::text[], %s::text[], %s::bigint[], %s::int[],"
                 " %s::bigint, %s::double precision, %s::name, %s::name, %s::text,"
-                " %s::double precision, %s::int, %s::bool, %s::int[], %s::int, %s::int)",
+                " %s::double precision, %s::int, %s::bool, %s::int[], %s::int, %s::int,"
+                " %s::int[], %s::int, %s::int, %s::int)",
                 (
                     list(names), values, [arm.inject_ns for arm in design.arms],
                     list(design.block), _signed(design.seed), seconds, population.database,
                     population.role, population.application, population.participation,
-                    population.sessions, cpu, *_slices(design),
+                    population.sessions, cpu, *_slices(design), *_runs(design),
                 ),
             ).fetchone()  # fmt: skip
         except psycopg.errors.InsufficientPrivilege as ex:
@@ -241,6 +242,14 @@ def _refused(ex: psycopg.Error) -> str:
     if ex.diag.message_hint:
         return first_line(ex)
     return f"{first_line(ex)}: {_grant(ex)}"
+
+
+def _runs(design: Design) -> tuple[list[int], int, int, int]:
+    """Arms in runs, blocks between pairs, shortest and longest, as trial_start() takes them."""
+    if design.runs is None:
+        return [], 1, 1, 1
+    runs = design.runs
+    return list(runs.turns), runs.every, runs.shortest, runs.longest
 
 
 def _grant(ex: psycopg.Error) -> str:

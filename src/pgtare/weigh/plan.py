@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from pgtare.design import MIXED, Arm, Design, block_layout, slices_of
+from pgtare.design import MIXED, Arm, Design, block_layout, runs_of, slices_of
 from pgtare.errors import UsageError
 from pgtare.instruments import availability, combine, read_facts
 from pgtare.load.spec import cores
@@ -96,11 +96,12 @@ def arms_of(request: Request) -> tuple[Arm, ...]:
 
 
 def design_of(request: Request) -> Design:
-    """Arms, blocks and slices of a trial."""
+    """Arms, blocks, runs and slices of a trial."""
     arms = arms_of(request)
     shortest, longest = (round(1000 * ms) for ms in request.slice_ms)
     slices = slices_of(request.unit, len(arms), shortest, longest)
-    return Design(arms, block_layout(len(arms)), request.seed, slices)
+    block = block_layout(len(arms))
+    return Design(arms, block, request.seed, slices, runs_of(request.unit, arms, block))
 
 
 def sessions_there(conn: psycopg.Connection[Any], population: Population) -> list[int]:
@@ -164,12 +165,23 @@ def _warnings(request: Request) -> list[str]:
     return found
 
 
+def _runs_lines(design: Design) -> list[str]:
+    if design.runs is None:
+        return []
+    runs = design.runs
+    return [
+        f"now and then a session keeps an arm for {runs.shortest} to {runs.longest} transactions, "
+        "and the base for as many (runs), to see effects that last"
+    ]
+
+
 def describe(plan: Plan, rate_tps: float | None) -> list[str]:
     """The plan in words, for --dry-run. rate_tps: transactions a second now, where known."""
     request, design = plan.request, plan.design
     lines = [
         f"{len(design.arms)} arms in permuted blocks of {len(design.block)}, seed {design.seed}, "
         f"for {request.duration_s:g} s at most",
+        *_runs_lines(design),
         *_slices_lines(design),
         _load_line(request),
         _population_line(plan),

@@ -14,7 +14,6 @@ import psycopg
 import pgtare
 from pgtare import machine
 from pgtare.design import Arm, Design
-from pgtare.estimate import lasting
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.results import ArmEstimate, TrialEstimate
 from pgtare.estimate.results import Contention as ContentionEstimate
@@ -64,7 +63,9 @@ def _arm(arm: ArmEstimate, design: Arm, proof: schema.Proof | None) -> schema.Ar
         mean_us=_number(arm.mean_us),
         p50_us=_number(arm.p50_us),
         p99_us=_number(arm.p99_us),
+        run_pairs=arm.run_pairs,
         effect=_effect(arm.effect) if arm.effect else None,
+        outlasts=arm.outlasts,
         tail_rate_ratio=_optional(arm.tail_rate_ratio),
         p_value=_number(arm.p_value),
         p_randomisation=_number(arm.p_randomisation),
@@ -127,6 +128,7 @@ def estimated_design(estimate: TrialEstimate, design: Design) -> dict[str, Any]:
         )  # fmt: skip
     return {
         "slices": slices,
+        "runs": schema.RunInfo(**vars(design.runs)) if design.runs else None,
         "margin_pct": estimate.margin_pct, "confidence": estimate.confidence,
         "blocks": estimate.blocks, "blocks_discarded": estimate.blocks_discarded,
         "mde_us": _number(estimate.mde_us), "mde_pct": _number(estimate.mde_pct),
@@ -248,16 +250,29 @@ def _data_warnings(data: Observations) -> list[str]:
 
 
 def _lasting_warnings(estimate: TrialEstimate) -> list[str]:
-    found = []
-    for arm in lasting(estimate):
-        lag = interval(arm.second_lag_us)
-        way = "more" if arm.second_lag_us.estimate > 0 else "less"
-        found.append(
-            f"{arm.name}: the effect lasts longer than the next transaction "
-            f"({numbers.estimate(lag)} µs {numbers.bounds(lag)} on the one after it), so leaving "
-            f"it on costs {way} than stated, by about that much or more."
+    """For arms whose effect outlasts the next transaction; by runs where there were enough."""
+    return [
+        f"{arm.name}: the effect lasts longer than the next transaction {_how_long(arm.effect)}."
+        for arm in estimate.arms
+        if arm.outlasts and arm.effect is not None
+        if arm.role != "control" and arm.verdict != "not_verified"
+    ]
+
+
+def _how_long(effect: EffectEstimate) -> str:
+    if effect.runs_us is not None and math.isfinite(effect.runs_us.lo):
+        runs, body = interval(effect.runs_us), interval(effect.body_us)
+        return (
+            f"({numbers.estimate(runs)} µs {numbers.bounds(runs)} by runs). That is its cost when "
+            f"left on: the column cost, {numbers.estimate(body)} µs, has only what falls on the "
+            "transaction itself and on the next"
         )
-    return found
+    lag = interval(effect.second_lag_us)
+    way = "more" if effect.second_lag_us.estimate > 0 else "less"
+    return (
+        f"({numbers.estimate(lag)} µs {numbers.bounds(lag)} on the one after it), so leaving "
+        f"it on costs {way} than stated, by about that much or more"
+    )
 
 
 def _slice_warnings(estimate: TrialEstimate) -> list[str]:
