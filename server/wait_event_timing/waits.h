@@ -11,8 +11,9 @@
  * calls taken over), capture.c (a process and its waits), stats.c (tables of a
  * process and of all that ended), statements.c (table by statement), trace.c
  * (statements in a trace), ring.c and ring_write.h (the trace of a process),
- * ended.c (traces that processes leave), offer.c (what it offers other modules), trigger.c (slow statements), kept.c
- * (traces kept of them), explain.c (EXPLAIN), bench.c (what a wait costs).
+ * ended.c (traces that processes leave), offer.c (what it offers other modules),
+ * trigger.c (slow statements), kept.c (traces kept of them), explain.c (EXPLAIN),
+ * bench.c (what a wait costs).
  * For SQL: views.c (waits), read.c (traces), info.c (the module), control.c
  * (set and reset), sql.c (what these share).
  *-------------------------------------------------------------------------
