@@ -18,28 +18,36 @@
 #define PATIENCE 100000
 
 /*
- * Tell how far the unit under way has come.  Its times are complete up to
- * "since"; from there on it is busy, or waits for its client.
+ * Where to write how far the unit under way has come, or NULL if a new trial has
+ * begun.  Its times are complete up to "since"; from there on it is busy, or
+ * waits for its client.  Call open_end() afterwards, whatever this returned.
  */
-void
-open_publish(const OpenUnit *unit)
+OpenUnit *
+open_begin(void)
 {
-	Shared	   *shared = session.shared;
+	Open	   *open;
 
-	if (pgtare_begin_write(shared, session.generation))
+	if (!pgtare_begin_write(session.shared, session.generation))
+		return NULL;
+	open = &session.ring->open;
+	pg_atomic_write_u32(&open->version, pg_atomic_read_u32(&open->version) + 1);
+	pg_write_barrier();
+	return &open->unit;
+}
+
+void
+open_end(const OpenUnit *unit)
+{
+	if (unit)
 	{
 		Open	   *open = &session.ring->open;
-		uint32		version = pg_atomic_read_u32(&open->version);
 
-		pg_atomic_write_u32(&open->version, version + 1);
 		pg_write_barrier();
-		open->unit = *unit;
-		pg_write_barrier();
-		pg_atomic_write_u32(&open->version, version + 2);
+		pg_atomic_write_u32(&open->version, pg_atomic_read_u32(&open->version) + 1);
 		if (pg_atomic_read_u32(&open->state) == OPEN_NONE)
 			pg_atomic_write_u32(&open->state, OPEN_UNIT);
 	}
-	pgtare_end_write(shared);
+	pgtare_end_write(session.shared);
 }
 
 /* The unit is over; false if a reader has taken it before.  Within a bracket of writing. */

@@ -302,7 +302,8 @@ extern void evidence_error_sent(void);
 extern uint32 evidence_flags(void);
 
 /* open.c */
-extern void open_publish(const OpenUnit *unit);
+extern OpenUnit *open_begin(void);
+extern void open_end(const OpenUnit *unit);
 extern bool open_close(Ring *ring);
 extern void open_clear(Ring *ring);
 extern uint64 open_take(Shared *shared, char *to, uint64 room);

@@ -272,32 +272,32 @@ record(int64 ticks, int64 cpu_ns)
 }
 
 /* How far the unit under way has come: to a request, to its answer, to a wait for the client */
-static OpenUnit
-so_far(void)
+static void
+so_far(OpenUnit *open)
 {
-	OpenUnit	open;
 	bool		blocked = unit.phase == BUSY && unit.blocked_ticks != 0;
 	int64		service = unit.service_ticks;
 
 	if (blocked)
 		service += unit.blocked_ticks - unit.request_ticks;
-	open.busy = unit.phase == BUSY && !blocked;
-	open.since_ticks = open.busy ? unit.request_ticks :
+	open->busy = unit.phase == BUSY && !blocked;
+	open->since_ticks = open->busy ? unit.request_ticks :
 		blocked ? unit.blocked_ticks : unit.ready_ticks;
-	describe(&open.so_far);
-	open.so_far.flags |= UNIT_OPEN;
-	open.so_far.service_ns = to_ns(service);
-	open.so_far.client_ns = to_ns(unit.client_ticks);
-	open.so_far.cpu_ns = -1;
-	return open;
+	describe(&open->so_far);
+	open->so_far.flags |= UNIT_OPEN;
+	open->so_far.service_ns = to_ns(service);
+	open->so_far.client_ns = to_ns(unit.client_ticks);
+	open->so_far.cpu_ns = -1;
 }
 
 static void
 publish(void)
 {
-	OpenUnit	open = so_far();
+	OpenUnit   *open = open_begin();
 
-	open_publish(&open);
+	if (open)
+		so_far(open);
+	open_end(open);
 }
 
 /*
@@ -313,7 +313,7 @@ unit_left_open(void)
 	if (!unit.begun ||
 		(unit.requests == 1 && GetCurrentStatementStartTimestamp() == unit.last_statement))
 		return;
-	open = so_far();
+	so_far(&open);
 	more = to_ns(now_ticks() - open.since_ticks);
 	if (open.busy)
 		open.so_far.service_ns += more;
