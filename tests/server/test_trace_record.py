@@ -598,5 +598,5 @@ def _executions(book: ledgers.Ledger, like: str, since: int) -> list[int]:
         for i, call in enumerate(book.calls)
         if call["kind"] == CallKind.EXECUTE
         and call["start"] >= since
-        and like in labels.names[labels.of_call[i]]
+        and any(like in text for text in labels.texts[labels.of_call[i]])
     ]
