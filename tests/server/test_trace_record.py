@@ -192,8 +192,8 @@ def test_a_statement_is_not_named_after_a_functions_expression(
         for sql in ("SELECT declares()", "SELECT 1", "SELECT 1/1"):
             app.execute(sql.encode())
     found = json.loads(trace("statements", rec, "--json", "--limit", "100").stdout)
-    assert {s["text"] for s in found if not s["recursive"]} >= {"SELECT 1", "SELECT 1/1"}
-    for wanted, taken in (("SELECT 1", "SELECT 1"), ("1/", "SELECT 1/1")):
+    assert {s["text"] for s in found if not s["recursive"]} >= {"SELECT ?", "SELECT ?/?"}
+    for wanted, taken in (("SELECT 1", "SELECT ?"), ("1/", "SELECT ?/?")):
         told = json.loads(trace("profile", rec, "--statement", wanted, "--json").stdout)
         assert told["scope"] == f"statement {taken}"
 
@@ -598,5 +598,5 @@ def _executions(book: ledgers.Ledger, like: str, since: int) -> list[int]:
         for i, call in enumerate(book.calls)
         if call["kind"] == CallKind.EXECUTE
         and call["start"] >= since
-        and like in labels.names[labels.of_call[i]]
+        and any(like in text for text in labels.texts[labels.of_call[i]])
     ]
