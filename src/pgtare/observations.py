@@ -28,6 +28,7 @@ class UnitFlag(IntFlag):
     RELOADED = 1 << 13  # a configuration reload fell into the unit: arm not in force
     STRADDLED = 1 << 14  # its answer came after the end of its slice
     MIXED = 1 << 15  # in a slice in which each unit draws its arm
+    OPEN = 1 << 16  # not answered when the trial or the session ended; its time is that so far
 
 
 #: The slice of a unit in a trial without slices.

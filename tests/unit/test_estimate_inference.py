@@ -370,10 +370,11 @@ def test_time_to_equivalence_is_that_of_body_and_tail() -> None:
 
 
 def test_correction_for_many_instruments_is_named() -> None:
-    assert judge(OPEN).reason == "neither told from zero nor shown to be inside the margin"
+    assert judge(OPEN).reason == "neither distinguished from zero nor shown to be inside the margin"
     told = judge(replace(OPEN, body=Estimate(0.3, 0.13, 0.05, 0.55), p=0.08))
     assert told.reason == (
-        "not told from zero after correction for 4 instruments, nor shown to be inside the margin"
+        "not distinguished from zero after correction for 4 instruments, nor shown to be inside "
+        "the margin"
     )
 
 

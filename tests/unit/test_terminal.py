@@ -195,7 +195,7 @@ def test_which_margin_is_said() -> None:
     result = sample().result
     arm = instrument(result)
     arm.verdict = "inconclusive"
-    arm.verdict_reason = "neither told from zero nor shown to be inside the margin"
+    arm.verdict_reason = "neither distinguished from zero nor shown to be inside the margin"
     text = words(printed(result))
     assert "nor shown to be inside the margin of ±0.5 %." in text
 

@@ -42,7 +42,8 @@ class TimeCourse:
 
 def usable(observations: Observations) -> Observations:
     """The units in which the arm surely was in force."""
-    units: Observations = observations[observations["flags"] & (UNUSABLE | UnitFlag.UNBLOCKED) == 0]
+    left_out = UNUSABLE | UnitFlag.UNBLOCKED | UnitFlag.OPEN
+    units: Observations = observations[observations["flags"] & left_out == 0]
     return units
 
 
