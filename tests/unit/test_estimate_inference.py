@@ -292,6 +292,7 @@ EQUIVALENT = Evidence(
 CLEAR = replace(
     EQUIVALENT,
     body=Estimate(2.0, 0.1, 1.8, 2.2),
+    under=Estimate(2.35, 0.1, 2.19, 2.51),
     over=Estimate(1.65, 0.1, 1.49, 1.81),
     p=1e-9,
 )

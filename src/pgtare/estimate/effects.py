@@ -21,8 +21,9 @@ from pgtare.estimate.outcomes import Unfinished
 from pgtare.estimate.regression import LagFit, Model
 
 THRESHOLD_QUANTILE = 0.999
-#: With fewer transactions over the threshold, in the arm or in the base, the mean of what lies over
-#: it has no interval: a normal one would be too narrow where a handful of stalls decides.
+#: With fewer transactions over the threshold, on average of the arm and the base, the mean of what
+#: lies over it has no interval: a normal one would be too narrow where a handful of stalls decides.
+#: They may all be the arm's: then it is their number that decides.
 MIN_EXCEEDANCES = 20
 
 
@@ -180,9 +181,8 @@ class Effects:
         return self.mean(np.minimum(self.blocks.service_us, self.base_c), 0)
 
     def exceedances(self, arm: int) -> int:
-        """How many units lie over the threshold: of the arm or of the base, whichever has fewer."""
-        columns = (self.blocks.slots(arm), self.blocks.slots(0))
-        return min(int(self.exceeds[:, slots].sum()) for slots in columns)
+        """How many units lie over the threshold, on average of the arm and the base."""
+        return int(self.exceeds[:, self.blocks.columns((arm, 0))].sum()) // 2
 
     def tail_judged(self, arm: int) -> bool:
         """Whether so many units lie over the threshold that the mean over it has an interval."""

@@ -300,8 +300,7 @@ class _SliceAnalysis:
         )
 
     def _exceedances(self, arm: int) -> int:
-        exceeds = self._exceeds(arm)
-        return min(int(exceeds[self._members(k)].sum()) for k in (arm, 0))
+        return int(self._exceeds(arm)[self._members(arm) | self._members(0)].sum()) // 2
 
     def _tail_interval(self, arm: int, expansion: Expansion) -> Estimate:
         """As `Effects.tail_interval`: none where too few units lie over the threshold."""
@@ -321,8 +320,8 @@ class _SliceAnalysis:
         reference = self.means.reference
         return replace(reference, df=min(reference.df, self._exceedances(arm) - 1))
 
-    def _tail_factor(self, arm: int, rate: Expansion, base: Expansion, ratio: Estimate) -> float:
-        """How much longer until the tail is cleared; rates not shown to differ are taken as equal."""
+    def _tail_factor(self, rate: Expansion, base: Expansion, ratio: Estimate) -> float:
+        """How much longer until the tail is cleared; rates that may be equal are taken as such."""
         excess = rate - base.scaled(TAIL_TOLERANCE)
         told = ratio.lo > 1 or ratio.hi < 1
         pooled = 1 - THRESHOLD_QUANTILE

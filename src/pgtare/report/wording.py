@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pgtare.report import evidence, numbers, traffic
+from pgtare.report import bounds, evidence, numbers, traffic
 from pgtare.report.schema import ArmResult, DesignInfo, Effect, Interval, WeighResult
 
 _SHARED_LOCKS = (
@@ -28,6 +28,8 @@ _DAY_S = 86_400
 #: An effect inside a wider margin than this, in percent, is not called nothing.
 _NARROW_PCT = 1.0
 _ENDED_EARLY = "the trial ended early: "
+#: In the reason of a verdict that the control withholds from every arm.
+_CONTROL_OFF = "the base measured again, is off"
 
 
 def not_shown(result: WeighResult) -> tuple[str, ...]:
@@ -63,7 +65,7 @@ def answers(result: WeighResult) -> list[tuple[ArmResult, str]]:
     arms = by_cost(of_role(result, "instrument"))
     if ended_by_server(result):
         return [(arm, f"{arm.name}: no figure, as the trial ended early.") for arm in arms]
-    return [(arm, answer(arm, result.design)) for arm in arms]
+    return [(arm, answer(arm, result)) for arm in arms]
 
 
 def ended_by_server(result: WeighResult) -> bool:
@@ -71,30 +73,38 @@ def ended_by_server(result: WeighResult) -> bool:
     return result.design.stopped_by == "server"
 
 
-def answer(arm: ArmResult, design: DesignInfo) -> str:
-    """What may be said of one instrument, in one sentence."""
-    effect = figures(arm)
+def answer(arm: ArmResult, result: WeighResult) -> str:
+    """What may be said of one instrument."""
+    effect, design = figures(arm), result.design
     if effect is None or arm.verdict == "not_verified":
         missing = evidence.state(arm) == "missing"
         reasons = [arm.verdict_reason, evidence.of(arm) if missing else ""]
         why = ": ".join(reason for reason in reasons if reason) or "nothing was measured"
         return f"{arm.name}: not verified, so no figure; {_sentence_end(why)}"
     if evidence.state(arm) == "idle":
-        return _idle_answer(arm, effect, design)
+        return _idle_answer(arm, effect, result)
     body = effect.body_us
-    amount = f"{numbers.size(body)} µs ({numbers.size(effect.body_pct)} %)"
-    whose = " its own session" if design.unit == "both" else ""
     if arm.verdict in ("cost", "gain"):
-        verb = "costs" if arm.verdict == "cost" else "saves"
-        return (
-            f"Leaving {arm.name} on {verb}{whose} {amount} a transaction at this load"
-            f"{_tail(effect)}."
-        )
+        return _shown(arm, effect, design)
     if arm.verdict == "equivalent":
         return f"{arm.name}: the body {_equivalent(body, design)}{_tail(effect)}."
     return (
         f"{arm.name}: inconclusive, {with_bounds(body)}{_tail(effect)}"
-        f"{_what_would_settle(arm, effect, design)}"
+        f"{_what_would_settle(arm, effect, design)}{bounds.known(arm, result)}"
+    )
+
+
+def _shown(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
+    """A cost or gain: of the body, and of the total where that alone shows it."""
+    verb = "costs" if arm.verdict == "cost" else "saves"
+    whose = " its own session" if design.unit == "both" else ""
+    least = " at least" if "may cost more" in arm.verdict_reason else ""
+    whole = arm.verdict_reason.startswith("by the total")
+    us, pct = (effect.total_us, effect.total_pct) if whole else (effect.body_us, effect.body_pct)
+    through = ", mostly through its slow transactions" if whole else _tail(effect)
+    return (
+        f"Leaving {arm.name} on {verb}{whose}{least} {numbers.size(us)} µs ({numbers.size(pct)} %) "
+        f"a transaction at this load{through}."
     )
 
 
@@ -112,13 +122,15 @@ def _equivalent(body: Interval, design: DesignInfo) -> str:
     )
 
 
-def _idle_answer(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
+def _idle_answer(arm: ArmResult, effect: Effect, result: WeighResult) -> str:
     """The figure of an arm that had nothing to do: that of its settings, not of its work."""
+    design = result.design
+    open_still = f"inconclusive{_what_would_settle(arm, effect, design)}{bounds.known(arm, result)}"
     verdict = {
         "cost": "a cost.",
         "gain": "a gain.",
         "equivalent": f"within {_margin(design)} (equivalent).",
-    }.get(arm.verdict or "", f"inconclusive{_what_would_settle(arm, effect, design)}")
+    }.get(arm.verdict or "", open_still)
     return (
         f"This load gave {arm.name} nothing to do; its settings in force: "
         f"{with_bounds(effect.body_us)}{_tail(effect)}, {verdict}"
@@ -132,7 +144,7 @@ def _margin(design: DesignInfo) -> str:
 def _tail(effect: Effect) -> str:
     if numbers.covers_zero(effect.excess_us) or effect.excess_us.estimate is None:
         return ""
-    return f", and {numbers.estimate(effect.excess_us)} µs on average through its slowest 0.1 %"
+    return f", and {numbers.estimate(effect.excess_us)} µs on average through its slow transactions"
 
 
 def _what_would_settle(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
@@ -176,12 +188,25 @@ def alarms(result: WeighResult) -> list[str]:
         )
     for arm in of_role(result, "control"):
         effect = figures(arm)
-        if effect is not None and not numbers.covers_zero(effect.body_us):
+        if effect is not None and (
+            not numbers.covers_zero(effect.body_us) or _all_withheld(result)
+        ):
             found.append(
                 f"THE CONTROL IS OFF: the base measured again misses 0 too "
-                f"({with_bounds(effect.body_us)}); doubt small costs."
+                f"({with_bounds(effect.body_us)}). {_withheld(result)}"
             )
     return found
+
+
+def _all_withheld(result: WeighResult) -> bool:
+    """Whether the control leaves no arm a verdict."""
+    return any(_CONTROL_OFF in arm.verdict_reason for arm in of_role(result, "instrument"))
+
+
+def _withheld(result: WeighResult) -> str:
+    if _all_withheld(result):
+        return "No verdict is given, as what moved it may have moved the other arms as well."
+    return "One good trial in twenty has this; what it could explain gets no verdict."
 
 
 def warnings(result: WeighResult) -> list[str]:
@@ -216,8 +241,9 @@ def threshold_sentence(result: WeighResult) -> str:
     """How the columns cost and tail divide the effect, and where the tail cannot be judged."""
     return (
         f"{_DIFFERENCES[result.design.unit]} Cost: "
-        f"below the pooled 99.9th percentile ({numbers.duration(result.baseline.threshold_us)}); "
-        f"tail: the mean of what lies above it.{_unjudged_tails(result)}"
+        "below the 99.9th percentile of arm and base together (base alone: "
+        f"{numbers.duration(result.baseline.threshold_us)}); tail: the mean of what lies above it."
+        f"{_unjudged_tails(result)}"
     )
 
 
