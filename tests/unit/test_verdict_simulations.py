@@ -48,7 +48,7 @@ def test_stalls_that_the_end_cuts_short_are_not_lost() -> None:
 @pytest.mark.parametrize("noise", simulated.NOISES)
 @pytest.mark.parametrize("instruments", [1, 3])
 def test_family_wise_error_of_cost_and_gain(noise: str, instruments: int) -> None:
-    assert at_most(simulated.family_wise_errors(150, 7, instruments, noise), 0.05)
+    assert at_most(simulated.family_wise_errors(80, 7, instruments, noise), 0.05)
 
 
 @pytest.mark.slow
@@ -78,8 +78,8 @@ def test_rare_stalls_are_a_cost_among_any_number(instruments: int, trials: int) 
 
 @pytest.mark.slow
 def test_tails_are_covered_where_they_are_judged() -> None:
-    for count in simulated.tails_covered(150, 3, 1):
-        assert count.trials > 100
+    for count in simulated.tails_covered(120, 3, 1):
+        assert count.trials > 80
         assert at_least(count, 0.95)
 
 
@@ -104,7 +104,7 @@ def test_how_often_the_control_withholds() -> None:
 
 @pytest.mark.slow
 def test_bounds_hold_and_margins_settle_as_often_as_they_say() -> None:
-    assert at_least(simulated.bounds_that_hold(300, 3), 0.95)
-    settled = simulated.margins_that_settle(300, 3)
+    assert at_least(simulated.bounds_that_hold(200, 3), 0.95)
+    settled = simulated.margins_that_settle(200, 3)
     assert at_least(settled, 0.8)
     assert at_most(settled, 0.8)
