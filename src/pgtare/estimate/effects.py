@@ -113,8 +113,12 @@ class Effects:
         return Reference(self.blocks.n, self.blocks.n_clusters - 1, self.peeked)
 
     @cached_property
-    def _fits(self) -> tuple[LagFit, LagFit]:
-        return self._model(1).solve(self.body), self._model(1).solve(self.excess)
+    def _body_fit(self) -> LagFit:
+        return self._model(1).solve(self.body)
+
+    @cached_property
+    def _excess_fit(self) -> LagFit:
+        return self._model(1).solve(self.excess)
 
     @cached_property
     def _two_lags(self) -> LagFit:
@@ -128,11 +132,11 @@ class Effects:
 
     def own(self, arm: int) -> Expansion:
         """Body: effect on the transaction itself."""
-        return self._fits[0].effect(arm, 0)
+        return self._body_fit.effect(arm, 0)
 
     def carry_over(self, arm: int) -> Expansion:
         """Body: effect on the next transaction."""
-        return self._fits[0].effect(arm, 1)
+        return self._body_fit.effect(arm, 1)
 
     def second_lag(self, arm: int) -> Expansion:
         """Body: effect on the transaction after the next, from a regression with two lags."""
@@ -144,7 +148,7 @@ class Effects:
 
     def excess_cost(self, arm: int) -> Expansion:
         """The same of the mean above the threshold, with what the end of the trial cut short."""
-        tail = self._fits[1]
+        tail = self._excess_fit
         return tail.effect(arm, 0) + tail.effect(arm, 1) + self._cut_short(arm)
 
     def _cut_short(self, arm: int) -> Expansion:
