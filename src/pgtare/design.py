@@ -112,6 +112,11 @@ class Design:
         return "both" if MIXED in self.slices.kinds else "slice"
 
     @property
+    def reference(self) -> tuple[int, ...]:
+        """The arms that are the base: itself and its control."""
+        return tuple(i for i, arm in enumerate(self.arms) if arm.role in ("base", "control"))
+
+    @property
     def setting_names(self) -> tuple[str, ...]:
         """The union of all arms' settings, in a stable order."""
         return tuple(sorted({name for arm in self.arms for name in arm.settings}))

@@ -245,7 +245,6 @@ def _arm(
         carry_over_us=carry,
         second_lag_us=_shift(carry, -CARRY_US[index]),
         mean_us=raw,
-        typical_us=own,
         p50_us=quantiles[0.5],
         p95_us=quantiles[0.95],
         p99_us=quantiles[0.99],

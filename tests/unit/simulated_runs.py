@@ -211,7 +211,7 @@ def long_effects(obs: Observations, design: Design) -> tuple[LongEffects, Effect
     """The estimators alone, without what else `analyse` computes."""
     blocks = select(obs, design).blocks
     effects = Effects(blocks, threshold(blocks.service_us))
-    return LongEffects(select_pairs(obs, len(design.arms)), effects), effects
+    return LongEffects(select_pairs(obs, len(design.arms)), [effects] * len(design.arms)), effects
 
 
 #: Four sessions, of a trial of some seconds and of one of half a minute.

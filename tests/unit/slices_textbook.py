@@ -102,8 +102,12 @@ class Unit:
     before: tuple[int, int]
 
 
-def usable(obs: Observations, design: Design) -> list[Unit]:
-    """Units within the window of their slice, of sessions that lack no kind."""
+def usable(obs: Observations, design: Design, arm: int | None = None) -> list[Unit]:
+    """Units within the window of their slice, of sessions that lack no kind.
+
+    Times end at the 99.9th percentile of all, or of an arm's and the base's, either side counted as
+    one half.
+    """
     assert design.slices is not None
     n = len(design.slices.kinds)
     ends = list(itertools.islice(slice_ends(design), n * (int(obs["slice"].max()) // n + 1)))
@@ -132,9 +136,23 @@ def usable(obs: Observations, design: Design) -> list[Unit]:
         )  # fmt: skip
     found = _without_gaps(found, design)
     c = np.quantile([u.body_us for u in found], 0.999)
+    if arm is not None:
+        c = shared_threshold(
+            [u.body_us for u in found if u.kind in (0, 1)],
+            [u.body_us for u in found if u.kind == arm],
+        )
     for u in found:
         u.body_us = min(u.body_us, float(c))
     return found
+
+
+def shared_threshold(base: list[float], arm: list[float]) -> float:
+    """The smallest value with at most a thousandth of the mean of two distributions above it."""
+    for x in sorted([*base, *arm]):
+        above = sum(v > x for v in base) / len(base) / 2 + sum(v > x for v in arm) / len(arm) / 2
+        if above <= 0.001:
+            return x
+    raise AssertionError("unreachable")
 
 
 def _without_gaps(found: list[Unit], design: Design) -> list[Unit]:

@@ -48,6 +48,17 @@ def test_false_positive_rate() -> None:
     assert 0.036 <= found.false_positives_plain.rate <= 0.064
 
 
+def test_percentages_and_failures() -> None:
+    found = calibration()
+    assert found.percent_differs.hits == 0
+    assert set(found.percent_coverage) == set(KINDS) - {"carry-over"}
+    for rate in found.percent_coverage.values():
+        assert 0.907 <= rate.rate <= 0.993
+    assert found.false_failures.rate <= 0.072  # 5 % and four standard errors
+    assert found.failures_found.rate > 0.9
+    assert [layout.count(0) - layout.count(1) for layout in LAYOUTS] == [0, 0, 0, 1]
+
+
 @pytest.mark.slow
 def test_false_positive_rate_and_coverage_at_length() -> None:
     """So long that a true rate of 7 % would be found out in 99 of 100."""

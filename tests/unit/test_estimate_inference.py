@@ -292,6 +292,7 @@ EQUIVALENT = Evidence(
 CLEAR = replace(
     EQUIVALENT,
     body=Estimate(2.0, 0.1, 1.8, 2.2),
+    under=Estimate(2.35, 0.1, 2.19, 2.51),
     over=Estimate(1.65, 0.1, 1.49, 1.81),
     p=1e-9,
 )
@@ -370,10 +371,11 @@ def test_time_to_equivalence_is_that_of_body_and_tail() -> None:
 
 
 def test_correction_for_many_instruments_is_named() -> None:
-    assert judge(OPEN).reason == "neither told from zero nor shown to be inside the margin"
+    assert judge(OPEN).reason == "neither distinguished from zero nor shown to be inside the margin"
     told = judge(replace(OPEN, body=Estimate(0.3, 0.13, 0.05, 0.55), p=0.08))
     assert told.reason == (
-        "not told from zero after correction for 4 instruments, nor shown to be inside the margin"
+        "not distinguished from zero after correction for 4 instruments, nor shown to be inside "
+        "the margin"
     )
 
 

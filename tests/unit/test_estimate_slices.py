@@ -169,13 +169,15 @@ def test_costs_are_the_textbook_s() -> None:
     design = sliced(3)
     obs = simulate(design, 8, levels_us=UNLIKE, own=(0, 0, 90))
     found = analyse(obs, design, proven=PROVEN, seed=1)
-    units = textbook.usable(obs, design)
-    ones = {u.block: 1.0 for u in units}
     for arm in (1, 2):
+        units = textbook.usable(obs, design, arm)
+        ones = {u.block: 1.0 for u in units}
         effect = found.arms[arm].effect
         assert effect is not None
         assert effect.body_us.estimate == pytest.approx(textbook.cost(units, arm, ones))
-        se = textbook.standard_error(lambda w, arm=arm: textbook.cost(units, arm, w), units)
+        se = textbook.standard_error(
+            lambda w, arm=arm, units=units: textbook.cost(units, arm, w), units
+        )
         assert effect.body_us.se == pytest.approx(se, rel=1e-4)
         assert effect.own_us.estimate != effect.own_us.estimate  # slices cannot tell
 

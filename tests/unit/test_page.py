@@ -106,7 +106,7 @@ def test_the_course_over_time_finds_the_truth() -> None:
     units = summaries.usable(drawn.observations)
     threshold = drawn.result.baseline.threshold_us
     assert threshold is not None
-    course = summaries.time_course(units, drawn.result.design.block, threshold, 7)
+    course = summaries.time_course(units, drawn.result.design.block, [threshold] * 7)
     assert course is not None
     assert len(course.at_s) == summaries.TIME_BINS
     assert np.isfinite(course.mean).all()

@@ -191,11 +191,88 @@ def test_a_trial_the_server_ended_says_why_first_and_gives_no_proof() -> None:
     assert printed(result).startswith("THE TRIAL ENDED EARLY: the server ended it, after 12.3 s")
 
 
+def test_a_control_far_off_leaves_no_flat_sentence() -> None:
+    result = sample().result
+    control = next(arm for arm in result.arms if arm.role == "control")
+    control.effect.body_us = Interval(estimate=0.5, lo=0.3, hi=0.7)
+    for arm in result.arms:
+        if arm.role == "instrument":
+            arm.verdict = "inconclusive"
+            arm.verdict_reason = "the control, the base measured again, is off (p = 2e-07)"
+            arm.at_most_us, arm.at_most_pct = 4.0, 6.0
+    text = words(printed(result))
+    assert text.startswith("THE CONTROL IS OFF: the base measured again misses 0 too")
+    assert "No verdict is given, as what moved it may have moved the other arms" in text
+    assert " on costs" not in text
+    assert "It costs at most" not in text
+    # the total alone may have been off
+    control.effect.body_us = Interval(estimate=0.1, lo=-0.3, hi=0.5)
+    assert "No verdict is given" in words(printed(result))
+
+
+def test_a_cost_that_the_total_shows_is_that_of_the_total() -> None:
+    result = sample().result
+    arm = instrument(result)
+    arm.verdict, arm.verdict_reason = "cost", "by the total, p = 2e-05"
+    arm.effect.total_us = Interval(estimate=12.1, lo=8.0, hi=16.2)
+    arm.effect.total_pct = Interval(estimate=17.2, lo=11.0, hi=23.0)
+    said = "pg_stat_statements on costs 12 µs (17 %) a transaction at this load, mostly through"
+    assert f"{said} its slow transactions." in words(printed(result))
+    arm.verdict_reason += "; 9 still open at the end, so it may cost more"
+    assert "on costs at least 12 µs (17 %)" in words(printed(result))
+
+
+def test_inconclusive_says_what_is_known() -> None:
+    result = sample().result
+    arm = instrument(result)
+    arm.verdict, arm.verdict_reason = "inconclusive", ""
+    arm.at_most_us, arm.at_most_pct, arm.tail_bounded = 143.21, 5.93, True
+    arm.settles_pct = 1.274
+    result.load["median_tps"], result.machine["cpus"] = 1000, 2
+    text = words(printed(result))
+    assert (
+        "It costs at most 150 µs (6.0 %) a transaction at 95 %: at 1,000 transactions/s no more "
+        "than 0.15 of 2 processors." in text
+    )
+    # in 60 s; over ten minutes the root of a tenth of it
+    assert "A trial of this length can settle a margin of ±1.3 %, one of 10 min ±0.41 %." in text
+    arm.tail_bounded = False
+    assert "a transaction at 95 %, not counting rare slow transactions: at 1,000" in words(
+        printed(result)
+    )
+    arm.settles_pct, arm.at_most_us = 0.4, -1.0  # within the margin asked for; a gain
+    text = words(printed(result))
+    assert "can settle" not in text
+    assert "at most" not in text.split("base mean")[0]
+
+
+def test_failures_and_open_transactions_are_shown_where_there_are_some() -> None:
+    result = sample().result
+    text = words(printed(result))
+    assert "failed" not in text
+    assert "open at end" not in text
+    arm = instrument(result)
+    arm.aborted, arm.open, arm.longest_open_us = arm.n // 20, 2, 31_000.0
+    text = words(printed(result))
+    assert "failed transactions that ended in an error: pg_stat_statements 5.0 %" in text
+    assert "no answer yet: pg_stat_statements 2 (up to 31.0 ms)" in text.replace("31,000", "31.0 ")
+
+
+def test_equivalence_of_several_is_said_to_be_of_each() -> None:
+    result = sample().result
+    assert "equivalence shown" not in words(printed(result))
+    for name in ("pg_stat_statements", "auto_explain"):
+        instrument(result, name).verdict = "equivalent"
+    assert "equivalence shown for each of 3 instruments alone, at 5 % each" in words(
+        printed(result)
+    )
+
+
 def test_which_margin_is_said() -> None:
     result = sample().result
     arm = instrument(result)
     arm.verdict = "inconclusive"
-    arm.verdict_reason = "neither told from zero nor shown to be inside the margin"
+    arm.verdict_reason = "neither distinguished from zero nor shown to be inside the margin"
     text = words(printed(result))
     assert "nor shown to be inside the margin of ±0.5 %." in text
 
@@ -295,7 +372,7 @@ def test_no_answer_passes_over_a_dear_tail(verdict: str, body: tuple[float, floa
     arm = instrument(result)
     arm.verdict = verdict
     arm.effect.body_us = Interval(estimate=body[0], lo=body[1], hi=body[2])
-    said = "and +11 µs on average through its slowest 0.1 %"
+    said = "and +11 µs on average through its slow transactions"
     assert said not in words(printed(result))
     arm.effect.excess_us = Interval(estimate=11.2, lo=7.7, hi=14.7)
     assert said in words(printed(result))
@@ -352,7 +429,7 @@ def test_a_gain_is_said_without_a_sign() -> None:
 def test_a_dear_tail_is_said_beside_the_body() -> None:
     result = sample().result
     instrument(result).effect.excess_us = Interval(estimate=0.8, lo=0.4, hi=1.2)
-    assert "and +0.8 µs on average through its slowest 0.1 %." in words(printed(result))
+    assert "and +0.8 µs on average through its slow transactions." in words(printed(result))
 
 
 def test_partial_trials_are_marked_before_anything_else() -> None:
@@ -395,8 +472,8 @@ def test_a_control_that_misses_zero_is_not_passed_over() -> None:
     control.verdict, control.p_value = "cost", 0.0023
     text = printed(result, 120)
     assert words(text).startswith(
-        "THE CONTROL IS OFF: the base measured again misses 0 too (+0.50 µs [+0.30, +0.70]); doubt "
-        "small costs."
+        "THE CONTROL IS OFF: the base measured again misses 0 too (+0.50 µs [+0.30, +0.70]). One "
+        "good trial in twenty has this; what it could explain gets no verdict."
     )
     said = "misses 0 (p = 0.0023: chance alone does so, or worse, in 0.23 % of trials); doubt"
     assert said in words(text)

@@ -40,6 +40,7 @@ class Blocks:
     cpu_us: Floats  # (B, L) CPU time of the cycle, NaN where not taken
     previous: Ints  # (2, B, L) arm of the unit before, and of the one before that; -1 unknown
     backend: Ints  # (B,)
+    aborted: Bools  # (B, L) the transaction ended in an error
     cluster: Ints  # (B,) ascending cluster number from 0: a run of consecutive blocks of a backend
     layout: tuple[int, ...]  # (L,)
     n_arms: int
@@ -63,6 +64,10 @@ class Blocks:
         """The columns of an arm."""
         return [column for column, held in enumerate(self.layout) if held == arm]
 
+    def columns(self, arms: Sequence[int]) -> list[int]:
+        """The columns of several arms."""
+        return [column for column, held in enumerate(self.layout) if held in arms]
+
     def arm_mean(self, values: Floats, arm: int) -> Floats:
         """Mean of an arm's slots in each block; values (B, L), result (B,)."""
         columns = self.slots(arm)
@@ -82,6 +87,7 @@ class Blocks:
             cpu_us=self.cpu_us[keep],
             previous=self.previous[:, keep],
             backend=backend,
+            aborted=self.aborted[keep],
             cluster=runs(backend),
             layout=self.layout,
             n_arms=self.n_arms,
@@ -128,11 +134,14 @@ def by_arm(
     previous: Ints,
     backend: Ints,
     block: Sequence[int],
+    aborted: Bools | None = None,
 ) -> Blocks:
     """Blocks from matrices (B, L) in time order, each row of `arm` a permutation of `block`.
 
-    previous: (2, B, L).
+    previous: (2, B, L). aborted: None where no transaction ended in an error.
     """
+    if aborted is None:
+        aborted = np.zeros(arm.shape, dtype=np.bool_)
     order = np.argsort(arm, axis=1, kind="stable")
     layout = tuple(sorted(block))
     return Blocks(
@@ -140,6 +149,7 @@ def by_arm(
         cpu_us=np.take_along_axis(cpu_us, order, axis=1),
         previous=np.take_along_axis(previous, order[np.newaxis], axis=2),
         backend=backend,
+        aborted=np.take_along_axis(aborted, order, axis=1),
         cluster=runs(backend),
         layout=layout,
         n_arms=len(set(layout)),
@@ -165,7 +175,7 @@ def select(obs: Observations, design: Design) -> Selection:
 
     previous = previous_arms(key, arm, (flags & UNUSABLE == 0) & (arm < n_arms))
 
-    blocked = flags & UnitFlag.UNBLOCKED == 0
+    blocked = flags & (UnitFlag.UNBLOCKED | UnitFlag.OPEN) == 0
     blocked &= (obs["slice"][order] == NO_SLICE) | (flags & UnitFlag.MIXED != 0)
     kept = np.flatnonzero(blocked)
     group = (obs["backend"][order[kept]].astype(np.int64) << 32) | obs["block"][order[kept]]
@@ -185,6 +195,7 @@ def select(obs: Observations, design: Design) -> Selection:
         previous=previous[:, rows],
         backend=obs["backend"][source[:, 0]].astype(np.int64),
         block=design.block,
+        aborted=np.asarray(obs["flags"][source] & UnitFlag.ABORTED != 0, dtype=np.bool_),
     )
     return Selection(
         blocks=blocks,

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
 from pgtare.design import block_layout
 from pgtare.estimate.blocks import Blocks, Bools, Floats, by_arm
-from pgtare.estimate.effects import Effects, threshold
+from pgtare.estimate.effects import Effects, split, threshold
 from pgtare.estimate.inference import Estimate
+from pgtare.estimate.outcomes import failures
+from pgtare.estimate.verdict import ALPHA
 from pgtare.observations import Observations, UnitFlag
 
 #: Pseudo-trials with an injected effect are one in this many of those without.
 _INJECTED_SHARE = 4
 #: Pseudo-trials with rare stalls are long, and so fewer still.
 _STALL_SHARE = 16
-#: Blocks of the pseudo-trials: the shortest there can be, and those of weighings of one
-#: instrument without a control and with one. The last arm is the one that is judged.
-LAYOUTS = ((0, 1), block_layout(2), block_layout(3))
+#: Blocks of the pseudo-trials: the shortest there can be, those of weighings of one instrument
+#: without a control and with one, and that of six with one, in which the base has two slots. The
+#: last arm is the one that is judged.
+LAYOUTS = ((0, 1), block_layout(2), block_layout(3), block_layout(8))
+#: Of the transactions fail in spells, in all arms alike; and of the judged arm's, early.
+_FAILING, _FAILING_EARLY = 0.02, 0.05
+_SPELL = 20
 #: Units of a pseudo-trial with rare stalls, at least and at most: so many that each arm has some 30
 #: over the threshold, which is at the 99.9th percentile.
 STALL_UNITS = (60_000, 96_000)
@@ -57,7 +64,11 @@ class Calibration:
     stall_units: int  # of each pseudo-trial with rare stalls, 0 where the recording is too short
     false_positives: Rate  # headline body, p < 0.05 without any effect
     false_positives_plain: Rate  # the same of the plain block differences
+    percent_differs: Rate  # the interval in percent says otherwise of zero than that in time
+    false_failures: Rate  # all arms fail alike, p < 0.05
+    failures_found: Rate  # one in twenty of the arm's fails early, p < 0.05
     body_coverage: dict[str, Rate]
+    percent_coverage: dict[str, Rate]  # of effects on the transaction itself
     raw_coverage: dict[str, Rate]
 
 
@@ -127,24 +138,30 @@ def calibrate(
     rng = np.random.default_rng(seed)
     series = _series(obs)
     windows = _Windows(series, units + 1, rng)
-    positive = plain_positive = 0
+    positive = plain_positive = differs = failing = found = 0
     for i in range(trials):
         effects = _pseudo_trial(windows.draw(), LAYOUTS[i % len(LAYOUTS)], None, rng)
         arm = effects.blocks.n_arms - 1
-        positive += _excludes(effects.interval(effects.body_cost(arm)), 0.0)
+        excludes = _excludes(effects.interval(effects.body_cost(arm)), 0.0)
+        positive += excludes
         plain_positive += _excludes(effects.plain(effects.body, arm), 0.0)
-    body = {}
+        differs += excludes != _excludes(effects.percent(effects.body_cost(arm)), 0.0)
+        failing += _failures_differ(effects, _in_spells(effects, rng))
+        found += _failures_differ(effects, _early(effects, rng))
+    body, in_percent = {}, {}
     for name, injection in _INJECTIONS.items():
-        body[name], _ = _coverage(windows, injection, trials // _INJECTED_SHARE, rng)
+        coverage = _coverage(windows, injection, trials // _INJECTED_SHARE, rng)
+        body[name] = coverage.body
+        if not injection.carry:
+            in_percent[name] = coverage.percent
     joined = np.concatenate(series)
     stall_units = min(STALL_UNITS[1], len(joined) - 1)
     raw = dict.fromkeys(_STALLS, Rate(0, 0))
     if stall_units >= STALL_UNITS[0]:
         long_windows = _Windows([joined], stall_units + 1, rng)
         for name, injection in _STALLS.items():
-            body[name], raw[name] = _coverage(
-                long_windows, injection, trials // _STALL_SHARE, rng, LAYOUTS[1:]
-            )
+            coverage = _coverage(long_windows, injection, trials // _STALL_SHARE, rng, LAYOUTS[1:3])
+            body[name], raw[name] = coverage.body, coverage.raw
     else:
         stall_units = 0
     return Calibration(
@@ -152,9 +169,21 @@ def calibrate(
         stall_units=stall_units,
         false_positives=Rate(positive, trials),
         false_positives_plain=Rate(plain_positive, trials),
+        percent_differs=Rate(differs, trials),
+        false_failures=Rate(failing, trials),
+        failures_found=Rate(found, trials),
         body_coverage=body,
+        percent_coverage=in_percent,
         raw_coverage=raw,
     )
+
+
+class _Coverage(NamedTuple):
+    """How often the body's truth is covered, in time and in percent, and that of the raw mean."""
+
+    body: Rate
+    percent: Rate
+    raw: Rate  # of the trials that judge it
 
 
 def _coverage(
@@ -163,21 +192,45 @@ def _coverage(
     trials: int,
     rng: np.random.Generator,
     layouts: tuple[tuple[int, ...], ...] = LAYOUTS,
-) -> tuple[Rate, Rate]:
-    """How often the truth of the body is covered, and that of the raw mean where it is judged."""
-    body = raw = judged = 0
+) -> _Coverage:
+    body = in_percent = raw = judged = 0
     for i in range(trials):
         x = windows.draw()
         effects = _pseudo_trial(x, layouts[i % len(layouts)], injection, rng)
         arm = effects.blocks.n_arms - 1
-        body += _covers(effects.interval(effects.body_cost(arm)), injection.truth(x[1:], effects.c))
+        cost, truth = effects.body_cost(arm), injection.truth(x[1:], effects.c)
+        body += _covers(effects.interval(cost), truth)
+        assert effects.base_c is not None
+        base = float(np.minimum(x[1:], effects.base_c).mean())
+        in_percent += _covers(effects.percent(cost), 100 * truth / base)
         if effects.tail_judged(arm):
             judged += 1
             raw += _covers(
                 effects.tail_interval(arm, effects.total_cost(arm)),
                 injection.truth(x[1:], math.inf),
             )
-    return Rate(body, trials), Rate(raw, judged)
+    return _Coverage(Rate(body, trials), Rate(in_percent, trials), Rate(raw, judged))
+
+
+def _failures_differ(effects: Effects, failed: Bools) -> bool:
+    """Whether the last arm is found to fail more or less often than the base."""
+    blocks = replace(effects.blocks, aborted=failed)
+    return failures(blocks, effects.body, blocks.n_arms - 1).p < ALPHA
+
+
+def _in_spells(effects: Effects, rng: np.random.Generator) -> Bools:
+    """Failures of all arms alike (B, L): in some spells of blocks every second transaction."""
+    blocks, size = effects.body.shape
+    length = max(1, _SPELL // size)
+    spells = rng.random(-(-blocks // length)) < 2 * _FAILING
+    return np.repeat(spells, length)[:blocks, np.newaxis] & (rng.random((blocks, size)) < 0.5)
+
+
+def _early(effects: Effects, rng: np.random.Generator) -> Bools:
+    """Failures of the last arm alone (B, L)."""
+    mine = np.asarray(effects.blocks.layout) == effects.blocks.n_arms - 1
+    failed: Bools = mine & (rng.random(effects.body.shape) < _FAILING_EARLY)
+    return failed
 
 
 def _excludes(interval: Estimate, value: float) -> bool:
@@ -237,4 +290,6 @@ def _pseudo_trial(
         backend=np.zeros(blocks, dtype=np.int64),
         block=layout,
     )
-    return Effects(drawn, threshold(drawn.service_us))
+    # as in a weighing: the second arm is a control unless it is the judged one
+    reference = (0, 1) if drawn.n_arms > 2 else (0,)
+    return split(drawn, reference).of(drawn.n_arms - 1, reference)

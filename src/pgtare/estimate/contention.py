@@ -10,7 +10,7 @@ import numpy as np
 from pgtare.design import MIXED, Design
 from pgtare.estimate.blocks import Bools, Floats
 from pgtare.estimate.effects import threshold
-from pgtare.estimate.inference import MISSING, NAN, Estimate, Expansion, Reference
+from pgtare.estimate.inference import MISSING, NAN, Estimate, Expansion, percent
 from pgtare.estimate.results import Contention, ContentionState, Live, LiveArm
 from pgtare.estimate.slices import SliceMeans, SliceUnits, select_slices
 from pgtare.estimate.timing import duration_s
@@ -66,18 +66,14 @@ def contention(
 
 def live_contention(obs: Observations, design: Design) -> Live:
     """Total and spillover so far; see `live`."""
-    found = contention(obs, design, proven=True, peeked=True)
-    reference = Reference(found.blocks, found.blocks - 1, peeked=True)
+    found = _Saturation(select_slices(obs, design).units, peeked=True)
     return Live(
-        blocks=found.blocks,
+        blocks=found.units.n_blocks,
         duration_s=duration_s(obs),
-        base_body_us=found.base_us,
+        base_body_us=found.base.value,
         arms=tuple(
-            LiveArm.of(name, body_us, body_pct, reference)
-            for name, body_us, body_pct in (
-                ("total", found.total_us, found.total_pct),
-                ("spillover", found.spillover_us, found.spillover_pct),
-            )
+            LiveArm.of(name, cost, found.base, found.means.reference)
+            for name, cost in (("total", found.total), ("spillover", found.spillover))
         ),
     )
 
@@ -166,7 +162,7 @@ class _Saturation:
         return self.means.interval(expansion)
 
     def percent(self, expansion: Expansion) -> Estimate:
-        return self.means.interval(expansion.over(self.base).scaled(100.0))
+        return percent(expansion, self.base, self.means.reference)
 
 
 def lag_effects(units: SliceUnits, values: Floats) -> list[Expansion]:

@@ -2,33 +2,59 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from pgtare.estimate.blocks import Blocks, Floats
 from pgtare.estimate.inference import (
-    MISSING,
     NAN,
     Estimate,
     Expansion,
     Reference,
     mean_of_blocks,
+    percent,
 )
-from pgtare.estimate.regression import LagFit, fit
+from pgtare.estimate.outcomes import Unfinished
+from pgtare.estimate.regression import LagFit, Model
 
 THRESHOLD_QUANTILE = 0.999
-TRIM = 0.1
-#: With fewer transactions over the threshold, in the arm or in the base, the mean of what lies over
-#: it has no interval: a normal one would be too narrow where a handful of stalls decides.
+#: With fewer transactions over the threshold, on average of the arm and the base, the mean of what
+#: lies over it has no interval: a normal one would be too narrow where a handful of stalls decides.
+#: They may all be the arm's: then it is their number that decides.
 MIN_EXCEEDANCES = 20
 
 
 def threshold(values: Floats) -> float:
-    """c, the 99.9th percentile pooled over all arms, which no relabelling of arms can move."""
+    """The 99.9th percentile."""
     return float(np.quantile(values, THRESHOLD_QUANTILE)) if values.size else NAN
+
+
+def shared_threshold(reference: Floats, arm: Floats) -> float:
+    """c, the 99.9th percentile of an equal mixture of the base's values and of an arm's.
+
+    reference: of the base and its control. Other arms have no part in it: what divides an arm's
+    body from its tail would else depend on what it is weighed with. Both sides count the same,
+    however many slots they have, and exchanging them moves nothing. A c from the base alone would
+    cut off what an arm adds to every transaction, where that is more than the base's own spread.
+    """
+    if not (reference.size and arm.size):
+        return NAN
+    values = np.concatenate([reference.ravel(), arm.ravel()])
+    weights = np.repeat([0.5 / reference.size, 0.5 / arm.size], [reference.size, arm.size])
+    order = np.argsort(values, kind="stable")
+    at = np.searchsorted(np.cumsum(weights[order]), THRESHOLD_QUANTILE)
+    return float(values[order[min(int(at), len(order) - 1)]])
+
+
+def split(blocks: Blocks, reference: Sequence[int], *, peeked: bool = False) -> Effects:
+    """Effects split where the base's 99.9th percentile is; `Effects.of` splits where an arm's is.
+
+    reference: the arms that are the base: itself and its control.
+    """
+    return Effects(blocks, threshold(blocks.service_us[:, blocks.columns(reference)]), peeked)
 
 
 @dataclass(frozen=True)
@@ -42,6 +68,24 @@ class Effects:
     blocks: Blocks
     c: float
     peeked: bool = False
+    unfinished: Unfinished | None = None
+    base_c: float | None = None  # of `base_body`, where it is not c
+    models: dict[int, Model] = field(default_factory=dict, repr=False, compare=False)
+
+    def of(self, arm: int, reference: Sequence[int]) -> Effects:
+        """The same split at the threshold that the arm shares with the base.
+
+        What percentages and the margin are of stays as it is.
+        """
+        service_us, blocks = self.blocks.service_us, self.blocks
+        c = shared_threshold(
+            service_us[:, blocks.columns(reference)], service_us[:, blocks.slots(arm)]
+        )
+        return replace(self, c=c, base_c=self.c)
+
+    def within(self, blocks: Blocks) -> Effects:
+        """The same of some of the blocks, without what the end cut short."""
+        return Effects(blocks, self.c, self.peeked, base_c=self.base_c)
 
     @cached_property
     def body(self) -> Floats:
@@ -69,21 +113,30 @@ class Effects:
         return Reference(self.blocks.n, self.blocks.n_clusters - 1, self.peeked)
 
     @cached_property
-    def _fits(self) -> tuple[LagFit, LagFit]:
-        body, excess = fit(self.blocks, [self.body, self.excess])
-        return body, excess
+    def _body_fit(self) -> LagFit:
+        return self._model(1).solve(self.body)
+
+    @cached_property
+    def _excess_fit(self) -> LagFit:
+        return self._model(1).solve(self.excess)
 
     @cached_property
     def _two_lags(self) -> LagFit:
-        return fit(self.blocks, [self.body], lags=2)[0]
+        return self._model(2).solve(self.body)
+
+    def _model(self, lags: int) -> Model:
+        """The regression, which all thresholds share."""
+        if lags not in self.models:
+            self.models[lags] = Model(self.blocks, lags)
+        return self.models[lags]
 
     def own(self, arm: int) -> Expansion:
         """Body: effect on the transaction itself."""
-        return self._fits[0].effect(arm, 0)
+        return self._body_fit.effect(arm, 0)
 
     def carry_over(self, arm: int) -> Expansion:
         """Body: effect on the next transaction."""
-        return self._fits[0].effect(arm, 1)
+        return self._body_fit.effect(arm, 1)
 
     def second_lag(self, arm: int) -> Expansion:
         """Body: effect on the transaction after the next, from a regression with two lags."""
@@ -94,9 +147,18 @@ class Effects:
         return self.own(arm) + self.carry_over(arm)
 
     def excess_cost(self, arm: int) -> Expansion:
-        """The same of the mean above the threshold."""
-        tail = self._fits[1]
-        return tail.effect(arm, 0) + tail.effect(arm, 1)
+        """The same of the mean above the threshold, with what the end of the trial cut short."""
+        tail = self._excess_fit
+        return tail.effect(arm, 0) + tail.effect(arm, 1) + self._cut_short(arm)
+
+    def _cut_short(self, arm: int) -> Expansion:
+        """What blocks under way at the end add to the excess of an arm, less the base's."""
+        left = self.unfinished
+        if left is None:
+            return Expansion(0.0, np.zeros(self.blocks.n_clusters))
+        excess = np.maximum(left.service_us - self.c, 0.0)
+        one, base = (left.mean_shift(self.blocks, excess, self.excess, k) for k in (arm, 0))
+        return one - base
 
     def total_cost(self, arm: int) -> Expansion:
         """Body + excess."""
@@ -118,12 +180,13 @@ class Effects:
 
         Not the raw mean, which one stall of a minute can double.
         """
-        return self.mean(self.body, 0)
+        if self.base_c is None:
+            return self.mean(self.body, 0)
+        return self.mean(np.minimum(self.blocks.service_us, self.base_c), 0)
 
     def exceedances(self, arm: int) -> int:
-        """How many units lie over the threshold: of the arm or of the base, whichever has fewer."""
-        columns = (self.blocks.slots(arm), self.blocks.slots(0))
-        return min(int(self.exceeds[:, slots].sum()) for slots in columns)
+        """How many units lie over the threshold, on average of the arm and the base."""
+        return int(self.exceeds[:, self.blocks.columns((arm, 0))].sum()) // 2
 
     def tail_judged(self, arm: int) -> bool:
         """Whether so many units lie over the threshold that the mean over it has an interval."""
@@ -136,9 +199,33 @@ class Effects:
         """
         if not self.tail_judged(arm):
             return Estimate(expansion.value, NAN, NAN, NAN)
+        return self.by_tail(arm).interval(expansion.value, expansion.se, alpha)
+
+    def at_most(self, arm: int, alpha: float) -> tuple[float, float]:
+        """Upper ends of the 1 - alpha intervals of what an arm costs, in microseconds and percent.
+
+        Of the total; of the body where too few transactions lie over the threshold.
+        """
+        if self.tail_judged(arm):
+            cost = self.total_cost(arm)
+            return self.tail_interval(arm, cost, alpha).hi, self.tail_percent(arm, cost, alpha).hi
+        cost = self.body_cost(arm)
+        return self.interval(cost, alpha).hi, self.percent(cost, alpha).hi
+
+    def by_tail(self, arm: int) -> Reference:
+        """Reference for estimates that hold the arm's excess."""
         df = min(self.by_cluster.df, self.exceedances(arm) - 1)
-        reference = replace(self.by_cluster, df=df)
-        return reference.interval(expansion.value, expansion.se, alpha)
+        return replace(self.by_cluster, df=df)
+
+    def p_body(self, arm: int) -> float:
+        """Two-sided p-value of the body."""
+        return _p_value(self.body_cost(arm), self.by_cluster)
+
+    def p_total(self, arm: int) -> float:
+        """Two-sided p-value of the total, NaN where the tail is not judged."""
+        if not self.tail_judged(arm):
+            return NAN
+        return _p_value(self.total_cost(arm), self.by_tail(arm))
 
     def plain(self, values: Floats, arm: int) -> Estimate:
         """Plain effect: mean block difference from the base; values (B, L)."""
@@ -148,28 +235,27 @@ class Effects:
         """The 1 - alpha interval of an estimate by clusters, in its own unit."""
         return self.by_cluster.interval(expansion.value, expansion.se, alpha)
 
-    def percent(self, expansion: Expansion) -> Expansion:
-        """An effect in percent of the base's body (delta method)."""
-        return expansion.over(self.base_body).scaled(100.0)
+    def percent(self, expansion: Expansion, alpha: float = 0.05) -> Estimate:
+        """An effect in percent of the base's body, with Fieller's interval."""
+        return percent(expansion, self.base_body, self.by_cluster, alpha)
+
+    def tail_percent(self, arm: int, expansion: Expansion, alpha: float = 0.05) -> Estimate:
+        """As `percent`, for an estimate that holds the arm's excess."""
+        if not self.tail_judged(arm):
+            return Estimate(100 * expansion.over(self.base_body).value, NAN, NAN, NAN)
+        return percent(expansion, self.base_body, self.by_tail(arm), alpha)
 
 
-def trimmed_mean(values: Floats, reference: Reference) -> Estimate:
-    """10 % trimmed mean of block differences (B,), with its SE from the winsorised variance.
-
-    Tukey and McLaughlin (1963).
-    """
-    n = len(values)
-    cut = int(TRIM * n)
-    if n - 2 * cut < 2:
-        return MISSING
-    ordered = np.sort(values)
-    winsorised = np.clip(ordered, ordered[cut], ordered[n - cut - 1])
-    se = float(winsorised.std(ddof=1)) / ((1 - 2 * TRIM) * math.sqrt(n))
-    return reference.interval(float(ordered[cut : n - cut].mean()), se)
+def _p_value(cost: Expansion, reference: Reference) -> float:
+    return reference.p_value(cost.value / cost.se if cost.se > 0 else NAN)
 
 
-def cpu_cost(blocks: Blocks, *, peeked: bool = False) -> tuple[float, dict[int, Estimate]] | None:
+def cpu_cost(
+    blocks: Blocks, reference: Sequence[int], *, peeked: bool = False
+) -> tuple[float, dict[int, Estimate]] | None:
     """The base's mean CPU time a cycle, and the body of every arm's cost of it, microseconds.
+
+    reference: the arms that are the base.
 
     Over the blocks in which it was taken of every unit; None where there is none.
     """
@@ -177,6 +263,10 @@ def cpu_cost(blocks: Blocks, *, peeked: bool = False) -> tuple[float, dict[int, 
     if not taken.any():
         return None
     kept = blocks.where(taken)
-    effects = Effects(replace(kept, service_us=kept.cpu_us), threshold(kept.cpu_us), peeked)
-    costs = {arm: effects.interval(effects.body_cost(arm)) for arm in range(1, kept.n_arms)}
+    kept = replace(kept, service_us=kept.cpu_us)
+    effects = split(kept, reference, peeked=peeked)
+    costs = {
+        arm: effects.interval(effects.of(arm, reference).body_cost(arm))
+        for arm in range(1, kept.n_arms)
+    }
     return effects.mean(kept.cpu_us, 0).value, costs

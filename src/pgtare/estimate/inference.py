@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
@@ -96,6 +96,10 @@ class Expansion:
     def __add__(self, other: Expansion) -> Expansion:
         return Expansion(self.value + other.value, self.influence + other.influence)
 
+    def share_pct(self, amount: float) -> float:
+        """An amount in percent of this estimate; NaN where that is not above zero."""
+        return 100 * amount / self.value if self.value > 0 else NAN
+
     def scaled(self, factor: float) -> Expansion:
         """This estimate times a constant."""
         return Expansion(self.value * factor, self.influence * factor)
@@ -124,68 +128,112 @@ def mean_of_blocks(values: Floats, reference: Reference) -> Estimate:
     return reference.interval(float(values.mean()), se)
 
 
-def ratio_interval(
+def fieller(
     top: Expansion, bottom: Expansion, reference: Reference, alpha: float = 0.05
 ) -> Estimate:
-    """Ratio of two means with Fieller's interval (Fieller 1954).
+    """Ratio of an estimate of either sign to one whose truth is above zero (Fieller 1954).
 
-    Holds where the denominator is few and noisy, as a rate of rare events is: the upper limit is
-    infinite where the denominator cannot be told from zero. The standard error is the delta
-    method's.
+    The interval holds the ratios r for which top - r * bottom cannot be distinguished from zero.
+    So it covers zero where, and only where, the interval of `top` with the same reference does,
+    and it holds where a few clusters make up most of the denominator. Ends are infinite where the
+    denominator cannot be distinguished from zero. The standard error is the delta method's.
     """
     z = reference.multiplier(alpha)
     ratio = top.over(bottom)
-    if math.isnan(z) or not math.isfinite(ratio.value):
-        return MISSING
+    if math.isnan(z) or not (math.isfinite(ratio.value) and ratio.se > 0):
+        return Estimate(ratio.value, NAN, NAN, NAN)
     scale = len(top.influence) / max(len(top.influence) - 1, 1) * z * z
     aa = top.value**2 - scale * float(top.influence @ top.influence)
     ab = top.value * bottom.value - scale * float(top.influence @ bottom.influence)
     bb = bottom.value**2 - scale * float(bottom.influence @ bottom.influence)
     root = ab * ab - aa * bb
-    if bb <= 0 or root < 0:
+    if bb > 0 and root >= 0:
+        ends = (ab - math.sqrt(root)) / bb, (ab + math.sqrt(root)) / bb
+        return Estimate(ratio.value, ratio.se, min(ends), max(ends))
+    if aa <= 0 or bb == 0:
+        return Estimate(ratio.value, ratio.se, -math.inf, math.inf)
+    # The top is distinguished from zero, the bottom is not: all ratios beyond one end.
+    ends = (ab - math.sqrt(root)) / bb, (ab + math.sqrt(root)) / bb
+    if top.value > 0:
+        return Estimate(ratio.value, ratio.se, max(ends), math.inf)
+    return Estimate(ratio.value, ratio.se, -math.inf, min(ends))
+
+
+def percent(
+    top: Expansion, bottom: Expansion, reference: Reference, alpha: float = 0.05
+) -> Estimate:
+    """`fieller` in percent."""
+    return fieller(top.scaled(100.0), bottom, reference, alpha)
+
+
+def ratio_interval(
+    top: Expansion, bottom: Expansion, reference: Reference, alpha: float = 0.05
+) -> Estimate:
+    """`fieller` of two quantities that are not below zero, such as rates of rare events."""
+    ratio = top.over(bottom)
+    if math.isnan(reference.multiplier(alpha)) or not math.isfinite(ratio.value):
+        return MISSING
+    found = fieller(top, bottom, reference, alpha)
+    if not math.isfinite(found.hi):
         return Estimate(ratio.value, ratio.se, 0.0, math.inf)
-    lo, hi = (ab - math.sqrt(root)) / bb, (ab + math.sqrt(root)) / bb
-    return Estimate(ratio.value, ratio.se, max(lo, 0.0), hi)
+    return replace(found, lo=max(found.lo, 0.0))
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def holm(p_values: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
     """Adjusted p-values over a family (Holm 1979), in the order given.
 
-    A missing (NaN) p-value stays missing, but still counts in the size of the family.
+    weights: of the hypotheses, all 1 unless given; p / weight is what is compared, and the weights
+    of those not yet rejected add up. A missing (NaN) p-value stays missing, but still counts in
+    the family. A hypothesis without weight is never rejected.
     """
-    adjusted = [NAN] * len(p_values)
-    known = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
-    largest = 0.0
-    for rank, (p, i) in enumerate(known):
-        largest = max(largest, min(1.0, p * (len(p_values) - rank)))
+    weight = [1.0] * len(p_values) if weights is None else list(weights)
+    adjusted = [NAN if math.isnan(p) else 1.0 for p in p_values]
+    known = sorted(
+        (p / w, i)
+        for i, (p, w) in enumerate(zip(p_values, weight, strict=True))
+        if w > 0 and not math.isnan(p)
+    )
+    left, largest = sum(weight), 0.0
+    for ratio, i in known:
+        largest = max(largest, min(1.0, ratio * left))
         adjusted[i] = largest
+        left -= weight[i]
     return adjusted
 
 
-def detectable(se: float, family: int, reference: Reference, power: float = 0.8) -> float:
+def detectable(se: float, family: float, reference: Reference, power: float = 0.8) -> float:
     """Minimum effect detected at 5 % with this power, at the first step of Holm; unit of se."""
     return (reference.multiplier(0.05 / max(family, 1)) + float(special.ndtri(power))) * se
 
 
 def effect_factor(
-    effect: Estimate, margin: float, family: int, reference: Reference, power: float = 0.8
+    effect: Estimate, margin: float, family: float, reference: Reference, power: float = 0.8
 ) -> float:
     """By what factor a trial must lengthen to be decided with this power.
 
     effect: with its 95 % interval. Where that covers zero, the factor is the one to equivalence
-    were there no effect, as the estimate is then mostly noise; else the one to being told from
-    zero over the family, were the estimate true. Effect and margin share one unit.
+    if there is no effect, as the estimate is then mostly noise; else the one to p below 5 % over
+    the family, if the estimate is true. Effect and margin share one unit.
     """
     if not (math.isfinite(effect.lo) and math.isfinite(effect.hi) and margin >= 0):
         return NAN
     if effect.lo <= 0 <= effect.hi:
-        # Near zero both sides of the margin can fail, which leaves each side half of the misses.
-        z_both = float(special.ndtri((1 + power) / 2))
-        wanted = margin / (reference.multiplier(0.10) + z_both)
+        wanted = margin / _equivalence_width(reference, power)
     else:
         z_power = float(special.ndtri(power))
         wanted = abs(effect.estimate) / (reference.multiplier(0.05 / max(family, 1)) + z_power)
     return (effect.se / wanted) ** 2 if wanted > 0 else math.inf
+
+
+def settled_margin(se: float, reference: Reference, power: float = 0.8) -> float:
+    """The margin that is shown to hold with this power if there is no effect; unit of se."""
+    return _equivalence_width(reference, power) * se
+
+
+def _equivalence_width(reference: Reference, power: float) -> float:
+    """Standard errors from zero to the margin that two one-sided tests at 5 % need."""
+    # Near zero both sides of the margin can fail, which leaves each side half of the misses.
+    return reference.multiplier(0.10) + float(special.ndtri((1 + power) / 2))
 
 
 def tail_factor(excess: float, se: float, reference: Reference, power: float = 0.8) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from pgtare.estimate.effects import Effects
@@ -20,14 +21,17 @@ SURE_ALPHA = 0.01
 
 
 class LongEffects:
-    """The cost by runs, and the part of it that the headline lacks, arm by arm."""
+    """The cost by runs, and the part of it that the headline lacks, arm by arm.
 
-    def __init__(self, pairs: RunPairs, effects: Effects) -> None:
-        self._pairs, self._effects = pairs, effects
+    of: by arm its effects, split at its own threshold.
+    """
+
+    def __init__(self, pairs: RunPairs, of: Sequence[Effects]) -> None:
+        self._pairs, self._of = pairs, of
         self.by_runs = cache(self._by_runs)
 
     def _by_runs(self, arm: int) -> RunEffect:
-        effects = self._effects
+        effects = self._of[arm]
         return run_effect(self._pairs, effects.c, arm, effects.blocks.n, peeked=effects.peeked)
 
     def runs_us(self, arm: int) -> Estimate | None:
@@ -40,7 +44,7 @@ class LongEffects:
         found = self.by_runs(arm)
         if not found.n:
             return None
-        return found.long_carry_over(self._effects.body_cost(arm), self._effects.by_cluster, alpha)
+        return found.long_carry_over(self._of[arm].body_cost(arm), self._of[arm].by_cluster, alpha)
 
     def outlasts(self, arm: int, margin_us: float, family: int) -> bool:
         """Whether an effect on more than the next transaction is shown, and matters.
@@ -49,7 +53,7 @@ class LongEffects:
         both ways (Bonferroni). It matters where it exceeds the margin or a tenth of the body.
         """
         alpha = SHOWN_ALPHA / max(family, 1) / 2
-        second = self._effects.interval(self._effects.second_lag(arm), alpha)
+        second = self._of[arm].interval(self._of[arm].second_lag(arm), alpha)
         return self._matters(second, arm, margin_us) or self._matters(
             self.long_carry_over_us(arm, alpha), arm, margin_us
         )
@@ -57,7 +61,7 @@ class LongEffects:
     def _matters(self, found: Estimate | None, arm: int, margin_us: float) -> bool:
         if found is None or not (found.lo > 0 or found.hi < 0):
             return False
-        body = abs(self._effects.body_cost(arm).value)
+        body = abs(self._of[arm].body_cost(arm).value)
         return abs(found.estimate) > min(margin_us, WORTH_SAYING * body)
 
     def evidence(self, arm: int, margin: Expansion, family: int) -> Lasting:

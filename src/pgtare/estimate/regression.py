@@ -36,12 +36,12 @@ def fit(blocks: Blocks, outcomes: list[Floats], lags: int = 1) -> list[LagFit]:
     Dummies are never built: with block-demeaned residuals, every cross product that the normal
     equations and the scores need is a count or a sum by (cluster, arm).
     """
-    model = _Normal(blocks, lags)
+    model = Model(blocks, lags)
     return [model.solve(outcome) for outcome in outcomes]
 
 
-class _Normal:
-    """Normal equations of the dummies, shared by all outcomes."""
+class Model:
+    """The normal equations of `fit`, which all outcomes share."""
 
     def __init__(self, blocks: Blocks, lags: int) -> None:
         self.blocks, self.lags = blocks, lags
@@ -114,6 +114,7 @@ class _Normal:
         return sums
 
     def solve(self, outcome: Floats) -> LagFit:
+        """The coefficients of one outcome (B, L)."""
         terms, n_arms = self.lags + 1, self.blocks.n_arms
         clusters = self.blocks.n_clusters
         if self.inverse is None:

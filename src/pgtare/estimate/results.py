@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pgtare.design import Role
-from pgtare.estimate.inference import Estimate, Reference
+from pgtare.estimate.inference import Estimate, Expansion, Reference, percent
 from pgtare.estimate.verdict import Verdict
 
 
@@ -28,7 +28,6 @@ class Effect:
     carry_over_us: Estimate
     second_lag_us: Estimate
     mean_us: Estimate
-    typical_us: Estimate
     p50_us: Estimate
     p95_us: Estimate
     p99_us: Estimate
@@ -48,18 +47,29 @@ class ArmEstimate:
     mean_us: float
     p50_us: float
     p99_us: float
+    aborted: int = 0  # of the n: transactions that ended in an error
+    open: int = 0  # transactions that were not answered when the trial or their session ended
+    longest_open_us: float = 0.0  # the longest of them so far
+    threshold_us: float | None = None  # c, which the arm shares with the base
     effect: Effect | None = None
     plain_body_us: Estimate | None = None  # body by block differences, no carry-over
     excess_pct: Estimate | None = None
     tail_rate_ratio: Estimate | None = None  # 95 % interval of P(x > c), relative to the base's
     tail_rate_difference: Estimate | None = None  # of P(x > c)
     tail_bound: float | None = None  # one-sided 95 % upper bound of the ratio
-    p_value: float | None = None
+    p_value: float | None = None  # of the body
+    p_total: float | None = None  # NaN where the tail is not judged
+    p_aborted: float | None = None  # of "it fails as often as the base"
     p_randomisation: float | None = None  # of the plain body difference
-    p_adjusted: float | None = None  # Holm; instruments only
+    p_adjusted: float | None = None  # Holm over bodies and totals; instruments only
+    p_total_adjusted: float | None = None
     equivalence_us: Estimate | None = None  # 90 % interval of the body
     run_pairs: int = 0  # of the arm's runs and the base's
     outlasts: bool = False  # an effect on more than the next transaction is shown, and matters
+    at_most_us: float | None = None  # one-sided 95 % upper bound of what it costs
+    at_most_pct: float | None = None
+    tail_bounded: bool = False  # that bound is of the total, else of the body
+    settles_pct: float | None = None  # margin that so long a trial settles, were there no effect
     mde_us: float | None = None
     verdict: Verdict | None = None
     verdict_reason: str = ""
@@ -76,7 +86,7 @@ class Baseline:
     p50_us: float
     p95_us: float
     p99_us: float
-    threshold_us: float  # c
+    threshold_us: float  # c of `body_mean_us`
     cpu_us: float | None
 
 
@@ -174,10 +184,15 @@ class LiveArm:
     half_width_pct: float
 
     @classmethod
-    def of(cls, name: str, body_us: Estimate, body_pct: Estimate, reference: Reference) -> LiveArm:
-        """reference: by which the intervals were made; the fixed one has as many blocks."""
-        fixed = replace(reference, peeked=False)
-        return cls(name, body_us, body_pct, fixed.multiplier() * body_pct.se)
+    def of(cls, name: str, cost: Expansion, base: Expansion, reference: Reference) -> LiveArm:
+        """reference: of the always-valid intervals; the fixed one has as many blocks."""
+        fixed = percent(cost, base, replace(reference, peeked=False))
+        return cls(
+            name,
+            body_us=reference.interval(cost.value, cost.se),
+            body_pct=percent(cost, base, reference),
+            half_width_pct=fixed.half_width,
+        )
 
 
 @dataclass(frozen=True)

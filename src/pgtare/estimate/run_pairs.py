@@ -9,7 +9,7 @@ import numpy as np
 
 from pgtare.estimate.blocks import UNUSABLE, Bools, Floats, Ints
 from pgtare.estimate.inference import Estimate, Expansion, Reference, effect_factor
-from pgtare.observations import Observations, UnitFlag
+from pgtare.observations import Observations, UnitFlag, finished
 
 #: Units at the beginning of each run that are not compared: what came before may still last.
 SETTLING = 12
@@ -41,7 +41,8 @@ def select_pairs(obs: Observations, n_arms: int) -> RunPairs:
 
     A pair is whole where each of its runs has as many units as the other, numbered without a gap.
     """
-    units = obs[obs["flags"] & UnitFlag.RUN != 0]
+    units = finished(obs)
+    units = units[units["flags"] & UnitFlag.RUN != 0]
     units = units[np.lexsort((units["position"], units["block"], units["backend"]))]
     key = (units["backend"].astype(np.int64) << 32) | units["block"]
     starts = np.flatnonzero(np.diff(key, prepend=-1))

@@ -9,18 +9,22 @@ import numpy as np
 
 from pgtare.design import Design
 from pgtare.estimate import randomisation
-from pgtare.estimate.blocks import Bools, Floats
-from pgtare.estimate.effects import MIN_EXCEEDANCES, threshold, trimmed_mean
+from pgtare.estimate.blocks import Bools, Floats, Ints
+from pgtare.estimate.effects import MIN_EXCEEDANCES, THRESHOLD_QUANTILE, shared_threshold, threshold
 from pgtare.estimate.inference import (
     MISSING,
     NAN,
     Estimate,
     Expansion,
+    Reference,
     detectable,
     effect_factor,
+    percent,
     ratio_interval,
+    settled_margin,
     tail_factor,
 )
+from pgtare.estimate.outcomes import Failures, explained, unanswered
 from pgtare.estimate.question import Question
 from pgtare.estimate.results import ArmEstimate, Baseline, Effect, Live, LiveArm, TrialEstimate
 from pgtare.estimate.slices import SliceMeans, select_slices
@@ -49,19 +53,26 @@ def live_slices(obs: Observations, design: Design) -> Live:
     """Each arm's body so far; see `live`."""
     units = select_slices(obs, design).units
     means = SliceMeans(units, peeked=True)
-    body = np.minimum(units.service_us, threshold(units.service_us))
-    base = means.mean(body, means.base)
+    service_us = units.service_us
+    c = threshold(service_us[np.isin(units.kind, design.reference)])
+    base = means.mean(np.minimum(service_us, c), means.base)
     arms = []
     for index, arm in enumerate(design.arms[1:], start=1):
-        cost = means.mean(body, np.asarray(units.kind == index)) - base
-        percent = means.interval(cost.over(base).scaled(100))
-        arms.append(LiveArm.of(arm.name, means.interval(cost), percent, means.reference))
+        body = np.minimum(service_us, _shared(service_us, units.kind, index, design))
+        members = np.asarray(units.kind == index, dtype=np.bool_)
+        cost = means.mean(body, members) - means.mean(body, means.base)
+        arms.append(LiveArm.of(arm.name, cost, base, means.reference))
     return Live(
         blocks=units.n_blocks,
         duration_s=duration_s(obs),
         base_body_us=base.value,
         arms=tuple(arms),
     )
+
+
+def _shared(values: Floats, kind: Ints, arm: int, design: Design) -> float:
+    """The threshold that the slices of an arm share with the base's and its control's."""
+    return shared_threshold(values[np.isin(kind, design.reference)], values[kind == arm])
 
 
 class _SliceAnalysis:
@@ -72,14 +83,32 @@ class _SliceAnalysis:
         self.selection = select_slices(obs, self.design)
         self.units = self.selection.units
         self.means = SliceMeans(self.units, asked.peeked)
-        self.c = threshold(self.units.service_us)
-        self.body = np.minimum(self.units.service_us, self.c)
-        self.excess = np.maximum(self.units.service_us - self.c, 0.0)
-        self.exceeds = (self.units.service_us > self.c).astype(np.float64)
-        self.base = self._mean(self.body, 0)
-        self.costs = [self._cost(self.body, arm) for arm in range(len(self.design.arms))]
-        self.p_values = [self._p_value(cost) for cost in self.costs]
-        self.family, self.p_adjusted = asked.family, asked.adjusted(self.p_values)
+        service_us, kind = self.units.service_us, self.units.kind
+        base_c = threshold(service_us[np.isin(kind, self.design.reference)])
+        self.base = self._mean(np.minimum(service_us, base_c), 0)
+        arms = range(len(self.design.arms))
+        self.c = [base_c, *(_shared(service_us, kind, arm, self.design) for arm in arms[1:])]
+        self.costs = [self._cost(self._body(arm), arm) for arm in arms]
+        self.totals = [self._cost(service_us, arm) for arm in arms]
+        reference = self.means.reference
+        self.p_values = [_p_value(cost, reference) for cost in self.costs]
+        self.p_totals = [
+            _p_value(self.totals[arm], self._by_tail(arm)) if self._tail_judged(arm) else NAN
+            for arm in arms
+        ]
+        self.family, self.tests = asked.family, asked.tests(self.p_values, self.p_totals)
+        self.unanswered = unanswered(obs, self.design, self.selection.used)
+        self.control = asked.control(
+            self.tests, lambda arm: (self.costs[arm].value, self.totals[arm].value)
+        )
+
+    def _body(self, arm: int) -> Floats:
+        """min(x, c) of all units, c the arm's."""
+        return np.asarray(np.minimum(self.units.service_us, self.c[arm]), dtype=np.float64)
+
+    def _exceeds(self, arm: int) -> Floats:
+        """1 where x > c, c the arm's."""
+        return (self.units.service_us > self.c[arm]).astype(np.float64)
 
     def _members(self, arm: int) -> Bools:
         return np.asarray(self.units.kind == arm, dtype=np.bool_)
@@ -90,12 +119,13 @@ class _SliceAnalysis:
     def _cost(self, values: Floats, arm: int) -> Expansion:
         return self._mean(values, arm) - self._mean(values, 0)
 
-    def _p_value(self, cost: Expansion) -> float:
-        return self.means.reference.p_value(cost.value / cost.se if cost.se > 0 else NAN)
-
     def result(self) -> TrialEstimate:
         found = [
-            detectable(self.costs[arm].se, len(self.family), self.means.reference)
+            detectable(
+                self.costs[arm].se,
+                max(len(self.family), 1) / self.tests[arm].share,
+                self.means.reference,
+            )
             for arm in self.family or range(1, len(self.design.arms))
         ]
         mde_us = max(found, default=NAN)
@@ -135,7 +165,7 @@ class _SliceAnalysis:
             p50_us=p50,
             p95_us=p95,
             p99_us=p99,
-            threshold_us=self.c,
+            threshold_us=self.c[0],
             cpu_us=self._mean(self.units.cpu_us, 0).value if self._cpu_taken() else None,
         )
 
@@ -153,19 +183,25 @@ class _SliceAnalysis:
             mean_us=self._mean(self.units.service_us, index).value,
             p50_us=p50,
             p99_us=p99,
+            aborted=int(np.count_nonzero(self.units.aborted[self._members(index)])),
+            open=self.unanswered[index].n,
+            longest_open_us=self.unanswered[index].longest_us,
         )
         return described if index == 0 else self._compared(index, described)
 
     def _compared(self, index: int, arm: ArmEstimate) -> ArmEstimate:
         """An arm with its effects, tests and verdict added."""
         means, reference = self.means, self.means.reference
-        body, total = self.costs[index], self._cost(self.units.service_us, index)
-        excess = self._cost(self.excess, index)
-        rate, base_rate = self._mean(self.exceeds, index), self._mean(self.exceeds, 0)
+        body, total = self.costs[index], self.totals[index]
+        excess = self._cost(np.maximum(self.units.service_us - self.c[index], 0.0), index)
+        exceeds = self._exceeds(index)
+        rate, base_rate = self._mean(exceeds, index), self._mean(exceeds, 0)
         ratio = ratio_interval(rate, base_rate, reference)
         bound = ratio_interval(rate, base_rate, reference, EQUIVALENCE_ALPHA).hi
-        in_family = index in self.p_adjusted
+        tests, failed = self.tests[index], self._failures(index)
+        in_family = index in self.family
         family = len(self.family) if in_family else 1
+        weighted = family / tests.share
         margin = self.base.scaled(self.asked.margin)
         finding = judge(
             Evidence(
@@ -178,27 +214,41 @@ class _SliceAnalysis:
                 total=self._tail_interval(index, total),
                 total_over=self._tail_interval(index, total - margin),
                 tail_bound=bound,
-                p=self.p_adjusted[index] if in_family else self.p_values[index],
+                p=tests.body,
                 family=family,
                 seconds=duration_s(self.obs),
-                factor=effect_factor(means.interval(body), margin.value, family, reference),
+                factor=effect_factor(means.interval(body), margin.value, weighted, reference),
                 tail_factor=self._tail_factor(rate, base_rate, ratio),
                 ended_early=self.asked.ended_early,
+                p_total=tests.total,
+                control=None if arm.role == "control" else self.control,
+                failures=failed,
+                unanswered=self.unanswered[index],
             )
         )
-        differences = means.differences(self.body, index)
+        judged = self._tail_judged(index)
+        bounded, by = (total, self._by_tail(index)) if judged else (body, reference)
+        differences = means.differences(self._body(index), index)
         return replace(
             arm,
+            threshold_us=self.c[index],
             effect=self._effect(index, body, excess, total),
-            plain_body_us=means.plain(self.body, index),
-            excess_pct=self._tail_interval(index, self._percent(excess)),
+            plain_body_us=means.plain(self._body(index), index),
+            excess_pct=self._tail_percent(index, excess),
             tail_rate_ratio=ratio,
             tail_bound=bound,
             p_value=self.p_values[index],
             p_randomisation=randomisation.sign_flips(differences, seed=self.asked.seed),
-            p_adjusted=self.p_adjusted.get(index),
+            p_adjusted=tests.body if in_family else None,
+            p_total=self.p_totals[index],
+            p_total_adjusted=tests.total if in_family else None,
+            p_aborted=failed.p,
             equivalence_us=means.interval(body, EQUIVALENCE_ALPHA),
-            mde_us=detectable(body.se, family, reference),
+            at_most_us=by.interval(bounded.value, bounded.se, EQUIVALENCE_ALPHA).hi,
+            at_most_pct=percent(bounded, self.base, by, EQUIVALENCE_ALPHA).hi,
+            tail_bounded=judged,
+            settles_pct=self.base.share_pct(settled_margin(body.se, reference)),
+            mde_us=detectable(body.se, weighted, reference),
             verdict=finding.verdict,
             verdict_reason=finding.reason,
             seconds_needed=finding.seconds_needed,
@@ -208,53 +258,73 @@ class _SliceAnalysis:
         means = self.means
         cpu_us = None
         if self._cpu_taken():
-            cpu = np.minimum(self.units.cpu_us, threshold(self.units.cpu_us))
-            cpu_us = means.interval(self._cost(cpu, index))
-        raw = means.differences(self.units.service_us, index)
+            c = _shared(self.units.cpu_us, self.units.kind, index, self.design)
+            cpu_us = means.interval(self._cost(np.minimum(self.units.cpu_us, c), index))
         p50, p95, p99 = (
             Estimate(q - base, NAN, NAN, NAN)
             for q, base in zip(self._quantiles(index), self._quantiles(0), strict=True)
         )
         return Effect(
             total_us=self._tail_interval(index, total),
-            total_pct=self._tail_interval(index, self._percent(total)),
+            total_pct=self._tail_percent(index, total),
             body_us=means.interval(body),
-            body_pct=means.interval(self._percent(body)),
+            body_pct=percent(body, self.base, means.reference),
             excess_us=self._tail_interval(index, excess),
             own_us=MISSING,
             carry_over_us=MISSING,
             second_lag_us=MISSING,
             mean_us=means.plain(self.units.service_us, index),
-            typical_us=trimmed_mean(
-                raw, replace(means.reference, blocks=len(raw), df=len(raw) - 1)
-            ),
             p50_us=p50,
             p95_us=p95,
             p99_us=p99,
             cpu_us=cpu_us,
         )
 
-    def _percent(self, expansion: Expansion) -> Expansion:
-        return expansion.over(self.base).scaled(100.0)
+    def _failures(self, arm: int) -> Failures:
+        """Failed transactions of the arm's slices against the base's, tested by sign flips."""
+        units, base = self.units, self._members(0)
+        mine = self._members(arm)
+        rate, base_rate = (
+            float(units.aborted[members].mean()) if members.any() else NAN
+            for members in (mine, base)
+        )
+        failed = units.aborted.astype(np.float64)
+        return Failures(
+            n=int(np.count_nonzero(units.aborted[mine])),
+            p=randomisation.sign_flips(self.means.differences(failed, arm), seed=self.asked.seed),
+            rate=rate,
+            base_rate=base_rate,
+            explained_us=explained(
+                rate - base_rate, self._body(arm)[mine | base], units.aborted[mine | base]
+            ),
+        )
 
     def _exceedances(self, arm: int) -> int:
-        return min(int(self.exceeds[self._members(k)].sum()) for k in (arm, 0))
+        return int(self._exceeds(arm)[self._members(arm) | self._members(0)].sum()) // 2
 
     def _tail_interval(self, arm: int, expansion: Expansion) -> Estimate:
         """As `Effects.tail_interval`: none where too few units lie over the threshold."""
-        slow = self._exceedances(arm)
-        if slow < MIN_EXCEEDANCES:
+        if not self._tail_judged(arm):
             return Estimate(expansion.value, NAN, NAN, NAN)
+        return self._by_tail(arm).interval(expansion.value, expansion.se)
+
+    def _tail_percent(self, arm: int, expansion: Expansion) -> Estimate:
+        if not self._tail_judged(arm):
+            return Estimate(100 * expansion.over(self.base).value, NAN, NAN, NAN)
+        return percent(expansion, self.base, self._by_tail(arm))
+
+    def _tail_judged(self, arm: int) -> bool:
+        return self._exceedances(arm) >= MIN_EXCEEDANCES
+
+    def _by_tail(self, arm: int) -> Reference:
         reference = self.means.reference
-        return replace(reference, df=min(reference.df, slow - 1)).interval(
-            expansion.value, expansion.se
-        )
+        return replace(reference, df=min(reference.df, self._exceedances(arm) - 1))
 
     def _tail_factor(self, rate: Expansion, base: Expansion, ratio: Estimate) -> float:
-        """How much longer until the tail is cleared; rates not told apart are taken as equal."""
+        """How much longer until the tail is cleared; rates that may be equal are taken as such."""
         excess = rate - base.scaled(TAIL_TOLERANCE)
         told = ratio.lo > 1 or ratio.hi < 1
-        pooled = float(self.exceeds.mean()) if len(self.exceeds) else NAN
+        pooled = 1 - THRESHOLD_QUANTILE
         n = max(int(np.count_nonzero(self.means.base)), 1)
         least = math.sqrt(pooled * (1 + TAIL_TOLERANCE**2) / n)
         return tail_factor(
@@ -262,3 +332,7 @@ class _SliceAnalysis:
             float(np.fmax(excess.se, least)),
             self.means.reference,
         )
+
+
+def _p_value(cost: Expansion, reference: Reference) -> float:
+    return reference.p_value(cost.value / cost.se if cost.se > 0 else NAN)

@@ -33,6 +33,7 @@ class SliceUnits:
     slice: Ints
     block: Ints  # ordinal among the blocks of slices that are left, from 0
     straddled: Bools
+    aborted: Bools  # the transaction ended in an error
 
     @property
     def n_blocks(self) -> int:
@@ -57,6 +58,7 @@ class SliceUnits:
             slice=self.slice[keep],
             block=_renumbered(self.block[keep]),
             straddled=self.straddled[keep],
+            aborted=self.aborted[keep],
         )
 
 
@@ -92,7 +94,7 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
     key, rows = key[order], obs[order]
     arm = rows["arm"].astype(np.int64)
     known = arm < n_arms
-    sure = (rows["flags"] & UNUSABLE == 0) & known & (rows["slice"] != NO_SLICE)
+    sure = (rows["flags"] & (UNUSABLE | UnitFlag.OPEN) == 0) & known & (rows["slice"] != NO_SLICE)
     number = np.where(sure, rows["slice"], 0).astype(np.int64)
     kinds, begin_ns, end_ns = _schedule(design, number)
     kind = kinds[number]
@@ -117,6 +119,7 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
         slice=number,
         block=number // len(design.slices.kinds),
         straddled=np.asarray(straddled, dtype=np.bool_),
+        aborted=np.asarray(rows["flags"] & UnitFlag.ABORTED != 0, dtype=np.bool_),
     )
     ended = rows["start_ns"].max(initial=0)
     block_end = end_ns[(units.block + 1) * len(design.slices.kinds) - 1]

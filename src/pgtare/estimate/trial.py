@@ -12,18 +12,19 @@ from pgtare.design import Design
 from pgtare.estimate import quantiles, randomisation
 from pgtare.estimate.blocks import select
 from pgtare.estimate.contention import contention, live_contention
-from pgtare.estimate.effects import Effects, cpu_cost, threshold, trimmed_mean
+from pgtare.estimate.effects import THRESHOLD_QUANTILE, cpu_cost, split
 from pgtare.estimate.inference import (
     NAN,
     Estimate,
     detectable,
     effect_factor,
     ratio_interval,
+    settled_margin,
     tail_factor,
 )
 from pgtare.estimate.long_effects import LongEffects
+from pgtare.estimate.outcomes import failures, unanswered, unfinished
 from pgtare.estimate.question import Question
-from pgtare.estimate.regression import fit
 from pgtare.estimate.results import (
     ArmEstimate,
     Baseline,
@@ -93,21 +94,32 @@ class _Analysis:
         self.obs, self.asked, self.design = obs, asked, asked.design
         self.selection = select(obs, self.design)
         self.blocks = self.selection.blocks
-        self.effects = Effects(self.blocks, threshold(self.blocks.service_us), asked.peeked)
-        self.long_effects = LongEffects(select_pairs(obs, len(self.design.arms)), self.effects)
+        reference = self.design.reference
+        self.effects = replace(
+            split(self.blocks, reference, peeked=asked.peeked),
+            unfinished=unfinished(obs, self.design),
+        )
         self.seconds = duration_s(obs)
-        self.cpu = cpu_cost(self.blocks, peeked=asked.peeked)
+        self.cpu = cpu_cost(self.blocks, reference, peeked=asked.peeked)
         arms = range(len(self.design.arms))
+        #: Of every arm, split at its own threshold; of the base at its own.
+        self.of = [self.effects, *(self.effects.of(arm, reference) for arm in arms[1:])]
+        self.long_effects = LongEffects(select_pairs(obs, len(self.design.arms)), self.of)
         self.quantiles = [quantiles.of_arm(self.blocks, arm) for arm in arms]
-        self.p_values = [self._p_value(arm) for arm in arms]
+        self.p_values = [NAN, *(self.of[arm].p_body(arm) for arm in arms[1:])]
+        self.p_totals = [NAN, *(self.of[arm].p_total(arm) for arm in arms[1:])]
         self.p_randomisation = randomisation.p_values(
             self.blocks, self.effects.body, seed=asked.seed
         )
-        self.family, self.p_adjusted = asked.family, asked.adjusted(self.p_values)
-
-    def _p_value(self, arm: int) -> float:
-        cost = self.effects.body_cost(arm)
-        return self.effects.by_cluster.p_value(cost.value / cost.se if cost.se > 0 else NAN)
+        self.family, self.tests = asked.family, asked.tests(self.p_values, self.p_totals)
+        self.unanswered = unanswered(obs, self.design, self.selection.used)
+        self.control = asked.control(
+            self.tests,
+            lambda arm: (
+                self.of[arm].body_cost(arm).value,
+                self.of[arm].total_cost(arm).value,
+            ),
+        )
 
     def result(self) -> TrialEstimate:
         base = self.effects.base_body.value
@@ -145,7 +157,7 @@ class _Analysis:
         )
 
     def _arm(self, index: int) -> ArmEstimate:
-        arm, effects = self.design.arms[index], self.effects
+        arm, effects = self.design.arms[index], self.of[index]
         described = ArmEstimate(
             name=arm.name,
             role=arm.role,
@@ -154,19 +166,24 @@ class _Analysis:
             mean_us=effects.mean(self.blocks.service_us, index).value,
             p50_us=float(self.quantiles[index].value[0]),
             p99_us=float(self.quantiles[index].value[2]),
+            aborted=int(self.blocks.aborted[:, self.blocks.slots(index)].sum()),
+            open=self.unanswered[index].n,
+            longest_open_us=self.unanswered[index].longest_us,
         )
         return described if index == 0 else self._compared(index, described)
 
     def _compared(self, index: int, arm: ArmEstimate) -> ArmEstimate:
         """An arm with its effects, tests and verdict added."""
-        effects = self.effects
+        effects = self.of[index]
         body, total = effects.body_cost(index), effects.total_cost(index)
         base_rate = effects.mean(effects.exceeds, 0)
         rate = effects.mean(effects.exceeds, index)
         rate_ratio = ratio_interval(rate, base_rate, effects.by_cluster)
         tail_bound = ratio_interval(rate, base_rate, effects.by_cluster, EQUIVALENCE_ALPHA).hi
-        in_family = index in self.p_adjusted
+        tests, failed = self.tests[index], failures(self.blocks, effects.body, index)
+        in_family = index in self.family
         family = len(self.family) if in_family else 1
+        weighted = family / tests.share
         body_us = effects.interval(body)
         margin = effects.base_body.scaled(self.asked.margin)
         less_margin = margin.scaled(-1)
@@ -181,30 +198,43 @@ class _Analysis:
                 total=effects.tail_interval(index, total),
                 total_over=effects.tail_interval(index, total + less_margin),
                 tail_bound=tail_bound,
-                p=self.p_adjusted[index] if in_family else self.p_values[index],
+                p=tests.body,
                 family=family,
                 seconds=self.seconds,
-                factor=effect_factor(body_us, margin.value, family, effects.by_cluster),
+                factor=effect_factor(body_us, margin.value, weighted, effects.by_cluster),
                 tail_factor=self._tail_factor(index, rate_ratio),
                 ended_early=self.asked.ended_early,
                 lasting=self.long_effects.evidence(index, margin, family),
+                p_total=tests.total,
+                control=None if arm.role == "control" else self.control,
+                failures=failed,
+                unanswered=self.unanswered[index],
             )
         )
+        at_most_us, at_most_pct = effects.at_most(index, EQUIVALENCE_ALPHA)
         return replace(
             arm,
+            threshold_us=effects.c,
             effect=self._effect(index),
             run_pairs=self.long_effects.by_runs(index).n,
             outlasts=self.long_effects.outlasts(index, margin.value, family),
             plain_body_us=effects.plain(effects.body, index),
-            excess_pct=effects.tail_interval(index, effects.percent(effects.excess_cost(index))),
+            excess_pct=effects.tail_percent(index, effects.excess_cost(index)),
             tail_rate_ratio=rate_ratio,
             tail_rate_difference=effects.plain(effects.exceeds, index),
             tail_bound=tail_bound,
             p_value=self.p_values[index],
             p_randomisation=float(self.p_randomisation[index]),
-            p_adjusted=self.p_adjusted.get(index),
+            p_adjusted=tests.body if in_family else None,
+            p_total=self.p_totals[index],
+            p_total_adjusted=tests.total if in_family else None,
+            p_aborted=failed.p,
             equivalence_us=effects.interval(body, EQUIVALENCE_ALPHA),
-            mde_us=detectable(body.se, family, effects.by_cluster),
+            at_most_us=at_most_us,
+            at_most_pct=at_most_pct,
+            tail_bounded=effects.tail_judged(index),
+            settles_pct=effects.base_body.share_pct(settled_margin(body.se, effects.by_cluster)),
+            mde_us=detectable(body.se, weighted, effects.by_cluster),
             verdict=finding.verdict,
             verdict_reason=finding.reason,
             seconds_needed=finding.seconds_needed,
@@ -213,15 +243,15 @@ class _Analysis:
     def _tail_factor(self, index: int, ratio: Estimate) -> float:
         """How much longer until the tail is cleared.
 
-        Rates that are not told apart are taken as equal, and the error as no less than that of
+        Rates that are not shown to differ are taken as equal, and the error as no less than that of
         rare events that come one by one: a dozen of them say little about either.
         """
-        effects, blocks = self.effects, self.blocks
+        effects, blocks = self.of[index], self.blocks
         if not blocks.n:
             return NAN
         rate, base = effects.mean(effects.exceeds, index), effects.mean(effects.exceeds, 0)
         excess = rate + base.scaled(-TAIL_TOLERANCE)
-        pooled = float(effects.exceeds.mean())
+        pooled = 1 - THRESHOLD_QUANTILE
         slots, base_slots = len(blocks.slots(index)), len(blocks.slots(0))
         least = pooled * (1 / slots + TAIL_TOLERANCE**2 / base_slots) / blocks.n
         told = ratio.lo > 1 or ratio.hi < 1
@@ -232,17 +262,16 @@ class _Analysis:
         )
 
     def _effect(self, index: int) -> Effect:
-        effects, blocks = self.effects, self.blocks
+        effects, blocks = self.of[index], self.blocks
         body, total = effects.body_cost(index), effects.total_cost(index)
         p50, p95, p99 = quantiles.differences(
             self.quantiles[index], self.quantiles[0], effects.by_block
         )
-        differences = blocks.difference(blocks.service_us, index)
         return Effect(
             total_us=effects.tail_interval(index, total),
-            total_pct=effects.tail_interval(index, effects.percent(total)),
+            total_pct=effects.tail_percent(index, total),
             body_us=effects.interval(body),
-            body_pct=effects.interval(effects.percent(body)),
+            body_pct=effects.percent(body),
             excess_us=effects.tail_interval(index, effects.excess_cost(index)),
             own_us=effects.interval(effects.own(index)),
             carry_over_us=effects.interval(effects.carry_over(index)),
@@ -250,7 +279,6 @@ class _Analysis:
             runs_us=self.long_effects.runs_us(index),
             long_carry_over_us=self.long_effects.long_carry_over_us(index),
             mean_us=effects.plain(blocks.service_us, index),
-            typical_us=trimmed_mean(differences, effects.by_block),
             p50_us=p50,
             p95_us=p95,
             p99_us=p99,
@@ -261,7 +289,11 @@ class _Analysis:
         """The MDE over the family, from the instrument that is least precisely measured."""
         arms = self.family or range(1, len(self.design.arms))
         found = [
-            detectable(self.effects.body_cost(arm).se, len(self.family), self.effects.by_cluster)
+            detectable(
+                self.of[arm].body_cost(arm).se,
+                max(len(self.family), 1) / self.tests[arm].share,
+                self.effects.by_cluster,
+            )
             for arm in arms
         ]
         return max(found, default=NAN)
@@ -276,14 +308,13 @@ class _Analysis:
 
     def _in_backend(self, backend: int, pid: int) -> ByBackend:
         part = self.blocks.where(self.blocks.backend == backend)
-        effects = Effects(part, self.effects.c, self.asked.peeked)
         return ByBackend(
             backend=backend,
             pid=pid,
             n=part.service_us.size,
             body_us={
                 self.design.arms[arm].name: effects.interval(effects.body_cost(arm))
-                for arm in self.family
+                for arm, effects in ((arm, self.of[arm].within(part)) for arm in self.family)
             },
         )
 
@@ -299,13 +330,11 @@ def live(obs: Observations, design: Design) -> Live:
     if design.unit == "both":
         return live_contention(obs, design)
     blocks = select(obs, design).blocks
-    effects = Effects(blocks, threshold(blocks.service_us), peeked=True)
-    (body,) = fit(blocks, [effects.body])
+    effects = split(blocks, design.reference, peeked=True)
     arms = []
     for index, arm in enumerate(design.arms[1:], start=1):
-        cost = body.effect(index, 0) + body.effect(index, 1)
-        percent = effects.interval(effects.percent(cost))
-        arms.append(LiveArm.of(arm.name, effects.interval(cost), percent, effects.by_cluster))
+        cost = effects.of(index, design.reference).body_cost(index)
+        arms.append(LiveArm.of(arm.name, cost, effects.base_body, effects.by_cluster))
     return Live(
         blocks=blocks.n,
         duration_s=duration_s(obs),

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from pgtare.estimate.inference import Estimate
+from pgtare.estimate.inference import NAN, Estimate
+from pgtare.estimate.outcomes import Failures, Unanswered
 
 Verdict = Literal["cost", "gain", "equivalent", "inconclusive", "not_verified"]
 
@@ -18,6 +19,21 @@ ALPHA = 0.05
 CONFIDENCE = 0.95
 #: Half of the two-sided error of the 90 % interval that two one-sided 5 % tests need.
 EQUIVALENCE_ALPHA = 0.10
+#: A control as far off as this, or farther, leaves no arm a verdict.
+CONTROL_OFF = 0.001
+#: More open transactions than the base has are too many below this p.
+OPEN_ALPHA = 0.01
+#: The share of an effect, or of the margin, that may have another explanation.
+EXPLAINED = 0.5
+
+
+@dataclass(frozen=True)
+class Control:
+    """How far the base measured again is off; `p` is of "neither body nor total is"."""
+
+    p: float
+    body_us: float
+    total_us: float
 
 
 @dataclass(frozen=True)
@@ -53,13 +69,17 @@ class Evidence:
     total: Estimate  # 95 %; likewise
     total_over: Estimate  # total - margin, 95 %
     tail_bound: float  # one-sided 95 % upper bound of the rate ratio
-    p: float  # adjusted over the family, where the arm belongs to it
+    p: float  # of the body, adjusted over the family, where the arm belongs to it
     family: int  # number of arms that p is adjusted for
     seconds: float  # length of the trial
     factor: float  # by which it must lengthen for the body to be decided
     tail_factor: float  # by which it must lengthen for the tail to be cleared
     ended_early: str = ""  # why the trial ended by accident
     lasting: Lasting | None = None  # None where the body holds effects of every length
+    p_total: float = NAN  # of the total, adjusted likewise; NaN where it is not judged
+    control: Control | None = None  # None of the control itself, and without one
+    failures: Failures | None = None
+    unanswered: Unanswered | None = None
 
 
 @dataclass(frozen=True)
@@ -74,27 +94,35 @@ class Finding:
 def judge(evidence: Evidence) -> Finding:
     """The first verdict that applies: not verified, equivalent, cost or gain, inconclusive.
 
-    Every comparison is written so that a NaN fails it; nothing that is missing can make an arm
-    equivalent.
+    What else could explain a verdict withholds it: a control that is off, failed transactions,
+    and those that were still open. Every comparison is written so that a NaN fails it; nothing that
+    is missing can make an arm equivalent.
     """
     if evidence.ended_early:
         return Finding("not_verified", f"the trial ended early: {evidence.ended_early}")
     if not evidence.proven:
         return Finding("not_verified", "no proof that it ran")
+    if evidence.control is not None and evidence.control.p < CONTROL_OFF:
+        return Finding("inconclusive", control_reason(evidence.control))
     if evidence.blocks < MIN_BLOCKS:
         return Finding("inconclusive", _too_few(evidence.blocks), _until_enough(evidence))
     if not (math.isfinite(evidence.body.lo) and math.isfinite(evidence.body.hi)):
         return Finding("inconclusive", "the effect could not be estimated")
+    if evidence.failures is not None and evidence.failures.p < ALPHA:
+        return Finding("inconclusive", _failure_reason(evidence.failures))
     inside = evidence.under.lo > 0 and evidence.over.hi < 0
-    no_tail_cost = _no_tail_cost(evidence)
-    if inside and no_tail_cost and evidence.tail_bound <= TAIL_TOLERANCE:
+    if inside and _no_tail_cost(evidence) and evidence.tail_bound <= TAIL_TOLERANCE:
         found = _equivalent(evidence)
         if found is not None:
-            return found
+            return _unless(_doubts_of_equivalence(evidence), found)
+    shown = _shown(evidence)
+    if shown is not None:
+        verdict, effect, reason = shown
+        return _unless(_doubts(evidence, effect), Finding(verdict, reason))
     if evidence.p < ALPHA:
-        return _told_from_zero(evidence)
+        return Finding("inconclusive", "the tail outweighs the body")
     if evidence.lasting is not None and evidence.lasting.outlasts:
-        return _by_runs(evidence.lasting, _still(evidence, evidence.lasting.factor))
+        return _by_runs(evidence, evidence.lasting)
     if inside:
         return Finding("inconclusive", "tail", _still(evidence, _until_tail(evidence)))
     return Finding("inconclusive", _undecided(evidence), _still(evidence, _until_body(evidence)))
@@ -114,11 +142,121 @@ def _equivalent(evidence: Evidence) -> Finding | None:
     return Finding("equivalent", why + limit, _still(evidence, lasting.factor))
 
 
-def _by_runs(lasting: Lasting, seconds: float | None) -> Finding:
+def _by_runs(evidence: Evidence, lasting: Lasting) -> Finding:
     """The verdict where the body decides nothing, and an effect outlasts what it counts."""
     if lasting.surely and (lasting.runs.lo > 0 or lasting.runs.hi < 0):
-        return Finding("cost" if lasting.runs.lo > 0 else "gain", "by runs")
-    return Finding("inconclusive", "the effect lasts longer than the next transaction", seconds)
+        found = Finding("cost" if lasting.runs.lo > 0 else "gain", "by runs")
+        return _unless(_doubts(evidence, lasting.runs), found)
+    reason = "the effect lasts longer than the next transaction"
+    return Finding("inconclusive", reason, _still(evidence, lasting.factor))
+
+
+def control_reason(control: Control) -> str:
+    """Why a control that is off leaves no verdict."""
+    return f"the control, the base measured again, is off (p = {control.p:.2g})"
+
+
+def _unless(doubt: str, found: Finding) -> Finding:
+    return Finding("inconclusive", doubt) if doubt else found
+
+
+def _shown(evidence: Evidence) -> tuple[Verdict, Estimate, str] | None:
+    """Cost or gain, the effect that shows it, and the reason.
+
+    A total shown to be above zero is a cost, whatever the body is. A body whose total has the other
+    sign shows nothing, and neither does a body that is not below zero make a total a gain.
+    """
+    body, total = evidence.body, evidence.total
+    by_body = evidence.p < ALPHA
+    by_total = evidence.p_total < ALPHA
+    if by_body and body.estimate > 0 and not total.hi < 0:
+        return "cost", body, f"p = {evidence.p:.2g}{_at_least(evidence)}"
+    if by_total and total.estimate > 0:
+        return "cost", total, f"by the total, p = {evidence.p_total:.2g}{_at_least(evidence)}"
+    if by_body and body.estimate < 0 and not total.lo > 0:
+        return "gain", body, f"p = {evidence.p:.2g}"
+    if by_total and total.estimate < 0 and not body.lo > 0:
+        return "gain", total, f"by the total, p = {evidence.p_total:.2g}"
+    return None
+
+
+def _at_least(evidence: Evidence) -> str:
+    """That a cost is understated, where many of the arm's transactions were still open."""
+    left = evidence.unanswered
+    if left is None or not (left.imputed_us > _margin(evidence) or _more_are_open(left)):
+        return ""
+    return f"; {left.n} still open at the end, so it may cost more"
+
+
+def _more_are_open(left: Unanswered) -> bool:
+    return left.p < OPEN_ALPHA and left.n > 0 and left.imputed_us > 0
+
+
+def _doubts(evidence: Evidence, effect: Estimate) -> str:
+    """What else could explain a cost or gain, in words, or nothing."""
+    if _changes_sign(evidence.lasting, effect):
+        return "the effect has the other sign when it lasts"
+    control, failed, left = evidence.control, evidence.failures, evidence.unanswered
+    nearest = min(abs(effect.lo), abs(effect.hi))
+    if control is not None and control.p < ALPHA:
+        offset = control.total_us if effect is evidence.total else control.body_us
+        if not abs(offset) < nearest:
+            return _offset_reason(control)
+    share = EXPLAINED * abs(effect.estimate)
+    if failed is not None and not abs(failed.explained_us) < share:
+        return _explained_reason(failed)
+    # A cost is only understated by what was still open, and the other way round.
+    if left is None or effect.estimate * left.imputed_us >= 0:
+        return ""
+    return _OPEN_REASON if left.p < OPEN_ALPHA or not abs(left.imputed_us) < share else ""
+
+
+def _changes_sign(lasting: Lasting | None, effect: Estimate) -> bool:
+    """Whether an effect that is shown to last has the other sign by runs."""
+    if lasting is None or not lasting.outlasts:
+        return False
+    return lasting.runs.hi < 0 if effect.estimate > 0 else lasting.runs.lo > 0
+
+
+def _doubts_of_equivalence(evidence: Evidence) -> str:
+    """What else could have made an arm look equivalent, in words, or nothing."""
+    control, failed, left = evidence.control, evidence.failures, evidence.unanswered
+    if control is not None and control.p < ALPHA:
+        offset = abs(control.body_us)
+        if not (evidence.under.lo > offset and evidence.over.hi < -offset):
+            return _offset_reason(control)
+    margin = _margin(evidence)
+    if failed is not None and not abs(failed.explained_us) < EXPLAINED * margin:
+        return _explained_reason(failed)
+    if left is not None and (not abs(left.imputed_us) < margin or left.p < OPEN_ALPHA):
+        return _OPEN_REASON
+    return ""
+
+
+_OPEN_REASON = "transactions that were still open at the end could explain it"
+
+
+def _margin(evidence: Evidence) -> float:
+    return (evidence.under.estimate - evidence.over.estimate) / 2
+
+
+def _offset_reason(control: Control) -> str:
+    return f"the control misses 0 (p = {control.p:.2g}), and by enough to explain it"
+
+
+def _explained_reason(failed: Failures) -> str:
+    return (
+        "failed transactions could explain it "
+        f"({100 * failed.rate:.2g} % against the base's {100 * failed.base_rate:.2g} %)"
+    )
+
+
+def _failure_reason(failed: Failures) -> str:
+    more = "more" if failed.rate > failed.base_rate else "less"
+    return (
+        f"transactions fail {more} often than the base's ({100 * failed.rate:.2g} % against "
+        f"{100 * failed.base_rate:.2g} %, p = {failed.p:.2g}), so that their times do not compare"
+    )
 
 
 def _no_tail_cost(evidence: Evidence) -> bool:
@@ -133,32 +271,27 @@ def _tail_cost_shown(evidence: Evidence) -> bool:
     return evidence.excess.lo > 0 or (evidence.total.lo > 0 and not evidence.total_over.hi < 0)
 
 
-def _told_from_zero(evidence: Evidence) -> Finding:
-    """Cost or gain by the body, unless the total is shown to have the other sign."""
-    cost = evidence.body.estimate > 0
-    if evidence.lasting is not None and evidence.lasting.outlasts:
-        runs = evidence.lasting.runs
-        if runs.hi < 0 if cost else runs.lo > 0:
-            return Finding("inconclusive", "the effect has the other sign when it lasts")
-    if evidence.total.hi < 0 if cost else evidence.total.lo > 0:
-        return Finding("inconclusive", "the tail outweighs the body")
-    return Finding("cost" if cost else "gain", f"p = {evidence.p:.2g}")
-
-
 def _undecided(evidence: Evidence) -> str:
     if evidence.body.lo <= 0 <= evidence.body.hi:
-        return "neither told from zero nor shown to be inside the margin"
+        return "neither distinguished from zero nor shown to be inside the margin"
     return (
-        f"not told from zero after correction for {evidence.family} instruments, nor shown to be "
+        f"not distinguished from zero after correction for {_tests(evidence)}, nor shown to be "
         "inside the margin"
     )
+
+
+def _tests(evidence: Evidence) -> str:
+    """What p is corrected for: the instruments, and each one's body and total."""
+    if evidence.family == 1:
+        return "its two tests"
+    return f"{evidence.family} instruments"
 
 
 def _sign(evidence: Evidence) -> str:
     """The side of zero an equivalent arm is on, where its interval tells."""
     if evidence.body.lo > 0:
         return "above zero"
-    return "below zero" if evidence.body.hi < 0 else "not told from zero"
+    return "below zero" if evidence.body.hi < 0 else "not distinguished from zero"
 
 
 def _too_few(blocks: int) -> str:
@@ -174,7 +307,7 @@ def _until_enough(evidence: Evidence) -> float | None:
 
 
 def _until_body(evidence: Evidence) -> float:
-    """Equivalence, which an effect not told from zero heads for, needs a clear tail as well."""
+    """Equivalence, which an effect that may be zero heads for, needs a clear tail as well."""
     if evidence.body.lo <= 0 <= evidence.body.hi:
         return max(evidence.factor, _until_tail(evidence))
     return evidence.factor

@@ -138,7 +138,10 @@ def _course(result: WeighResult, units: Observations) -> Chart | None:
     threshold = result.baseline.threshold_us
     if threshold is None or len(units) == 0:
         return None
-    course = summaries.time_course(units, result.design.block, threshold, len(result.arms))
+    thresholds = [
+        threshold if arm.threshold_us is None else arm.threshold_us for arm in result.arms
+    ]
+    course = summaries.time_course(units, result.design.block, thresholds)
     if course is None:
         return None
     index = {arm.name: i for i, arm in enumerate(result.arms)}

@@ -51,6 +51,7 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
                 f"{numbers.plain(design.mde_us, places)} µs{share} or more, with 80 % power (MDE)",
             )
         )
+    lines += [(label, text) for label, text in _outcomes(result) if text]
     if wording.of_role(result, "instrument"):
         lines.append(("proof", _proof(result)))
     if design.unit != "slice":
@@ -85,6 +86,30 @@ def _slices(slices: SliceInfo) -> str:
         f"{slices.min_us / 1000:g} to {slices.max_us / 1000:g} ms in random order, nothing "
         f"measured in the first {slices.guard_us / 1000:g} ms{outlasted}"
     )
+
+
+def _outcomes(result: WeighResult) -> list[tuple[str, str]]:
+    """What else must be known of the verdicts, where there is something."""
+    equal = [arm for arm in wording.of_role(result, "instrument") if arm.verdict == "equivalent"]
+    alone = (
+        f"shown for each of {len(equal)} instruments alone, at 5 % each; that all of them cost "
+        "nothing together is not shown"
+    )
+    failed = ", ".join(
+        f"{arm.name} {numbers.percent(100 * arm.aborted / arm.n)}"
+        for arm in result.arms
+        if arm.n and arm.aborted
+    )
+    left = ", ".join(
+        f"{arm.name} {arm.open} (up to {numbers.duration(arm.longest_open_us)})"
+        for arm in result.arms
+        if arm.open
+    )
+    return [
+        ("equivalence", alone if len(equal) > 1 else ""),
+        ("failed", failed and f"transactions that ended in an error: {failed}"),
+        ("open at end", left and f"transactions that had no answer yet: {left}"),
+    ]
 
 
 def control_sentence(arm: ArmResult) -> str:

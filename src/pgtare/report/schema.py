@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pgtare.report.verdicts import Verdict
 
@@ -40,7 +40,6 @@ class Effect(_Model):
     carry_over_us: Interval = Field(description="body: effect on the next transaction")
     second_lag_us: Interval = Field(description="body: effect on the one after, a check")
     mean_us: Interval = Field(description="raw difference of means, descriptive")
-    typical_us: Interval = Field(description="10 % trimmed mean of block differences")
     p50_us: Interval = Field(description="difference of medians, descriptive")
     p95_us: Interval = Field(description="difference of 95th percentiles, descriptive")
     p99_us: Interval = Field(description="difference of 99th percentiles, descriptive")
@@ -51,6 +50,14 @@ class Effect(_Model):
     long_carry_over_us: Interval | None = Field(
         default=None, description="runs_us less body_us: what outlasts the next transaction"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former(cls, given: Any) -> Any:
+        """Earlier results also had a trimmed mean, which was biased with two base slots."""
+        if isinstance(given, dict):
+            return {name: value for name, value in given.items() if name != "typical_us"}
+        return given
 
 
 class Proof(_Model):
@@ -75,6 +82,16 @@ class ArmResult(_Model):
     p50_us: float | None = Field(description="median service time of the arm")
     p99_us: float | None = Field(description="99th percentile of the arm's service time")
     run_pairs: int = Field(default=0, description="pairs of runs, of the arm and of the base")
+    aborted: int = Field(default=0, description="of the n: transactions that ended in an error")
+    open: int = Field(
+        default=0, description="transactions still open when the trial or their session ended"
+    )
+    longest_open_us: float | None = Field(
+        default=None, description="how long the longest of them had lasted so far"
+    )
+    threshold_us: float | None = Field(
+        default=None, description="99.9th percentile of arm and base, between body and excess"
+    )
     effect: Effect | None = Field(default=None, description="difference from the base, null there")
     outlasts: bool = Field(
         default=False,
@@ -84,14 +101,37 @@ class ArmResult(_Model):
         default=None, description="rate of exceeding the threshold, relative to the base's"
     )
     p_value: float | None = Field(default=None, description="two-sided p-value of the body")
+    p_total: float | None = Field(
+        default=None, description="the same of the total, null where the tail is not judged"
+    )
+    p_aborted: float | None = Field(
+        default=None, description="p-value of 'its transactions fail as often as the base's'"
+    )
     p_randomisation: float | None = Field(
         default=None, description="p-value of the sign-flip check of plain block differences"
     )
     p_adjusted: float | None = Field(
-        default=None, description="p-value after Holm's correction over the instruments"
+        default=None,
+        description="p-value of the body after Holm's correction over all bodies and totals",
+    )
+    p_total_adjusted: float | None = Field(
+        default=None, description="the same of the total, null where the tail is not judged"
     )
     equivalence_us: Interval | None = Field(
         default=None, description="90 % interval of the body, for the two one-sided tests"
+    )
+    at_most_us: float | None = Field(
+        default=None, description="one-sided 95 % upper bound of what it costs"
+    )
+    at_most_pct: float | None = Field(
+        default=None, description="the same as a share of the base's body"
+    )
+    tail_bounded: bool = Field(
+        default=False, description="whether at_most is of the total, else of the body"
+    )
+    settles_pct: float | None = Field(
+        default=None,
+        description="margin that a trial of this length settles with 80 % power, if no effect",
     )
     verdict: Verdict | None = Field(default=None, description="what may be said of the arm")
     verdict_reason: str = Field(default="", description="why, where the verdict needs a reason")
@@ -112,7 +152,9 @@ class Baseline(_Model):
     p50_us: float | None = Field(description="median")
     p95_us: float | None = Field(description="95th percentile")
     p99_us: float | None = Field(description="99th percentile")
-    threshold_us: float | None = Field(description="99.9th percentile pooled over all arms")
+    threshold_us: float | None = Field(
+        description="99.9th percentile of base and control, that of body_mean_us"
+    )
     cpu_us: float | None = Field(description="CPU time per cycle, null where not taken")
 
 

@@ -57,15 +57,20 @@ def distributions(units: Observations, n_arms: int) -> list[Floats | None]:
 
 
 def time_course(
-    units: Observations, block: list[int], threshold_us: float, n_arms: int
+    units: Observations, block: list[int], thresholds_us: list[float]
 ) -> TimeCourse | None:
-    """Body differences over time, None where there are too few whole blocks."""
-    start_s, body = _whole_blocks(units, block, threshold_us)
+    """Body differences over time, None where there are too few whole blocks.
+
+    thresholds_us: c of every arm; both the arm and the base end there.
+    """
+    n_arms = len(thresholds_us)
+    start_s, service_us = _whole_blocks(units, block)
     if len(start_s) < MIN_BLOCKS:
         return None
     layout = np.sort(block)
-    arms = np.stack([body[:, layout == arm].mean(axis=1) for arm in range(n_arms)])  # (K, B)
-    differences = arms - arms[0]
+    differences = np.stack(
+        [_difference(np.minimum(service_us, c), layout, k) for k, c in enumerate(thresholds_us)]
+    )  # (K, B)
     edges = np.linspace(start_s.min(), start_s.max(), TIME_BINS + 1)
     which = np.clip(np.searchsorted(edges, start_s, side="right") - 1, 0, TIME_BINS - 1)
     mean = np.full((n_arms, TIME_BINS), np.nan)
@@ -78,10 +83,13 @@ def time_course(
     return TimeCourse((edges[:-1] + edges[1:]) / 2, mean, mean - half, mean + half)
 
 
-def _whole_blocks(
-    units: Observations, block: list[int], threshold_us: float
-) -> tuple[Floats, Floats]:
-    """Start in s (B,) and body in µs (B, L), columns by arm, of blocks with all their units."""
+def _difference(body: Floats, layout: npt.NDArray[np.int64], arm: int) -> Floats:
+    found = body[:, layout == arm].mean(axis=1) - body[:, layout == 0].mean(axis=1)
+    return np.asarray(found, dtype=np.float64)
+
+
+def _whole_blocks(units: Observations, block: list[int]) -> tuple[Floats, Floats]:
+    """Start in s (B,) and time in µs (B, L), columns by arm, of blocks with all their units."""
     order = np.lexsort((units["arm"], units["block"], units["backend"]))
     units = units[order]
     key = (units["backend"].astype(np.int64) << 32) | units["block"]
@@ -89,6 +97,6 @@ def _whole_blocks(
     sizes = np.diff(np.append(starts, len(units)))
     rows = starts[sizes == len(block)][:, np.newaxis] + np.arange(len(block))
     rows = rows[(units["arm"][rows] == np.sort(block)).all(axis=1)]
-    body = np.minimum(units["service_ns"][rows] / 1000.0, threshold_us)
+    service_us = units["service_ns"][rows] / 1000.0
     start_s = units["start_ns"][rows].min(axis=1, initial=np.iinfo(np.int64).max) / 1e9
-    return np.asarray(start_s, dtype=np.float64), np.asarray(body, dtype=np.float64)
+    return np.asarray(start_s, dtype=np.float64), np.asarray(service_us, dtype=np.float64)

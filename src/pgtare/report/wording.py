@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pgtare.report import evidence, numbers, traffic
+from pgtare.report import bounds, evidence, numbers, traffic
 from pgtare.report.schema import ArmResult, DesignInfo, Effect, Interval, WeighResult
 
 _SHARED_LOCKS = (
@@ -30,6 +30,8 @@ _NARROW_PCT = 1.0
 #: How the reason of an equivalence says how long the effects last that it speaks of.
 LIMIT = ", for effects that last up to "
 _ENDED_EARLY = "the trial ended early: "
+#: In the reason of a verdict that the control withholds from every arm.
+_CONTROL_OFF = "the base measured again, is off"
 
 
 def not_shown(result: WeighResult) -> tuple[str, ...]:
@@ -65,7 +67,7 @@ def answers(result: WeighResult) -> list[tuple[ArmResult, str]]:
     arms = by_cost(of_role(result, "instrument"))
     if ended_by_server(result):
         return [(arm, f"{arm.name}: no figure, as the trial ended early.") for arm in arms]
-    return [(arm, answer(arm, result.design)) for arm in arms]
+    return [(arm, answer(arm, result)) for arm in arms]
 
 
 def ended_by_server(result: WeighResult) -> bool:
@@ -73,39 +75,53 @@ def ended_by_server(result: WeighResult) -> bool:
     return result.design.stopped_by == "server"
 
 
-def answer(arm: ArmResult, design: DesignInfo) -> str:
-    """What may be said of one instrument, in one sentence."""
-    effect = figures(arm)
+def answer(arm: ArmResult, result: WeighResult) -> str:
+    """What may be said of one instrument."""
+    effect, design = figures(arm), result.design
     if effect is None or arm.verdict == "not_verified":
         missing = evidence.state(arm) == "missing"
         reasons = [arm.verdict_reason, evidence.of(arm) if missing else ""]
         why = ": ".join(reason for reason in reasons if reason) or "nothing was measured"
         return f"{arm.name}: not verified, so no figure; {_sentence_end(why)}"
     if evidence.state(arm) == "idle":
-        return _idle_answer(arm, effect, design)
+        return _idle_answer(arm, effect, result)
     body = effect.body_us
-    amount = f"{numbers.size(body)} µs ({numbers.size(effect.body_pct)} %)"
-    whose = " its own session" if design.unit == "both" else ""
     if arm.verdict in ("cost", "gain"):
-        verb = "costs" if arm.verdict == "cost" else "saves"
-        if _by_runs_alike(arm, effect):
-            assert effect.runs_us is not None
-            return (
-                f"Leaving {arm.name} on {verb}{whose} {numbers.size(effect.runs_us)} µs "
-                f"{numbers.bounds(effect.runs_us)} a transaction at this load, by runs: the effect "
-                f"lasts longer than the next transaction, and on that and its own one fall "
-                f"{numbers.estimate(body)} µs only{_tail(effect)}."
-            )
-        return (
-            f"Leaving {arm.name} on {verb}{whose} {amount} a transaction at this load"
-            f"{_when_it_lasts(arm, effect)}{_tail(effect)}."
-        )
+        by_runs = _by_runs_alike(arm, effect)
+        return _shown_by_runs(arm, effect, design) if by_runs else _shown(arm, effect, design)
     if arm.verdict == "equivalent":
         limit = _limit(arm)
         return f"{arm.name}: the body {_equivalent(body, design)}{limit}{_tail(effect)}."
     return (
         f"{arm.name}: inconclusive, {with_bounds(body)}{_when_it_lasts(arm, effect)}{_tail(effect)}"
-        f"{_what_would_settle(arm, effect, design)}"
+        f"{_what_would_settle(arm, effect, design)}{bounds.known(arm, result)}"
+    )
+
+
+def _shown_by_runs(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
+    """A cost or gain that lasts longer than the next transaction, with its size by runs."""
+    assert effect.runs_us is not None
+    verb = "costs" if arm.verdict == "cost" else "saves"
+    whose = " its own session" if design.unit == "both" else ""
+    return (
+        f"Leaving {arm.name} on {verb}{whose} {numbers.size(effect.runs_us)} µs "
+        f"{numbers.bounds(effect.runs_us)} a transaction at this load, by runs: the effect lasts "
+        "longer than the next transaction, and on that and its own one fall "
+        f"{numbers.estimate(effect.body_us)} µs only{_tail(effect)}."
+    )
+
+
+def _shown(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
+    """A cost or gain: of the body, and of the total where that alone shows it."""
+    verb = "costs" if arm.verdict == "cost" else "saves"
+    whose = " its own session" if design.unit == "both" else ""
+    least = " at least" if "may cost more" in arm.verdict_reason else ""
+    whole = arm.verdict_reason.startswith("by the total")
+    us, pct = (effect.total_us, effect.total_pct) if whole else (effect.body_us, effect.body_pct)
+    through = ", mostly through its slow transactions" if whole else _tail(effect)
+    return (
+        f"Leaving {arm.name} on {verb}{whose}{least} {numbers.size(us)} µs ({numbers.size(pct)} %) "
+        f"a transaction at this load{_when_it_lasts(arm, effect)}{through}."
     )
 
 
@@ -123,13 +139,15 @@ def _equivalent(body: Interval, design: DesignInfo) -> str:
     )
 
 
-def _idle_answer(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
+def _idle_answer(arm: ArmResult, effect: Effect, result: WeighResult) -> str:
     """The figure of an arm that had nothing to do: that of its settings, not of its work."""
+    design = result.design
+    open_still = f"inconclusive{_what_would_settle(arm, effect, design)}{bounds.known(arm, result)}"
     verdict = {
         "cost": "a cost.",
         "gain": "a gain.",
         "equivalent": f"within {_margin(design)} (equivalent){_limit(arm)}.",
-    }.get(arm.verdict or "", f"inconclusive{_what_would_settle(arm, effect, design)}")
+    }.get(arm.verdict or "", open_still)
     return (
         f"This load gave {arm.name} nothing to do; its settings in force: "
         f"{with_bounds(effect.body_us)}{_when_it_lasts(arm, effect)}{_tail(effect)}, {verdict}"
@@ -166,7 +184,7 @@ def _margin(design: DesignInfo) -> str:
 def _tail(effect: Effect) -> str:
     if numbers.covers_zero(effect.excess_us) or effect.excess_us.estimate is None:
         return ""
-    return f", and {numbers.estimate(effect.excess_us)} µs on average through its slowest 0.1 %"
+    return f", and {numbers.estimate(effect.excess_us)} µs on average through its slow transactions"
 
 
 def _what_would_settle(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
@@ -210,12 +228,25 @@ def alarms(result: WeighResult) -> list[str]:
         )
     for arm in of_role(result, "control"):
         effect = figures(arm)
-        if effect is not None and not numbers.covers_zero(effect.body_us):
+        if effect is not None and (
+            not numbers.covers_zero(effect.body_us) or _all_withheld(result)
+        ):
             found.append(
                 f"THE CONTROL IS OFF: the base measured again misses 0 too "
-                f"({with_bounds(effect.body_us)}); doubt small costs."
+                f"({with_bounds(effect.body_us)}). {_withheld(result)}"
             )
     return found
+
+
+def _all_withheld(result: WeighResult) -> bool:
+    """Whether the control leaves no arm a verdict."""
+    return any(_CONTROL_OFF in arm.verdict_reason for arm in of_role(result, "instrument"))
+
+
+def _withheld(result: WeighResult) -> str:
+    if _all_withheld(result):
+        return "No verdict is given, as what moved it may have moved the other arms as well."
+    return "One good trial in twenty has this; what it could explain gets no verdict."
 
 
 def warnings(result: WeighResult) -> list[str]:
@@ -250,8 +281,9 @@ def threshold_sentence(result: WeighResult) -> str:
     """How the columns cost and tail divide the effect, and where the tail cannot be judged."""
     return (
         f"{_DIFFERENCES[result.design.unit]} Cost: "
-        f"below the pooled 99.9th percentile ({numbers.duration(result.baseline.threshold_us)}); "
-        f"tail: the mean of what lies above it.{_by_runs(result)}{_unjudged_tails(result)}"
+        "below the 99.9th percentile of arm and base together (base alone: "
+        f"{numbers.duration(result.baseline.threshold_us)}); tail: the mean of what lies above it."
+        f"{_by_runs(result)}{_unjudged_tails(result)}"
     )
 
 

@@ -30,7 +30,10 @@ PSEUDO_TRIALS = 4_000
 FALSE_POSITIVES = (0.036, 0.064)
 #: A correct 95 % interval stays within these in 1,000 trials, but for one time in 1,000.
 COVERAGE = (0.927, 0.973)
-#: The same of 250 trials, where rare stalls decide: such an interval may cover somewhat too seldom,
+#: A test of counts is conservative where failures are few.
+FALSE_FAILURES = (0.0, 0.064)
+FAILURES_FOUND = (0.8, 1.0)
+#: Coverage of 250 trials, where rare stalls decide: such an interval may cover somewhat too seldom,
 #: as few of them fall into a trial, and does cover too often where the recording has worse ones.
 TAIL_COVERAGE = (0.9, 1.0)
 #: Half-width of a 99.9 % interval in units of that of a 95 % one, for normal estimates.
@@ -131,10 +134,23 @@ def _estimator_checks(figures: Calibration) -> list[Check]:
     checks = [
         _rate_check("A/A false positives at 5 %", figures.false_positives, lo, hi),
         _rate_check("the same, plain block differences", figures.false_positives_plain, lo, hi),
+        _rate_check(
+            "intervals in µs and in percent disagree about 0", figures.percent_differs, 0.0, 0.0
+        ),
+        _rate_check(
+            "failures alike in all arms, found to differ at 5 %",
+            figures.false_failures,
+            *FALSE_FAILURES,
+        ),
+        _rate_check(
+            "one transaction in twenty fails early, found", figures.failures_found, *FAILURES_FOUND
+        ),
     ]
     for kind, rate in figures.body_coverage.items():
         if kind not in figures.raw_coverage:
             checks.append(_rate_check(f"95 % interval covers an injected {kind}", rate, *COVERAGE))
+    for kind, rate in figures.percent_coverage.items():
+        checks.append(_rate_check(f"the same in percent, {kind}", rate, *COVERAGE))
     for kind, rate in figures.raw_coverage.items():
         checks.append(_tail_check(f"95 % interval of body + tail covers an injected {kind}", rate))
     return checks
