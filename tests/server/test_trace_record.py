@@ -133,7 +133,7 @@ def test_what_a_trace_tells(
         b"$$ BEGIN RETURN (SELECT count(*) FROM pg_class AS nested); END $$"
     )
     rec = tmp_path / "rec"
-    hostile = 'SELECT 1 AS "</script><script>alert(1)</script>"'
+    hostile = 'SELECT 1, 2, 3 AS "</script><script>alert(1)</script>"'
     huge = "SELECT '" + "x" * 2_000_000 + "'"
     with recording(tracer, rec, "--pid", str(app.info.backend_pid)):
         wait_until_traced(onlooker, app)
