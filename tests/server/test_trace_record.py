@@ -130,10 +130,10 @@ def test_what_a_trace_tells(
     """Statements, errors, binds, nested statements, clients, exports and the page."""
     onlooker.execute(
         b"CREATE OR REPLACE FUNCTION outer_calls() RETURNS bigint LANGUAGE plpgsql AS "
-        b"$$ BEGIN RETURN (SELECT count(*) FROM pg_class /*nested*/); END $$"
+        b"$$ BEGIN RETURN (SELECT count(*) FROM pg_class AS nested); END $$"
     )
     rec = tmp_path / "rec"
-    hostile = "SELECT '</script><script>alert(1)</script>' AS x"
+    hostile = 'SELECT 1, 2, 3 AS "</script><script>alert(1)</script>"'
     huge = "SELECT '" + "x" * 2_000_000 + "'"
     with recording(tracer, rec, "--pid", str(app.info.backend_pid)):
         wait_until_traced(onlooker, app)
@@ -144,7 +144,7 @@ def test_what_a_trace_tells(
         app.execute(hostile.encode())
         app.execute(huge.encode())
         with pytest.raises(psycopg.errors.DivisionByZero):
-            app.execute("SELECT 1/0 /*fails*/")
+            app.execute("SELECT 1/0 AS fails")
         with app.transaction(), app.cursor("c") as cursor:
             cursor.execute("SELECT * FROM generate_series(1, 1000)")
             cursor.fetchmany(10)
@@ -158,10 +158,9 @@ def test_what_a_trace_tells(
     outer = next(s for s in found if s["text"].startswith("SELECT outer_calls()"))
     assert outer["calls"]["execute"]["count"] == 3
     assert not outer["recursive"]
-    nested = next(s for s in found if "/*nested*/" in s["text"])
-    assert nested["recursive"]
+    nested = next(s for s in found if "AS nested" in s["text"] and s["recursive"])
     assert nested["calls"]["execute"]["count"] == 3
-    bad = next(s for s in found if "/*fails*/" in s["text"])
+    bad = next(s for s in found if "AS fails" in s["text"])
     assert bad["errors"] == {"22012": 1}
     text = trace("statements", rec).stdout
     assert "Statements within others" in text
