@@ -13,6 +13,9 @@ from pgtare.estimate import sequential
 from pgtare.estimate.blocks import Floats
 
 NAN = math.nan
+#: A standard error below this share of its estimate, or of one unit, is what arithmetic leaves of
+#: values that do not vary.
+NOTHING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,11 @@ class Estimate:
 
 
 MISSING = Estimate(NAN, NAN, NAN, NAN)
+
+
+def varies(estimate: float, se: float) -> bool:
+    """Whether a standard error is more than the last digits of the arithmetic; NaN is not."""
+    return math.isfinite(se) and se > NOTHING * max(1.0, abs(estimate))
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,7 @@ class Reference:
         A standard error of zero says that nothing varied, not that everything is known: it gives
         no interval.
         """
-        if not (math.isfinite(estimate) and math.isfinite(se) and se > 0):
+        if not (math.isfinite(estimate) and varies(estimate, se)):
             return Estimate(estimate, NAN, NAN, NAN)
         width = self.multiplier(alpha) * se
         return Estimate(estimate, se, estimate - width, estimate + width)
@@ -137,6 +145,8 @@ def ratio_interval(
     ratio = top.over(bottom)
     if math.isnan(z) or not math.isfinite(ratio.value):
         return MISSING
+    if not varies(ratio.value, ratio.se):
+        return Estimate(ratio.value, NAN, NAN, NAN)
     scale = len(top.influence) / max(len(top.influence) - 1, 1) * z * z
     aa = top.value**2 - scale * float(top.influence @ top.influence)
     ab = top.value * bottom.value - scale * float(top.influence @ bottom.influence)
