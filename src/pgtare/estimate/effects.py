@@ -16,6 +16,7 @@ from pgtare.estimate.inference import (
     Expansion,
     Reference,
     mean_of_blocks,
+    varies,
 )
 from pgtare.estimate.regression import LagFit, fit
 
@@ -136,8 +137,8 @@ class Effects:
         """
         if not self.tail_judged(arm):
             return Estimate(expansion.value, NAN, NAN, NAN)
-        df = min(self.by_cluster.df, self.exceedances(arm) - 1)
-        reference = replace(self.by_cluster, df=df)
+        reference = self.reference(expansion)
+        reference = replace(reference, df=min(reference.df, self.exceedances(arm) - 1))
         return reference.interval(expansion.value, expansion.se, alpha)
 
     def plain(self, values: Floats, arm: int) -> Estimate:
@@ -146,7 +147,17 @@ class Effects:
 
     def interval(self, expansion: Expansion, alpha: float = 0.05) -> Estimate:
         """The 1 - alpha interval of an estimate by clusters, in its own unit."""
-        return self.by_cluster.interval(expansion.value, expansion.se, alpha)
+        return self.reference(expansion).interval(expansion.value, expansion.se, alpha)
+
+    def reference(self, expansion: Expansion) -> Reference:
+        """`by_cluster`, with fewer degrees of freedom if a few clusters dominate this estimate."""
+        return self.by_cluster.of(expansion.influence)
+
+    def p_value(self, expansion: Expansion) -> float:
+        """Two-sided p of an estimate by clusters; NaN where it does not vary."""
+        if not varies(expansion.value, expansion.se):
+            return NAN
+        return self.reference(expansion).p_value(expansion.value / expansion.se)
 
     def percent(self, expansion: Expansion) -> Expansion:
         """An effect in percent of the base's body (delta method)."""

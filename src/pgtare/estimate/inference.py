@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
 
 from pgtare.estimate import sequential
 from pgtare.estimate.blocks import Floats
+from pgtare.estimate.effective_clusters import degrees_of_freedom
 
 NAN = math.nan
 #: A standard error below this share of its estimate, or of one unit, is what arithmetic leaves of
@@ -51,15 +52,23 @@ class Reference:
     """
 
     blocks: int
-    df: int
+    df: float
     peeked: bool = False
+
+    def of(self, influence: Floats) -> Reference:
+        """For an estimate with these influences of clusters: as few df as a few of them leave."""
+        if self.df < 1 or len(influence) < 2:
+            return self
+        return replace(self, df=min(self.df, degrees_of_freedom(influence)))
 
     def multiplier(self, alpha: float = 0.05) -> float:
         """Half-width of the two-sided 1 - alpha interval, in standard errors."""
         if self.df < 1:
             return NAN
         if self.peeked:
-            return sequential.multiplier(self.blocks, alpha)
+            # the multiple of t that has the tail which the sequence's multiple has in the normal
+            z = sequential.multiplier(self.blocks, alpha)
+            return -float(special.stdtrit(self.df, special.ndtr(-z)))
         return float(special.stdtrit(self.df, 1 - alpha / 2))
 
     def p_value(self, z: float) -> float:
@@ -67,7 +76,8 @@ class Reference:
         if math.isnan(z) or self.df < 1:
             return NAN
         if self.peeked:
-            return sequential.p_value(z, self.blocks)
+            tail = float(special.stdtr(self.df, -abs(z)))
+            return sequential.p_value(-float(special.ndtri(tail)), self.blocks) if tail else 0.0
         return float(2 * special.stdtr(self.df, -abs(z)))
 
     def interval(self, estimate: float, se: float, alpha: float = 0.05) -> Estimate:

@@ -122,6 +122,7 @@ class Contention:
     carry_over_us: Estimate  # on the next two of the same session
     spillover_us: Estimate  # on other sessions' base transactions, in mixed slices
     spillover_pct: Estimate
+    total_less_own_us: Estimate  # below 0: slices of the instrument hold another mix of work
     plain_total_us: Estimate  # the total by differences of slice means, a check
     blocks: int  # of slices
     blocks_discarded: int

@@ -20,6 +20,7 @@ from pgtare.estimate.inference import (
     effect_factor,
     ratio_interval,
     tail_factor,
+    varies,
 )
 from pgtare.estimate.question import Question
 from pgtare.estimate.results import ArmEstimate, Baseline, Effect, Live, LiveArm, TrialEstimate
@@ -91,7 +92,9 @@ class _SliceAnalysis:
         return self._mean(values, arm) - self._mean(values, 0)
 
     def _p_value(self, cost: Expansion) -> float:
-        return self.means.reference.p_value(cost.value / cost.se if cost.se > 0 else NAN)
+        if not varies(cost.value, cost.se):
+            return NAN
+        return self.means.reference.of(cost.influence).p_value(cost.value / cost.se)
 
     def result(self) -> TrialEstimate:
         found = [
@@ -245,7 +248,7 @@ class _SliceAnalysis:
         slow = self._exceedances(arm)
         if slow < MIN_EXCEEDANCES:
             return Estimate(expansion.value, NAN, NAN, NAN)
-        reference = self.means.reference
+        reference = self.means.reference.of(expansion.influence)
         return replace(reference, df=min(reference.df, slow - 1)).interval(
             expansion.value, expansion.se
         )

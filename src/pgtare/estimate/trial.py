@@ -103,8 +103,7 @@ class _Analysis:
         self.family, self.p_adjusted = asked.family, asked.adjusted(self.p_values)
 
     def _p_value(self, arm: int) -> float:
-        cost = self.effects.body_cost(arm)
-        return self.effects.by_cluster.p_value(cost.value / cost.se if cost.se > 0 else NAN)
+        return self.effects.p_value(self.effects.body_cost(arm))
 
     def result(self) -> TrialEstimate:
         base = self.effects.base_body.value
@@ -181,7 +180,7 @@ class _Analysis:
                 p=self.p_adjusted[index] if in_family else self.p_values[index],
                 family=family,
                 seconds=self.seconds,
-                factor=effect_factor(body_us, margin.value, family, effects.by_cluster),
+                factor=effect_factor(body_us, margin.value, family, effects.reference(body)),
                 tail_factor=self._tail_factor(index, rate_ratio),
                 ended_early=self.asked.ended_early,
             )
@@ -198,7 +197,7 @@ class _Analysis:
             p_randomisation=float(self.p_randomisation[index]),
             p_adjusted=self.p_adjusted.get(index),
             equivalence_us=effects.interval(body, EQUIVALENCE_ALPHA),
-            mde_us=detectable(body.se, family, effects.by_cluster),
+            mde_us=detectable(body.se, family, effects.reference(body)),
             verdict=finding.verdict,
             verdict_reason=finding.reason,
             seconds_needed=finding.seconds_needed,
