@@ -25,7 +25,8 @@ SCENARIOS = tuple(
     Scenario(
         f"ladder, {rounds} rounds, 1 of {family} comparisons" if family > 1
         else f"ladder, {rounds} rounds",
-        "effects of the stated MDE are found", 0.80, partial(power, rounds, family), trials=5_000, quick=300,
+        "effects of the stated MDE are found", 0.80, partial(power, rounds, family),
+        trials=5_000, quick=300,
     )
     for rounds, family in ((6, 1), (12, 1), (12, 12))
 )  # fmt: skip

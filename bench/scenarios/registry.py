@@ -63,5 +63,3 @@ class Scenario:
         if self.at_least:
             return k == n or float(special.bdtr(k, n, self.bound)) >= 1 / _ONCE_IN
         return k == 0 or float(special.bdtrc(k - 1, n, self.bound)) >= 1 / _ONCE_IN
-
-

@@ -7,9 +7,9 @@ from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
+from tests.unit.simulated_rows import Estimator
 
 from bench.scenarios.registry import Counts, Scenario
-from tests.unit.simulated_rows import Estimator
 
 
 @cache

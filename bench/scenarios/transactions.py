@@ -62,9 +62,7 @@ def wrong(sessions: Sessions, trials: int, seed: int) -> Counts:
     return Counts(hits, trials)
 
 
-def covered(
-    sessions: Sessions, effect: EffectOf, percent: bool, trials: int, seed: int
-) -> Counts:
+def covered(sessions: Sessions, effect: EffectOf, percent: bool, trials: int, seed: int) -> Counts:
     """How often the body's interval holds the truth; trials without an interval do not count."""
     hits = judged = 0
     for trial in range(trials):

@@ -57,6 +57,7 @@ class ArmEstimate:
     p_adjusted: float | None = None  # Holm; instruments only
     equivalence_us: Estimate | None = None  # 90 % interval of the body
     mde_us: float | None = None
+    effective_clusters: float | None = None  # that the body rests on
     verdict: Verdict | None = None
     verdict_reason: str = ""
     seconds_needed: float | None = None

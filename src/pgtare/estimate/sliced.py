@@ -10,6 +10,7 @@ import numpy as np
 from pgtare.design import Design
 from pgtare.estimate import randomisation
 from pgtare.estimate.blocks import Bools, Floats
+from pgtare.estimate.effective_clusters import effective_clusters
 from pgtare.estimate.effects import MIN_EXCEEDANCES, threshold, trimmed_mean
 from pgtare.estimate.inference import (
     MISSING,
@@ -202,6 +203,7 @@ class _SliceAnalysis:
             p_adjusted=self.p_adjusted.get(index),
             equivalence_us=means.interval(body, EQUIVALENCE_ALPHA),
             mde_us=detectable(body.se, family, reference),
+            effective_clusters=effective_clusters(body.influence),
             verdict=finding.verdict,
             verdict_reason=finding.reason,
             seconds_needed=finding.seconds_needed,

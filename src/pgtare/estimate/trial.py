@@ -12,6 +12,7 @@ from pgtare.design import Design
 from pgtare.estimate import quantiles, randomisation
 from pgtare.estimate.blocks import select
 from pgtare.estimate.contention import contention, live_contention
+from pgtare.estimate.effective_clusters import effective_clusters
 from pgtare.estimate.effects import Effects, cpu_cost, threshold, trimmed_mean
 from pgtare.estimate.inference import (
     NAN,
@@ -198,6 +199,7 @@ class _Analysis:
             p_adjusted=self.p_adjusted.get(index),
             equivalence_us=effects.interval(body, EQUIVALENCE_ALPHA),
             mde_us=detectable(body.se, family, effects.reference(body)),
+            effective_clusters=effective_clusters(body.influence),
             verdict=finding.verdict,
             verdict_reason=finding.reason,
             seconds_needed=finding.seconds_needed,

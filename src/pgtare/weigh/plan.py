@@ -15,6 +15,7 @@ from pgtare.instruments import availability, combine, read_facts
 from pgtare.load.spec import cores
 from pgtare.server.trials import APPLICATION_NAME, MAX_SESSIONS, Population, first_line
 from pgtare.weigh.request import Request
+from pgtare.weigh.session_lengths import session_lengths, too_short
 
 #: A line of the log with a short statement in it, roughly, in bytes.
 LOG_LINE_BYTES = 250
@@ -29,6 +30,7 @@ class Plan:
     population: Population
     sessions_there: int
     warnings: tuple[str, ...]
+    too_short: str = ""  # why sessions hold no whole block, which is said before the trial
 
 
 def check_server(
@@ -134,7 +136,10 @@ def make_plan(
         population.database, population.role, population.application, population.participation,
         min(expected, MAX_SESSIONS),
     )  # fmt: skip
-    return Plan(request, design, population, there, tuple(_warnings(request)))
+    # sessions of a load of our own last as long as the trial
+    short = "" if request.load else too_short(design, session_lengths(conn))
+    warnings = [*_warnings(request), *([short] if short else [])]
+    return Plan(request, design, population, there, tuple(warnings), short)
 
 
 def _warnings(request: Request) -> list[str]:
