@@ -297,8 +297,9 @@ def live(obs: Observations, design: Design) -> Live:
     arms = []
     for index, arm in enumerate(design.arms[1:], start=1):
         cost = body.effect(index, 0) + body.effect(index, 1)
-        percent = effects.interval(effects.percent(cost))
-        arms.append(LiveArm.of(arm.name, effects.interval(cost), percent, effects.by_cluster))
+        share = effects.percent(cost)
+        percent, reference = effects.interval(share), effects.reference(share)
+        arms.append(LiveArm.of(arm.name, effects.interval(cost), percent, reference))
     return Live(
         blocks=blocks.n,
         duration_s=duration_s(obs),
