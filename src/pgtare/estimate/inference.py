@@ -61,14 +61,17 @@ class Reference:
             return self
         return replace(self, df=min(self.df, degrees_of_freedom(influence)))
 
+    @property
+    def _wider(self) -> float:
+        """The sequence is of normal estimates: by how much Student's 95 % interval is wider."""
+        return float(special.stdtrit(self.df, 0.975) / special.ndtri(0.975))
+
     def multiplier(self, alpha: float = 0.05) -> float:
         """Half-width of the two-sided 1 - alpha interval, in standard errors."""
         if self.df < 1:
             return NAN
         if self.peeked:
-            # the multiple of t that has the tail which the sequence's multiple has in the normal
-            z = sequential.multiplier(self.blocks, alpha)
-            return -float(special.stdtrit(self.df, special.ndtr(-z)))
+            return sequential.multiplier(self.blocks, alpha) * self._wider
         return float(special.stdtrit(self.df, 1 - alpha / 2))
 
     def p_value(self, z: float) -> float:
@@ -76,8 +79,7 @@ class Reference:
         if math.isnan(z) or self.df < 1:
             return NAN
         if self.peeked:
-            tail = float(special.stdtr(self.df, -abs(z)))
-            return sequential.p_value(-float(special.ndtri(tail)), self.blocks) if tail else 0.0
+            return sequential.p_value(z / self._wider, self.blocks)
         return float(2 * special.stdtr(self.df, -abs(z)))
 
     def interval(self, estimate: float, se: float, alpha: float = 0.05) -> Estimate:
