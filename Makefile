@@ -9,7 +9,7 @@ DEFAULT_TESTS := -m "not slow and not source"
 .PHONY: setup setup-dev demo test test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
-  bench-layouts bench-rows bench-evictions bench-flame bench-trace bench-own-cost fuzz-trace lock clean
+  bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-own-cost fuzz-trace lock clean
 
 setup: $(VENV)/.setup
 
@@ -119,6 +119,10 @@ bench-storm: setup
 # builds PostgreSQL from source
 bench-layouts: setup
 	@$(BIN)/python -m bench.layouts
+
+# some twenty minutes on two processors; the table of docs/method.md
+bench-scenarios: setup-dev
+	@$(BIN)/python -m bench.scenarios $(SCENARIOS)
 
 # five minutes; the machine should be idle
 bench-own-cost: setup

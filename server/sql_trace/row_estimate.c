@@ -26,6 +26,12 @@
 /* What the gaps took beyond the sample is its error, up to so many standard errors */
 #define SAMPLING_ERROR 2.0
 
+/* A gap is unlike all samples from so many standard deviations of their cycles */
+#define UNLIKE 2.5
+
+/* The time found in such gaps is a part of what there is: some stretches hide in the spread */
+#define HIDDEN 1.4
+
 /* The time from call to call before the end of a scan is that of so many gaps before it */
 #define NEIGHBOURS 3
 
@@ -86,6 +92,58 @@ doubtful(const Usual *u, double more, double calls)
 	return more - SAMPLING_ERROR * sqrt(spread);
 }
 
+/* The time from call to call around a gap: the middle of what its neighbours took for one */
+static double
+around(const RowTimes *times, int gap, double otherwise)
+{
+	double		cycles[2 * NEIGHBOURS];
+	int			n = 0;
+
+	for (int step = -1; step <= 1; step += 2)
+	{
+		int			found = 0;
+
+		for (int i = gap + step; i >= 0 && i < times->ngaps && found < NEIGHBOURS; i += step)
+		{
+			if (times->gaps[i].untimed == 0)
+				continue;
+			cycles[n++] = (double) times->gaps[i].gap / times->gaps[i].untimed;
+			found++;
+		}
+	}
+	if (n == 0)
+		return otherwise;
+	qsort(cycles, n, sizeof(double), usual_by_value);
+	return n % 2 ? cycles[n / 2] : (cycles[n / 2 - 1] + cycles[n / 2]) / 2;
+}
+
+/*
+ * Time in gaps that is like no sample: their calls hold stretches of a kind
+ * that was never timed.  Where calls take ever longer, a gap is like its
+ * neighbours.  Adds to `squares` the variance of what is found.
+ */
+static double
+never_timed(const Usual *u, const RowTimes *times, double *squares)
+{
+	double		sum = 0;
+
+	for (int i = 0; i < times->ngaps; i++)
+	{
+		double		calls = times->gaps[i].untimed;
+		double		spread = calls * u->any_spread + calls * calls * u->any_variance;
+		double		more = times->gaps[i].gap - calls * u->any;
+
+		if (more <= 0 || more * more <= UNLIKE * UNLIKE * spread)
+			continue;
+		more = times->gaps[i].gap - calls * around(times, i, u->any);
+		if (more <= 0 || more * more <= UNLIKE * UNLIKE * spread)
+			continue;
+		sum += more;
+		*squares += spread;
+	}
+	return sum;
+}
+
 /* The sampled gaps: regression, and what the sample did not see apart. */
 static void
 add_gaps(RowEstimate *sum, const RowTimes *times, const Usual *u)
@@ -96,9 +154,8 @@ add_gaps(RowEstimate *sum, const RowTimes *times, const Usual *u)
 	double		unseen = u->gap - u->calls * together;
 	double		error = sampling_error(u, unseen);
 	double		rest = unseen - error;
-	double		doubt = least_of(error, 2 * (error - u->calls * sqrt(u->cycle_variance)));
-	double		most_doubtful = 0,
-				all_doubtful = 0;
+	double		noise = 0;
+	double		unknown;
 	double		beyond = 0,
 				squares = 0,
 				largest = 0;
@@ -107,16 +164,11 @@ add_gaps(RowEstimate *sum, const RowTimes *times, const Usual *u)
 	sum->variance += u->calls * u->calls * u->variance + u->calls * u->residual;
 	sum->variance += error * error * u->slope_variance;
 	sum->most += u->gap;
-	/* what is taken for the sample's error may be a long stretch, in one gap or in several */
-	for (int i = 0; i < times->ngaps; i++)
-	{
-		const RowGap *gap = &times->gaps[i];
-		double		more = doubtful(u, gap->gap - gap->untimed * together, gap->untimed);
-
-		all_doubtful += more;
-		most_doubtful = most_of(most_doubtful, more);
-	}
-	sum->variance += square(reach * most_of(most_doubtful, least_of(doubt, all_doubtful)));
+	/* what no sample is like may be all inside or all outside */
+	unknown = HIDDEN * never_timed(u, times, &noise);
+	if (u->longs == 0)
+		unknown = sqrt(most_of(0, square(unknown) - square(most_of(0, rest))));
+	sum->variance += square(reach) * (square(unknown) + noise);
 	if (rest <= 0)
 		return;
 	/* taken for a single stretch in each gap, by how much that gap took too long */

@@ -89,6 +89,39 @@ tell_share(Usual *u, const RowTimes *times)
 		u->share_variance = square(most_of(u->share, 1 - u->share) / 1.96);
 }
 
+/* The cycles of all samples, long ones included: what a gap may take if it is like them. */
+static void
+tell_any(Usual *u, const RowTimes *times)
+{
+	double		calls = 0,
+				squares = 0,
+				weights = 0;
+
+	for (int i = 0; i < times->ngaps; i++)
+	{
+		const RowGap *gap = &times->gaps[i];
+
+		calls += gap->untimed;
+		u->any += (double) gap->untimed * ((double) gap->inside + gap->outside) / gap->timed;
+	}
+	u->any /= calls;
+	for (int i = 0; i < times->ngaps; i++)
+	{
+		const RowGap *gap = &times->gaps[i];
+		double		weight = gap->untimed;
+		double		off;
+
+		if (weight == 0)
+			continue;
+		off = ((double) gap->inside + gap->outside) / gap->timed - u->any;
+		squares += weight * weight * off * off;
+		weights += weight * weight;
+		u->any_spread += weight * weight * gap->timed * off * off;
+	}
+	u->any_variance = squares / (calls * calls);
+	u->any_spread /= weights;
+}
+
 /* Each sample speaks for the untimed calls before it; long ones are no part of what is usual. */
 Usual
 row_usual(const RowTimes *times)
@@ -173,5 +206,6 @@ row_usual(const RowTimes *times)
 	else
 		u.variance = u.inside_variance = u.residual = u.inside * u.outside / 2;
 	tell_share(&u, times);
+	tell_any(&u, times);
 	return u;
 }

@@ -25,6 +25,9 @@ typedef struct Usual
 	double		slope_variance;
 	double		cycle_variance; /* of the mean cycle */
 	double		cycle_spread;	/* variance of one cycle */
+	double		any;			/* mean cycle, long samples included */
+	double		any_variance;	/* of that mean */
+	double		any_spread;		/* variance of one such cycle */
 	double		share;			/* of what is unusual, spent inside */
 	double		share_variance; /* of that share over all of it */
 	int			samples;

@@ -147,7 +147,7 @@ def test_an_effect_told_from_zero_needs_no_margin() -> None:
 
 
 def test_who_peeked_needs_longer() -> None:
-    peeked = Reference(100_000, 6_000, peeked=True)
+    peeked = Reference(100_000, 10**9, peeked=True)
     interval = peeked.interval(0.1, 0.3)
     factor = effect_factor(interval, 0.5, 1, peeked)
     wanted = 0.5 / (sequential.multiplier(100_000, 0.10) + 1.28155)

@@ -15,9 +15,12 @@ from pgtare.estimate.rounds import Flips, paired
 
 @pytest.mark.parametrize(("n", "family"), [(6, 1), (9, 12), (12, 36), (12, 4)])
 def test_the_test_finds_the_mde_in_four_of_five_studies(n: int, family: int) -> None:
+    """Each has an effect of the size that an earlier one named, whose SD was as badly known."""
     rng = np.random.default_rng(n)
-    effect, studies = power.detectable(1 / math.sqrt(n), n, family), 600
-    found = sum(Flips(rng.normal(effect, 1, n)).p() <= 0.05 / family for _ in range(studies))
+    studies, found = 600, 0
+    for _ in range(studies):
+        named = power.detectable(Flips(rng.normal(0, 1, n)).se, n, family)
+        found += Flips(rng.normal(named, 1, n)).p() <= 0.05 / family
     # 1,000 simulated studies stand behind the figure, so that it is some 1.3 % off itself
     lo, hi = clopper_pearson(found, studies, 0.9999)
     assert lo - 0.03 <= power.POWER <= hi + 0.03, found / studies
@@ -40,9 +43,10 @@ def test_many_rounds_are_students() -> None:
 
 def test_by_t_the_noncentral_distribution_says_it() -> None:
     threshold = special.stdtrit(9, 0.975)
-    effect = power.detectable_by_t(2.0, 9, threshold) / 2
     rng = np.random.default_rng(4)
-    x = rng.normal(effect / math.sqrt(10), 1, (20_000, 10))
+    earlier = rng.normal(0, 1, (20_000, 10)).std(axis=1, ddof=1) / math.sqrt(10)
+    named = earlier * power.detectable_by_t(2.0, 9, threshold) / 2
+    x = rng.normal(named[:, np.newaxis], 1, (20_000, 10))
     t = math.sqrt(10) * x.mean(axis=1) / x.std(axis=1, ddof=1)
     assert (t > threshold).mean() == pytest.approx(power.POWER, abs=0.015)
 

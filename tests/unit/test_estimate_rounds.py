@@ -12,6 +12,9 @@ from pgtare.estimate.attainable import attainable_p, rounds_for_level
 from pgtare.estimate.calibrate import clopper_pearson
 from pgtare.estimate.closed import Closed
 from pgtare.estimate.rounds import Flips
+from pgtare.ladder import wording
+from pgtare.ladder.result import Effect
+from pgtare.report import numbers, schema
 from tests.unit import estimate_textbook as textbook
 
 
@@ -42,6 +45,23 @@ def test_ties_are_counted_as_extreme() -> None:
     d = np.array([0.01] * 6)
     assert Flips(d).p() == 2 / 64
     assert Flips(np.array([0.1, -0.1, 0.2, -0.2])).p() == 1.0
+
+
+@pytest.mark.parametrize("peeked", [False, True])
+@pytest.mark.parametrize("d", [[0.01] * 12, [0.1 + 0.2, 0.3] * 6, [0.0] * 30])
+def test_rounds_that_do_not_vary_give_no_interval(d: list[float], peeked: bool) -> None:
+    found = rounds.paired(np.array(d), margin=0.005, peeked=peeked, planned=len(d))
+    assert found.mean == pytest.approx(d[0])
+    assert (found.lo, found.hi) == (-math.inf, math.inf)
+    assert all(math.isnan(x) for x in (found.p, found.p_equivalence, found.se, found.mde))
+
+
+def test_no_interval_is_printed_without_a_width() -> None:
+    effect = Effect(pct=1.0, lo_pct=0.99998, hi_pct=1.00002)
+    assert wording.interval(effect) == "[+0.99998, +1.00002]"
+    assert wording.ratio(effect) == "1.0100000 (1.0099998-1.0100002)"
+    narrow = schema.Interval(estimate=5.0, lo=4.99999, hi=5.00001)
+    assert numbers.bounds(narrow) == "[+4.99999, +5.00001]"
 
 
 def test_more_than_twenty_rounds_are_drawn_and_agree_with_student() -> None:
@@ -133,7 +153,9 @@ def test_stopped_by_hand_holds_at_all_looks_together() -> None:
 
 def test_stopped_by_hand_finds_its_mde_in_four_of_five_studies() -> None:
     closed, rng = Closed(10, 12), np.random.default_rng(3)
-    x = rng.normal(closed.detectable(1 / math.sqrt(10), 4), 1, (4_000, 10))
+    earlier = rng.normal(0, 1, (4_000, 10)).std(axis=1, ddof=1)
+    named = earlier * closed.detectable(1 / math.sqrt(10), 4)
+    x = rng.normal(named[:, np.newaxis], 1, (4_000, 10))
     t = x.mean(axis=1) / (x.std(axis=1, ddof=1) / math.sqrt(10))
     found = np.mean([closed.p_value(value) <= 0.05 / 4 for value in t])
     assert found == pytest.approx(0.8, abs=0.03)

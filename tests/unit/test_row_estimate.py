@@ -128,6 +128,23 @@ def test_interval_covers(estimator: Estimator, kind: str, calls: int) -> None:
     assert covered / REPETITIONS >= LEAST_COVERAGE
 
 
+@pytest.mark.parametrize("calls", [20_000, 50_000, 100_000])
+@pytest.mark.parametrize("outside", [2.0, 20.0, 200.0])
+def test_interval_covers_one_long_call_in_a_thousand(
+    estimator: Estimator, outside: float, calls: int
+) -> None:
+    """Half of the time is in calls of which the sample has one or none; gaps show that it is."""
+    rng = np.random.default_rng([calls, int(outside)])
+    covered = 0
+    for _ in range(REPETITIONS):
+        long = np.where(rng.random(calls) < 0.001, 1000, 1)
+        inside = even(rng, calls, 20) * long
+        found = estimator.sample(inside, even(rng, calls, outside), 128, rng)
+        covered += found.low <= inside.sum() <= found.high
+    # 94 of 100 are required; a correct interval covers fewer than this once in 10,000 tests
+    assert covered / REPETITIONS >= LEAST_COVERAGE
+
+
 def test_preempted_call_is_not_multiplied(estimator: Estimator) -> None:
     """Wherever it falls, sampled or not, and whether inside the node or outside of it."""
     rng = np.random.default_rng(1)

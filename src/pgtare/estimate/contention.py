@@ -53,6 +53,7 @@ def contention(
         carry_over_us=found.interval(found.carry_over),
         spillover_us=found.interval(found.spillover),
         spillover_pct=found.percent(found.spillover),
+        total_less_own_us=found.interval(found.total - found.own),
         plain_total_us=found.means.plain(found.body, 1) if units.n_blocks else MISSING,
         blocks=units.n_blocks,
         blocks_discarded=selection.blocks_discarded,

@@ -16,6 +16,7 @@ from pgtare.estimate.inference import (
     Reference,
     mean_of_blocks,
     percent,
+    varies,
 )
 from pgtare.estimate.outcomes import Unfinished
 from pgtare.estimate.regression import LagFit, Model
@@ -199,7 +200,7 @@ class Effects:
         """
         if not self.tail_judged(arm):
             return Estimate(expansion.value, NAN, NAN, NAN)
-        return self.by_tail(arm).interval(expansion.value, expansion.se, alpha)
+        return self.by_tail(arm, expansion).interval(expansion.value, expansion.se, alpha)
 
     def at_most(self, arm: int, alpha: float) -> tuple[float, float]:
         """Upper ends of the 1 - alpha intervals of what an arm costs, in microseconds and percent.
@@ -212,20 +213,21 @@ class Effects:
         cost = self.body_cost(arm)
         return self.interval(cost, alpha).hi, self.percent(cost, alpha).hi
 
-    def by_tail(self, arm: int) -> Reference:
-        """Reference for estimates that hold the arm's excess."""
-        df = min(self.by_cluster.df, self.exceedances(arm) - 1)
-        return replace(self.by_cluster, df=df)
+    def by_tail(self, arm: int, expansion: Expansion) -> Reference:
+        """Reference for an estimate that holds the arm's excess."""
+        reference = self.reference(expansion)
+        return replace(reference, df=min(reference.df, self.exceedances(arm) - 1))
 
     def p_body(self, arm: int) -> float:
         """Two-sided p-value of the body."""
-        return _p_value(self.body_cost(arm), self.by_cluster)
+        return self.p_value(self.body_cost(arm))
 
     def p_total(self, arm: int) -> float:
         """Two-sided p-value of the total, NaN where the tail is not judged."""
         if not self.tail_judged(arm):
             return NAN
-        return _p_value(self.total_cost(arm), self.by_tail(arm))
+        cost = self.total_cost(arm)
+        return _p_value(cost, self.by_tail(arm, cost))
 
     def plain(self, values: Floats, arm: int) -> Estimate:
         """Plain effect: mean block difference from the base; values (B, L)."""
@@ -233,21 +235,31 @@ class Effects:
 
     def interval(self, expansion: Expansion, alpha: float = 0.05) -> Estimate:
         """The 1 - alpha interval of an estimate by clusters, in its own unit."""
-        return self.by_cluster.interval(expansion.value, expansion.se, alpha)
+        return self.reference(expansion).interval(expansion.value, expansion.se, alpha)
+
+    def reference(self, expansion: Expansion) -> Reference:
+        """`by_cluster`, with fewer degrees of freedom if a few clusters dominate this estimate."""
+        return self.by_cluster.of(expansion.influence)
+
+    def p_value(self, expansion: Expansion) -> float:
+        """Two-sided p of an estimate by clusters; NaN where it does not vary."""
+        return _p_value(expansion, self.reference(expansion))
 
     def percent(self, expansion: Expansion, alpha: float = 0.05) -> Estimate:
         """An effect in percent of the base's body, with Fieller's interval."""
-        return percent(expansion, self.base_body, self.by_cluster, alpha)
+        return percent(expansion, self.base_body, self.reference(expansion), alpha)
 
     def tail_percent(self, arm: int, expansion: Expansion, alpha: float = 0.05) -> Estimate:
         """As `percent`, for an estimate that holds the arm's excess."""
         if not self.tail_judged(arm):
             return Estimate(100 * expansion.over(self.base_body).value, NAN, NAN, NAN)
-        return percent(expansion, self.base_body, self.by_tail(arm), alpha)
+        return percent(expansion, self.base_body, self.by_tail(arm, expansion), alpha)
 
 
 def _p_value(cost: Expansion, reference: Reference) -> float:
-    return reference.p_value(cost.value / cost.se if cost.se > 0 else NAN)
+    if not varies(cost.value, cost.se):
+        return NAN
+    return reference.p_value(cost.value / cost.se)
 
 
 def cpu_cost(

@@ -11,8 +11,12 @@ from scipy import special
 
 from pgtare.estimate import sequential
 from pgtare.estimate.blocks import Floats
+from pgtare.estimate.effective_clusters import degrees_of_freedom
 
 NAN = math.nan
+#: A standard error below this share of its estimate, or of one unit, is what arithmetic leaves of
+#: values that do not vary.
+NOTHING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,11 @@ class Estimate:
 MISSING = Estimate(NAN, NAN, NAN, NAN)
 
 
+def varies(estimate: float, se: float) -> bool:
+    """Whether a standard error is more than the last digits of the arithmetic; NaN is not."""
+    return math.isfinite(se) and se > NOTHING * max(1.0, abs(estimate))
+
+
 @dataclass(frozen=True)
 class Reference:
     """What a studentised effect is held against.
@@ -43,15 +52,26 @@ class Reference:
     """
 
     blocks: int
-    df: int
+    df: float
     peeked: bool = False
+
+    def of(self, influence: Floats) -> Reference:
+        """For an estimate with these influences of clusters: as few df as a few of them leave."""
+        if self.df < 1 or len(influence) < 2:
+            return self
+        return replace(self, df=min(self.df, degrees_of_freedom(influence)))
+
+    @property
+    def _wider(self) -> float:
+        """The sequence is of normal estimates: by how much Student's 95 % interval is wider."""
+        return float(special.stdtrit(self.df, 0.975) / special.ndtri(0.975))
 
     def multiplier(self, alpha: float = 0.05) -> float:
         """Half-width of the two-sided 1 - alpha interval, in standard errors."""
         if self.df < 1:
             return NAN
         if self.peeked:
-            return sequential.multiplier(self.blocks, alpha)
+            return sequential.multiplier(self.blocks, alpha) * self._wider
         return float(special.stdtrit(self.df, 1 - alpha / 2))
 
     def p_value(self, z: float) -> float:
@@ -59,7 +79,7 @@ class Reference:
         if math.isnan(z) or self.df < 1:
             return NAN
         if self.peeked:
-            return sequential.p_value(z, self.blocks)
+            return sequential.p_value(z / self._wider, self.blocks)
         return float(2 * special.stdtr(self.df, -abs(z)))
 
     def interval(self, estimate: float, se: float, alpha: float = 0.05) -> Estimate:
@@ -68,7 +88,7 @@ class Reference:
         A standard error of zero says that nothing varied, not that everything is known: it gives
         no interval.
         """
-        if not (math.isfinite(estimate) and math.isfinite(se) and se > 0):
+        if not (math.isfinite(estimate) and varies(estimate, se)):
             return Estimate(estimate, NAN, NAN, NAN)
         width = self.multiplier(alpha) * se
         return Estimate(estimate, se, estimate - width, estimate + width)
@@ -140,7 +160,8 @@ def fieller(
     """
     z = reference.multiplier(alpha)
     ratio = top.over(bottom)
-    if math.isnan(z) or not (math.isfinite(ratio.value) and ratio.se > 0):
+    known = math.isfinite(ratio.value) and varies(ratio.value, ratio.se)
+    if math.isnan(z) or not known:
         return Estimate(ratio.value, NAN, NAN, NAN)
     scale = len(top.influence) / max(len(top.influence) - 1, 1) * z * z
     aa = top.value**2 - scale * float(top.influence @ top.influence)

@@ -20,7 +20,7 @@ from scipy import special, stats
 
 from pgtare.estimate.blocks import Floats
 from pgtare.estimate.closed import Closed
-from pgtare.estimate.inference import MISSING, NAN, Estimate
+from pgtare.estimate.inference import MISSING, NAN, Estimate, varies
 from pgtare.estimate.power import detectable_by_t
 from pgtare.estimate.rounds import Flips, Paired
 
@@ -199,14 +199,14 @@ def _components(
 
 
 def _interval(estimate: float, se: float, df: float, alpha: float) -> Estimate:
-    if not se > 0:
+    if not varies(estimate, se):
         return Estimate(estimate, NAN, NAN, NAN)
     width = float(special.stdtrit(df, 1 - alpha / 2)) * se
     return Estimate(estimate, se, estimate - width, estimate + width)
 
 
 def _p_value(estimate: float, se: float, df: int) -> float:
-    return float(2 * special.stdtr(df, -abs(estimate) / se)) if se > 0 else NAN
+    return float(2 * special.stdtr(df, -abs(estimate) / se)) if varies(estimate, se) else NAN
 
 
 def _root(variance: float) -> float:

@@ -44,7 +44,8 @@ class LongEffects:
         found = self.by_runs(arm)
         if not found.n:
             return None
-        return found.long_carry_over(self._of[arm].body_cost(arm), self._of[arm].by_cluster, alpha)
+        body = self._of[arm].body_cost(arm)
+        return found.long_carry_over(body, self._of[arm].reference(body), alpha)
 
     def outlasts(self, arm: int, margin_us: float, family: int) -> bool:
         """Whether an effect on more than the next transaction is shown, and matters.

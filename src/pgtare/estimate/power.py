@@ -4,8 +4,9 @@ Sign flips of few rounds are far coarser than Student's t, and at Holm's first s
 family most of the difference is power. So the tests themselves are simulated: STUDIES studies of n
 normal rounds with SD 1 and no effect, the same ones every time. The ends of their intervals answer
 every question, as an effect only shifts them: one of size δ is told from zero just where the
-interval's lower end lies above −δ. Rounds are taken to be normal, and the SD to be the estimated
-one; what is asked for is a size, not a bound.
+interval's lower end lies above −δ. Rounds are taken to be normal. The detectable effect allows for
+the error of the SD that it is a multiple of; the rounds to settle take the SD to be the estimated
+one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
+from scipy import optimize, special
 
 from pgtare.estimate.attainable import DRAWS, attainable_p, rank
 from pgtare.estimate.blocks import Floats
@@ -34,6 +35,8 @@ SUBSETS = 16_384
 _STUDENT = 28
 #: Rounds of which the power is looked at where flips are drawn: each takes a while.
 _STEPS = (16, 20, 24, _STUDENT)
+#: Points at which the estimate of a standard deviation is looked at.
+_GRID = 200
 _SEED = 20_260
 _CHUNK = 250
 
@@ -53,21 +56,52 @@ class Ends(NamedTuple):
 def detectable(se: float, rounds: int, family: int, alpha: float = 0.05) -> float:
     """Minimum detectable effect at 80 % power, in the unit of se: at Holm's first step.
 
+    se is an estimate, from the same few rounds. Studies of so many rounds, each with an effect of
+    the size that an earlier one named, find it in 80 % over all the errors that those may have had.
     Infinite where so few rounds cannot reject, whatever the effect.
     """
     if rounds < 2 or not se > 0:
         return NAN
     if attainable_p(rounds) > alpha / max(family, 1):
         return math.inf
-    low = _ends(rounds, alpha, max(family, 1)).low
-    return float(np.quantile(-low, POWER)) * math.sqrt(rounds) * se
+    return _factor(rounds, alpha, max(family, 1)) * math.sqrt(rounds) * se
+
+
+@lru_cache(maxsize=512)
+def _factor(rounds: int, alpha: float, family: int) -> float:
+    """The detectable effect in estimated SDs of a round.
+
+    A study finds an effect δ just where −low < δ; δ is k times the SD that another study estimated.
+    So k is the 80 % point of −low over that SD, the two independent. Studies without effect are
+    symmetric, so that the high ends are as good as the low ones.
+    """
+    ends = _ends(rounds, alpha, family)
+    needed = np.concatenate((-ends.low, ends.high))
+    return float(np.quantile(needed[:, np.newaxis] / _estimated_sd(rounds - 1), POWER))
+
+
+def _estimated_sd(df: float) -> Floats:
+    """What is estimated of an SD of 1 with so many degrees of freedom: _GRID even quantiles."""
+    points = (np.arange(_GRID) + 0.5) / _GRID
+    return np.asarray(np.sqrt(special.chdtri(df, 1 - points) / df), dtype=np.float64)
 
 
 def detectable_by_t(se: float, df: float, threshold: float) -> float:
-    """The effect whose studentised estimate exceeds a threshold with 80 % power; unit of se."""
+    """The effect whose studentised estimate exceeds a threshold with 80 % power; unit of se.
+
+    As in `detectable`, over what the estimated se may be in error.
+    """
     if df < 1 or not (se > 0 and math.isfinite(threshold)):
         return NAN
-    return float(special.nctdtrinc(df, 1 - POWER, threshold)) * se
+    sds = _estimated_sd(df)
+
+    def short(k: float) -> float:
+        return float(special.nctdtr(df, k * sds, threshold).mean()) - (1 - POWER)
+
+    high = max(float(special.nctdtrinc(df, 1 - POWER, threshold)), 1.0)
+    while short(high) > 0:
+        high *= 2
+    return float(optimize.brentq(short, 0.0, high)) * se
 
 
 def settled(

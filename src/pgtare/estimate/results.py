@@ -71,6 +71,7 @@ class ArmEstimate:
     tail_bounded: bool = False  # that bound is of the total, else of the body
     settles_pct: float | None = None  # margin that so long a trial settles, were there no effect
     mde_us: float | None = None
+    effective_clusters: float | None = None  # that the body rests on
     verdict: Verdict | None = None
     verdict_reason: str = ""
     seconds_needed: float | None = None
@@ -136,6 +137,7 @@ class Contention:
     carry_over_us: Estimate  # on the next two of the same session
     spillover_us: Estimate  # on other sessions' base transactions, in mixed slices
     spillover_pct: Estimate
+    total_less_own_us: Estimate  # below 0: slices of the instrument hold another mix of work
     plain_total_us: Estimate  # the total by differences of slice means, a check
     blocks: int  # of slices
     blocks_discarded: int

@@ -48,9 +48,18 @@ class Flips:
         return float(self.d.mean()) if self.n else NAN
 
     @property
+    def vary(self) -> bool:
+        """Whether the rounds differ by more than the last digits of their arithmetic.
+
+        Rounds that are all alike were written down too coarsely: they say nothing of their spread,
+        so there is no interval, and no p that anybody should act on.
+        """
+        return self.n > 1 and float(np.ptp(self.d)) > _tie(float(np.abs(self.d).max()))
+
+    @property
     def se(self) -> float:
         """Standard error of the mean, for power only."""
-        return float(self.d.std(ddof=1)) / math.sqrt(self.n) if self.n > 1 else NAN
+        return float(self.d.std(ddof=1)) / math.sqrt(self.n) if self.vary else NAN
 
     @cached_property
     def subset_means(self) -> Floats:
@@ -99,9 +108,14 @@ class Flips:
         return min(1.0, 2 * min(self.p_above(theta), self.p_below(theta)))
 
     def interval(self, alpha: float = 0.05) -> tuple[float, float]:
-        """The 1 − α interval, every θ that `p` does not reject; endless where n is too small."""
+        """The 1 − α interval, every θ that `p` does not reject.
+
+        Endless if n is too small, or if the rounds do not vary.
+        """
         if self.n < 1:
             return NAN, NAN
+        if not self.vary:
+            return -math.inf, math.inf
         means = self.subset_means
         # θ is kept from the k-th smallest mean on, where (1 + k) / (1 + N) first exceeds α/2.
         k = rank(alpha, len(means))
@@ -163,14 +177,16 @@ def paired(
     flips = Flips(np.asarray(d, dtype=np.float64), seed)
     lo, hi = flips.interval(alpha)
     within = flips.interval(2 * alpha)
-    p = flips.p()
-    p_equivalence = flips.equivalence_p(-math.log1p(margin), math.log1p(margin))
+    p, p_equivalence = NAN, NAN
+    if flips.vary:
+        p = flips.p()
+        p_equivalence = flips.equivalence_p(-math.log1p(margin), math.log1p(margin))
     mde = detectable(flips.se, flips.n, family, alpha)
-    if peeked:
+    if peeked and flips.vary:
         closed = Closed(flips.n, planned or flips.n, alpha)
         width = closed.multiplier * flips.se
         lo, hi = flips.mean - width, flips.mean + width
-        p = closed.p_value(flips.mean / flips.se) if flips.se > 0 else NAN
+        p = closed.p_value(flips.mean / flips.se)
         mde = closed.detectable(flips.se, family)
         p_equivalence, within = NAN, (NAN, NAN)
     return Paired(

@@ -10,6 +10,7 @@ import numpy as np
 from pgtare.design import Design
 from pgtare.estimate import randomisation
 from pgtare.estimate.blocks import Bools, Floats, Ints
+from pgtare.estimate.effective_clusters import effective_clusters
 from pgtare.estimate.effects import MIN_EXCEEDANCES, THRESHOLD_QUANTILE, shared_threshold, threshold
 from pgtare.estimate.inference import (
     MISSING,
@@ -61,7 +62,7 @@ def live_slices(obs: Observations, design: Design) -> Live:
         body = np.minimum(service_us, _shared(service_us, units.kind, index, design))
         members = np.asarray(units.kind == index, dtype=np.bool_)
         cost = means.mean(body, members) - means.mean(body, means.base)
-        arms.append(LiveArm.of(arm.name, cost, base, means.reference))
+        arms.append(LiveArm.of(arm.name, cost, base, means.reference.of(cost.influence)))
     return Live(
         blocks=units.n_blocks,
         duration_s=duration_s(obs),
@@ -90,11 +91,10 @@ class _SliceAnalysis:
         self.c = [base_c, *(_shared(service_us, kind, arm, self.design) for arm in arms[1:])]
         self.costs = [self._cost(self._body(arm), arm) for arm in arms]
         self.totals = [self._cost(service_us, arm) for arm in arms]
-        reference = self.means.reference
-        self.p_values = [_p_value(cost, reference) for cost in self.costs]
+        self.p_values = [_p_value(cost, self._by_blocks(cost)) for cost in self.costs]
         self.p_totals = [
-            _p_value(self.totals[arm], self._by_tail(arm)) if self._tail_judged(arm) else NAN
-            for arm in arms
+            _p_value(cost, self._by_tail(arm, cost)) if self._tail_judged(arm) else NAN
+            for arm, cost in enumerate(self.totals)
         ]
         self.family, self.tests = asked.family, asked.tests(self.p_values, self.p_totals)
         self.unanswered = unanswered(obs, self.design, self.selection.used)
@@ -191,13 +191,14 @@ class _SliceAnalysis:
 
     def _compared(self, index: int, arm: ArmEstimate) -> ArmEstimate:
         """An arm with its effects, tests and verdict added."""
-        means, reference = self.means, self.means.reference
+        means = self.means
         body, total = self.costs[index], self.totals[index]
+        reference = self._by_blocks(body)
         excess = self._cost(np.maximum(self.units.service_us - self.c[index], 0.0), index)
         exceeds = self._exceeds(index)
         rate, base_rate = self._mean(exceeds, index), self._mean(exceeds, 0)
-        ratio = ratio_interval(rate, base_rate, reference)
-        bound = ratio_interval(rate, base_rate, reference, EQUIVALENCE_ALPHA).hi
+        ratio = ratio_interval(rate, base_rate, means.reference)
+        bound = ratio_interval(rate, base_rate, means.reference, EQUIVALENCE_ALPHA).hi
         tests, failed = self.tests[index], self._failures(index)
         in_family = index in self.family
         family = len(self.family) if in_family else 1
@@ -227,7 +228,7 @@ class _SliceAnalysis:
             )
         )
         judged = self._tail_judged(index)
-        bounded, by = (total, self._by_tail(index)) if judged else (body, reference)
+        bounded, by = (total, self._by_tail(index, total)) if judged else (body, reference)
         differences = means.differences(self._body(index), index)
         return replace(
             arm,
@@ -249,6 +250,7 @@ class _SliceAnalysis:
             tail_bounded=judged,
             settles_pct=self.base.share_pct(settled_margin(body.se, reference)),
             mde_us=detectable(body.se, weighted, reference),
+            effective_clusters=effective_clusters(body.influence),
             verdict=finding.verdict,
             verdict_reason=finding.reason,
             seconds_needed=finding.seconds_needed,
@@ -268,7 +270,7 @@ class _SliceAnalysis:
             total_us=self._tail_interval(index, total),
             total_pct=self._tail_percent(index, total),
             body_us=means.interval(body),
-            body_pct=percent(body, self.base, means.reference),
+            body_pct=percent(body, self.base, self._by_blocks(body)),
             excess_us=self._tail_interval(index, excess),
             own_us=MISSING,
             carry_over_us=MISSING,
@@ -306,18 +308,22 @@ class _SliceAnalysis:
         """As `Effects.tail_interval`: none where too few units lie over the threshold."""
         if not self._tail_judged(arm):
             return Estimate(expansion.value, NAN, NAN, NAN)
-        return self._by_tail(arm).interval(expansion.value, expansion.se)
+        return self._by_tail(arm, expansion).interval(expansion.value, expansion.se)
 
     def _tail_percent(self, arm: int, expansion: Expansion) -> Estimate:
         if not self._tail_judged(arm):
             return Estimate(100 * expansion.over(self.base).value, NAN, NAN, NAN)
-        return percent(expansion, self.base, self._by_tail(arm))
+        return percent(expansion, self.base, self._by_tail(arm, expansion))
 
     def _tail_judged(self, arm: int) -> bool:
         return self._exceedances(arm) >= MIN_EXCEEDANCES
 
-    def _by_tail(self, arm: int) -> Reference:
-        reference = self.means.reference
+    def _by_blocks(self, expansion: Expansion) -> Reference:
+        """Fewer degrees of freedom if a few blocks dominate this estimate."""
+        return self.means.reference.of(expansion.influence)
+
+    def _by_tail(self, arm: int, expansion: Expansion) -> Reference:
+        reference = self._by_blocks(expansion)
         return replace(reference, df=min(reference.df, self._exceedances(arm) - 1))
 
     def _tail_factor(self, rate: Expansion, base: Expansion, ratio: Estimate) -> float:
@@ -335,4 +341,4 @@ class _SliceAnalysis:
 
 
 def _p_value(cost: Expansion, reference: Reference) -> float:
-    return reference.p_value(cost.value / cost.se if cost.se > 0 else NAN)
+    return reference.p_value(cost.value / cost.se) if varies(cost.value, cost.se) else NAN

@@ -251,4 +251,5 @@ class SliceMeans:
 
     def interval(self, expansion: Expansion, alpha: float = 0.05) -> Estimate:
         """The 1 - alpha interval of an estimate by blocks of slices."""
-        return self.reference.interval(expansion.value, expansion.se, alpha)
+        reference = self.reference.of(expansion.influence)
+        return reference.interval(expansion.value, expansion.se, alpha)

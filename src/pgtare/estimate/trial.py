@@ -12,6 +12,7 @@ from pgtare.design import Design
 from pgtare.estimate import quantiles, randomisation
 from pgtare.estimate.blocks import select
 from pgtare.estimate.contention import contention, live_contention
+from pgtare.estimate.effective_clusters import effective_clusters
 from pgtare.estimate.effects import THRESHOLD_QUANTILE, cpu_cost, split
 from pgtare.estimate.inference import (
     NAN,
@@ -184,7 +185,7 @@ class _Analysis:
         in_family = index in self.family
         family = len(self.family) if in_family else 1
         weighted = family / tests.share
-        body_us = effects.interval(body)
+        body_us, reference = effects.interval(body), effects.reference(body)
         margin = effects.base_body.scaled(self.asked.margin)
         less_margin = margin.scaled(-1)
         finding = judge(
@@ -201,7 +202,7 @@ class _Analysis:
                 p=tests.body,
                 family=family,
                 seconds=self.seconds,
-                factor=effect_factor(body_us, margin.value, weighted, effects.by_cluster),
+                factor=effect_factor(body_us, margin.value, weighted, reference),
                 tail_factor=self._tail_factor(index, rate_ratio),
                 ended_early=self.asked.ended_early,
                 lasting=self.long_effects.evidence(index, margin, family),
@@ -233,8 +234,11 @@ class _Analysis:
             at_most_us=at_most_us,
             at_most_pct=at_most_pct,
             tail_bounded=effects.tail_judged(index),
-            settles_pct=effects.base_body.share_pct(settled_margin(body.se, effects.by_cluster)),
-            mde_us=detectable(body.se, weighted, effects.by_cluster),
+            settles_pct=effects.base_body.share_pct(
+                settled_margin(body.se, effects.reference(body))
+            ),
+            mde_us=detectable(body.se, weighted, effects.reference(body)),
+            effective_clusters=effective_clusters(body.influence),
             verdict=finding.verdict,
             verdict_reason=finding.reason,
             seconds_needed=finding.seconds_needed,
@@ -333,8 +337,9 @@ def live(obs: Observations, design: Design) -> Live:
     effects = split(blocks, design.reference, peeked=True)
     arms = []
     for index, arm in enumerate(design.arms[1:], start=1):
-        cost = effects.of(index, design.reference).body_cost(index)
-        arms.append(LiveArm.of(arm.name, cost, effects.base_body, effects.by_cluster))
+        own = effects.of(index, design.reference)
+        cost = own.body_cost(index)
+        arms.append(LiveArm.of(arm.name, cost, effects.base_body, own.reference(cost)))
     return Live(
         blocks=blocks.n,
         duration_s=duration_s(obs),

@@ -76,6 +76,7 @@ def interval(effect: Effect, places: int = 2) -> str:
     """[−0.31, +0.42], with ∞ for an end that so few rounds cannot give."""
     if effect.pct is None:
         return numbers.NONE
+    places = numbers.apart(effect.lo_pct, effect.hi_pct, places)
     lo = "−∞" if effect.lo_pct is None or effect.lo_pct <= -100 else None
     hi = "+∞" if effect.hi_pct is None else "> +999" if effect.hi_pct > 999 else None
     left = lo or numbers.signed(effect.lo_pct, places)
@@ -86,8 +87,10 @@ def interval(effect: Effect, places: int = 2) -> str:
 def ratio(effect: Effect) -> str:
     """An effect as a multiple of the base, with its interval: 1.052 (1.048-1.056)."""
 
+    places = numbers.apart(effect.lo_pct, effect.hi_pct, 1) + 2  # of the ratio, a hundredth
+
     def times(pct: float | None, endless: str) -> str:
-        return endless if pct is None or pct > _ENDLESS else f"{1 + pct / 100:.3f}"
+        return endless if pct is None or pct > _ENDLESS else f"{1 + pct / 100:.{places}f}"
 
     if effect.pct is None:
         return numbers.NONE

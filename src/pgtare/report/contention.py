@@ -96,7 +96,9 @@ def assumptions(result: WeighResult, found: Contention) -> list[str]:
         "instrument sets going in the background outlives it.",
         "The load asks for the same in all slices.",
         "Spillover is that of a mix in which half of the transactions carry the instrument; total "
-        "is of all of them. So the rows do not add up, and the rest is no measure of contention.",
+        "is of all of them, as they come: when what is slow gets slower, slices of the instrument "
+        "hold fewer slow transactions. So the rows do not add up, and the rest is no measure of "
+        "contention.",
     ]
     if found.sessions > 1:
         lines.append(

@@ -7,6 +7,8 @@ import math
 from pgtare.report.schema import Interval
 
 MINUS = "\u2212"
+#: Beyond so many decimals a number is what arithmetic leaves of nothing.
+_MOST_PLACES = 12
 NONE = "\u2013"  # stands where there is no number
 
 
@@ -58,7 +60,16 @@ def places(interval: Interval) -> int:
     for end in (interval.lo, interval.hi):
         if end is not None and math.isfinite(end) and end != 0 and not round(end, found):
             found = -math.floor(math.log10(abs(end)))
-    return found
+    return apart(interval.lo, interval.hi, found)
+
+
+def apart(lo: float | None, hi: float | None, places: int) -> int:
+    """So many decimals, or as many more as it takes for both ends not to look alike."""
+    if lo is None or hi is None or not (lo < hi and math.isfinite(hi - lo)):
+        return places
+    while places < _MOST_PLACES and round(lo, places) == round(hi, places):
+        places += 1
+    return places
 
 
 def estimate(interval: Interval | None) -> str:

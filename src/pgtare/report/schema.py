@@ -207,6 +207,11 @@ class Contention(_Model):
         description="effect on base transactions among which half carry the instrument"
     )
     spillover_pct: Interval = Field(description="the same as a share of base_us")
+    total_less_own_us: Interval | None = Field(
+        default=None,
+        description="total_us less own_us; below zero where the instrument's slices hold fewer of "
+        "the slow transactions that it makes slower, so that the total understates its cost",
+    )
     plain_total_us: Interval = Field(description="total by differences of slice means, a check")
     blocks: int = Field(description="blocks of slices that entered")
     blocks_discarded: int = Field(description="blocks of slices left out: cut short or empty")

@@ -16,6 +16,7 @@ from pgtare.load.spec import cores
 from pgtare.server.trials import APPLICATION_NAME, MAX_SESSIONS, Population, first_line
 from pgtare.weigh.holes import holes
 from pgtare.weigh.request import Request
+from pgtare.weigh.session_lengths import session_lengths, too_short
 
 #: A line of the log with a short statement in it, roughly, in bytes.
 LOG_LINE_BYTES = 250
@@ -30,6 +31,7 @@ class Plan:
     population: Population
     sessions_there: int
     warnings: tuple[str, ...]
+    too_short: str = ""  # why sessions hold no whole block, which is said before the trial
 
 
 def check_server(
@@ -136,8 +138,11 @@ def make_plan(
         population.database, population.role, population.application, population.participation,
         min(expected, MAX_SESSIONS),
     )  # fmt: skip
-    warnings = (*_warnings(request), *holes(conn, request, design))
-    return Plan(request, design, population, there, warnings)
+    # sessions of a load of our own last as long as the trial
+    short = "" if request.load else too_short(design, session_lengths(conn))
+    notes = [short] if short else []
+    warnings = (*_warnings(request), *holes(conn, request, design), *notes)
+    return Plan(request, design, population, there, warnings, short)
 
 
 def _warnings(request: Request) -> list[str]:

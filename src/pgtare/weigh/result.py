@@ -14,6 +14,7 @@ import psycopg
 import pgtare
 from pgtare import machine
 from pgtare.design import Arm, Design
+from pgtare.estimate.effective_clusters import FEW
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.results import ArmEstimate, TrialEstimate
 from pgtare.estimate.results import Contention as ContentionEstimate
@@ -193,6 +194,8 @@ def build(
             *_warnings(plan, recording, outside),
             *_lasting_warnings(estimate),
             *_slice_warnings(estimate),
+            *_mix_warnings(estimate),
+            *_cluster_warnings(estimate),
         ],
     )
 
@@ -293,6 +296,33 @@ def _slice_warnings(estimate: TrialEstimate) -> list[str]:
     return [
         f"{share:.0f} % of the transactions of an arm outlasted their slice, and weigh on the next "
         "one: lengthen the slices (--slice-ms)."
+    ]
+
+
+def _mix_warnings(estimate: TrialEstimate) -> list[str]:
+    found = estimate.contention
+    if found is None or not found.total_less_own_us.hi < 0:
+        return []
+    return [
+        f"The total of {found.name} is below its own effect: what it slows is slow already, so its "
+        "slices hold fewer of the slow transactions. The total is of transactions as they come; "
+        "the effect on the transaction itself is that at the base's mix."
+    ]
+
+
+def _cluster_warnings(estimate: TrialEstimate) -> list[str]:
+    few = [
+        arm
+        for arm in estimate.arms
+        if arm.effective_clusters is not None and 0 < arm.effective_clusters < FEW
+    ]
+    if not few or estimate.clusters < FEW:
+        return []
+    return [
+        f"{arm.name}: its estimate rests on {arm.effective_clusters:.1f} effective clusters of "
+        f"{estimate.clusters}: a few sessions or moments have nearly all of the variance. The "
+        "interval allows for that."
+        for arm in few
     ]
 
 

@@ -131,6 +131,8 @@ class _Run:
                         f"{'session that fits is' if there == 1 else 'sessions that fit are'} "
                         "connected"
                     )
+                if plan.too_short:
+                    self.stages.say(plan.too_short)
                 return self._measure(module, info, plan, load)
 
     @contextlib.contextmanager

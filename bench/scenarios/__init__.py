@@ -1,0 +1,1 @@
+"""Hostile data with a known truth: how often intervals cover, and how often verdicts are wrong."""
