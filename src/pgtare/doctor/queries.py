@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pgtare.server.pooler import CLOSED_PATH
+
 #: How long the server may take for one query before it cancels it.
 TIMEOUT_S = 10
 #: Clock readings of one query: few enough to be done between two preemptions.
@@ -24,16 +26,16 @@ class Query:
     when: str = ""
 
 
-#: What the session sets for itself, before anything else.
+#: What holds in the read-only transaction of each query, and ends with it: behind a pooler the
+#: session is the application's next.
 SET_UP = (
-    "SET default_transaction_read_only = on",
-    f"SET statement_timeout = '{TIMEOUT_S}s'",
-    "SET lock_timeout = '1s'",
-    "SET search_path = pg_catalog, pg_temp",
-    "SET TimeZone = 'UTC'",
+    f"statement_timeout = '{TIMEOUT_S}s'",
+    "lock_timeout = '1s'",
+    CLOSED_PATH,
+    "TimeZone = 'UTC'",
 )
 #: A superuser's session keeps its own statements out of the table that it looks at.
-UNTRACKED = "SET pg_stat_statements.track = 'none'"
+UNTRACKED = "pg_stat_statements.track = 'none'"
 
 IDENTITY = Query(
     "identity",
@@ -178,10 +180,11 @@ def quoted(name: str) -> str:
 def listing() -> str:
     """All of them, as a reader can run them by hand."""
     told = [
-        "-- The session's own settings",
-        *(f"{line};" for line in SET_UP),
+        "-- Before each query, which COMMIT follows",
+        "BEGIN READ ONLY;",
+        *(f"SET LOCAL {setting};" for setting in SET_UP),
         "-- Only where the role is a superuser: its own statements stay out of the table",
-        f"{UNTRACKED};",
+        f"SET LOCAL {UNTRACKED};",
     ]
     for query in QUERIES:
         condition = f" (where {query.when})" if query.when else ""

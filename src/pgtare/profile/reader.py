@@ -23,47 +23,49 @@ from pgtare.profile.model import (
     Statement,
     StatementRow,
 )
-from pgtare.server import unseen
+from pgtare.server import pooler, unseen
 
+# {waits}, {texts}: schemas of wait_event_timing and of pg_stat_statements. {own}: our process; 0
+# behind a pooler, where our session is one of the application's as well.
 # Waits that have ended and those under way are read by one statement: a wait that ends between
 # two would be counted twice or not at all.
 _EVENTS = """
 SELECT backend_type, wait_event_type, wait_event, idle, waits, calls, total_time, max_time,
        running_time AS running, histogram
-FROM pg_stat_wait_event_timing_system
+FROM {waits}.pg_stat_wait_event_timing_system
 """
 _BY_PROCESS = """
 SELECT pid, backend_type, wait_event_type, wait_event, idle, waits, calls, total_time, max_time,
        0::double precision AS running, histogram
-FROM pg_stat_wait_event_timing WHERE pid <> pg_backend_pid()
+FROM {waits}.pg_stat_wait_event_timing WHERE pid <> {own}
 UNION ALL
 SELECT pid, backend_type, wait_event_type, wait_event, idle, 0, 0, 0, 0, wait_time, NULL
-FROM pg_stat_wait_event_timing_current WHERE pid <> pg_backend_pid()
+FROM {waits}.pg_stat_wait_event_timing_current WHERE pid <> {own}
 """
 _STATEMENTS = """
 SELECT userid, dbid, queryid, wait_event_type, wait_event, idle, waits, calls, total_time,
        max_time, 0::double precision AS running, histogram
-FROM pg_stat_wait_event_timing_statements
+FROM {waits}.pg_stat_wait_event_timing_statements
 UNION ALL
 SELECT a.usesysid, a.datid, a.query_id, c.wait_event_type, c.wait_event, c.idle, 0, 0, 0, 0,
        c.wait_time, NULL
-FROM pg_stat_wait_event_timing_current c JOIN pg_stat_activity a USING (pid)
+FROM {waits}.pg_stat_wait_event_timing_current c JOIN pg_stat_activity a USING (pid)
 WHERE a.query_id IS NOT NULL AND a.state = 'active' AND pid <> pg_backend_pid()
 """
 _SESSIONS = """
 SELECT s.pid, s.backend_type, s.capture, s.missed, a.usename, a.datname, a.application_name,
        a.state, c.wait_event_type, c.wait_event, c.idle, c.wait_time, c.blocking_pids
-FROM pg_stat_wait_event_timing_sessions s
+FROM {waits}.pg_stat_wait_event_timing_sessions s
 LEFT JOIN pg_stat_activity a ON a.pid = s.pid
-LEFT JOIN pg_stat_wait_event_timing_current c ON c.pid = s.pid
-WHERE s.pid <> pg_backend_pid() ORDER BY s.pid
+LEFT JOIN {waits}.pg_stat_wait_event_timing_current c ON c.pid = s.pid
+WHERE s.pid <> {own} ORDER BY s.pid
 """
 # A session that is "idle" and waits for nothing reads its next request or finishes the last one;
 # the state of one that we may not see is null.
 _ON_CPU = """
 SELECT a.backend_type = 'parallel worker',
        CASE a.state WHEN 'active' THEN coalesce(a.query_id, 0) ELSE 0 END, count(*)
-FROM pg_stat_activity a JOIN pg_stat_wait_event_timing_sessions s USING (pid)
+FROM pg_stat_activity a JOIN {waits}.pg_stat_wait_event_timing_sessions s USING (pid)
 WHERE a.wait_event IS NULL AND a.state IS NOT NULL AND pid <> pg_backend_pid()
   AND a.backend_type IN ('client backend', 'parallel worker') AND s.capture <> 'off'
 GROUP BY 1, 2
@@ -74,14 +76,14 @@ SELECT pid, a.backend_start, s.capture,
        c.pid IS NOT NULL OR coalesce(a.wait_event_type, '') NOT IN ('Client', 'Lock')
        OR a.state_change > clock_timestamp() - interval '1 s'
 FROM pg_stat_activity a
-LEFT JOIN pg_stat_wait_event_timing_sessions s USING (pid)
-LEFT JOIN pg_stat_wait_event_timing_current c USING (pid)
-WHERE a.backend_type = 'client backend' AND pid <> pg_backend_pid()
+LEFT JOIN {waits}.pg_stat_wait_event_timing_sessions s USING (pid)
+LEFT JOIN {waits}.pg_stat_wait_event_timing_current c USING (pid)
+WHERE a.backend_type = 'client backend' AND pid <> {own}
 """
 _IDENTITY = """
 SELECT clock_timestamp(), current_setting('server_version'), pg_postmaster_start_time(),
        stats_reset, to_jsonb(i)
-FROM pg_stat_wait_event_timing_info i
+FROM {waits}.pg_stat_wait_event_timing_info i
 """
 _NO_EXTENSION = (
     "database {} has no extension wait_event_timing: put the module into the installation with "
@@ -102,22 +104,31 @@ class Reader:
 
     def __init__(self, conn: psycopg.Connection[Any]) -> None:
         self.conn = conn
-        self.pid = conn.info.backend_pid
+        self.pooled = pooler.is_pooled(conn)
         with telling():
+            self.pid = pooler.backend_pid(conn)
+            self._names: dict[str, psycopg.sql.Composable] = {"own": psycopg.sql.Literal(0 if self.pooled else self.pid)}
             self._find_functions()
-            self.rows("SELECT * FROM wait_event_timing_info()")
+            self.rows("SELECT * FROM {waits}.wait_event_timing_info()")
             ((self.sees_all,),) = self.rows("SELECT pg_has_role('pg_read_all_stats', 'USAGE')")
             # Without the privilege our own waits for the client are counted, and shown as idle.
-            own = "SELECT capture FROM pg_stat_wait_event_timing_sessions WHERE pid = %s"
-            self.uncounted = self.rows(own, self.pid) in ([], [("off",)])
+            own = "SELECT capture FROM {waits}.pg_stat_wait_event_timing_sessions WHERE pid = {own}"
+            self.uncounted = self.rows(own) in ([], [("off",)])
 
-    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
-        with self.conn.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
-            return cursor.execute(query.encode(), values or None).fetchall()
+    def rows(self, query: str, *values: object, binary: bool = False) -> list[tuple[Any, ...]]:
+        """All rows of a query, in a transaction of its own, where {waits}, {texts} and {own} hold.
+
+        binary: the values of its columns, so that bytes come as they are.
+        """
+        text = psycopg.sql.SQL(query).format(**self._names)
+        with (
+            pooler.transaction(self.conn, pooler.CLOSED_PATH),
+            self.conn.cursor(row_factory=psycopg.rows.tuple_row) as cursor,
+        ):
+            return cursor.execute(text, values or None, binary=binary).fetchall()
 
     def _find_functions(self) -> None:
-        """Put the schemas of the extension and of pg_stat_statements on the search path."""
+        """Learn the schemas of the extension and of pg_stat_statements."""
         found = dict(
             self.rows(
                 "SELECT p.proname, n.nspname FROM pg_proc p JOIN pg_namespace n"
@@ -129,11 +140,10 @@ class Reader:
         )
         if "wait_event_timing_info" not in found:
             raise UsageError(_NO_EXTENSION.format(self.conn.info.dbname))
-        path = psycopg.sql.SQL(", ").join(
-            psycopg.sql.Identifier(schema) for schema in sorted(set(found.values()))
-        )
-        self.conn.execute(psycopg.sql.SQL("SET search_path = {}").format(path))
+        self._names["waits"] = psycopg.sql.Identifier(found["wait_event_timing_info"])
         self.has_texts = "pg_stat_statements" in found
+        if self.has_texts:
+            self._names["texts"] = psycopg.sql.Identifier(found["pg_stat_statements"])
 
     def events(self) -> tuple[EventRow, ...]:
         """Counters by backend type and event, since the last reset."""
@@ -197,7 +207,7 @@ class Reader:
         """What statements say, by query identifier; empty without pg_stat_statements."""
         if not self.has_texts:
             return {}
-        query = "SELECT queryid, query FROM pg_stat_statements WHERE queryid = ANY(%s)"
+        query = "SELECT queryid, query FROM {texts}.pg_stat_statements WHERE queryid = ANY(%s)"
         try:
             found = self.rows(query, sorted(set(wanted)))
         except psycopg.Error:  # there, but not loaded
@@ -207,7 +217,10 @@ class Reader:
 
     def buckets(self) -> list[Bucket]:
         """The bounds of the histograms."""
-        query = "SELECT from_time, to_time FROM pg_stat_wait_event_timing_buckets ORDER BY bucket"
+        query = (
+            "SELECT from_time, to_time FROM {waits}.pg_stat_wait_event_timing_buckets"
+            " ORDER BY bucket"
+        )
         return [
             Bucket(low, high if math.isfinite(high) else None) for low, high in self.rows(query)
         ]

@@ -17,8 +17,8 @@ from pgtare.trace.told import alike, who
 _CLIENTS = """
 SELECT a.pid, a.backend_start, a.usename, a.datname, a.application_name, coalesce(s.level, 0),
        s.reason, s.started, s.bytes
-FROM pg_stat_activity a LEFT JOIN sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
-WHERE a.backend_type = 'client backend' AND a.pid <> pg_backend_pid() ORDER BY a.pid
+FROM pg_stat_activity a LEFT JOIN {trace}.sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
+WHERE a.backend_type = 'client backend' AND a.pid <> {own} ORDER BY a.pid
 """
 #: Why a session is not traced though somebody had asked: what it met, or was told, stands.
 _STOPPED = {
@@ -101,7 +101,7 @@ class Arming:
 
     def _arm(self, pid: int, started: datetime) -> None:
         self._answer_for(pid, started)
-        self.server.rows("SELECT sql_trace_set(%s, %s)", pid, self.target.level)
+        self.server.rows("SELECT {trace}.sql_trace_set(%s, %s)", pid, self.target.level)
 
     def _leave(self, pid: int, started: datetime, level: int, reason: str | None) -> None:
         """It is traced already, at its own level: that is not ours to change."""

@@ -28,7 +28,7 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %s::bigint::oid AND 
 AND l.objid::bigint = ANY(%s::bigint[]) GROUP BY l.pid, a.client_addr ORDER BY l.pid
 """
 _GIVE_BACK = """
-SELECT sql_trace_set(pid, NULL) FROM pg_stat_activity WHERE (pid, backend_start) IN
+SELECT {trace}.sql_trace_set(pid, NULL) FROM pg_stat_activity WHERE (pid, backend_start) IN
 (SELECT * FROM unnest(%s::int[], %s::timestamptz[])) AND backend_type = 'client backend'
 """
 

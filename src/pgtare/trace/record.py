@@ -16,7 +16,7 @@ import numpy as np
 
 import pgtare
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.server import signals
+from pgtare.server import pooler, signals
 from pgtare.trace.arming import Arming
 from pgtare.trace.choice import Choice
 from pgtare.trace.costs import Costs, noted
@@ -93,6 +93,8 @@ class Recorder:
         command: list[str] | None = None,
     ) -> None:  # fmt: skip
         self.server, self.target, self.path = server, target, path
+        # its locks tell other recordings which sessions it answers for
+        pooler.require_one_session(server.conn, dsn, "recording a trace")
         self.guard = Guard(dsn, server.conn.info.backend_pid)
         try:
             self._check(path)
@@ -138,8 +140,9 @@ class Recorder:
 
     def _costs(self) -> Costs:
         """What the trace takes of its sessions, with this server's clock where it is known."""
-        with contextlib.suppress(Exception), self.server.conn.transaction():
-            ((reading,),) = self.server.rows("SELECT clock_read_ns FROM wait_event_timing_info()")
+        with contextlib.suppress(Exception):
+            query = "SELECT clock_read_ns FROM {waits}.wait_event_timing_info()"
+            ((reading,),) = self.server.rows(query)
             return Costs(reading_ns=float(reading))
         return Costs()
 

@@ -30,26 +30,26 @@ PART_S = 10.0
 # Background processes can be traced too; a recording tells of what clients wait for.
 # Rings of sessions that ended before the recording are there as well, for a while.
 _RINGS = """
-SELECT pid, started, ended, leader_pid FROM wait_event_timing_rings()
-WHERE pid <> pg_backend_pid() AND (ended IS NULL OR ended >= %s)
+SELECT pid, started, ended, leader_pid FROM {waits}.wait_event_timing_rings()
+WHERE pid <> {own} AND (ended IS NULL OR ended >= %s)
 AND (backend_type = 'client backend' OR leader_pid IS NOT NULL)
 """
-_DRAIN = "SELECT next, lost, started, records FROM wait_event_trace_drain(%s, %s)"
+_DRAIN = "SELECT next, lost, started, records FROM {waits}.wait_event_trace_drain(%s, %s)"
 _NAMES = """
 SELECT event, wait_event_type, wait_event
-FROM unnest(%s::bigint[]) AS event, wait_event_timing_event(event)
+FROM unnest(%s::bigint[]) AS event, {waits}.wait_event_timing_event(event)
 """
 _WHO = "SELECT usename, datname, application_name FROM pg_stat_activity WHERE pid = %s"
 _OPEN = """
 SELECT c.pid, c.backend_type, c.wait_event_type, c.wait_event, c.idle,
        CASE a.state WHEN 'active' THEN coalesce(a.query_id, 0) ELSE 0 END, c.wait_start,
        a.usename, a.datname, a.application_name, c.blocking_pids
-FROM pg_stat_wait_event_timing_current c JOIN pg_stat_activity a USING (pid)
-WHERE c.backend_type IN ('client backend', 'parallel worker') AND pid <> pg_backend_pid()
+FROM {waits}.pg_stat_wait_event_timing_current c JOIN pg_stat_activity a USING (pid)
+WHERE c.backend_type IN ('client backend', 'parallel worker') AND pid <> {own}
 """
 _UNTRACED = """
-SELECT pid FROM pg_stat_wait_event_timing_sessions
-WHERE backend_type = 'client backend' AND capture <> 'trace' AND pid <> pg_backend_pid()
+SELECT pid FROM {waits}.pg_stat_wait_event_timing_sessions
+WHERE backend_type = 'client backend' AND capture <> 'trace' AND pid <> {own}
 """
 
 
@@ -57,7 +57,8 @@ _RIGHTS = """
 SELECT quote_ident(current_user), format('%I.%s', n.nspname, p.oid::regprocedure),
        has_function_privilege(p.oid, 'EXECUTE')
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-WHERE p.oid = 'wait_event_timing_set(integer, text)'::regprocedure
+JOIN pg_language l ON l.oid = p.prolang
+WHERE l.lanname = 'c' AND p.proname = 'wait_event_timing_set'
 """
 
 
@@ -235,9 +236,7 @@ class Recorder:
     def _drain(self, ring: _Ring) -> bool:
         session = ring.session
         try:
-            with self.reader.conn.cursor() as cursor:
-                cursor.execute(_DRAIN, (session.pid, ring.following), binary=True)
-                row: Any = cursor.fetchone()
+            (row,) = self.reader.rows(_DRAIN, session.pid, ring.following, binary=True)
         except psycopg.errors.UndefinedObject:  # the server gave it up for a newer one
             ring.done = session.gone = True
             return False
@@ -294,11 +293,11 @@ class Recorder:
         for (pid,) in self.reader.rows(_UNTRACED):
             if pid not in self.traced:
                 self.traced.add(pid)
-                self.reader.rows("SELECT wait_event_timing_set(%s, 'trace')", pid)
+                self.reader.rows("SELECT {waits}.wait_event_timing_set(%s, 'trace')", pid)
 
     def _untrace(self) -> None:
         """Give each session back to its configuration."""
         for pid in self.traced:
-            self.reader.rows("SELECT wait_event_timing_set(%s, NULL)", pid)
+            self.reader.rows("SELECT {waits}.wait_event_timing_set(%s, NULL)", pid)
         self.traced.clear()
         self.trace_all = False
