@@ -121,7 +121,10 @@ def test_nothing_is_left_in_pooled_sessions(
     served: tuple[Cluster, Binaries], mode: Any, tmp_path: Path
 ) -> None:
     cluster, binaries = served
-    with pooler(cluster, mode) as pool, traffic(cluster.dsn(), application_name="shop"):
+    with (
+        pooler(cluster, mode) as pool,
+        traffic(cluster.dsn(), query="SELECT pg_sleep(0.01)", application_name="shop"),
+    ):
         pool.held()  # from then on the name of the application is one that a session has set
         before = pool.held()
         for name in COMMANDS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pgtare.server.pooler import CLOSED_PATH
+from pgtare.server.pooler import CLOSED_PATH, PID
 
 #: How long the server may take for one query before it cancels it.
 TIMEOUT_S = 10
@@ -180,7 +180,10 @@ def quoted(name: str) -> str:
 def listing() -> str:
     """All of them, as a reader can run them by hand."""
     told = [
-        "-- Before each query, which COMMIT follows",
+        "-- Whether there is a pooler (behind one BEGIN and ROLLBACK are tried, too)",
+        f"{PID};",
+        "-- Around each query (ROLLBACK after one that failed)",
+        "COMMIT;",
         "BEGIN READ ONLY;",
         *(f"SET LOCAL {setting};" for setting in SET_UP),
         "-- Only where the role is a superuser: its own statements stay out of the table",

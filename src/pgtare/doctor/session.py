@@ -54,7 +54,7 @@ class Session:
         # first, so that the other settings stay out as well
         self._settings = (queries.UNTRACKED, *before)
         try:
-            self._send("SELECT")
+            self._send(pooler.PID)
         except Unreadable:
             self._settings = before
 

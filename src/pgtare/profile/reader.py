@@ -107,7 +107,9 @@ class Reader:
         self.pooled = pooler.is_pooled(conn)
         with telling():
             self.pid = pooler.backend_pid(conn)
-            self._names: dict[str, psycopg.sql.Composable] = {"own": psycopg.sql.Literal(0 if self.pooled else self.pid)}
+            self._names: dict[str, psycopg.sql.Composable] = {
+                "own": psycopg.sql.Literal(0 if self.pooled else self.pid)
+            }
             self._find_functions()
             self.rows("SELECT * FROM {waits}.wait_event_timing_info()")
             ((self.sees_all,),) = self.rows("SELECT pg_has_role('pg_read_all_stats', 'USAGE')")

@@ -20,7 +20,8 @@ from pgtare.errors import UsageError
 
 #: Nothing that others have made is found unless it is named with its schema.
 CLOSED_PATH = "search_path = pg_catalog, pg_temp"
-_PID = b"SELECT pg_catalog.pg_backend_pid()"
+#: Which process answers.
+PID = "SELECT pg_catalog.pg_backend_pid()"
 #: Looks at whose session answers, before it is taken for ours alone, and the pause between two.
 _LOOKS = 6
 _PAUSE_S = 0.02
@@ -107,9 +108,7 @@ def _is_shared(conn: psycopg.Connection[Any], dsn: str) -> bool:
     mode never answers it, while one in transaction mode answers it before it answers us again.
     """
     own = _pid(conn)
-    second = psycopg.connect(
-        dsn, autocommit=True, application_name="pgtare", connect_timeout=10
-    )
+    second = psycopg.connect(dsn, autocommit=True, application_name="pgtare", connect_timeout=10)
     with contextlib.closing(second):
         for _ in range(_LOOKS):
             # two of ours: with two sessions that take turns, every second one would be the same
@@ -123,14 +122,14 @@ def _is_shared(conn: psycopg.Connection[Any], dsn: str) -> bool:
 
 
 def _pid(conn: psycopg.Connection[Any]) -> int:
-    ((pid,),) = conn.execute(_PID).fetchall()
+    ((pid,),) = conn.execute(PID).fetchall()
     return int(pid)
 
 
 def _pid_within(conn: psycopg.Connection[Any], seconds: float) -> int | None:
     """The same, or None where there is no answer within that time; then the session is of no use."""
     raw = conn.pgconn
-    raw.send_query(_PID)
+    raw.send_query(PID.encode())
     deadline = time.monotonic() + seconds
     while raw.is_busy():
         left = deadline - time.monotonic()
