@@ -114,8 +114,8 @@ class Reader:
             self.rows("SELECT * FROM {waits}.wait_event_timing_info()")
             ((self.sees_all,),) = self.rows("SELECT pg_has_role('pg_read_all_stats', 'USAGE')")
             # Without the privilege our own waits for the client are counted, and shown as idle.
-            own = "SELECT capture FROM {waits}.pg_stat_wait_event_timing_sessions WHERE pid = {own}"
-            self.uncounted = self.rows(own) in ([], [("off",)])
+            query = "SELECT capture FROM {waits}.pg_stat_wait_event_timing_sessions WHERE pid = %s"
+            self.uncounted = self.rows(query, self.pid) in ([], [("off",)])
 
     def rows(self, query: str, *values: object, binary: bool = False) -> list[tuple[Any, ...]]:
         """All rows of a query, in a transaction of its own, where {waits}, {texts} and {own} hold.

@@ -127,7 +127,7 @@ def _pid(conn: psycopg.Connection[Any]) -> int:
 
 
 def _pid_within(conn: psycopg.Connection[Any], seconds: float) -> int | None:
-    """The same, or None where there is no answer within that time; then the session is of no use."""
+    """The same; None where no answer comes within that time, and the session is of no more use."""
     raw = conn.pgconn
     raw.send_query(PID.encode())
     deadline = time.monotonic() + seconds

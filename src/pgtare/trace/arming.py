@@ -17,7 +17,8 @@ from pgtare.trace.told import alike, who
 _CLIENTS = """
 SELECT a.pid, a.backend_start, a.usename, a.datname, a.application_name, coalesce(s.level, 0),
        s.reason, s.started, s.bytes
-FROM pg_stat_activity a LEFT JOIN {trace}.sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
+FROM pg_stat_activity a
+LEFT JOIN {trace}.sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
 WHERE a.backend_type = 'client backend' AND a.pid <> {own} ORDER BY a.pid
 """
 #: Why a session is not traced though somebody had asked: what it met, or was told, stands.

@@ -64,7 +64,8 @@ SELECT max(name) FROM pg_ls_dir(%s, true, false) name WHERE name LIKE 'trace-%%'
 # not know it yet: then nothing tells.
 _STOP = """
 SELECT a.pid, s.level > 0 AND s.reason = 'sql_trace_set', {trace}.sql_trace_set(a.pid, NULL)
-FROM pg_stat_activity a LEFT JOIN {trace}.sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
+FROM pg_stat_activity a
+LEFT JOIN {trace}.sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
 WHERE a.backend_type = 'client backend' AND a.pid <> {own}
 AND (s.pid IS NULL OR s.level > 0 AND s.reason = 'sql_trace_set'
      OR s.level = 0 AND s.reason IN ('setting', 'application', 'query_ids'))
