@@ -76,12 +76,22 @@ wake(const Slot *slot, int level)
 		SetLatch(&GetPGProcByNumber(slot->number)->procLatch);
 }
 
+/* A process in the midst of a wait that it captures sees to that itself. */
+static void
+stop_timing(Slot *slot, int level)
+{
+	pg_memory_barrier();
+	if (level == CAPTURE_OFF && slot->current_event == 0)
+		capture_stop_timing(slot, shmem_get());
+}
+
 static void
 set_level(Slot *slot, int level)
 {
 	pg_atomic_fetch_add_u32(&slot->asked, 1);
 	pg_write_barrier();
 	pg_atomic_write_u32(&slot->level, level);
+	stop_timing(slot, level);
 	wake(slot, level);
 }
 
@@ -94,6 +104,7 @@ give_back_level(Slot *slot, int level)
 	if (level < 0)
 		level = (int) pg_atomic_read_u32(&slot->configured);
 	pg_atomic_write_u32(&slot->level, level);
+	stop_timing(slot, level);
 	wake(slot, level);
 	return level;
 }

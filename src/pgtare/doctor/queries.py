@@ -140,22 +140,18 @@ MAY_EXECUTE = Query(
 )
 WAITS = Query(
     "exact waits",
-    "time waited by event, as counted",
-    """SELECT clock_timestamp(), wait_event_type, wait_event, idle,
-  sum(total_time + running_time),
-  coalesce(sum(total_time + running_time) FILTER (WHERE backend_type = 'client backend'), 0)
-FROM {schema}.wait_event_timing_system()
+    "time waited by event as counted, and in the row without an event what time that is part of",
+    """SELECT min(taken), wait_event_type, wait_event, idle,
+  sum(total_time + coalesce(running_time, 0))
+FROM {schema}.wait_event_timing_moment()
 WHERE backend_type IN ('client backend', 'parallel worker') GROUP BY 2, 3, 4""",
     "wait_event_timing is loaded and captures",
 )
-TIMED = Query(
-    "timed sessions",
-    "whether all of the sessions' time is counted, so that the rest of it is spent computing",
-    """SELECT pid, a.backend_start, s.capture <> 'off'
-  AND (c.pid IS NOT NULL OR coalesce(a.wait_event_type, '') NOT IN ('Client', 'Lock')
-    OR a.state_change > clock_timestamp() - interval '1 s')
+CAPTURED = Query(
+    "captured sessions",
+    "whether the waits of all sessions are counted, so that the rest of their time is computing",
+    """SELECT coalesce(bool_and(s.capture <> 'off'), false)
 FROM pg_stat_activity a LEFT JOIN {schema}.wait_event_timing_sessions() s USING (pid)
-  LEFT JOIN {schema}.wait_event_timing_current() c USING (pid)
 WHERE a.backend_type = 'client backend'""",
     "wait_event_timing is loaded and captures",
 )
@@ -168,7 +164,7 @@ WAITS_RESET = Query(
 
 QUERIES = (
     IDENTITY, EXTENSIONS, SETTINGS, MAY_EXECUTE, CLOCK, CLOCK_SOURCE, DATABASES, INFO, ENTRIES,
-    WAITS_RESET, WAITS, TIMED, ACTIVITY, TEXTS, TEXTS_WITH_AGES, TEXT_FILE,
+    WAITS_RESET, WAITS, CAPTURED, ACTIVITY, TEXTS, TEXTS_WITH_AGES, TEXT_FILE,
 )  # fmt: skip
 
 

@@ -22,18 +22,20 @@ from pgtare.profile.model import (
     Snapshot,
     Statement,
     StatementRow,
+    Timed,
 )
 from pgtare.server import pooler, unseen
 
 # {waits}, {texts}: schemas of wait_event_timing and of pg_stat_statements. {own}: our process; 0
 # behind a pooler, where our session is one of the application's as well.
+# Rows without an event tell the time of which the others are parts.
+_MOMENT = """
+SELECT taken, backend_type, wait_event_type, wait_event, idle, waits, calls, total_time, max_time,
+       running_time AS running, histogram
+FROM {waits}.wait_event_timing_moment()
+"""
 # Waits that have ended and those under way are read by one statement: a wait that ends between
 # two would be counted twice or not at all.
-_EVENTS = """
-SELECT backend_type, wait_event_type, wait_event, idle, waits, calls, total_time, max_time,
-       running_time AS running, histogram
-FROM {waits}.pg_stat_wait_event_timing_system
-"""
 _BY_PROCESS = """
 SELECT pid, backend_type, wait_event_type, wait_event, idle, waits, calls, total_time, max_time,
        0::double precision AS running, histogram
@@ -99,6 +101,14 @@ class Bucket(NamedTuple):
     to_ms: float | None
 
 
+class Moment(NamedTuple):
+    """All counters at one moment, and by backend type the time that they are parts of."""
+
+    taken: datetime
+    events: tuple[EventRow, ...]
+    timed: dict[str, Timed]
+
+
 class Reader:
     """The views of one server."""
 
@@ -149,7 +159,18 @@ class Reader:
 
     def events(self) -> tuple[EventRow, ...]:
         """Counters by backend type and event, since the last reset."""
-        return _event_rows([(None, *row) for row in self.rows(_EVENTS)])
+        return self.moment().events
+
+    def moment(self) -> Moment:
+        """Counters by backend type and event, and the time they are parts of, at one moment."""
+        found = self.rows(_MOMENT)
+        timed = {
+            backend_type: Timed(processes=processes, total_ms=total)
+            for _, backend_type, kind, _, _, processes, _, total, *_ in found
+            if kind is None
+        }
+        rows = [(None, *row[1:]) for row in found if row[2] is not None]
+        return Moment(found[0][0], _event_rows(rows), timed)
 
     def by_process(self) -> tuple[EventRow, ...]:
         """Counters by process and event."""
@@ -229,14 +250,17 @@ class Reader:
 
     def snapshot(self, *, texts: bool = True) -> Snapshot:
         """All counters now."""
-        ((taken, server, started, reset, info),) = self.rows(_IDENTITY)
+        ((_, server, started, reset, info),) = self.rows(_IDENTITY)
         clients = self.clients()
         statements = self.statements()
+        moment = self.moment()
         wanted = {row.statement.queryid for row in statements} if texts else ()
         return Snapshot(
-            taken=taken, server=server, started=started, stats_reset=reset, events=self.events(),
-            statements=statements, texts=self.texts(wanted) if wanted else {}, clients=clients,
+            taken=moment.taken, server=server, started=started, stats_reset=reset,
+            events=moment.events, statements=statements,
+            texts=self.texts(wanted) if wanted else {}, clients=clients,
             losses=self._losses(info), uncounted=self.uncounted,
+            timed=moment.timed if self.sees_all else None,
         )  # fmt: skip
 
     def identity(self) -> tuple[datetime, str, datetime, datetime]:
