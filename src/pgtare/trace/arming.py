@@ -7,9 +7,10 @@ from datetime import datetime
 
 import psycopg
 
+from pgtare.server import pooler
+from pgtare.server.guard import Guard
 from pgtare.trace import owners
 from pgtare.trace.choice import Choice, Key
-from pgtare.trace.guard import Guard
 from pgtare.trace.server import Server, telling
 from pgtare.trace.target import BY_STATEMENT, Target
 from pgtare.trace.told import alike, who
@@ -109,7 +110,7 @@ class Arming:
         by = {"application": "sql_trace.application", "setting": "sql_trace.level"}.get(
             reason or "", reason or "sql_trace.level"
         )
-        others = [self.server.conn.info.backend_pid]
+        others = [pooler.backend_pid(self.server.conn)]
         if reason == "sql_trace_set" and owners.owned(self.server, [pid], others):
             by = "another recording"
             self._answer_for(pid, started)  # when that one ends, it leaves the session to us

@@ -17,11 +17,12 @@ import numpy as np
 import pgtare
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.server import pooler, signals
+from pgtare.server.guard import Guard
+from pgtare.trace import guard
 from pgtare.trace.arming import Arming
 from pgtare.trace.choice import Choice
 from pgtare.trace.costs import Costs, noted
 from pgtare.trace.drain import Drain, rings
-from pgtare.trace.guard import Guard
 from pgtare.trace.limits import LimitReached, Limits
 from pgtare.trace.reader import unread_note, unwritten_note
 from pgtare.trace.server import Server, telling
@@ -95,7 +96,7 @@ class Recorder:
         self.server, self.target, self.path = server, target, path
         # its locks tell other recordings which sessions it answers for
         pooler.require_one_session(server.conn, dsn, "recording a trace")
-        self.guard = Guard(dsn, server.conn.info.backend_pid)
+        self.guard = Guard(guard.MODULE, dsn, pooler.backend_pid(server.conn))
         try:
             self._check(path)
             with telling():

@@ -16,7 +16,9 @@ import psycopg
 from pgtare.errors import UsageError
 from pgtare.profile.reader import Reader, telling
 from pgtare.server import signals, wait_ring
+from pgtare.server.guard import Guard
 from pgtare.server.wait_ring import Kind, Records
+from pgtare.waits.guard import MODULE, give_back
 from pgtare.waits.recording import OpenWait, RecordedSession, Recording, Writer
 
 #: Pause between two looks at the rings, in s: a ring of the usual size takes a million waits a
@@ -47,8 +49,9 @@ FROM {waits}.pg_stat_wait_event_timing_current c JOIN pg_stat_activity a USING (
 WHERE c.backend_type IN ('client backend', 'parallel worker') AND pid <> {own}
 """
 _UNTRACED = """
-SELECT pid FROM {waits}.pg_stat_wait_event_timing_sessions
-WHERE backend_type = 'client backend' AND capture <> 'trace' AND pid <> {own}
+SELECT pid, a.backend_start FROM {waits}.pg_stat_wait_event_timing_sessions s
+JOIN pg_stat_activity a USING (pid)
+WHERE s.backend_type = 'client backend' AND s.capture <> 'trace' AND pid <> {own}
 """
 
 
@@ -100,16 +103,20 @@ def _check_rights(reader: Reader) -> None:
 class Recorder:
     """Drains until told to stop. trace_all: begin to trace every client session, and end it.
 
-    Raises UsageError where it may not, before anything is done.
+    dsn: by which a guard reaches the server if we are killed meanwhile. Raises UsageError where it
+    may not, before anything is done.
     """
 
-    def __init__(self, reader: Reader, directory: Path, *, trace_all: bool = False) -> None:
+    def __init__(
+        self, reader: Reader, dsn: str, directory: Path, *, trace_all: bool = False
+    ) -> None:
         if trace_all:
             _check_rights(reader)
         self.writer = Writer(directory)
         self.reader, self.trace_all = reader, trace_all
         self.rings: dict[tuple[int, datetime], _Ring] = {}
-        self.traced: set[int] = set()
+        self.traced: dict[int, datetime] = {}
+        self.guard = Guard(MODULE, dsn, reader.pid) if trace_all else None
         self.events: dict[int, tuple[str, str]] = {}
         self.records = 0
         self.began = datetime.now(UTC)
@@ -132,7 +139,7 @@ class Recorder:
         limit = math.inf if seconds is None else seconds
         start = written = time.monotonic()
         stopped = "error"
-        with signals.asked_to_stop() as asked:
+        with self.guard or contextlib.nullcontext(), signals.asked_to_stop() as asked:
             try:
                 while not (asked.made or stop()) and time.monotonic() - start < limit:
                     busy = self._look()
@@ -289,14 +296,18 @@ class Recorder:
                 self.events[event] = (kind, name)
 
     def _trace_new_sessions(self) -> None:
-        for (pid,) in self.reader.rows(_UNTRACED):
-            if pid not in self.traced:
-                self.traced.add(pid)
+        for pid, started in self.reader.rows(_UNTRACED):
+            if self.traced.get(pid) != started:
+                if self.guard is not None:
+                    self.guard.armed(pid, started.isoformat())
+                self.traced[pid] = started
                 self.reader.rows("SELECT {waits}.wait_event_timing_set(%s, 'trace')", pid)
 
     def _untrace(self) -> None:
         """Give each session back to its configuration."""
-        for pid in self.traced:
-            self.reader.rows("SELECT {waits}.wait_event_timing_set(%s, NULL)", pid)
+        if self.traced:
+            give_back(self.reader, self.traced)
+        if self.guard is not None:
+            self.guard.dismiss()
         self.traced.clear()
         self.trace_all = False
