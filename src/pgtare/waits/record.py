@@ -56,7 +56,7 @@ WHERE s.backend_type = 'client backend' AND s.capture <> 'trace' AND pid <> {own
 
 
 _RIGHTS = """
-SELECT quote_ident(current_user), format('%I.%s', n.nspname, p.oid::regprocedure),
+SELECT quote_ident(current_user), format('%I.%I(integer,text)', n.nspname, p.proname),
        has_function_privilege(p.oid, 'EXECUTE')
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
 JOIN pg_language l ON l.oid = p.prolang
