@@ -176,8 +176,8 @@ def test_rights_are_checked_before_a_directory_is_made(
         grants = told.partition("has to run: ")[2].strip()
         assert grants.count("GRANT ") == 2
         observer.execute(grants.encode())
-        done = pgtare(*record)
-        assert done.returncode == 0, done.stderr
+        # it may, and nobody does anything meanwhile
+        assert "so none was traced" in pgtare(*record).stdout
 
 
 def test_an_event_is_found_whatever_its_case(timed: Cluster, watched: Connection) -> None:
