@@ -92,6 +92,10 @@ capture_attach(void)
 	slot->records = 0;
 	slot->reset_done = pg_atomic_read_u64(&slot->reset_wanted);
 	slot->current_event = 0;
+	slot->npending = 0;
+	slot->turns = 0;
+	slot->timed_since = 0;
+	slot->timed_ns = 0;
 	slot->clock = waits_clock;
 	slot->backend_type = IsParallelWorker() ? PARALLEL_WORKER : MyBackendType;
 	slot->database = MyProc->databaseId;
@@ -107,7 +111,6 @@ capture_attach(void)
 	pg_atomic_write_u32(&slot->changes, pg_atomic_read_u32(&slot->changes) + 1);
 
 	capture.clock = waits_clock;
-	capture.npending = 0;
 	capture.lock_entry = -1;
 	capture.slot = slot;
 	capture.level = &slot->level;
@@ -153,11 +156,13 @@ capture_detach(void)
 		return;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	capture_stop_timing(slot, shared);
 	stats_fold_into_totals(shared, slot);
 	pg_atomic_write_u32(&slot->changes, pg_atomic_read_u32(&slot->changes) | 1);
 	pg_write_barrier();
 	slot->pid = 0;
 	slot->current_event = 0;
+	slot->timed_ns = 0;
 	stats_clear_slot(slot);
 	pg_write_barrier();
 	pg_atomic_write_u32(&slot->changes, pg_atomic_read_u32(&slot->changes) + 1);
@@ -191,8 +196,8 @@ capture_before_lasting(uint32 event)
 	if (WAIT_CLASS(event) == CLASS_LOCK && MyProc)
 		capture.lock_now = pg_atomic_read_u64(&MyProc->waitStart);
 	/* perhaps the same wait goes on after a signal */
-	if (capture.last_interrupted && capture.npending > 0 &&
-		capture.pending[capture.npending - 1].event == event)
+	if (capture.last_interrupted && capture.slot->npending > 0 &&
+		capture.slot->pending[capture.slot->npending - 1].event == event)
 		return;
 	capture_fold();
 }
@@ -201,7 +206,7 @@ capture_before_lasting(uint32 event)
 static inline void
 push(uint32 event, int64 start, int64 end)
 {
-	Pending    *entry = &capture.pending[capture.npending++];
+	Pending    *entry = &capture.slot->pending[capture.slot->npending++];
 
 	entry->event = event;
 	entry->calls = 1;
@@ -214,9 +219,9 @@ push(uint32 event, int64 start, int64 end)
 static inline Pending *
 open_lock(uint32 event)
 {
-	Pending    *entry = &capture.pending[Max(capture.lock_entry, 0)];
+	Pending    *entry = &capture.slot->pending[Max(capture.lock_entry, 0)];
 
-	return capture.lock_entry >= 0 && (uint32) capture.lock_entry < capture.npending &&
+	return capture.lock_entry >= 0 && (uint32) capture.lock_entry < capture.slot->npending &&
 		capture.lock_now == capture.lock_since && entry->event == event ? entry : NULL;
 }
 
@@ -238,7 +243,7 @@ record_lock(uint32 event, int64 start, int64 end)
 		return true;
 	}
 	capture.lock_since = capture.lock_now;
-	capture.lock_entry = capture.lock_now != 0 ? (int) capture.npending : -1;
+	capture.lock_entry = capture.lock_now != 0 ? (int) capture.slot->npending : -1;
 	if (capture.lock_entry < 0)
 		return false;
 	push(event, start, end);
@@ -252,6 +257,9 @@ capture_begin_lock(uint32 event)
 	const Pending *entry = open_lock(event);
 	int64		start = clock_source_read(capture.clock);
 
+	if (unlikely(capture.slot->timed_since == 0))
+		capture.slot->timed_since = start;
+	capture.slot->call_start = start;
 	capture.slot->current_start = entry ? entry->start : start;
 	pg_write_barrier();
 	capture.slot->current_event = event;
@@ -261,7 +269,7 @@ capture_begin_lock(uint32 event)
 void
 capture_record(uint32 event, int64 start, int64 end, CallKind kind, bool interrupted)
 {
-	Pending    *last = capture.npending ? &capture.pending[capture.npending - 1] : NULL;
+	Pending    *last = capture.slot->npending ? &capture.slot->pending[capture.slot->npending - 1] : NULL;
 	bool		goes_on;
 
 	goes_on = (capture.last_interrupted && kind == capture.last_kind) ||
@@ -271,7 +279,7 @@ capture_record(uint32 event, int64 start, int64 end, CallKind kind, bool interru
 	capture.waits++;
 
 	/* room for another; not before, as a call can go on with the last wait */
-	if (unlikely(capture.npending == PENDING_WAITS) && !capture.folding &&
+	if (unlikely(capture.slot->npending == PENDING_WAITS) && !capture.folding &&
 		(!goes_on || last->event != event || WAIT_CLASS(event) == CLASS_LOCK))
 	{
 		capture_fold();
@@ -305,16 +313,35 @@ capture_mark(RecordKind kind, int depth, int64 value)
 
 	if (capture.slot == NULL || capture.folding)
 		return;
-	if (capture.npending == PENDING_WAITS)
+	if (capture.slot->npending == PENDING_WAITS)
 		capture_fold();
-	entry = &capture.pending[capture.npending++];
+	entry = &capture.slot->pending[capture.slot->npending];
 	entry->event = kind;
 	entry->calls = depth;
 	entry->start = clock_source_read(capture.clock);
 	entry->length = value;
 	entry->query_id = 0;
+	pg_write_barrier();
+	capture.slot->npending++;
 	capture.last_kind = CALL_OTHER;
 	capture.last_interrupted = false;
+}
+
+/*
+ * The waits of a process are no longer captured.  Called by itself, or by who
+ * switched that off while it did not wait.
+ */
+void
+capture_stop_timing(Slot *slot, const Shared *shared)
+{
+	int64		since = slot->timed_since;
+	uint64		ignored = 0;
+
+	if (since == 0 || shared == NULL)
+		return;
+	slot->timed_since = 0;
+	slot->timed_ns += clock_ns(capture_rate(shared, slot->clock),
+							   clock_source_read(slot->clock) - since, &ignored);
 }
 
 /* What turns readings of a clock into nanoseconds */
@@ -335,6 +362,7 @@ capture_fold(void)
 	uint32		changes;
 	EventStats *entry = NULL;
 	uint32		entry_event = 0;
+	uint32		npending;
 	RingWriter	writer;
 	Pending		kept;
 	bool		keep = false;
@@ -342,7 +370,7 @@ capture_fold(void)
 	if (slot == NULL || shared == NULL || capture.folding)
 		return;
 	reset_wanted = pg_atomic_read_u64(&slot->reset_wanted);
-	if (capture.npending == 0 && reset_wanted == slot->reset_done)
+	if (capture.slot->npending == 0 && reset_wanted == slot->reset_done)
 		return;
 	capture.folding = true;
 	rate = capture_rate(shared, capture.clock);
@@ -351,7 +379,7 @@ capture_fold(void)
 	if (capture.lock_entry >= 0 && MyProc && MyProc->waitStatus == PROC_WAIT_STATUS_WAITING &&
 		pg_atomic_read_u64(&MyProc->waitStart) == capture.lock_since)
 	{
-		kept = capture.pending[capture.lock_entry];
+		kept = capture.slot->pending[capture.lock_entry];
 		keep = true;
 	}
 
@@ -372,9 +400,10 @@ capture_fold(void)
 	statements_begin(shared);
 	writer = ring_begin(pg_atomic_read_u32(&slot->level) == CAPTURE_TRACE ? capture.ring : NULL,
 						rate);
-	for (uint32 i = 0; i < capture.npending; i++)
+	npending = slot->npending;
+	for (uint32 i = 0; i < npending; i++)
 	{
-		const Pending *wait = &capture.pending[i];
+		const Pending *wait = &slot->pending[i];
 		uint64		ns;
 
 		if (keep && i == (uint32) capture.lock_entry)
@@ -406,17 +435,17 @@ capture_fold(void)
 		ring_end(&writer);
 		slot->records = writer.number;
 	}
-	pg_write_barrier();
-	pg_atomic_write_u32(&slot->changes, changes + 2);
-
-	capture.npending = 0;
+	/* who reads the tables reads what is not in them yet as well */
+	slot->npending = 0;
 	capture.lock_entry = -1;
 	if (keep)
 	{
-		capture.pending[0] = kept;
-		capture.npending = 1;
+		slot->pending[0] = kept;
+		slot->npending = 1;
 		capture.lock_entry = 0;
 	}
+	pg_write_barrier();
+	pg_atomic_write_u32(&slot->changes, changes + 2);
 	capture.folding = false;
 }
 
@@ -430,6 +459,8 @@ configure(int level)
 	if (pg_atomic_read_u32(&capture.slot->asked) == 0)
 		pg_atomic_write_u32(&capture.slot->level,
 							ring_level(capture.slot, capture.ring != NULL, level));
+	if (pg_atomic_read_u32(&capture.slot->level) == CAPTURE_OFF)
+		capture_stop_timing(capture.slot, shmem_get());
 }
 
 /*
@@ -445,8 +476,8 @@ capture_abandon(void)
 	if (slot == NULL || !capture.folding)
 		return;
 	/* some may have been folded in; none must count twice */
-	slot->missed += capture.npending;
-	capture.npending = 0;
+	slot->missed += capture.slot->npending;
+	capture.slot->npending = 0;
 	capture.lock_entry = -1;
 	pg_write_barrier();
 	pg_atomic_write_u32(&slot->changes, (pg_atomic_read_u32(&slot->changes) | 1) + 1);
@@ -498,6 +529,7 @@ capture_set_clock(int clock)
 	if (capture.ring)
 		ring_rebase(shmem_get(), clock_source_read(capture.clock), capture.clock,
 					clock_source_read(clock));
+	capture_stop_timing(capture.slot, shmem_get());
 	capture.clock = clock;
 	capture.slot->clock = clock;
 }

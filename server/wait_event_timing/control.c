@@ -80,12 +80,22 @@ write_level(Shared *shared, Slot *slot, int level)
 		SetLatch(&GetPGProcByNumber(slot->number)->procLatch);
 }
 
+/* A process in the midst of a wait that it captures sees to that itself. */
+static void
+stop_timing(Slot *slot)
+{
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(&slot->level) == CAPTURE_OFF && slot->current_event == 0)
+		capture_stop_timing(slot, shmem_get());
+}
+
 static void
 set_level(Shared *shared, Slot *slot, int level)
 {
 	pg_atomic_fetch_add_u32(&slot->asked, 1);
 	pg_write_barrier();
 	write_level(shared, slot, level);
+	stop_timing(slot);
 }
 
 /* Back to what the process has configured; a worker goes on as its leader. */
@@ -97,6 +107,7 @@ give_back_level(Shared *shared, Slot *slot, int level)
 	if (level < 0)
 		level = (int) pg_atomic_read_u32(&slot->configured);
 	write_level(shared, slot, level);
+	stop_timing(slot);
 	return level;
 }
 

@@ -271,8 +271,10 @@ ring_follow_level(void)
 	}
 	if (unlikely(capture.ring != NULL) && MyBackendType != B_BACKEND)
 		(void) ring_guarded(leave_ring, "wait_event_timing cannot free the memory of a trace");
-	if (level == CAPTURE_ENDING && capture.ring == NULL)
-		(void) pg_atomic_compare_exchange_u32(&capture.slot->level, &level, CAPTURE_OFF);
+	if (level == CAPTURE_ENDING && capture.ring == NULL &&
+		pg_atomic_compare_exchange_u32(&capture.slot->level, &level, CAPTURE_OFF) &&
+		capture.slot->current_event == 0)
+		capture_stop_timing(capture.slot, shmem_get());
 }
 
 /*

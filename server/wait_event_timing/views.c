@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * views.c
- *		Waits for SQL: by process, by backend type, by statement, and now.
+ *		Waits for SQL: by process, by statement, and now.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -11,7 +11,6 @@
 #include "sql.h"
 
 PG_FUNCTION_INFO_V1(wait_event_timing_backends);
-PG_FUNCTION_INFO_V1(wait_event_timing_system);
 PG_FUNCTION_INFO_V1(wait_event_timing_statements);
 PG_FUNCTION_INFO_V1(wait_event_timing_current);
 PG_FUNCTION_INFO_V1(wait_event_timing_sessions);
@@ -83,75 +82,6 @@ read_now(const Shared *shared, const Slot *slot)
 	now.ns = now.event == 0 ? 0 :
 		clock_ns(capture_rate(shared, clock), clock_source_read(clock) - start, &ignored);
 	return now;
-}
-
-/* Waits under way of one event */
-typedef struct Running
-{
-	int64		waits;
-	uint64		total_ns;
-} Running;
-
-/* Add the wait that a process is in, if it is: sums tell nobody whose it is. */
-static void
-add_running(Shared *shared, Slot *slot, int backend_type, EventStats *sums, Running *running)
-{
-	Now			now = read_now(shared, slot);
-	Running    *into;
-
-	if (now.event == 0)
-		return;
-	into = &running[stats_total_entry(sums, backend_type, now.event) - sums];
-	into->waits++;
-	into->total_ns += now.ns;
-}
-
-Datum
-wait_event_timing_system(PG_FUNCTION_ARGS)
-{
-	Shared	   *shared = sql_shared();
-	Slot	   *copy = palloc(sizeof(Slot));
-	EventStats *sums = palloc(sizeof(shared->totals));
-	Running    *running = palloc0((TOTAL_EVENTS + 1) * sizeof(Running));
-
-	/* the lock keeps processes from moving into the totals while we look */
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	memcpy(sums, shared->totals, sizeof(shared->totals));
-	for (uint32 i = 0; i < shared->nslots; i++)
-	{
-		if (!stats_copy_slot(shmem_slot(shared, i), copy))
-			continue;
-		for (uint32 k = 0; k < SLOT_EVENTS; k++)
-		{
-			EventStats *into;
-
-			if ((k >= copy->nevents && k != SLOT_EVENTS - 1) || copy->events[k].waits == 0)
-				continue;
-			into = stats_total_entry(sums, copy->backend_type, (uint32) copy->events[k].key);
-			stats_merge(into, &copy->events[k]);
-		}
-		if (sql_is_live(i, copy->pid))
-			add_running(shared, shmem_slot(shared, i), copy->backend_type, sums, running);
-	}
-	LWLockRelease(&shared->lock);
-
-	InitMaterializedSRF(fcinfo, 0);
-	for (int i = 0; i <= TOTAL_EVENTS; i++)
-	{
-		Datum		values[11];
-		bool		nulls[11] = {0};
-
-		if (sums[i].waits == 0 && running[i].waits == 0)
-			continue;
-		values[0] = CStringGetTextDatum(i == TOTAL_EVENTS ? "other" :
-										sql_backend_type((int) (sums[i].key >> 32) - 1));
-		sql_put_event(&values[1], (uint32) sums[i].key);
-		sql_put_counters(&values[4], &sums[i]);
-		values[9] = Int64GetDatum(running[i].waits);
-		values[10] = MS(running[i].total_ns);
-		sql_put_row(fcinfo, values, nulls);
-	}
-	return (Datum) 0;
 }
 
 Datum

@@ -14,7 +14,8 @@
  * ended.c (traces that processes leave), offer.c (what it offers other modules),
  * trigger.c (slow statements), kept.c (traces kept of them), explain.c (EXPLAIN),
  * bench.c (what a wait costs).
- * For SQL: views.c (waits), read.c (traces), info.c (the module), control.c
+ * For SQL: views.c (waits), moment.c (all of them at one moment), read.c
+ * (traces), info.c (the module), control.c
  * (set and reset), sql.c (what these share).
  *-------------------------------------------------------------------------
  */
@@ -84,6 +85,16 @@ typedef struct EventStats
 	uint64		histogram[HISTOGRAM_BUCKETS];	/* of waits */
 } EventStats;
 
+/* A wait that is over and not yet in a table; or, with a class of 0, a mark for the trace */
+typedef struct Pending
+{
+	uint32		event;			/* of a mark: its RecordKind */
+	uint32		calls;			/* of a mark: the nesting depth */
+	int64		start;			/* ticks */
+	int64		length;			/* ticks; of a mark: its value */
+	uint64		query_id;
+} Pending;
+
 /*
  * One process.  Only the owner writes, but for "level", "asked" and "reset_wanted".
  * "changes" is odd while the tables change: who reads them reads it before and
@@ -98,6 +109,12 @@ typedef struct Slot
 	volatile uint32 current_event;	/* 0: no wait that we see */
 	volatile int64 current_start;	/* ticks or ns, of "clock" */
 	uint32		clock;			/* ClockSource */
+	volatile uint32 turns;		/* odd while a wait that is over is put down */
+	volatile int64 call_start;	/* of a wait for a lock, which can take several calls */
+	volatile int64 timed_since; /* since then its waits are captured; 0: they are not */
+	volatile uint64 timed_ns;	/* how long they were captured before; no reset touches it */
+	volatile uint32 npending;
+	Pending		pending[PENDING_WAITS];
 
 	/* written when waits are folded in */
 	pg_atomic_uint32 changes;
@@ -119,7 +136,7 @@ typedef struct Slot
 	EventStats	events[SLOT_EVENTS];	/* the last is for events without room */
 } Slot;
 
-StaticAssertDecl(sizeof(Slot) <= 48 * 1024, "counters of a process take 48 KiB at most");
+StaticAssertDecl(sizeof(Slot) <= 50 * 1024, "counters of a process take 50 KiB at most");
 
 typedef struct Statement
 {
@@ -176,6 +193,10 @@ typedef struct TraceRing
 #define PARALLEL_WORKER 100
 
 #define SMALLEST_RING 1024		/* records */
+
+/* Types of process whose time is summed up; the last is for parallel workers */
+#define TIMED_TYPES 33
+#define TIMED_TYPE(type) Min((uint32) (type), TIMED_TYPES - 1)
 
 #define MAX_ENDED_RINGS 8		/* kept of processes that have gone, and of parallel workers */
 #define MAX_KEPT_RINGS 8		/* copies kept of slow statements */
@@ -242,19 +263,10 @@ typedef struct Shared
 	RingEntry	ended_workers[MAX_ENDED_RINGS];
 	KeptRing	kept[MAX_KEPT_RINGS];
 	ExplainArea explains[MAX_EXPLAINS];
+	uint64		timed_ns[TIMED_TYPES];	/* by backend type, of processes that ended */
 	EventStats	totals[TOTAL_EVENTS + 1];	/* key: backend type + 1, event; without room */
 	/* slots, by number of the PGPROC, then buckets, and rings by PGPROC follow */
 } Shared;
-
-/* A wait that is over and not yet in a table; or, with a class of 0, a mark for the trace */
-typedef struct Pending
-{
-	uint32		event;			/* of a mark: its RecordKind */
-	uint32		calls;			/* of a mark: the nesting depth */
-	int64		start;			/* ticks */
-	int64		length;			/* ticks; of a mark: its value */
-	uint64		query_id;
-} Pending;
 
 typedef enum CallKind
 {
@@ -270,7 +282,6 @@ typedef struct Capture
 	pg_atomic_uint32 *level;	/* whether to look at waits at all */
 	Slot	   *slot;
 	ClockSource clock;
-	uint32		npending;
 	CallKind	last_kind;
 	bool		last_interrupted;
 	bool		folding;
@@ -281,7 +292,6 @@ typedef struct Capture
 	TraceRing  *ring;			/* NULL: no trace */
 	int64		ring_base;		/* ticks ... */
 	int64		ring_base_ns;	/* ... and the time in the ring that they mean */
-	Pending		pending[PENDING_WAITS];
 } Capture;
 
 /* no detour through our own offset table at every wait */
@@ -332,6 +342,7 @@ extern void capture_mark(RecordKind kind, int depth, int64 value);
 extern void capture_set_level(int setting, GucSource source);
 extern void capture_follow_leader(void);
 extern void capture_set_clock(int clock);
+extern void capture_stop_timing(Slot *slot, const Shared *shared);
 extern const ClockRate *capture_rate(const Shared *shared, ClockSource clock);
 
 /* ring.c */

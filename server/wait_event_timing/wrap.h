@@ -38,6 +38,8 @@ wrap_begin(uint32 event, CallKind kind)
 			return capture_begin_lock(event);
 	}
 	start = clock_source_read(capture.clock);
+	if (unlikely(slot->timed_since == 0))
+		slot->timed_since = start;
 	slot->current_start = start;
 	/* who sees the event must see its start */
 	pg_write_barrier();
@@ -50,11 +52,19 @@ static inline void
 wrap_end(uint32 event, int64 start, CallKind kind, bool interrupted)
 {
 	int64		now = clock_source_read(capture.clock);
+	Slot	   *slot = capture.slot;
 
-	if (likely(capture.slot != NULL))
+	if (likely(slot != NULL))
 	{
-		capture.slot->current_event = 0;
+		/* who looks meanwhile would see the wait nowhere, or twice */
+		slot->turns++;
+		pg_write_barrier();
+		slot->current_event = 0;
 		capture_record(event, start, now, kind, interrupted);
+		pg_write_barrier();
+		slot->turns++;
+		if (unlikely(pg_atomic_read_u32(&slot->level) == CAPTURE_OFF))
+			capture_stop_timing(slot, shmem_get());
 #ifdef FOLD_AT_ONCE
 		if (waits_fold_at_once)
 			capture_fold();

@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator
 from typing import IO
 
-import psycopg
 import pytest
 
 from pgtare.doctor.examine import watch
-from pgtare.doctor.session import Session
+from pgtare.doctor.queries import Query
+from pgtare.doctor.session import Session, Unreadable
 from pgtare.errors import MeasurementError
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
@@ -291,8 +291,9 @@ def test_a_hot_standby(cluster: Cluster) -> None:
 
 
 def test_nothing_can_be_changed_through_its_session(cluster: Cluster) -> None:
-    with Session(cluster.dsn()) as session, pytest.raises(psycopg.Error, match="read-only"):
-        session._conn.execute("CREATE TABLE made_by_the_doctor ()")
+    change = Query("a change", "nothing", "CREATE TABLE made_by_the_doctor ()")
+    with Session(cluster.dsn()) as session, pytest.raises(Unreadable, match="read-only"):
+        session.rows(change)
 
 
 def test_wrong_arguments_and_servers(tmp_path: object) -> None:

@@ -234,3 +234,21 @@ def test_500_connections(request: pytest.FixtureRequest, name: str, tmp_path: Pa
         assert {ring.pid for ring in found.rings.values() if ring.kind == "sql"} == {
             client.info.backend_pid for client in clients
         }
+
+
+@slowly_on_15
+def test_a_disk_without_any_room_leaves_no_recording(
+    tracer: Cluster, app: Connection, onlooker: Connection, small_volume: Path
+) -> None:
+    (small_volume / "others").write_bytes(bytes(1000 * 1024))
+    recorder = start_pgtare(
+        "trace", "record", small_volume / "rec", "--dsn", tracer.dsn(), "--reserve", "0",
+        "--application", "traced-app", "--duration", "20s",
+    )  # fmt: skip
+    while recorder.poll() is None:
+        app.execute("SELECT repeat('x', 1000), pg_sleep(0.001)")
+    out, err = recorder.communicate(timeout=60)
+    assert recorder.returncode == 1, (out, err)
+    assert "full" in out + err
+    assert "Traceback" not in err
+    assert level_of(onlooker, app.info.backend_pid) == 0

@@ -82,7 +82,7 @@ def test_sessions_that_are_not_captured_are_told(timed: Cluster, computing: Conn
     with session(timed, options="-c wait_event_timing.capture=off"):
         found = top(timed)
         assert "1 of 2 client sessions is not captured" in str(found["notes"])
-        assert (found["on_cpu_by"], found["hides_much"]) == ("sampled", True)
+        assert (found["on_cpu_by"], found["hides_much"]) == ("counted", True)
         done = pgtare("waits", "top", "--interval", "0.5s", "--dsn", timed.dsn())
         assert "note: 1 of 2 client sessions" in done.stdout
         assert "%" not in done.stdout
@@ -176,8 +176,8 @@ def test_rights_are_checked_before_a_directory_is_made(
         grants = told.partition("has to run: ")[2].strip()
         assert grants.count("GRANT ") == 2
         observer.execute(grants.encode())
-        done = pgtare(*record)
-        assert done.returncode == 0, done.stderr
+        # it may, and nobody does anything meanwhile
+        assert "so none was traced" in pgtare(*record).stdout
 
 
 def test_an_event_is_found_whatever_its_case(timed: Cluster, watched: Connection) -> None:

@@ -17,8 +17,10 @@ from pgtare.profile.model import (
     Snapshot,
     Statement,
     StatementRow,
+    Timed,
 )
-from pgtare.profile.rates import CountersReset, counted_on_cpu, grown, profile
+from pgtare.profile.rates import CountersReset, grown, profile
+from pgtare.profile.samples import FEWEST, Samples
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 READ = Event("IO", "DataFileRead", False)
@@ -54,7 +56,7 @@ def test_shares_and_active_sessions() -> None:
     before = snapshot(0, {READ: counters(10, 100), CLIENT: counters(1, 1000)})
     after = snapshot(2, {READ: counters(30, 1100), CLIENT: counters(9, 9000),
                          SYNC: counters(5, 500)})  # fmt: skip
-    found = profile(before, after, {-77: 0.25})
+    found = profile(before, after, Samples(40, {-77: 10}))
     assert found.seconds == 2
     assert found.active == pytest.approx(0.5 + 0.25 + 0.25)
     assert found.on_cpu == 0.25
@@ -96,8 +98,8 @@ def test_time_by_statement() -> None:
     row = StatementRow(statement=QUERY, event=READ, counters=counters(3, 400))
     before = snapshot(0, {})
     after = snapshot(1, {READ: counters(3, 400)}, statements=[row], texts={-77: "SELECT 1"})
-    (found,) = profile(before, after, {-77: 0.1}).statements
-    assert (found.text, found.on_cpu) == ("SELECT 1", 0.1)
+    (found,) = profile(before, after, Samples(100, {-77: 10})).statements
+    assert (found.text, found.on_cpu, found.cpu_samples) == ("SELECT 1", 0.1, 10)
     assert found.active == pytest.approx(0.5)
     assert found.share == pytest.approx(1)
     assert found.events == ((READ, 0.4),)
@@ -142,7 +144,7 @@ def test_sessions_that_are_not_captured_are_told_and_leave_no_shares() -> None:
     rows = {READ: counters(5, 500)}
     whole = profile(before, snapshot(1, rows, clients=all_seen))
     assert (whole.notes, whole.events[0].share) == ((), 1)
-    found = profile(before, snapshot(1, rows, clients=half_seen), {0: 0.1})
+    found = profile(before, snapshot(1, rows, clients=half_seen), Samples(10, {0: 1}))
     assert "2 of 3 client sessions are not captured" in found.notes[0]
     assert found.events[0].share is None
     assert found.events[0].active == 0.5
@@ -158,16 +160,44 @@ def test_losses_are_told_by_their_growth() -> None:
     assert note.startswith("2 waits were seen but not counted")
 
 
+def times(**ms: float) -> dict[str, Timed]:
+    return {
+        kind.replace("_", " "): Timed(processes=1, total_ms=total) for kind, total in ms.items()
+    }
+
+
 def test_time_that_is_no_wait_is_time_on_a_processor() -> None:
-    seen: dict[str, Any] = {"clients": clients("stats", "stats"), "uncounted": True}
-    before = snapshot(0, {CLIENT: counters(1, 100)}, **seen)
+    before = snapshot(0, {CLIENT: counters(1, 100)}, timed=times(client_backend=5000))
     rows = {CLIENT: counters(2, 1700), READ: counters(1, 400)}
-    assert counted_on_cpu(before, snapshot(2, rows, **seen)) == pytest.approx(1.0)
-    for changed in (
-        {"uncounted": False}, {"clients": clients("stats", "off")}, {"clients": clients("stats")},
-        {"clients": clients("stats", "stats", timed=False)}, {"clients": None},
-    ):  # fmt: skip
-        assert counted_on_cpu(before, snapshot(2, rows, **(seen | changed))) is None
+    after = times(client_backend=8600, parallel_worker=400, checkpointer=9999)
+    found = profile(before, snapshot(2, rows, timed=after), idle=True)
+    assert (found.sessions, found.idle, found.on_cpu_by) == (2.0, 0.8, "counted")
+    assert found.on_cpu == pytest.approx(1.0)
+    assert found.active == pytest.approx(1.2)
+    parts = found.on_cpu + sum(rate.active for rate in found.events)
+    assert parts == pytest.approx(found.sessions)
+    assert profile(snapshot(0, {}), snapshot(2, rows, timed=after)).on_cpu is None
+
+
+def test_processor_time_of_few_samples_is_at_no_statement() -> None:
+    before = snapshot(0, {}, timed=times(client_backend=0))
+    after = snapshot(1, {}, timed=times(client_backend=1000))
+    hits = {-77: FEWEST - 1, 5: 30, 0: 13}
+    found = profile(before, after, Samples(50, hits))
+    few, many = sorted(found.statements, key=lambda rate: rate.cpu_samples)
+    assert (few.on_cpu, few.active, few.cpu_samples) == (None, 0, FEWEST - 1)
+    assert many.on_cpu == pytest.approx(0.6)
+    assert many.cpu_low == pytest.approx(0.4618, abs=1e-3)  # Wilson's of 30 of 50
+    assert many.cpu_high == pytest.approx(0.7239, abs=1e-3)
+    assert found.cpu_elsewhere == pytest.approx(0.4)
+    assert found.cpu_samples == 50
+
+
+def test_a_statement_waits_no_longer_than_all_did() -> None:
+    row = StatementRow(statement=QUERY, event=READ, counters=counters(3, 5000))
+    after = snapshot(1, {READ: counters(3, 400)}, statements=[row])
+    (found,) = profile(snapshot(0, {}), after).statements
+    assert found.events == ((READ, 0.4),)
 
 
 def test_a_snapshot_survives_its_file() -> None:

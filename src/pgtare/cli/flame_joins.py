@@ -88,7 +88,7 @@ def labels(dsn: str | None, target: Target, *, trace: bool) -> Iterator[Labels]:
         try:
             reader = stack.enter_context(open_reader(dsn))
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgtare-")))
-            recorder = WaitRecorder(reader, place / "waits", trace_all=trace)
+            recorder = WaitRecorder(reader, dsn, place / "waits", trace_all=trace)
         except UsageError:
             if trace:
                 raise

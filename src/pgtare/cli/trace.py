@@ -113,7 +113,8 @@ def record(
     else:
         for line in _told(done, target):
             cli.say(line)
-    if not done.sessions:
+    # on a full disk there can be sessions, and no call of them
+    if not done.call_bytes:
         raise typer.Exit(1)
 
 
@@ -179,6 +180,8 @@ def _told(done: Recorded, target: Target) -> list[str]:
     lines += done.notes
     if not done.sessions:
         return [*lines, _nobody(target)]
+    if not done.call_bytes:
+        return [*lines, f"no call of theirs could be kept in {done.path}"]
     return [*lines, f"trace: {done.path} (`pgtare trace profile {done.path}` says where time went)"]
 
 

@@ -205,15 +205,19 @@ def record(
     """
     length = seconds("--duration", duration) if duration else None
     with open_reader(dsn) as reader:
-        recorder = Recorder(reader, directory, trace_all=trace_all)
+        recorder = Recorder(reader, dsn, directory, trace_all=trace_all)
         with Display(cli.stderr(), "recording", length) as display:
             done = recorder.run(length, lambda now: _tick(display, now))
     if json:
         typer.echo(done.model_dump_json(by_alias=True, indent=2))
-        return
-    for line in _told(done, trace_all):
-        cli.say(line)
-    cli.say(f"recording: {directory} (`pgtare waits report {directory}` makes its page)")
+    else:
+        for line in _told(done, trace_all):
+            cli.say(line)
+    if not done.sessions and not throughout(done):
+        recorder.writer.discard()
+        raise typer.Exit(1)
+    if not json:
+        cli.say(f"recording: {directory} (`pgtare waits report {directory}` makes its page)")
 
 
 def _tick(display: Display, now: Progress) -> None:

@@ -19,6 +19,7 @@ from scipy import stats
 
 from pgtare.clock.plan import Plan, parse_plan
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.server import pooler
 from pgtare.server.trials import connect, first_line
 
 #: Pairs below which a median has no 95 % interval by signs.
@@ -199,7 +200,7 @@ class Explainer:
         """Processor time of the session's process; None where it cannot be seen from here."""
         if not self.local:
             return None
-        process = Path("/proc", str(self._conn.info.backend_pid))
+        process = Path("/proc", str(pooler.backend_pid(self._conn)))
         try:
             # in a container the number may be another process's
             if (process / "comm").read_text().strip() not in ("postgres", "postmaster"):
@@ -210,8 +211,9 @@ class Explainer:
 
     def _explain(self, *options: str) -> Plan:
         head = f"EXPLAIN ({', '.join(options)}, FORMAT JSON) "
-        # A prepared statement is one statement: the server refuses a second one behind it.
-        row = self._run(head.encode() + self._query.encode(), prepare=True)
+        # In the extended protocol, which binary results take, the server refuses a second
+        # statement behind the first.
+        row = self._run(head.encode() + self._query.encode(), binary=True)
         assert row is not None
         return parse_plan(row[0])
 
@@ -227,9 +229,9 @@ class Explainer:
                 with contextlib.suppress(psycopg.Error):
                     self._conn.execute("ROLLBACK")
 
-    def _run(self, text: bytes | sql.Composed, *, prepare: bool = False) -> tuple[Any, ...] | None:
+    def _run(self, text: bytes | sql.Composed, *, binary: bool = False) -> tuple[Any, ...] | None:
         try:
-            got = self._conn.execute(text, prepare=prepare)
+            got = self._conn.execute(text, binary=binary)
             return got.fetchone() if got.description else None
         except psycopg.errors.QueryCanceled as ex:
             raise MeasurementError(

@@ -52,17 +52,14 @@ def _counted(first: Look, last: Look) -> dict[str, float] | None:
 
 
 def _rest(first: Look, last: Look) -> float | None:
-    """Client sessions that did not wait, on average: on a processor, or ready for one.
+    """Sessions that did not wait, on average: on a processor, or ready for one.
 
     None where not all of their time was counted.
     """
     before, after = first.waits, last.waits
-    if before is None or after is None or not before.sessions:
+    if before is None or after is None or before.rest_ms is None or after.rest_ms is None:
         return None
-    if before.sessions != after.sessions:
-        return None
-    waited = (after.clients_ms - before.clients_ms) / _ms(before, after)
-    return max(0.0, len(after.sessions) - waited)
+    return max(0.0, after.rest_ms - before.rest_ms) / _ms(before, after)
 
 
 def _ms(before: CountedWaits, after: CountedWaits) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pgtare.server.pooler import CLOSED_PATH, PID
+
 #: How long the server may take for one query before it cancels it.
 TIMEOUT_S = 10
 #: Clock readings of one query: few enough to be done between two preemptions.
@@ -24,16 +26,16 @@ class Query:
     when: str = ""
 
 
-#: What the session sets for itself, before anything else.
+#: What holds in the read-only transaction of each query, and ends with it: behind a pooler the
+#: session is the application's next.
 SET_UP = (
-    "SET default_transaction_read_only = on",
-    f"SET statement_timeout = '{TIMEOUT_S}s'",
-    "SET lock_timeout = '1s'",
-    "SET search_path = pg_catalog, pg_temp",
-    "SET TimeZone = 'UTC'",
+    f"statement_timeout = '{TIMEOUT_S}s'",
+    "lock_timeout = '1s'",
+    CLOSED_PATH,
+    "TimeZone = 'UTC'",
 )
 #: A superuser's session keeps its own statements out of the table that it looks at.
-UNTRACKED = "SET pg_stat_statements.track = 'none'"
+UNTRACKED = "pg_stat_statements.track = 'none'"
 
 IDENTITY = Query(
     "identity",
@@ -138,22 +140,18 @@ MAY_EXECUTE = Query(
 )
 WAITS = Query(
     "exact waits",
-    "time waited by event, as counted",
-    """SELECT clock_timestamp(), wait_event_type, wait_event, idle,
-  sum(total_time + running_time),
-  coalesce(sum(total_time + running_time) FILTER (WHERE backend_type = 'client backend'), 0)
-FROM {schema}.wait_event_timing_system()
+    "time waited by event as counted, and in the row without an event what time that is part of",
+    """SELECT min(taken), wait_event_type, wait_event, idle,
+  sum(total_time + coalesce(running_time, 0))
+FROM {schema}.wait_event_timing_moment()
 WHERE backend_type IN ('client backend', 'parallel worker') GROUP BY 2, 3, 4""",
     "wait_event_timing is loaded and captures",
 )
-TIMED = Query(
-    "timed sessions",
-    "whether all of the sessions' time is counted, so that the rest of it is spent computing",
-    """SELECT pid, a.backend_start, s.capture <> 'off'
-  AND (c.pid IS NOT NULL OR coalesce(a.wait_event_type, '') NOT IN ('Client', 'Lock')
-    OR a.state_change > clock_timestamp() - interval '1 s')
+CAPTURED = Query(
+    "captured sessions",
+    "whether the waits of all sessions are counted, so that the rest of their time is computing",
+    """SELECT coalesce(bool_and(s.capture <> 'off'), false)
 FROM pg_stat_activity a LEFT JOIN {schema}.wait_event_timing_sessions() s USING (pid)
-  LEFT JOIN {schema}.wait_event_timing_current() c USING (pid)
 WHERE a.backend_type = 'client backend'""",
     "wait_event_timing is loaded and captures",
 )
@@ -166,7 +164,7 @@ WAITS_RESET = Query(
 
 QUERIES = (
     IDENTITY, EXTENSIONS, SETTINGS, MAY_EXECUTE, CLOCK, CLOCK_SOURCE, DATABASES, INFO, ENTRIES,
-    WAITS_RESET, WAITS, TIMED, ACTIVITY, TEXTS, TEXTS_WITH_AGES, TEXT_FILE,
+    WAITS_RESET, WAITS, CAPTURED, ACTIVITY, TEXTS, TEXTS_WITH_AGES, TEXT_FILE,
 )  # fmt: skip
 
 
@@ -178,10 +176,14 @@ def quoted(name: str) -> str:
 def listing() -> str:
     """All of them, as a reader can run them by hand."""
     told = [
-        "-- The session's own settings",
-        *(f"{line};" for line in SET_UP),
+        "-- Whether there is a pooler (behind one BEGIN and ROLLBACK are tried, too)",
+        f"{PID};",
+        "-- Around each query (ROLLBACK after one that failed)",
+        "COMMIT;",
+        "BEGIN READ ONLY;",
+        *(f"SET LOCAL {setting};" for setting in SET_UP),
         "-- Only where the role is a superuser: its own statements stay out of the table",
-        f"{UNTRACKED};",
+        f"SET LOCAL {UNTRACKED};",
     ]
     for query in QUERIES:
         condition = f" (where {query.when})" if query.when else ""

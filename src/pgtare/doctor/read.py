@@ -164,12 +164,12 @@ def _mend(ex: Unreadable, facts: Facts) -> str:
 def _read_waits(session: Session, schema: str, taken: datetime) -> CountedWaits:
     ((reset,),) = session.rows(queries.WAITS_RESET, schema)
     rows = session.rows(queries.WAITS, schema)
-    ms = {f"{kind}/{name}": total for _, kind, name, idle, total, _ in rows if not idle}
-    clients_ms = sum(of_clients for *_, of_clients in rows)
-    found = session.rows(queries.TIMED, schema)
-    timed = all(timed for *_, timed in found)
-    sessions = frozenset((pid, start) for pid, start, _ in found) if timed else None
-    return CountedWaits(rows[0][0] if rows else taken, ms, reset, clients_ms, sessions)
+    ms = {f"{kind}/{name}": total for _, kind, name, idle, total in rows if kind and not idle}
+    timed = sum(total for _, kind, *_, total in rows if kind is None)
+    waited = sum(total for _, kind, *_, total in rows if kind is not None)
+    ((captured,),) = session.rows(queries.CAPTURED, schema)
+    rest = timed - waited if captured else None
+    return CountedWaits(rows[0][0] if rows else taken, ms, reset, rest)
 
 
 def read_entries(session: Session, schema: str, taken: datetime) -> Entries:

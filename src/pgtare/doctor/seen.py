@@ -85,15 +85,14 @@ class Deallocations:
 class CountedWaits:
     """ms waited by event, idle ones left out, at one moment, and since when they are counted.
 
-    clients_ms: by client sessions, idle ones included. sessions: those (pid, start), or None where
-    not all of their time is counted.
+    rest_ms: their time apart from all waits, idle ones included; None where sessions are not
+    captured.
     """
 
     taken: datetime
     ms: dict[str, float]
     reset: datetime
-    clients_ms: float = 0.0
-    sessions: frozenset[tuple[int, datetime]] | None = None
+    rest_ms: float | None = None
 
 
 @dataclass(frozen=True)

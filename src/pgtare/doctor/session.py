@@ -12,7 +12,7 @@ from psycopg import sql
 from pgtare.doctor import queries
 from pgtare.doctor.queries import Query
 from pgtare.errors import MeasurementError
-from pgtare.server import trials
+from pgtare.server import pooler, trials
 
 #: A host that has vanished is noticed after so many ms.
 _VANISHED_MS = 15_000
@@ -35,14 +35,9 @@ class Session:
 
     def __init__(self, dsn: str) -> None:
         self._conn = trials.connect(dsn, tcp_user_timeout=str(_VANISHED_MS))
+        self._settings: tuple[str, ...] = queries.SET_UP
 
     def __enter__(self) -> Session:
-        try:
-            for line in queries.SET_UP:
-                self._send(line)
-        except BaseException:
-            self._conn.close()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,9 +49,14 @@ class Session:
         return self._conn.info.server_version // 10000
 
     def stay_out(self) -> None:
-        """Keep this session's statements out of pg_stat_statements; a superuser's right."""
-        with contextlib.suppress(Unreadable):
-            self._send(queries.UNTRACKED)
+        """Keep our statements out of pg_stat_statements, if it is loaded; a superuser's right."""
+        before = self._settings
+        # first, so that the other settings stay out as well
+        self._settings = (queries.UNTRACKED, *before)
+        try:
+            self._send(pooler.PID)
+        except Unreadable:
+            self._settings = before
 
     def rows(self, query: Query, schema: str | None = None) -> list[tuple[Any, ...]]:
         """All rows of a query, its extension found in `schema`. Raises Unreadable."""
@@ -66,9 +66,11 @@ class Session:
         return self._send(text)
 
     def _send(self, text: str | sql.Composed) -> list[tuple[Any, ...]]:
-        with self._telling():
-            cursor = self._conn.execute(text.encode() if isinstance(text, str) else text)
-            return cursor.fetchall() if cursor.description else []
+        with (
+            self._telling(),
+            pooler.transaction(self._conn, *self._settings, read_only=True),
+        ):
+            return self._conn.execute(text.encode() if isinstance(text, str) else text).fetchall()
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:

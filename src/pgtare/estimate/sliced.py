@@ -24,6 +24,7 @@ from pgtare.estimate.inference import (
     ratio_interval,
     settled_margin,
     tail_factor,
+    varies,
 )
 from pgtare.estimate.outcomes import Failures, explained, unanswered
 from pgtare.estimate.question import Question

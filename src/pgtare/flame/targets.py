@@ -14,6 +14,7 @@ import psycopg
 from pgtare.errors import UsageError
 from pgtare.flame import processes
 from pgtare.report.plain import plain
+from pgtare.server import pooler
 
 #: For so long it is believed that a process is none of the server's, in s.
 _FORGET_S = 1.0
@@ -108,7 +109,7 @@ def of_connection(conn: psycopg.Connection[Any], pid: int | None = None) -> Targ
 
     Raises UsageError where its processes are not on this machine, or not to be seen from here.
     """
-    own = conn.info.backend_pid
+    own = pooler.backend_pid(conn)
     postmaster = _by_socket(conn) or _by_start(conn, own)
     if postmaster is None:
         raise UsageError(
@@ -121,7 +122,8 @@ def of_connection(conn: psycopg.Connection[Any], pid: int | None = None) -> Targ
         if found is None:
             raise UsageError(f"that server has no process {pid}")
         return of_pid(found)
-    mine = target.by_server_pid().get(own)
+    # behind a pooler, what serves us serves the application as well
+    mine = None if pooler.is_pooled(conn) else target.by_server_pid().get(own)
     if mine is not None:  # what we ask is no part of the picture
         target.pids.remove(mine)
         target._known.discard(mine)

@@ -24,7 +24,7 @@ LOAD_NAME = "pgtare-load-"
 _LOOK_QUERIES = 5
 
 
-_INFO = "SELECT hooks, slots_installed, slots_intact FROM pg_stat_wait_event_timing_info"
+_INFO = "SELECT hooks, slots_installed, slots_intact FROM {waits}.pg_stat_wait_event_timing_info"
 
 
 @dataclass
@@ -98,7 +98,7 @@ def look(serving: Serving, seen: Halfway) -> None:
 
 def rings(reader: Reader) -> int:
     """How many sessions have a trace ring."""
-    return len(reader.rows("SELECT FROM wait_event_timing_rings()"))
+    return len(reader.rows("SELECT FROM {waits}.wait_event_timing_rings()"))
 
 
 def waits_between(before: Iterable[EventRow], after: Iterable[EventRow]) -> int:

@@ -14,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.load.pgbench import create_tables, find_pgbench
+from pgtare.server import trials
 from pgtare.server.binaries import Binaries
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -108,12 +109,7 @@ def _is_ours(conn: psycopg.Connection[Any], name: str) -> bool:
 
 
 def _connect(dsn: str) -> psycopg.Connection[Any]:
-    try:
-        return psycopg.connect(dsn, autocommit=True, application_name="pgtare")
-    except psycopg.OperationalError as ex:
-        raise MeasurementError(f"cannot connect to the server: {str(ex).strip()}") from ex
-    except psycopg.ProgrammingError as ex:
-        raise UsageError(f"cannot read the connection string: {str(ex).strip()}") from ex
+    return trials.connect(dsn)
 
 
 def _run(conn: psycopg.Connection[Any], statement: sql.Composed) -> None:

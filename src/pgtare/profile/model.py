@@ -136,11 +136,22 @@ class Losses(_Model):
     overflows: int = 0
 
 
+class Timed(_Model):
+    """The time of which the waits of some processes are parts, of those that ended as well.
+
+    processes: those there now whose waits are captured.
+    """
+
+    processes: int
+    total_ms: float
+
+
 class Snapshot(_Model):
     """All counters of a server at one moment; texts has what statements say, where it is known.
 
     clients: without pgtare's own; None where others' sessions cannot be seen. uncounted: pgtare's
-    own session is not in the counters.
+    own session is not in the counters. timed: by backend type, read with `events` at one moment;
+    None where others cannot be seen, and in files of older versions.
     """
 
     schema_: Literal["pgtare.waits.snapshot/1"] = Field(default=SCHEMA, alias="schema")
@@ -154,3 +165,4 @@ class Snapshot(_Model):
     clients: tuple[Client, ...] | None = None
     losses: Losses = Losses()
     uncounted: bool = False
+    timed: dict[str, Timed] | None = None

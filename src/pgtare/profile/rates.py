@@ -18,6 +18,7 @@ from pgtare.profile.model import (
     Statement,
     StatementRow,
 )
+from pgtare.profile.samples import FEWEST, Samples, share
 
 Key = TypeVar("Key", bound=Hashable)
 Row = TypeVar("Row", EventRow, StatementRow)
@@ -38,22 +39,32 @@ class EventRate:
 
 @dataclass(frozen=True)
 class StatementRate:
-    """One statement: sessions that ran it on average, waiting and on CPU, and its main events."""
+    """One statement: sessions that ran it on average, waiting and on CPU, and its main events.
+
+    on_cpu: by samples, with its 95 % interval; None where there are too few (cpu_samples), and then
+    `active` is the waiting alone.
+    """
 
     statement: Statement
     text: str | None
     active: float
-    on_cpu: float
+    on_cpu: float | None
     share: float | None
     events: tuple[tuple[Event, float], ...]
+    cpu_samples: int = 0
+    cpu_low: float | None = None
+    cpu_high: float | None = None
 
 
 @dataclass(frozen=True)
 class Profile:
     """Where time went in `seconds`.
 
-    active: sessions neither idle nor waiting for their client, on average; on_cpu is the part of
-    them that waited for nothing (None: not known). Shares are of `active`; idle events have none,
+    sessions: whose waits are captured, on average, those that came and went for their time (None:
+    not known). It is exactly the sum of idle, of the waits in `active`, and of on_cpu where that is
+    counted. active: sessions neither idle nor waiting for their client; on_cpu is the part of them
+    that waited for nothing (None: not known). cpu_elsewhere: the part of on_cpu that is at no
+    statement, or at one with too few samples. Shares are of `active`; idle events have none,
     and none is given where too many sessions are not captured. run_queue: sessions that waited for
     a processor, of whatever else they waited for before. notes: what the figures lack;
     hides_much: so much that there are no shares.
@@ -68,6 +79,10 @@ class Profile:
     run_queue: float | None = None
     notes: tuple[str, ...] = ()
     hides_much: bool = False
+    sessions: float | None = None
+    idle: float = 0.0
+    cpu_elsewhere: float | None = None
+    cpu_samples: int = 0
 
 
 class CountersReset(UsageError):
@@ -77,18 +92,18 @@ class CountersReset(UsageError):
 def profile(
     before: Snapshot,
     after: Snapshot,
-    on_cpu: Mapping[int, float] | None = None,
+    samples: Samples | None = None,
     *,
-    on_cpu_by: Literal["counted", "sampled"] = "sampled",
     run_queue: float | None = None,
     idle: bool = False,
     background: bool = False,
 ) -> Profile:
     """Compare two snapshots of one server.
 
-    on_cpu: sessions on CPU on average, by query identifier (0: none), and on_cpu_by how that is
-    known. run_queue: sessions that waited for a processor on average. idle: list waits for
-    something to do as well. background: not only processes that work for clients.
+    samples: of processes on CPU meanwhile, which split that time by statement, and tell how long it
+    was where the snapshots do not. run_queue: sessions that waited for a processor on average.
+    idle: list waits for something to do as well. background: not only processes that work for
+    clients.
     Raises UsageError where the two cannot be compared.
     """
     seconds = _check(before, after)
@@ -96,9 +111,14 @@ def profile(
         after.events, before.events, lambda row: row.event,
         lambda row: background or row.backend_type in FOREGROUND,
     )  # fmt: skip
-    cpu = sum(on_cpu.values()) if on_cpu is not None else None
     ms = seconds * 1000
     waiting = sum(c.total_ms for event, c in events.items() if not event.idle) / ms
+    resting = sum(c.total_ms for event, c in events.items() if event.idle) / ms
+    sessions = _sessions(before, after, ms, background=background)
+    cpu = None if sessions is None else max(0.0, sessions - resting - waiting)
+    by: Literal["counted", "sampled"] | None = None if cpu is None else "counted"
+    if cpu is None and samples is not None and samples.looks:
+        cpu, by = samples.total / samples.looks, "sampled"
     active = waiting + (cpu or 0.0)
     whole = 0.0 if doubts.hides_much(before.clients, after.clients) else active
     rates = [
@@ -114,16 +134,21 @@ def profile(
         for event, c in events.items()
         if (idle or not event.idle) and (c.waits or c.total_ms)
     ]
+    statements, elsewhere = _statements(before, after, events, cpu, samples, ms, whole)
     return Profile(
         seconds=seconds,
         active=active,
         on_cpu=cpu,
         events=tuple(sorted(rates, key=lambda rate: -rate.total_ms)),
-        statements=_statements(before, after, on_cpu or {}, ms, whole),
-        on_cpu_by=on_cpu_by if on_cpu is not None else None,
+        statements=statements,
+        on_cpu_by=by,
         run_queue=run_queue,
         notes=doubts.between(before, after),
         hides_much=doubts.hides_much(before.clients, after.clients),
+        sessions=sessions,
+        idle=resting,
+        cpu_elsewhere=elsewhere,
+        cpu_samples=samples.total if samples else 0,
     )
 
 
@@ -132,60 +157,66 @@ def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def counted_on_cpu(before: Snapshot, after: Snapshot) -> float | None:
-    """Client sessions that neither waited nor idled, on average: the rest of their time.
-
-    It covers who waited for a processor, too. None where not all of that time is known: sessions
-    came or went, or are not captured, or a wait under way began before it was counted.
-    """
-    if not before.uncounted or not after.uncounted or not before.clients or not after.clients:
+def _sessions(before: Snapshot, after: Snapshot, ms: float, *, background: bool) -> float | None:
+    """Processes on average whose waits are captured, by the time that the waits are parts of."""
+    if before.timed is None or after.timed is None:
         return None
-    known = [{(c.pid, c.started) for c in s.clients or ()} for s in (before, after)]
-    every = (*before.clients, *after.clients)
-    if known[0] != known[1] or not all(c.captured and c.timed for c in every):
-        return None
-    events = _sum(
-        after.events, before.events, lambda row: row.event,
-        lambda row: row.backend_type == "client backend",
-    )  # fmt: skip
-    seconds = _check(before, after)
-    waited = sum(c.total_ms for c in events.values()) / 1000 / seconds
-    return max(0.0, len(after.clients) - waited)
+    return (
+        sum(
+            timed.total_ms - (before.timed[kind].total_ms if kind in before.timed else 0.0)
+            for kind, timed in after.timed.items()
+            if background or kind in FOREGROUND
+        )
+        / ms
+    )
 
 
 def _statements(
-    before: Snapshot, after: Snapshot, on_cpu: Mapping[int, float], ms: float, active: float
-) -> tuple[StatementRate, ...]:
+    before: Snapshot, after: Snapshot, all_events: Mapping[Event, Counters], cpu: float | None,
+    samples: Samples | None, ms: float, active: float,
+) -> tuple[tuple[StatementRate, ...], float | None]:  # fmt: skip
+    """Statements, the busiest first, and the CPU time that is at none of them."""
     by_pair = _sum(
         after.statements, before.statements,
         lambda row: (row.statement, row.event), lambda row: not row.event.idle,
     )  # fmt: skip
     events: dict[Statement, list[tuple[Event, float]]] = defaultdict(list)
     for (statement, event), c in by_pair.items():
-        if c.total_ms:
-            events[statement].append((event, c.total_ms / ms))
+        # a wait that ended as the statements were read can seem longer there than it was
+        spent = min(c.total_ms, all_events[event].total_ms if event in all_events else 0.0)
+        if spent:
+            events[statement].append((event, spent / ms))
+    hits = dict(samples.hits) if samples else {}
     known = {statement.queryid for statement in events}
-    for queryid in on_cpu:
+    for queryid in hits:
         if queryid not in known and queryid:
             events[Statement(0, 0, queryid)] = []
     rates = []
-    counted: set[int] = set()
+    at_statements = 0.0
     for statement, waits in events.items():
         # A query identifier that several roles run has its CPU time at the first of them.
-        cpu = 0.0 if statement.queryid in counted else on_cpu.get(statement.queryid, 0.0)
-        counted.add(statement.queryid)
-        total = cpu + sum(n for _, n in waits)
+        seen = hits.pop(statement.queryid, 0) if statement.queryid else 0
+        on_cpu = low = high = None
+        if cpu is not None and samples is not None and seen >= FEWEST:
+            part = share(seen, samples.total)
+            on_cpu, low, high = cpu * part.estimate, cpu * part.low, cpu * part.high
+            at_statements += on_cpu
+        total = (on_cpu or 0.0) + sum(n for _, n in waits)
         rates.append(
             StatementRate(
                 statement=statement,
                 text=after.texts.get(statement.queryid),
                 active=total,
-                on_cpu=cpu,
+                on_cpu=on_cpu,
                 share=_share(total, active),
                 events=tuple(sorted(waits, key=lambda pair: -pair[1])),
+                cpu_samples=seen,
+                cpu_low=low,
+                cpu_high=high,
             )
         )
-    return tuple(sorted(rates, key=lambda rate: -rate.active))
+    ordered = sorted(rates, key=lambda rate: (-rate.active, -rate.cpu_samples))
+    return tuple(ordered), None if cpu is None else max(0.0, cpu - at_statements)
 
 
 def by_statement(rows: Iterable[StatementRow]) -> dict[int, dict[Event, Counters]]:

@@ -22,49 +22,53 @@ from pgtare.profile.model import (
     Snapshot,
     Statement,
     StatementRow,
+    Timed,
 )
-from pgtare.server import unseen
+from pgtare.server import pooler, unseen
 from pgtare.sql_text import normalised
 
+# {waits}, {texts}: schemas of wait_event_timing and of pg_stat_statements. {own}: our process; 0
+# behind a pooler, where our session is one of the application's as well.
+# Rows without an event tell the time of which the others are parts.
+_MOMENT = """
+SELECT taken, backend_type, wait_event_type, wait_event, idle, waits, calls, total_time, max_time,
+       running_time AS running, histogram
+FROM {waits}.wait_event_timing_moment()
+"""
 # Waits that have ended and those under way are read by one statement: a wait that ends between
 # two would be counted twice or not at all.
-_EVENTS = """
-SELECT backend_type, wait_event_type, wait_event, idle, waits, calls, total_time, max_time,
-       running_time AS running, histogram
-FROM pg_stat_wait_event_timing_system
-"""
 _BY_PROCESS = """
 SELECT pid, backend_type, wait_event_type, wait_event, idle, waits, calls, total_time, max_time,
        0::double precision AS running, histogram
-FROM pg_stat_wait_event_timing WHERE pid <> pg_backend_pid()
+FROM {waits}.pg_stat_wait_event_timing WHERE pid <> {own}
 UNION ALL
 SELECT pid, backend_type, wait_event_type, wait_event, idle, 0, 0, 0, 0, wait_time, NULL
-FROM pg_stat_wait_event_timing_current WHERE pid <> pg_backend_pid()
+FROM {waits}.pg_stat_wait_event_timing_current WHERE pid <> {own}
 """
 _STATEMENTS = """
 SELECT userid, dbid, queryid, wait_event_type, wait_event, idle, waits, calls, total_time,
        max_time, 0::double precision AS running, histogram
-FROM pg_stat_wait_event_timing_statements
+FROM {waits}.pg_stat_wait_event_timing_statements
 UNION ALL
 SELECT a.usesysid, a.datid, a.query_id, c.wait_event_type, c.wait_event, c.idle, 0, 0, 0, 0,
        c.wait_time, NULL
-FROM pg_stat_wait_event_timing_current c JOIN pg_stat_activity a USING (pid)
+FROM {waits}.pg_stat_wait_event_timing_current c JOIN pg_stat_activity a USING (pid)
 WHERE a.query_id IS NOT NULL AND a.state = 'active' AND pid <> pg_backend_pid()
 """
 _SESSIONS = """
 SELECT s.pid, s.backend_type, s.capture, s.missed, a.usename, a.datname, a.application_name,
        a.state, c.wait_event_type, c.wait_event, c.idle, c.wait_time, c.blocking_pids
-FROM pg_stat_wait_event_timing_sessions s
+FROM {waits}.pg_stat_wait_event_timing_sessions s
 LEFT JOIN pg_stat_activity a ON a.pid = s.pid
-LEFT JOIN pg_stat_wait_event_timing_current c ON c.pid = s.pid
-WHERE s.pid <> pg_backend_pid() ORDER BY s.pid
+LEFT JOIN {waits}.pg_stat_wait_event_timing_current c ON c.pid = s.pid
+WHERE s.pid <> {own} ORDER BY s.pid
 """
 # A session that is "idle" and waits for nothing reads its next request or finishes the last one;
 # the state of one that we may not see is null.
 _ON_CPU = """
 SELECT a.backend_type = 'parallel worker',
        CASE a.state WHEN 'active' THEN coalesce(a.query_id, 0) ELSE 0 END, count(*)
-FROM pg_stat_activity a JOIN pg_stat_wait_event_timing_sessions s USING (pid)
+FROM pg_stat_activity a JOIN {waits}.pg_stat_wait_event_timing_sessions s USING (pid)
 WHERE a.wait_event IS NULL AND a.state IS NOT NULL AND pid <> pg_backend_pid()
   AND a.backend_type IN ('client backend', 'parallel worker') AND s.capture <> 'off'
 GROUP BY 1, 2
@@ -75,14 +79,14 @@ SELECT pid, a.backend_start, s.capture,
        c.pid IS NOT NULL OR coalesce(a.wait_event_type, '') NOT IN ('Client', 'Lock')
        OR a.state_change > clock_timestamp() - interval '1 s'
 FROM pg_stat_activity a
-LEFT JOIN pg_stat_wait_event_timing_sessions s USING (pid)
-LEFT JOIN pg_stat_wait_event_timing_current c USING (pid)
-WHERE a.backend_type = 'client backend' AND pid <> pg_backend_pid()
+LEFT JOIN {waits}.pg_stat_wait_event_timing_sessions s USING (pid)
+LEFT JOIN {waits}.pg_stat_wait_event_timing_current c USING (pid)
+WHERE a.backend_type = 'client backend' AND pid <> {own}
 """
 _IDENTITY = """
 SELECT clock_timestamp(), current_setting('server_version'), pg_postmaster_start_time(),
        stats_reset, to_jsonb(i)
-FROM pg_stat_wait_event_timing_info i
+FROM {waits}.pg_stat_wait_event_timing_info i
 """
 _NO_EXTENSION = (
     "database {} has no extension wait_event_timing: put the module into the installation with "
@@ -98,27 +102,46 @@ class Bucket(NamedTuple):
     to_ms: float | None
 
 
+class Moment(NamedTuple):
+    """All counters at one moment, and by backend type the time that they are parts of."""
+
+    taken: datetime
+    events: tuple[EventRow, ...]
+    timed: dict[str, Timed]
+
+
 class Reader:
     """The views of one server."""
 
     def __init__(self, conn: psycopg.Connection[Any]) -> None:
         self.conn = conn
-        self.pid = conn.info.backend_pid
+        self.pooled = pooler.is_pooled(conn)
         with telling():
+            self.pid = pooler.backend_pid(conn)
+            self._names: dict[str, psycopg.sql.Composable] = {
+                "own": psycopg.sql.Literal(0 if self.pooled else self.pid)
+            }
             self._find_functions()
-            self.rows("SELECT * FROM wait_event_timing_info()")
+            self.rows("SELECT * FROM {waits}.wait_event_timing_info()")
             ((self.sees_all,),) = self.rows("SELECT pg_has_role('pg_read_all_stats', 'USAGE')")
             # Without the privilege our own waits for the client are counted, and shown as idle.
-            own = "SELECT capture FROM pg_stat_wait_event_timing_sessions WHERE pid = %s"
-            self.uncounted = self.rows(own, self.pid) in ([], [("off",)])
+            query = "SELECT capture FROM {waits}.pg_stat_wait_event_timing_sessions WHERE pid = %s"
+            self.uncounted = self.rows(query, self.pid) in ([], [("off",)])
 
-    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
-        with self.conn.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
-            return cursor.execute(query.encode(), values or None).fetchall()
+    def rows(self, query: str, *values: object, binary: bool = False) -> list[tuple[Any, ...]]:
+        """All rows of a query, in a transaction of its own, where {waits}, {texts} and {own} hold.
+
+        binary: the values of its columns, so that bytes come as they are.
+        """
+        text = psycopg.sql.SQL(query).format(**self._names)
+        with (
+            pooler.transaction(self.conn, pooler.CLOSED_PATH),
+            self.conn.cursor(row_factory=psycopg.rows.tuple_row) as cursor,
+        ):
+            return cursor.execute(text, values or None, binary=binary).fetchall()
 
     def _find_functions(self) -> None:
-        """Put the schemas of the extension and of pg_stat_statements on the search path."""
+        """Learn the schemas of the extension and of pg_stat_statements."""
         found = dict(
             self.rows(
                 "SELECT p.proname, n.nspname FROM pg_proc p JOIN pg_namespace n"
@@ -130,15 +153,25 @@ class Reader:
         )
         if "wait_event_timing_info" not in found:
             raise UsageError(_NO_EXTENSION.format(self.conn.info.dbname))
-        path = psycopg.sql.SQL(", ").join(
-            psycopg.sql.Identifier(schema) for schema in sorted(set(found.values()))
-        )
-        self.conn.execute(psycopg.sql.SQL("SET search_path = {}").format(path))
+        self._names["waits"] = psycopg.sql.Identifier(found["wait_event_timing_info"])
         self.has_texts = "pg_stat_statements" in found
+        if self.has_texts:
+            self._names["texts"] = psycopg.sql.Identifier(found["pg_stat_statements"])
 
     def events(self) -> tuple[EventRow, ...]:
         """Counters by backend type and event, since the last reset."""
-        return _event_rows([(None, *row) for row in self.rows(_EVENTS)])
+        return self.moment().events
+
+    def moment(self) -> Moment:
+        """Counters by backend type and event, and the time they are parts of, at one moment."""
+        found = self.rows(_MOMENT)
+        timed = {
+            backend_type: Timed(processes=processes, total_ms=total)
+            for _, backend_type, kind, _, _, processes, _, total, *_ in found
+            if kind is None
+        }
+        rows = [(None, *row[1:]) for row in found if row[2] is not None]
+        return Moment(found[0][0], _event_rows(rows), timed)
 
     def by_process(self) -> tuple[EventRow, ...]:
         """Counters by process and event."""
@@ -201,7 +234,7 @@ class Reader:
         """
         if not self.has_texts:
             return {}
-        query = "SELECT queryid, query FROM pg_stat_statements WHERE queryid = ANY(%s)"
+        query = "SELECT queryid, query FROM {texts}.pg_stat_statements WHERE queryid = ANY(%s)"
         try:
             found = self.rows(query, sorted(set(wanted)))
         except psycopg.Error:  # there, but not loaded
@@ -211,21 +244,27 @@ class Reader:
 
     def buckets(self) -> list[Bucket]:
         """The bounds of the histograms."""
-        query = "SELECT from_time, to_time FROM pg_stat_wait_event_timing_buckets ORDER BY bucket"
+        query = (
+            "SELECT from_time, to_time FROM {waits}.pg_stat_wait_event_timing_buckets"
+            " ORDER BY bucket"
+        )
         return [
             Bucket(low, high if math.isfinite(high) else None) for low, high in self.rows(query)
         ]
 
     def snapshot(self, *, texts: bool = True) -> Snapshot:
         """All counters now."""
-        ((taken, server, started, reset, info),) = self.rows(_IDENTITY)
+        ((_, server, started, reset, info),) = self.rows(_IDENTITY)
         clients = self.clients()
         statements = self.statements()
+        moment = self.moment()
         wanted = {row.statement.queryid for row in statements} if texts else ()
         return Snapshot(
-            taken=taken, server=server, started=started, stats_reset=reset, events=self.events(),
-            statements=statements, texts=self.texts(wanted) if wanted else {}, clients=clients,
+            taken=moment.taken, server=server, started=started, stats_reset=reset,
+            events=moment.events, statements=statements,
+            texts=self.texts(wanted) if wanted else {}, clients=clients,
             losses=self._losses(info), uncounted=self.uncounted,
+            timed=moment.timed if self.sees_all else None,
         )  # fmt: skip
 
     def identity(self) -> tuple[datetime, str, datetime, datetime]:

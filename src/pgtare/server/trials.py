@@ -14,7 +14,7 @@ from pgtare import observations
 from pgtare.design import Design
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.observations import Observations
-from pgtare.server import encodings
+from pgtare.server import encodings, pooler
 
 #: Our own sessions; the module never lets them take part.
 APPLICATION_NAME = "pgtare"
@@ -88,18 +88,23 @@ class Population:
     sessions: int = 64
 
 
-def connect(dsn: str, **parameters: str) -> psycopg.Connection[Any]:
+def connect(dsn: str, **parameters: str) -> pooler.Connection:
     """A session of pgtare's own, in autocommit mode.
 
+    Every session on a server that is not ours begins here. Nothing that it sends may last longer
+    than a transaction: behind a pooler the server's session is the application's next.
+
     Raises MeasurementError where the server cannot be reached, UsageError where the connection
-    string cannot be read.
+    string cannot be read, and where a pooler allows no transactions.
     """
     try:
-        conn = psycopg.connect(
+        conn = pooler.Connection.connect(
             dsn, autocommit=True, application_name=APPLICATION_NAME, connect_timeout=10,
+            prepare_threshold=None,  # a prepared statement would stay
             **parameters,  # type: ignore[arg-type]
         )  # fmt: skip
         encodings.read_any(conn)
+        pooler.look(conn)
         return conn
     except psycopg.ProgrammingError as ex:
         raise UsageError(f"cannot read the connection string: {first_line(ex)}") from ex

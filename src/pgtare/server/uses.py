@@ -6,7 +6,8 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from pgtare.errors import UsageError
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.server import trials
 
 PRELOAD_SETTINGS = (
     "shared_preload_libraries",
@@ -21,19 +22,19 @@ def uses_on_server(dsn: str, module: str, pkglibdir: Path) -> list[str]:
     UsageError if the server cannot be asked, or belongs to another installation than `pkglibdir`.
     """
     try:
-        with psycopg.connect(dsn, autocommit=True) as connection:
+        with trials.connect(dsn) as connection:
             _check_installation(connection, pkglibdir)
             uses = _settings_naming(connection, module)
             databases = connection.execute(
                 "SELECT datname FROM pg_database WHERE datallowconn ORDER BY 1"
             ).fetchall()
         for (database,) in databases:
-            with psycopg.connect(make_conninfo(dsn, dbname=database), autocommit=True) as other:
+            with trials.connect(make_conninfo(dsn, dbname=database)) as other:
                 if other.execute(
                     "SELECT 1 FROM pg_extension WHERE extname = %s", (module,)
                 ).fetchone():
                     uses.append(f"extension in database {database}")
-    except psycopg.Error as ex:
+    except (psycopg.Error, MeasurementError) as ex:
         reason = " ".join(str(ex).split())
         raise UsageError(
             f"cannot find out whether {module} is in use ({reason}): "

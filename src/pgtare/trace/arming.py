@@ -7,9 +7,10 @@ from datetime import datetime
 
 import psycopg
 
+from pgtare.server import pooler
+from pgtare.server.guard import Guard
 from pgtare.trace import owners
 from pgtare.trace.choice import Choice, Key
-from pgtare.trace.guard import Guard
 from pgtare.trace.server import Server, telling
 from pgtare.trace.target import BY_STATEMENT, Target
 from pgtare.trace.told import alike, who
@@ -17,8 +18,9 @@ from pgtare.trace.told import alike, who
 _CLIENTS = """
 SELECT a.pid, a.backend_start, a.usename, a.datname, a.application_name, coalesce(s.level, 0),
        s.reason, s.started, s.bytes
-FROM pg_stat_activity a LEFT JOIN sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
-WHERE a.backend_type = 'client backend' AND a.pid <> pg_backend_pid() ORDER BY a.pid
+FROM pg_stat_activity a
+LEFT JOIN {trace}.sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
+WHERE a.backend_type = 'client backend' AND a.pid <> {own} ORDER BY a.pid
 """
 #: Why a session is not traced though somebody had asked: what it met, or was told, stands.
 _STOPPED = {
@@ -101,14 +103,14 @@ class Arming:
 
     def _arm(self, pid: int, started: datetime) -> None:
         self._answer_for(pid, started)
-        self.server.rows("SELECT sql_trace_set(%s, %s)", pid, self.target.level)
+        self.server.rows("SELECT {trace}.sql_trace_set(%s, %s)", pid, self.target.level)
 
     def _leave(self, pid: int, started: datetime, level: int, reason: str | None) -> None:
         """It is traced already, at its own level: that is not ours to change."""
         by = {"application": "sql_trace.application", "setting": "sql_trace.level"}.get(
             reason or "", reason or "sql_trace.level"
         )
-        others = [self.server.conn.info.backend_pid]
+        others = [pooler.backend_pid(self.server.conn)]
         if reason == "sql_trace_set" and owners.owned(self.server, [pid], others):
             by = "another recording"
             self._answer_for(pid, started)  # when that one ends, it leaves the session to us

@@ -31,21 +31,21 @@ _TURNS = 4
 _SESSIONS = """
 SELECT s.pid, s.started, s.ended, r.rolname, d.datname, s.application_name, a.client_addr::text,
        s.level, s.reason, s.bytes, a.backend_start
-FROM sql_trace_sessions() s LEFT JOIN pg_roles r ON r.oid = s.userid
+FROM {trace}.sql_trace_sessions() s LEFT JOIN pg_roles r ON r.oid = s.userid
 LEFT JOIN pg_database d ON d.oid = s.dbid
 LEFT JOIN pg_stat_activity a ON a.pid = s.pid AND s.ended IS NULL
-WHERE s.started IS NOT NULL AND s.pid <> pg_backend_pid()
+WHERE s.started IS NOT NULL AND s.pid <> {own}
 AND (s.ended IS NULL OR s.ended >= %s)
 """
-_DRAIN = "SELECT next, lost, started, ended, data FROM sql_trace_drain(%s, %s)"
+_DRAIN = "SELECT next, lost, started, ended, data FROM {trace}.sql_trace_drain(%s, %s)"
 _WAIT_RINGS = """
-SELECT pid, started, ended, coalesce(leader_pid, 0) FROM wait_event_timing_rings()
+SELECT pid, started, ended, coalesce(leader_pid, 0) FROM {waits}.wait_event_timing_rings()
 WHERE (pid = ANY(%s) OR leader_pid = ANY(%s)) AND (ended IS NULL OR ended >= %s)
 """
-_DRAIN_WAITS = "SELECT next, lost, started, records FROM wait_event_trace_drain(%s, %s)"
+_DRAIN_WAITS = "SELECT next, lost, started, records FROM {waits}.wait_event_trace_drain(%s, %s)"
 _NAMES = """
 SELECT event, wait_event_type, wait_event
-FROM unnest(%s::bigint[]) AS event, wait_event_timing_event(event)
+FROM unnest(%s::bigint[]) AS event, {waits}.wait_event_timing_event(event)
 """
 
 

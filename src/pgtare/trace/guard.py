@@ -1,102 +1,26 @@
-"""A small process beside the recorder that gives sessions back if the recorder is killed.
-
-The server keeps tracing what it was asked to trace. A recorder that ends by itself undoes that;
-one that is killed cannot. Its guard sees the pipe between them close and does it instead.
-"""
+"""What the guard of a trace's recorder does: gives back sessions and settings of a dead one."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import subprocess
-import sys
-import time
-from types import TracebackType
-from typing import Any, Self
 
-import psycopg
+from pgtare.server.guard import Left, watch
 
-#: How long the guard tries to reach the server after the recorder has died, in s.
-_PATIENCE_S = 30.0
+#: As the guard's process is started.
+MODULE = __name__
 
 
-class Guard:
-    """The recorder's end of the pipe. recorder: the process of the server that serves it."""
-
-    def __init__(self, dsn: str, recorder: int) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "pgtare.trace.guard"],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True,  # what ends the recorder does not end its guard
-        )  # fmt: skip
-        self._tell({"dsn": dsn, "recorder": recorder})  # not as an argument: it may hold a password
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Without a dismissal before, the guard does its work now; we await it, but no server."""
-        with contextlib.suppress(OSError):
-            if self._process.stdin is not None:
-                self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_PATIENCE_S if kind is None else 1.0)
-
-    def armed(self, pid: int, started: str) -> None:
-        """A session, begun then, is about to be traced on our behalf."""
-        self._tell({"pid": pid, "started": started})
-
-    def altered(self) -> None:
-        """The server's configuration is about to be changed on our behalf."""
-        self._tell({"altered": True})
-
-    def dismiss(self) -> None:
-        """All has been given back."""
-        self._tell({"done": True})
-
-    def _tell(self, message: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # it was killed: nothing guards us then
-            if self._process.stdin is not None and not self._process.stdin.closed:
-                self._process.stdin.write(json.dumps(message).encode() + b"\n")
-                self._process.stdin.flush()
-
-
-def _watch() -> None:
-    """Read what the recorder says until its end of the pipe closes."""
-    dsn, recorder, sessions, altered = "", 0, dict[int, str](), False
-    for line in sys.stdin.buffer:
-        told = json.loads(line)
-        dsn, recorder = told.get("dsn", dsn), told.get("recorder", recorder)
-        altered |= bool(told.get("altered"))
-        if "pid" in told:
-            sessions[int(told["pid"])] = str(told["started"])
-        if told.get("done"):
-            sessions, altered = {}, False
-    if sessions or altered:
-        _give_back(dsn, recorder, sessions, altered)
-
-
-def _give_back(dsn: str, recorder: int, sessions: dict[int, str], altered: bool) -> None:
+def _give_back(left: Left) -> None:
+    # loaded only where it is needed: most guards are dismissed
     from pgtare.trace.owners import give_back, reset_queries
     from pgtare.trace.server import open_server
 
-    until = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < until:
-        try:
-            with open_server(dsn) as server:
-                if altered:
-                    reset_queries(server)
-                give_back(server, sessions, recorder)
-            return
-        except Exception:
-            time.sleep(1.0)
+    with open_server(left.dsn) as server:
+        if left.altered:
+            reset_queries(server)
+        give_back(server, left.sessions, left.recorder)
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt, psycopg.Error):
-        _watch()
+    with contextlib.suppress(KeyboardInterrupt):
+        watch(_give_back)

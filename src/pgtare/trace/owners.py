@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from pgtare.server import pooler
 from pgtare.trace.server import Server
 from pgtare.trace.target import QUERY_SETTINGS
 
@@ -28,7 +29,7 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %s::bigint::oid AND 
 AND l.objid::bigint = ANY(%s::bigint[]) GROUP BY l.pid, a.client_addr ORDER BY l.pid
 """
 _GIVE_BACK = """
-SELECT sql_trace_set(pid, NULL) FROM pg_stat_activity WHERE (pid, backend_start) IN
+SELECT {trace}.sql_trace_set(pid, NULL) FROM pg_stat_activity WHERE (pid, backend_start) IN
 (SELECT * FROM unnest(%s::int[], %s::timestamptz[])) AND backend_type = 'client backend'
 """
 
@@ -71,7 +72,7 @@ def give_back(
     sessions: when each process began its session. recorder: the process that serves a recorder
     which is dead, where we do it on its behalf.
     """
-    own_pid = server.conn.info.backend_pid
+    own_pid = pooler.backend_pid(server.conn)
     for pid in sessions:  # first: of two who end together, one at least sees the other gone
         if recorder is None:
             server.rows("SELECT pg_advisory_unlock_shared(%s::int, %s::int)", _CLASS, pid)

@@ -16,12 +16,13 @@ import numpy as np
 
 import pgtare
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.server import signals
+from pgtare.server import pooler, signals
+from pgtare.server.guard import Guard
+from pgtare.trace import guard
 from pgtare.trace.arming import Arming
 from pgtare.trace.choice import Choice
 from pgtare.trace.costs import Costs, noted
 from pgtare.trace.drain import Drain, rings
-from pgtare.trace.guard import Guard
 from pgtare.trace.limits import LimitReached, Limits
 from pgtare.trace.reader import unread_note, unwritten_note
 from pgtare.trace.server import Server, telling
@@ -94,7 +95,9 @@ class Recorder:
         command: list[str] | None = None,
     ) -> None:  # fmt: skip
         self.server, self.target, self.path = server, target, path
-        self.guard = Guard(dsn, server.conn.info.backend_pid)
+        # its locks tell other recordings which sessions it answers for
+        pooler.require_one_session(server.conn, dsn, "recording a trace")
+        self.guard = Guard(guard.MODULE, dsn, pooler.backend_pid(server.conn))
         try:
             self._check(path)
             with telling():
@@ -139,8 +142,9 @@ class Recorder:
 
     def _costs(self) -> Costs:
         """What the trace takes of its sessions, with this server's clock where it is known."""
-        with contextlib.suppress(Exception), self.server.conn.transaction():
-            ((reading,),) = self.server.rows("SELECT clock_read_ns FROM wait_event_timing_info()")
+        with contextlib.suppress(Exception):
+            query = "SELECT clock_read_ns FROM {waits}.wait_event_timing_info()"
+            ((reading,),) = self.server.rows(query)
             return Costs(reading_ns=float(reading))
         return Costs()
 

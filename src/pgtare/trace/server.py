@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 
 from pgtare.errors import UsageError
-from pgtare.server import unseen
+from pgtare.server import pooler, unseen
 
 _FUNCTIONS = """
 SELECT p.proname, n.nspname, has_schema_privilege(n.oid, 'USAGE'), quote_ident(n.nspname),
@@ -56,6 +56,8 @@ class Server:
 
     def __init__(self, conn: psycopg.Connection[Any]) -> None:
         self.conn = conn
+        own = 0 if pooler.is_pooled(conn) else conn.info.backend_pid
+        self._names: dict[str, sql.Composable] = {"own": sql.Literal(own)}
         # only superusers make C functions: nobody else's function is taken for ours
         found = self.rows(_FUNCTIONS)
         self.schemas = {function: schema for function, schema, *_ in found}
@@ -68,22 +70,39 @@ class Server:
             raise UsageError(
                 f"to use the functions of the extensions, a superuser has to run: {grants};"
             )
-        path = sql.SQL(", ").join(
-            sql.Identifier(schema) for schema in sorted(set(self.schemas.values()))
-        )
-        conn.execute(sql.SQL("SET search_path = {}").format(path))
+        self._names["trace"] = sql.Identifier(self.schemas["sql_trace_drain"])
         self.has_waits = "wait_event_trace_drain" in self.schemas
-        self.rows("SELECT * FROM sql_trace_info()")
+        if self.has_waits:
+            self._names["waits"] = sql.Identifier(self.schemas["wait_event_trace_drain"])
+        self.rows("SELECT * FROM {trace}.sql_trace_info()")
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """All rows of a query; bytes come as they are, not as text."""
-        with self.conn.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
-            return cursor.execute(query.encode(), values or None, binary=True).fetchall()
+        """All rows of a query; bytes come as they are, not as text.
+
+        {trace} and {waits} are the schemas of sql_trace and of wait_event_timing, {own} is our
+        process; 0 behind a pooler, where our session is one of the application's as well.
+        """
+        with self._cursor(query, values, psycopg.rows.tuple_row) as cursor:
+            return cursor.fetchall()
+
+    @contextlib.contextmanager
+    def _cursor(
+        self, query: str, values: tuple[object, ...], row_factory: Any
+    ) -> Iterator[psycopg.Cursor[Any]]:
+        text = sql.SQL(query).format(**self._names)
+        with (
+            pooler.transaction(self.conn, pooler.CLOSED_PATH),
+            self.conn.cursor(row_factory=row_factory) as cursor,
+        ):
+            cursor.execute(text, values or None, binary=True)
+            yield cursor
 
     def unread(self) -> Unread:
         """Since the server started; nothing where its extension does not tell."""
-        with self.conn.cursor(row_factory=psycopg.rows.dict_row) as cursor:
-            found = cursor.execute("SELECT * FROM sql_trace_info()").fetchone() or {}
+        with self._cursor(
+            "SELECT * FROM {trace}.sql_trace_info()", (), psycopg.rows.dict_row
+        ) as cursor:
+            found = cursor.fetchone() or {}
         return Unread(
             *(found.get(f"unread_{what}", 0) for what in ("sessions", "records", "bytes"))
         )

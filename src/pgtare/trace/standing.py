@@ -14,7 +14,9 @@ ASKED = "sql_trace_set"
 
 _RIGHTS = """
 SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
-       has_function_privilege('sql_trace_set(integer, integer)', 'EXECUTE'),
+       (SELECT has_function_privilege(p.oid, 'EXECUTE') FROM pg_proc p
+        JOIN pg_language l ON l.oid = p.prolang
+        WHERE l.lanname = 'c' AND p.proname = 'sql_trace_set'),
        has_function_privilege('pg_show_all_file_settings()', 'EXECUTE')
        AND has_table_privilege('pg_file_settings', 'SELECT'),
        has_function_privilege('pg_ls_dir(text, boolean, boolean)', 'EXECUTE')
@@ -23,10 +25,10 @@ _SESSIONS = """
 SELECT s.pid, pg_get_userbyid(s.userid)::text, coalesce(d.datname::text, s.dbid::text),
        coalesce(a.application_name, s.application_name), s.level, coalesce(s.reason, ''), s.waits,
        s.started, s.records, s.bytes, s.lost_records, s.lost_bytes, s.ring_bytes
-FROM sql_trace_sessions() s LEFT JOIN pg_database d ON d.oid = s.dbid
+FROM {trace}.sql_trace_sessions() s LEFT JOIN pg_database d ON d.oid = s.dbid
 LEFT JOIN pg_stat_activity a ON a.pid = s.pid WHERE s.ended IS NULL ORDER BY s.pid
 """
-_ENDED = "SELECT count(*) FROM sql_trace_sessions() WHERE ended IS NOT NULL"
+_ENDED = "SELECT count(*) FROM {trace}.sql_trace_sessions() WHERE ended IS NOT NULL"
 _ARMING = """
 ('sql_trace.level', 'sql_trace.application', 'sql_trace.query_ids', 'sql_trace.query_level',
  'sql_trace.session_rate', 'sql_trace.statement_rate', 'sql_trace.max_duration',
@@ -63,9 +65,10 @@ SELECT max(name) FROM pg_ls_dir(%s, true, false) name WHERE name LIKE 'trace-%%'
 # A trace that met a limit, or was asked to end, would begin anew. Who idles may have been asked and
 # not know it yet: then nothing tells.
 _STOP = """
-SELECT a.pid, s.level > 0 AND s.reason = 'sql_trace_set', sql_trace_set(a.pid, NULL)
-FROM pg_stat_activity a LEFT JOIN sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
-WHERE a.backend_type = 'client backend' AND a.pid <> pg_backend_pid()
+SELECT a.pid, s.level > 0 AND s.reason = 'sql_trace_set', {trace}.sql_trace_set(a.pid, NULL)
+FROM pg_stat_activity a
+LEFT JOIN {trace}.sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
+WHERE a.backend_type = 'client backend' AND a.pid <> {own}
 AND (s.pid IS NULL OR s.level > 0 AND s.reason = 'sql_trace_set'
      OR s.level = 0 AND s.reason IN ('setting', 'application', 'query_ids'))
 AND (%s::int[] IS NULL OR a.pid = ANY(%s))

@@ -18,7 +18,9 @@ QUERY_SETTINGS = ("sql_trace.query_ids", "sql_trace.query_level")
 
 _RIGHTS = """
 SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
-       has_function_privilege('sql_trace_set(integer, integer)', 'EXECUTE')
+       (SELECT has_function_privilege(p.oid, 'EXECUTE') FROM pg_proc p
+        JOIN pg_language l ON l.oid = p.prolang
+        WHERE l.lanname = 'c' AND p.proname = 'sql_trace_set')
 """
 
 

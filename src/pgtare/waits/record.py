@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psycopg
@@ -17,7 +16,9 @@ import psycopg
 from pgtare.errors import UsageError
 from pgtare.profile.reader import Reader, telling
 from pgtare.server import signals, wait_ring
+from pgtare.server.guard import Guard
 from pgtare.server.wait_ring import Kind, Records
+from pgtare.waits.guard import MODULE, give_back
 from pgtare.waits.recording import OpenWait, RecordedSession, Recording, Writer
 
 #: Pause between two looks at the rings, in s: a ring of the usual size takes a million waits a
@@ -30,34 +31,36 @@ PART_S = 10.0
 # Background processes can be traced too; a recording tells of what clients wait for.
 # Rings of sessions that ended before the recording are there as well, for a while.
 _RINGS = """
-SELECT pid, started, ended, leader_pid FROM wait_event_timing_rings()
-WHERE pid <> pg_backend_pid() AND (ended IS NULL OR ended >= %s)
+SELECT pid, started, ended, leader_pid FROM {waits}.wait_event_timing_rings()
+WHERE pid <> {own} AND (ended IS NULL OR ended >= %s)
 AND (backend_type = 'client backend' OR leader_pid IS NOT NULL)
 """
-_DRAIN = "SELECT next, lost, started, records FROM wait_event_trace_drain(%s, %s)"
+_DRAIN = "SELECT next, lost, started, records FROM {waits}.wait_event_trace_drain(%s, %s)"
 _NAMES = """
 SELECT event, wait_event_type, wait_event
-FROM unnest(%s::bigint[]) AS event, wait_event_timing_event(event)
+FROM unnest(%s::bigint[]) AS event, {waits}.wait_event_timing_event(event)
 """
 _WHO = "SELECT usename, datname, application_name FROM pg_stat_activity WHERE pid = %s"
 _OPEN = """
 SELECT c.pid, c.backend_type, c.wait_event_type, c.wait_event, c.idle,
        CASE a.state WHEN 'active' THEN coalesce(a.query_id, 0) ELSE 0 END, c.wait_start,
        a.usename, a.datname, a.application_name, c.blocking_pids
-FROM pg_stat_wait_event_timing_current c JOIN pg_stat_activity a USING (pid)
-WHERE c.backend_type IN ('client backend', 'parallel worker') AND pid <> pg_backend_pid()
+FROM {waits}.pg_stat_wait_event_timing_current c JOIN pg_stat_activity a USING (pid)
+WHERE c.backend_type IN ('client backend', 'parallel worker') AND pid <> {own}
 """
 _UNTRACED = """
-SELECT pid FROM pg_stat_wait_event_timing_sessions
-WHERE backend_type = 'client backend' AND capture <> 'trace' AND pid <> pg_backend_pid()
+SELECT pid, a.backend_start FROM {waits}.pg_stat_wait_event_timing_sessions s
+JOIN pg_stat_activity a USING (pid)
+WHERE s.backend_type = 'client backend' AND s.capture <> 'trace' AND pid <> {own}
 """
 
 
 _RIGHTS = """
-SELECT quote_ident(current_user), format('%I.%s', n.nspname, p.oid::regprocedure),
+SELECT quote_ident(current_user), format('%I.%I(integer,text)', n.nspname, p.proname),
        has_function_privilege(p.oid, 'EXECUTE')
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-WHERE p.oid = 'wait_event_timing_set(integer, text)'::regprocedure
+JOIN pg_language l ON l.oid = p.prolang
+WHERE l.lanname = 'c' AND p.proname = 'wait_event_timing_set'
 """
 
 
@@ -100,16 +103,20 @@ def _check_rights(reader: Reader) -> None:
 class Recorder:
     """Drains until told to stop. trace_all: begin to trace every client session, and end it.
 
-    Raises UsageError where it may not, before anything is done.
+    dsn: by which a guard reaches the server if we are killed meanwhile. Raises UsageError where it
+    may not, before anything is done.
     """
 
-    def __init__(self, reader: Reader, directory: Path, *, trace_all: bool = False) -> None:
+    def __init__(
+        self, reader: Reader, dsn: str, directory: Path, *, trace_all: bool = False
+    ) -> None:
         if trace_all:
             _check_rights(reader)
         self.writer = Writer(directory)
         self.reader, self.trace_all = reader, trace_all
         self.rings: dict[tuple[int, datetime], _Ring] = {}
-        self.traced: set[int] = set()
+        self.traced: dict[int, datetime] = {}
+        self.guard = Guard(MODULE, dsn, reader.pid) if trace_all else None
         self.events: dict[int, tuple[str, str]] = {}
         self.records = 0
         self.began = datetime.now(UTC)
@@ -132,7 +139,7 @@ class Recorder:
         limit = math.inf if seconds is None else seconds
         start = written = time.monotonic()
         stopped = "error"
-        with signals.asked_to_stop() as asked:
+        with self.guard or contextlib.nullcontext(), signals.asked_to_stop() as asked:
             try:
                 while not (asked.made or stop()) and time.monotonic() - start < limit:
                     busy = self._look()
@@ -235,9 +242,7 @@ class Recorder:
     def _drain(self, ring: _Ring) -> bool:
         session = ring.session
         try:
-            with self.reader.conn.cursor() as cursor:
-                cursor.execute(_DRAIN, (session.pid, ring.following), binary=True)
-                row: Any = cursor.fetchone()
+            (row,) = self.reader.rows(_DRAIN, session.pid, ring.following, binary=True)
         except psycopg.errors.UndefinedObject:  # the server gave it up for a newer one
             ring.done = session.gone = True
             return False
@@ -291,14 +296,18 @@ class Recorder:
                 self.events[event] = (kind, name)
 
     def _trace_new_sessions(self) -> None:
-        for (pid,) in self.reader.rows(_UNTRACED):
-            if pid not in self.traced:
-                self.traced.add(pid)
-                self.reader.rows("SELECT wait_event_timing_set(%s, 'trace')", pid)
+        for pid, started in self.reader.rows(_UNTRACED):
+            if self.traced.get(pid) != started:
+                if self.guard is not None:
+                    self.guard.armed(pid, started.isoformat())
+                self.traced[pid] = started
+                self.reader.rows("SELECT {waits}.wait_event_timing_set(%s, 'trace')", pid)
 
     def _untrace(self) -> None:
         """Give each session back to its configuration."""
-        for pid in self.traced:
-            self.reader.rows("SELECT wait_event_timing_set(%s, NULL)", pid)
+        if self.traced:
+            give_back(self.reader, self.traced)
+        if self.guard is not None:
+            self.guard.dismiss()
         self.traced.clear()
         self.trace_all = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -162,6 +163,13 @@ class Writer:
         finally:
             text = recording.model_dump_json(by_alias=True, indent=2)
             files.write_text(self.directory / DESCRIPTION, text + "\n")
+
+    def discard(self) -> None:
+        """Leave nothing of a recording that holds nothing."""
+        for path in (self.directory / DESCRIPTION, *self.directory.glob("part-*.parquet")):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.directory.rmdir()
 
 
 def load(directory: Path) -> Recording:

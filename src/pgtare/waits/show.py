@@ -28,17 +28,28 @@ def length(ms: float | None) -> str:
 
 def profile_view(profile: Profile, limit: int = 20) -> RenderableType:
     """Time by event and by statement."""
-    head = f"{profile.active:.2f} sessions active on average over {profile.seconds:.1f} s"
+    of = "" if profile.sessions is None else f" of {profile.sessions:.2f}"
+    head = f"{profile.active:.2f}{of} sessions active on average over {profile.seconds:.1f} s"
     if profile.on_cpu is not None:
         head += f", {profile.on_cpu:.2f} of them on CPU ({profile.on_cpu_by})"
     if profile.run_queue is not None:
-        head += f"; {profile.run_queue:.2f} waited for a processor"
+        head += _queued(profile.run_queue, profile.active)
     parts: list[RenderableType] = [Text(head)]
     parts += [Text(plain(f"note: {note}")) for note in profile.notes]
     parts.append(_events(profile, limit))
     if profile.statements:
-        parts.append(_statements(profile.statements[:limit]))
+        parts.append(_statements(profile, limit))
     return Group(*parts)
+
+
+def _queued(queue: float, active: float) -> str:
+    """Who waited for a processor, be it at the end of a wait: an idle one is over only then."""
+    if queue <= active:
+        return f"; {queue:.2f} waited for a processor"
+    return (
+        f"; up to {active:.2f} waited for a processor, and {queue - active:.2f} or more of the "
+        "idle ones, at the end of their waits"
+    )
 
 
 def _table(*columns: str, text: Sequence[str] = ()) -> Table:
@@ -90,18 +101,36 @@ def _percent(share: float | None) -> str:
     return numbers.percent(None if share is None else 100 * share)
 
 
-def _statements(rates: Sequence[StatementRate]) -> Table:
-    table = _table("statement", "active", "share", "CPU", "waits for",
+def _statements(profile: Profile, limit: int) -> Table:
+    table = _table("statement", "active", "share", "CPU by samples", "waits for",
                    text=("statement", "waits for"))  # fmt: skip
-    for rate in rates:
+    for rate in profile.statements[:limit]:
         table.add_row(
             _cell(one_line(rate.text, rate.statement.queryid)),
             f"{rate.active:.2f}",
             _percent(rate.share),
-            f"{rate.on_cpu:.2f}",
+            "" if profile.on_cpu is None else cpu_by_samples(rate),
             _cell(", ".join(f"{event.label} {active:.2f}" for event, active in rate.events[:3])),
         )
+    if profile.cpu_elsewhere is not None:
+        known = profile.active and not profile.hides_much
+        table.add_row(
+            "CPU of no statement, or of too few samples",
+            f"{profile.cpu_elsewhere:.2f}",
+            _percent(profile.cpu_elsewhere / profile.active if known else None),
+            f"{profile.cpu_elsewhere:.2f}",
+            "",
+        )
     return table
+
+
+def cpu_by_samples(rate: StatementRate) -> str:
+    """The CPU time of a statement with its interval and samples, or that these are too few."""
+    if rate.on_cpu is None or rate.cpu_low is None or rate.cpu_high is None:
+        return f"too few samples ({rate.cpu_samples})"
+    return (
+        f"{rate.on_cpu:.2f} [{rate.cpu_low:.2f}, {rate.cpu_high:.2f}], {rate.cpu_samples} samples"
+    )
 
 
 def totals_view(totals: Mapping[int, Mapping[Event, Counters]], texts: Mapping[int, str]) -> Table:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 from pgtare.profile.model import Snapshot
-from pgtare.profile.rates import CountersReset, Profile, counted_on_cpu, profile
+from pgtare.profile.rates import CountersReset, Profile, profile
 from pgtare.profile.reader import Reader
+from pgtare.profile.samples import Samples
 from pgtare.waits import processor
 
 #: How often sessions on CPU are looked for, in s; waits are counted, not sampled.
@@ -34,19 +34,21 @@ def watch(
         after = reader.snapshot(texts=False)
         waited = queue.end(queued, (after.taken - before.taken).total_seconds())
         try:
-            counted = counted_on_cpu(before, after)
-            on_cpu = None if samples is None else _split(samples, counted)
-            compare = partial(
-                profile, before, on_cpu=on_cpu, run_queue=waited, idle=idle, background=background,
-                on_cpu_by="sampled" if counted is None else "counted",
-            )  # fmt: skip
-            found = compare(after=after)
+            found = profile(
+                before, after, samples, run_queue=waited, idle=idle, background=background
+            )
         except CountersReset:
             before, notes = after, ("counters were reset: the figures begin after that",)
             continue
         texts = reader.texts(rate.statement.queryid for rate in found.statements[:_SHOWN_TEXTS])
         if texts:
-            found = compare(after=_with_texts(after, texts))
+            found = replace(
+                found,
+                statements=tuple(
+                    replace(rate, text=texts.get(rate.statement.queryid))
+                    for rate in found.statements
+                ),
+            )
         yield replace(found, notes=(*notes, *found.notes))
         before, notes = after, ()
         iterations = None if iterations is None else iterations - 1
@@ -72,27 +74,8 @@ class _RunQueue:
         return sum(max(0, ns - before[pid]) for pid, ns in after.items()) / 1e9 / seconds
 
 
-def _split(samples: dict[tuple[bool, int], float], counted: float | None) -> dict[int, float]:
-    """Sessions on CPU by query identifier: as counted, where it is, and split as sampled.
-
-    Parallel workers come and go, so they are always sampled.
-    """
-    found: dict[int, float] = defaultdict(float)
-    sampled = sum(n for (worker, _), n in samples.items() if not worker)
-    for (worker, queryid), n in samples.items():
-        factor = 1.0 if worker or counted is None else counted / sampled
-        found[queryid] += n * factor
-    if counted and not sampled:
-        found[0] += counted
-    return dict(found)
-
-
-def _with_texts(snapshot: Snapshot, texts: dict[int, str]) -> Snapshot:
-    return snapshot.model_copy(update={"texts": texts})
-
-
-def _sample(reader: Reader, seconds: float) -> dict[tuple[bool, int], float] | None:
-    """Processes on CPU on average over some seconds, by kind and query identifier.
+def _sample(reader: Reader, seconds: float) -> Samples | None:
+    """Processes on CPU, looked at again and again for some seconds.
 
     None, after that time, where others' sessions cannot be seen and would count as idle.
     """
@@ -101,12 +84,13 @@ def _sample(reader: Reader, seconds: float) -> dict[tuple[bool, int], float] | N
         return None
     end = time.monotonic() + seconds
     step = min(SAMPLE_S, seconds / 5)
-    seen: Counter[tuple[bool, int]] = Counter()
+    seen: Counter[int] = Counter()
     looks = 0
     while True:
-        seen.update(reader.on_cpu())
+        for (_, queryid), n in reader.on_cpu().items():
+            seen[queryid] += n
         looks += 1
         left = end - time.monotonic()
         if left <= 0:
-            return {key: n / looks for key, n in seen.items()}
+            return Samples(looks, dict(seen))
         time.sleep(min(step, left))

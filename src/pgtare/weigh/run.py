@@ -20,14 +20,14 @@ from pgtare.instruments import prove, snapshot
 from pgtare.load import LoadSpec, PgbenchLoad, at_headroom, find_pgbench, find_saturation
 from pgtare.observations import Observations, finished
 from pgtare.report.schema import WeighResult
-from pgtare.server import recording, trials
+from pgtare.server import pooler, recording, trials
 from pgtare.server.trials import ModuleInfo, Status, Trials
 from pgtare.weigh import participation, result
 from pgtare.weigh import plan as planning
 from pgtare.weigh.plan import Plan
 from pgtare.weigh.progress import Display, Stages
 from pgtare.weigh.request import Request
-from pgtare.weigh.target import Target, open_target
+from pgtare.weigh.target import PURPOSE, Target, open_target
 
 #: The load runs this long before the trial: caches fill, connections settle.
 WARM_UP_S = 2.0
@@ -78,6 +78,7 @@ def dry_run(request: Request) -> list[str]:
         plan = Plan(request, design, trials.Population(None), 0, ())
         return planning.describe(plan, None)
     with trials.connect(request.dsn) as conn:
+        pooler.require_one_session(conn, request.dsn, PURPOSE)
         if request.load is None or request.load.scripts:
             Trials(conn).require_module()
             planning.check_server(conn, request)

@@ -14,7 +14,7 @@ from pgtare.errors import UsageError
 from pgtare.instruments import Chosen
 from pgtare.load import drop_database, initialise
 from pgtare.server import binaries as installations
-from pgtare.server import trials
+from pgtare.server import pooler, trials
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import Loadable, loadable, own_modules
@@ -23,6 +23,9 @@ from pgtare.weigh.request import Request
 #: Observations of a fast load for several seconds, so that a slow look at them loses none.
 _RING_MEMORY = "128MB"
 _SPARE_CONNECTIONS = 20
+
+#: What a pooler that shares sessions out cannot serve: the trial belongs to its session.
+PURPOSE = "a weighing"
 
 Say = Callable[[str], None]
 
@@ -52,7 +55,10 @@ def open_target(request: Request, say: Say, confirm: Callable[[str], bool]) -> I
     if request.dsn is None:
         with _throwaway(request, say) as target:
             yield target
-    elif request.load is None:
+        return
+    with trials.connect(request.dsn) as conn:  # before anything is made there
+        pooler.require_one_session(conn, request.dsn, PURPOSE)
+    if request.load is None:
         yield Target(request.dsn, None, "running server")
     else:
         with _load_on_running(request, request.dsn, say, confirm) as target:

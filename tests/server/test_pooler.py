@@ -1,0 +1,189 @@
+"""Every command that takes --dsn, through a pooler: what it leaves in the pooled sessions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import typer
+
+from pgtare import cli
+from pgtare.cli import commands
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
+from tests.server.pooler_tools import PGBOUNCER, Pooler, pooler
+from tests.server.weigh_tools import failed, in_process, traffic
+
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.pooler,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(PGBOUNCER is None, reason="needs pgbouncer (apt-get install pgbouncer)"),
+]
+
+MODULES = ("pgtare", "wait_event_timing", "sql_trace")
+#: Exit statuses of the doctor: nothing, a warning, something critical.
+SEEN = (0, 10, 11)
+
+#: How each command is run; {new}: a path where nothing is, {pg_config}: of the server.
+COMMANDS: dict[str, list[str]] = {
+    "weigh": ["track_io_timing", "--duration", "2"],
+    "instruments": [],
+    "clock": ["--query", "SELECT count(*) FROM pg_class", "--duration", "1"],
+    "doctor": ["--interval", "1s"],
+    "status": [],
+    "stop": [],
+    "waits top": ["--interval", "0.3s"],
+    "waits histogram": ["ClientRead"],
+    "waits sessions": [],
+    "waits statements": [],
+    "waits record": ["{new}", "--duration", "0.5s", "--all"],
+    "waits snapshot": ["{new}"],
+    "flame on": ["--duration", "0.5s"],
+    "flame off": ["--duration", "0.5s"],
+    "flame wake": ["--duration", "0.5s"],
+    "trace record": ["{new}", "--duration", "1s", "--reserve", "0"],
+    "trace status": [],
+    "trace stop": [],
+    "module uninstall": ["--pg-config", "{pg_config}"],
+}
+#: Commands that need one session of the server throughout.
+ONE_SESSION = {"weigh", "trace record"}
+#: Commands that end with another status here whoever serves them.
+STATUS = {
+    "module uninstall": 2,
+    "doctor": SEEN,
+    "flame off": (0, 2),  # the kernel's events may not be there
+    "flame wake": (0, 2),
+}
+
+
+def commands_with_dsn() -> set[str]:
+    """As the command line itself lists them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli.app, "registered_commands", [])
+        patch.setattr(cli.app, "registered_groups", [])
+        commands.register(cli.app)
+        return set(_with_dsn(typer.main.get_command(cli.app), ()))
+
+
+def _with_dsn(command: Any, path: tuple[str, ...]) -> Iterator[str]:
+    for name, below in getattr(command, "commands", {}).items():
+        yield from _with_dsn(below, (*path, name))
+    if any("--dsn" in parameter.opts for parameter in command.params):
+        yield " ".join(path)
+
+
+def test_no_command_is_forgotten() -> None:
+    assert set(COMMANDS) == commands_with_dsn()
+
+
+@pytest.fixture(
+    scope="module",
+    params=["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])],
+)
+def served(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Binaries]]:
+    """A server with all modules, which its users' sessions reach through a pool."""
+    binaries: Binaries = request.getfixturevalue(request.param)
+    modules = [loadable(binaries, name) for name in MODULES]
+    settings = {"wait_event_timing.capture": "stats", "compute_query_id": True}
+    preload = ["pg_stat_statements", *(module.library for module in modules)]
+    with Cluster(binaries, settings, preload) as cluster:
+        with cluster.connect() as conn:
+            conn.execute("CREATE EXTENSION pg_stat_statements")
+            for module in modules:
+                conn.execute(module.create_sql.encode())
+        yield cluster, binaries
+
+
+def run(name: str, dsn: str, binaries: Binaries, folder: Path) -> Any:
+    words = [
+        word.format(new=folder / name.replace(" ", "-"), pg_config=binaries.pg_config)
+        for word in COMMANDS[name]
+    ]
+    return in_process(*name.split(), *words, "--dsn", dsn)
+
+
+def check_ended(name: str, done: Any) -> None:
+    wanted: Any = STATUS.get(name, 0)
+    statuses = wanted if isinstance(wanted, tuple) else (wanted,)
+    assert done.returncode in statuses, (name, done.returncode, done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["transaction", "session"])
+def test_nothing_is_left_in_pooled_sessions(
+    served: tuple[Cluster, Binaries], mode: Any, tmp_path: Path
+) -> None:
+    cluster, binaries = served
+    with (
+        pooler(cluster, mode) as pool,
+        traffic(cluster.dsn(), query="SELECT pg_sleep(0.01)", application_name="shop"),
+    ):
+        pool.held()  # from then on the name of the application is one that a session has set
+        before = pool.held()
+        for name in COMMANDS:
+            done = run(name, pool.dsn, binaries, tmp_path)
+            assert pool.held() == before, name
+            if mode == "transaction" and name in ONE_SESSION:
+                told = failed(done, 2)
+                assert told.count("\n") == 1, told
+                assert "pooler" in told
+                assert "session mode" in told
+            else:
+                check_ended(name, done)
+
+
+def test_statement_mode_is_told_in_one_sentence(
+    served: tuple[Cluster, Binaries], tmp_path: Path
+) -> None:
+    cluster, binaries = served
+    with pooler(cluster, "statement") as pool:
+        for name in COMMANDS:
+            if name == "module uninstall" and binaries.origin != "wheel":
+                continue  # it asks no server where there is nothing to remove
+            told = failed(run(name, pool.dsn, binaries, tmp_path), 2)
+            assert told.count("\n") == 1, (name, told)
+            assert "statement mode" in told, (name, told)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+def test_one_session_is_told_from_many_under_load(
+    served: tuple[Cluster, Binaries], tmp_path: Path, servers: int
+) -> None:
+    """However many sessions of the pool the application keeps busy meanwhile."""
+    cluster, binaries = served
+    with pooler(cluster, "transaction") as pool:
+        with _transactions(pool, servers - 1):
+            told = failed(run("weigh", pool.dsn, binaries, tmp_path), 2)
+        assert "transaction" in told
+
+
+class _transactions:
+    """Clients of a pool that run short transactions one after the other."""
+
+    def __init__(self, pool: Pooler, clients: int) -> None:
+        self.ended = threading.Event()
+        self.threads = [
+            threading.Thread(target=self._work, args=(pool.dsn,), daemon=True)
+            for _ in range(clients)
+        ]
+
+    def _work(self, dsn: str) -> None:
+        with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as conn:
+            while not self.ended.is_set():
+                conn.execute("SELECT pg_sleep(0.001)")
+
+    def __enter__(self) -> None:
+        for thread in self.threads:
+            thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        for thread in self.threads:
+            thread.join()
