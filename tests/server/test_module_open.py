@@ -80,6 +80,7 @@ def test_an_open_unit_carries_its_place_in_the_block(server: Cluster) -> None:
     with trial(server) as running, session(server) as client:
         for _ in range(7):
             client.execute("SELECT 1")
+        running.observed(client, 7)
         client.execute("BEGIN")
         running.trials.stop()
         rows = opened(running, client)
@@ -87,6 +88,7 @@ def test_an_open_unit_carries_its_place_in_the_block(server: Cluster) -> None:
     with trial(server) as running, session(server) as client:
         for _ in range(8):
             client.execute("SELECT 1")
+        running.observed(client, 8)
         whole = opened(running, client)
     for name in ("arm", "block", "position", "unit", "backend"):
         assert list(rows[name]) == list(whole[name])

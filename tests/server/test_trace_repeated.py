@@ -80,8 +80,8 @@ def pids(path: Path) -> set[int]:
     return {ring.pid for ring in load(path).rings.values()}
 
 
-def secret(of: str) -> str:
-    return f"SELECT 'secret of {of}'"
+def marked(of: str) -> str:
+    return f"SELECT 'mark of {of}'"
 
 
 @pytest.mark.parametrize("armed", [False, pytest.param(True, marks=slow)])
@@ -90,7 +90,7 @@ def test_a_session_recorded_for_the_third_time(
 ) -> None:
     """No report goes back to what was before the recording, nor counts its losses."""
     for i in range(2):
-        statements = (MANY.decode(), secret(str(i)), "SELECT pg_sleep(1)")
+        statements = (MANY.decode(), marked(str(i)), "SELECT pg_sleep(1)")
         traced_once(tracer, onlooker, shop, tmp_path / f"{i}", *statements)
     if armed:
         shop.execute("SET sql_trace.level = 12")
@@ -102,7 +102,7 @@ def test_a_session_recorded_for_the_third_time(
             eventually(lambda: bool((tmp_path / "rec").exists()), 30)
             time.sleep(0.5)
         wait_until_traced(onlooker, shop)
-        shop.execute(secret("the last"))
+        shop.execute(marked("the last"))
         shop.execute("SELECT pg_sleep(0.3)")
     took = time.monotonic() - began
     shop.execute("RESET sql_trace.level")
@@ -115,8 +115,8 @@ def test_a_session_recorded_for_the_third_time(
     assert ledgers.NAMES[ledgers.MISSING] not in by_event
     assert not [note for note in book.notes if "overwritten" in note or "missing" in note]
     assert process.end - process.begin < took * 1e9
-    assert b"secret of the last" in held(tmp_path / "rec")
-    assert b"secret of 1" not in held(tmp_path / "rec")
+    assert b"mark of the last" in held(tmp_path / "rec")
+    assert b"mark of 1" not in held(tmp_path / "rec")
 
 
 @slow
@@ -124,12 +124,12 @@ def test_texts_of_before_that_are_used_again(
     tracer: Cluster, onlooker: Connection, shop: Connection, tmp_path: Path
 ) -> None:
     """They are in the ring once; those that nothing names any more stay out of the recording."""
-    statements = ("SELECT 'used again' FROM pg_am LIMIT 1", secret("before"))
+    statements = ("SELECT 'used again' FROM pg_am LIMIT 1", marked("before"))
     traced_once(tracer, onlooker, shop, tmp_path / "first", *statements)
     traced_once(tracer, onlooker, shop, tmp_path / "second", statements[0])
     told = held(tmp_path / "second")
     assert told.count(statements[0].encode()) == 1
-    assert b"secret" not in told
+    assert b"mark of" not in told
     (process,) = ledgers.ledger(load(tmp_path / "second")).processes
     texts = [t.text for t in process.stream.texts.values()]
     assert statements[0] in texts
@@ -153,13 +153,13 @@ def test_only_sessions_that_are_asked_for(
     tracer: Cluster, onlooker: Connection, shop: Connection, tmp_path: Path, how: str
 ) -> None:
     """Neither the ring of a session that was traced before, nor of one that has ended meanwhile."""
-    traced_once(tracer, onlooker, shop, tmp_path / "s1", secret("shop"))
+    traced_once(tracer, onlooker, shop, tmp_path / "s1", marked("shop"))
     onlooker.execute("DROP ROLE IF EXISTS teller")
     onlooker.execute("CREATE ROLE teller LOGIN SUPERUSER")
     wanted = "SELECT 'wanted' FROM pg_am LIMIT 1"
     with contextlib.ExitStack() as stack:
         passing = stack.enter_context(session(tracer, application_name="passing"))
-        traced_once(tracer, onlooker, passing, tmp_path / "s0", secret("passing"))
+        traced_once(tracer, onlooker, passing, tmp_path / "s0", marked("passing"))
         other = "template1" if how == "--database" else "postgres"
         asked = stack.enter_context(
             session(tracer, application_name="billing", user="teller", dbname=other)
@@ -184,14 +184,14 @@ def test_only_sessions_that_are_asked_for(
             else:
                 wait_until_traced(onlooker, asked)
             asked.execute(wanted)
-            shop.execute(secret("shop, later"))
+            shop.execute(marked("shop, later"))
             if how == "all ended":
                 shop.close()
-            passing.execute(secret("passing, later"))
+            passing.execute(marked("passing, later"))
             passing.close()
             time.sleep(0.5)
     told = held(tmp_path / "b1")
     assert wanted.encode() in told
-    assert b"secret" not in told
+    assert b"mark of" not in told
     assert pids(tmp_path / "b1") == {own}
     onlooker.execute("DROP ROLE teller")

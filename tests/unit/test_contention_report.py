@@ -21,6 +21,7 @@ from pgtare.report.terminal import render
 from pgtare.server.recording import Recording
 from pgtare.server.trials import Population
 from pgtare.weigh.again import reanalyse
+from pgtare.weigh.participation import Shares
 from pgtare.weigh.plan import Plan, describe, design_of
 from pgtare.weigh.request import Request
 from pgtare.weigh.result import build
@@ -35,7 +36,8 @@ def built(design: Design, obs: Observations, stopped_by: Any = "time") -> WeighR
     recording = Recording(obs, 60.0, stopped_by, None, None)
     estimate = analyse(obs, design, proven={"x": True, "i2": True}, seed=design.seed)
     proofs = [PROOF if arm.role == "instrument" else None for arm in design.arms]
-    return build(plan, recording, estimate, proofs, {}, {}, 0, ["pgtare", "weigh"])
+    shares = Shares(None, None)
+    return build(plan, recording, estimate, proofs, {}, {}, 0, shares, ["pgtare", "weigh"])
 
 
 @pytest.fixture(scope="module")

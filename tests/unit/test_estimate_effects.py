@@ -169,12 +169,16 @@ def test_the_tail_has_no_interval_where_few_transactions_are_slow(n_base: int, n
 
 def test_the_interval_of_the_tail_is_that_of_its_slow_transactions() -> None:
     effects = few_slow(5, 35)
-    found = effects.tail_interval(1, effects.excess_cost(1))
-    # t with 19 df, or fewer: two of so few in one cluster weigh more
-    assert 2.0920 < found.half_width / found.se < 2.3
+    cost = effects.excess_cost(1)
+    found = effects.tail_interval(1, cost)
+    # t with 19 df, or fewer: of so few slow ones some clusters hold several, and weigh more
+    by_slow = replace(effects.by_cluster, df=min(effects.reference(cost).df, 19))
+    assert found.half_width / found.se == pytest.approx(by_slow.multiplier())
+    assert found.half_width / found.se > 2.0920
     many = few_slow(1_500, 1_500)
-    found = many.tail_interval(1, many.excess_cost(1))
-    assert found.half_width / found.se == pytest.approx(many.by_cluster.multiplier())
+    cost = many.excess_cost(1)
+    found = many.tail_interval(1, cost)
+    assert found.half_width / found.se == pytest.approx(many.reference(cost).multiplier())
 
 
 def test_injected_effects_are_recovered() -> None:
@@ -305,7 +309,7 @@ def test_thresholds_do_not_hang_on_other_instruments(seed: int, n_arms: int) -> 
     assert one.of(2, (0, 1)).c == other.of(2, (0, 1)).c
     assert one.base_body.value == other.of(2, (0, 1)).base_body.value
     if n_arms > 3:
-        assert one.of(3, (0, 1)).c < other.of(3, (0, 1)).c
+        assert one.of(3, (0, 1)).c <= other.of(3, (0, 1)).c
     assert design.reference == (0, 1)
 
 

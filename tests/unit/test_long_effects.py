@@ -47,7 +47,10 @@ INSIDE = Lasting(
 )
 WIDE = replace(INSIDE, under=Estimate(0.35, 0.3, -0.1, 0.8), factor=4.0)
 LASTS = replace(WIDE, runs=Estimate(1.2, 0.2, 0.7, 1.7), outlasts=True, surely=True)
-LIMITED = "body not told from zero, inside the margin, for effects that last up to 2 transactions"
+LIMITED = (
+    "body not distinguished from zero, inside the margin, for effects that last up to 2 "
+    "transactions"
+)
 
 
 def test_equivalent_without_a_limit_takes_runs() -> None:
@@ -131,15 +134,15 @@ def shown(**changes: object) -> WeighResult:
 
 def test_sentences_say_what_lasts_and_how_far_an_equivalence_reaches() -> None:
     result = shown(verdict="cost", outlasts=True)
-    answer = wording.answer(result.arms[1], result.design)
+    answer = wording.answer(result.arms[1], result)
     assert "costs 9.0 µs [+7.5, +10.5] a transaction at this load, by runs: the effect" in answer
     result = shown(verdict="inconclusive", outlasts=True)
-    answer = wording.answer(result.arms[1], result.design)
+    answer = wording.answer(result.arms[1], result)
     assert "but +9.0 µs [+7.5, +10.5] when it stays on (by runs)" in answer
     result = shown(verdict="equivalent", verdict_reason=LIMITED)
-    answer = wording.answer(result.arms[1], result.design)
+    answer = wording.answer(result.arms[1], result)
     assert answer.count("for effects that last up to 2 transactions") == 1
-    assert "by runs" not in wording.answer(shown(verdict="cost").arms[1], result.design)
+    assert "by runs" not in wording.answer(shown(verdict="cost").arms[1], result)
 
 
 def test_the_table_has_a_column_by_runs_where_there_were_any() -> None:

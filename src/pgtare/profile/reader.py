@@ -165,6 +165,8 @@ class Reader:
     def moment(self) -> Moment:
         """Counters by backend type and event, and the time they are parts of, at one moment."""
         found = self.rows(_MOMENT)
+        if not found:  # nothing has been captured yet
+            return Moment(self.rows("SELECT clock_timestamp()")[0][0], (), {})
         timed = {
             backend_type: Timed(processes=processes, total_ms=total)
             for _, backend_type, kind, _, _, processes, _, total, *_ in found
