@@ -94,8 +94,9 @@ capture_attach(void)
 	slot->current_event = 0;
 	slot->npending = 0;
 	slot->turns = 0;
-	slot->timed_since = 0;
-	slot->timed_ns = 0;
+	pg_atomic_write_u64(&slot->timed_since, 0);
+	slot->timed_until = 0;
+	pg_atomic_write_u64(&slot->timed_ns, 0);
 	slot->clock = waits_clock;
 	slot->backend_type = IsParallelWorker() ? PARALLEL_WORKER : MyBackendType;
 	slot->database = MyProc->databaseId;
@@ -156,13 +157,13 @@ capture_detach(void)
 		return;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	capture_stop_timing(slot, shared);
+	capture_stop_timing(slot, shared, clock_source_read(slot->clock));
 	stats_fold_into_totals(shared, slot);
 	pg_atomic_write_u32(&slot->changes, pg_atomic_read_u32(&slot->changes) | 1);
 	pg_write_barrier();
 	slot->pid = 0;
 	slot->current_event = 0;
-	slot->timed_ns = 0;
+	pg_atomic_write_u64(&slot->timed_ns, 0);
 	stats_clear_slot(slot);
 	pg_write_barrier();
 	pg_atomic_write_u32(&slot->changes, pg_atomic_read_u32(&slot->changes) + 1);
@@ -257,8 +258,8 @@ capture_begin_lock(uint32 event)
 	const Pending *entry = open_lock(event);
 	int64		start = clock_source_read(capture.clock);
 
-	if (unlikely(capture.slot->timed_since == 0))
-		capture.slot->timed_since = start;
+	if (unlikely(pg_atomic_read_u64(&capture.slot->timed_since) == 0))
+		pg_atomic_write_u64(&capture.slot->timed_since, (uint64) start);
 	capture.slot->call_start = start;
 	capture.slot->current_start = entry ? entry->start : start;
 	pg_write_barrier();
@@ -327,21 +328,55 @@ capture_mark(RecordKind kind, int depth, int64 value)
 	capture.last_interrupted = false;
 }
 
-/*
- * The waits of a process are no longer captured.  Called by itself, or by who
- * switched that off while it did not wait.
- */
-void
-capture_stop_timing(Slot *slot, const Shared *shared)
+static void
+add_time(Slot *slot, const Shared *shared, int64 ticks)
 {
-	int64		since = slot->timed_since;
 	uint64		ignored = 0;
 
-	if (since == 0 || shared == NULL)
+	pg_atomic_fetch_add_u64(&slot->timed_ns,
+							clock_ns(capture_rate(shared, slot->clock), ticks, &ignored));
+}
+
+/*
+ * The waits of a process are no longer captured.  Called by itself, or by who
+ * switched that off while it did not wait; of several at once, one adds the time.
+ * A reader in between would miss all of it, so others hold the lock, and the
+ * process counts its turns or holds the lock.
+ */
+void
+capture_stop_timing(Slot *slot, const Shared *shared, int64 now)
+{
+	int64		since;
+
+	if (shared == NULL || pg_atomic_read_u64(&slot->timed_since) == 0)
 		return;
-	slot->timed_since = 0;
-	slot->timed_ns += clock_ns(capture_rate(shared, slot->clock),
-							   clock_source_read(slot->clock) - since, &ignored);
+	slot->timed_until = now;
+	since = (int64) pg_atomic_exchange_u64(&slot->timed_since, 0);
+	if (since != 0)
+		add_time(slot, shared, now - since);
+}
+
+/* The same, by the process itself, between waits */
+void
+capture_stop_own_timing(void)
+{
+	Slot	   *slot = capture.slot;
+
+	slot->turns++;
+	pg_write_barrier();
+	capture_stop_timing(slot, shmem_get(), clock_source_read(slot->clock));
+	pg_write_barrier();
+	slot->turns++;
+}
+
+/* A wait is over that began as somebody stopped the time: what came after that is its own. */
+void
+capture_time_wait(int64 start, int64 end)
+{
+	const Shared *shared = shmem_get();
+
+	if (shared != NULL)
+		add_time(capture.slot, shared, end - Max(start, capture.slot->timed_until));
 }
 
 /* What turns readings of a clock into nanoseconds */
@@ -457,10 +492,12 @@ configure(int level)
 	/* who gives the level back clears "asked", and then reads what we wrote */
 	pg_memory_barrier();
 	if (pg_atomic_read_u32(&capture.slot->asked) == 0)
-		pg_atomic_write_u32(&capture.slot->level,
-							ring_level(capture.slot, capture.ring != NULL, level));
+	{
+		pg_atomic_write_u32(&capture.slot->level, level);
+		ring_let_end(capture.slot, capture.ring != NULL);
+	}
 	if (pg_atomic_read_u32(&capture.slot->level) == CAPTURE_OFF)
-		capture_stop_timing(capture.slot, shmem_get());
+		capture_stop_own_timing();
 }
 
 /*
@@ -529,7 +566,8 @@ capture_set_clock(int clock)
 	if (capture.ring)
 		ring_rebase(shmem_get(), clock_source_read(capture.clock), capture.clock,
 					clock_source_read(clock));
-	capture_stop_timing(capture.slot, shmem_get());
+	capture_stop_own_timing();
+	capture.slot->timed_until = 0;	/* which was by the old clock */
 	capture.clock = clock;
 	capture.slot->clock = clock;
 }

@@ -72,9 +72,13 @@ wait_event_timing_reset(PG_FUNCTION_ARGS)
 static void
 write_level(Shared *shared, Slot *slot, int level)
 {
-	bool		has_ring = shmem_ring(shared, slot->number)->handle != 0;
+	bool		has_ring;
 
-	pg_atomic_write_u32(&slot->level, ring_level(slot, has_ring, level));
+	pg_atomic_write_u32(&slot->level, level);
+	/* who makes a ring meanwhile looks at the level once others see the ring */
+	pg_memory_barrier();
+	has_ring = shmem_ring(shared, slot->number)->handle != 0;
+	ring_let_end(slot, has_ring);
 	if (has_ring != (level == CAPTURE_TRACE) && slot->backend_type != B_BACKEND &&
 		slot->backend_type != PARALLEL_WORKER)
 		SetLatch(&GetPGProcByNumber(slot->number)->procLatch);
@@ -82,11 +86,17 @@ write_level(Shared *shared, Slot *slot, int level)
 
 /* A process in the midst of a wait that it captures sees to that itself. */
 static void
-stop_timing(Slot *slot)
+stop_timing(Shared *shared, Slot *slot)
 {
+	int64		now;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	/* before we look: a wait that begins meanwhile has the time after that */
+	now = clock_source_read(slot->clock);
 	pg_memory_barrier();
 	if (pg_atomic_read_u32(&slot->level) == CAPTURE_OFF && slot->current_event == 0)
-		capture_stop_timing(slot, shmem_get());
+		capture_stop_timing(slot, shared, now);
+	LWLockRelease(&shared->lock);
 }
 
 static void
@@ -95,7 +105,7 @@ set_level(Shared *shared, Slot *slot, int level)
 	pg_atomic_fetch_add_u32(&slot->asked, 1);
 	pg_write_barrier();
 	write_level(shared, slot, level);
-	stop_timing(slot);
+	stop_timing(shared, slot);
 }
 
 /* Back to what the process has configured; a worker goes on as its leader. */
@@ -107,7 +117,7 @@ give_back_level(Shared *shared, Slot *slot, int level)
 	if (level < 0)
 		level = (int) pg_atomic_read_u32(&slot->configured);
 	write_level(shared, slot, level);
-	stop_timing(slot);
+	stop_timing(shared, slot);
 	return level;
 }
 

@@ -44,6 +44,18 @@ typedef struct Moment
 	TimestampTz taken;
 } Moment;
 
+static inline int64
+timed_since(const Slot *slot)
+{
+	return (int64) pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &slot->timed_since));
+}
+
+static inline uint64
+timed_ns(const Slot *slot)
+{
+	return pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &slot->timed_ns));
+}
+
 /*
  * Copy a slot, and read its clock while it was so: neither does a wait begin or
  * end meanwhile, nor is the time begun or closed.  False if nobody has it.  Who
@@ -65,7 +77,7 @@ copy_at(const Slot *from, Slot *to, int64 *now)
 		if ((turns & 1) == 0 && turns == from->turns && turns == to->turns &&
 			to->current_event == from->current_event &&
 			to->current_start == from->current_start &&
-			to->timed_since == from->timed_since && to->timed_ns == from->timed_ns)
+			timed_since(to) == timed_since(from) && timed_ns(to) == timed_ns(from))
 			break;
 		if (attempt % PAUSE_EVERY == 0)
 			pg_usleep(PAUSE_US);
@@ -99,11 +111,11 @@ add_process(Shared *shared, Moment *moment, const Slot *slot, int64 now, bool li
 	}
 	if (!live)
 		return;
-	timed->total_ns += slot->timed_ns;
-	if (slot->timed_since != 0)
+	timed->total_ns += timed_ns(slot);
+	if (timed_since(slot) != 0)
 	{
 		timed->processes++;
-		timed->total_ns += clock_ns(rate, now - slot->timed_since, &ignored);
+		timed->total_ns += clock_ns(rate, now - timed_since(slot), &ignored);
 	}
 	if (slot->current_event != 0)
 	{
@@ -116,6 +128,12 @@ add_process(Shared *shared, Moment *moment, const Slot *slot, int64 now, bool li
 
 		running->waits++;
 		running->total_ns += clock_ns(rate, now - start, &ignored);
+		/* it began as somebody stopped the time: see capture_time_wait() */
+		if (timed_since(slot) == 0)
+		{
+			timed->processes++;
+			timed->total_ns += clock_ns(rate, now - Max(start, slot->timed_until), &ignored);
+		}
 	}
 }
 

@@ -208,6 +208,9 @@ ring_open(void)
 		refused_at = GetCurrentTimestamp();
 	ring_memory_give_back(taken);	/* if it failed half-way */
 	taken = 0;
+	/* who switched us off meanwhile may have seen no ring */
+	pg_memory_barrier();
+	ring_let_end(capture.slot, capture.ring != NULL);
 }
 
 static void
@@ -247,15 +250,16 @@ leave_ring(Shared *shared)
 }
 
 /*
- * The level that a process is to have.  A background process does not come by us
+ * The level of a process has been set.  A background process does not come by us
  * again once it is off, and so is off only when it has let go of its ring.
  */
-uint32
-ring_level(const Slot *slot, bool has_ring, int level)
+void
+ring_let_end(Slot *slot, bool has_ring)
 {
-	bool		background = slot->backend_type != B_BACKEND && slot->backend_type != PARALLEL_WORKER;
+	uint32		off = CAPTURE_OFF;
 
-	return level == CAPTURE_OFF && has_ring && background ? CAPTURE_ENDING : (uint32) level;
+	if (has_ring && slot->backend_type != B_BACKEND && slot->backend_type != PARALLEL_WORKER)
+		(void) pg_atomic_compare_exchange_u32(&slot->level, &off, CAPTURE_ENDING);
 }
 
 /* A process idles in its main loop: it begins its trace, or ends it, where its level says so. */
@@ -267,14 +271,16 @@ ring_follow_level(void)
 	if (level == CAPTURE_TRACE)
 	{
 		ring_open();
-		return;
+		level = pg_atomic_read_u32(capture.level);
+		if (likely(level == CAPTURE_TRACE))
+			return;
 	}
 	if (unlikely(capture.ring != NULL) && MyBackendType != B_BACKEND)
 		(void) ring_guarded(leave_ring, "wait_event_timing cannot free the memory of a trace");
 	if (level == CAPTURE_ENDING && capture.ring == NULL &&
 		pg_atomic_compare_exchange_u32(&capture.slot->level, &level, CAPTURE_OFF) &&
 		capture.slot->current_event == 0)
-		capture_stop_timing(capture.slot, shmem_get());
+		capture_stop_own_timing();
 }
 
 /*
@@ -300,12 +306,20 @@ ring_rest(void)
 		(void) ring_guarded(give_up_ring, "wait_event_timing cannot free the memory of a trace");
 }
 
-/* The same of a process that has no client; those that have begin after an answer. */
+/*
+ * The same of a process that has no client, where it holds nothing; those that have
+ * begin after an answer.  A worker may idle in waits of another class, and so ends
+ * its trace here, too; one of a parallel query ends before long.
+ */
 void
-ring_open_in_background(void)
+ring_follow_in_background(void)
 {
-	if (IsUnderPostmaster && MyBackendType != B_BACKEND)
+	if (!IsUnderPostmaster || MyBackendType == B_BACKEND || capture.slot == NULL)
+		return;
+	if (IsParallelWorker())
 		ring_open();
+	else
+		ring_follow_level();
 }
 
 /* Times in the ring go on when the clock is changed. */

@@ -101,7 +101,8 @@ stats_fold_into_totals(Shared *shared, const Slot *slot)
 {
 	shared->processes++;
 	shared->records += slot->records;
-	shared->timed_ns[TIMED_TYPE(slot->backend_type)] += slot->timed_ns;
+	shared->timed_ns[TIMED_TYPE(slot->backend_type)] +=
+		pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &slot->timed_ns));
 	if (slot->reset_done != pg_atomic_read_u64((pg_atomic_uint64 *) &slot->reset_wanted))
 		return;
 	shared->overflows += slot->overflows;

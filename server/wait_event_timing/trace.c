@@ -165,7 +165,7 @@ begin_statement(uint64 query_id)
 static void
 trace_start(QueryDesc *queryDesc, int eflags)
 {
-	ring_open_in_background();
+	ring_follow_in_background();
 	if (tracing() && begin_statement((uint64) queryDesc->plannedstmt->queryId))
 		own = queryDesc;
 	else if (queryDesc == own)
@@ -322,7 +322,7 @@ trace_transaction(XactEvent event, void *arg)
 	if (event == XACT_EVENT_PRE_COMMIT && capture_present())
 	{
 		capture_follow_leader();
-		ring_open_in_background();
+		ring_follow_in_background();
 	}
 	/* clients do that after each request */
 	if (event == XACT_EVENT_PRE_COMMIT && MyBackendType != B_BACKEND)

@@ -111,8 +111,9 @@ typedef struct Slot
 	uint32		clock;			/* ClockSource */
 	volatile uint32 turns;		/* odd while a wait that is over is put down */
 	volatile int64 call_start;	/* of a wait for a lock, which can take several calls */
-	volatile int64 timed_since; /* since then its waits are captured; 0: they are not */
-	volatile uint64 timed_ns;	/* how long they were captured before; no reset touches it */
+	pg_atomic_uint64 timed_since;	/* since then its waits are captured; 0: they are not */
+	volatile int64 timed_until; /* when that was closed last */
+	pg_atomic_uint64 timed_ns;	/* how long they were captured before; no reset touches it */
 	volatile uint32 npending;
 	Pending		pending[PENDING_WAITS];
 
@@ -342,14 +343,16 @@ extern void capture_mark(RecordKind kind, int depth, int64 value);
 extern void capture_set_level(int setting, GucSource source);
 extern void capture_follow_leader(void);
 extern void capture_set_clock(int clock);
-extern void capture_stop_timing(Slot *slot, const Shared *shared);
+extern void capture_stop_timing(Slot *slot, const Shared *shared, int64 now);
+extern void capture_stop_own_timing(void);
+extern void capture_time_wait(int64 start, int64 end);
 extern const ClockRate *capture_rate(const Shared *shared, ClockSource clock);
 
 /* ring.c */
 extern void ring_open(void);
-extern void ring_open_in_background(void);
+extern void ring_follow_in_background(void);
 extern void ring_follow_level(void);
-extern uint32 ring_level(const Slot *slot, bool has_ring, int level);
+extern void ring_let_end(Slot *slot, bool has_ring);
 extern struct dsm_segment *ring_segment(uint32 nrecords);
 extern void ring_rest(void);
 extern bool ring_guarded(void (*work) (Shared *shared), const char *message);

@@ -38,8 +38,8 @@ wrap_begin(uint32 event, CallKind kind)
 			return capture_begin_lock(event);
 	}
 	start = clock_source_read(capture.clock);
-	if (unlikely(slot->timed_since == 0))
-		slot->timed_since = start;
+	if (unlikely(pg_atomic_read_u64(&slot->timed_since) == 0))
+		pg_atomic_write_u64(&slot->timed_since, (uint64) start);
 	slot->current_start = start;
 	/* who sees the event must see its start */
 	pg_write_barrier();
@@ -61,10 +61,12 @@ wrap_end(uint32 event, int64 start, CallKind kind, bool interrupted)
 		pg_write_barrier();
 		slot->current_event = 0;
 		capture_record(event, start, now, kind, interrupted);
+		if (unlikely(pg_atomic_read_u64(&slot->timed_since) == 0))
+			capture_time_wait(start, now);
+		else if (unlikely(pg_atomic_read_u32(&slot->level) == CAPTURE_OFF))
+			capture_stop_timing(slot, shmem_get(), now);
 		pg_write_barrier();
 		slot->turns++;
-		if (unlikely(pg_atomic_read_u32(&slot->level) == CAPTURE_OFF))
-			capture_stop_timing(slot, shmem_get());
 #ifdef FOLD_AT_ONCE
 		if (waits_fold_at_once)
 			capture_fold();

@@ -398,6 +398,27 @@ def test_background_processes_leave_their_rings(small: Server, onlooker: Connect
     assert one(onlooker, level) == ["off"]
 
 
+def test_background_processes_that_are_switched_off_at_once_keep_no_ring(
+    small: Server, onlooker: Connection
+) -> None:
+    """Also if that comes while the ring is being made."""
+    live = (
+        "SELECT count(*) FROM wait_event_timing_rings() "
+        "WHERE ended IS NULL AND backend_type IN ('checkpointer', 'walwriter')"
+    )
+    pids = (
+        "SELECT array_agg(pid) FROM pg_stat_activity "
+        "WHERE backend_type IN ('checkpointer', 'walwriter')"
+    )
+    found = one(onlooker, pids)
+    switch = "SELECT wait_event_timing_set(p, %s) FROM unnest(%s::int[]) p"
+    for i in range(100):
+        rows(onlooker, switch, "trace", found)
+        time.sleep(0.00001 * i)
+        rows(onlooker, switch, "off", found)
+        eventually(lambda: one(onlooker, live) == 0)
+
+
 def test_traces_are_freed_although_no_session_does_anything(
     small: Server, onlooker: Connection
 ) -> None:
