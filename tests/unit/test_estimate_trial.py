@@ -151,7 +151,7 @@ def outlasts(monkeypatch: pytest.MonkeyPatch, lag: float, body: float) -> bool:
     error = np.full(clusters, math.sqrt((clusters - 1) / clusters / clusters))
     monkeypatch.setattr(Effects, "second_lag", lambda *_: Expansion(lag, error))
     monkeypatch.setattr(Effects, "body_cost", lambda *_: Expansion(body, error))
-    return LongEffects(select_pairs(obs, 6), effects).outlasts(2, margin_us=100.0, family=4)
+    return LongEffects(select_pairs(obs, 6), [effects] * 6).outlasts(2, margin_us=100.0, family=4)
 
 
 def test_second_lags_are_adjusted_over_the_arms_and_must_matter(

@@ -98,7 +98,13 @@ class _SliceAnalysis:
             for arm, cost in enumerate(self.totals)
         ]
         self.family, self.tests = asked.family, asked.tests(self.p_values, self.p_totals)
-        self.unanswered = unanswered(obs, self.design, self.selection.used)
+        assert self.design.slices is not None
+        self.unanswered = unanswered(
+            self.selection.open,
+            self.selection.open_in_whole,
+            self.design.slices.kinds,
+            self.selection.used,
+        )
         self.control = asked.control(
             self.tests, lambda arm: (self.costs[arm].value, self.totals[arm].value)
         )

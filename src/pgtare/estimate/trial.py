@@ -24,7 +24,7 @@ from pgtare.estimate.inference import (
     tail_factor,
 )
 from pgtare.estimate.long_effects import LongEffects
-from pgtare.estimate.outcomes import failures, unanswered, unfinished
+from pgtare.estimate.outcomes import failures, unanswered_in_blocks, unfinished
 from pgtare.estimate.question import Question
 from pgtare.estimate.results import (
     ArmEstimate,
@@ -113,7 +113,7 @@ class _Analysis:
             self.blocks, self.effects.body, seed=asked.seed
         )
         self.family, self.tests = asked.family, asked.tests(self.p_values, self.p_totals)
-        self.unanswered = unanswered(obs, self.design, self.selection.used)
+        self.unanswered = unanswered_in_blocks(obs, self.design, self.selection.used)
         self.control = asked.control(
             self.tests,
             lambda arm: (
