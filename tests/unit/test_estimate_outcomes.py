@@ -198,6 +198,14 @@ def test_an_open_unit_is_in_no_block_and_counted() -> None:
     assert not len(unfinished(whole, design).arm)
 
 
+def test_a_top_that_does_not_vary_has_no_interval_in_percent_either() -> None:
+    bottom = Expansion(100.0, np.linspace(-1, 1, 40))
+    found = fieller(Expansion(5.0, np.zeros(40)), bottom, Reference(40, 39))
+    assert found.estimate == 0.05
+    assert math.isnan(found.lo)
+    assert math.isnan(found.hi)
+
+
 def test_open_units_in_runs_are_not_held_against_those_of_blocks() -> None:
     """Half of all runs are the base's, so that far more of the open units are."""
     design = weighing(10)
