@@ -9,14 +9,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pgtare.design import slice_ends
 from pgtare.estimate import Estimate, analyse
 from pgtare.estimate.blocks import select
 from pgtare.estimate.inference import Expansion, Reference, fieller, holm
-from pgtare.estimate.outcomes import Failures, Unanswered, rate_p, unanswered, unfinished
+from pgtare.estimate.outcomes import Failures, Unanswered, rate_p, unanswered_in_blocks, unfinished
 from pgtare.estimate.question import BODY_SHARE, Question
 from pgtare.estimate.verdict import Control, judge
 from pgtare.observations import UnitFlag
 from tests.unit.estimate_textbook import design_of, simulate
+from tests.unit.simulated_runs import lognormal, trial, weighing
+from tests.unit.slices_textbook import saturation, sliced
+from tests.unit.slices_textbook import simulate as slices_simulated
 from tests.unit.test_estimate_inference import CLEAR, DEAR, EQUIVALENT
 
 NAN = math.nan
@@ -182,7 +186,7 @@ def test_an_open_unit_is_in_no_block_and_counted() -> None:
     assert selection.blocks.n == 199
     assert selection.discarded["incomplete"] == 1
     assert selection.blocks.service_us.max() < 1_000
-    left = unanswered(obs, design, selection.used)
+    left = unanswered_in_blocks(obs, design, selection.used)
     assert [u.n for u in left] == [int(k == arm) for k in range(3)]
     assert left[arm].longest_us == 1e6
     begun = unfinished(obs, design)
@@ -192,6 +196,58 @@ def test_an_open_unit_is_in_no_block_and_counted() -> None:
     assert found.arms[arm].open == 1
     whole = simulate(design, 200, stalls=0)
     assert not len(unfinished(whole, design).arm)
+
+
+def test_a_top_that_does_not_vary_has_no_interval_in_percent_either() -> None:
+    bottom = Expansion(100.0, np.linspace(-1, 1, 40))
+    found = fieller(Expansion(5.0, np.zeros(40)), bottom, Reference(40, 39))
+    assert found.estimate == 0.05
+    assert math.isnan(found.lo)
+    assert math.isnan(found.hi)
+
+
+def test_open_units_in_runs_are_not_held_against_those_of_blocks() -> None:
+    """Half of all runs are the base's, so that far more of the open units are."""
+    design = weighing(10)
+    obs = trial(design, (3_000,) * 40, lognormal, np.random.default_rng(3))
+    last = np.flatnonzero(np.diff(obs["backend"], append=-1))
+    flags = obs["flags"]
+    flags[last] = int(UnitFlag.OPEN)
+    obs["arm"][last] = np.arange(40) % 10
+    in_runs = np.flatnonzero(flags & UnitFlag.RUN != 0)[:60]
+    flags[in_runs] |= int(UnitFlag.OPEN)
+    obs["arm"][in_runs] = 0
+    left = unanswered_in_blocks(obs, design, select(obs, design).used)
+    assert [u.n for u in left] == [64, *[4] * 9]
+    assert min(u.p for u in left[1:]) > 0.05
+    assert max(abs(u.imputed_us) for u in left) < 2
+
+
+def test_what_the_end_of_a_trial_in_slices_leaves_open_is_nobody_s_fault() -> None:
+    """All sessions are in the same slice then; what began long before is held against its arm."""
+    design = sliced(3, seed=51)
+    obs = slices_simulated(design, 60, levels_us=(300.0,) * 16)
+    ends = list(itertools.islice(slice_ends(design), 180))
+    end = ends[176] - 1_000_000
+    obs = obs[obs["start_ns"] < end].copy()
+    over = obs["start_ns"] + obs["service_ns"] > end
+    obs["service_ns"][over] = end - obs["start_ns"][over]
+    obs["flags"][over] |= int(UnitFlag.OPEN)
+    found = analyse(obs, design, margin=0.03, proven={"i2": True}, seed=1)
+    assert sum(arm.open for arm in found.arms) == over.sum() >= 15
+    assert "open" not in found.arms[2].verdict_reason
+    early = np.flatnonzero((obs["slice"] < 150) & (obs["arm"] == 2))[:12]
+    obs["flags"][early] |= int(UnitFlag.OPEN)
+    obs["service_ns"][early] = end - obs["start_ns"][early]
+    found = analyse(obs, design, margin=0.03, proven={"i2": True}, seed=1)
+    assert "open" in found.arms[2].verdict_reason
+
+
+def test_mixed_slices_leave_no_block_under_way() -> None:
+    """What follows a slice of one arm is in no block, and has no number of one."""
+    design = saturation()
+    obs = slices_simulated(design, 1, levels_us=(20_000.0,) * 4)
+    assert not len(unfinished(obs, design).arm)
 
 
 def test_aborted_units_are_counted_by_arm() -> None:

@@ -11,7 +11,7 @@ import pytest
 from pgtare.design import MIXED, Design, slice_ends, slice_ns, slice_order
 from pgtare.estimate import analyse, clopper_pearson
 from pgtare.estimate.blocks import select
-from pgtare.estimate.contention import contention
+from pgtare.estimate.contention import contention, live_contention
 from pgtare.estimate.inference import Expansion
 from pgtare.estimate.slices import SliceMeans, select_slices
 from pgtare.estimate.trial import live
@@ -314,6 +314,27 @@ def test_verdicts_of_slices_fail_closed() -> None:
     assert ended.arms[2].verdict == "not_verified"
     few = analyse(simulate(design, 20, own=(0, 0, 200)), design, proven=PROVEN, seed=1)
     assert few.arms[2].verdict == "inconclusive"
+
+
+def test_contention_in_percent_says_the_same_of_zero(
+    both: tuple[Design, Observations],
+) -> None:
+    """One block of slices dominates the error, so that there are fewer degrees of freedom."""
+    design, obs = both
+    obs = obs.copy()
+    obs["service_ns"][obs["arm"] == 1] += 3_000_000
+    obs["service_ns"][(obs["arm"] == 1) & (obs["slice"] < 3)] += 8_000_000
+    found = contention(obs, design, proven=True)
+    assert found.total_us.lo < 0 < found.total_us.hi
+    for time, share in (
+        (found.total_us, found.total_pct),
+        (found.spillover_us, found.spillover_pct),
+    ):
+        assert (time.lo <= 0 <= time.hi) == (share.lo <= 0 <= share.hi)
+    live = live_contention(obs, design)
+    for arm in live.arms:
+        fixed = {"total": found.total_pct, "spillover": found.spillover_pct}[arm.name]
+        assert arm.half_width_pct == pytest.approx(fixed.half_width)
 
 
 def test_contention_without_proof_is_not_verified(both: tuple[Design, Observations]) -> None:

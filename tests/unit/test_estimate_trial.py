@@ -142,6 +142,21 @@ def test_an_effect_that_outlasts_the_next_transaction_is_told(
         assert arm.effect.second_lag_us.lo < lag_us < arm.effect.second_lag_us.hi
 
 
+def test_few_clusters_widen_the_mde_as_they_widen_the_interval() -> None:
+    """A session begins with a spell that is forty times as slow."""
+    design = design_of(3)
+    obs = simulate(design, 2_000, stalls=0, seed=4)
+    slow = obs["unit"] < 60
+    obs["service_ns"][slow] *= 40
+    found = analyse(obs, design, proven={"i2": True}, seed=1)
+    arm = found.arms[2]
+    assert arm.effective_clusters is not None
+    assert arm.effective_clusters < 10
+    assert arm.mde_us == pytest.approx(found.mde_us)
+    assert arm.effect is not None
+    assert found.mde_us > arm.effect.body_us.half_width
+
+
 def outlasts(monkeypatch: pytest.MonkeyPatch, lag: float, body: float) -> bool:
     """Whether a second lag with a standard error of 1 counts, of one of four instruments."""
     obs = simulate(design_of(6), 400, stalls=0)

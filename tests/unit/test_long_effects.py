@@ -101,6 +101,9 @@ def test_a_trial_with_runs_shows_what_lasts() -> None:
     assert arm.effect.long_carry_over_us is not None
     assert arm.effect.runs_us.lo < 9.0 < arm.effect.runs_us.hi
     assert arm.effect.long_carry_over_us.lo > 4.0
+    assert arm.at_most_us is not None  # the bound is of all that it costs, so by runs
+    assert arm.effect.runs_us.estimate < arm.at_most_us < arm.effect.runs_us.hi
+    assert not arm.tail_bounded
 
 
 @pytest.mark.parametrize("runs", [True, False])

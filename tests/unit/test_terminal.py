@@ -15,8 +15,8 @@ from rich.console import Console
 
 from pgtare.instruments.catalogue import load_catalogue
 from pgtare.instruments.model import FlagRule
-from pgtare.report import evidence, numbers, verdicts
-from pgtare.report.schema import Interval, WeighResult
+from pgtare.report import bounds, evidence, numbers, verdicts
+from pgtare.report.schema import Interval, RunInfo, WeighResult
 from pgtare.report.terminal import render
 from tests.unit.sample_result import sample
 
@@ -244,6 +244,27 @@ def test_inconclusive_says_what_is_known() -> None:
     text = words(printed(result))
     assert "can settle" not in text
     assert "at most" not in text.split("base mean")[0]
+
+
+def test_the_load_s_rate_counts_transactions_in_runs() -> None:
+    result = sample().result
+    result.load.pop("median_tps", None)
+    rate = bounds.transactions_per_s(result)
+    assert rate
+    result.design.runs = RunInfo(
+        turns=[1], every=60, shortest=24, longest=96,
+        transactions=round(result.design.duration_s * 100),
+    )  # fmt: skip
+    assert bounds.transactions_per_s(result) == pytest.approx(rate + 100)
+
+
+def test_no_margin_is_in_reach_of_an_arm_whose_effect_lasts() -> None:
+    result = sample().result
+    arm = instrument(result)
+    arm.verdict, arm.verdict_reason, arm.settles_pct = "inconclusive", "", 1.274
+    assert bounds.settled(arm, result)
+    arm.outlasts = True
+    assert not bounds.settled(arm, result)
 
 
 def test_failures_and_open_transactions_are_shown_where_there_are_some() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from pgtare.design import MIXED, Design
 from pgtare.estimate.blocks import Bools, Floats
 from pgtare.estimate.effects import threshold
-from pgtare.estimate.inference import MISSING, NAN, Estimate, Expansion, percent
+from pgtare.estimate.inference import MISSING, NAN, Estimate, Expansion, Reference, percent
 from pgtare.estimate.results import Contention, ContentionState, Live, LiveArm
 from pgtare.estimate.slices import SliceMeans, SliceUnits, select_slices
 from pgtare.estimate.timing import duration_s
@@ -73,7 +73,7 @@ def live_contention(obs: Observations, design: Design) -> Live:
         duration_s=duration_s(obs),
         base_body_us=found.base.value,
         arms=tuple(
-            LiveArm.of(name, cost, found.base, found.means.reference)
+            LiveArm.of(name, cost, found.base, found.reference(cost))
             for name, cost in (("total", found.total), ("spillover", found.spillover))
         ),
     )
@@ -163,7 +163,11 @@ class _Saturation:
         return self.means.interval(expansion)
 
     def percent(self, expansion: Expansion) -> Estimate:
-        return percent(expansion, self.base, self.means.reference)
+        return percent(expansion, self.base, self.reference(expansion))
+
+    def reference(self, expansion: Expansion) -> Reference:
+        """As `SliceMeans.interval` takes it, so that both intervals say the same of zero."""
+        return self.means.reference.of(expansion.influence)
 
 
 def lag_effects(units: SliceUnits, values: Floats) -> list[Expansion]:

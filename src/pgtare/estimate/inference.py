@@ -156,11 +156,13 @@ def fieller(
     The interval holds the ratios r for which top - r * bottom cannot be distinguished from zero.
     So it covers zero where, and only where, the interval of `top` with the same reference does,
     and it holds where a few clusters make up most of the denominator. Ends are infinite where the
-    denominator cannot be distinguished from zero. The standard error is the delta method's.
+    denominator cannot be distinguished from zero. There are none where `top` has no interval of its
+    own, as it does not vary. The standard error is the delta method's.
     """
     z = reference.multiplier(alpha)
     ratio = top.over(bottom)
-    known = math.isfinite(ratio.value) and varies(ratio.value, ratio.se)
+    known = math.isfinite(ratio.value) and varies(top.value, top.se)
+    known = known and varies(ratio.value, ratio.se)
     if math.isnan(z) or not known:
         return Estimate(ratio.value, NAN, NAN, NAN)
     scale = len(top.influence) / max(len(top.influence) - 1, 1) * z * z

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from scipy import special
 from pgtare.design import Design
 from pgtare.estimate.blocks import UNUSABLE, Blocks, Bools, Floats, Ints
 from pgtare.estimate.inference import NAN, Expansion
-from pgtare.observations import Observations, UnitFlag
+from pgtare.observations import NO_SLICE, Observations, UnitFlag
 
 #: Up to so many failures their distribution is computed exactly; beyond, it is normal.
 _EXACT = 4096
@@ -154,8 +155,11 @@ class Unfinished:
 
 
 def unfinished(obs: Observations, design: Design) -> Unfinished:
-    """The units of every session's last block, where that is not whole and no unit is doubtful."""
-    in_block = obs[obs["flags"] & UnitFlag.UNBLOCKED == 0]
+    """The units of every session's last block, where that is not whole and no unit is doubtful.
+
+    None in mixed slices, whose ends cut blocks short all the time.
+    """
+    in_block = obs[(obs["flags"] & UnitFlag.UNBLOCKED == 0) & (obs["slice"] == NO_SLICE)]
     backends, at = np.unique(in_block["backend"], return_inverse=True)
     newest = np.zeros(len(backends), dtype=np.int64)
     np.maximum.at(newest, at, in_block["block"].astype(np.int64))
@@ -174,25 +178,51 @@ def unfinished(obs: Observations, design: Design) -> Unfinished:
     )
 
 
-def unanswered(obs: Observations, design: Design, used: Ints) -> list[Unanswered]:
-    """Open transactions of every arm against the base's; used: (K,) units that entered."""
-    n_arms = len(design.arms)
-    rows = obs[(obs["flags"] & UnitFlag.OPEN != 0) & (obs["arm"] < n_arms)]
+def unanswered(
+    rows: Observations, comparable: Bools, layout: Sequence[int], used: Ints
+) -> list[Unanswered]:
+    """Open transactions of every arm against the base's.
+
+    rows: (O,) open units; all of them are counted. comparable: (O,) those that drew their arm as
+    the units that entered did, each arm as often as `layout` holds it. used: (K,) units that
+    entered.
+    """
+    n_arms = len(used)
+    known = rows["arm"] < n_arms
+    rows, comparable = rows[known], comparable[known]
     arm = rows["arm"].astype(np.int64)
     service_us = rows["service_ns"] / 1000.0
-    counts = np.bincount(arm, minlength=n_arms)
+    n = np.bincount(arm, minlength=n_arms)
+    counts = np.bincount(arm[comparable], minlength=n_arms)
     with np.errstate(divide="ignore", invalid="ignore"):
-        added = AGE_TO_LENGTH * np.bincount(arm, service_us, n_arms) / used
-    slots = np.bincount(design.block, minlength=n_arms)
+        lengths = np.bincount(arm[comparable], service_us[comparable], n_arms)
+        added = AGE_TO_LENGTH * lengths / used
+    slots = np.bincount(layout, minlength=n_arms)
     return [
         Unanswered(
-            n=int(counts[k]),
+            n=int(n[k]),
             p=_binomial_p(int(counts[k]), int(counts[k] + counts[0]), slots[k], slots[0]),
             longest_us=float(service_us[arm == k].max(initial=0.0)),
             imputed_us=float(added[k] - added[0]),
         )
         for k in range(n_arms)
     ]
+
+
+def unanswered_in_blocks(obs: Observations, design: Design, used: Ints) -> list[Unanswered]:
+    """The same where the estimates are of blocks of transactions.
+
+    Not compared are units in runs, half of which are the base's, and those in slices of one arm.
+    """
+    rows = obs[obs["flags"] & UnitFlag.OPEN != 0]
+    comparable = np.asarray(rows["flags"] & UnitFlag.RUN == 0, dtype=np.bool_)
+    return unanswered(rows, comparable & _drew_alone(rows), design.block, used)
+
+
+def _drew_alone(rows: Observations) -> Bools:
+    """Which units (N,) drew their arm, and do not follow a slice of one arm."""
+    alone = (rows["slice"] == NO_SLICE) | (rows["flags"] & UnitFlag.MIXED != 0)
+    return np.asarray(alone, dtype=np.bool_)
 
 
 def _binomial_p(hits: int, trials: int, own: int, base: int) -> float:

@@ -168,6 +168,7 @@ class TrialEstimate:
     mde_us: float
     mde_pct: float
     peeked: bool
+    in_runs: int = 0  # transactions in runs, of all arms; no arm's n or excluded counts them
     straddled_pct: float | None = None  # of the arm with most, in a trial with slices
     contention: Contention | None = None
 

@@ -98,7 +98,13 @@ class _SliceAnalysis:
             for arm, cost in enumerate(self.totals)
         ]
         self.family, self.tests = asked.family, asked.tests(self.p_values, self.p_totals)
-        self.unanswered = unanswered(obs, self.design, self.selection.used)
+        assert self.design.slices is not None
+        self.unanswered = unanswered(
+            self.selection.open,
+            self.selection.open_in_whole,
+            self.design.slices.kinds,
+            self.selection.used,
+        )
         self.control = asked.control(
             self.tests, lambda arm: (self.costs[arm].value, self.totals[arm].value)
         )
@@ -121,15 +127,8 @@ class _SliceAnalysis:
         return self._mean(values, arm) - self._mean(values, 0)
 
     def result(self) -> TrialEstimate:
-        found = [
-            detectable(
-                self.costs[arm].se,
-                max(len(self.family), 1) / self.tests[arm].share,
-                self.means.reference,
-            )
-            for arm in self.family or range(1, len(self.design.arms))
-        ]
-        mde_us = max(found, default=NAN)
+        arms = self.family or range(1, len(self.design.arms))
+        mde_us = max((self._mde(arm) for arm in arms), default=NAN)
         selection = self.selection
         return TrialEstimate(
             baseline=self._baseline(),
@@ -198,8 +197,9 @@ class _SliceAnalysis:
         excess = self._cost(np.maximum(self.units.service_us - self.c[index], 0.0), index)
         exceeds = self._exceeds(index)
         rate, base_rate = self._mean(exceeds, index), self._mean(exceeds, 0)
-        ratio = ratio_interval(rate, base_rate, means.reference)
-        bound = ratio_interval(rate, base_rate, means.reference, EQUIVALENCE_ALPHA).hi
+        by_rates = self._by_blocks(rate - base_rate)
+        ratio = ratio_interval(rate, base_rate, by_rates)
+        bound = ratio_interval(rate, base_rate, by_rates, EQUIVALENCE_ALPHA).hi
         tests, failed = self.tests[index], self._failures(index)
         in_family = index in self.family
         family = len(self.family) if in_family else 1
@@ -250,12 +250,16 @@ class _SliceAnalysis:
             at_most_pct=percent(bounded, self.base, by, EQUIVALENCE_ALPHA).hi,
             tail_bounded=judged,
             settles_pct=self.base.share_pct(settled_margin(body.se, reference)),
-            mde_us=detectable(body.se, weighted, reference),
+            mde_us=self._mde(index),
             effective_clusters=effective_clusters(body.influence),
             verdict=finding.verdict,
             verdict_reason=finding.reason,
             seconds_needed=finding.seconds_needed,
         )
+
+    def _mde(self, arm: int) -> float:
+        family, cost = len(self.family) if arm in self.family else 1, self.costs[arm]
+        return detectable(cost.se, family / self.tests[arm].share, self._by_blocks(cost))
 
     def _effect(self, index: int, body: Expansion, excess: Expansion, total: Expansion) -> Effect:
         means = self.means

@@ -72,6 +72,8 @@ class SliceSelection:
     blocks_discarded: int  # blocks of slices without a usable unit, or cut short
     straddled_pct: float  # units answered after the end of their slice, of the arm with most
     foreign: int  # units of an arm that the design does not know
+    open: Observations  # (O,) units that were not seen to their end
+    open_in_whole: Bools  # (O,) in time for their slice, in a block of slices that was over
 
 
 def select_slices(obs: Observations, design: Design) -> SliceSelection:
@@ -87,6 +89,7 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
     give.
     """
     assert design.slices is not None
+    left_open = obs[obs["flags"] & UnitFlag.OPEN != 0]
     obs = finished(obs)
     n_arms = len(design.arms)
     key = (obs["backend"].astype(np.int64) << 32) | obs["unit"]
@@ -101,7 +104,8 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
     service_ns = rows["service_ns"] + rows["client_ns"].clip(min=0)
 
     in_window = rows["start_ns"] >= begin_ns[number] + 1_000 * design.slices.guard_us
-    in_window &= rows["start_ns"] <= end_ns[number] - _late_ns(design, service_ns[sure])
+    late_ns = _late_ns(design, service_ns[sure])
+    in_window &= rows["start_ns"] <= end_ns[number] - late_ns
     previous = previous_arms(key, arm, sure)
     settled = (previous[: SETTLED_LAGS[design.unit]] == kind).all(axis=0) & (arm == kind)
     taken = sure & in_window & np.where(kind == MIXED, (previous >= 0).all(axis=0), settled)
@@ -133,7 +137,24 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
         blocks_discarded=seen - units.n_blocks,
         straddled_pct=_largest_share(straddled[sure], arm[sure], n_arms),
         foreign=int(np.count_nonzero(~known)),
+        open=left_open,
+        open_in_whole=_in_whole_blocks(left_open, design, late_ns),
     )
+
+
+def _in_whole_blocks(left_open: Observations, design: Design, late_ns: float) -> Bools:
+    """Which open units (O,) began in time for their slice, in a block that ended before they did.
+
+    Of the block that the end of the trial cuts short all sessions leave units of one arm.
+    """
+    assert design.slices is not None
+    known = left_open["slice"] != NO_SLICE
+    number = np.where(known, left_open["slice"], 0).astype(np.int64)
+    _, _, end_ns = _schedule(design, number)
+    block_end = end_ns[(number // len(design.slices.kinds) + 1) * len(design.slices.kinds) - 1]
+    until = left_open["start_ns"] + left_open["service_ns"] + left_open["client_ns"]
+    in_time = left_open["start_ns"] <= end_ns[number] - late_ns
+    return np.asarray(known & in_time & (block_end <= until), dtype=np.bool_)
 
 
 def _largest_share(hit: Bools, arm: Ints, n_arms: int) -> float:

@@ -24,7 +24,7 @@ from pgtare.estimate.inference import (
     tail_factor,
 )
 from pgtare.estimate.long_effects import LongEffects
-from pgtare.estimate.outcomes import failures, unanswered, unfinished
+from pgtare.estimate.outcomes import failures, unanswered_in_blocks, unfinished
 from pgtare.estimate.question import Question
 from pgtare.estimate.results import (
     ArmEstimate,
@@ -45,7 +45,7 @@ from pgtare.estimate.verdict import (
     Evidence,
     judge,
 )
-from pgtare.observations import Observations
+from pgtare.observations import Observations, UnitFlag
 
 
 def analyse(
@@ -113,7 +113,7 @@ class _Analysis:
             self.blocks, self.effects.body, seed=asked.seed
         )
         self.family, self.tests = asked.family, asked.tests(self.p_values, self.p_totals)
-        self.unanswered = unanswered(obs, self.design, self.selection.used)
+        self.unanswered = unanswered_in_blocks(obs, self.design, self.selection.used)
         self.control = asked.control(
             self.tests,
             lambda arm: (
@@ -142,6 +142,7 @@ class _Analysis:
             mde_us=mde_us,
             mde_pct=100 * mde_us / base if base > 0 else NAN,
             peeked=self.asked.peeked,
+            in_runs=int(np.count_nonzero(self.obs["flags"] & UnitFlag.RUN)),
         )
 
     def _baseline(self) -> Baseline:
@@ -179,8 +180,9 @@ class _Analysis:
         body, total = effects.body_cost(index), effects.total_cost(index)
         base_rate = effects.mean(effects.exceeds, 0)
         rate = effects.mean(effects.exceeds, index)
-        rate_ratio = ratio_interval(rate, base_rate, effects.by_cluster)
-        tail_bound = ratio_interval(rate, base_rate, effects.by_cluster, EQUIVALENCE_ALPHA).hi
+        by_rates = effects.reference(rate - base_rate)
+        rate_ratio = ratio_interval(rate, base_rate, by_rates)
+        tail_bound = ratio_interval(rate, base_rate, by_rates, EQUIVALENCE_ALPHA).hi
         tests, failed = self.tests[index], failures(self.blocks, effects.body, index)
         in_family = index in self.family
         family = len(self.family) if in_family else 1
@@ -212,13 +214,17 @@ class _Analysis:
                 unanswered=self.unanswered[index],
             )
         )
+        outlasts = self.long_effects.outlasts(index, margin.value, family)
         at_most_us, at_most_pct = effects.at_most(index, EQUIVALENCE_ALPHA)
+        if outlasts:  # what lasts longer is in neither the body nor the total
+            at_most_us = self.long_effects.by_runs(index).interval(EQUIVALENCE_ALPHA).hi
+            at_most_pct = effects.base_body.share_pct(at_most_us)
         return replace(
             arm,
             threshold_us=effects.c,
             effect=self._effect(index),
             run_pairs=self.long_effects.by_runs(index).n,
-            outlasts=self.long_effects.outlasts(index, margin.value, family),
+            outlasts=outlasts,
             plain_body_us=effects.plain(effects.body, index),
             excess_pct=effects.tail_percent(index, effects.excess_cost(index)),
             tail_rate_ratio=rate_ratio,
@@ -233,11 +239,11 @@ class _Analysis:
             equivalence_us=effects.interval(body, EQUIVALENCE_ALPHA),
             at_most_us=at_most_us,
             at_most_pct=at_most_pct,
-            tail_bounded=effects.tail_judged(index),
+            tail_bounded=effects.tail_judged(index) and not outlasts,
             settles_pct=effects.base_body.share_pct(
                 settled_margin(body.se, effects.reference(body))
             ),
-            mde_us=detectable(body.se, weighted, effects.reference(body)),
+            mde_us=self._mde(index),
             effective_clusters=effective_clusters(body.influence),
             verdict=finding.verdict,
             verdict_reason=finding.reason,
@@ -292,15 +298,12 @@ class _Analysis:
     def _trial_mde(self) -> float:
         """The MDE over the family, from the instrument that is least precisely measured."""
         arms = self.family or range(1, len(self.design.arms))
-        found = [
-            detectable(
-                self.of[arm].body_cost(arm).se,
-                max(len(self.family), 1) / self.tests[arm].share,
-                self.effects.by_cluster,
-            )
-            for arm in arms
-        ]
-        return max(found, default=NAN)
+        return max((self._mde(arm) for arm in arms), default=NAN)
+
+    def _mde(self, arm: int) -> float:
+        family = len(self.family) if arm in self.family else 1
+        body = self.of[arm].body_cost(arm)
+        return detectable(body.se, family / self.tests[arm].share, self.of[arm].reference(body))
 
     def _by_backend(self) -> tuple[ByBackend, ...]:
         backends, first = np.unique(self.obs["backend"], return_index=True)

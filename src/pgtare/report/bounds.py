@@ -52,7 +52,8 @@ def transactions_per_s(result: WeighResult) -> float | None:
     told = result.load.get("median_tps")
     if isinstance(told, int | float) and math.isfinite(told) and told > 0:
         return float(told)
-    seen = sum(arm.n + arm.excluded for arm in result.arms)
+    runs = result.design.runs
+    seen = sum(arm.n + arm.excluded for arm in result.arms) + (runs.transactions if runs else 0)
     seconds = result.design.duration_s
     return seen / seconds if seen and seconds > 0 else None
 
@@ -61,6 +62,8 @@ def settled(arm: ArmResult, result: WeighResult) -> str:
     """The margin that so long a trial settles, and a longer one."""
     now, seconds = arm.settles_pct, result.design.duration_s
     if now is None or seconds <= 0 or now <= result.design.margin_pct or _withheld(arm):
+        return ""
+    if arm.outlasts:
         return ""
     longer = next((s for s in _LONGER_S if s >= 2 * seconds), None)
     text = f"A trial of this length can settle a margin of ±{_rounded(now)} %"

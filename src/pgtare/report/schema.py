@@ -188,6 +188,7 @@ class RunInfo(_Model):
     every: int = Field(description="blocks of a session from one pair to the next, on average")
     shortest: int = Field(description="transactions of the shortest run")
     longest: int = Field(description="transactions of the longest run")
+    transactions: int = Field(default=0, description="transactions in runs, of all arms")
 
 
 class Contention(_Model):

@@ -138,9 +138,12 @@ def estimated_design(estimate: TrialEstimate, design: Design) -> dict[str, Any]:
             max_us=design.slices.max_us, guard_us=design.slices.guard_us,
             straddled_pct=_number(estimate.straddled_pct),
         )  # fmt: skip
+    runs = None
+    if design.runs:
+        runs = schema.RunInfo(**vars(design.runs), transactions=estimate.in_runs)
     return {
         "slices": slices,
-        "runs": schema.RunInfo(**vars(design.runs)) if design.runs else None,
+        "runs": runs,
         "margin_pct": estimate.margin_pct, "confidence": estimate.confidence,
         "blocks": estimate.blocks, "blocks_discarded": estimate.blocks_discarded,
         "mde_us": _number(estimate.mde_us), "mde_pct": _number(estimate.mde_pct),
