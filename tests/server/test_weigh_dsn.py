@@ -105,8 +105,9 @@ def test_a_database_with_tables_of_that_name_is_untouched(running: Cluster) -> N
 def test_an_empty_connection_string_is_the_server_of_the_environment(
     running: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in conninfo_to_dict(running.dsn()).items():
-        monkeypatch.setenv({"dbname": "PGDATABASE"}.get(name, f"PG{name.upper()}"), str(value))
+    for name, value in conninfo_to_dict(running.dsn("app")).items():
+        variable = "PGDATABASE" if name == "dbname" else f"PG{name.upper()}"
+        monkeypatch.setenv(variable, str(value))
     done = in_process("weigh", "track_io_timing", "--dsn", "", "--dry-run")
     assert "load: the server's own traffic" in done.stdout, done.stderr
 
