@@ -109,3 +109,13 @@ def test_a_new_row_is_asked_for_by_a_name_that_an_earlier_library_lacks(
         assert symbol not in ("pgtare_info", name)
         script = (Path(__file__).parent / f"{module}--{EARLIER[module]}.sql").read_text()
         assert symbol not in script
+
+
+def test_what_comes_after_a_replacement_is_said(wheel: Binaries) -> None:
+    ensure_for_wheel(wheel)
+    control = wheel.extension_dir / "pgtare.control"
+    control.write_text(control.read_text() + "# of an earlier version\n")
+    done = in_process("module", "install", "--force", "--pg-config", wheel.pg_config)
+    assert done.returncode == 0, done.stderr
+    assert "run ALTER EXTENSION pgtare UPDATE;" in done.stdout
+    assert "CREATE EXTENSION" not in done.stdout
