@@ -101,7 +101,7 @@ CREATE FUNCTION @extschema@.info(
     OUT max_sessions integer,
     OUT slots_problem text,
     OUT clock_reason text
-) AS 'MODULE_PATHNAME', 'pgtare_info' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+) AS 'MODULE_PATHNAME', 'pgtare_info_0_3' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 -- An arm sets what only superusers may set, in the sessions of others.
 REVOKE ALL ON FUNCTION @extschema@.trial_start(text[], text[], bigint[], integer[], bigint,

@@ -39,7 +39,7 @@
 #include "../common/ring_memory.h"
 #include "records.h"
 
-#define TRACE_VERSION "0.1"
+#define TRACE_VERSION "0.2"
 
 /* What differs between versions of PostgreSQL */
 #if PG_VERSION_NUM < 170000

@@ -33,7 +33,7 @@
 #include "../common/clock_trust.h"
 #include "../common/ring_memory.h"
 
-#define WAITS_VERSION "0.1"
+#define WAITS_VERSION "0.2"
 
 /* What differs between versions of PostgreSQL */
 #if PG_VERSION_NUM < 170000

@@ -2,30 +2,6 @@
 
 \echo Use "CREATE EXTENSION pgtare" to load this file. \quit
 
--- Whoever may create functions in the schema could put some next to ours that fit a call better.
-DO $$
-BEGIN
-    IF EXISTS (
-        SELECT FROM pg_catalog.pg_namespace n
-            JOIN pg_catalog.pg_roles owner ON owner.oid OPERATOR(pg_catalog.=) n.nspowner
-        WHERE n.oid OPERATOR(pg_catalog.=) '@extschema@'::pg_catalog.regnamespace::pg_catalog.oid
-            AND (NOT owner.rolsuper
-                 OR EXISTS (
-                     SELECT FROM pg_catalog.aclexplode(n.nspacl) granted
-                         LEFT JOIN pg_catalog.pg_roles r
-                             ON r.oid OPERATOR(pg_catalog.=) granted.grantee
-                     WHERE granted.privilege_type OPERATOR(pg_catalog.=) 'CREATE'::pg_catalog.text
-                         AND r.rolsuper IS NOT TRUE)
-                 OR EXISTS (
-                     SELECT FROM pg_catalog.pg_proc p
-                         JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) p.proowner
-                     WHERE p.pronamespace OPERATOR(pg_catalog.=) n.oid AND NOT r.rolsuper)))
-    THEN
-        RAISE EXCEPTION 'schema @extschema@ is there already, and not only superusers have made it and can make functions in it'
-            USING HINT = 'Rename or drop it, and create the extension again.';
-    END IF;
-END $$;
-
 -- Starts a trial and returns its number. "values" holds, arm by arm, a value for
 -- each of "settings", null where the arm keeps the session's own. One trial runs
 -- at a time; it ends at trial_stop(), after "duration" seconds, or with the
@@ -87,9 +63,7 @@ CREATE FUNCTION @extschema@.info(
     OUT slots_installed integer,
     OUT slots_intact integer,
     OUT ring_bytes bigint,
-    OUT max_sessions integer,
-    OUT slots_problem text,
-    OUT clock_reason text
+    OUT max_sessions integer
 ) AS 'MODULE_PATHNAME', 'pgtare_info' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 -- An arm sets what only superusers may set, in the sessions of others.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from pgtare.server import trials
 from pgtare.server.binaries import Binaries
@@ -99,6 +100,16 @@ def test_a_database_with_tables_of_that_name_is_untouched(running: Cluster) -> N
         assert conn.execute("SELECT * FROM pgbench_accounts").fetchall() == [(42,)]
         names = conn.execute("SELECT datname FROM pg_database ORDER BY 1").fetchall()
     assert names == [("app",), ("bare",), ("postgres",), ("template0",), ("template1",)]
+
+
+def test_an_empty_connection_string_is_the_server_of_the_environment(
+    running: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in conninfo_to_dict(running.dsn("app")).items():
+        variable = "PGDATABASE" if name == "dbname" else f"PG{name.upper()}"
+        monkeypatch.setenv(variable, str(value))
+    done = in_process("weigh", "track_io_timing", "--dsn", "", "--dry-run")
+    assert "load: the server's own traffic" in done.stdout, done.stderr
 
 
 def test_dry_run_tells_and_changes_nothing(running: Cluster) -> None:

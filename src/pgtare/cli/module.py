@@ -36,11 +36,17 @@ def install(
     for path in done.files:
         typer.echo(path)
     typer.echo(f"{module} {done.version} {done.outcome} for {found.version}")
-    if destdir is None and done.outcome != "unchanged":
+    if destdir is None and done.outcome == "replaced":
+        typer.echo(_NEXT_REPLACED.replace("pgtare", module))
+    elif destdir is None and done.outcome != "unchanged":
         text = _NEXT_17 if found.major >= 17 else _NEXT_15
         typer.echo(text.replace("pgtare", module))
 
 
+_NEXT_REPLACED = (
+    "next: restart the servers that have loaded pgtare, then run ALTER EXTENSION pgtare UPDATE; "
+    "in each database that has the extension"
+)
 _NEXT_15 = (
     "next: add pgtare to shared_preload_libraries, restart, and run CREATE EXTENSION pgtare; "
     "in the database to look at"

@@ -229,7 +229,7 @@ def _load_spec(
         raise UsageError(f"--load {load}: choose one of {', '.join(_LOADS)}")
     if scripts and load is not None:
         raise UsageError("--script and --load are two loads: choose one")
-    if load == "none" or (load is None and dsn and not scripts):
+    if load == "none" or (load is None and dsn is not None and not scripts):
         if rate:
             raise UsageError("--rate drives a load of pgtare's own; --load none has none")
         return None

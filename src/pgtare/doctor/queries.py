@@ -53,8 +53,9 @@ EXTENSIONS = Query(
 FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
 WHERE e.extname = 'pg_stat_statements'
 UNION ALL
-SELECT 'wait_event_timing', n.nspname, '', has_schema_privilege(n.oid, 'USAGE'),
-  quote_ident(n.nspname)
+SELECT 'wait_event_timing', n.nspname,
+  coalesce((SELECT extversion FROM pg_extension WHERE extname = 'wait_event_timing'), ''),
+  has_schema_privilege(n.oid, 'USAGE'), quote_ident(n.nspname)
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
   JOIN pg_language l ON l.oid = p.prolang
 WHERE l.lanname = 'c' AND p.proname = 'wait_event_timing_info'""",

@@ -69,6 +69,16 @@ def read_facts(session: Session, clock: Clock | None = None) -> Facts:
     if STATEMENTS not in {name for name, *_ in found}:
         unseen.append(_absent(values, database, where))
     capture = values.get(f"{WAITS}.capture", "off")
+    waits = extensions.get(WAITS) if capture in ("stats", "trace") and sees_all else None
+    if waits is not None and waits.version == "0.1":
+        unseen.append(
+            Unseen(
+                what=WAITS,
+                why="its extension here is of version 0.1, from which exact waits cannot be read",
+                remedy=f"ALTER EXTENSION {WAITS} UPDATE;{where}  -- needs module 0.2 in the server",
+            )
+        )
+        waits = None
     return Facts(
         server=Server(version=version, standby=standby, started=started, database=database,
                       role=role, sees_all=sees_all),
@@ -76,7 +86,7 @@ def read_facts(session: Session, clock: Clock | None = None) -> Facts:
         settings=values,
         units={name: unit for name, _, unit, _ in settings},
         statements=extensions.get(STATEMENTS),
-        waits=extensions.get(WAITS) if capture in ("stats", "trace") and sees_all else None,
+        waits=waits,
         may_stat_file=may_stat,
         clock=clock or _read_clock(session, may_read),
         unseen=tuple(unseen),

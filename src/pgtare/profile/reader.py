@@ -93,6 +93,16 @@ _NO_EXTENSION = (
     "`pgtare module install --module wait_event_timing --pg-config PATH`, load it "
     "(shared_preload_libraries), and run CREATE EXTENSION wait_event_timing; there"
 )
+_OLD_LIBRARY = (
+    "the server has loaded version {} of module wait_event_timing, which lacks a function that "
+    "this needs: run `pgtare module install --module wait_event_timing --force --pg-config PATH` "
+    "on the server's host, restart the server, and run ALTER EXTENSION wait_event_timing UPDATE; "
+    "in database {}"
+)
+_OLD_EXTENSION = (
+    "the extension wait_event_timing in database {} is of an earlier version than the module that "
+    "the server has loaded: run ALTER EXTENSION wait_event_timing UPDATE; there"
+)
 
 
 class Bucket(NamedTuple):
@@ -122,7 +132,7 @@ class Reader:
                 "own": psycopg.sql.Literal(0 if self.pooled else self.pid)
             }
             self._find_functions()
-            self.rows("SELECT * FROM {waits}.wait_event_timing_info()")
+            ((self._library,),) = self.rows("SELECT version FROM {waits}.wait_event_timing_info()")
             ((self.sees_all,),) = self.rows("SELECT pg_has_role('pg_read_all_stats', 'USAGE')")
             # Without the privilege our own waits for the client are counted, and shown as idle.
             query = "SELECT capture FROM {waits}.pg_stat_wait_event_timing_sessions WHERE pid = %s"
@@ -148,12 +158,14 @@ class Reader:
                 " ON n.oid = p.pronamespace JOIN pg_language l ON l.oid = p.prolang"
                 # only superusers make those: nobody else's function is taken for ours
                 " WHERE l.lanname = 'c'"
-                " AND p.proname IN ('wait_event_timing_info', 'pg_stat_statements')"
+                " AND p.proname IN ('wait_event_timing_info', 'wait_event_timing_moment',"
+                " 'pg_stat_statements')"
             )
         )
         if "wait_event_timing_info" not in found:
             raise UsageError(_NO_EXTENSION.format(self.conn.info.dbname))
         self._names["waits"] = psycopg.sql.Identifier(found["wait_event_timing_info"])
+        self._has_moment = "wait_event_timing_moment" in found
         self.has_texts = "pg_stat_statements" in found
         if self.has_texts:
             self._names["texts"] = psycopg.sql.Identifier(found["pg_stat_statements"])
@@ -163,7 +175,15 @@ class Reader:
         return self.moment().events
 
     def moment(self) -> Moment:
-        """Counters by backend type and event, and the time they are parts of, at one moment."""
+        """Counters by backend type and event, and the time they are parts of, at one moment.
+
+        Raises UsageError, with the remedy, where the extension is too old for that.
+        """
+        if not self._has_moment:
+            database = self.conn.info.dbname
+            if self._library == "0.1":
+                raise UsageError(_OLD_LIBRARY.format(self._library, database))
+            raise UsageError(_OLD_EXTENSION.format(database))
         found = self.rows(_MOMENT)
         if not found:  # nothing has been captured yet
             return Moment(self.rows("SELECT clock_timestamp()")[0][0], (), {})

@@ -156,7 +156,8 @@ class Trials:
         Raises UsageError with the line that mends it.
         """
         try:
-            info = ModuleInfo(**self._row("SELECT * FROM pgtare.info()"))
+            row = self._row("SELECT * FROM pgtare.info()")
+            info = ModuleInfo(**row)
         except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName) as ex:
             raise UsageError(
                 f"database {self.conn.info.dbname} has no extension pgtare: run CREATE EXTENSION "
@@ -171,8 +172,15 @@ class Trials:
         if info.version != MODULE_VERSION:
             raise UsageError(
                 f"the server module is of version {info.version}, this pgtare needs "
-                f"{MODULE_VERSION}: run `pgtare module install --force`, ALTER EXTENSION pgtare "
-                "UPDATE, and restart the server or reconnect"
+                f"{MODULE_VERSION}: run `pgtare module install --force --pg-config PATH` on the "
+                "server's host, restart the server or reconnect, and run ALTER EXTENSION pgtare "
+                f"UPDATE; in database {self.conn.info.dbname}"
+            )
+        if "clock_reason" not in row:  # the functions are those of an earlier extension
+            raise UsageError(
+                f"the extension pgtare in database {self.conn.info.dbname} is of an earlier "
+                "version than the module that the server has loaded: run ALTER EXTENSION pgtare "
+                "UPDATE; there"
             )
         if not info.usable:
             raise UsageError(

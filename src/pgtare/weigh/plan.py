@@ -56,7 +56,7 @@ def check_server(
     ]
     if missing:
         raise UsageError("this server cannot weigh " + "\n  and ".join(missing))
-    if request.dsn:
+    if request.dsn is not None:
         _refuse_unsafe(request)
 
 
@@ -209,7 +209,7 @@ def describe(plan: Plan, rate_tps: float | None) -> list[str]:
         lines.append(
             f"log: {100 * share:.0f} % of the transactions go to the log, for {names}{volume}"
         )
-    if request.dsn:
+    if request.dsn is not None:
         lines.append(
             "privileges: EXECUTE on the functions of schema pgtare, and SET on the parameters above"
         )
@@ -237,9 +237,9 @@ def _load_line(request: Request) -> str:
     elif request.headroom is not None:
         speed = f"{100 * request.headroom:.0f} % of full speed, which is found first"
     line = f"load: pgbench {what}, {load.clients} client{'s' if load.clients > 1 else ''}, {speed}"
-    if request.dsn and load.scripts:
+    if request.dsn is not None and load.scripts:
         return f"{line}, in the database of --dsn, where the script does what it says"
-    where = "on that server" if request.dsn else "on a server of pgtare's own"
+    where = "on that server" if request.dsn is not None else "on a server of pgtare's own"
     return f"{line}, in a new database of about {15 * request.scale} MB {where}, dropped at the end"
 
 

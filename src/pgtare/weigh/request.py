@@ -62,11 +62,11 @@ class Request:
             raise UsageError("--precision must be over 0 % and below 100 %")
         if not 0 <= self.seed < 1 << 64:
             raise UsageError("--seed must lie between 0 and 2^64 - 1")
-        if self.dsn and self.pg_config and self.load is None:
+        if self.dsn is not None and self.pg_config and self.load is None:
             raise UsageError(
                 "--pg-config makes a server of pgtare's own, --dsn takes one that runs: choose one"
             )
-        if self.load is None and not self.dsn:
+        if self.load is None and self.dsn is None:
             raise UsageError("--load none weighs on a server's own traffic: name it with --dsn")
         if self.load is not None and self.load.rate is not None and self.headroom is not None:
             raise UsageError("--rate and --headroom both set the load's speed: choose one")

@@ -53,8 +53,7 @@ CREATE FUNCTION sql_trace_info(
     OUT refused bigint,
     OUT unread_sessions bigint,
     OUT unread_records bigint,
-    OUT unread_bytes bigint,
-    OUT clock_reason text
+    OUT unread_bytes bigint
 ) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 -- Row sources of the session's last statement that was measured; times in ms, of the node and all
@@ -85,7 +84,7 @@ CREATE VIEW pg_stat_sql_trace AS
 
 CREATE VIEW pg_stat_sql_trace_info AS
     SELECT traced_sessions, records, bytes, lost_records, lost_bytes, wait_requests, row_sources,
-           refused, unread_sessions, unread_records, unread_bytes, clock_reason
+           refused, unread_sessions, unread_records, unread_bytes
     FROM sql_trace_info();
 
 GRANT SELECT ON pg_stat_sql_trace, pg_stat_sql_trace_info TO PUBLIC;

@@ -32,25 +32,6 @@ CREATE FUNCTION wait_event_timing_system(
 ) RETURNS SETOF record
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
--- The same and, in rows without an event, what time those waits are parts of: "waits" is then the
--- number of processes whose waits are captured, and "total_time" the time since they are, ended
--- processes included. Between two moments the rest of it was spent on a processor or ready for one.
-CREATE FUNCTION wait_event_timing_moment(
-    OUT backend_type text,
-    OUT wait_event_type text,
-    OUT wait_event text,
-    OUT idle boolean,
-    OUT waits bigint,
-    OUT calls bigint,
-    OUT total_time double precision,
-    OUT max_time double precision,
-    OUT histogram bigint[],
-    OUT running_waits bigint,
-    OUT running_time double precision,
-    OUT taken timestamptz
-) RETURNS SETOF record
-AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-
 CREATE FUNCTION wait_event_timing_statements(
     OUT userid oid,
     OUT dbid oid,
@@ -108,9 +89,7 @@ CREATE FUNCTION wait_event_timing_info(
     OUT traces_refused bigint,
     OUT bytes_per_process bigint,
     OUT stats_reset timestamptz,
-    OUT resets bigint,
-    OUT slots_problem text,
-    OUT clock_reason text
+    OUT resets bigint
 ) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE FUNCTION wait_event_timing_buckets(
