@@ -40,6 +40,7 @@ trace_start(QueryDesc *queryDesc, int eflags)
 
 	if (!trace_begins() && level_has_query_ids())
 		level_match((int64) queryDesc->plannedstmt->queryId);
+	execution_replaced(queryDesc);
 	if (!trace.on)
 	{
 		start(queryDesc, eflags);
@@ -51,9 +52,6 @@ trace_start(QueryDesc *queryDesc, int eflags)
 	span_close(now);
 	call_usage(&before);
 	start(queryDesc, eflags);
-	/* an error freed one that was in the same place */
-	if ((e = execution_of(queryDesc)) != NULL)
-		execution_finish(e, timeline_now());
 	e = execution_take();
 	e->plan = queryDesc;
 	e->depth = trace.depth;
@@ -317,6 +315,9 @@ trace_finish(QueryDesc *queryDesc)
 	/* at the end of a portal that began elsewhere it belongs to what goes on here */
 	if (e == NULL || trace.current != e->call.parent)
 	{
+		/* its triggers have our depth */
+		if (trace.on && (e ? e->secret : text_is_secret(queryDesc->sourceText)))
+			secrets_hide(trace.depth - 1);
 		finish_plan(queryDesc);
 		return;
 	}

@@ -14,7 +14,7 @@
 #include "utils/memutils.h"
 
 /* The latest first */
-static Execution *executions = NULL;
+Execution  *executions = NULL;
 static Execution *unused = NULL;
 
 static Execution none;

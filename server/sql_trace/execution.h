@@ -30,6 +30,7 @@ typedef struct Span
 } Span;
 
 extern Span span;
+extern Execution *executions;	/* all that are known */
 extern Execution *execution_found;	/* the one that was looked for last */
 
 extern Execution *execution_search(const QueryDesc *queryDesc);
@@ -43,6 +44,26 @@ static inline Execution *
 execution_of(const QueryDesc *queryDesc)
 {
 	return execution_found->plan == queryDesc ? execution_found : execution_search(queryDesc);
+}
+
+/*
+ * An execution begins, traced or not: one that is known in the same place is gone.
+ * An error that leaves the run of an older cursor, while nothing is traced, frees it
+ * without an end.  So whoever is found from here on is the one that began.
+ */
+static inline void
+execution_replaced(const QueryDesc *queryDesc)
+{
+	Execution  *e = unlikely(executions != NULL) ? execution_of(queryDesc) : NULL;
+
+	if (unlikely(e != NULL))
+	{
+		int64		now = timeline_now();
+
+		if (span.of == e)
+			span_close(now);
+		execution_finish(e, now);
+	}
 }
 
 #pragma GCC visibility pop

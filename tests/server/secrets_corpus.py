@@ -71,6 +71,8 @@ SETUP = (
     "CREATE SERVER far FOREIGN DATA WRAPPER w",
     "CREATE FUNCTION echo(x text) RETURNS text LANGUAGE plpgsql AS $$DECLARE y text; BEGIN "
     "EXECUTE 'SELECT $1' INTO y USING x; EXECUTE 'SELECT ' || quote_literal(x); RETURN y; END$$",
+    "CREATE FUNCTION calm(x text) RETURNS text LANGUAGE plpgsql AS $$BEGIN RETURN 'calm'; END$$",
+    "CREATE FUNCTION fail(x text) RETURNS text LANGUAGE plpgsql AS $$BEGIN RETURN 1 / 0; END$$",
     "CREATE PROCEDURE keep(x text) LANGUAGE plpgsql AS $$BEGIN "
     "COMMIT; EXECUTE 'SELECT ' || quote_literal(x); END$$",
     "CREATE FUNCTION echoes() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN "
@@ -106,6 +108,48 @@ SETUP = (
 )
 
 _VAULT = ("TRUNCATE vault", "INSERT INTO vault VALUES ('hush')")
+
+#: A cursor that the trace did not see begin.  Cursors of statements that differ only in names as
+#: long as these mostly lie in the same place, one after another.
+_UNSEEN = (
+    "DECLARE c CURSOR FOR SELECT echo(v) AS password FROM vault",
+    "SET sql_trace.level = 12",
+    "FETCH c",
+    "CLOSE c",
+)
+
+
+def _places(times: int) -> tuple[str, ...]:
+    """Unseen cursors, each after traced ones: closed in the trace, and when it had ended."""
+    step = (
+        "SET sql_trace.level = 12",
+        "DECLARE c CURSOR FOR SELECT calm(v) AS filename FROM vault",
+        "DECLARE d CURSOR FOR SELECT calm(v) AS filename FROM vault",
+        "FETCH c",
+        "CLOSE c",
+        "SET sql_trace.level = 0",
+        "CLOSE d",
+    )
+    return ("BEGIN", *(step + _UNSEEN) * times, "COMMIT")
+
+
+def _failed(times: int) -> tuple[str, ...]:
+    """The same, after a traced cursor that failed while nothing was traced.
+
+    The cursor is older than the savepoint, and the executor never ends what failed: nothing says
+    that it is gone.
+    """
+    step = (
+        "SET sql_trace.level = 12",
+        "DECLARE c CURSOR FOR SELECT fail(v) AS filename FROM vault",
+        "SET sql_trace.level = 0",
+        "SAVEPOINT s",
+        "FETCH c",
+        "ROLLBACK TO s",
+        "CLOSE c",
+    )
+    return ("BEGIN", *(step + _UNSEEN) * times, "COMMIT")
+
 
 CASES = (
     # roles
@@ -182,6 +226,9 @@ CASES = (
     _case("cursor of before the trace", "SET sql_trace.level = 0", "BEGIN",
           "DECLARE c CURSOR FOR SELECT echo(v) AS password FROM vault", "SET sql_trace.level = 12",
           "FETCH c", "COMMIT", before=_VAULT),
+    _case("cursors of before the trace, in the places of others", *_places(5), before=_VAULT),
+    _case("cursor of before the trace, in the place of one that failed", *_failed(5),
+          before=_VAULT),
     _case("plan", "EXPLAIN SELECT 'hush' AS password"),
     _case("value", Bound("SELECT $1::text AS password", ("hush",))),
     _case("value of a prepared statement",
