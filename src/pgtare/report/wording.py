@@ -103,24 +103,29 @@ def _shown_by_runs(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
     assert effect.runs_us is not None
     verb = "costs" if arm.verdict == "cost" else "saves"
     whose = " its own session" if design.unit == "both" else ""
+    part = abs(effect.body_us.estimate or 0) < abs(effect.runs_us.estimate or 0)
     return (
-        f"Leaving {arm.name} on {verb}{whose} {numbers.size(effect.runs_us)} µs "
+        f"Leaving {arm.name} on {verb}{whose}{_least(arm)} {numbers.size(effect.runs_us)} µs "
         f"{numbers.bounds(effect.runs_us)} a transaction at this load, by runs: the effect lasts "
         "longer than the next transaction, and on that and its own one fall "
-        f"{numbers.estimate(effect.body_us)} µs only{_tail(effect)}."
+        f"{numbers.estimate(effect.body_us)} µs{' only' if part else ''}{_tail(effect)}."
     )
+
+
+def _least(arm: ArmResult) -> str:
+    """That transactions still open at the end only understate a cost."""
+    return " at least" if "may cost more" in arm.verdict_reason else ""
 
 
 def _shown(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
     """A cost or gain: of the body, and of the total where that alone shows it."""
     verb = "costs" if arm.verdict == "cost" else "saves"
     whose = " its own session" if design.unit == "both" else ""
-    least = " at least" if "may cost more" in arm.verdict_reason else ""
     whole = arm.verdict_reason.startswith("by the total")
     us, pct = (effect.total_us, effect.total_pct) if whole else (effect.body_us, effect.body_pct)
     through = ", mostly through its slow transactions" if whole else _tail(effect)
     return (
-        f"Leaving {arm.name} on {verb}{whose}{least} {numbers.size(us)} µs ({numbers.size(pct)} %) "
+        f"Leaving {arm.name} on {verb}{whose}{_least(arm)} {numbers.size(us)} µs ({numbers.size(pct)} %) "
         f"a transaction at this load{_when_it_lasts(arm, effect)}{through}."
     )
 
