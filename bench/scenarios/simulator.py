@@ -55,7 +55,10 @@ class Simulated:
 
 
 def arms_of(design: Design, session: int, units: int) -> tuple[Ints, ...]:
-    """Arm, block, position and whether it is in no block (units,) of a session's transactions."""
+    """Arm, block, position and whether it is in no block (units,) of a session's transactions.
+
+    Runs are not dealt: these designs have none.
+    """
     arm, block, position, outside = [0], [0], [0], [True]
     number = 0
     while len(arm) < units:
@@ -86,7 +89,8 @@ def simulate(
     """A trial by transactions. effect: of arm `only`; the other instruments do nothing.
 
     after: what a transaction of that arm adds to the one after it, the one after that, …, in µs.
-    life_us: when a session ends; a transaction that is then under way is never reported.
+    life_us: when a session ends; a transaction that is then under way is reported as open, with
+    the time that it has taken so far.
     """
     parts, base, treated = [], [], []
     for number, x in enumerate(sessions):
@@ -97,10 +101,22 @@ def simulate(
         for lag, added in enumerate(after, start=1):
             found[lag:] += added * hit[:-lag]
         rows = _rows(found, arm, block, position, outside, number)
-        parts.append(rows[rows["start_ns"] + rows["service_ns"] <= 1_000 * life_us])
+        parts.append(_until(rows, life_us))
         base.append(x)
         treated.append(with_effect + sum(after))
     return Simulated(np.concatenate(parts), np.concatenate(base), np.concatenate(treated))
+
+
+def _until(rows: Observations, life_us: float) -> Observations:
+    """What the server reports of a session that ends then."""
+    if not np.isfinite(life_us):
+        return rows
+    kept = rows[rows["start_ns"] < 1_000 * life_us]
+    left = round(1_000 * life_us) - kept["start_ns"]
+    cut = kept["service_ns"] > left
+    kept["service_ns"][cut] = left[cut]
+    kept["flags"][cut] |= int(UnitFlag.OPEN)
+    return kept
 
 
 def _rows(

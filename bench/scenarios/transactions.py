@@ -70,8 +70,9 @@ def covered(sessions: Sessions, effect: EffectOf, percent: bool, trials: int, se
         design = simulator.design_of(2, int(rng.integers(1 << 40)))
         made = simulator.simulate(sessions(rng), design, effect)
         found = analyse(made.observations, design, seed=1)
-        c, held = found.baseline.threshold_us, found.arms[1].effect
+        c, held = found.arms[1].threshold_us, found.arms[1].effect
         assert held is not None
+        assert c is not None
         truth, interval = made.truth_of_body(c), held.body_us
         if percent:
             truth, interval = 100 * truth / made.base_body(c), held.body_pct

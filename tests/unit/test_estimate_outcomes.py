@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pgtare.design import slice_ends
+from pgtare.design import Arm, Design, slice_ends
 from pgtare.estimate import Estimate, analyse
 from pgtare.estimate.blocks import select
 from pgtare.estimate.inference import Expansion, Reference, fieller, holm
@@ -260,3 +260,19 @@ def test_aborted_units_are_counted_by_arm() -> None:
     assert found.arms[2].p_aborted is not None
     assert found.arms[2].p_aborted < 1e-4
     assert "fail more often" in found.arms[2].verdict_reason
+
+
+def test_a_control_without_a_p_value_withholds() -> None:
+    """It is there by design, so that it says nothing is no reason to do without it."""
+    asked = Question(design_of(3), 0.005, {}, False, "", 1)
+    tests = asked.tests([NAN, NAN, 0.03], [NAN, NAN, NAN])
+    control = asked.control(tests, lambda arm: (NAN, NAN))
+    assert control is not None
+    for evidence in (EQUIVALENT, CLEAR, GAIN):
+        finding = judge(replace(evidence, control=control))
+        assert finding.verdict == "inconclusive"
+        assert finding.reason == "the control, the base measured again, could not be judged"
+    few = judge(replace(CLEAR, blocks=10, control=control))
+    assert "blocks" in few.reason
+    alone = Design((Arm("base", "base"), Arm("i1", "instrument")), (0, 1), 1)
+    assert replace(asked, design=alone).control(tests, lambda arm: (NAN, NAN)) is None

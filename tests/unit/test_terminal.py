@@ -639,3 +639,19 @@ def test_lengths_of_time_take_the_unit_that_suits() -> None:
 
 def test_every_verdict_has_words_and_a_style() -> None:
     assert set(verdicts.NAMES) == set(get_args(verdicts.Verdict)) == set(verdicts.STYLES)
+
+
+def test_a_control_that_is_off_by_its_total_alone_is_not_passed_over() -> None:
+    result = sample().result
+    control = next(arm for arm in result.arms if arm.role == "control")
+    control.effect.body_us = Interval(estimate=0.1, lo=-0.3, hi=0.5)
+    control.effect.total_us = Interval(estimate=2.0, lo=1.2, hi=2.8)
+    control.p_adjusted, control.p_total_adjusted = 0.9, 0.06
+    assert "THE CONTROL IS OFF" not in printed(result)
+    control.p_total_adjusted = 0.004
+    text = printed(result, 120)
+    said = "THE CONTROL IS OFF: the base measured again misses 0 too, by its total (+2.0 µs [+1.2"
+    assert words(text).startswith(said)
+    assert "its total misses 0 (+2.0 µs [+1.2, +2.8]); doubt this trial" in words(text)
+    row = next(line for line in text.splitlines() if line.startswith("control (base again)"))
+    assert "off" in row.split()

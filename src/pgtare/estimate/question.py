@@ -65,10 +65,14 @@ class Question:
     def control(
         self, tests: Mapping[int, Tests], costs: Callable[[int], tuple[float, float]]
     ) -> Control | None:
-        """The control that is farthest off; costs: body and total of an arm, in microseconds."""
+        """The control that is farthest off, None where the design has none.
+
+        One that cannot be judged (p NaN) comes first: it clears nothing. costs: body and total of
+        an arm, in microseconds.
+        """
         found = [
             Control(tests[i].smallest, *costs(i))
             for i, arm in enumerate(self.design.arms)
             if arm.role == "control"
         ]
-        return min((c for c in found if c.p == c.p), key=lambda c: c.p, default=None)
+        return min(found, key=lambda c: c.p if c.p == c.p else -1.0, default=None)

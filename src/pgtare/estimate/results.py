@@ -61,7 +61,7 @@ class ArmEstimate:
     p_total: float | None = None  # NaN where the tail is not judged
     p_aborted: float | None = None  # of "it fails as often as the base"
     p_randomisation: float | None = None  # of the plain body difference
-    p_adjusted: float | None = None  # Holm over bodies and totals; instruments only
+    p_adjusted: float | None = None  # Holm over bodies and totals; not of injected arms
     p_total_adjusted: float | None = None
     equivalence_us: Estimate | None = None  # 90 % interval of the body
     run_pairs: int = 0  # of the arm's runs and the base's

@@ -21,6 +21,7 @@ CONFIDENCE = 0.95
 EQUIVALENCE_ALPHA = 0.10
 #: A control as far off as this, or farther, leaves no arm a verdict.
 CONTROL_OFF = 0.001
+_CONTROL = "the control, the base measured again"
 #: More open transactions than the base has are too many below this p.
 OPEN_ALPHA = 0.01
 #: The share of an effect, or of the margin, that may have another explanation.
@@ -29,7 +30,10 @@ EXPLAINED = 0.5
 
 @dataclass(frozen=True)
 class Control:
-    """How far the base measured again is off; `p` is of "neither body nor total is"."""
+    """How far the base measured again is off.
+
+    p: of "neither body nor total is", NaN where that cannot be judged.
+    """
 
     p: float
     body_us: float
@@ -108,6 +112,8 @@ def judge(evidence: Evidence) -> Finding:
         return Finding("inconclusive", _too_few(evidence.blocks), _until_enough(evidence))
     if not (math.isfinite(evidence.body.lo) and math.isfinite(evidence.body.hi)):
         return Finding("inconclusive", "the effect could not be estimated")
+    if evidence.control is not None and math.isnan(evidence.control.p):
+        return Finding("inconclusive", f"{_CONTROL}, could not be judged")
     if evidence.failures is not None and evidence.failures.p < ALPHA:
         return Finding("inconclusive", _failure_reason(evidence.failures))
     inside = evidence.under.lo > 0 and evidence.over.hi < 0
@@ -153,7 +159,7 @@ def _by_runs(evidence: Evidence, lasting: Lasting) -> Finding:
 
 def control_reason(control: Control) -> str:
     """Why a control that is off leaves no verdict."""
-    return f"the control, the base measured again, is off (p = {control.p:.2g})"
+    return f"{_CONTROL}, is off (p = {control.p:.2g})"
 
 
 def _unless(doubt: str, found: Finding) -> Finding:

@@ -117,7 +117,10 @@ def control_sentence(arm: ArmResult) -> str:
     effect = wording.figures(arm)
     if effect is None or effect.body_us.estimate is None:
         return "no figure for the base arm measured again"
-    if numbers.covers_zero(effect.body_us):
+    if wording.off_by_total(arm):
+        total = wording.with_bounds(effect.total_us)
+        remark = f"covers 0, but its total misses 0 ({total}); doubt this trial"
+    elif numbers.covers_zero(effect.body_us):
         remark = "covers 0, as it should"
     elif arm.p_value is None:
         remark = "misses 0; doubt this trial"

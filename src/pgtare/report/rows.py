@@ -97,9 +97,9 @@ def _verdict(arm: ArmResult) -> tuple[str, str]:
         return (verdicts.NAMES[arm.verdict] if arm.verdict else numbers.NONE), arm.verdict or ""
     if not numbers.bounded(effect.body_us):
         return numbers.NONE, ""
-    if numbers.covers_zero(effect.body_us):
-        return "covers 0", ""
-    return "off", "inconclusive"
+    if wording.control_off(arm):
+        return "off", "inconclusive"
+    return ("covers 0" if numbers.covers_zero(effect.body_us) else "near 0"), ""
 
 
 def _name(arm: ArmResult) -> str:

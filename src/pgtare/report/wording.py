@@ -25,6 +25,8 @@ STOPPED_BY = {
 
 
 _DAY_S = 86_400
+#: A control with a smaller p is off.
+_ALPHA = 0.05
 #: An effect inside a wider margin than this, in percent, is not called nothing.
 _NARROW_PCT = 1.0
 #: How the reason of an equivalence says how long the effects last that it speaks of.
@@ -103,25 +105,30 @@ def _shown_by_runs(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
     assert effect.runs_us is not None
     verb = "costs" if arm.verdict == "cost" else "saves"
     whose = " its own session" if design.unit == "both" else ""
+    part = abs(effect.body_us.estimate or 0) < abs(effect.runs_us.estimate or 0)
     return (
-        f"Leaving {arm.name} on {verb}{whose} {numbers.size(effect.runs_us)} µs "
+        f"Leaving {arm.name} on {verb}{whose}{_least(arm)} {numbers.size(effect.runs_us)} µs "
         f"{numbers.bounds(effect.runs_us)} a transaction at this load, by runs: the effect lasts "
         "longer than the next transaction, and on that and its own one fall "
-        f"{numbers.estimate(effect.body_us)} µs only{_tail(effect)}."
+        f"{numbers.estimate(effect.body_us)} µs{' only' if part else ''}{_tail(effect)}."
     )
+
+
+def _least(arm: ArmResult) -> str:
+    """That transactions still open at the end only understate a cost."""
+    return " at least" if "may cost more" in arm.verdict_reason else ""
 
 
 def _shown(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
     """A cost or gain: of the body, and of the total where that alone shows it."""
     verb = "costs" if arm.verdict == "cost" else "saves"
     whose = " its own session" if design.unit == "both" else ""
-    least = " at least" if "may cost more" in arm.verdict_reason else ""
     whole = arm.verdict_reason.startswith("by the total")
     us, pct = (effect.total_us, effect.total_pct) if whole else (effect.body_us, effect.body_pct)
     through = ", mostly through its slow transactions" if whole else _tail(effect)
     return (
-        f"Leaving {arm.name} on {verb}{whose}{least} {numbers.size(us)} µs ({numbers.size(pct)} %) "
-        f"a transaction at this load{_when_it_lasts(arm, effect)}{through}."
+        f"Leaving {arm.name} on {verb}{whose}{_least(arm)} {numbers.size(us)} µs "
+        f"({numbers.size(pct)} %) a transaction at this load{_when_it_lasts(arm, effect)}{through}."
     )
 
 
@@ -228,14 +235,38 @@ def alarms(result: WeighResult) -> list[str]:
         )
     for arm in of_role(result, "control"):
         effect = figures(arm)
-        if effect is not None and (
-            not numbers.covers_zero(effect.body_us) or _all_withheld(result)
-        ):
+        if effect is not None and (control_off(arm) or _all_withheld(result)):
+            by_total = off_by_total(arm)
+            how = ", by its total" if by_total else ""
             found.append(
-                f"THE CONTROL IS OFF: the base measured again misses 0 too "
-                f"({with_bounds(effect.body_us)}). {_withheld(result)}"
+                f"THE CONTROL IS OFF: the base measured again misses 0 too{how} "
+                f"({with_bounds(effect.total_us if by_total else effect.body_us)}). "
+                f"{_withheld(result)}"
             )
     return found
+
+
+def control_off(arm: ArmResult) -> bool:
+    """Whether the control is off by its body and total together, as the verdicts take it.
+
+    By the body alone in results that have no such p-values.
+    """
+    effect = figures(arm)
+    known = [p for p in (arm.p_adjusted, arm.p_total_adjusted) if p is not None]
+    if known:
+        return min(known) < _ALPHA
+    return effect is not None and not numbers.covers_zero(effect.body_us)
+
+
+def off_by_total(arm: ArmResult) -> bool:
+    """Whether it is the total alone by which the control is off."""
+    effect = figures(arm)
+    return (
+        effect is not None
+        and numbers.covers_zero(effect.body_us)
+        and not numbers.covers_zero(effect.total_us)
+        and control_off(arm)
+    )
 
 
 def _all_withheld(result: WeighResult) -> bool:
