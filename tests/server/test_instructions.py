@@ -28,13 +28,13 @@ LOOPS = ("plain_calls", "wrapped_calls")  # of the benchmark function
 ROUNDS = 20  # in one call of it
 
 # By what is captured, and whether waits have a statement to belong to.
-# Seen with gcc 12 on x86-64: 11.0, 177.2, 241.4, 219.3, 283.5
+# Seen with gcc 12 on x86-64: 11.0, 183.2, 247.3, 225.3, 289.5
 WAIT_BOUNDS = {
     ("off", False): 12,
-    ("stats", False): 179,
-    ("stats", True): 243,
-    ("trace", False): 221,
-    ("trace", True): 285,
+    ("stats", False): 185,
+    ("stats", True): 249,
+    ("trace", False): 227,
+    ("trace", True): 291,
 }
 
 # Seen with gcc 12 on x86-64: 1155.3
