@@ -357,6 +357,9 @@ def test_full_disk(request: pytest.FixtureRequest, name: str, as_root: None) -> 
             with tracing(binaries, settings) as cluster, session(cluster) as client:
                 recording = latest(path)
                 client.execute("SET sql_trace.level = 1")
+                work(client, 1)
+                # one that holds nothing of any session would be removed
+                eventually(lambda: load(recording).streams)
                 for _ in range(40):
                     work(client, 5)
                 text = "has stopped writing traces"

@@ -201,7 +201,10 @@ def test_two_hundred_short_calibrations_agree_with_a_long_one() -> None:
     while (after := probe.pair()).ns - before.ns < NS:
         time.sleep(0.05)
     off_ppm = 1e6 * np.abs(short / hz(before, after) - 1)
-    assert np.percentile(off_ppm, 99) <= 5
+    # some hypervisors let the counter advance in steps of 10 ns: a bracket can be off by one
+    step = np.gcd.reduce(np.diff([probe.pair().ticks for _ in range(200)]))
+    step_ppm = 1e6 * step / hz(before, after) * NS / 1_900_000
+    assert np.percentile(off_ppm, 99) <= max(5, 1.2 * step_ppm)
 
 
 def test_the_histogram_has_a_bucket_for_zero_and_powers_of_two() -> None:
