@@ -13,7 +13,6 @@
  */
 #include <errno.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,35 +36,6 @@ read_clock(clockid_t id)
 
 	clock_gettime(id, &ts);
 	return (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
-/*
- * End the run now, for this reason.  The first failure is the one that is
- * told; it stands above a signal, and a signal above the time.
- */
-void
-run_end(Run *run, Ending ending, const char *format, ...)
-{
-	int64_t		now_ns = run_now(run);
-	va_list		arguments;
-
-	pthread_mutex_lock(&run->lock);
-	if (ending > run->ending)
-	{
-		run->ending = ending;
-		va_start(arguments, format);
-		vsnprintf(run->failure, sizeof(run->failure), format, arguments);
-		va_end(arguments);
-		/* libpq's messages have line breaks */
-		for (char *at = run->failure; *at; at++)
-			if (*at == '\n' || *at == '\r' || *at == '\t')
-				*at = ' ';
-		for (size_t n = strlen(run->failure); n > 0 && run->failure[n - 1] == ' '; n--)
-			run->failure[n - 1] = '\0';
-	}
-	if (now_ns < atomic_load(&run->end_ns))
-		atomic_store(&run->end_ns, now_ns);
-	pthread_mutex_unlock(&run->lock);
 }
 
 static void

@@ -15,6 +15,8 @@
 #include "miscadmin.h"
 #include "utils/varlena.h"
 
+#include "pg_compat.h"
+
 typedef struct Pattern
 {
 	int			level;
@@ -30,16 +32,6 @@ typedef struct Patterns
 static const Patterns *patterns = NULL;
 static bool changed = false;	/* the patterns, since they were last applied */
 static char applied_to[NAMEDATALEN];	/* name of the application then */
-
-static void *
-setting_alloc(size_t size)
-{
-#if PG_VERSION_NUM >= 160000
-	return guc_malloc(LOG, size);
-#else
-	return malloc(size);
-#endif
-}
 
 /* The next character of a pattern; a backslash takes away the meaning of what follows. */
 static inline const char *
@@ -150,13 +142,7 @@ application_check(char **newval, void **extra, GucSource source)
 	if (good)
 		*extra = parsed;
 	else if (parsed)
-	{
-#if PG_VERSION_NUM >= 160000
-		guc_free(parsed);
-#else
-		free(parsed);
-#endif
-	}
+		setting_free(parsed);
 	return good;
 }
 

@@ -6,9 +6,8 @@
 #ifndef PGTARE_MODULE_SETTINGS_H
 #define PGTARE_MODULE_SETTINGS_H
 
-#include "utils/guc.h"
-
 #include "clock_trust.h"
+#include "pg_compat.h"
 
 static const struct config_enum_entry clock_entries[] = {
 	{"tsc", CLOCK_SOURCE_TSC, false},
@@ -23,11 +22,7 @@ static const struct config_enum_entry clock_entries[] = {
 static inline bool
 check_keeps_source(int *newval, void **extra, GucSource source)
 {
-#if PG_VERSION_NUM >= 160000
-	GucSource  *kept = guc_malloc(LOG, sizeof(GucSource));
-#else
-	GucSource  *kept = malloc(sizeof(GucSource));
-#endif
+	GucSource  *kept = setting_alloc(sizeof(GucSource));
 
 	if (kept == NULL)
 		return false;

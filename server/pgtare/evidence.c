@@ -23,14 +23,6 @@ static BufferUsage usage_before;
 static ExecutorEnd_hook_type previous_executor_end;
 static emit_log_hook_type previous_emit_log;
 
-#if PG_VERSION_NUM >= 170000
-#define READ_TIME(u) ((u)->shared_blk_read_time)
-#define WRITE_TIME(u) ((u)->shared_blk_write_time)
-#else
-#define READ_TIME(u) ((u)->blk_read_time)
-#define WRITE_TIME(u) ((u)->blk_write_time)
-#endif
-
 static void
 note_executor_end(QueryDesc *queryDesc)
 {
@@ -108,10 +100,10 @@ evidence_flags(void)
 	if (now->shared_blks_read != usage_before.shared_blks_read ||
 		now->shared_blks_written != usage_before.shared_blks_written)
 		seen |= UNIT_BLOCKS_READ;
-	if (INSTR_TIME_GET_MICROSEC(READ_TIME(now)) !=
-		INSTR_TIME_GET_MICROSEC(READ_TIME(&usage_before)) ||
-		INSTR_TIME_GET_MICROSEC(WRITE_TIME(now)) !=
-		INSTR_TIME_GET_MICROSEC(WRITE_TIME(&usage_before)))
+	if (INSTR_TIME_GET_MICROSEC(SHARED_READ_TIME(now)) !=
+		INSTR_TIME_GET_MICROSEC(SHARED_READ_TIME(&usage_before)) ||
+		INSTR_TIME_GET_MICROSEC(SHARED_WRITE_TIME(now)) !=
+		INSTR_TIME_GET_MICROSEC(SHARED_WRITE_TIME(&usage_before)))
 		seen |= UNIT_IO_TIMED;
 	return seen | (error_sent ? UNIT_ABORTED : 0);
 }

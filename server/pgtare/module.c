@@ -14,8 +14,11 @@
 #include "miscadmin.h"
 #include "utils/guc.h"
 
-#include "module.h"
 #include "pgtare.h"
+#include "../common/clock_trust.h"
+#include "../common/rate.h"
+
+#define SHORTEST_BASE_NS (20 * 1000 * 1000)
 
 PG_MODULE_MAGIC;
 
@@ -23,7 +26,25 @@ bool		pgtare_enabled = true;
 int			pgtare_max_duration = 7200;
 int			pgtare_ring_memory = 32 * 1024;
 
+/* Taken when the library was loaded, and inherited by children */
+static ClockPair at_load;
+static bool counter;
+
 void		_PG_init(void);
+
+static void
+clock_init(void)
+{
+	counter = clock_trust().counter;
+	at_load = clock_pair(counter);
+}
+
+/* Sleeps for up to 20 ms if the library was loaded only just now. */
+ClockRate
+pgtare_clock_rate(void)
+{
+	return rate_since(counter, at_load, SHORTEST_BASE_NS);
+}
 
 /* Switched off in the configuration file: end the trial at once, for everybody. */
 static void
@@ -82,9 +103,9 @@ _PG_init(void)
 						 "\"session_preload_libraries\" and in LOAD.")));
 		return;
 	}
-	pgtare_clock_init();
+	clock_init();
 	define_settings();
 	pgtare_shmem_init();
-	unit_install();
+	protocol_install();
 	evidence_install();
 }

@@ -2,12 +2,14 @@
  * pgtare.h
  *		Shared state of a trial, and what the files of the module offer each other.
  *
- * One file a phase: module.c (loading), shmem.c (shared state), trial.c
- * (start and stop by SQL), rights.c (to whom), status.c (its state), session.c (who takes part),
- * unit.c (transaction boundaries), assign.c (drawing arms), slice.c (spans of
- * time that all sessions share), settings.c (applying and restoring settings),
- * watch.c (noticing changes of them), evidence.c (what ran, and what failed),
- * open.c (the unit under way), ring.c (observations), clock.c (time).
+ * One file a phase: module.c (loading, settings, the clock), shmem.c (shared
+ * state), trial.c (start and stop by SQL), rights.c (who may), status.c (the
+ * trial's state), protocol.c (where transactions begin and end), session.c (who
+ * takes part), unit.c (the unit under way), block.c (blocks and runs), slice.c
+ * (spans of time that all sessions share), assign.c (what is drawn for all of
+ * these), settings.c (applying and restoring settings), watch.c (noticing
+ * changes of them), evidence.c (what ran, and what failed), open.c (the unit
+ * under way, for readers), ring.c (observations).
  *-------------------------------------------------------------------------
  */
 #ifndef PGTARE_H
@@ -19,6 +21,8 @@
 #include "utils/timestamp.h"
 
 #include "../common/clock.h"
+#include "../common/module_shmem.h"
+#include "../common/pg_compat.h"
 
 #define PGTARE_VERSION "0.3"
 
@@ -34,14 +38,6 @@
 #define SLICE_MIXED (-1)		/* a kind of slice: each transaction draws its arm */
 #define NO_SLICE UINT32_MAX		/* in a trial without slices */
 
-#if PG_VERSION_NUM < 170000
-#define MY_PROC_NUMBER (MyProc->pgprocno)
-#define HAVE_NAMED_DSM 0
-#else
-#define MY_PROC_NUMBER MyProcNumber
-#define HAVE_NAMED_DSM 1
-#endif
-
 /* What happened in a unit */
 #define UNIT_UNBLOCKED		(1 << 0)	/* in no block: a session's first, or a filler */
 #define UNIT_ABORTED		(1 << 1)	/* an error ended a transaction of it */
@@ -56,7 +52,7 @@
 #define UNIT_BLOCKS_READ	(1 << 10)
 #define UNIT_IO_TIMED		(1 << 11)
 #define UNIT_EXECUTED		(1 << 12)	/* a plan was executed */
-#define UNIT_RELOADED		(1 << 13)	/* arm not in force, because of a reload */
+#define UNIT_RELOADED		(1 << 13)	/* the configuration was read again: arm not surely in force */
 #define UNIT_STRADDLED		(1 << 14)	/* its answer came after the end of its slice */
 #define UNIT_MIXED			(1 << 15)	/* in a slice where each unit draws its arm */
 #define UNIT_OPEN			(1 << 16)	/* still open when its trial or its session ended */
@@ -211,24 +207,27 @@ typedef struct Shared
 	Writer		writer[FLEXIBLE_ARRAY_MEMBER];	/* by number of the PGPROC */
 } Shared;
 
+MODULE_LOCK_LEADS(Shared);
+
+/* no detour through our own offset table at every transaction */
+#pragma GCC visibility push(hidden)
 
 /* shmem.c */
 extern Shared *pgtare_shared(void);
+extern Shared *pgtare_require_shared(void);
 extern void pgtare_shmem_init(void);
 extern Observation *pgtare_ring_pool(Shared *shared);
 extern bool pgtare_runs(Shared *shared, uint64 generation);
+extern bool pgtare_is_running(Shared *shared);
 extern void pgtare_end_trial(Shared *shared, uint64 generation, EndReason reason);
 extern bool pgtare_begin_write(Shared *shared, uint64 generation);
 extern void pgtare_end_write(Shared *shared);
 
-/* trial.c */
-extern Shared *trial_require_shared(void);
-extern bool trial_is_running(Shared *shared);
-
-/* clock.c */
-extern void pgtare_clock_init(void);
+/* module.c */
+extern bool pgtare_enabled;		/* the kill switch */
+extern int	pgtare_max_duration;	/* s */
+extern int	pgtare_ring_memory; /* kB */
 extern ClockRate pgtare_clock_rate(void);
-extern int64 pgtare_thread_cpu_ns(void);
 
 /* session.c */
 typedef struct Session
@@ -251,11 +250,64 @@ extern void session_leave(void);
 extern bool session_trial_over(int64 now_ticks);
 extern bool session_trial_closing(void);
 
+/* The clock of the session's trial */
+static inline int64
+session_ticks(void)
+{
+	return clock_ticks(session.def->rate.counter);
+}
+
+static inline int64
+session_ns(int64 ticks)
+{
+	return clock_ns(&session.def->rate, ticks, &session.negative);
+}
+
+/* protocol.c */
+extern void protocol_install(void);
+extern int	protocol_slots_installed(void);
+extern int	protocol_slots_intact(void);
+
 /* unit.c */
-extern void unit_install(void);
+typedef enum Phase
+{
+	IDLE,						/* between units, or between requests of one */
+	BUSY						/* a request has arrived */
+} Phase;
+
+typedef struct Unit
+{
+	Phase		phase;
+	bool		begun;			/* its first request has arrived */
+	int64		ready_ticks;	/* when we were ready for the next request */
+	int64		request_ticks;	/* when the current request arrived */
+	int64		blocked_ticks;	/* waiting for more of a request, or 0 */
+	TimestampTz last_statement; /* statement timestamp when we became ready */
+	TimestampTz reload_time;	/* of the configuration when the first request arrived */
+	int64		cpu_ns;			/* thread CPU at the beginning of the cycle */
+	uint32		events;			/* UNIT_... from the protocol */
+	int64		service_ticks;
+	int64		client_ticks;
+	int64		first_ticks;
+	uint32		requests;
+	uint32		switch_ns;
+	uint32		switch_flags;	/* UNIT_... of the switch before */
+	uint16		arm;
+} Unit;
+
+extern Unit unit;				/* the one under way */
+extern void unit_switch_arm(void);
+extern void unit_request_begins(int64 ticks, uint32 flags);
+extern void unit_publish(void);
+extern void unit_record(int64 ticks, int64 cpu_ns);
 extern void unit_left_open(void);
-extern int	unit_slots_installed(void);
-extern int	unit_slots_intact(void);
+
+/* block.c */
+extern void block_begin(void);
+extern uint16 block_draw(void);
+extern void block_advance(void);
+extern bool block_is_complete(void);
+extern void block_describe(Observation *o, bool mixed);
 
 /* assign.c */
 extern void assign_block(const TrialDef *def, uint32 backend, uint32 block, uint16 *order);
@@ -279,7 +331,8 @@ extern void settings_release(void);
 extern bool settings_apply(const TrialDef *def, int arm);
 extern bool settings_changed_by_application(bool reloaded);
 extern void settings_restore(void);
-extern void settings_check(const char *name, const char *value);
+extern struct config_generic *settings_check(const char *name);
+extern void settings_try(const char *name, const char *value);
 extern struct config_generic *settings_find(const char *name);
 
 /* rights.c */
@@ -311,5 +364,7 @@ extern uint64 open_take(Shared *shared, char *to, uint64 room);
 /* ring.c */
 extern void ring_put(const Observation *observation);
 extern Ring *ring_take(Shared *shared, int *number);
+
+#pragma GCC visibility pop
 
 #endif							/* PGTARE_H */

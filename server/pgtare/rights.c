@@ -27,14 +27,14 @@
 #include "arm_settings.h"
 #include "pgtare.h"
 
-#define MAJOR (PG_VERSION_NUM / 10000)
 #define MAX_DELAY_NS INT64CONST(1000000)
 
 static bool
 holds_here(const ArmSetting *setting)
 {
-	return MAJOR >= ARM_SETTINGS_FIRST && MAJOR <= ARM_SETTINGS_LAST &&
-		MAJOR >= setting->first && (setting->last == 0 || MAJOR <= setting->last);
+	return BUILT_FOR_MAJOR >= ARM_SETTINGS_FIRST && BUILT_FOR_MAJOR <= ARM_SETTINGS_LAST &&
+		BUILT_FOR_MAJOR >= setting->first &&
+		(setting->last == 0 || BUILT_FOR_MAJOR <= setting->last);
 }
 
 static bool
@@ -52,10 +52,11 @@ rights_check_setting(const struct config_generic *conf)
 {
 	if (superuser() || is_listed(conf->name))
 		return;
-	if (MAJOR < ARM_SETTINGS_FIRST || MAJOR > ARM_SETTINGS_LAST)
+	if (BUILT_FOR_MAJOR < ARM_SETTINGS_FIRST || BUILT_FOR_MAJOR > ARM_SETTINGS_LAST)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("settings of PostgreSQL %d can be weighed by superusers only", MAJOR),
+				 errmsg("settings of PostgreSQL %d can be weighed by superusers only",
+						BUILT_FOR_MAJOR),
 				 errdetail("This version of pgtare does not know which of them do no harm."),
 				 errhint("Update pgtare, or start the trial as a superuser.")));
 	ereport(ERROR,
@@ -180,7 +181,7 @@ rights_lock_as_owner(Shared *shared, bool only_running)
 
 		LWLockAcquire(&shared->lock, LW_SHARED);
 		generation = pg_atomic_read_u64(&shared->generation);
-		owner = only_running && !trial_is_running(shared) ? InvalidOid :
+		owner = only_running && !pgtare_is_running(shared) ? InvalidOid :
 			shared->def.owner_role;
 		LWLockRelease(&shared->lock);
 		require_owner(owner);

@@ -10,9 +10,6 @@
 
 #include "fmgr.h"
 #include "miscadmin.h"
-#if PG_VERSION_NUM >= 160000
-#include "varatt.h"
-#endif
 
 #include "pgtare.h"
 
@@ -99,7 +96,7 @@ PG_FUNCTION_INFO_V1(pgtare_trial_drain);
 Datum
 pgtare_trial_drain(PG_FUNCTION_ARGS)
 {
-	Shared	   *shared = trial_require_shared();
+	Shared	   *shared = pgtare_require_shared();
 	int32		max_bytes = PG_GETARG_INT32(0);
 	uint64		room;
 	uint64		n = 0;
@@ -115,7 +112,7 @@ pgtare_trial_drain(PG_FUNCTION_ARGS)
 
 	/* one reader at a time: the second would hand out the same records */
 	rights_lock_as_owner(shared, false);
-	over = !trial_is_running(shared);
+	over = !pgtare_is_running(shared);
 	for (int i = 0; i < shared->nrings; i++)
 		unread += pg_atomic_read_u64(&shared->ring[i].head) -
 			pg_atomic_read_u64(&shared->ring[i].tail);

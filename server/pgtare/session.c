@@ -15,7 +15,6 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 
-#include "module.h"
 #include "pgtare.h"
 
 Session		session;

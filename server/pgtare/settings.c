@@ -38,18 +38,8 @@ static int	nbound = 0;
 struct config_generic *
 settings_find(const char *name)
 {
-	struct config_generic *found = NULL;
+	struct config_generic *found = setting_by_name(name);
 
-#if PG_VERSION_NUM >= 160000
-	found = find_option(name, false, true, DEBUG5);
-#else
-	struct config_generic **all = get_guc_variables();
-	int			n = GetNumConfigOptions();
-
-	for (int i = 0; i < n && !found; i++)
-		if (pg_strcasecmp(all[i]->name, name) == 0)
-			found = all[i];
-#endif
 	if (found && (found->flags & GUC_CUSTOM_PLACEHOLDER))
 		return NULL;
 	return found;
@@ -257,12 +247,9 @@ refuse(const char *name, const char *why)
 			 errdetail_internal("%s", why)));
 }
 
-/*
- * Raise an error unless the setting may be part of an arm and would take the
- * value (NULL: no value to try).
- */
-void
-settings_check(const char *name, const char *value)
+/* The variable of this name; an error unless it may be part of an arm. */
+struct config_generic *
+settings_check(const char *name)
 {
 	static const char *const identity[] = {
 		"role", "session_authorization", "client_encoding", "search_path",
@@ -297,9 +284,16 @@ settings_check(const char *name, const char *value)
 		default:
 			refuse(conf->name, "It is fixed when the server or the session starts.");
 	}
-	rights_check_setting(conf);
-	/* with the caller's own rights: a trial must not lend those of a superuser */
-	if (value)
-		(void) set_config_option(name, value, superuser() ? PGC_SUSET : PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SET, false, ERROR, false);
+	return conf;
+}
+
+/*
+ * Raise an error unless a setting that has been checked would take the value,
+ * with the caller's own rights: a trial must not lend those of a superuser.
+ */
+void
+settings_try(const char *name, const char *value)
+{
+	(void) set_config_option(name, value, superuser() ? PGC_SUSET : PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SET, false, ERROR, false);
 }

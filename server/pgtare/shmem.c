@@ -1,11 +1,9 @@
 /*-------------------------------------------------------------------------
  * shmem.c
- *		The shared state: in the main segment, or in a named dynamic one.
+ *		The shared state of a trial.
  *
- * Preloaded by the server, the module asks for room in the main segment.
- * Loaded by a session (PostgreSQL 17 and later) it uses a dynamic segment,
- * smaller, since that lives in /dev/shm until the server restarts.  Its name
- * carries version and size: a rebuilt module never meets another's layout.
+ * A dynamic segment is smaller, since it lives in /dev/shm until the server
+ * restarts.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -16,18 +14,8 @@
 #include "storage/shmem.h"
 
 #include "pgtare.h"
-#include "module.h"
-#if HAVE_NAMED_DSM
-#include "../common/segment.h"
-#endif
 
 #define SESSION_RING_BYTES (UINT64CONST(8) * 1024 * 1024)
-
-/* Valid only in a process that has a PGPROC: see pgtare_shared() */
-static Shared *attached = NULL;
-
-static shmem_request_hook_type previous_request;
-static shmem_startup_hook_type previous_startup;
 
 static Size
 header_size(void)
@@ -42,19 +30,33 @@ pgtare_ring_pool(Shared *shared)
 	return (Observation *) CACHELINEALIGN((char *) shared + header_size());
 }
 
-static Size
-total_size(uint64 ring_bytes)
+static Size total_size(void);
+static void initialise(void *memory);
+static bool may_attach(void);
+
+static ModuleShmem memory = {
+	"pgtare", "pgtare", PGTARE_VERSION, total_size, initialise, may_attach
+};
+
+static uint64
+ring_bytes(void)
 {
-	return add_size(add_size(header_size(), PG_CACHE_LINE_SIZE), ring_bytes);
+	return memory.dynamic ? SESSION_RING_BYTES : (uint64) pgtare_ring_memory * 1024;
+}
+
+static Size
+total_size(void)
+{
+	return add_size(add_size(header_size(), PG_CACHE_LINE_SIZE), ring_bytes());
 }
 
 static void
-initialise(Shared *shared, uint64 ring_bytes)
+initialise(void *fresh)
 {
+	Shared	   *shared = fresh;
+
 	memset(shared, 0, header_size());
-	shared->tranche = LWLockNewTrancheId();
-	LWLockInitialize(&shared->lock, shared->tranche);
-	shared->ring_bytes = ring_bytes;
+	shared->ring_bytes = ring_bytes();
 	shared->nwriters = MaxBackends;
 	pg_atomic_init_u64(&shared->generation, 0);
 	pg_atomic_init_u32(&shared->running, 0);
@@ -80,92 +82,58 @@ initialise(Shared *shared, uint64 ring_bytes)
 		pg_atomic_init_u32(&shared->writer[i].writing, 0);
 }
 
-static void
-request_memory(void)
+/* No subtransaction can be had in parallel mode, and others than clients never take part. */
+static bool
+may_attach(void)
 {
-	if (previous_request)
-		previous_request();
-	RequestAddinShmemSpace(total_size((uint64) pgtare_ring_memory * 1024));
-}
-
-static void
-create_in_main_segment(void)
-{
-	uint64		ring_bytes = (uint64) pgtare_ring_memory * 1024;
-	bool		found;
-
-	if (previous_startup)
-		previous_startup();
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	attached = ShmemInitStruct("pgtare", total_size(ring_bytes), &found);
-	if (!found)
-		initialise(attached, ring_bytes);
-	LWLockRelease(AddinShmemInitLock);
-	LWLockRegisterTranche(attached->tranche, "pgtare");
-}
-
-#if HAVE_NAMED_DSM
-static void
-initialise_segment(void *segment)
-{
-	initialise(segment, SESSION_RING_BYTES);
+	return !IsInParallelMode() && MyBackendType == B_BACKEND;
 }
 
 /* Dynamic memory is detached between the two kinds of exit callbacks. */
 static void
 detach_at_exit(int code, Datum arg)
 {
-	attached = NULL;
+	memory.attached = NULL;
 }
-
-static void
-attach_dynamic_segment(void)
-{
-	/* no subtransaction can be had in these, and they never take part */
-	if (MyProc == NULL || !IsTransactionState() || IsInParallelMode() ||
-		MyBackendType != B_BACKEND)
-		return;
-	attached = segment_attach_or_warn("pgtare", PGTARE_VERSION, total_size(SESSION_RING_BYTES),
-									  initialise_segment);
-	if (attached)
-	{
-		LWLockRegisterTranche(attached->tranche, "pgtare");
-		before_shmem_exit(detach_at_exit, (Datum) 0);
-	}
-}
-#endif
 
 /* Called when the library is loaded. */
 void
 pgtare_shmem_init(void)
 {
-	if (process_shared_preload_libraries_in_progress)
-	{
-		previous_request = shmem_request_hook;
-		shmem_request_hook = request_memory;
-		previous_startup = shmem_startup_hook;
-		shmem_startup_hook = create_in_main_segment;
-		return;
-	}
-#if HAVE_NAMED_DSM
-	attach_dynamic_segment();
-#else
-	ereport(WARNING,
-			(errmsg("pgtare is not usable in this session"),
-			 errhint("Before PostgreSQL 17 the server itself must load it: add pgtare to "
-					 "\"shared_preload_libraries\" and restart.")));
-#endif
+	module_shmem_init(&memory);
+	if (memory.dynamic && memory.attached)
+		before_shmem_exit(detach_at_exit, (Datum) 0);
+	if (memory.dynamic && !HAVE_NAMED_DSM)
+		ereport(WARNING,
+				(errmsg("pgtare is not usable in this session"),
+				 errhint("Before PostgreSQL 17 the server itself must load it: add pgtare to "
+						 "\"shared_preload_libraries\" and restart.")));
 }
 
-/*
- * The shared state, or NULL where there is none.  Children inherit the pointer,
- * but some have let go of the memory behind it: only a PGPROC proves that it is
- * there.
- */
+/* The shared state, or NULL if there is none */
 Shared *
 pgtare_shared(void)
 {
-	return MyProc != NULL ? attached : NULL;
+	return module_shmem_get(&memory);
+}
+
+/* The shared state, or an error that says how to have one */
+Shared *
+pgtare_require_shared(void)
+{
+	Shared	   *shared = pgtare_shared();
+
+	if (shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("pgtare has no shared memory in this server"),
+#if HAVE_NAMED_DSM
+				 errhint("Free some of /dev/shm, or add pgtare to \"shared_preload_libraries\" "
+						 "and restart.")));
+#else
+				 errhint("Add pgtare to \"shared_preload_libraries\" and restart.")));
+#endif
+	return shared;
 }
 
 /* Does the trial of this generation run? */
@@ -188,6 +156,20 @@ pgtare_end_trial(Shared *shared, uint64 generation, EndReason reason)
 		pg_atomic_write_u32(&shared->end_reason, reason);
 		shared->ended = GetCurrentTimestamp();
 	}
+}
+
+/* Does a trial run?  One past its deadline is ended here. */
+bool
+pgtare_is_running(Shared *shared)
+{
+	uint64		generation = pg_atomic_read_u64(&shared->generation);
+
+	if (generation == 0 || !pgtare_runs(shared, generation))
+		return false;
+	if (clock_ticks(shared->def.rate.counter) < shared->def.deadline_ticks)
+		return true;
+	pgtare_end_trial(shared, generation, END_DEADLINE);
+	return false;
 }
 
 /*

@@ -42,7 +42,7 @@ PG_FUNCTION_INFO_V1(pgtare_trial_status);
 Datum
 pgtare_trial_status(PG_FUNCTION_ARGS)
 {
-	Shared	   *shared = trial_require_shared();
+	Shared	   *shared = pgtare_require_shared();
 	TupleDesc	desc;
 	Datum		values[15];
 	bool		nulls[15] = {false};
@@ -60,7 +60,7 @@ pgtare_trial_status(PG_FUNCTION_ARGS)
 		elog(ERROR, "return type must be a row type");
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
-	running = trial_is_running(shared);
+	running = pgtare_is_running(shared);
 	for (int i = 0; i < shared->nrings; i++)
 	{
 		uint64		head = pg_atomic_read_u64(&shared->ring[i].head);
@@ -122,8 +122,8 @@ pgtare_info(PG_FUNCTION_ARGS)
 	values[1] = BoolGetDatum(shared != NULL);
 	values[2] = CStringGetTextDatum(rate.counter ? "tsc" : "monotonic");
 	values[3] = Float8GetDatum((double) rate.hz);
-	values[4] = Int32GetDatum(unit_slots_installed());
-	values[5] = Int32GetDatum(unit_slots_intact());
+	values[4] = Int32GetDatum(protocol_slots_installed());
+	values[5] = Int32GetDatum(protocol_slots_intact());
 	values[6] = Int64GetDatum(shared ? (int64) shared->ring_bytes : 0);
 	nulls[6] = shared == NULL;
 	values[7] = Int32GetDatum(MAX_RINGS);

@@ -16,7 +16,6 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 
-#include "module.h"
 #include "pgtare.h"
 #include "../common/interpose.h"
 
@@ -30,24 +29,6 @@ typedef struct Elements
 
 static uint64 my_trial = 0;		/* generation of the trial that we started */
 static bool exit_registered = false;
-
-Shared *
-trial_require_shared(void)
-{
-	Shared	   *shared = pgtare_shared();
-
-	if (shared == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("pgtare has no shared memory in this server"),
-#if HAVE_NAMED_DSM
-				 errhint("Free some of /dev/shm, or add pgtare to \"shared_preload_libraries\" "
-						 "and restart.")));
-#else
-				 errhint("Add pgtare to \"shared_preload_libraries\" and restart.")));
-#endif
-	return shared;
-}
 
 static void
 invalid(const char *message)
@@ -123,7 +104,7 @@ read_arms(FunctionCallInfo fcinfo, TrialDef *def, uint32 *used)
 		if (names.null[s])
 			invalid("the name of a setting is null");
 		name = TextDatumGetCString(names.value[s]);
-		settings_check(name, NULL);
+		rights_check_setting(settings_check(name));
 		for (int t = 0; t < s; t++)
 			if (pg_strcasecmp(name, def->text + def->name[t]) == 0)
 				invalid("a setting is named twice");
@@ -137,7 +118,7 @@ read_arms(FunctionCallInfo fcinfo, TrialDef *def, uint32 *used)
 			if (values.null[i])
 				continue;
 			value = TextDatumGetCString(values.value[i]);
-			settings_check(name, value);	/* the dry run of every arm */
+			settings_try(name, value);	/* the dry run of every arm */
 			def->value[k][s] = pool_add(def, used, value);
 		}
 	}
@@ -295,25 +276,12 @@ end_my_trial(int code, Datum arg)
 		pgtare_end_trial(shared, my_trial, END_OWNER_GONE);
 }
 
-bool
-trial_is_running(Shared *shared)
-{
-	uint64		generation = pg_atomic_read_u64(&shared->generation);
-
-	if (generation == 0 || !pgtare_runs(shared, generation))
-		return false;
-	if (clock_ticks(shared->def.rate.counter) < shared->def.deadline_ticks)
-		return true;
-	pgtare_end_trial(shared, generation, END_DEADLINE);
-	return false;
-}
-
 PG_FUNCTION_INFO_V1(pgtare_trial_start);
 
 Datum
 pgtare_trial_start(PG_FUNCTION_ARGS)
 {
-	Shared	   *shared = trial_require_shared();
+	Shared	   *shared = pgtare_require_shared();
 	TrialDef   *def = palloc0(sizeof(TrialDef));
 	uint32		used = 0;
 	double		duration;
@@ -324,11 +292,11 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("trials are switched off by \"pgtare.enabled\"")));
-	if (unit_slots_installed() == 0 && interpose_problem())
+	if (protocol_slots_installed() == 0 && interpose_problem())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the arrival of requests cannot be timed: %s", interpose_problem())));
-	if (unit_slots_installed() == 0)
+	if (protocol_slots_installed() == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("this server's executable has no call slot for recv()"),
@@ -360,7 +328,7 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 	}
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (trial_is_running(shared))
+	if (pgtare_is_running(shared))
 	{
 		int			owner = shared->def.owner_pid;
 
@@ -414,11 +382,11 @@ PG_FUNCTION_INFO_V1(pgtare_trial_close);
 Datum
 pgtare_trial_close(PG_FUNCTION_ARGS)
 {
-	Shared	   *shared = trial_require_shared();
+	Shared	   *shared = pgtare_require_shared();
 	bool		running;
 
 	rights_lock_as_owner(shared, true);
-	running = trial_is_running(shared);
+	running = pgtare_is_running(shared);
 	if (running)
 		pg_atomic_write_u32(&shared->closing,
 							(uint32) pg_atomic_read_u64(&shared->generation));
@@ -432,11 +400,11 @@ PG_FUNCTION_INFO_V1(pgtare_trial_stop);
 Datum
 pgtare_trial_stop(PG_FUNCTION_ARGS)
 {
-	Shared	   *shared = trial_require_shared();
+	Shared	   *shared = pgtare_require_shared();
 	bool		running;
 
 	rights_lock_as_owner(shared, true);
-	running = trial_is_running(shared);
+	running = pgtare_is_running(shared);
 	if (running)
 		pgtare_end_trial(shared, pg_atomic_read_u64(&shared->generation),
 						 shared->def.owner_pid == MyProcPid ? END_FINISHED : END_STOPPED);

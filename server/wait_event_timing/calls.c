@@ -33,6 +33,25 @@ struct io_uring;
 struct io_uring_cqe;
 struct __kernel_timespec;
 
+/*
+ * Called before a wait that can last.  Who grants a lock clears the time since
+ * which we wait for it, so that is looked at now.
+ */
+void
+wrap_before_lasting(uint32 event)
+{
+	/* the one place in a wrapper where memory is had: a process idles in its main loop */
+	if (WAIT_CLASS(event) == CLASS_ACTIVITY)
+		ring_follow_level();
+	if (WAIT_CLASS(event) == CLASS_LOCK && MyProc)
+		capture.lock_now = pg_atomic_read_u64(&MyProc->waitStart);
+	/* perhaps the same wait goes on after a signal */
+	if (capture.last_interrupted && capture.slot->npending > 0 &&
+		capture.slot->pending[capture.slot->npending - 1].event == event)
+		return;
+	capture_fold();
+}
+
 /* Latches, sockets, sleeping */
 WRAP(CALL_EPOLL_WAIT, int, epoll_wait,
 	 (int fd, struct epoll_event *events, int n, int timeout),

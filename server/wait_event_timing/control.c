@@ -95,7 +95,7 @@ stop_timing(Shared *shared, Slot *slot)
 	now = clock_source_read(slot->clock);
 	pg_memory_barrier();
 	if (pg_atomic_read_u32(&slot->level) == CAPTURE_OFF && slot->current_event == 0)
-		capture_stop_timing(slot, shared, now);
+		timing_stop(slot, shared, now);
 	LWLockRelease(&shared->lock);
 }
 

@@ -213,5 +213,5 @@ ended_look(void)
 	TimestampTz oldest = shared ? (TimestampTz) pg_atomic_read_u64(&shared->oldest_ended) : 0;
 
 	if (unlikely(oldest != 0) && oldest <= kept_long_enough())
-		(void) ring_guarded(give_up_old, "wait_event_timing cannot free the memory of traces");
+		(void) guard_run(give_up_old, "wait_event_timing cannot free the memory of traces");
 }

@@ -15,7 +15,7 @@
 
 #include "sql.h"
 
-#if PG_VERSION_NUM >= 180000
+#if HAVE_EXPLAIN_OPTIONS
 
 #include "access/parallel.h"
 #include "access/xact.h"
@@ -144,7 +144,7 @@ options_known(ExplainState *es, List *options, ParseState *pstate)
 				 errmsg("EXPLAIN option %s requires ANALYZE", "WAITS")));
 	mine = MemoryContextAllocZero(TopMemoryContext, sizeof(Explained));
 	mine->es = es;
-	mine->depth = trace_depth();
+	mine->depth = capture.depth;
 	mine->outer = innermost;
 	innermost = mine;
 }
@@ -223,7 +223,7 @@ explain_executor_starts(bool instrumented)
 	}
 	if (mine == NULL || mine->before != NULL || !instrumented)
 		return;
-	if (!capture_present())
+	if (!slot_present())
 		return;
 	capture_fold();
 	mine->before = MemoryContextAlloc(TopMemoryContext, sizeof(Slot));

@@ -176,7 +176,7 @@ kept_copy(uint64 query_id, int64 duration_us)
 
 	slow_query_id = query_id;
 	slow_duration_us = duration_us;
-	if (ring_guarded(make_copy, "wait_event_timing cannot keep the trace of a slow statement"))
+	if (guard_run(make_copy, "wait_event_timing cannot keep the trace of a slow statement"))
 		return;
 	if (taken > 0)
 		ring_memory_forget(taken);

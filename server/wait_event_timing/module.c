@@ -53,13 +53,13 @@ void		_PG_init(void);
 static void
 capture_changed(int newval, void *extra)
 {
-	capture_set_level(newval, *(GucSource *) extra);
+	settings_level_changed(newval, *(GucSource *) extra);
 }
 
 static void
 clock_changed(int newval, void *extra)
 {
-	capture_set_clock(newval);
+	settings_clock_changed(newval);
 }
 
 static void
@@ -177,9 +177,9 @@ _PG_init(void)
 	{
 		if (shmem_get() == NULL)
 			return;
-		(void) capture_attach();
+		(void) slot_attach();
 	}
-	capture_install();
+	protocol_install();
 	trace_install();
 	explain_install();
 	offer_install();

@@ -91,7 +91,7 @@ copy_at(const Slot *from, Slot *to, int64 *now)
 static void
 add_process(Shared *shared, Moment *moment, const Slot *slot, int64 now, bool live)
 {
-	const ClockRate *rate = capture_rate(shared, slot->clock);
+	const ClockRate *rate = timing_rate(shared, slot->clock);
 	Timed	   *timed = &moment->timed[TIMED_TYPE(slot->backend_type)];
 	uint64		ignored = 0;
 
@@ -128,7 +128,7 @@ add_process(Shared *shared, Moment *moment, const Slot *slot, int64 now, bool li
 
 		running->waits++;
 		running->total_ns += clock_ns(rate, now - start, &ignored);
-		/* it began as somebody stopped the time: see capture_time_wait() */
+		/* it began as somebody stopped the time: see timing_add_wait() */
 		if (timed_since(slot) == 0)
 		{
 			timed->processes++;

@@ -23,7 +23,7 @@ look(WaitClock *clock)
 	clock->base_ticks = capture.ring_base;
 	clock->base_ns = capture.ring_base_ns;
 	clock->source = capture.clock;
-	clock->rate = *capture_rate(shared, capture.clock);
+	clock->rate = *timing_rate(shared, capture.clock);
 	return true;
 }
 
@@ -31,7 +31,7 @@ look(WaitClock *clock)
 static bool
 trace(bool on)
 {
-	if (shmem_get() == NULL || !capture_present())
+	if (shmem_get() == NULL || !slot_present())
 		return false;
 	if (on)
 	{

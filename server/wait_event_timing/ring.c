@@ -20,11 +20,9 @@
 #include "port/pg_bitutils.h"
 #include "storage/ipc.h"
 
-#include "../common/guarded.h"
 #include "../common/zeroed.h"
 #include "waits.h"
 
-#define REFUSAL_LOG_INTERVAL_MS (60 * 1000)
 #define RETRY_INTERVAL_MS (60 * 1000)
 
 static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not refused */
@@ -119,73 +117,6 @@ make_ring(Shared *shared)
 }
 
 /*
- * A client hears of it; of other processes the log does, once in a while.
- * Without a message it is only counted.
- */
-static void
-tell_refusal(Shared *shared, const char *message, const char *cause)
-{
-	bool		client = MyBackendType == B_BACKEND;
-	TimestampTz now = GetCurrentTimestamp();
-
-	pg_atomic_fetch_add_u64(&shared->refused, 1);
-	if (message == NULL)
-		return;
-	if (!client)
-	{
-		bool		told;
-
-		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-		told = shared->refused_at != 0 &&
-			!TimestampDifferenceExceeds(shared->refused_at, now, REFUSAL_LOG_INTERVAL_MS);
-		if (!told)
-			shared->refused_at = now;
-		LWLockRelease(&shared->lock);
-		if (told)
-			return;
-	}
-	ereport(client ? WARNING : LOG,
-			(errmsg("%s: %s", message, cause),
-			 errhint("Waits are counted and timed all the same.")));
-}
-
-typedef struct Guarded
-{
-	Shared	   *shared;
-	void		(*work) (Shared *shared);
-	const char *message;
-} Guarded;
-
-static void
-guarded_work(void *argument)
-{
-	Guarded    *guarded = argument;
-
-	guarded->work(guarded->shared);
-}
-
-static void
-guarded_failed(void *argument, const char *cause)
-{
-	Guarded    *guarded = argument;
-
-	tell_refusal(guarded->shared, guarded->message, cause);
-}
-
-/*
- * Do work that can fail while the process holds nothing; a failure becomes a
- * message.  False: it failed.
- */
-bool
-ring_guarded(void (*work) (Shared *shared), const char *message)
-{
-	Guarded		guarded = {shmem_get(), work, message};
-
-	return guarded.shared == NULL ||
-		guarded_run("wait_event_timing", guarded_work, guarded_failed, &guarded);
-}
-
-/*
  * Begin the trace of this process, where its level asks for one and it holds
  * nothing.  A lack of memory can pass: it is tried again when a trace is asked
  * for anew, and without a word after a while.
@@ -203,12 +134,12 @@ ring_open(void)
 	if (refused_at != 0 &&
 		!TimestampDifferenceExceeds(refused_at, GetCurrentTimestamp(), RETRY_INTERVAL_MS))
 		return;
-	if (!ring_guarded(make_ring, refused_at == 0 ?
+	if (!guard_run(make_ring, refused_at == 0 ?
 					  "wait_event_timing cannot trace this process" : NULL))
 		refused_at = GetCurrentTimestamp();
 	ring_memory_give_back(taken);	/* if it failed half-way */
 	taken = 0;
-	/* who switched us off meanwhile may have seen no ring */
+	/* a process that switched us off in the meantime may have seen no ring */
 	pg_memory_barrier();
 	ring_let_end(capture.slot, capture.ring != NULL);
 }
@@ -233,7 +164,7 @@ give_up_ring(Shared *shared)
 		dsm_detach(segment);
 }
 
-/* A ring of ours is left to those who read it. */
+/* Leave our ring to the processes that read it. */
 static void
 leave_ring(Shared *shared)
 {
@@ -276,11 +207,11 @@ ring_follow_level(void)
 			return;
 	}
 	if (unlikely(capture.ring != NULL) && MyBackendType != B_BACKEND)
-		(void) ring_guarded(leave_ring, "wait_event_timing cannot free the memory of a trace");
+		(void) guard_run(leave_ring, "wait_event_timing cannot free the memory of a trace");
 	if (level == CAPTURE_ENDING && capture.ring == NULL &&
 		pg_atomic_compare_exchange_u32(&capture.slot->level, &level, CAPTURE_OFF) &&
 		capture.slot->current_event == 0)
-		capture_stop_own_timing();
+		timing_stop_own();
 }
 
 /*
@@ -303,7 +234,7 @@ ring_rest(void)
 	if (resting_since == 0)
 		resting_since = now;
 	if (now - resting_since >= waits_keep_s * USECS_PER_SEC)
-		(void) ring_guarded(give_up_ring, "wait_event_timing cannot free the memory of a trace");
+		(void) guard_run(give_up_ring, "wait_event_timing cannot free the memory of a trace");
 }
 
 /*
@@ -329,7 +260,7 @@ ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old, int64 new_ti
 	uint64		ignored = 0;
 
 	if (shared)
-		capture.ring_base_ns += clock_ns(capture_rate(shared, old),
+		capture.ring_base_ns += clock_ns(timing_rate(shared, old),
 										 old_ticks - capture.ring_base, &ignored);
 	capture.ring_base = new_ticks;
 }

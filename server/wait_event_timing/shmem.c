@@ -1,25 +1,19 @@
 /*-------------------------------------------------------------------------
  * shmem.c
- *		The shared state: in the main segment, or in a named dynamic one.
+ *		The shared state: slots, the table by statement, and where rings are.
  *
  * Preloaded by the server, the module has a slot for every PGPROC, auxiliary
  * processes included.  Loaded by a session (PostgreSQL 17 and later) it has
- * slots for those that can load it.  The segment's name carries version and
- * size: a rebuilt module never meets another's layout.
+ * slots for those that can load it.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "miscadmin.h"
-#include "storage/ipc.h"
 #include "storage/shmem.h"
 
 #include "waits.h"
 #include "../common/rate.h"
-#if HAVE_NAMED_DSM
-#include "../common/segment.h"
-#endif
 
 #define SHORTEST_BASE_NS (10 * 1000 * 1000)
 
@@ -29,25 +23,27 @@
 /* Of dynamic memory, besides the rings; and no more than a share of its volume */
 #define LARGEST_SEGMENT ((uint64) 48 * 1024 * 1024)
 
-/* Valid only in a process that has a PGPROC: see shmem_get() */
-static Shared *attached = NULL;
-static bool dynamic = false;
+static Size total_size(void);
+static void initialise(void *fresh);
+static bool may_attach(void);
+
+static ModuleShmem memory = {
+	"wait_event_timing", "wait_event_timing", WAITS_VERSION, total_size, initialise, may_attach
+};
 
 static bool counter;			/* may the processor's counter serve? */
 static ClockPair at_load;
-static shmem_request_hook_type previous_request;
-static shmem_startup_hook_type previous_startup;
 
 static uint32
 slots_wanted(void)
 {
-	return MaxBackends + (dynamic ? 0 : NUM_AUXILIARY_PROCS);
+	return MaxBackends + (memory.dynamic ? 0 : NUM_AUXILIARY_PROCS);
 }
 
 static uint32
 buckets_wanted(void)
 {
-	uint32		wanted = dynamic ? DYNAMIC_STATEMENTS : (uint32) waits_statements_max;
+	uint32		wanted = memory.dynamic ? DYNAMIC_STATEMENTS : (uint32) waits_statements_max;
 	uint32		n = 1;
 
 	while (n * STATEMENT_WAYS < wanted)
@@ -99,11 +95,13 @@ shmem_ring(Shared *shared, uint32 number)
 
 /* Slots, buckets and rings need no more than the zeros that fresh memory comes with. */
 static void
-initialise(Shared *shared)
+initialise(void *fresh)
 {
-	memset(shared, 0, sizeof(*shared));
-	shared->tranche = LWLockNewTrancheId();
-	LWLockInitialize(&shared->lock, shared->tranche);
+	Shared	   *shared = fresh;
+
+	/* in the region that is reserved for dynamic memory others have left something */
+	memset(shared, 0, memory.dynamic && min_dynamic_shared_memory > 0 ? total_size() :
+		   sizeof(*shared));
 	/* one for all processes */
 	shared->rate = rate_since(counter, at_load, SHORTEST_BASE_NS);
 	shared->nslots = slots_wanted();
@@ -115,62 +113,22 @@ initialise(Shared *shared)
 	pg_atomic_init_u64(&shared->oldest_ended, 0);
 }
 
-static void
-request_memory(void)
-{
-	if (previous_request)
-		previous_request();
-	RequestAddinShmemSpace(total_size());
-}
-
-static void
-create_in_main_segment(void)
-{
-	bool		found;
-
-	if (previous_startup)
-		previous_startup();
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	attached = ShmemInitStruct("wait_event_timing", total_size(), &found);
-	if (!found)
-		initialise(attached);
-	LWLockRelease(AddinShmemInitLock);
-	LWLockRegisterTranche(attached->tranche, "wait_event_timing");
-}
-
-#if HAVE_NAMED_DSM
-static void
-initialise_segment(void *segment)
-{
-	/* what others have left in the region that is reserved */
-	if (min_dynamic_shared_memory > 0)
-		memset(segment, 0, total_size());
-	initialise(segment);
-}
-
-static void
-attach_dynamic_segment(void)
+/* A session may, if the memory takes no large part of what all sessions share. */
+static bool
+may_attach(void)
 {
 	uint64		most = Min(LARGEST_SEGMENT, ring_memory_segment());
 
-	if (MyProc == NULL || !IsTransactionState())
-		return;
-	if (total_size() > most)
-	{
-		ereport(WARNING,
-				(errmsg("wait_event_timing is not usable in this session"),
-				 errdetail("For %d connections it needs %zu MB of dynamic shared memory, and "
-						   "takes at most %zu MB.", MaxBackends, total_size() / (1024 * 1024) + 1,
-						   (Size) (most / (1024 * 1024))),
-				 errhint("Add wait_event_timing to \"shared_preload_libraries\" and restart.")));
-		return;
-	}
-	attached = segment_attach_in_session("wait_event_timing", WAITS_VERSION, total_size(),
-										 initialise_segment);
-	if (attached)
-		LWLockRegisterTranche(attached->tranche, "wait_event_timing");
+	if (total_size() <= most)
+		return true;
+	ereport(WARNING,
+			(errmsg("wait_event_timing is not usable in this session"),
+			 errdetail("For %d connections it needs %zu MB of dynamic shared memory, and "
+					   "takes at most %zu MB.", MaxBackends, total_size() / (1024 * 1024) + 1,
+					   (Size) (most / (1024 * 1024))),
+			 errhint("Add wait_event_timing to \"shared_preload_libraries\" and restart.")));
+	return false;
 }
-#endif
 
 /* Called when the library is loaded. */
 void
@@ -179,33 +137,18 @@ shmem_init(void)
 	counter = clock_trust().counter;
 	at_load = clock_pair(counter);
 	ring_memory_init("wait_event_timing");
-	if (process_shared_preload_libraries_in_progress)
-	{
-		previous_request = shmem_request_hook;
-		shmem_request_hook = request_memory;
-		previous_startup = shmem_startup_hook;
-		shmem_startup_hook = create_in_main_segment;
-		return;
-	}
-	dynamic = true;
-#if HAVE_NAMED_DSM
-	attach_dynamic_segment();
-#endif
+	module_shmem_init(&memory);
 }
 
-/*
- * The shared state, or NULL where there is none.  Children inherit the pointer,
- * but some have let go of the memory behind it: only a PGPROC proves that it is
- * there.
- */
+/* The shared state, or NULL if there is none */
 Shared *
 shmem_get(void)
 {
-	return MyProc != NULL ? attached : NULL;
+	return module_shmem_get(&memory);
 }
 
 bool
 shmem_is_dynamic(void)
 {
-	return dynamic;
+	return memory.dynamic;
 }

@@ -34,7 +34,6 @@ static ExecutorFinish_hook_type previous_finish;
 static ExecutorEnd_hook_type previous_end;
 static ProcessUtility_hook_type previous_utility;
 
-static int	depth = 0;			/* of statements running within statements */
 static uint64 bound = 0;		/* query identifier of what was bound last in this request */
 
 static int64 cpu_read_at = 0;	/* ticks */
@@ -46,12 +45,6 @@ static bool told = false;		/* its CommandComplete is on its way */
 static bool extended = false;	/* the request came by the messages of the extended protocol */
 static uint64 rows_done;
 static const QueryDesc *own = NULL; /* its plan: only compared */
-
-int
-trace_depth(void)
-{
-	return depth;
-}
 
 /* A process keeps its ring when it is traced no more. */
 static inline bool
@@ -73,7 +66,7 @@ mark_cpu(int at)
 static void
 mark_cpu_at_times(int at)
 {
-	const ClockRate *rate = capture_rate(shmem_get(), capture.clock);
+	const ClockRate *rate = timing_rate(shmem_get(), capture.clock);
 
 	/* unsigned: after a change of the clock they cannot be compared */
 	if ((uint64) (clock_source_read(capture.clock) - cpu_read_at) >= rate->hz / CPU_READINGS_PER_S)
@@ -120,7 +113,7 @@ portal_is_clients(void)
 static bool
 is_clients(void)
 {
-	return depth == 0 && MyProcPort != NULL && portal_is_clients() &&
+	return capture.depth == 0 && MyProcPort != NULL && portal_is_clients() &&
 		(!under_way || told || extended);
 }
 
@@ -128,7 +121,7 @@ is_clients(void)
 static int
 depth_beside(void)
 {
-	return depth + (depth == 0 && under_way ? 1 : 0);
+	return capture.depth + (capture.depth == 0 && under_way ? 1 : 0);
 }
 
 /* Returns whether it is the client's, and so ends when the client is told. */
@@ -137,9 +130,9 @@ begin_statement(uint64 query_id)
 {
 	bool		clients = is_clients();
 
-	if (depth == 0)
+	if (capture.depth == 0)
 		ring_prefetch(capture.ring);
-	if (depth == 0)
+	if (capture.depth == 0)
 		trigger_statement_begins(query_id);
 	if (clients)
 	{
@@ -153,14 +146,6 @@ begin_statement(uint64 query_id)
 		capture_mark(RECORD_STATEMENT_BEGIN, depth_beside(), (int64) query_id);
 	return clients;
 }
-
-#if PG_VERSION_NUM >= 180000
-#define RUN_PARAMETERS QueryDesc *queryDesc, ScanDirection direction, uint64 count
-#define RUN_ARGUMENTS queryDesc, direction, count
-#else
-#define RUN_PARAMETERS QueryDesc *queryDesc, ScanDirection direction, uint64 count, bool once
-#define RUN_ARGUMENTS queryDesc, direction, count, once
-#endif
 
 static void
 trace_start(QueryDesc *queryDesc, int eflags)
@@ -181,9 +166,9 @@ static void
 trace_run(RUN_PARAMETERS)
 {
 	/* the client fetches more from a portal, with a request of its own */
-	if (tracing() && queryDesc == own && depth == 0 && !under_way)
+	if (tracing() && queryDesc == own && capture.depth == 0 && !under_way)
 		(void) begin_statement((uint64) queryDesc->plannedstmt->queryId);
-	depth++;
+	capture.depth++;
 	PG_TRY();
 	{
 		if (previous_run)
@@ -193,7 +178,7 @@ trace_run(RUN_PARAMETERS)
 	}
 	PG_FINALLY();
 	{
-		depth--;
+		capture.depth--;
 	}
 	PG_END_TRY();
 	if (queryDesc == own && queryDesc->estate)
@@ -203,7 +188,7 @@ trace_run(RUN_PARAMETERS)
 static void
 trace_finish(QueryDesc *queryDesc)
 {
-	depth++;
+	capture.depth++;
 	PG_TRY();
 	{
 		if (previous_finish)
@@ -213,7 +198,7 @@ trace_finish(QueryDesc *queryDesc)
 	}
 	PG_FINALLY();
 	{
-		depth--;
+		capture.depth--;
 	}
 	PG_END_TRY();
 }
@@ -225,7 +210,7 @@ trace_end(QueryDesc *queryDesc)
 		own = NULL;
 	else if (tracing())
 		mark_end(depth_beside(), queryDesc->estate ? queryDesc->estate->es_processed : 0);
-	if (depth == 0)
+	if (capture.depth == 0)
 		explain_executor_ends();
 	if (previous_end)
 		previous_end(queryDesc);
@@ -241,7 +226,7 @@ trace_end(QueryDesc *queryDesc)
 static uint64
 utility_query_id(const PlannedStmt *statement)
 {
-	if (statement->queryId != 0 || depth > 0)
+	if (statement->queryId != 0 || capture.depth > 0)
 		return (uint64) statement->queryId;
 	if (bound != 0 && pgstat_get_my_query_id() == 0)
 		pgstat_report_query_id(bound, false);
@@ -294,7 +279,7 @@ trace_utility(PlannedStmt *statement, const char *text, bool read_only,
 
 	if (marked)
 		clients = begin_statement(query_id);
-	depth++;
+	capture.depth++;
 	PG_TRY();
 	{
 		if (previous_utility)
@@ -306,8 +291,8 @@ trace_utility(PlannedStmt *statement, const char *text, bool read_only,
 	}
 	PG_FINALLY();
 	{
-		explain_utility_ends(depth);
-		depth--;
+		explain_utility_ends(capture.depth);
+		capture.depth--;
 	}
 	PG_END_TRY();
 	if (clients)
@@ -319,9 +304,9 @@ trace_utility(PlannedStmt *statement, const char *text, bool read_only,
 static void
 trace_transaction(XactEvent event, void *arg)
 {
-	if (event == XACT_EVENT_PRE_COMMIT && capture_present())
+	if (event == XACT_EVENT_PRE_COMMIT && slot_present())
 	{
-		capture_follow_leader();
+		slot_follow_leader();
 		ring_follow_in_background();
 	}
 	/* clients do that after each request */
@@ -337,9 +322,9 @@ trace_transaction(XactEvent event, void *arg)
 	else if (event == XACT_EVENT_ABORT)
 	{
 		/* at depth 0 it ends the statement; within one, a procedure goes on */
-		mark_cpu_at_times(depth);
-		capture_mark(RECORD_ABORT, depth, 0);
-		if (depth == 0)
+		mark_cpu_at_times(capture.depth);
+		capture_mark(RECORD_ABORT, capture.depth, 0);
+		if (capture.depth == 0)
 			under_way = told = false;
 	}
 }

@@ -80,7 +80,7 @@ read_now(const Shared *shared, const Slot *slot)
 	} while (now.event != 0 && (start != slot->current_start || clock != slot->clock ||
 								now.pid != slot->pid));
 	now.ns = now.event == 0 ? 0 :
-		clock_ns(capture_rate(shared, clock), clock_source_read(clock) - start, &ignored);
+		clock_ns(timing_rate(shared, clock), clock_source_read(clock) - start, &ignored);
 	return now;
 }
 

@@ -7,10 +7,12 @@
  * We take over the executable's calls of libc and time them while a wait is
  * announced.
  *
- * One file a phase: module.c (loading), shmem.c (shared state), calls.c (the
- * calls taken over), capture.c (a process and its waits), stats.c (tables of a
- * process and of all that ended), statements.c (table by statement), trace.c
- * (statements in a trace), ring.c and ring_write.h (the trace of a process),
+ * One file a phase: module.c (loading), shmem.c (shared state), slot.c (the slot
+ * of a process), calls.c and wrap.h (the calls taken over), capture.c (the waits
+ * of a process), timing.c (for how long they are captured), settings.c (level and
+ * clock), protocol.c (messages to the client), stats.c (tables of a process and
+ * of all that ended), statements.c (table by statement), trace.c (statements in a
+ * trace), ring.c and ring_write.h (the trace of a process), guard.c (failures),
  * ended.c (traces that processes leave), offer.c (what it offers other modules),
  * trigger.c (slow statements), kept.c (traces kept of them), explain.c (EXPLAIN),
  * bench.c (what a wait costs).
@@ -31,18 +33,11 @@
 
 #include "../common/application.h"
 #include "../common/clock_trust.h"
+#include "../common/module_shmem.h"
+#include "../common/pg_compat.h"
 #include "../common/ring_memory.h"
 
 #define WAITS_VERSION "0.2"
-
-/* What differs between versions of PostgreSQL */
-#if PG_VERSION_NUM < 170000
-#define MY_PROC_NUMBER (MyProc->pgprocno)
-#define HAVE_NAMED_DSM 0
-#else
-#define MY_PROC_NUMBER MyProcNumber
-#define HAVE_NAMED_DSM 1
-#endif
 
 #define WAIT_CLASS(event) ((event) >> 24)
 #define CLASS_LWLOCK		0x01
@@ -269,6 +264,8 @@ typedef struct Shared
 	/* slots, by number of the PGPROC, then buckets, and rings by PGPROC follow */
 } Shared;
 
+MODULE_LOCK_LEADS(Shared);
+
 typedef enum CallKind
 {
 	CALL_OTHER,
@@ -293,6 +290,7 @@ typedef struct Capture
 	TraceRing  *ring;			/* NULL: no trace */
 	int64		ring_base;		/* ticks ... */
 	int64		ring_base_ns;	/* ... and the time in the ring that they mean */
+	int			depth;			/* of statements running within statements */
 } Capture;
 
 /* no detour through our own offset table at every wait */
@@ -327,26 +325,41 @@ extern const char *calls_name(int number);
 extern int	calls_slots(int number);
 extern int	calls_intact(void);
 
-/* capture.c */
+/* slot.c */
 extern Capture capture;
-extern void capture_install(void);
-extern bool capture_attach(void);
-extern bool capture_present(void);
-extern void capture_detach(void);
+extern bool slot_attach(void);
+extern bool slot_present(void);
+extern void slot_detach(void);
+extern void slot_follow_leader(void);
+
+/* settings.c */
+extern void settings_level_changed(int setting, GucSource source);
+extern void settings_clock_changed(int clock);
+extern void settings_follow_application(void);
+
+/* protocol.c */
+extern void protocol_install(void);
+
+/* timing.c */
+extern const ClockRate timing_nanoseconds;
+extern void timing_stop(Slot *slot, const Shared *shared, int64 now);
+extern void timing_stop_own(void);
+extern void timing_add_wait(int64 start, int64 end);
+
+/* What turns readings of a clock into nanoseconds */
+static inline const ClockRate *
+timing_rate(const Shared *shared, ClockSource clock)
+{
+	return clock_source_counts(clock) ? &shared->rate : &timing_nanoseconds;
+}
+
+/* capture.c */
 extern void capture_fold(void);
 extern void capture_abandon(void);
-extern void capture_before_lasting(uint32 event);
 extern int64 capture_begin_lock(uint32 event);
 extern void capture_record(uint32 event, int64 start, int64 end, CallKind kind,
 						   bool interrupted);
 extern void capture_mark(RecordKind kind, int depth, int64 value);
-extern void capture_set_level(int setting, GucSource source);
-extern void capture_follow_leader(void);
-extern void capture_set_clock(int clock);
-extern void capture_stop_timing(Slot *slot, const Shared *shared, int64 now);
-extern void capture_stop_own_timing(void);
-extern void capture_time_wait(int64 start, int64 end);
-extern const ClockRate *capture_rate(const Shared *shared, ClockSource clock);
 
 /* ring.c */
 extern void ring_open(void);
@@ -355,9 +368,11 @@ extern void ring_follow_level(void);
 extern void ring_let_end(Slot *slot, bool has_ring);
 extern struct dsm_segment *ring_segment(uint32 nrecords);
 extern void ring_rest(void);
-extern bool ring_guarded(void (*work) (Shared *shared), const char *message);
 extern void ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old,
 						int64 new_ticks);
+
+/* guard.c */
+extern bool guard_run(void (*work) (Shared *shared), const char *message);
 
 /* ended.c */
 extern void ended_keep(Shared *shared, RingEntry *of, const TraceRing *ring,
@@ -376,7 +391,6 @@ extern void offer_install(void);
 /* trace.c */
 extern void trace_install(void);
 extern void trace_message(char type);
-extern int	trace_depth(void);
 extern void trace_follow_level(void);
 extern void trace_flush(void);
 

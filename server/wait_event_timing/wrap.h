@@ -15,12 +15,16 @@
 	((1u << CLASS_LOCK) | (1u << CLASS_BUFFERPIN) | (1u << CLASS_ACTIVITY) | \
 	 (1u << CLASS_EXTENSION) | (1u << CLASS_TIMEOUT))
 
+#pragma GCC visibility push(hidden)
+extern void wrap_before_lasting(uint32 event);
+#pragma GCC visibility pop
+
 static inline bool
 wrap_wanted(uint32 event)
 {
 	return event != 0 &&
 		pg_atomic_read_u32(capture.level) != CAPTURE_OFF &&
-		(likely(capture.slot != NULL) || capture_attach());
+		(likely(capture.slot != NULL) || slot_attach());
 }
 
 static inline int64
@@ -33,7 +37,7 @@ wrap_begin(uint32 event, CallKind kind)
 	{
 		/* the read of the signal descriptor belongs to the wait before it */
 		if (kind != CALL_READ)
-			capture_before_lasting(event);
+			wrap_before_lasting(event);
 		if (WAIT_CLASS(event) == CLASS_LOCK)
 			return capture_begin_lock(event);
 	}
@@ -62,9 +66,9 @@ wrap_end(uint32 event, int64 start, CallKind kind, bool interrupted)
 		slot->current_event = 0;
 		capture_record(event, start, now, kind, interrupted);
 		if (unlikely(pg_atomic_read_u64(&slot->timed_since) == 0))
-			capture_time_wait(start, now);
+			timing_add_wait(start, now);
 		else if (unlikely(pg_atomic_read_u32(&slot->level) == CAPTURE_OFF))
-			capture_stop_timing(slot, shmem_get(), now);
+			timing_stop(slot, shmem_get(), now);
 		pg_write_barrier();
 		slot->turns++;
 #ifdef FOLD_AT_ONCE

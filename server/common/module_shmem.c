@@ -1,0 +1,168 @@
+/*-------------------------------------------------------------------------
+ * module_shmem.c
+ *		A module's shared memory: in the main segment, or in a named dynamic one.
+ *-------------------------------------------------------------------------
+ */
+#include "module_shmem.h"
+
+#include "access/parallel.h"
+#include "access/xact.h"
+#include "storage/ipc.h"
+#include "storage/shmem.h"
+#include "utils/resowner.h"
+
+#include "pg_compat.h"
+#if HAVE_NAMED_DSM
+#include "storage/dsm_registry.h"
+#endif
+
+/* Of this library, to be made when the server starts */
+static ModuleShmem *first = NULL;
+
+static shmem_request_hook_type previous_request;
+static shmem_startup_hook_type previous_startup;
+
+static void
+initialise(ModuleShmem *shmem, void *memory)
+{
+	ModuleLock *lock = memory;
+
+	shmem->initialise(memory);
+	lock->tranche = LWLockNewTrancheId();
+	LWLockInitialize(&lock->lock, lock->tranche);
+}
+
+/* Have waits for the lock show the tranche's name, in this process. */
+static void
+name_lock(const ModuleShmem *shmem)
+{
+	LWLockRegisterTranche(((ModuleLock *) shmem->attached)->tranche, shmem->tranche);
+}
+
+static void
+request_memory(void)
+{
+	if (previous_request)
+		previous_request();
+	for (ModuleShmem *each = first; each; each = each->next)
+		RequestAddinShmemSpace(each->size());
+}
+
+static void
+create_in_main_segment(void)
+{
+	if (previous_startup)
+		previous_startup();
+	for (ModuleShmem *each = first; each; each = each->next)
+	{
+		bool		found;
+
+		LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+		each->attached = ShmemInitStruct(each->name, each->size(), &found);
+		if (!found)
+			initialise(each, each->attached);
+		LWLockRelease(AddinShmemInitLock);
+		name_lock(each);
+	}
+}
+
+static void
+create_at_start(ModuleShmem *shmem)
+{
+	if (first == NULL)
+	{
+		previous_request = shmem_request_hook;
+		shmem_request_hook = request_memory;
+		previous_startup = shmem_startup_hook;
+		shmem_startup_hook = create_in_main_segment;
+	}
+	shmem->next = first;
+	first = shmem;
+}
+
+#if HAVE_NAMED_DSM
+
+/* PostgreSQL's callback for a new segment takes no argument. */
+static ModuleShmem *being_attached;
+
+static void
+initialise_segment(void *segment)
+{
+	initialise(being_attached, segment);
+}
+
+static void
+attach(ModuleShmem *shmem)
+{
+	Size		size = shmem->size();
+	char		name[64];
+	bool		found;
+
+	snprintf(name, sizeof(name), "%s/%s/%zu", shmem->name, shmem->version, size);
+	being_attached = shmem;
+	shmem->attached = GetNamedDSMSegment(name, size, initialise_segment, &found);
+}
+
+/*
+ * The same within a transaction of a session that must get in although there
+ * may be no memory: the failure becomes a warning.
+ */
+static void
+attach_or_warn(ModuleShmem *shmem)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		attach(shmem);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		shmem->attached = NULL;
+		ereport(WARNING,
+				(errmsg("%s is not usable in this session: %s", shmem->name, error->message),
+				 errhint("Its shared memory needs %zu MB in /dev/shm, unless "
+						 "\"shared_preload_libraries\" names the library.",
+						 shmem->size() / (1024 * 1024) + 1)));
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+}
+
+static void
+attach_in_session(ModuleShmem *shmem)
+{
+	if (MyProc == NULL || !IsTransactionState() || (shmem->may_attach && !shmem->may_attach()))
+		return;
+	/* in a parallel worker the segment is there, and no subtransaction can be had */
+	if (IsParallelWorker() || IsInParallelMode())
+		attach(shmem);
+	else
+		attach_or_warn(shmem);
+	if (shmem->attached)
+		name_lock(shmem);
+}
+
+#endif
+
+void
+module_shmem_init(ModuleShmem *shmem)
+{
+	shmem->dynamic = !process_shared_preload_libraries_in_progress;
+	if (!shmem->dynamic)
+		create_at_start(shmem);
+#if HAVE_NAMED_DSM
+	else
+		attach_in_session(shmem);
+#endif
+}

@@ -1,0 +1,109 @@
+/*-------------------------------------------------------------------------
+ * pg_compat.h
+ *		What differs between versions of PostgreSQL: nothing else tests the version.
+ *
+ * A new major version needs a look at this file only.  Each part says what
+ * differs and gives it one name for all versions; where a version lacks a
+ * feature altogether, HAVE_... says so.
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGTARE_PG_COMPAT_H
+#define PGTARE_PG_COMPAT_H
+
+#include "postgres.h"
+
+#include "utils/guc.h"
+#include "utils/guc_tables.h"
+
+/* The version that the module is built for, as server_version_num shows it, and its first part */
+#define BUILT_FOR_VERSION PG_VERSION_NUM
+#define BUILT_FOR_MAJOR (PG_VERSION_NUM / 10000)
+
+/* 16 took the macros of variable-length values out of postgres.h. */
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
+
+/* 17 took the number of a process out of its PGPROC, and put its local transaction into "vxid". */
+#if PG_VERSION_NUM >= 170000
+#define MY_PROC_NUMBER MyProcNumber
+#define MY_LXID (MyProc->vxid.lxid)
+#else
+#define MY_PROC_NUMBER (MyProc->pgprocno)
+#define MY_LXID (MyProc->lxid)
+#endif
+
+/* From 17 on a library can make shared memory by name while the server runs. */
+#if PG_VERSION_NUM >= 170000
+#define HAVE_NAMED_DSM 1
+#else
+#define HAVE_NAMED_DSM 0
+#endif
+
+/* 17 tells the times of shared blocks from those of local ones. */
+#if PG_VERSION_NUM >= 170000
+#define SHARED_READ_TIME(usage) ((usage)->shared_blk_read_time)
+#define SHARED_WRITE_TIME(usage) ((usage)->shared_blk_write_time)
+#else
+#define SHARED_READ_TIME(usage) ((usage)->blk_read_time)
+#define SHARED_WRITE_TIME(usage) ((usage)->blk_write_time)
+#endif
+
+/* From 18 on EXPLAIN takes options of libraries, and calls them for each plan and node. */
+#if PG_VERSION_NUM >= 180000
+#define HAVE_EXPLAIN_OPTIONS 1
+#else
+#define HAVE_EXPLAIN_OPTIONS 0
+#endif
+
+/* 18 took the last parameter, "once", away from ExecutorRun(). */
+#if PG_VERSION_NUM >= 180000
+#define RUN_PARAMETERS QueryDesc *queryDesc, ScanDirection direction, uint64 count
+#define RUN_ARGUMENTS queryDesc, direction, count
+#else
+#define RUN_PARAMETERS QueryDesc *queryDesc, ScanDirection direction, uint64 count, bool once
+#define RUN_ARGUMENTS queryDesc, direction, count, once
+#endif
+
+/*
+ * Memory that a setting's check hook hands to PostgreSQL, which frees it: 16
+ * frees by pfree() what 15 freed by free().  NULL if there is none.
+ */
+static inline void *
+setting_alloc(size_t size)
+{
+#if PG_VERSION_NUM >= 160000
+	return guc_malloc(LOG, size);
+#else
+	return malloc(size);
+#endif
+}
+
+static inline void
+setting_free(void *memory)
+{
+#if PG_VERSION_NUM >= 160000
+	guc_free(memory);
+#else
+	free(memory);
+#endif
+}
+
+/* A setting by name, or NULL.  15 has no function for it but one that may throw. */
+static inline struct config_generic *
+setting_by_name(const char *name)
+{
+#if PG_VERSION_NUM >= 160000
+	return find_option(name, false, true, DEBUG5);
+#else
+	struct config_generic **all = get_guc_variables();
+	int			n = GetNumConfigOptions();
+
+	for (int i = 0; i < n; i++)
+		if (pg_strcasecmp(all[i]->name, name) == 0)
+			return all[i];
+	return NULL;
+#endif
+}
+
+#endif							/* PGTARE_PG_COMPAT_H */

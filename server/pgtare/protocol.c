@@ -1,0 +1,275 @@
+/*-------------------------------------------------------------------------
+ * protocol.c
+ *		Where a unit of a trial, which is a transaction, begins and ends.
+ *
+ * A unit ends in the protocol layer: ReadyForQuery carries the transaction
+ * status, and the flush that follows puts the answer on its way.  It begins
+ * with the first bytes that recv() returns after that.  Between the two the
+ * session is idle, and there, outside every measured interval, the next arm is
+ * drawn and its settings are applied.
+ *
+ *		recv ... ReadyForQuery, flush | record, draw, switch | recv ...
+ *		\_________ service time _____/
+ *		         CPU time of the cycle: all but the middle part
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "../common/protocol_hooks.h"	/* before libpq-be.h */
+
+#include <errno.h>
+#include <sys/socket.h>
+
+#include "access/xact.h"
+#include "libpq/libpq-be.h"
+#include "miscadmin.h"
+#include "postmaster/interrupt.h"
+#include "utils/timestamp.h"
+
+#include "../common/interpose.h"
+#include "pgtare.h"
+
+static ProtocolHooks hooks;
+static char ready_status = 0;	/* of the ReadyForQuery that waits for its flush */
+
+static ssize_t (*real_recv) (int, void *, size_t, int) = NULL;
+static ssize_t (*real_recv_chk) (int, void *, size_t, size_t, int) = NULL;
+
+/* The answer to a request has been flushed; status as in ReadyForQuery. */
+static void
+answered(char status)
+{
+	int64		ticks;
+
+	if (!session.joined)
+	{
+		if (status != 'I')
+			return;
+		session_consider_joining();
+		if (session.joined)
+		{
+			block_begin();
+			slice_begin();
+			unit_switch_arm();
+		}
+		return;
+	}
+
+	ticks = session_ticks();
+	if (unit.phase == IDLE)
+		unit_request_begins(unit.ready_ticks, UNIT_NO_ARRIVAL);
+	unit.service_ticks += ticks - unit.request_ticks;
+	unit.phase = IDLE;
+	if (status != 'I')
+	{
+		unit.ready_ticks = ticks;
+		unit.last_statement = GetCurrentStatementStartTimestamp();
+		unit_publish();
+		return;
+	}
+
+	unit_record(ticks, session.def->take_cpu ? clock_system_ns(CLOCK_THREAD_CPUTIME_ID) : 0);
+	block_advance();
+	/*
+	 * A session that took on another role may be out of the trial's reach now.
+	 * A trial that closes lets each session finish its block or runs; slices
+	 * have an end of their own.
+	 */
+	if (session_trial_over(ticks) || !rights_session_may_join(session.def) ||
+		((block_is_complete() || session.def->nslices > 0) &&
+		 session_trial_closing()))
+		session_leave();
+	else
+		unit_switch_arm();
+}
+
+/*
+ * The first bytes of a request are here.  An idle session learns only now that
+ * its trial is over, or that the configuration is about to be read again; it
+ * gets its settings back before the request is looked at.  Where its slice has
+ * ended meanwhile it takes the arm of the one that runs, so that a session that
+ * is mostly idle follows the slices too; the switch is over when the clock of
+ * the service time starts.
+ */
+static void
+arrived(void)
+{
+	int64		ticks = session_ticks();
+	uint32		flags = 0;
+
+	if (!unit.begun && !IsTransactionOrTransactionBlock())
+	{
+		if (session_trial_over(ticks))
+		{
+			session_leave();
+			return;
+		}
+		if (ConfigReloadPending)
+		{
+			settings_restore();
+			session.restored = true;
+			flags = UNIT_RELOADED;
+			ticks = session_ticks();
+		}
+		else if (session.def->nslices > 0 && slice_over(ticks) &&
+				 GetCurrentStatementStartTimestamp() == unit.last_statement)
+		{
+			unit_switch_arm();
+			ticks = session_ticks();
+		}
+	}
+	/* where the request's beginning was buffered it is under way already */
+	if (GetCurrentStatementStartTimestamp() != unit.last_statement)
+		unit_request_begins(unit.ready_ticks, flags | UNIT_NO_ARRIVAL);
+	else
+		unit_request_begins(ticks, flags);
+}
+
+static void
+received(int fd, ssize_t result)
+{
+	if (MyProcPort == NULL || fd != MyProcPort->sock)
+		return;
+	if (result > 0)
+	{
+		if (unit.phase == IDLE)
+			arrived();
+		else if (unit.blocked_ticks)
+		{
+			/* the client took its time with the rest of the request */
+			int64		waited = Max(session_ticks() - unit.blocked_ticks, 0);
+
+			unit.client_ticks += waited;
+			unit.request_ticks += waited;
+			unit.blocked_ticks = 0;
+			unit_publish();
+		}
+	}
+	else if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+	{
+		/* the first messages of a request came along with the one before */
+		if (unit.phase == IDLE && GetCurrentStatementStartTimestamp() != unit.last_statement)
+			unit_request_begins(unit.ready_ticks, UNIT_NO_ARRIVAL);
+		if (unit.phase == BUSY && unit.blocked_ticks == 0)
+		{
+			unit.blocked_ticks = session_ticks();
+			unit_publish();
+		}
+	}
+}
+
+static ssize_t
+pgtare_recv(int fd, void *buffer, size_t length, int flags)
+{
+	ssize_t		result = real_recv(fd, buffer, length, flags);
+
+	if (session.joined)
+	{
+		int			save_errno = errno;
+
+		received(fd, result);
+		errno = save_errno;
+	}
+	return result;
+}
+
+static ssize_t
+pgtare_recv_chk(int fd, void *buffer, size_t length, size_t size, int flags)
+{
+	ssize_t		result = real_recv_chk(fd, buffer, length, size, flags);
+
+	if (session.joined)
+	{
+		int			save_errno = errno;
+
+		received(fd, result);
+		errno = save_errno;
+	}
+	return result;
+}
+
+/* Busy-wait inside the measured interval: a known effect, for calibration. */
+static void
+inject(void)
+{
+	int64		ns = session.def->inject_ns[unit.arm];
+	int64		until = session_ticks() + clock_ns_to_ticks(&session.def->rate, ns);
+
+	/* no place to handle an interrupt: the server does so once it has answered */
+	while (ns > 0 && session_ticks() < until && !InterruptPending)
+		;
+}
+
+static int
+pgtare_putmessage(char type, const char *body, size_t length)
+{
+	switch (type)
+	{
+		case 'Z':				/* ReadyForQuery */
+			if (length > 0)
+				ready_status = body[0];
+			if (session.joined && ready_status == 'I')
+				inject();
+			break;
+		case 'E':				/* ErrorResponse */
+			evidence_error_sent();
+			break;
+		case 'G':				/* CopyInResponse */
+		case 'H':				/* CopyOutResponse */
+		case 'W':				/* CopyBothResponse */
+			unit.events |= UNIT_COPY;
+			break;
+		default:
+			break;
+	}
+	return hooks.chained->putmessage(type, body, length);
+}
+
+static int
+pgtare_flush(void)
+{
+	int			result = hooks.chained->flush();
+
+	if (ready_status)
+	{
+		char		status = ready_status;
+
+		ready_status = 0;
+		answered(status);
+	}
+	return result;
+}
+
+static InterposeEntry slots[] = {
+	{"recv", (void *) pgtare_recv, (void **) &real_recv, 0},
+	{"__recv_chk", (void *) pgtare_recv_chk, (void **) &real_recv_chk, 0},
+};
+
+void
+protocol_install(void)
+{
+	interpose_install(slots, lengthof(slots));
+	if (interpose_problem())
+		ereport(process_shared_preload_libraries_in_progress ? WARNING : LOG,
+				(errmsg("pgtare: %s", interpose_problem()),
+				 errhint("Let the server's processes call mprotect with PROT_WRITE and with "
+						 "PROT_READ, and restart the server.")));
+	protocol_hooks_install(&hooks, pgtare_putmessage, pgtare_flush);
+}
+
+int
+protocol_slots_installed(void)
+{
+	int			n = 0;
+
+	for (int i = 0; i < (int) lengthof(slots); i++)
+		n += slots[i].slots;
+	return n;
+}
+
+/* In this process, at this moment */
+int
+protocol_slots_intact(void)
+{
+	return interpose_verify(slots, lengthof(slots));
+}

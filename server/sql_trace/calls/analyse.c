@@ -1,0 +1,114 @@
+/*-------------------------------------------------------------------------
+ * analyse.c
+ *		Calls that come before an execution: parse and plan.
+ *
+ * Parsing has no hook at its beginning.  Of the client's own statements it
+ * begins with the arrival of the message, or where the call before ended; of
+ * nested ones nothing tells, so that only their number is known.
+ *-------------------------------------------------------------------------
+ */
+#include "../core/sqltrace.h"
+
+#include "optimizer/planner.h"
+#include "parser/analyze.h"
+
+static post_parse_analyze_hook_type previous_analyze;
+static planner_hook_type previous_planner;
+
+static void
+write_parse(ParseState *state, Query *query)
+{
+	Call		call = {.kind = CALL_PARSE,.flags = CALL_ESTIMATED};
+	int64		now;
+	bool		secret;
+
+	call.start = trace.depth == 0 ? Max(request_message_arrived(), trace.last_end) : timeline_now();
+	call.number = call_begins(call.start);
+	call.parent = trace.current;
+	call.query_id = (int64) query->queryId;
+	call.text = text_of(state->p_sourcetext, query->stmt_location, query->stmt_len, &call.query_id,
+						query->utilityStmt, &secret);
+	if (trace.depth == 0)
+		request_statement(call.text, secret);
+	now = timeline_now();
+	call.busy = trace.depth == 0 ? now - call.start : 0;
+	if (trace.depth > 0)
+		call.start = now;
+	call_write(&call, now);
+}
+
+static void
+trace_analyze(ParseState *state, Query *query, JumbleState *jumbled)
+{
+	if (previous_analyze)
+		previous_analyze(state, query, jumbled);
+	if (!trace_begins() && level_has_query_ids())
+		level_match((int64) query->queryId);
+	if (trace.on)
+		write_parse(state, query);
+}
+
+static PlannedStmt *
+plan(Query *query, const char *text, int options, ParamListInfo parameters)
+{
+	return previous_planner ? previous_planner(query, text, options, parameters) :
+		standard_planner(query, text, options, parameters);
+}
+
+static PlannedStmt *
+trace_plan(Query *query, const char *text, int options, ParamListInfo parameters)
+{
+	Call		call = {.kind = CALL_PLAN};
+	Usage		before;
+	PlannedStmt *planned = NULL;
+	int			depth = trace.depth;
+	int64		now;
+	bool		secret;
+
+	if (!trace_begins())
+		return plan(query, text, options, parameters);
+	if (depth == 0)
+		(void) request_message_arrived();
+	call.start = timeline_now();
+	call.number = call_begins(call.start);
+	call.parent = trace.current;
+	call.query_id = (int64) query->queryId;
+	call.text = text_of(text, query->stmt_location, query->stmt_len, &call.query_id, NULL, &secret);
+	call_usage(&before);
+	/* functions are called, to find out what is constant */
+	trace.depth = depth + 1;
+	trace.current = call.number;
+	PG_TRY();
+	{
+		planned = plan(query, text, options, parameters);
+	}
+	PG_CATCH();
+	{
+		execute_interrupted();
+		call_failed(&call, geterrcode());
+		trace.depth = depth;
+		trace.current = call.parent;
+		call_usage_since(&before, &call.usage);
+		now = timeline_now();
+		call.busy = now - call.start;
+		call_write(&call, now);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	trace.depth = depth;
+	trace.current = call.parent;
+	call_usage_since(&before, &call.usage);
+	now = timeline_now();
+	call.busy = now - call.start;
+	call_write(&call, now);
+	return planned;
+}
+
+void
+analyse_install(void)
+{
+	previous_analyze = post_parse_analyze_hook;
+	post_parse_analyze_hook = trace_analyze;
+	previous_planner = planner_hook;
+	planner_hook = trace_plan;
+}

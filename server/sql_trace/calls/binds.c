@@ -1,0 +1,180 @@
+/*-------------------------------------------------------------------------
+ * binds.c
+ *		Values bound to an execution, as the server holds them.
+ *
+ * No output function is called: it would take its time, and could fail.  Values
+ * of built-in types are copied as they are, of others only their type is told.
+ *-------------------------------------------------------------------------
+ */
+#include "../core/sqltrace.h"
+
+#include "access/transam.h"
+#include "access/tupmacs.h"
+#include "nodes/params.h"
+#include "utils/lsyscache.h"
+
+/* How a value is to be shown, and where its bytes are */
+typedef struct Shown
+{
+	BindEntry	entry;
+	const char *bytes;
+	Datum		value;			/* the bytes themselves, of what is passed by value */
+} Shown;
+
+/* So many bytes of them are gathered while their size is asked for */
+#define GATHERED 512
+
+typedef struct TypeForm
+{
+	Oid			type;
+	int16		length;
+	bool		by_value;
+} TypeForm;
+
+/* Neighbours are often alike. */
+static const TypeForm *
+form_of(Oid type)
+{
+	static TypeForm last = {InvalidOid};
+
+	if (last.type != type)
+	{
+		get_typlenbyval(type, &last.length, &last.by_value);
+		last.type = type;
+	}
+	return &last;
+}
+
+/* Where the bytes of a value are; false: they are not at hand. */
+static bool
+locate(Shown *shown, Datum value, const TypeForm *form)
+{
+	const void *pointer;
+
+	if (form->by_value)
+	{
+		shown->entry.form = BIND_BY_VALUE;
+		shown->entry.length = form->length;
+		/* stored as the type has it, not as a Datum */
+		store_att_byval(&shown->value, value, form->length);
+		shown->bytes = (const char *) &shown->value;
+		return true;
+	}
+	pointer = DatumGetPointer(value);
+	if (form->length > 0)
+	{
+		shown->entry.form = BIND_FIXED;
+		shown->entry.length = form->length;
+		shown->bytes = pointer;
+		return true;
+	}
+	if (form->length == -2)
+	{
+		shown->entry.form = BIND_CSTRING;
+		shown->entry.length = (uint32) strlen(pointer);
+		shown->bytes = pointer;
+		return true;
+	}
+	if (VARATT_IS_EXTERNAL(pointer) || VARATT_IS_COMPRESSED(pointer))
+		return false;
+	shown->entry.form = BIND_VARIABLE;
+	shown->entry.length = (uint32) VARSIZE_ANY_EXHDR(pointer);
+	shown->bytes = VARDATA_ANY(pointer);
+	return true;
+}
+
+/* "room": bytes that there are for the value */
+static void
+show(Shown *shown, const ParamExternData *parameter, bool secret, Size room)
+{
+	memset(shown, 0, sizeof(*shown));
+	shown->entry.type = parameter->ptype;
+	if (parameter->isnull)
+		shown->entry.state = BIND_NULL;
+	else if (!OidIsValid(parameter->ptype) || parameter->ptype >= FirstGenbkiObjectId ||
+			 !locate(shown, parameter->value, form_of(parameter->ptype)))
+		shown->entry.state = BIND_OMITTED;
+	else if (secret || (trace_bind_length >= 0 && shown->entry.length > (uint32) trace_bind_length))
+		shown->entry.state = BIND_REDACTED;
+	else
+	{
+		shown->entry.state = shown->entry.length <= room ? BIND_WHOLE : BIND_CUT;
+		shown->entry.stored = (uint32) Min(shown->entry.length, room);
+	}
+	/* without bytes there is nothing whose form could be told */
+	if (shown->entry.stored == 0 && shown->entry.state != BIND_WHOLE)
+		shown->entry.form = BIND_NONE;
+}
+
+static Size
+size_of(const BindEntry *entry)
+{
+	return sizeof(*entry) + TYPEALIGN(8, entry->stored);
+}
+
+static void
+gather(char *into, const Shown *shown)
+{
+	memcpy(into, &shown->entry, sizeof(BindEntry));
+	if (shown->entry.stored == 0)
+		return;
+	into += sizeof(BindEntry);
+	memset(into + TYPEALIGN(8, shown->entry.stored) - 8, 0, 8);
+	memcpy(into, shown->bytes, shown->entry.stored);
+}
+
+static void
+put(const Shown *shown)
+{
+	record_put(&shown->entry, sizeof(BindEntry));
+	if (shown->entry.stored > 0)
+		record_put(shown->bytes, shown->entry.stored);
+	record_pad();
+}
+
+/*
+ * Write the values of an execution.  Lists that fetch their values only when
+ * asked are those of PL/pgSQL's variables, and left out.
+ */
+void
+binds_write(uint64 call, ParamListInfo parameters, bool secret)
+{
+	BindsRecord record = {0};
+	char		gathered[GATHERED];
+	Size		limit = trace.ring->size / 4;
+	Size		size = 0;
+	Shown		shown;
+	int			n;
+
+	if (parameters == NULL || parameters->numParams <= 0 || parameters->paramFetch != NULL)
+		return;
+	secret = secret || secrets_of_role();
+	limit -= sizeof(record);
+	/* their size must be known beforehand */
+	for (n = 0; n < parameters->numParams && size + sizeof(BindEntry) <= limit; n++)
+	{
+		show(&shown, &parameters->params[n], secret, limit - size - sizeof(BindEntry));
+		if (size + size_of(&shown.entry) <= GATHERED)
+			gather(gathered + size, &shown);
+		size += size_of(&shown.entry);
+	}
+	record.parameters = parameters->numParams;
+	record.entries = n;
+	if (!record_begin(RECORD_BINDS, trace.depth, call, timeline_now(), sizeof(record) + size,
+					&record.header))
+		return;
+	record_put(&record, sizeof(record));
+	if (size <= GATHERED)
+		record_put(gathered, size);
+	else
+	{
+		size = 0;
+		for (int i = 0; i < n; i++)
+		{
+			show(&shown, &parameters->params[i], secret, limit - size - sizeof(BindEntry));
+			put(&shown);
+			size += size_of(&shown.entry);
+		}
+	}
+	record_end();
+}

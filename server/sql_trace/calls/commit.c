@@ -1,0 +1,119 @@
+/*-------------------------------------------------------------------------
+ * commit.c
+ *		Calls of commit and rollback: from where deferred triggers have run, to the end.
+ *-------------------------------------------------------------------------
+ */
+#include "../core/sqltrace.h"
+
+#include "access/xact.h"
+
+/* The commit under way; number 0: none */
+static Call commit;
+static Usage commit_usage;
+static uint64 commit_xid;
+
+static uint64
+xid_so_far(void)
+{
+	return U64FromFullTransactionId(GetTopFullTransactionIdIfAny());
+}
+
+static void
+commit_begins(void)
+{
+	memset(&commit, 0, sizeof(commit));
+	commit.kind = CALL_COMMIT;
+	commit.start = timeline_now();
+	commit.number = call_begins(commit.start);
+	commit.parent = trace.current;
+	commit.text = trace.text;
+	commit_xid = xid_so_far();
+	call_usage(&commit_usage);
+}
+
+static void
+commit_ends(TransactionEvent event)
+{
+	int64		now;
+
+	if (commit.number == 0)
+		return;
+	execute_forget(0, 0);
+	now = timeline_now();
+	call_usage_since(&commit_usage, &commit.usage);
+	commit.busy = now - commit.start;
+	call_write(&commit, now);
+	commit.number = 0;
+	if (trace.on)
+		transaction_write(event, commit_xid, now);
+	transaction_over();
+}
+
+static void
+aborted(void)
+{
+	Call		call = {.kind = CALL_ROLLBACK,.flags = CALL_ESTIMATED};
+	int64		now;
+
+	execute_forget(0, CALL_ABORTED);
+	commit.number = 0;
+	if (trace.on && transaction_is_known())
+	{
+		now = timeline_now();
+		call.number = ++trace.calls;
+		call.parent = trace.current;
+		call.text = trace.text;
+		call.start = trace.current == 0 && trace.last_end != 0 ? trace.last_end : now;
+		call.busy = now - call.start;
+		call_write(&call, now);
+		if (trace.on)
+			transaction_write(TRANSACTION_ABORT, xid_so_far(), now);
+	}
+	transaction_over();
+}
+
+static void
+transaction_event(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+		case XACT_EVENT_PRE_PREPARE:
+			if (trace.on)
+				commit_begins();
+			/* of clients, requests do that */
+			if (!trace.client)
+				ended_look();
+			break;
+		case XACT_EVENT_COMMIT:
+			commit_ends(TRANSACTION_COMMIT);
+			break;
+		case XACT_EVENT_PREPARE:
+			commit_ends(TRANSACTION_PREPARE);
+			break;
+		case XACT_EVENT_ABORT:
+			aborted();
+			break;
+		default:				/* parallel workers are not traced */
+			break;
+	}
+}
+
+static void
+subtransaction_event(SubXactEvent event, SubTransactionId mine, SubTransactionId parent, void *arg)
+{
+	if (event == SUBXACT_EVENT_COMMIT_SUB)
+		execute_inherit(GetCurrentTransactionNestLevel());
+	if (event != SUBXACT_EVENT_ABORT_SUB)
+		return;
+	execute_forget(GetCurrentTransactionNestLevel(), CALL_ABORTED);
+	if (trace.on && transaction_is_known())
+		transaction_write(TRANSACTION_SUBABORT, 0, timeline_now());
+}
+
+void
+commit_install(void)
+{
+	RegisterXactCallback(transaction_event, NULL);
+	RegisterSubXactCallback(subtransaction_event, NULL);
+}

@@ -1,0 +1,173 @@
+/*-------------------------------------------------------------------------
+ * execution.c
+ *		What is known of executions, from the executor's start to its end.
+ *
+ * Time and counters are taken over spans: a span begins with the executor's
+ * start and goes on through run and finish to the end, as long as nothing else
+ * happens in the same session between; else it is closed, and a later run is a
+ * fetch, a call of its own (series.c).  So a statement that runs in one go takes
+ * three readings of the clock, and what a cursor does lies where it happened.
+ *-------------------------------------------------------------------------
+ */
+#include "execution.h"
+
+#include "utils/memutils.h"
+
+/* The latest first */
+Execution  *executions = NULL;
+static Execution *unused = NULL;
+
+static Execution none;
+
+Span		span;
+Execution  *execution_found = &none;
+
+Execution *
+execution_search(const QueryDesc *queryDesc)
+{
+	Execution  *e = executions;
+
+	while (e != NULL && e->plan != queryDesc)
+		e = e->next;
+	if (e != NULL)
+		execution_found = e;
+	return e;
+}
+
+Execution *
+execution_take(void)
+{
+	Execution  *e = unused;
+
+	if (e != NULL)
+		unused = e->next;
+	else
+		e = MemoryContextAlloc(TopMemoryContext, sizeof(Execution));
+	memset(e, 0, sizeof(*e));
+	e->next = executions;
+	executions = e;
+	return e;
+}
+
+static void
+give_back(Execution *e)
+{
+	Execution **at = &executions;
+
+	while (*at != e)
+		at = &(*at)->next;
+	*at = e->next;
+	e->plan = NULL;				/* it can still be the one found last */
+	e->next = unused;
+	unused = e;
+}
+
+void
+span_open(Execution *e, int64 now)
+{
+	span.of = e;
+	span.since = now;
+	call_usage(&span.usage);
+}
+
+/* What happens next is not the open execution's. */
+void
+span_close(int64 now)
+{
+	if (span.of == NULL)
+		return;
+	span.of->call.busy += Max(now - span.since, 0);
+	call_usage_since(&span.usage, &span.of->call.usage);
+	span.of = NULL;
+}
+
+/* A bind has been answered: what was started in it begins only now. */
+void
+execute_bound(int64 now)
+{
+	span_close(now);
+	for (Execution *e = executions; e != NULL; e = e->next)
+	{
+		if (e->ran || e->depth > 0)
+			continue;
+		e->call.start = now;
+		e->call.busy = 0;
+		memset(&e->call.usage, 0, sizeof(Usage));
+	}
+}
+
+/* The record of an execution, which is forgotten */
+void
+execution_finish(Execution *e, int64 now)
+{
+	int			depth = trace.depth;
+
+	record_flush();
+	trace.depth = e->depth;
+	call_write(&e->call, now);
+	trace.depth = depth;
+	if (span.of == e)
+		span.of = NULL;
+	give_back(e);
+}
+
+/* An error leaves an execution. */
+void
+execution_fail(Execution *e, int sqlstate)
+{
+	int64		now = timeline_now();
+
+	call_failed(&e->call, sqlstate);
+	if (span.of == e)
+		span_close(now);
+	execution_finish(e, now);
+}
+
+/*
+ * The subtransaction at this level has been committed: what it began belongs to
+ * the one around it, and outlives others at this level.
+ */
+void
+execute_inherit(int nest_level)
+{
+	for (Execution *e = executions; e != NULL; e = e->next)
+		e->nest_level = Min(e->nest_level, nest_level - 1);
+}
+
+bool
+execute_is_traced(const QueryDesc *queryDesc)
+{
+	return trace.on && execution_of(queryDesc) != NULL;
+}
+
+/*
+ * Are records of this execution, which ends now, written?  It ran in a request
+ * that was traced, maybe an earlier one, and whether this one is does not matter.
+ */
+bool
+execute_is_written(const QueryDesc *queryDesc)
+{
+	return trace.ring != NULL && !level_has_stopped() && execution_of(queryDesc) != NULL;
+}
+
+bool
+execute_row_sources(const QueryDesc *queryDesc, uint32 sampling, const RowSource *nodes, uint32 n)
+{
+	Execution  *e = execute_is_written(queryDesc) ? execution_of(queryDesc) : NULL;
+	RowSourcesRecord record = {0};
+
+	if (e == NULL)
+		return false;
+	record.plan = e->call.plan;
+	record.sampling = sampling;
+	record.nodes = n;
+	if (!record_begin(RECORD_ROWSOURCES, e->depth, e->call.number, timeline_now(),
+					sizeof(record) + n * sizeof(RowSource), &record.header))
+		return false;
+	record_put(&record, sizeof(record));
+	if (n > 0)
+		record_put(nodes, n * sizeof(RowSource));
+	trace.slot->trace.counters.row_sources++;
+	record_end();
+	return true;
+}

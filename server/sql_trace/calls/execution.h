@@ -1,0 +1,71 @@
+/*-------------------------------------------------------------------------
+ * execution.h
+ *		What is known of executions, from the executor's start to its end.
+ *-------------------------------------------------------------------------
+ */
+#ifndef EXECUTION_H
+#define EXECUTION_H
+
+#include "../core/sqltrace.h"
+
+#pragma GCC visibility push(hidden)
+
+typedef struct Execution
+{
+	struct Execution *next;
+	const QueryDesc *plan;		/* only compared */
+	Call		call;
+	int			depth;
+	int			nest_level;		/* of the subtransaction it began in */
+	bool		ran;
+	bool		secret;
+} Execution;
+
+/* The execution whose time is being taken, at the depth under way, or NULL; and since when */
+typedef struct Span
+{
+	Execution  *of;
+	int64		since;
+	Usage		usage;
+} Span;
+
+extern Span span;
+extern Execution *executions;	/* all that are known */
+extern Execution *execution_found;	/* the one that was looked for last */
+
+extern Execution *execution_search(const QueryDesc *queryDesc);
+extern Execution *execution_take(void);
+extern void execution_finish(Execution *e, int64 now);
+extern void execution_fail(Execution *e, int sqlstate);
+extern void span_open(Execution *e, int64 now);
+extern void span_close(int64 now);
+
+static inline Execution *
+execution_of(const QueryDesc *queryDesc)
+{
+	return execution_found->plan == queryDesc ? execution_found : execution_search(queryDesc);
+}
+
+/*
+ * An execution begins, traced or not: one that is known in the same place is gone.
+ * An error that leaves the run of an older cursor, while nothing is traced, frees it
+ * without an end.  So whoever is found from here on is the one that began.
+ */
+static inline void
+execution_replaced(const QueryDesc *queryDesc)
+{
+	Execution  *e = unlikely(executions != NULL) ? execution_of(queryDesc) : NULL;
+
+	if (unlikely(e != NULL))
+	{
+		int64		now = timeline_now();
+
+		if (span.of == e)
+			span_close(now);
+		execution_finish(e, now);
+	}
+}
+
+#pragma GCC visibility pop
+
+#endif							/* EXECUTION_H */

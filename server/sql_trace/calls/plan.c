@@ -1,0 +1,284 @@
+/*-------------------------------------------------------------------------
+ * plan.c
+ *		Plan trees: each is written once, as texts are.
+ *
+ * A plan is known by a hash of all that is written of it.  Statements that differ
+ * in a literal have texts of their own, and mostly one plan.
+ *-------------------------------------------------------------------------
+ */
+#include "../core/sqltrace.h"
+
+#include "lib/stringinfo.h"
+#include "nodes/execnodes.h"
+#include "nodes/nodeFuncs.h"
+#include "parser/parsetree.h"
+#include "utils/builtins.h"
+#include "utils/json.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+
+typedef struct Walk
+{
+	const PlannedStmt *plan;
+	PlanState  *parent;
+	uint64		hash;
+	uint32		nodes;
+	StringInfo	json;			/* NULL: only the hash is wanted */
+	int			limit;
+	bool		cut;
+} Walk;
+
+static const struct
+{
+	NodeTag		tag;
+	const char *name;
+}			kinds[] = {
+	{T_Result, "Result"},
+	{T_ProjectSet, "ProjectSet"},
+	{T_ModifyTable, "ModifyTable"},
+	{T_Append, "Append"},
+	{T_MergeAppend, "Merge Append"},
+	{T_RecursiveUnion, "Recursive Union"},
+	{T_BitmapAnd, "BitmapAnd"},
+	{T_BitmapOr, "BitmapOr"},
+	{T_NestLoop, "Nested Loop"},
+	{T_MergeJoin, "Merge Join"},
+	{T_HashJoin, "Hash Join"},
+	{T_SeqScan, "Seq Scan"},
+	{T_SampleScan, "Sample Scan"},
+	{T_Gather, "Gather"},
+	{T_GatherMerge, "Gather Merge"},
+	{T_IndexScan, "Index Scan"},
+	{T_IndexOnlyScan, "Index Only Scan"},
+	{T_BitmapIndexScan, "Bitmap Index Scan"},
+	{T_BitmapHeapScan, "Bitmap Heap Scan"},
+	{T_TidScan, "Tid Scan"},
+	{T_TidRangeScan, "Tid Range Scan"},
+	{T_SubqueryScan, "Subquery Scan"},
+	{T_FunctionScan, "Function Scan"},
+	{T_TableFuncScan, "Table Function Scan"},
+	{T_ValuesScan, "Values Scan"},
+	{T_CteScan, "CTE Scan"},
+	{T_NamedTuplestoreScan, "Named Tuplestore Scan"},
+	{T_WorkTableScan, "WorkTable Scan"},
+	{T_ForeignScan, "Foreign Scan"},
+	{T_CustomScan, "Custom Scan"},
+	{T_Material, "Materialize"},
+	{T_Memoize, "Memoize"},
+	{T_Sort, "Sort"},
+	{T_IncrementalSort, "Incremental Sort"},
+	{T_Group, "Group"},
+	{T_Agg, "Aggregate"},
+	{T_WindowAgg, "WindowAgg"},
+	{T_Unique, "Unique"},
+	{T_SetOp, "SetOp"},
+	{T_LockRows, "LockRows"},
+	{T_Limit, "Limit"},
+	{T_Hash, "Hash"},
+};
+
+/* What EXPLAIN calls a node */
+const char *
+plan_kind(NodeTag tag)
+{
+	for (int i = 0; i < (int) lengthof(kinds); i++)
+		if (kinds[i].tag == tag)
+			return kinds[i].name;
+	return "?";
+}
+
+/* The relation that a node reads, or changes */
+static Oid
+relation_of(const Walk *walk, const Plan *plan)
+{
+	Index		number = 0;
+
+	switch (nodeTag(plan))
+	{
+		case T_SeqScan:
+		case T_SampleScan:
+		case T_IndexScan:
+		case T_IndexOnlyScan:
+		case T_BitmapHeapScan:
+		case T_TidScan:
+		case T_TidRangeScan:
+		case T_ForeignScan:
+		case T_CustomScan:
+			number = ((const Scan *) plan)->scanrelid;
+			break;
+		case T_ModifyTable:
+			number = ((const ModifyTable *) plan)->nominalRelation;
+			break;
+		default:
+			break;
+	}
+	return number > 0 ? rt_fetch(number, walk->plan->rtable)->relid : InvalidOid;
+}
+
+static Oid
+index_of(const Plan *plan)
+{
+	switch (nodeTag(plan))
+	{
+		case T_IndexScan:
+			return ((const IndexScan *) plan)->indexid;
+		case T_IndexOnlyScan:
+			return ((const IndexOnlyScan *) plan)->indexid;
+		case T_BitmapIndexScan:
+			return ((const BitmapIndexScan *) plan)->indexid;
+		default:
+			return InvalidOid;
+	}
+}
+
+static void
+put_relation(StringInfo json, const char *key, Oid relation)
+{
+	char	   *name = OidIsValid(relation) ? get_rel_name(relation) : NULL;
+	char	   *schema = name ? get_namespace_name(get_rel_namespace(relation)) : NULL;
+
+	if (name == NULL)
+		return;
+	appendStringInfo(json, ", \"%s\": ", key);
+	escape_json(json, strcmp(key, "relation") == 0 && schema ?
+				quote_qualified_identifier(schema, name) : name);
+}
+
+static void
+put_node(Walk *walk, const PlanState *state)
+{
+	const Plan *plan = state->plan;
+	StringInfo	json = walk->json;
+
+	if (json->len > walk->limit)
+	{
+		walk->cut = true;
+		return;
+	}
+	appendStringInfo(json, "%s{\"id\": %d, \"parent\": %d, \"kind\": \"%s\"",
+					 walk->nodes > 0 ? ", " : "", plan->plan_node_id,
+					 walk->parent ? walk->parent->plan->plan_node_id : -1, plan_kind(nodeTag(plan)));
+	put_relation(json, "relation", relation_of(walk, plan));
+	put_relation(json, "index", index_of(plan));
+	if (askers_subplan(walk->parent, state))
+	{
+		appendStringInfoString(json, ", \"subplan\": true");
+		askers_put(json, walk->parent, state);
+	}
+	appendStringInfo(json, ", \"rows\": %.0f, \"cost\": %.2f}", plan->plan_rows, plan->total_cost);
+	walk->nodes++;
+}
+
+/* What put_node shows, and in no more bytes than that; who asks for init plans is told by askers_hash() */
+typedef struct NodeFacts
+{
+	int32		id;
+	int32		parent;
+	uint32		tag;
+	int32		subplan;		/* its number among them, or 0 */
+	Oid			relation;
+	Oid			index;
+	double		rows;
+	double		cost;
+} NodeFacts;
+
+#define WORDS (sizeof(NodeFacts) / sizeof(uint64))
+
+StaticAssertDecl(sizeof(NodeFacts) == 40, "nothing undefined is hashed");
+
+/* Each node of each execution comes by: to mix words takes a quarter of what hashing bytes does. */
+static inline uint64
+mix(uint64 hash, uint64 word)
+{
+	hash = (hash ^ word) * UINT64CONST(0x9E3779B97F4A7C15);
+	return hash ^ hash >> 32;
+}
+
+static void
+hash_node(Walk *walk, const PlanState *state)
+{
+	const Plan *plan = state->plan;
+	const SubPlan *subplan = askers_subplan(walk->parent, state);
+	uint64		asks = askers_hash(state);
+	NodeFacts	facts;
+	uint64		words[WORDS];
+
+	facts.id = plan->plan_node_id;
+	facts.parent = walk->parent ? walk->parent->plan->plan_node_id : -1;
+	facts.tag = nodeTag(plan);
+	facts.subplan = subplan ? subplan->plan_id : 0;
+	facts.relation = relation_of(walk, plan);
+	facts.index = index_of(plan);
+	facts.rows = plan->plan_rows;
+	facts.cost = plan->total_cost;
+	memcpy(words, &facts, sizeof(words));
+	for (int i = 0; i < (int) WORDS; i++)
+		walk->hash = mix(walk->hash, words[i]);
+	if (asks != 0)
+		walk->hash = mix(walk->hash, asks);
+}
+
+static bool
+walk_node(PlanState *state, void *context)
+{
+	Walk	   *walk = context;
+	PlanState  *parent = walk->parent;
+
+	if (walk->json)
+		put_node(walk, state);
+	else
+		hash_node(walk, state);
+	walk->parent = state;
+	(void) planstate_tree_walker(state, walk_node, walk);
+	walk->parent = parent;
+	return false;
+}
+
+static void
+write_plan(const QueryDesc *queryDesc, uint64 id, uint64 call, uint64 text)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "plan for sql_trace",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext before = MemoryContextSwitchTo(context);
+	PlanRecord	record = {0};
+	StringInfoData json;
+	Walk		walk = {queryDesc->plannedstmt};
+
+	initStringInfo(&json);
+	appendStringInfoChar(&json, '[');
+	walk.json = &json;
+	walk.limit = (int) Min(trace.ring->size / 8, 1024 * 1024);
+	(void) walk_node(queryDesc->planstate, &walk);
+	appendStringInfoString(&json, walk.cut ? ", {\"cut\": true}]" : "]");
+
+	record.plan = id;
+	record.text = text;
+	record.stored = json.len;
+	record.nodes = walk.nodes;
+	text_remember(id, id);
+	if (record_begin(RECORD_PLAN, trace.depth, call, timeline_now(), sizeof(record) + json.len,
+				   &record.header))
+	{
+		record_put(&record, sizeof(record));
+		record_put(json.data, json.len);
+		record_end();
+	}
+	MemoryContextSwitchTo(before);
+	MemoryContextDelete(context);
+}
+
+/* The identifier of a plan that has been started, or 0; it is written if it is not known. */
+uint64
+plan_of(const QueryDesc *queryDesc, uint64 call, uint64 text)
+{
+	Walk		walk = {queryDesc->plannedstmt};
+
+	if (queryDesc->planstate == NULL)
+		return 0;
+	(void) walk_node(queryDesc->planstate, &walk);
+	if (walk.hash == 0)
+		walk.hash = 1;
+	if (!text_known(walk.hash))
+		write_plan(queryDesc, walk.hash, call, text);
+	return walk.hash;
+}

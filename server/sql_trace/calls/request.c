@@ -1,0 +1,119 @@
+/*-------------------------------------------------------------------------
+ * request.c
+ *		A request of the client: from its first message to ReadyForQuery.
+ *
+ * There is no hook where a message arrives.  A request is noticed by the first
+ * thing that it does, and when it arrived is told by the statement timestamp,
+ * which the server takes anew for each message of Query, Parse, Bind, Execute.
+ *-------------------------------------------------------------------------
+ */
+#include "../core/sqltrace.h"
+
+#include "access/xact.h"
+#include "common/pg_prng.h"
+
+static TimestampTz message_seen = 0;	/* statement timestamp of the message under way */
+static int64 request_start;
+static uint32 messages;			/* answered of this request */
+
+/* The client's statement under way */
+void
+request_statement(uint64 text, bool secret)
+{
+	trace.text = text;
+	trace.secret = secret;
+	trace.answered = false;
+}
+
+/* Something begins, after ReadyForQuery: a request is under way. */
+void
+request_begins(bool can_open)
+{
+	bool		drawn;
+
+	series_forget();
+	timeline_follow_clock();
+	level_update(can_open);
+	trace.request = true;
+	trace.now_level = trace.level;
+	drawn = trace_statement_rate >= 1 ||
+		pg_prng_double(&pg_global_prng_state) < trace_statement_rate;
+	trace.on = trace.level > 0 && trace.ring != NULL && drawn;
+	request_statement(0, false);
+	trace.secret_depth = INT_MAX;
+	trace.secret_met = false;
+	trace.depth = 0;
+	trace.current = 0;
+	messages = 0;
+	request_start = -1;
+	message_seen = 0;
+	if (trace.on && LEVEL_WAITS(trace.level))
+		timeline_follow_waits();
+}
+
+/*
+ * When the message under way arrived, in the ring's time; learned at the first
+ * call for each message.
+ */
+int64
+request_message_arrived(void)
+{
+	TimestampTz at = GetCurrentStatementStartTimestamp();
+
+	if (at == message_seen)
+		return trace.arrived;
+	message_seen = at;
+	trace.arrived = timeline_arrival(at, timeline_now());
+	/* the wall clock counts in microseconds */
+	if (trace.arrived < trace.last_end)
+		trace.arrived = trace.last_end;
+	trace.covered = 0;
+	if (request_start == -1)
+		request_start = trace.arrived;
+	return trace.arrived;
+}
+
+/* A statement of the request has been answered. */
+void
+request_answered(void)
+{
+	messages++;
+	trace.answered = true;
+	trace.last_end = timeline_now();
+}
+
+/* ReadyForQuery is on its way, with this status of the transaction. */
+void
+request_ends(char status)
+{
+	bool		traced = trace.on;
+
+	if (trace.slot == NULL)
+		level_attach();
+	if (!trace.client)
+		return;
+	secrets_watch_errors();
+	if (trace.request && trace.on)
+	{
+		RequestRecord record = {0};
+		int64		arrived = request_message_arrived();
+		int64		now = timeline_now();
+
+		record.start = request_start != -1 ? request_start : arrived;
+		record.cpu = timeline_cpu(now);
+		record.status = (unsigned char) status;
+		record.messages = messages;
+		(void) record_write(RECORD_REQUEST, 0, 0, now, &record, sizeof(record));
+		trace.last_end = now;
+		if (LEVEL_WAITS(trace.now_level) && trace.slot->trace.waits)
+			trace.slot->trace.counters.wait_requests++;
+	}
+	trace.request = false;
+	trace.on = false;
+	trace.depth = 0;
+	trace.current = 0;
+	level_update(true);
+	if (ring_rest(traced, status))
+		level_ring_given_up();
+	ended_look();
+}

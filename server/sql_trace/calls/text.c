@@ -1,0 +1,303 @@
+/*-------------------------------------------------------------------------
+ * text.c
+ *		Texts of statements: each is written once, and again when it is gone.
+ *
+ * A statement is part of a source: all that was sent, or run, as one string, with
+ * comments and other statements around it.  Nothing of a source is shown if a word
+ * in it shows a secret, wherever that word is; so a source is searched whole, and
+ * what was found is kept by a hash of all of it.
+ *
+ * A text is known by a hash of its length, of what is kept of it and of whether it
+ * is secret.  A small table, in which old entries make way, says where in the ring
+ * it was written; plan trees share it.  The hash of a secret text would allow
+ * guesses at the secret, so it gets a random identifier instead.
+ *-------------------------------------------------------------------------
+ */
+#include "../core/sqltrace.h"
+
+#include "access/xact.h"
+#include "common/hashfn.h"
+#include "common/pg_prng.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "tcop/tcopprot.h"
+#include "utils/memutils.h"
+
+#define SETS 512				/* power of two */
+#define WAYS 4
+#define SHORT 1024				/* bytes of a source that are compared rather than hashed */
+#define COMPARED 16				/* sources that are kept for it, by their address; power of two */
+#define LONG 65536				/* a client's source that is looked at only once a message */
+#define IDENTIFIED 16384		/* bytes that identify a text, even where fewer are kept */
+#define VERDICTS 1024			/* power of two */
+
+/* A different identifier for the same text in a source that is secret, and in one that is not */
+#define SECRET_SEED UINT64CONST(0x9E3779B97F4A7C15)
+
+typedef struct Known
+{
+	uint64		id;				/* 0: free */
+	uint64		position;		/* in the ring */
+	uint64		shown;			/* identifier in the ring; "id" unless secret */
+} Known;
+
+typedef struct Set
+{
+	Known		way[WAYS];		/* the latest first */
+} Set;
+
+static Set *known = NULL;
+
+typedef struct Source
+{
+	int			length;			/* 0: none */
+	bool		secret;
+	int			at;				/* the part that was asked for last ... */
+	int			part;
+	int			identified;
+	uint64		id;				/* ... and its hash; 0: none yet */
+	char		text[SHORT];
+} Source;
+
+static Source sources[COMPARED];
+
+/* Hashes of longer sources; the lowest bit says whether it is secret */
+static uint64 verdicts[VERDICTS];
+
+/* The ring begins, without any text; where an error can be caught. */
+void
+text_begin(void)
+{
+	if (known == NULL)
+		known = MemoryContextAlloc(TopMemoryContext, SETS * sizeof(Set));
+	memset(known, 0, SETS * sizeof(Set));
+}
+
+static Known *
+find(uint64 id)
+{
+	Set		   *set = &known[id & (SETS - 1)];
+
+	for (int i = 0; i < WAYS; i++)
+		if (set->way[i].id == id)
+			return &set->way[i];
+	return NULL;
+}
+
+/* Has this been written, and is it still there? */
+bool
+text_known(uint64 id)
+{
+	const Known *found = find(id);
+
+	return found != NULL && ring_holds(found->position);
+}
+
+/* It is about to be written, as "shown". */
+void
+text_remember(uint64 id, uint64 shown)
+{
+	Set		   *set = &known[id & (SETS - 1)];
+	int			at = 0;
+
+	while (at < WAYS - 1 && set->way[at].id != id)
+		at++;
+	memmove(&set->way[1], &set->way[0], at * sizeof(Known));
+	set->way[0] = (Known) {id, ring_head(), shown};
+}
+
+static inline bool
+is_blank(char c)
+{
+	return c == ' ' || c == ';' || c == '\t' || c == '\n' || c == '\r' || c == '\f';
+}
+
+/* The statement itself, without blanks around it */
+static const char *
+part(const char *text, int location, int *length)
+{
+	int			n;
+
+	if (location > 0)
+		text += location;
+	/* read from a catalog, a statement has lost its place; before 17 not the length, of another text */
+	n = location >= 0 && *length > 0 ? *length : (int) strlen(text);
+	while (n > 0 && is_blank(text[0]))
+	{
+		text++;
+		n--;
+	}
+	while (n > 0 && is_blank(text[n - 1]))
+		n--;
+	*length = n;
+	return text;
+}
+
+/* Of some bytes; four at a time, as a source may be long and hold many statements. */
+static uint64
+fast_hash(const char *text, Size length)
+{
+	uint64		lane[4] = {length, 1, 2, 3};
+	uint64		word[4];
+
+	for (; length >= sizeof(word); text += sizeof(word), length -= sizeof(word))
+	{
+		memcpy(word, text, sizeof(word));
+		for (int i = 0; i < 4; i++)
+		{
+			lane[i] = (lane[i] ^ word[i]) * UINT64CONST(0x9E3779B97F4A7C15);
+			lane[i] ^= lane[i] >> 32;
+		}
+	}
+	return hash_bytes_extended((const unsigned char *) lane, sizeof(lane),
+							   hash_bytes_extended((const unsigned char *) text, (int) length, 0));
+}
+
+/* Is a source that is not short secret? */
+static bool
+long_is_secret(const char *text, Size length)
+{
+	static const char *last = NULL;
+	static TimestampTz message;
+	static bool secret;
+	bool		again = length >= LONG && text == debug_query_string;
+	uint64		hash;
+	uint64	   *verdict;
+
+	/* of the same message: nothing else can be there */
+	if (again && text == last && message == GetCurrentStatementStartTimestamp())
+		return secret;
+	hash = fast_hash(text, length) & ~UINT64CONST(1);
+	verdict = &verdicts[hash >> 32 & (VERDICTS - 1)];
+	if (*verdict == 0 || (*verdict & ~UINT64CONST(1)) != hash)
+		*verdict = hash | words_show_secret(text, length);
+	if (again)
+	{
+		last = text;
+		message = GetCurrentStatementStartTimestamp();
+		secret = (*verdict & 1) != 0;
+	}
+	return (*verdict & 1) != 0;
+}
+
+/* What is known of a source; of one that is not short, only whether it is secret. */
+static Source *
+source_of(const char *text)
+{
+	static Source other;
+	Size		length = strlen(text);
+	Source	   *source = &sources[((uintptr_t) text / 16 + length) & (COMPARED - 1)];
+
+	if (length > SHORT)
+	{
+		other.secret = long_is_secret(text, length);
+		other.id = 0;
+		return &other;
+	}
+	if (length != (Size) source->length || length == 0 ||
+		memcmp(text, source->text, length) != 0)
+	{
+		source->length = (int) length;
+		source->secret = words_show_secret(text, length);
+		source->id = 0;
+		memcpy(source->text, text, length);
+	}
+	return source;
+}
+
+/* May nothing of this source be shown? */
+bool
+text_is_secret(const char *text)
+{
+	return text != NULL && source_of(text)->secret;
+}
+
+/* At a commit, deferred triggers run what the client has not sent, within no call. */
+static bool
+is_deferred(const char *text)
+{
+	return trace.depth == 0 && debug_query_string != NULL && text != debug_query_string &&
+		strcmp(text, debug_query_string) != 0;
+}
+
+/* The hash of a part of a source, which mostly is the one that was asked for before */
+static uint64
+hash_of(Source *source, int at, const char *text, int length, int identified)
+{
+	uint64		id;
+
+	if (source->id != 0 && source->at == at && source->part == length &&
+		source->identified == identified)
+		return source->id;
+	id = hash_bytes_extended((const unsigned char *) text, identified, (uint64) length);
+	source->at = at;
+	source->part = length;
+	source->identified = identified;
+	source->id = id = id != 0 ? id : 1;
+	return id;
+}
+
+static uint64
+write_text(uint64 id, const char *text, int length, int stored, int64 query_id, bool secret)
+{
+	TextRecord	record = {0};
+	const Known *before = secret ? find(id) : NULL;
+
+	record.text = before ? before->shown : secret ? pg_prng_uint64(&pg_global_prng_state) | 1 : id;
+	record.query_id = query_id;
+	record.length = (uint32) length;
+	record.stored = secret ? 0 : (uint32) stored;
+	record.flags = (secret ? TEXT_SUPPRESSED : 0) | (!secret && stored < length ? TEXT_CUT : 0);
+	text_remember(id, record.text);
+	if (!record_begin(RECORD_TEXT, trace.depth, trace.current, timeline_now(),
+					sizeof(record) + record.stored, &record.header))
+		return 0;
+	record_put(&record, sizeof(record));
+	record_put(text, record.stored);
+	record_end();
+	return record.text;
+}
+
+/*
+ * The identifier of a statement's text, which is written if it is not known.
+ * The text has "length" bytes from "location" on, or with 0 goes to its end.
+ * "secret" tells that nothing of the statement is to be shown; of a utility
+ * statement, whose query identifier hashes what it says, not that either.
+ */
+uint64
+text_of(const char *source_text, int location, int length, int64 *query_id, const Node *utility,
+		bool *secret)
+{
+	Source	   *source;
+	const char *text;
+	const Known *old;
+	uint64		id;
+	int			stored;
+
+	*secret = secrets_around();
+	if (source_text == NULL)
+		return 0;
+	/* who sees this role's trace may not see what is done with the rights of another */
+	if (unlikely(GetUserId() != trace.slot->trace.role))
+		trace.slot->trace.others = true;
+	source = source_of(source_text);
+	*secret |= source->secret || (utility != NULL && secrets_in_statement(utility)) ||
+		(unlikely(trace.secret_transaction) && is_deferred(source_text));
+	secrets_enter(*secret);
+	if (unlikely(*secret) && utility != NULL)
+		*query_id = 0;
+	text = part(source_text, location, &length);
+	stored = Min(length, trace_text_length);
+	if ((uint64) stored > trace.ring->size / 8)
+		stored = (int) (trace.ring->size / 8);
+	if (stored < length)
+		stored = pg_mbcliplen(text, length, stored);
+	id = hash_of(source, (int) (text - source_text), text, length,
+				 Min(length, Max(stored, IDENTIFIED)));
+	if (unlikely(*secret))
+		id ^= SECRET_SEED;
+	old = find(id);
+	if (old != NULL && ring_holds(old->position))
+		return old->shown;
+	return write_text(id, text, length, stored, *query_id, *secret);
+}

@@ -1,0 +1,96 @@
+/*-------------------------------------------------------------------------
+ * utility.c
+ *		Calls of utility statements, with what runs in them.
+ *-------------------------------------------------------------------------
+ */
+#include "../core/sqltrace.h"
+
+#include "tcop/utility.h"
+#include "utils/backend_status.h"
+
+static ProcessUtility_hook_type previous_utility;
+
+static void
+utility(UTILITY_PARAMETERS)
+{
+	if (previous_utility)
+		previous_utility(UTILITY_ARGUMENTS);
+	else
+		standard_ProcessUtility(UTILITY_ARGUMENTS);
+}
+
+/*
+ * pg_stat_statements clears the identifier in the plan, also in one that is
+ * kept; the server has reported it when the statement was analysed, or bound.
+ */
+static int64
+query_id_of(const PlannedStmt *statement)
+{
+	if (statement->queryId != 0 || trace.depth > 0)
+		return (int64) statement->queryId;
+	return (int64) pgstat_get_my_query_id();
+}
+
+static void
+end_call(Call *call, const Usage *before, int depth)
+{
+	int64		now;
+
+	execute_interrupted();
+	trace.depth = depth;
+	trace.current = call->parent;
+	call_usage_since(before, &call->usage);
+	now = timeline_now();
+	call->busy = now - call->start;
+	call_write(call, now);
+}
+
+static void
+trace_utility(UTILITY_PARAMETERS)
+{
+	Call		call = {.kind = CALL_UTILITY};
+	Usage		before;
+	int			depth = trace.depth;
+	bool		secret;
+
+	if (!trace_begins())
+	{
+		utility(UTILITY_ARGUMENTS);
+		return;
+	}
+	depth = trace.depth;
+	if (depth == 0)
+		(void) request_message_arrived();
+	call.start = timeline_now();
+	call.number = call_begins(call.start);
+	call.parent = trace.current;
+	call.query_id = query_id_of(statement);
+	call.text = text_of(text, statement->stmt_location, statement->stmt_len, &call.query_id,
+						statement->utilityStmt, &secret);
+	if (depth == 0)
+		request_statement(call.text, secret);
+	call_usage(&before);
+	trace.depth = depth + 1;
+	trace.current = call.number;
+	PG_TRY();
+	{
+		/* it may free the statement */
+		utility(UTILITY_ARGUMENTS);
+	}
+	PG_CATCH();
+	{
+		call_failed(&call, geterrcode());
+		end_call(&call, &before, depth);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	call.rows = done ? done->nprocessed : 0;
+	end_call(&call, &before, depth);
+}
+
+void
+utility_install(void)
+{
+	previous_utility = ProcessUtility_hook;
+	ProcessUtility_hook = trace_utility;
+}

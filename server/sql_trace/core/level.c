@@ -1,0 +1,392 @@
+/*-------------------------------------------------------------------------
+ * level.c
+ *		Whether, and at which level, this session is traced.
+ *
+ * What another session asked for counts until our own setting is changed; then
+ * a level set for the session, its role or its database; then the pattern that
+ * its application's name matches; then the configuration file.  The latter two
+ * hold for a share of the sessions.  A trace that met its limit stays stopped
+ * until somebody asks anew.
+ *-------------------------------------------------------------------------
+ */
+#include "sqltrace.h"
+
+#include "common/pg_prng.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "tcop/tcopprot.h"
+#include "utils/builtins.h"
+#include "utils/varlena.h"
+
+typedef struct QueryIds
+{
+	int			n;
+	int64		id[FLEXIBLE_ARRAY_MEMBER];
+} QueryIds;
+
+static GucSource source_of_setting = PGC_S_DEFAULT;
+static bool changed = true;		/* a setting that the level depends on */
+static uint32 asked_seen = 0;	/* of the slot's "asked" */
+static bool asked = false;		/* by another session, later than our setting was changed */
+static LevelReason stopped = REASON_NONE;
+static double rate_told;		/* by the last record, which lies at ... */
+static uint64 told_at;
+static double draw;				/* of this session, against trace_session_rate */
+static double drawn_against = -1;
+static bool was_enabled = true;
+static bool waits_wanted = false;
+static bool matched = false;	/* statements of this session are traced by their identifiers */
+static const QueryIds *query_ids = NULL;
+
+/* The setting of this session changed, or is read again; it replaces what others asked for. */
+void
+level_setting_changed(int level, GucSource source)
+{
+	/* a reload that brings nothing new to this session is no word of it */
+	if (source >= PGC_S_GLOBAL || source != source_of_setting || level != trace_level_setting)
+	{
+		asked = false;
+		stopped = REASON_NONE;
+	}
+	source_of_setting = source;
+	changed = true;
+}
+
+bool
+level_check_query_ids(char **newval, void **extra, GucSource source)
+{
+	char	   *copy = pstrdup(*newval ? *newval : "");
+	List	   *items = NIL;
+	ListCell   *cell;
+	QueryIds   *parsed = NULL;
+	bool		good = SplitGUCList(copy, ',', &items);
+	Size		size;
+
+	if (!good)
+		GUC_check_errdetail("List syntax is invalid: write numbers, separated by commas.");
+	size = offsetof(QueryIds, id) + list_length(items) * sizeof(int64);
+	parsed = good ? setting_alloc(size) : NULL;
+	good = parsed != NULL;
+	if (good)
+		parsed->n = 0;
+	foreach(cell, items)
+	{
+		char	   *item = lfirst(cell);
+		char	   *end;
+
+		if (!good)
+			break;
+		errno = 0;
+		parsed->id[parsed->n++] = strtoll(item, &end, 10);
+		if (errno != 0 || end == item || *end != '\0')
+		{
+			GUC_check_errdetail("\"%s\" is no query identifier.", item);
+			good = false;
+		}
+	}
+	list_free(items);
+	pfree(copy);
+	if (good)
+		*extra = parsed;
+	else if (parsed)
+		setting_free(parsed);
+	return good;
+}
+
+void
+level_query_ids_changed(void *extra)
+{
+	query_ids = extra;
+	changed = true;
+}
+
+bool
+level_has_query_ids(void)
+{
+	return query_ids != NULL && query_ids->n > 0;
+}
+
+static void
+detach(int code, Datum arg)
+{
+	Shared	   *shared = shmem_get();
+
+	if (trace.slot && shared)
+	{
+		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+		trace.slot->pid = 0;
+		LWLockRelease(&shared->lock);
+	}
+	trace.on = false;
+	trace.client = false;
+	trace.request = true;		/* none will be */
+}
+
+/* This session is ready for its client: take the slot that belongs to it. */
+void
+level_attach(void)
+{
+	Shared	   *shared = shmem_get();
+	Slot	   *slot;
+
+	if (shared == NULL || MY_PROC_NUMBER >= shared->nslots || MyBackendType != B_BACKEND)
+		return;
+	slot = shmem_slot(shared, MY_PROC_NUMBER);
+	/* what was asked of whoever had it before is not meant for us, nor asked from now on of him */
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	asked_seen = pg_atomic_read_u32(&slot->asked);
+	pg_atomic_write_u32(&slot->asked_level, NOT_ASKED);
+	slot->pid = MyProcPid;
+	LWLockRelease(&shared->lock);
+	trace.slot = slot;
+	trace.client = true;
+	record_limit_met = level_stop;
+	draw = pg_prng_double(&pg_global_prng_state);
+	before_shmem_exit(detach, (Datum) 0);
+}
+
+/* The level that this session should have, and why */
+static int
+wanted(LevelReason *reason)
+{
+	Slot	   *slot = trace.slot;
+	uint32		n = pg_atomic_read_u32(&slot->asked);
+	int			level = trace_level_setting;
+
+	if (n != asked_seen)
+	{
+		asked_seen = n;
+		pg_read_barrier();
+		asked = pg_atomic_read_u32(&slot->asked_level) != NOT_ASKED;
+		stopped = REASON_NONE;
+	}
+	*reason = REASON_SETTING;
+	if (!trace_enabled)
+		return 0;
+	if (stopped != REASON_NONE)
+	{
+		*reason = stopped;
+		return 0;
+	}
+	if (asked)
+	{
+		*reason = REASON_ASKED;
+		return (int) pg_atomic_read_u32(&slot->asked_level);
+	}
+	if (source_of_setting < PGC_S_GLOBAL)
+	{
+		if (application_matches(&level))
+			*reason = REASON_APPLICATION;
+		if (draw >= trace_session_rate)
+			level = 0;
+	}
+	return level;
+}
+
+static void
+write_level(void)
+{
+	LevelRecord record = {0};
+
+	record.level = trace.level;
+	record.reason = trace.reason;
+	record.statement_rate = rate_told = trace_statement_rate;
+	trace.slot->trace.level = trace.level;
+	trace.slot->trace.reason = trace.reason;
+	told_at = ring_head();
+	(void) record_write(RECORD_LEVEL, trace.depth, trace.current, timeline_now(), &record,
+					  sizeof(record));
+}
+
+/*
+ * Limits hold from the moment at which the level was set, and not for what is
+ * written while nothing is traced.
+ */
+static void
+set_limits(void)
+{
+	record_unlimited();
+	trace.slot->trace.stops = 0;
+	if (trace.level == 0)
+		return;
+	if (trace_max_kb > 0)
+		trace.stop_position = ring_head() + (uint64) trace_max_kb * 1024;
+	if (trace_max_duration > 0)
+	{
+		trace.stop_time = timeline_now() + (int64) trace_max_duration * 1000000000;
+		trace.slot->trace.stops = GetCurrentTimestamp() + (int64) trace_max_duration * USECS_PER_SEC;
+	}
+}
+
+static void
+apply(int level, LevelReason reason)
+{
+	trace.level = level;
+	trace.reason = reason;
+	if (trace.ring == NULL)
+		return;
+	/* before its record, which the old ones could stop at once */
+	set_limits();
+	write_level();
+}
+
+/* A trace that writes nothing meets its time limit here. */
+static bool
+overdue(void)
+{
+	return trace.level > 0 && trace.stop_time != PG_INT64_MAX && timeline_now() > trace.stop_time;
+}
+
+/*
+ * Have the waits traced where the level says so, and give them back afterwards;
+ * where statements are traced by their identifiers, from the first of them on.  A
+ * ring of theirs is made only where ours could be.
+ */
+static void
+follow_with_waits(bool can_open)
+{
+	bool		wants = LEVEL_WAITS(trace.level) || (matched && LEVEL_WAITS(trace_query_level));
+
+	if (wants == waits_wanted || (wants && !can_open && !timeline_has_waits()))
+		return;
+	waits_wanted = timeline_want_waits(wants) && wants;
+}
+
+/*
+ * Behind a pool one session serves applications in turn: tell which it is now,
+ * where that is not what the ring tells already.
+ */
+static void
+tell_application(void)
+{
+	static TimestampTz told_in = 0; /* when that ring began */
+	static char told[NAMEDATALEN];
+	static uint64 position;		/* of the record */
+	const char *name = secrets_application();
+	ApplicationRecord record = {0};
+
+	if (trace.ring == NULL)
+		return;
+	if (told_in != trace.ring->started)
+	{
+		told_in = trace.ring->started;
+		strlcpy(told, trace.ring->session.application, sizeof(told));
+		position = PG_UINT64_MAX;	/* who reads has it anyway */
+	}
+	if (strncmp(name, told, sizeof(told) - 1) == 0 && ring_holds(position))
+		return;
+	strlcpy(told, name, sizeof(told));
+	strlcpy(record.application, name, sizeof(record.application));
+	position = ring_head();
+	(void) record_write(RECORD_APPLICATION, trace.depth, trace.current, timeline_now(), &record,
+					  sizeof(record));
+}
+
+static void
+update(bool can_open)
+{
+	LevelReason reason;
+	int			level;
+	bool		told;
+
+	if (overdue())
+		level_stop(REASON_DURATION);
+	if (!changed && !application_changed() && trace_enabled == was_enabled &&
+		trace_session_rate == drawn_against &&
+		pg_atomic_read_u32(&trace.slot->asked) == asked_seen &&
+		(trace.level == 0 || trace.ring != NULL))
+	{
+		follow_with_waits(can_open);
+		return;
+	}
+	told = matched;
+	changed = matched = false;
+	was_enabled = trace_enabled;
+	drawn_against = trace_session_rate;
+	level = wanted(&reason);
+	if (level > 0 && trace.ring == NULL && (!can_open || !ring_open()))
+	{
+		trace.level = 0;
+		changed = true;			/* try again */
+		return;
+	}
+	/* what is asked for anew, begins anew */
+	if (told || level != trace.level || (level > 0 && (LevelReason) trace.reason != reason))
+		apply(level, reason);
+	follow_with_waits(can_open);
+}
+
+/*
+ * Look whether the level is to change: when a request has been answered, or as
+ * one begins.  "can_open": the ring can be made.
+ */
+void
+level_update(bool can_open)
+{
+	update(can_open);
+	if (trace.level == 0)
+		return;
+	if (rate_told != trace_statement_rate || !ring_holds(told_at))
+		write_level();
+	tell_application();
+}
+
+/* The trace has met a limit. */
+void
+level_stop(LevelReason reason)
+{
+	stopped = reason;
+	changed = true;				/* waits are given back when the request is answered */
+	trace.on = false;
+	trace.level = 0;
+	trace.reason = reason;
+	set_limits();
+	write_level();
+}
+
+/* There is no ring any more: whatever is traced next is told anew. */
+void
+level_ring_given_up(void)
+{
+	matched = false;
+}
+
+/* Has it met one, and nobody asked for a trace since? */
+bool
+level_has_stopped(void)
+{
+	return stopped != REASON_NONE;
+}
+
+/* A statement is known by its query identifier: is it one to be traced? */
+void
+level_match(int64 query_id)
+{
+	if (query_id == 0 || !trace.client || trace.on || !trace_enabled || trace_query_level == 0)
+		return;
+	for (int i = 0; i < query_ids->n; i++)
+	{
+		if (query_ids->id[i] != query_id)
+			continue;
+		if (stopped != REASON_NONE || !ring_open())
+			return;
+		if (trace.level == 0 && (!matched || !ring_holds(told_at)))
+		{
+			/* told, but in force only for this request */
+			matched = true;
+			apply(trace_query_level, REASON_QUERY);
+			trace.level = 0;
+			follow_with_waits(true);
+		}
+		tell_application();
+		trace.now_level = trace_query_level;
+		trace.last_end = timeline_now();	/* what was before is not in the trace */
+		trace.on = true;
+		/* what runs around it has not been looked at, but for what the client sent */
+		if (text_is_secret(debug_query_string))
+			secrets_hide(-1);
+		if (LEVEL_WAITS(trace_query_level))
+			timeline_follow_waits();
+		return;
+	}
+}

@@ -1,0 +1,257 @@
+/*-------------------------------------------------------------------------
+ * module.c
+ *		Loading the module: its settings and hooks.
+ *
+ * Nothing here may fail in a way that locks users out: a session that loads
+ * the module by session_preload_libraries must get in, come what may.
+ *-------------------------------------------------------------------------
+ */
+#include "../writer/worker.h"
+
+#include <limits.h>
+
+#include "fmgr.h"
+#include "miscadmin.h"
+
+#include "../../common/module_settings.h"
+
+PG_MODULE_MAGIC;
+
+bool		trace_enabled = true;
+int			trace_level_setting = 0;
+int			trace_query_level = 12;
+double		trace_session_rate = 1;
+double		trace_statement_rate = 1;
+int			trace_ring_kb = 4096;
+int			trace_memory_kb = RING_MEMORY_SHARE;
+int			trace_keep_s = 300;
+int			trace_max_duration = 0;
+int			trace_max_kb = 0;
+int			trace_text_length = 16384;
+int			trace_bind_length = 64;
+bool		trace_plans = true;
+int			trace_cpu_interval = 100;
+int			trace_clock = CLOCK_SOURCE_TSC;
+char	   *trace_sensitive_roles = NULL;
+static char *application = NULL;
+static char *query_ids = NULL;
+
+static const struct config_enum_entry levels[] = {
+	{"0", 0, false},
+	{"1", 1, false},
+	{"4", 4, false},
+	{"8", 8, false},
+	{"12", 12, false},
+	{NULL, 0, false}
+};
+
+const ApplicationLevels application_levels = {levels, "level of a trace", "0, 1, 4, 8 and 12", "12"};
+
+void		_PG_init(void);
+
+static void
+level_changed(int newval, void *extra)
+{
+	level_setting_changed(newval, *(GucSource *) extra);
+}
+
+static void
+query_ids_changed(const char *newval, void *extra)
+{
+	level_query_ids_changed(extra);
+}
+
+static void
+roles_changed(const char *newval, void *extra)
+{
+	secrets_roles_changed();
+}
+
+/* Who is traced, and for how long */
+static void
+define_scope(void)
+{
+	DefineCustomBoolVariable("sql_trace.enabled",
+							 "Allows sessions to be traced.",
+							 "When off, no session is, whatever its settings say.",
+							 &trace_enabled,
+							 true,
+							 PGC_SIGHUP, 0,
+							 NULL, NULL, NULL);
+	DefineCustomEnumVariable("sql_trace.level",
+							 "What is traced: 1 calls and statements, 4 values too, 8 waits too, 12 both.",
+							 NULL,
+							 &trace_level_setting,
+							 0, levels,
+							 PGC_SUSET, 0,
+							 check_keeps_source, level_changed, NULL);
+	DefineCustomStringVariable("sql_trace.application",
+							   "Levels of client sessions by name of their application.",
+							   "A list of pattern=level; the first pattern that matches counts. "
+							   "A level set for session, role or database goes before it.",
+							   &application,
+							   "",
+							   PGC_SIGHUP, 0,
+							   application_check, application_assign, NULL);
+	DefineCustomStringVariable("sql_trace.query_ids",
+							   "Statements to trace wherever they run, by query identifier.",
+							   "A list of numbers, as in pg_stat_statements.",
+							   &query_ids,
+							   "",
+							   PGC_SUSET, 0,
+							   level_check_query_ids, query_ids_changed, NULL);
+	DefineCustomEnumVariable("sql_trace.query_level",
+							 "Level at which statements of sql_trace.query_ids are traced.",
+							 NULL,
+							 &trace_query_level,
+							 12, levels,
+							 PGC_SUSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomRealVariable("sql_trace.session_rate",
+							 "Share of the sessions that take their level from configuration file or pattern.",
+							 NULL,
+							 &trace_session_rate,
+							 1, 0, 1,
+							 PGC_SIGHUP, 0,
+							 NULL, NULL, NULL);
+	DefineCustomRealVariable("sql_trace.statement_rate",
+							 "Share of the requests of a traced session that are traced.",
+							 NULL,
+							 &trace_statement_rate,
+							 1, 0, 1,
+							 PGC_SUSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.max_duration",
+							"Time after which the trace of a session stops.",
+							"0: never.",
+							&trace_max_duration,
+							0, 0, INT_MAX,
+							PGC_SUSET, GUC_UNIT_S,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.max_bytes",
+							"Size at which the trace of a session stops.",
+							"0: never.",
+							&trace_max_kb,
+							0, 0, INT_MAX,
+							PGC_SUSET, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+}
+
+/* What a trace holds */
+static void
+define_content(void)
+{
+	int			usual_clock = clock_trust().counter ? CLOCK_SOURCE_TSC : CLOCK_SOURCE_MONOTONIC;
+
+	DefineCustomIntVariable("sql_trace.ring_size",
+							"Shared memory that the trace of a session takes.",
+							"Has an effect on sessions that begin a trace; rounded up to a power of two.",
+							&trace_ring_kb,
+							4096, SMALLEST_RING_KB, 1024 * 1024,
+							PGC_SUSET, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.ring_memory",
+							"Shared memory that all traces may take, of calls and of waits together.",
+							"-1: an eighth of the volume for dynamic shared memory.",
+							&trace_memory_kb,
+							RING_MEMORY_SHARE, RING_MEMORY_SHARE, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.keep_ended",
+							"Time for which the trace of a session can be read when it is no longer traced.",
+							"0: traces of sessions that end are not kept.",
+							&trace_keep_s,
+							300, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_S,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.text_length",
+							"Bytes of a statement's text that are kept.",
+							NULL,
+							&trace_text_length,
+							16384, 0, 1024 * 1024 * 1024,
+							PGC_SUSET, GUC_UNIT_BYTE,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.bind_length",
+							"Values that take more bytes are not shown.",
+							"-1: all are shown.",
+							&trace_bind_length,
+							64, -1, 1024 * 1024 * 1024,
+							PGC_SUSET, GUC_UNIT_BYTE,
+							NULL, NULL, NULL);
+	DefineCustomStringVariable("sql_trace.sensitive_roles",
+							   "Roles whose values, and those of their members, are never shown.",
+							   NULL,
+							   &trace_sensitive_roles,
+							   "",
+							   PGC_SIGHUP, GUC_LIST_INPUT,
+							   NULL, roles_changed, NULL);
+	DefineCustomBoolVariable("sql_trace.plans",
+							 "Traces plan trees.",
+							 NULL,
+							 &trace_plans,
+							 true,
+							 PGC_SUSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.cpu_interval",
+							"Shortest time between two readings of CPU time, in microseconds.",
+							"0: at the end of each call of the client; -1: never.",
+							&trace_cpu_interval,
+							100, -1, 1000 * 1000 * 1000,
+							PGC_SUSET, 0,
+							NULL, NULL, NULL);
+	DefineCustomEnumVariable("sql_trace.clock",
+							 "Where time stamps come from.",
+							 NULL,
+							 &trace_clock,
+							 usual_clock, clock_entries,
+							 PGC_SUSET, 0,
+							 check_clock, NULL, NULL);
+}
+
+bool
+level_is_valid(int level)
+{
+	for (const struct config_enum_entry *entry = levels; entry->name; entry++)
+		if (entry->val == level)
+			return true;
+	return false;
+}
+
+void
+_PG_init(void)
+{
+	void	  **loaded = find_rendezvous_variable("sql_trace");
+
+	/* to define our settings twice would be an error, and end the session */
+	if (*loaded != NULL)
+	{
+		ereport(WARNING,
+				(errmsg("another copy of sql_trace is loaded already, this one is not usable"),
+				 errhint("Name the same file in \"shared_preload_libraries\", in "
+						 "\"session_preload_libraries\" and in LOAD.")));
+		return;
+	}
+	if (!HAVE_NAMED_DSM && !process_shared_preload_libraries_in_progress)
+	{
+		*loaded = &trace;
+		ereport(WARNING,
+				(errmsg("sql_trace is not usable in this session"),
+				 errhint("Before PostgreSQL 17 the server itself must load it: add "
+						 "sql_trace to \"shared_preload_libraries\" and restart.")));
+		return;
+	}
+	/* in parallel mode this can fail, and what is to be loaded again must not be half loaded */
+	shmem_init();
+	*loaded = &trace;
+	define_scope();
+	define_content();
+	worker_define();
+	analyse_install();
+	execute_install();
+	utility_install();
+	commit_install();
+	protocol_install();
+	row_sources_init();
+	worker_register();
+	MarkGUCPrefixReserved("sql_trace");
+}

@@ -1,0 +1,147 @@
+/*-------------------------------------------------------------------------
+ * protocol.c
+ *		Messages to the client tell what has no hook.
+ *
+ * BindComplete ends a bind, ReadyForQuery a request, ErrorResponse carries an
+ * error.  Whatever happens here must not fail, nor allocate: an error may be
+ * under way.
+ *-------------------------------------------------------------------------
+ */
+#include "sqltrace.h"
+
+#include "../../common/protocol_hooks.h"
+#include "tcop/tcopprot.h"
+#include "utils/backend_status.h"
+
+static ProtocolHooks hooks;
+
+/* A Bind message has been answered: what took its time, but for calls of their own. */
+static void
+bound(void)
+{
+	Call		call = {.kind = CALL_BIND,.flags = CALL_ESTIMATED};
+	int64		now;
+	bool		secret;
+
+	call.start = request_message_arrived();
+	transaction_touched(call.start);
+	call.number = ++trace.calls;
+	call.query_id = (int64) pgstat_get_my_query_id();
+	call.text = text_of(debug_query_string, -1, 0, &call.query_id, NULL, &secret);
+	if (secret)
+		call.query_id = 0;		/* of a utility statement it hashes what that says */
+	request_statement(call.text, secret);
+	now = timeline_now();
+	call.busy = Max(now - call.start - trace.covered, 0);
+	execute_bound(now);
+	call_write(&call, now);
+}
+
+static uint32
+sqlstate_of(const char *text)
+{
+	for (int i = 0; i < 5; i++)
+		if (text[i] == '\0')
+			return 0;
+	return MAKE_SQLSTATE(text[0], text[1], text[2], text[3], text[4]);
+}
+
+static uint32
+severity_of(const char *text)
+{
+	return strcmp(text, "FATAL") == 0 ? 2 : strcmp(text, "PANIC") == 0 ? 3 : 1;
+}
+
+/* An error is on its way: fields of a letter and a string each. */
+static void
+failed(const char *body, size_t length)
+{
+	ErrorRecord record = {0};
+	const char *message = NULL;
+	const char *end = body + length;
+	bool		shown;
+	bool		secret = false;
+
+	series_look_for_error();
+	for (const char *field = body; field < end && *field != '\0';)
+	{
+		const char *value = field + 1;
+		const char *stop = memchr(value, '\0', end - value);
+
+		if (stop == NULL)
+			break;
+		if (*field == 'C')
+			record.sqlstate = sqlstate_of(value);
+		else if (*field == 'V')
+			record.severity = severity_of(value);
+		else if (*field == 'M')
+			message = value;
+		if (strchr("MDHWq", *field) != NULL)
+			secret |= words_show_secret(value, stop - value);
+		field = stop + 1;
+	}
+	(void) request_message_arrived();
+	/* it may have failed before it was known which statement of the message that is */
+	if ((trace.text == 0 || trace.answered) && debug_query_string != NULL)
+	{
+		int64		query_id = 0;
+		bool		of_statement;
+		uint64		text = text_of(debug_query_string, -1, 0, &query_id, NULL, &of_statement);
+
+		request_statement(text, of_statement);
+	}
+	/* of several statements in a pipeline, it may be another one */
+	secret |= text_is_secret(debug_query_string);
+	record.text = trace.text;
+	record.length = message ? (uint32) strlen(message) : 0;
+	/* no look into catalogs now: the answer for this role must be known */
+	shown = LEVEL_BINDS(trace.now_level) && !secret && !trace.secret && !trace.secret_met &&
+		!secrets_of_role_known();
+	record.stored = shown ? Min(record.length, 1024) : 0;
+	if (!record_begin(RECORD_ERROR, trace.depth, trace.current, timeline_now(),
+					sizeof(record) + record.stored, &record.header))
+		return;
+	record_put(&record, sizeof(record));
+	if (record.stored > 0)
+		record_put(message, record.stored);
+	record_end();
+}
+
+static int
+trace_putmessage(char type, const char *body, size_t length)
+{
+	switch (type)
+	{
+		case '2':				/* BindComplete */
+			if (!trace.request)
+				request_begins(false);
+			if (trace.on)
+				bound();
+			break;
+		case 'C':				/* CommandComplete */
+		case 's':				/* PortalSuspended */
+		case 'I':				/* EmptyQueryResponse */
+			if (trace.on)
+			{
+				execute_interrupted();
+				request_answered();
+			}
+			break;
+		case 'E':				/* ErrorResponse */
+			if (!trace.request)
+				request_begins(false);
+			if (trace.on)
+				failed(body, length);
+			break;
+		case 'Z':				/* ReadyForQuery */
+			request_ends(length > 0 ? body[0] : 'I');
+			break;
+	}
+	return hooks.chained->putmessage(type, body, length);
+}
+
+void
+protocol_install(void)
+{
+	protocol_hooks_install(&hooks, trace_putmessage, NULL);
+}

@@ -1,0 +1,236 @@
+/*-------------------------------------------------------------------------
+ * ring_make.c
+ *		Making the ring of a session, and giving it up.
+ *
+ * The segment is made where an error can be caught, memory be had, and nothing
+ * is held: between two requests of a client, or as a request begins.  It is
+ * pinned, so that others can read it after the session has ended (ended.c).  A
+ * session that has not been traced for a while gives it up.
+ *-------------------------------------------------------------------------
+ */
+#include "sqltrace.h"
+
+/* we need no more of a Port than its names; the headers of GSSAPI may be missing */
+#undef ENABLE_GSS
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "libpq/libpq-be.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "port/pg_bitutils.h"
+#include "utils/backend_status.h"
+
+#include "../../common/guarded.h"
+#include "../../common/zeroed.h"
+
+#define RETRY_INTERVAL_MS (60 * 1000)
+
+static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not refused */
+static bool ending = false;		/* the process gives up its dynamic memory */
+static uint64 taken = 0;		/* memory counted for a ring that is being made */
+static TimestampTz resting_since = 0;	/* with a ring, and not traced; 0: not so */
+
+/*
+ * The segment is about to be detached, as the process ends: after that there is
+ * no memory to write to.
+ */
+static void
+ring_ends(dsm_segment *segment, Datum arg)
+{
+	Shared	   *shared = shmem_get();
+	RecordHeader end;
+	Ring	   *ring = trace.ring;
+
+	if (ring == NULL)
+		return;					/* it failed before it began */
+	ending = true;
+	record_unlimited();			/* the end is the last record */
+	(void) record_write(RECORD_END, 0, 0, timeline_now(), &end, sizeof(end));
+	trace.on = false;
+	trace.ring = NULL;
+	if (shared != NULL)
+		ended_keep(shared, &trace.slot->trace, ring, segment);
+}
+
+static const char *
+role_name(void)
+{
+	return MyProcPort && MyProcPort->user_name ? MyProcPort->user_name : "";
+}
+
+static const char *
+database_name(void)
+{
+	return MyProcPort && MyProcPort->database_name ? MyProcPort->database_name : "";
+}
+
+static void
+describe_session(Ring *ring)
+{
+	SessionRecord *session = &ring->session;
+
+	session->header.size = sizeof(*session);
+	session->header.kind = RECORD_SESSION;
+	session->version = TRACE_FORMAT_VERSION;
+	session->pid = MyProcPid;
+	session->started = ring->started;
+	session->system_identifier = (int64) GetSystemIdentifier();
+	session->session_started = MyStartTimestamp;
+	session->role = MyProc->roleId;
+	session->database = MyDatabaseId;
+	session->server_version_num = BUILT_FOR_VERSION;
+	session->clock = trace_clock;
+	session->ring_bytes = ring->size;
+	strlcpy(session->application, secrets_application(), sizeof(session->application));
+	strlcpy(session->role_name, role_name(), sizeof(session->role_name));
+	strlcpy(session->database_name, database_name(), sizeof(session->database_name));
+	strlcpy(session->encoding, GetDatabaseEncodingName(), sizeof(session->encoding));
+}
+
+/* Count the ring's memory; where there is none, traces of sessions that ended make way. */
+static uint64
+take_memory(Shared *shared)
+{
+	uint64		wanted = pg_nextpower2_64((uint64) trace_ring_kb * 1024);
+	uint64		size;
+
+	while ((size = ring_memory_take(trace_memory_kb, offsetof(Ring, data), wanted,
+									SMALLEST_RING_KB * 1024)) == 0)
+		if (!ended_make_way(shared))
+			ring_memory_refuse(trace_memory_kb, "sql_trace.ring_memory");
+	taken = ring_memory_of(offsetof(Ring, data) + size);
+	return size;
+}
+
+static void
+make_ring(void *argument)
+{
+	Shared	   *shared = argument;
+	uint64		size = take_memory(shared);
+	TraceEntry *mine = &trace.slot->trace;
+	dsm_segment *segment;
+	Ring	   *ring;
+	uint32		unpin;
+
+	text_begin();
+	secrets_watch_roles();
+	segment = zeroed_segment(offsetof(Ring, data) + size);
+	on_dsm_detach(segment, ring_ends, (Datum) 0);
+	dsm_pin_segment(segment);
+	dsm_pin_mapping(segment);
+
+	ring = dsm_segment_address(segment);
+	ring->size = size;
+	ring->started = GetCurrentTimestamp();
+	pg_atomic_init_u64(&ring->head, 0);
+	pg_atomic_init_u64(&ring->tail, 0);
+	pg_atomic_init_u64(&ring->drained, 0);
+	pg_atomic_init_u32(&ring->held, 0);
+	describe_session(ring);
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	unpin = mine->handle;		/* of one that ended without a word */
+	ring_memory_give_back(mine->memory);
+	memset(mine, 0, sizeof(*mine));
+	mine->pid = MyProcPid;
+	mine->role = MyProc->roleId;
+	mine->database = MyDatabaseId;
+	mine->handle = dsm_segment_handle(segment);
+	mine->started = ring->started;
+	mine->ring_bytes = size;
+	mine->memory = taken;
+	taken = 0;
+	strlcpy(mine->application, ring->session.application, sizeof(mine->application));
+	LWLockRelease(&shared->lock);
+	if (unpin != 0)
+		dsm_unpin_segment(unpin);
+	ring_reset();
+	record_unlimited();
+	timeline_begin(shared);
+	trace.ring = ring;
+}
+
+static void
+tell_refusal(void *argument, const char *cause)
+{
+	Shared	   *shared = argument;
+
+	pg_atomic_fetch_add_u64(&shared->refused, 1);
+	/* again and again it would only be noise */
+	if (refused_at == 0)
+		ereport(WARNING,
+				(errmsg("sql_trace cannot trace this session: %s", cause),
+				 errhint("A trace takes up to \"sql_trace.ring_size\" of dynamic shared memory, "
+						 "in /dev/shm.")));
+}
+
+/*
+ * Make the ring, if there is none; returns whether there is one.  A lack of
+ * memory can pass: after a while it is tried again.
+ */
+bool
+ring_open(void)
+{
+	Shared	   *shared = shmem_get();
+
+	if (trace.ring != NULL)
+		return true;
+	if (ending || shared == NULL || trace.slot == NULL)
+		return false;
+	if (refused_at != 0 &&
+		!TimestampDifferenceExceeds(refused_at, GetCurrentTimestamp(), RETRY_INTERVAL_MS))
+		return false;
+	if (!guarded_run("sql_trace", make_ring, tell_refusal, shared))
+		refused_at = GetCurrentTimestamp();
+	ring_memory_give_back(taken);	/* if it failed half-way */
+	taken = 0;
+	return trace.ring != NULL;
+}
+
+static void
+give_up_ring(void *argument)
+{
+	Shared	   *shared = argument;
+	TraceEntry *mine = &trace.slot->trace;
+	dsm_segment *segment = dsm_find_mapping(mine->handle);
+	Ring	   *ring = trace.ring;
+
+	trace.ring = NULL;
+	resting_since = 0;
+	ended_let_go(shared, mine, ring);
+	if (segment)
+		dsm_detach(segment);
+}
+
+static void
+tell_not_given_up(void *argument, const char *cause)
+{
+	ereport(LOG, (errmsg("sql_trace cannot free the memory of a trace: %s", cause)));
+}
+
+/*
+ * A request has been answered, traced or not.  A session that is not traced any
+ * more keeps its ring for a while, for readers, and as it may be traced again
+ * soon; then it gives it up outside any transaction, where nothing runs of which
+ * the ring tells.  True: it has done so.
+ */
+bool
+ring_rest(bool traced, char status)
+{
+	TimestampTz now;
+
+	if (likely(trace.ring == NULL))
+		return false;
+	if (traced || trace.level > 0)
+	{
+		resting_since = 0;
+		return false;
+	}
+	now = GetCurrentStatementStartTimestamp();
+	if (resting_since == 0)
+		resting_since = now;
+	if (status == 'I' && now - resting_since >= trace_keep_s * USECS_PER_SEC)
+		(void) guarded_run("sql_trace", give_up_ring, tell_not_given_up, shmem_get());
+	return trace.ring == NULL;
+}

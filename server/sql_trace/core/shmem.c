@@ -1,0 +1,98 @@
+/*-------------------------------------------------------------------------
+ * shmem.c
+ *		The shared state.
+ *
+ * It says who is traced; the records are in a dynamic segment of each session.
+ *-------------------------------------------------------------------------
+ */
+#include "sqltrace.h"
+
+#include "miscadmin.h"
+#include "storage/shmem.h"
+
+#include "../../common/rate.h"
+
+#define SHORTEST_BASE_NS (10 * 1000 * 1000)
+
+static bool counter;			/* may the processor's counter serve? */
+static ClockPair at_load;
+
+static Size
+slots_offset(void)
+{
+	return TYPEALIGN(PG_CACHE_LINE_SIZE, sizeof(Shared));
+}
+
+static Size
+slot_size(void)
+{
+	return TYPEALIGN(PG_CACHE_LINE_SIZE, sizeof(Slot));
+}
+
+static Size
+total_size(void)
+{
+	return add_size(slots_offset(), mul_size(slot_size(), MaxBackends));
+}
+
+/* The slot of a client's process */
+Slot *
+shmem_slot(Shared *shared, uint32 number)
+{
+	return (Slot *) ((char *) shared + slots_offset() + number * slot_size());
+}
+
+static void
+initialise(void *fresh)
+{
+	Shared	   *shared = fresh;
+
+	memset(shared, 0, total_size());
+	/* one for all processes */
+	shared->rate = rate_since(counter, at_load, SHORTEST_BASE_NS);
+	shared->nslots = MaxBackends;
+	pg_atomic_init_u64(&shared->refused, 0);
+	pg_atomic_init_u64(&shared->oldest_ended, 0);
+	pg_atomic_init_u32(&shared->writer, 0);
+	for (uint32 i = 0; i < shared->nslots; i++)
+	{
+		pg_atomic_init_u32(&shmem_slot(shared, i)->asked, 0);
+		pg_atomic_init_u32(&shmem_slot(shared, i)->asked_level, NOT_ASKED);
+	}
+}
+
+static ModuleShmem memory = {
+	"sql_trace", "sql_trace", TRACE_VERSION, total_size, initialise
+};
+
+/* Called when the library is loaded. */
+void
+shmem_init(void)
+{
+	counter = clock_trust().counter;
+	at_load = clock_pair(counter);
+	ring_memory_init("sql_trace");
+	module_shmem_init(&memory);
+}
+
+/* The shared state, or NULL if there is none */
+Shared *
+shmem_get(void)
+{
+	return module_shmem_get(&memory);
+}
+
+/* The same, for functions that are of no use without it */
+Shared *
+shmem_get_or_error(void)
+{
+	Shared	   *shared = shmem_get();
+
+	if (shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("sql_trace is not loaded in this session"),
+				 errhint("Add it to \"shared_preload_libraries\" and restart the server; from "
+						 "PostgreSQL 17 on \"session_preload_libraries\" serves new sessions.")));
+	return shared;
+}

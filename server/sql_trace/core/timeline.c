@@ -1,0 +1,200 @@
+/*-------------------------------------------------------------------------
+ * timeline.c
+ *		Time in the ring: its clock, the waits' time line, CPU time.
+ *
+ * Times are ns since the ring began.  Where wait_event_timing traces the same
+ * process, we take over its rate of the processor's counter: then both time
+ * lines differ by a constant, to the nanosecond.
+ *-------------------------------------------------------------------------
+ */
+#include "sqltrace.h"
+
+#include "fmgr.h"
+#include "../../common/wait_clock.h"
+
+ClockSource timeline_source;
+static ClockRate rate;
+static int64 base;				/* reading of the clock ... */
+static int64 base_ns;			/* ... and the time in the ring that it means */
+
+static int64 cpu_base;
+static int64 cpu_read_at;		/* time in the ring; before it began: never */
+
+/* The time line of waits that we have told of, and where in the ring */
+static WaitClock told;
+static uint64 told_at;
+
+static const ClockRate nanoseconds = {(uint64) 1 << 32, 1000000000, false};
+
+/* Of a process whose waits nobody counts */
+static const uint64 no_waits = 0;
+const uint64 *timeline_waits = &no_waits;
+
+static const WaitClockOffer *
+waits_offer(void)
+{
+	static void **variable = NULL;
+
+	if (variable == NULL)
+		variable = find_rendezvous_variable(WAIT_CLOCK_OFFER);
+	return *variable;
+}
+
+/* A reading of our clock, now or long ago, as time in the ring */
+int64
+timeline_of(int64 reading)
+{
+	uint64		ignored = 0;
+
+	return reading >= base ? base_ns + clock_ns(&rate, reading - base, &ignored) :
+		base_ns - clock_ns(&rate, base - reading, &ignored);
+}
+
+/* The difference of two readings, or 0 if the clock stepped back */
+int64
+timeline_ns(int64 ticks)
+{
+	uint64		ignored = 0;
+
+	return clock_ns(&rate, ticks, &ignored);
+}
+
+int64
+timeline_ticks(int64 ns)
+{
+	return clock_ns_to_ticks(&rate, ns);
+}
+
+int64
+timeline_now(void)
+{
+	return timeline_of(timeline_reading());
+}
+
+/* Time goes on from where it is, by another clock or rate. */
+static void
+rebase(ClockSource new_source, ClockRate new_rate)
+{
+	base_ns = timeline_now();
+	timeline_source = new_source;
+	rate = new_rate;
+	base = timeline_reading();
+}
+
+/* A ring begins: so does time. */
+void
+timeline_begin(Shared *shared)
+{
+	const WaitClockOffer *offer = waits_offer();
+
+	/* also where somebody else has them traced */
+	if (offer != NULL)
+		timeline_waits = offer->waits;
+	timeline_source = trace_clock;
+	rate = clock_source_counts(timeline_source) ? shared->rate : nanoseconds;
+	base = timeline_reading();
+	base_ns = 0;
+	memset(&told, 0, sizeof(told));
+	cpu_base = clock_system_ns(CLOCK_THREAD_CPUTIME_ID);
+	cpu_read_at = PG_INT64_MIN / 2;
+}
+
+/*
+ * A request begins: its times come from the clock that is set now, which is not
+ * changed before its end.  So readings within a request can be compared.
+ */
+void
+timeline_follow_clock(void)
+{
+	Shared	   *shared = shmem_get();
+
+	if (trace.ring == NULL || (ClockSource) trace_clock == timeline_source || shared == NULL)
+		return;
+	rebase(trace_clock, clock_source_counts(trace_clock) ? shared->rate : nanoseconds);
+	memset(&told, 0, sizeof(told));
+}
+
+static bool
+same(const WaitClock *a, const WaitClock *b)
+{
+	return a->started == b->started && a->base_ticks == b->base_ticks &&
+		a->base_ns == b->base_ns && a->source == b->source;
+}
+
+/* Tell of the waits' time line, where there is one that the ring does not tell of. */
+void
+timeline_follow_waits(void)
+{
+	const WaitClockOffer *offer = waits_offer();
+	WaitRingRecord record = {0};
+	WaitClock	waits;
+	bool		counts;
+	int64		now;
+
+	if (offer != NULL)
+		timeline_waits = offer->waits;
+	if (offer == NULL || !offer->look(&waits) || (same(&waits, &told) && ring_holds(told_at)))
+		return;
+	told = waits;
+	told_at = ring_head();
+	counts = clock_source_counts(timeline_source);
+	/* one and the same reading, but for when it is taken */
+	record.exact = timeline_source != CLOCK_SOURCE_MONOTONIC_COARSE &&
+		waits.source != CLOCK_SOURCE_MONOTONIC_COARSE &&
+		counts == clock_source_counts(waits.source);
+	if (record.exact)
+	{
+		if (counts && rate.ns_per_tick != waits.rate.ns_per_tick)
+			rebase(timeline_source, waits.rate);
+		now = timeline_now();
+		record.zero = timeline_of(waits.base_ticks) - waits.base_ns;
+	}
+	else
+	{
+		uint64		ignored = 0;
+		int64		wait_now = clock_source_read(waits.source);
+
+		now = timeline_now();
+		record.zero = now - waits.base_ns -
+			clock_ns(&waits.rate, wait_now - waits.base_ticks, &ignored);
+	}
+	record.wait_started = waits.started;
+	trace.slot->trace.waits = true;
+	(void) record_write(RECORD_WAITRING, trace.depth, trace.current, now, &record, sizeof(record));
+}
+
+/* Is there a ring of waits already? */
+bool
+timeline_has_waits(void)
+{
+	const WaitClockOffer *offer = waits_offer();
+	WaitClock	waits;
+
+	return offer != NULL && offer->look(&waits);
+}
+
+/* Have waits traced beside us, or no longer. */
+bool
+timeline_want_waits(bool wanted)
+{
+	const WaitClockOffer *offer = waits_offer();
+
+	return offer != NULL && offer->trace(wanted);
+}
+
+/* CPU time since the ring began, or -1: this is a system call, and so done seldom. */
+int64
+timeline_cpu(int64 now)
+{
+	if (trace_cpu_interval < 0 || now - cpu_read_at < (int64) trace_cpu_interval * 1000)
+		return -1;
+	cpu_read_at = now;
+	return clock_system_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_base;
+}
+
+/* A moment of the wall clock as time in the ring, which is "now" */
+int64
+timeline_arrival(TimestampTz at, int64 now)
+{
+	return now - Max(GetCurrentTimestamp() - at, 0) * 1000;
+}

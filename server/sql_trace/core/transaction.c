@@ -1,0 +1,49 @@
+/*-------------------------------------------------------------------------
+ * transaction.c
+ *		The transaction under way: that it began is told with the first call in it.
+ *-------------------------------------------------------------------------
+ */
+#include "sqltrace.h"
+
+#include "access/transam.h"
+
+static LocalTransactionId told = InvalidLocalTransactionId;	/* of the transaction under way */
+static int64 began;
+
+/* Tell what became of it. */
+void
+transaction_write(TransactionEvent event, uint64 xid, int64 at)
+{
+	TransactionRecord record = {0};
+
+	record.event = event;
+	record.xid = xid;
+	record.start = began;
+	(void) record_write(RECORD_TRANSACTION, trace.depth, trace.current, at, &record, sizeof(record));
+}
+
+/* A call began; was it the first of its transaction? */
+void
+transaction_touched(int64 start)
+{
+	if (MY_LXID == told || !LocalTransactionIdIsValid(MY_LXID))
+		return;
+	told = MY_LXID;
+	trace.secret_transaction = false;
+	began = start;
+	transaction_write(TRANSACTION_BEGIN, 0, timeline_now());
+}
+
+/* Has it been told that one began? */
+bool
+transaction_is_known(void)
+{
+	return told != InvalidLocalTransactionId;
+}
+
+/* It is over. */
+void
+transaction_over(void)
+{
+	told = InvalidLocalTransactionId;
+}

@@ -1,0 +1,118 @@
+/*-------------------------------------------------------------------------
+ * worker.h
+ *		The background worker that writes traces to files: its recording.
+ *
+ * The worker looks at all rings of the server, those of calls and those of
+ * waits, and writes what is new in them as blocks of columns.  Sessions neither
+ * wait for it nor know of it.
+ *
+ * worker.c (its settings, and when it records), worker_directory.c (where it
+ * writes), worker_rings.c (which rings it reads, and when), worker_write.c (from
+ * records to columns), trace_file.c (from columns to bytes; it knows nothing of
+ * rings).
+ *-------------------------------------------------------------------------
+ */
+#ifndef WORKER_H
+#define WORKER_H
+
+#include "../core/sqltrace.h"
+
+#include "fmgr.h"
+#include "storage/dsm.h"
+
+#include "../../common/wait_rings.h"
+#include "trace_file.h"
+
+#pragma GCC visibility push(hidden)
+
+#define MOST_EVENTS 1024
+
+/* So much is read of a ring of calls at once */
+#define WORKER_CHUNK ((Size) 4 * 1024 * 1024)
+
+/* A ring, from when it is first seen until nobody speaks of it any more */
+typedef struct Drained
+{
+	uint32		handle;			/* of its segment */
+	TimestampTz started;
+	bool		waits;			/* else of calls */
+	int			pid;
+	int			leader_pid;		/* of a parallel worker, or 0 */
+	dsm_segment *segment;		/* NULL: not mapped any more */
+	int64		number;			/* in the recording */
+	uint64		position;		/* read so far */
+	TimestampTz read_at;
+	bool		told;			/* it stands in the file under way */
+	bool		seen;			/* when we last looked */
+	bool		ended;			/* its process has gone */
+	char		user[NAMEDATALEN];
+	char		database[NAMEDATALEN];
+	char		application[NAMEDATALEN];
+} Drained;
+
+/* Does nobody write to it any more? */
+static inline bool
+ring_ended(const Drained *ring)
+{
+	return ring->ended || !ring->seen;
+}
+
+/* What stood in rings when nothing more could be written */
+typedef struct Unwritten
+{
+	int			rings;
+	uint64		bytes;			/* of calls */
+	uint64		waits;			/* and marks between them */
+} Unwritten;
+
+/* In the place of the number of a ring: all that were never met */
+#define NO_RING 0
+
+typedef struct Recording
+{
+	TraceFile	file;
+	int			directory;		/* descriptor of sql_trace.worker_directory */
+	TimestampTz began;
+	uint64		file_limit;		/* bytes after which the next one begins */
+	int64		rings_ever;
+	Drained    *rings;
+	int			nrings;
+	int			room;
+	int			nevents;
+	uint32		events[MOST_EVENTS];	/* by their numbers in the recording */
+	int			events_told;	/* in the file under way */
+	Unread		unread_before;	/* of all sessions, when the recording began */
+	Unread		unread;			/* as the files tell */
+	bool		has_rows;		/* not only what it tells of itself and of sessions */
+	bool		behind;			/* much was in a ring when we last looked */
+	char	   *buffer;			/* for what is read of a ring of calls */
+} Recording;
+
+/* worker.c */
+extern void worker_define(void);
+extern void worker_register(void);
+
+/* worker_directory.c */
+extern int	directory_begin(const char *path, uint64 most, uint64 reserve, TimestampTz began,
+							TraceFile *file);
+extern uint64 directory_size(int directory);
+
+/* worker_rings.c */
+extern void rings_begin(Recording *recording);
+extern bool rings_look(Recording *recording, bool all);
+extern Unwritten rings_unwritten(const Recording *recording);
+extern void rings_let_go(Recording *recording);
+extern void rings_end(Recording *recording);
+
+/* worker_write.c */
+extern const WaitRingsOffer *worker_waits(void);
+extern bool write_head(Recording *recording);
+extern void write_unread(Recording *recording);
+extern void write_calls(Recording *recording, Drained *ring);
+extern void write_waits(Recording *recording, Drained *ring);
+extern Unwritten count_unwritten(const Recording *recording, const Drained *ring);
+extern void write_processor(Recording *recording, const Drained *ring);
+
+#pragma GCC visibility pop
+
+#endif							/* WORKER_H */

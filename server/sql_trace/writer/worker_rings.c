@@ -1,0 +1,287 @@
+/*-------------------------------------------------------------------------
+ * worker_rings.c
+ *		Which rings the background worker reads, and when.
+ *
+ * A ring is mapped from when it is first seen until it has been read to its
+ * end, so what a session wrote last is not lost with it.  It is read when a
+ * quarter of it is new, or a second has gone by: blocks are large where there
+ * is much, and little is lost where the machine dies.
+ *-------------------------------------------------------------------------
+ */
+#include "worker.h"
+
+#include "utils/memutils.h"
+
+#include "../../common/guarded.h"
+
+#define READ_INTERVAL_MS 1000
+
+void
+rings_begin(Recording *recording)
+{
+	Shared	   *shared = shmem_get();
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	recording->unread = recording->unread_before = shared->unread;
+	LWLockRelease(&shared->lock);
+	recording->buffer = MemoryContextAlloc(TopMemoryContext, WORKER_CHUNK);
+}
+
+/* We read it no more: what is unread of it now remains so. */
+static void
+unmap(Drained *ring)
+{
+	if (ring->segment && !ring->waits)
+	{
+		Ring	   *shared = dsm_segment_address(ring->segment);
+
+		pg_atomic_fetch_sub_u32(&shared->held, 1);
+		ended_read(shmem_get(), ring->handle, shared);
+	}
+	if (ring->segment)
+		dsm_detach(ring->segment);
+	ring->segment = NULL;
+}
+
+/* How much of all of them has not been written */
+Unwritten
+rings_unwritten(const Recording *recording)
+{
+	Unwritten	sum = {0};
+
+	for (int i = 0; i < recording->nrings; i++)
+		if (recording->rings[i].segment)
+		{
+			Unwritten	of = count_unwritten(recording, &recording->rings[i]);
+
+			sum.rings += of.rings;
+			sum.bytes += of.bytes;
+			sum.waits += of.waits;
+		}
+	return sum;
+}
+
+/* Have all of them read by others, as we end. */
+void
+rings_let_go(Recording *recording)
+{
+	for (int i = 0; i < recording->nrings; i++)
+		unmap(&recording->rings[i]);
+	recording->nrings = 0;
+}
+
+void
+rings_end(Recording *recording)
+{
+	rings_let_go(recording);
+	if (recording->rings)
+		pfree(recording->rings);
+	pfree(recording->buffer);
+}
+
+static Drained *
+find(Recording *recording, uint32 handle, TimestampTz started)
+{
+	for (int i = 0; i < recording->nrings; i++)
+		if (recording->rings[i].handle == handle && recording->rings[i].started == started)
+			return &recording->rings[i];
+	return NULL;
+}
+
+static void
+map(void *argument)
+{
+	Drained    *ring = argument;
+	dsm_segment *segment = dsm_attach(ring->handle);
+
+	if (segment == NULL)
+		return;
+	dsm_pin_mapping(segment);
+	ring->segment = segment;
+	if (!ring->waits)
+		pg_atomic_fetch_add_u32(&((Ring *) dsm_segment_address(segment))->held, 1);
+}
+
+/* Others can still be read. */
+static void
+tell_not_mapped(void *argument, const char *cause)
+{
+	ereport(LOG, (errmsg("sql_trace cannot read the trace of a session: %s", cause)));
+}
+
+/* A ring that stands in shared memory, known or new; NULL: it is of no interest. */
+static Drained *
+meet(Recording *recording, bool waits, uint32 handle, TimestampTz started, TimestampTz ended)
+{
+	Drained    *ring = find(recording, handle, started);
+
+	if (ring == NULL)
+	{
+		if (ended != 0 && ended < recording->began)
+			return NULL;
+		if (recording->nrings == recording->room)
+		{
+			Size		size = sizeof(Drained) * (recording->room + 64);
+
+			recording->rings = recording->rings ? repalloc(recording->rings, size) :
+				MemoryContextAlloc(TopMemoryContext, size);
+			recording->room += 64;
+		}
+		ring = &recording->rings[recording->nrings++];
+		memset(ring, 0, sizeof(*ring));
+		ring->handle = handle;
+		ring->started = started;
+		ring->waits = waits;
+		ring->number = ++recording->rings_ever;
+		(void) guarded_run("sql_trace", map, tell_not_mapped, ring);
+	}
+	ring->seen = true;
+	ring->ended = ended != 0;
+	return ring;
+}
+
+/* Is a quarter of it new? */
+static bool
+is_urgent(const Drained *ring)
+{
+	Ring	   *shared = dsm_segment_address(ring->segment);
+
+	if (ring->waits)
+		return worker_waits()->urgent(shared, ring->position);
+	return pg_atomic_read_u64(&shared->head) - ring->position >= shared->size / 4;
+}
+
+static void
+drain(Recording *recording, Drained *ring, TimestampTz now)
+{
+	bool		ends = ring_ended(ring);
+
+	if (TimestampDifferenceExceeds(ring->read_at, now, READ_INTERVAL_MS) && ring->told && !ends)
+		write_processor(recording, ring);
+	if (ring->waits)
+		write_waits(recording, ring);
+	else
+		write_calls(recording, ring);
+	ring->read_at = now;
+	/* all of it has been read, as nobody writes any more */
+	if (ends && recording->file.stop == STOP_NONE)
+		unmap(ring);
+}
+
+static void
+look_at_calls(Recording *recording)
+{
+	Shared	   *shared = shmem_get();
+
+	for (uint32 i = 0; i < shared->nslots + MAX_ENDED; i++)
+	{
+		TraceEntry *at = i < shared->nslots ? &shmem_slot(shared, i)->trace :
+			&shared->ended[i - shared->nslots];
+		TraceEntry	entry;
+		Drained    *ring;
+
+		if (at->handle == 0)
+			continue;			/* most are free */
+		LWLockAcquire(&shared->lock, LW_SHARED);
+		entry = *at;
+		LWLockRelease(&shared->lock);
+		ring = entry.handle == 0 ? NULL :
+			meet(recording, false, entry.handle, entry.started, entry.ended);
+		if (ring == NULL || ring->pid != 0)
+			continue;
+		ring->pid = entry.pid;
+		strlcpy(ring->application, entry.application, sizeof(ring->application));
+		if (ring->segment)
+		{
+			const Ring *there = dsm_segment_address(ring->segment);
+
+			strlcpy(ring->user, there->session.role_name, sizeof(ring->user));
+			strlcpy(ring->database, there->session.database_name, sizeof(ring->database));
+		}
+	}
+}
+
+/* The traced session that a process is, or works for */
+static const Drained *
+session_of(const Recording *recording, const WaitRing *waits)
+{
+	for (int i = recording->nrings - 1; i >= 0; i--)
+	{
+		const Drained *ring = &recording->rings[i];
+
+		if (!ring->waits && ring->seen &&
+			(ring->pid == waits->pid || ring->pid == waits->leader_pid))
+			return ring;
+	}
+	return NULL;
+}
+
+static void
+look_at_waits(Recording *recording)
+{
+	const WaitRingsOffer *offer = worker_waits();
+	WaitRing	waits;
+
+	for (uint32 place = 0; offer && offer->look(place, &waits); place++)
+	{
+		const Drained *session = waits.handle != 0 ? session_of(recording, &waits) : NULL;
+		int			of = session ? (int) (session - recording->rings) : -1;
+		Drained    *ring = session ?
+			meet(recording, true, waits.handle, waits.started, waits.ended) : NULL;
+
+		if (ring == NULL || ring->pid != 0)
+			continue;
+		session = &recording->rings[of];	/* they may have moved */
+		ring->pid = waits.pid;
+		ring->leader_pid = waits.leader_pid;
+		memcpy(ring->user, session->user, sizeof(ring->user));
+		memcpy(ring->database, session->database, sizeof(ring->database));
+		memcpy(ring->application, session->application, sizeof(ring->application));
+	}
+}
+
+/* Those that stand nowhere any more, and have been read */
+static void
+forget(Recording *recording)
+{
+	int			kept = 0;
+
+	for (int i = 0; i < recording->nrings; i++)
+		if (recording->rings[i].seen || recording->rings[i].segment)
+			recording->rings[kept++] = recording->rings[i];
+	recording->nrings = kept;
+}
+
+/*
+ * Write what is new; "all": however little.  False: nothing more can be written,
+ * for the reason that the file tells.
+ */
+bool
+rings_look(Recording *recording, bool all)
+{
+	TraceFile  *file = &recording->file;
+	TimestampTz now = GetCurrentTimestamp();
+
+	for (int i = 0; i < recording->nrings; i++)
+		recording->rings[i].seen = false;
+	look_at_calls(recording);
+	look_at_waits(recording);
+	recording->behind = false;
+	if (file->fd < 0)
+		(void) write_head(recording);
+	write_unread(recording);
+	for (int i = 0; i < recording->nrings && file->stop == STOP_NONE; i++)
+	{
+		Drained    *ring = &recording->rings[i];
+		bool		urgent = ring->segment && !ring_ended(ring) && is_urgent(ring);
+
+		recording->behind |= urgent;
+		if (file->size >= recording->file_limit && !write_head(recording))
+			break;
+		if (ring->segment && (all || urgent || ring_ended(ring) ||
+							  TimestampDifferenceExceeds(ring->read_at, now, READ_INTERVAL_MS)))
+			drain(recording, ring, now);
+	}
+	forget(recording);
+	return file->stop == STOP_NONE;
+}

@@ -1,0 +1,47 @@
+/*-------------------------------------------------------------------------
+ * protocol.c
+ *		Messages to the client: where a request ends, waits are folded in.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "../common/protocol_hooks.h"
+#include "waits.h"
+
+static ProtocolHooks hooks;
+
+static int
+waits_putmessage(char type, const char *body, size_t length)
+{
+	trace_message(type);
+	if (capture.ring)
+		trigger_message(type);
+	if (type == 'Z' && slot_present())	/* ReadyForQuery */
+	{
+		capture_fold();
+		settings_follow_application();
+		ring_open();
+		ring_rest();
+		trace_follow_level();
+	}
+	if (type == 'Z')
+		ended_look();
+	return hooks.chained->putmessage(type, body, length);
+}
+
+static int
+waits_flush(void)
+{
+	int			result;
+
+	trace_flush();
+	result = hooks.chained->flush();
+	trigger_flushed();
+	return result;
+}
+
+void
+protocol_install(void)
+{
+	protocol_hooks_install(&hooks, waits_putmessage, waits_flush);
+}

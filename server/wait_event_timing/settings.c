@@ -1,0 +1,75 @@
+/*-------------------------------------------------------------------------
+ * settings.c
+ *		What the settings of a session, changed, do to its capture.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "waits.h"
+
+/* Where the value of the level's setting comes from */
+static GucSource source_of_setting = PGC_S_DEFAULT;
+
+/* What our settings say; it counts unless another session has asked for a level. */
+static void
+configure(int level)
+{
+	pg_atomic_write_u32(&capture.slot->configured, level);
+	/* who gives the level back clears "asked", and then reads what we wrote */
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(&capture.slot->asked) == 0)
+	{
+		pg_atomic_write_u32(&capture.slot->level, level);
+		ring_let_end(capture.slot, capture.ring != NULL);
+	}
+	if (pg_atomic_read_u32(&capture.slot->level) == CAPTURE_OFF)
+		timing_stop_own();
+}
+
+/*
+ * The setting of this session changed, or is read again.  It replaces what
+ * others had asked for, but a reload that brings nothing new does not.
+ */
+void
+settings_level_changed(int setting, GucSource source)
+{
+	bool		same = source < PGC_S_GLOBAL && source == source_of_setting &&
+		setting == waits_capture;
+
+	source_of_setting = source;
+	if (capture.slot == NULL || same)
+		return;
+	capture_fold();
+	explain_level_set();
+	pg_atomic_write_u32(&capture.slot->asked, 0);
+	configure(application_level(setting, source));
+	slot_follow_leader();
+	trace_follow_level();
+	/* what the change itself leaves is no part of the statement to come */
+	capture_fold();
+}
+
+/* The application's name may have changed, and with it the level that the patterns give. */
+void
+settings_follow_application(void)
+{
+	if (application_changed())
+		configure(application_level(waits_capture, source_of_setting));
+}
+
+/* Waits not yet folded are in the old clock's units. */
+void
+settings_clock_changed(int clock)
+{
+	if (capture.slot == NULL)
+		return;
+	capture.lock_entry = -1;
+	capture_fold();
+	if (capture.ring)
+		ring_rebase(shmem_get(), clock_source_read(capture.clock), capture.clock,
+					clock_source_read(clock));
+	timing_stop_own();
+	capture.slot->timed_until = 0;	/* which was by the old clock */
+	capture.clock = clock;
+	capture.slot->clock = clock;
+}

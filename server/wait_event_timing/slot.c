@@ -1,0 +1,154 @@
+/*-------------------------------------------------------------------------
+ * slot.c
+ *		The slot of a process: taking it, and letting it go.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/parallel.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+
+#include "waits.h"
+
+/* Until a process has its slot it must look once: later, the level of its slot */
+static pg_atomic_uint32 look_once = {CAPTURE_STATS};
+static pg_atomic_uint32 never = {CAPTURE_OFF};
+
+pg_attribute_aligned(64)
+Capture		capture = {.level = &look_once, .lock_entry = -1};
+
+static void
+leave_at_exit(int code, Datum arg)
+{
+	slot_detach();
+}
+
+/* The slot of the leader whose parallel worker we are, or NULL */
+static Slot *
+slot_of_leader(Shared *shared)
+{
+	PGPROC	   *leader = MyProc->lockGroupLeader;
+	Slot	   *slot;
+	uint32		number;
+
+	if (leader == NULL || leader == MyProc)
+		return NULL;
+	number = (uint32) (leader - ProcGlobal->allProcs);
+	if (number >= shared->nslots)
+		return NULL;
+	slot = shmem_slot(shared, number);
+	return slot->pid == leader->pid ? slot : NULL;
+}
+
+/*
+ * Take the slot that belongs to this process, and return whether it captures.
+ * Called at the first wait of a process, in the middle of whatever it does, so
+ * it takes no lock.
+ */
+bool
+slot_attach(void)
+{
+	Shared	   *shared = shmem_get();
+	Slot	   *slot;
+	Slot	   *leader;
+
+	/* no PGPROC yet, or never: the postmaster, the syslogger, dead-end children */
+	if (shared == NULL || MY_PROC_NUMBER >= shared->nslots)
+		return false;
+
+	slot = shmem_slot(shared, MY_PROC_NUMBER);
+	pg_atomic_write_u32(&slot->changes, pg_atomic_read_u32(&slot->changes) | 1);
+	pg_write_barrier();
+	stats_clear_slot(slot);
+	slot->records = 0;
+	slot->reset_done = pg_atomic_read_u64(&slot->reset_wanted);
+	slot->current_event = 0;
+	slot->npending = 0;
+	slot->turns = 0;
+	pg_atomic_write_u64(&slot->timed_since, 0);
+	slot->timed_until = 0;
+	pg_atomic_write_u64(&slot->timed_ns, 0);
+	slot->clock = waits_clock;
+	slot->backend_type = IsParallelWorker() ? PARALLEL_WORKER : MyBackendType;
+	slot->database = MyProc->databaseId;
+	slot->role = MyProc->roleId;
+	slot->number = MY_PROC_NUMBER;
+	slot->pid = MyProcPid;
+	leader = slot_of_leader(shared);
+	pg_atomic_write_u32(&slot->configured, waits_capture);
+	pg_atomic_write_u32(&slot->level,
+						leader ? (int) pg_atomic_read_u32(&leader->level) : waits_capture);
+	pg_atomic_write_u32(&slot->asked, 0);
+	pg_write_barrier();
+	pg_atomic_write_u32(&slot->changes, pg_atomic_read_u32(&slot->changes) + 1);
+
+	capture.clock = waits_clock;
+	capture.lock_entry = -1;
+	capture.slot = slot;
+	capture.level = &slot->level;
+
+	/*
+	 * Dynamic memory is gone when on_shmem_exit callbacks run.  In the main
+	 * segment we can stay until then, and so see the waits of the exit; and to
+	 * register a before_shmem_exit callback here would break code that expects
+	 * its own to be the latest.
+	 */
+	if (!shmem_is_dynamic())
+		on_shmem_exit(leave_at_exit, (Datum) 0);
+	else
+		before_shmem_exit(leave_at_exit, (Datum) 0);
+	return pg_atomic_read_u32(&slot->level) != CAPTURE_OFF;
+}
+
+/* Does this process have a slot?  It takes one if it has not waited yet. */
+bool
+slot_present(void)
+{
+	if (capture.slot == NULL && pg_atomic_read_u32(capture.level) != CAPTURE_OFF)
+		(void) slot_attach();
+	return capture.slot != NULL;
+}
+
+/* Add what this process has seen to the totals, and let its slot go. */
+void
+slot_detach(void)
+{
+	Shared	   *shared = shmem_get();
+	Slot	   *slot = capture.slot;
+
+	if (slot == NULL)
+		return;
+	/* a background worker can die from a signal in the midst of anything */
+	capture_abandon();
+	capture.lock_entry = -1;
+	capture_fold();
+	capture.slot = NULL;
+	capture.level = &never;
+	if (shared == NULL)
+		return;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	timing_stop(slot, shared, clock_source_read(slot->clock));
+	stats_fold_into_totals(shared, slot);
+	pg_atomic_write_u32(&slot->changes, pg_atomic_read_u32(&slot->changes) | 1);
+	pg_write_barrier();
+	slot->pid = 0;
+	slot->current_event = 0;
+	pg_atomic_write_u64(&slot->timed_ns, 0);
+	stats_clear_slot(slot);
+	pg_write_barrier();
+	pg_atomic_write_u32(&slot->changes, pg_atomic_read_u32(&slot->changes) + 1);
+	LWLockRelease(&shared->lock);
+}
+
+/* A parallel worker captures what its leader does, whoever has set that. */
+void
+slot_follow_leader(void)
+{
+	Shared	   *shared = shmem_get();
+	Slot	   *leader = shared ? slot_of_leader(shared) : NULL;
+
+	if (leader && capture.slot)
+		pg_atomic_write_u32(&capture.slot->level, pg_atomic_read_u32(&leader->level));
+}

@@ -1,0 +1,64 @@
+/*-------------------------------------------------------------------------
+ * timing.c
+ *		For how long the waits of a process have been captured.
+ *
+ * The first wait that is captured begins that time (wrap.h); it ends when a
+ * process captures no more, or ends.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "waits.h"
+
+const ClockRate timing_nanoseconds = {(uint64) 1 << 32, 1000000000, false};
+
+static void
+add_time(Slot *slot, const Shared *shared, int64 ticks)
+{
+	uint64		ignored = 0;
+
+	pg_atomic_fetch_add_u64(&slot->timed_ns,
+							clock_ns(timing_rate(shared, slot->clock), ticks, &ignored));
+}
+
+/*
+ * The waits of a process are no longer captured.  Called by itself, or by who
+ * switched that off while it did not wait; of several at once, one adds the time.
+ * A reader in between would miss all of it, so others hold the lock, and the
+ * process counts its turns or holds the lock.
+ */
+void
+timing_stop(Slot *slot, const Shared *shared, int64 now)
+{
+	int64		since;
+
+	if (shared == NULL || pg_atomic_read_u64(&slot->timed_since) == 0)
+		return;
+	slot->timed_until = now;
+	since = (int64) pg_atomic_exchange_u64(&slot->timed_since, 0);
+	if (since != 0)
+		add_time(slot, shared, now - since);
+}
+
+/* The same, by the process itself, between waits */
+void
+timing_stop_own(void)
+{
+	Slot	   *slot = capture.slot;
+
+	slot->turns++;
+	pg_write_barrier();
+	timing_stop(slot, shmem_get(), clock_source_read(slot->clock));
+	pg_write_barrier();
+	slot->turns++;
+}
+
+/* A wait is over that began as somebody stopped the time: what came after that is its own. */
+void
+timing_add_wait(int64 start, int64 end)
+{
+	const Shared *shared = shmem_get();
+
+	if (shared != NULL)
+		add_time(capture.slot, shared, end - Max(start, capture.slot->timed_until));
+}
