@@ -15,3 +15,7 @@ class UsageError(PgtareError):
 
 class MeasurementError(PgtareError):
     """The measurement itself failed (exit status 1)."""
+
+
+class DiskFull(MeasurementError):
+    """A disk had no room for what was measured."""

@@ -11,13 +11,13 @@ from typer.core import TyperGroup
 from typer.exceptions import Abort, TyperException
 
 import pgtare
-from pgtare import start
-from pgtare.cli import foreign, printed
+from pgtare import interrupt
+from pgtare.cli import compat_args, standard_output
 from pgtare.errors import PgtareError
-from pgtare.report.plain import plain
+from pgtare.kit.terminal_text import plain
 
 USAGE = 2
-INTERRUPTED = start.INTERRUPTED
+INTERRUPTED = interrupt.INTERRUPTED
 _WIDE = 1000
 
 
@@ -28,12 +28,17 @@ class _Interrupted(PgtareError):
 
 
 class _Commands(TyperGroup):
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        from pgtare.cli.commands import ORDER
+
+        return sorted(self.commands, key=ORDER.index)
+
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
-        start.unwind_at_interrupt()
+        interrupt.unwind_at_interrupt()
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise _Interrupted(start.INTERRUPTION) from None
+            raise _Interrupted(interrupt.INTERRUPTION) from None
 
 
 app = typer.Typer(
@@ -87,8 +92,8 @@ def say(text: str, *, err: bool = False) -> None:
 
 def main() -> None:
     """Run the command of sys.argv, and end the process with its exit status."""
-    start.leave_at_interrupt()
-    printed.watch()
+    interrupt.leave_at_interrupt()
+    standard_output.watch()
     try:
         status = _run(sys.argv[1:])
         if sys.stdout is not None:
@@ -98,30 +103,37 @@ def main() -> None:
         _fail(str(ex), ex.exit_status)
     except TyperException as ex:
         where = getattr(ex, "ctx", None)
-        path = where.command_path if where is not None else "pgtare"
+        path = where.command_path if where is not None else _command()
         if ex.exit_code == USAGE and not ex.format_message():
             raise SystemExit(USAGE) from None  # the help was shown
         told = ex.format_message().rstrip()
         stop = "" if told.endswith((".", "?", "!")) else "."
         _fail(f"{told}{stop} See `{path} --help`.", ex.exit_code)
     except (KeyboardInterrupt, Abort):
-        _fail(start.INTERRUPTION, INTERRUPTED)
+        _fail(interrupt.INTERRUPTION, INTERRUPTED)
     except BrokenPipeError:
-        printed.give_up()  # whoever read our output has gone
+        standard_output.give_up()  # whoever read our output has gone
         raise SystemExit(1) from None
     finally:
-        start.unwind_at_interrupt()
+        interrupt.unwind_at_interrupt()
 
 
 def _run(arguments: list[str]) -> int:
-    if foreign.is_meant(arguments):
-        start.unwind_at_interrupt()
-        return foreign.run(arguments)
+    if compat_args.is_meant(arguments):
+        interrupt.unwind_at_interrupt()
+        return compat_args.run(arguments)
     from pgtare.cli import commands
 
     commands.register(app, arguments[0] if arguments else None)
     status = app(standalone_mode=False)
     return status if isinstance(status, int) else 0
+
+
+def _command() -> str:
+    """The command of sys.argv, for errors that do not say theirs."""
+    from pgtare.cli.commands import ORDER
+
+    return f"pgtare {sys.argv[1]}" if sys.argv[1:2] and sys.argv[1] in ORDER else "pgtare"
 
 
 def _fail(message: str, status: int) -> NoReturn:

@@ -14,19 +14,20 @@ from rich.console import Console
 
 from pgtare import cli
 from pgtare.cli.command_line import command_line
-from pgtare.clock import compare as comparing
-from pgtare.clock import explained, show
-from pgtare.clock.clocks import BY_NAME
-from pgtare.clock.compat import MOST_SECONDS
-from pgtare.clock.meaning import SYSTEM
-from pgtare.clock.schema import ClockReport
-from pgtare.clock.survey import Request, Tick, planned_s, survey
+from pgtare.cli.documents import Destination, Json, Output
 from pgtare.errors import UsageError
-from pgtare.report import files
-from pgtare.report.progress import Display
+from pgtare.kit import files
+from pgtare.kit.progress import Display
+from pgtare.seeing.clock import compare as comparing
+from pgtare.seeing.clock import plan_text, show
+from pgtare.seeing.clock.clocks import BY_NAME
+from pgtare.seeing.clock.compat import MOST_SECONDS
+from pgtare.seeing.clock.consequences import SYSTEM
+from pgtare.seeing.clock.schema import ClockReport
+from pgtare.seeing.clock.survey import Request, Tick, planned_s, survey
 
 if TYPE_CHECKING:
-    from pgtare.clock.given import Given
+    from pgtare.seeing.clock.plan_source import Given
 
 #: Progress is shown of what takes longer, in s.
 _SHOWN_S = 2.0
@@ -79,7 +80,7 @@ def clock(
             "16 times off, in read-only transactions.",
         ),
     ] = False,
-    # here for its help alone: pgtare.cli.foreign takes these arguments before they are parsed
+    # here for its help alone: pgtare.cli.compat_args takes these arguments before they are parsed
     compat: Annotated[
         bool,
         typer.Option(
@@ -88,14 +89,16 @@ def clock(
             "(-d, -c, -V, -?) and has its exit statuses.",
         ),
     ] = False,
-    json: Annotated[
-        Path | None, typer.Option(help="Write the report as JSON; - for standard output.")
-    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
     compare: Annotated[
         Path | None,
-        typer.Option(help="An earlier --json; exit status 1 if anything is worse beyond noise."),
+        typer.Option(
+            help="An earlier document of this command; exit status 1 if anything is worse beyond "
+            "noise."
+        ),
     ] = None,
+    json: Json = False,
+    output: Output = None,
 ) -> None:
     """Read every clock of this machine: cost, resolution, steps back, processors, gaps.
 
@@ -106,28 +109,32 @@ def clock(
 
     `pgtare clock -d 3 --clock tsc --exact`
 
-    `pgtare clock --json before.json`, and later `pgtare clock --compare before.json`
+    `pgtare clock --output before.json`, and later `pgtare clock --compare before.json`
 
     `pgtare clock --query "SELECT count(*) FROM t" --dsn "dbname=app" --measure`
     """
     request = Request(tuple(clocks or ()), _duration(duration), cpu)
     percent = _cutoff(cutoff)
-    for path in (json, html):
-        files.check_target(path)
+    files.check_target(html)
+    destination = Destination(json, output)
     before = comparing.load(compare) if compare is not None else None
     given = _given(request, explain, query, dsn, measure)
     with _reading(request) as tick:
         report = survey(request, command_line(), tick)
     if given is not None and report.clock(SYSTEM) is not None:  # else interrupted before
         given.predict(report)
-    to_stdout = json is not None and str(json) == "-"
-    console = cli.stderr() if to_stdout else Console()
-    _print(report, console, histogram, percent if exact else None)
-    _deliver(report, console, json, html)
+    if not destination.printed:
+        _print(report, Console(), histogram, percent if exact else None)
+    destination.write(report.to_json())
+    if html is not None:
+        from pgtare.seeing.clock.page import write_page  # the charts take long to load
+
+        write_page(report, html)
+        destination.tell(f"page: {html}")
     worse = False
     if before is not None:
         lines = comparing.compare(before, report)
-        console.print(show.comparison(lines), highlight=False)
+        destination.console().print(show.comparison(lines), highlight=False)
         worse = any(line.worse for line in lines)
     if report.stopped_by == "interrupt":
         raise typer.Exit(cli.INTERRUPTED)
@@ -171,7 +178,7 @@ def _given(
             f"PostgreSQL's timing is predicted from the clock {SYSTEM}: add --clock {SYSTEM}, "
             "or leave --clock out"
         )
-    from pgtare.clock import given  # loads what talks to servers
+    from pgtare.seeing.clock import plan_source as given  # loads what talks to servers
 
     if explain is not None:
         return given.from_file(explain)
@@ -205,18 +212,4 @@ def _print(report: ClockReport, console: Console, histogram: bool, exact: float 
         if exact is not None:
             console.print(show.exact(one, exact), highlight=False)
     if report.plan is not None:
-        console.print(explained.view(report.plan), highlight=False)
-
-
-def _deliver(report: ClockReport, console: Console, json: Path | None, html: Path | None) -> None:
-    if json is not None:
-        if str(json) == "-":
-            typer.echo(report.to_json())
-        else:
-            files.write_text(json, report.to_json() + "\n")
-            console.print(f"JSON: {json}", highlight=False, markup=False, soft_wrap=True)
-    if html is not None:
-        from pgtare.clock.page import write_page  # the charts take long to load
-
-        write_page(report, html)
-        console.print(f"page: {html}", highlight=False, markup=False, soft_wrap=True)
+        console.print(plan_text.view(report.plan), highlight=False)

@@ -13,17 +13,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pgtare import cli, store
-from pgtare.doctor import queries
-from pgtare.doctor.check_settings import Weight
-from pgtare.doctor.examine import Tick, watch
-from pgtare.doctor.model import EXIT_STATUS, ORDER, Level, Report
-from pgtare.doctor.session import Session
-from pgtare.doctor.show import view
+from pgtare import cli
+from pgtare.cli.documents import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.report import numbers
-from pgtare.report.progress import Display
-from pgtare.weigh.request import seconds
+from pgtare.kit import numbers
+from pgtare.kit.progress import Display
+from pgtare.seeing.doctor import queries
+from pgtare.seeing.doctor.check_settings import Weight
+from pgtare.seeing.doctor.examine import Tick, watch
+from pgtare.seeing.doctor.model import EXIT_STATUS, ORDER, Level, Report
+from pgtare.seeing.doctor.session import Session
+from pgtare.seeing.doctor.show import view
+from pgtare.weighing.weigh import store
+from pgtare.weighing.weigh.request import seconds
 
 _WIDE = 1000
 #: Sessions report what they did once a second.
@@ -48,13 +50,12 @@ def doctor(
     weighed: Annotated[
         list[Path] | None,
         typer.Option(
-            help="What `pgtare weigh` found on this load (its --out directory, or its --json): "
+            help="What `pgtare weigh` found on this load (its --out directory or JSON document): "
             "gives observers their cost. Repeatable."
         ),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON; with --watch, a document a line.")
-    ] = False,
+    json: Json = False,
+    output: Output = None,
     show_queries: Annotated[
         bool, typer.Option("--show-queries", help="List each query it sends, and end.")
     ] = False,
@@ -63,7 +64,7 @@ def doctor(
 
     Evictions of pg_stat_statements and what causes them, settings that observe and log, the clock,
     and where the sessions' time goes. Each finding says what was seen, why it matters, the remedy
-    as a command, and how sure that is.
+    as a command, and how sure that is. With --watch the JSON is one document a line.
 
     Exit status: 0 nothing found, 10 a warning, 11 something critical; 1, 2 and 130 (Ctrl-C) as of
     every command.
@@ -82,6 +83,7 @@ def doctor(
     every = seconds("--interval", interval)
     if every < _SHORTEST_S:
         raise UsageError(f"--interval {interval}: give {_SHORTEST_S:g}s or more")
+    destination = Destination(json, output)
     weights = read_weights(weighed or ())
     worst: Level = "ok"
     with _progress(every, watching) as tick:
@@ -92,7 +94,7 @@ def doctor(
         try:
             for number, report in enumerate(reports):
                 worst = min(worst, report.level, key=ORDER.index)
-                _print(report, json, first=not number, watching=watching)
+                _print(report, destination, first=not number, watching=watching)
         except KeyboardInterrupt:
             if not watching:
                 raise
@@ -141,9 +143,12 @@ def _progress(every: float, watching: bool) -> Iterator[Tick]:
         yield lambda seconds: display.tick(seconds, "sampling sessions")
 
 
-def _print(report: Report, json: bool, *, first: bool, watching: bool) -> None:
-    if json:
-        typer.echo(report.to_json(indent=None if watching else 2))
+def _print(report: Report, destination: Destination, *, first: bool, watching: bool) -> None:
+    if watching:
+        destination.write_line(report.to_json(indent=None))
+    else:
+        destination.write(report.to_json(indent=2))
+    if destination.printed:
         return
     console = Console()
     if not first:
@@ -175,8 +180,10 @@ def read_weights(paths: Iterable[Path]) -> Mapping[str, Weight]:
             if us.estimate is None or share.estimate is None:
                 continue
             found[arm.name] = Weight(
-                us.estimate, share.estimate,
-                -math.inf if share.lo is None else share.lo, arm.verdict == "cost",
+                us.estimate,
+                share.estimate,
+                -math.inf if share.lo is None else share.lo,
+                arm.verdict == "cost",
                 f"weighed {result.created[:10]}: {numbers.bounds(us)} µs, {arm.verdict} ({path})",
-            )  # fmt: skip
+            )
     return found

@@ -14,18 +14,20 @@ import typer
 from rich.console import Console
 
 from pgtare import cli
-from pgtare.cli import flame_joins
+from pgtare.cli.documents import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.flame import keep, page, permission, show, speedscope, targets
-from pgtare.flame import profile as profiles
-from pgtare.flame.profile import Profile
-from pgtare.flame.record import Plan, Recording, record
-from pgtare.flame.samples import Mode
-from pgtare.flame.targets import Target
-from pgtare.report import files
-from pgtare.report.progress import Display
-from pgtare.server import trials
-from pgtare.weigh.request import seconds
+from pgtare.joins import flame_labels
+from pgtare.kit import files
+from pgtare.kit.progress import Display
+from pgtare.seeing.flame import documents, page, permission, show, speedscope, targets
+from pgtare.seeing.flame import profile as profiles
+from pgtare.seeing.flame import recording as keep
+from pgtare.seeing.flame.profile import Profile
+from pgtare.seeing.flame.record import FlameRecording, SamplingPlan, record
+from pgtare.seeing.flame.samples import Mode
+from pgtare.seeing.flame.targets import FlameTarget
+from pgtare.server import own_session
+from pgtare.weighing.weigh.request import seconds
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -59,7 +61,6 @@ Speedscope = Annotated[Path | None, typer.Option(help="Write a file for speedsco
 Out = Annotated[
     Path | None, typer.Option(help="Keep the samples and the page in this new directory.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class _Outputs:
     folded: Path | None
     speedscope: Path | None
     out: Path | None
-    json: bool
+    destination: Destination
 
     def check(self) -> None:
         for path in (self.html, self.folded, self.speedscope):
@@ -93,12 +94,13 @@ def on(
     speedscope: Speedscope = None,
     out: Out = None,
     json: Json = False,
+    output: Output = None,
 ) -> None:
     """Where processes compute, by sampling.
 
     Example: `sudo $(command -v pgtare) flame on --pid 4711 --duration 30s --html cpu.html`
     """
-    outputs = _Outputs(html, folded, speedscope, out, json)
+    outputs = _Outputs(html, folded, speedscope, out, Destination(json, output))
     _run("on", dsn, pid, postmaster, duration, rate, walk, trace, True, outputs)
 
 
@@ -118,8 +120,9 @@ def _waits(mode: Mode, text: str) -> None:
         speedscope: Speedscope = None,
         out: Out = None,
         json: Json = False,
+        output: Output = None,
     ) -> None:
-        outputs = _Outputs(html, folded, speedscope, out, json)
+        outputs = _Outputs(html, folded, speedscope, out, Destination(json, output))
         _run(mode, dsn, pid, postmaster, duration, 99, walk, trace, idle, outputs)
 
     app.command(mode, help=text)(command)
@@ -153,16 +156,17 @@ def show_command(
     folded: Folded = None,
     speedscope: Speedscope = None,
     json: Json = False,
+    output: Output = None,
 ) -> None:
     """Show a recording again, a window of its time, or its samples by the arm of a trial.
 
     Example: `pgtare flame show cpu --arms weighed --html by-arm.html`
     """
-    outputs = _Outputs(html, folded, speedscope, None, json)
+    outputs = _Outputs(html, folded, speedscope, None, Destination(json, output))
     outputs.check()
-    recording = flame_joins.cut(keep.load(directory), from_s, to_s)
+    recording = flame_labels.cut(keep.load(directory), from_s, to_s)
     if arms is not None:
-        recording = flame_joins.by_arm(recording, arms)
+        recording = flame_labels.by_arm(recording, arms)
     _deliver(recording, idle or recording.mode == "on", outputs)
 
 
@@ -173,32 +177,35 @@ def diff(
     idle: Idle = False,
     html: Html = None,
     json: Json = False,
+    output: Output = None,
 ) -> None:
     """What has a larger or smaller share of the time in one than in the other.
 
     Example: `pgtare flame diff max400.folded max100.folded --html change.html`
     """
     files.check_target(html)
+    destination = Destination(json, output)
     kept = [keep.load(path) if path.is_dir() else None for path in (before, after)]
     notes = _notes_on((before, after), kept, idle)
     old, new = (
         profiles.parse_folded(path) if recording is None else _profile_of(recording, idle)
         for path, recording in zip((before, after), kept, strict=True)
     )
+    old, new = profiles.alike(old, new)
     found = profiles.changes(old, new)
     if html is not None:
         graph = show.difference(old, new, names=(before.name, after.name))
         text = page.page(
-            "What changed", f"{before.name} against {after.name}", [graph],
-            table=show.change_rows(found, 60), table_head=show.CHANGE_HEAD, notes=notes,
-        )  # fmt: skip
+            "What changed",
+            f"{before.name} against {after.name}",
+            [graph],
+            table=show.change_rows(found, 60),
+            table_head=show.CHANGE_HEAD,
+            notes=notes,
+        )
         files.write_text(html, text)
-    if json:
-        rows = [
-            {"name": c.name, "before_pct": c.before_pct, "after_pct": c.after_pct} for c in found
-        ]
-        document = {"schema": "pgtare.flame.diff/1", "frames": rows, "notes": notes}
-        typer.echo(jsonlib.dumps(document, indent=2))
+    destination.write(documents.difference(found, notes).to_json())
+    if destination.printed:
         return
     _console().print(show.table(show.CHANGE_HEAD, show.change_rows(found)), highlight=False)
     for note in notes:
@@ -226,10 +233,10 @@ def _run(
     outputs.check()
     permission.find_perf()
     with _target(dsn, pid, postmaster) as target:
-        plan = Plan(mode, target, length, rate, way)
+        plan = SamplingPlan(mode, target, length, rate, way)
         with (
             Display(cli.stderr(), f"recording {target.name}", length) as display,
-            flame_joins.labels(dsn, target, trace=trace) as joined,
+            flame_labels.labels(dsn, target, trace=trace) as joined,
         ):
             recording = record(
                 plan,
@@ -251,7 +258,7 @@ def _walk(text: str) -> str | None:
 
 
 @contextlib.contextmanager
-def _target(dsn: str | None, pid: int | None, postmaster: int | None) -> Iterator[Target]:
+def _target(dsn: str | None, pid: int | None, postmaster: int | None) -> Iterator[FlameTarget]:
     if sum(given is not None for given in (dsn, postmaster)) > 1:
         raise UsageError("--dsn and --postmaster both name a server: choose one")
     if postmaster is not None:
@@ -263,7 +270,7 @@ def _target(dsn: str | None, pid: int | None, postmaster: int | None) -> Iterato
             try:
                 yield targets.of_connection(conn, pid)
             except psycopg.Error as ex:
-                raise UsageError(f"the server did not answer: {trials.first_line(ex)}") from ex
+                raise UsageError(f"the server did not answer: {own_session.first_line(ex)}") from ex
     elif pid is not None:
         yield targets.of_pid(pid)
     else:
@@ -272,14 +279,14 @@ def _target(dsn: str | None, pid: int | None, postmaster: int | None) -> Iterato
 
 def _connected(dsn: str) -> psycopg.Connection[Any]:
     try:
-        return trials.connect(dsn)
+        return own_session.connect(dsn)
     except MeasurementError as ex:
         raise MeasurementError(
             f"{ex}; --postmaster $(pgrep -xo postgres) needs no connection (the oldest server here)"
         ) from ex
 
 
-def _deliver(recording: Recording, idle: bool, outputs: _Outputs) -> None:
+def _deliver(recording: FlameRecording, idle: bool, outputs: _Outputs) -> None:
     found = show.main_profile(recording.mode, recording.samples, idle=idle)
     if outputs.html is not None:
         files.write_text(outputs.html, show.recording_page(recording, found, idle=idle))
@@ -294,8 +301,8 @@ def _deliver(recording: Recording, idle: bool, outputs: _Outputs) -> None:
             outputs.out / "report.html", show.recording_page(recording, found, idle=idle)
         )
         files.hand_over(outputs.out)
-    if outputs.json:
-        typer.echo(jsonlib.dumps(show.as_json(recording, found), indent=2))
+    outputs.destination.write(documents.graph(recording, found).to_json())
+    if outputs.destination.printed:
         return
     for line in show.lines(recording, found, idle=idle):
         typer.echo(line)
@@ -306,19 +313,21 @@ def _deliver(recording: Recording, idle: bool, outputs: _Outputs) -> None:
     for note in recording.notes:
         typer.echo(f"note: {note}")
     for what, path in (
-        ("page", outputs.html), ("folded stacks", outputs.folded),
-        ("speedscope", outputs.speedscope), ("kept", outputs.out),
-    ):  # fmt: skip
+        ("page", outputs.html),
+        ("folded stacks", outputs.folded),
+        ("speedscope", outputs.speedscope),
+        ("kept", outputs.out),
+    ):
         if path is not None:
             typer.echo(f"{what}: {path}")
 
 
-def _profile_of(recording: Recording, idle: bool) -> Profile:
+def _profile_of(recording: FlameRecording, idle: bool) -> Profile:
     # who computes has something to do, even where it goes to wait for more
     return show.main_profile(recording.mode, recording.samples, idle=idle or recording.mode == "on")
 
 
-def _notes_on(paths: tuple[Path, Path], kept: list[Recording | None], idle: bool) -> list[str]:
+def _notes_on(paths: tuple[Path, Path], kept: list[FlameRecording | None], idle: bool) -> list[str]:
     """What makes two recordings hard to compare. Raises UsageError where they are of two kinds."""
     told = [
         f"{path.name}: {note}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,22 +10,28 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from pgtare import cli
-from pgtare.cli import ladder_flames
 from pgtare.cli.command_line import command_line
+from pgtare.cli.documents import Destination, Json, Output
 from pgtare.errors import MeasurementError
-from pgtare.ladder import installations, markdown, planning, published, run, status, terminal
-from pgtare.ladder import prove as proving
-from pgtare.ladder import published_table as table
-from pgtare.ladder import study_file as studies
-from pgtare.ladder.page import write_page
-from pgtare.ladder.result import LadderResult
-from pgtare.report import files
+from pgtare.joins import ladder_flames
+from pgtare.kit import files
+from pgtare.weighing.ladder import (
+    installations,
+    markdown,
+    planning,
+    published,
+    run,
+    status,
+    terminal,
+)
+from pgtare.weighing.ladder import published_table as table
+from pgtare.weighing.ladder import study_file as studies
+from pgtare.weighing.ladder import wait_check as proving
+from pgtare.weighing.ladder.page import write_page
+from pgtare.weighing.ladder.result import LadderResult
 
 RESULT, PAGE, MARKDOWN = "result.json", "report.html", "report.md"
 
-Json = Annotated[
-    Path | None, typer.Option("--json", help="Write the result as JSON; - for standard output.")
-]
 _STUDY = "run"
 
 
@@ -66,7 +71,8 @@ def run_study(
     plan: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be run and how long, and end.")
     ] = False,
-    json: Json = None,
+    json: Json = False,
+    output: Output = None,
 ) -> None:
     """Run a study, or go on with it where it was interrupted (the word `run` may be left out).
 
@@ -75,46 +81,58 @@ def run_study(
 
     Example: `pgtare ladder studies/wait_event_timing.toml --quick`
     """
+    destination = Destination(json, output)
     where = out or Path(f"{study.stem}-{'quick' if quick else 'study'}")
     planned = planning.plan(
-        study, where, quick=quick, workloads=workload or (), seed=seed,
+        study,
+        where,
+        quick=quick,
+        workloads=workload or (),
+        seed=seed,
         command=command_line(),
-    )  # fmt: skip
+    )
     for warning in planned.warnings:
         cli.stderr().print(f"pgtare: {warning}", highlight=False, markup=False)
     installations.check(planned.study)
     if plan:
-        for line in status.dry_run(planned):
-            typer.echo(line)
+        found = status.dry_run(planned)
+        if not destination.printed:
+            for line in found.description:
+                typer.echo(line)
+        destination.write(found.to_json())
         return
-    _go_on(planned, json)
+    _go_on(planned, destination)
 
 
 @app.command()
 def resume(
-    directory: Annotated[Path, typer.Argument(help="A study's directory.")], json: Json = None
+    directory: Annotated[Path, typer.Argument(help="A study's directory.")],
+    json: Json = False,
+    output: Output = None,
 ) -> None:
     """Go on with a study that was interrupted.
 
     Example: `pgtare ladder resume wait_event_timing-study`
     """
-    _go_on(planning.resumed(directory), json)
+    destination = Destination(json, output)
+    _go_on(planning.resumed(directory), destination)
 
 
 @app.command("status")
 def show_status(
     directory: Annotated[Path, typer.Argument(help="A study's directory.")],
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
+    output: Output = None,
 ) -> None:
     """Show how far a study is: runs done and left, runs that failed, time left. No effects.
 
     Example: `pgtare ladder status wait_event_timing-study`
     """
-    told = status.of(planning.resumed(directory))
-    if json:
-        typer.echo(told.model_dump_json(indent=2))
-    else:
-        status.show(told, Console())
+    destination = Destination(json, output)
+    found = status.of(planning.resumed(directory))
+    if not destination.printed:
+        status.show(found, Console())
+    destination.write(found.to_json())
 
 
 @app.command()
@@ -127,17 +145,19 @@ def report(
             help="End an unfinished study for good; its intervals then allow for a chosen moment.",
         ),
     ] = False,
-    json: Json = None,
+    json: Json = False,
+    output: Output = None,
 ) -> None:
     """Analyse a study's runs again: table, page and Markdown.
 
     Example: `pgtare ladder report wait_event_timing-study`
     """
+    destination = Destination(json, output)
     planned = planning.resumed(directory)
     if close and run.result(planned).state == "unfinished":
         with planned.directory.locked():  # whoever runs it would add to what is closed
             planned.directory.close()
-    _deliver(planned, json)
+    _deliver(planned, destination)
 
 
 @app.command()
@@ -146,7 +166,8 @@ def prove(
     workload: Annotated[
         list[str] | None, typer.Option("--workload", "-w", help="Only these workloads.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
+    output: Output = None,
 ) -> None:
     """Run each workload once and show whether its waits are those that it states.
 
@@ -154,15 +175,17 @@ def prove(
 
     Example: `pgtare ladder prove studies/wait_event_timing.toml -w W3`
     """
+    destination = Destination(json, output)
     found, _ = studies.read(study)
     chosen = found.only(workload) if workload else found
-    proofs = proving.prove(chosen, study.parent, lambda text: cli.stderr().print(
-        f"pgtare: {text}", highlight=False, markup=False
-    ))  # fmt: skip
-    if json:
-        typer.echo(jsonlib.dumps([proof.model_dump() for proof in proofs], indent=2))
-    else:
+    proofs = proving.prove(
+        chosen,
+        study.parent,
+        lambda text: cli.stderr().print(f"pgtare: {text}", highlight=False, markup=False),
+    )
+    if not destination.printed:
         proving.show(proofs, Console())
+    destination.write(proving.Proofs(workloads=proofs).to_json())
     if any(proof.missed for proof in proofs):
         raise typer.Exit(1)
 
@@ -170,20 +193,21 @@ def prove(
 @app.command("published")
 def published_table(
     study: Annotated[Path, typer.Argument(help="A published table, a TOML file.")],
-    json: Json = None,
+    json: Json = False,
+    output: Output = None,
 ) -> None:
     """Say which conclusions of a published table stand, from its effects and rounds alone.
 
     Example: `pgtare ladder published studies/r1_published.toml`
     """
+    destination = Destination(json, output)
     found = published.judge(table.read(study))
-    if json is None:
+    if not destination.printed:
         published.show(found, Console())
-    else:
-        _write(json, found.model_dump_json(indent=2))
+    destination.write(found.to_json())
 
 
-def _go_on(planned: planning.Planned, json: Path | None) -> None:
+def _go_on(planned: planning.StudyPlan, destination: Destination) -> None:
     try:
         run.conduct(planned, cli.stderr())
     except (KeyboardInterrupt, SystemExit):
@@ -197,42 +221,34 @@ def _go_on(planned: planning.Planned, json: Path | None) -> None:
         try:
             ladder_flames.record_all(planned, cli.stderr())
         except KeyboardInterrupt:
-            _deliver(planned, json)
+            _deliver(planned, destination)
             raise
-    found = _deliver(planned, json)
+    found = _deliver(planned, destination)
     if all(workload.why_not for workload in found.workloads):
         raise MeasurementError("no workload counts: the page says of each why not")
 
 
-def _kept(planned: planning.Planned) -> None:
+def _kept(planned: planning.StudyPlan) -> None:
     if planned.directory.begun:
         where = planned.directory.path
         cli.stderr().print(
             f"pgtare: {len(planned.directory.runs())} of {len(planned.steps)} runs are kept in "
             f"{where}; `pgtare ladder resume {where}` goes on",
-            highlight=False, markup=False,
-        )  # fmt: skip
+            highlight=False,
+            markup=False,
+        )
 
 
-def _deliver(planned: planning.Planned, json: Path | None) -> LadderResult:
+def _deliver(planned: planning.StudyPlan, destination: Destination) -> LadderResult:
     with cli.stderr().status("pgtare: the tests and what they could have found"):
         result = run.result(planned)
-    to_stdout = json is not None and str(json) == "-"
-    terminal.render(result, cli.stderr() if to_stdout else Console())
+    if not destination.printed:
+        terminal.render(result, Console())
     where = planned.directory.path
     files.write_text(where / RESULT, result.to_json() + "\n")
     files.write_text(where / MARKDOWN, markdown.render(result))
     write_page(result, where / PAGE, ladder_flames.additions(planned))
-    told = cli.stderr() if to_stdout else Console(soft_wrap=True)
     for what, name in (("page", PAGE), ("Markdown", MARKDOWN), ("JSON", RESULT)):
-        told.print(f"{what}: {where / name}", highlight=False, markup=False)
-    if json is not None:
-        _write(json, result.to_json())
+        destination.tell(f"{what}: {where / name}")
+    destination.write(result.to_json())
     return result
-
-
-def _write(json: Path, text: str) -> None:
-    if str(json) == "-":
-        typer.echo(text)
-    else:
-        files.write_text(json, text + "\n")

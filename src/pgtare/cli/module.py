@@ -12,30 +12,68 @@ from pgtare.server import binaries, modules
 app = typer.Typer(
     no_args_is_help=True,
     help="Build and install the server modules. They need a C compiler, make, and PostgreSQL's "
-    "server headers; the library directory usually belongs to root.",
+    "server headers; the library directory usually belongs to root.\n\n"
+    "Example: `pgtare module install --pg-config /usr/lib/postgresql/15/bin/pg_config`",
 )
 Module = Annotated[str, typer.Option(help="Which one: pgtare, wait_event_timing or sql_trace.")]
+Modules = Annotated[
+    str | None,
+    typer.Option("--module", help="Only this one: pgtare, wait_event_timing or sql_trace."),
+]
 PgConfig = Annotated[Path, typer.Option(help="The pg_config of the server's installation.")]
 
 
 @app.command("install")
 def install(
     pg_config: PgConfig,
-    module: Module = "pgtare",
+    module: Modules = None,
     destdir: Annotated[
         Path | None, typer.Option(help="Install below this directory, as packagers do.")
     ] = None,
     force: Annotated[bool, typer.Option(help="Replace another version.")] = False,
 ) -> None:
-    """Build a module for an installation and put it there.
+    """Build the modules for an installation and put them there.
 
     Example: `pgtare module install --pg-config /usr/lib/postgresql/15/bin/pg_config`
     """
     found = binaries.from_pg_config(pg_config)
+    if module is not None:
+        _install(found, module, destdir, force)
+        return
+    outcomes = {name: _put(found, name, destdir, force).outcome for name in modules.PRELOAD_ORDER}
+    if destdir is not None:
+        return
+    for name, outcome in outcomes.items():
+        if outcome == "replaced":
+            typer.echo(_NEXT_REPLACED.replace("pgtare", name))
+    if "installed" in outcomes.values():
+        typer.echo(f"next: add this line to postgresql.conf and restart:\n{preload_line()}")
+        typer.echo(_NEXT_ALL)
+
+
+def preload_line() -> str:
+    """The line of postgresql.conf that loads all modules."""
+    return f"shared_preload_libraries = '{', '.join(modules.PRELOAD_ORDER)}'"
+
+
+_NEXT_ALL = (
+    "(libraries that the setting names already stay, before these). Then run CREATE EXTENSION "
+    "for each of them in the database to look at"
+)
+
+
+def _put(
+    found: binaries.Binaries, module: str, destdir: Path | None, force: bool
+) -> modules.Installed:
     done = modules.install(found, module, destdir=destdir, force=force)
     for path in done.files:
         typer.echo(path)
     typer.echo(f"{module} {done.version} {done.outcome} for {found.version}")
+    return done
+
+
+def _install(found: binaries.Binaries, module: str, destdir: Path | None, force: bool) -> None:
+    done = _put(found, module, destdir, force)
     if destdir is None and done.outcome == "replaced":
         typer.echo(_NEXT_REPLACED.replace("pgtare", module))
     elif destdir is None and done.outcome != "unchanged":

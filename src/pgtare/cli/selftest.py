@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from pgtare import cli
+from pgtare.cli.documents import Destination, Json, Output
 from pgtare.load import LoadSpec
-from pgtare.weigh import selftest as selftests
-from pgtare.weigh.request import Request, new_seed, seconds
+from pgtare.weighing.weigh import selftest as selftests
+from pgtare.weighing.weigh.request import Request, new_seed, seconds
 
 
 def selftest(
@@ -26,7 +26,8 @@ def selftest(
         typer.Option(help="Start a server of this installation, not the embedded one."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Repeat an earlier self-test.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
+    output: Output = None,
 ) -> None:
     """Check the scale: error rates on control-only trials, and delays that are known.
 
@@ -35,16 +36,19 @@ def selftest(
 
     Example: `pgtare selftest --duration 20`
     """
+    destination = Destination(json, output)
     request = Request(
-        chosen=(), inject_ns=selftests.DELAYS_NS, duration_s=seconds("--duration", duration),
-        load=LoadSpec(clients=clients), pg_config=pg_config,
+        chosen=(),
+        inject_ns=selftests.DELAYS_NS,
+        duration_s=seconds("--duration", duration),
+        load=LoadSpec(clients=clients),
+        pg_config=pg_config,
         seed=new_seed() if seed is None else seed,
-    )  # fmt: skip
+    )
     done = selftests.run(request, cli.stderr())
-    if json:
-        typer.echo(jsonlib.dumps(done.as_json(), indent=2))
-    else:
+    if not destination.printed:
         _print(done)
+    destination.write(done.document().to_json())
     if not done.passed:
         raise typer.Exit(1)
 
@@ -56,9 +60,12 @@ def _print(done: selftests.Selftest) -> None:
     for check in done.checks:
         verdict = "ok" if check.passed else "NOT OK"
         table.add_row(
-            check.name, check.measured, check.wanted, verdict,
+            check.name,
+            check.measured,
+            check.wanted,
+            verdict,
             style="" if check.passed else "bold red",
-        )  # fmt: skip
+        )
     Console().print(table, highlight=False, markup=False)
     typer.echo(f"{done.transactions:,} transactions, seed {done.seed}")
     if done.passed:

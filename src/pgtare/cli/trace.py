@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json as jsonlib
 import re
 import time
 from pathlib import Path
@@ -14,24 +12,26 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from pgtare import cli
-from pgtare.cli import trace_standing
+from pgtare.cli import trace_state
 from pgtare.cli.command_line import command_line
+from pgtare.cli.documents import Destination, Json, Output
 from pgtare.errors import UsageError
-from pgtare.report import files
-from pgtare.report.numbers import volume
-from pgtare.report.progress import BAR_WIDTH, Display, Frame
-from pgtare.trace import export as exports
-from pgtare.trace import merge, show
-from pgtare.trace.ledger import Ledger, ledger
-from pgtare.trace.limits import MIB, Limits
-from pgtare.trace.profile import Scope, check_grouping, profile
-from pgtare.trace.reader import load
-from pgtare.trace.record import UNNUMBERED, Progress, Recorded, Recorder
-from pgtare.trace.server import open_server
-from pgtare.trace.statements import SORTS, report
-from pgtare.trace.target import DEFAULT_LEVEL, LEVELS, Target
-from pgtare.trace.told import some
-from pgtare.weigh.request import seconds
+from pgtare.kit import files
+from pgtare.kit.notes import some
+from pgtare.kit.numbers import volume
+from pgtare.kit.progress import BAR_WIDTH, Display, Frame
+from pgtare.seeing.trace.analysis import merge
+from pgtare.seeing.trace.analysis.ledger import Ledger, ledger
+from pgtare.seeing.trace.analysis.profile import Scope, check_grouping, profile
+from pgtare.seeing.trace.analysis.statements import SORTS, report
+from pgtare.seeing.trace.capture.record import UNNUMBERED, Progress, Recorded, TraceRecorder
+from pgtare.seeing.trace.capture.server import open_server
+from pgtare.seeing.trace.capture.target import DEFAULT_LEVEL, LEVELS, Target
+from pgtare.seeing.trace.file.disk_limits import MIB, Limits
+from pgtare.seeing.trace.file.reader import load
+from pgtare.seeing.trace.output import documents, show
+from pgtare.seeing.trace.output import export as exports
+from pgtare.weighing.weigh.request import seconds
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -40,7 +40,6 @@ app = typer.Typer(
     "then `pgtare trace profile monday`",
 )
 Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Source = Annotated[Path, typer.Argument(help="What `pgtare trace record` made.")]
 Pids = Annotated[
     list[int] | None, typer.Option("--pid", help="Only of this session; may be repeated.")
@@ -62,7 +61,7 @@ def record(
     application: Annotated[
         str | None, typer.Option(help="Sessions by application_name: a pattern, as shop*.")
     ] = None,
-    queryid: Annotated[
+    query_id: Annotated[
         list[int] | None, typer.Option(help="These statements, in whatever session.")
     ] = None,
     sample: Annotated[str, typer.Option(help="The share of the sessions, as 10%.")] = "100%",
@@ -83,6 +82,7 @@ def record(
     max_size: Annotated[str, typer.Option(help="When the recording stops.")] = "1G",
     reserve: Annotated[str, typer.Option(help="Space to leave free on the volume.")] = "512M",
     json: Json = False,
+    output: Output = None,
 ) -> None:
     """Trace the client sessions that match, those to come included, into files.
 
@@ -94,26 +94,35 @@ def record(
         raise UsageError(f"--level {level}: choose among {', '.join(map(str, LEVELS))}")
     if armed and level is not None:
         raise UsageError("--armed records at the levels that settings have set: leave out --level")
-    if 0 in (queryid or ()):
-        raise UsageError("--queryid 0: no statement has it; `pg_stat_statements` tells queryid")
+    if 0 in (query_id or ()):
+        raise UsageError("--query-id 0: none has it; see pg_stat_statements.queryid")
     length = seconds("--duration", duration) if duration is not None else None
     target = Target(
-        level or DEFAULT_LEVEL, frozenset(pid or ()), frozenset(role or ()),
-        frozenset(database or ()), application, _share(sample), tuple(queryid or ()), armed,
-    )  # fmt: skip
+        level or DEFAULT_LEVEL,
+        frozenset(pid or ()),
+        frozenset(role or ()),
+        frozenset(database or ()),
+        application,
+        _share(sample),
+        tuple(query_id or ()),
+        armed,
+    )
     limits = Limits(
         _size("--file-size", file_size), _size("--max-size", max_size), _size("--reserve", reserve)
     )
+    destination = Destination(json, output)
     with open_server(dsn) as server:
-        recorder = Recorder(server, dsn, path, target, limits, command_line())
+        recorder = TraceRecorder(server, dsn, path, target, limits, command_line())
         with Display(cli.stderr(), "tracing", length) as display:
             done = recorder.run(length, lambda now: _tick(display, now))
-    if json:
-        typer.echo(jsonlib.dumps(dataclasses.asdict(done), indent=2))
-    else:
+    destination.write(documents.recorded(done).to_json())
+    if not destination.printed:
         for line in _told(done, target):
             cli.say(line)
-    # on a full disk there can be sessions, and no call of them
+    if done.stopped_by == "space":
+        kept = done.call_bytes or done.waits
+        why = done.why if done.call_bytes else f"{done.why}, and no call had room"
+        raise files.ended_by_full_disk(path, why, f"pgtare trace profile {path}" if kept else None)
     if not done.call_bytes:
         raise typer.Exit(1)
 
@@ -175,9 +184,11 @@ def _told(done: Recorded, target: Target) -> list[str]:
         f"in {done.seconds:.1f} s; {volume(done.bytes)} on disk"
     ]
     lines += _lost(done)
-    if done.why:
+    if done.why and done.stopped_by != "space":
         lines.append(f"stopped early: {done.why}")
     lines += done.notes
+    if done.stopped_by == "space":
+        return lines  # the error says the rest
     if not done.sessions:
         return [*lines, _nobody(target)]
     if not done.call_bytes:
@@ -245,12 +256,14 @@ def profile_(
     busy: Annotated[bool, typer.Option("--busy", help="Without the time of the client.")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most rows to print.")] = 30,
     json: Json = False,
+    output: Output = None,
 ) -> None:
     """Where the time went: lines that add up to all of it.
 
     Example: `pgtare trace profile monday --by statement`
     """
     # before a long trace is read
+    destination = Destination(json, output)
     merge.check_way(merge_by)
     check_grouping(by)
     if transaction and len(pid or ()) != 1:
@@ -266,14 +279,18 @@ def profile_(
     )
     scope = Scope(frozenset(pid) if pid else None, transaction, statement, workers, busy, words)
     found = profile(book, by, scope)
-    if json:
-        typer.echo(jsonlib.dumps(show.profile_json(found), indent=2))
+    destination.write(documents.profiled(found).to_json())
+    if destination.printed:
         return
     console = cli.stdout()
     console.print(show.profile_view(found, limit), highlight=False)
     if console.is_terminal and by == "event":
-        console.print(f"next: --by statement, or pgtare trace report {path}", style="dim",
-                      highlight=False, markup=False)  # fmt: skip
+        console.print(
+            f"next: --by statement, or pgtare trace report {path}",
+            style="dim",
+            highlight=False,
+            markup=False,
+        )
 
 
 @app.command("clients")
@@ -283,6 +300,7 @@ def clients(
         str, typer.Option("--merge-by", help="What a client is: application, address, user, trace.")
     ] = "application",
     json: Json = False,
+    output: Output = None,
 ) -> None:
     """Time by client, merged from the pooled connections that served it.
 
@@ -290,9 +308,10 @@ def clients(
 
     Example: `pgtare trace clients monday --merge-by trace`
     """
+    destination = Destination(json, output)
     found = merge.clients(_book(path), merge_by)
-    if json:
-        typer.echo(jsonlib.dumps([dataclasses.asdict(c) for c in found], indent=2))
+    destination.write(documents.merged(found).to_json())
+    if destination.printed:
         return
     cli.stdout().print(show.clients_view(found), highlight=False)
 
@@ -304,6 +323,7 @@ def statements(
     pid: Pids = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most statements.")] = 20,
     json: Json = False,
+    output: Output = None,
 ) -> None:
     """Each statement's calls with count, CPU, elapsed time, buffers and rows; waits; row sources.
 
@@ -311,11 +331,12 @@ def statements(
 
     Example: `pgtare trace statements monday --sort cpu`
     """
+    destination = Destination(json, output)
     found = report(_book(path), sort, frozenset(pid) if pid else None)
     if sum(not statement.query_id for statement in found) >= _MANY:
         cli.say(f"note: {UNNUMBERED}", err=True)
-    if json:
-        typer.echo(jsonlib.dumps([dataclasses.asdict(s) for s in found[:limit]], indent=2))
+    destination.write(documents.listed(found[:limit]).to_json())
+    if destination.printed:
         return
     cli.stdout().print(show.statements_view(found[:limit], len(found)), highlight=False)
 
@@ -326,15 +347,17 @@ def export(
     directory: Annotated[Path, typer.Argument(help="A new directory for the files.")],
     format_: Annotated[str, typer.Option("--format", help="parquet or jsonl.")] = "parquet",
     json: Json = False,
+    output: Output = None,
 ) -> None:
     """Write calls, waits, transactions, plans, row sources, binds and more as tables.
 
     Example: `pgtare trace export monday monday-parquet`
     """
+    destination = Destination(json, output)
     exports.check(directory, format_)  # before a long trace is read
     written = exports.write(_book(path), directory, format_)
-    if json:
-        typer.echo(jsonlib.dumps(written, indent=2))
+    destination.write(documents.exported(str(directory), written).to_json())
+    if destination.printed:
         return
     for name, rows in written.items():
         cli.say(f"{directory / name}: {rows:,} rows")
@@ -347,25 +370,26 @@ def report_(
         Path | None, typer.Option(help="Where to write the page; default beside the trace.")
     ] = None,
     json: Json = False,
+    output: Output = None,
 ) -> None:
     """Write the page of a trace: profile, time line, statements with all that they did.
 
     Example: `pgtare trace report monday`
     """
-    from pgtare.trace.page import write_page  # what draws pages takes long to load
+    from pgtare.seeing.trace.output.page import write_page  # what draws pages takes long to load
 
     target = html or (path / "report.html" if path.is_dir() else path.with_suffix(".html"))
     files.check_target(target)
+    destination = Destination(json, output)
     book = _book(path)
     write_page(book, target)
-    if json:
-        typer.echo(jsonlib.dumps(show.profile_json(profile(book)), indent=2))
-    else:
-        cli.say(f"page: {target}")
+    destination.tell(f"page: {target}")
+    if destination.wanted:
+        destination.write(documents.profiled(profile(book)).to_json())
 
 
-app.command("status")(trace_standing.status)
-app.command("stop")(trace_standing.stop)
+app.command("status")(trace_state.status)
+app.command("stop")(trace_state.stop)
 
 
 class _Reading(Frame):
@@ -375,9 +399,12 @@ class _Reading(Frame):
         super().__init__(
             console,
             TextColumn("reading {task.fields[name]}", markup=False),
-            BarColumn(bar_width=BAR_WIDTH), TimeRemainingColumn(compact=True), TextColumn("left"),
-            total=1.0, name=path.name,
-        )  # fmt: skip
+            BarColumn(bar_width=BAR_WIDTH),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
+            total=1.0,
+            name=path.name,
+        )
         self._path, self._start = path, time.monotonic()
 
     def tell(self, share: float) -> None:

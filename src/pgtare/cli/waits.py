@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-import json as jsonlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
 from rich.live import Live
 
 from pgtare import cli
+from pgtare.cli.documents import Destination, Json, Output
 from pgtare.errors import UsageError
-from pgtare.profile import doubts, rates
-from pgtare.profile.model import FOREGROUND, Counters, Event, Snapshot
-from pgtare.profile.reader import Reader, open_reader
-from pgtare.report import files
-from pgtare.report.progress import Display
-from pgtare.waits import show
-from pgtare.waits.record import Progress, Recorder
-from pgtare.waits.recording import Recording
-from pgtare.waits.summary import throughout
-from pgtare.waits.top import watch
-from pgtare.weigh.request import seconds
+from pgtare.kit import files
+from pgtare.kit.progress import Display
+from pgtare.seeing.waits import documents, show
+from pgtare.seeing.waits.live import watch
+from pgtare.seeing.waits.record import Progress, WaitRecorder
+from pgtare.seeing.waits.recording import Recording, unwritten_note
+from pgtare.seeing.waits.summary import throughout
+from pgtare.server.wait_counters import caveats, rates
+from pgtare.server.wait_counters.model import FOREGROUND, Counters, Event, Snapshot
+from pgtare.server.wait_counters.reader import Reader, open_reader
+from pgtare.weighing.weigh.request import seconds
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,7 +31,6 @@ app = typer.Typer(
     'Example: `pgtare waits top --dsn "host=/var/run/postgresql dbname=app"`',
 )
 Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Idle = Annotated[bool, typer.Option("--idle", help="Waits for something to do as well.")]
 Background = Annotated[
     bool, typer.Option("--background", help="Background processes as well, not only sessions.")
@@ -52,6 +50,7 @@ def top(
     background: Background = False,
     limit: Limit = 15,
     json: Json = False,
+    output: Output = None,
 ) -> None:
     """Share of time by event and by statement, refreshed; CPU time apart, by sampling.
 
@@ -61,20 +60,21 @@ def top(
     """
     every = seconds("--interval", interval)
     console = cli.stdout()
-    live = console.is_terminal and not json
+    destination = Destination(json, output)
+    live = console.is_terminal and not destination.printed
     count = iterations if iterations is not None or live else 1
     with open_reader(dsn) as reader:
         profiles = watch(reader, every, count, idle=idle, background=background)
         if not live:
             for found in profiles:
-                if json:
-                    typer.echo(jsonlib.dumps(dataclasses.asdict(found)))
-                else:
+                if not destination.printed:
                     console.print(show.profile_view(found, limit), highlight=False)
+                destination.write_line(documents.profile(found).to_json(indent=None))
             return
         with Live(f"the first figures come in {every:g} s", console=console) as screen:
             for found in profiles:
                 screen.update(show.profile_view(found, limit), refresh=True)
+                destination.write_line(documents.profile(found).to_json(indent=None))
 
 
 @app.command("histogram")
@@ -82,30 +82,27 @@ def histogram(
     event: Annotated[str, typer.Argument(help="The wait event, as DataFileRead.")],
     dsn: Dsn,
     json: Json = False,
+    output: Output = None,
 ) -> None:
     """How long the waits for an event took, in powers of two, over all processes.
 
     Example: `pgtare waits histogram DataFileRead --dsn "host=/var/run/postgresql"`
     """
+    destination = Destination(json, output)
     with open_reader(dsn) as reader:
         totals = rates.totals(reader.events(), idle=True, background=True)
         buckets = reader.buckets()
         _doubt(reader)
     found = _find_event(event, totals)
-    if json:
-        rows = [
-            {"from_ms": b.from_ms, "to_ms": b.to_ms, "waits": n}
-            for b, n in zip(buckets, totals[found].histogram, strict=True)
-        ]
-        document = {**dataclasses.asdict(found), **_counters(totals[found]), "buckets": rows}
-        typer.echo(jsonlib.dumps(document, indent=2))
+    destination.write(documents.histogram(found, totals[found], buckets).to_json())
+    if destination.printed:
         return
     cli.stdout().print(show.histogram_view(found, totals[found], buckets), highlight=False)
 
 
 def _doubt(reader: Reader) -> None:
     """Say on standard error what the counters lack."""
-    for note in (*doubts.of_clients(reader.clients()), *doubts.of_losses(reader.losses())):
+    for note in (*caveats.of_clients(reader.clients()), *caveats.of_losses(reader.losses())):
         cli.say(f"note: {note}", err=True)
 
 
@@ -125,12 +122,19 @@ def _find_event(name: str, totals: dict[Event, Counters]) -> Event:
 
 
 @app.command("sessions")
-def sessions(dsn: Dsn, idle: Idle = False, background: Background = False, limit: Limit = 50,
-             json: Json = False) -> None:  # fmt: skip
+def sessions(
+    dsn: Dsn,
+    idle: Idle = False,
+    background: Background = False,
+    limit: Limit = 50,
+    json: Json = False,
+    output: Output = None,
+) -> None:
     """Processes by the time they waited, and what each waits for now.
 
     Example: `pgtare waits sessions --dsn "host=/var/run/postgresql" --background`
     """
+    destination = Destination(json, output)
     with open_reader(dsn) as reader:
         events = rates.by_process(reader.by_process(), idle=idle)
         rank = {pid: i for i, pid in enumerate(events)}
@@ -141,49 +145,33 @@ def sessions(dsn: Dsn, idle: Idle = False, background: Background = False, limit
         ]
         _doubt(reader)
     found.sort(key=lambda session: rank.get(session.pid, len(rank)))
-    if json:
-        rows = [
-            {**session.model_dump(), "events": _events(events.get(session.pid, {}))}
-            for session in found[:limit]
-        ]
-        typer.echo(jsonlib.dumps(rows, indent=2))
+    destination.write(documents.sessions(found[:limit], events).to_json())
+    if destination.printed:
         return
     cli.stdout().print(show.sessions_view(found[:limit], events), highlight=False)
 
 
 @app.command("statements")
-def statements(dsn: Dsn, limit: Limit = 20, json: Json = False) -> None:
+def statements(dsn: Dsn, limit: Limit = 20, json: Json = False, output: Output = None) -> None:
     """Statements by the time they waited since the counters were reset.
 
     Their texts come from pg_stat_statements, where it is there.
 
     Example: `pgtare waits statements --dsn "host=/var/run/postgresql dbname=app"`
     """
+    destination = Destination(json, output)
     with open_reader(dsn) as reader:
         found = rates.by_statement(reader.statements())
         shown = dict(list(found.items())[:limit])
         texts = reader.texts(shown)
         _doubt(reader)
-    if json:
-        rows = [
-            {"queryid": queryid, "text": texts.get(queryid), "events": _events(events)}
-            for queryid, events in shown.items()
-        ]
-        typer.echo(jsonlib.dumps(rows, indent=2))
+    destination.write(documents.statements(shown, texts).to_json())
+    if destination.printed:
         return
     if not shown:
         typer.echo("no statement has waited yet; are compute_query_id and capture on?")
         return
     cli.stdout().print(show.totals_view(shown, texts), highlight=False)
-
-
-def _events(events: Any) -> list[dict[str, Any]]:
-    ordered = sorted(events.items(), key=lambda item: -item[1].spent_ms)
-    return [{**dataclasses.asdict(event), **_counters(c)} for event, c in ordered]
-
-
-def _counters(counters: Counters) -> dict[str, Any]:
-    return counters.model_dump(exclude={"histogram"})
 
 
 @app.command("record")
@@ -198,25 +186,35 @@ def record(
         typer.Option("--all", help="Trace every client session meanwhile, also those to come."),
     ] = False,
     json: Json = False,
+    output: Output = None,
 ) -> None:
     """Keep the traces of all traced sessions as Parquet, until the time is up or Ctrl-C.
 
     Example: `pgtare waits record monday --duration 5m --all --dsn "host=/var/run/postgresql"`
     """
     length = seconds("--duration", duration) if duration else None
+    destination = Destination(json, output)
     with open_reader(dsn) as reader:
-        recorder = Recorder(reader, dsn, directory, trace_all=trace_all)
+        recorder = WaitRecorder(reader, dsn, directory, trace_all=trace_all)
         with Display(cli.stderr(), "recording", length) as display:
             done = recorder.run(length, lambda now: _tick(display, now))
-    if json:
-        typer.echo(done.model_dump_json(by_alias=True, indent=2))
-    else:
+    destination.write(done.model_dump_json(by_alias=True, indent=2))
+    if not destination.printed:
         for line in _told(done, trace_all):
             cli.say(line)
-    if not done.sessions and not throughout(done):
+    full = done.stopped_by == "space"
+    kept = bool(done.records if full else done.sessions) or bool(throughout(done))
+    if not kept:
         recorder.writer.discard()
+    if full:
+        raise files.ended_by_full_disk(
+            directory,
+            f"the disk of {directory} is full",
+            f"pgtare waits report {directory}" if kept else None,
+        )
+    if not kept:
         raise typer.Exit(1)
-    if not json:
+    if not destination.printed:
         cli.say(f"recording: {directory} (`pgtare waits report {directory}` makes its page)")
 
 
@@ -236,6 +234,8 @@ def _told(done: Recording, all_asked: bool) -> list[str]:
         for s in done.sessions
         if s.lost
     ]
+    if done.unwritten:
+        lines.append(unwritten_note(done.unwritten))
     lines += [f"process {s.pid}: no right to read its trace" for s in done.sessions if s.refused]
     lines += [f"process {s.pid}: its end was given up unread" for s in done.sessions if s.gone]
     if waited := throughout(done):
@@ -243,9 +243,10 @@ def _told(done: Recording, all_asked: bool) -> list[str]:
         lines.append(f"{many} waited throughout and left no trace: the page shows for what")
     elif not done.sessions:
         lines.append(
-            "no session answered a request meanwhile, so none was traced" if all_asked else
-            "no session was traced: set wait_event_timing.capture = trace, or use --all"
-        )  # fmt: skip
+            "no session answered a request meanwhile, so none was traced"
+            if all_asked
+            else "no session was traced: set wait_event_timing.capture = trace, or use --all"
+        )
     return lines
 
 
@@ -257,11 +258,15 @@ def snapshot(
 
     Example: `pgtare waits snapshot before.json --dsn "host=/var/run/postgresql"`
     """
+    files.check_target(file)
     with open_reader(dsn) as reader:
         found = reader.snapshot()
     text = found.model_dump_json(by_alias=True)
     files.write_text(file, text + "\n")
-    typer.echo(text if json else f"snapshot: {file}")
+    if json:
+        typer.echo(text)
+    else:
+        cli.say(f"snapshot: {file}")
 
 
 @app.command("diff")
@@ -272,14 +277,16 @@ def diff(
     background: Background = False,
     limit: Limit = 20,
     json: Json = False,
+    output: Output = None,
 ) -> None:
     """Where time went between two snapshots of a server.
 
     Example: `pgtare waits diff before.json after.json`
     """
+    destination = Destination(json, output)
     found = rates.profile(_load(a), _load(b), idle=idle, background=background)
-    if json:
-        typer.echo(jsonlib.dumps(dataclasses.asdict(found), indent=2))
+    destination.write(documents.profile(found).to_json())
+    if destination.printed:
         return
     cli.stdout().print(show.profile_view(found, limit), highlight=False)
 
@@ -290,7 +297,10 @@ def _load(path: Path) -> Snapshot:
     except OSError as ex:
         raise UsageError(f"{path} cannot be read: {ex.strerror}") from ex
     except (ValidationError, UnicodeDecodeError) as ex:
-        raise UsageError(f"{path} is no snapshot of `pgtare waits snapshot`") from ex
+        raise UsageError(
+            f"{path} is no snapshot of this version of pgtare: take one with "
+            "`pgtare waits snapshot`"
+        ) from ex
 
 
 @app.command("report")
@@ -300,16 +310,17 @@ def report(
         Path | None, typer.Option(help="Where to write the page; default DIRECTORY/report.html.")
     ] = None,
     json: Json = False,
+    output: Output = None,
 ) -> None:
     """Write the page of a recording: sessions over time, histograms, a heat map, statements.
 
     Example: `pgtare waits report monday`
     """
     path = html or directory / "report.html"
-    from pgtare.waits.page import write_page  # the charts take long to load
+    files.check_target(html)
+    destination = Destination(json, output)
+    from pgtare.seeing.waits.page import write_page  # the charts take long to load
 
     found = write_page(directory, path)
-    if json:
-        typer.echo(jsonlib.dumps(found.as_json(), indent=2))
-    else:
-        cli.say(f"page: {path}")
+    destination.tell(f"page: {path}")
+    destination.write(documents.summary(found).to_json())

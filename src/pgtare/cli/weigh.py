@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import sys
 from functools import partial
 from pathlib import Path
@@ -11,22 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 import typer
 from rich.console import Console
 
-from pgtare import cli, store
+from pgtare import cli
 from pgtare.cli.command_line import command_line
-from pgtare.design import Unit
+from pgtare.cli.documents import JSON_HELP, OUTPUT_HELP, Destination
 from pgtare.errors import UsageError
-from pgtare.instruments import choose, load_catalogue
+from pgtare.estimate.trial.design import Unit
+from pgtare.kit import files
 from pgtare.load import LoadSpec, Script, parse_headroom, parse_participation, parse_rate
-from pgtare.report import files
-from pgtare.report.page import write_page
-from pgtare.report.terminal import render
-from pgtare.weigh.plan import arms_of
-from pgtare.weigh.request import Request, new_seed, percentage, seconds, slice_bounds
-from pgtare.weigh.run import Weighing, alone, dry_run
-from pgtare.weigh.run import weigh as run_weighing
+from pgtare.weighing.instruments import choose, load_catalogue
+from pgtare.weighing.weigh import store
+from pgtare.weighing.weigh.plan import arms_of
+from pgtare.weighing.weigh.report.page import write_page
+from pgtare.weighing.weigh.report.terminal import render
+from pgtare.weighing.weigh.request import Request, new_seed, percentage, seconds, slice_bounds
+from pgtare.weighing.weigh.run import Weighing, alone, dry_run
+from pgtare.weighing.weigh.run import weigh as run_weighing
 
 if TYPE_CHECKING:
-    from pgtare.cli.weigh_why import Why
+    from pgtare.joins.weigh_why import Why
 
 _what = partial(typer.Option, rich_help_panel="What")
 _how_long = partial(typer.Option, rich_help_panel="How long")
@@ -136,10 +137,8 @@ def weigh(
             "waits that each costing arm spends more time in."
         ),
     ] = False,
-    json: Annotated[
-        Path | None,
-        _result(help="Write the result as JSON; - for standard output."),
-    ] = None,
+    json: Annotated[bool, _result("--json", help=JSON_HELP)] = False,
+    output: Annotated[Path | None, _result("--output", help=OUTPUT_HELP)] = None,
     html: Annotated[Path | None, _result(help="Write one self-contained page.")] = None,
     out: Annotated[
         Path | None,
@@ -159,7 +158,7 @@ def weigh(
     By default on a PostgreSQL 18 of pgtare's own with a pgbench load; with --dsn on a running
     server and the traffic that is there.
 
-    Examples: `pgtare weigh pg_stat_statements track_io_timing --duration 30s --json w.json`
+    Examples: `pgtare weigh pg_stat_statements track_io_timing --duration 30s --output w.json`
 
     `pgtare weigh track_io_timing --dsn "host=/var/run/postgresql dbname=app" --dry-run`
     """
@@ -186,19 +185,22 @@ def weigh(
         assume_yes=yes,
     )
     arms_of(request)  # contradictions show before anything is started
+    destination = Destination(json, output)
     if plan_only:
-        for line in dry_run(request):
-            typer.echo(line)
+        planned = dry_run(request)
+        if not destination.printed:
+            for line in (*planned.description, *planned.warnings):
+                typer.echo(line)
+        destination.write(planned.to_json())
         return
-    for path in (json, html):
-        files.check_target(path)
+    files.check_target(html)
     if out is not None:
         store.check_target(out)
     asked = _why() if why else None
     done = run_weighing(
         request, command_line(), cli.stderr(), _confirm, asked.beside if asked else alone
     )
-    _deliver(done, json, html, out, asked)
+    _deliver(done, destination, html, out, asked)
     if done.result.design.stopped_by == "interrupt":
         raise typer.Exit(cli.INTERRUPTED)
     if done.result.design.partial:
@@ -247,40 +249,38 @@ def _confirm(question: str) -> bool:
 
 
 def _why() -> Why:
-    from pgtare.cli.weigh_why import Why  # perf's side of it is wanted here only
+    from pgtare.joins.weigh_why import Why  # perf's side of it is wanted here only
 
     return Why()
 
 
 def _deliver(
-    done: Weighing, json: Path | None, html: Path | None, out: Path | None, why: Why | None
+    done: Weighing,
+    destination: Destination,
+    html: Path | None,
+    out: Path | None,
+    why: Why | None,
 ) -> None:
-    to_stdout = json is not None and str(json) == "-"
-    render(done.result, cli.stderr() if to_stdout else Console())
-    text = done.result.to_json()
+    if not destination.printed:
+        render(done.result, Console())
+    result = done.result
     if why is not None:
-        from pgtare.cli import weigh_why
+        from pgtare.joins import weigh_why
 
         found = why.explain(done)
-        weigh_why.render(done, found, why.notes, cli.stderr() if to_stdout else Console())
-        text = jsonlib.dumps(
-            {**jsonlib.loads(text), "why": weigh_why.as_json(found, why.notes)}, indent=2
-        )
-    told = cli.stderr() if to_stdout else Console(soft_wrap=True)
-    if json is not None:
-        if to_stdout:
-            typer.echo(text)
-        else:
-            files.write_text(json, text + "\n")
-            told.print(f"JSON: {json}", highlight=False, markup=False)
+        if not destination.printed:
+            weigh_why.render(done, found, why.notes, Console())
+        result = result.model_copy(update={"why": weigh_why.document(found, why.notes)})
+    destination.write(result.to_json())
     if html is not None:
         write_page(done.result, done.observations, html)
-        told.print(f"page: {html}", highlight=False, markup=False)
+        destination.tell(f"page: {html}")
     if out is not None:
         store.save(out, done.design, done.observations, done.result)
         write_page(done.result, done.observations, out / "report.html")
         for what, name in (
-            ("page", "report.html"), ("JSON", "result.json"),
+            ("page", "report.html"),
+            ("JSON", "result.json"),
             ("observations", "observations.parquet"),
-        ):  # fmt: skip
-            told.print(f"{what}: {out / name}", highlight=False, markup=False)
+        ):
+            destination.tell(f"{what}: {out / name}")

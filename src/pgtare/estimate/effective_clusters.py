@@ -16,7 +16,7 @@ factor G / (G − 1) that is applied.
 
 from __future__ import annotations
 
-from pgtare.estimate.blocks import Floats
+from pgtare.estimate.arrays import Floats
 
 #: With fewer effective clusters the interval holds, but a verdict rests on a handful of sessions or
 #: moments, and a warning says so.

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import special
 
 from pgtare.estimate import sequential
-from pgtare.estimate.blocks import Floats
+from pgtare.estimate.arrays import Floats
 from pgtare.estimate.effective_clusters import degrees_of_freedom
 
 NAN = math.nan

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pgtare.estimate.blocks import Floats
+from pgtare.estimate.arrays import Floats
 
 
 def mid_quantiles(values: Floats, shares: Sequence[float]) -> Floats:

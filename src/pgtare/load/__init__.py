@@ -3,13 +3,7 @@
 from pgtare.load.database import BenchDatabase, drop_database, initialise
 from pgtare.load.headroom import Saturation, at_headroom, find_saturation
 from pgtare.load.pgbench import PgbenchLoad, Progress, RunResult, find_pgbench, run
-from pgtare.load.spec import (
-    LoadSpec,
-    Script,
-    parse_headroom,
-    parse_participation,
-    parse_rate,
-)
+from pgtare.load.spec import LoadSpec, Script, parse_headroom, parse_participation, parse_rate
 from pgtare.load.transactions import TransactionLog
 
 __all__ = [

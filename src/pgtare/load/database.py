@@ -14,7 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.load.pgbench import create_tables, find_pgbench
-from pgtare.server import trials
+from pgtare.server import own_session
 from pgtare.server.binaries import Binaries
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -109,7 +109,7 @@ def _is_ours(conn: psycopg.Connection[Any], name: str) -> bool:
 
 
 def _connect(dsn: str) -> psycopg.Connection[Any]:
-    return trials.connect(dsn)
+    return own_session.connect(dsn)
 
 
 def _run(conn: psycopg.Connection[Any], statement: sql.Composed) -> None:

@@ -13,7 +13,7 @@ from pgtare.errors import UsageError
 from pgtare.server.account import environment
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import ARTEFACTS, compiler, is_artefact, run_make
-from pgtare.server.places import is_plain, locked, place
+from pgtare.server.directories import is_plain, locked, place
 
 PROGRAM = "duet"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pgtare.errors import MeasurementError
-from pgtare.load.duet_plan import Length, Target, render_plan
+from pgtare.load.duet_plan import DuetTarget, Length, render_plan
 from pgtare.load.duet_records import Records, read_records
 from pgtare.load.process import Child
 from pgtare.load.spec import LoadSpec
@@ -63,7 +63,7 @@ class DuetRun:
 
 def run_duet(
     driver: Path,
-    targets: Sequence[Target],
+    targets: Sequence[DuetTarget],
     spec: LoadSpec,
     length: Length,
     output: Path,

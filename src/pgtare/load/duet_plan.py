@@ -29,7 +29,7 @@ CLIENT = "client_id"  # as in pgbench: the number of the thread
 
 
 @dataclass(frozen=True)
-class Target:
+class DuetTarget:
     """One cluster of a duet. settings: what each connection sets for its session, no restart."""
 
     dsn: str
@@ -67,7 +67,7 @@ class Length:
 
 
 def render_plan(
-    targets: Sequence[Target],
+    targets: Sequence[DuetTarget],
     spec: LoadSpec,
     length: Length,
     output: Path,
@@ -172,7 +172,7 @@ def _counted(text: str) -> bytes:
     return f"{len(data)} ".encode() + data
 
 
-def _conninfo(target: Target, application_name: str) -> str:
+def _conninfo(target: DuetTarget, application_name: str) -> str:
     try:
         return make_conninfo(target.dsn, application_name=application_name)
     except psycopg.ProgrammingError as ex:

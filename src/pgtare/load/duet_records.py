@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pgtare import parquet
 from pgtare.errors import MeasurementError
+from pgtare.kit import parquet
 
 MAGIC = b"PGTDUET\0"
 _HEADER = struct.Struct("=8sIIIIqqq")
@@ -80,7 +80,7 @@ class Records:
         return columns
 
     def write_parquet(self, path: Path) -> None:
-        """Keep the rows as columns. Raises OSError or duckdb.Error."""
+        """Keep the rows as columns. Raises OSError."""
         parquet.write(path, self.columns())
 
 

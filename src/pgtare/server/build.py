@@ -1,6 +1,7 @@
 """Build a server module for one PostgreSQL installation with PGXS, in a copy of its sources."""
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import pgtare
 from pgtare.errors import UsageError
 from pgtare.server.account import environment
 from pgtare.server.binaries import Binaries
-from pgtare.server.places import is_plain, locked, place
+from pgtare.server.directories import is_plain, locked, place
 
 COMMON = "common"
 BUILD_SECONDS = 300.0
@@ -78,7 +79,9 @@ def build(
         *_OPTIONS,
         *compiler(binaries),
     ]
-    run_make([*command, "all"], module, binaries)
+    # few at a time and their output apart: the error of one stays in the lines that are shown
+    together = ["--output-sync", f"-j{min(os.cpu_count() or 1, 4)}"]
+    run_make([*command, *together, "all"], module, binaries)
     run_make([*command, "install", f"DESTDIR={stage}"], module, binaries)
     library = _below(stage, binaries.pkglibdir) / f"{module}.so"
     extension = _below(stage, binaries.extension_dir)

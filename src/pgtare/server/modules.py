@@ -22,10 +22,15 @@ from pgtare.server.build import (
     source_dir,
     sql_without_extension,
 )
-from pgtare.server.places import locked
-from pgtare.server.uses import loaded_by, uses_on_server
+from pgtare.server.directories import locked
+from pgtare.server.module_usage import loaded_by, uses_on_server
+
+#: All modules in the order in which shared_preload_libraries should name them: sql_trace records
+#: the waits that wait_event_timing times.
+PRELOAD_ORDER = ("pgtare", "wait_event_timing", "sql_trace")
 
 __all__ = [
+    "PRELOAD_ORDER",
     "BuiltModule",
     "Installed",
     "Loadable",
@@ -178,7 +183,8 @@ def _refuse_if_used(binaries: Binaries, module: str, library: Path, dsn: str | N
     if dsn is None:
         raise UsageError(
             f"a server whose settings still name {module} would not start without it: give --dsn "
-            f"of the server, so that its settings can be looked at, or --force to remove it unseen"
+            "of the server, so that its settings can be looked at, or use "
+            "`pgtare module uninstall --force`"
         )
     uses = uses_on_server(dsn, module, binaries.pkglibdir)
     pids = loaded_by(library)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pgtare.server import processes, shared_memory
 from pgtare.server.account import Account
-from pgtare.server.places import is_plain, locked, place
+from pgtare.server.directories import is_plain, locked, place
 
 LOCK_NAME = "owner.lock"
 KEEP_NAME = "kept"
@@ -116,6 +116,22 @@ def sweep() -> list[Path]:
                 _remove(home)
                 swept.append(home.path)
     return swept
+
+
+def in_use() -> list[Path]:
+    """Directories whose owners live."""
+    base = servers_directory()
+    found = []
+    with locked(base / ".lock"):
+        for path in sorted(base.iterdir()):
+            if path.name.startswith(".") or not path.is_dir():
+                continue
+            lock_fd = _lock(path)
+            if lock_fd is None:
+                found.append(path)
+            else:
+                os.close(lock_fd)
+    return found
 
 
 def mark_kept(home: Home) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from pgtare.errors import PgtareError, UsageError
 from pgtare.server.account import environment
 from pgtare.server.binaries import Binaries, from_pg_config
-from pgtare.server.places import locked, place
+from pgtare.server.directories import locked, place
 from pgtare.server.source_package import tarball, version_of
 
 TOOLS = ("gcc", "make", "bison", "flex", "perl", "tar", "bzip2")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pgtare.errors import UsageError
 from pgtare.server.account import environment
-from pgtare.server.places import locked, place
+from pgtare.server.directories import locked, place
 
 SUITES = {15: "bookworm", 17: "trixie", 18: "sid", 19: "experimental"}
 """Where Debian keeps each major version; it never had a stable release with 16."""
@@ -71,8 +71,11 @@ def _mirror() -> str:
     """The mirror that this machine's apt uses for Debian itself."""
     done = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Label: Debian"],
-        capture_output=True, text=True, check=False, env=environment(),
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
     uris = done.stdout.split()
     if not uris or not re.match(r"https?://", uris[0]):
         raise UsageError(
@@ -85,9 +88,15 @@ def _mirror() -> str:
 def _run(command: list[str], shelf: Path, major: int) -> None:
     try:
         done = subprocess.run(
-            command, cwd=shelf, capture_output=True, text=True, check=False,
-            stdin=subprocess.DEVNULL, timeout=DOWNLOAD_SECONDS, env=environment(),
-        )  # fmt: skip
+            command,
+            cwd=shelf,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=DOWNLOAD_SECONDS,
+            env=environment(),
+        )
         told = "; ".join(line for line in done.stderr.splitlines() if line.startswith("E:"))
     except subprocess.TimeoutExpired:
         told = f"no answer within {DOWNLOAD_SECONDS:.0f} s"

@@ -1,14 +1,40 @@
-"""Decodes what wait_event_trace_drain gives: records of 32 bytes, and the statement of each."""
+"""The rings of waits of traced processes: finds them, drains them, decodes their records.
+
+A record is 32 bytes, and records come as arrays (N,) of dtype RECORD. Times are in ns:
+
+- start_ns: when it happened; a wait when it began. It counts from the start of its ring; add
+  `WaitRing.started_ns` for ns since 1970
+- value: of a WAIT its length in ns; of STATEMENT_BEGIN the query identifier, of STATEMENT_END the
+  rows; of CPU the processor time of the process so far, in ns; of TRIGGER its time in ns
+- event: of a WAIT its number (`event_names` tells names), and calls, how many it was
+- depth: of a mark how many statements it is within, 0 outside of any
+
+`statement_spans` makes statements of begins and ends.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import psycopg
 
 from pgtare.errors import MeasurementError
+
+_RINGS = """
+SELECT pid, started, ended, leader_pid, backend_type FROM {waits}.wait_event_timing_rings()
+WHERE pid <> {own} AND (ended IS NULL OR ended >= %s)
+"""
+_DRAIN = "SELECT next, lost, started, records FROM {waits}.wait_event_trace_drain(%s, %s)"
+_NAMES = """
+SELECT event, wait_event_type, wait_event
+FROM unnest(%s::bigint[]) AS event, {waits}.wait_event_timing_event(event)
+"""
 
 #: As struct TraceRecord in server/wait_event_timing/waits.h.
 RECORD = np.dtype(
@@ -40,6 +66,84 @@ class Kind(IntEnum):
     TRIGGER = 7
 
 
+class Rows(Protocol):
+    """Runs a query with {waits} and {own} in it and gives its rows, bytes as they are."""
+
+    def __call__(self, query: str, *values: object) -> list[tuple[Any, ...]]: ...
+
+
+class FoundRing(NamedTuple):
+    """A ring on the server. ended: its process has; the ring stays for a while."""
+
+    pid: int
+    started: datetime
+    ended: datetime | None
+    leader_pid: int | None
+    backend_type: str
+
+
+def rings(rows: Rows, ended_since: datetime) -> list[FoundRing]:
+    """All rings but our own process's; of processes that have ended, those that did since then."""
+    return [FoundRing(*row) for row in rows(_RINGS, ended_since)]
+
+
+def event_names(rows: Rows, events: Iterable[int]) -> dict[int, tuple[str, str]]:
+    """Class and name of events by their numbers, of those that the server knows."""
+    return {event: (kind, name) for event, kind, name in rows(_NAMES, list(events))}
+
+
+@dataclass
+class WaitRing:
+    """A ring that is read look after look.
+
+    position: number of the next record to read. lost: records that were overwritten unread.
+    before: those that a ring which is older than the recording had forgotten when it began.
+    done: there is nothing more to read. gone: the server gave it up for a newer one, or another
+    process has its number now. refused: no right to read it.
+    """
+
+    pid: int
+    started: datetime
+    position: int = 0
+    lost: int = 0
+    before: int = 0
+    read: bool = False
+    done: bool = False
+    gone: bool = False
+    refused: bool = False
+
+    @property
+    def started_ns(self) -> int:
+        """When its clock began, in ns since 1970."""
+        return epoch_ns(self.started)
+
+    def drain(self, rows: Rows, recording_began: datetime) -> Records:
+        """The records since the last look; none if it is done. Raises MeasurementError."""
+        try:
+            ((following, lost, started, data),) = rows(_DRAIN, self.pid, self.position)
+        except psycopg.errors.UndefinedObject:
+            self.done = self.gone = True
+            return decode(b"")
+        except psycopg.errors.InsufficientPrivilege:
+            self.done = self.refused = True
+            return decode(b"")
+        if started != self.started:
+            self.done = self.gone = True
+            return decode(b"")
+        records = decode(bytes(data))
+        if self.read or self.started >= recording_began:
+            self.lost += lost
+        else:
+            self.before += lost
+        self.position, self.read = following, True
+        return records
+
+
+def epoch_ns(moment: datetime) -> int:
+    """A moment in ns since 1970, to the µs that a timestamp of the server has."""
+    return round(moment.timestamp() * 1e6) * 1000
+
+
 def decode(data: bytes) -> Records:
     """The records in `data`. Raises MeasurementError where it is no whole number of them."""
     if len(data) % RECORD.itemsize:
@@ -58,29 +162,6 @@ def numbers(records: Records, following: int) -> Numbers:
     low = (records["seq"].astype(np.int64) - 1) & 0xFFFFFFFF
     behind = (following - 1 - low) & 0xFFFFFFFF
     return np.asarray(following - 1 - behind, dtype=np.int64)
-
-
-def statements(records: Records, queryid: int = 0) -> tuple[Numbers, int]:
-    """The query identifier of the outermost statement that runs at each record, and at the end.
-
-    queryid: what ran before the first record. 0: none, or one without an identifier. A statement
-    runs from its begin to its end, or to an abort outside of any statement; planning comes before
-    its begin. Where the end of one was lost, the next begin ends it.
-    """
-    kind, depth = records["kind"], records["depth"]
-    begins = (kind == Kind.STATEMENT_BEGIN) & (depth == 0)
-    ends = ((kind == Kind.STATEMENT_END) | (kind == Kind.ABORT)) & (depth == 0)
-    marks = begins | ends
-    last = np.maximum.accumulate(np.where(marks, np.arange(len(records)), -1))
-    values = np.where(begins, records["value"], 0)
-    running = np.where(last >= 0, values[np.maximum(last, 0)], queryid).astype(np.int64)
-    after = int(running[-1]) if len(running) else queryid
-    # The end itself belongs to what it ends.
-    own = running.copy()
-    own[1:][ends[1:]] = running[:-1][ends[1:]]
-    if len(own) and ends[0]:
-        own[0] = queryid
-    return own, after
 
 
 def bucket(duration_ns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

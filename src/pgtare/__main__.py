@@ -1,0 +1,18 @@
+"""Where the command starts: `pgtare`, and `python -m pgtare`."""
+
+from __future__ import annotations
+
+from pgtare.interrupt import compute_in_one_thread, leave_at_interrupt
+
+
+def main() -> None:
+    """Entry point of the console command."""
+    leave_at_interrupt()
+    compute_in_one_thread()
+    from pgtare import cli
+
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Prints the tables of the docs' JSON pages: `python -m pgtare.cli.json_pages json.md`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+
+from pgtare.seeing.clock.schema import ClockReport
+from pgtare.seeing.doctor.model import Report
+from pgtare.seeing.flame.documents import FlameDifference, FlameGraph
+from pgtare.seeing.trace.output import documents as trace
+from pgtare.seeing.waits import documents as waits
+from pgtare.seeing.waits.recording import Recording
+from pgtare.server.wait_counters.model import Snapshot
+from pgtare.weighing.instruments.listing import Instruments
+from pgtare.weighing.ladder.published import Judgement
+from pgtare.weighing.ladder.result import LadderResult
+from pgtare.weighing.ladder.status import LadderPlan, Status
+from pgtare.weighing.ladder.wait_check import Proofs
+from pgtare.weighing.trial_status import TrialStatus
+from pgtare.weighing.weigh.plan_document import PlannedWeighing
+from pgtare.weighing.weigh.schema import WeighResult
+from pgtare.weighing.weigh.selftest import SelftestReport
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A document and the commands that print it; headings replace those made of field names."""
+
+    commands: str
+    model: type[BaseModel]
+    headings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of what is printed."""
+        return self.model.model_json_schema(by_alias=True, mode="serialization")
+
+    @property
+    def name(self) -> str:
+        """What the document's field `schema` holds."""
+        return str(self.schema["properties"]["schema"]["const"])
+
+
+#: The documents of each page, in its order.
+PAGES: dict[str, tuple[Entry, ...]] = {
+    "json.md": (
+        Entry(
+            "`pgtare weigh`, `pgtare report`",
+            WeighResult,
+            {"Interval": "An interval", "Growth": "`total`, and an element of `functions`"},
+        ),
+        Entry("`pgtare weigh --dry-run`", PlannedWeighing),
+        Entry("`pgtare instruments`", Instruments),
+        Entry("`pgtare status`", TrialStatus),
+        Entry("`pgtare selftest`", SelftestReport),
+        Entry("`pgtare ladder --dry-run`", LadderPlan),
+        Entry("`pgtare ladder status`", Status),
+        Entry("`pgtare ladder prove`", Proofs),
+        Entry("`pgtare ladder published`", Judgement),
+        Entry("`pgtare waits top`, `pgtare waits diff`", waits.WaitsProfile),
+        Entry("`pgtare waits histogram`", waits.WaitsHistogram),
+        Entry("`pgtare waits sessions`", waits.WaitsSessions),
+        Entry("`pgtare waits statements`", waits.WaitsStatements),
+        Entry("`pgtare waits snapshot`", Snapshot),
+        Entry("`pgtare waits record`", Recording),
+        Entry("`pgtare waits report`", waits.WaitsSummary),
+        Entry("`pgtare trace record`", trace.TraceRecorded),
+        Entry("`pgtare trace status`", trace.TraceStatus),
+        Entry("`pgtare trace stop`", trace.TraceStopped),
+        Entry("`pgtare trace profile`, `pgtare trace report`", trace.TraceProfile),
+        Entry("`pgtare trace statements`", trace.TraceStatements),
+        Entry("`pgtare trace clients`", trace.TraceClients),
+        Entry("`pgtare trace export`", trace.TraceExport),
+        Entry("`pgtare flame on`, `off`, `wake` and `show`", FlameGraph),
+        Entry("`pgtare flame diff`", FlameDifference),
+        Entry("`pgtare doctor`", Report),
+    ),
+    "clock-json.md": (
+        Entry(
+            "`pgtare clock`",
+            ClockReport,
+            {"Span": "A likely value between bounds", "Middle": "A median with its interval"},
+        ),
+    ),
+    "ladder-json.md": (Entry("`pgtare ladder`, `resume` and `report`", LadderResult),),
+}
+
+
+def documents() -> dict[str, Entry]:
+    """Every document by the name of its schema."""
+    return {entry.name: entry for page in PAGES.values() for entry in page}
+
+
+def tables(page: str) -> str:
+    """The part of a page that is made of the models."""
+    return "\n".join(line for entry in PAGES[page] for line in _section(entry))
+
+
+def _section(entry: Entry) -> Iterator[str]:
+    schema = entry.schema
+    models = schema.get("$defs", {})
+    yield f"## {entry.commands}"
+    yield ""
+    about = " ".join(schema["description"].split())
+    yield f"Schema `{entry.name}`. {about}"
+    yield ""
+    yield from _table(schema)
+    uses = _uses(schema)
+    for name in uses:
+        yield f"### {entry.headings.get(name) or _joined(uses[name])}"
+        yield ""
+        yield from _table(models[name])
+
+
+def _table(model: Mapping[str, Any]) -> Iterator[str]:
+    yield from ("| field | meaning |", "|---|---|")
+    for name, about in model["properties"].items():
+        yield f"| `{name}` | {about.get('description', '')} |"
+    yield ""
+
+
+def _uses(schema: Mapping[str, Any]) -> dict[str, list[str]]:
+    """How each model is referred to, in the order in which a reader comes to it."""
+    models = schema.get("$defs", {})
+    found: dict[str, list[str]] = {}
+    queue = [schema]
+    while queue:
+        for name, about in queue.pop(0)["properties"].items():
+            for form, target in _references(about):
+                if target not in found:
+                    queue.append(models[target])
+                words = form.format(f"`{name}`")
+                if words not in found.setdefault(target, []):
+                    found[target].append(words)
+    return found
+
+
+def _references(about: Mapping[str, Any], form: str = "{}") -> Iterator[tuple[str, str]]:
+    if "$ref" in about:
+        yield form, about["$ref"].rpartition("/")[2]
+    for one in about.get("anyOf", ()):
+        yield from _references(one, form)
+    if isinstance(about.get("items"), dict):
+        yield from _references(about["items"], "an element of {}")
+    if isinstance(about.get("additionalProperties"), dict):
+        yield from _references(about["additionalProperties"], "a value of {}")
+
+
+def _joined(words: list[str]) -> str:
+    text = " or ".join(words)
+    return text[0].upper() + text[1:]
+
+
+if __name__ == "__main__":
+    print(tables(sys.argv[1]), end="")

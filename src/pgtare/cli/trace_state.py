@@ -1,0 +1,86 @@
+"""`pgtare trace status` and `pgtare trace stop`: who is traced, and giving sessions back."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pgtare import cli
+from pgtare.cli.documents import Destination, Json, Output
+from pgtare.errors import MeasurementError
+from pgtare.seeing.trace.capture import recorder_locks, server_state
+from pgtare.seeing.trace.capture.server import open_server
+from pgtare.seeing.trace.output import documents
+from pgtare.seeing.trace.output.show_server_state import standing_view
+
+Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string.")]
+
+
+def status(dsn: Dsn, json: Json = False, output: Output = None) -> None:
+    """Say which sessions are traced, by what settings others will be, and who writes it down.
+
+    Example: `pgtare trace status --dsn "dbname=app"`
+    """
+    destination = Destination(json, output)
+    with open_server(dsn) as server:
+        now = server_state.standing(server)
+    destination.write(documents.status(now).to_json())
+    if destination.printed:
+        return
+    cli.stdout().print(standing_view(now), highlight=False)
+
+
+def stop(
+    dsn: Dsn,
+    pid: Annotated[
+        list[int] | None, typer.Option("--pid", help="Only this session; may be repeated.")
+    ] = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Give sessions that were asked for, by whomever, back to their own settings.
+
+    What settings have traced goes on; the SQL that ends it is told. A recording that runs asks
+    for its sessions again: end that first.
+
+    Example: `pgtare trace stop --dsn "dbname=app"`
+    """
+    destination = Destination(json, output)
+    pids = frozenset(pid) if pid else None
+    with open_server(dsn) as server:
+        before = server_state.standing(server)
+        stopped = server_state.stop(server, pids)
+        remedies = server_state.remedies(server, before, pids)
+        again = recorder_locks.recorders(server, stopped)
+    destination.write(documents.stopped(stopped, remedies, again).to_json())
+    if not destination.printed:
+        told = ", ".join(map(str, stopped))
+        cli.say(
+            f"given back to their settings, from their next request on: {told}"
+            if stopped
+            else _nothing(pids)
+        )
+        if remedies:
+            cli.say("traced by settings; a superuser ends that by: " + " ".join(remedies))
+    for recorder in again:
+        cli.say(_asks_again(recorder), err=True)
+    if pids and not stopped and remedies:
+        raise MeasurementError("what was named goes on being traced")
+
+
+def _asks_again(recorder: recorder_locks.RunningRecorder) -> str:
+    where = f" to {recorder.client}" if recorder.client else ""
+    return (
+        f"note: server process {recorder.pid} serves a recording{where} that asks for "
+        f"{len(recorder.sessions)} of them again: end that first, by Ctrl-C or SIGTERM"
+    )
+
+
+def _nothing(pids: frozenset[int] | None) -> str:
+    if not pids:
+        return "no session is traced because somebody asked for it"
+    named = ", ".join(map(str, sorted(pids)))
+    if len(pids) == 1:
+        return f"session {named} is not traced because somebody asked for it"
+    return f"none of sessions {named} is traced because somebody asked for it"

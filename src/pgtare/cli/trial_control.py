@@ -1,0 +1,61 @@
+"""`pgtare status` and `pgtare stop`: for whoever looks after the server."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pgtare.cli.documents import Destination, Json, Output
+from pgtare.server import own_session
+from pgtare.weighing import trial_status
+from pgtare.weighing.trials import Status, Trials
+
+Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string.")]
+
+
+def status(dsn: Dsn, json: Json = False, output: Output = None) -> None:
+    """Say whether a trial runs on a server, and how the last one ended.
+
+    Example: `pgtare status --dsn "host=/var/run/postgresql dbname=app"`
+    """
+    destination = Destination(json, output)
+    with own_session.connect(dsn) as conn:
+        module = Trials(conn)
+        module.require_module()
+        found = module.status()
+    destination.write(trial_status.status(found).to_json())
+    if not destination.printed:
+        for line in _lines(found):
+            typer.echo(line)
+
+
+def _lines(s: Status) -> list[str]:
+    if s.started is None:
+        return ["no trial has run since the server started"]
+    if s.running:
+        head = (
+            f"a trial runs: begun {s.started:%Y-%m-%d %H:%M:%S %Z} by process {s.owner_pid}, "
+            f"{s.seconds_left:.0f} s left at most"
+        )
+    else:
+        head = f"no trial runs; the last one began {s.started:%Y-%m-%d %H:%M:%S %Z}"
+        if s.ended is not None:
+            head += f" and ended {s.ended:%H:%M:%S} ({s.end_reason})"
+    return [
+        head,
+        f"sessions: {s.sessions} took part, {s.sessions_now} do now, {s.sessions_no_ring} found no "
+        f"ring, {s.sessions_lacking_settings} lack a setting",
+        f"observations: {s.observations} kept, {s.lost} lost; clock steps back: {s.negative_clock}",
+    ]
+
+
+def stop(dsn: Dsn) -> None:
+    """Stop a trial; each session gets its own settings back before its next request.
+
+    Example: `pgtare stop --dsn "host=/var/run/postgresql dbname=app"`
+    """
+    with own_session.connect(dsn) as conn:
+        module = Trials(conn)
+        module.require_module()
+        typer.echo("the trial is stopped" if module.stop() else "no trial was running")

@@ -1,0 +1,61 @@
+"""`pgtare uninstall`: list what pgtare left on a machine, and remove it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pgtare import cli
+from pgtare.errors import MeasurementError, PgtareError
+from pgtare.server import binaries, traces
+
+
+def uninstall(
+    dsn: Annotated[
+        str | None,
+        typer.Option(help="Look in this server for our settings and extensions; as a superuser."),
+    ] = None,
+    pg_config: Annotated[
+        Path | None,
+        typer.Option(help="Look in the installation of this pg_config for our modules."),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Remove what is listed; else it is only listed.")
+    ] = False,
+) -> None:
+    """List everything that pgtare left on this machine, and with --yes remove it.
+
+    That is: extensions and settings of the server of --dsn (by DROP EXTENSION and ALTER SYSTEM),
+    modules in the installation of --pg-config, and pgtare's own directory of private servers and
+    builds (PGTARE_DIR). What is in use stays, and exit status 1 says so.
+
+    Example: `pgtare uninstall --dsn "dbname=app" --pg-config /usr/bin/pg_config --yes`
+    """
+    found = [] if dsn is None else list(traces.on_server(dsn))
+    if pg_config is not None:
+        found += traces.in_installation(binaries.from_pg_config(pg_config), dsn)
+    found += traces.own_files()
+    left = 0
+    for trace in found:
+        if not yes:
+            cli.say(trace.what)
+            continue
+        try:
+            trace.remove()
+            cli.say(f"removed: {trace.what}")
+        except PgtareError as ex:
+            left += 1
+            cli.say(f"left: {trace.what}: {ex}")
+    if not found:
+        cli.say("nothing of pgtare is left here")
+    elif not yes:
+        cli.say("nothing was removed: --yes removes what is listed")
+    if dsn is None or pg_config is None:
+        cli.say("note: --dsn and --pg-config look at a server and its installation, too", err=True)
+    if left:
+        raise MeasurementError(
+            "something is in use and was left: restart the server without the modules, or end what "
+            "uses them, then run the same command again"
+        )

@@ -1,0 +1,1 @@
+"""Estimators of a study by whole runs."""

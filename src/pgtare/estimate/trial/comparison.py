@@ -1,0 +1,291 @@
+"""From the effects of each arm and their errors to intervals, tests and verdicts.
+
+Trials by transaction and trials in slices estimate effects in their own ways (`effects`, `slices`).
+From there on both are the same, and it happens here: intervals, Fieller's percentages, Holm over
+all arms, what the verdict rests on, and the fields of the result that follow from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from pgtare.estimate.effective_clusters import effective_clusters
+from pgtare.estimate.inference import (
+    MISSING,
+    NAN,
+    Estimate,
+    Expansion,
+    Reference,
+    detectable,
+    effect_factor,
+    percent,
+    ratio_interval,
+    settled_margin,
+    tail_factor,
+    varies,
+)
+from pgtare.estimate.trial.analysis_request import Question
+from pgtare.estimate.trial.outcomes import Failures, Unanswered
+from pgtare.estimate.trial.results import ArmEstimate, Effect
+from pgtare.estimate.trial.threshold import MIN_EXCEEDANCES, THRESHOLD_QUANTILE
+from pgtare.estimate.trial.verdict import (
+    EQUIVALENCE_ALPHA,
+    TAIL_TOLERANCE,
+    Evidence,
+    Lasting,
+    judge,
+)
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What the effects of one arm are measured by.
+
+    base: the base's body in µs, of which percentages are. by: Student's t over clusters or blocks.
+    exceedances: units over the threshold, on average of the arm and the base.
+    """
+
+    base: Expansion
+    by: Reference
+    exceedances: int
+
+    @property
+    def judges_tail(self) -> bool:
+        """Whether enough units lie over the threshold for their mean to have an interval."""
+        return self.exceedances >= MIN_EXCEEDANCES
+
+    def reference(self, effect: Expansion) -> Reference:
+        """With fewer degrees of freedom if a few clusters dominate this estimate."""
+        return self.by.of(effect.influence)
+
+    def tail_reference(self, effect: Expansion) -> Reference:
+        """The same for an estimate that holds the tail: no more than the slow units allow."""
+        reference = self.reference(effect)
+        return replace(reference, df=min(reference.df, self.exceedances - 1))
+
+    def interval(self, effect: Expansion, alpha: float = 0.05) -> Estimate:
+        """The 1 - alpha interval of an estimate, in its own unit."""
+        return self.reference(effect).interval(effect.value, effect.se, alpha)
+
+    def tail_interval(self, effect: Expansion, alpha: float = 0.05) -> Estimate:
+        """Of an estimate that holds the tail; no interval if too few units are slow."""
+        if not self.judges_tail:
+            return Estimate(effect.value, NAN, NAN, NAN)
+        return self.tail_reference(effect).interval(effect.value, effect.se, alpha)
+
+    def percent(self, effect: Expansion, alpha: float = 0.05) -> Estimate:
+        """An effect in percent of the base's body, with Fieller's interval."""
+        return percent(effect, self.base, self.reference(effect), alpha)
+
+    def tail_percent(self, effect: Expansion, alpha: float = 0.05) -> Estimate:
+        """As `percent`, of an estimate that holds the tail."""
+        if not self.judges_tail:
+            return Estimate(100 * effect.over(self.base).value, NAN, NAN, NAN)
+        return percent(effect, self.base, self.tail_reference(effect), alpha)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One arm against the base, in µs; total = body + excess.
+
+    rate, base_rate: shares of units over the threshold. least_rate_se: the standard error of the
+    difference in rates if rare events come one by one; NaN without data.
+    """
+
+    scale: Yardstick
+    body: Expansion
+    excess: Expansion
+    total: Expansion
+    rate: Expansion
+    base_rate: Expansion
+    least_rate_se: float
+
+    @cached_property
+    def p_body(self) -> float:
+        """Two-sided p-value of the body."""
+        return _p_value(self.body, self.scale.reference(self.body))
+
+    @cached_property
+    def p_total(self) -> float:
+        """Two-sided p-value of the total, NaN where the tail is not judged."""
+        if not self.scale.judges_tail:
+            return NAN
+        return _p_value(self.total, self.scale.tail_reference(self.total))
+
+    @cached_property
+    def effect(self) -> Effect:
+        """What body and tail say; everything else is missing."""
+        scale = self.scale
+        return Effect(
+            total_us=scale.tail_interval(self.total),
+            total_pct=scale.tail_percent(self.total),
+            body_us=scale.interval(self.body),
+            body_pct=scale.percent(self.body),
+            excess_us=scale.tail_interval(self.excess),
+            own_us=MISSING,
+            carry_over_us=MISSING,
+            second_lag_us=MISSING,
+            mean_us=MISSING,
+            p50_us=MISSING,
+            p95_us=MISSING,
+            p99_us=MISSING,
+            cpu_us=None,
+        )
+
+    @cached_property
+    def rate_ratio(self) -> Estimate:
+        """95 % interval of the share of slow units, relative to the base's."""
+        return self._ratio(0.05)
+
+    @cached_property
+    def tail_bound(self) -> float:
+        """One-sided 95 % upper bound of that ratio."""
+        return self._ratio(EQUIVALENCE_ALPHA).hi
+
+    def _ratio(self, alpha: float) -> Estimate:
+        difference = self.scale.reference(self.rate - self.base_rate)
+        return ratio_interval(self.rate, self.base_rate, difference, alpha)
+
+    @property
+    def at_most(self) -> tuple[float, float]:
+        """One-sided 95 % upper bounds of the cost, in µs and percent.
+
+        Of the total; of the body where too few units lie over the threshold.
+        """
+        scale, alpha = self.scale, EQUIVALENCE_ALPHA
+        if scale.judges_tail:
+            return (
+                scale.tail_interval(self.total, alpha).hi,
+                scale.tail_percent(self.total, alpha).hi,
+            )
+        return scale.interval(self.body, alpha).hi, scale.percent(self.body, alpha).hi
+
+    @property
+    def tail_factor(self) -> float:
+        """How much longer until the tail is cleared.
+
+        Rates that are not shown to differ are taken as equal, and the error as no less than that of
+        rare events that come one by one: a dozen of them say little about either.
+        """
+        excess = self.rate - self.base_rate.scaled(TAIL_TOLERANCE)
+        pooled = 1 - THRESHOLD_QUANTILE
+        differs = self.rate_ratio.lo > 1 or self.rate_ratio.hi < 1
+        return tail_factor(
+            excess.value if differs else (1 - TAIL_TOLERANCE) * pooled,
+            float(np.fmax(excess.se, self.least_rate_se)),
+            self.scale.by,
+        )
+
+
+class Comparisons:
+    """All arms of a trial against its base, by their numbers from 1: tests and verdicts."""
+
+    def __init__(self, asked: Question, arms: Mapping[int, Comparison]) -> None:
+        self.asked, self.arms = asked, arms
+        self.tests = asked.tests(
+            [NAN, *(arms[index].p_body for index in sorted(arms))],
+            [NAN, *(arms[index].p_total for index in sorted(arms))],
+        )
+        self.control = asked.control(
+            self.tests, lambda index: (arms[index].body.value, arms[index].total.value)
+        )
+
+    def in_family(self, index: int) -> bool:
+        """Whether an arm is tested together with the other instruments."""
+        return index in self.asked.family
+
+    def family(self, index: int) -> int:
+        """How many arms the tests of an arm are adjusted for."""
+        return len(self.asked.family) if self.in_family(index) else 1
+
+    def mde_us(self, index: int) -> float:
+        """The smallest effect of an arm that the trial detects with a power of 80 %."""
+        body = self.arms[index].body
+        weight = self.family(index) / self.tests[index].share
+        return detectable(body.se, weight, self.arms[index].scale.reference(body))
+
+    @property
+    def trial_mde_us(self) -> float:
+        """That of the family's least precisely measured instrument."""
+        return max((self.mde_us(index) for index in self.asked.family or self.arms), default=NAN)
+
+    def margin(self, index: int) -> Expansion:
+        """The margin of equivalence in µs: a share of the base's body, and so an estimate too."""
+        return self.arms[index].scale.base.scaled(self.asked.margin)
+
+    def judged(
+        self,
+        index: int,
+        arm: ArmEstimate,
+        *,
+        blocks: int,
+        seconds: float,
+        failures: Failures,
+        unanswered: Unanswered,
+        lasting: Lasting | None = None,
+    ) -> ArmEstimate:
+        """The arm with its effects, tests and verdict. The arguments are as in `Evidence`."""
+        found, tests, family = self.arms[index], self.tests[index], self.family(index)
+        scale, body, total = found.scale, found.body, found.total
+        margin, effect = self.margin(index), found.effect
+        in_family = self.in_family(index)
+        finding = judge(
+            Evidence(
+                proven=self.asked.proven.get(arm.name, not in_family),
+                blocks=blocks,
+                body=effect.body_us,
+                under=scale.interval(body + margin, EQUIVALENCE_ALPHA),
+                over=scale.interval(body - margin, EQUIVALENCE_ALPHA),
+                excess=effect.excess_us,
+                total=effect.total_us,
+                total_over=scale.tail_interval(total - margin),
+                tail_bound=found.tail_bound,
+                p=tests.body,
+                family=family,
+                seconds=seconds,
+                factor=effect_factor(
+                    effect.body_us, margin.value, family / tests.share, scale.reference(body)
+                ),
+                tail_factor=found.tail_factor,
+                ended_early=self.asked.ended_early,
+                lasting=lasting,
+                p_total=tests.total,
+                control=None if arm.role == "control" else self.control,
+                failures=failures,
+                unanswered=unanswered,
+            )
+        )
+        at_most_us, at_most_pct = found.at_most
+        adjusted = in_family or arm.role == "control"
+        return replace(
+            arm,
+            effect=effect,
+            excess_pct=scale.tail_percent(found.excess),
+            tail_rate_ratio=found.rate_ratio,
+            tail_bound=found.tail_bound,
+            p_value=found.p_body,
+            p_adjusted=tests.body if adjusted else None,
+            p_total=found.p_total,
+            p_total_adjusted=tests.total if adjusted else None,
+            p_aborted=failures.p,
+            equivalence_us=scale.interval(body, EQUIVALENCE_ALPHA),
+            at_most_us=at_most_us,
+            at_most_pct=at_most_pct,
+            tail_bounded=scale.judges_tail,
+            settles_pct=scale.base.share_pct(settled_margin(body.se, scale.reference(body))),
+            mde_us=self.mde_us(index),
+            effective_clusters=effective_clusters(body.influence),
+            verdict=finding.verdict,
+            verdict_reason=finding.reason,
+            seconds_needed=finding.seconds_needed,
+        )
+
+
+def _p_value(cost: Expansion, reference: Reference) -> float:
+    if not varies(cost.value, cost.se):
+        return NAN
+    return reference.p_value(cost.value / cost.se)

@@ -1,0 +1,241 @@
+"""The analysis of a trial in slices: one estimate an instrument, by blocks of slices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from pgtare.estimate.arrays import Bools, Floats, Ints
+from pgtare.estimate.inference import NAN, Estimate, Expansion
+from pgtare.estimate.trial import randomisation
+from pgtare.estimate.trial.analysis_request import Question
+from pgtare.estimate.trial.comparison import Comparison, Comparisons, Yardstick
+from pgtare.estimate.trial.design import Design
+from pgtare.estimate.trial.observations import Observations
+from pgtare.estimate.trial.outcomes import Failures, explained, unanswered
+from pgtare.estimate.trial.results import (
+    ArmEstimate,
+    Baseline,
+    Effect,
+    Live,
+    LiveArm,
+    TrialEstimate,
+)
+from pgtare.estimate.trial.slices import SliceMeans, select_slices
+from pgtare.estimate.trial.threshold import THRESHOLD_QUANTILE, shared_threshold, threshold
+from pgtare.estimate.trial.timing import duration_s, switching
+from pgtare.estimate.trial.verdict import CONFIDENCE, TAIL_TOLERANCE
+
+
+def analyse_slices(obs: Observations, asked: Question) -> TrialEstimate:
+    """Effects, tests and verdicts of a trial in slices; see `analyse`.
+
+    An effect is the difference between the means of the arm's slices and of the base's, over all
+    sessions' transactions: what it costs when all have it, carry-over and spillover included, which
+    slices cannot tell apart.
+    """
+    return _SliceAnalysis(obs, asked).result()
+
+
+def live_slices(obs: Observations, design: Design) -> Live:
+    """Each arm's body so far; see `live`."""
+    units = select_slices(obs, design).units
+    means = SliceMeans(units, peeked=True)
+    service_us = units.service_us
+    c = threshold(service_us[np.isin(units.kind, design.reference)])
+    base = means.mean(np.minimum(service_us, c), means.base)
+    arms = []
+    for index, arm in enumerate(design.arms[1:], start=1):
+        body = np.minimum(service_us, _shared(service_us, units.kind, index, design))
+        members = np.asarray(units.kind == index, dtype=np.bool_)
+        cost = means.mean(body, members) - means.mean(body, means.base)
+        arms.append(LiveArm.of(arm.name, cost, base, means.by_blocks(cost, 0, index)))
+    return Live(
+        blocks=units.n_blocks,
+        duration_s=duration_s(obs),
+        base_body_us=base.value,
+        arms=tuple(arms),
+    )
+
+
+def _shared(values: Floats, kind: Ints, arm: int, design: Design) -> float:
+    """The threshold that the slices of an arm share with the base's and its control's."""
+    return shared_threshold(values[np.isin(kind, design.reference)], values[kind == arm])
+
+
+class _SliceAnalysis:
+    """One trial's estimators and what its arms share."""
+
+    def __init__(self, obs: Observations, asked: Question) -> None:
+        self.obs, self.asked, self.design = obs, asked, asked.design
+        self.selection = select_slices(obs, self.design)
+        self.units = self.selection.units
+        self.means = SliceMeans(self.units, asked.peeked)
+        service_us, kind = self.units.service_us, self.units.kind
+        base_c = threshold(service_us[np.isin(kind, self.design.reference)])
+        self.base = self._mean(np.minimum(service_us, base_c), 0)
+        arms = range(len(self.design.arms))
+        self.c = [base_c, *(_shared(service_us, kind, arm, self.design) for arm in arms[1:])]
+        self.compared = Comparisons(asked, {arm: self._comparison(arm) for arm in arms[1:]})
+        assert self.design.slices is not None
+        self.unanswered = unanswered(
+            self.selection.open,
+            self.selection.open_in_whole,
+            self.design.slices.kinds,
+            self.selection.used,
+        )
+
+    def _body(self, arm: int) -> Floats:
+        """min(x, c) of all units, c the arm's."""
+        return np.asarray(np.minimum(self.units.service_us, self.c[arm]), dtype=np.float64)
+
+    def _exceeds(self, arm: int) -> Floats:
+        """1 where x > c, c the arm's."""
+        return (self.units.service_us > self.c[arm]).astype(np.float64)
+
+    def _members(self, arm: int) -> Bools:
+        return np.asarray(self.units.kind == arm, dtype=np.bool_)
+
+    def _mean(self, values: Floats, arm: int) -> Expansion:
+        return self.means.mean(values, self._members(arm))
+
+    def _cost(self, values: Floats, arm: int) -> Expansion:
+        return self._mean(values, arm) - self._mean(values, 0)
+
+    def _comparison(self, arm: int) -> Comparison:
+        exceeds, service_us = self._exceeds(arm), self.units.service_us
+        slow = int(exceeds[self._members(arm) | self._members(0)].sum()) // 2
+        n = max(int(np.count_nonzero(self.means.base)), 1)
+        pooled = 1 - THRESHOLD_QUANTILE
+        return Comparison(
+            scale=Yardstick(self.base, self.means.reference(0, arm), slow),
+            body=self._cost(self._body(arm), arm),
+            excess=self._cost(np.maximum(service_us - self.c[arm], 0.0), arm),
+            total=self._cost(service_us, arm),
+            rate=self._mean(exceeds, arm),
+            base_rate=self._mean(exceeds, 0),
+            least_rate_se=math.sqrt(pooled * (1 + TAIL_TOLERANCE**2) / n),
+        )
+
+    def result(self) -> TrialEstimate:
+        mde_us = self.compared.trial_mde_us
+        selection = self.selection
+        return TrialEstimate(
+            baseline=self._baseline(),
+            arms=tuple(self._arm(index) for index in range(len(self.design.arms))),
+            by_backend=(),
+            carry_over=switching(self.obs, lags=0),
+            blocks=self.units.n_blocks,
+            clusters=self.units.n_blocks,
+            blocks_discarded=selection.blocks_discarded,
+            discarded={},
+            foreign=selection.foreign,
+            sessions=self.units.n_sessions,
+            duration_s=duration_s(self.obs),
+            margin_pct=100 * self.asked.margin,
+            confidence=CONFIDENCE,
+            mde_us=mde_us,
+            mde_pct=100 * mde_us / self.base.value if self.base.value > 0 else NAN,
+            peeked=self.means.peeked,
+            straddled_pct=selection.straddled_pct,
+        )
+
+    def _quantiles(self, arm: int) -> list[float]:
+        service = self.units.service_us[self._members(arm)]
+        if not len(service):
+            return [NAN] * 3
+        return [float(q) for q in np.quantile(service, (0.5, 0.95, 0.99))]
+
+    def _baseline(self) -> Baseline:
+        p50, p95, p99 = self._quantiles(0)
+        return Baseline(
+            n=int(self.selection.used[0]),
+            mean_us=self._mean(self.units.service_us, 0).value,
+            body_mean_us=self.base.value,
+            p50_us=p50,
+            p95_us=p95,
+            p99_us=p99,
+            threshold_us=self.c[0],
+            cpu_us=self._mean(self.units.cpu_us, 0).value if self._cpu_taken() else None,
+        )
+
+    def _cpu_taken(self) -> bool:
+        return bool(len(self.units.cpu_us)) and bool(np.isfinite(self.units.cpu_us).all())
+
+    def _arm(self, index: int) -> ArmEstimate:
+        arm = self.design.arms[index]
+        p50, _, p99 = self._quantiles(index)
+        described = ArmEstimate(
+            name=arm.name,
+            role=arm.role,
+            n=int(self.selection.used[index]),
+            excluded=int(self.selection.excluded[index]),
+            mean_us=self._mean(self.units.service_us, index).value,
+            p50_us=p50,
+            p99_us=p99,
+            aborted=int(np.count_nonzero(self.units.aborted[self._members(index)])),
+            open=self.unanswered[index].n,
+            longest_open_us=self.unanswered[index].longest_us,
+        )
+        return described if index == 0 else self._compared(index, described)
+
+    def _compared(self, index: int, arm: ArmEstimate) -> ArmEstimate:
+        """An arm with its effects, tests and verdict added."""
+        judged = self.compared.judged(
+            index,
+            arm,
+            blocks=self.units.n_blocks,
+            seconds=duration_s(self.obs),
+            failures=self._failures(index),
+            unanswered=self.unanswered[index],
+        )
+        assert judged.effect is not None
+        body = self._body(index)
+        differences = self.means.differences(body, index)
+        return replace(
+            judged,
+            threshold_us=self.c[index],
+            effect=self._effect(index, judged.effect),
+            plain_body_us=self.means.plain(body, index),
+            p_randomisation=randomisation.sign_flips(differences, seed=self.asked.seed),
+        )
+
+    def _effect(self, index: int, found: Effect) -> Effect:
+        cpu_us = None
+        if self._cpu_taken():
+            c = _shared(self.units.cpu_us, self.units.kind, index, self.design)
+            scale = self.compared.arms[index].scale
+            cpu_us = scale.interval(self._cost(np.minimum(self.units.cpu_us, c), index))
+        p50, p95, p99 = (
+            Estimate(q - base, NAN, NAN, NAN)
+            for q, base in zip(self._quantiles(index), self._quantiles(0), strict=True)
+        )
+        return replace(
+            found,
+            mean_us=self.means.plain(self.units.service_us, index),
+            p50_us=p50,
+            p95_us=p95,
+            p99_us=p99,
+            cpu_us=cpu_us,
+        )
+
+    def _failures(self, arm: int) -> Failures:
+        """Failed transactions of the arm's slices against the base's, tested by sign flips."""
+        units, base = self.units, self._members(0)
+        mine = self._members(arm)
+        rate, base_rate = (
+            float(units.aborted[members].mean()) if members.any() else NAN
+            for members in (mine, base)
+        )
+        failed = units.aborted.astype(np.float64)
+        return Failures(
+            n=int(np.count_nonzero(units.aborted[mine])),
+            p=randomisation.sign_flips(self.means.differences(failed, arm), seed=self.asked.seed),
+            rate=rate,
+            base_rate=base_rate,
+            explained_us=explained(
+                rate - base_rate, self._body(arm)[mine | base], units.aborted[mine | base]
+            ),
+        )

@@ -1,0 +1,29 @@
+"""The base of every JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Model(BaseModel):
+    """A part of a document. What is not a number becomes null."""
+
+    model_config = ConfigDict(
+        extra="forbid", ser_json_inf_nan="null", populate_by_name=True, from_attributes=True
+    )
+
+
+class Document(Model):
+    """A whole document: a subclass has `schema_`, written as `schema`, as its first field."""
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """The document as text; on one line if `indent` is None."""
+        return self.model_dump_json(by_alias=True, indent=indent)
+
+
+def renamed(fields: Mapping[str, Any], **names: str) -> dict[str, Any]:
+    """Fields of a value under the names of its document: `names` maps an old name to a new one."""
+    return {names.get(name, name): value for name, value in fields.items()}

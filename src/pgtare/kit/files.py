@@ -1,0 +1,189 @@
+"""Writing one file so that it is either the old one or the new one, and why one has failed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+from pgtare.errors import DiskFull, MeasurementError, UsageError
+
+#: What the system answers if a file cannot grow: a full disk, a quota, a limit on file sizes.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: What to do about it.
+MAKE_ROOM = "free some space there, or name a place on another volume"
+
+
+def is_full(ex: OSError) -> bool:
+    """Whether a file could not grow."""
+    return ex.errno in _FULL
+
+
+def failure(what: str, ex: OSError) -> MeasurementError:
+    """The error for a file that could not be written; what: "FILE could not be written"."""
+    if is_full(ex):
+        return DiskFull(f"{what}: the disk is full; {MAKE_ROOM}")
+    return MeasurementError(f"{what}: {os.strerror(ex.errno) if ex.errno else ex}")
+
+
+def ended_by_full_disk(path: Path, why: str, read_by: str | None) -> DiskFull:
+    """The error for a recording that a full disk has ended.
+
+    read_by: the command that reads what was kept; None: nothing was.
+    """
+    if read_by is None:
+        return DiskFull(f"nothing was kept in {path}: {why}; {MAKE_ROOM}")
+    return DiskFull(
+        f"the recording ended early: {why}; {path} holds what came before, and `{read_by}` reads "
+        f"it; before the next recording, {MAKE_ROOM}"
+    )
+
+
+def check_target(path: Path | None) -> None:
+    """Find out before a measurement, not after it, whether a file can go there; UsageError.
+
+    None is always fine.
+    """
+    if path is None:
+        return
+    if str(path) == "-":
+        raise UsageError("cannot write -: name a file; standard output is /dev/stdout")
+    parent = path.resolve().parent
+    if not parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no directory {parent}")
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a directory; name a file in it")
+    if path.exists() and not path.is_file():
+        if not os.access(path, os.W_OK):
+            raise UsageError(f"cannot write {path}: permission denied")
+        return
+    _try_to_write(parent, f"cannot write {path}")
+
+
+def check_directory(path: Path) -> None:
+    """The same for a new directory: a mistyped path makes none above it; UsageError."""
+    parent = path.resolve().parent
+    if not parent.is_dir():
+        raise UsageError(f"cannot make {path}: there is no directory {parent}")
+    _try_to_write(parent, f"cannot make {path}")
+
+
+def _try_to_write(directory: Path, what: str) -> None:
+    # os.access answers root that a read-only file system is writable
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as ex:
+        if not is_full(ex):
+            raise UsageError(f"{what}: {directory} is not writable ({ex.strerror})") from ex
+
+
+def check_unused(directory: Path) -> None:
+    """Raise UsageError if something is there, or if no directory can be made there."""
+    above = directory.absolute()
+    while not above.exists():
+        above = above.parent
+    if above.is_dir():
+        _try_to_write(above, f"cannot make {directory}")
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UsageError(
+            f"{directory} exists already and is not empty; name a directory that does not exist yet"
+        )
+
+
+def append_line(path: Path, line: str, *, first: bool) -> None:
+    """Add a line (UTF-8) to a file of lines; the first replaces what was there.
+
+    Raises MeasurementError with the cause.
+    """
+    try:
+        if first:
+            write_text(path, line + "\n")
+            return
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+    except OSError as ex:
+        raise failure(f"{path} could not be written", ex) from ex
+
+
+def write_text(path: Path, text: str) -> None:
+    """Put `text` (UTF-8) at `path`, replacing what was there, readable by its owner only.
+
+    Under sudo that is who called it. A device or a pipe is written to, and stays what it is. Raises
+    MeasurementError with the cause; `path` is untouched then.
+    """
+    staging: str | None = None
+    try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
+        fd, staging = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+        with open(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            _hand_over(file.fileno())
+            os.fsync(file.fileno())
+        os.replace(staging, path)
+        staging = None
+    except OSError as ex:
+        raise failure(f"{path} could not be written", ex) from ex
+    finally:
+        if staging is not None and os.path.exists(staging):
+            os.unlink(staging)
+
+
+class Room:
+    """Space for one file, taken early so that the file can be written to a disk that is full."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._staging = path.with_name(f".{path.name}.room")
+
+    def keep(self, size: int) -> None:
+        """Take at least as many bytes. Raises MeasurementError; what was taken before stays."""
+        try:
+            fd = os.open(self._staging, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, size)
+            finally:
+                os.close(fd)
+        except OSError as ex:
+            raise failure(f"{self.path} could not be written", ex) from ex
+
+    def write_text(self, text: str) -> None:
+        """Put `text` at the path, as the function of this name does, in the space taken."""
+        data = text.encode()
+        try:
+            with open(self._staging, "r+b") as file:
+                file.write(data)
+                file.truncate()
+                file.flush()
+                _hand_over(file.fileno())
+                os.fsync(file.fileno())
+            os.replace(self._staging, self.path)
+        except OSError as ex:
+            raise failure(f"{self.path} could not be written", ex) from ex
+
+    def give_back(self) -> None:
+        """Leave no space taken."""
+        self._staging.unlink(missing_ok=True)
+
+
+def hand_over(directory: Path) -> None:
+    """Give a directory of ours and the files in it to who ran us by sudo, if somebody did."""
+    for path in (*directory.iterdir(), directory):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            _hand_over(fd)
+        finally:
+            os.close(fd)
+
+
+def _hand_over(fd: int) -> None:
+    if os.geteuid() != 0:
+        return
+    # where they cannot have it (a file system that squashes root) it stays ours
+    with contextlib.suppress(KeyError, ValueError, OSError):
+        os.fchown(fd, int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))

@@ -1,0 +1,17 @@
+"""An estimate with its interval, as every document writes it."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Interval(BaseModel):
+    """An estimate with its 95 % interval (another level where the field says so)."""
+
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="null", populate_by_name=True)
+
+    estimate: float | None = Field(description="the estimate")
+    lo: float | None = Field(description="lower end of the interval")
+    hi: float | None = Field(
+        description="upper end; the level is `design.confidence`, 95 % unless another is named"
+    )

@@ -1,0 +1,170 @@
+"""What the machine under a measurement is: processor, clock, load, and time stolen by others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_CLOCKSOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+
+
+def describe() -> dict[str, Any]:
+    """Facts that decide how far a result carries; what cannot be read is None."""
+    return {
+        "host_os": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(),
+        "cpu_model": _cpu_model(),
+        "cpus": os.cpu_count(),
+        "cpus_usable": len(os.sched_getaffinity(0)),
+        "memory_gib": _memory_gib(),
+        "hypervisor": "hypervisor" in _cpu_flags(),
+        "clocksource": clock_source(),
+        "load_1min": os.getloadavg()[0],
+        "python": platform.python_version(),
+    }
+
+
+def clock_source() -> str | None:
+    """What the kernel takes the time from, such as tsc; None where it does not say."""
+    return _read(_CLOCKSOURCE)
+
+
+def has_cpu_flag(name: str) -> bool:
+    """Whether the kernel lists a property of the processor."""
+    return name in _cpu_flags()
+
+
+def run_delay_ns(pids: Iterable[int]) -> tuple[int, int]:
+    """Time on a processor, and time ready but waiting for one, of these processes, in ns.
+
+    From the scheduler's own statistics; processes that have gone, or that we may not see, count
+    as zero.
+    """
+    running = waiting = 0
+    for pid in pids:
+        fields = (_read(Path(f"/proc/{pid}/schedstat")) or "0 0 0").split()
+        running += int(fields[0])
+        waiting += int(fields[1])
+    return running, waiting
+
+
+def _read(path: Path) -> str | None:
+    with contextlib.suppress(OSError):
+        return path.read_text().strip()
+    return None
+
+
+def _cpuinfo(key: str) -> str:
+    for line in (_read(Path("/proc/cpuinfo")) or "").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return ""
+
+
+def _cpu_model() -> str | None:
+    return _cpuinfo("model name") or None
+
+
+def _cpu_flags() -> list[str]:
+    return _cpuinfo("flags").split()
+
+
+def _memory_gib() -> float | None:
+    for line in (_read(Path("/proc/meminfo")) or "").splitlines():
+        if line.startswith("MemTotal:"):
+            return round(int(line.split()[1]) / 1024**2, 1)
+    return None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """One reading of what the machine has done since boot, CPU time in ticks of 10 ms or so.
+
+    kernel: CPU time of the kernel's own threads, which write pages back and serve the disks.
+    """
+
+    busy: int
+    idle: int
+    steal: int
+    total: int
+    kernel: int
+    swapped_pages: int
+    throttled: int
+    monotonic_s: float
+    wall_s: float
+
+
+def usage() -> Usage:
+    """Read the machine's counters; what the kernel does not tell counts as 0."""
+    fields = [int(f) for f in (_read(Path("/proc/stat")) or "cpu 0").splitlines()[0].split()[1:]]
+    user, nice, system, idle, iowait, _, _, steal = (fields + [0] * 8)[:8]
+    return Usage(
+        busy=user + nice + system,
+        idle=idle + iowait,
+        steal=steal,
+        total=sum(fields[:8]),
+        kernel=sum(own for parent, own, _ in _processes().values() if parent == _KTHREADD),
+        swapped_pages=_swapped_pages(),
+        throttled=_throttled(),
+        monotonic_s=time.monotonic(),
+        wall_s=time.time(),
+    )
+
+
+def tree_ticks(pid: int) -> int:
+    """CPU time in ticks of a process, of its children, and of those it has outlived."""
+    processes = _processes()
+    if pid not in processes:
+        return 0
+    _, own, outlived = processes[pid]
+    return own + outlived + sum(t for parent, t, _ in processes.values() if parent == pid)
+
+
+def tick_s() -> float:
+    """The length of a tick in s."""
+    return 1.0 / os.sysconf("SC_CLK_TCK")
+
+
+def maps(pid: int, name: str) -> bool:
+    """Whether a process has a file of this name in its memory."""
+    return f"/{name}" in (_read(Path(f"/proc/{pid}/maps")) or "")
+
+
+_KTHREADD = 2
+
+
+def _processes() -> dict[int, tuple[int, int, int]]:
+    """Parent, own CPU ticks and those of children outlived, by process."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        text = _read(Path("/proc", entry, "stat")) if entry.isdigit() else None
+        if text:
+            # the name in parentheses may hold blanks and parentheses
+            fields = text[text.rindex(")") + 2 :].split()
+            own = int(fields[11]) + int(fields[12])
+            found[int(entry)] = (int(fields[1]), own, int(fields[13]) + int(fields[14]))
+    return found
+
+
+def _swapped_pages() -> int:
+    lines = (_read(Path("/proc/vmstat")) or "").splitlines()
+    return sum(int(n.split()[1]) for n in lines if n.startswith(("pswpin ", "pswpout ")))
+
+
+def _throttled() -> int:
+    """How often the processor was too hot, or our group of processes out of its share of it."""
+    hot = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/core_throttle_count")
+    counts = [int(text) for path in hot if (text := _read(path)) and text.isdigit()]
+    for line in (_read(Path("/proc/self/cgroup")) or "").splitlines():
+        group = line.split(":", 2)
+        if len(group) == 3 and group[0] == "0":
+            told = _read(Path("/sys/fs/cgroup") / group[2].lstrip("/") / "cpu.stat") or ""
+            counts += [int(n.split()[1]) for n in told.splitlines() if n.startswith("nr_throttled")]
+    return sum(counts)

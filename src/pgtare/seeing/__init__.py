@@ -1,0 +1,1 @@
+"""Where the time goes: waits, traces, flame graphs, clocks and the doctor."""

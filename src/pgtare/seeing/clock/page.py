@@ -1,0 +1,89 @@
+"""A report on the clocks as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pgtare.kit import files, numbers, page_frame
+from pgtare.seeing.clock import plan_text, show
+from pgtare.seeing.clock.charts import charts
+from pgtare.seeing.clock.schema import ClockReport, ClockResult, PlanTiming
+
+
+def write_page(report: ClockReport, path: Path) -> None:
+    """Write the page at `path`. Raises MeasurementError where it cannot be written."""
+    files.write_text(path, page(report))
+
+
+def page(report: ClockReport) -> str:
+    """The page as a string."""
+    cpu_model = report.machine.get("cpu_model") or "unknown processor"
+    return page_frame.render(
+        "pgtare.seeing.clock",
+        "clock.html.j2",
+        charts(report),
+        title="What reading the time costs",
+        subtitle=f"{cpu_model}, {report.machine.get('host_os', '')}",
+        diagnosis=report.diagnosis,
+        interrupted=report.stopped_by == "interrupt",
+        clocks=[_row(clock) for clock in report.clocks],
+        lacking=sorted(report.lacking.items()),
+        facts=_facts(report),
+        meaning=[[m.what, m.server, m.clock, show.costs(m)] for m in report.meaning],
+        plan=report.plan and _plan(report.plan),
+        gaps=[
+            [f"{gap.at_ms:,.1f} ms", show.ns(gap.ns), gap.cause]
+            for gap in (report.gaps.longest if report.gaps else ())
+        ],
+        cores=[
+            [
+                f"{p.second} minus {p.first}",
+                numbers.signed(p.lower_ns, 0),
+                numbers.signed(p.upper_ns, 0),
+                numbers.count(p.backward),
+                numbers.count(p.rounds),
+            ]
+            for p in (report.cores.pairs if report.cores else ())
+        ],
+        command=" ".join(report.command),
+        version=report.pgtare_version,
+        created=report.created,
+    )
+
+
+def _row(clock: ClockResult) -> list[str]:
+    return [
+        clock.name,
+        clock.source,
+        show.ns(clock.read_ns),
+        f"±{numbers.percent(clock.read_noise_pct)}",
+        f"{clock.loop_ns:.1f} ns",
+        show.ns(clock.step_ns),
+        show.ns(clock.p50_ns),
+        show.ns(clock.p99_ns),
+        show.ns(clock.max_ns),
+        numbers.count(clock.backward),
+        numbers.count(clock.differences),
+    ]
+
+
+def _plan(plan: PlanTiming) -> dict[str, Any]:
+    return {
+        "source": plan.source,
+        "answers": list(plan_text.answers(plan)),
+        "heads": [*plan_text.HEADS[:-1], "remarks"],
+        "rows": list(plan_text.rows(plan)),
+        "notes": list(plan_text.notes(plan)),
+    }
+
+
+def _facts(report: ClockReport) -> list[tuple[str, list[str]]]:
+    """Facts by name, lines that continue one joined to it."""
+    found: list[tuple[str, list[str]]] = []
+    for name, told in show.facts(report):
+        if name:
+            found.append((name, [told]))
+        else:
+            found[-1][1].append(told)
+    return found

@@ -1,0 +1,282 @@
+"""The report of `pgtare clock`, schema `pgtare.clock/1`: `--json` and `--compare` share it."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA: Final = "pgtare.clock/1"
+
+Verdict = Literal["good", "slow", "faulty"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="null", populate_by_name=True)
+
+
+class Bucket(_Model):
+    """One bucket of a log2 histogram."""
+
+    up_to_ns: int = Field(description="the longest duration of this bucket: 0, 1, 3, 7, 15, …")
+    count: int = Field(description="readings in it")
+
+
+class Exact(_Model):
+    """One duration that was seen, exactly."""
+
+    ticks: int = Field(description="difference of two readings in the clock's own unit")
+    ns: float = Field(description="the same in ns; below 0 where the clock stepped back")
+    count: int = Field(description="how often")
+
+
+class ClockResult(_Model):
+    """One clock, read over and over on one processor."""
+
+    name: str = Field(description="name, as `--clock` takes it")
+    title: str = Field(description="the call or instruction")
+    source: str = Field(description="vDSO, system call, or processor")
+    duration_s: float = Field(description="how long it was read")
+    differences: int = Field(description="differences between two readings in succession")
+    mean_ns: float = Field(description="average time of a loop, everything included")
+    read_ns: float = Field(description="what a reading costs in a loop that does nothing else")
+    read_noise_pct: float = Field(description="half the range of that over its repetitions")
+    loop_ns: float = Field(description="what the recording loop adds to a reading")
+    step_ns: float | None = Field(description="the smallest difference above 0: its resolution")
+    p50_ns: float | None = Field(description="median difference")
+    p99_ns: float | None = Field(description="99th percentile")
+    max_ns: float | None = Field(description="largest difference")
+    zeros: int = Field(description="differences of 0")
+    still_longest: int = Field(description="most differences of 0 in a row")
+    advanced_pct: float = Field(
+        description="time that went by on this clock, of that on CLOCK_MONOTONIC, in percent"
+    )
+    backward: int = Field(description="steps back")
+    backward_largest_ticks: int = Field(description="the largest step back, in the clock's unit")
+    backward_largest_ns: float = Field(description="the same in ns")
+    histogram: list[Bucket] = Field(description="all differences not below 0, by powers of two")
+    exact: list[Exact] = Field(description="every duration seen, with its count")
+
+
+class Stated(_Model):
+    """A frequency that somebody states, against the calibration."""
+
+    by: str = Field(description="who states it")
+    hz: int | None = Field(description="the frequency, null where it says none")
+    difference_ppm: float | None = Field(description="stated minus calibrated")
+    note: str = Field(description="what is to be thought of it")
+
+
+class Frequency(_Model):
+    """How fast the processor's counter runs."""
+
+    hz: int = Field(description="ticks a second, in use for every conversion here")
+    source: str = Field(description="calibration, or who stated it")
+    calibrated_hz: int = Field(description="by the longest calibration against CLOCK_MONOTONIC")
+    error_ppm: float = Field(description="its error is no larger than this")
+    duration_s: float = Field(description="how far apart its two readings were")
+    repeated: int = Field(description="further calibrations")
+    repeated_ms: float = Field(description="length of each")
+    repeated_ppm: float = Field(description="the largest distance of one of them")
+    stated: list[Stated] = Field(description="the kernel's own figure and CPUID's")
+
+
+class CoreOffset(_Model):
+    """Two processors' clocks against each other."""
+
+    first: int = Field(description="a processor")
+    second: int = Field(description="another")
+    lower_ns: float = Field(description="lower bound of the second's clock minus the first's")
+    upper_ns: float = Field(description="upper bound")
+    rounds: int = Field(description="readings handed to and fro")
+    backward: int = Field(description="readings below the other processor's earlier one")
+    backward_largest_ns: float = Field(description="the largest of these steps back")
+
+
+class Cores(_Model):
+    """Every pair of processors, or a sample of the pairs."""
+
+    clock: str | None = Field(description="the clock compared; null where nothing was")
+    pairs: list[CoreOffset] = Field(description="the pairs that were compared")
+    possible: int = Field(description="pairs that there are")
+    note: str | None = Field(description="why there are no pairs, or not all")
+
+
+class Cause(_Model):
+    """What took time from the reading thread."""
+
+    cause: str = Field(description="in words")
+    count: int | None = Field(description="gaps, where the kernel tells")
+    lost_pct: float = Field(description="share of the time")
+    evidence: str = Field(description="how it is known")
+
+
+class Gap(_Model):
+    """One of the longest gaps."""
+
+    at_ms: float = Field(description="when it began, in ms after the start")
+    ns: float = Field(description="its length")
+    cause: str = Field(description="as far as the kernel tells")
+    switches: int = Field(description="context switches since the gap before")
+    waited_ns: int | None = Field(description="ready but waiting for a processor; null: not known")
+    stolen_ms: int | None = Field(description="taken by other guests; null: not known")
+
+
+class Gaps(_Model):
+    """Where the reading thread was held up."""
+
+    clock: str = Field(description="the clock that showed it")
+    duration_s: float = Field(description="time observed")
+    threshold_ns: float = Field(description="differences from here on are gaps")
+    count: int = Field(description="gaps")
+    lost_pct: float = Field(description="time beyond an ordinary reading, as a share of all")
+    causes: list[Cause] = Field(description="the share by cause")
+    longest: list[Gap] = Field(description="the longest")
+    interrupts: dict[str, int] = Field(
+        description="interrupts on that processor in the time observed"
+    )
+
+
+class Choice(_Model):
+    """What PostgreSQL 19 takes where timing_clock_source is left at auto."""
+
+    clock: str = Field(description="tsc or system")
+    why: str = Field(description="the reason")
+    usable: bool = Field(description="whether tsc could be chosen at all")
+    frequency_source: str = Field(description="where it takes the counter's frequency from")
+    frequency_hz: int | None = Field(description="that frequency")
+
+
+class Diagnosis(_Model):
+    """What the set-up is, and what to do about it."""
+
+    verdict: Verdict = Field(description="good, slow or faulty")
+    sentence: str = Field(description="the verdict in a sentence")
+    remedies: list[str] = Field(description="what to do, one sentence each")
+    clocksource: str | None = Field(description="the kernel's, null where it cannot be read")
+    available: list[str] = Field(description="clock sources that the kernel could use")
+    vdso: bool | None = Field(description="whether CLOCK_MONOTONIC is read without a system call")
+    cpuid: bool = Field(description="whether there is CPUID")
+    invariant: bool = Field(description="whether the counter runs at one rate in all states")
+    tsc_adjust: bool = Field(description="whether the processor keeps its counters in step itself")
+    hypervisor: str | None = Field(description="its name, null on bare metal")
+    postgres19: Choice = Field(description="the default of PostgreSQL 19")
+
+
+class Span(_Model):
+    """A likely value between two bounds, which are no confidence interval."""
+
+    low: float = Field(description="not below this")
+    likely: float = Field(description="the likely value")
+    high: float = Field(description="not above this")
+
+
+class Meaning(_Model):
+    """What a clock of this cost means for one thing that PostgreSQL can time."""
+
+    what: str = Field(description="what is timed")
+    server: str = Field(description="the versions of PostgreSQL")
+    clock: str = Field(description="the clock they read")
+    reads: int = Field(description="readings for one of these, the most there are")
+    ns: float = Field(description="readings times their cost in a loop: a part of `cost_ns`")
+    cost_ns: Span | None = Field(
+        default=None, description="with the other work; null in reports of old"
+    )
+
+
+class TimedNode(_Model):
+    """What timing one node of a plan costs."""
+
+    node: str = Field(description="kind of node, as PostgreSQL names it")
+    depth: int = Field(description="nodes above it")
+    subplan: str | None = Field(description="name of the subplan that it begins")
+    relation: str | None = Field(description="the table it reads")
+    rows: float = Field(description="rows it returns, in all loops and processes")
+    loops: float = Field(description="how often it is begun")
+    processes: float = Field(description="processes that share its calls")
+    calls: Span = Field(description="calls that are timed")
+    stalls: Span = Field(description="loads that may stall at a reading of the clock")
+    cpu_ms: Span = Field(description="cost in all processes")
+    wall_ms: Span = Field(description="cost in one of them")
+    note: str | None = Field(description="what is special about its calls")
+
+
+class Middle(_Model):
+    """A median with its 95 % interval by signs; null ends where there are too few values."""
+
+    estimate: float = Field(description="the median")
+    lo: float | None = Field(description="lower end of its 95 % interval")
+    hi: float | None = Field(description="upper end")
+
+
+class MeasuredTiming(_Model):
+    """The statement run with TIMING on and off, pair by pair."""
+
+    pairs: int = Field(description="pairs of executions")
+    interrupted: bool = Field(description="ended early by Ctrl-C")
+    by: Literal["processor time", "execution time"] = Field(description="what is compared")
+    difference_ms: Middle = Field(description="TIMING on less off")
+    execution_difference_ms: Middle = Field(description="the same by EXPLAIN's Execution Time")
+    without_timing_ms: Middle = Field(description="the statement without TIMING")
+
+
+class PlanTiming(_Model):
+    """What PostgreSQL's timing costs for one plan, predicted from the measured clock."""
+
+    source: str = Field(description="the file of the plan, or the statement")
+    postgresql: int = Field(description="major version that the prediction is for")
+    clock: str = Field(description="the clock it reads")
+    read_ns: float = Field(description="what a reading of it costs in a loop")
+    rows_and_loops: Literal["actual", "estimated"] = Field(
+        description="of an execution, or the planner's"
+    )
+    call_ns: Span = Field(description="cost of a call of a node: two readings and the other work")
+    calls: Span = Field(description="timed calls of all nodes, in all processes")
+    wall_ms: Span = Field(description="what TIMING adds to EXPLAIN ANALYZE, in one process")
+    cpu_ms: Span = Field(description="the same in all processes")
+    triggers_ms: Span = Field(description="of that, calls of triggers")
+    execution_ms: float | None = Field(description="the execution, null where there was none")
+    executed_with_timing: bool = Field(description="whether that had TIMING on")
+    without_timing_ms: float | None = Field(description="the execution less the predicted cost")
+    percent: Span | None = Field(description="the cost in percent of that")
+    postgresql19_wall_ms: Span | None = Field(
+        description="the same plan on PostgreSQL 19 by RDTSC; null where it would not choose that"
+    )
+    io_ns: Span = Field(description="what track_io_timing adds to an I/O")
+    ios: Span | None = Field(description="I/Os of the plan; null without BUFFERS")
+    io_ms: Span | None = Field(description="what track_io_timing adds to the plan")
+    nodes: list[TimedNode] = Field(description="the plan's nodes, each before those below it")
+    notes: list[str] = Field(description="what limits the prediction")
+    measured: MeasuredTiming | None = Field(description="`--measure`; null without")
+
+
+class ClockReport(_Model):
+    """Everything that `pgtare clock` measured and concluded."""
+
+    schema_: Literal["pgtare.clock/1"] = Field(
+        default=SCHEMA, alias="schema", description="name and version of this schema"
+    )
+    created: str = Field(description="when the measurement ended, ISO 8601")
+    pgtare_version: str = Field(description="version of pgtare that wrote it")
+    command: list[str] = Field(description="the command line, one word an element")
+    machine: dict[str, Any] = Field(description="processor, kernel, memory")
+    cpu: int | None = Field(description="the processor that was read on")
+    stopped_by: Literal["time", "interrupt"] = Field(description="what ended the measurement")
+    diagnosis: Diagnosis = Field(description="verdict and remedies")
+    clocks: list[ClockResult] = Field(description="the clocks that were read")
+    lacking: dict[str, str] = Field(description="clocks asked for that are not there, and why")
+    frequency: Frequency | None = Field(description="the counter's; null where there is none")
+    cores: Cores | None = Field(description="across processors; null where it was not reached")
+    gaps: Gaps | None = Field(description="where time was lost; null where it was not reached")
+    meaning: list[Meaning] = Field(description="what it means for PostgreSQL")
+    plan: PlanTiming | None = Field(
+        default=None, description="what timing a plan costs (`--explain`, `--query`); else null"
+    )
+
+    def clock(self, name: str) -> ClockResult | None:
+        """The result of a clock, if it was read."""
+        return next((clock for clock in self.clocks if clock.name == name), None)
+
+    def to_json(self) -> str:
+        """As written to files."""
+        return self.model_dump_json(by_alias=True, indent=2)

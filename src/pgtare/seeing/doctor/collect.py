@@ -1,0 +1,253 @@
+"""Reads a server: its facts once, its counters at both ends of an interval, samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+
+from pgtare.seeing.doctor import queries
+from pgtare.seeing.doctor.model import Clock, Server, Unseen
+from pgtare.seeing.doctor.observed import (
+    CountedWaits,
+    Deallocations,
+    Entries,
+    Extension,
+    Facts,
+    Key,
+    Look,
+    Samples,
+    Text,
+    Texts,
+)
+from pgtare.seeing.doctor.session import Session, Unreadable
+
+STATEMENTS = "pg_stat_statements"
+WAITS = "wait_event_timing"
+TEXTS = "texts of pg_stat_statements"
+#: So many clock probes are made; the fastest counts.
+_CLOCK_PROBES = 20
+#: Texts of a larger file are not fetched: the server would load all of it into memory.
+LARGEST_FILE = 512 * 1024 * 1024
+#: A larger table is read at both ends of an interval only.
+LARGEST_SAMPLED = 10_000
+_GRANT = "GRANT pg_read_all_stats TO {role};"
+_PRIMARY = "  -- on the primary"
+
+
+def read_facts(session: Session, clock: Clock | None = None) -> Facts:
+    """Read what hardly changes. clock: what reading it was found to cost before."""
+    unseen: list[Unseen] = []
+    ((version, standby, started, database, role, sees_all, superuser, quoted),) = session.rows(
+        queries.IDENTITY
+    )
+    found = session.rows(queries.EXTENSIONS)
+    settings = session.rows(queries.SETTINGS)
+    if superuser and any(name == STATEMENTS for name, *_ in found):
+        session.stay_out()
+    values = {name: value for name, value, _, _ in settings}
+    where = _PRIMARY if standby else ""
+    ((may_stat, may_read),) = session.rows(queries.MAY_EXECUTE)
+    extensions = {}
+    for name, schema, number, usable, quoted_schema in found:
+        if usable:
+            extensions[name] = Extension(schema, number)
+        else:
+            unseen.append(
+                Unseen(
+                    what=name,
+                    why=f"the role {role} may not use the schema {schema}",
+                    remedy=f"GRANT USAGE ON SCHEMA {quoted_schema} TO {quoted};{where}",
+                )
+            )
+    if not sees_all:
+        unseen.append(
+            Unseen(
+                what="other roles' sessions and statements",
+                why=f"the role {role} is no member of pg_read_all_stats",
+                remedy=_GRANT.format(role=quoted) + where,
+            )
+        )
+    if STATEMENTS not in {name for name, *_ in found}:
+        unseen.append(_absent(values, database, where))
+    capture = values.get(f"{WAITS}.capture", "off")
+    waits = extensions.get(WAITS) if capture in ("stats", "trace") and sees_all else None
+    if waits is not None and waits.version == "0.1":
+        unseen.append(
+            Unseen(
+                what=WAITS,
+                why="its extension here is of version 0.1, from which exact waits cannot be read",
+                remedy=f"ALTER EXTENSION {WAITS} UPDATE;{where}  -- needs module 0.2 in the server",
+            )
+        )
+        waits = None
+    return Facts(
+        server=Server(
+            version=version,
+            standby=standby,
+            started=started,
+            database=database,
+            role=role,
+            sees_all=sees_all,
+        ),
+        superuser=superuser,
+        settings=values,
+        units={name: unit for name, _, unit, _ in settings},
+        statements=extensions.get(STATEMENTS),
+        waits=waits,
+        may_stat_file=may_stat,
+        clock=clock or _read_clock(session, may_read),
+        unseen=tuple(unseen),
+    )
+
+
+def _absent(settings: dict[str, str], database: str, where: str) -> Unseen:
+    if "pg_stat_statements.max" in settings:
+        why = f"it is loaded, but database {database} lacks the extension"
+        other = "or name a database that has it"
+        remedy = f"CREATE EXTENSION pg_stat_statements;{where + ',' if where else '  --'} {other}"
+    else:
+        why = "it is not loaded"
+        remedy = f"{preload(settings)} and CREATE EXTENSION pg_stat_statements;"
+    return Unseen(what="pg_stat_statements", why=why, remedy=remedy)
+
+
+def preload(settings: dict[str, str]) -> str:
+    """What loads pg_stat_statements beside the libraries that are loaded already.
+
+    Each name stands between quotes of its own: ALTER SYSTEM takes 'a, b' for one name.
+    """
+    loaded = settings.get("shared_preload_libraries")
+    names = [name.strip(' "').replace("'", "''") for name in (loaded or "").split(",")]
+    wanted = ", ".join(f"'{name}'" for name in [*filter(None, names), STATEMENTS])
+    hidden = "with what SHOW prints of it, each name in quotes of its own; "
+    return (
+        f"ALTER SYSTEM SET shared_preload_libraries = {wanted};"
+        f"  -- {hidden if loaded is None else ''}then a restart"
+    )
+
+
+def _read_clock(session: Session, may_read: bool) -> Clock | None:
+    read, else_read = [], []
+    try:
+        for _ in range(_CLOCK_PROBES):
+            ((began, _, between, _, ended),) = session.rows(queries.CLOCK)
+            read.append((between - began).total_seconds())
+            else_read.append((ended - between).total_seconds())
+    except Unreadable:
+        return None
+    source = None
+    if may_read:
+        try:
+            ((text,),) = session.rows(queries.CLOCK_SOURCE)
+            source = text.strip() if text else None
+        except Unreadable:  # no Linux, or a container that hides it
+            source = None
+    read_ns = 1e9 * (min(read) - min(else_read)) / queries.CLOCK_READINGS
+    return Clock(read_ns=max(0.0, read_ns), source=source)
+
+
+def read_look(session: Session, facts: Facts) -> Look:
+    """Read the counters; those that cannot be read are left out, with the reason."""
+    ((taken, transactions, blocks),) = session.rows(queries.DATABASES)
+    dealloc = entries = waits = None
+    unseen: list[Unseen] = []
+    if facts.statements is not None:
+        schema = facts.statements.schema
+        try:
+            if facts.counted:
+                ((at, count, reset),) = session.rows(queries.INFO, schema)
+                dealloc = Deallocations(at, count, reset)
+            entries = read_entries(session, schema, taken)
+        except Unreadable as ex:
+            unseen.append(Unseen(what=STATEMENTS, why=str(ex), remedy=_mend(ex, facts)))
+    if facts.waits is not None:
+        try:
+            waits = _read_waits(session, facts.waits.schema, taken)
+        except Unreadable as ex:
+            unseen.append(Unseen(what=WAITS, why=str(ex), remedy=""))
+    return Look(
+        taken, int(transactions or 0), int(blocks or 0), dealloc, entries, waits, tuple(unseen)
+    )
+
+
+def _mend(ex: Unreadable, facts: Facts) -> str:
+    if ex.privilege:
+        return "-- a superuser can GRANT SELECT on its views and EXECUTE on its functions"
+    if "shared_preload_libraries" in str(ex):
+        return preload(facts.settings)
+    return "-- try again; with a longer --interval the reading weighs less"
+
+
+def _read_waits(session: Session, schema: str, taken: datetime) -> CountedWaits:
+    ((reset,),) = session.rows(queries.WAITS_RESET, schema)
+    rows = session.rows(queries.WAITS, schema)
+    ms = {f"{kind}/{name}": total for _, kind, name, idle, total in rows if kind and not idle}
+    timed = sum(total for _, kind, *_, total in rows if kind is None)
+    waited = sum(total for _, kind, *_, total in rows if kind is not None)
+    ((captured,),) = session.rows(queries.CAPTURED, schema)
+    rest = timed - waited if captured else None
+    return CountedWaits(rows[0][0] if rows else taken, ms, reset, rest)
+
+
+def read_entries(session: Session, schema: str, taken: datetime) -> Entries:
+    """Read the table of statements, without texts."""
+    calls: dict[Key, int] = {}
+    hidden = 0
+    for at, user, database, queryid, n, called in session.rows(queries.ENTRIES, schema):
+        taken = at
+        if queryid is None:
+            hidden += n
+        else:
+            calls[user, database, queryid] = called
+    return Entries(taken, calls, hidden)
+
+
+def sample(session: Session, facts: Facts, into: Samples) -> None:
+    """Look once at what sessions do."""
+    if facts.server.sees_all:
+        look: Counter[str] = Counter()
+        for state, kind, name, n in session.rows(queries.ACTIVITY):
+            if state == "active" and kind != "Client":
+                look[f"{kind}/{name}" if kind else ""] += n
+        into.add(look)
+
+
+def sample_entries(session: Session, facts: Facts, into: Samples) -> None:
+    """Look once at which statements are in the table; twice where nobody counts evictions."""
+    if facts.statements is None or facts.table_size > LARGEST_SAMPLED:
+        return
+    schema = facts.statements.schema
+    first = read_entries(session, schema, facts.server.started)
+    into.statements |= first.calls.keys()
+    if not facts.counted:
+        into.pairs.append((first, read_entries(session, schema, facts.server.started)))
+
+
+def read_texts(session: Session, facts: Facts) -> Texts:
+    """Read what the statements say, unless their file is so large that reading it would hurt."""
+    if facts.statements is None:
+        return Texts(None, None)
+    size = None
+    if facts.may_stat_file:
+        try:
+            rows = session.rows(queries.TEXT_FILE)
+            size = int(rows[0][0]) if rows and rows[0][0] is not None else None
+        except Unreadable:
+            size = None
+    if size is not None and size > LARGEST_FILE:
+        limit = f"{LARGEST_FILE // 1024**2} MB"
+        why = f"their file is larger than {limit}, all of which the server would load"
+        remedy = "SELECT pg_stat_statements_reset();  -- starts the file anew"
+        return Texts(None, size, (Unseen(what=TEXTS, why=why, remedy=remedy),))
+    aged = facts.statements.number >= (1, 11)
+    query = queries.TEXTS_WITH_AGES if aged else queries.TEXTS
+    try:
+        rows = session.rows(query, facts.statements.schema)
+    except Unreadable as ex:
+        return Texts(None, size, (Unseen(what=TEXTS, why=str(ex), remedy=""),))
+    texts = (
+        Text(queryid, text, int(length or 0), calls, age)
+        for queryid, text, length, calls, age in rows
+        if queryid is not None  # others' entries, which this role may not see
+    )
+    return Texts(tuple(texts), size)

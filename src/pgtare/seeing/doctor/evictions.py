@@ -1,0 +1,117 @@
+"""How fast pg_stat_statements evicts, from two looks: counted by the server, or inferred."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scipy.stats import chi2
+
+from pgtare.seeing.doctor.observed import Deallocations, Entries, Facts, Look, Samples
+from pgtare.seeing.doctor.sweep_cost import victims
+
+#: A table whose entries fell below this share of its size did not lose them by evictions.
+_EMPTIED = 0.8
+#: Statements common to both looks below which circulation cannot be estimated.
+_FEWEST_COMMON = 5
+
+
+class StatisticsReset(Exception):
+    """The statistics were reset between the two looks: they cannot be compared."""
+
+
+@dataclass(frozen=True)
+class Evictions:
+    """What happened between two looks; rates a second, None where there is no way to know.
+
+    distinct: statements in circulation, at least, where some were evicted; infinite where hardly
+    any was there at both looks.
+    """
+
+    counted: bool
+    deallocations_per_s: float | None
+    evicted_per_s: float | None
+    distinct: float | None
+
+
+def between(facts: Facts, first: Look, last: Look, samples: Samples) -> Evictions:
+    """Compare two looks. Raises StatisticsReset."""
+    if first.entries is None or last.entries is None:
+        return Evictions(False, None, None, None)
+    if first.dealloc is not None and last.dealloc is not None:
+        distinct = circulating(first.entries, last.entries, samples)
+        return _counted(facts.table_size, first.dealloc, last.dealloc, distinct)
+    return _inferred(facts, first.entries, last.entries, samples)
+
+
+def _counted(
+    size: int, first: Deallocations, last: Deallocations, distinct: float | None
+) -> Evictions:
+    if first.reset != last.reset or last.count < first.count:
+        raise StatisticsReset
+    rate = (last.count - first.count) / (last.taken - first.taken).total_seconds()
+    return Evictions(True, rate, rate * victims(size), distinct if rate else None)
+
+
+def _inferred(facts: Facts, first: Entries, last: Entries, samples: Samples) -> Evictions:
+    """Entries that vanished, or whose calls fell, were evicted: at least so many."""
+    size = facts.table_size
+    if last.count < first.count and not is_full(last, size):
+        raise StatisticsReset
+    if first.hidden or last.hidden:
+        # others' entries have no identifier: only a table that is not full shows anything
+        nothing = None if is_full(last, size) else 0.0
+        return Evictions(False, nothing, nothing, None)
+    # in a long time an entry may be evicted more than once; short ones see little of a slow rate
+    rate = max(at_least_s(samples.pairs, size), gone_s([(first, last)]))
+    distinct = circulating(first, last, samples) if rate else None
+    return Evictions(False, rate / victims(size), rate, distinct)
+
+
+def gone_s(pairs: Iterable[tuple[Entries, Entries]]) -> float:
+    """Entries that were evicted for certain between pairs of looks, a second."""
+    pairs = list(pairs)
+    seconds = sum((last.taken - first.taken).total_seconds() for first, last in pairs)
+    return sum(gone(first, last) for first, last in pairs) / seconds if seconds > 0 else 0.0
+
+
+def at_least_s(pairs: Iterable[tuple[Entries, Entries]], size: int) -> float:
+    """Entries a second that were evicted at least, by some short moments (97.5 % sure).
+
+    Whole sweeps are what comes by chance: one that happens to fall into a moment of some ms is no
+    rate of hundreds a second. So the lower end of the interval of a Poisson count (Garwood 1936).
+    """
+    pairs = list(pairs)
+    sweeps = sum(gone(first, last) for first, last in pairs) / victims(size)
+    seconds = sum((last.taken - first.taken).total_seconds() for first, last in pairs)
+    if not sweeps or seconds <= 0:
+        return 0.0
+    return float(chi2.ppf(0.025, 2 * sweeps)) / 2 * victims(size) / seconds
+
+
+def gone(first: Entries, last: Entries) -> int:
+    """Entries that were evicted for certain between two looks."""
+    return sum(1 for key, calls in first.calls.items() if last.calls.get(key, -1) < calls)
+
+
+def is_full(entries: Entries, size: int) -> bool:
+    """Whether a table of that size may have to evict: a sweep leaves 95 % of it."""
+    return entries.count >= _EMPTIED * size
+
+
+def circulating(first: Entries, last: Entries, samples: Samples) -> float | None:
+    """How many statements take turns in the table, at least: by capture and recapture.
+
+    Chapman's estimate (1951), of statements that are as likely to be there at one look as at the
+    other. Statements that are always there make it too small; those that were seen at any look are
+    the least that there are. None where entries are hidden.
+    """
+    common = len(first.calls.keys() & last.calls.keys())
+    if first.hidden or last.hidden:
+        return None
+    if common < _FEWEST_COMMON:
+        return math.inf
+    estimate = (len(first.calls) + 1) * (len(last.calls) + 1) / (common + 1) - 1
+    seen = samples.statements | first.calls.keys() | last.calls.keys()
+    return max(estimate, float(len(seen)))

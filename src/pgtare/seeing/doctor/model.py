@@ -1,0 +1,218 @@
+"""The report of a look at a server, schema `pgtare.doctor/1`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA: Literal["pgtare.doctor/1"] = "pgtare.doctor/1"
+Level = Literal["ok", "warning", "critical"]
+Sure = Literal["certain", "likely", "possible"]
+
+#: What monitoring sees. Errors of pgtare itself end with 1 and 2, as everywhere.
+EXIT_STATUS: dict[Level, int] = {"ok": 0, "warning": 10, "critical": 11}
+#: Sessions seen at work from which on a sampled share is told.
+FEWEST_HITS = 20
+ORDER: tuple[Level, ...] = ("critical", "warning", "ok")
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, ser_json_inf_nan="null")
+
+
+class Finding(_Model):
+    """Something that is wrong: what was seen, why it matters, what to do, and how sure that is.
+
+    remedy: commands and, where words are needed, SQL comments. figures: what was seen, as numbers
+    with the unit in the name.
+    """
+
+    check: str = Field(
+        description="`evictions`, `churn`, `texts`, `text file`, `track_planning`, `observer`, "
+        "`logging`, `clock` or `locks`",
+    )
+    level: Literal["warning", "critical"] = Field(description="`warning` or `critical`")
+    title: str = Field(description="one line")
+    seen: list[str] = Field(description="what was seen")
+    why: str = Field(description="why it matters")
+    remedy: list[str] = Field(
+        description="what to do: commands, and SQL comments if words are needed"
+    )
+    sure: Sure = Field(description="`certain`, `likely` or `possible`")
+    because: str = Field(description="why so sure")
+    figures: dict[str, float] = Field(
+        default={}, description="what was seen, as numbers with the unit in the name"
+    )
+
+
+class Unseen(_Model):
+    """What could not be looked at, and what would let it be."""
+
+    what: str = Field(description="what was not looked at")
+    why: str = Field(description="why not")
+    remedy: str = Field(description="what would let it be")
+
+
+class Observer(_Model):
+    """Something that observes the server, and what it costs a transaction, where that is known.
+
+    source: where the cost comes from, or how to get it.
+    """
+
+    name: str = Field(description="as `pgtare weigh` names it")
+    value: str = Field(description="its setting")
+    cost_us: float | None = Field(
+        default=None, description="what it costs a transaction; `null`: not known"
+    )
+    cost_pct: float | None = Field(
+        default=None, description="the same as a share of the transaction"
+    )
+    source: str = Field(description="where the cost comes from, or how to get it")
+
+
+class WaitShare(_Model):
+    """One event: sessions that waited for it on average, and its share of all active time.
+
+    least: where it is sampled, the lower end of the share's 95 % interval; None where the samples
+    bear none.
+    """
+
+    event: str = Field(description="class and name, as `IO/DataFileRead`")
+    active: float = Field(description="sessions that waited for it, on average")
+    share: float | None = Field(description="of all active time, from 0 to 1")
+    least: float | None = Field(
+        default=None, description="of a sampled share, the lower end of its 95 % interval"
+    )
+
+
+class Waits(_Model):
+    """Where the sessions' time went. exact: counted by wait_event_timing, else sampled.
+
+    samples: looks at all sessions; hits: sessions at work that were seen in them.
+    """
+
+    exact: bool = Field(description="whether waits were counted; else they were sampled")
+    samples: int = Field(description="looks at all sessions")
+    hits: int = Field(description="sessions at work that were seen in them")
+    active: float = Field(description="sessions at work, on average")
+    on_cpu: float = Field(description="of these, on a processor")
+    events: list[WaitShare] = Field(description="event by event")
+
+    def share(self, event: str) -> float | None:
+        """The share of one event of all active time; None where too little was seen of it."""
+        if not self.active or (not self.exact and self.hits < FEWEST_HITS):
+            return None
+        return next((w.share for w in self.events if w.event == event), 0.0)
+
+    def least(self, event: str) -> float | None:
+        """The share if it was counted, else the least that the samples bear."""
+        share = self.share(event)
+        if self.exact or share is None:
+            return share
+        return next((w.least for w in self.events if w.event == event), 0.0)
+
+
+class Statements(_Model):
+    """pg_stat_statements in figures; None for what is not known.
+
+    counted: the deallocations are the server's own count, else inferred from entries that
+    vanished. turnover_s: how long an entry lives at the present rate. occupancy: share of the time
+    in which the table is locked for sweeps. distinct: statements estimated to be in circulation.
+    """
+
+    schema_name: str = Field(description="schema of the extension")
+    version: str = Field(description="version of the extension")
+    max: int = Field(description="`pg_stat_statements.max`")
+    entries: int = Field(description="entries in the table")
+    counted: bool = Field(
+        description="whether deallocations are the server's own count; else they are inferred"
+    )
+    deallocations_per_s: float | None = Field(description="sweeps of the table")
+    evicted_per_s: float | None = Field(description="entries that vanished")
+    deallocations_since_reset: int | None = Field(
+        default=None, description="sweeps since the counters were reset"
+    )
+    stats_reset: datetime | None = Field(default=None, description="when that was")
+    since_reset_per_s: float | None = Field(default=None, description="sweeps since then, a second")
+    sweep_ms: float = Field(description="how long a sweep takes")
+    occupancy: float | None = Field(
+        default=None, description="share of the time in which sweeps lock the table, from 0 to 1"
+    )
+    turnover_s: float | None = Field(
+        default=None, description="how long an entry lives at the present rate"
+    )
+    lost: float | None = Field(
+        default=None, description="share of the executions whose statistics are lost, from 0 to 1"
+    )
+    distinct: float | None = Field(default=None, description="statements in circulation, estimated")
+    statements_per_s: float | None = Field(default=None, description="statements executed")
+    live_text_bytes: int | None = Field(default=None, description="texts in use")
+    text_file_bytes: int | None = Field(default=None, description="size of the file of texts")
+    null_texts: int | None = Field(default=None, description="entries whose text is lost")
+    median_age_s: float | None = Field(default=None, description="median age of an entry")
+    lock_share: float | None = Field(
+        default=None,
+        description="share of the active time spent waiting for the table's lock, from 0 to 1",
+    )
+    lock_share_least: float | None = Field(
+        default=None, description="lower end of that, if it was sampled"
+    )
+
+
+class Clock(_Model):
+    """What a reading of the clock costs the server, in ns."""
+
+    read_ns: float = Field(description="what a reading of the clock costs the server")
+    source: str | None = Field(default=None, description="the clock's source")
+
+
+class Server(_Model):
+    """What was looked at."""
+
+    version: str = Field(description="version of PostgreSQL")
+    standby: bool = Field(description="whether it is a standby")
+    started: datetime = Field(description="when it was started")
+    database: str = Field(description="database that was connected to")
+    role: str = Field(description="role that was connected as")
+    sees_all: bool = Field(description="whether this role sees all sessions")
+
+
+class Report(_Model):
+    """One look. findings: the worst first. notes: what makes figures incomplete."""
+
+    schema_: Literal["pgtare.doctor/1"] = Field(
+        default=SCHEMA, alias="schema", description="name and version"
+    )
+    taken: datetime = Field(description="when, UTC")
+    duration_s: float = Field(description="time between the two looks")
+    pgtare_version: str = Field(description="version of pgtare that wrote it")
+    server: Server = Field(description="what was looked at")
+    level: Level = Field(description="the worst of the findings: `ok`, `warning` or `critical`")
+    findings: list[Finding] = Field(description="what is wrong, the worst first")
+    statements: Statements | None = Field(
+        description="pg_stat_statements; `null`: not there, or not visible"
+    )
+    waits: Waits | None = Field(description="where the sessions' time went; `null`: not known")
+    clock: Clock | None = Field(description="the server's clock; `null`: not known")
+    transactions_per_s: float | None = Field(
+        description="transactions of the whole server; `null`: not known"
+    )
+    observers: list[Observer] = Field(description="what observes the server")
+    unseen: list[Unseen] = Field(description="what could not be looked at")
+    notes: list[str] = Field(description="what makes figures incomplete")
+
+    @property
+    def exit_status(self) -> int:
+        """For monitoring."""
+        return EXIT_STATUS[self.level]
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The document."""
+        return self.model_dump_json(by_alias=True, indent=indent)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of the document."""
+    return Report.model_json_schema(by_alias=True)

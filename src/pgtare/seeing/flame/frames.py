@@ -1,0 +1,113 @@
+"""Names of frames: what is the kernel's, where a process's own stack begins, and what is idle."""
+
+from __future__ import annotations
+
+from pgtare.seeing.flame.samples import Stack
+
+#: Marks a frame of the kernel, as other tools for folded stacks have it.
+KERNEL = "_[k]"
+#: Frames that are no functions begin so.
+WAIT, STATEMENT, ARM, THROUGHOUT, WAKER = (
+    "wait: ",
+    "statement: ",
+    "arm: ",
+    "waiting throughout",
+    "woken by ",
+)
+
+# The function in which the work of a process begins; what is around it differs by major version.
+_MAINS = {
+    "PostgresMain": "backend",
+    "ParallelWorkerMain": "parallel worker",
+    "BackgroundWorkerMain": "background worker",
+    "StartBackgroundWorker": "background worker",
+    "ApplyWorkerMain": "apply worker",
+    "CheckpointerMain": "checkpointer",
+    "BackgroundWriterMain": "background writer",
+    "WalWriterMain": "walwriter",
+    "WalReceiverMain": "walreceiver",
+    "WalSummarizerMain": "walsummarizer",
+    "StartupProcessMain": "startup process",
+    "AutoVacLauncherMain": "autovacuum launcher",
+    "StartAutoVacLauncher": "autovacuum launcher",
+    "AutoVacWorkerMain": "autovacuum worker",
+    "StartAutoVacWorker": "autovacuum worker",
+    "IoWorkerMain": "io worker",
+    "SysLoggerMain": "logger",
+    "SysLogger_Start": "logger",
+    "PgArchiverMain": "archiver",
+    "ApplyLauncherMain": "logical replication launcher",
+    "ServerLoop": "postmaster",
+    "PostmasterMain": "postmaster",
+}
+# Of several in one stack the innermost begins its work.
+_OUTER = frozenset(
+    {"ServerLoop", "PostmasterMain", "BackgroundWorkerMain", "StartBackgroundWorker"}
+)
+_SESSIONS = frozenset({"backend", "parallel worker"})
+# What waits for something to do passes through nothing else.
+_LATCH = frozenset(
+    {
+        "WaitLatch",
+        "WaitLatchOrSocket",
+        "WaitEventSetWait",
+        "WaitEventSetWaitBlock",
+        "epoll_wait",
+        "__select",
+        "pg_usleep",
+        "poll",
+        "sigsuspend",
+        "ppoll",
+    }
+)
+#: What wait_event_timing puts around each of libc's calls is called as that, behind this.
+_WRAPPED = "wait_"
+_CLIENT = frozenset({"secure_read", "pq_getbyte", "pq_recvbuf", "pq_getmessage", "SocketBackend"})
+
+
+def plain(name: str) -> str:
+    """The name of a function as its authors call it.
+
+    Without what the compiler puts behind it (.isra.0, .part.1), what the linker does (@@GLIBC_2.17)
+    and libc before it (__GI___libc_).
+    """
+    if name[:1] not in (".", "@"):
+        name = name.partition("@")[0].partition(".")[0]
+    inner = name.removeprefix("__GI_")
+    return inner if inner == name else inner.removeprefix("__libc_")
+
+
+def own(stack: Stack) -> Stack:
+    """The stack from where the process's own work begins, under the kind of process it is.
+
+    What is around that (main, the postmaster's loop) says nothing, and is cut off by DWARF.
+    """
+    begins = -1
+    for i, name in enumerate(stack):
+        if name in _MAINS and (begins < 0 or stack[begins] in _OUTER or name not in _OUTER):
+            begins = i
+    if begins < 0:
+        return ("process", *stack)
+    return (_MAINS[stack[begins]], *stack[begins:])
+
+
+def is_idle(stack: Stack) -> bool:
+    """Whether a blocked process waits for something to do: its client, or its main loop's latch."""
+    own = _undressed(stack)
+    if not own:
+        return False
+    if len(own) > 1 and own[1].startswith(THROUGHOUT):
+        return own[0] not in _SESSIONS or own[1].endswith((" idle", " idle in transaction"))
+    if own[0] in _SESSIONS:
+        return not _CLIENT.isdisjoint(own)
+    if own[0] in ("process", "startup process"):
+        return False
+    user = [name for name in own[2:] if not name.endswith(KERNEL)]
+    return all(name.removeprefix(_WRAPPED) in _LATCH or "+0x" in name for name in user)
+
+
+def _undressed(stack: Stack) -> list[str]:
+    """The process's own frames: without labels, and without who woke it."""
+    own = [name for name in stack if not name.startswith((WAIT, STATEMENT, ARM))]
+    wakers = (i for i, name in enumerate(own) if name.startswith(WAKER))
+    return own[: next(wakers, len(own))]

@@ -1,0 +1,144 @@
+"""What /proc tells of processes: children, names, namespaces, where one stands in the kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from pgtare.kit.terminal_text import plain
+from pgtare.seeing.flame import frames
+from pgtare.seeing.flame.samples import Stack
+
+PROGRAMS = frozenset({"postgres", "postmaster"})
+#: The inode of the machine's own pid namespace.
+_MACHINE = "pid:[4026531836]"
+#: Processes that mostly wait for something to do.
+BACKGROUND = (
+    "checkpointer",
+    "background writer",
+    "walwriter",
+    "autovacuum launcher",
+    "archiver",
+    "logical replication launcher",
+    "io worker",
+    "logger",
+    "stats collector",
+    "walsummarizer",
+)
+_BACKGROUND = re.compile(rf": ({'|'.join(BACKGROUND)})\b[^:]*$")
+# Only a session's title names a client; user and database before it may be called anything.
+_CLIENT = re.compile(r".* (?:\[local\]|\S+\(\d+\))(?: |$)")
+_KERNEL_FRAME = re.compile(r"^\[<[0-9a-f]*>\] ([^+\s]+)")
+
+
+def read(pid: int, name: str) -> str:
+    """A file of /proc/PID, empty where it cannot be read."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+    return ""
+
+
+def exists(pid: int) -> bool:
+    """Whether there is such a process that has not ended."""
+    return bool(text := read(pid, "stat")) and text.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def parent(pid: int) -> int:
+    """The parent's pid; 0 where it cannot be told."""
+    fields = read(pid, "stat").rpartition(")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def sleeps(pid: int) -> bool:
+    """Whether the process is off the processor and waits."""
+    fields = read(pid, "stat").rpartition(")")[2].split()
+    return bool(fields) and fields[0] in ("S", "D")
+
+
+def switches(pid: int) -> int:
+    """How often it has left the processor to wait."""
+    found = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", read(pid, "status"), re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def is_server(pid: int) -> bool:
+    """Whether it is one of PostgreSQL's processes."""
+    return read(pid, "comm").strip() in PROGRAMS
+
+
+def children(pid: int) -> list[int]:
+    """Its child processes."""
+    return [int(word) for word in read(pid, f"task/{pid}/children").split()]
+
+
+def owner(pid: int) -> int | None:
+    """The user id that it runs under."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}").stat().st_uid
+    return None
+
+
+def inner_pid(pid: int) -> int:
+    """Its number in its own pid namespace, which is what the server calls it."""
+    found = re.search(r"^NSpid:\s+(.*)$", read(pid, "status"), re.MULTILINE)
+    return int(found[1].split()[-1]) if found else pid
+
+
+def servers() -> Iterator[int]:
+    """Every process of PostgreSQL that can be seen."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and is_server(int(entry)):
+            yield int(entry)
+
+
+def in_machine_namespace() -> bool:
+    """Whether our process numbers are the kernel's own, as in scheduler events."""
+    with contextlib.suppress(OSError):
+        return os.readlink("/proc/self/ns/pid") == _MACHINE
+    return False
+
+
+def program(pid: int) -> str:
+    """The path at which its program can be read, in its own file system; empty where it cannot."""
+    with contextlib.suppress(OSError):
+        found = os.readlink(f"/proc/{pid}/exe")
+        return f"/proc/{pid}/root{found.removesuffix(' (deleted)')}"
+    return ""
+
+
+def libc(pid: int) -> str:
+    """The path at which the C library that it has loaded can be read; empty where it cannot."""
+    for line in read(pid, "maps").splitlines():
+        path = line.partition("/")[2]
+        if re.search(r"/(libc\.so\.6|libc-[\d.]+\.so|ld-musl[^/]*)$", f"/{path}"):
+            return f"/proc/{pid}/root/{path}"
+    return ""
+
+
+def activity(pid: int) -> tuple[str, bool]:
+    """What the process says that it does, by its title, and whether it is a client's session.
+
+    As in `UPDATE waiting`, `idle`, `checkpointer`; the postmaster has no title.
+    """
+    title = plain(" ".join(read(pid, "cmdline").replace("\0", " ").split()))
+    if not title.startswith(("postgres: ", "postmaster: ")):
+        return "postmaster", False
+    client = _CLIENT.match(title)
+    if client is not None:
+        return title[client.end() :] or title, True
+    background = _BACKGROUND.search(title)
+    if background is not None:
+        return background[1], False
+    return title.partition(": ")[2], True
+
+
+def standing(pid: int) -> Stack:
+    """The stack of a process that waits, the kernel's part of it: its own is not told."""
+    lines = [_KERNEL_FRAME.match(line) for line in read(pid, "stack").splitlines()]
+    kernel = [found[1] + frames.KERNEL for found in lines if found is not None]
+    what, session = activity(pid)
+    told = f"{frames.THROUGHOUT}: {what.replace(';', ':')}"
+    return ("backend" if session else what.replace(";", ":"), told, *reversed(kernel))

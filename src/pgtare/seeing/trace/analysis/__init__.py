@@ -1,0 +1,1 @@
+"""What a trace says: its time line, and every sum over it."""

@@ -1,0 +1,1 @@
+"""Recording a trace: sessions are traced, their rings are drained."""

@@ -1,0 +1,115 @@
+"""Keeps what a ring held before the recording out of it, but for texts and plans still in use.
+
+A session writes a text or a plan once, and names it by a number ever after. So those of before
+the recording are held back here, and go into it only when a record of the recording names them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from pgtare.seeing.trace.file.stream import Kind, walk
+
+_HEADER = 32
+_NUMBER = slice(8, 16)
+_NOBODY = bytes(8)
+_u64 = struct.Struct("<Q").unpack_from
+#: Where records name a text, and a plan.
+_PLANS_TEXT = 40
+_TEXT_AT: dict[int, int] = {Kind.CALL: 48, Kind.ERROR: 40, Kind.PLAN: _PLANS_TEXT}
+_PLAN_AT: dict[int, int] = {Kind.CALL: 64, Kind.ROWSOURCES: 32}
+
+Chunk = tuple[int, bytes]
+
+
+class Earlier:
+    """Of one ring. before: the position up to which it is not for the recording."""
+
+    def __init__(self, before: int) -> None:
+        self.before = before
+        self._texts: dict[int, bytes] = {}
+        self._plans: dict[int, bytes] = {}
+        self._session = b""
+        self._state: dict[int, bytes] = {}
+        self._rings: list[bytes] = []
+        self._last = b""
+        self._told = before == 0
+
+    def lost(self, position: int, lost: int) -> int:
+        """How many of the bytes lost behind a position are the recording's loss."""
+        return max(position + lost - max(position, self.before), 0)
+
+    def without(self, position: int, lost: int, data: bytes) -> list[Chunk]:
+        """What of some records, read from a position on, is for the recording, in chunks."""
+        if self._told and not self._texts and not self._plans:
+            return [(position, data)]
+        at, found, own = position + lost, [], self.lost(position, lost)
+        for kind, record in _records(data):
+            if record[_NUMBER] == _NOBODY:
+                if kind == Kind.SESSION:
+                    self._session = record
+                elif own:
+                    found.append(record[:_HEADER] + own.to_bytes(8, "little"))
+                continue
+            if at < self.before:
+                self._hold(kind, record)
+            else:
+                found += self._named(kind, record)
+                found.append(record)
+            at += len(record)
+        chunks = []
+        if not self._told and at > self.before:
+            self._told = True
+            chunks.append((max(self.before - _HEADER, 0), self._head()))
+        if found:
+            chunks.append((max(position, self.before), b"".join(found)))
+        return chunks
+
+    def _hold(self, kind: int, record: bytes) -> None:
+        self._last = record
+        if kind == Kind.TEXT:
+            self._texts[_u64(record, _HEADER)[0]] = record
+        elif kind == Kind.PLAN:
+            self._plans[_u64(record, _HEADER)[0]] = record
+        elif kind in (Kind.LEVEL, Kind.APPLICATION):
+            self._state[kind] = record
+        elif kind == Kind.WAITRING and record[_HEADER:] not in (r[_HEADER:] for r in self._rings):
+            self._rings.append(record)
+
+    def _head(self) -> bytes:
+        """What is in force when the recording begins, and where the ring was then."""
+        kept = [_unnumbered(record) for record in (*self._rings, *self._state.values())]
+        passed = b""
+        if self._last:
+            passed = struct.pack("<IHH", _HEADER, Kind.PASSED, 0) + self._last[8:24] + bytes(8)
+        return b"".join([self._session, *kept, passed])
+
+    def _named(self, kind: int, record: bytes) -> list[bytes]:
+        """What a record names and nothing has told yet."""
+        found = []
+        plan = self._plans.pop(_at(record, _PLAN_AT.get(kind)), None)
+        if plan is not None:
+            # statements share plans: the text beside it is of the one that came first
+            found.append(_unnumbered(plan[:_PLANS_TEXT] + _NOBODY + plan[_PLANS_TEXT + 8 :]))
+        text = self._texts.pop(_at(record, _TEXT_AT.get(kind)), None)
+        if text is not None:
+            found.append(_unnumbered(text))
+        return found
+
+
+def _at(record: bytes, offset: int | None) -> int:
+    return int(_u64(record, offset)[0]) if offset is not None and len(record) >= offset + 8 else -1
+
+
+def _unnumbered(record: bytes) -> bytes:
+    """As records are that the reading function makes: they count for no gap."""
+    return record[:8] + _NOBODY + record[16:]
+
+
+def _records(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Kind and bytes of each whole record."""
+    offsets, _ = walk(data)
+    for at in offsets.tolist():
+        size, kind = struct.unpack_from("<IH", data, at)
+        yield kind, data[at : at + size]

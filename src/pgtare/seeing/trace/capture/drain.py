@@ -1,0 +1,337 @@
+"""Drains the rings of calls and of waits of traced sessions into a writer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import psycopg
+
+from pgtare.seeing.trace.capture.backlog import Earlier
+from pgtare.seeing.trace.capture.ring_selection import Choice, Traced
+from pgtare.seeing.trace.capture.server import Server, Unread
+from pgtare.seeing.trace.file.stream import POSTGRES_EPOCH_US
+from pgtare.seeing.trace.file.tables import NO_RING, Table
+from pgtare.seeing.trace.file.writer import Writer
+from pgtare.server import wait_ring
+from pgtare.server.wait_ring import Kind, Records, WaitRing, epoch_ns
+
+#: Bytes of one answer above which a ring is read again at once.
+_MUCH = 256 * 1024
+#: How much older than the recording a wait may be, in ns: clocks of rings drift.
+_SLACK = 10**9
+#: Where a record SESSION says when the session began.
+_SESSION_STARTED = slice(56, 64)
+#: Reads of one ring in a row, so that others have their turn.
+_TURNS = 4
+
+_SESSIONS = """
+SELECT s.pid, s.started, s.ended, r.rolname, d.datname, s.application_name, a.client_addr::text,
+       s.level, s.reason, s.bytes, a.backend_start
+FROM {trace}.sql_trace_sessions() s LEFT JOIN pg_roles r ON r.oid = s.userid
+LEFT JOIN pg_database d ON d.oid = s.dbid
+LEFT JOIN pg_stat_activity a ON a.pid = s.pid AND s.ended IS NULL
+WHERE s.started IS NOT NULL AND s.pid <> {own}
+AND (s.ended IS NULL OR s.ended >= %s)
+"""
+_DRAIN = "SELECT next, lost, started, ended, data FROM {trace}.sql_trace_drain(%s, %s)"
+
+
+@dataclass
+class _Ring:
+    """One ring of calls: its number in the trace, and how far it has been read."""
+
+    number: int
+    pid: int
+    started: datetime
+    position: int = 0
+    done: bool = False
+    damaged: bool = False
+    lost: int = 0
+    earlier: Earlier = field(default_factory=lambda: Earlier(0))
+    session_started: datetime | None = None
+
+
+@dataclass
+class _Waits:
+    """One ring of waits: its number in the trace, and how far it has been read."""
+
+    number: int
+    ring: WaitRing
+
+    @property
+    def pid(self) -> int:
+        return self.ring.pid
+
+    @property
+    def done(self) -> bool:
+        return self.ring.done
+
+    @property
+    def lost(self) -> int:
+        return self.ring.lost
+
+
+class Drain:
+    """Reads every ring once a look; lost: rows of waits, and bytes of calls, by process.
+
+    unread: sessions that ended meanwhile and made way for others before anybody had read them.
+    """
+
+    def __init__(self, server: Server, writer: Writer, choice: Choice, *, waits: bool) -> None:
+        self.server, self.writer, self.choice, self.waits = server, writer, choice, waits
+        self.began = choice.began
+        self.calls: dict[tuple[int, datetime], _Ring] = {}
+        self.rings: dict[tuple[int, datetime], _Waits] = {}
+        self.events: dict[int, int] = {}
+        self.kept_bytes = self.kept_waits = 0
+        self.unread = Unread()
+        self._unread_before = server.unread()
+        self._rings = 0
+
+    @property
+    def sessions(self) -> int:
+        """Sessions whose calls were traced."""
+        return len(self.calls)
+
+    @property
+    def lost_bytes(self) -> int:
+        """Bytes of calls that were overwritten unread."""
+        return sum(ring.lost for ring in self.calls.values())
+
+    @property
+    def lost_waits(self) -> int:
+        """Waits (and marks between them) that were overwritten unread."""
+        return sum(ring.lost for ring in self.rings.values())
+
+    def losses(self) -> dict[int, tuple[int, int]]:
+        """By process: bytes of calls and waits that were overwritten unread; only who lost any."""
+        found: dict[int, tuple[int, int]] = {}
+        for ring in self.calls.values():
+            if ring.lost:
+                calls, waits = found.get(ring.pid, (0, 0))
+                found[ring.pid] = calls + ring.lost, waits
+        for of_waits in self.rings.values():
+            if of_waits.lost:
+                calls, waits = found.get(of_waits.pid, (0, 0))
+                found[of_waits.pid] = calls, waits + of_waits.lost
+        return found
+
+    def damaged(self) -> list[int]:
+        """Processes whose rings held what is no record, and were read no further."""
+        return sorted({ring.pid for ring in self.calls.values() if ring.damaged})
+
+    def look(self) -> bool:
+        """Read every ring; whether one is so full that it wants to be read again at once."""
+        busy = False
+        told: dict[int, tuple[Traced, _Ring]] = {}
+        for found in rings(self.server, self.began):
+            if not self.choice.takes(found):
+                continue
+            ring = self.calls.get(found.key)
+            if ring is None:
+                number = self._new(found.pid, found.started, {"kind": "sql", **_names(found)})
+                ring = _Ring(number, found.pid, found.started)
+                ring.earlier = Earlier(self.choice.before(found.key))
+                self.calls[found.key] = ring
+            told[found.pid] = found, ring
+            if not ring.done:
+                busy |= self._drain_calls(ring)
+                ring.done = found.ended is not None and ring.done
+        if self.waits and told:
+            busy |= self._look_at_waits(told)
+        self._look_at_unread()
+        return busy
+
+    def _look_at_unread(self) -> None:
+        now = self.server.unread() - self._unread_before
+        if lost := now.bytes - self.unread.bytes:
+            self._tell_loss(NO_RING, lost)
+        self.unread = now
+
+    def _new(self, pid: int, started: datetime, told: dict[str, Any]) -> int:
+        """Give a ring a number in the trace."""
+        self._rings += 1
+        self.writer.define(
+            Table.RINGS,
+            {
+                "ring": np.array([self._rings]),
+                "pid": np.array([pid]),
+                "started_ns": np.array([epoch_ns(started)]),
+                "json": [json.dumps(told).encode()],
+            },
+        )
+        return self._rings
+
+    def _drain_calls(self, ring: _Ring) -> bool:
+        for _ in range(_TURNS):
+            found = self._read(ring)
+            if not found:
+                return False
+            ((position, lost, started, ended, data),) = found
+            if started != ring.started:
+                ring.done = True  # its slot belongs to another session by now
+                return False
+            if ring.session_started is None:
+                ring.session_started = _session_started(bytes(data))
+            # what a ring forgot that is not for us is not our loss
+            if ours := ring.earlier.lost(ring.position, lost):
+                self._lose(ring, ours)
+            for at, kept in ring.earlier.without(ring.position, lost, bytes(data)):
+                self.writer.add(
+                    Table.STREAM,
+                    {
+                        "ring": np.array([ring.number]),
+                        "position": np.array([at]),
+                        "data": [kept],
+                    },
+                )
+                self.kept_bytes += len(kept)
+            if ended and position == ring.position:
+                ring.done = True
+            ring.position = position
+            if len(data) < _MUCH:
+                return False
+        return True
+
+    def _read(self, ring: _Ring) -> list[tuple[Any, ...]]:
+        """What a ring gives; nothing, and never again, where it has gone or is not ours to see."""
+        try:
+            return self.server.rows(_DRAIN, ring.pid, ring.position)
+        except (psycopg.errors.UndefinedObject, psycopg.errors.InsufficientPrivilege):
+            ring.done = True
+        except psycopg.errors.InvalidParameterValue:
+            # something wrote over it: others can still be read
+            ring.done = ring.damaged = True
+        return []
+
+    def _lose(self, ring: _Ring, lost: int) -> None:
+        ring.lost += lost
+        self._tell_loss(ring.number, lost)
+
+    def _tell_loss(self, ring: int, lost: int) -> None:
+        when = np.array([epoch_ns(datetime.now(self.began.tzinfo))])
+        self.writer.add(
+            Table.LOSSES, {"ring": np.array([ring]), "when_ns": when, "lost": np.array([lost])}
+        )
+
+    def _look_at_waits(self, told: dict[int, tuple[Traced, _Ring]]) -> bool:
+        busy = False
+        for found in wait_ring.rings(self.server.rows, self.began):
+            session, calls = told.get(found.leader_pid or found.pid, (None, None))
+            if session is None or calls is None or not _of_session(found.started, session, calls):
+                continue
+            waits = self.rings.get((found.pid, found.started))
+            if waits is None:
+                who = {"kind": "waits", "leader_pid": found.leader_pid, **_names(session)}
+                number = self._new(found.pid, found.started, who)
+                waits = _Waits(number, WaitRing(found.pid, found.started))
+                self.rings[found.pid, found.started] = waits
+            if not waits.done:
+                busy |= self._drain_waits(waits)
+                waits.ring.done = found.ended is not None
+        return busy
+
+    def _drain_waits(self, waits: _Waits) -> bool:
+        ring = waits.ring
+        for _ in range(_TURNS):
+            first, lost_before = not ring.read, ring.lost
+            records = ring.drain(self.server.rows, self.began)
+            if ring.done:
+                return False
+            if lost := ring.lost - lost_before:
+                self._tell_loss(waits.number, lost)
+            much = records.nbytes >= _MUCH
+            if first and ring.started < self.began:
+                records = self._since(records, ring)
+            self._keep(waits, records)
+            if not much:
+                return False
+        return True
+
+    def _since(self, records: Records, ring: WaitRing) -> Records:
+        """Without what was over before the recording began; clocks of rings may have drifted."""
+        waits = records["kind"] == Kind.WAIT
+        over = records["start_ns"] + np.where(waits, records["value"], 0).astype(np.int64)
+        since = epoch_ns(self.began) - ring.started_ns
+        return records[over >= min(since, int(over.max(initial=since))) - _SLACK]
+
+    def _keep(self, ring: _Waits, records: Records) -> None:
+        started_ns = ring.ring.started_ns
+        waits = records[records["kind"] == Kind.WAIT]
+        marks = records[records["kind"] != Kind.WAIT]
+        if len(waits):
+            self.writer.add(
+                Table.WAITS,
+                {
+                    "ring": np.full(len(waits), ring.number),
+                    "event": self._numbers(waits),
+                    "gap_ns": waits["start_ns"] + started_ns,
+                    "length_ns": waits["value"].astype(np.int64),
+                    "calls": waits["calls"].astype(np.int64),
+                },
+            )
+            self.kept_waits += len(waits)
+        if len(marks):
+            self.writer.add(
+                Table.MARKS,
+                {
+                    "ring": np.full(len(marks), ring.number),
+                    "kind": marks["kind"].astype(int),
+                    "depth": marks["depth"].astype(int),
+                    "when_ns": marks["start_ns"] + started_ns,
+                    "value": marks["value"].astype(np.int64),
+                },
+            )
+
+    def _numbers(self, waits: Records) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Events by our own numbers, which are small; names of new ones are looked up."""
+        codes, which = np.unique(waits["event"], return_inverse=True)
+        unknown = [int(code) for code in codes if int(code) not in self.events]
+        if unknown:
+            names = wait_ring.event_names(self.server.rows, unknown)
+            first = len(self.events)
+            for code in unknown:
+                self.events[code] = len(self.events)
+            told = [names.get(code) or ("???", f"0x{code:08X}") for code in unknown]
+            self.writer.define(
+                Table.EVENTS,
+                {
+                    "event": np.arange(first, first + len(unknown)),
+                    "code": np.array(unknown),
+                    "class": [(kind or "???").encode() for kind, _ in told],
+                    "name": [(name or "???").encode() for _, name in told],
+                },
+            )
+        numbers = np.array([self.events[int(code)] for code in codes], np.int64)
+        return numbers[np.asarray(which).ravel()]
+
+
+def rings(server: Server, ended_since: datetime | None) -> list[Traced]:
+    """All rings of calls; of sessions that have ended, those that did so since then."""
+    return [Traced(*row) for row in server.rows(_SESSIONS, ended_since)]
+
+
+def _names(session: Traced) -> dict[str, str | None]:
+    return {
+        "user": session.user,
+        "database": session.database,
+        "application": session.application,
+        "client": session.client,
+    }
+
+
+def _session_started(data: bytes) -> datetime:
+    """When the session of a ring began, by the record SESSION with which its stream begins."""
+    us = int.from_bytes(data[_SESSION_STARTED], "little", signed=True) + POSTGRES_EPOCH_US
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=us)
+
+
+def _of_session(started: datetime, session: Traced, calls: _Ring) -> bool:
+    """Whether a ring of waits is of a session or its workers: numbers of processes come again."""
+    if calls.session_started is None or started < calls.session_started:
+        return False
+    return session.ended is None or started <= session.ended

@@ -1,0 +1,322 @@
+"""Records a trace: arms sessions, drains their rings into files, and gives the sessions back."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pgtare
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.kit.notes import alike
+from pgtare.seeing.trace.analysis.costs import Costs, noted
+from pgtare.seeing.trace.capture import recorder_guard
+from pgtare.seeing.trace.capture.arming import Arming
+from pgtare.seeing.trace.capture.drain import Drain, rings
+from pgtare.seeing.trace.capture.ring_selection import Choice
+from pgtare.seeing.trace.capture.server import Server, telling
+from pgtare.seeing.trace.capture.target import NUMBERING, Target, check, unnumbered
+from pgtare.seeing.trace.file.disk_limits import LimitReached, Limits
+from pgtare.seeing.trace.file.reader import unread_note, unwritten_note
+from pgtare.seeing.trace.file.tables import Table
+from pgtare.seeing.trace.file.writer import Writer
+from pgtare.server import pooler, signals
+from pgtare.server.recorder_guard import Guard
+
+#: Pause between two looks at the rings, in s, and the longest time before rows are on disk.
+PAUSE_S = 0.1
+FLUSH_S = 2.0
+
+#: What a recording says where statements have no identifiers.
+UNNUMBERED = (
+    "without query identifiers statements are distinguished by their text without literals, so a "
+    "list of another length is another statement; before the next "
+    f"recording, as a superuser: {NUMBERING}"
+)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a recording goes: bytes of calls, waits, losses of both, sessions, bytes on disk.
+
+    unread_sessions: ended, and made way for others before anybody had read them.
+    """
+
+    seconds: float
+    call_bytes: int
+    waits: int
+    lost_bytes: int
+    lost_waits: int
+    sessions: int
+    written: int
+    unread_sessions: int = 0
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recording that has ended. stopped_by: time, interrupt, size, space or error.
+
+    call_bytes, waits: in the files. unwritten: read, but without room in them. unread: of sessions
+    that ended, and whose traces made way for others' before anybody had read them.
+    """
+
+    path: str
+    seconds: float
+    stopped_by: str
+    why: str
+    sessions: int
+    call_bytes: int
+    waits: int
+    lost_bytes: int
+    lost_waits: int
+    losses: dict[int, tuple[int, int]]
+    bytes: int
+    unwritten_bytes: int = 0
+    unwritten_waits: int = 0
+    unread_sessions: int = 0
+    unread_records: int = 0
+    unread_bytes: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+
+class TraceRecorder:
+    """Records until told to stop. Raises UsageError before anything is begun that cannot be."""
+
+    def __init__(
+        self,
+        server: Server,
+        dsn: str,
+        path: Path,
+        target: Target,
+        limits: Limits,
+        command: list[str] | None = None,
+    ) -> None:
+        self.server, self.target, self.path = server, target, path
+        # its locks tell other recordings which sessions it answers for
+        pooler.require_one_session(server.conn, dsn, "recording a trace")
+        self.guard = Guard(recorder_guard.MODULE, dsn, pooler.backend_pid(server.conn))
+        try:
+            self._check(path)
+            with telling():
+                earlier = rings(server, None)
+                ((self.began, version),) = server.rows(
+                    "SELECT clock_timestamp(), current_setting('server_version_num')"
+                )
+                self.unnumbered = unnumbered(server)
+            self.waits = server.has_waits
+            document = {
+                "pgtare": pgtare.__version__,
+                "began": self.began.isoformat(),
+                "server": version,
+                "level": None if target.armed_only else target.level,  # then settings say
+                "command": command or [],
+                "costs": noted(self._costs()),
+            }
+            self.writer = Writer(path, json.dumps(document).encode(), limits)
+        except BaseException:
+            self.guard.__exit__(None, None, None)
+            raise
+        choice = Choice(target, self.began)
+        choice.sighted(earlier)
+        self.arming = Arming(server, target, self.guard, choice)
+        self.drain = Drain(server, self.writer, choice, waits=self.waits)
+        self._schedstat = server.local
+
+    def _check(self, path: Path) -> None:
+        if self.target.level >= 8:
+            self.server.require_waits()
+        if not self.target.armed_only:
+            check(self.server, self.target)
+        with telling():
+            readable = self.server.rows(
+                "SELECT current_setting('data_directory') WHERE "
+                "pg_has_role('pg_read_all_settings', 'USAGE')"
+            )
+        if readable and self.server.local:
+            data = Path(readable[0][0]).resolve()
+            if path.resolve().is_relative_to(data):
+                raise UsageError(
+                    f"{path} lies in the server's data directory, whose disk must never fill: "
+                    "name a place elsewhere, best on another volume"
+                )
+
+    def _costs(self) -> Costs:
+        """What the trace takes of its sessions, with this server's clock where it is known."""
+        with contextlib.suppress(Exception):
+            query = "SELECT clock_read_ns FROM {waits}.wait_event_timing_info()"
+            ((reading,),) = self.server.rows(query)
+            return Costs(reading_ns=float(reading))
+        return Costs()
+
+    def run(self, seconds: float | None, tell: Callable[[Progress], None]) -> Recorded:
+        """Record for `seconds`, or until a signal asks to stop; what was recorded is kept.
+
+        Raises MeasurementError where the server goes away; the files written until then stay.
+        """
+        limit = math.inf if seconds is None else seconds
+        start = time.monotonic()
+        stopped, why = "error", ""
+        with self.guard, signals.asked_to_stop() as asked:
+            try:
+                stopped, why = self._loop(start, limit, asked, tell)
+            except MeasurementError as ex:
+                why = str(ex)
+                self._end("error", why, time.monotonic() - start)
+                raise MeasurementError(f"{why}; {self.path} holds what came before") from ex
+            except UsageError:
+                self._end("error", "no privilege", time.monotonic() - start)
+                raise
+            found = self._finish(stopped, why, start)
+        return found
+
+    def _loop(
+        self,
+        start: float,
+        limit: float,
+        asked: signals.StopRequest,
+        tell: Callable[[Progress], None],
+    ) -> tuple[str, str]:
+        flushed = start
+        try:
+            if self.target.query_ids:
+                self.arming.arm_statements()
+            while not asked.made and time.monotonic() - start < limit:
+                with telling():
+                    self.arming.arm_new()
+                    busy = self.drain.look()
+                self._sample_processor()
+                now = time.monotonic()
+                if now - flushed >= FLUSH_S:
+                    self.writer.flush(sync=True)
+                    flushed = now
+                tell(self._progress(now - start))
+                if not busy:
+                    time.sleep(min(PAUSE_S, max(limit - (now - start), 0.0)))
+        except LimitReached as ex:
+            return ex.limit, str(ex)
+        return ("interrupt", "") if asked.made else ("time", "")
+
+    def _finish(self, stopped: str, why: str, start: float) -> Recorded:
+        notes: list[str] = []
+        with signals.deferred():
+            try:
+                with telling():
+                    self.arming.disarm()
+                    if stopped not in ("size", "space"):
+                        for _ in range(100):
+                            if not self.drain.look():
+                                break
+                self._sample_processor()
+            except LimitReached as ex:
+                stopped, why = ex.limit, str(ex)
+            except MeasurementError as ex:
+                notes.append(str(ex))
+            seconds = time.monotonic() - start
+            stopped, why = self._end(stopped, why, seconds)
+            nobody = not (self.drain.sessions or self.drain.unread.sessions)
+            if (nobody and self.writer.empty) or (stopped == "space" and self.writer.holds_nothing):
+                self.writer.discard()
+        p, unread = self._progress(seconds), self.drain.unread
+        no_bytes, no_waits = self._unwritten()
+        if no_bytes or no_waits:
+            notes.append(unwritten_note(no_bytes, no_waits))
+        if unread.sessions:
+            notes.append(unread_note(unread.sessions, unread.records, unread.bytes))
+        damaged = "a damaged ring, which was read no further"
+        notes += alike("process", ((pid, damaged) for pid in self.drain.damaged()))
+        return Recorded(
+            str(self.path),
+            seconds,
+            stopped,
+            why,
+            p.sessions,
+            self.writer.taken[Table.STREAM] - no_bytes,
+            self.writer.taken[Table.WAITS] - no_waits,
+            p.lost_bytes,
+            p.lost_waits,
+            self.drain.losses(),
+            p.written,
+            no_bytes,
+            no_waits,
+            unread.sessions,
+            unread.records,
+            unread.bytes,
+            (*self.arming.notes, *self._hints(), *notes),
+        )
+
+    def _unwritten(self) -> tuple[int, int]:
+        unwritten = self.writer.unwritten
+        return unwritten[Table.STREAM], unwritten[Table.WAITS]
+
+    def _end(self, stopped: str, why: str, seconds: float) -> tuple[str, str]:
+        """Close the files; what stopped it, as the last rows may have no room either."""
+        try:
+            self.writer.flush()
+        except LimitReached as ex:
+            if not why:
+                stopped, why = ex.limit, str(ex)
+        losses = {str(pid): lost for pid, lost in self.drain.losses().items()}
+        unwritten = dict(zip(("bytes", "waits"), self._unwritten(), strict=True))
+        document: dict[str, Any] = {
+            "stopped_by": stopped,
+            "why": why,
+            "seconds": seconds,
+            "losses": losses,
+            "notes": self.arming.notes,
+            "unwritten": unwritten,
+            "unread": dataclasses.asdict(self.drain.unread),
+        }
+        try:
+            self.writer.close(json.dumps(document).encode())
+        except LimitReached as ex:
+            if not why:
+                stopped, why = ex.limit, str(ex)
+        return stopped, why
+
+    def _hints(self) -> list[str]:
+        return [UNNUMBERED] if self.unnumbered and self.drain.sessions else []
+
+    def _progress(self, seconds: float) -> Progress:
+        d = self.drain
+        return Progress(
+            seconds,
+            d.kept_bytes,
+            d.kept_waits,
+            d.lost_bytes,
+            d.lost_waits,
+            d.sessions,
+            self.writer.written,
+            d.unread.sessions,
+        )
+
+    def _sample_processor(self) -> None:
+        """How long each traced process has run and has waited for a processor, by the kernel."""
+        if not self._schedstat:
+            return
+        rows = []
+        for kind in (self.drain.calls, self.drain.rings):
+            for ring in kind.values():
+                if not ring.done and (found := _schedstat(ring.pid)) is not None:
+                    rows.append((ring.number, time.time_ns(), *found))
+        if rows:
+            columns = np.array(rows, np.int64).T
+            names = ("ring", "when_ns", "cpu_ns", "queue_ns")
+            with contextlib.suppress(LimitReached):
+                self.writer.add(Table.PROCESSOR, dict(zip(names, columns, strict=True)))
+
+
+def _schedstat(pid: int) -> tuple[int, int] | None:
+    """CPU ns and ns waited for a processor of a process of this machine; None: not to be had."""
+    try:
+        run, queue, _ = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
+        return int(run), int(queue)
+    except (OSError, ValueError):
+        return None

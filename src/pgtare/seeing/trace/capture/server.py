@@ -1,0 +1,146 @@
+"""The recorder's session on the server, and errors of the server in a sentence of ours."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from pgtare.errors import UsageError
+from pgtare.server import pooler, untraced_session
+
+_FUNCTIONS = """
+SELECT p.proname, n.nspname, has_schema_privilege(n.oid, 'USAGE'), quote_ident(n.nspname),
+       quote_ident(current_user) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+JOIN pg_language l ON l.oid = p.prolang
+WHERE l.lanname = 'c' AND p.proname IN ('sql_trace_drain', 'wait_event_trace_drain')
+"""
+_NO_EXTENSION = (
+    "database {} has no extension sql_trace: put the module into the installation with "
+    "`pgtare module install --module sql_trace --pg-config PATH`, load it "
+    "(shared_preload_libraries = 'wait_event_timing, sql_trace'), restart, and run "
+    "CREATE EXTENSION sql_trace; there"
+)
+_NOT_HERE = (
+    "database {} has no extension sql_trace: CREATE EXTENSION sql_trace; there, or connect to the "
+    "database that has it"
+)
+# our session sets the level: without the module it has a value all the same, but no row here
+_LOADED = "SELECT EXISTS (SELECT FROM pg_settings WHERE name = 'sql_trace.level')"
+_NO_WAITS = (
+    "levels 8 and 12 need the extension wait_event_timing, which database {} does not have: "
+    "CREATE EXTENSION wait_event_timing; there, or ask for --level 4"
+)
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Sessions whose traces made way for others' before anybody had read them, and what of them."""
+
+    sessions: int = 0
+    records: int = 0
+    bytes: int = 0
+
+    def __sub__(self, other: Unread) -> Unread:
+        return Unread(
+            self.sessions - other.sessions, self.records - other.records, self.bytes - other.bytes
+        )
+
+
+class Server:
+    """A session that drains; has_waits: the extension wait_event_timing is there, too."""
+
+    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+        self.conn = conn
+        own = 0 if pooler.is_pooled(conn) else conn.info.backend_pid
+        self._names: dict[str, sql.Composable] = {"own": sql.Literal(own)}
+        # only superusers make C functions: nobody else's function is taken for ours
+        found = self.rows(_FUNCTIONS)
+        self.schemas = {function: schema for function, schema, *_ in found}
+        if "sql_trace_drain" not in self.schemas:
+            ((loaded,),) = self.rows(_LOADED)
+            raise UsageError((_NOT_HERE if loaded else _NO_EXTENSION).format(conn.info.dbname))
+        closed = sorted({(schema, user) for *_, usable, schema, user in found if not usable})
+        if closed:
+            grants = "; ".join(f"GRANT USAGE ON SCHEMA {name} TO {user}" for name, user in closed)
+            raise UsageError(
+                f"to use the functions of the extensions, a superuser has to run: {grants};"
+            )
+        self._names["trace"] = sql.Identifier(self.schemas["sql_trace_drain"])
+        self.has_waits = "wait_event_trace_drain" in self.schemas
+        if self.has_waits:
+            self._names["waits"] = sql.Identifier(self.schemas["wait_event_trace_drain"])
+        self.rows("SELECT * FROM {trace}.sql_trace_info()")
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """All rows of a query; bytes come as they are, not as text.
+
+        {trace} and {waits} are the schemas of sql_trace and of wait_event_timing, {own} is our
+        process; 0 behind a pooler, where our session is one of the application's as well.
+        """
+        with self._cursor(query, values, psycopg.rows.tuple_row) as cursor:
+            return cursor.fetchall()
+
+    @contextlib.contextmanager
+    def _cursor(
+        self, query: str, values: tuple[object, ...], row_factory: Any
+    ) -> Iterator[psycopg.Cursor[Any]]:
+        text = sql.SQL(query).format(**self._names)
+        with (
+            pooler.transaction(self.conn, pooler.CLOSED_PATH),
+            self.conn.cursor(row_factory=row_factory) as cursor,
+        ):
+            cursor.execute(text, values or None, binary=True)
+            yield cursor
+
+    def unread(self) -> Unread:
+        """Since the server started; nothing where its extension does not tell."""
+        with self._cursor(
+            "SELECT * FROM {trace}.sql_trace_info()", (), psycopg.rows.dict_row
+        ) as cursor:
+            found = cursor.fetchone() or {}
+        return Unread(
+            *(found.get(f"unread_{what}", 0) for what in ("sessions", "records", "bytes"))
+        )
+
+    def name(self, function: str) -> str:
+        """A function of sql_trace with its schema."""
+        return f"{self.schemas['sql_trace_drain']}.{function}"
+
+    def require_waits(self) -> None:
+        """Raise UsageError where waits cannot be had."""
+        if not self.has_waits:
+            raise UsageError(_NO_WAITS.format(self.conn.info.dbname))
+
+    @property
+    def local(self) -> bool:
+        """Whether the server runs on this machine, as far as the connection tells."""
+        host = self.conn.info.host or ""
+        address = self.conn.info.hostaddr or host
+        return not host or host.startswith(("/", "@")) or address in ("127.0.0.1", "::1")
+
+
+@contextlib.contextmanager
+def open_server(dsn: str) -> Iterator[Server]:
+    """A session of the recorder's own, itself neither traced nor counted where that is allowed.
+
+    Raises UsageError where the extension is missing, MeasurementError where there is no server.
+    """
+    with (
+        untraced_session.connect(
+            dsn, [untraced_session.UNTIMED, untraced_session.UNTRACED]
+        ) as conn,
+        telling(),
+    ):
+        yield Server(conn)
+
+
+def telling() -> contextlib.AbstractContextManager[None]:
+    """Turn the server's errors into a sentence of ours."""
+    return untraced_session.telling(
+        "connect as a superuser, or as a member of pg_read_all_stats who may run sql_trace_set"
+    )

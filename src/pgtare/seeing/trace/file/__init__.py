@@ -1,0 +1,1 @@
+"""The trace file: its layout, writing it and reading it."""

@@ -1,0 +1,258 @@
+"""Columns of a block: integers and bytes, encoded so that they decode with a few array operations.
+
+An integer column is stored as planes, one for each byte of its values, each compressed alone; the
+few values that do not fit stand apart. Sorted columns with few values are stored as runs. A column
+whose values depend on those of another is stored in the order of that one, and without the low
+bits that are zero in all of them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+Integers = npt.NDArray[np.int64]
+Column = npt.NDArray[Any] | list[bytes]
+
+#: Rows of a block at most: what a reader takes memory for, whatever a damaged file says.
+MAX_ROWS = 1 << 20
+#: Bytes of a block at most, decoded.
+MAX_BYTES = 1 << 28
+
+_CONSTANT, _PLANES, _RUNS, _BYTES, _GROUPED = 1, 2, 3, 4, 5
+_STORED, _ZSTD = 0, 1
+_LEVEL = 3
+#: Share of values that may stand apart to make the others a byte narrower.
+_OUTLIERS = 0.01
+_HEAD = struct.Struct("<BB")
+_LENGTH = struct.Struct("<BI")
+_VALUE = struct.Struct("<q")
+_COUNT = struct.Struct("<I")
+
+
+class Damaged(Exception):
+    """What was read is not what a writer wrote; the text says in what way."""
+
+
+def encode(columns: Mapping[str, Column], grouped: Mapping[str, str] | None = None) -> bytes:
+    """The payload of a block: each column with its name, in the order given.
+
+    grouped: columns that are stored in the order of another, which stands before them.
+    """
+    compress = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=False)
+    parts = []
+    for name, values in columns.items():
+        raw = name.encode("ascii")
+        if isinstance(values, list):
+            kind, body = _BYTES, _encode_bytes(values, compress)
+        elif by := (grouped or {}).get(name):
+            kind, body = _GROUPED, _encode_grouped(values, columns[by], by, compress)
+        else:
+            kind, body = _encode_integers(values.astype(np.int64, copy=False), compress)
+        parts.append(_HEAD.pack(len(raw), kind) + raw + _COUNT.pack(len(body)) + body)
+    return b"".join(parts)
+
+
+def decode(payload: bytes | memoryview, rows: int) -> dict[str, Column]:
+    """The columns of a block of `rows` rows. Raises Damaged."""
+    if not 0 <= rows <= MAX_ROWS:
+        raise Damaged(f"a block of {rows:,} rows")
+    source = _Source(memoryview(payload))
+    columns: dict[str, Column] = {}
+    orders: dict[str, Integers] = {}
+    decompress = zstandard.ZstdDecompressor()
+    while source.left():
+        length, kind = source.unpack(_HEAD)
+        try:
+            name = str(source.take(length), "ascii")
+        except UnicodeDecodeError as ex:
+            raise Damaged("the name of a column") from ex
+        (size,) = source.unpack(_COUNT)
+        body = _Source(source.take(size))
+        if kind == _BYTES:
+            columns[name] = _decode_bytes(body, rows, decompress)
+        elif kind == _GROUPED:
+            columns[name] = _decode_grouped(body, rows, columns, orders, decompress)
+        else:
+            columns[name] = _decode_integers(kind, body, rows, decompress)
+        if body.left():
+            raise Damaged(f"column {name} is longer than its rows")
+    return columns
+
+
+class _Source:
+    """Bytes taken from the front; too few of them are damage."""
+
+    def __init__(self, data: memoryview) -> None:
+        self.data, self.at = data, 0
+
+    def left(self) -> int:
+        return len(self.data) - self.at
+
+    def take(self, size: int) -> memoryview:
+        if size > self.left():
+            raise Damaged("a column that ends too early")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def unpack(self, fields: struct.Struct) -> tuple[Any, ...]:
+        return fields.unpack(self.take(fields.size))
+
+
+def _packed(raw: bytes, compress: zstandard.ZstdCompressor) -> bytes:
+    """Compressed where that is shorter."""
+    small = compress.compress(raw) if len(raw) > 32 else raw
+    if len(small) < len(raw):
+        return _LENGTH.pack(_ZSTD, len(small)) + small
+    return _LENGTH.pack(_STORED, len(raw)) + raw
+
+
+def _unpacked(
+    source: _Source, size: int, decompress: zstandard.ZstdDecompressor
+) -> bytes | memoryview:
+    """The `size` bytes that were packed."""
+    how, length = source.unpack(_LENGTH)
+    body = source.take(length)
+    if how == _STORED and length == size:
+        return body
+    if how != _ZSTD:
+        raise Damaged("a column of the wrong length")
+    try:
+        # what a frame says of its size decides how much memory is taken for it
+        if zstandard.frame_content_size(body) != size:
+            raise Damaged("a column of the wrong length")
+        return decompress.decompress(body, max_output_size=max(size, 1))
+    except zstandard.ZstdError as ex:
+        raise Damaged("a column that cannot be decompressed") from ex
+
+
+def _encode_integers(values: Integers, compress: zstandard.ZstdCompressor) -> tuple[int, bytes]:
+    if not len(values) or (values == values[0]).all():
+        return _CONSTANT, _VALUE.pack(int(values[0]) if len(values) else 0)
+    changes = np.flatnonzero(np.diff(values)) + 1
+    if len(changes) < len(values) // 16:
+        starts = np.concatenate([[0], changes])
+        lengths = np.diff(starts, append=len(values))
+        body = _COUNT.pack(len(starts)) + _planes(values[starts], compress)
+        return _RUNS, body + _planes(lengths, compress)
+    return _PLANES, _planes(values, compress)
+
+
+def _decode_integers(
+    kind: int, source: _Source, rows: int, decompress: zstandard.ZstdDecompressor
+) -> Integers:
+    if kind == _CONSTANT:
+        return np.full(rows, source.unpack(_VALUE)[0], np.int64)
+    if kind == _PLANES:
+        return _from_planes(source, rows, decompress)
+    if kind == _RUNS:
+        (runs,) = source.unpack(_COUNT)
+        if runs > rows:
+            raise Damaged("more runs than rows")
+        values = _from_planes(source, runs, decompress)
+        lengths = _from_planes(source, runs, decompress)
+        if len(lengths) and (int(lengths.min()) < 0 or int(lengths.max()) > rows):
+            raise Damaged("runs of another length than the rows")
+        if int(lengths.sum()) != rows:
+            raise Damaged("runs of another length than the rows")
+        return np.repeat(values, lengths)
+    raise Damaged(f"a column of the unknown encoding {kind}")
+
+
+def _order(key: Integers) -> Integers:
+    """Where the values of a column come from when they stand in the order of `key`."""
+    if len(key) and int(key.min()) >= 0 and int(key.max()) < 1 << 16:
+        key = key.astype(np.uint16)  # sorting 16-bit numbers stably is a radix sort
+    return np.argsort(key, kind="stable")
+
+
+def _encode_grouped(values: Any, key: Any, name: str, compress: zstandard.ZstdCompressor) -> bytes:
+    values = values.astype(np.int64, copy=False)
+    bits = int(np.bitwise_or.reduce(values)) if len(values) else 0
+    shift = (bits & -bits).bit_length() - 1 if bits else 0
+    ordered = values[_order(np.asarray(key, np.int64))] >> shift
+    raw = name.encode("ascii")
+    return _HEAD.pack(len(raw), shift) + raw + _planes(ordered, compress)
+
+
+def _decode_grouped(
+    source: _Source,
+    rows: int,
+    columns: Mapping[str, Column],
+    orders: dict[str, Integers],
+    decompress: zstandard.ZstdDecompressor,
+) -> Integers:
+    length, shift = source.unpack(_HEAD)
+    name = str(source.take(length), "ascii", "replace")
+    key = columns.get(name)
+    if key is None or isinstance(key, list) or shift > 63:
+        raise Damaged("a column in the order of one that is not there")
+    if name not in orders:
+        orders[name] = _order(key)
+    values = np.empty(rows, np.int64)
+    values[orders[name]] = _from_planes(source, rows, decompress) << shift
+    return values
+
+
+def _width(values: Integers) -> int:
+    """Bytes in which all but a few of the values fit."""
+    for width in range(1, 8):
+        outside = (values < 0) | (values >= 1 << 8 * width)
+        if np.count_nonzero(outside) <= _OUTLIERS * len(values):
+            return width
+    return 8
+
+
+def _planes(values: Integers, compress: zstandard.ZstdCompressor) -> bytes:
+    width = _width(values)
+    outliers = np.zeros(0, np.int64)
+    if width < 8:
+        outliers = np.flatnonzero((values < 0) | (values >= 1 << 8 * width))
+    kept = values.copy()
+    kept[outliers] = 0
+    octets = kept.astype("<i8").view(np.uint8).reshape(-1, 8)
+    parts = [bytes([width]), _COUNT.pack(len(outliers))]
+    parts += [outliers.astype("<u4").tobytes(), values[outliers].astype("<i8").tobytes()]
+    parts += [_packed(octets[:, i].tobytes(), compress) for i in range(width)]
+    return b"".join(parts)
+
+
+def _from_planes(source: _Source, rows: int, decompress: zstandard.ZstdDecompressor) -> Integers:
+    (width,) = source.take(1)
+    (apart,) = source.unpack(_COUNT)
+    if not 1 <= width <= 8 or apart > rows:
+        raise Damaged("a column of impossible width")
+    where = np.frombuffer(source.take(4 * apart), "<u4")
+    values = np.frombuffer(source.take(8 * apart), "<i8")
+    if apart and int(where.max()) >= rows:
+        raise Damaged("a value beyond the last row")
+    octets = np.zeros((rows, 8), np.uint8)
+    for i in range(width):
+        octets[:, i] = np.frombuffer(_unpacked(source, rows, decompress), np.uint8)
+    decoded = octets.view("<i8").reshape(rows).astype(np.int64, copy=False)
+    decoded[where] = values
+    return decoded
+
+
+def _encode_bytes(values: Sequence[bytes], compress: zstandard.ZstdCompressor) -> bytes:
+    lengths = np.array([len(value) for value in values], np.int64)
+    return _planes(lengths, compress) + _packed(b"".join(values), compress)
+
+
+def _decode_bytes(
+    source: _Source, rows: int, decompress: zstandard.ZstdDecompressor
+) -> list[bytes]:
+    lengths = _from_planes(source, rows, decompress)
+    if rows and (int(lengths.min()) < 0 or int(lengths.max()) > MAX_BYTES):
+        raise Damaged("a text of impossible length")
+    total = int(lengths.sum())
+    if total > MAX_BYTES:
+        raise Damaged(f"texts of {total:,} bytes in one block")
+    blob = bytes(_unpacked(source, total, decompress))
+    ends = np.cumsum(lengths)
+    return [blob[end - n : end] for end, n in zip(ends.tolist(), lengths.tolist(), strict=True)]

@@ -1,0 +1,64 @@
+"""What a trace may take of a disk: size of a file and of all, and the space to be left free."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgtare.kit import files
+from pgtare.kit.numbers import volume
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """All in bytes. file: when the next one is begun; total: of all of a recording."""
+
+    file: int = 64 * MIB
+    total: int = 1024 * MIB
+    reserve: int = 512 * MIB
+
+
+class LimitReached(Exception):
+    """A limit that ends a recording: its name (space, size), and a sentence."""
+
+    def __init__(self, limit: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.limit = limit
+
+
+class NoRoom(LimitReached):
+    """The disk is full, whatever is to be left free of it."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__("space", f"the disk of {directory} is full")
+
+
+def full(directory: Path, ex: OSError) -> NoRoom | None:
+    """The limit that an error of the system tells of: the disk is full; None: it is another."""
+    if files.is_full(ex):
+        return NoRoom(directory)
+    return None
+
+
+def free(directory: Path) -> int:
+    """Bytes that we may still write on the volume of a directory."""
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
+
+
+def check(directory: Path, limits: Limits, written: int, size: int) -> None:
+    """Raise LimitReached where `size` more bytes, after those written, would pass a limit."""
+    if written + size > limits.total:
+        raise LimitReached("size", f"the trace has reached {volume(limits.total)} (--max-size)")
+    left = free(directory) - size
+    if left < 0:
+        raise NoRoom(directory)
+    if left < limits.reserve:
+        raise LimitReached(
+            "space",
+            f"the volume of {directory} would have {volume(left)} left, less than "
+            f"the reserve of {volume(limits.reserve)} (--reserve)",
+        )

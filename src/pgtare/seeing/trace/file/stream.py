@@ -1,0 +1,530 @@
+"""Decodes the stream of sql_trace: records of one session, as docs/trace-format.md lays them out.
+
+Whatever the bytes, decoding ends with what could be understood and a note of what could not.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+
+#: Microseconds from 1970 to 2000, where the server's timestamps begin.
+POSTGRES_EPOCH_US = 946_684_800_000_000
+_HEADER = 32
+#: Bytes of a record CALL before its counters.
+_CALL = 112
+#: No time in a stream is larger, in ns (36 years): sums of some of them have room in 64 bits.
+_LONGEST = 1 << 60
+_MAX_COUNT = 1 << 20
+#: No record holds more fetches: it takes longer than that.
+_MOST_FETCHES = 1 << 32
+
+
+class Kind(IntEnum):
+    """What a record is. PASSED: made by the recorder, for all of before the recording."""
+
+    PASSED = 0
+    SESSION = 1
+    TEXT = 2
+    CALL = 3
+    BINDS = 4
+    PLAN = 5
+    ROWSOURCES = 6
+    TRANSACTION = 7
+    ERROR = 8
+    REQUEST = 9
+    WAITRING = 10
+    LEVEL = 11
+    END = 12
+    LOST = 13
+    APPLICATION = 14
+
+
+class CallKind(IntEnum):
+    """What a call is."""
+
+    PARSE = 1
+    BIND = 2
+    PLAN = 3
+    EXECUTE = 4
+    FETCH = 5
+    COMMIT = 6
+    ROLLBACK = 7
+    UTILITY = 8
+
+
+CALL = np.dtype(
+    [
+        ("call", "<i8"),
+        ("kind", "<i2"),
+        ("depth", "<i2"),
+        ("flags", "<i4"),
+        ("sqlstate", "<i8"),
+        ("parent", "<i8"),
+        ("text", "<u8"),
+        ("query_id", "<i8"),
+        ("plan", "<u8"),
+        ("execution", "<i8"),
+        ("start", "<i8"),
+        ("end", "<i8"),
+        ("busy", "<i8"),
+        ("cpu", "<i8"),
+        ("rows", "<i8"),
+    ]
+)
+FAILED, SHARED, LOCAL, WAL, ABORTED, ESTIMATED, SEVERAL = 1, 2, 4, 8, 16, 32, 64
+#: Why a level is in force: the statement's query identifier asked for it.
+BY_QUERY_ID = 6
+BUFFERS = (
+    "shared_hit",
+    "shared_read",
+    "shared_dirtied",
+    "shared_written",
+    "local_hit",
+    "local_read",
+    "local_dirtied",
+    "local_written",
+    "temp_read",
+    "temp_written",
+    "wal_records",
+    "wal_bytes",
+)
+REQUEST = np.dtype(
+    [("start", "<i8"), ("end", "<i8"), ("cpu", "<i8"), ("status", "<i4"), ("messages", "<i4")]
+)
+TRANSACTION = np.dtype([("event", "<i4"), ("when", "<i8"), ("xid", "<u8"), ("start", "<i8")])
+BEGIN, COMMITTED, ABORT, PREPARE, SUBABORT = 1, 2, 3, 4, 5
+
+
+@dataclass(frozen=True)
+class Text:
+    """A statement's text. length: of the whole, in bytes."""
+
+    text: str
+    query_id: int
+    length: int
+    cut: bool
+    suppressed: bool
+
+
+@dataclass(frozen=True)
+class Bind:
+    """A value bound: its type's OID, its state (null, whole, cut, redacted, omitted), its bytes."""
+
+    type: int
+    state: str
+    form: int
+    length: int
+    data: bytes
+
+
+#: Flags of a node: each call timed, ran in parallel workers, not timed at all.
+EXACT, WORKERS, UNTIMED = 1, 2, 16
+
+
+@dataclass(frozen=True)
+class NodeRun:
+    """What one node of a plan did in one execution; times in ns, children included."""
+
+    node: int
+    flags: int
+    calls: int
+    rows: int
+    loops: int
+    time: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class RowSources:
+    """The nodes of one execution; sampling: about every how-manieth call was timed."""
+
+    call: int
+    plan: int
+    sampling: int
+    nodes: tuple[NodeRun, ...]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error sent to the client."""
+
+    when: int
+    call: int
+    sqlstate: str
+    severity: str
+    text: int
+    message: str
+
+
+@dataclass
+class Stream:
+    """One session's records. Times: ns since the ring began (started_ns since 1970).
+
+    wait_rings: (from when, start of the ring of waits in µs since 2000, time of its zero here).
+    applications: (from when, name), where another than session's. gaps: (after when, up to when,
+    bytes, records) that are missing. passed: up to when all was before the recording.
+    first_look: the last time in what was drained first, and the first time in what came next.
+    buffers, and fetches where one record holds several: by call
+    number.
+    """
+
+    session: dict[str, Any] = field(default_factory=dict)
+    calls: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, CALL))
+    buffers: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    fetches: dict[int, int] = field(default_factory=dict)
+    requests: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, REQUEST))
+    transactions: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, TRANSACTION))
+    texts: dict[int, Text] = field(default_factory=dict)
+    binds: dict[int, tuple[Bind, ...]] = field(default_factory=dict)
+    plans: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    rowsources: list[RowSources] = field(default_factory=list)
+    errors: list[Failure] = field(default_factory=list)
+    wait_rings: list[tuple[int, int, int]] = field(default_factory=list)
+    levels: list[tuple[int, int, int, float]] = field(default_factory=list)
+    applications: list[tuple[int, str]] = field(default_factory=list)
+    gaps: list[tuple[int, int, int, int]] = field(default_factory=list)
+    ended: bool = False
+    passed: int | None = None
+    first_look: tuple[int, int | None] = (0, None)
+    begin: int = 0
+    last: int = 0
+    records: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+_CODES = "utf-8"
+_BIND_STATES = ("null", "whole", "cut", "redacted", "omitted")
+_SEVERITIES = {1: "ERROR", 2: "FATAL", 3: "PANIC"}
+
+
+def decode(chunks: Iterable[tuple[int, bytes]]) -> Stream:
+    """The records of a ring, from what was drained of it, in order of position."""
+    return _Decoder().run(chunks)
+
+
+class _Decoder:
+    def __init__(self) -> None:
+        self.into = Stream()
+        self.encoding = _CODES
+        self._calls: list[npt.NDArray[np.void]] = []
+        self._requests: list[tuple[int, ...]] = []
+        self._transactions: list[tuple[int, ...]] = []
+        # up to where the ring has been read: position, and number and time of the last record
+        self._next = self._number = self._time = 0
+        self._first: int | None = None
+        self._looked = False
+
+    def run(self, chunks: Iterable[tuple[int, bytes]]) -> Stream:
+        into = self.into
+        for i, (position, data) in enumerate(chunks):
+            self._chunk(position, data[: len(data) // 8 * 8])
+            if i == 0:
+                into.first_look, self._looked = (into.last, None), True
+        if self._calls:
+            into.calls = np.concatenate(self._calls)
+        into.requests = np.array(self._requests, REQUEST)
+        into.transactions = np.array(self._transactions, TRANSACTION)
+        into.begin = self._first or 0
+        return into
+
+    def _chunk(self, position: int, data: bytes) -> None:
+        offsets, wrong = walk(data)
+        if wrong:
+            self.into.notes.append(f"{wrong} at byte {position:,} of a session's stream")
+        if not len(offsets):
+            return
+        words = np.frombuffer(data, "<u8")
+        at = offsets >> 3
+        kinds = ((words[at] >> np.uint64(32)) & np.uint64(0xFFFF)).astype(np.int64)
+        sizes = (words[at] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        self.into.records += len(offsets)
+        times = _sane(words[at + 2].astype(np.int64))
+        numbers, of_call = words[at + 1].astype(np.int64), words[at + 3].astype(np.int64)
+        made = numbers != 0  # by the session, not by the reading function
+        if made.any():
+            lost = _lost(data, offsets[kinds == Kind.LOST])
+            self._gaps(position, lost, numbers[made], times[made])
+            self._next = max(self._next, position + lost + int(sizes[made].sum()))
+            first, last = int(times[made][0]), int(times[made].max())
+            if self._looked and self.into.first_look[1] is None:
+                self.into.first_look = self.into.first_look[0], first
+            if self._first is None:
+                # what is missing at the beginning is part of it
+                self._first = 0 if self.into.gaps else first
+            self._first = min(self._first, first)
+            self.into.last = max(self.into.last, last)
+        of_calls = (kinds == Kind.CALL) & (sizes >= _CALL)
+        self._take_calls(words, data, offsets[of_calls], sizes[of_calls])
+        others = np.flatnonzero(kinds != Kind.CALL)
+        previous = -1
+        for i in others.tolist():
+            handler = _HANDLERS.get(int(kinds[i]))
+            if handler is None:
+                continue
+            record = data[int(offsets[i]) : int(offsets[i] + sizes[i])]
+            when = int(times[i])
+            try:
+                handler(self, record, when, int(of_call[i]))
+            except (struct.error, ValueError, IndexError, OverflowError) as ex:
+                if previous != int(kinds[i]):
+                    kind = Kind(int(kinds[i])).name
+                    self.into.notes.append(f"a record {kind} could not be read ({ex})")
+                previous = int(kinds[i])
+
+    def _gaps(self, position: int, lost: int, numbers: Integers, times: Integers) -> None:
+        """Note what is missing before a chunk, or in it: the numbers of records go up by one.
+
+        That holds for what was overwritten (lost: bytes), and for what a damaged file lost.
+        """
+        earlier = np.concatenate([[self._number], numbers[:-1]])
+        before = np.concatenate([[self._time], times[:-1]])
+        size = lost + max(position - self._next, 0)
+        for i in np.flatnonzero(numbers > earlier + 1).tolist():
+            since, records = int(before[i]), int(numbers[i]) - int(earlier[i]) - 1
+            self.into.gaps.append((since, max(since, int(times[i])), size, records))
+            size = 0
+        if int(numbers[-1]) > self._number:
+            self._number, self._time = int(numbers[-1]), int(times[-1])
+
+    def _take_calls(
+        self, words: npt.NDArray[Any], data: bytes, offsets: Integers, sizes: Integers
+    ) -> None:
+        if not len(offsets):
+            return
+        at = offsets >> 3
+        calls = np.zeros(len(offsets), CALL)
+        head, body = words[at], words[at + 4]
+        calls["depth"] = (head >> np.uint64(48)).astype(np.int64)
+        calls["call"] = words[at + 3].astype(np.int64)
+        calls["end"] = _sane(words[at + 2].astype(np.int64))
+        calls["kind"] = (body & np.uint64(0xFFFF)).astype(np.int64)
+        calls["flags"] = ((body >> np.uint64(16)) & np.uint64(0xFFFF)).astype(np.int64)
+        calls["sqlstate"] = (body >> np.uint64(32)).astype(np.int64)
+        for i, name in enumerate(
+            ("parent", "text", "query_id", "plan", "execution", "start", "busy", "cpu", "rows"), 5
+        ):
+            calls[name] = words[at + i].astype(calls.dtype[name])
+        for name in ("start", "busy", "cpu"):
+            calls[name] = _sane(calls[name])
+        self._calls.append(calls)
+        for i in np.flatnonzero(calls["flags"] & (SHARED | LOCAL | WAL)).tolist():
+            end = int(offsets[i] + sizes[i])
+            found = _buffers(data[int(offsets[i]) + _CALL : end], int(calls["flags"][i]))
+            if found is not None:
+                self.into.buffers[int(calls["call"][i])] = found
+        for i in np.flatnonzero(calls["flags"] & SEVERAL).tolist():
+            many = _fetches(
+                data[int(offsets[i]) + _CALL : int(offsets[i] + sizes[i])], int(calls["flags"][i])
+            )
+            if many is not None:
+                self.into.fetches[int(calls["call"][i])] = many
+
+    def _session(self, r: bytes, when: int, call: int) -> None:
+        version, pid, started, system, _, role, database, server, clock, ring = struct.unpack_from(
+            "<Iiqqq II iI Q".replace(" ", ""), r, 32
+        )
+        names = [r[a:b].split(b"\0", 1)[0] for a, b in ((88, 152), (152, 216), (216, 280))]
+        encoding = r[280:304].split(b"\0", 1)[0].decode("ascii", "replace")
+        self.encoding = _python_encoding(encoding)
+        if version > 1:
+            self.into.notes.append(
+                f"the server's stream has version {version}; this pgtare reads version 1"
+            )
+        began = _sane_ns((started + POSTGRES_EPOCH_US) * 1000)
+        self.into.session = {
+            "version": version,
+            "pid": pid,
+            "started_ns": began,
+            "system_identifier": system,
+            "role_oid": role,
+            "database_oid": database,
+            "server_version_num": server,
+            "clock": clock,
+            "ring_bytes": ring,
+            "application": self._str(names[0]),
+            "user": self._str(names[1]),
+            "database": self._str(names[2]),
+            "encoding": encoding,
+        }
+
+    def _str(self, raw: bytes) -> str:
+        return raw.decode(self.encoding, "replace")
+
+    def _text(self, r: bytes, when: int, call: int) -> None:
+        text, query_id, length, stored, flags = struct.unpack_from("<QqIII", r, 32)
+        self.into.texts[text] = Text(
+            self._str(r[64 : 64 + stored]), query_id, length, bool(flags & 1), bool(flags & 2)
+        )
+
+    def _binds(self, r: bytes, when: int, call: int) -> None:
+        _, entries = struct.unpack_from("<II", r, 32)
+        found, at = [], 40
+        for _ in range(min(entries, _MAX_COUNT)):
+            oid, state, form, _, length, stored = struct.unpack_from("<IBBHII", r, at)
+            if at + 16 + stored > len(r):
+                raise ValueError("a value beyond the record")
+            found.append(
+                Bind(oid, _BIND_STATES[state], form, length, r[at + 16 : at + 16 + stored])
+            )
+            at += 16 + (stored + 7) // 8 * 8
+        self.into.binds[call] = tuple(found)
+
+    def _plan(self, r: bytes, when: int, call: int) -> None:
+        plan, _, stored = struct.unpack_from("<QQI", r, 32)
+        try:
+            nodes = json.loads(self._str(r[56 : 56 + stored]))
+        except RecursionError as ex:
+            raise ValueError("a plan too deep") from ex
+        if isinstance(nodes, list):
+            self.into.plans[plan] = [node for node in nodes if isinstance(node, dict)]
+
+    def _rowsources(self, r: bytes, when: int, call: int) -> None:
+        plan, sampling, count = struct.unpack_from("<QII", r, 32)
+        nodes = tuple(
+            NodeRun(*struct.unpack_from("<iIQQQqqq", r, 48 + 56 * i))
+            for i in range(min(count, _MAX_COUNT))
+        )
+        self.into.rowsources.append(RowSources(call, plan, sampling, nodes))
+
+    def _transaction(self, r: bytes, when: int, call: int) -> None:
+        event, _, xid, start = struct.unpack_from("<IIQq", r, 32)
+        self._transactions.append((event & 0x7FFFFFFF, when, xid, _sane_ns(start)))
+
+    def _error(self, r: bytes, when: int, call: int) -> None:
+        state, severity, text, _, stored = struct.unpack_from("<IIQII", r, 32)
+        message = r[56 : 56 + stored].decode(_CODES, "replace")
+        level = _SEVERITIES.get(severity, "ERROR")
+        self.into.errors.append(Failure(when, call, sqlstate(state), level, text, message))
+
+    def _request(self, r: bytes, when: int, call: int) -> None:
+        start, cpu, status, messages = struct.unpack_from("<qqII", r, 32)
+        row = _sane_ns(start), when, _sane_ns(cpu), status & 0xFF, messages & 0x7FFFFFFF
+        self._requests.append(row)
+
+    def _waitring(self, r: bytes, when: int, call: int) -> None:
+        started, zero = struct.unpack_from("<qq", r, 32)
+        self.into.wait_rings.append((when, _sane_ns(started), _sane_ns(zero)))
+
+    def _level(self, r: bytes, when: int, call: int) -> None:
+        level, reason, rate = struct.unpack_from("<IId", r, 32)
+        self.into.levels.append((when, level, reason, rate))
+
+    def _application(self, r: bytes, when: int, call: int) -> None:
+        name = self._str(r[32:96].split(b"\0", 1)[0])
+        told = self.into.applications
+        if not told or told[-1][1] != name:
+            told.append((when, name))
+
+    def _passed(self, r: bytes, when: int, call: int) -> None:
+        self.into.passed = when
+
+    def _end(self, r: bytes, when: int, call: int) -> None:
+        self.into.ended = True
+
+
+def _lost(data: bytes, offsets: Integers) -> int:
+    """The bytes that records LOST of a chunk tell to be missing."""
+    told = [data[at + 32 : at + 40] for at in offsets.tolist()]
+    return sum(int.from_bytes(size, "little") for size in told) & (2**62 - 1)
+
+
+_HANDLERS: dict[int, Callable[[_Decoder, bytes, int, int], None]] = {
+    Kind.SESSION: _Decoder._session,
+    Kind.TEXT: _Decoder._text,
+    Kind.BINDS: _Decoder._binds,
+    Kind.PLAN: _Decoder._plan,
+    Kind.ROWSOURCES: _Decoder._rowsources,
+    Kind.TRANSACTION: _Decoder._transaction,
+    Kind.ERROR: _Decoder._error,
+    Kind.REQUEST: _Decoder._request,
+    Kind.WAITRING: _Decoder._waitring,
+    Kind.LEVEL: _Decoder._level,
+    Kind.END: _Decoder._end,
+    Kind.PASSED: _Decoder._passed,
+    Kind.APPLICATION: _Decoder._application,
+    Kind.LOST: _Decoder._end,  # read where the records around it are known
+}
+
+
+def _sane(times: Integers) -> Integers:
+    return np.clip(times, -_LONGEST, _LONGEST)
+
+
+def _sane_ns(time: int) -> int:
+    """A time that arithmetic can bear, whatever a damaged stream says; since 1970, or of a ring."""
+    return max(min(time, 2 * _LONGEST), -_LONGEST)
+
+
+def walk(data: bytes) -> tuple[Integers, str | None]:
+    """Where each record begins, up to the first whose size cannot be."""
+    offsets: list[int] = []
+    at, end = 0, len(data)
+    size_at = struct.Struct("<I").unpack_from
+    while at < end:
+        if at + _HEADER > end:
+            return np.array(offsets, np.int64), "a record that ends too early"
+        (size,) = size_at(data, at)
+        if size < _HEADER or size % 8 or at + size > end:
+            return np.array(offsets, np.int64), f"a record of {size:,} bytes"
+        offsets.append(at)
+        at += size
+    return np.array(offsets, np.int64), None
+
+
+def _buffers(raw: bytes, flags: int) -> tuple[int, ...] | None:
+    """In the order of BUFFERS; None where the record is too short for what it announces."""
+    found, at = [0] * len(BUFFERS), 0
+    for flag, first, count in ((SHARED, 0, 4), (LOCAL, 4, 6), (WAL, 10, 2)):
+        if flags & flag:
+            if len(raw) < at + 8 * count:
+                return None
+            found[first : first + count] = struct.unpack_from(f"<{count}Q", raw, at)
+            at += 8 * count
+    return tuple(found)
+
+
+def _fetches(raw: bytes, flags: int) -> int | None:
+    """Behind the counters that are there; None where the record is too short, or that is absurd."""
+    at = sum(8 * count for flag, count in ((SHARED, 4), (LOCAL, 6), (WAL, 2)) if flags & flag)
+    if len(raw) < at + 8:
+        return None
+    (many,) = struct.unpack_from("<Q", raw, at)
+    return int(many) if 1 < many <= _MOST_FETCHES else None
+
+
+def sqlstate(packed: int) -> str:
+    """The five characters of an error code; empty for 0."""
+    if not packed:
+        return ""
+    return "".join(chr((packed >> 6 * i & 0x3F) + 48) for i in range(5))
+
+
+_ENCODINGS = {
+    "UTF8": "utf-8",
+    "LATIN1": "latin-1",
+    "LATIN2": "iso8859-2",
+    "LATIN9": "iso8859-15",
+    "WIN1250": "cp1250",
+    "WIN1251": "cp1251",
+    "WIN1252": "cp1252",
+    "KOI8R": "koi8-r",
+    "EUC_JP": "euc_jp",
+    "EUC_KR": "euc_kr",
+    "SJIS": "shift_jis",
+    "GB18030": "gb18030",
+}
+
+
+def _python_encoding(name: str) -> str:
+    return _ENCODINGS.get(name.upper(), "utf-8")

@@ -1,0 +1,104 @@
+"""A small process beside a recorder that gives sessions back if the recorder is killed.
+
+The server keeps tracing what it was asked to trace. A recorder that ends by itself undoes that;
+one that is killed cannot. Its guard sees the pipe between them close and does it instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+#: How long the guard tries to reach the server after the recorder has died, in s.
+_PATIENCE_S = 30.0
+
+
+class Guard:
+    """The recorder's end of the pipe. module: what the guard runs, which calls `watch`.
+
+    recorder: the process of the server that serves it.
+    """
+
+    def __init__(self, module: str, dsn: str, recorder: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # what ends the recorder does not end its guard
+        )
+        self._tell({"dsn": dsn, "recorder": recorder})  # not as an argument: it may hold a password
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Without a dismissal before, the guard does its work now; we await it, but no server."""
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_PATIENCE_S if kind is None else 1.0)
+
+    def armed(self, pid: int, started: str) -> None:
+        """A session, begun then, is about to be traced on our behalf."""
+        self._tell({"pid": pid, "started": started})
+
+    def altered(self) -> None:
+        """The server's configuration is about to be changed on our behalf."""
+        self._tell({"altered": True})
+
+    def dismiss(self) -> None:
+        """All has been given back."""
+        self._tell({"done": True})
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # it was killed: nothing guards us then
+            if self._process.stdin is not None and not self._process.stdin.closed:
+                self._process.stdin.write(json.dumps(message).encode() + b"\n")
+                self._process.stdin.flush()
+
+
+@dataclass
+class Left:
+    """What a dead recorder left: sessions by when each began, and a configuration it changed."""
+
+    dsn: str = ""
+    recorder: int = 0
+    sessions: dict[int, str] = field(default_factory=dict)
+    altered: bool = False
+
+
+def watch(give_back: Callable[[Left], None]) -> None:
+    """Read what the recorder says until its end of the pipe closes; then give back what it left.
+
+    give_back: tried again for a while where it raises, as the server may be restarting.
+    """
+    left = Left()
+    for line in sys.stdin.buffer:
+        told = json.loads(line)
+        left.dsn, left.recorder = told.get("dsn", left.dsn), told.get("recorder", left.recorder)
+        left.altered |= bool(told.get("altered"))
+        if "pid" in told:
+            left.sessions[int(told["pid"])] = str(told["started"])
+        if told.get("done"):
+            left.sessions, left.altered = {}, False
+    until = time.monotonic() + _PATIENCE_S
+    while (left.sessions or left.altered) and time.monotonic() < until:
+        try:
+            give_back(left)
+            return
+        except Exception:
+            time.sleep(1.0)

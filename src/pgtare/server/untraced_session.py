@@ -1,0 +1,49 @@
+"""A session of ours that the tracing modules leave out, and the server's errors in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.server import own_session
+
+#: What keeps a session out of wait_event_timing, and out of sql_trace.
+UNTIMED, UNTRACED = "wait_event_timing.capture=off", "sql_trace.level=0"
+
+
+def connect(dsn: str, settings: Sequence[str]) -> psycopg.Connection[Any]:
+    """A session under these settings from its first request on, where that is allowed.
+
+    Without the right to set them, or through a pooler that takes no options, one without. Raises
+    MeasurementError where the server cannot be reached, UsageError for a wrong connection string.
+    """
+    try:
+        given = psycopg.conninfo.conninfo_to_dict(dsn).get("options")
+        given = given or os.environ.get("PGOPTIONS", "")
+        own = " ".join(f"-c {setting}" for setting in settings)
+        return own_session.connect(dsn, options=f"{given} {own}".strip())
+    except psycopg.ProgrammingError:
+        return own_session.connect(dsn)  # which says what is wrong with the connection string
+    except MeasurementError as ex:
+        names = [setting.partition("=")[0] for setting in settings]
+        if "startup parameter" not in str(ex) and not any(name in str(ex) for name in names):
+            raise
+        return own_session.connect(dsn)
+
+
+@contextlib.contextmanager
+def telling(remedy: str) -> Iterator[None]:
+    """Turn the server's errors into a sentence of ours. remedy: where a privilege is missing."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as ex:
+        raise UsageError(f"{own_session.first_line(ex)}: {remedy}") from ex
+    except psycopg.errors.ObjectNotInPrerequisiteState as ex:
+        raise UsageError(own_session.first_line(ex)) from ex
+    except psycopg.Error as ex:
+        raise MeasurementError(f"the server did not answer: {own_session.first_line(ex)}") from ex

@@ -1,0 +1,1 @@
+"""What watching costs: the instruments, the weighing of transactions, the ladder of whole runs."""

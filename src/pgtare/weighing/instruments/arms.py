@@ -1,0 +1,125 @@
+"""From what the user asked for to the arms of a trial: ad hoc arms, and combining all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pgtare.errors import UsageError
+from pgtare.estimate.trial.design import Arm
+from pgtare.weighing.instruments.catalogue import Catalogue
+from pgtare.weighing.instruments.model import NAME, RESERVED_NAMES, Chosen, setting_name
+
+_ASSIGNMENT = re.compile(
+    r"\s*(?P<name>[^\s=,']+)\s*=\s*(?:'(?P<quoted>(?:[^']|'')*)'|(?P<bare>[^,']*?))\s*(?P<end>,|$)"
+)
+_TRUE, _FALSE = {"on", "true", "yes"}, {"off", "false", "no"}
+
+
+def parse_arm(spec: str) -> Chosen:
+    """An ad hoc arm from `name: setting=value, setting='a value'` ('' is a quote inside quotes).
+
+    Raises UsageError where the name, a setting's name or the form is not right, where a setting
+    is given twice, or where nothing is set.
+    """
+    name, colon, body = spec.partition(":")
+    name = name.strip()
+    if not colon:
+        raise UsageError(f"--arm {spec!r}: write 'name: setting=value, setting=value'")
+    if not NAME.fullmatch(name):
+        raise UsageError(f"--arm {spec!r}: the name may hold only a-z, 0-9 and _")
+    if name in RESERVED_NAMES:
+        raise UsageError(f"--arm {spec!r}: the name {name!r} is taken by the trial itself")
+    if not body.strip():
+        raise UsageError(f"--arm {name}: it sets nothing; write '{name}: setting=value'")
+    settings: dict[str, str] = {}
+    at = 0
+    while True:
+        found = _ASSIGNMENT.match(body, at)
+        if found is None:
+            raise UsageError(f"--arm {name}: cannot read {body[at:].strip()!r} as setting=value")
+        try:
+            setting = setting_name(found["name"])
+        except ValueError as ex:
+            raise UsageError(f"--arm {name}: {ex}") from ex
+        if setting in settings:
+            raise UsageError(f"--arm {name}: {setting} is given twice")
+        if found["quoted"] is None and not found["bare"]:
+            raise UsageError(f"--arm {name}: {setting} has no value; write '' for an empty one")
+        quoted = found["quoted"]
+        settings[setting] = found["bare"] if quoted is None else quoted.replace("''", "'")
+        at = found.end()
+        if not found["end"]:
+            return Chosen(name, settings)
+
+
+def choose(
+    catalogue: Catalogue, instruments: Sequence[str], adhoc: Sequence[str] = ()
+) -> list[Chosen]:
+    """The arms asked for by name (`instrument`, `instrument/variant`) and by `--arm`, in order.
+
+    Raises UsageError for unknown names, bad ad hoc arms and names used twice.
+    """
+    chosen = [catalogue.choose(spec) for spec in instruments] + [parse_arm(a) for a in adhoc]
+    names = [c.name for c in chosen]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"there would be two arms called {name!r}: choose it once")
+    return chosen
+
+
+def combine(chosen: Sequence[Chosen], inject_ns: Sequence[int] = ()) -> list[Arm]:
+    """The arms of a trial: base, control, one for each choice, and one for each injected delay.
+
+    The base arm sets the union of all base settings, so that every chosen instrument is truly
+    off; each instrument's arm is that union with its own settings over it. inject_ns: busy-waits
+    to add, in ns (> 0).
+
+    Raises UsageError where two base arms disagree, an arm would equal the base, or nothing is
+    chosen.
+    """
+    if not chosen and not inject_ns:
+        raise UsageError("there is nothing to weigh: name an instrument or give an --arm")
+    base = _union_of_bases(chosen)
+    arms = [Arm("base", "base", dict(base)), Arm("control", "control", dict(base))]
+    for choice in chosen:
+        settings = {**base, **choice.settings}
+        if _same_settings(settings, base):
+            raise UsageError(
+                f"arm {choice.name} would be the same as the base arm: another instrument's base"
+                " already sets all of it, and the control arm does that"
+            )
+        arms.append(Arm(choice.name, "instrument", settings))
+    for delay in inject_ns:
+        if delay <= 0:
+            raise UsageError(f"an injected delay must be over 0 ns, not {delay}")
+        name = "injected" if len(inject_ns) == 1 else f"injected_{delay}ns"
+        if any(arm.name == name for arm in arms):
+            raise UsageError(f"there would be two arms called {name!r}: inject each delay once")
+        arms.append(Arm(name, "injected", dict(base), inject_ns=delay))
+    return arms
+
+
+def _union_of_bases(chosen: Sequence[Chosen]) -> dict[str, str]:
+    union: dict[str, str] = {}
+    owner: dict[str, str] = {}
+    for choice in chosen:
+        for name, value in choice.base.items():
+            if name in union and not same_value(union[name], value):
+                raise UsageError(
+                    f"{owner[name]} and {choice.name} cannot share a trial: the base arm of the one"
+                    f" needs {name} = {union[name]}, that of the other {name} = {value}"
+                )
+            if name not in union:
+                union[name], owner[name] = value, choice.name
+    return union
+
+
+def _same_settings(a: dict[str, str], b: dict[str, str]) -> bool:
+    return a.keys() == b.keys() and all(same_value(a[name], b[name]) for name in a)
+
+
+def same_value(a: str, b: str) -> bool:
+    """Whether two values read the same: case and the spellings of on and off do not count."""
+    a, b = a.strip().lower(), b.strip().lower()
+    return a == b or {a, b} <= _TRUE or {a, b} <= _FALSE

@@ -1,0 +1,84 @@
+"""Reads the counters that proof of activity compares before and after a trial."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from pgtare.weighing.instruments.model import Chosen, Entry, SqlRule
+
+#: A counter that cannot be read in this time counts as unreadable.
+STATEMENT_TIMEOUT_MS = 5000
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One counter: its value, or None and why it could not be read."""
+
+    value: float | None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Counters by the text of their statement, and the server's major version."""
+
+    major: int
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+
+    def __getitem__(self, sql: str) -> Reading:
+        return self.readings.get(sql, Reading(None, "it was not read"))
+
+
+def snapshot(
+    conn: psycopg.Connection[Any], items: Iterable[Entry | Chosen], major: int | None = None
+) -> Snapshot:
+    """Read every counter that the proof rules of `items` need on this server.
+
+    Each statement runs by itself, in a read-only transaction that is rolled back, for at most
+    STATEMENT_TIMEOUT_MS. Nothing is raised: what cannot be read (no privilege, no such view, a lost
+    connection) says why in its Reading. Take the second snapshot a second or more after the load's
+    last transaction, as sessions report most counters with that delay.
+    """
+    version = conn.info.server_version // 10000 if major is None else major
+    wanted: dict[str, None] = {}
+    for item in items:
+        for rule in _rules(item):
+            if isinstance(rule, SqlRule) and rule.applies(version):
+                wanted.update(dict.fromkeys(rule.statements))
+    return Snapshot(version, {sql: _read(conn, sql) for sql in wanted})
+
+
+def _rules(item: Entry | Chosen) -> Iterable[object]:
+    if isinstance(item, Chosen):
+        return item.rules
+    return [*item.proof, *(rule for v in item.variants.values() for rule in v.proof or [])]
+
+
+def _read(conn: psycopg.Connection[Any], sql: str) -> Reading:
+    try:
+        with conn.transaction(force_rollback=True), conn.cursor(row_factory=tuple_row) as cur:
+            cur.execute("SET LOCAL transaction_read_only = on")
+            cur.execute(f"SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS}")
+            # A binary result makes psycopg use the extended protocol, which takes one statement
+            # only: a catalogue's text cannot end the read-only transaction and go on.
+            row = cur.execute(sql.encode(), binary=True).fetchone()
+    except psycopg.Error as ex:
+        return Reading(None, _first_line(ex))
+    if row is None or len(row) != 1:
+        return Reading(None, "it does not return one number")
+    try:
+        value = float(row[0])
+    except (TypeError, ValueError):
+        return Reading(None, "it does not return one number")
+    return Reading(value) if math.isfinite(value) else Reading(None, "it is not a finite number")
+
+
+def _first_line(ex: psycopg.Error) -> str:
+    text = ex.diag.message_primary or str(ex)
+    return text.strip().splitlines()[0] if text.strip() else type(ex).__name__

@@ -1,0 +1,158 @@
+"""What a server offers, and what it lacks for an instrument to be weighed, with the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import psycopg
+from psycopg.rows import TupleRow
+
+from pgtare.errors import MeasurementError
+from pgtare.weighing.instruments.catalogue import near
+from pgtare.weighing.instruments.model import Chosen, Entry
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """What a session sees of its server.
+
+    version_num: as server_version_num (180006). preloaded: libraries of shared_preload_libraries,
+    in order; None where the setting may not be read. setting_names, extensions (of the connected
+    database): lower case. start_only: settings that only a restart changes.
+    session_preloaded: libraries of session_preload_libraries.
+    """
+
+    version_num: int
+    preloaded: tuple[str, ...] | None
+    setting_names: frozenset[str]
+    extensions: frozenset[str]
+    start_only: frozenset[str] = frozenset()
+    session_preloaded: tuple[str, ...] = ()
+
+    @property
+    def major(self) -> int:
+        """The major version (18)."""
+        return self.version_num // 10000
+
+    def loaded(self, library: str) -> bool:
+        """Whether the server has the library loaded in every new session.
+
+        A setting named after the library shows it too, as the lists of libraries are hidden from
+        users without privileges.
+        """
+        lists = (*(self.preloaded or ()), *self.session_preloaded)
+        return library in lists or any(n.startswith(f"{library}.") for n in self.setting_names)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """One thing the server lacks, and the line that mends it."""
+
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.remedy}"
+
+
+def read_facts(conn: psycopg.Connection[Any]) -> ServerFacts:
+    """Read the facts from an open session; needs no privileges.
+
+    Raises MeasurementError where the server does not answer.
+    """
+    try:
+        with conn.cursor(row_factory=psycopg.rows.tuple_row) as cur:
+            rows = cur.execute("SELECT lower(name), context, setting FROM pg_settings").fetchall()
+            extensions = cur.execute("SELECT lower(extname) FROM pg_extension").fetchall()
+    except psycopg.Error as ex:
+        raise MeasurementError(f"cannot read the server's settings: {ex}") from ex
+    return _facts(conn.info.server_version, rows, [str(row[0]) for row in extensions])
+
+
+def _facts(version_num: int, rows: list[TupleRow], extensions: list[str]) -> ServerFacts:
+    setting = {name: value for name, _, value in rows}
+    shared = setting.get("shared_preload_libraries")
+    return ServerFacts(
+        version_num=version_num,
+        preloaded=None if shared is None else _libraries(shared),
+        setting_names=frozenset(setting),
+        extensions=frozenset(extensions),
+        start_only=frozenset(n for n, context, _ in rows if context in ("postmaster", "internal")),
+        session_preloaded=_libraries(setting.get("session_preload_libraries") or ""),
+    )
+
+
+def _libraries(setting: str) -> tuple[str, ...]:
+    """Plain names from a list of libraries, which may be quoted, have a path and end in .so."""
+    names = (part.strip().strip('"') for part in setting.split(","))
+    return tuple(PurePath(name).name.removesuffix(".so") for name in names if name)
+
+
+def availability(item: Entry | Chosen, facts: ServerFacts) -> list[Missing]:
+    """What the server lacks for this instrument or arm; empty where it can be weighed."""
+    return list(_missing(item, facts))
+
+
+def _missing(item: Entry | Chosen, facts: ServerFacts) -> Iterator[Missing]:
+    entry = item if isinstance(item, Entry) else item.entry
+    names = item.setting_names if isinstance(item, Entry) else frozenset(item.settings)
+    if entry is not None:
+        names |= entry.setting_names if isinstance(item, Entry) else frozenset(entry.base)
+        names |= frozenset(entry.needs.settings)
+        wrong_version = _version(entry, facts)
+        if wrong_version is not None:
+            yield wrong_version
+            return
+        unloaded = [lib for lib in entry.needs.preload if not facts.loaded(lib)]
+        for library in unloaded:
+            yield _preload(library, entry.needs.session_preload, facts)
+        extension = entry.needs.extension
+        if extension is not None and extension.lower() not in facts.extensions:
+            yield Missing(f"extension {extension} is not in this database", _create(extension))
+        names = frozenset(n for n in names if n.partition(".")[0] not in unloaded)
+    yield from _settings(names, facts)
+
+
+def _version(entry: Entry, facts: ServerFacts) -> Missing | None:
+    low, high = entry.needs.min_version, entry.needs.max_version
+    has = f"{entry.name} on PostgreSQL {facts.major}"
+    if low is not None and facts.major < low:
+        return Missing(has, f"needs PostgreSQL {low} or later")
+    if high is not None and facts.major > high:
+        return Missing(has, f"needs PostgreSQL {high} or earlier")
+    return None
+
+
+def _preload(library: str, session_will_do: bool, facts: ServerFacts) -> Missing:
+    if facts.preloaded is None:
+        line = f"shared_preload_libraries = '..., {library}'"
+    else:
+        line = f"shared_preload_libraries = '{', '.join((*facts.preloaded, library))}'"
+    remedy = f"add {library} to shared_preload_libraries ({line}) and restart"
+    if session_will_do:
+        remedy += f", or to session_preload_libraries and reconnect (new sessions load {library})"
+    return Missing(f"{library} is not loaded", remedy)
+
+
+def _create(extension: str) -> str:
+    plain = extension.replace("_", "a").isalnum() and extension.islower()
+    name = extension if plain else f'"{extension}"'
+    return f"CREATE EXTENSION {name};"
+
+
+def _settings(names: frozenset[str], facts: ServerFacts) -> Iterator[Missing]:
+    for name in sorted(names):
+        if name not in facts.setting_names:
+            prefix, dot, _ = name.partition(".")
+            remedy = (
+                f"load the library that defines {prefix}.*" if dot else "check the name"
+            ) + near(name, sorted(facts.setting_names))
+            yield Missing(f"this server has no setting {name}", remedy)
+        elif name in facts.start_only:
+            yield Missing(
+                f"{name} is fixed when the server starts",
+                "compare whole runs instead (a ladder); no arm can switch it",
+            )

@@ -1,0 +1,51 @@
+"""The catalogue as a Markdown table: `python -m pgtare.weighing.instruments.table` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pgtare.weighing.instruments.catalogue import load_catalogue
+from pgtare.weighing.instruments.model import Entry, Needs
+
+_HEAD = ("instrument", "variants", "weighs", "base arm", "needs", "safe in production")
+
+
+def markdown_table(entries: Iterable[Entry]) -> str:
+    """One row an entry; the first variant is the default."""
+    rows = [_HEAD, ("---",) * len(_HEAD), *(_row(entry) for entry in entries)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    variants = [
+        f"`{name}`" + (f" ({variant.description})" if variant.description else "")
+        for name, variant in entry.variants.items()
+    ]
+    base = [f"`{name} = {value}`" for name, value in entry.base.items()]
+    return tuple(
+        text.replace("|", "\\|")
+        for text in (
+            f"`{entry.name}`",
+            "<br>".join(variants),
+            entry.description,
+            "<br>".join(base) or "as it is",
+            _needs(entry.needs),
+            f"{'yes' if entry.safe_in_production else '**no**'}: {entry.reason}",
+        )
+    )
+
+
+def _needs(needs: Needs) -> str:
+    where = "shared or session preload" if needs.session_preload else "shared preload"
+    parts = [f"{where} of `{library}`" for library in needs.preload]
+    if needs.extension:
+        parts.append(f"extension `{needs.extension}`")
+    if needs.min_version:
+        parts.append(f"PostgreSQL {needs.min_version}+")
+    if needs.max_version:
+        parts.append(f"PostgreSQL up to {needs.max_version}")
+    return "<br>".join(parts) or "nothing"
+
+
+if __name__ == "__main__":
+    print(markdown_table(load_catalogue().values()), end="")

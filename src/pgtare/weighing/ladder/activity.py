@@ -1,0 +1,99 @@
+"""Proof that a variant did what it is there for: counters that must grow with its transactions.
+
+Where other variants share the server, as arms of a trial do, what all of them did must add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pgtare.weighing.ladder.field_types import Name, SettingValue
+
+#: A load's transactions and a server's counters are not read at the same instant.
+_TOLERANCE = 0.02
+_AT_THE_EDGES = 4
+#: Statements of our own sessions, which a variant's settings meet as well.
+_OURS = 100
+
+
+class Activity(BaseModel):
+    """A counter, the variants that make it grow, and by how much a transaction.
+
+    when: settings and the values of them with which it grows; with others it must not.
+    per_transaction: so much, or, with at_least, that or more.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Name
+    query: str
+    when: dict[str, SettingValue | tuple[SettingValue, ...]]
+    per_transaction: float = Field(gt=0)
+    at_least: bool = False
+
+    @model_validator(mode="after")
+    def _says_when(self) -> Activity:
+        if not self.when:
+            raise ValueError("when is empty: name a setting and its values")
+        return self
+
+    def grows_with(self, settings: Mapping[str, SettingValue]) -> bool:
+        """Whether it must grow in a server or session with these settings."""
+        return all(
+            settings.get(name) in (values if isinstance(values, tuple) else (values,))
+            for name, values in self.when.items()
+        )
+
+
+def read(conn: psycopg.Connection[Any], wanted: tuple[Activity, ...]) -> dict[str, float]:
+    """Where each counter stands."""
+    return {one.name: _value(conn, one.query) for one in wanted}
+
+
+def judge(
+    wanted: tuple[Activity, ...],
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    transactions: Mapping[str, int],
+    settings: Mapping[str, Mapping[str, SettingValue]],
+    unfinished: Mapping[str, int] | None = None,
+) -> tuple[list[str], list[str]]:
+    """What shows that the variants did their work, and what speaks against it.
+
+    transactions: of a run by its variant, of a trial by every arm. settings: those of each.
+    unfinished: transactions that had not ended; nobody knows how much of their work they had done.
+    """
+    shown, against = [], []
+    for one in wanted:
+        active, begun = (
+            sum(n for name, n in counts.items() if one.grows_with(settings[name]))
+            for counts in (transactions, unfinished or {})
+        )
+        grown = after[one.name] - before[one.name]
+        edge = max(_TOLERANCE * active, _AT_THE_EDGES)
+        least = max(active - edge, 0.0) * one.per_transaction
+        most = (active + begun + edge) * one.per_transaction + _OURS
+        told = f"{one.name} grew by {grown:,.0f}"
+        if not active + begun:
+            if grown > 0:
+                against.append(f"{told}, though nothing in it should have made it grow")
+        elif grown < least or (active and grown <= 0):
+            against.append(
+                f"{told} in {active:,} transactions, not by {one.per_transaction:g} each"
+            )
+        elif grown > most and not one.at_least:
+            against.append(
+                f"{told} in {active:,} transactions, more than {one.per_transaction:g} each"
+            )
+        else:
+            shown.append(f"{told} in {active:,} transactions")
+    return shown, against
+
+
+def _value(conn: psycopg.Connection[Any], query: str) -> float:
+    row = conn.execute(query.encode()).fetchone()
+    return float(row[0] or 0) if row else 0.0

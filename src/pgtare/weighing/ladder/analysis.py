@@ -1,0 +1,289 @@
+"""From the runs of a study to its result: blocks, comparisons, floor, verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+import pgtare
+from pgtare.estimate.inference import holm
+from pgtare.estimate.study import rounds as estimate
+from pgtare.weighing.ladder import caveats, evidence, wording
+from pgtare.weighing.ladder.blocks import FEWEST, Blocks, an, too_many_dropped
+from pgtare.weighing.ladder.compare import compare, known, not_counted, pct
+from pgtare.weighing.ladder.field_types import percent
+from pgtare.weighing.ladder.protocol import proof_id
+from pgtare.weighing.ladder.protocol_comparison import side_by_side
+from pgtare.weighing.ladder.records import Facts, Rate, Run, Step
+from pgtare.weighing.ladder.remaining_steps import narrow, remaining
+from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload, Rung, Together
+from pgtare.weighing.ladder.section_models import AGAIN, HIGHER_IS_BETTER, UNITS, Workload
+from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.verdicts import Verdict
+
+
+def analyse(
+    study: Study,
+    facts: Facts,
+    steps: Sequence[Step],
+    runs: Mapping[str, Run],
+    rates: Mapping[str, Rate],
+    *,
+    directory: Path,
+    closed: bool,
+    skipped: Mapping[str, str],
+    warnings: Sequence[str] = (),
+) -> LadderResult:
+    """The result of a study.
+
+    skipped: workloads that these servers cannot run, with the reason. closed: ended by hand, so
+    that the figures must allow for somebody having chosen the moment.
+    """
+    open_steps = remaining(study, steps, runs, skipped)
+    state = "closed" if closed else "unfinished" if open_steps else "finished"
+    per_workload = [
+        _workload(study, w, runs, rates, skipped, state, facts.seed) for w in study.workload
+    ]
+    family = [c for w in per_workload for c in w.compared]
+    if state != "unfinished":
+        _adjust(study, family)
+    together = _together(study, runs, per_workload, facts.seed) if state == "finished" else ()
+    return LadderResult(
+        title=study.title,
+        about=study.about.strip(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        pgtare_version=pgtare.__version__,
+        state=state,  # type: ignore[arg-type]
+        quick=facts.quick,
+        seed=facts.seed,
+        command=facts.command,
+        directory=str(directory),
+        machine=facts.machine,
+        servers=facts.servers,
+        protocol=study.protocol.model_dump(),
+        alpha=study.analysis.alpha,
+        margin_pct=100 * study.analysis.margin,
+        floor=study.analysis.floor,
+        family=study.family,
+        planned_s=facts.planned_s,
+        spent_s=sum(run.seconds for run in runs.values()),
+        runs_done=len(runs),
+        runs_planned=len(runs) + len(open_steps),
+        warnings=tuple(warnings),
+        variants=tuple(v.model_dump() for v in study.variant),
+        workloads=tuple(per_workload),
+        together=together,
+        side_by_side=side_by_side(per_workload),
+    )
+
+
+def _workload(
+    study: Study,
+    workload: Workload,
+    runs: Mapping[str, Run],
+    rates: Mapping[str, Rate],
+    skipped: Mapping[str, str],
+    state: str,
+    seed: int,
+) -> OnWorkload:
+    found = study.gathered(workload, runs)
+    blocks, dropped = found.kept, found.dropped
+    words = study.played_by(workload).words
+    proof = runs.get(proof_id(workload))
+    why_not = _why_not(study, workload, proof, len(blocks), len(dropped), skipped)
+    shown = state != "unfinished" and not why_not and len(blocks) >= FEWEST
+    if not why_not and state != "unfinished" and len(blocks) < FEWEST:
+        why_not = f"fewer than two whole {words.block}s were kept"
+    compared: list[Compared] = []
+    floor = None
+    if shown:
+        peeked = state == "closed"
+        floor_name = study.analysis.floor
+        floor = compare(study, workload, blocks, floor_name + AGAIN, floor_name, peeked, seed)
+        compared = [
+            compare(study, workload, blocks, c.arm, c.base, peeked, seed)
+            for c in study.compared(workload)
+        ]
+    elif why_not:
+        compared = [not_counted(study, workload, c.arm, c.base) for c in study.compared(workload)]
+    last = {name: run for _, block in sorted(blocks.items()) for name, run in block.items()}
+    return OnWorkload(
+        name=workload.name,
+        stated=workload.stated,
+        title=workload.title,
+        protocol=study.protocol_name(workload),
+        spent_s=sum(
+            run.seconds
+            for run in runs.values()
+            if run.step.workload == workload.name and run.step.kind == "run"
+        ),
+        metric=workload.metric,
+        unit=UNITS[workload.metric],
+        clients=workload.clients,
+        rate_tps=rates[workload.stated].rate_tps if workload.stated in rates else None,
+        proven=bool(proof and proof.usable),
+        profile=tuple(_profile(workload, proof)),
+        waits=proof.waits if proof else (),
+        idle=proof.machine.get("idle") if proof else None,
+        rounds_planned=study.blocks_planned(workload),
+        rounds_kept=len(blocks),
+        dropped=tuple(dropped),
+        caveats=(
+            *(
+                f"in {wording.count(n, words.round)} every {words.part} had {an(what)}"
+                for what, n in found.shared.items()
+            ),
+            *caveats.dropped_by(dropped, found.dropped_by, words.block),
+            *caveats.remarks(found.remarked, words.round),
+        ),
+        why_not=why_not,
+        stopped_on_width=narrow(study, workload, runs),
+        figure_units={figure.name: figure.unit for figure in workload.figure},
+        rungs=tuple(_rung(name, blocks, workload) for name in study.in_a_block(workload))
+        if shown
+        else (),
+        floor=floor,
+        compared=tuple(compared),
+        by_round=tuple(
+            {name: run.metrics[workload.metric] for name, run in block.items()}
+            for _, block in sorted(blocks.items())
+        )
+        if shown
+        else (),
+        waits_by_variant={name: run.waits for name, run in last.items() if run.waits}
+        if shown
+        else {},
+    )
+
+
+def _why_not(
+    study: Study,
+    workload: Workload,
+    proof: Run | None,
+    kept: int,
+    dropped: int,
+    skipped: Mapping[str, str],
+) -> str:
+    """Why a workload's figures must not be counted; empty where they may."""
+    if workload.name in skipped:
+        return skipped[workload.name]
+    if proof is not None and not proof.usable:
+        return "it did not show its profile: " + "; ".join(proof.failed)
+    if proof is None and kept:
+        return "its waits were never looked at"
+    if too_many_dropped(study, dropped, kept + dropped):
+        noun = study.played_by(workload).words.block
+        return (
+            f"{dropped} of {kept + dropped} {noun}s did not pass the gates, more than "
+            f"{percent(study.gates.dropped_at_most)}"
+        )
+    return ""
+
+
+def _profile(workload: Workload, proof: Run | None) -> list[str]:
+    if proof is None:
+        return []
+    return [
+        wording.profile_line(expected, *evidence.measured(expected, proof.waits))
+        for expected in workload.profile
+    ]
+
+
+def _rung(name: str, blocks: Blocks, workload: Workload) -> Rung:
+    runs = [block[name] for block in blocks.values()]
+    metrics: dict[str, float] = {
+        metric: math.exp(float(np.mean([math.log(run.metrics[metric]) for run in runs])))
+        for metric in UNITS
+        if all(run.metrics.get(metric, 0.0) > 0 for run in runs)
+    }
+    values = np.array([run.metrics[workload.metric] for run in runs])
+    return Rung(
+        variant=name,
+        metrics=metrics,
+        figures={
+            figure.name: float(np.mean([run.figures[figure.name] for run in runs]))
+            for figure in workload.figure
+            if all(figure.name in run.figures for run in runs)
+        },
+        cv_pct=100 * float(values.std(ddof=1) / values.mean()) if len(values) > 1 else None,
+        evidence="; ".join(runs[-1].evidence),
+    )
+
+
+def _adjust(study: Study, family: list[Compared]) -> None:
+    """Holm over the declared family, and the verdicts.
+
+    One that gave no p, or was not played (`--workload`), counts all the same.
+    """
+    p_values = [math.nan if c.p is None else c.p for c in family]
+    p_values += [math.nan] * (study.family - len(family))
+    for compared, p_holm in zip(family, holm(p_values)[: len(family)], strict=True):
+        compared.p_holm = known(p_holm)
+        if compared.verdict != "not_verified":
+            compared.verdict = _verdict(study, compared)
+            compared.derivation += wording.adjustment(compared, study.family)
+
+
+def _verdict(study: Study, compared: Compared) -> Verdict:
+    alpha = study.analysis.alpha
+    if compared.p_equivalence is not None and compared.p_equivalence <= alpha:
+        return "equivalent"
+    if compared.p_holm is not None and compared.p_holm <= alpha and compared.effect.pct:
+        better = (compared.effect.pct > 0) == (compared.metric in HIGHER_IS_BETTER)
+        return "gain" if better else "cost"
+    return "inconclusive"
+
+
+def _together(
+    study: Study, runs: Mapping[str, Run], found: Sequence[OnWorkload], seed: int
+) -> tuple[Together, ...]:
+    """Arms that share a base, taken together: the right way to ask "are they all slower?".
+
+    Workloads with one metric only, so that the deltas have one direction.
+    """
+    told = []
+    counted = {w.name for w in found if w.floor is not None}
+    bases = dict.fromkeys(c.base for c in study.comparison)
+    for base in bases:
+        for metric in dict.fromkeys(w.metric for w in study.workload):
+            chosen = [w for w in study.workload if w.metric == metric and w.name in counted]
+            arms_of = {
+                w.name: [
+                    c.arm
+                    for c in study.compared(w)
+                    # dealing rungs anew says nothing of other linkings
+                    if c.base == base and not study.over_layouts(c.arm, c.base)
+                ]
+                for w in chosen
+            }
+            chosen = [w for w in chosen if len(arms_of[w.name]) > 1]
+            if not chosen:
+                continue
+            arms = tuple(arms_of[chosen[0].name])
+            chosen = [w for w in chosen if tuple(arms_of[w.name]) == arms]
+            tables = []
+            for workload in chosen:
+                blocks = study.gathered(workload, runs).kept
+                tables.append(
+                    np.array(
+                        [
+                            [math.log(block[name].metrics[metric]) for name in (base, *arms)]
+                            for _, block in sorted(blocks.items())
+                        ]
+                    )
+                )
+            mean = float(np.mean([(t[:, 1:] - t[:, :1]).mean() for t in tables]))
+            told.append(
+                Together(
+                    arms=arms,
+                    base=base,
+                    workloads=tuple(w.name for w in chosen),
+                    mean_pct=pct(mean),
+                    p=estimate.joint_p(tables, seed=seed),
+                )
+            )
+    return tuple(told)

@@ -1,0 +1,210 @@
+"""What a study found, a sentence each: verdicts, arms taken together, what else was seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pgtare.kit import numbers
+from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload
+from pgtare.weighing.ladder.section_models import AGAIN
+from pgtare.weighing.ladder.wording import (
+    METRICS,
+    block,
+    count,
+    figure,
+    interval,
+    level_interval,
+    p_text,
+    pct,
+)
+
+#: Of the sessions' time; less is not worth a sentence.
+_WAITS_MORE = 0.001
+#: Of more the names speak for themselves, or must be looked up.
+_VARIANTS_TOLD = 8
+
+
+def found(result: LadderResult) -> list[tuple[str, str]]:
+    """What was found, with the class of each sentence; the verdicts that say most first."""
+    if result.state == "unfinished":
+        done = f"{result.runs_done} of {result.runs_planned} runs are done"
+        why = "figures are shown after the last one, so that nobody stops when they look good"
+        sentence = f"{done}; {why}."
+        return [("inconclusive", sentence)]
+    told: list[tuple[str, str]] = []
+    for verdict in ("cost", "gain", "equivalent"):
+        for workload in result.workloads:
+            for c in workload.compared:
+                if c.verdict == verdict:
+                    told.append((verdict, _sentence(result, workload, c)))
+    open_ones = [c for w in result.workloads for c in w.compared if c.verdict == "inconclusive"]
+    if open_ones:
+        nouns = {
+            block(w) for w in result.workloads for c in w.compared if c.verdict == "inconclusive"
+        }
+        unit = " or ".join(f"{noun}s" for noun in sorted(nouns))
+        needed = sorted(c.rounds_to_settle for c in open_ones if c.rounds_to_settle is not None)
+        how = ""
+        none = len(open_ones) - len(needed)
+        if needed:
+            least, most = numbers.count(needed[0]), numbers.count(needed[-1])
+            span = least if least == most else f"{least} to {most}"
+            which = f"{len(needed)} of them" if none else "that"
+            how = (
+                f" {span} {unit} would probably decide {which} (80 % power, if the estimates are "
+                "exact and later ones vary as much as these did)."
+            )
+            if none:
+                how += f" For {none}, no number would."
+        else:
+            how = f" No number of {unit} would probably decide that."
+        if result.state == "closed":
+            how = " The study is closed, so it stays that way."
+        noun = "comparison is" if len(open_ones) == 1 else "comparisons are"
+        told.append(
+            (
+                "inconclusive",
+                f"{len(open_ones)} {noun} inconclusive: the data show neither a difference nor "
+                f"that there is none.{how}",
+            )
+        )
+    told += [("not_verified", sentence) for sentence in _not_counted(result)]
+    return told
+
+
+def _not_counted(result: LadderResult) -> list[str]:
+    """The workloads without figures, those with one reason together, and what to do about them."""
+    alike: dict[tuple[str, str], list[OnWorkload]] = {}
+    for workload in result.workloads:
+        if workload.why_not:
+            alike.setdefault((workload.stated, workload.why_not), []).append(workload)
+    told = [f"{_all_of(those)} not count: {why}." for (_, why), those in alike.items()]
+    left_out = [w for those in alike.values() for w in those]
+    if any(w.proven and w.dropped for w in left_out):
+        told.append(
+            "The caveats list the runs that did not pass a gate, each with its reason: run the "
+            "study again while nothing else runs on the machine, or allow for more under [gates] "
+            "in the study file."
+        )
+    if any(w.idle is not None and not w.proven for w in left_out):
+        told.append(
+            "`pgtare ladder prove` shows what a workload waits for: change its load, or what the "
+            "study file states of it."
+        )
+    return told
+
+
+def _all_of(workloads: list[OnWorkload]) -> str:
+    """W1 by rounds does, or W1 by rounds, duet and units in one server do."""
+    if len(workloads) == 1:
+        return f"{workloads[0].called} does"
+    *names, last = (workload.words.name for workload in workloads)
+    return f"{workloads[0].stated} by {', '.join(names)} and {last} do"
+
+
+def variants(result: LadderResult) -> str:
+    """What the names of the variants stand for, where they are few."""
+    if len(result.variants) > _VARIANTS_TOLD:
+        return (
+            f"{len(result.variants)} variants: the page lists what each preloads and sets, "
+            "under Variants."
+        )
+    return f"Variants: {'; '.join(_variant(variant) for variant in result.variants)}."
+
+
+def _variant(variant: dict[str, Any]) -> str:
+    """Its title, or what it preloads and sets where it has none."""
+    what = [f"preloads {', '.join(variant['preload'])}"] if variant["preload"] else []
+    what += [f"{k} = {v}" for k, v in {**variant["settings"], **variant["runtime"]}.items()]
+    told = variant["title"] or ", ".join(what) or "nothing preloaded, nothing set"
+    return f"{variant['name']}: {told}"
+
+
+def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
+    where = f"{workload.stated} ({workload.title})" if workload.title else workload.stated
+    where += (
+        ""
+        if workload.words.usual and workload.called == workload.stated
+        else f" by {workload.words.name}"
+    )
+    what = METRICS[c.metric]
+    if c.verdict == "equivalent":
+        return (
+            f"{where}: {c.arm} is equivalent to {c.base}: {what} {pct(c.effect.pct)}, "
+            f"{level_interval(2 * result.alpha)} {interval(c.within or c.effect)}, within the "
+            f"margin of ±{result.margin_pct:g} % (not corrected for the number of comparisons)."
+        )
+    differs = "costs something compared with" if c.verdict == "cost" else "improves on"
+    sign = "lower" if (c.effect.pct or 0) < 0 else "higher"
+    size = numbers.NONE if c.effect.pct is None else f"{abs(c.effect.pct):.2f} %"
+    return (
+        f"{where}: {c.arm} {differs} {c.base}: {what} {size} {sign}, "
+        f"{level_interval(result.alpha)} {interval(c.effect)}, p = {p_text(c.p)}, "
+        f"{p_text(c.p_holm)} after correction for {count(result.family, 'comparison')}."
+    )
+
+
+def seen(result: LadderResult) -> list[str]:
+    """What else was counted in the runs: figures by variant, and what one waits for more."""
+    told = []
+    for workload in result.workloads:
+        for name, unit in workload.figure_units.items():
+            values = [
+                f"{rung.variant} {figure(rung.figures[name])}"
+                for rung in workload.rungs
+                if name in rung.figures and not rung.variant.endswith(AGAIN)
+            ]
+            if values:
+                told.append(f"{workload.name}: {name}, {unit}: {', '.join(values)}.")
+        told += [line for c in workload.compared if (line := _waits_more(workload, c))]
+    return told
+
+
+def _waits_more(workload: OnWorkload, c: Compared) -> str:
+    """The wait that takes most more of the sessions' time in the arm than in the base."""
+    by_variant = workload.waits_by_variant
+    if c.arm not in by_variant or c.base not in by_variant:
+        return ""
+    before = {wait.event: wait.of_sessions for wait in by_variant[c.base]}
+    grown = {
+        wait.event: (wait.of_sessions - before.get(wait.event, 0.0), wait.of_sessions)
+        for wait in by_variant[c.arm]
+        if not wait.idle
+    }
+    event, (more, share) = max(grown.items(), key=lambda item: item[1], default=("", (0.0, 0.0)))
+    if more < _WAITS_MORE:
+        return ""
+    return (
+        f"{workload.name}: what {c.arm} waits for more than {c.base} is {event}: "
+        f"{numbers.percent(100 * share)} of its sessions' time, "
+        f"{numbers.percent(100 * (share - more))} there."
+    )
+
+
+def terms(result: LadderResult) -> list[str]:
+    """The ladder's own words, as far as the result uses them, a sentence each."""
+    played = {workload.protocol: workload.words.explained for workload in result.workloads}
+    told = [explained for explained in played.values() if explained]
+    if any(workload.floor for workload in result.workloads):
+        told.append(
+            f"Floor: {result.floor} compared with itself; its interval shows how small a "
+            "difference this machine can show."
+        )
+    return told
+
+
+def together(result: LadderResult) -> list[str]:
+    """Arms that share a base: whether any of them differs, without a figure pooled over them."""
+    called = {workload.name: workload.called for workload in result.workloads}
+    told = [
+        f"Does any of {', '.join(t.arms)} differ from {t.base} on "
+        f"{', '.join(called[name] for name in t.workloads)}? Joint p = {p_text(t.p)}"
+        for t in result.together
+    ]
+    if not told:
+        return []
+    how = (
+        "from shuffling the variants within each round, as differences from one base depend on "
+        "each other; not part of the correction for the number of comparisons"
+    )
+    return [f"{told[0]} ({how}).", *(f"{sentence}." for sentence in told[1:])]

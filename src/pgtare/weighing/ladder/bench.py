@@ -1,0 +1,402 @@
+"""The servers of a study: each variant's configuration put into force on the same data."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.kit import machine
+from pgtare.load import BenchDatabase, initialise
+from pgtare.server import own_session, source
+from pgtare.server.binaries import Binaries, from_pg_config, from_wheel, version_number
+from pgtare.server.cluster import DEFAULTS, Cluster
+from pgtare.server.modules import loadable, own_modules
+from pgtare.server.processes import kill_leftovers
+from pgtare.server.registry import servers_directory
+from pgtare.server.settings import Value, library_list
+from pgtare.weighing.ladder import linkings
+from pgtare.weighing.ladder.declared_study import DeclaredStudy
+from pgtare.weighing.ladder.duet import DuetBlock, DuetVariant
+from pgtare.weighing.ladder.section_models import AGAIN, Server, Variant, Workload, placed
+
+WAITS = "wait_event_timing"
+TRIALS = "pgtare"
+PROOF = " proof"  # ends the name of the variant that shows a workload's profile
+SWITCHED = " switched"  # ends that of the variant whose server holds all that are switched in it
+
+# What would otherwise fall into some runs and not into others; a study's settings come on top.
+QUIET: dict[str, Value] = {
+    "autovacuum": False,
+    "checkpoint_timeout": "1d",
+    "max_wal_size": "16GB",
+    "max_connections": 200,
+}
+#: Observations of several seconds of a fast load.
+_RING_MEMORY = "128MB"
+MB_A_SCALE = 16
+_WAL_MB = 4_096
+_RESERVE = 1.2
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A server that runs one variant for one workload."""
+
+    cluster: Cluster
+    binaries: Binaries
+    dsn: str
+    variant: Variant
+    workload: Workload
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """A session in the workload's database, whose own waits are not counted.
+
+        It sees our modules' functions, which are in schemas of their names where no extension can
+        be made.
+        """
+        conn = own_session.connect(self.dsn)
+        conn.execute(f"SET search_path = public, {', '.join(own_modules())}".encode())
+        conn.execute(f"SET {WAITS}.capture = off".encode())
+        return conn
+
+
+class Bench:
+    """The servers of a study, for `with`. At most one of them runs at a time, or one duet's."""
+
+    def __init__(self, study: DeclaredStudy, scripts: Path | None = None) -> None:
+        """scripts: where the study's scripts were placed, for those that make data ready."""
+        self.study = study
+        self._scripts = scripts
+        self._clusters: dict[str, Cluster] = {}
+        self._binaries: dict[str, Binaries] = {}
+        self._databases: set[tuple[str, int]] = set()
+        self._with_functions: set[tuple[Cluster, str, str]] = set()
+        self._static: dict[str, dict[str, Value]] = {}
+        self._all: dict[str, dict[str, Value]] = {}
+        self._stack = contextlib.ExitStack()
+        self._duet: DuetBlock | None = None
+        self._duet_made_for: object = None
+        self._duet_stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._stack:
+            self._duet_stack.close()
+
+    def variant(self, name: str) -> Variant:
+        """A variant of the study, or one made of the floor's.
+
+        PROOF: the floor's with waits timed; SWITCHED: a server whose sessions draw their settings.
+        """
+        if name.endswith(PROOF):
+            return _proving(self.study.the_variant(name.removesuffix(PROOF)), name)
+        if name.endswith(SWITCHED):
+            return _switched(self.study.the_variant(name.removesuffix(SWITCHED)), name)
+        return self.study.the_variant(name)
+
+    def binaries(self, server: str) -> Binaries:
+        """The installation of a server of the study. Raises UsageError where there is none."""
+        if server not in self._binaries:
+            self._binaries[server] = _installation(self.study.servers[server])
+        return self._binaries[server]
+
+    def serves(self, workload: Workload, known: Mapping[str, str] | None = None) -> str:
+        """Why a workload cannot be run on the study's servers, or nothing.
+
+        known: versions of servers that need not be looked at.
+        """
+        for variant in self.study.variant:
+            name = variant.server
+            # what is to be built need not be there for that
+            if (major := self.study.servers[name].build) is None:
+                told = (known or {}).get(name)
+                major = version_number(told) // 10_000 if told else self.binaries(name).major
+            if major < workload.oldest:
+                return f"it needs PostgreSQL {workload.oldest}, and {variant.name} is {major}"
+        return ""
+
+    def link(self) -> None:
+        """Make all linkings that the rounds will use, before any is measured."""
+        for name in sorted({v.server for v in self.study.variant}):
+            if (recipe := self.study.servers[name].recipe) is not None:
+                for number in range(1, (self.study.protocol.layouts or 0) + 1):
+                    linkings.linked(recipe, name, number, source.on_stderr())
+
+    def check_disk(self, more_mb: float = 0.0) -> None:
+        """Raises UsageError where the data would not fit, before anything is made.
+
+        more_mb: what protocols need for servers of their own.
+        """
+        servers = {v.server for v in self.study.variant}
+        scales = {w.scale for w in self.study.workload}
+        needed_mb = len(servers) * (MB_A_SCALE * sum(scales) + _WAL_MB) + more_mb
+        needed = _RESERVE * 1e6 * needed_mb
+        place = servers_directory()
+        free = shutil.disk_usage(place).free
+        if needed > free:
+            raise UsageError(
+                f"the study's data take about {needed / 1e9:.0f} GB below {place}, where "
+                f"{free / 1e9:.0f} GB are free: lower the scales, or let PGTARE_DIR name a larger "
+                "disk"
+            )
+
+    def serve(self, name: str, workload: Workload, layout: int = 0) -> Serving:
+        """Put a variant into force for a workload and make its data as every run finds them.
+
+        layout: the linking that a built server is to have. Raises MeasurementError, with the end of
+        the server's log, where it cannot start.
+        """
+        self._rest_duet()
+        variant = self.variant(name.removesuffix(AGAIN))
+        cluster = self._cluster(variant.server)
+        self._link(cluster, variant.server, layout)
+        self._configure(cluster, variant, workload)
+        dsn = self._prepared(cluster, variant, workload)
+        return Serving(cluster, self.binaries(variant.server), dsn, variant, workload)
+
+    def duet(self, workload: Workload, names: Sequence[str]) -> DuetBlock:
+        """Clusters for these variants, up together, made ready for a workload.
+
+        Those of the workload before are taken where they are alike. Raises UsageError for variants
+        that a duet cannot hold, MeasurementError where one cannot start.
+        """
+        for cluster in self._clusters.values():
+            cluster.stop()
+        needs = (
+            workload.scale,
+            workload.preload,
+            workload.extensions,
+            sorted(workload.settings.items()),
+            workload.prewarm,
+            workload.clients,
+            workload.setup,
+            sorted(workload.values.items()),
+        )
+        if self._duet is None or self._duet_made_for != needs:
+            self._duet = None
+            self._duet_stack.close()
+
+            def warm(cluster: Cluster, database: BenchDatabase) -> None:
+                self._make_functions(cluster)
+                make_ready(database.dsn, workload, setup=self._setup(workload))
+
+            block = DuetBlock(
+                [self._duet_variant(name, workload) for name in names],
+                scale=workload.scale,
+                warm=warm,
+            )
+            self._duet = self._duet_stack.enter_context(block)
+            self._duet_made_for = needs
+        return self._duet
+
+    def servings(self, block: DuetBlock, roles: Sequence[str], workload: Workload) -> list[Serving]:
+        """The servers of a duet as the roles (variants by cluster) have them."""
+        return [
+            Serving(
+                cluster,
+                cluster.binaries,
+                database.dsn,
+                self.variant(role.removesuffix(AGAIN)),
+                workload,
+            )
+            for cluster, database, role in zip(block.clusters, block.databases, roles, strict=True)
+        ]
+
+    def _duet_variant(self, name: str, workload: Workload) -> DuetVariant:
+        variant = self.variant(name.removesuffix(AGAIN))
+        return DuetVariant(
+            name,
+            self.binaries(variant.server),
+            self._preloaded(variant, workload),
+            _static_settings(variant, workload),
+            variant.runtime,
+        )
+
+    def _make_functions(self, cluster: Cluster, dsn: str | None = None) -> None:
+        """The functions and views of our modules, once these are in the server's memory.
+
+        dsn: where they are wanted, if not in the database that every server has.
+        """
+        where = cluster.dsn() if dsn is None else dsn
+        own = (name for name, known in self._clusters.items() if known is cluster)
+        # of the build, not of a linking, which loads the module of the build
+        found = next((self.binaries(name) for name in own), cluster.binaries)
+        for module in own_modules():
+            key = (cluster, module, where)
+            if key not in self._with_functions and carries(cluster, module):
+                with own_session.connect(where) as conn:
+                    conn.execute(loadable(found, module).create_sql.encode())
+                self._with_functions.add(key)
+
+    def _rest_duet(self) -> None:
+        for cluster in self._duet.clusters if self._duet else ():
+            cluster.stop()
+
+    def kill(self) -> None:
+        """End all servers at once, which are stuck; those that a run needs are started again."""
+        for cluster in (*self._clusters.values(), *(self._duet.clusters if self._duet else ())):
+            cluster.kill()
+
+    # Steps
+
+    def _cluster(self, server: str) -> Cluster:
+        for other, cluster in self._clusters.items():
+            if other != server and cluster.running:
+                cluster.stop()
+        if server not in self._clusters:
+            cluster = Cluster(self.binaries(server), QUIET)
+            self._clusters[server] = self._stack.enter_context(cluster)
+        return self._clusters[server]
+
+    def _link(self, cluster: Cluster, server: str, layout: int) -> None:
+        """Let a server's next start be from a linking. Modules stay those of the build itself."""
+        wanted, recipe = self.binaries(server), self.study.servers[server].recipe
+        if recipe is not None and layout:
+            wanted = linkings.linked(recipe, server, layout)
+        if cluster.binaries != wanted:
+            cluster.stop()
+            cluster.binaries = wanted
+
+    def _configure(self, cluster: Cluster, variant: Variant, workload: Workload) -> None:
+        static = {**DEFAULTS, **_static_settings(variant, workload)}
+        if preload := self._preloaded(variant, workload):
+            static["shared_preload_libraries"] = library_list(preload)
+        wanted = {**static, **variant.runtime}
+        gone = dict.fromkeys(self._all.get(variant.server, {}).keys() - wanted.keys())
+        cluster.configure({**gone, **wanted})
+        restart = (
+            self.study.protocol.restart == "always"
+            or self._static.get(variant.server) != static
+            or not cluster.answers()
+        )
+        if not cluster.running:
+            # A postmaster that was killed leaves its children, who hold the data directory.
+            kill_leftovers(cluster.data_directory)
+        # Even where the start fails: the file has them from now on.
+        self._all[variant.server], self._static[variant.server] = wanted, static
+        if restart:
+            cluster.restart()
+        else:
+            cluster.reload()
+
+    def _preloaded(self, variant: Variant, workload: Workload) -> tuple[str, ...]:
+        names = dict.fromkeys([*workload.preload, *variant.preload])
+        return tuple(self._library(variant.server, name) for name in names)
+
+    def _library(self, server: str, name: str) -> str:
+        if name in own_modules():
+            return loadable(self.binaries(server), name).library
+        return name
+
+    def _prepared(self, cluster: Cluster, variant: Variant, workload: Workload) -> str:
+        server, scale = variant.server, workload.scale
+        self._make_functions(cluster)
+        name = f"pgtare_ladder_{scale}"
+        if (server, scale) not in self._databases:
+            initialise(self.binaries(server), cluster.dsn(), scale, name)
+            self._databases.add((server, scale))
+        dsn = make_conninfo(cluster.dsn(), dbname=name)
+        if workload.activity or workload.figure:
+            self._make_functions(cluster, dsn)
+        make_ready(dsn, workload, variant.name, self._setup(workload))
+        return dsn
+
+    def _setup(self, workload: Workload) -> str:
+        """The statements that make a workload's data ready."""
+        if workload.setup is None or self._scripts is None:
+            return ""
+        return (self._scripts / placed(workload.setup, workload)).read_text(encoding="utf-8")
+
+
+def _proving(base: Variant, name: str) -> Variant:
+    preload = base.preload if WAITS in base.preload else (*base.preload, WAITS)
+    forced = {f"{WAITS}.capture": "stats", f"{WAITS}.hooks": True}
+    return base.model_copy(
+        update={
+            "name": name,
+            "preload": preload,
+            "capture": "stats",
+            "settings": {**base.settings, **forced},
+            "runtime": {k: v for k, v in base.runtime.items() if k not in forced},
+        }
+    )
+
+
+def _switched(base: Variant, name: str) -> Variant:
+    # Arms bring their run-time settings; one that lacks a setting has the server's own value.
+    return base.model_copy(
+        update={
+            "name": name,
+            "preload": (*base.preload, TRIALS),
+            "runtime": {},
+            "settings": {**base.settings, "pgtare.ring_memory": _RING_MEMORY},
+        }
+    )
+
+
+def make_ready(dsn: str, workload: Workload, variant: str = "a variant", setup: str = "") -> None:
+    """Let a run find extensions, tables and cache of a workload as every run finds them."""
+    with _telling(variant, workload), own_session.connect(dsn) as conn:
+        for extension in workload.extensions:
+            conn.execute(f'CREATE EXTENSION IF NOT EXISTS "{_identifier(extension)}"'.encode())
+        if setup:
+            conn.execute(setup.encode())
+        if workload.writes:
+            # every run finds the tables as compact as the first did
+            conn.execute("TRUNCATE pgbench_history")
+            conn.execute("VACUUM (ANALYZE)")
+        if workload.prewarm:
+            conn.execute("CREATE EXTENSION IF NOT EXISTS pg_prewarm")
+            conn.execute(
+                "SELECT pg_prewarm(oid::regclass) FROM pg_class WHERE relkind IN ('r', 'i')"
+                " AND relname LIKE 'pgbench\\_%'"
+            )
+        conn.execute("CHECKPOINT")
+
+
+def _static_settings(variant: Variant, workload: Workload) -> dict[str, Value]:
+    """What a server is started with for a variant and a workload, libraries aside."""
+    return {
+        **QUIET,
+        **workload.settings,
+        **variant.settings,
+        "max_connections": max(200, workload.clients + 50),
+    }
+
+
+def carries(cluster: Cluster, module: str) -> bool:
+    """Whether the server has a module of ours in its memory."""
+    return machine.maps(cluster.postmaster_pid, f"{module}.so")
+
+
+@contextlib.contextmanager
+def _telling(variant: str, workload: Workload) -> Any:
+    try:
+        yield
+    except psycopg.Error as ex:
+        raise MeasurementError(
+            f"{variant} could not be made ready for {workload.name}: {own_session.first_line(ex)}"
+        ) from ex
+
+
+def _installation(server: Server) -> Binaries:
+    if server.recipe is not None:
+        return source.build(server.recipe, source.on_stderr())
+    return from_pg_config(Path(server.pg_config)) if server.pg_config else from_wheel()
+
+
+def _identifier(name: str) -> str:
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]*", name):
+        raise UsageError(f"{name!r} is not the name of an extension")
+    return name

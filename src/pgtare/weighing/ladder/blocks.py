@@ -1,0 +1,107 @@
+"""The blocks of a workload: what is compared within, and counts as one in every test.
+
+Each protocol gathers its own (`StudyProtocol.gather`), with what is here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pgtare.weighing.ladder.declared_study import DeclaredStudy
+from pgtare.weighing.ladder.records import Dropped, Run
+from pgtare.weighing.ladder.section_models import Workload
+
+Block = dict[str, Run]  # by variant
+Blocks = dict[int, Block]
+
+
+#: So many blocks a mean and its error need.
+FEWEST = 2
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The blocks that count, those that do not, and what is to be told of the others.
+
+    shared: in how many rounds all had an event; remarked: each variant's remarks, a list a round.
+    """
+
+    kept: Blocks = field(default_factory=dict)
+    dropped: list[Dropped] = field(default_factory=list)
+    shared: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    remarked: dict[str, list[tuple[str, ...]]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def dropped_by(self) -> dict[str, int]:
+        """Dropped blocks by the variant that did not pass; one with several at fault is in each."""
+        by: dict[str, int] = defaultdict(int)
+        for dropped in self.dropped:
+            for name in dropped.variants:
+                by[name] += 1
+        return dict(by)
+
+
+def too_many_dropped(study: DeclaredStudy, dropped: int, blocks: int) -> bool:
+    """Whether so many of these blocks do not count that the rest must not either.
+
+    One is borne, as a share of a few says nothing.
+    """
+    return dropped > max(1.0, study.gates.dropped_at_most * blocks)
+
+
+def dropped_block(number: int, reasons: list[str], names: Iterable[str]) -> Dropped:
+    variants = tuple(dict.fromkeys(named_first(reasons, names)))
+    return Dropped(round=number, reasons=tuple(reasons), variants=variants)
+
+
+def named_first(reasons: Iterable[str], names: Iterable[str]) -> list[str]:
+    """The variants that reasons begin with, as "off, trace: a checkpoint fell into it"."""
+    known = set(names)
+    heads = [reason.partition(": ")[0].split(", ") for reason in reasons]
+    return [name for head in heads for name in head if known.issuperset(head)]
+
+
+def reasons_against(
+    workload: Workload, block: Block, failed: list[str], found: Gathered
+) -> list[str]:
+    """Why a round does not count; events that all its runs had, and remarks, go to `found`."""
+    reasons, shared = list(failed), found.shared
+    for name, run in block.items():
+        if run.remarks:
+            found.remarked[name].append(run.remarks)
+    for what in sorted({event for run in block.values() for event in run.events}):
+        having = [name for name, run in block.items() if what in run.events]
+        if len(having) < len(block):
+            reasons.append(f"{', '.join(having)}: {an(what)} fell into it, not into the others")
+        else:
+            shared[what] += 1
+    lacking = [n for n, run in block.items() if workload.metric not in run.metrics]
+    if lacking and not reasons:
+        reasons.append(f"{', '.join(lacking)}: {workload.metric} was not measured")
+    return reasons
+
+
+def parts_of(run: Run) -> Block:
+    """A duet round, or a trial, as runs of its variants."""
+    return {
+        name: run.model_copy(
+            update={
+                "step": run.step.model_copy(update={"variant": name}),
+                "metrics": part.metrics,
+                "transactions": part.transactions,
+                "events": part.events,
+                "waits": part.waits,
+                "evidence": part.evidence,
+                "remarks": part.remarks,
+                "parts": {},
+            }
+        )
+        for name, part in run.parts.items()
+    }
+
+
+def an(noun: str) -> str:
+    """a checkpoint, an autovacuum."""
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

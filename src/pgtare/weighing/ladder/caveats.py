@@ -1,0 +1,148 @@
+"""What a reader must know beside a study's figures: how runs went, what they cannot show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pgtare.estimate.study.attainable import rounds_for_level
+from pgtare.estimate.trial.calibrate import clopper_pearson
+from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
+from pgtare.weighing.ladder.records import Dropped
+from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload
+from pgtare.weighing.ladder.wording import block, count
+
+
+def of_runs(result: LadderResult) -> list[str]:
+    """What a reader must know of how the runs went, from the gates."""
+    told = list(result.warnings)
+    if result.quick:
+        told.insert(0, "A quick study: short runs, few rounds. It shows sizes and settles little.")
+    if result.state == "closed":
+        told.append("The study was ended by hand: its intervals allow for a chosen moment.")
+    for workload in result.workloads:
+        for dropped in workload.dropped:
+            reasons = "; ".join(dropped.reasons[:3])
+            more = len(dropped.reasons) - 3
+            tail = f"; and {more} more" if more > 0 else ""
+            which = f"{workload.called}, {block(workload)} {dropped.round}"
+            told.append(f"{which} was dropped: {reasons}{tail}.")
+        told += [f"{workload.called}: {caveat}." for caveat in workload.caveats]
+        for c in workload.compared:
+            if c.over_layouts is not None:
+                told.append(
+                    f"{workload.called}: {c.arm} and {c.base} are builds, compared over "
+                    f"{count(c.over_layouts.layouts, 'linking')} of each: the interval holds for "
+                    "other linkings of the same objects, and more rounds alone do not narrow it."
+                )
+        if workload.floor is not None:
+            told.append(f"{workload.called}: {_floor(result, workload, workload.floor)}.")
+        if workload.stopped_on_width:
+            told.append(
+                f"{workload.called} was ended after {workload.rounds_kept} {block(workload)}s, "
+                "when every interval was as narrow as asked for; such a rule looks at no effect, "
+                "but stops where they happen to vary little, so that its intervals are a little "
+                "too narrow."
+            )
+    return told
+
+
+def _floor(result: LadderResult, workload: OnWorkload, floor: Compared) -> str:
+    """What the floor says: how wide no difference at all is, and no more than that."""
+    width = floor.effect.half_width_pct
+    if width is None:
+        few = count(floor.rounds, block(workload))
+        told = f"the floor cannot say how narrow a comparison gets, as {few} give no interval"
+        return told + _for_an_interval(result, workload, floor.rounds)
+    told = f"{floor.base} against itself (the floor) is known to ± {width:.2f} %"
+    if floor.effect.covers_zero:
+        return told
+    often = f"{100 * result.alpha:g} % of floors"
+    return (
+        f"{told}; it misses 0, as {often} do by chance: which is which was drawn by lot, so that "
+        "nothing else can make it, and a floor that covers 0 shows no run to be sound"
+    )
+
+
+def _for_an_interval(result: LadderResult, workload: OnWorkload, blocks: int) -> str:
+    """Why intervals are endless, and what the study file must say for them to be not."""
+    needed, noun = rounds_for_level(result.alpha, 1), f"{block(workload)}s"
+    if blocks >= needed or result.state == "closed":
+        return ""
+    told = (
+        f": fewer than {needed} {noun} exclude no effect at this level, however large, which is "
+        "what [−∞, +∞] says"
+    )
+    if workload.rounds_planned >= needed:
+        return f"{told}; more were planned, and dropped or not done"
+    table = "quick" if result.quick else "protocol"
+    table += PROTOCOLS[workload.protocol].section
+    return f"{told}; `{noun} = {needed}` or more under [{table}] of the study file gives ends"
+
+
+def dropped_by(dropped: Sequence[Dropped], by: Mapping[str, int], noun: str) -> list[str]:
+    """Whether one variant was dropped more often than others, which gates must not do."""
+    if not dropped:
+        return []
+    machine = sum(not block.variants for block in dropped)
+    told = [f"{name} in {n}" for name, n in by.items()]
+    told += [f"the machine under all of them in {machine}"] if machine else []
+    return [f"{count(len(dropped), f'{noun}')} dropped; what did not pass: {', '.join(told)}"]
+
+
+def remarks(by_variant: Mapping[str, Sequence[tuple[str, ...]]], noun: str) -> list[str]:
+    """Where a variant's waits were not as stated, an example each."""
+    return [
+        f"the waits of {name} were not as stated in {count(len(told), noun)} ({told[0][0]}), which "
+        "count all the same: a variant that counts no waits could not be held against it"
+        for name, told in by_variant.items()
+    ]
+
+
+SIDE_BY_SIDE = (
+    "Each protocol's own metric, and the time that its runs of all variants took, the proof apart. "
+    "SE is the standard error of the blocks' mean, and SE in 1 min what it would be had the "
+    "protocol had a minute: errors go with the square root of time. A half width needs six blocks "
+    "or more."
+)
+_ALWAYS = (
+    "Variants of one server binary share their code's layout; variants of different binaries "
+    "differ in it as well, which is in the interval only where both are built over layouts.",
+    "One machine, one PostgreSQL, one load a workload: the figures carry no further than that.",
+)
+
+
+def not_shown(result: LadderResult) -> list[str]:
+    """What the figures do not show, by the protocols that gave them."""
+    played = {workload.protocol for workload in result.workloads}
+    return [
+        *(protocol.not_shown for name, protocol in PROTOCOLS.items() if name in played),
+        *_rare(result),
+        *_ALWAYS,
+    ]
+
+
+def _rare(result: LadderResult) -> list[str]:
+    """What may befall some blocks though it befell none: a bound by the fewest that count."""
+    counted = [w for w in result.workloads if any(c.rounds for c in w.compared)]
+    if not counted:
+        return []
+    fewest = min(counted, key=lambda w: w.rounds_kept)
+    bound = clopper_pearson(0, fewest.rounds_kept, 0.90)[1]
+    noun = block(fewest)
+    return [
+        f"Intervals and equivalence are of what a variant does in every {noun} alike. A cost that "
+        f"strikes now and then may be in none of them: what happened in 0 of "
+        f"{count(fewest.rounds_kept, noun)} may happen in up to {100 * bound:.0f} % of {noun}s "
+        "(95 %), however equivalent the variants were in these."
+    ]
+
+
+def protocols(result: LadderResult) -> list[str]:
+    """How the runs were laid out, a sentence a protocol."""
+    n = len(result.variants) + 1
+    told = []
+    for name, protocol in PROTOCOLS.items():
+        if names := [w.stated for w in result.workloads if w.protocol == name]:
+            how = protocol.how(result.protocol, n, result.floor)
+            told.append(f"{', '.join(names)}: {how}; seed {result.seed}.")
+    return told

@@ -1,0 +1,155 @@
+"""One comparison of a study on one workload: its difference and interval, from the blocks kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from pgtare.estimate.study import rounds as estimate
+from pgtare.estimate.study.attainable import attainable_p
+from pgtare.estimate.study.power import rounds_to_settle
+from pgtare.weighing.ladder import wording
+from pgtare.weighing.ladder.blocks import Blocks
+from pgtare.weighing.ladder.pair_comparison import described, differences, estimated
+from pgtare.weighing.ladder.result import Beside, Compared, Effect
+from pgtare.weighing.ladder.section_models import UNITS, Metric, Workload
+from pgtare.weighing.ladder.study import Study
+
+
+def compare(
+    study: Study,
+    workload: Workload,
+    blocks: Blocks,
+    arm: str,
+    base: str,
+    peeked: bool,
+    seed: int,
+) -> Compared:
+    """The comparison of an arm with its base; its verdict waits for the family's correction."""
+    analysis = study.analysis
+    d = differences(blocks, arm, base, workload.metric)
+    found, over = estimated(
+        study,
+        blocks,
+        arm,
+        base,
+        workload.metric,
+        seed,
+        family=study.family,
+        peeked=peeked,
+        planned=study.blocks_planned(workload),
+    )
+    centre = _mean(blocks, base, workload.metric)
+    return Compared(
+        workload=workload.name,
+        arm=arm,
+        base=base,
+        metric=workload.metric,
+        unit=UNITS[workload.metric],
+        rounds=found.n,
+        effect=_effect(found),
+        se_pct=known(100 * found.se),
+        absolute=centre * math.expm1(found.mean),
+        p=known(found.p),
+        p_holm=None,
+        p_equivalence=known(found.p_equivalence),
+        within=None
+        if peeked
+        else _effect(dataclasses.replace(found, lo=found.within[0], hi=found.within[1])),
+        mde_pct=known(100 * found.mde),
+        hodges_lehmann_pct=known(pct(found.hodges_lehmann)),
+        positive=found.positive,
+        attainable_p=0.0 if over else attainable_p(found.n),
+        # more rounds do not settle what linkings leave open, nor come to a study that is closed
+        rounds_to_settle=None
+        if over or peeked
+        else rounds_to_settle(
+            found.mean,
+            found.se * math.sqrt(found.n),
+            analysis.margin,
+            study.family,
+            analysis.alpha,
+            done=found.n,
+        ),
+        verdict="inconclusive",
+        derivation=wording.over_layouts(found, over, peeked=peeked)
+        if over
+        else wording.derivation(found, peeked=peeked, noun=study.played_by(workload).words.block),
+        over_layouts=described(over),
+        round_pct=tuple(pct(float(x)) for x in d),
+        beside=tuple(
+            _beside(study, blocks, arm, base, metric, peeked, seed, study.blocks_planned(workload))
+            for metric in workload.also
+            if len(differences(blocks, arm, base, metric)) >= 2
+        ),
+    )
+
+
+def _beside(
+    study: Study,
+    blocks: Blocks,
+    arm: str,
+    base: str,
+    metric: Metric,
+    peeked: bool,
+    seed: int,
+    planned: int,
+) -> Beside:
+    found, _ = estimated(study, blocks, arm, base, metric, seed, peeked=peeked, planned=planned)
+    return Beside(
+        metric=metric,
+        unit=UNITS[metric],
+        effect=_effect(found),
+        absolute=_mean(blocks, base, metric) * math.expm1(found.mean),
+        p=known(found.p),
+    )
+
+
+def not_counted(study: Study, workload: Workload, arm: str, base: str) -> Compared:
+    """A comparison whose figures do not count."""
+    return Compared(
+        workload=workload.name,
+        arm=arm,
+        base=base,
+        metric=workload.metric,
+        unit=UNITS[workload.metric],
+        rounds=0,
+        effect=Effect(pct=None, lo_pct=None, hi_pct=None),
+        se_pct=None,
+        absolute=None,
+        p=None,
+        p_holm=None,
+        p_equivalence=None,
+        mde_pct=None,
+        hodges_lehmann_pct=None,
+        positive=0,
+        attainable_p=attainable_p(study.blocks_planned(workload)),
+        rounds_to_settle=None,
+        verdict="not_verified",
+        derivation="",
+    )
+
+
+def _effect(found: estimate.Paired) -> Effect:
+    return Effect(
+        pct=known(pct(found.mean)), lo_pct=known(pct(found.lo)), hi_pct=known(pct(found.hi))
+    )
+
+
+def _mean(blocks: Blocks, name: str, metric: str) -> float:
+    values = [block[name].metrics.get(metric, math.nan) for block in blocks.values()]
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def pct(log_ratio: float) -> float:
+    """A log-ratio in percent; where it is endless, so is the percentage."""
+    if log_ratio == -math.inf:
+        return log_ratio  # no end at all, which is not an end at −100 %
+    return 100 * math.expm1(log_ratio) if log_ratio < 700 else math.inf
+
+
+def known(value: float) -> float | None:
+    """A figure of the result: None where there is none or it has no end."""
+    return value if math.isfinite(value) else None

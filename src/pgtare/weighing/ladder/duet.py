@@ -1,0 +1,220 @@
+"""The duet protocol: all variants' clusters up at once, roles exchanged between rounds."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.estimate.study import duet as estimate
+from pgtare.load import BenchDatabase, LoadSpec, initialise
+from pgtare.load.driver import build_driver
+from pgtare.load.duet import DuetRun, run_duet
+from pgtare.load.duet_plan import DuetTarget, Length
+from pgtare.load.duet_records import Outcome, Records
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import DEFAULTS, Cluster
+from pgtare.server.processes import kill_leftovers
+from pgtare.server.settings import Value, checked, library_list
+
+#: A round with fewer complete cycles says nothing.
+FEWEST_CYCLES = 20
+
+Hook = Callable[[Cluster, BenchDatabase], None]
+
+
+@dataclass(frozen=True)
+class DuetVariant:
+    """One rung: programs, what is preloaded, settings that need a restart, and run-time ones."""
+
+    name: str
+    binaries: Binaries
+    preload: tuple[str, ...] = ()
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    runtime: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def at_start(self) -> tuple[Any, ...]:
+        """What a server must be started anew for."""
+        return self.binaries, self.preload, sorted(checked(self.settings).items())
+
+
+class DuetBlock:
+    """Clusters for all variants of a block, up together, for `with`.
+
+    Each has pgbench's tables at `scale`, or an empty database where that is None. prepare: called
+    once for each cluster, for extensions or tables of one's own; warm: after each start of a
+    server, for prewarming. Clusters begin as the variants in order, so that one that cannot start
+    says so before anything is measured (MeasurementError with the end of its log). Raises
+    UsageError for variants that cannot share data directories.
+    """
+
+    def __init__(
+        self,
+        variants: Sequence[DuetVariant],
+        *,
+        scale: int | None = 1,
+        prepare: Hook | None = None,
+        warm: Hook | None = None,
+    ) -> None:
+        if len(variants) < 2 or len({v.name for v in variants}) < len(variants):
+            raise UsageError("a duet takes two or more variants, each with a name of its own")
+        if len({v.binaries.major for v in variants}) > 1:
+            raise UsageError(
+                "variants of a duet exchange their data directories, so all must be of one major"
+                " version of PostgreSQL: compare versions by rounds"
+            )
+        self.variants = tuple(variants)
+        self.scale = scale
+        self.clusters: list[Cluster] = []
+        self.databases: list[BenchDatabase] = []
+        self._prepare = prepare
+        self._warm = warm
+        self._roles = tuple(range(len(variants)))
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            self.driver = build_driver(self.variants[0].binaries)
+            for variant in self.variants:
+                cluster = self._started(stack, variant)
+                database = self._database(cluster)
+                self.clusters.append(cluster)
+                self.databases.append(database)
+                for hook in (self._prepare, self._warm):
+                    if hook is not None:
+                        hook(cluster, database)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def targets(self) -> list[DuetTarget]:
+        """Where the driver connects, by cluster."""
+        return [DuetTarget(database.dsn) for database in self.databases]
+
+    def drive(
+        self,
+        spec: LoadSpec,
+        length: Length,
+        output: Path,
+        *,
+        pin: bool = True,
+        on_progress: Callable[[float, int], None] | None = None,
+    ) -> DuetRun:
+        """Run the load on the clusters as they are.
+
+        Raises MeasurementError where the load cannot begin.
+        """
+        return run_duet(
+            self.driver,
+            self.targets,
+            spec,
+            length,
+            output,
+            variables={"scale": self.scale or 0},
+            pin=pin,
+            on_progress=on_progress,
+        )
+
+    def assign(self, roles: tuple[int, ...]) -> None:
+        """Let each cluster play the variant that `roles` gives it.
+
+        Where one has to be started anew, all are, so that none is younger than another.
+        """
+        before = [self.variants[variant] for variant in self._roles]
+        after = [self.variants[variant] for variant in roles]
+        restart = any(b.at_start != a.at_start for b, a in zip(before, after, strict=True))
+        self._roles = roles
+        # All stop before the first starts: they share the machine's memory.
+        if restart or not all(cluster.answers() for cluster in self.clusters):
+            for cluster in self.clusters:
+                cluster.stop()
+        for cluster, database, variant in zip(self.clusters, self.databases, after, strict=True):
+            cluster.configure(self._configuration(variant))
+            if cluster.running:
+                cluster.reload()
+                continue
+            cluster.binaries = variant.binaries
+            # A postmaster that was killed leaves its children, who hold the data directory.
+            kill_leftovers(cluster.data_directory)
+            with _naming(variant):
+                cluster.start()
+            if self._warm is not None:
+                self._warm(cluster, database)
+
+    def _started(self, stack: contextlib.ExitStack, variant: DuetVariant) -> Cluster:
+        with _naming(variant):
+            settings = {**variant.settings, **variant.runtime}
+            return stack.enter_context(Cluster(variant.binaries, settings, variant.preload))
+
+    def _database(self, cluster: Cluster) -> BenchDatabase:
+        if self.scale is None:
+            return BenchDatabase("postgres", cluster.dsn(), 0)
+        return initialise(cluster.binaries, cluster.dsn(), self.scale)
+
+    def _configuration(self, variant: DuetVariant) -> dict[str, Value]:
+        """All that any variant sets, as this one has it."""
+        everything: dict[str, Value] = {"shared_preload_libraries": None}
+        for other in self.variants:
+            everything |= dict.fromkeys(checked({**other.settings, **other.runtime}))
+        defaults = {name: DEFAULTS.get(name) for name in everything}
+        own = checked({**variant.settings, **variant.runtime})
+        if variant.preload:
+            own = {"shared_preload_libraries": library_list(variant.preload), **own}
+        return {**defaults, **own}
+
+
+def judge(
+    run: DuetRun, roles: tuple[int, ...]
+) -> tuple[estimate.RoundStatistics | None, str | None]:
+    """The statistics of a run, or why it must not count."""
+    outcomes = run.records.outcomes()
+    if not run.whole:
+        return None, run.failure or "it was interrupted"
+    censored = outcomes["unfinished"] + outcomes["unsent"]
+    if censored:
+        return None, (
+            f"{censored} transactions had no answer when the run ended: the load is more than the"
+            " servers can take"
+        )
+    cycles = cycles_of(run.records, roles)
+    if cycles.n < FEWEST_CYCLES:
+        return None, f"only {cycles.n} complete cycles, fewer than {FEWEST_CYCLES}"
+    return estimate.summarise(cycles), None
+
+
+def cycles_of(records: Records, roles: tuple[int, ...]) -> estimate.Cycles:
+    """The measured cycles of a run, by variant."""
+    rows = records.measured
+    rows = rows[rows["outcome"] == Outcome.OK]
+    return estimate.pair_cycles(
+        rows["thread"].astype(np.int64),
+        rows["cycle"].astype(np.int64),
+        np.asarray(roles, dtype=np.int64)[rows["cluster"]],
+        rows["latency_ns"],
+        rows["latency_ns"] - rows["lag_ns"],
+        len(roles),
+    )
+
+
+@contextlib.contextmanager
+def _naming(variant: DuetVariant) -> Iterator[None]:
+    """Say which variant's server did not start."""
+    try:
+        yield
+    except MeasurementError as ex:
+        raise MeasurementError(f"variant {variant.name}: {ex}") from ex

@@ -1,0 +1,340 @@
+"""The protocol of duet rounds in a study: every variant up at once, data directories exchanged.
+
+A step is a round: each cluster plays the variant that its role says, and the load alternates
+between them. The sets of rounds, over which placement cancels, are what is compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import psycopg
+
+from pgtare.errors import MeasurementError, PgtareError
+from pgtare.estimate.study import duet as estimate
+from pgtare.kit import machine
+from pgtare.kit.window import Window
+from pgtare.load import LoadSpec
+from pgtare.load.duet import DuetRun
+from pgtare.load.duet_plan import CLIENT, Length, compile_load
+from pgtare.load.duet_records import Outcome
+from pgtare.load.headroom import PROBE_S, PROBES, Saturation
+from pgtare.weighing.ladder import evidence, gates, server_reading
+from pgtare.weighing.ladder.bench import MB_A_SCALE, Bench, Serving
+from pgtare.weighing.ladder.blocks import Gathered, named_first, parts_of, reasons_against
+from pgtare.weighing.ladder.declared_study import DeclaredStudy
+from pgtare.weighing.ladder.duet import judge
+from pgtare.weighing.ladder.duet_roles import load_seed, roles_of_set
+from pgtare.weighing.ladder.duet_rules import why_not_by_duet
+from pgtare.weighing.ladder.protocol import (
+    StepContext,
+    StepResult,
+    StudyProtocol,
+    Words,
+    attempt,
+)
+from pgtare.weighing.ladder.records import ALL, Dropped, Part, Rate, Run, Step
+from pgtare.weighing.ladder.rounds import SETTLE_S, load_gates
+from pgtare.weighing.ladder.section_models import BY, SERVICE, UNITS, Metric, Workload
+from pgtare.weighing.ladder.server_reading import ServerReading
+
+#: A server's stop, start and making ready.
+_RESTART_S = 0.3
+#: Looking at a server before, in and after a round.
+_LOOKS_S = 0.1
+#: A server's making, and filling its tables for one scale.
+_MAKE_S, _SCALE_S = 3.0, 0.15
+#: An empty server, and the WAL of filling its tables.
+_SERVER_MB = 300
+# A stream of its own below a study's seed.
+_WORKLOADS = 6
+_STATISTICS: dict[Metric, estimate.Statistic] = {
+    "latency_mean_us": "mean",
+    "latency_p50_us": "p50",
+    "latency_p95_us": "p95",
+    "latency_p99_us": "p99",
+}
+
+
+class DuetRounds(StudyProtocol):
+    """Sets of duet rounds, roles by randomised Latin squares."""
+
+    name = "duet"
+    words = Words(
+        "duet",
+        "set",
+        "duet sets",
+        "round",
+        "server",
+        explained="Duet: the servers of all variants run at the same time, and one load takes "
+        "turns between them; a set is as many rounds as there are servers.",
+    )
+    not_shown = (
+        "In a duet the servers take turns on the same processors: what a variant does to the "
+        "caches falls on the others too, so that a difference may come out too small, and every "
+        "transaction finds them colder than in a run alone; throughput is not measured."
+    )
+    section = ".duet"
+
+    def why_not(self, study: DeclaredStudy, workload: Workload, cores: int) -> str:
+        return why_not_by_duet(workload, len(study.variant), cores)
+
+    def blocks(self, study: DeclaredStudy) -> int:
+        return study.protocol.duet.sets
+
+    def tested(self, study: DeclaredStudy, workload: Workload) -> tuple[Metric, tuple[Metric, ...]]:
+        """Its own metric, next to the other latencies: it has no throughput."""
+        tested = study.protocol.duet.metric
+        return tested, tuple(m for m in UNITS if m not in ("tps", tested, *SERVICE))
+
+    def check_load(self, workload: Workload, spec: LoadSpec) -> None:
+        """Whether the driver understands its scripts."""
+        compile_load(spec, {"scale": workload.scale, CLIENT: 0})
+
+    def disk_mb(self, study: DeclaredStudy, workload: Workload) -> float:
+        return len(self.members(study)) * (MB_A_SCALE * workload.scale + _SERVER_MB)
+
+    def plan(self, study: DeclaredStudy, seed: int) -> tuple[Step, ...]:
+        """For each workload its sets, each of as many rounds as there are roles."""
+        planned: list[Step] = []
+        names = self.members(study)
+        for index, workload in self.own_workloads(study):
+            own = int(np.random.default_rng((seed, _WORKLOADS, index)).integers(2**31))
+            rounds = [
+                roles
+                for number in range(study.protocol.duet.sets)
+                for roles in roles_of_set(own, number, len(names))
+            ]
+            planned += [
+                Step(
+                    id=f"{workload.name}-{number:04}-duet",
+                    kind="run",
+                    workload=workload.name,
+                    variant=ALL,
+                    round=number,
+                    roles=tuple(names[role] for role in roles),
+                    seed=load_seed(own, number),
+                )
+                for number, roles in enumerate(rounds, start=1)
+            ]
+        return tuple(planned)
+
+    def seconds(self, study: DeclaredStudy, step: Step) -> float:
+        """Restarts, warm-up and run; for the first round, also the making of the clusters."""
+        workload, duet = study.the_workload(step.workload), study.protocol.duet
+        n = len(self.members(study))
+        making = n * (_MAKE_S + _SCALE_S * workload.scale) if step.round == 1 else 0.0
+        return making + n * (_RESTART_S + _LOOKS_S) + SETTLE_S + duet.warm_up + duet.run
+
+    def rehearse(self, study: DeclaredStudy, bench: Bench, workload: Workload) -> None:
+        """Start all its servers."""
+        bench.duet(workload, self.members(study))
+
+    def rate_name(self, workload: Workload) -> str:
+        """Whole runs of the same load have a rate of their own."""
+        return f"{workload.stated}{BY}{self.name}"
+
+    def rate(self, workload: Workload, context: StepContext) -> Rate:
+        """Its share of what all its servers together do at full speed.
+
+        That is less than one server does alone: each has its turn in caches that the others filled.
+        """
+        assert workload.load is not None
+        study = context.study
+        block = context.bench.duet(workload, self.members(study))
+        block.assign(tuple(range(len(block.variants))))
+        spec = study.load_spec(workload, context.directory, None)
+        length = Length(PROBE_S, warmup_s=study.protocol.duet.warm_up)
+        probes = []
+        with TemporaryDirectory(dir=context.scratch) as scratch:
+            for number in range(PROBES):
+                run = block.drive(spec, length, Path(scratch, str(number)))
+                if not run.whole:
+                    raise MeasurementError(run.failure or "it was interrupted")
+                answered = int((run.records.measured["outcome"] == Outcome.OK).sum())
+                if not answered:
+                    raise MeasurementError(f"the load did no transaction in a probe of {PROBE_S} s")
+                probes.append(answered / PROBE_S)
+        saturation = Saturation(tuple(probes), PROBE_S)
+        return Rate(
+            workload=self.rate_name(workload),
+            saturation=saturation.describe(),
+            rate_tps=saturation.rate(workload.load),
+        )
+
+    def play(self, step: Step, context: StepContext) -> StepResult:
+        """One round, from its roles to its gates."""
+        return attempt(step, context, self._measured)
+
+    def gather(self, study: DeclaredStudy, workload: Workload, runs: Iterable[Run]) -> Gathered:
+        """A block is a set of rounds, in which every variant played every cluster once.
+
+        So placement cancels. A variant's figure is its geometric mean over the set, and so the
+        log-ratio of two variants the mean of the rounds' log-ratios.
+        """
+        size = len(self.members(study))
+        by_set: dict[int, dict[int, Run]] = defaultdict(dict)
+        for run in runs:
+            by_set[(run.step.round - 1) // size + 1][run.step.round] = run
+        found = Gathered()
+        for number, rounds in sorted(by_set.items()):
+            if len(rounds) < size:
+                continue
+            blocks, reasons, at_fault = [], [], []
+            for at, run in sorted(rounds.items()):
+                block = parts_of(run)
+                told = reasons_against(workload, block, list(run.failed), found)
+                at_fault += named_first(told, run.step.roles)
+                reasons += [f"round {at}: {reason}" for reason in told]
+                blocks.append(block)
+            if reasons:
+                variants = tuple(dict.fromkeys(at_fault))
+                found.dropped.append(
+                    Dropped(round=number, reasons=tuple(reasons), variants=variants)
+                )
+            else:
+                found.kept[number] = {name: _mean([b[name] for b in blocks]) for name in blocks[0]}
+        return found
+
+    def layout(self, study: DeclaredStudy) -> str:
+        duet, n = study.protocol.duet, len(self.members(study))
+        return f"{duet.sets} duet sets of {n} rounds of {duet.run} s, {n} servers up together"
+
+    def how(self, protocol: Mapping[str, Any], n: int, floor: str) -> str:
+        duet = protocol[self.name]
+        return (
+            f"duet, {n} servers up together ({floor} twice, the floor), one load alternating "
+            f"between them; sets of {n} rounds of {duet['run']} s after {duet['warm_up']} s of "
+            "warm-up, in which every variant plays every data directory once, by lot"
+        )
+
+    def _measured(self, step: Step, context: StepContext) -> StepResult:
+        study = context.study
+        workload = study.the_workload(step.workload)
+        names = self.members(study)
+        block = context.bench.duet(workload, names)
+        roles = tuple(names.index(name) for name in step.roles)
+        block.assign(roles)
+        servings = context.bench.servings(block, step.roles, workload)
+        rate = context.rates.get(self.rate_name(workload))
+        # The share of saturation is that of all together, so the servers divide it among them.
+        spec = study.load_spec(workload, context.directory, rate / len(names) if rate else None)
+        spec = dataclasses.replace(spec, seed=step.seed)
+        length = Length(study.protocol.duet.run, warmup_s=study.protocol.duet.warm_up)
+        looks = _Looks(servings, length)
+        runs: list[DuetRun] = []
+        with ExitStack() as stack:
+            scratch = stack.enter_context(TemporaryDirectory(dir=context.scratch))
+            conns = [stack.enter_context(serving.connect()) for serving in servings]
+
+            def read() -> list[ServerReading]:
+                # A server that left the load without an answer may leave us without one too.
+                if any(not run.whole for run in runs):
+                    return []
+                return [server_reading.read(*both) for both in zip(servings, conns, strict=True)]
+
+            pids = [serving.cluster.postmaster_pid for serving in servings]
+            with Window(pids, read, settle_s=SETTLE_S) as window:
+                runs.append(
+                    block.drive(spec, length, Path(scratch, "round"), on_progress=looks.tick)
+                )
+        (run,) = runs
+        statistics, dropped = judge(run, roles)
+        idle = window.shares.idle
+        failed = [
+            *([dropped] if dropped else []),
+            *gates.judge(window, study.gates),
+            *evidence.judge_idle(workload, idle),
+        ]
+        parts: dict[str, Part] = {}
+        for i, (role, serving) in enumerate(zip(step.roles, servings, strict=True)):
+            if statistics is None:
+                break
+            answered = _answered(run, i)
+            first, last = window.first[i], window.last[i]
+            seconds = length.warmup_s + length.duration_s
+            waits = last.waits(first, seconds, spec.clients, answered)
+            counted = sum(w.waits for w in waits) if first.events is not None else None
+            shown, against = evidence.judge_capture(serving, looks.seen[i], counted)
+            grown = last.counter - first.counter
+            conflicts = _count(run, i, Outcome.CONFLICT)
+            reasons = [*last.refused, *against, *load_gates(workload, answered, conflicts, grown)]
+            failed += [f"{role}: {reason}" for reason in reasons]
+            variant = names.index(role)
+            metrics: dict[str, float] = {
+                name: float(statistics.latency_us[statistic][variant])
+                for name, statistic in _STATISTICS.items()
+            }
+            cpu_us = 1e6 * window.ticks[i] * machine.tick_s() / max(answered, 1)
+            parts[role] = Part(
+                metrics={**metrics, "cpu_us": cpu_us},
+                transactions=answered,
+                events=last.disturbed(first),
+                waits=waits,
+                evidence=tuple(shown),
+                remarks=tuple(evidence.judge_run(workload, waits, idle)[1]),
+            )
+        made = Run(
+            step=step,
+            began="",
+            seconds=0.0,
+            transactions=sum(p.transactions for p in parts.values()),
+            failed=tuple(failed),
+            machine={
+                **gates.told(window),
+                "rate_tps": spec.rate or 0.0,
+                "cycles": statistics.cycles if statistics else 0,
+            },
+            latency_samples=len(run.records.measured),
+            parts=parts,
+        )
+        return StepResult(made, run.records.columns())
+
+
+class _Looks:
+    """One look at each server's sessions while a round lasts; told of its progress."""
+
+    def __init__(self, servings: Sequence[Serving], length: Length) -> None:
+        self.seen = [evidence.Halfway() for _ in servings]
+        self._servings = servings
+        # Early, as looking at many servers takes a while.
+        self._due_s = length.warmup_s
+        self._done = False
+
+    def tick(self, seconds: float, _transactions: int) -> None:
+        """Called each second, from the thread that reads the driver's progress."""
+        if self._done or seconds < self._due_s:
+            return
+        self._done = True
+        for serving, seen in zip(self._servings, self.seen, strict=True):
+            try:
+                evidence.look(serving, seen)
+            except (PgtareError, psycopg.Error, OSError) as ex:
+                seen.trouble = str(ex).strip() or type(ex).__name__
+
+
+def _answered(run: DuetRun, cluster: int) -> int:
+    return _count(run, cluster, Outcome.OK)
+
+
+def _count(run: DuetRun, cluster: int, outcome: Outcome) -> int:
+    """Transactions of a cluster that ended so, the warm-up's included."""
+    rows = run.records.rows
+    return int(((rows["cluster"] == cluster) & (rows["outcome"] == outcome)).sum())
+
+
+def _mean(runs: list[Run]) -> Run:
+    """A variant's rounds of a set as one run, the last with the geometric means of all."""
+    names = [n for n in runs[0].metrics if all(run.metrics.get(n, 0.0) > 0 for run in runs)]
+    means = {
+        name: float(np.exp(np.mean([np.log(run.metrics[name]) for run in runs]))) for name in names
+    }
+    total = sum(run.transactions for run in runs)
+    return runs[-1].model_copy(update={"metrics": means, "transactions": total})

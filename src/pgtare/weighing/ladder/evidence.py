@@ -1,0 +1,260 @@
+"""What a run must prove: its settings in force, its capture level real, its waits as stated."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from pgtare.server.wait_counters import rates
+from pgtare.server.wait_counters.model import Counters, Event, EventRow
+from pgtare.server.wait_counters.reader import Reader, open_reader
+from pgtare.weighing.ladder.bench import WAITS, Serving, carries
+from pgtare.weighing.ladder.field_types import percent
+from pgtare.weighing.ladder.records import Wait
+from pgtare.weighing.ladder.section_models import Expected, Workload
+
+_LOAD = "client backend"
+LOAD_NAME = "pgtare-load-"
+#: As many as the reader of wait_event_timing asks in a look.
+_LOOK_QUERIES = 5
+
+
+_INFO = "SELECT hooks, slots_installed, slots_intact FROM {waits}.pg_stat_wait_event_timing_info"
+
+
+@dataclass
+class Halfway:
+    """What was seen in the middle of a run."""
+
+    captures: dict[str, int] = field(default_factory=dict)
+    rings: int = 0
+    trouble: str = ""
+
+
+def not_in_force(conn: psycopg.Connection[Any]) -> list[str]:
+    """Settings of the configuration file that the server did not take."""
+    rows = conn.execute(
+        "SELECT name, coalesce(error, 'needs a restart') FROM pg_file_settings"
+        " WHERE NOT applied AND (error IS NOT NULL OR name IN"
+        " (SELECT name FROM pg_settings WHERE pending_restart))"
+    ).fetchall()
+    return [f"{name} is not in force: {error}" for name, error in rows]
+
+
+def counter(conn: psycopg.Connection[Any], query: str) -> float:
+    """The value of a workload's own counter."""
+    row = conn.execute(query.encode()).fetchone()
+    return float(row[0] or 0) if row else 0.0
+
+
+def disturbances(conn: psycopg.Connection[Any]) -> dict[str, str]:
+    """What should stay as it is while a run lasts: checkpoints, autovacuum, the log, the server."""
+    new = conn.info.server_version >= 170_000
+    checkpoints = (
+        "(SELECT num_timed + num_requested FROM pg_stat_checkpointer)"
+        if new
+        else "(SELECT checkpoints_timed + checkpoints_req FROM pg_stat_bgwriter)"
+    )
+    row = conn.execute(
+        f"SELECT {checkpoints}::text || ' ' || (SELECT redo_lsn FROM pg_control_checkpoint()),"
+        " (SELECT coalesce(sum(autovacuum_count + autoanalyze_count), 0)::text"
+        "  FROM pg_stat_all_tables), coalesce(pg_current_logfile(), ''),"
+        " pg_postmaster_start_time()::text".encode()
+    ).fetchone()
+    assert row is not None
+    return dict(zip(("checkpoint", "autovacuum", "log rotation", "restart"), row, strict=True))
+
+
+def read_events(serving: Serving) -> tuple[EventRow, ...] | None:
+    """Counters of all waits, None where the module is not there or replaces nothing."""
+    if serving.variant.capture in ("absent", "unhooked"):
+        return None
+    with open_reader(serving.cluster.dsn()) as reader:
+        return reader.events()
+
+
+def look(serving: Serving, seen: Halfway) -> None:
+    """Halfway through a run: what is captured in the load's sessions.
+
+    A variant that captures nothing is looked at as well: the look is a little load.
+    """
+    if serving.variant.capture in ("absent", "unhooked"):
+        with serving.connect() as conn:
+            for _ in range(_LOOK_QUERIES):
+                conn.execute("SELECT * FROM pg_stat_activity").fetchall()
+        return
+    with open_reader(serving.cluster.dsn()) as reader:
+        for session in reader.sessions():
+            if (session.application or "").startswith(LOAD_NAME):
+                seen.captures[session.capture] = seen.captures.get(session.capture, 0) + 1
+        if serving.variant.capture == "trace":
+            seen.rings = rings(reader)
+
+
+def rings(reader: Reader) -> int:
+    """How many sessions have a trace ring."""
+    return len(reader.rows("SELECT FROM {waits}.wait_event_timing_rings()"))
+
+
+def waits_between(before: Iterable[EventRow], after: Iterable[EventRow]) -> int:
+    """The waits that the load's sessions ended in between."""
+    return sum(counters.waits for counters in _grown(before, after).values())
+
+
+def lacking_calls(reader: Reader) -> str:
+    """Why waits could pass by uncounted, or nothing."""
+    ((_, installed, intact),) = reader.rows(_INFO)
+    if not installed or intact != installed:
+        return f"only {intact} of {installed} replaced calls are still in place"
+    return ""
+
+
+def judge_capture(
+    serving: Serving, seen: Halfway, waits: int | None
+) -> tuple[list[str], list[str]]:
+    """What shows that the capture level was what the variant says, and what speaks against it."""
+    level = serving.variant.capture
+    there = carries(serving.cluster, WAITS)
+    # whatever the level, so that a look that fails drops no variant more often than another
+    if seen.trouble:
+        return [], [f"the views did not answer: {seen.trouble}"]
+    if level == "absent":
+        if there:
+            return [], [f"{WAITS} is loaded, though this variant is without it"]
+        return [f"{WAITS} is not in the server's memory"], []
+    if not there:
+        return [], [f"{WAITS} is not in the server's memory"]
+    with open_reader(serving.cluster.dsn()) as reader:
+        ((hooks, installed, intact),) = reader.rows(_INFO)
+        lacking = lacking_calls(reader)
+    if level == "unhooked":
+        if hooks or installed:
+            return [], [f"{installed} calls are replaced, though this variant replaces none"]
+        return ["loaded, no call replaced"], []
+    if lacking:
+        return [], [lacking]
+    sessions = sum(seen.captures.values())
+    wrong = [f"{n} at {name}" for name, n in seen.captures.items() if name != level]
+    if wrong or not sessions:
+        told = ", ".join(wrong) or "no session seen"
+        return [], [f"capture is not {level} in the load's sessions: {told}"]
+    if level == "off" and waits:
+        return [], [f"{waits:,} waits were counted, though capture is off"]
+    if level != "off" and not waits:
+        return [], ["no wait was counted"]
+    if level == "trace" and not seen.rings:
+        return [], ["no session has a trace ring"]
+    told = f"capture is {level} in {sessions} sessions, {intact} calls in place"
+    return [f"{told}, {waits or 0:,} waits counted"], []
+
+
+def profile(
+    before: tuple[EventRow, ...] | None,
+    after: tuple[EventRow, ...] | None,
+    seconds: float,
+    clients: int,
+    transactions: int,
+) -> tuple[Wait, ...]:
+    """Where the load's sessions spent a run, the longest waits first."""
+    if before is None or after is None:
+        return ()
+    grown = _grown(before, after)
+    waited = sum(c.total_ms for event, c in grown.items() if not event.idle)
+    return tuple(
+        Wait(
+            event=event.label,
+            idle=event.idle,
+            waits=c.waits,
+            total_ms=c.total_ms,
+            mean_us=1000 * c.total_ms / c.waits if c.waits else None,
+            of_sessions=c.total_ms / (1000 * seconds * clients),
+            of_waits=c.total_ms / waited if waited and not event.idle else 0.0,
+            per_transaction=c.waits / max(transactions, 1),
+            histogram=c.histogram,
+        )
+        for event, c in sorted(grown.items(), key=lambda item: -item[1].total_ms)
+        if c.waits
+    )
+
+
+def _grown(before: Iterable[EventRow], after: Iterable[EventRow]) -> dict[Event, Counters]:
+    sums: list[dict[Event, Counters]] = [defaultdict(Counters), defaultdict(Counters)]
+    for rows, into in zip((before, after), sums, strict=True):
+        for row in rows:
+            if row.backend_type == _LOAD:
+                into[row.event] += row.counters
+    first, last = sums
+    return {e: rates.grown(first.get(e, Counters()), c) for e, c in last.items()}
+
+
+def judge_profile(workload: Workload, waits: tuple[Wait, ...], idle: float) -> list[str]:
+    """What of a workload's stated profile was not shown."""
+    told = [line for expected in workload.profile for line in _missed(expected, waits)]
+    return told + judge_idle(workload, idle)
+
+
+def judge_run(
+    workload: Workload, waits: tuple[Wait, ...], idle: float
+) -> tuple[list[str], list[str]]:
+    """Why a run must be dropped, and what of its waits was other than stated but drops nothing.
+
+    A profile is proven before anything counts. A variant that counts no waits cannot be held
+    against it, so a gate on waits would drop rounds on account of one side of a comparison only.
+    """
+    missed = [line for expected in workload.profile for line in _missed(expected, waits)]
+    return judge_idle(workload, idle), missed if waits else []
+
+
+def judge_idle(workload: Workload, idle: float) -> list[str]:
+    """What of the headroom, or of the load, that a workload states was not there."""
+    told = []
+    if workload.idle_at_least is not None and idle < workload.idle_at_least:
+        told.append(
+            f"the processors idled {percent(round(idle, 3))} of the time, not "
+            f"{percent(workload.idle_at_least)}"
+        )
+    if workload.idle_at_most is not None and idle > workload.idle_at_most:
+        told.append(
+            f"the processors idled {percent(round(idle, 3))} of the time, more than "
+            f"{percent(workload.idle_at_most)}"
+        )
+    return told
+
+
+def measured(expected: Expected, waits: tuple[Wait, ...]) -> tuple[float, float, float | None]:
+    """A profile's figures: share of the time, waits a transaction, mean length in µs."""
+    chosen = [wait for wait in waits if _named(expected, wait)]
+    share = sum(w.of_waits if expected.of == "waits" else w.of_sessions for w in chosen)
+    count = sum(w.waits for w in chosen)
+    mean = 1000 * sum(w.total_ms for w in chosen) / count if count else None
+    return share, sum(w.per_transaction for w in chosen), mean
+
+
+def _named(expected: Expected, wait: Wait) -> bool:
+    if expected.event == "*":
+        return not wait.idle
+    return any(fnmatch.fnmatchcase(wait.event, pattern) for pattern in expected.events)
+
+
+def _missed(expected: Expected, waits: tuple[Wait, ...]) -> list[str]:
+    share, per_transaction, mean = measured(expected, waits)
+    name = "all waits" if expected.event == "*" else " and ".join(expected.events)
+    what = f"{name}: {percent(round(share, 3))} of the " + (
+        "time waited" if expected.of == "waits" else "sessions' time"
+    )
+    told = []
+    if expected.at_least is not None and share < expected.at_least:
+        told.append(f"{what}, not {percent(expected.at_least)}")
+    if expected.at_most is not None and share > expected.at_most:
+        told.append(f"{what}, more than {percent(expected.at_most)}")
+    wanted = expected.waits_per_transaction_at_least
+    if wanted is not None and per_transaction < wanted:
+        told.append(f"{name}: {per_transaction:.2f} waits a transaction, not {wanted:g}")
+    if expected.mean_us_at_least is not None and (mean or 0.0) < expected.mean_us_at_least:
+        told.append(f"{name}: {mean or 0:.1f} µs on average, not {expected.mean_us_at_least:g} µs")
+    return told

@@ -1,0 +1,50 @@
+"""Gates of a run: whether the machine was its own, and ran as it should."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from pgtare.kit.machine import Usage
+from pgtare.kit.window import ProcessorShares, Window
+from pgtare.weighing.ladder.field_types import percent
+from pgtare.weighing.ladder.section_models import Gates
+
+#: A clock may be slewed by so much, on top of the bound on steps.
+_SLEW = 0.001
+
+
+def disturbed(steal: float, other: float, bounds: Gates) -> list[str]:
+    """Who else had the processors for more than they may, by their shares of them."""
+    told = []
+    if steal > bounds.steal_at_most:
+        told.append(f"other guests took {percent(round(steal, 3))} of the processors")
+    if other > bounds.other_load_at_most:
+        told.append(
+            f"another load on the machine took {percent(round(other, 3))} of the processors"
+        )
+    return told
+
+
+def judge(window: Window[Any], bounds: Gates) -> list[str]:
+    """The gates that a run did not pass, in words."""
+    return judge_usage(window.before, window.after, window.shares, bounds)
+
+
+def judge_usage(before: Usage, after: Usage, shares: ProcessorShares, bounds: Gates) -> list[str]:
+    """Likewise, from the readings of the machine at both ends of the run."""
+    told = disturbed(shares.steal, shares.other, bounds)
+    if after.swapped_pages > before.swapped_pages:
+        told.append(f"{after.swapped_pages - before.swapped_pages} pages were swapped")
+    if after.throttled > before.throttled:
+        told.append("the processors were throttled")
+    seconds = after.monotonic_s - before.monotonic_s
+    step = after.wall_s - before.wall_s - seconds
+    if abs(step) > bounds.clock_step_ms / 1000 + _SLEW * seconds:
+        told.append(f"the clock stepped by {1000 * step:+.0f} ms")
+    return told
+
+
+def told(window: Window[Any]) -> dict[str, float]:
+    """Who had the processors, for the record of a run: shares from 0 to 1."""
+    return dataclasses.asdict(window.shares)

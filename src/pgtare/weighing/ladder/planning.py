@@ -1,0 +1,163 @@
+"""What of a study is run, in which order and where it is kept: from its file or directory."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pgtare
+from pgtare.errors import UsageError
+from pgtare.kit import machine
+from pgtare.weighing.ladder import missing_clocks, scripts
+from pgtare.weighing.ladder import study_file as studies
+from pgtare.weighing.ladder.directory import Directory
+from pgtare.weighing.ladder.protocol import StudyProtocol
+from pgtare.weighing.ladder.protocol_registry import PROTOCOLS, WHOLE_RUNS
+from pgtare.weighing.ladder.records import Facts, Step
+from pgtare.weighing.ladder.rounds import proof_step
+from pgtare.weighing.ladder.study import Study
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """A study as it is being run: what of it, in which order, and where it is kept."""
+
+    study: Study
+    facts: Facts
+    steps: tuple[Step, ...]
+    directory: Directory
+    warnings: tuple[str, ...] = ()
+
+    def seconds(self, steps: Sequence[Step]) -> float:
+        """How long these steps take, about."""
+        return sum(protocol_of(self.study, step).seconds(self.study, step) for step in steps)
+
+
+def protocol_of(study: Study, step: Step) -> StudyProtocol:
+    """The protocol that does a step; a proof is a whole run, whoever plays its workload."""
+    if step.kind == "proof":
+        return WHOLE_RUNS
+    return study.played_by(study.the_workload(step.workload))
+
+
+def all_steps(study: Study, seed: int) -> tuple[Step, ...]:
+    """Every step of a study, workload by workload; the same for the same seed.
+
+    A workload that several protocols play is proven once, before all of them.
+    """
+    runs = [step for protocol in PROTOCOLS.values() for step in protocol.plan(study, seed)]
+    planned: dict[str, Step] = {}
+    for workload in study.workload:
+        proof = proof_step(study, workload)
+        planned.setdefault(proof.id, proof)
+        planned |= {step.id: step for step in runs if step.workload == workload.name}
+    return tuple(planned.values())
+
+
+def plan(
+    path: Path,
+    out: Path,
+    *,
+    quick: bool,
+    workloads: Sequence[str],
+    seed: int | None,
+    command: Sequence[str],
+) -> StudyPlan:
+    """A study from its file: begun anew in `out`, or gone on with where it was begun there.
+
+    Raises UsageError for what is wrong in the file, and where `out` holds another study.
+    """
+    study, source = studies.read(path)
+    directory = Directory(out)
+    facts = directory.facts() if directory.begun else None
+    left_out = missing_clocks.left_out(study) if facts is None else facts.left_out
+    chosen = _chosen(study, quick, workloads, left_out)
+    told = studies.check_rounds(chosen, quick=quick)
+    if facts is not None:
+        asked = (source, quick, names(chosen), facts.seed if seed is None else seed)
+        kept = (facts.source, facts.quick, facts.workloads, facts.seed)
+        if asked != kept or not scripts.unchanged(chosen, path.parent, out):
+            raise UsageError(
+                f"{out} holds another study, or this one begun otherwise: name a new directory, or "
+                f"go on with `pgtare ladder resume {out}`"
+            )
+        return _planned(chosen, facts, directory, told)
+    number = secrets.randbelow(2**31) if seed is None else seed
+    steps = all_steps(chosen, number)
+    _check_scripts(chosen, path.parent)
+    facts = Facts(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        pgtare_version=pgtare.__version__,
+        seed=number,
+        quick=quick,
+        workloads=names(chosen),
+        study_file=str(path),
+        study_directory=str(path.parent.absolute()),
+        source=source,
+        command=tuple(command),
+        machine=machine.describe(),
+        planned_s=sum(protocol_of(chosen, step).seconds(chosen, step) for step in steps),
+        left_out=left_out,
+    )
+    return _planned(chosen, facts, directory, told)
+
+
+def resumed(out: Path) -> StudyPlan:
+    """The study kept in a directory. Raises UsageError where there is none."""
+    directory = Directory(out)
+    facts = directory.facts()
+    # as many clients as it was begun with, also where only its report is asked for elsewhere
+    study = studies.parse(facts.source, facts.study_file, facts.machine.get("cpus_usable"))
+    chosen = _chosen(study, facts.quick, facts.workloads, facts.left_out)
+    return _planned(chosen, facts, directory, studies.check_rounds(chosen, quick=facts.quick))
+
+
+def _chosen(
+    study: Study, quick: bool, workloads: Sequence[str], left_out: Mapping[str, str]
+) -> Study:
+    if study.analysis.floor in left_out:
+        raise UsageError(
+            f"the study cannot be run here: {study.analysis.floor}, its floor, cannot be had, as "
+            f"{left_out[study.analysis.floor]}"
+        )
+    if quick:
+        if workloads and study.quick.workloads is not None:
+            asked = tuple(dict.fromkeys((*study.quick.workloads, *workloads)))
+            quick_ones = study.quick.model_copy(update={"workloads": asked})
+            study = study.model_copy(update={"quick": quick_ones})
+        study = study.made_quick()
+    study = study.resolved()
+    if left_out:
+        study = study.without(left_out)
+    return study.only(workloads) if workloads else study
+
+
+def names(study: Study) -> tuple[str, ...]:
+    """Its workloads as the file calls them, each once."""
+    return tuple(dict.fromkeys(w.stated for w in study.workload))
+
+
+def _planned(study: Study, facts: Facts, directory: Directory, told: str | None) -> StudyPlan:
+    steps = all_steps(study, facts.seed)
+    warnings = [f"{name} is left out: {why}." for name, why in facts.left_out.items()]
+    return StudyPlan(study, facts, steps, directory, (*([f"{told}."] if told else []), *warnings))
+
+
+def _check_scripts(study: Study, source: Path) -> None:
+    with TemporaryDirectory(prefix="pgtare-scripts-") as folder:
+        scripts.place(study, source, Path(folder))
+        for workload in study.workload:
+            spec = study.load_spec(workload, Path(folder), None)
+            study.played_by(workload).check_load(workload, spec)
+
+
+def full_seconds(planned: StudyPlan) -> float:
+    """How long the study takes that a quick one is made of, about."""
+    facts = planned.facts
+    full = studies.parse(facts.source, facts.study_file).resolved().without(facts.left_out)
+    steps = all_steps(full, facts.seed)
+    return sum(protocol_of(full, step).seconds(full, step) for step in steps)

@@ -1,0 +1,199 @@
+"""What a protocol of the ladder is: a way to compare variants, with all its steps in one object.
+
+A new protocol is one module with a subclass of `StudyProtocol` and one line in
+`protocol_registry.py`. No other module may ask which protocol it has before it: what differs
+between protocols is a method or an attribute of this class.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy.typing as npt
+import psycopg
+
+from pgtare.errors import PgtareError
+from pgtare.load import LoadSpec, find_pgbench, find_saturation
+from pgtare.weighing.ladder.bench import Bench
+from pgtare.weighing.ladder.blocks import Gathered
+from pgtare.weighing.ladder.declared_study import DeclaredStudy
+from pgtare.weighing.ladder.records import Rate, Run, Step
+from pgtare.weighing.ladder.section_models import AGAIN, Metric, Workload
+
+
+@dataclass(frozen=True)
+class Words:
+    """How results speak of a protocol.
+
+    name: after "by"; block: what counts as one in every test; blocks: several, told from other
+    protocols'; round: what is done, kept and dropped as one; part: what a variant has in it; usual:
+    whether it is taken for granted, so that its name is left out where there is no other;
+    explained: its name in one sentence for a newcomer, if it needs that.
+    """
+
+    name: str
+    block: str
+    blocks: str
+    round: str
+    part: str
+    usual: bool = False
+    explained: str = ""
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """What every step of a study needs: its servers, its scripts' folder, the workloads' rates.
+
+    rates: in transactions a second, by `StudyProtocol.rate_name`. scratch: a folder for files that
+    are gone when a run ends; the usual place, if None.
+    """
+
+    study: DeclaredStudy
+    bench: Bench
+    directory: Path
+    rates: dict[str, float]
+    scratch: Path | None = None
+
+
+class StepResult(NamedTuple):
+    """A run, and what was sampled in it, by column; no column, or columns of one length."""
+
+    run: Run
+    samples: Mapping[str, npt.NDArray[Any]]
+
+
+class StudyProtocol(ABC):
+    """A way to compare variants."""
+
+    #: As study files and results call it.
+    name: ClassVar[str]
+    words: ClassVar[Words]
+    #: What its figures cannot show: one paragraph for the page.
+    not_shown: ClassVar[str]
+    #: Where a study file has its number of blocks, below [protocol] and [quick]; "" is in them.
+    section: ClassVar[str] = ""
+    #: Whether its runs go through the linkings of built servers ([protocol] layouts).
+    relinks: ClassVar[bool] = False
+
+    # What follows from the study file
+
+    def why_not(self, study: DeclaredStudy, workload: Workload, cores: int) -> str:
+        """Why it cannot play a workload, in words that follow "cannot be played by ..., as"; or "".
+
+        cores: the usable processors.
+        """
+        return ""
+
+    def members(self, study: DeclaredStudy) -> tuple[str, ...]:
+        """The variants that a block compares, the floor's a second time at the end."""
+        return (*(v.name for v in study.variant), study.analysis.floor + AGAIN)
+
+    @abstractmethod
+    def blocks(self, study: DeclaredStudy) -> int:
+        """How many blocks are planned: the units of inference."""
+
+    def tested(self, study: DeclaredStudy, workload: Workload) -> tuple[Metric, tuple[Metric, ...]]:
+        """The metric that is tested, and those that are shown next to it."""
+        return workload.metric, workload.also
+
+    def check_load(self, workload: Workload, spec: LoadSpec) -> None:
+        """Raise UsageError if it cannot drive this load."""
+        return
+
+    def disk_mb(self, study: DeclaredStudy, workload: Workload) -> float:
+        """Disk space in MB for servers of its own, on top of one server for each installation."""
+        return 0.0
+
+    # Steps
+
+    @abstractmethod
+    def plan(self, study: DeclaredStudy, seed: int) -> tuple[Step, ...]:
+        """The runs of its workloads (see `own_workloads`), in order; the same for the same seed.
+
+        The proofs of the workloads' waits are planned for all protocols alike.
+        """
+
+    @abstractmethod
+    def seconds(self, study: DeclaredStudy, step: Step) -> float:
+        """How long a step takes, in s, about."""
+
+    def rehearse(self, study: DeclaredStudy, bench: Bench, workload: Workload) -> None:
+        """Start what only this protocol needs once, before hours are spent.
+
+        Raises UsageError or MeasurementError if that fails.
+        """
+        return
+
+    def rate_name(self, workload: Workload) -> str:
+        """The name under which the rate of an open-loop workload is kept."""
+        return workload.stated
+
+    def rate(self, workload: Workload, context: StepContext) -> Rate:
+        """Find the rate of an open-loop workload: its share of what the floor does at full speed.
+
+        Raises MeasurementError where the load fails.
+        """
+        assert workload.load is not None
+        study = context.study
+        serving = context.bench.serve(study.analysis.floor, workload)
+        spec = study.load_spec(workload, context.directory, None)
+        saturation = find_saturation(find_pgbench(serving.binaries), serving.dsn, spec)
+        return Rate(
+            workload=self.rate_name(workload),
+            saturation=saturation.describe(),
+            rate_tps=saturation.rate(workload.load),
+        )
+
+    @abstractmethod
+    def play(self, step: Step, context: StepContext) -> StepResult:
+        """Do one step. A run that fails is returned with the reason, not raised (`attempt`)."""
+
+    @abstractmethod
+    def gather(self, study: DeclaredStudy, workload: Workload, runs: Iterable[Run]) -> Gathered:
+        """The blocks of a workload, from its runs so far."""
+
+    # Words for people
+
+    @abstractmethod
+    def layout(self, study: DeclaredStudy) -> str:
+        """What it is about to do, in a few words."""
+
+    @abstractmethod
+    def how(self, protocol: Mapping[str, Any], n: int, floor: str) -> str:
+        """How runs were laid out, a sentence without its end.
+
+        protocol: the section of the study file; n: members of a block, the floor counted twice.
+        """
+
+    # For its own use
+
+    def own_workloads(self, study: DeclaredStudy) -> Iterator[tuple[int, Workload]]:
+        """The workloads of a resolved study that it plays, with their places in the study."""
+        for index, workload in enumerate(study.workload):
+            if study.protocol_name(workload) == self.name:
+                yield index, workload
+
+
+def proof_id(workload: Workload) -> str:
+    """The id of the step that proves a workload; one, however many protocols play it."""
+    return f"{workload.stated}-proof"
+
+
+def attempt(
+    step: Step, context: StepContext, measure: Callable[[Step, StepContext], StepResult]
+) -> StepResult:
+    """Do a step by `measure`; a failure becomes a run that says so."""
+    began, clock = datetime.now(UTC), time.monotonic()
+    try:
+        done = measure(step, context)
+    except (PgtareError, psycopg.Error, OSError) as ex:
+        reason = f"the run failed: {str(ex).strip() or type(ex).__name__}"
+        done = StepResult(Run(step=step, began="", seconds=0.0, failed=(reason,)), {})
+    facts = {"began": began.isoformat(), "seconds": time.monotonic() - clock}
+    return StepResult(done.run.model_copy(update=facts), done.samples)

@@ -1,0 +1,257 @@
+"""The protocol of rounds: whole runs, every variant once a round in random order.
+
+The floor's variant runs twice a round, and its two runs pass through the same estimator as every
+comparison: how wide that comes out is what the machine alone makes of no difference at all. It is
+no test of the machine: which run is which is drawn by lot, so that it covers 0 whatever happens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import psycopg
+
+from pgtare.errors import PgtareError
+from pgtare.estimate.ties import mid_quantiles
+from pgtare.kit import machine
+from pgtare.kit.window import Window
+from pgtare.load import TransactionLog, find_pgbench, run
+from pgtare.load.pgbench import RunResult
+from pgtare.weighing.ladder import (
+    activity,
+    companion,
+    evidence,
+    gates,
+    linkings,
+    run_figures,
+    server_reading,
+)
+from pgtare.weighing.ladder.bench import PROOF
+from pgtare.weighing.ladder.blocks import Blocks, Gathered, dropped_block, reasons_against
+from pgtare.weighing.ladder.declared_study import DeclaredStudy
+from pgtare.weighing.ladder.protocol import (
+    StepContext,
+    StepResult,
+    StudyProtocol,
+    Words,
+    attempt,
+    proof_id,
+)
+from pgtare.weighing.ladder.records import Run, Step
+from pgtare.weighing.ladder.section_models import Workload
+
+#: Stop, start, and making the data ready.
+_RESTART_S = 1.0
+#: Transactions to write down in a run, about; the log of all of them would be a load of its own.
+_LOGGED = 50_000
+#: The shortest and the longest run that proves a workload's profile, in s.
+_PROOF_S = (3, 10)
+#: What getrusage counts may be a little late.
+SETTLE_S = 0.2
+
+
+class Rounds(StudyProtocol):
+    """Randomised blocks of whole runs."""
+
+    name = "rounds"
+    words = Words("rounds", "round", "rounds", "round", "run", usual=True)
+    not_shown = (
+        "Whole runs are compared: what differs between runs beside the variant (where memory lies, "
+        "what the machine's other guests do) is in the intervals as noise."
+    )
+    relinks = True
+
+    def blocks(self, study: DeclaredStudy) -> int:
+        return study.protocol.rounds
+
+    def plan(self, study: DeclaredStudy, seed: int) -> tuple[Step, ...]:
+        """The rounds of each workload, each in an order of its own."""
+        rng = np.random.default_rng(seed)
+        planned: list[Step] = []
+        names, rounds = self.members(study), study.protocol.rounds
+        for index, workload in self.own_workloads(study):
+            layouts = linkings.order(seed, index, rounds, study.protocol.layouts)
+            for number in range(1, rounds + 1):
+                for position, drawn in enumerate(self.order(rng, len(names))):
+                    planned.append(
+                        Step(
+                            id=f"{workload.name}-{number:03}-{position}",
+                            kind="run",
+                            workload=workload.name,
+                            variant=names[drawn],
+                            round=number,
+                            position=position,
+                            layout=layouts[number - 1],
+                        )
+                    )
+        return tuple(planned)
+
+    def order(self, rng: np.random.Generator, n: int) -> Sequence[int]:
+        """In which order a round plays its members (n,)."""
+        return [int(i) for i in rng.permutation(n)]
+
+    def seconds(self, study: DeclaredStudy, step: Step) -> float:
+        """Restart, warm-up and run."""
+        length = _proof_s(study) if step.kind == "proof" else study.protocol.run
+        return _RESTART_S + study.protocol.warm_up + length
+
+    def play(self, step: Step, context: StepContext) -> StepResult:
+        """One run, from the start of its server to its gates."""
+        return attempt(step, context, _measured)
+
+    def gather(self, study: DeclaredStudy, workload: Workload, runs: Iterable[Run]) -> Gathered:
+        """A block is a round: every variant's run."""
+        by_round: Blocks = defaultdict(dict)
+        for one in runs:
+            by_round[one.step.round][one.step.variant] = one
+        found = Gathered()
+        for number, block in sorted(by_round.items()):
+            if len(block) < len(self.members(study)):
+                continue  # not done yet
+            failed = [f"{name}: {reason}" for name, one in block.items() for reason in one.failed]
+            if reasons := reasons_against(workload, block, failed, found):
+                found.dropped.append(dropped_block(number, reasons, block))
+            else:
+                found.kept[number] = block
+        return found
+
+    def layout(self, study: DeclaredStudy) -> str:
+        protocol, n = study.protocol, len(self.members(study))
+        return f"{protocol.rounds} rounds of {n} runs of {protocol.run} s"
+
+    def how(self, protocol: Mapping[str, Any], n: int, floor: str) -> str:
+        return (
+            f"rounds of {n} runs of {protocol['run']} s after {protocol['warm_up']} s of warm-up, "
+            f"every variant once in random order and {floor} twice (the floor); restart: "
+            f"{protocol['restart']}"
+        )
+
+
+def proof_step(study: DeclaredStudy, workload: Workload) -> Step:
+    """The run that shows a workload's profile, before anything else of it."""
+    return Step(
+        id=proof_id(workload),
+        kind="proof",
+        workload=workload.name,
+        variant=study.analysis.floor + PROOF,
+    )
+
+
+def _measured(step: Step, context: StepContext) -> StepResult:
+    study = context.study
+    workload = study.the_workload(step.workload)
+    spec = study.load_spec(workload, context.directory, context.rates.get(workload.stated))
+    serving = context.bench.serve(step.variant, workload, step.layout)
+    log_path = serving.cluster.log_path
+    pgbench = find_pgbench(serving.binaries)
+    # Its speed says how many transactions a sample must be drawn from.
+    warm = run(pgbench, serving.dsn, spec, study.protocol.warm_up)
+    length = _proof_s(study) if step.kind == "proof" else study.protocol.run
+    sample = workload.sample or min(1.0, _LOGGED / max(warm.tps * length, 1.0))
+    seen = evidence.Halfway()
+
+    def look() -> None:
+        try:
+            evidence.look(serving, seen)
+        except (PgtareError, psycopg.Error, OSError) as ex:
+            seen.trouble = str(ex).strip() or type(ex).__name__
+
+    with ExitStack() as stack:
+        log = stack.enter_context(TransactionLog(sample, context.scratch))
+        folder = Path(stack.enter_context(TemporaryDirectory(dir=context.scratch)))
+        pids = stack.enter_context(
+            companion.running(serving.variant.beside, serving.cluster.dsn(), folder)
+        )
+        conn = stack.enter_context(serving.connect())
+        window = Window(
+            (serving.cluster.postmaster_pid, *pids),
+            read=lambda: server_reading.read(serving, conn),
+            settle_s=SETTLE_S,
+        )
+        with window:
+            got = run(pgbench, serving.dsn, spec, length, log=log, halfway=look)
+        latencies = log.latencies_us()
+    first, last, shares = window.first, window.last, window.shares
+    waits = last.waits(first, length, spec.clients, got.transactions)
+    shown, against = evidence.judge_capture(
+        serving, seen, sum(w.waits for w in waits) if first.events is not None else None
+    )
+    worked, idled = activity.judge(
+        workload.activity,
+        first.activity,
+        last.activity,
+        {step.variant: got.transactions},
+        {step.variant: serving.variant.in_force},
+    )
+    # A profile is a matter of shares, which another load does not move as it moves a speed.
+    failed = [
+        *last.refused,
+        *against,
+        *idled,
+        *(gates.judge(window, study.gates) if step.kind == "run" else ()),
+        *load_gates(workload, got.transactions, got.failed, last.counter - first.counter),
+    ]
+    remarks: list[str] = []
+    if step.kind == "proof":
+        failed += evidence.judge_profile(workload, waits, shares.idle)
+    else:
+        spoiled, remarks = evidence.judge_run(workload, waits, shares.idle)
+        failed += spoiled
+    made = Run(
+        step=step,
+        began="",
+        seconds=0.0,
+        metrics=_metrics(got, latencies, window.ticks[0]),
+        figures=run_figures.between(first.figures, last.figures, log_path, workload, length),
+        transactions=got.transactions,
+        failed=tuple(failed),
+        events=last.disturbed(first),
+        remarks=tuple(remarks),
+        waits=waits,
+        machine={**gates.told(window), "rate_tps": spec.rate or 0.0},
+        evidence=(*shown, *worked),
+        latency_samples=len(latencies),
+    )
+    samples = {"latency_us": latencies.astype(np.float32)} if len(latencies) else {}
+    return StepResult(made, samples)
+
+
+def load_gates(workload: Workload, transactions: int, failures: int, counted: float) -> list[str]:
+    """What speaks against the load itself. counted: what its own counter, if any, grew by."""
+    told = []
+    if failures:
+        told.append(f"{failures:,} transactions of the load failed")
+    if not transactions:
+        told.append("the load did no transaction")
+    wanted = workload.counted_per_transaction
+    if workload.counter and counted < wanted * transactions:
+        told.append(
+            f"the workload's counter grew by {counted:,.0f} in {transactions:,} transactions, "
+            f"not by {wanted:g} each"
+        )
+    return told
+
+
+def _metrics(got: RunResult, latencies: np.ndarray, server_ticks: int) -> dict[str, float]:
+    metrics = {
+        "tps": got.tps,
+        "cpu_us": 1e6 * server_ticks * machine.tick_s() / max(got.transactions, 1),
+        "latency_mean_us": 1000 * got.latency_ms,
+    }
+    if len(latencies):
+        # pgbench writes whole microseconds
+        p50, p95, p99 = mid_quantiles(latencies, (0.5, 0.95, 0.99))
+        metrics |= {"latency_p50_us": p50, "latency_p95_us": p95, "latency_p99_us": p99}
+    return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _proof_s(study: DeclaredStudy) -> int:
+    shortest, longest = _PROOF_S
+    return min(max(study.protocol.run, shortest), longest)

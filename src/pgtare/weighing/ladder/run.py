@@ -1,0 +1,245 @@
+"""Runs a study: rehearsal, proofs, runs, in the order of its seed; what is done is kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psycopg
+from rich.console import Console
+
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.server.own_session import first_line
+from pgtare.weighing.ladder import (
+    analysis,
+    continuation,
+    gates,
+    scripts,
+    stuck_servers,
+)
+from pgtare.weighing.ladder.bench import Bench
+from pgtare.weighing.ladder.directory import Directory
+from pgtare.weighing.ladder.planning import StudyPlan, full_seconds, names, protocol_of
+from pgtare.weighing.ladder.progress import Display, span
+from pgtare.weighing.ladder.protocol import StepContext
+from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
+from pgtare.weighing.ladder.records import Run, Step
+from pgtare.weighing.ladder.remaining_steps import remaining
+from pgtare.weighing.ladder.result import LadderResult
+from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.wording import count
+
+#: So many runs in a row that could not be made at all end the study: something is broken.
+_HOPELESS = 4
+#: So often a proof is tried again that failed while others had the processors.
+_DISTURBED_PROOFS = 5
+#: How much longer than planned a run may take; it may have to fill tables first.
+_PATIENCE_S = 3600.0
+
+
+def conduct(planned: StudyPlan, console: Console) -> None:
+    """Do what is still to be done. Everything done is kept, whatever ends it.
+
+    Raises UsageError where the study cannot be run here, MeasurementError where a variant cannot
+    start or too many runs in a row fail.
+    """
+    study, directory = planned.study, planned.directory
+    if directory.closed:
+        raise UsageError(f"the study in {directory.path} was ended by hand, for good")
+    try:
+        with Bench(study, directory.path) as bench:
+            skipped = skipped_workloads(study, bench, planned.facts.servers)
+            kept = directory.runs() if directory.begun else {}
+            if not directory.begun or remaining(study, planned.steps, kept, skipped):
+                bench.check_disk(_own_servers_mb(study))
+                with directory.locked():
+                    _go(planned, bench, skipped, console)
+    except BrokenPipeError:
+        raise
+    except (OSError, psycopg.Error) as ex:
+        raise MeasurementError(f"the study was stopped by an error: {_told(ex)}") from ex
+
+
+def _own_servers_mb(study: Study) -> float:
+    """Disk space in MB for the servers of protocols; those of one workload are there at a time."""
+    return max(study.played_by(w).disk_mb(study, w) for w in study.workload)
+
+
+def _told(ex: OSError | psycopg.Error) -> str:
+    if isinstance(ex, psycopg.Error):
+        return first_line(ex)
+    return ": ".join(str(part) for part in (ex.strerror, ex.filename) if part) or str(ex)
+
+
+def _go(planned: StudyPlan, bench: Bench, skipped: dict[str, str], console: Console) -> None:
+    study, directory = planned.study, planned.directory
+    servers = {v.server: bench.binaries(v.server).version for v in study.variant}
+    if directory.begun:
+        continuation.check(directory.facts(), planned.facts, servers, directory.path)
+    else:
+        source = Path(planned.facts.study_directory)
+        directory.begin(
+            planned.facts.model_copy(update={"servers": servers}),
+            lambda target: scripts.place(study, source, target),
+        )
+    runs = directory.runs()
+    steps = remaining(study, planned.steps, runs, skipped)
+    with Display(console, planned.seconds(steps)) as display:
+        display.say(_announcement(planned, steps, runs))
+        for name, why in skipped.items():
+            display.say(f"{name} is left out: {why}")
+        if not steps:
+            return
+        if not runs:
+            _rehearse(study, bench, skipped, display)
+        _conduct(planned, bench, runs, skipped, display)
+
+
+def skipped_workloads(
+    study: Study, bench: Bench, known: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Workloads that these servers cannot run, with the reason.
+
+    known: the servers' versions, where the study was begun; they need not be here any more.
+    """
+    found = {workload.name: bench.serves(workload, known) for workload in study.workload}
+    return {name: why for name, why in found.items() if why}
+
+
+def result(planned: StudyPlan) -> LadderResult:
+    """The result of what has been done so far."""
+    facts = planned.directory.facts()
+    with Bench(planned.study) as bench:
+        skipped = skipped_workloads(planned.study, bench, facts.servers)
+    return analysis.analyse(
+        planned.study,
+        facts,
+        planned.steps,
+        planned.directory.runs(),
+        planned.directory.rates(),
+        directory=planned.directory.path,
+        closed=planned.directory.closed,
+        skipped=skipped,
+        warnings=planned.warnings,
+    )
+
+
+def _announcement(planned: StudyPlan, steps: Sequence[Step], runs: dict[str, Run]) -> str:
+    seconds = planned.seconds(steps)
+    if runs:
+        return f"{len(runs)} runs are kept, {len(steps)} are left: about {span(seconds)}"
+    study = planned.study
+    told = []
+    for protocol in PROTOCOLS.values():
+        chosen = [w for _, w in protocol.own_workloads(study)]
+        if chosen:
+            alone = len(chosen) == len(study.workload)
+            whose = "" if alone else f"{', '.join(w.stated for w in chosen)} by "
+            told.append(whose + protocol.layout(study))
+    whole = f" (the whole study: {span(full_seconds(planned))})" if planned.facts.quick else ""
+    return (
+        f"{len(steps)} runs: {count(len(names(study)), 'workload')}, {'; '.join(told)}, and a "
+        f"proof of each workload's waits; this takes about {span(seconds)}{whole}; seed "
+        f"{planned.facts.seed}"
+    )
+
+
+def _rehearse(study: Study, bench: Bench, skipped: dict[str, str], display: Display) -> None:
+    """Start every variant once, and every workload once, before hours are spent."""
+    possible = [w for w in study.workload if w.name not in skipped]
+    if not possible:
+        raise UsageError("no workload of the study can be run on its servers")
+    if study.protocol.layouts:
+        display.say(f"linking every built server in {study.protocol.layouts} orders")
+        bench.link()
+    display.say("starting every variant once")
+    for variant in study.variant:
+        try:
+            bench.serve(variant.name, possible[0])
+        except MeasurementError as ex:
+            raise MeasurementError(f"the variant {variant.name} cannot start: {ex}") from ex
+    for workload in possible[1:]:
+        try:
+            bench.serve(study.variant[0].name, workload)
+        except MeasurementError as ex:
+            raise MeasurementError(f"the workload {workload.name} cannot start: {ex}") from ex
+    for workload in possible:
+        study.played_by(workload).rehearse(study, bench, workload)
+
+
+def _conduct(
+    planned: StudyPlan,
+    bench: Bench,
+    runs: dict[str, Run],
+    skipped: dict[str, str],
+    display: Display,
+) -> None:
+    study, directory = planned.study, planned.directory
+    rates = {name: rate.rate_tps for name, rate in directory.rates().items()}
+    context = StepContext(study, bench, directory.path, rates, scratch=directory.scratch())
+    unmade: list[str] = []
+    disturbances = Counter[str]()
+    while steps := remaining(study, planned.steps, runs, skipped):
+        step = steps[0]
+        workload = study.the_workload(step.workload)
+        display.step(_name(step, study), planned.seconds(steps))
+        protocol = protocol_of(study, step)
+        name = protocol.rate_name(workload)
+        if workload.load is not None and name not in rates:
+            display.say(f"{name}: finding the saturation rate")
+            try:
+                with stuck_servers.watched(_PATIENCE_S, bench.kill):
+                    rate = protocol.rate(workload, context)
+            except (MeasurementError, psycopg.Error, OSError) as ex:
+                display.say(f"{name}: no rate was found: {ex}")
+                unmade.append(step.id)
+                _end_if_hopeless(directory, runs, unmade, f"no rate was found: {ex}")
+                continue
+            directory.keep_rate(rate)
+            rates[name] = rate.rate_tps
+        with stuck_servers.watched(_PATIENCE_S + 2 * protocol.seconds(study, step), bench.kill):
+            run, samples = protocol.play(step, context)
+        # A proof that could not be made says nothing of the profile, nor does one whose processors
+        # others had: it is tried again.
+        others = disturbed(run, study) if disturbances[step.id] < _DISTURBED_PROOFS else []
+        disturbances[step.id] += bool(others)
+        if step.kind == "run" or (run.made and not others):
+            directory.keep(run, samples)
+            runs[step.id] = run
+        for reason in [*run.failed, *others]:
+            display.say(f"{_name(step, study)}: {reason}")
+        if run.made:
+            unmade.clear()
+        else:
+            unmade.append(step.id)
+            _end_if_hopeless(directory, runs, unmade, run.failed[0])
+
+
+def disturbed(run: Run, study: Study) -> list[str]:
+    """Why a proof that failed may have failed by other work on the machine; nothing else does."""
+    if run.step.kind != "proof" or not run.made or not run.failed:
+        return []
+    return gates.disturbed(run.machine["steal"], run.machine["other"], study.gates)
+
+
+def _end_if_hopeless(
+    directory: Directory, runs: Mapping[str, Run], unmade: Sequence[str], why: str
+) -> None:
+    """End the study after so many. Those of them that measured nothing do not count as done."""
+    if len(unmade) >= _HOPELESS:
+        directory.forget(name for name in unmade if name in runs and not runs[name].latency_samples)
+        raise MeasurementError(
+            f"{len(unmade)} runs in a row could not be made, the last because "
+            f"{why.rstrip('.')}; they are left for when the study goes on, and what was measured "
+            f"is kept in {directory.path}"
+        )
+
+
+def _name(step: Step, study: Study) -> str:
+    if step.kind == "proof":
+        return f"{study.the_workload(step.workload).stated}, proof of its waits"
+    workload = study.the_workload(step.workload)
+    number = study.blocks_planned(workload) * max(len(step.roles), 1)
+    noun = study.played_by(workload).words.round
+    return f"{step.workload}, {noun} {step.round} of {number}, {step.variant}"

@@ -1,0 +1,350 @@
+"""The tables of a study file: variants, workloads, protocols, comparisons, gates."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from pgtare.server.source import Recipe
+from pgtare.weighing.ladder.activity import Activity
+from pgtare.weighing.ladder.field_types import (
+    Clients,
+    Level,
+    Name,
+    SettingValue,
+    Share,
+    WholeSeconds,
+    share,
+)
+
+Latency = Literal["latency_mean_us", "latency_p50_us", "latency_p95_us", "latency_p99_us"]
+Service = Literal["service_us", "service_p50_us", "service_p99_us"]
+Metric = Literal["tps", "cpu_us"] | Latency | Service
+#: Where more of it is better; of the others less is.
+HIGHER_IS_BETTER = frozenset({"tps"})
+UNITS: dict[Metric, str] = {
+    "tps": "tx/s",
+    "cpu_us": "µs",
+    "latency_mean_us": "µs",
+    "latency_p50_us": "µs",
+    "latency_p95_us": "µs",
+    "latency_p99_us": "µs",
+    "service_us": "µs",
+    "service_p50_us": "µs",
+    "service_p99_us": "µs",
+}
+#: Measured inside the server, transaction by transaction.
+SERVICE: tuple[Service, ...] = ("service_us", "service_p50_us", "service_p99_us")
+#: Fewer linkings have no spread to speak of.
+FEWEST_LAYOUTS = 3
+AGAIN = " again"  # ends the name of the floor's second run
+#: Between a workload's name and its protocol's, if several play it.
+BY = "@"
+TEMPLATE = ".j2"  # ends the name of a script that is filled in with the workload's values
+
+
+def _several(value: Any) -> Any:
+    if isinstance(value, list) and len({str(one) for one in value}) < len(value):
+        raise ValueError("names a protocol twice")
+    return (value,) if isinstance(value, str) else value
+
+
+ProtocolNames = Annotated[tuple[str, ...], BeforeValidator(_several)]
+
+
+def _quoted(value: Any) -> Any:
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        if isinstance(inner, dict):
+            whole = f"{name}.{next(iter(inner), '')}"
+            raise ValueError(f'a name with a dot wants quotes, as in "{whole}"')
+    return value
+
+
+Settings = Annotated[dict[str, SettingValue], BeforeValidator(_quoted)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Server(Section):
+    """Where a server's programs come from: the wheel, an installation by its pg_config, or source.
+
+    build: the major version that is built from source, with these options of configure and flags.
+    """
+
+    source: Literal["wheel"] | None = None
+    pg_config: str | None = None
+    build: Annotated[int, Field(ge=15, le=18)] | None = None
+    configure: tuple[str, ...] = ()
+    cflags: str | None = None
+    ldflags: str | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Server:
+        if sum(given is not None for given in (self.source, self.pg_config, self.build)) != 1:
+            raise ValueError(
+                'give one of source = "wheel", pg_config = "/path/to/pg_config", build = 18'
+            )
+        if self.build is None and {"configure", "cflags", "ldflags"} & self.model_fields_set:
+            raise ValueError("configure, cflags and ldflags are for servers with build = 18")
+        return self
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How it is built, where it is."""
+        if self.build is None:
+            return None
+        usual = Recipe(self.build)
+        return Recipe(
+            self.build,
+            self.configure or usual.configure,
+            self.cflags or usual.cflags,
+            self.ldflags or usual.ldflags,
+        )
+
+
+class Variant(Section):
+    """One rung: what a server preloads and sets.
+
+    settings need a restart, runtime is put into force by a reload. capture: what
+    wait_event_timing must be seen to do in it. factors: it stands for every combination of these
+    levels. beside: a program that runs beside the load.
+    """
+
+    name: Name
+    title: str = ""
+    server: str = "main"
+    preload: tuple[str, ...] = ()
+    settings: Settings = {}
+    runtime: Settings = {}
+    capture: Literal["absent", "unhooked", "off", "stats", "trace"] = "absent"
+    factors: dict[Name, Annotated[tuple[Level, ...], Field(min_length=1)]] = {}
+    beside: tuple[str, ...] = ()
+
+    @property
+    def in_force(self) -> dict[str, SettingValue]:
+        """All that it sets."""
+        return {**self.settings, **self.runtime}
+
+    @model_validator(mode="after")
+    def _factors_are_used(self) -> Variant:
+        used = {str(value) for value in self.in_force.values()}
+        for name, levels in self.factors.items():
+            if len(levels) > 1 and f"{{{name}}}" not in used:
+                raise ValueError(f'no setting is "{{{name}}}", so the factor {name} does nothing')
+        return self
+
+
+class Expected(Section):
+    """What a workload's waits must look like.
+
+    event: IO/DataFileRead, several of them, a class as LWLock/*, or * for every wait that is not
+    idle. of: share of the time waited (waits for something to do left out unless they are named),
+    or of the sessions' time.
+    """
+
+    event: str | tuple[str, ...]
+    of: Literal["waits", "sessions"] = "waits"
+    at_least: Share | None = None
+    at_most: Share | None = None
+    waits_per_transaction_at_least: float | None = None
+    mean_us_at_least: float | None = None
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        return (self.event,) if isinstance(self.event, str) else self.event
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Expected:
+        if not self.model_fields_set - {"event", "of"}:
+            raise ValueError("says nothing: give at_least, at_most, or another bound")
+        return self
+
+
+class Figure(Section):
+    """A number that is counted in every run and shown beside the metrics, never tested.
+
+    query: how much its value grows, a second. log: how many lines of the server's log hold it.
+    """
+
+    name: Name
+    unit: str
+    query: str | None = None
+    log: str | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Figure:
+        if (self.query is None) == (self.log is None):
+            raise ValueError("give either query or log")
+        return self
+
+
+class Workload(Section):
+    """A load, what of it is measured, and the profile of waits that it must show.
+
+    protocol: how it is played, as the study's where it names none; by several one after the other.
+    load: the rate as a share of saturation. oldest: the first PostgreSQL that can run it. metric is
+    the one that is tested, `also` are shown beside it. counter: a query whose value must grow with
+    the transactions. setup: SQL that the server runs before each run. values: what scripts and SQL
+    that end in .j2 are filled in with. activity: what must grow in some variants, and in no other.
+    """
+
+    name: Name
+    title: str = ""
+    protocol: ProtocolNames = ()
+    builtin: Literal["select-only", "simple-update", "tpcb-like"] | None = None
+    script: str | None = None
+    setup: str | None = None
+    values: dict[str, int] = {}
+    mode: Literal["simple", "extended", "prepared"] = "prepared"
+    clients: Clients = 1
+    scale: Annotated[int, Field(ge=1, le=21_474)] = 10
+    load: Annotated[float, BeforeValidator(share), Field(gt=0, lt=1)] | None = None
+    preload: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
+    settings: Settings = {}
+    prewarm: bool = False
+    writes: bool = False
+    oldest: Annotated[int, Field(ge=15, le=18)] = 15
+    metric: Metric = "tps"
+    also: tuple[Metric, ...] = ()
+    sample: Share | None = None
+    counter: str | None = None
+    counted_per_transaction: float = 0.9
+    idle_at_least: Share | None = None
+    idle_at_most: Share | None = None
+    profile: tuple[Expected, ...] = ()
+    figure: tuple[Figure, ...] = ()
+    activity: tuple[Activity, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_load(self) -> Workload:
+        if self.builtin is not None and self.script is not None:
+            raise ValueError("builtin and script are two loads: give one")
+        return self
+
+    @property
+    def stated(self) -> str:
+        """Its name in the study file, whichever of its protocols this is."""
+        return self.name.partition(BY)[0]
+
+
+def placed(script: str, workload: Workload) -> str:
+    """Where a script stands among a study's runs: a template is filled in for each workload."""
+    if not script.endswith(TEMPLATE):
+        return script
+    folder, _, name = script.removesuffix(TEMPLATE).rpartition("/")
+    return f"{folder}/{workload.name}-{name}".removeprefix("/")
+
+
+class Comparison(Section):
+    """arm against base; on these workloads, or on all."""
+
+    arm: str
+    base: str
+    workloads: tuple[str, ...] | None = None
+
+
+class DuetSection(Section):
+    """Duet rounds: in a set of them each variant plays each cluster once. metric: what is tested.
+
+    The median is the default: programs that take the processor away move the mean, not it.
+    """
+
+    sets: Annotated[int, Field(ge=2, le=1000)] = 12
+    run: WholeSeconds = 5
+    warm_up: WholeSeconds = 1
+    metric: Latency = "latency_p50_us"
+
+
+class UnitsSection(Section):
+    """Trials inside one server: each is a block, its sessions or slices of time draw their arms.
+
+    unit: what an arm is drawn for.
+    """
+
+    trials: Annotated[int, Field(ge=2, le=1000)] = 12
+    run: WholeSeconds = 10
+    warm_up: WholeSeconds = 2
+    unit: Literal["transaction", "slice"] = "transaction"
+
+
+class ProtocolSection(Section):
+    """How runs are laid out. half_width: stop a workload once every interval is so narrow.
+
+    kind: that of the workloads which name none; restart: of rounds. layouts: how many linkings of
+    each built server the rounds go through.
+    """
+
+    kind: str = "rounds"
+    rounds: Annotated[int, Field(ge=2, le=1000)]
+    run: WholeSeconds
+    warm_up: WholeSeconds = 5
+    restart: Literal["always", "needed"] = "always"
+    half_width: Share | None = None
+    layouts: Annotated[int, Field(ge=FEWEST_LAYOUTS, le=100)] | None = None
+    duet: DuetSection = DuetSection()
+    units: UnitsSection = UnitsSection()
+
+    def made_quick(self, quick: QuickSection) -> ProtocolSection:
+        """With what `--quick` changes, in the sections inside it as well."""
+        changed: dict[str, Any] = {}
+        for name in type(quick).model_fields.keys() & type(self).model_fields.keys():
+            value = getattr(quick, name)
+            if isinstance(value, Section):
+                value = getattr(self, name).model_copy(update=value.model_dump())
+            changed[name] = value
+        return self.model_copy(update=changed)
+
+
+class Analysis(Section):
+    """Level, margin, and the variant that is run twice a round for the floor."""
+
+    alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+    margin: Share = 0.005
+    floor: str
+
+
+class Gates(Section):
+    """Bounds a run must keep; the run that does not is dropped, and its block with it."""
+
+    steal_at_most: Share = 0.05
+    other_load_at_most: Share = 0.05
+    clock_step_ms: float = 50.0
+    dropped_at_most: Share = 0.25
+
+
+class QuickDuetSection(Section):
+    """What `--quick` changes of duet rounds; sets of many rounds are long, so few are enough."""
+
+    sets: Annotated[int, Field(ge=2)] = 3
+    run: WholeSeconds = 2
+    warm_up: WholeSeconds = 1
+
+
+class QuickUnitsSection(Section):
+    """What `--quick` changes of trials: six are the fewest that give an interval two ends."""
+
+    trials: Annotated[int, Field(ge=2)] = 6
+    run: WholeSeconds = 4
+    warm_up: WholeSeconds = 1
+
+
+class QuickSection(Section):
+    """What `--quick` changes: six rounds are the fewest that give an interval two ends.
+
+    protocols: by workload. variants: those it plays, or patterns.
+    """
+
+    rounds: Annotated[int, Field(ge=2)] = 6
+    run: WholeSeconds = 3
+    warm_up: WholeSeconds = 1
+    duet: QuickDuetSection = QuickDuetSection()
+    units: QuickUnitsSection = QuickUnitsSection()
+    protocols: dict[str, ProtocolNames] = {}
+    workloads: tuple[str, ...] | None = None
+    #: None: as in [gates]
+    dropped_at_most: Share | None = None
+    variants: tuple[str, ...] | None = None

@@ -1,0 +1,285 @@
+"""Reads a study file and checks it: every error names its file, line and key."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pgtare.errors import UsageError
+from pgtare.estimate.study.attainable import attainable_p, rounds_for_level
+from pgtare.load.spec import cores as usable_cores
+from pgtare.weighing.instruments.catalogue import near
+from pgtare.weighing.instruments.toml_lines import line_of
+from pgtare.weighing.ladder import factorial
+from pgtare.weighing.ladder.activity import Activity
+from pgtare.weighing.ladder.field_types import CORES
+from pgtare.weighing.ladder.protocol_registry import PROTOCOLS, WHOLE_RUNS
+from pgtare.weighing.ladder.section_models import (
+    SERVICE,
+    Analysis,
+    Comparison,
+    DuetSection,
+    Expected,
+    Figure,
+    Gates,
+    ProtocolSection,
+    QuickDuetSection,
+    QuickSection,
+    QuickUnitsSection,
+    Server,
+    UnitsSection,
+    Variant,
+    Workload,
+)
+from pgtare.weighing.ladder.study import Study
+
+
+def read(path: Path) -> tuple[Study, str]:
+    """A study and its text. Raises UsageError naming file, line and key for what is wrong."""
+    try:
+        source = path.read_text(encoding="utf-8")
+    except OSError as ex:
+        raise UsageError(f"cannot read the study {path}: {ex.strerror}") from ex
+    except UnicodeDecodeError as ex:
+        raise UsageError(f"the study {path} is not UTF-8 text") from ex
+    return parse(source, str(path)), source
+
+
+def parse(source: str, file: str, cores: int | None = None) -> Study:
+    """A study from its text; `file` is for messages, `cores` are those it was begun on."""
+    cores = cores or usable_cores()
+    try:
+        document = tomllib.loads(source)
+    except tomllib.TOMLDecodeError as ex:
+        raise UsageError(_syntax(str(ex), source, file)) from ex
+    try:
+        study = Study.model_validate(document, context={CORES: cores})
+    except ValidationError as ex:
+        # A misspelt key is both unknown and missing; the first says more.
+        errors = sorted(ex.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
+        raise UsageError(_told(dict(errors[0]), source, file)) from ex
+    _check_names(study, source, file)
+    whole = factorial.expanded(study)
+    _check_protocols(whole, source, file, cores)
+    if why := _why_no_layouts(whole):
+        raise UsageError(f"{file}, line {line_of(source, ('protocol', 'layouts'))}: {why}")
+    return whole
+
+
+def check_rounds(study: Study, *, quick: bool) -> str | None:
+    """Whether the rounds, or a duet's sets, can reach the declared level at all.
+
+    Raises UsageError where they cannot; with `quick` the sentence is returned instead, to be said
+    before anything is run.
+    """
+    family, alpha = study.family, study.analysis.alpha
+    needed = rounds_for_level(alpha, family)
+    planned = {
+        study.played_by(workload).words: study.blocks_planned(workload)
+        for workload in study.workload
+        # of builds with linkings the test is no sign-flip test
+        if not all(study.over_layouts(c.arm, c.base) for c in study.compared(workload))
+    }
+    few = {words: n for words, n in planned.items() if n < needed}
+    if not few:
+        return None
+    asking = "1 comparison" if family == 1 else f"{family} comparisons"
+    asked = f"{'asks' if family == 1 else 'ask'} for {alpha / max(family, 1):.2g}"
+    reached = ", ".join(
+        f"{n} {words.blocks} reach p = {attainable_p(n):.3g}" for words, n in few.items()
+    )
+    keys = " and ".join(f"{words.block}s" for words in few)
+    sentence = f"{reached} at best, and {asking} at α = {alpha:g} {asked}"
+    if quick:
+        return f"{sentence}: these short rounds show sizes, they cannot settle anything"
+    raise UsageError(f"{sentence}: set {keys} = {needed} or more, or declare fewer comparisons")
+
+
+def _syntax(message: str, source: str, file: str) -> str:
+    """What tomllib found wrong, with the place in front."""
+    told, _, where = message.partition(" (at ")
+    found = re.match(r"line (\d+)", where)
+    line = int(found[1]) if found else max(len(source.splitlines()), 1)
+    return f"{file}, line {line}: {told[:1].lower()}{told[1:]}"
+
+
+def _told(error: dict[str, Any], source: str, file: str) -> str:
+    """One sentence for what pydantic found wrong."""
+    location = tuple(part for part in error["loc"] if part not in ("str", "tuple", "[key]"))
+    dotted = ".".join(str(part) for part in location if not isinstance(part, int))
+    where = f"{file}, line {line_of(source, location)}: "
+    if error["type"] == "extra_forbidden":
+        key = str(location[-1])
+        inside = f" in {dotted.rpartition('.')[0]}" if "." in dotted else ""
+        return f"{where}unknown key {key!r}{inside}{near(key, _KEYS)}"
+    if error["type"] == "missing":
+        return f"{where}{dotted} is missing"
+    reason = str(error.get("ctx", {}).get("error", error["msg"])).removeprefix("Value error, ")
+    return f"{where}{dotted}: {reason[:1].lower()}{reason[1:]}"
+
+
+_KEYS = sorted(
+    {
+        name
+        for model in (
+            Study,
+            Server,
+            Variant,
+            Expected,
+            Figure,
+            Activity,
+            Workload,
+            Comparison,
+            DuetSection,
+            UnitsSection,
+            ProtocolSection,
+            Analysis,
+            Gates,
+            QuickDuetSection,
+            QuickUnitsSection,
+            QuickSection,
+        )
+        for name in model.model_fields
+    }
+)
+
+
+def _check_names(study: Study, source: str, file: str) -> None:
+    def refuse(location: tuple[str | int, ...], reason: str) -> None:
+        raise UsageError(f"{file}, line {line_of(source, location)}: {reason}")
+
+    several = [[one.name for one in factorial.combinations(v)] for v in study.variant]
+    variants = [name for names in several for name in names]
+    workloads = [w.name for w in study.workload]
+    named = {"variant": several, "workload": [[name] for name in workloads]}
+    for kind, entries in named.items():
+        seen: set[str] = set()
+        for i, names in enumerate(entries):
+            for name in names:
+                if name in seen:
+                    refuse((kind, i, "name"), f"there is already a {kind} {name!r}")
+                seen.add(name)
+    for i, variant in enumerate(study.variant):
+        if variant.server not in study.servers:
+            refuse(
+                ("variant", i, "server"),
+                f"variant {variant.name} names the server {variant.server!r}, which "
+                f"[servers] lacks{near(variant.server, study.servers)}",
+            )
+    if study.analysis.floor not in variants:
+        refuse(
+            ("analysis", "floor"),
+            f"the floor names the variant {study.analysis.floor!r}, which is absent"
+            f"{near(study.analysis.floor, variants)}",
+        )
+    for i, comparison in enumerate(study.comparison):
+        for key in ("arm", "base"):
+            name = getattr(comparison, key)
+            if not (factorial.matching(name, variants) if key == "arm" else name in variants):
+                refuse(
+                    ("comparison", i, key),
+                    f"a comparison names the variant {name!r}, which is absent"
+                    f"{near(name, variants)}",
+                )
+        if comparison.arm == comparison.base:
+            refuse(("comparison", i, "arm"), f"{comparison.arm} is compared with itself")
+        for name in comparison.workloads or ():
+            if name not in workloads:
+                refuse(
+                    ("comparison", i, "workloads"),
+                    f"a comparison names the workload {name!r}, which is absent"
+                    f"{near(name, workloads)}",
+                )
+    for name in study.quick.workloads or ():
+        if name not in workloads:
+            refuse(("quick", "workloads"), f"quick names the workload {name!r}, which is absent")
+    for name in study.flames:
+        if name not in workloads:
+            refuse(("flames",), f"flames names the workload {name!r}, which is absent")
+    for name in study.quick.protocols:
+        if name not in workloads:
+            refuse(
+                ("quick", "protocols"),
+                f"quick.protocols names the workload {name!r}, which is absent"
+                f"{near(name, workloads)}",
+            )
+    for pattern in study.quick.variants or ():
+        if not factorial.matching(pattern, variants):
+            refuse(("quick", "variants"), f"quick names the variant {pattern!r}, which is absent")
+    for i, workload in enumerate(study.workload):
+        for key, metrics in (("metric", (workload.metric,)), ("also", workload.also)):
+            for metric in metrics:
+                if metric in SERVICE:
+                    refuse(
+                        ("workload", i, key),
+                        f"{metric} is measured by units only, which name their metrics themselves",
+                    )
+
+
+def _check_protocols(study: Study, source: str, file: str, cores: int) -> None:
+    """Raise UsageError for a protocol that is none, or that cannot play its workload."""
+
+    def refuse(location: tuple[str | int, ...], reason: str) -> None:
+        raise UsageError(f"{file}, line {line_of(source, location)}: {reason}")
+
+    def known(location: tuple[str | int, ...], names: Iterable[str]) -> None:
+        for name in names:
+            if name not in PROTOCOLS:
+                refuse(
+                    location,
+                    f"there is no protocol {name!r}{near(name, PROTOCOLS)}: give "
+                    + " or ".join(f'"{one}"' for one in PROTOCOLS),
+                )
+
+    known(("protocol", "kind"), [study.protocol.kind])
+    for names in study.quick.protocols.values():
+        known(("quick", "protocols"), names)
+    for i, workload in enumerate(study.workload):
+        known(("workload", i, "protocol"), workload.protocol)
+        stated = study.protocol_names(workload)
+        quick = study.quick.protocols.get(workload.name, ())
+        at: tuple[str | int, ...] = ("workload", i, "protocol" if workload.protocol else "name")
+        for name in dict.fromkeys((*stated, *quick)):
+            if why := PROTOCOLS[name].why_not(study, workload, cores):
+                refuse(
+                    at if name in stated else ("quick", "protocols"),
+                    f"{workload.name} cannot be played by {PROTOCOLS[name].words.name}, as {why}: "
+                    f"play it by {WHOLE_RUNS.words.name}",
+                )
+
+
+def _why_no_layouts(study: Study) -> str:
+    """Why the linkings that a study asks for cannot be; empty where they can."""
+    layouts, rounds = study.protocol.layouts, study.protocol.rounds
+    if layouts is None:
+        return ""
+    if not any(server.build for server in study.servers.values()):
+        return "layouts are of servers built from source, and none has build = 18"
+    if rounds < layouts:
+        return f"{rounds} rounds do not use each of {layouts} linkings: give as many, or more"
+    for c in study.comparison:
+        if study.half_linked(c.arm, c.base):
+            return (
+                f"{c.arm} and {c.base} are on different servers of which only one is built here, "
+                "so that the other would keep its one layout whatever is linked: give both "
+                "servers build = 18"
+            )
+    for workload in study.workload:
+        names = (*study.protocol_names(workload), *study.quick.protocols.get(workload.name, ()))
+        for protocol in (PROTOCOLS[name] for name in names):
+            members = set(protocol.members(study))
+            if not protocol.relinks and any(
+                study.over_layouts(c.arm, c.base)
+                for c in study.compared(workload)
+                if {c.arm, c.base} <= members
+            ):
+                return (
+                    f"{workload.name} is played by {protocol.words.name}, which has no linkings: "
+                    f"play it by {WHOLE_RUNS.words.name}"
+                )
+    return ""

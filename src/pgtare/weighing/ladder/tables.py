@@ -1,0 +1,259 @@
+"""The rows of a workload's table, as the terminal, the page and Markdown show them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pgtare.kit import numbers
+from pgtare.weighing import verdicts
+from pgtare.weighing.ladder import wording
+from pgtare.weighing.ladder.progress import span
+from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
+from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload
+
+#: Columns that a narrow terminal goes without, the first of them first.
+LEAST_IMPORTANT = (3, 6, 7, 4)
+#: Likewise of the protocols side by side, of which the first is the protocol.
+LEAST_SIDE_BY_SIDE = (3, 7, 1, 5)
+LEFT = (0, 8)
+
+
+def headings(alpha: float) -> tuple[str, ...]:
+    """Of the table of a workload's comparisons, tested at level α."""
+    return (
+        "comparison",
+        "effect",
+        wording.level_interval(alpha),
+        "in its unit",
+        "p",
+        "Holm",
+        "MDE",
+        "rounds to settle",
+        "verdict",
+    )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: its cells, and the verdict as a class."""
+
+    cells: tuple[str, ...]
+    tone: str
+    floor: bool = False
+
+
+def rows(workload: OnWorkload) -> list[Row]:
+    """The comparisons of a workload, the floor last; none of one whose figures do not count."""
+    if workload.why_not:
+        return []
+    found = [_row(c, wording.block(workload)) for c in workload.compared]
+    return [*found, _floor(workload.floor)] if workload.floor else found
+
+
+def _row(c: Compared, block: str) -> Row:
+    needed = numbers.NONE
+    if c.rounds_to_settle is not None:
+        needed = numbers.count(c.rounds_to_settle) + ("" if block == "round" else f" {block}s")
+    cells = (
+        f"{c.arm} − {c.base}",
+        *_figures(c),
+        wording.p_text(c.p_holm),
+        _mde(c),
+        needed if c.verdict == "inconclusive" else numbers.NONE,
+        verdicts.NAMES[c.verdict],
+    )
+    return Row(cells, c.verdict)
+
+
+def _floor(c: Compared) -> Row:
+    cells = (
+        f"floor: {c.arm}",
+        *_figures(c),
+        numbers.NONE,
+        _mde(c),
+        numbers.NONE,
+        _floor_width(c),
+    )
+    return Row(cells, "", floor=True)
+
+
+def _floor_width(c: Compared) -> str:
+    """How wide the interval of no difference at all is, or that so few blocks cannot say."""
+    width = c.effect.half_width_pct
+    return "cannot say" if width is None else f"± {width:.2f} %"
+
+
+def _figures(c: Compared) -> tuple[str, str, str, str]:
+    return (
+        wording.pct(c.effect.pct),
+        wording.interval(c.effect),
+        wording.absolute(c),
+        wording.p_text(c.p),
+    )
+
+
+def _mde(c: Compared) -> str:
+    if c.mde_pct is None:
+        # an error is known, but so few blocks reject nothing, however large
+        return numbers.NONE if c.se_pct is None else "∞"
+    return "> 100 %" if c.mde_pct > 100 else f"{c.mde_pct:.2f} %"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Comparisons of variants by factors: a row for each level of all factors but the last."""
+
+    caption: str
+    head: list[str]
+    body: list[list[str]]
+
+
+def grids(workload: OnWorkload, result: LadderResult) -> list[Grid]:
+    """A grid for each base that variants by factors are compared with: arm ÷ base, with interval.
+
+    Of variants that one entry of the study file stands for; levels in the file's order.
+    """
+    levels: dict[str, dict[str, str]] = {
+        str(variant["name"]): {name: str(one[0]) for name, one in variant["factors"].items()}
+        for variant in result.variants
+        if variant.get("factors")
+    }
+    found: dict[tuple[str, ...], list[Compared]] = {}
+    for c in workload.compared:
+        if c.arm in levels and c.base not in levels and c.effect.pct is not None:
+            found.setdefault((c.base, *levels[c.arm]), []).append(c)
+    return [
+        _grid(base, tuple(factors), compared, levels)
+        for (base, *factors), compared in found.items()
+        if len(compared) > 1
+    ]
+
+
+def _grid(
+    base: str,
+    factors: tuple[str, ...],
+    compared: list[Compared],
+    levels: dict[str, dict[str, str]],
+) -> Grid:
+    *leading, last = factors
+    columns = list(dict.fromkeys(levels[c.arm][last] for c in compared))
+    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    for c in compared:
+        at = levels[c.arm]
+        row = cells.setdefault(tuple(at[name] for name in leading), {})
+        row[at[last]] = wording.ratio(c.effect)
+    metric = wording.METRICS[compared[0].metric]
+    return Grid(
+        caption=f"{metric[0].upper()}{metric[1:]} as a multiple of that of {base}",
+        head=[", ".join([*leading, f"{last} →"]), *columns],
+        body=[
+            [", ".join(row), *(found.get(column, numbers.NONE) for column in columns)]
+            for row, found in cells.items()
+        ],
+    )
+
+
+def means(workload: OnWorkload) -> tuple[list[str], list[list[str]]]:
+    """Each variant's geometric means, and how far its runs scatter."""
+    metrics = list(dict.fromkeys(m for rung in workload.rungs for m in rung.metrics))
+    figures = list(dict.fromkeys(name for rung in workload.rungs for name in rung.figures))
+    named = [f"{name}, {workload.figure_units.get(name, '')}" for name in figures]
+    head = ["variant", *(_heading(m) for m in metrics), *named, "CV %", "evidence"]
+    body = [
+        [
+            rung.variant,
+            *(f"{rung.metrics[m]:,.1f}" if m in rung.metrics else numbers.NONE for m in metrics),
+            *(wording.figure(rung.figures.get(name)) for name in figures),
+            numbers.NONE if rung.cv_pct is None else f"{rung.cv_pct:.2f}",
+            rung.evidence,
+        ]
+        for rung in workload.rungs
+    ]
+    return head, body
+
+
+def _heading(metric: str) -> str:
+    if metric == "tps":
+        return "tx/s"
+    return metric.removesuffix("_us").replace("_", " ").replace("cpu", "CPU") + " µs"
+
+
+def beside(workload: OnWorkload, alpha: float) -> tuple[list[str], list[list[str]]]:
+    """The metrics that are shown beside the tested one."""
+    head = [
+        "comparison",
+        "metric",
+        "effect",
+        wording.level_interval(alpha),
+        "in its unit",
+        "p, unadjusted",
+    ]
+    body = []
+    for c in [*workload.compared, *([workload.floor] if workload.floor else [])]:
+        for b in c.beside:
+            size = abs(b.absolute or 0.0)
+            places = 0 if size >= 100 else 1 if size >= 10 else 2
+            body.append(
+                [
+                    f"{c.arm} − {c.base}",
+                    wording.METRICS[b.metric],
+                    wording.pct(b.effect.pct),
+                    wording.interval(b.effect),
+                    f"{numbers.signed(b.absolute, places)} {b.unit}",
+                    wording.p_text(b.p),
+                ]
+            )
+    return head, body
+
+
+def side_by_side(result: LadderResult) -> tuple[list[str], list[list[str]]]:
+    """The comparisons that several protocols made, a row each."""
+    head = [
+        "comparison",
+        "by",
+        "blocks",
+        "time",
+        "metric",
+        "effect",
+        wording.level_interval(result.alpha),
+        "half width",
+        "SE",
+        "SE in 1 min",
+    ]
+    body = [
+        [
+            f"{found.workload} {found.arm} − {found.base}",
+            PROTOCOLS[way.protocol].words.name,
+            numbers.count(way.blocks),
+            span(way.spent_s),
+            wording.SHORT[way.metric],
+            wording.pct(way.effect.pct),
+            wording.interval(way.effect),
+            _width(way.half_width_pct),
+            _width(way.se_pct),
+            _width(way.se_1min_pct),
+        ]
+        for found in result.side_by_side
+        for way in found.ways
+    ]
+    return head, body
+
+
+def _width(pct: float | None) -> str:
+    return numbers.NONE if pct is None else f"{pct:.2f} %"
+
+
+def profile(workload: OnWorkload, most: int = 6) -> tuple[list[str], list[list[str]]]:
+    """The longest waits of a workload's proof."""
+    head = ["wait", "share of sessions' time", "share of waits", "a transaction", "mean"]
+    body = [
+        [
+            w.event,
+            numbers.percent(100 * w.of_sessions),
+            numbers.NONE if w.idle else numbers.percent(100 * w.of_waits),
+            f"{w.per_transaction:.3g}",
+            numbers.NONE if w.mean_us is None else numbers.duration(w.mean_us),
+        ]
+        for w in workload.waits[:most]
+    ]
+    return head, body

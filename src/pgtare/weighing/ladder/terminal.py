@@ -1,0 +1,130 @@
+"""A study's result on the terminal: the answers, then a table a workload, then what spoke up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pgtare.weighing import verdicts
+from pgtare.weighing.ladder import answers, caveats, tables, wording
+from pgtare.weighing.ladder.progress import span
+from pgtare.weighing.ladder.result import LadderResult, OnWorkload
+
+_GAP = 3
+
+
+def render(result: LadderResult, console: Console) -> None:
+    """Print a result; colours and width are the console's."""
+    for style, sentence in answers.found(result):
+        _line(console, sentence, verdicts.STYLES.get(style, ""))
+    for sentence in [*answers.terms(result), answers.variants(result)]:
+        _line(console, sentence, "dim")
+    for workload in result.workloads:
+        if workload.floor:
+            console.print()
+            _workload(console, workload, result.alpha)
+            _grids(console, workload, result)
+    _side_by_side(console, result)
+    console.print()
+    for sentence in [*answers.together(result), *answers.seen(result)]:
+        _line(console, sentence)
+    _line(
+        console,
+        f"{result.runs_done} of {result.runs_planned} runs in {span(result.spent_s)}, Holm over "
+        f"{wording.count(result.family, 'comparison')}, margin ±{result.margin_pct:g} %, "
+        f"seed {result.seed}",
+        "dim",
+    )
+    for caveat in caveats.of_runs(result):
+        _line(console, f"- {caveat}", "yellow")
+
+
+def _workload(console: Console, workload: OnWorkload, alpha: float) -> None:
+    proven = "its waits as stated" if workload.proven else "its waits NOT as stated"
+    _line(
+        console,
+        f"{wording.heading(workload)}: {wording.METRICS[workload.metric]}, "
+        f"{wording.blocks(workload)}, {span(workload.spent_s)}, {proven}",
+        "bold",
+    )
+    rows, headings = tables.rows(workload), tables.headings(alpha)
+    table = _grid(console)
+    cells = [row.cells for row in rows]
+    columns = _columns(headings, cells, tables.LEAST_IMPORTANT, console.width)
+    for i in columns:
+        table.add_column(
+            headings[i],
+            justify="left" if i in tables.LEFT else "right",
+            no_wrap=i > 0,
+            overflow="fold",
+        )
+    for row in rows:
+        shown = [Text(row.cells[i]) for i in columns]
+        shown[-1].stylize("" if row.floor else verdicts.STYLES.get(row.tone, ""))
+        table.add_row(*shown, style="dim" if row.floor else "")
+    console.print(table)
+
+
+def _grids(console: Console, workload: OnWorkload, result: LadderResult) -> None:
+    for grid in tables.grids(workload, result):
+        console.print()
+        _line(console, f"{grid.caption}:")
+        table = _grid(console)
+        for i, title in enumerate(grid.head):
+            table.add_column(title, justify="right" if i else "left")
+        for row in grid.body:
+            table.add_row(*row)
+        console.print(table)
+
+
+def _side_by_side(console: Console, result: LadderResult) -> None:
+    """A row a protocol, below the name of the comparison."""
+    head, body = tables.side_by_side(result)
+    if not body:
+        return
+    console.print()
+    _line(console, "The same comparison by several protocols", "bold")
+    table = _grid(console)
+    columns = _columns(
+        head[1:], [row[1:] for row in body], tables.LEAST_SIDE_BY_SIDE, console.width
+    )
+    for i in columns:
+        left = i == 0 or head[1 + i] == "metric"
+        table.add_column(head[1 + i], justify="left" if left else "right", no_wrap=True)
+    named = ""
+    for name, *cells in body:
+        if name != named:
+            table.add_row(Text(name, style="bold"), *("" for _ in columns[1:]))
+            named = name
+        table.add_row(*(Text(cells[i]) for i in columns))
+    console.print(table)
+    _line(console, caveats.SIDE_BY_SIDE, "dim")
+
+
+def _grid(console: Console) -> Table:
+    shown = box.ASCII if console.options.ascii_only else box.SIMPLE_HEAD
+    return Table(box=shown, pad_edge=False, show_edge=False, header_style="bold")
+
+
+def _columns(
+    head: Sequence[str], body: Sequence[Sequence[str]], least: Sequence[int], width: int
+) -> list[int]:
+    """The columns that fit, the least important left out first."""
+    columns = list(range(len(head)))
+    widths = [
+        max(len(text) for text in (title, *(row[i] for row in body)))
+        for i, title in enumerate(head)
+    ]
+    for i in least:
+        if sum(widths[c] + _GAP for c in columns) <= width:
+            break
+        columns.remove(i)
+    return columns
+
+
+def _line(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(text, style=style), highlight=False, soft_wrap=True)

@@ -1,0 +1,63 @@
+"""What share of a database's sessions and transactions took part in a trial, as counted there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pgtare.server.own_session import APPLICATION_NAME
+from pgtare.weighing.trials import Status, Trials
+
+# Who may not see the sessions of others is not shown their type either.
+_QUERY = """
+SELECT (SELECT count(*) FROM pg_catalog.pg_stat_activity a
+        WHERE a.datid = d.datid AND a.pid <> pg_catalog.pg_backend_pid()
+          AND coalesce(a.backend_type, 'client backend') = 'client backend'
+          AND a.application_name <> %s),
+       d.sessions, d.xact_commit + d.xact_rollback
+  FROM pg_catalog.pg_stat_database d WHERE d.datname = pg_catalog.current_database()
+"""
+
+
+# Sessions whose statements touch no table do not report their transactions: a part that exceeds the
+# whole by more than delay explains has no share.
+_PLAUSIBLE = 1.1
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Counters of the session's database, and of what pgtare itself has added to them."""
+
+    present: int  # client sessions there now
+    established: int  # client sessions that ever were
+    transactions: int
+    own: int
+
+
+class Shares(NamedTuple):
+    """In percent of the database's; None where the server did not count."""
+
+    sessions_pct: float | None
+    transactions_pct: float | None
+
+
+def count(module: Trials) -> Traffic:
+    """The counters now. Sessions report theirs with up to a second's delay."""
+    row = module.conn.execute(_QUERY.encode(), (APPLICATION_NAME,)).fetchone()
+    present, established, transactions = row if row else (0, 0, 0)
+    return Traffic(int(present), int(established), int(transactions), module.calls)
+
+
+def shares(before: Traffic, after: Traffic, status: Status) -> Shares:
+    """What took part between two counts. A unit counts as one transaction."""
+    sessions = before.present + max(0, after.established - before.established)
+    transactions = after.transactions - before.transactions - (after.own - before.own)
+    return Shares(
+        _share(status.sessions, sessions), _share(status.observations + status.lost, transactions)
+    )
+
+
+def _share(part: int, whole: int) -> float | None:
+    if whole <= 0 or part > _PLAUSIBLE * whole:
+        return None
+    return min(100.0, 100.0 * part / whole)

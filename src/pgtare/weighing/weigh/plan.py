@@ -1,0 +1,291 @@
+"""From what was asked and what the server has to a design: arms, block, seed, population."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psycopg
+
+from pgtare.errors import UsageError
+from pgtare.estimate.trial.design import MIXED, Arm, Design, block_layout, runs_of, slices_of
+from pgtare.load.spec import cores
+from pgtare.server.own_session import APPLICATION_NAME, first_line
+from pgtare.weighing.instruments import availability, combine, read_facts
+from pgtare.weighing.trials import MAX_SESSIONS, Population
+from pgtare.weighing.weigh.plan_document import PlannedArm, PlannedWeighing
+from pgtare.weighing.weigh.request import Request
+from pgtare.weighing.weigh.session_lengths import session_lengths, too_short
+from pgtare.weighing.weigh.statistics_gaps import holes
+
+#: A line of the log with a short statement in it, roughly, in bytes.
+LOG_LINE_BYTES = 250
+
+
+@dataclass(frozen=True)
+class WeighPlan:
+    """All that is decided before the first transaction is measured."""
+
+    request: Request
+    design: Design
+    population: Population
+    sessions_there: int
+    warnings: tuple[str, ...]
+    too_short: str = ""  # why sessions hold no whole block, which is said before the trial
+
+
+def check_server(
+    conn: psycopg.Connection[Any], request: Request, provided: frozenset[str] = frozenset()
+) -> None:
+    """Raise UsageError, with the remedy, where the server cannot serve this weighing.
+
+    provided: extensions that count as created.
+    """
+    row = conn.execute("SELECT pg_is_in_recovery()").fetchone()
+    if row and row[0]:
+        raise UsageError(
+            "this server is a standby: what instruments cost there depends on replay as well; "
+            "weigh on the primary"
+        )
+    facts = read_facts(conn)
+    facts = replace(facts, extensions=facts.extensions | provided)
+    missing = [
+        f"{choice.name}: {lack}"
+        for choice in request.chosen
+        for lack in availability(choice, facts)
+    ]
+    if missing:
+        raise UsageError("this server cannot weigh " + "\n  and ".join(missing))
+    if request.dsn is not None:
+        _refuse_unsafe(request)
+
+
+def try_settings(conn: psycopg.Connection[Any], arms: Sequence[Arm]) -> None:
+    """Raise UsageError, naming the arm, for a value that a setting does not take."""
+    for arm in arms:
+        for name, value in arm.settings.items():
+            try:
+                with conn.transaction(force_rollback=True):
+                    conn.execute("SELECT set_config(%s, %s, true)", (name, value))
+            except psycopg.errors.InvalidParameterValue as ex:
+                raise UsageError(f"arm {arm.name}: {first_line(ex)}") from ex
+            except psycopg.Error:
+                continue  # the server module has the better sentence for it
+
+
+def _refuse_unsafe(request: Request) -> None:
+    for choice in request.chosen:
+        entry = choice.entry
+        if entry and not entry.safe_in_production and entry.name not in request.allow:
+            raise UsageError(
+                f"{choice.name} is not safe on a server of yours ({entry.reason}): "
+                f"say --allow {entry.name} if you want it all the same"
+            )
+
+
+def arms_of(request: Request) -> tuple[Arm, ...]:
+    """The arms of a trial; with base "current" the base arm keeps each session's own settings.
+
+    A saturation design compares one arm with the base, and has no control among its arms.
+    """
+    arms = combine(request.chosen, request.inject_ns)
+    if request.base == "current":
+        own = {choice.name: choice.settings for choice in request.chosen}
+        arms = [Arm(a.name, a.role, dict(own.get(a.name, {})), a.inject_ns) for a in arms]
+    if request.unit == "both":
+        arms = [arm for arm in arms if arm.role != "control"]
+    return tuple(arms)
+
+
+def design_of(request: Request) -> Design:
+    """Arms, blocks, runs and slices of a trial."""
+    arms = arms_of(request)
+    shortest, longest = (round(1000 * ms) for ms in request.slice_ms)
+    slices = slices_of(request.unit, len(arms), shortest, longest)
+    block = block_layout(len(arms))
+    return Design(arms, block, request.seed, slices, runs_of(request.unit, arms, block))
+
+
+def sessions_there(conn: psycopg.Connection[Any], population: Population) -> list[int]:
+    """Process ids of the client sessions connected now that the population's description fits."""
+    rows = conn.execute(
+        "SELECT pid, application_name FROM pg_stat_activity WHERE backend_type = 'client backend'"
+        " AND pid <> pg_backend_pid() AND datname = coalesce(%s, datname)"
+        " AND usename = coalesce(%s::name, usename)",
+        (population.database, population.role),
+    ).fetchall()
+    return [
+        int(pid)
+        for pid, name in rows
+        if fnmatch.fnmatchcase(name, population.application) and name != APPLICATION_NAME
+    ]
+
+
+def make_plan(
+    conn: psycopg.Connection[Any], request: Request, application: str | None = None
+) -> WeighPlan:
+    """Decide the whole trial. application: the one name of the load's sessions, if it is ours."""
+    design = design_of(request)
+    population = Population(
+        database=conn.info.dbname,
+        role=request.role,
+        application=application or request.application,
+        participation=request.participation,
+    )
+    there = len(sessions_there(conn, population))
+    expected = request.load.clients + 4 if request.load else 2 * there + 16
+    population = Population(
+        population.database,
+        population.role,
+        population.application,
+        population.participation,
+        min(expected, MAX_SESSIONS),
+    )
+    # sessions of a load of our own last as long as the trial
+    short = "" if request.load else too_short(design, session_lengths(conn))
+    notes = [short] if short else []
+    warnings = (*_warnings(request), *holes(conn, request, design), *notes)
+    return WeighPlan(request, design, population, there, warnings, short)
+
+
+def _warnings(request: Request) -> list[str]:
+    found = []
+    load = request.load
+    if load and load.clients > cores() and load.rate is None and request.headroom is None:
+        found.append(
+            f"{load.clients} clients on {cores()} cores: service times include waiting for a "
+            "processor, and a slow arm delays the others' transactions. Read the CPU column too."
+        )
+    if request.unit != "transaction" and request.participation < 1:
+        found.append(
+            "Only a share of the sessions takes part, so a slice of an arm is no server in which "
+            "all have it: what sessions do to each other is understated."
+        )
+    if (
+        load
+        and load.protocol == "prepared"
+        and any("compute_query_id" in choice.settings for choice in request.chosen)
+    ):
+        found.append(
+            "With prepared statements query ids are computed once, when a statement is parsed, "
+            "whatever the arm says later: weigh pg_stat_statements_prepared instead."
+        )
+    return found
+
+
+def _runs_lines(design: Design) -> list[str]:
+    if design.runs is None:
+        return []
+    runs = design.runs
+    return [
+        f"now and then a session keeps an arm for {runs.shortest} to {runs.longest} transactions, "
+        "and the base for as many (runs), to see effects that last"
+    ]
+
+
+def document(plan: WeighPlan, rate_tps: float | None) -> PlannedWeighing:
+    """The plan as `--dry-run` reports it. rate_tps: transactions a second now, if known."""
+    design = plan.design
+    return PlannedWeighing(
+        seed=design.seed,
+        duration_s=plan.request.duration_s,
+        unit=plan.request.unit,
+        block=list(design.block),
+        arms=[
+            PlannedArm(name=arm.name, settings=dict(arm.settings), inject_ns=arm.inject_ns)
+            for arm in design.arms
+        ],
+        description=describe(plan, rate_tps),
+        warnings=list(plan.warnings),
+    )
+
+
+def describe(plan: WeighPlan, rate_tps: float | None) -> list[str]:
+    """The plan in words, for --dry-run. rate_tps: transactions a second now, where known."""
+    request, design = plan.request, plan.design
+    lines = [
+        f"{len(design.arms)} arms in permuted blocks of {len(design.block)}, seed {design.seed}, "
+        f"for {request.duration_s:g} s at most",
+        *_runs_lines(design),
+        *_slices_lines(design),
+        _load_line(request),
+        _population_line(plan),
+    ]
+    for arm in design.arms:
+        settings = ", ".join(f"{k} = {v!r}" for k, v in sorted(arm.settings.items()))
+        extra = f" and a delay of {arm.inject_ns} ns" if arm.inject_ns else ""
+        lines.append(f"  {arm.name}: {settings or 'the session’s own settings'}{extra}")
+    slots = [slot for slot in design.block if _logs_everything(design.arms[slot])]
+    if slots:
+        share = len(slots) / len(design.block)
+        names = ", ".join(dict.fromkeys(design.arms[slot].name for slot in slots))
+        volume = ""
+        if rate_tps:
+            volume = (
+                f"; at the present {rate_tps:.0f} transactions/s about "
+                f"{rate_tps * share * LOG_LINE_BYTES / 1e6:.1f} MB/s where each is one short "
+                "statement"
+            )
+        lines.append(
+            f"log: {100 * share:.0f} % of the transactions go to the log, for {names}{volume}"
+        )
+    if request.dsn is not None:
+        lines.append(
+            "privileges: EXECUTE on the functions of schema pgtare, and SET on the parameters above"
+        )
+    return lines
+
+
+def _slices_lines(design: Design) -> list[str]:
+    if design.slices is None:
+        return []
+    names = [design.arms[k].name if k != MIXED else "mixed" for k in design.slices.kinds]
+    return [
+        f"slices of {design.slices.min_us / 1000:g} to {design.slices.max_us / 1000:g} ms, in "
+        f"which all sessions follow one arm, in random order: {', '.join(names)}"
+    ]
+
+
+def _load_line(request: Request) -> str:
+    load = request.load
+    if load is None:
+        return "load: the server's own traffic; nothing is written to its databases"
+    what = ", ".join(s.path.name for s in load.scripts) if load.scripts else load.builtin
+    speed = "full speed"
+    if load.rate is not None:
+        speed = f"{load.rate:g} transactions/s"
+    elif request.headroom is not None:
+        speed = f"{100 * request.headroom:.0f} % of full speed, which is found first"
+    line = f"load: pgbench {what}, {load.clients} client{'s' if load.clients > 1 else ''}, {speed}"
+    if request.dsn is not None and load.scripts:
+        return f"{line}, in the database of --dsn, where the script does what it says"
+    where = "on that server" if request.dsn is not None else "on a server of pgtare's own"
+    return f"{line}, in a new database of about {15 * request.scale} MB {where}, dropped at the end"
+
+
+def _population_line(plan: WeighPlan) -> str:
+    population = plan.population
+    if plan.request.load is not None:
+        return "sessions: those of the load"
+    line = (
+        f"sessions: database {population.database}, role {population.role or 'any'}, "
+        f"application_name {population.application}: {plan.sessions_there} connected now"
+    )
+    if population.participation < 1:
+        expected = population.participation * plan.sessions_there
+        line += f", {100 * population.participation:.0f} % of them are drawn, about {expected:.1f}"
+        if expected < 1:
+            line += " (likely none: raise --participation)"
+    return line
+
+
+def _logs_everything(arm: Arm) -> bool:
+    s = arm.settings
+    return (
+        s.get("log_min_duration_statement") == "0"
+        or s.get("log_statement") in ("all", "mod")
+        or s.get("log_duration") == "on"
+        or s.get("auto_explain.log_min_duration") == "0"
+    )

@@ -1,0 +1,39 @@
+"""What a weighing shows while it runs: time left, and how narrow the intervals are."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from pgtare.estimate.trial.results import Live
+from pgtare.kit import progress
+
+
+class Display(progress.Display):
+    """The progress of a trial; on standard error."""
+
+    def __init__(self, console: Console, seconds: float) -> None:
+        super().__init__(console, "weighing", seconds)
+        self._width = ""
+
+    def count(self, seconds: float, rows: int) -> None:
+        """Called often, with the transactions so far."""
+        self.tick(seconds, f"{rows:,} transactions{self._width}")
+
+    def look(self, live: Live) -> None:
+        """Called with each estimate."""
+        widths = [
+            arm.half_width_pct for arm in live.arms if arm.half_width_pct == arm.half_width_pct
+        ]
+        if widths:
+            self._width = f", intervals within ±{max(widths):.2f} %"
+
+
+class Stages:
+    """One line for each step before and after the measurement."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def say(self, text: str) -> None:
+        """Tell what begins now."""
+        self._console.print(f"pgtare: {text}", highlight=False, markup=False)

@@ -1,0 +1,33 @@
+"""Analyses kept observations again: the same estimators, nothing of a server."""
+
+from __future__ import annotations
+
+from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.design import Design
+from pgtare.estimate.trial.observations import Observations
+from pgtare.weighing.weigh.result import estimated, estimated_design
+from pgtare.weighing.weigh.schema import WeighResult
+
+
+def reanalyse(
+    design: Design, observations: Observations, earlier: WeighResult, margin: float | None = None
+) -> WeighResult:
+    """The result anew; proofs, server, machine and load are those recorded with it.
+
+    margin: of equivalence, as a share; None takes the earlier one.
+    """
+    proofs = [arm.proof for arm in earlier.arms]
+    proven = {
+        arm.name: arm.proof.state != "missing" for arm in earlier.arms if arm.proof is not None
+    }
+    estimate = analyse(
+        observations,
+        design,
+        margin=earlier.design.margin_pct / 100 if margin is None else margin,
+        proven=proven,
+        peeked=earlier.design.stopped_by == "interrupt",
+        ended_early="the server ended it" if earlier.design.stopped_by == "server" else "",
+        seed=design.seed,
+    )
+    kept = earlier.design.model_copy(update=estimated_design(estimate, design))
+    return earlier.model_copy(update={"design": kept, **estimated(estimate, design, proofs)})

@@ -1,0 +1,195 @@
+"""Runs a trial and collects its observations, whatever ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+import psycopg
+
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.estimate.trial import observations
+from pgtare.estimate.trial.design import Design
+from pgtare.estimate.trial.observations import Observations
+from pgtare.server.own_session import first_line
+from pgtare.weighing.trials import Population, Status, Trials
+
+_ENDINGS = {
+    "stopped": "it was stopped by pgtare stop or pgtare.trial_stop()",
+    "deadline": "the server's deadline for it had come",
+    "kill switch": "pgtare.enabled was switched off",
+}
+
+StoppedBy = Literal["time", "precision", "interrupt", "server"]
+
+_DRAIN_S = 0.1
+_POLL_S = 0.1
+_STATUS_S = 1.0
+#: How much longer than asked the server lets the trial run, should we not stop it.
+_GRACE_S = 10.0
+#: How long sessions may take to finish their blocks, at the end and after Ctrl-C.
+_FINISH_S = 5.0
+_INTERRUPTED_FINISH_S = 1.0
+#: Looking at the data competes with the load for the processor: at most this share of the time.
+_LOOK_SHARE = 0.05
+
+
+class Load(Protocol):
+    """What drives the server while a trial runs."""
+
+    def check(self) -> None:
+        """Raise MeasurementError if the load no longer runs."""
+
+
+@dataclass(frozen=True)
+class TrialRecording:
+    """What a trial gave: observations, and how it ended."""
+
+    observations: Observations
+    duration_s: float
+    stopped_by: StoppedBy
+    status: Status | None
+    trouble: str = ""
+
+
+@dataclass
+class _Drained:
+    """Filled by the draining thread."""
+
+    parts: list[Observations] = field(default_factory=list)
+    rows: int = 0
+    error: BaseException | None = None
+    ended: str = ""  # why the server ended the trial, if it did
+
+
+#: Called about once a second with seconds run and what there is; True ends the trial.
+Look = Callable[[float, Observations], bool]
+
+
+def record(
+    trials: Trials,
+    design: Design,
+    population: Population,
+    seconds: float,
+    *,
+    cpu: bool,
+    load: Load | None,
+    look: Look,
+    tick: Callable[[float, int], None],
+) -> TrialRecording:
+    """Run a trial for `seconds`, or until `look` says so, Ctrl-C, or the server's end.
+
+    tick: called ten times a second with seconds run and rows so far. Raises UsageError where the
+    trial cannot start, MeasurementError where the load fails.
+    """
+    trials.start(design, population, seconds + _GRACE_S, cpu=cpu)
+    began = time.monotonic()
+    drained, stop = _Drained(), threading.Event()
+    thread = threading.Thread(target=_drain, args=(trials, drained, stop), daemon=True)
+    thread.start()
+    stopped_by: StoppedBy = "time"
+    failure: MeasurementError | None = None
+    taking_part = 0
+    try:
+        stopped_by = _wait(began, seconds, drained, load, look, tick)
+        taking_part = _finish_blocks(trials, drained, _FINISH_S)
+    except KeyboardInterrupt:
+        stopped_by = "interrupt"
+        with contextlib.suppress(KeyboardInterrupt):
+            taking_part = _finish_blocks(trials, drained, _INTERRUPTED_FINISH_S)
+    except MeasurementError as ex:
+        failure = ex
+    duration = time.monotonic() - began
+    stop.set()
+    thread.join()
+    status = None
+    trouble = first_line(drained.error) if drained.error else drained.ended
+    try:
+        if drained.error is None:
+            trials.stop()
+            while len(part := trials.drain()):
+                drained.parts.append(part)
+            status = dataclasses.replace(trials.status(), sessions_now=taking_part)
+    except psycopg.Error as ex:
+        trouble = first_line(ex)
+    if trouble:
+        stopped_by = "server"
+    elif failure is not None:
+        raise failure
+    data = np.concatenate(drained.parts) if drained.parts else observations.empty()
+    return TrialRecording(
+        data,
+        duration,
+        stopped_by,
+        status,
+        trouble,
+    )
+
+
+def _finish_blocks(trials: Trials, drained: _Drained, patience_s: float) -> int:
+    """Let sessions finish their blocks; returns how many took part until now.
+
+    A block cut short is lost, and it is the slow ones that would be cut.
+    """
+    try:
+        taking_part = trials.status().sessions_now
+        trials.close()
+        deadline = time.monotonic() + patience_s
+        while drained.error is None and time.monotonic() < deadline:
+            if trials.status().sessions_now == 0:
+                break
+            time.sleep(_POLL_S / 2)
+    except (psycopg.Error, UsageError):  # the draining thread meets it too, and tells
+        return 0
+    return taking_part
+
+
+def _drain(trials: Trials, drained: _Drained, stop: threading.Event) -> None:
+    next_status = time.monotonic() + _STATUS_S
+    try:
+        while not stop.wait(_DRAIN_S):
+            part = trials.drain()
+            if len(part):
+                drained.parts.append(part)
+                drained.rows += len(part)
+            if time.monotonic() >= next_status:
+                status = trials.status()
+                if not status.running:
+                    drained.ended = _ENDINGS.get(status.end_reason or "", "the server ended it")
+                    return
+                next_status = time.monotonic() + _STATUS_S
+    except BaseException as ex:
+        drained.error = ex
+
+
+def _wait(
+    began: float,
+    seconds: float,
+    drained: _Drained,
+    load: Load | None,
+    look: Look,
+    tick: Callable[[float, int], None],
+) -> StoppedBy:
+    next_look = began + 1.0
+    while True:
+        now = time.monotonic()
+        if drained.error is not None or drained.ended:
+            return "server"
+        if now - began >= seconds:
+            return "time"
+        if load is not None:
+            load.check()
+        tick(now - began, drained.rows)
+        if now >= next_look and drained.parts:
+            merged = np.concatenate(drained.parts)
+            if look(now - began, merged):
+                return "precision"
+            cost = time.monotonic() - now
+            next_look = time.monotonic() + max(1.0, cost / _LOOK_SHARE)
+        time.sleep(min(_POLL_S, max(0.0, seconds - (now - began))))

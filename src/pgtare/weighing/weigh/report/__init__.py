@@ -1,0 +1,1 @@
+"""The report of a weighing: on the terminal, and as one self-contained page."""

@@ -1,0 +1,206 @@
+"""The lines below the table: what the figures of a result rest on."""
+
+from __future__ import annotations
+
+import math
+
+from pgtare.kit import numbers
+from pgtare.weighing.weigh.report import evidence, traffic, wording
+from pgtare.weighing.weigh.schema import ArmResult, DesignInfo, RunInfo, SliceInfo, WeighResult
+
+
+def facts(result: WeighResult) -> list[tuple[str, str]]:
+    """As (label, text); of a trial that the server ended only what stands without figures."""
+    base, design = result.baseline, result.design
+    lines = [
+        (
+            "base",
+            f"mean {numbers.duration(base.mean_us)} (body {numbers.duration(base.body_mean_us)}, "
+            f"which percentages are of), p50 {numbers.duration(base.p50_us)}, "
+            f"p99 {numbers.duration(base.p99_us)}, {numbers.count(base.n)} transactions",
+        ),
+        ("load", traffic.describe(result.load)),
+    ]
+    course = [
+        ("switching", _switching(result)),
+        ("sessions", _sessions(design)),
+        (
+            "trial",
+            f"{numbers.seconds(design.duration_s)} of {numbers.seconds(design.planned_s)} planned, "
+            f"{numbers.count(design.blocks)} {_BLOCKS[design.unit]}, "
+            f"{numbers.count(design.blocks_discarded)} discarded, seed {design.seed}",
+        ),
+    ]
+    if design.runs is not None:
+        course.append(("runs", _runs(result, design.runs)))
+    if design.slices is not None:
+        course.append(("slices", _slices(design.slices)))
+    if wording.ended_by_server(result):
+        return lines + course
+    lines += [("control", control_sentence(arm)) for arm in wording.of_role(result, "control")]
+    together = design.unit == "slice" and design.sessions > 1
+    lines += [
+        ("injected", injected_sentence(arm, together))
+        for arm in wording.of_role(result, "injected")
+    ]
+    if design.mde_us is not None and math.isfinite(design.mde_us):
+        places = numbers.decimals(design.mde_us)
+        share = "" if design.mde_pct is None else f" ({numbers.percent(design.mde_pct)})"
+        lines.append(
+            (
+                "detectable",
+                f"{numbers.plain(design.mde_us, places)} µs{share} or more, with 80 % power (MDE)",
+            )
+        )
+    lines += [(label, text) for label, text in _outcomes(result) if text]
+    if wording.of_role(result, "instrument"):
+        lines.append(("proof", _proof(result)))
+    if design.unit != "slice":
+        lines.append(("carry-over", _carry_over(result)))
+    return lines + course
+
+
+_BLOCKS = {
+    "transaction": "blocks",
+    "slice": "blocks of slices",
+    "both": "blocks within mixed slices",
+}
+
+
+def _runs(result: WeighResult, runs: RunInfo) -> str:
+    pairs = [arm.run_pairs for arm in result.arms[1:]]
+    return (
+        f"now and then a session kept an arm for {runs.shortest} to {runs.longest} transactions, "
+        f"and the base for as many; {numbers.count(sum(pairs))} such pairs, at least "
+        f"{numbers.count(min(pairs, default=0))} an arm"
+    )
+
+
+def _slices(slices: SliceInfo) -> str:
+    outlasted = ""
+    if slices.straddled_pct is not None:
+        outlasted = (
+            f"; of an arm’s transactions {numbers.percent(slices.straddled_pct)} at most "
+            "outlasted theirs"
+        )
+    return (
+        f"{slices.min_us / 1000:g} to {slices.max_us / 1000:g} ms in random order, nothing "
+        f"measured in the first {slices.guard_us / 1000:g} ms{outlasted}"
+    )
+
+
+def _outcomes(result: WeighResult) -> list[tuple[str, str]]:
+    """What else must be known of the verdicts, where there is something."""
+    equal = [arm for arm in wording.of_role(result, "instrument") if arm.verdict == "equivalent"]
+    alone = (
+        f"shown for each of {len(equal)} instruments alone, at 5 % each; that all of them cost "
+        "nothing together is not shown"
+    )
+    failed = ", ".join(
+        f"{arm.name} {numbers.percent(100 * arm.aborted / arm.n)}"
+        for arm in result.arms
+        if arm.n and arm.aborted
+    )
+    left = ", ".join(
+        f"{arm.name} {arm.open} (up to {numbers.duration(arm.longest_open_us)})"
+        for arm in result.arms
+        if arm.open
+    )
+    return [
+        ("equivalence", alone if len(equal) > 1 else ""),
+        ("failed", failed and f"transactions that ended in an error: {failed}"),
+        ("open at end", left and f"transactions that had no answer yet: {left}"),
+    ]
+
+
+def control_sentence(arm: ArmResult) -> str:
+    """How the control arm, which is the base again, came out."""
+    effect = wording.figures(arm)
+    if effect is None or effect.body_us.estimate is None:
+        return "no figure for the base arm measured again"
+    if wording.off_by_total(arm):
+        total = wording.with_bounds(effect.total_us)
+        remark = f"covers 0, but its total misses 0 ({total}); doubt this trial"
+    elif numbers.covers_zero(effect.body_us):
+        remark = "covers 0, as it should"
+    elif not wording.control_off(arm):
+        known = (p for p in (arm.p_adjusted, arm.p_total_adjusted) if p is not None)
+        remark = f"near 0: it is not off (p = {min(known):.2g} for its body and total together)"
+    elif arm.p_value is None:
+        remark = "misses 0; doubt this trial"
+    else:
+        remark = (
+            f"misses 0 (p = {arm.p_value:.2g}: chance alone does so, or worse, in "
+            f"{numbers.chance(arm.p_value)} of trials); doubt this one"
+        )
+    return f"base again: {wording.with_bounds(effect.body_us)}, {remark}"
+
+
+def injected_sentence(arm: ArmResult, together: bool = False) -> str:
+    """Whether a delay of known size was found again.
+
+    together: all sessions had it at once, and so waited for each other longer as well.
+    """
+    known = arm.inject_ns / 1000
+    effect = wording.figures(arm)
+    if effect is None or effect.body_us.lo is None or effect.body_us.hi is None:
+        return f"{known:g} µs added on purpose: no figure"
+    found = effect.body_us.lo <= known <= effect.body_us.hi
+    remark = "covers the truth" if found else "misses the truth"
+    if together:
+        remark = "with what sessions cost each other"
+    return f"{known:g} µs added on purpose: {wording.with_bounds(effect.body_us)}, {remark}"
+
+
+def _proof(result: WeighResult) -> str:
+    """Which instruments really ran in their arms, by the evidence of the trial."""
+    arms = wording.of_role(result, "instrument")
+    parts = []
+    for state, text in evidence.STATES.items():
+        names = [arm.name for arm in arms if evidence.state(arm) == state]
+        if names:
+            parts.append(f"{text}: {', '.join(names)}")
+    return "; ".join(parts) or "none was taken"
+
+
+def _carry_over(result: WeighResult) -> str:
+    shares = []
+    for arm in wording.by_cost(wording.of_role(result, "instrument")):
+        effect = wording.figures(arm)
+        if effect is None or arm.verdict not in ("cost", "gain") or not effect.body_us.estimate:
+            continue
+        share = 100 * (effect.carry_over_us.estimate or 0.0) / effect.body_us.estimate
+        shares.append(f"{numbers.percent(share)} of {arm.name}")
+    if not shares:
+        return "no effect large enough to divide between this transaction and the next"
+    return f"falls on the next transaction: {', '.join(shares)}"
+
+
+def _switching(result: WeighResult) -> str:
+    carry = result.carry_over
+    if carry.switch_us is None:
+        return "not timed"
+    lost = (
+        ""
+        if carry.switch_throughput_pct is None
+        else f"; it cost the load {numbers.percent(carry.switch_throughput_pct)} of its throughput"
+    )
+    return f"{numbers.duration(carry.switch_us)} between transactions, outside every figure{lost}"
+
+
+def _sessions(design: DesignInfo) -> str:
+    text = f"{numbers.count(design.sessions)} in the trial, "
+    text += f"{numbers.count(design.sessions_outside)} outside it"
+    if design.participation is not None and design.participation < 1:
+        text += f"; each drawn with a chance of {numbers.percent(100 * design.participation)}"
+    took_part = [
+        f"{numbers.percent(pct)} of {what}"
+        for pct, what in (
+            (design.sessions_took_part_pct, "the database’s sessions"),
+            (design.transactions_took_part_pct, "its transactions"),
+        )
+        if pct is not None
+    ]
+    if took_part:
+        text += f"; {' and '.join(took_part)} took part"
+    return f"{text}; {numbers.count(design.lost)} observations lost"

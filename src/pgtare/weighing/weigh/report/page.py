@@ -1,0 +1,177 @@
+"""A result as one HTML file that needs nothing else: no network, no server, no second file."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pgtare.estimate.trial.observations import Observations
+from pgtare.kit import files, page_frame
+from pgtare.weighing.weigh.report import contention, evidence, facts, rows, traffic, wording
+from pgtare.weighing.weigh.report.charts import charts
+from pgtare.weighing.weigh.schema import ArmResult, WeighResult
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """An arm in the list of arms: the base with all it sets, others with what they change."""
+
+    name: str
+    note: str
+    settings: list[str]
+
+
+def write_page(result: WeighResult, observations: Observations, path: Path) -> None:
+    """Write the page at `path`, replacing an older one only once the new one is complete.
+
+    observations: of dtype OBSERVATION; without any, the charts drawn from them are left out.
+    Raises MeasurementError where the file cannot be written.
+    """
+    files.write_text(path, page(result, observations))
+
+
+def page(result: WeighResult, observations: Observations) -> str:
+    """The page as a string."""
+    drawn = charts(result, observations)
+    return page_frame.render(
+        "pgtare.weighing.weigh.report",
+        "page.html.j2",
+        drawn,
+        title=_title(result),
+        subtitle=_subtitle(result),
+        alarms=wording.alarms(result),
+        answers=wording.answers(result),
+        warnings=wording.warnings(result),
+        threshold=wording.threshold_sentence(result),
+        headings=rows.headings(result),
+        rows=rows.table(result),
+        proofs=_proofs(result),
+        facts=facts.facts(result),
+        one_session=len(result.by_backend) == 1,
+        not_shown=wording.not_shown(result),
+        contention=_contention(result),
+        command=shlex.join(result.command),
+        arms=_arms(result),
+        metadata=_metadata(result),
+        version=result.pgtare_version,
+        created=result.created,
+    )
+
+
+@dataclass(frozen=True)
+class _Contention:
+    """Where the cost falls: a sentence, a table, and what they rest on."""
+
+    sentence: str
+    headings: tuple[str, ...]
+    rows: list[tuple[str, str, str, str]]
+    basis: str
+    assumptions: list[str]
+
+
+def _contention(result: WeighResult) -> _Contention | None:
+    found = contention.figures(result)
+    if found is None or wording.ended_by_server(result):
+        return None
+    return _Contention(
+        contention.sentence(found),
+        contention.headings(result),
+        contention.table(found),
+        contention.basis(result, found),
+        contention.assumptions(result, found),
+    )
+
+
+def _title(result: WeighResult) -> str:
+    names = [arm.name for arm in wording.of_role(result, "instrument")]
+    if not names:
+        return "The floor of this measurement"
+    if len(names) == 1:
+        return f"What {names[0]} costs"
+    return f"What {len(names)} instruments cost"
+
+
+def _subtitle(result: WeighResult) -> str:
+    load = traffic.describe(result.load, speed=False)
+    return f"PostgreSQL {_version(result.server)} · {load} · {_when(result.created)}"
+
+
+def _version(server: Mapping[str, Any]) -> str:
+    """The number of the version: 18.6."""
+    number = server.get("version_num")
+    if isinstance(number, int) and number >= 100_000:
+        return f"{number // 10_000}.{number % 10_000}"
+    found = re.search(r"\d+\S*", str(server.get("version", "")))
+    return found[0] if found else "of unknown version"
+
+
+def _when(created: str) -> str:
+    """The time to the minute, or as it is written where it cannot be read."""
+    try:
+        when = datetime.fromisoformat(created)
+    except ValueError:
+        return created
+    return f"{when:%Y-%m-%d %H:%M} {when.tzname() or ''}".strip()
+
+
+def _proofs(result: WeighResult) -> list[tuple[str, str]]:
+    """Each instrument with its state and evidence; none where no arm may be told of."""
+    if wording.ended_by_server(result):
+        return []
+    arms = wording.by_cost(wording.of_role(result, "instrument"))
+    return [
+        (arm.name, f"{evidence.STATES[evidence.state(arm)]}: {evidence.of(arm)}")
+        for arm in arms
+        if arm.proof is not None
+    ]
+
+
+def _arms(result: WeighResult) -> list[_Settings]:
+    base = result.arms[0].settings if result.arms else {}
+    return [_settings(arm, base) for arm in result.arms]
+
+
+def _settings(arm: ArmResult, base: Mapping[str, str]) -> _Settings:
+    if arm.role == "base":
+        note = "" if arm.settings else "no settings of its own"
+        return _Settings(arm.name, note, _assignments(arm.settings))
+    changed = {name: value for name, value in arm.settings.items() if base.get(name) != value}
+    note = "" if changed else "the same as the base"
+    if arm.inject_ns:
+        note = f"{arm.inject_ns / 1000:g} µs added to each transaction"
+    return _Settings(arm.name, note, _assignments(changed))
+
+
+def _assignments(settings: Mapping[str, str]) -> list[str]:
+    return [f"{name} = {value or repr(value)}" for name, value in settings.items()]
+
+
+def _metadata(result: WeighResult) -> dict[str, list[tuple[str, str]]]:
+    return {
+        "design": _flat(result.design.model_dump()),
+        "load": _flat(result.load),
+        "server": _flat(result.server),
+        "machine": _flat(result.machine),
+    }
+
+
+def _flat(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    for key, value in mapping.items():
+        if isinstance(value, Mapping):
+            pairs += _flat(value, f"{prefix}{key}.")
+        else:
+            pairs.append((f"{prefix}{key}", _text(value)))
+    return pairs
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)

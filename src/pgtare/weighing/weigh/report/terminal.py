@@ -1,0 +1,236 @@
+"""A result on the terminal: the answer first, then the table, then what it rests on."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from pgtare.kit import numbers
+from pgtare.weighing import verdicts
+from pgtare.weighing.weigh.report import contention, facts, wording
+from pgtare.weighing.weigh.report.rows import Row, headings, table
+from pgtare.weighing.weigh.schema import WeighResult
+
+# Columns in the order in which they are kept when the terminal is narrow.
+_IMPORTANCE = (
+    "name",
+    "verdict",
+    "cost_us",
+    "interval_us",
+    "cost_pct",
+    "tail_us",
+    "p99_us",
+    "cpu_us",
+    "proof",
+    "by_runs",
+)
+_WORTH_FOLDING_NAMES = 6  # the name is folded to let the first six in, for no other
+_ALWAYS = 2  # and as far as it takes to let the first two in
+_CORE = 4  # these are there even without a figure
+_GAP = 2
+_NARROWEST_NAME = 18
+_INDENT = 2  # of a folded name's further lines, to tell them from the next row
+_LEFT = ("name", "verdict", "proof")
+_FALLBACKS = str.maketrans(
+    {"µ": "u", "−": "-", "–": "-", "—": "-", "±": "+/-", "…": "...", "’": "'", "“": '"', "”": '"'}
+)
+# Like rich's SIMPLE_HEAD, for terminals that have no line-drawing characters.
+_ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+
+
+def render(result: WeighResult, console: Console) -> None:
+    """Print a result; colours and width are the console's.
+
+    Characters the console's encoding lacks are replaced, and control characters in names never
+    reach the terminal.
+    """
+    _Report(result, console).print()
+
+
+class _Report:
+    def __init__(self, result: WeighResult, console: Console) -> None:
+        self.result = result
+        self.console = console
+
+    def print(self) -> None:
+        for alarm in wording.alarms(self.result):
+            self._line(alarm, "bold yellow")
+        self._answers()
+        self._table()
+        self._contention()
+        self._facts()
+        self._list("These figures do not show", wording.not_shown(self.result), "dim")
+        self._list("Warnings", wording.warnings(self.result), "yellow")
+
+    def _answers(self) -> None:
+        answers = wording.answers(self.result)
+        if not answers:
+            self._line("No instrument was weighed; the control shows the floor.")
+        for arm, sentence in answers:
+            line = self._text(sentence)
+            line.highlight_words([self._fit(arm.name)], "bold")
+            self.console.print(line, highlight=False)
+        found = contention.figures(self.result)
+        if found is not None and not wording.ended_by_server(self.result):
+            self._line(contention.sentence(found))
+
+    def _table(self) -> None:
+        rows = table(self.result)
+        if not rows:
+            self.console.print()
+            return
+        heads = {
+            key: self._fit(text)
+            for key, text in headings(self.result).items()
+            if key in _IMPORTANCE[:_CORE] or any(getattr(row, key) != numbers.NONE for row in rows)
+        }
+        shown = self._columns(rows, heads)
+        ascii_only = self.console.options.ascii_only
+        grid = Table(
+            box=_ASCII_HEAD if ascii_only else box.SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, _GAP - 1, 0, 0),  # the box adds a column between
+            header_style="bold",
+            show_edge=False,
+        )
+        for key in heads:
+            if key in shown:
+                grid.add_column(
+                    Text(heads[key]),
+                    justify="left" if key in _LEFT else "right",
+                    overflow="fold",
+                    no_wrap=key != "name",
+                    min_width=None if key == "name" else self._width(key, rows, heads),
+                )
+        room = self.console.width - sum(
+            _GAP + self._width(key, rows, heads) for key in shown - {"name"}
+        )
+        for row in rows:
+            style = "dim" if row.arm.role in ("control", "injected") else ""
+            cells = [self._cell(key, row) for key in heads if key in shown]
+            cells[0] = Text(_fold(cells[0].plain, max(room, _INDENT + 1)))
+            grid.add_row(*cells, style=style)
+        self.console.print()
+        self.console.print(grid)
+        self.console.print()
+        threshold = wording.threshold_sentence(self.result)
+        hidden = [heads[key] for key in heads if key not in shown]
+        if hidden:
+            threshold += f" Left out at this width: {', '.join(hidden)}."
+        self._line(threshold, "dim")
+        self.console.print()
+
+    def _contention(self) -> None:
+        """Where the cost falls, of a saturation design."""
+        found = contention.figures(self.result)
+        if found is None or wording.ended_by_server(self.result):
+            return
+        ascii_only = self.console.options.ascii_only
+        grid = Table(
+            box=_ASCII_HEAD if ascii_only else box.SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, _GAP - 1, 0, 0),
+            header_style="bold",
+            show_edge=False,
+        )
+        for i, heading in enumerate(contention.headings(self.result)):
+            grid.add_column(self._text(heading), justify="right" if i else "left", overflow="fold")
+        for row in contention.table(found):
+            grid.add_row(*(self._text(cell) for cell in row))
+        self.console.print(grid)
+        self.console.print()
+        self._line(contention.basis(self.result, found), "dim")
+        self._list("These rows assume", contention.assumptions(self.result, found), "dim")
+        self.console.print()
+
+    def _facts(self) -> None:
+        grid = Table.grid(padding=(0, _GAP, 0, 0))
+        grid.add_column(style="bold", no_wrap=True)
+        grid.add_column(overflow="fold")
+        for label, text in facts.facts(self.result):
+            grid.add_row(self._text(label), self._text(text))
+        self.console.print(grid)
+
+    def _list(self, title: str, items: tuple[str, ...] | list[str], style: str) -> None:
+        if not items:
+            return
+        self.console.print()
+        self._line(title, "bold")
+        for item in items:
+            bullet = Table.grid(padding=(0, 1, 0, 0))
+            bullet.add_row("-", self._text(item, style))
+            self.console.print(Padding(bullet, (0, 0, 0, 1)))
+
+    def _columns(self, rows: list[Row], heads: dict[str, str]) -> set[str]:
+        """The columns that fit, taken in the order of importance."""
+        full = self._width("name", rows, heads)
+        shown = {"name"}
+        used = 0
+        ranked = [key for key in _IMPORTANCE if key in heads]
+        for rank, key in enumerate(ranked[1:], start=1):
+            name = min(full, _NARROWEST_NAME) if rank < _WORTH_FOLDING_NAMES else full
+            used += _GAP + self._width(key, rows, heads)
+            if name + used > self.console.width and rank >= _ALWAYS:
+                break
+            shown.add(key)
+        return shown
+
+    def _width(self, key: str, rows: list[Row], heads: dict[str, str]) -> int:
+        cells = [self._cell(key, row).plain for row in rows]
+        return max(cell_len(text) for text in [heads[key], *cells])
+
+    def _cell(self, key: str, row: Row) -> Text:
+        style = verdicts.STYLES.get(row.tone, "") if key == "verdict" else ""
+        return self._text(str(getattr(row, key)), style)
+
+    def _line(self, text: str, style: str = "") -> None:
+        self.console.print(self._text(text, style), highlight=False)
+
+    def _text(self, text: str, style: str = "") -> Text:
+        # Text, never markup: a name such as "[red]" must stay what it is.
+        return Text(self._fit(text), style=style)
+
+    def _fit(self, text: str) -> str:
+        """`text` in the console's encoding and without control characters."""
+        safe = "".join("?" if unicodedata.category(c)[0] == "C" else c for c in text)
+        encoding = self.console.encoding
+        if _encodes(safe, encoding):
+            return safe
+        fitted = "".join(c if _encodes(c, encoding) else c.translate(_FALLBACKS) for c in safe)
+        return fitted.encode(encoding, "replace").decode(encoding)
+
+
+def _fold(name: str, width: int) -> str:
+    """`name` in lines of at most `width` cells, broken after a separator where there is one."""
+    lines = [""]
+    for part in re.findall(r"[^_./=, ]+[_./=, ]*|[_./=, ]+", name):
+        for piece in _pieces(part, width - _INDENT):
+            if lines[-1].strip() and cell_len(lines[-1]) + cell_len(piece.rstrip()) > width:
+                lines.append(" " * _INDENT)
+            lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _pieces(part: str, width: int) -> list[str]:
+    """`part` in pieces of at most `width` cells, whole where it fits."""
+    pieces = [""]
+    for c in part:
+        if cell_len(pieces[-1] + c) > width and not c.isspace():
+            pieces.append("")
+        pieces[-1] += c
+    return pieces
+
+
+def _encodes(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,120 @@
+"""What a user asks of the scale, checked before anything is started."""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pgtare.errors import UsageError
+from pgtare.estimate.trial.design import Unit
+from pgtare.load import LoadSpec
+from pgtare.weighing.instruments import Chosen
+
+#: The module's own greatest deadline is a setting; this only catches slips of the pen.
+LONGEST_S = 7 * 86400.0
+
+
+def new_seed() -> int:
+    """A seed that survives every JSON reader (53 bits)."""
+    return secrets.randbits(53)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One weighing. margin and precision are shares of the base arm's body.
+
+    load None: weigh on the traffic that is there already. Raises UsageError for what cannot be.
+    """
+
+    chosen: tuple[Chosen, ...]
+    inject_ns: tuple[int, ...] = ()
+    duration_s: float = 60.0
+    precision: float | None = None
+    margin: float = 0.005
+    seed: int = field(default_factory=new_seed)
+    cpu: bool = True
+    base: Literal["off", "current"] = "off"
+    unit: Unit = "transaction"
+    slice_ms: tuple[float, float] = (15.0, 45.0)  # bounds of a slice's length
+    # the load
+    load: LoadSpec | None = None
+    headroom: float | None = None
+    scale: int = 10
+    # the server
+    pg_config: Path | None = None
+    dsn: str | None = None
+    role: str | None = None
+    application: str = "*"
+    participation: float = 1.0
+    allow: frozenset[str] = frozenset()
+    assume_yes: bool = False
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.duration_s) or not 0 < self.duration_s <= LONGEST_S:
+            raise UsageError("--duration must be over 0 seconds and at most a week")
+        if not 0 < self.margin < 1:
+            raise UsageError("--margin must be over 0 % and below 100 %")
+        if self.precision is not None and not 0 < self.precision < 1:
+            raise UsageError("--precision must be over 0 % and below 100 %")
+        if not 0 <= self.seed < 1 << 64:
+            raise UsageError("--seed must lie between 0 and 2^64 - 1")
+        if self.dsn is not None and self.pg_config and self.load is None:
+            raise UsageError(
+                "--pg-config makes a server of pgtare's own, --dsn takes one that runs: choose one"
+            )
+        if self.load is None and self.dsn is None:
+            raise UsageError("--load none weighs on a server's own traffic: name it with --dsn")
+        if self.load is not None and self.load.rate is not None and self.headroom is not None:
+            raise UsageError("--rate and --headroom both set the load's speed: choose one")
+        if self.unit == "both" and len(self.chosen) + len(self.inject_ns) != 1:
+            raise UsageError(
+                "--unit both compares one instrument with the base: name one, or use --unit slice"
+            )
+        if self.load is None and self.headroom is not None:
+            raise UsageError("--headroom drives a load of pgtare's own; --load none has none")
+
+
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h)?\s*")
+_UNIT_S = {None: 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def seconds(option: str, text: str) -> float:
+    """Seconds from `90`, `90s`, `2m` or `1h`. Raises UsageError."""
+    found = _DURATION.fullmatch(text)
+    value = float(found[1]) * _UNIT_S[found[2]] if found else 0.0
+    if not 0 < value <= LONGEST_S:
+        raise UsageError(
+            f"{option} {text}: give a time over 0 and at most a week, as in 90, 90s, 2m or 1h"
+        )
+    return value
+
+
+_BOUNDS_MS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*-\s*(\d+(?:\.\d+)?)\s*(?:ms)?\s*")
+
+
+def slice_bounds(option: str, text: str) -> tuple[float, float]:
+    """Shortest and longest slice in ms from `15-45`. Raises UsageError."""
+    found = _BOUNDS_MS.fullmatch(text)
+    lo, hi = (float(found[1]), float(found[2])) if found else (0.0, 0.0)
+    if not 1 <= lo <= hi <= 1000:
+        raise UsageError(
+            f"{option} {text}: give the shortest and the longest slice in milliseconds, from 1 to "
+            f"1000, as in {option} 15-45"
+        )
+    return lo, hi
+
+
+def percentage(option: str, text: str) -> float:
+    """A share from `0.5%` or `0.5 %`: 0.005. Raises UsageError."""
+    number = text.strip().removesuffix("%").strip()
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if "%" not in text or not 0 < value < 100:
+        raise UsageError(f"{option} {text}: give a percentage over 0, as in {option} 0.5%")
+    return value / 100

@@ -1,0 +1,178 @@
+"""Joins estimates, proofs and metadata to the result of a weighing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import psycopg
+from pydantic import BaseModel
+
+import pgtare
+from pgtare.estimate.inference import Estimate
+from pgtare.estimate.trial.design import Arm, Design
+from pgtare.estimate.trial.results import ArmEstimate, TrialEstimate
+from pgtare.kit import machine
+from pgtare.weighing.instruments.proof_result import Proof
+from pgtare.weighing.trials import ModuleInfo
+from pgtare.weighing.weigh import schema
+from pgtare.weighing.weigh.participation import Shares
+from pgtare.weighing.weigh.plan import WeighPlan
+from pgtare.weighing.weigh.recording import TrialRecording
+from pgtare.weighing.weigh.warnings import of_estimate, of_recording
+
+_Document = TypeVar("_Document", bound=BaseModel)
+
+#: Settings that may hold secrets or commands never leave the server.
+_PRIVATE = ("password", "conninfo", "command", "krb_", "ssl_passphrase")
+
+
+def _filled(model: type[_Document], source: Any, **more: Any) -> _Document:
+    """The document's model with the fields of an estimate that bear the same names.
+
+    So a field is described once, in the schema. NaN becomes null, an estimate with its standard
+    error an interval; `more` has the fields that come from elsewhere.
+    """
+    values = {
+        name: _written(getattr(source, name)) for name in model.model_fields if name not in more
+    }
+    return model(**values, **more)
+
+
+def _written(value: Any) -> Any:
+    """A value of an estimate as the document has it."""
+    if isinstance(value, Estimate):
+        return schema.interval(value)
+    if isinstance(value, float):
+        return schema.number(value)
+    if isinstance(value, dict):
+        return {name: _written(one) for name, one in value.items()}
+    return value
+
+
+def _arm(arm: ArmEstimate, design: Arm, proof: Proof | None) -> schema.ArmResult:
+    return _filled(
+        schema.ArmResult,
+        arm,
+        settings=design.settings,
+        inject_ns=design.inject_ns,
+        longest_open_us=schema.number(arm.longest_open_us) if arm.open else None,
+        effect=_filled(schema.Effect, arm.effect) if arm.effect else None,
+        proof=proof,
+    )
+
+
+def estimated(
+    estimate: TrialEstimate, design: Design, proofs: Sequence[Proof | None]
+) -> dict[str, Any]:
+    """The fields of a result that come from the observations alone."""
+    found = estimate.contention
+    return {
+        "baseline": _filled(schema.Baseline, estimate.baseline),
+        "carry_over": _filled(schema.CarryOver, estimate.carry_over),
+        "arms": [_arm(a, design.arms[i], proofs[i]) for i, a in enumerate(estimate.arms)],
+        "by_backend": [_filled(schema.ByBackend, one) for one in estimate.by_backend],
+        "contention": _filled(schema.Contention, found) if found else None,
+    }
+
+
+def estimated_design(estimate: TrialEstimate, design: Design) -> dict[str, Any]:
+    """The fields of a result's design that come with the estimate."""
+    slices = None
+    if design.slices:
+        slices = schema.SliceInfo(
+            kinds=list(design.slices.kinds),
+            min_us=design.slices.min_us,
+            max_us=design.slices.max_us,
+            guard_us=design.slices.guard_us,
+            straddled_pct=schema.number(estimate.straddled_pct),
+        )
+    runs = None
+    if design.runs:
+        runs = schema.RunInfo(**vars(design.runs), transactions=estimate.in_runs)
+    return {
+        "slices": slices,
+        "runs": runs,
+        "margin_pct": estimate.margin_pct,
+        "confidence": estimate.confidence,
+        "blocks": estimate.blocks,
+        "blocks_discarded": estimate.blocks_discarded,
+        "mde_us": schema.number(estimate.mde_us),
+        "mde_pct": schema.number(estimate.mde_pct),
+    }
+
+
+def build(
+    plan: WeighPlan,
+    recording: TrialRecording,
+    estimate: TrialEstimate,
+    proofs: Sequence[Proof | None],
+    load: dict[str, Any],
+    server: dict[str, Any],
+    outside: int,
+    shares: Shares,
+    command: list[str],
+    *,
+    steal_pct: float | None = None,
+) -> schema.WeighResult:
+    """The result, ready to be shown and written.
+
+    proofs: by arm, as in the design. outside: sessions of the population that did not take part.
+    shares: of the database's sessions and transactions that did. steal_pct: of the processors'
+    time, taken by other guests.
+    """
+    status = recording.status
+    return schema.WeighResult(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        pgtare_version=pgtare.__version__,
+        command=command,
+        load=load,
+        design=schema.DesignInfo(
+            seed=plan.design.seed,
+            unit=plan.design.unit,
+            block=list(plan.design.block),
+            began=status.started.isoformat() if status and status.started else None,
+            duration_s=recording.duration_s,
+            planned_s=plan.request.duration_s,
+            **estimated_design(estimate, plan.design),
+            sessions=status.sessions if status else estimate.sessions,
+            sessions_outside=outside,
+            participation=plan.population.participation,
+            sessions_took_part_pct=shares.sessions_pct,
+            transactions_took_part_pct=shares.transactions_pct,
+            lost=status.lost if status else 0,
+            stopped_by=recording.stopped_by,
+            partial=recording.stopped_by in ("interrupt", "server"),
+        ),
+        server=server,
+        machine={**machine.describe(), "steal_pct": steal_pct},
+        **estimated(estimate, plan.design, proofs),
+        warnings=[
+            *plan.warnings,
+            *of_recording(plan, recording, outside, steal_pct),
+            *of_estimate(estimate),
+        ],
+    )
+
+
+def describe_server(conn: psycopg.Connection[Any], info: ModuleInfo, kind: str) -> dict[str, Any]:
+    """The server's version and the settings that differ from its defaults."""
+    rows = conn.execute(
+        "SELECT name, setting || coalesce(' ' || unit, '') FROM pg_settings"
+        " WHERE source NOT IN ('default', 'override', 'client', 'session') ORDER BY name"
+    ).fetchall()
+    row = conn.execute("SELECT version()").fetchone()
+    return {
+        "kind": kind,
+        "version": str(row[0]) if row else None,
+        "version_num": conn.info.server_version,
+        "database": conn.info.dbname,
+        "module": dataclasses.asdict(info),
+        "settings": {
+            str(name): value
+            for name, value in rows
+            if not any(word in str(name) for word in _PRIVATE)
+        },
+    }

@@ -1,0 +1,315 @@
+"""One weighing from end to end: server, load, trial, estimate, proof, result."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from rich.console import Console
+
+from pgtare.errors import MeasurementError
+from pgtare.estimate.trial import MIN_BLOCKS, SLICE_BLOCKS, analyse, live, width_reached
+from pgtare.estimate.trial.design import Design
+from pgtare.estimate.trial.observations import Observations, finished
+from pgtare.kit.window import Window
+from pgtare.load import LoadSpec, PgbenchLoad, at_headroom, find_pgbench, find_saturation
+from pgtare.server import own_session, pooler
+from pgtare.weighing import trials
+from pgtare.weighing.instruments import prove, snapshot
+from pgtare.weighing.trials import ModuleInfo, Status, Trials
+from pgtare.weighing.weigh import participation, recording, result
+from pgtare.weighing.weigh import plan as planning
+from pgtare.weighing.weigh.plan import WeighPlan
+from pgtare.weighing.weigh.plan_document import PlannedWeighing
+from pgtare.weighing.weigh.progress import Display, Stages
+from pgtare.weighing.weigh.request import Request
+from pgtare.weighing.weigh.schema import WeighResult
+from pgtare.weighing.weigh.target import PURPOSE, WeighTarget, open_target
+
+#: The load runs this long before the trial: caches fill, connections settle.
+WARM_UP_S = 2.0
+#: Sessions report most counters of activity with up to a second's delay.
+_SETTLE_S = 1.2
+#: Above this share of waiting for a processor, service times say more than what was done.
+_WAITING = 0.05
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """A result with the observations and the design it came from."""
+
+    result: WeighResult
+    observations: Observations
+    design: Design
+
+
+#: Something that runs while the trial does, on the server of this session.
+Beside = Callable[["psycopg.Connection[Any]"], contextlib.AbstractContextManager[None]]
+
+
+def alone(conn: psycopg.Connection[Any]) -> contextlib.AbstractContextManager[None]:
+    """Nothing runs beside the trial."""
+    return contextlib.nullcontext()
+
+
+def weigh(
+    request: Request,
+    command: list[str],
+    console: Console,
+    confirm: Callable[[str], bool] = lambda question: False,
+    beside: Beside = alone,
+) -> Weighing:
+    """Weigh. console: for progress. Raises UsageError and MeasurementError.
+
+    What Ctrl-C or a server that goes away left is returned, marked partial.
+    """
+    stages = Stages(console)
+    with open_target(request, stages.say, confirm) as target:
+        return _Run(request, target, command, console, stages, beside).run()
+
+
+def dry_run(request: Request) -> PlannedWeighing:
+    """The plan; looks at the server, changes nothing there."""
+    design = planning.design_of(request)
+    if request.dsn is None:
+        plan = WeighPlan(request, design, trials.Population(None), 0, ())
+        return planning.document(plan, None)
+    with own_session.connect(request.dsn) as conn:
+        pooler.require_one_session(conn, request.dsn, PURPOSE)
+        if request.load is None or request.load.scripts:
+            Trials(conn).require_module()
+            planning.check_server(conn, request)
+            planning.try_settings(conn, design.arms)
+            plan = planning.make_plan(conn, request)
+        else:
+            plan = WeighPlan(request, design, trials.Population(None), 0, ())
+        return planning.document(plan, _transaction_rate(conn))
+
+
+def _transaction_rate(conn: Any) -> float | None:
+    query = (
+        "SELECT xact_commit + xact_rollback FROM pg_stat_database"
+        " WHERE datname = current_database()"
+    )
+    first = conn.execute(query).fetchone()
+    time.sleep(2)
+    second = conn.execute(query).fetchone()
+    return max(0.0, float(second[0] - first[0]) / 2) if first and second else None
+
+
+class _Run:
+    def __init__(
+        self,
+        request: Request,
+        target: WeighTarget,
+        command: list[str],
+        console: Console,
+        stages: Stages,
+        beside: Beside,
+    ) -> None:
+        self.request, self.target, self.command = request, target, command
+        self.console, self.stages, self.beside = console, stages, beside
+
+    def run(self) -> Weighing:
+        with own_session.connect(self.target.dsn) as conn:
+            module = Trials(conn)
+            info = module.require_module()
+            found = _previous_trial(module.status())
+            planning.check_server(conn, self.request, self.target.provides)
+            planning.try_settings(conn, planning.arms_of(self.request))
+            with self._load() as load:
+                plan = planning.make_plan(
+                    conn, self.request, load.application_name if load else None
+                )
+                plan = _with_warnings(plan, found)
+                if load is None:
+                    there = plan.sessions_there
+                    self.stages.say(
+                        f"weighing on database {conn.info.dbname}, where {there} "
+                        f"{'session that fits is' if there == 1 else 'sessions that fit are'} "
+                        "connected"
+                    )
+                if plan.too_short:
+                    self.stages.say(plan.too_short)
+                return self._measure(module, info, plan, load)
+
+    @contextlib.contextmanager
+    def _load(self) -> Iterator[PgbenchLoad | None]:
+        spec = self.request.load
+        if spec is None:
+            yield None
+            return
+        pgbench = find_pgbench(self.target.binaries)
+        spec = self._with_headroom(spec)
+        with PgbenchLoad(pgbench, self.target.dsn, spec) as load:
+            self.stages.say(f"warming up with {_name(spec)}, {_clients(spec.clients)}")
+            load.wait_ready()
+            time.sleep(WARM_UP_S)
+            load.check()
+            yield load
+
+    def _with_headroom(self, spec: LoadSpec) -> LoadSpec:
+        if self.request.headroom is None:
+            return spec
+        self.stages.say("finding the saturation rate")
+        saturation = find_saturation(find_pgbench(self.target.binaries), self.target.dsn, spec)
+        self.saturation = saturation.describe()
+        return at_headroom(spec, saturation, self.request.headroom)
+
+    def _measure(
+        self, module: Trials, info: ModuleInfo, plan: WeighPlan, load: PgbenchLoad | None
+    ) -> Weighing:
+        request = self.request
+        server = result.describe_server(module.conn, info, self.target.kind)
+        before = snapshot(module.conn, request.chosen)
+        counted_before = participation.count(module)
+        pids = self._local_pids(module, plan)
+        with (
+            self.beside(module.conn),
+            Display(self.console, request.duration_s) as display,
+            Window(pids, read=lambda: None) as window,
+        ):
+
+            def look(seconds: float, data: Observations) -> bool:
+                now = live(data, plan.design)
+                display.look(now)
+                return request.precision is not None and width_reached(
+                    (arm.half_width_pct for arm in now.arms),
+                    100 * request.precision,
+                    now.blocks,
+                    seconds,
+                    SLICE_BLOCKS if plan.design.slices else MIN_BLOCKS,
+                )
+
+            got = recording.record(
+                module,
+                plan.design,
+                plan.population,
+                request.duration_s,
+                cpu=request.cpu,
+                load=load,
+                look=look,
+                tick=display.count,
+            )
+        plan = _with_warnings(plan, _waiting(window.run_delay_ns))
+        told = self._describe_load(load)
+        alive = got.stopped_by != "server" or got.status is not None
+        outside = 0
+        if alive and got.status is not None:
+            there = len(planning.sessions_there(module.conn, plan.population))
+            outside = max(0, there - got.status.sessions_now)
+        if load is not None:
+            load.stop()
+        counted = len(finished(got.observations))
+        if not counted:
+            raise MeasurementError(_nothing(plan, got, outside))
+        shares = participation.Shares(None, None)
+        if alive and got.status is not None:
+            time.sleep(_SETTLE_S)
+            shares = participation.shares(counted_before, participation.count(module), got.status)
+        after = snapshot(module.conn, request.chosen)
+        self.stages.say(f"estimating from {counted:,} transactions")
+        proofs = prove(plan.design.arms, request.chosen, got.observations, before, after)
+        proven = {
+            arm.name: proof.state != "missing"
+            for arm, proof in zip(plan.design.arms, proofs, strict=True)
+            if proof is not None
+        }
+        estimate = analyse(
+            got.observations,
+            plan.design,
+            margin=request.margin,
+            proven=proven,
+            peeked=got.stopped_by == "interrupt",
+            ended_early=got.trouble,
+            seed=plan.design.seed,
+        )
+        made = result.build(
+            plan,
+            got,
+            estimate,
+            proofs,
+            told,
+            server,
+            outside,
+            shares,
+            self.command,
+            steal_pct=window.steal_pct,
+        )
+        return Weighing(made, got.observations, plan.design)
+
+    def _local_pids(self, module: Trials, plan: WeighPlan) -> list[int]:
+        """The sessions' processes, where the server is known to be on this machine."""
+        if self.request.dsn is not None:
+            return []
+        return planning.sessions_there(module.conn, plan.population)
+
+    def _describe_load(self, load: PgbenchLoad | None) -> dict[str, Any]:
+        if load is None:
+            return {"kind": "none", "application": self.request.application}
+        told = load.describe()
+        if self.request.headroom is not None:
+            told["headroom"] = {"share": self.request.headroom, **self.saturation}
+        return told
+
+
+def _name(spec: LoadSpec) -> str:
+    return ", ".join(s.path.name for s in spec.scripts) if spec.scripts else spec.builtin
+
+
+def _clients(n: int) -> str:
+    return "1 client" if n == 1 else f"{n} clients"
+
+
+def _previous_trial(status: Status) -> list[str]:
+    if status.end_reason == "owner gone":
+        return [
+            f"The trial before this one, begun {status.started:%Y-%m-%d %H:%M:%S}, lost its client "
+            "and was ended by the server; its sessions got their settings back."
+        ]
+    return []
+
+
+def _waiting(run_delay_ns: tuple[int, int]) -> list[str]:
+    ran, waited = run_delay_ns
+    if ran <= 0 or waited <= _WAITING * (ran + waited):
+        return []
+    return [
+        f"The sessions waited for a processor {100 * waited / (ran + waited):.0f} % of the time "
+        "in which they could have run: a cost in the mean includes such waiting; read the CPU "
+        "column too."
+    ]
+
+
+def _with_warnings(plan: WeighPlan, more: list[str]) -> WeighPlan:
+    return dataclasses.replace(plan, warnings=(*plan.warnings, *more))
+
+
+def _nothing(plan: WeighPlan, got: recording.TrialRecording, outside: int) -> str:
+    if got.trouble:
+        return f"nothing was measured: {got.trouble}"
+    status = got.status
+    if status and status.sessions_lacking_settings:
+        return (
+            "no session could take part: each lacks a setting of the trial; load the instrument's "
+            "library in shared_preload_libraries, or reconnect"
+        )
+    if plan.population.participation < 1 and plan.sessions_there:
+        return (
+            f"none of {plan.sessions_there} sessions took part, as each is drawn with a chance of "
+            f"{100 * plan.population.participation:.0f} %: raise --participation"
+        )
+    if outside or plan.sessions_there:
+        return (
+            f"none of {max(outside, plan.sessions_there)} sessions took part: they finished no "
+            "transaction, or connected before pgtare was loaded (reconnect them)"
+        )
+    return (
+        f"nothing was measured: no session of database {plan.population.database} with "
+        f"application_name {plan.population.application} ran a transaction"
+    )

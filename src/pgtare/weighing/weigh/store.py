@@ -1,0 +1,185 @@
+"""Result directories: observations as Parquet, the design and the result as JSON, whole or not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pgtare.estimate.trial.design import Arm, Design, Runs, Slices
+from pgtare.estimate.trial.observations import NO_SLICE, OBSERVATION, Observations
+from pgtare.kit import artefact, files, parquet
+from pgtare.kit.artefact import Kind
+from pgtare.weighing.weigh.schema import SCHEMA, WeighResult
+
+DESIGN_SCHEMA = "pgtare.design/2"
+#: Before there were slices: no "slices" here, and a column "reserved" in the observations.
+_WITHOUT_SLICES = "pgtare.design/1"
+OBSERVATIONS_FILE = "observations.parquet"
+DESIGN_FILE = "design.json"
+RESULT_FILE = "result.json"
+FILES = (OBSERVATIONS_FILE, DESIGN_FILE, RESULT_FILE)
+RESULT = Kind(
+    "result of `pgtare weigh`", RESULT_FILE, SCHEMA, parts=(OBSERVATIONS_FILE, DESIGN_FILE)
+)
+_DESIGN = Kind("design of `pgtare weigh`", DESIGN_FILE, DESIGN_SCHEMA, earlier=(_WITHOUT_SLICES,))
+
+
+class Stored(NamedTuple):
+    """What a result directory holds."""
+
+    design: Design
+    observations: Observations
+    result: WeighResult
+
+
+def check_target(directory: Path) -> None:
+    """Raise UsageError where `save` would refuse `directory`; call it before measuring."""
+    artefact.check_new(directory, RESULT)
+
+
+def save(directory: Path, design: Design, observations: Observations, result: WeighResult) -> None:
+    """Write a result directory, whole or not at all.
+
+    Files are readable by their owner only, as they hold settings and host names. Raises UsageError
+    if `directory` is in use, and MeasurementError if it could not be written.
+    """
+    what = f"The result could not be saved in {directory}"
+    with artefact.new_directory(directory, RESULT, what) as place:
+        _write_parquet(place / OBSERVATIONS_FILE, observations)
+        files.write_text(place / DESIGN_FILE, _design_json(design, len(observations)))
+        files.write_text(place / RESULT_FILE, result.to_json() + "\n")
+
+
+def load(directory: Path) -> Stored:
+    """Read a result directory: its design, observations (dtype OBSERVATION) and result.
+
+    Raises UsageError if `directory` is no result directory or of another version, and PgtareError
+    if one of its files is damaged.
+    """
+    document = RESULT.open(directory)
+    design, rows = _read_design(directory / DESIGN_FILE)
+    observations = _read_parquet(directory / OBSERVATIONS_FILE)
+    result = artefact.parsed(WeighResult, document, directory / RESULT_FILE)
+    if len(observations) != rows:
+        raise artefact.damaged(
+            directory,
+            f"{OBSERVATIONS_FILE} holds {len(observations)} observations "
+            f"where {DESIGN_FILE} counts {rows}",
+        )
+    if [arm.name for arm in result.arms] != [arm.name for arm in design.arms]:
+        raise artefact.damaged(directory, f"{RESULT_FILE} and {DESIGN_FILE} name different arms")
+    if rows and int(observations["arm"].max()) >= len(design.arms):
+        raise artefact.damaged(
+            directory, f"{OBSERVATIONS_FILE} has an arm that {DESIGN_FILE} lacks"
+        )
+    return Stored(design, observations, result)
+
+
+def load_result(path: Path) -> WeighResult:
+    """Read one result document of schema `pgtare.weigh/1`; errors as in `load`."""
+    return artefact.parsed(WeighResult, RESULT.read(path), path)
+
+
+def _design_json(design: Design, rows: int) -> str:
+    document = {
+        "schema": DESIGN_SCHEMA,
+        "arms": [
+            {
+                "name": arm.name,
+                "role": arm.role,
+                "settings": arm.settings,
+                "inject_ns": arm.inject_ns,
+            }
+            for arm in design.arms
+        ],
+        "block": list(design.block),
+        "seed": design.seed,
+        "slices": vars(design.slices) if design.slices else None,
+        "runs": vars(design.runs) if design.runs else None,
+        "observations": rows,
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _read_design(path: Path) -> tuple[Design, int]:
+    document = _DESIGN.read(path)
+    try:
+        arms = tuple(
+            Arm(
+                name=str(arm["name"]),
+                role=arm["role"],
+                settings={str(k): str(v) for k, v in arm["settings"].items()},
+                inject_ns=int(arm["inject_ns"]),
+            )
+            for arm in document["arms"]
+        )
+        block = tuple(int(index) for index in document["block"])
+        slices, runs = _slices(document.get("slices")), _runs(document.get("runs"))
+        design = Design(arms, block, int(document["seed"]), slices, runs)
+        return design, int(document["observations"])
+    except (KeyError, TypeError, ValueError, AttributeError) as ex:
+        raise artefact.damaged(path, f"it does not describe a design ({_why(ex)})") from ex
+
+
+def _slices(described: dict[str, Any] | None) -> Slices | None:
+    if described is None:
+        return None
+    return Slices(
+        kinds=tuple(int(kind) for kind in described["kinds"]),
+        min_us=int(described["min_us"]),
+        max_us=int(described["max_us"]),
+        guard_us=int(described["guard_us"]),
+    )
+
+
+def _runs(described: dict[str, Any] | None) -> Runs | None:
+    """None also of a design that was written before there were runs."""
+    if described is None:
+        return None
+    return Runs(
+        turns=tuple(int(arm) for arm in described["turns"]),
+        every=int(described["every"]),
+        shortest=int(described["shortest"]),
+        longest=int(described["longest"]),
+    )
+
+
+def _write_parquet(path: Path, observations: Observations) -> None:
+    parquet.write(path, {name: observations[name] for name in _names()})
+
+
+def _read_parquet(path: Path) -> Observations:
+    columns = parquet.read(path)
+    if "slice" not in columns and "reserved" in columns:
+        columns["slice"] = np.full_like(columns["reserved"], NO_SLICE)
+    missing = [name for name in _names() if name not in columns]
+    if missing:
+        raise artefact.damaged(path, f"it lacks the column {missing[0]}")
+    observations = np.empty(len(columns[_names()[0]]), dtype=OBSERVATION)
+    for name in _names():
+        if np.ma.is_masked(columns[name]) or not _fits(columns[name], OBSERVATION[name]):
+            raise artefact.damaged(path, f"the column {name} has the wrong type")
+        observations[name] = columns[name]
+    return observations
+
+
+def _fits(values: np.ndarray[Any, Any], wanted: np.dtype[Any]) -> bool:
+    """Whether a column has the type, or an earlier version's width of it and no value too large."""
+    if values.dtype == wanted:
+        return True
+    if values.dtype != np.uint16 or wanted.kind != "u":
+        return False
+    return not values.size or int(values.max()) <= np.iinfo(wanted).max
+
+
+def _names() -> tuple[str, ...]:
+    return OBSERVATION.names or ()
+
+
+def _why(ex: BaseException) -> str:
+    """The cause in a few words."""
+    text = str(ex).strip() or type(ex).__name__
+    return text.splitlines()[0].rstrip(".")
