@@ -17,14 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from bench import harness
-from pgtare import machine
-from pgtare.design import Design, slice_ends, slice_order
 from pgtare.estimate.inference import Estimate, Reference, mean_of_blocks
+from pgtare.estimate.trial.design import Design, slice_ends, slice_order
+from pgtare.estimate.trial.observations import Observations
+from pgtare.kit import machine
 from pgtare.load import LoadSpec, TransactionLog, find_pgbench
 from pgtare.load.pgbench import run
-from pgtare.observations import Observations
-from pgtare.server import recording, trials
-from pgtare.server.trials import Population, Trials
+from pgtare.server import own_session
+from pgtare.weighing.trials import Population, Trials
+from pgtare.weighing.weigh import recording
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -51,7 +52,7 @@ def record(target: harness.Server, spec: LoadSpec, design: Design, seconds: int)
     pgbench = find_pgbench(target.binaries)
     with (
         TransactionLog() as log,
-        trials.connect(target.dsn) as conn,
+        own_session.connect(target.dsn) as conn,
         ThreadPoolExecutor(1) as threads,
     ):
         population = Population(conn.info.dbname, application="pgtare-load-*", sessions=64)

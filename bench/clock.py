@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pgtare.clock import frequency, probe
-from pgtare.clock.clocks import BY_NAME, Clock, choose
-from pgtare.clock.distribution import NS
-from pgtare.clock.survey import pick_cpu, weigh
+from pgtare.seeing.clock import frequency, probe
+from pgtare.seeing.clock.clocks import BY_NAME, Clock, choose
+from pgtare.seeing.clock.distribution import NS
+from pgtare.seeing.clock.survey import pick_cpu, weigh
 from pgtare.server.binaries import from_wheel
 
 #: A section of pg_test_timing 19 to the clock it reads; before 19 there was one without a title.

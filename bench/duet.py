@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pgtare.estimate import duet as estimate
-from pgtare.estimate.blocks import Floats
-from pgtare.ladder.duet import DuetBlock, DuetVariant, judge
-from pgtare.ladder.roles import load_seed, roles_of_set
+from pgtare.estimate.arrays import Floats
+from pgtare.estimate.study import duet as estimate
 from pgtare.load import LoadSpec, run
 from pgtare.load.duet import run_duet
-from pgtare.load.duet_plan import Length, Target
+from pgtare.load.duet_plan import DuetTarget, Length
 from pgtare.server.binaries import from_wheel
+from pgtare.weighing.ladder.duet import DuetBlock, DuetVariant, judge
+from pgtare.weighing.ladder.duet_roles import load_seed, roles_of_set
 
 SEED = 11
 WARMUP_S = 0.5
@@ -80,7 +80,7 @@ class Bench:
 
     def _run_alone(self, spec: LoadSpec, pin: bool) -> Floats:
         with tempfile.TemporaryDirectory() as directory:
-            target = Target(self.block.databases[0].dsn)
+            target = DuetTarget(self.block.databases[0].dsn)
             done = run_duet(
                 self.block.driver, [target], spec, self.length, Path(directory, "run"), pin=pin
             )

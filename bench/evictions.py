@@ -23,7 +23,7 @@ import numpy.typing as npt
 import psycopg
 
 from bench.harness import say
-from pgtare.estimate.rounds import paired
+from pgtare.estimate.study.rounds import paired
 from pgtare.load import LoadSpec, RunResult, Script, find_pgbench, run
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.server.cluster import Cluster
@@ -260,7 +260,7 @@ def main() -> None:
     parser.add_argument("--statements", type=int, nargs="*", default=list(STATEMENTS))
     parser.add_argument("--only", choices=["sweep", "loss", "turnover"])
     parser.add_argument("--pg-config", help="an installed PostgreSQL instead of the wheel's")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     found = from_pg_config(Path(args.pg_config)) if args.pg_config else from_wheel()
     sweeps, losses, turnovers = [], [], []
@@ -286,13 +286,13 @@ def main() -> None:
                 )
                 say(f"{n}: {turnovers[-1]}")
     show(sweeps, losses, turnovers)
-    if args.json:
+    if args.output:
         rows = {
             "sweeps": [asdict(s) for s in sweeps],
             "losses": [asdict(x) for x in losses],
             "turnovers": [asdict(x) for x in turnovers],
         }
-        args.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+        args.output.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 
 
 def served(found: Binaries, size: int) -> Cluster:

@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from bench.harness import say
-from pgtare.clock import check, probe
-from pgtare.clock.clocks import BY_NAME
-from pgtare.clock.plan import Plan
-from pgtare.clock.predict import Clock, explain_cost
+from pgtare.seeing.clock import check, probe
+from pgtare.seeing.clock.clocks import BY_NAME
+from pgtare.seeing.clock.plan import Plan
+from pgtare.seeing.clock.predict import Clock, explain_cost
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.server.cluster import Cluster
 
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[""], help="words of the plans' names")
     parser.add_argument("--slow-clock", action="store_true")
     parser.add_argument("--pg-config", nargs="*", default=["/usr/lib/postgresql/15/bin/pg_config"])
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     rows: list[dict[str, object]] = []
     with server_clock(slow=args.slow_clock) as clock:
@@ -198,8 +198,8 @@ def main() -> None:
                 for case in MORE if args.more else CASES:
                     if any(words in case.name for words in args.only):
                         rows.append(compare(cluster, clock, case, args.pairs))
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    if args.output:
+        args.output.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

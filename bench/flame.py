@@ -20,12 +20,12 @@ import numpy as np
 from scipy import stats
 
 from bench import harness
-from pgtare import machine
-from pgtare.flame import targets
-from pgtare.flame.record import Plan, Recorder, Recording
-from pgtare.flame.samples import Mode
+from pgtare.kit import machine
 from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
-from pgtare.server import trials
+from pgtare.seeing.flame import targets
+from pgtare.seeing.flame.record import FlameRecorder, FlameRecording, SamplingPlan
+from pgtare.seeing.flame.samples import Mode
+from pgtare.server import own_session
 from pgtare.server.binaries import from_pg_config, from_wheel
 from pgtare.server.cluster import Cluster
 
@@ -40,11 +40,11 @@ WAYS: tuple[tuple[str, Mode, int], ...] = (
 
 
 @contextlib.contextmanager
-def collecting(dsn: str, mode: Mode, rate: int) -> Iterator[list[Recording]]:
+def collecting(dsn: str, mode: Mode, rate: int) -> Iterator[list[FlameRecording]]:
     """The whole server recorded while the block runs."""
-    done: list[Recording] = []
-    with trials.connect(dsn) as conn:
-        recorder = Recorder(Plan(mode, targets.of_connection(conn), None, rate))
+    done: list[FlameRecording] = []
+    with own_session.connect(dsn) as conn:
+        recorder = FlameRecorder(SamplingPlan(mode, targets.of_connection(conn), None, rate))
         ended, begun = threading.Event(), threading.Event()
 
         def run() -> None:
@@ -123,7 +123,7 @@ def main() -> None:
             load.wait_ready()
             for name, mode, rate in WAYS:
                 found: dict[str, list[Slice]] = {"with": [], "without": []}
-                told: list[Recording] = []
+                told: list[FlameRecording] = []
                 spent = 0.0
                 for _ in range(given.pairs):
                     for way in draw.sample(("with", "without"), 2):

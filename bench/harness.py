@@ -8,14 +8,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pgtare.design import Arm, Design, block_layout
+from pgtare.estimate.trial.design import Arm, Design, block_layout
+from pgtare.estimate.trial.observations import Observations
 from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
-from pgtare.observations import Observations
-from pgtare.server import recording, trials
+from pgtare.server import own_session
 from pgtare.server.binaries import Binaries, from_wheel
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from pgtare.server.trials import Population, Trials
+from pgtare.weighing.trials import Population, Trials
+from pgtare.weighing.weigh import recording
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def server(
     with Cluster(found, {**rings, **(settings or {})}, preload) as cluster:
         database = initialise(found, cluster.dsn(), scale)
         if module:
-            with trials.connect(database.dsn) as conn:
+            with own_session.connect(database.dsn) as conn:
                 conn.execute(pgtare.create_sql.encode())
         yield Server(found, database.dsn)
 
@@ -76,7 +77,7 @@ def record(
     target: Server, running: PgbenchLoad, design: Design, seconds: float, *, cpu: bool = False
 ) -> Observations:
     """The observations of a trial; cpu: with processor time, which costs two system calls each."""
-    with trials.connect(target.dsn) as conn:
+    with own_session.connect(target.dsn) as conn:
         population = Population(
             conn.info.dbname, application=running.application_name,
             sessions=running.spec.clients + 4,

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from bench import client_side, harness
-from pgtare.design import Arm, Design, Slices, block_layout
-from pgtare.estimate import Estimate, TrialEstimate, analyse
+from pgtare.estimate.trial import Estimate, TrialEstimate, analyse
+from pgtare.estimate.trial.design import Arm, Design, Slices, block_layout
 from pgtare.load import LoadSpec, PgbenchLoad, Script, find_pgbench, find_saturation
 from pgtare.load.spec import cores
-from pgtare.server import trials
+from pgtare.server import own_session
 from pgtare.server.binaries import from_wheel
 from pgtare.server.modules import loadable
 
@@ -104,7 +104,7 @@ def weigh(target: harness.Server, reads: int, load: float, args: argparse.Namesp
     spec = spec_of(target, reads, load, args.clients)
     chosen = arms(args.delay_ns)
     design = Design(chosen, block_layout(len(chosen)), seed=reads + round(100 * load))
-    with trials.connect(target.dsn) as conn:
+    with own_session.connect(target.dsn) as conn:
         conn.execute(f"SET {CAPTURE} = off".encode())
         before = _counted(conn)
         with (
@@ -227,7 +227,7 @@ def main() -> None:
     args = parser.parse_args()
     library = loadable(from_wheel(), MODULE).library
     with harness.server([library]) as target:
-        with trials.connect(target.dsn) as conn:
+        with own_session.connect(target.dsn) as conn:
             conn.execute(loadable(target.binaries, MODULE).create_sql.encode())
             conn.execute("CREATE EXTENSION pg_prewarm")
         if args.part == "client":

@@ -19,15 +19,15 @@ from pathlib import Path
 import numpy as np
 from scipy import special
 
-from pgtare.estimate import duet as estimate
-from pgtare.estimate import layouts
-from pgtare.estimate.blocks import Floats
-from pgtare.estimate.rounds import paired
-from pgtare.ladder.duet import DuetBlock, DuetVariant, judge
-from pgtare.ladder.roles import load_seed, roles_of_set
+from pgtare.estimate.arrays import Floats
+from pgtare.estimate.study import duet as estimate
+from pgtare.estimate.study import layouts
+from pgtare.estimate.study.rounds import paired
 from pgtare.load import LoadSpec
 from pgtare.load.duet_plan import Length
 from pgtare.server.source import Link, Recipe, relink
+from pgtare.weighing.ladder.duet import DuetBlock, DuetVariant, judge
+from pgtare.weighing.ladder.duet_roles import load_seed, roles_of_set
 
 WARMUP_S = 0.5
 

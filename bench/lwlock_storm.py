@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import client_side, harness
-from pgtare.design import Arm, Design, Slices, block_layout
 from pgtare.estimate.inference import Estimate
+from pgtare.estimate.trial.design import Arm, Design, Slices, block_layout
 from pgtare.load import LoadSpec, Script, initialise
-from pgtare.server import trials
+from pgtare.server import own_session
 from pgtare.server.binaries import Binaries, from_wheel
 from pgtare.server.build import build_cached, source_dir, sql_without_extension
 from pgtare.server.cluster import Cluster
@@ -88,7 +88,7 @@ def storm(load: Load, args: argparse.Namespace) -> None:
         settings = {"pgtare.ring_memory": "256MB", "max_connections": "200", **load.settings}
         with Cluster(found, settings, [scale.library, library]) as cluster:
             database = initialise(found, cluster.dsn(), 1)
-            with trials.connect(database.dsn) as conn:
+            with own_session.connect(database.dsn) as conn:
                 conn.execute(scale.create_sql.encode())
                 conn.execute(create_sql.encode())
                 conn.execute("CREATE SEQUENCE storm")
@@ -97,7 +97,7 @@ def storm(load: Load, args: argparse.Namespace) -> None:
             design = Design(chosen, block_layout(len(chosen)), args.seed, slices)
             spec = LoadSpec(scripts=(Script(script),), protocol="prepared", clients=args.clients)
             query = COUNTED.format(schema=MODULE).encode()
-            with trials.connect(database.dsn) as conn:
+            with own_session.connect(database.dsn) as conn:
                 before = conn.execute(query).fetchone()
                 recorded = client_side.record(
                     harness.Server(found, database.dsn), spec, design, args.seconds

@@ -21,14 +21,15 @@ import numpy.typing as npt
 
 from bench import harness
 from bench.latency_puzzle import CAPTURE, MODULE, reads_load
-from pgtare.design import Arm, Design, block_layout
 from pgtare.estimate.inference import Estimate, Reference
+from pgtare.estimate.trial.design import Arm, Design, block_layout
+from pgtare.estimate.trial.observations import Observations
 from pgtare.load import PgbenchLoad, find_pgbench
-from pgtare.observations import Observations
-from pgtare.server import recording, trials
+from pgtare.server import own_session
 from pgtare.server.binaries import from_wheel
 from pgtare.server.modules import loadable
-from pgtare.server.trials import Population, Trials
+from pgtare.weighing.trials import Population, Trials
+from pgtare.weighing.weigh import recording
 
 Floats = npt.NDArray[np.float64]
 VIEWS = tuple(f"pg_stat_wait_event_timing{kind}" for kind in ("_system", "", "_statements"))
@@ -54,7 +55,7 @@ class Observer:
         """Act by lot until told to stop."""
         rng = random.Random(self.seed)
         try:
-            with trials.connect(self.dsn) as conn:
+            with own_session.connect(self.dsn) as conn:
                 conn.execute(f"SET {CAPTURE} = off".encode())
                 while not stop.wait(rng.uniform(*GAP_S)):
                     kind, clock = rng.choice((NOTHING, READ, RESET)), time.monotonic()
@@ -67,7 +68,7 @@ class Observer:
                         conn.execute("SELECT wait_event_timing_reset()")
                     self.took_s.append(time.monotonic() - clock)
         except Exception as ex:  # told by the main thread
-            self.trouble = trials.first_line(ex)
+            self.trouble = own_session.first_line(ex)
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def observe(target: harness.Server, args: argparse.Namespace, clients: int) -> N
     observer, stop = Observer(target.dsn, args.seed + clients), threading.Event()
     thread = threading.Thread(target=observer.watch, args=(stop,), daemon=True)
     with (
-        trials.connect(target.dsn) as conn,
+        own_session.connect(target.dsn) as conn,
         PgbenchLoad(
             find_pgbench(target.binaries), target.dsn, reads_load(args.reads, clients)
         ) as running,
@@ -184,7 +185,7 @@ def main() -> None:
     args = parser.parse_args()
     library = loadable(from_wheel(), MODULE).library
     with harness.server([library], {"compute_query_id": "on"}) as target:
-        with trials.connect(target.dsn) as conn:
+        with own_session.connect(target.dsn) as conn:
             conn.execute(loadable(target.binaries, MODULE).create_sql.encode())
             conn.execute("CREATE EXTENSION pg_prewarm")
         print("| clients | action | transactions | service, µs | CPU, µs | 1 Hz | 10 Hz | 100 Hz |")

@@ -22,16 +22,16 @@ from statistics import median
 import jinja2
 from scipy import stats
 
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.analysis.profile import profile
+from pgtare.seeing.trace.capture.record import TraceRecorder
+from pgtare.seeing.trace.capture.server import open_server
+from pgtare.seeing.trace.capture.target import Target
+from pgtare.seeing.trace.file.disk_limits import Limits
+from pgtare.seeing.trace.file.reader import load
 from pgtare.server.binaries import from_wheel
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from pgtare.trace import ledger as ledgers
-from pgtare.trace.limits import Limits
-from pgtare.trace.profile import profile
-from pgtare.trace.reader import load
-from pgtare.trace.record import Recorder
-from pgtare.trace.server import open_server
-from pgtare.trace.target import Target
 
 SECONDS = 2
 _STUDY = Path("studies/scripts/cursor_tables.sql.j2")
@@ -128,7 +128,7 @@ def _said(command: list[str], each: Load, dsn: str, directory: Path) -> float:
     path = directory / f"{each.title}.pgtrace"
     with open_server(dsn) as server:
         target = Target(armed_only=True)
-        recorder = Recorder(server, dsn, path, target, Limits(total=8 << 30, reserve=0))
+        recorder = TraceRecorder(server, dsn, path, target, Limits(total=8 << 30, reserve=0))
         thread = threading.Thread(target=recorder.run, args=(SECONDS + 2.0, lambda now: None))
         thread.start()
         _run(command, each, True)

@@ -17,9 +17,9 @@ from rich.console import Console
 from scipy import stats
 
 from pgtare.errors import MeasurementError
-from pgtare.ladder import planning, run, terminal
-from pgtare.ladder.kinds import WORDS, Kind
-from pgtare.ladder.result import LadderResult, SideBySide, Way
+from pgtare.weighing.ladder import planning, run, terminal
+from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
+from pgtare.weighing.ladder.result import LadderResult, SideBySide, Way
 
 STUDY = """
 title = "One comparison by several protocols"
@@ -69,7 +69,7 @@ metric = "latency_p50_us"
 LOADS = {"W1": "", "W4": 'load = "50%"'}
 RUN_S, TRIAL_S = 2, 4
 #: A block of each protocol, about, as a round and a set hold three runs each.
-BLOCK_S: dict[Kind, float] = {"rounds": 11.0, "duet": 12.0, "units": 6.5}
+BLOCK_S: dict[str, float] = {"rounds": 11.0, "duet": 12.0, "units": 6.5}
 #: Blocks: so many are planned at least, and so many give an interval two ends.
 LEAST, HONEST = 2, 6
 
@@ -112,9 +112,10 @@ def _ratio(base: Way, way: Way) -> str:
     lo, hi = (
         ratio * stats.f.ppf(p, way.blocks - 1, base.blocks - 1) ** 0.5 for p in (0.025, 0.975)
     )
+    name, other = (PROTOCOLS[one.protocol].words.name for one in (way, base))
     return (
-        f"in the same time {WORDS[way.protocol].name} is {ratio:.1f} [{lo:.1f}, {hi:.1f}] times "
-        f"tighter than {WORDS[base.protocol].name} (standard errors)"
+        f"in the same time {name} is {ratio:.1f} [{lo:.1f}, {hi:.1f}] times tighter than {other} "
+        "(standard errors)"
     )
 
 

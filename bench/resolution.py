@@ -13,8 +13,8 @@ import numpy as np
 from scipy import stats
 
 from bench import harness
-from pgtare.estimate import analyse
-from pgtare.observations import UnitFlag
+from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.observations import UnitFlag
 
 OFF = {"compute_query_id": "off", "pg_stat_statements.track": "none"}
 ON = {"compute_query_id": "on", "pg_stat_statements.track": "top"}

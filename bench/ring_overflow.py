@@ -18,11 +18,11 @@ import numpy as np
 
 from bench import harness
 from bench.latency_puzzle import CAPTURE, MODULE, RING, USUAL_RING, reads_load
-from pgtare.design import Arm, Design, block_layout
 from pgtare.errors import MeasurementError
-from pgtare.estimate import analyse
+from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.design import Arm, Design, block_layout
 from pgtare.load import PgbenchLoad, find_pgbench
-from pgtare.server import trials
+from pgtare.server import own_session
 from pgtare.server.binaries import from_wheel
 from pgtare.server.modules import loadable
 
@@ -48,7 +48,7 @@ def drain(target: harness.Server, pid: int, hertz: float, seconds: float) -> Dra
     """Read a session's trace so often a second."""
     found = Drained()
     parts: list[np.ndarray[Any, Any]] = []
-    with trials.connect(target.dsn) as conn:
+    with own_session.connect(target.dsn) as conn:
         position = first = _caught_up(conn, pid)
         due = began = time.monotonic()
         while (now := time.monotonic()) < began + seconds:
@@ -150,14 +150,14 @@ def cost(target: harness.Server, args: argparse.Namespace) -> None:
 
 
 def _records(target: harness.Server) -> int:
-    with trials.connect(target.dsn) as conn:
+    with own_session.connect(target.dsn) as conn:
         row = conn.execute("SELECT trace_records FROM pg_stat_wait_event_timing_info").fetchone()
     assert row is not None
     return int(row[0])
 
 
 def _pid(target: harness.Server, application: str) -> int:
-    with trials.connect(target.dsn) as conn:
+    with own_session.connect(target.dsn) as conn:
         row = conn.execute(
             "SELECT pid FROM pg_stat_activity WHERE application_name = %s", (application,)
         ).fetchone()
@@ -179,7 +179,7 @@ def main() -> None:
     args = parser.parse_args()
     library = loadable(from_wheel(), MODULE).library
     with harness.server([library]) as target:
-        with trials.connect(target.dsn) as conn:
+        with own_session.connect(target.dsn) as conn:
             conn.execute(loadable(target.binaries, MODULE).create_sql.encode())
             conn.execute("CREATE EXTENSION pg_prewarm")
         if "losses" in args.part:

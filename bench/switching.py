@@ -11,10 +11,10 @@ import numpy as np
 from scipy import stats
 
 from bench import harness
-from pgtare.design import Arm, Design
+from pgtare.estimate.trial.design import Arm, Design
 from pgtare.load import find_pgbench
-from pgtare.server import trials
-from pgtare.server.trials import Population, Trials
+from pgtare.server import own_session
+from pgtare.weighing.trials import Population, Trials
 
 NAME = "pgtare-bench"
 RUN_TRANSACTIONS = 8000
@@ -68,7 +68,7 @@ def trial_or_not(target: harness.Server, pairs: int) -> None:
     )  # fmt: skip
     for cpu in (False, True):
         differences = []
-        with trials.connect(target.dsn) as conn:
+        with own_session.connect(target.dsn) as conn:
             module = Trials(conn)
 
             def one(name: str, cpu: bool = cpu, module: Trials = module) -> float:

@@ -18,18 +18,19 @@ from pathlib import Path
 
 import numpy as np
 
+from pgtare.seeing.trace.analysis import aggregate
+from pgtare.seeing.trace.capture.record import TraceRecorder
+from pgtare.seeing.trace.capture.server import open_server
+from pgtare.seeing.trace.capture.target import Target
+from pgtare.seeing.trace.file import blocks
+from pgtare.seeing.trace.file.disk_limits import Limits
+from pgtare.seeing.trace.file.reader import Trace, load
+from pgtare.seeing.trace.file.tables import Table
+from pgtare.seeing.trace.file.writer import Writer
 from pgtare.server.binaries import from_wheel
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
-from pgtare.trace import aggregate, blocks
-from pgtare.trace.limits import Limits
-from pgtare.trace.reader import Trace, load
-from pgtare.trace.record import Recorder
-from pgtare.trace.server import open_server
-from pgtare.trace.tables import Table
-from pgtare.trace.target import Target
-from pgtare.trace.writer import Writer
 
 SECONDS = 5.0
 #: Waits that are written and read to time it.
@@ -72,7 +73,7 @@ def _record(dsn: str, path: Path, load_command: list[str]) -> Trace:
     command = [*load_command[:-1], "-T", str(round(SECONDS)), load_command[-1]]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as load_:
         with open_server(dsn) as server:
-            recorder = Recorder(server, dsn, path, Target(level=8), _LIMITS)
+            recorder = TraceRecorder(server, dsn, path, Target(level=8), _LIMITS)
             recorder.run(SECONDS - 1, lambda now: None)
         load_.wait()
     return load(path)

@@ -59,7 +59,7 @@ def weigh(found: Binaries, load: Load, seconds: float) -> dict[str, Any]:
         done = subprocess.run(
             [Path(sys.executable).with_name("pgtare"), "weigh", "wait_event_timing",
              "wait_event_timing/trace", "--dsn", cluster.dsn(), "--duration", f"{seconds:g}s",
-             "--json", "-", "--yes", *options],
+             "--json", "--yes", *options],
             stdout=subprocess.PIPE, text=True, check=True,
         )  # fmt: skip
     document: dict[str, Any] = json.loads(done.stdout)

@@ -12,10 +12,27 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.server.cluster import Cluster
+from pgtare.server.directories import DIRECTORY_VARIABLE
 from pgtare.server.modules import loadable
-from pgtare.server.places import DIRECTORY_VARIABLE
 
 DEBIAN15 = Path("/usr/lib/postgresql/15/bin/pg_config")
+
+
+#: Tests of commands that ask both servers the same: that of 15 is left to `make test-slow`.
+ASKED_ALIKE = {
+    "test_cli_waits.py",
+    "test_clock_query.py",
+    "test_flame_labels.py",
+    "test_flame_stalls.py",
+    "test_waits_doubts.py",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what the default run leaves out."""
+    for item in items:
+        if item.path.name in ASKED_ALIKE and item.get_closest_marker("debian"):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Compile all C with warnings as errors, for every PostgreSQL that is there.
+"""Compile all C with warnings as errors, for every PostgreSQL that is there; and look at its shape.
 
 With numbers of major versions, the server modules also for those, whose headers are built from
 Debian's source.
@@ -14,12 +14,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pgtare.clock.build import LIBRARY, BuildError, compile_probe
 from pgtare.errors import UsageError
 from pgtare.load.driver import PROGRAM, driver_source
+from pgtare.seeing.clock.build import LIBRARY, BuildError, compile_probe
 from pgtare.server import binaries
 from pgtare.server.build import source_dir
 from pgtare.server.source import headers
+from tests.c_cycles import MOST, circles_below
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
 
@@ -48,8 +49,16 @@ def compile_for(pg_config: Path, version: str, name: str) -> bool:
             ],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-    print(f"C, {name}, {version}: {'no warnings' if done.returncode == 0 else done.stderr}")
-    return done.returncode == 0
+        print(f"C, {name}, {version}: {'no warnings' if done.returncode == 0 else done.stderr}")
+        return done.returncode == 0 and no_long_circle(name, Path(work, "sources"))
+
+
+def no_long_circle(name: str, objects: Path) -> bool:
+    """Whether at most two files of those compiled below `objects` call each other in a circle."""
+    long = [one for one in circles_below(objects) if len(one) > MOST]
+    for one in long:
+        print(f"C, {name}: {len(one)} files call each other in a circle: {', '.join(one)}")
+    return not long
 
 
 def installed() -> Iterator[tuple[Path, str]]:
@@ -90,9 +99,23 @@ def compile_clock() -> bool:
     return told == "no warnings"
 
 
+def versions_in_one_file() -> bool:
+    """Whether only pg_compat.h looks at the version of PostgreSQL."""
+    found = [
+        f"{path.relative_to(source_dir())}:{number}"
+        for path in sorted(source_dir().rglob("*.[ch]"))
+        if path.name != "pg_compat.h"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if "PG_VERSION_NUM" in line
+    ]
+    places = f"move these to common/pg_compat.h: {', '.join(found)}" if found else "in one file"
+    print(f"C, what differs between versions: {places}")
+    return not found
+
+
 def main() -> int:
-    """Exit status: 0 where all compile."""
-    done = [compile_clock()]
+    """Exit status: 0 if all is well."""
+    done = [versions_in_one_file(), compile_clock()]
     done += [
         compile_for(pg_config, version, name)
         for pg_config, version in installed()

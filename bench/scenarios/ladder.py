@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from bench.scenarios.registry import Counts, Scenario
-from pgtare.estimate.rounds import paired
+from pgtare.estimate.study.rounds import paired
 
 
 def power(rounds: int, family: int, trials: int, seed: int) -> Counts:

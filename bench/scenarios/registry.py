@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from scipy import special
 
-#: A right program misses a bound once in so many runs.
+#: A program that is exactly at its bound misses it once in this number of runs.
 _ONCE_IN = 10_000
 
 
 @dataclass(frozen=True)
 class Counts:
-    """In how many of so many simulated trials something happened."""
+    """In how many of the simulated trials something happened."""
 
     hits: int
     trials: int

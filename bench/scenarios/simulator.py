@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.design import Arm, Design, block_layout, filler, permuted_block
-from pgtare.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
+from pgtare.estimate.trial.design import Arm, Design, block_layout, filler, permuted_block
+from pgtare.estimate.trial.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -101,9 +101,10 @@ def simulate(
         for lag, added in enumerate(after, start=1):
             found[lag:] += added * hit[:-lag]
         rows = _rows(found, arm, block, position, outside, number)
-        parts.append(_until(rows, life_us))
-        base.append(x)
-        treated.append(with_effect + sum(after))
+        part = _until(rows, life_us)
+        parts.append(part)
+        base.append(x[: len(part)])
+        treated.append((with_effect + sum(after))[: len(part)])
     return Simulated(np.concatenate(parts), np.concatenate(base), np.concatenate(treated))
 
 

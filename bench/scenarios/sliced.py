@@ -7,9 +7,17 @@ import itertools
 import numpy as np
 
 from bench.scenarios.registry import Counts, Scenario
-from pgtare.design import MIXED, Arm, Design, Slices, permuted_block, slice_ends, slice_order
-from pgtare.estimate import analyse
-from pgtare.observations import OBSERVATION, Observations, UnitFlag
+from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.design import (
+    MIXED,
+    Arm,
+    Design,
+    Slices,
+    permuted_block,
+    slice_ends,
+    slice_order,
+)
+from pgtare.estimate.trial.observations import OBSERVATION, Observations, UnitFlag
 
 #: Service times in fast and in slow phases, microseconds; phases last as long as each other.
 _FAST_US, _SLOW_US, _TIMES = 200.0, 1_000.0, 1.5
@@ -23,7 +31,7 @@ def _design(seed: int, *, mixed: bool) -> Design:
 
 
 def _observed(design: Design, rng: np.random.Generator, sessions: int = 2) -> Observations:
-    """Closed loops: who is slowed answers less often."""
+    """Closed loops: a session that is slowed sends fewer transactions."""
     kinds = [kind for block in range(_BLOCKS) for kind in slice_order(design, block)]
     ends = list(itertools.islice(slice_ends(design), len(kinds)))
     shift = int(rng.integers(0, 2 * _PHASE_NS))

@@ -10,7 +10,7 @@ import numpy as np
 from bench.scenarios import simulator
 from bench.scenarios.registry import Counts, Scenario
 from bench.scenarios.simulator import EffectOf, Floats, Rng
-from pgtare.estimate import analyse
+from pgtare.estimate.trial import analyse
 
 #: Makes the sessions of one trial.
 Sessions = Callable[[Rng], list[Floats]]

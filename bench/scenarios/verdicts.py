@@ -8,8 +8,8 @@ import numpy as np
 
 from bench.scenarios import simulator
 from bench.scenarios.registry import Counts, Scenario
-from pgtare.estimate import TrialEstimate, analyse
-from pgtare.observations import Observations, UnitFlag
+from pgtare.estimate.trial import TrialEstimate, analyse
+from pgtare.estimate.trial.observations import Observations, UnitFlag
 
 _STALL_US = 5_000.0
 
@@ -21,7 +21,11 @@ def _judged(observations: Observations, n_arms: int, seed: int) -> TrialEstimate
 
 
 def lasting(lags: int, trials: int, seed: int) -> Counts:
-    """How often a cost of 1.2 %, spread evenly over so many transactions, is "equivalent"."""
+    """How often a cost of 1.2 %, spread evenly over `lags` transactions, is "equivalent".
+
+    These trials have no runs. So the answer may say "for effects that last up to 2 transactions":
+    of 1.2 % over five or six that part is inside the margin.
+    """
     hits = 0
     for trial in range(trials):
         rng = np.random.default_rng((seed, trial))
@@ -31,7 +35,8 @@ def lasting(lags: int, trials: int, seed: int) -> Counts:
             sessions, simulator.design_of(2, design_seed), lambda x: x + 1.2 / lags,
             after=[1.2 / lags] * (lags - 1),
         )  # fmt: skip
-        hits += _judged(made.observations, 2, design_seed).arms[1].verdict == "equivalent"
+        arm = _judged(made.observations, 2, design_seed).arms[1]
+        hits += arm.verdict == "equivalent" and "that last up to" not in arm.verdict_reason
     return Counts(hits, trials)
 
 
@@ -114,8 +119,8 @@ def two_base_slots(trials: int, seed: int) -> Counts:
 SCENARIOS = (
     *(
         Scenario(
-            f"1.2 % spread over {lags} transactions", '"equivalent"', 0.05, partial(lasting, lags),
-            at_least=False, trials=60, quick=4,
+            f"1.2 % spread over {lags} transactions", '"equivalent" without a limit', 0.05,
+            partial(lasting, lags), at_least=False, trials=60, quick=4,
         )
         for lags in (2, 3, 5, 6)
     ),

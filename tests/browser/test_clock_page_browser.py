@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.clock.page import write_page
+from pgtare.seeing.clock.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, HOSTILE_LINK, Visit
 from tests.unit.clock_tools import sample, sample_plan
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.flame import show
-from pgtare.flame.page import page
+from pgtare.seeing.flame import show
+from pgtare.seeing.flame.page import page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]

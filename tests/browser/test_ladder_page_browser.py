@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.flame import show
-from pgtare.flame.page import fragment
-from pgtare.flame.page import script as flame_script
-from pgtare.ladder import analysis
-from pgtare.ladder.page import write_page
-from pgtare.report.addition import Addition
+from pgtare.kit.page_section import Addition
+from pgtare.seeing.flame import show
+from pgtare.seeing.flame.page import fragment
+from pgtare.seeing.flame.page import script as flame_script
+from pgtare.weighing.ladder import analysis
+from pgtare.weighing.ladder.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
 from tests.unit import test_ladder_units
 from tests.unit.simulated_study import facts, runs, steps, study
@@ -101,7 +101,7 @@ def test_every_p_value_says_where_it_comes_from(
 def test_reads_without_scripts(visit: Callable[..., Visit], study_page: Path) -> None:
     page = visit(study_page, scripts=False).page
     assert page.get_by_text("round 10 was dropped").is_visible()
-    assert page.get_by_text("trace costs against off").is_visible()
+    assert page.get_by_text("trace costs something compared with off").is_visible()
 
 
 def test_flame_graphs_of_a_command_are_drawn_among_the_charts(

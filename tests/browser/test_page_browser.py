@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.report.page import write_page
+from pgtare.weighing.weigh.report.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, HOSTILE_LINK, Visit
 from tests.unit.sample_result import sample
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.trace.ledger import ledger
-from pgtare.trace.page import write_page
-from pgtare.trace.stream import CallKind
+from pgtare.seeing.trace.analysis.ledger import ledger
+from pgtare.seeing.trace.file.stream import CallKind
+from pgtare.seeing.trace.output.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
 from tests.unit.test_trace_ledger import ROWS, two_requests
 from tests.unit.trace_tools import MS, trace

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.waits.page import write_page
+from pgtare.seeing.waits.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
 from tests.unit.sample_recording import write
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from pgtare.clock.plan import Plan, parse_plan
+from pgtare.seeing.clock.plan import Plan, parse_plan
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 

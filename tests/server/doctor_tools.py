@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pgtare.doctor.examine import examine
-from pgtare.doctor.session import Session
-from pgtare.ladder import scripts, study_file
-from pgtare.ladder.sections import placed
 from pgtare.load import LoadSpec, PgbenchLoad, Script, find_pgbench
+from pgtare.seeing.doctor.examine import examine
+from pgtare.seeing.doctor.session import Session
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
+from pgtare.weighing.ladder import scripts, study_file
+from pgtare.weighing.ladder.section_models import placed
 
 STUDIES = Path(__file__).parents[2] / "studies"
 SCHEMA = "kept apart"

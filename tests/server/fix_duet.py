@@ -10,7 +10,7 @@ import pytest
 
 from pgtare.load import LoadSpec, Script
 from pgtare.load.driver import build_driver
-from pgtare.load.duet_plan import Target
+from pgtare.load.duet_plan import DuetTarget
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 
@@ -36,8 +36,8 @@ def pair(wheel: Binaries) -> Iterator[list[Cluster]]:
 
 
 @pytest.fixture
-def targets(pair: list[Cluster]) -> list[Target]:
-    return [Target(cluster.dsn()) for cluster in pair]
+def targets(pair: list[Cluster]) -> list[DuetTarget]:
+    return [DuetTarget(cluster.dsn()) for cluster in pair]
 
 
 @pytest.fixture

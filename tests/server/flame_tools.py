@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgtare.flame import permission
-from pgtare.flame.profile import Profile, parse_folded
+from pgtare.seeing.flame import permission
+from pgtare.seeing.flame.profile import Profile, parse_folded
 from pgtare.server.cluster import Cluster
 from tests.server.weigh_tools import pgtare
 

@@ -14,11 +14,12 @@ import numpy as np
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from pgtare import observations
-from pgtare.design import Arm, Design, Runs, Slices
-from pgtare.observations import Observations
+from pgtare.estimate.trial import observations
+from pgtare.estimate.trial.design import Arm, Design, Runs, Slices
+from pgtare.estimate.trial.observations import Observations
 from pgtare.server.cluster import Cluster
-from pgtare.server.trials import Population, Trials, connect
+from pgtare.server.own_session import connect
+from pgtare.weighing.trials import Population, Trials
 
 PATIENCE_SECONDS = 10.0
 #: The block number that stands for "in no block", of a session's first unit.

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from pgtare.profile.reader import open_reader
+from pgtare.seeing.waits import recording as recordings
 from pgtare.server import wait_ring
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
+from pgtare.server.wait_counters.reader import open_reader
 from pgtare.server.wait_ring import Kind
-from pgtare.waits import recording as recordings
 from tests.server.waits_tools import Connection, eventually, one, rows
 from tests.server.weigh_tools import arm, pgtare, read, refused, start_pgtare
 
@@ -64,7 +64,7 @@ def test_top_has_the_share_of_an_event_and_its_statement(
     assert 15 < event["mean_ms"] < 100
     assert not any(e["event"]["idle"] for e in found[1]["events"])
     sleeps = found[1]["statements"][0]
-    assert sleeps["events"][0][0]["name"] == "PgSleep"
+    assert sleeps["events"][0]["event"]["name"] == "PgSleep"
     assert sleeps["active"] == pytest.approx(event["active"], abs=0.2)
     assert 0 <= found[1]["on_cpu"] < 2
 
@@ -86,7 +86,7 @@ def test_histogram_holds_every_wait(
     )
     eventually(lambda: one(observer, count) > 3)
     found = json.loads(waits(timed, "histogram", "pgsleep", "--json").stdout)
-    assert sum(b["waits"] for b in found["buckets"]) == found["waits"]
+    assert sum(b["waits"] for b in found["buckets"]) == found["event"]["waits"]
     assert {b["from_ms"] for b in found["buckets"] if b["waits"]} & {16.777216, 8.388608}
     assert found["buckets"][-1]["to_ms"] is None
     text = waits(timed, "histogram", "Timeout/PgSleep").stdout
@@ -99,12 +99,14 @@ def test_sessions_and_statements_have_the_sleeper(timed: Cluster, sleeping: Conn
     time.sleep(0.5)
     pid = sleeping.info.backend_pid
     (session,) = [
-        s for s in json.loads(waits(timed, "sessions", "--json").stdout) if s["pid"] == pid
+        s
+        for s in json.loads(waits(timed, "sessions", "--json").stdout)["sessions"]
+        if s["pid"] == pid
     ]
     assert session["capture"] == "stats"
     assert session["events"][0]["name"] == "PgSleep"
     assert str(pid) in waits(timed, "sessions").stdout
-    found = json.loads(waits(timed, "statements", "--json").stdout)
+    found = json.loads(waits(timed, "statements", "--json").stdout)["statements"]
     assert "PgSleep" in [e["name"] for s in found for e in s["events"]]
     assert "PgSleep" in waits(timed, "statements").stdout
 
@@ -173,7 +175,7 @@ def test_record_keeps_what_a_session_waited_for(
     for part in recordings.parts(out):
         own = (part["event"] == event) & (part["session"] == session.number)
         sleeps += part["value"][own].tolist()
-        assert (part["queryid"][own] != 0).all()
+        assert (part["query_id"][own] != 0).all()
         numbers = part["number"][part["session"] == session.number]
         assert (numbers[1:] - numbers[:-1] == 1).all()
     assert len(sleeps) > 30
@@ -184,9 +186,9 @@ def test_record_keeps_what_a_session_waited_for(
     assert total["waits"] == pytest.approx(len(sleeps), abs=1)
     assert 0.5 < summed["active"]["Timeout"] <= 1.05
     assert (out / "report.html").stat().st_size > 100_000
-    assert "exists already" in refused("waits", "record", out, "--dsn", timed.dsn())
+    assert "already holds" in refused("waits", "record", out, "--dsn", timed.dsn())
     # the session is as it was before
-    left = json.loads(waits(timed, "sessions", "--json").stdout)
+    left = json.loads(waits(timed, "sessions", "--json").stdout)["sessions"]
     assert {s["capture"] for s in left if s["pid"] == sleeping.info.backend_pid} == {"stats"}
 
 
@@ -196,7 +198,7 @@ def test_ctrl_c_ends_a_recording_and_keeps_it(
 ) -> None:
     out = tmp_path / "recording"
     process = start_pgtare("waits", "record", out, "--all", "--dsn", timed.dsn())
-    eventually(lambda: out.exists())
+    eventually(lambda: list(tmp_path.glob(".recording.partial-*")))
     time.sleep(2)
     os.kill(process.pid, signal.SIGINT)
     stdout, stderr = process.communicate(timeout=30)
@@ -214,7 +216,7 @@ def test_losses_are_counted_by_session(timed: Cluster, watched: Connection, tmp_
     watched.execute("SET wait_event_timing.capture = trace")
     out = tmp_path / "recording"
     process = start_pgtare("waits", "record", out, "--duration", "3s", "--dsn", timed.dsn())
-    eventually(lambda: out.exists())
+    eventually(lambda: list(tmp_path.glob(".recording.partial-*")))
     time.sleep(1)
     watched.execute("SELECT wait_event_timing_benchmark(400000)")
     stdout, stderr = process.communicate(timeout=30)
@@ -234,7 +236,7 @@ def test_bad_input_is_one_sentence(wheel: Binaries, waits18: Cluster, tmp_path: 
     assert "no extension wait_event_timing" in told
     assert "cannot connect" in refused("waits", "top", "--dsn", "host=/nowhere", status=1)
     assert "--interval" in refused("waits", "top", "--dsn", dsn, "--interval", "soon")
-    assert "is no recording" in refused("waits", "report", tmp_path)
+    assert "holds no recording of `pgtare waits record`" in refused("waits", "report", tmp_path)
     assert "cannot be read" in refused("waits", "diff", tmp_path / "a", tmp_path / "b")
 
 
@@ -252,7 +254,7 @@ def test_the_reader_stays_out_of_its_own_picture(waits18: Cluster) -> None:
 def test_weighs_stats_and_trace(binaries: Binaries, tmp_path: Path) -> None:
     done = pgtare(
         "weigh", "wait_event_timing", "wait_event_timing/trace", "--duration", "3", "--scale", "1",
-        "--json", tmp_path / "w.json",
+        "--output", tmp_path / "w.json",
         *(() if binaries.origin == "wheel" else ("--pg-config", binaries.pg_config)),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from pgtare.clock.calls import Range, count_calls
-from pgtare.clock.check import Progress, explainer, measure
-from pgtare.clock.plan import Plan
-from pgtare.clock.predict import Clock, explain_cost, io_cost
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.seeing.clock.calls import Range, count_calls
+from pgtare.seeing.clock.check import Progress, explainer, measure
+from pgtare.seeing.clock.plan import Plan
+from pgtare.seeing.clock.predict import Clock, explain_cost, io_cost
 from pgtare.server.binaries import Binaries
 from tests.server.clock_tools import Counted, counting
 

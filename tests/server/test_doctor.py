@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pgtare import machine
-from pgtare.doctor import queries
-from pgtare.doctor.examine import watch
-from pgtare.doctor.model import Report
-from pgtare.doctor.session import Session
+from pgtare.kit import machine
 from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
+from pgtare.seeing.doctor import queries
+from pgtare.seeing.doctor.examine import watch
+from pgtare.seeing.doctor.model import Report
+from pgtare.seeing.doctor.session import Session
 from pgtare.server import pooler
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
@@ -70,10 +70,12 @@ def test_evictions_are_named_first_with_the_remedy(stormy: Cluster) -> None:
     assert found["counted"]
     assert found["schema_name"] == SCHEMA
     ours = (after - before) / (ended - began).total_seconds()
-    assert ours / 3 < found["deallocations_s"] < 3 * ours
-    assert found["evicted_s"] == pytest.approx(10 * found["deallocations_s"])
-    assert found["turnover_s"] == pytest.approx(100 / found["evicted_s"])
-    assert found["occupancy"] == pytest.approx(found["deallocations_s"] * found["sweep_ms"] / 1000)
+    assert ours / 3 < found["deallocations_per_s"] < 3 * ours
+    assert found["evicted_per_s"] == pytest.approx(10 * found["deallocations_per_s"])
+    assert found["turnover_s"] == pytest.approx(100 / found["evicted_per_s"])
+    assert found["occupancy"] == pytest.approx(
+        found["deallocations_per_s"] * found["sweep_ms"] / 1000
+    )
     # 128 statements and the transaction's two, or less, as some of them never leave
     assert 60 < found["distinct"] < 400
 
@@ -130,9 +132,9 @@ def test_a_healthy_server_under_load_has_no_finding(healthy: Cluster) -> None:
             report = doctor(dsn, status=0, interval_s=REPORTED_S)
         assert report["findings"] == []
         assert report["level"] == "ok"
-        assert report["statements"]["deallocations_s"] == 0
+        assert report["statements"]["deallocations_per_s"] == 0
         assert report["statements"]["entries"] > 3
-        assert report["transactions_s"] > 1
+        assert report["transactions_per_s"] > 1
         assert report["waits"]["samples"] > 5
         assert not report["waits"]["exact"]
         observers = {o["name"]: o["source"] for o in report["observers"]}
@@ -184,7 +186,14 @@ def test_logging_and_observers_are_told(healthy: Cluster) -> None:
 def test_observers_have_the_cost_that_was_weighed(healthy: Cluster, tmp_path: Path) -> None:
     weighed = tmp_path / "weighed.json"
     done = pgtare(
-        "weigh", "log_min_duration_statement", "--duration", "8", "--scale", "1", "--json", weighed
+        "weigh",
+        "log_min_duration_statement",
+        "--duration",
+        "8",
+        "--scale",
+        "1",
+        "--output",
+        weighed,
     )
     assert done.returncode == 0, done.stderr
     logging = healthy.dsn(options="-c log_min_duration_statement=0")

@@ -13,10 +13,10 @@ from typing import IO
 
 import pytest
 
-from pgtare.doctor.examine import watch
-from pgtare.doctor.queries import Query
-from pgtare.doctor.session import Session, Unreadable
 from pgtare.errors import MeasurementError
+from pgtare.seeing.doctor.examine import watch
+from pgtare.seeing.doctor.queries import Query
+from pgtare.seeing.doctor.session import Session, Unreadable
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.server.doctor_tools import (
@@ -140,7 +140,7 @@ def test_a_schema_that_may_not_be_used(cluster: Cluster) -> None:
 def test_without_privilege_version_1_8_knows_nothing(cluster: Cluster) -> None:
     with storm(cluster):
         report = doctor(cluster.dsn("old", user=PLAIN))
-    assert report["statements"]["deallocations_s"] is None
+    assert report["statements"]["deallocations_per_s"] is None
     assert "evictions" not in checks(report)
 
 
@@ -160,13 +160,13 @@ def test_a_reset_in_mid_watch(cluster: Cluster, database: str) -> None:
         second = next(reports)
         third = next(reports)
     assert first.statements is not None
-    assert first.statements.evicted_s
+    assert first.statements.evicted_per_s
     assert third.statements is not None
-    assert third.statements.evicted_s
+    assert third.statements.evicted_per_s
     if database == "postgres":  # the server says so; before 1.9 a table that fills at once hides it
         assert "was reset" in second.notes[0]
         assert second.statements is not None
-        assert second.statements.deallocations_s is None
+        assert second.statements.deallocations_per_s is None
 
 
 def test_a_reset_is_inferred_where_the_table_stays_empty(cluster: Cluster) -> None:
@@ -286,7 +286,7 @@ def test_a_hot_standby(cluster: Cluster) -> None:
     assert "EXTENSION pg_stat_statements;  -- on the primary, or" in told["pg_stat_statements"]
     grant = "GRANT pg_read_all_stats TO plain;  -- on the primary"
     assert grant in told["other roles' sessions and statements"]
-    assert report["statements"]["deallocations_s"] == 0
+    assert report["statements"]["deallocations_per_s"] == 0
     assert report["findings"] == []
 
 

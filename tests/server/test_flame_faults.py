@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.flame import processes, symbols, targets
-from pgtare.flame.record import Plan, record
+from pgtare.seeing.flame import processes, symbols, targets
+from pgtare.seeing.flame.record import SamplingPlan, record
 from pgtare.server.cluster import Cluster
 from tests.server.flame_tools import flame, needs_perf, repeating
 from tests.server.waits_tools import eventually
@@ -34,7 +34,7 @@ def test_an_unprivileged_user_is_told_what_is_missing(
     needs_perf("on")
     program = (
         "import os, sys\n"
-        "from pgtare.flame import permission, samples\n"
+        "from pgtare.seeing.flame import permission, samples\n"
         "os.setgid(65534); os.setuid(65534)\n"
         "for mode, level in (('on', 3), ('on', 2), ('off', 2)):\n"
         "    permission.paranoid = lambda level=level: level\n"
@@ -90,7 +90,7 @@ def test_a_backend_that_ends_meanwhile(server18: Cluster) -> None:
     assert process.returncode == 0, err
     found = json.loads(out)
     assert found["stopped_by"] == "target"
-    assert found["seconds"] < 50
+    assert found["duration_s"] < 50
     assert any("ended while" in note for note in found["notes"])
 
 
@@ -126,7 +126,7 @@ def test_a_killed_perf_is_told(server18: Cluster, which: str) -> None:
     if process.returncode == 0:
         found = json.loads(out)
         assert found["stopped_by"] == "perf"
-        assert found["seconds"] < 50
+        assert found["duration_s"] < 50
         assert any("perf ended by itself" in note for note in found["notes"])
     else:  # what it had read, it had not handed on yet
         assert process.returncode == 1
@@ -232,13 +232,13 @@ def test_a_recording_ends_before_memory_does(
     server18: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs_perf("on")
-    monkeypatch.setattr("pgtare.flame.record.MOST_SAMPLES", 50)
+    monkeypatch.setattr("pgtare.seeing.flame.record.MOST_SAMPLES", 50)
 
     def count(connection: object, number: int) -> None:
         connection.execute("SELECT count(*) FROM generate_series(1, 50000)")  # type: ignore[attr-defined]
 
     with repeating(server18, 1, count):
-        found = record(Plan("on", targets.of_postmaster(server18.postmaster_pid), 60, 999))
+        found = record(SamplingPlan("on", targets.of_postmaster(server18.postmaster_pid), 60, 999))
     assert found.stopped_by == "full"
     assert found.seconds < 30
     assert 50 <= len(found.samples) < 5000

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.flame import keep
+from pgtare.seeing.flame import recording
 from tests.server.flame_tools import needs_perf
 from tests.server.weigh_tools import failed, pgtare
 
@@ -65,7 +65,7 @@ def test_the_page_of_a_study_shows_both_variants_and_the_change(tmp_path: Path) 
     text = (tmp_path / "out" / "report.html").read_text()
     for id in ("W-A-off", "W-B-off", "W-change-off", "W-A-on", "W-B-on", "W-change-on"):
         assert f'id="flame-{id}"' in text
-    kept = keep.load(tmp_path / "out" / "flames" / "W" / "B-on")
+    kept = recording.load(tmp_path / "out" / "flames" / "W" / "B-on")
     assert any("errfinish" in stack for stack in kept.samples.stacks)
     # only what is missing recorded again
     kept_at = (tmp_path / "out" / "flames" / "W" / "B-on").stat().st_mtime_ns

@@ -20,7 +20,7 @@ def test_names_the_logging_and_the_hashing_functions(binaries: Binaries, tmp_pat
     needs_perf("on")
     where = () if binaries.origin == "wheel" else ("--pg-config", binaries.pg_config)
     done = pgtare(
-        "weigh", *TWO, "--why", "--duration", "20", "--scale", "1", *where, "--json",
+        "weigh", *TWO, "--why", "--duration", "20", "--scale", "1", *where, "--output",
         tmp_path / "w.json", "--seed", "7",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

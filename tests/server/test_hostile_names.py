@@ -10,12 +10,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from pgtare.report.plain import plain
+from pgtare.kit.terminal_text import plain
+from pgtare.seeing.trace.analysis.merge import WAYS
+from pgtare.seeing.trace.analysis.profile import GROUPINGS
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
-from pgtare.trace.merge import WAYS
-from pgtare.trace.profile import GROUPINGS
 from tests.server.recorder_tools import recording, wait_until_traced
 from tests.server.trace_tools import session, tracing
 from tests.server.waiter import write_source

@@ -12,18 +12,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import psycopg
 import pytest
 from rich.console import Console
 
+from pgtare.cli.json_pages import documents
 from pgtare.errors import UsageError
-from pgtare.ladder.bench import Bench
-from pgtare.ladder.directory import Directory
-from pgtare.ladder.planning import plan
-from pgtare.ladder.run import conduct
-from pgtare.ladder.stuck import watched
-from pgtare.ladder.study_file import parse
 from pgtare.server.binaries import Binaries
+from pgtare.weighing.ladder.bench import Bench
+from pgtare.weighing.ladder.directory import Directory
+from pgtare.weighing.ladder.planning import plan
+from pgtare.weighing.ladder.run import conduct
+from pgtare.weighing.ladder.stuck_servers import watched
+from pgtare.weighing.ladder.study_file import parse
 from tests.server.weigh_tools import (
     PGTARE,
     failed,
@@ -131,7 +133,7 @@ def test_latencies_are_kept_raw(finished: Path) -> None:
 
 def test_a_study_that_is_done_is_only_reported_again(finished: Path) -> None:
     kept = Directory(finished).runs()
-    done = pgtare("ladder", "resume", finished, "--json", "-")
+    done = pgtare("ladder", "resume", finished, "--json")
     assert done.returncode == 0, done.stderr
     assert Directory(finished).runs() == kept
     assert "starting every variant" not in done.stderr
@@ -139,6 +141,8 @@ def test_a_study_that_is_done_is_only_reported_again(finished: Path) -> None:
     assert again["workloads"] == first["workloads"]
     status = json.loads(pgtare("ladder", "status", finished, "--json").stdout)
     assert (status["runs_done"], status["runs_left"]) == (7, 0)
+    for document in (again, status):
+        jsonschema.validate(document, documents()[document["schema"]].schema)
 
 
 def test_what_is_missing_is_done_and_no_more(finished: Path, tmp_path: Path) -> None:

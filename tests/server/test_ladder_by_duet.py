@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pgtare import parquet
-from pgtare.ladder.directory import Directory
+from pgtare.kit import parquet
 from pgtare.server.binaries import Binaries
+from pgtare.weighing.ladder.directory import Directory
 from tests.server.test_ladder import STUDY, write
 from tests.server.weigh_tools import pgtare, read
 

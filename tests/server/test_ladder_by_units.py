@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare import parquet
-from pgtare.ladder.directory import Directory
+from pgtare.kit import parquet
 from pgtare.server.binaries import Binaries
+from pgtare.weighing.ladder.directory import Directory
 from tests.server.test_ladder import OPEN, STUDY, _backend, _wait_for, write
 from tests.server.weigh_tools import failed, pgtare, read, start_pgtare
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.estimate.duet import RoundStatistics
-from pgtare.ladder.duet import DuetBlock, DuetVariant, judge
-from pgtare.ladder.roles import load_seed, roles_of_set
+from pgtare.estimate.study.duet import RoundStatistics
 from pgtare.load import LoadSpec, Script
 from pgtare.load.duet_plan import Length
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
+from pgtare.weighing.ladder.duet import DuetBlock, DuetVariant, judge
+from pgtare.weighing.ladder.duet_roles import load_seed, roles_of_set
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

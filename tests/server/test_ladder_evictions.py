@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.flame import keep, show
-from pgtare.ladder import scripts, study_file
-from pgtare.ladder.bench import Bench
-from pgtare.ladder.protocol import Setting
-from pgtare.ladder.records import Step
-from pgtare.ladder.rounds import Rounds
+from pgtare.seeing.flame import recording, show
+from pgtare.weighing.ladder import scripts, study_file
+from pgtare.weighing.ladder.bench import Bench
+from pgtare.weighing.ladder.protocol import StepContext
+from pgtare.weighing.ladder.records import Step
+from pgtare.weighing.ladder.rounds import Rounds
 from tests.server.doctor_tools import STUDIES
 from tests.server.flame_tools import needs_perf, shares
 from tests.server.weigh_tools import pgtare, read
@@ -29,7 +29,7 @@ def test_one_run_of_each_variant(tmp_path: Path) -> None:
     with Bench(study, tmp_path) as bench:
         for name in ("M400", "M100"):
             step = Step(id=name, kind="run", workload="E1", variant=name, round=1)
-            found[name] = Rounds().execute(step, Setting(study, bench, tmp_path, {})).run
+            found[name] = Rounds().play(step, StepContext(study, bench, tmp_path, {})).run
     assert found["M400"].figures == {"deallocations": 0.0}
     assert found["M100"].figures["deallocations"] > 100
     waited = {
@@ -62,7 +62,7 @@ def test_the_quick_study_shows_the_loss_and_names_the_wait(tmp_path: Path) -> No
     page = (tmp_path / "out" / "report.html").read_text()
     for id in ("M400-off", "M100-off", "change-off", "M400-on", "M100-on", "change-on"):
         assert f'id="flame-E1-{id}"' in page
-    blocked = keep.load(tmp_path / "out" / "flames" / "E1" / "M100-off")
+    blocked = recording.load(tmp_path / "out" / "flames" / "E1" / "M100-off")
     found = show.main_profile("off", blocked.samples, idle=False)
     (lock,) = shares(found, "pgss_store")
     assert lock > 0.5

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.ladder.directory import Directory
 from pgtare.server.binaries import Binaries
 from pgtare.server.registry import servers_directory
+from pgtare.weighing.ladder.directory import Directory
 from tests.server.test_ladder import STUDY, _backend, _wait_for, write
 from tests.server.test_ladder_by_duet import BY_DUET
 from tests.server.weigh_tools import failed, pgtare, read, start_pgtare

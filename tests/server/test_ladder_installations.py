@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.ladder import installations
-from pgtare.ladder.study_file import parse
 from pgtare.server.binaries import Binaries
+from pgtare.weighing.ladder import installations
+from pgtare.weighing.ladder.study_file import parse
 
 STUDY = """
 title = "What a library costs"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.ladder.bench import Bench
-from pgtare.ladder.study_file import parse
+from pgtare.weighing.ladder.bench import Bench
+from pgtare.weighing.ladder.study_file import parse
 from tests.server.test_waits_source import USUAL
 from tests.server.weigh_tools import pgtare
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.ladder import factorial, scripts, study_file
-from pgtare.ladder.bench import Bench, Serving
-from pgtare.ladder.protocol import Setting
-from pgtare.ladder.records import Run, Step
-from pgtare.ladder.rounds import Rounds
-from pgtare.ladder.sections import Server
-from pgtare.ladder.study import Study
-from pgtare.ladder.unit_trials import Units
 from pgtare.server.binaries import Binaries
+from pgtare.weighing.ladder import factorial, scripts, study_file
+from pgtare.weighing.ladder.bench import Bench, Serving
+from pgtare.weighing.ladder.protocol import StepContext
+from pgtare.weighing.ladder.records import Run, Step
+from pgtare.weighing.ladder.rounds import Rounds
+from pgtare.weighing.ladder.section_models import Server
+from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.unit_trials import UnitTrials
 from tests.server.doctor_tools import STUDIES
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -53,7 +53,7 @@ JOIN = "SELECT s.id, i.name FROM cursor_shipments s JOIN cursor_items i ON i.id 
 
 def trial(bench: Bench, study: Study, where: Path) -> Run:
     step = Step(id="t", kind="run", workload=study.workload[0].name, variant="*", round=1, seed=3)
-    return Units().execute(step, Setting(study, bench, where, {})).run
+    return UnitTrials().play(step, StepContext(study, bench, where, {})).run
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_recorder_writes_what_a_run_traces(wheel: Binaries, tmp_path: Path) ->
     with Bench(study, tmp_path) as bench:
         for name in ("all", "written"):
             step = Step(id=name, kind="run", workload="OLTP", variant=name, round=1)
-            found[name] = Rounds().execute(step, Setting(study, bench, tmp_path, {})).run
+            found[name] = Rounds().play(step, StepContext(study, bench, tmp_path, {})).run
             assert not found[name].failed
     assert found["written"].figures["records"] > 1000
     lost = {

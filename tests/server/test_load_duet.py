@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pgtare import parquet
-from pgtare.design import Arm, Design, permuted_block
 from pgtare.errors import UsageError
+from pgtare.estimate.trial.design import Arm, Design, permuted_block
+from pgtare.kit import parquet
 from pgtare.load import LoadSpec, Script
 from pgtare.load.driver import build_driver, driver_source
 from pgtare.load.duet import DuetRun, run_duet
-from pgtare.load.duet_plan import Length, Target
+from pgtare.load.duet_plan import DuetTarget, Length
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.signals import StopRequest
@@ -136,7 +136,7 @@ def test_a_known_delay_is_recovered(
     driver: Path, pair: list[Cluster], script: Any, tmp_path: Path
 ) -> None:
     """2 ms more sleep, set for the session at run time, in one of the clusters."""
-    targets = [Target(pair[0].dsn(), {"duet.ms": 1}), Target(pair[1].dsn(), {"duet.ms": 3})]
+    targets = [DuetTarget(pair[0].dsn(), {"duet.ms": 1}), DuetTarget(pair[1].dsn(), {"duet.ms": 3})]
     spec = script("SELECT pg_sleep(current_setting('duet.ms')::float8 / 1000);")
     run = run_duet(driver, targets, spec, Length(0.8, warmup_s=0.2), tmp_path / "r")
     assert run.whole
@@ -202,7 +202,7 @@ def test_the_driver_of_15_serves_15_and_18(
     for cluster in (server15, server18):
         with cluster.connect() as connection:
             connection.execute(PGBENCH_TABLES)
-    targets = [Target(cluster.dsn()) for cluster in (server15, server18)]
+    targets = [DuetTarget(cluster.dsn()) for cluster in (server15, server18)]
     spec = LoadSpec(builtin="tpcb-like", protocol=protocol, clients=2, seed=3)
     try:
         run = run_duet(build_driver(debian15), targets, spec, Length(0.5), tmp_path / "r")

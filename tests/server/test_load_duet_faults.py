@@ -16,7 +16,7 @@ import pytest
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.load.duet import run_duet
-from pgtare.load.duet_plan import Length, Target
+from pgtare.load.duet_plan import DuetTarget, Length
 from pgtare.load.duet_records import Outcome, read_records
 from pgtare.server.cluster import Cluster
 from pgtare.server.signals import StopRequest
@@ -114,7 +114,7 @@ def test_a_crashed_server_ends_the_run_and_says_so(
 def test_a_refused_connection_is_told(
     driver: Path, targets: Any, script: Any, tmp_path: Path
 ) -> None:
-    nowhere = Target("host=/nonexistent dbname=postgres user=postgres")
+    nowhere = DuetTarget("host=/nonexistent dbname=postgres user=postgres")
     with pytest.raises(
         MeasurementError, match=r"did not begin: cluster 1: cannot connect: .*nonex"
     ):
@@ -193,7 +193,7 @@ END;
 def test_settings_the_server_refuses_are_told(
     driver: Path, pair: list[Cluster], script: Any, tmp_path: Path
 ) -> None:
-    targets = [Target(pair[0].dsn(), {"shared_buffers": "1GB"})]
+    targets = [DuetTarget(pair[0].dsn(), {"shared_buffers": "1GB"})]
     with pytest.raises(MeasurementError, match=r"settings were refused: .*shared_buffers"):
         run_duet(driver, targets, script(SELECT_1), SHORT, tmp_path / "r")
 
@@ -229,7 +229,7 @@ def test_records_of_an_earlier_run_are_never_taken_for_this_one(
 ) -> None:
     output = tmp_path / "r"
     run_duet(driver, targets, script(SELECT_1), Length(0.3), output)
-    nobody = [Target("host=127.0.0.1 port=1") for _ in targets]
+    nobody = [DuetTarget("host=127.0.0.1 port=1") for _ in targets]
     with pytest.raises(MeasurementError, match="did not begin"):
         run_duet(driver, nobody, script(SELECT_1), Length(0.3), output)
     assert not output.exists()

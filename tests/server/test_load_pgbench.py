@@ -13,19 +13,7 @@ import psycopg
 import pytest
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.instruments import (
-    Chosen,
-    Entry,
-    SqlRule,
-    Variant,
-    availability,
-    choose,
-    load_catalogue,
-    read_facts,
-    snapshot,
-)
-from pgtare.instruments.model import Needs
-from pgtare.instruments.proof import judge_counter
+from pgtare.estimate.trial.observations import UnitFlag
 from pgtare.load import (
     BenchDatabase,
     LoadSpec,
@@ -38,8 +26,20 @@ from pgtare.load import (
     initialise,
     run,
 )
-from pgtare.observations import UnitFlag
 from pgtare.server.cluster import Cluster
+from pgtare.weighing.instruments import (
+    Chosen,
+    Entry,
+    SqlRule,
+    Variant,
+    availability,
+    choose,
+    load_catalogue,
+    read_facts,
+    snapshot,
+)
+from pgtare.weighing.instruments.model import Needs
+from pgtare.weighing.instruments.proof import judge_counter
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -365,7 +365,7 @@ def test_a_users_counter_can_harm_nothing(
     cluster: Cluster, bench: BenchDatabase, monkeypatch: pytest.MonkeyPatch, sql: str, error: str,
     autocommit: bool,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("pgtare.instruments.counters.STATEMENT_TIMEOUT_MS", 100)
+    monkeypatch.setattr("pgtare.weighing.instruments.counters.STATEMENT_TIMEOUT_MS", 100)
     with cluster.connect(bench.name, autocommit=autocommit) as conn:
         found = snapshot(conn, [entry_with(sql)])[sql]
         assert found.value is None

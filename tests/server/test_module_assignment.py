@@ -7,8 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pgtare.design import RUNS_AFTER, Runs, filler, permuted_block, run_before, run_drawn
-from pgtare.observations import Observations, UnitFlag
+from pgtare.estimate.trial.design import (
+    RUNS_AFTER,
+    Runs,
+    filler,
+    permuted_block,
+    run_before,
+    run_drawn,
+)
+from pgtare.estimate.trial.observations import Observations, UnitFlag
 from pgtare.server.cluster import Cluster
 
 from .module_tools import (

@@ -13,7 +13,8 @@ from pgtare.errors import UsageError
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from pgtare.server.trials import Trials, connect
+from pgtare.server.own_session import connect
+from pgtare.weighing.trials import Trials
 
 from .module_tools import MARKED, MARKER, Session, one, session, trial, wait_until
 from .test_module_start import refusal, start

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from pgtare.observations import UnitFlag
+from pgtare.estimate.trial.observations import UnitFlag
 from pgtare.server.cluster import Cluster
 
-from .module_tools import MARKER, Session, flagged, one, session, state_of, trial
+from .module_tools import MARKER, Session, flagged, one, session, state_of, trial, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
@@ -112,6 +112,40 @@ def test_a_reload_is_no_change_by_the_application(server: Cluster, functions: No
         server.reload()
     assert sum(flagged(rows, UnitFlag.RELOADED)) == 1
     assert not any(flagged(rows, UnitFlag.APP_CHANGED))
+
+
+def test_a_reload_in_an_open_transaction_flags_its_unit_in_every_arm(
+    server: Cluster, functions: None
+) -> None:
+    """The server reads its files at the next request: one arm must not be spared that time."""
+    query = f"SELECT current_setting('{MARKER}')"
+    seen = []
+    try:
+        with trial(server, [{}, {MARKER: "1111kB"}]) as running, session(server) as client:
+            for number in range(12):
+                client.execute("BEGIN")
+                server.configure({MARKER: f"{5000 + number}kB"})
+                server.reload()
+                until_read(client, number)
+                seen.append(one(client, query))
+                client.execute("COMMIT")
+                client.execute("SELECT 1")
+            rows = running.observed(client, 24)
+    finally:
+        server.configure({MARKER: None})
+        server.reload()
+    arms = rows["arm"][::2].tolist()
+    assert set(arms) == {0, 1}
+    # PostgreSQL lets the file change what came from it, and no value that an arm has set
+    assert seen == [[f"{5000 + n}kB", "1111kB"][arm] for n, arm in enumerate(arms)]
+    assert flagged(rows, UnitFlag.RELOADED) == [True, False] * 12
+    assert not any(flagged(rows, UnitFlag.APP_CHANGED))
+
+
+def until_read(client: Session, number: int) -> None:
+    """Send requests until the session has read the file that holds the number."""
+    query = f"SELECT reset_val FROM pg_settings WHERE name = '{MARKER}'"
+    wait_until(lambda: one(client, query) == str(5000 + number))
 
 
 def test_arms_are_in_force_after_a_change_for_a_while(server: Cluster, functions: None) -> None:

@@ -11,12 +11,13 @@ import psycopg
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.observations import UnitFlag
+from pgtare.estimate.trial.observations import UnitFlag
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached, source_dir
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from pgtare.server.trials import Trials, connect
+from pgtare.server.own_session import connect
+from pgtare.weighing.trials import Trials
 
 from .module_tools import (
     MARKED,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from pgtare.observations import Observations, UnitFlag
+from pgtare.estimate.trial.observations import Observations, UnitFlag
 from pgtare.server.cluster import Cluster
 
 from .module_tools import Running, Session, flagged, one, session, trial, wait_until

@@ -9,7 +9,8 @@ from pgtare.errors import UsageError
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from pgtare.server.trials import Trials, connect
+from pgtare.server.own_session import connect
+from pgtare.weighing.trials import Trials
 from tests.server.module_tools import session, trial
 from tests.server.weigh_tools import pgtare
 

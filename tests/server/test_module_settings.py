@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.observations import UnitFlag
+from pgtare.estimate.trial.observations import UnitFlag
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
@@ -124,7 +124,8 @@ def test_idle_sessions_have_their_settings_back_at_the_next_request(
 
 OWNER = """
 import sys, time
-from pgtare.server.trials import Population, Trials, connect
+from pgtare.server.own_session import connect
+from pgtare.weighing.trials import Population, Trials
 from tests.server.module_tools import design_of
 trials = Trials(connect(sys.argv[1]))
 trials.start(design_of([{sys.argv[2]: "1111kB"}] * 2), Population("postgres"), 600)

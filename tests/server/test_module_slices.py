@@ -10,8 +10,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pgtare.design import MIXED, Design, Slices, permuted_block, slice_ends, slice_order
-from pgtare.observations import NO_SLICE, Observations, UnitFlag
+from pgtare.estimate.trial.design import (
+    MIXED,
+    Design,
+    Slices,
+    permuted_block,
+    slice_ends,
+    slice_order,
+)
+from pgtare.estimate.trial.observations import NO_SLICE, Observations, UnitFlag
 from pgtare.server.cluster import Cluster
 
 from .module_tools import (

@@ -115,7 +115,8 @@ def test_what_comes_after_a_replacement_is_said(wheel: Binaries) -> None:
     ensure_for_wheel(wheel)
     control = wheel.extension_dir / "pgtare.control"
     control.write_text(control.read_text() + "# of an earlier version\n")
-    done = in_process("module", "install", "--force", "--pg-config", wheel.pg_config)
+    where = ("--module", "pgtare", "--pg-config", wheel.pg_config)
+    done = in_process("module", "install", "--force", *where)
     assert done.returncode == 0, done.stderr
     assert "run ALTER EXTENSION pgtare UPDATE;" in done.stdout
     assert "CREATE EXTENSION" not in done.stdout

@@ -13,8 +13,9 @@ from pgtare.server import build as build_module
 from pgtare.server import modules
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from pgtare.server.uses import loaded_by, uses_on_server
+from pgtare.server.module_usage import loaded_by, uses_on_server
 from tests.server.made_module import write_module
+from tests.server.weigh_tools import in_process
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(90)]
 
@@ -217,7 +218,8 @@ def test_uninstall_refuses_while_the_module_is_in_use(
     copied: Binaries, own_place: Path, source: Path
 ) -> None:
     modules.install(copied, "tiny", source=source)
-    with pytest.raises(UsageError, match=r"give --dsn .*, or --force"):
+    hint = r"give --dsn .*, or use `pgtare module uninstall --force`"
+    with pytest.raises(UsageError, match=hint):
         modules.uninstall(copied, "tiny")
     with Cluster(copied, settings={"session_preload_libraries": "tiny"}) as cluster:
         dsn = cluster.dsn()
@@ -244,6 +246,52 @@ def test_uninstall_refuses_while_the_module_is_in_use(
         assert modules.installed_version(copied, "tiny") is None
         with pytest.raises(UsageError, match="not installed"):
             modules.uninstall(copied, "tiny", dsn)
+
+
+@pytest.mark.timeout(400)  # three modules are built
+def test_install_and_uninstall_of_everything(copied: Binaries, own_place: Path) -> None:
+    where = ("--pg-config", copied.pg_config)
+    for name in modules.PRELOAD_ORDER:  # what other tests have installed
+        in_process("module", "uninstall", "--module", name, "--force", *where)
+    assert not list(copied.pkglibdir.glob("sql_trace*"))
+    done = in_process("module", "install", *where)
+    assert done.returncode == 0, done.stderr
+    line = "shared_preload_libraries = 'pgtare, wait_event_timing, sql_trace'"
+    assert line in done.stdout.splitlines()
+    with Cluster(copied) as cluster:
+        with cluster.connect() as connection:
+            names = "pg_stat_statements, pgtare, wait_event_timing, sql_trace"
+            connection.execute(f"ALTER SYSTEM SET shared_preload_libraries = {names}".encode())
+        cluster.restart()
+        with cluster.connect() as connection:
+            for name in modules.PRELOAD_ORDER:
+                connection.execute(f"CREATE EXTENSION {name}".encode())
+            connection.execute("ALTER SYSTEM SET wait_event_timing.capture = 'stats'")
+            connection.execute("ALTER SYSTEM SET work_mem = '5MB'")
+        everything = ("uninstall", "--dsn", cluster.dsn(), *where)
+        listed = in_process(*everything)
+        assert (listed.returncode, listed.stdout.count("extension ")) == (0, 3)
+        assert "setting wait_event_timing.capture in postgresql.auto.conf" in listed.stdout
+        assert "nothing was removed" in listed.stdout
+        # the libraries are loaded until a restart, and this server is one of pgtare's own
+        first = in_process(*everything, "--yes")
+        assert first.returncode == 1
+        assert first.stdout.count("removed: extension") == 3
+        assert first.stdout.count("is still in use") == 3
+        assert f"left: {own_place} (private servers, builds): a private server" in first.stdout
+        assert (copied.pkglibdir / "sql_trace.so").exists()
+        cluster.restart()
+        second = in_process(*everything, "--yes")
+        assert second.stdout.count("removed: ") == 3, second.stdout
+        with cluster.connect() as connection:
+            assert connection.execute("SHOW shared_preload_libraries").fetchone() == (
+                "pg_stat_statements",
+            )
+            assert connection.execute("SHOW work_mem").fetchone() == ("5MB",)
+        assert not list(copied.pkglibdir.glob("sql_trace*"))
+    last = in_process("uninstall", "--yes")
+    assert (last.returncode, own_place.exists()) == (0, False)
+    assert in_process("uninstall").stdout == "nothing of pgtare is left here\n"
 
 
 def test_uninstall_notices_another_server_that_has_it_loaded(

@@ -51,6 +51,7 @@ COMMANDS: dict[str, list[str]] = {
     "trace status": [],
     "trace stop": [],
     "module uninstall": ["--pg-config", "{pg_config}"],
+    "uninstall": [],
 }
 #: Commands that need one session of the server throughout.
 ONE_SESSION = {"weigh", "trace record"}

@@ -11,13 +11,13 @@ import psycopg
 import pytest
 from psycopg.pq import ExecStatus, TransactionStatus
 
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.analysis.ledger import Ledger
+from pgtare.seeing.trace.analysis.statements import report
+from pgtare.seeing.trace.file.reader import load
+from pgtare.seeing.trace.output import export, page, show
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from pgtare.trace import export, page, show
-from pgtare.trace import ledger as ledgers
-from pgtare.trace.ledger import Ledger
-from pgtare.trace.reader import load
-from pgtare.trace.statements import report
 from tests.server import secrets_corpus
 from tests.server.secrets_corpus import Bound, Case, Copied, Pipeline, Step, Stopped
 from tests.server.trace_tools import Trace, names, session, trace_of, tracing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgtare.server.cluster import Cluster
-from pgtare.weigh.session_lengths import session_lengths
+from pgtare.weighing.weigh.session_lengths import session_lengths
 
 
 def test_sessions_of_a_few_transactions_are_seen(server: Cluster) -> None:

@@ -10,11 +10,11 @@ from datetime import timedelta
 import psycopg
 import pytest
 
+from pgtare.seeing.trace.capture import recorder_locks
+from pgtare.seeing.trace.capture.server import open_server
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import source_dir
 from pgtare.server.cluster import Cluster
-from pgtare.trace import owners
-from pgtare.trace.server import open_server
 from tests.server.recorder_tools import level_of
 from tests.server.trace_tools import Connection, names, session, tracing
 from tests.server.waits_tools import one
@@ -34,7 +34,7 @@ def test_levels_are_given_back_to_whom_they_were_lent(
     one(onlooker, "SELECT sql_trace_set(%s, 1)", pid)
     with open_server(tracer.dsn()) as server:
         for start, level in ((began - timedelta(seconds=1), 1), (began, 0)):
-            owners.give_back(server, {pid: start}, recorder=0)
+            recorder_locks.give_back(server, {pid: start}, recorder=0)
             client.execute("SELECT 1")
             assert level_of(onlooker, pid) == level
 
@@ -82,7 +82,7 @@ def halted(pid: int, place: str) -> Iterator[threading.Event]:
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="needs gdb, to stop a session in a race")
 def test_order_for_a_session_that_ends_meanwhile(debian15: Binaries) -> None:
     """It is asked between the look at whose a place is and the order; another takes the place."""
-    text = (source_dir() / "sql_trace" / "sessions.c").read_text().splitlines()
+    text = (source_dir() / "sql_trace" / "core" / "sessions.c").read_text().splitlines()
     (line,) = [n for n, found in enumerate(text, 1) if WRITE in found]
     arrived: list[Connection] = []
 

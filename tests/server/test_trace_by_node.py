@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.analysis.profile import Line, profile
+from pgtare.seeing.trace.file.reader import load
 from pgtare.server.cluster import Cluster
-from pgtare.trace import ledger as ledgers
-from pgtare.trace.profile import Line, profile
-from pgtare.trace.reader import load
 from tests.server.recorder_tools import recording, wait_until_traced
 from tests.server.trace_tools import session
 from tests.server.waits_tools import Connection

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +14,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.file.reader import load
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from pgtare.trace import ledger as ledgers
-from pgtare.trace.reader import load
 from tests.server.recorder_tools import level_of, recording, wait_until_traced
 from tests.server.trace_tools import session, tracing
 from tests.server.waits_tools import Connection, eventually, one
-from tests.server.weigh_tools import in_process, start_pgtare
+from tests.server.weigh_tools import failed, in_process, start_pgtare
+from tests.small_volume import fill, small_volume
 
 pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -46,19 +46,10 @@ def app(tracer: Cluster) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def small_volume(as_root: None) -> Iterator[Path]:
+def volume(as_root: None) -> Iterator[Path]:
     """A file system of a megabyte."""
-    path = Path(tempfile.mkdtemp(prefix="pgtare-small-", dir="/var/tmp"))
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "pgtare-test", path]
-    try:
-        if subprocess.run(command, check=False).returncode != 0:
-            pytest.skip("cannot mount a small file system here")
-        try:
-            yield path
-        finally:
-            subprocess.run(["umount", path], check=True)
-    finally:
-        path.rmdir()
+    with small_volume("size=1m") as path:
+        yield path
 
 
 def texts(path: Path) -> set[str]:
@@ -69,9 +60,9 @@ def texts(path: Path) -> set[str]:
 
 @slowly_on_15
 def test_a_full_volume_ends_the_recording_alone(
-    tracer: Cluster, app: Connection, onlooker: Connection, small_volume: Path
+    tracer: Cluster, app: Connection, onlooker: Connection, volume: Path
 ) -> None:
-    rec = small_volume / "rec"
+    rec = volume / "rec"
     recorder = start_pgtare(
         "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0",
         "--pid", str(app.info.backend_pid), "--json",
@@ -81,7 +72,11 @@ def test_a_full_volume_ends_the_recording_alone(
     while recorder.poll() is None:
         app.execute(f"SELECT '{os.urandom(5000).hex()}'".encode())
     out, err = recorder.communicate(timeout=60)
-    assert recorder.returncode == 0, err
+    assert recorder.returncode == 1, (out, err)
+    (sentence,) = [line for line in err.splitlines() if line.startswith("pgtare: ")]
+    assert f"the disk of {rec} is full; {rec} holds what came before" in sentence
+    assert f"`pgtare trace profile {rec}`" in sentence
+    assert "free some space" in sentence
     told = json.loads(out)
     assert (told["stopped_by"], "full" in told["why"]) == ("space", True)
     app.execute("SELECT 1")
@@ -184,7 +179,7 @@ def test_a_pooled_session_serves_several_applications(
             app.execute("SELECT pg_sleep(0.05) /*local*/")
         app.execute("SELECT 'named batch again'")
     done = in_process("trace", "clients", rec, "--merge-by", "application", "--json")
-    found = {client["name"]: client for client in json.loads(done.stdout)}
+    found = {client["name"]: client for client in json.loads(done.stdout)["clients"]}
     assert set(found) == {*naps, "local"}
     for name, ms in (naps | {"local": 50 / 3}).items():
         assert found[name]["waited_ns"] == pytest.approx(3 * ms * 1e6, rel=0.15, abs=10e6)
@@ -237,18 +232,82 @@ def test_500_connections(request: pytest.FixtureRequest, name: str, tmp_path: Pa
 
 
 @slowly_on_15
-def test_a_disk_without_any_room_leaves_no_recording(
-    tracer: Cluster, app: Connection, onlooker: Connection, small_volume: Path
+def test_a_disk_without_room_for_calls(
+    tracer: Cluster, app: Connection, onlooker: Connection, volume: Path
 ) -> None:
-    (small_volume / "others").write_bytes(bytes(1000 * 1024))
+    """Nothing looks like success: without a call and a wait no recording stays."""
+    fill(volume, leave=12 << 10)
+    rec = volume / "rec"
     recorder = start_pgtare(
-        "trace", "record", small_volume / "rec", "--dsn", tracer.dsn(), "--reserve", "0",
-        "--application", "traced-app", "--duration", "20s",
+        "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0", "--level", "4",
+        "--application", "traced-app", "--duration", "20s", "--json",
     )  # fmt: skip
     while recorder.poll() is None:
-        app.execute("SELECT repeat('x', 1000), pg_sleep(0.001)")
+        app.execute(f"SELECT '{os.urandom(20_000).hex()}'".encode())
     out, err = recorder.communicate(timeout=60)
     assert recorder.returncode == 1, (out, err)
-    assert "full" in out + err
     assert "Traceback" not in err
+    (sentence,) = [line for line in err.splitlines() if line.startswith("pgtare: ")]
+    assert "free some space" in sentence
+    if json.loads(out)["call_bytes"]:  # a look that found the session before its first statement
+        assert f"{rec} holds what came before" in sentence
+        assert rec.exists()
+    else:
+        assert f"nothing was kept in {rec}: the disk of {rec} is full, and no call" in sentence
+        assert "trace profile" not in err
+        assert not rec.exists()
     assert level_of(onlooker, app.info.backend_pid) == 0
+
+
+def test_a_disk_that_was_full_before(
+    tracer: Cluster, app: Connection, onlooker: Connection, volume: Path
+) -> None:
+    fill(volume)
+    for name in ("rec", "rec.pgtrace"):
+        done = in_process("trace", "record", volume / name, "--dsn", tracer.dsn(), "--reserve", "0")
+        told = failed(done, 1)
+        assert "nothing was begun: the disk of" in told
+        assert "free some space" in told
+        assert not (volume / name).exists()
+    assert level_of(onlooker, app.info.backend_pid) == 0
+
+
+def test_the_reserve_ends_a_recording_as_a_full_disk_does(
+    tracer: Cluster, app: Connection, onlooker: Connection, volume: Path
+) -> None:
+    rec = volume / "rec"
+    recorder = start_pgtare(
+        "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "700k", "--pid",
+        str(app.info.backend_pid),
+    )  # fmt: skip
+    wait_until_traced(onlooker, app)
+    eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
+    while recorder.poll() is None:
+        app.execute(f"SELECT '{os.urandom(200).hex()}', pg_sleep(0.001)".encode())
+    out, err = recorder.communicate(timeout=60)
+    assert recorder.returncode == 1, (out, err)
+    assert "less than the reserve of 700 KiB (--reserve); " in err
+    assert load(rec).streams
+
+
+def test_a_volume_without_room_for_another_file(
+    tracer: Cluster, app: Connection, onlooker: Connection, as_root: None
+) -> None:
+    """What came before can be read, and nobody stays traced."""
+    with small_volume("size=8m,nr_inodes=4") as place:
+        rec = place / "rec"
+        recorder = start_pgtare(
+            "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0", "--file-size", "100k",
+            "--pid", str(app.info.backend_pid),
+        )  # fmt: skip
+        wait_until_traced(onlooker, app)
+        eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
+        while recorder.poll() is None:
+            app.execute(f"SELECT '{os.urandom(5000).hex()}'".encode())
+        out, err = recorder.communicate(timeout=60)
+        assert recorder.returncode == 1, (out, err)
+        assert f"the disk of {rec} is full; {rec} holds what came before" in err
+        assert len(list(rec.iterdir())) == 2
+        trace = load(rec)
+        assert not trace.damages
+        assert level_of(onlooker, app.info.backend_pid) == 0

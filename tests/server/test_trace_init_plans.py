@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.analysis import plan_nodes
+from pgtare.seeing.trace.file.reader import load
 from pgtare.server.cluster import Cluster
-from pgtare.trace import ledger as ledgers
-from pgtare.trace import nodes
-from pgtare.trace.reader import load
 from tests.server.recorder_tools import recording, wait_until_traced
 from tests.server.trace_tools import session, traced
 from tests.server.waits_tools import Connection
@@ -88,8 +88,8 @@ def test_a_nap_is_in_the_own_time_of_one_node(book: ledgers.Ledger, where: str) 
         if call["kind"] == 4 and f"/*{where}*/" in texts[int(call["text"])].text
     ]  # fmt: skip
     (run,) = [run for run in process.stream.rowsources if run.call == call]
-    plan = nodes.of_plan(process.stream.plans[run.plan])
-    own = {n: ns / 1e6 for n, ns in nodes.own_times(run, plan).items()}
+    plan = plan_nodes.of_plan(process.stream.plans[run.plan])
+    own = {n: ns / 1e6 for n, ns in plan_nodes.own_times(run, plan).items()}
     (root,) = [n.time / 1e6 for n in run.nodes if plan[n.node].parent < 0]
     (nap,) = [n for n in own if plan[n].kind == "Function Scan"]
     assert root >= NAP_MS

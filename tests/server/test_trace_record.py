@@ -18,14 +18,14 @@ import numpy as np
 import psycopg
 import pytest
 
-from pgtare import machine
+from pgtare.kit import machine
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
+from pgtare.seeing.trace.analysis.texts import statement_labels
+from pgtare.seeing.trace.file.reader import load
+from pgtare.seeing.trace.file.stream import CallKind
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from pgtare.trace import ledger as ledgers
-from pgtare.trace.profile import GROUPINGS, Scope, profile
-from pgtare.trace.reader import load
-from pgtare.trace.stream import CallKind
-from pgtare.trace.texts import statement_labels
 from tests.server.recorder_tools import KNOWN, known, level_of, recording, wait_until_traced
 from tests.server.trace_tools import session, tracing
 from tests.server.waits_tools import Connection, eventually, one
@@ -75,7 +75,7 @@ def test_profile_of_known_waits_and_work(
         wait_until_traced(onlooker, app)
         # planning them is not what they are to take
         app.execute("SELECT nap(0), spin(1), wait_for_lock()")
-        before = machine.steal_ticks()
+        before = machine.usage()
         first = time.time_ns()
         for _ in range(4):
             with app.transaction():
@@ -87,7 +87,7 @@ def test_profile_of_known_waits_and_work(
         app.execute("INSERT INTO truth (what, s) SELECT 'lock', wait_for_lock()")
         held.join()
         last = time.time_ns()
-        after = machine.steal_ticks()
+        after = machine.usage()
     app.execute("SELECT 1")  # a session hears of it with its next request
     assert level_of(onlooker, app.info.backend_pid) == 0
     assert time.monotonic() - began < 60
@@ -120,7 +120,7 @@ def test_profile_of_known_waits_and_work(
     # mostly CPU, or the kernel said that it waited for a processor, or other guests took that
     assert before is not None
     assert after is not None
-    taken = (after[0] - before[0]) * 1e9 / os.sysconf("SC_CLK_TCK")
+    taken = (after.steal - before.steal) * 1e9 / os.sysconf("SC_CLK_TCK")
     assert spun.get(ledgers.NAMES[ledgers.UNACCOUNTED], 0.0) < 0.5 * work + taken
 
 
@@ -154,7 +154,7 @@ def test_what_a_trace_tells(
     assert modes
     assert all(stat.S_IMODE(mode) == 0o600 for mode in modes)
     assert stat.S_IMODE(rec.stat().st_mode) == 0o700
-    found = json.loads(trace("statements", rec, "--json", "--limit", "100").stdout)
+    found = json.loads(trace("statements", rec, "--json", "--limit", "100").stdout)["statements"]
     outer = next(s for s in found if s["text"].startswith("SELECT outer_calls()"))
     assert outer["calls"]["execute"]["count"] == 3
     assert not outer["recursive"]
@@ -164,7 +164,7 @@ def test_what_a_trace_tells(
     assert bad["errors"] == {"22012": 1}
     text = trace("statements", rec).stdout
     assert "Statements within others" in text
-    clients = json.loads(trace("clients", rec, "--merge-by", "trace", "--json").stdout)
+    clients = json.loads(trace("clients", rec, "--merge-by", "trace", "--json").stdout)["clients"]
     (client,) = [c for c in clients if c["name"] == "0af7651916cd43dd8448eb211c80319c"]
     assert client["calls"] >= 3
     only = trace("profile", rec, "--merge-by", "trace", "--client", client["name"], "--json")
@@ -190,7 +190,7 @@ def test_a_statement_is_not_named_after_a_functions_expression(
         wait_until_traced(onlooker, app)
         for sql in ("SELECT declares()", "SELECT 1", "SELECT 1/1"):
             app.execute(sql.encode())
-    found = json.loads(trace("statements", rec, "--json", "--limit", "100").stdout)
+    found = json.loads(trace("statements", rec, "--json", "--limit", "100").stdout)["statements"]
     assert {s["text"] for s in found if not s["recursive"]} >= {"SELECT ?", "SELECT ?/?"}
     for wanted, taken in (("SELECT 1", "SELECT ?"), ("1/", "SELECT ?/?")):
         told = json.loads(trace("profile", rec, "--statement", wanted, "--json").stdout)
@@ -198,7 +198,7 @@ def test_a_statement_is_not_named_after_a_functions_expression(
 
 
 def _exported(rec: Path, tmp_path: Path) -> None:
-    from pgtare import parquet
+    from pgtare.kit import parquet
 
     trace("export", rec, tmp_path / "parquet")
     trace("export", rec, tmp_path / "jsonl", "--format", "jsonl")
@@ -273,7 +273,7 @@ def test_parallel_workers_are_in_their_clients_times(
             app.execute(f"SELECT count(*) FROM shared WHERE g % 7 = 3 /*traceparent='00-{name}-"
                         "b7ad6b7169203331-01'*/".encode())  # fmt: skip
     by_trace = ("--merge-by", "trace")
-    clients = json.loads(trace("clients", rec, *by_trace, "--json").stdout)
+    clients = json.loads(trace("clients", rec, *by_trace, "--json").stdout)["clients"]
     busy = {client["name"]: client["busy_ns"] for client in clients}
     book = ledgers.ledger(load(rec))
     workers = sum(p.end - p.begin for p in book.processes if p.leader_pid is not None)
@@ -359,7 +359,7 @@ def test_disk_full_stops_the_recording_and_nothing_else(
         number += 1
         app.execute(f"SELECT {number}, '{os.urandom(500).hex()}'".encode())
     out, err = recorder.communicate(timeout=60)
-    assert recorder.returncode == 0, err
+    assert recorder.returncode == 1, (out, err)
     told = json.loads(out)
     assert told["stopped_by"] == "space"
     assert "full" in told["why"]
@@ -413,14 +413,14 @@ def test_places_that_cannot_be_used(tracer: Cluster, tmp_path: Path) -> None:
         (("--pid", "-1", "--role", "nix", "--database", "nix"), "session -1, role nix, database"),
         (("--max-size", "0"), "nothing was begun"),
         (("--reserve", "1000000G"), "nothing was begun"),
-        (("--queryid", "0"), "--queryid 0"),
+        (("--query-id", "0"), "--query-id 0"),
         (
-            ("--queryid", "5", "--application", "x*", "--sample", "10%"),
+            ("--query-id", "5", "--application", "x*", "--sample", "10%"),
             "leave out --application, --sample",
         ),
         (("--armed", "--pid", "1"), "leave out --pid"),
         (("--armed", "--level", "12"), "leave out --level"),
-        (("--armed", "--queryid", "5"), "leave out one"),
+        (("--armed", "--query-id", "5"), "leave out one"),
         (("--duration", ""), "--duration"),
     ],
 )
@@ -437,7 +437,7 @@ def test_what_cannot_be_recorded_is_refused_at_once(
     [
         ("--application=nobody", "no session that matches answered"),
         ("--armed", "`pgtare trace status` tells what is armed"),
-        ("--queryid=5", "no session ran a statement of that identifier"),
+        ("--query-id=5", "no session ran a statement of that identifier"),
     ],
 )
 def test_nobody_was_there(tracer: Cluster, tmp_path: Path, option: str, why: str) -> None:
@@ -464,7 +464,7 @@ def test_without_privilege(tracer: Cluster, onlooker: Connection, tmp_path: Path
     told = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
     assert "GRANT pg_read_all_stats" in told
     assert "sql_trace_set" in told
-    statement = ("trace", "record", tmp_path / "x", "--dsn", dsn, "-d", "0.1s", "--queryid", "5")
+    statement = ("trace", "record", tmp_path / "x", "--dsn", dsn, "-d", "0.1s", "--query-id", "5")
     told = refused(*statement)
     assert "GRANT ALTER SYSTEM ON PARAMETER sql_trace.query_ids, sql_trace.query_level" in told
     assert "GRANT pg_read_all_stats" in told
@@ -481,7 +481,7 @@ def test_statements_without_identifiers(tracer: Cluster, tmp_path: Path) -> None
                          ("compute_query_id=auto", "compute_query_id = on"),
                          ("sql_trace.query_ids=7", "set already (7)")):  # fmt: skip
         dsn = tracer.dsn(options=f"-c {setting}")
-        told = refused("trace", "record", rec, "--dsn", dsn, "-d", "1", "--queryid", "5")
+        told = refused("trace", "record", rec, "--dsn", dsn, "-d", "1", "--query-id", "5")
         assert why in told
         assert not rec.exists()
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.analysis.profile import Scope, profile
+from pgtare.seeing.trace.file.reader import load
 from pgtare.server.cluster import Cluster
-from pgtare.trace import ledger as ledgers
-from pgtare.trace.profile import Scope, profile
-from pgtare.trace.reader import load
 from tests.server.recorder_tools import level_of, recording, wait_until_traced
 from tests.server.trace_tools import session
 from tests.server.waits_tools import Connection, eventually, one
@@ -141,7 +141,7 @@ def test_texts_of_before_that_are_used_again(
 @pytest.mark.parametrize(
     "how",
     [
-        "--queryid", "all ended",
+        "--query-id", "all ended",
         *(
             pytest.param(option, marks=slow)
             for option in
@@ -168,7 +168,7 @@ def test_only_sessions_that_are_asked_for(
         plan = one(onlooker, f"EXPLAIN (VERBOSE, FORMAT json) {wanted}")
         value = {
             "--application": "billing", "--pid": str(pid_of(asked)), "--role": "teller",
-            "--database": other, "--queryid": str(plan[0]["Query Identifier"]),
+            "--database": other, "--query-id": str(plan[0]["Query Identifier"]),
         }.get(how)  # fmt: skip
         options = [f"{how}={value}"] if value else []
         if how == "--armed":
@@ -177,7 +177,7 @@ def test_only_sessions_that_are_asked_for(
         if how in ("all ended", "--sample"):
             options = ["--application", "bill*"] + (["--sample", "99.9999%"] * (how == "--sample"))
         with recording(tracer, tmp_path / "b1", *options):
-            if how in ("--queryid", "--armed"):
+            if how in ("--query-id", "--armed"):
                 eventually(lambda: (tmp_path / "b1").exists(), 30)
                 eventually(lambda: how == "--armed" or one(asked, "SHOW sql_trace.query_ids"), 30)
                 time.sleep(0.3)

@@ -9,11 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.analysis.profile import GROUPINGS, profile
+from pgtare.seeing.trace.file.reader import load
+from pgtare.seeing.trace.file.stream import CallKind
 from pgtare.server.cluster import Cluster
-from pgtare.trace import ledger as ledgers
-from pgtare.trace.profile import GROUPINGS, profile
-from pgtare.trace.reader import load
-from pgtare.trace.stream import CallKind
 from tests.server.recorder_tools import recording, wait_until_traced
 from tests.server.trace_tools import session
 from tests.server.waits_tools import Connection, one

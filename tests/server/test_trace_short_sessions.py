@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pgtare.seeing.trace.file.reader import Trace, load
+from pgtare.seeing.trace.file.tables import NO_RING
 from pgtare.server.cluster import Cluster
-from pgtare.trace.reader import Trace, load
-from pgtare.trace.tables import NO_RING
 from tests.server.ring_tools import DATA, KEPT, SMALLEST, end, ring_of, short, since, size, unread
 from tests.server.trace_tools import session
 from tests.server.waits_tools import Connection, eventually, one

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from pgtare.seeing.trace.file.reader import load
 from pgtare.server.cluster import Cluster
-from pgtare.trace.reader import load
 from tests.server.recorder_tools import level_of, recording, wait_until_traced
 from tests.server.trace_tools import session
 from tests.server.waits_tools import Connection, eventually

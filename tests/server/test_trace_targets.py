@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from pgtare.seeing.trace.analysis.ledger import ledger
+from pgtare.seeing.trace.analysis.profile import profile
+from pgtare.seeing.trace.file.reader import load
+from pgtare.seeing.trace.file.stream import CallKind
 from pgtare.server.cluster import Cluster
-from pgtare.trace.ledger import ledger
-from pgtare.trace.profile import profile
-from pgtare.trace.reader import load
-from pgtare.trace.stream import CallKind
 from tests.server.recorder_tools import level_of, recording, wait_until_traced
 from tests.server.trace_tools import session
 from tests.server.waits_tools import Connection, eventually, one
@@ -109,7 +109,7 @@ def test_statement_by_its_identifier(
     plan = one(onlooker, f"EXPLAIN (VERBOSE, FORMAT json) {wanted}")
     query_id = str(plan[0]["Query Identifier"])
     shown = "SHOW sql_trace.query_ids"
-    with recording(tracer, tmp_path / "rec", f"--queryid={query_id}", "--level", "1"):
+    with recording(tracer, tmp_path / "rec", f"--query-id={query_id}", "--level", "1"):
         for client in sessions.values():
             eventually(lambda client=client: one(client, shown) == query_id)  # type: ignore[misc]
             client.execute("SELECT 'other'")
@@ -126,7 +126,7 @@ def test_waits_of_other_statements_are_not_recorded(
     wanted, client = "SELECT pg_sleep(0.02) FROM pg_am LIMIT 1", sessions["plain"]
     plan = one(onlooker, f"EXPLAIN (VERBOSE, FORMAT json) {wanted}")
     query_id = str(plan[0]["Query Identifier"])
-    with recording(tracer, tmp_path / "rec", f"--queryid={query_id}"):
+    with recording(tracer, tmp_path / "rec", f"--query-id={query_id}"):
         eventually(lambda: one(client, "SHOW sql_trace.query_ids") == query_id)
         for _ in range(5):
             client.execute(wanted.encode())

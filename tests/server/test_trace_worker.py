@@ -11,19 +11,19 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.analysis.profile import profile
+from pgtare.seeing.trace.file.reader import load
 from pgtare.server.account import server_account
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from pgtare.trace import ledger as ledgers
-from pgtare.trace.profile import profile
-from pgtare.trace.reader import load
 from tests.server.recorder_tools import KNOWN, known
 from tests.server.trace_tools import session, tracing
 from tests.server.waiter import write_source
 from tests.server.waits_tools import Connection, eventually, limit_memory, one
-from tests.server.weigh_tools import pgtare
+from tests.server.weigh_tools import pgtare, start_pgtare
 from tests.server.worker_tools import (
     SETTINGS,
     another,
@@ -35,6 +35,7 @@ from tests.server.worker_tools import (
     work,
     worker_of,
 )  # fmt: skip
+from tests.small_volume import small_volume
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -382,6 +383,28 @@ def test_full_disk(request: pytest.FixtureRequest, name: str, as_root: None) -> 
                 assert "could not be written" in profile.stderr
         finally:
             subprocess.run(["umount", path], check=True)
+
+
+def test_a_recorder_next_to_the_worker_meets_a_full_disk(
+    writing: tuple[Cluster, Path], app: Connection, as_root: None
+) -> None:
+    """It ends with 1 and what had room, and the worker goes on."""
+    cluster, directory = writing
+    with small_volume("size=1m") as place:
+        rec = place / "rec"
+        recorder = start_pgtare(
+            "trace", "record", rec, "--dsn", cluster.dsn(), "--reserve", "0",
+            "--pid", str(app.info.backend_pid), "--duration", "60s",
+        )  # fmt: skip
+        while recorder.poll() is None:
+            app.execute(f"SELECT '{os.urandom(500).hex()}', pg_sleep(0.001)".encode())
+        out, err = recorder.communicate(timeout=30)
+        assert recorder.returncode == 1, (out, err)
+        assert f"the disk of {rec} is full; {rec} holds what came before" in err
+        assert pgtare("trace", "profile", rec).returncode == 0
+    app.execute("SET sql_trace.level = 12")
+    app.execute("SELECT 'after the full disk'")
+    assert not with_statement(latest(directory), "SELECT 'after the full disk'").damages
 
 
 def test_places_that_will_not_do(wheel: Binaries) -> None:

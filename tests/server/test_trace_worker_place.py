@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pgtare.seeing.trace.file.reader import load
 from pgtare.server.account import server_account
 from pgtare.server.cluster import Cluster
-from pgtare.trace.reader import load
 from tests.server.trace_tools import session
 from tests.server.waits_tools import Connection, eventually
 from tests.server.worker_tools import (

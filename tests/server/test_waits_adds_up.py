@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pgtare.profile.model import FOREGROUND, Snapshot
-from pgtare.profile.rates import profile
-from pgtare.profile.reader import open_reader
 from pgtare.server.cluster import Cluster
+from pgtare.server.wait_counters.model import FOREGROUND, Snapshot
+from pgtare.server.wait_counters.rates import profile
+from pgtare.server.wait_counters.reader import open_reader
 from tests.server.waits_tools import Connection, session
 from tests.server.weigh_tools import in_process
 

@@ -6,16 +6,18 @@ import contextlib
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.profile import rates
-from pgtare.profile.reader import open_reader
+from pgtare.seeing.waits import run_queue
 from pgtare.server.cluster import Cluster
-from pgtare.waits import processor
+from pgtare.server.wait_counters import rates
+from pgtare.server.wait_counters.model import Snapshot
+from pgtare.server.wait_counters.reader import open_reader
 from tests.server.waits_tools import Connection, eventually, one, rows, session
 from tests.server.weigh_tools import pgtare, refused
 
@@ -73,9 +75,9 @@ def test_time_on_a_processor_is_counted_where_all_sessions_are(
 
 def test_the_kernels_time_in_the_run_queue_is_read() -> None:
 
-    assert processor.run_queue_ns([os.getpid(), 2**22 + 1]).keys() == {os.getpid()}
-    assert not processor.is_local("db.example.org", os.getpid())
-    assert not processor.is_local("/", os.getpid())  # no server
+    assert run_queue.run_queue_ns([os.getpid(), 2**22 + 1]).keys() == {os.getpid()}
+    assert not run_queue.is_local("db.example.org", os.getpid())
+    assert not run_queue.is_local("/", os.getpid())  # no server
 
 
 def test_sessions_that_are_not_captured_are_told(timed: Cluster, computing: Connection) -> None:
@@ -137,6 +139,29 @@ def test_a_user_without_rights_reads_and_is_told(timed: Cluster, observer: Conne
         done = pgtare("waits", "top", "--interval", "0.5s", "--dsn", timed.dsn(user="reader_only"))
         assert done.returncode == 0, done.stderr
         assert "note: only part of the server can be seen" in done.stdout
+
+
+def test_a_user_without_rights_has_others_waits_under_way(
+    timed: Cluster, observer: Connection, watched: Connection
+) -> None:
+    thread = threading.Thread(target=watched.execute, args=("SELECT pg_sleep(4)",))
+    thread.start()
+    try:
+        with role(observer, "reader_of_sums"), open_reader(timed.dsn(user="reader_of_sums")) as own:
+            eventually(lambda: _sleeps_ms(own.snapshot()) > 0)
+            before = own.snapshot()
+            time.sleep(0.5)
+            found = rates.profile(before, own.snapshot())
+    finally:
+        thread.join(20)
+    (sleeping,) = [rate for rate in found.events if rate.event.name == "PgSleep"]
+    assert sleeping.waits == 0  # it has not ended
+    assert sleeping.active == pytest.approx(1, abs=0.1)
+    assert "waits by event are those of all sessions" in found.notes[0]
+
+
+def _sleeps_ms(snapshot: Snapshot) -> float:
+    return sum(row.counters.running_ms for row in snapshot.events if row.event.name == "PgSleep")
 
 
 def test_a_hang_is_recorded(timed: Cluster, observer: Connection, tmp_path: Path) -> None:

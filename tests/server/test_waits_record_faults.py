@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import subprocess
-import tempfile
+import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pgtare.seeing.waits import recording as recordings
 from pgtare.server.cluster import Cluster
 from tests.server.waits_tools import Connection, eventually, one, session
 from tests.server.weigh_tools import failed, in_process, start_pgtare
+from tests.small_volume import small_volume
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -25,22 +23,6 @@ slowly_on_15 = pytest.mark.parametrize(
     ["waits18", pytest.param("waits15", marks=[pytest.mark.debian, pytest.mark.slow])],
     indirect=True,
 )
-
-
-@contextlib.contextmanager
-def no_room(size: str) -> Iterator[Path]:
-    """A file system of that size."""
-    path = Path(tempfile.mkdtemp(prefix="pgtare-small-", dir="/var/tmp"))
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "pgtare-test", path]
-    try:
-        if subprocess.run(command, check=False).returncode != 0:
-            pytest.skip("cannot mount a small file system here")
-        try:
-            yield path
-        finally:
-            subprocess.run(["umount", path], check=True)
-    finally:
-        shutil.rmtree(path)
 
 
 @slowly_on_15
@@ -69,18 +51,50 @@ def test_nobody_traced(timed: Cluster, tmp_path: Path, options: list[str]) -> No
 
 
 @slowly_on_15
-def test_a_full_disk_ends_both_recorders_with_1(
-    timed: Cluster, as_root: None, observer: Connection
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_full_disk_ends_the_recording_with_1(
+    timed: Cluster, as_root: None, observer: Connection, tmp_path: Path, options: list[str]
 ) -> None:
-    with no_room("16k") as place, session(timed) as client:
+    """Both recorders end; what had room can be read, and how much had none is told."""
+    with small_volume("size=400k") as place, session(timed) as client:
+        rec = place / "r"
         recorder = start_pgtare(
-            "waits", "record", place / "r", "--all", "--duration", "4s", "--dsn", timed.dsn()
+            "waits", "record", rec, "--all", "--duration", "8s", "--dsn", timed.dsn(), *options
         )
         until = time.monotonic() + 60
         while recorder.poll() is None and time.monotonic() < until:
-            client.execute("SELECT pg_sleep(0.0001) FROM generate_series(1, 500)")
+            client.execute("SELECT 1")
         out, err = recorder.communicate(timeout=30)
         assert recorder.returncode == 1, (out, err)
         assert "Traceback" not in err
-        assert err.strip().count("pgtare: ") == 1, err
+        (told,) = [line for line in err.splitlines() if line.startswith("pgtare: ")]
+        assert f"the disk of {rec} is full; {rec} holds what came before" in told
+        assert f"`pgtare waits report {rec}`" in told
+        assert "free some space" in told
+        assert one(observer, TRACED) == 0
+        found = recordings.load(rec)
+        assert found.stopped_by == "space"
+        held = sum(len(part["kind"]) for part in recordings.parts(rec))
+        assert held == found.records > 0
+        assert found.unwritten > 0
+        if options:
+            assert json.loads(out)["stopped_by"] == "space"
+        else:
+            assert f"{found.unwritten:,} records came before the disk was full" in out
+        page = tmp_path / "page.html"
+        done = in_process("waits", "report", rec, "--html", page)
+        assert done.returncode == 0, done.stderr
+        assert "the disk was full" in page.read_text()
+
+
+@slowly_on_15
+def test_a_disk_without_any_room_leaves_no_recording(
+    timed: Cluster, as_root: None, observer: Connection
+) -> None:
+    with small_volume("size=16k") as place, session(timed):
+        done = in_process(
+            "waits", "record", place / "r", "--all", "--duration", "4s", "--dsn", timed.dsn()
+        )
+        assert "the disk is full; free some space" in failed(done, 1)
+        assert not (place / "r").exists()
         assert one(observer, TRACED) == 0

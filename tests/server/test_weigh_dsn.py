@@ -13,11 +13,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from pgtare.server import trials
+from pgtare.server import own_session
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from pgtare.server.trials import Trials
+from pgtare.weighing.trials import Trials
 from tests.server.weigh_tools import arm, in_process, pgtare, read, refused, start_pgtare, traffic
 
 pytestmark = pytest.mark.server
@@ -44,7 +44,7 @@ def running(wheel: Binaries) -> Iterator[Cluster]:
 def test_weighs_the_traffic_of_another_client(running: Cluster, tmp_path: Path) -> None:
     dsn = running.dsn("app")
     with traffic(dsn, sessions=2, application_name="shop"):
-        done = pgtare("weigh", "pg_stat_statements", "--dsn", dsn, "--duration", "3", "--json",
+        done = pgtare("weigh", "pg_stat_statements", "--dsn", dsn, "--duration", "3", "--output",
                       tmp_path / "w.json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")
@@ -62,7 +62,7 @@ def test_what_took_part_is_measured(running: Cluster, tmp_path: Path) -> None:
         traffic(dsn, sessions=3, query=query, application_name="else"),
     ):
         done = pgtare("weigh", "track_io_timing", "--dsn", dsn, "--application", "shop",
-                      "--duration", "5", "--json", tmp_path / "w.json")  # fmt: skip
+                      "--duration", "5", "--output", tmp_path / "w.json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     design = read(tmp_path / "w.json")["design"]
     assert design["participation"] == 1.0
@@ -118,7 +118,7 @@ def test_dry_run_tells_and_changes_nothing(running: Cluster) -> None:
     assert done.returncode == 0, done.stderr
     assert "log_min_duration_statement = '0'" in done.stdout
     assert "33 % of the transactions go to the log" in done.stdout
-    with trials.connect(running.dsn("app")) as conn:
+    with own_session.connect(running.dsn("app")) as conn:
         assert not Trials(conn).status().running
 
 
@@ -162,7 +162,7 @@ def test_second_trial_is_refused_and_stop_ends_the_first(running: Cluster, tmp_p
     dsn = running.dsn("app")
     with traffic(dsn):
         first = start_pgtare("weigh", "track_io_timing", "--dsn", dsn, "--duration", "60",
-                             "--json", tmp_path / "w.json")  # fmt: skip
+                             "--output", tmp_path / "w.json")  # fmt: skip
         _wait_until_running(dsn)
         told = refused("weigh", "track_io_timing", "--dsn", dsn, "--duration", "2")
         assert "a trial is running already" in told
@@ -200,7 +200,7 @@ def test_server_that_restarts_in_mid_trial(running: Cluster, tmp_path: Path) -> 
     dsn = running.dsn("app")
     with traffic(dsn):
         client = start_pgtare("weigh", "track_io_timing", "--dsn", dsn, "--duration", "60",
-                              "--json", tmp_path / "w.json")  # fmt: skip
+                              "--output", tmp_path / "w.json")  # fmt: skip
         _wait_until_running(dsn)
         time.sleep(2)
         running.restart()
@@ -216,7 +216,7 @@ def test_base_current_keeps_what_is_set(running: Cluster, tmp_path: Path) -> Non
     dsn = running.dsn("app")
     with traffic(dsn, options="-c pg_stat_statements.track=top"):
         done = pgtare("weigh", "pg_stat_statements", "--base", "current", "--dsn", dsn,
-                      "--duration", "3", "--json", tmp_path / "w.json")  # fmt: skip
+                      "--duration", "3", "--output", tmp_path / "w.json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")
     assert arm(result, "base")["settings"] == {}
@@ -240,7 +240,7 @@ def test_sysbench_traffic(running: Cluster, tmp_path: Path) -> None:
     try:
         time.sleep(1)
         done = pgtare("weigh", "track_io_timing", "--dsn", running.dsn("app"), "--duration", "2",
-                      "--json", tmp_path / "w.json")  # fmt: skip
+                      "--output", tmp_path / "w.json")  # fmt: skip
     finally:
         load.terminate()
         load.communicate()
@@ -262,7 +262,7 @@ def _setting(session: psycopg.Connection[tuple[object, ...]]) -> tuple[object, .
 def _wait_until_running(dsn: str, running: bool = True) -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        with trials.connect(dsn) as conn:
+        with own_session.connect(dsn) as conn:
             if Trials(conn).status().running == running:
                 return
         time.sleep(0.1)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pgtare import store
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
+from pgtare.weighing.weigh import store
 from tests.server.weigh_tools import arm, failed, pgtare, read, refused, start_pgtare
 
 pytestmark = pytest.mark.server
@@ -30,9 +30,9 @@ WIDER = 3.89 / 1.96
 def test_weighs_four_instruments_with_proof(binaries: Binaries, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = pgtare("weigh", *FOUR, "--pg-config", binaries.pg_config, "--duration", "5", "--scale",
-                  "1", "--inject-ns", "20000", "--json", tmp_path / "w.json", "--out", out,
+                  "1", "--inject-ns", "20000", "--output", tmp_path / "w.json", "--out", out,
                   "--seed", "7") if binaries.origin != "wheel" else pgtare(
-        "weigh", *FOUR, "--duration", "5", "--scale", "1", "--inject-ns", "20000", "--json",
+        "weigh", *FOUR, "--duration", "5", "--scale", "1", "--inject-ns", "20000", "--output",
         tmp_path / "w.json", "--out", out, "--seed", "7")  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")
@@ -57,7 +57,7 @@ def test_weighs_four_instruments_with_proof(binaries: Binaries, tmp_path: Path) 
 
     stored = store.load(out)
     assert len(stored.observations) > 6 * 500
-    again = pgtare("report", out, "--json", tmp_path / "again.json")
+    again = pgtare("report", out, "--output", tmp_path / "again.json")
     assert again.returncode == 0, again.stderr
     assert read(tmp_path / "again.json")["arms"] == result["arms"]
     assert (out / "report.html").stat().st_size > 100_000
@@ -69,7 +69,7 @@ def test_precision_stops_early(server18: Cluster, tmp_path: Path) -> None:
     script = tmp_path / "one.sql"
     script.write_text("SELECT 1;\n")
     done = pgtare("weigh", "track_io_timing", "--duration", "60", "--precision", "90%", "--dsn",
-                  server18.dsn(), "--script", script, "--json", tmp_path / "w.json")  # fmt: skip
+                  server18.dsn(), "--script", script, "--output", tmp_path / "w.json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     design = read(tmp_path / "w.json")["design"]
     assert design["stopped_by"] == "precision"
@@ -78,7 +78,7 @@ def test_precision_stops_early(server18: Cluster, tmp_path: Path) -> None:
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     process = start_pgtare("weigh", "track_io_timing", "--duration", "600", "--scale", "1",
-                           "--json", tmp_path / "w.json")  # fmt: skip
+                           "--output", tmp_path / "w.json")  # fmt: skip
     assert process.stderr is not None
     for line in process.stderr:
         if "warming up" in line:
@@ -95,7 +95,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_before_the_trial_leaves_nothing(tmp_path: Path) -> None:
-    process = start_pgtare("weigh", "track_io_timing", "--json", tmp_path / "w.json")
+    process = start_pgtare("weigh", "track_io_timing", "--output", tmp_path / "w.json")
     time.sleep(1.5)
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
@@ -125,7 +125,7 @@ def test_ctrl_c_before_the_trial_leaves_nothing(tmp_path: Path) -> None:
         (["track_io_timing", "--load", "everything"], "choose one of"),
         (["track_io_timing", "--headroom", "200%"], "--headroom"),
         (["track_io_timing", "--rate", "many"], "--rate"),
-        (["track_io_timing", "--json", "/nowhere/w.json"], "no directory"),
+        (["track_io_timing", "--output", "/nowhere/w.json"], "no directory"),
         (["track_io_timing", "--pg-config", "/nowhere/pg_config"], "/nowhere/pg_config"),
         (["track_io_timing", "--script", "/nowhere.sql"], "/nowhere.sql"),
         (["track_io_timing", "--clients", "0"], "at least one client"),
@@ -170,7 +170,7 @@ def test_an_own_script_and_rate(server18: Cluster, tmp_path: Path) -> None:
     script.write_text("BEGIN;\nSELECT 1;\nSELECT pg_sleep(0.001);\nEND;\n")
     done = pgtare("weigh", "--arm", "wm: work_mem=8MB", "--script", script, "--rate", "100",
                   "--duration", "3", "--dsn", server18.dsn(),
-                  "--json", tmp_path / "w.json")  # fmt: skip
+                  "--output", tmp_path / "w.json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")
     assert result["baseline"]["p50_us"] > 1000

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pgtare import store
-from pgtare.observations import UnitFlag
+from pgtare.estimate.trial.observations import UnitFlag
 from pgtare.server.cluster import Cluster
+from pgtare.weighing.weigh import store
 
 from .weigh_tools import arm, pgtare, read
 
@@ -41,7 +41,7 @@ def test_a_lock_held_longer_falls_on_other_sessions(
     server18: Cluster, script: Path, tmp_path: Path
 ) -> None:
     done = pgtare("weigh", "--unit", "both", *HOLDS, "--script", script, "--clients", "4",
-                  "--dsn", server18.dsn(), "-d", "4", "--json", tmp_path / "w.json")  # fmt: skip
+                  "--dsn", server18.dsn(), "-d", "4", "--output", tmp_path / "w.json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")
     found = result["contention"]
@@ -60,7 +60,7 @@ def test_one_session_has_no_spillover(server18: Cluster, script: Path, tmp_path:
     """The negative control: the same lock, and nobody to wait for it."""
     out = tmp_path / "out"
     done = pgtare("weigh", "--unit", "both", *HOLDS, "--script", script, "--clients", "1",
-                  "--dsn", server18.dsn(), "-d", "8", "--json", tmp_path / "w.json",
+                  "--dsn", server18.dsn(), "-d", "8", "--output", tmp_path / "w.json",
                   "--out", out)  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = read(tmp_path / "w.json")["contention"]
@@ -73,7 +73,7 @@ def test_one_session_has_no_spillover(server18: Cluster, script: Path, tmp_path:
     stored = store.load(out)
     assert stored.design.unit == "both"
     assert (stored.observations["flags"] & UnitFlag.MIXED != 0).any()
-    again = pgtare("report", out, "--json", tmp_path / "again.json")
+    again = pgtare("report", out, "--output", tmp_path / "again.json")
     assert again.returncode == 0, again.stderr
     assert read(tmp_path / "again.json")["contention"] == found
 
@@ -82,7 +82,7 @@ def test_one_session_has_no_spillover(server18: Cluster, script: Path, tmp_path:
 def test_slices_find_a_known_delay(server18: Cluster, tmp_path: Path) -> None:
     done = pgtare("weigh", "track_io_timing", "--inject-ns", "50000", "--unit", "slice",
                   "--slice-ms", "5-15", "--dsn", server18.dsn(), "--load", "select-only",
-                  "--scale", "1", "--yes", "-d", "12", "--json", tmp_path / "w.json")  # fmt: skip
+                  "--scale", "1", "--yes", "-d", "12", "--output", tmp_path / "w.json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")
     assert result["design"]["unit"] == "slice"

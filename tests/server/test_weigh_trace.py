@@ -24,7 +24,7 @@ def check_proof(directory: Path, *server: str | Path) -> None:
     script.write_text("SELECT count(*) FROM pg_am;\n")
     done = pgtare(
         "weigh", *ARMS, "--allow", "sql_trace", "--allow", "sql_trace_waits", *server,
-        "--script", script, "--clients", "1", "--duration", "4", "--json", directory / "w.json",
+        "--script", script, "--clients", "1", "--duration", "4", "--output", directory / "w.json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = read(directory / "w.json")

@@ -30,7 +30,7 @@ def test_without_a_restart_new_sessions_take_part_and_old_ones_are_counted(
             time.sleep(0.5)
             old.execute("SELECT 1")
             done = pgtare("weigh", "track_io_timing", "--dsn", server.dsn(), "--duration", "2",
-                          "--json", tmp_path / "w.json")  # fmt: skip
+                          "--output", tmp_path / "w.json")  # fmt: skip
         assert done.returncode == 0, done.stderr
         design = read(tmp_path / "w.json")["design"]
         assert design["sessions"] == 2
@@ -49,7 +49,7 @@ def test_running_debian_15(debian15: Binaries, tmp_path: Path) -> None:
             conn.execute(module.create_sql.encode())
         with traffic(server.dsn(), sessions=2, query="SELECT count(*) FROM pg_class"):
             done = pgtare("weigh", "auto_explain", "auto_explain/no_timing", "--dsn", server.dsn(),
-                          "--duration", "3", "--json", tmp_path / "w.json")  # fmt: skip
+                          "--duration", "3", "--output", tmp_path / "w.json")  # fmt: skip
         assert done.returncode == 0, done.stderr
         result = read(tmp_path / "w.json")
         for name in ("auto_explain", "auto_explain/no_timing"):
@@ -120,7 +120,7 @@ def test_every_entry_of_the_catalogue_proves_itself(wheel: Binaries, tmp_path: P
         allow = [a for name in ("log_statement", "log_duration") for a in ("--allow", name)]
         done = pgtare("weigh", *EVERY_ENTRY, "--dsn", server.dsn(), "--script", script,
                       "--clients", "2", "--duration", "6", *allow,
-                      "--json", tmp_path / "w.json")  # fmt: skip
+                      "--output", tmp_path / "w.json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")
     states = {name: arm(result, name)["proof"] for name in EVERY_ENTRY}

@@ -18,7 +18,7 @@ import pytest
 
 from pgtare import cli
 
-PGTARE = [sys.executable, "-c", "from pgtare.start import main; main()"]
+PGTARE = [sys.executable, "-m", "pgtare"]
 
 
 def pgtare(

@@ -6,13 +6,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.file.reader import Trace, load
+from pgtare.seeing.trace.file.stream import CallKind
 from pgtare.server.account import server_account
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.settings import Value
-from pgtare.trace import ledger as ledgers
-from pgtare.trace.reader import Trace, load
-from pgtare.trace.stream import CallKind
 from tests.server.trace_tools import tracing
 from tests.server.waits_tools import Connection, eventually
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pgtare.clock.schema import (
+from pgtare.seeing.clock.schema import (
     Bucket,
     Cause,
     Choice,
@@ -28,7 +28,7 @@ from pgtare.clock.schema import (
     Span,
     Stated,
     TimedNode,
-)  # fmt: skip
+)
 
 needs_tsc = pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 alone has a TSC")
 
@@ -41,7 +41,7 @@ def even(n: int, step: int = 25, start: int = 1_000_000) -> NDArray[np.uint64]:
 def sample_clock(name: str = "tsc", read_ns: float = 8.0, noise_pct: float = 1.0) -> ClockResult:
     """A clock that was read for a second."""
     return ClockResult(
-        name=name, title=name.upper(), source="processor", seconds=1.0, differences=10_000,
+        name=name, title=name.upper(), source="processor", duration_s=1.0, differences=10_000,
         mean_ns=read_ns + 1, read_ns=read_ns, read_noise_pct=noise_pct, loop_ns=1.0, step_ns=7.5,
         p50_ns=9.0, p99_ns=12.0, max_ns=30_000.0, zeros=0, still_longest=0, advanced_pct=100.0,
         backward=0, backward_largest_ticks=0, backward_largest_ns=0.0,
@@ -68,14 +68,14 @@ def sample() -> ClockReport:
         lacking={"counter": "it is another machine's"},
         frequency=Frequency(
             hz=2_000_000_000, source="calibration", calibrated_hz=2_000_000_000, error_ppm=0.02,
-            seconds=1.5, repeated=20, repeated_ms=1.9, repeated_ppm=0.7,
+            duration_s=1.5, repeated=20, repeated_ms=1.9, repeated_ppm=0.7,
             stated=[Stated(by="kernel", hz=2_000_000_000, difference_ppm=0.0, note="agrees")],
         ),
         cores=Cores(clock="counter", possible=1, note=None, pairs=[CoreOffset(
             first=0, second=1, lower_ns=-50.0, upper_ns=150.0, rounds=5000, backward=0,
             backward_largest_ns=0.0)]),
         gaps=Gaps(
-            clock="tsc", seconds=1.0, threshold_ns=1000.0, count=2, lost_pct=0.006,
+            clock="tsc", duration_s=1.0, threshold_ns=1000.0, count=2, lost_pct=0.006,
             causes=[Cause(cause="context switches", count=1, lost_pct=0.003, evidence="counted")],
             longest=[Gap(at_ms=3.0, ns=30_000.0, cause="context switch", switches=1,
                          waited_ns=29_000, stolen_ms=0)],

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.design import Arm, Design, permuted_block
-from pgtare.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
+from pgtare.estimate.trial.design import Arm, Design, permuted_block
+from pgtare.estimate.trial.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
 
 BAD = UnitFlag.SWITCH_FAILED | UnitFlag.APP_CHANGED | UnitFlag.RELOADED
 

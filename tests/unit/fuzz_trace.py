@@ -21,11 +21,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pgtare.errors import PgtareError
-from pgtare.trace import aggregate, blocks, export, merge, profile, statements, stream
-from pgtare.trace import ledger as ledgers
-from pgtare.trace.page import page
-from pgtare.trace.reader import load
-from pgtare.trace.tables import COLUMNS, OF_BYTES, Table
+from pgtare.seeing.trace.analysis import aggregate, merge, profile, statements
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.file import blocks, stream
+from pgtare.seeing.trace.file.reader import load
+from pgtare.seeing.trace.file.tables import COLUMNS, OF_BYTES, Table
+from pgtare.seeing.trace.output import export
+from pgtare.seeing.trace.output.page import page
 from tests.unit.test_trace_ledger import ROWS, two_requests
 from tests.unit.trace_tools import write
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pgtare.server import wait_ring
+from pgtare.seeing.waits.recording import RecordedSession, Recording, Writer
+from pgtare.server import statement_spans, wait_ring
 from pgtare.server.wait_ring import Kind
-from pgtare.waits.recording import RecordedSession, Recording, Writer
 
 BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 READ, SLEEP, CLIENT = 0x0A000015, 0x09000004, 0x06000000
@@ -58,13 +58,13 @@ def _add(writer: Writer, session: int, cycles: np.ndarray) -> None:
     shape["value"][:, 3] = (cycles + 1) * 500_000
     shape["value"][:, 4] = 1
     shape["calls"] = 1
-    queryid, _ = wait_ring.statements(records)
+    query_id, _ = statement_spans.running(records["kind"], records["depth"], records["value"])
     writer.add(
         {
             "session": np.full(len(records), session),
             "number": np.arange(len(records)),
             **{name: records[name] for name in ("kind", "depth", "event", "calls", "value")},
             "start_ns": records["start_ns"] + began_ns,
-            "queryid": queryid,
+            "query_id": query_id,
         }
     )

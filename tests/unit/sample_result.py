@@ -13,17 +13,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.design import Arm, Design, block_layout, permuted_block
-from pgtare.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
-from pgtare.report.schema import (
+from pgtare.estimate.trial.design import Arm, Design, block_layout, permuted_block
+from pgtare.estimate.trial.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
+from pgtare.kit.interval import Interval
+from pgtare.weighing.instruments.proof_result import Proof
+from pgtare.weighing.weigh.schema import (
     ArmResult,
     Baseline,
     ByBackend,
     CarryOver,
     DesignInfo,
     Effect,
-    Interval,
-    Proof,
     Verdict,
     WeighResult,
 )

@@ -68,7 +68,7 @@ class Estimator:
 
     def __init__(self, directory: Path) -> None:
         library = directory / "row_estimate.so"
-        folder = source_dir() / "sql_trace"
+        folder = source_dir() / "sql_trace" / "rows"
         names = "estimate", "usual", "reconcile"
         sources = [str(folder / f"row_{name}.c") for name in names]
         subprocess.run(

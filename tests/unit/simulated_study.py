@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.ladder.records import Facts, Rate, Run, Step, Wait
-from pgtare.ladder.rounds import Rounds
-from pgtare.ladder.study import Study
-from pgtare.ladder.study_file import parse
+from pgtare.weighing.ladder.planning import all_steps
+from pgtare.weighing.ladder.records import ALL, Facts, Rate, Run, Step, Wait
+from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.study_file import parse
 
 Floats = npt.NDArray[np.float64]
 
@@ -89,7 +89,7 @@ def facts(found: Study, seed: int = 7) -> Facts:
 
 
 def steps(found: Study, seed: int = 7) -> tuple[Step, ...]:
-    return Rounds().steps(found, seed)
+    return tuple(step for step in all_steps(found, seed) if step.variant != ALL)
 
 
 def runs(found: Study, effects: Mapping[str, float], seed: int = 7) -> dict[str, Run]:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.design import Arm, Design, block_layout
-from pgtare.estimate import ArmEstimate, Estimate, TrialEstimate, analyse
-from pgtare.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
+from pgtare.estimate.trial import ArmEstimate, Estimate, TrialEstimate, analyse
+from pgtare.estimate.trial.design import Arm, Design, block_layout
+from pgtare.estimate.trial.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -9,8 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pgtare.design import MIXED, Arm, Design, Slices, permuted_block, slice_ends, slice_order
-from pgtare.observations import OBSERVATION, Observations, UnitFlag
+from pgtare.estimate.trial.design import (
+    MIXED,
+    Arm,
+    Design,
+    Slices,
+    permuted_block,
+    slice_ends,
+    slice_order,
+)
+from pgtare.estimate.trial.observations import OBSERVATION, Observations, UnitFlag
 from tests.unit.estimate_textbook import BAD
 
 NO_BLOCK = 0xFFFFFFFF

@@ -10,10 +10,10 @@ from bench.client_side import Schedule, median_of, per_slice
 from bench.latency_puzzle import line
 from bench.observer_effect import NOTHING, READ, effect, windows
 
-from pgtare.design import Arm, Design, Slices, block_layout, slice_ends, slice_order
 from pgtare.estimate.inference import Estimate
+from pgtare.estimate.trial.design import Arm, Design, Slices, block_layout, slice_ends, slice_order
+from pgtare.estimate.trial.observations import OBSERVATION
 from pgtare.load import TransactionLog
-from pgtare.observations import OBSERVATION
 
 
 def design() -> Design:

@@ -13,9 +13,9 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.server import wheel as wheel_module
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
-from pgtare.server.places import own_directory, place
+from pgtare.server.directories import own_directory, place
+from pgtare.server.module_usage import names_library
 from pgtare.server.settings import checked, library_list, render
-from pgtare.server.uses import names_library
 
 NOBODY = 65534
 

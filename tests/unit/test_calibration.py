@@ -8,12 +8,19 @@ from functools import cache
 import numpy as np
 import pytest
 
-from pgtare.estimate import Calibration, Rate, analyse, calibrate, clopper_pearson
-from pgtare.estimate.blocks import select
-from pgtare.estimate.calibrate import _STALLS, LAYOUTS, _Injection, _pseudo_trial
-from pgtare.estimate.effects import Effects, threshold
 from pgtare.estimate.inference import Expansion
-from pgtare.observations import OBSERVATION, Observations
+from pgtare.estimate.trial import Calibration, Rate, analyse, calibrate, clopper_pearson
+from pgtare.estimate.trial.blocks import by_arm, select
+from pgtare.estimate.trial.calibrate import (
+    _STALLS,
+    LAYOUTS,
+    _draw,
+    _effects,
+    _Injection,
+)
+from pgtare.estimate.trial.effects import Effects, split
+from pgtare.estimate.trial.observations import OBSERVATION, Observations
+from pgtare.estimate.trial.threshold import threshold
 from tests.unit.estimate_textbook import design_of, noise, simulate
 
 KINDS = ("shift", "proportional effect", "delay of one in fifty", "carry-over")
@@ -94,23 +101,48 @@ def test_rare_stalls_lie_in_the_tail() -> None:
     x = noise(96_000, np.random.default_rng(3), stalls=0)
     stall = _STALLS["rare stall"]
     treated = np.arange(len(x)) % 2 == 0
-    with_stalls = stall.apply(x, treated, np.random.default_rng(4))
+    injected = stall.apply(x, treated, np.random.default_rng(4))
+    with_stalls = injected.service_us
     c = threshold(with_stalls)
-    assert stall.truth(x, c) < 0.02 * stall.truth(x, np.inf)
+    assert injected.truth(c) < 0.02 * injected.truth(np.inf)
     assert (with_stalls[treated] - x[treated]).mean() == pytest.approx(
-        stall.truth(x, np.inf), rel=0.5
+        injected.truth(np.inf), rel=0.5
     )
 
 
 def test_truth_of_an_injection_by_hand() -> None:
-    x = np.array([10.0, 20.0, 30.0])
-    found = _Injection(lambda x: np.full_like(x, 10.0), share=0.5, carry=0.1)  # carry 2
-    assert found.truth(x, math.inf) == pytest.approx(0.5 * 10 + 2)
+    x = np.array([20.0, 10.0, 20.0, 30.0])  # the first is not part of a block
+    treated, rng = np.array([False, True, False, True]), np.random.default_rng(1)
+    half = _Injection(lambda x: np.full_like(x, 10.0), share=0.5, carry=0.1)  # carry 2
+    found = half.apply(x, treated, rng)
+    assert found.truth(math.inf) == pytest.approx(0.5 * 10 + 2)
     # Half of (20, 30, 30 after both) and half of (12, 22, 30), less (10, 20, 30).
-    assert found.truth(x, 30.0) == pytest.approx((0.5 * (12 + 10 + 0) + 0.5 * (2 + 2 + 0)) / 3)
+    assert found.truth(30.0) == pytest.approx((0.5 * (12 + 10 + 0) + 0.5 * (2 + 2 + 0)) / 3)
     every = _Injection(lambda x: np.full_like(x, 10.0), carry=0.1)
-    after = every.apply(x, np.array([True, False, True]), np.random.default_rng(1))
-    assert after.tolist() == [20.0, 22.0, 40.0]
+    assert every.apply(x, treated, rng).service_us.tolist() == [20.0, 20.0, 22.0, 40.0]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_trials_estimated_together_are_as_each_by_itself(layout: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(5)
+    drawn = [_draw(noise(601, rng), layout, None, rng) for _ in range(4)]
+    for one, effects in zip(drawn, _effects(drawn), strict=True):
+        arm, size = effects.blocks.n_arms - 1, (one.blocks, len(layout))
+        blocks = by_arm(
+            arm=one.arm[1:].reshape(size), service_us=one.service_us[1:].reshape(size),
+            cpu_us=np.full(size, np.nan), backend=np.zeros(one.blocks, dtype=np.int64),
+            previous=np.stack([one.arm[:-1].reshape(size), np.full(size, -1)]), block=layout,
+        )  # fmt: skip
+        reference = (0, 1) if arm > 1 else (0,)
+        alone = split(blocks, reference).of(arm, reference)
+        assert (effects.c, effects.base_c) == (alone.c, alone.base_c)
+        assert vars(effects.interval(effects.body_cost(arm))) == pytest.approx(
+            vars(alone.interval(alone.body_cost(arm))), rel=1e-9
+        )
+        assert vars(effects.percent(effects.body_cost(arm))) == pytest.approx(
+            vars(alone.percent(alone.body_cost(arm))), rel=1e-9
+        )
+        assert effects.total_cost(arm).value == pytest.approx(alone.total_cost(arm).value)
 
 
 def test_no_interval_of_the_tail_of_a_short_recording() -> None:
@@ -127,7 +159,7 @@ def test_false_positives_in_every_layout(layout: tuple[int, ...]) -> None:
     wrong = 0
     for _ in range(600):
         start = int(rng.integers(len(x) - 1_501))
-        effects = _pseudo_trial(x[start : start + 1_501], layout, None, rng)
+        effects = _effects([_draw(x[start : start + 1_501], layout, None, rng)])[0]
         interval = effects.interval(effects.body_cost(effects.blocks.n_arms - 1))
         wrong += not interval.lo <= 0 <= interval.hi
     assert 0.025 <= wrong / 600 <= 0.08

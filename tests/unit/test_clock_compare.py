@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pgtare.clock import compare
-from pgtare.clock.schema import ClockReport
+from pgtare.seeing.clock import compare
+from pgtare.seeing.clock.schema import ClockReport
 from tests.unit.clock_tools import sample
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare.clock import compat, probe
-from pgtare.clock.distribution import NS, Distribution
 from pgtare.errors import UsageError
+from pgtare.seeing.clock import compat, probe
+from pgtare.seeing.clock.distribution import NS, Distribution
 from tests.unit.clock_tools import even, needs_tsc
 
 pytestmark = pytest.mark.timeout(60)

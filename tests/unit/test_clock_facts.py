@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pgtare.clock import cores, frequency, gaps, probe, show
-from pgtare.clock.clocks import BY_NAME
-from pgtare.clock.cpuid import Leaves, read
-from pgtare.clock.diagnosis import Setup, clocksources, diagnose, postgres19
-from pgtare.clock.distribution import NS, Distribution, cost_of
-from pgtare.clock.meaning import meaning, span
-from pgtare.clock.predict import Clock, call_cost, io_cost, wait_cost
-from pgtare.clock.probe import Pair
-from pgtare.clock.schema import Gaps
-from pgtare.clock.survey import Request, advanced_pct, survey, weigh
 from pgtare.errors import MeasurementError
+from pgtare.seeing.clock import cores, frequency, gaps, probe, show
+from pgtare.seeing.clock.clocks import BY_NAME
+from pgtare.seeing.clock.consequences import meaning, span
+from pgtare.seeing.clock.cpuid import Leaves, read
+from pgtare.seeing.clock.diagnosis import Setup, clocksources, diagnose, postgres19
+from pgtare.seeing.clock.distribution import NS, Distribution, cost_of
+from pgtare.seeing.clock.predict import Clock, call_cost, io_cost, wait_cost
+from pgtare.seeing.clock.probe import Pair
+from pgtare.seeing.clock.schema import Gaps
+from pgtare.seeing.clock.survey import Request, advanced_pct, survey, weigh
 from tests.unit.clock_tools import even, needs_tsc, sample, sample_clock
 
 HZ = 2_500_000_000
@@ -301,7 +301,7 @@ def test_a_clock_that_goes_at_another_rate_is_a_fault(
     name: str, advanced_pct: float, seconds: float, faulty: bool
 ) -> None:
     clock = sample_clock(name)
-    clock.advanced_pct, clock.seconds = advanced_pct, seconds
+    clock.advanced_pct, clock.duration_s = advanced_pct, seconds
     assert (diagnose(setup(), [clock], None, None).verdict == "faulty") is faulty
 
 
@@ -401,7 +401,7 @@ def test_time_lost_is_what_gaps_took_beyond_a_reading() -> None:
     assert found.causes[1].evidence.startswith("4 interrupts on this processor, 10 ms stolen")
 
 
-def gaps_of(recording: probe.Recording) -> Gaps:
+def gaps_of(recording: probe.ProbeRun) -> Gaps:
     empty = gaps.Kernel({}, None)
     seen = Distribution.of(recording, NS)
     found = gaps.gaps("monotonic", recording, seen, empty, empty, hypervisor=False)

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from pgtare.clock import explained
-from pgtare.clock.calls import Calls, Range, count_calls
-from pgtare.clock.check import Measured, Time, median
-from pgtare.clock.given import as_reported
-from pgtare.clock.meaning import plan_timing
-from pgtare.clock.plan import parse_plan, read_plan
-from pgtare.clock.predict import Clock, call_cost, explain_cost, io_cost, wait_cost
-from pgtare.clock.schema import PlanTiming
 from pgtare.errors import UsageError
+from pgtare.seeing.clock import plan_text
+from pgtare.seeing.clock.calls import Calls, Range, count_calls
+from pgtare.seeing.clock.check import Measured, Time, median
+from pgtare.seeing.clock.consequences import plan_timing
+from pgtare.seeing.clock.plan import parse_plan, read_plan
+from pgtare.seeing.clock.plan_source import as_reported
+from pgtare.seeing.clock.predict import Clock, call_cost, explain_cost, io_cost, wait_cost
+from pgtare.seeing.clock.schema import PlanTiming
 from tests.unit.clock_tools import sample
 
 CLOCK = Clock(20)
@@ -286,26 +286,26 @@ def predicted(document: dict[str, Any], major: int = 18) -> PlanTiming:
 def test_the_view_names_cost_nodes_and_doubts() -> None:
     scan = node("Seq Scan", 1_000_000, Relation_Name="orders")
     document = {"Plan": node("Aggregate", 1, 1, scan, Strategy="Plain"), "Execution Time": 90.0}
-    shown = text(explained.view(predicted(document)), 240)
+    shown = text(plan_text.view(predicted(document)), 240)
     assert "costs 41.8 ms [35.0 ms, 51.4 ms] more than TIMING OFF on PostgreSQL 18:" in shown
     assert "1,000,005 calls of 41.8 ns [35.0, 51.4]; 46 % of 90.0 ms without it" in shown
     assert "On PostgreSQL 19, by RDTSC, it would be 20.8 ms [15.0 ms, 28.4 ms]." in shown
     assert "track_io_timing costs 82.0 ns [36.0, 92.0] for each I/O." in shown
     assert "Seq Scan on orders" in shown
-    guess = text(explained.view(predicted({"Plan": estimate("Seq Scan", 9)})))
+    guess = text(plan_text.view(predicted({"Plan": estimate("Seq Scan", 9)})))
     assert "by the planner's estimates" in guess
     assert "Note: rows and loops are the planner's estimates" in guess
 
 
 def test_a_long_plan_is_cut_and_its_rest_summed_up() -> None:
     found = predicted({"Plan": node("Append", 40, 1, *[node("Seq Scan", 2)] * 20)})
-    assert "16 more" in text(explained.view(found, most=5))
-    assert len(list(explained.rows(found))) == 21
+    assert "16 more" in text(plan_text.view(found, most=5))
+    assert len(list(plan_text.rows(found))) == 21
 
 
 def test_the_table_of_nodes_fits_80_columns() -> None:
     scan = node("Seq Scan", 123_456_789, Relation_Name="a_table_with_quite_a_long_name")
-    shown = text(explained.view(predicted({"Plan": node("Hash Join", 5, 1, scan, scan)})), 80)
+    shown = text(plan_text.view(predicted({"Plan": node("Hash Join", 5, 1, scan, scan)})), 80)
     assert max(map(len, shown.splitlines())) <= 80
     assert "123,456,791" in shown
     assert "…" not in shown
@@ -337,11 +337,11 @@ def test_the_prediction_stands_beside_what_was_measured() -> None:
     measured = Measured(plan, 18, tuple(Time(t.wall_ms, 4.05) for t in times), tuple(times))
     found = predicted(document)
     found.measured = as_reported(measured)
-    told = " ".join(explained.answers(found))
+    told = " ".join(plan_text.answers(found))
     assert "46.0 µs [43.0 µs, 49.0 µs] by processor time, median of 9 pairs" in told
     assert "the prediction is off by −9 %" in told
     nothing = Measured(plan, 18, tuple(times), tuple(times[::-1]))
     found.measured = as_reported(nothing)
-    assert "too little, or too noisy" in " ".join(explained.answers(found))
+    assert "too little, or too noisy" in " ".join(plan_text.answers(found))
     gather = parse_plan({"Plan": node("Gather", 1, 1, node("Seq Scan", 1))})
     assert dataclasses.replace(measured, plan=gather).by == "execution time"

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare.clock import build, probe
-from pgtare.clock.clocks import BY_NAME, Clock, choose
-from pgtare.clock.distribution import NS, Distribution, log2_histogram
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.seeing.clock import build, probe
+from pgtare.seeing.clock.clocks import BY_NAME, Clock, choose
+from pgtare.seeing.clock.distribution import NS, Distribution, log2_histogram
 from pgtare.server.build import source_dir
 from tests.unit.clock_tools import even, needs_tsc
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(60)
 MS = 2_600_000  # a millisecond of a counter at 2.6 GHz
 
 
-def counted(recording: probe.Recording) -> dict[int, int]:
+def counted(recording: probe.ProbeRun) -> dict[int, int]:
     return dict(zip(recording.ticks.tolist(), recording.counts.tolist(), strict=True))
 
 
@@ -274,7 +274,7 @@ def test_a_clock_that_does_not_exist_lists_those_that_do() -> None:
 def test_a_processor_beyond_the_thousandth_can_be_pinned_to(many: Path, cpu: int) -> None:
     told = subprocess.run(
         [sys.executable, "-c",
-         f"from pgtare.clock import probe; print(probe.library().probe_pin({cpu}))"],
+         f"from pgtare.seeing.clock import probe; print(probe.library().probe_pin({cpu}))"],
         env={**os.environ, "LD_PRELOAD": str(many)}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert (told.stdout, told.stderr) == ("0\n", f"pinned to {cpu}\n")

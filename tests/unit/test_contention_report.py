@@ -10,21 +10,22 @@ import jsonschema
 import pytest
 from rich.console import Console
 
-from pgtare.design import Arm, Design, Slices
-from pgtare.estimate import analyse
-from pgtare.observations import Observations
-from pgtare.report.charts import charts
-from pgtare.report.contention import ROWS, table
-from pgtare.report.page import page
-from pgtare.report.schema import ContentionState, Proof, WeighResult
-from pgtare.report.terminal import render
-from pgtare.server.recording import Recording
-from pgtare.server.trials import Population
-from pgtare.weigh.again import reanalyse
-from pgtare.weigh.participation import Shares
-from pgtare.weigh.plan import Plan, describe, design_of
-from pgtare.weigh.request import Request
-from pgtare.weigh.result import build
+from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.design import Arm, Design, Slices
+from pgtare.estimate.trial.observations import Observations
+from pgtare.weighing.instruments.proof_result import Proof
+from pgtare.weighing.trials import Population
+from pgtare.weighing.weigh.participation import Shares
+from pgtare.weighing.weigh.plan import WeighPlan, describe, design_of
+from pgtare.weighing.weigh.reanalysis import reanalyse
+from pgtare.weighing.weigh.recording import TrialRecording
+from pgtare.weighing.weigh.report.charts import charts
+from pgtare.weighing.weigh.report.contention import ROWS, table
+from pgtare.weighing.weigh.report.page import page
+from pgtare.weighing.weigh.report.terminal import render
+from pgtare.weighing.weigh.request import Request
+from pgtare.weighing.weigh.result import build
+from pgtare.weighing.weigh.schema import ContentionState, WeighResult
 from tests.unit.slices_textbook import saturation, simulate, sliced
 
 PROOF = Proof(state="active", evidence="TOTAL_TIMED in 12 of 12 transactions")
@@ -32,8 +33,8 @@ PROOF = Proof(state="active", evidence="TOTAL_TIMED in 12 of 12 transactions")
 
 def built(design: Design, obs: Observations, stopped_by: Any = "time") -> WeighResult:
     """The result of a trial on these observations."""
-    plan = Plan(Request(chosen=(), dsn="dbname=app"), design, Population(None), 1, ())
-    recording = Recording(obs, 60.0, stopped_by, None, None)
+    plan = WeighPlan(Request(chosen=(), dsn="dbname=app"), design, Population(None), 1, ())
+    recording = TrialRecording(obs, 60.0, stopped_by, None)
     estimate = analyse(obs, design, proven={"x": True, "i2": True}, seed=design.seed)
     proofs = [PROOF if arm.role == "instrument" else None for arm in design.arms]
     shares = Shares(None, None)
@@ -156,7 +157,7 @@ def test_the_plan_tells_of_slices() -> None:
     assert [arm.role for arm in design.arms] == ["base", "injected"]
     assert design.slices is not None
     assert design.slices.guard_us == 1_250
-    lines = describe(Plan(request, design, Population(None), 0, ()), None)
+    lines = describe(WeighPlan(request, design, Population(None), 0, ()), None)
     assert any("5 to 12.5 ms" in line and "base, injected, mixed" in line for line in lines)
 
 

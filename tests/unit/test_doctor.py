@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from pgtare.cli.doctor import read_weights
-from pgtare.doctor import check_statements, churn, evictions, queries, sweep
-from pgtare.doctor.check_settings import Traffic, Weight, observers
-from pgtare.doctor.model import Server, Statements
-from pgtare.doctor.profile import profile
-from pgtare.doctor.read import preload
-from pgtare.doctor.seen import CountedWaits, Entries, Facts, Look, Samples
+from pgtare.seeing.doctor import check_statements, churn, evictions, queries, sweep_cost
+from pgtare.seeing.doctor.check_settings import Traffic, Weight, observers
+from pgtare.seeing.doctor.collect import preload
+from pgtare.seeing.doctor.model import Server, Statements
+from pgtare.seeing.doctor.observed import CountedWaits, Entries, Facts, Look, Samples
+from pgtare.seeing.doctor.profile import profile
 from tests.unit.sample_result import sample
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -120,18 +120,22 @@ def test_every_kind_has_a_remedy() -> None:
 
 
 def test_sweeps_of_sizes_between_those_measured() -> None:
-    for size, us in sweep.MEASURED_US.items():
-        assert sweep.sweep_s(size) == pytest.approx(us / 1e6)
-    assert sweep.sweep_s(100) < sweep.sweep_s(200) < sweep.sweep_s(400)
-    assert sweep.sweep_s(100_000) > 1.5 * sweep.sweep_s(50_000)
-    assert (sweep.victims(100), sweep.victims(200), sweep.victims(5000)) == (10, 10, 250)
-    rate = sweep.ONE_PERCENT_EVICTED_S[1000]
-    assert sweep.lost(1000, rate) == pytest.approx(0.01)
+    for size, us in sweep_cost.MEASURED_US.items():
+        assert sweep_cost.sweep_s(size) == pytest.approx(us / 1e6)
+    assert sweep_cost.sweep_s(100) < sweep_cost.sweep_s(200) < sweep_cost.sweep_s(400)
+    assert sweep_cost.sweep_s(100_000) > 1.5 * sweep_cost.sweep_s(50_000)
+    assert (sweep_cost.victims(100), sweep_cost.victims(200), sweep_cost.victims(5000)) == (
+        10,
+        10,
+        250,
+    )
+    rate = sweep_cost.ONE_PERCENT_EVICTED_S[1000]
+    assert sweep_cost.lost(1000, rate) == pytest.approx(0.01)
 
 
 def test_the_figures_are_those_of_the_documentation() -> None:
     page = DOCS.read_text()
-    for table, column in ((sweep.MEASURED_US, 2), (sweep.ONE_PERCENT_EVICTED_S, 7)):
+    for table, column in ((sweep_cost.MEASURED_US, 2), (sweep_cost.ONE_PERCENT_EVICTED_S, 7)):
         for size, value in table.items():
             rows = re.findall(rf"^\| {size:,} \|.*$", page, re.MULTILINE)
             cells = [row.strip("|").split("|") for row in rows]
@@ -224,8 +228,8 @@ def test_how_sure_depends_on_what_the_level_rests_on(
 ) -> None:
     found = Statements(
         schema_name="public", version="1.10", max=5000, entries=5000, counted=True,
-        deallocations_s=rate, evicted_s=250 * rate, sweep_ms=0.43, turnover_s=20 / rate,
-        occupancy=0.00043 * rate, lost=sweep.lost(5000, 250 * rate), lock_share=waited,
+        deallocations_per_s=rate, evicted_per_s=250 * rate, sweep_ms=0.43, turnover_s=20 / rate,
+        occupancy=0.00043 * rate, lost=sweep_cost.lost(5000, 250 * rate), lock_share=waited,
         lock_share_least=waited,
     )  # fmt: skip
     finding = check_statements._evictions(found, [], "top")
@@ -234,7 +238,7 @@ def test_how_sure_depends_on_what_the_level_rests_on(
 
 
 def test_no_share_exceeds_all() -> None:
-    assert sweep.lost(100, 1e6) == 1.0
+    assert sweep_cost.lost(100, 1e6) == 1.0
 
 
 def test_a_cost_that_was_not_shown_is_no_finding() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pgtare.estimate.blocks import RUN_LENGTH, run_length, runs, select
-from pgtare.observations import Observations, UnitFlag, empty
+from pgtare.estimate.trial.blocks import RUN_LENGTH, run_length, runs, select
+from pgtare.estimate.trial.observations import Observations, UnitFlag, empty
 from tests.unit.estimate_textbook import design_of, simulate, usable_blocks
 
 DESIGN = design_of(3)

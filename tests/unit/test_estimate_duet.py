@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from pgtare.estimate.blocks import Floats
-from pgtare.estimate.duet import (
+from pgtare.estimate.arrays import Floats
+from pgtare.estimate.study.duet import (
     Cycles,
     RoundStatistics,
     by_set,
@@ -19,7 +19,7 @@ from pgtare.estimate.duet import (
     statistics_of,
     summarise,
 )
-from pgtare.ladder.roles import load_seed, roles_of_set
+from pgtare.weighing.ladder.duet_roles import load_seed, roles_of_set
 
 RNG = np.random.default_rng(7)
 

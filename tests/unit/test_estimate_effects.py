@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgtare.design import Design
-from pgtare.estimate import Estimate, analyse, quantiles
-from pgtare.estimate.blocks import Blocks, by_arm, select
-from pgtare.estimate.effects import Effects, shared_threshold, split, threshold
 from pgtare.estimate.inference import Reference
-from pgtare.observations import Observations
+from pgtare.estimate.trial import Estimate, analyse, quantiles
+from pgtare.estimate.trial.blocks import Blocks, by_arm, select
+from pgtare.estimate.trial.design import Design
+from pgtare.estimate.trial.effects import Effects, split
+from pgtare.estimate.trial.observations import Observations
+from pgtare.estimate.trial.threshold import shared_threshold, threshold
 from tests.unit.estimate_textbook import (
     block_differences,
     design_of,
@@ -159,9 +160,9 @@ def test_the_tail_has_no_interval_where_few_transactions_are_slow(n_base: int, n
         effects.excess_cost(1),
         effects.total_cost(1),
     ):
-        found = effects.tail_interval(1, cost)
+        found = effects.yardstick(1).tail_interval(cost)
         assert found.estimate == cost.value
-        assert math.isnan(effects.tail_percent(1, cost).lo)
+        assert math.isnan(effects.yardstick(1).tail_percent(cost).lo)
         assert math.isnan(found.lo)
         assert math.isnan(found.hi)
         assert math.isnan(found.se)
@@ -170,14 +171,14 @@ def test_the_tail_has_no_interval_where_few_transactions_are_slow(n_base: int, n
 def test_the_interval_of_the_tail_is_that_of_its_slow_transactions() -> None:
     effects = few_slow(5, 35)
     cost = effects.excess_cost(1)
-    found = effects.tail_interval(1, cost)
+    found = effects.yardstick(1).tail_interval(cost)
     # t with 19 df, or fewer: of so few slow ones some clusters hold several, and weigh more
     by_slow = replace(effects.by_cluster, df=min(effects.reference(cost).df, 19))
     assert found.half_width / found.se == pytest.approx(by_slow.multiplier())
     assert found.half_width / found.se > 2.0920
     many = few_slow(1_500, 1_500)
     cost = many.excess_cost(1)
-    found = many.tail_interval(1, cost)
+    found = many.yardstick(1).tail_interval(cost)
     assert found.half_width / found.se == pytest.approx(many.reference(cost).multiplier())
 
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pgtare.estimate import Estimate, randomisation, sequential, width_reached
-from pgtare.estimate.blocks import Blocks, by_arm, select
+from pgtare.estimate import sequential
 from pgtare.estimate.inference import (
     Expansion,
     Reference,
@@ -21,7 +20,9 @@ from pgtare.estimate.inference import (
     ratio_interval,
     tail_factor,
 )
-from pgtare.estimate.verdict import MIN_BLOCKS, Evidence, judge
+from pgtare.estimate.trial import Estimate, randomisation, width_reached
+from pgtare.estimate.trial.blocks import Blocks, by_arm, select
+from pgtare.estimate.trial.verdict import MIN_BLOCKS, Evidence, judge
 from tests.unit.estimate_textbook import block_differences, design_of, simulate, usable_blocks
 
 NAN = math.nan

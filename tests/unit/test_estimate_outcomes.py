@@ -9,14 +9,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pgtare.design import Arm, Design, slice_ends
-from pgtare.estimate import Estimate, analyse
-from pgtare.estimate.blocks import select
 from pgtare.estimate.inference import Expansion, Reference, fieller, holm
-from pgtare.estimate.outcomes import Failures, Unanswered, rate_p, unanswered_in_blocks, unfinished
-from pgtare.estimate.question import BODY_SHARE, Question
-from pgtare.estimate.verdict import Control, judge
-from pgtare.observations import UnitFlag
+from pgtare.estimate.trial import Estimate, analyse
+from pgtare.estimate.trial.analysis_request import BODY_SHARE, Question
+from pgtare.estimate.trial.blocks import select
+from pgtare.estimate.trial.design import Arm, Design, slice_ends
+from pgtare.estimate.trial.effects import split
+from pgtare.estimate.trial.observations import UnitFlag
+from pgtare.estimate.trial.outcomes import (
+    Failures,
+    Unanswered,
+    Unfinished,
+    rate_p,
+    unanswered_in_blocks,
+    unfinished,
+)
+from pgtare.estimate.trial.verdict import Control, judge
 from tests.unit.estimate_textbook import design_of, simulate
 from tests.unit.simulated_runs import lognormal, trial, weighing
 from tests.unit.slices_textbook import saturation, sliced
@@ -191,11 +199,43 @@ def test_an_open_unit_is_in_no_block_and_counted() -> None:
     assert left[arm].longest_us == 1e6
     begun = unfinished(obs, design)
     assert sorted(begun.arm.tolist()) == [0, 1, 2]
-    assert begun.service_us.max() == 2e6  # as much again is still to come, on average
+    open_us = begun.service_us == 1e6
+    assert begun.open.tolist() == open_us.tolist()
+    assert begun.body(100.0)[open_us] == 100
+    assert begun.excess(100.0)[open_us] == 2e6 - 100  # as much again is still to come, on average
     found = analyse(obs, design, proven={"i2": True}, seed=1)
     assert found.arms[arm].open == 1
     whole = simulate(design, 200, stalls=0)
     assert not len(unfinished(whole, design).arm)
+
+
+@pytest.mark.parametrize("length", [60.0, 100.0, 350.0])
+def test_what_is_open_counts_for_its_whole_length_on_average(length: float) -> None:
+    """At a random moment every age up to the length is as likely."""
+    ages = (np.arange(10_000) + 0.5) / 10_000 * length
+    zeros = np.zeros(len(ages), dtype=np.int64)
+    left = Unfinished(zeros, zeros, ages, np.ones(len(ages), dtype=np.bool_))
+    assert left.body(100.0).mean() == pytest.approx(min(length, 100), rel=1e-3)
+    assert left.excess(100.0).mean() == pytest.approx(max(length - 100, 0), rel=1e-3)
+    answered = Unfinished(zeros[:1], zeros[:1], np.array([length]), np.array([False]))
+    assert answered.body(100.0) == min(length, 100)
+    assert answered.excess(100.0) == max(length - 100, 0)
+
+
+def test_units_under_way_are_compared_at_their_session_s_level() -> None:
+    """A slow session that ends within a block would else tip the scale to one of the arms."""
+    design = design_of(2)
+    obs = simulate(design, 100, backends=2, stalls=0)
+    slow = np.flatnonzero(obs["backend"] == 1)
+    obs["service_ns"][slow] *= 1_000
+    obs["flags"][slow[-1]] = int(UnitFlag.OPEN)
+    blocks, left = select(obs, design).blocks, unfinished(obs, design)
+    found = split(blocks, (0,))
+    found = replace(found, c=math.inf, unfinished=left)
+    without = replace(found, unfinished=None)
+    shift = found.body_cost(1) - without.body_cost(1)
+    assert len(left.arm) == len(design.block)
+    assert abs(shift.value) < 0.02 * float(blocks.service_us.mean())
 
 
 def test_a_top_that_does_not_vary_has_no_interval_in_percent_either() -> None:

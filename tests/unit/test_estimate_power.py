@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from pgtare.estimate import power
-from pgtare.estimate.calibrate import clopper_pearson
-from pgtare.estimate.rounds import Flips, paired
+from pgtare.estimate.study import power
+from pgtare.estimate.study.rounds import Flips, paired
+from pgtare.estimate.trial.calibrate import clopper_pearson
 
 
 @pytest.mark.parametrize(("n", "family"), [(6, 1), (9, 12), (12, 36), (12, 4)])

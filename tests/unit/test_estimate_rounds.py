@@ -7,14 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from pgtare.estimate import rounds
-from pgtare.estimate.attainable import attainable_p, rounds_for_level
-from pgtare.estimate.calibrate import clopper_pearson
-from pgtare.estimate.closed import Closed
-from pgtare.estimate.rounds import Flips
-from pgtare.ladder import wording
-from pgtare.ladder.result import Effect
-from pgtare.report import numbers, schema
+from pgtare.estimate.study import rounds
+from pgtare.estimate.study.attainable import attainable_p, rounds_for_level
+from pgtare.estimate.study.rounds import Flips
+from pgtare.estimate.study.stopped_early import Closed
+from pgtare.estimate.trial.calibrate import clopper_pearson
+from pgtare.kit import numbers
+from pgtare.kit.interval import Interval
+from pgtare.weighing.ladder import wording
+from pgtare.weighing.ladder.result import Effect
 from tests.unit import estimate_textbook as textbook
 
 
@@ -60,7 +61,7 @@ def test_no_interval_is_printed_without_a_width() -> None:
     effect = Effect(pct=1.0, lo_pct=0.99998, hi_pct=1.00002)
     assert wording.interval(effect) == "[+0.99998, +1.00002]"
     assert wording.ratio(effect) == "1.0100000 (1.0099998-1.0100002)"
-    narrow = schema.Interval(estimate=5.0, lo=4.99999, hi=5.00001)
+    narrow = Interval(estimate=5.0, lo=4.99999, hi=5.00001)
     assert numbers.bounds(narrow) == "[+4.99999, +5.00001]"
 
 

@@ -8,14 +8,14 @@ import itertools
 import numpy as np
 import pytest
 
-from pgtare.design import MIXED, Design, slice_ends, slice_ns, slice_order
-from pgtare.estimate import analyse, clopper_pearson
-from pgtare.estimate.blocks import select
-from pgtare.estimate.contention import contention, live_contention
 from pgtare.estimate.inference import Expansion
-from pgtare.estimate.slices import SliceMeans, select_slices
-from pgtare.estimate.trial import live
-from pgtare.observations import NO_SLICE, Observations, UnitFlag
+from pgtare.estimate.trial import analyse, clopper_pearson
+from pgtare.estimate.trial.blocks import select
+from pgtare.estimate.trial.contention import contention, live_contention
+from pgtare.estimate.trial.design import MIXED, Design, slice_ends, slice_ns, slice_order
+from pgtare.estimate.trial.observations import NO_SLICE, Observations, UnitFlag
+from pgtare.estimate.trial.slices import SliceMeans, select_slices
+from pgtare.estimate.trial.unit_trial import live
 from tests.unit import slices_textbook as textbook
 from tests.unit.slices_textbook import saturation, simulate, sliced
 
@@ -180,6 +180,23 @@ def test_costs_are_the_textbook_s() -> None:
         )
         assert effect.body_us.se == pytest.approx(se, rel=1e-4)
         assert effect.own_us.estimate != effect.own_us.estimate  # slices cannot tell
+
+
+def test_blocks_that_lack_an_arm_say_nothing_of_it() -> None:
+    """As with many arms and few transactions: a block has a unit of some arms only."""
+    design = sliced(3)
+    units = select_slices(simulate(design, 60, levels_us=UNLIKE), design).units
+    assert units.n_blocks > 50
+    units = units.where((units.kind != 2) | (units.block < 6))
+    assert units.n_blocks > 50
+    means = SliceMeans(units)
+    dfs = []
+    for arm in (1, 2):
+        members = units.kind == arm
+        cost = means.mean(units.service_us, members) - means.mean(units.service_us, means.base)
+        dfs.append(means.by_blocks(cost, 0, arm).df)
+    assert dfs[1] <= 5 < dfs[0]
+    assert (means.reference(0, 2).df, means.reference(0, 1).df > 40) == (5, True)
 
 
 def test_contention_is_the_textbook_s(both: tuple[Design, Observations]) -> None:

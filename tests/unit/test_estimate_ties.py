@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from pgtare.estimate.rounds import Flips
+from pgtare.estimate.study.rounds import Flips
 from pgtare.estimate.ties import mid_quantiles
-from pgtare.ladder.rounds import _metrics
 from pgtare.load.pgbench import RunResult
+from pgtare.weighing.ladder.rounds import _metrics
 
 
 def test_by_hand() -> None:

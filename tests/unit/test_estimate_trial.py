@@ -8,8 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from pgtare.design import Arm, Design
-from pgtare.estimate import (
+from pgtare.estimate import sequential
+from pgtare.estimate.inference import Expansion
+from pgtare.estimate.trial import (
     ArmEstimate,
     Baseline,
     ByBackend,
@@ -18,16 +19,16 @@ from pgtare.estimate import (
     TrialEstimate,
     analyse,
     live,
-    sequential,
 )
-from pgtare.estimate.blocks import select
-from pgtare.estimate.effects import Effects, split, threshold
-from pgtare.estimate.inference import Expansion
-from pgtare.estimate.long_effects import LongEffects
-from pgtare.estimate.run_pairs import select_pairs
-from pgtare.estimate.verdict import Evidence, Finding
-from pgtare.observations import Observations, UnitFlag, empty
-from pgtare.report import schema
+from pgtare.estimate.trial.blocks import select
+from pgtare.estimate.trial.design import Arm, Design
+from pgtare.estimate.trial.effects import Effects, split
+from pgtare.estimate.trial.long_carry_over import LongEffects
+from pgtare.estimate.trial.observations import Observations, UnitFlag, empty
+from pgtare.estimate.trial.run_pairs import select_pairs
+from pgtare.estimate.trial.threshold import threshold
+from pgtare.estimate.trial.verdict import Evidence, Finding
+from pgtare.weighing.weigh import schema
 from tests.unit.estimate_textbook import design_of, simulate
 
 DESIGN = design_of(4)
@@ -102,7 +103,7 @@ def test_margin_allows_for_the_error_of_the_base(monkeypatch: pytest.MonkeyPatch
         seen.append(evidence)
         return Finding("inconclusive", "")
 
-    monkeypatch.setattr("pgtare.estimate.trial.judge", keep)
+    monkeypatch.setattr("pgtare.estimate.trial.comparison.judge", keep)
     design = design_of(3)
     obs = simulate(design, 200, own=(0, 0, 4), stalls=0.01)
     analyse(obs, design, margin=0.2, proven={"i2": True}, seed=1)

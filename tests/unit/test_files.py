@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.report import files
+from pgtare.kit import files
 
 SOMEBODY = 12_345
 

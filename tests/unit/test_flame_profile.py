@@ -9,12 +9,13 @@ import pytest
 
 from pgtare.cli.flame import _notes_on
 from pgtare.errors import PgtareError, UsageError
-from pgtare.flame import keep, speedscope, split
-from pgtare.flame import profile as profiles
-from pgtare.flame.graph import graph
-from pgtare.flame.record import Recording
-from pgtare.flame.samples import BLOCKED, RUNNING, Collected, Mode, Samples
-from pgtare.flame.split import Spans
+from pgtare.seeing.flame import frames, sample_joins, speedscope
+from pgtare.seeing.flame import profile as profiles
+from pgtare.seeing.flame import recording as keep
+from pgtare.seeing.flame.graph import graph
+from pgtare.seeing.flame.record import FlameRecording
+from pgtare.seeing.flame.sample_joins import Spans
+from pgtare.seeing.flame.samples import BLOCKED, RUNNING, Collected, Mode, Samples
 
 A, B = ("backend", "f", "g"), ("backend", "f", "f", "h")
 
@@ -83,8 +84,8 @@ def test_how_far_chance_alone_moves_a_share() -> None:
 
 
 def test_a_change_tells_what_was_lost_and_keeps_to_one_kind() -> None:
-    def recording(mode: Mode, *notes: str) -> Recording:
-        return Recording(
+    def recording(mode: Mode, *notes: str) -> FlameRecording:
+        return FlameRecording(
             mode, "server", _samples(), 0, 1.0, "fp", 99, "time", notes=list(notes)
         )  # fmt: skip
 
@@ -101,8 +102,8 @@ def test_a_sample_takes_the_span_it_begins_in() -> None:
     spans = Spans(
         *(np.array(c) for c in ([1, 1, 2], [900, 1500, 0], [1500, 2000, 9999], [4, 5, 6]))
     )
-    assert split.at(_samples(), spans).tolist() == [4, -1, 6]
-    labelled = _samples().labelled(["wait: x"] * 7, split.at(_samples(), spans))
+    assert sample_joins.at(_samples(), spans).tolist() == [4, -1, 6]
+    labelled = _samples().labelled(["wait: x"] * 7, sample_joins.at(_samples(), spans))
     assert labelled.stacks[labelled.stack[0]] == ("backend", "wait: x", "f", "g")
     assert labelled.stacks[labelled.stack[1]] == B
 
@@ -111,7 +112,7 @@ def test_a_window_cuts_waits_at_its_ends() -> None:
     taken = Collected()
     taken.add(0, 1, A, BLOCKED, 10_000_000_000)
     taken.add(8_500_000_000, 1, B, RUNNING, 1_000_000)
-    part = split.window(taken.samples(), 0, 2.0, 5.0)
+    part = sample_joins.window(taken.samples(), 0, 2.0, 5.0)
     assert part.weight_ns.tolist() == [3_000_000_000]
 
 
@@ -132,7 +133,7 @@ def test_speedscope_takes_the_same_stacks() -> None:
 
 
 def test_a_recording_of_another_kind_is_refused(tmp_path: Path) -> None:
-    recording = Recording("on", "x", _samples(), 0, 1.0, "fp", 99, "time")
+    recording = FlameRecording("on", "x", _samples(), 0, 1.0, "fp", 99, "time")
     keep.save(tmp_path, recording)
     assert len(keep.load(tmp_path).samples) == 3
     document = tmp_path / keep.DOCUMENT
@@ -144,3 +145,16 @@ def test_a_recording_of_another_kind_is_refused(tmp_path: Path) -> None:
 def test_of_frames_alike_the_caller_comes_first() -> None:
     found = profiles.functions({("backend", "z", "a"): 5, ("backend", "z", "a", "m"): 3})
     assert [f.name for f in found] == ["backend", "z", "a", "m"]
+
+
+def test_labels_that_one_recording_lacks_are_no_change() -> None:
+    plain = {("client backend", "main", "read"): 60, ("client backend", "main", "work"): 40}
+    labelled = {
+        ("client backend", frames.STATEMENT + "SELECT ?", "main", *stack[2:]): ns
+        for stack, ns in plain.items()
+    }
+    for pair in ((plain, labelled), (labelled, plain)):
+        found = profiles.changes(*profiles.alike(*pair))
+        assert {c.name for c in found} == {"client backend", "main", "read", "work"}
+        assert not any(c.change_pct for c in found)
+    assert profiles.alike(labelled, labelled) == (labelled, labelled)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pgtare.flame.frames import is_idle, own, plain
-from pgtare.flame.samples import BLOCKED, RUNNABLE, Collected
-from pgtare.flame.scheduler import Scheduler
-from pgtare.flame.script import Reader
+from pgtare.seeing.flame.frames import is_idle, own, plain
+from pgtare.seeing.flame.samples import BLOCKED, RUNNABLE, Collected
+from pgtare.seeing.flame.scheduler import Scheduler
+from pgtare.seeing.flame.script import Reader
 
 TEXT = """\
 postgres  7/7  10.000001000: sched:sched_switch: prev_comm=postgres prev_pid=7 prev_prio=120 prev_state=S ==> next_comm=swapper/0 next_pid=0 next_prio=120
@@ -49,7 +49,7 @@ def _read(wake: bool = False) -> tuple[Reader, Scheduler, Collected]:
 def test_a_small_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     roomy, _, collected = _read()
     before = collected.samples()
-    monkeypatch.setattr("pgtare.flame.script._CACHE_TEXT", 300)
+    monkeypatch.setattr("pgtare.seeing.flame.script._CACHE_TEXT", 300)
     reader, _, collected = _read()
     after = collected.samples()
     assert after.stacks == before.stacks

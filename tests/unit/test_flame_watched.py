@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pgtare.flame.watched import choose
+from pgtare.seeing.flame.process_sample import choose
 
 
 def test_all_are_watched_where_that_can_be_read() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pgtare.flame.samples import Samples
-from pgtare.flame.why import Reasons, explain, system_call
+from pgtare.seeing.flame.arm_difference import Reasons, explain, system_call
+from pgtare.seeing.flame.samples import Samples
 
 STACKS = (
     ("backend", "run", "plan"),

@@ -18,7 +18,7 @@ class Interrupting:
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupting)
 sys.argv = ["pgtare", *{words!r}]
-from pgtare.start import main
+from pgtare.__main__ import main
 main()
 """
 _RUNNING = """
@@ -32,7 +32,7 @@ def interrupt(*arguments, **named):
         print("unwound")
 {command}.{function} = interrupt
 sys.argv = ["pgtare", *{words!r}]
-from pgtare.start import main
+from pgtare.__main__ import main
 main()
 """
 
@@ -49,9 +49,9 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
         ("typer", ["--help"]),
         ("numpy._core.multiarray", ["trace", "profile", "nothing"]),
         ("numpy.random", ["weigh", "--help"]),
-        ("pgtare.trace.export", ["trace", "record", "nothing", "--dsn", ""]),
+        ("pgtare.seeing.trace.output.export", ["trace", "record", "nothing", "--dsn", ""]),
         ("plotly.offline", ["trace", "report", "nothing"]),
-        ("pgtare.clock.compat", ["clock", "--compat"]),
+        ("pgtare.seeing.clock.compat", ["clock", "--compat"]),
     ],
 )
 def test_while_it_is_loaded(module: str, words: list[str]) -> None:
@@ -64,7 +64,7 @@ def test_while_it_is_loaded(module: str, words: list[str]) -> None:
     [
         ("trace", "load", ["trace", "profile", "nothing"]),
         ("trace", "open_server", ["trace", "record", "nothing", "--dsn", ""]),
-        ("foreign", "run", ["clock", "--compat"]),
+        ("compat_args", "run", ["clock", "--compat"]),
     ],
 )
 def test_while_it_runs(command: str, function: str, words: list[str]) -> None:

@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from pgtare.errors import MeasurementError
-from pgtare.ladder import beside
-from pgtare.ladder.activity import Activity, judge
+from pgtare.weighing.ladder import companion
+from pgtare.weighing.ladder.activity import Activity, judge
 
 TRACED = Activity(
     name="row-sources", query="SELECT 1", when={"level": 12, "every": (1, 128)}, per_transaction=3
@@ -49,6 +49,22 @@ def test_a_variant_that_should_not_must_not() -> None:
     assert "not by 3 each" in judged(0, {"each": 2})[0]
 
 
+def test_of_transactions_that_had_not_ended_nobody_knows_the_work() -> None:
+    def of(grown: float, transactions: dict[str, int], unfinished: dict[str, int]) -> list[str]:
+        return judge(
+            (TRACED,), {"row-sources": 0.0}, {"row-sources": grown}, transactions, SETTINGS,
+            unfinished,
+        )[1]  # fmt: skip
+
+    assert not of(300, {"each": 100}, {"each": 60})  # they had done nothing
+    assert not of(480, {"each": 100}, {"each": 60})  # they had done all
+    assert "more than 3 each" in of(650, {"each": 100}, {"each": 60})[0]
+    assert "not by 3 each" in of(250, {"each": 100}, {"each": 60})[0]
+    assert "not by 3 each" in of(0, {"each": 2}, {})[0]
+    assert not of(0, {"each": 0}, {"each": 1})
+    assert "nothing in it should" in of(3, {"plain": 100}, {"plain": 1})[0]
+
+
 def test_an_activity_says_when() -> None:
     with pytest.raises(ValidationError, match="when is empty"):
         Activity(name="a", query="q", when={}, per_transaction=1)
@@ -57,9 +73,9 @@ def test_an_activity_says_when() -> None:
 def test_a_program_runs_beside_and_is_ended(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     script = f"import time, sys; open({str(seen)!r}, 'w').write(sys.argv[1]); time.sleep(60)"
-    with beside.running([sys.executable, "-c", script, "{dsn} {folder}"], "host=x", tmp_path) as (
-        pid,
-    ):
+    with companion.running(
+        [sys.executable, "-c", script, "{dsn} {folder}"], "host=x", tmp_path
+    ) as (pid,):
         while not (seen.exists() and seen.read_text()):
             time.sleep(0.01)
     assert seen.read_text() == f"host=x {tmp_path}"
@@ -70,10 +86,10 @@ def test_a_program_runs_beside_and_is_ended(tmp_path: Path) -> None:
 def test_a_program_that_ends_early_or_is_not_there_is_an_error(tmp_path: Path) -> None:
     script = "import sys; print('out of paper', file=sys.stderr); sys.exit(3)"
     early = pytest.raises(MeasurementError, match="ended early with status 3: out of paper")
-    with early, beside.running([sys.executable, "-c", script], "", tmp_path):
+    with early, companion.running([sys.executable, "-c", script], "", tmp_path):
         time.sleep(1)
     missing = pytest.raises(MeasurementError, match="cannot run no-such-program beside the load")
-    with missing, beside.running(["no-such-program"], "", tmp_path):
+    with missing, companion.running(["no-such-program"], "", tmp_path):
         pass
-    with beside.running([], "", tmp_path) as pids:
+    with companion.running([], "", tmp_path) as pids:
         assert pids == []

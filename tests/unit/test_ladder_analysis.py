@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.ladder import analysis, answers, markdown, page, wording
-from pgtare.ladder.charts import charts
-from pgtare.ladder.records import Run
-from pgtare.ladder.remaining import remaining
-from pgtare.ladder.result import LadderResult
-from pgtare.ladder.study import Study
+from pgtare.weighing.ladder import analysis, answers, markdown, page, wording
+from pgtare.weighing.ladder.charts import charts
+from pgtare.weighing.ladder.records import Run
+from pgtare.weighing.ladder.remaining_steps import remaining
+from pgtare.weighing.ladder.result import LadderResult
+from pgtare.weighing.ladder.study import Study
 from tests.unit.simulated_study import STUDY, facts, runs, steps, study
 
 EFFECTS = {"stats": -0.001, "trace": -0.08}
@@ -52,7 +52,7 @@ def test_a_finished_study_has_its_verdicts() -> None:
     (together,) = result.together
     assert together.arms == ("stats", "trace")
     (told,) = answers.together(result)
-    assert "outside the declared family, and Holm's correction does not cover it" in told
+    assert "not part of the correction for the number of comparisons" in told
     json.loads(result.to_json())
 
 
@@ -72,7 +72,10 @@ def test_the_sentence_on_equivalence_shows_what_lies_within_the_margin() -> None
     assert stats.effect.lo_pct is not None
     assert stats.effect.lo_pct < stats.within.lo_pct
     told = next(text for tone, text in answers.found(result) if tone == "equivalent")
-    assert f"90 % interval {wording.interval(stats.within)} within ±1 % (in this comp" in told
+    assert (
+        f"90 % interval {wording.interval(stats.within)}, within the margin of ±1 % (not corr"
+        in told
+    )
     assert wording.interval(stats.effect) not in told
 
 
@@ -272,7 +275,7 @@ def test_a_study_ended_by_hand_pays_for_the_choice_of_moment() -> None:
     assert trace.se_pct is not None
     assert 2.3 < trace.effect.half_width_pct / trace.se_pct < 6
     assert {c.rounds_to_settle for c in workload.compared} == {None}
-    assert "The study is closed, so that nothing will settle that." in markdown.render(result)
+    assert "The study is closed, so it stays that way." in markdown.render(result)
 
 
 def test_a_workload_stops_when_its_intervals_are_narrow() -> None:
@@ -285,3 +288,15 @@ def test_a_workload_stops_when_its_intervals_are_narrow() -> None:
     last = max(made, key=lambda k: (made[k].step.round, made[k].step.position))
     made.pop(last)
     assert remaining(found, steps(found), made, {})
+
+
+def test_the_answer_pools_nothing_and_explains_its_words() -> None:
+    found = study()
+    result = analysed(found, runs(found, {"trace": -0.03}))
+    answer = page.page(result).split("Answer</h2>")[1].split("</section>")[0]
+    assert "Joint p" not in answer
+    assert "Floor: off compared with itself" in answer
+    for text in (page.page(result), markdown.render(result)):
+        assert text.index("Floor: off compared") < text.index("Joint p")
+        assert f"{result.together[0].mean_pct:.2f} %" not in text.partition("Joint p")[2][:200]
+        assert "rung" not in text.partition("<script")[0]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from pgtare.estimate import rounds as estimate
-from pgtare.estimate.calibrate import clopper_pearson
 from pgtare.estimate.inference import holm
+from pgtare.estimate.study import rounds as estimate
+from pgtare.estimate.trial.calibrate import clopper_pearson
 from tests.unit.simulated_study import rounds
 
 #: What was injected, as shares of the speed; "VAN again" is the floor.

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pgtare import machine
 from pgtare.errors import PgtareError, UsageError
-from pgtare.ladder import alike, scripts
-from pgtare.ladder.directory import Directory
-from pgtare.ladder.planning import Planned, all_steps, plan, resumed
-from pgtare.ladder.records import Facts
-from pgtare.ladder.study_file import parse
+from pgtare.kit import machine
+from pgtare.weighing.ladder import continuation, scripts
+from pgtare.weighing.ladder.directory import Directory
+from pgtare.weighing.ladder.planning import StudyPlan, all_steps, plan, resumed
+from pgtare.weighing.ladder.records import Facts
+from pgtare.weighing.ladder.study_file import parse
 from tests.unit.simulated_study import STUDY, runs, study
 
 TEXT = STUDY.replace('name = "W1"', 'name = "W1"\nscript = "load.sql"\nclients = "2/core"')
@@ -29,11 +29,11 @@ def study_file(tmp_path: Path) -> Path:
     return path
 
 
-def planned(study_file: Path, out: Path, seed: int | None = None) -> Planned:
+def planned(study_file: Path, out: Path, seed: int | None = None) -> StudyPlan:
     return plan(study_file, out, quick=False, workloads=(), seed=seed, command=[])
 
 
-def begin(found: Planned) -> Directory:
+def begin(found: StudyPlan) -> Directory:
     source = Path(found.facts.study_directory)
     found.directory.begin(found.facts, lambda target: scripts.place(found.study, source, target))
     return found.directory
@@ -119,17 +119,17 @@ def test_a_study_goes_on_only_as_it_was_begun(
     facts = planned(study_file, tmp_path / "out").facts
     begun = facts.model_copy(update={"servers": servers, "machine": {**HERE, **machines}})
     if not told:
-        alike.check(begun, begun, {"main": "PostgreSQL 18.2"}, tmp_path)
+        continuation.check(begun, begun, {"main": "PostgreSQL 18.2"}, tmp_path)
         return
     with pytest.raises(UsageError, match=told):
-        alike.check(begun, begun, {"main": "PostgreSQL 18.2"}, tmp_path)
+        continuation.check(begun, begun, {"main": "PostgreSQL 18.2"}, tmp_path)
 
 
 def test_facts_of_an_older_pgtare_are_still_read(study_file: Path, tmp_path: Path) -> None:
     facts = planned(study_file, tmp_path / "out").facts
     older = facts.model_dump(by_alias=True, exclude={"servers"})
     found = Facts.model_validate(older)
-    alike.check(found, found, {"main": "PostgreSQL 18.2"}, tmp_path)
+    continuation.check(found, found, {"main": "PostgreSQL 18.2"}, tmp_path)
 
 
 def test_a_study_that_another_process_began_meanwhile_is_not_mixed(
@@ -139,4 +139,4 @@ def test_a_study_that_another_process_began_meanwhile_is_not_mixed(
     assert all_steps(mine.study, 1) != all_steps(theirs.study, 2)
     begun = begin(theirs).facts()
     with pytest.raises(UsageError, match="begun just now"):
-        alike.check(begun, mine.facts, {}, tmp_path)
+        continuation.check(begun, mine.facts, {}, tmp_path)

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pgtare.estimate import duet as estimate
-from pgtare.ladder import analysis, markdown, page, terminal
-from pgtare.ladder.planning import all_steps
-from pgtare.ladder.records import Part, Run
-from pgtare.ladder.remaining import remaining
-from pgtare.ladder.result import LadderResult
-from pgtare.ladder.study import Study
+from pgtare.estimate.study import duet as estimate
+from pgtare.weighing.ladder import analysis, markdown, page, terminal
+from pgtare.weighing.ladder.planning import all_steps
+from pgtare.weighing.ladder.records import Part, Run
+from pgtare.weighing.ladder.remaining_steps import remaining
+from pgtare.weighing.ladder.result import LadderResult
+from pgtare.weighing.ladder.study import Study
 from tests.unit.simulated_study import STUDY, WAITS, facts, runs, study
 
 SETS = 8
@@ -149,7 +149,7 @@ def test_every_report_says_which_protocol_gave_a_row(
     assert [w.spent_s for w in result.workloads] == [32 * 2.0, 40 * 3.0]  # without the proofs
     terminal.render(result, Console(width=200))
     told = capsys.readouterr().out
-    assert "W1 (cached look-ups) by duet: trace costs against off" in told
+    assert "W1 (cached look-ups) by duet: trace costs something compared with off" in told
     assert "median latency, 8 of 8 duet sets, 64 s" in told
     assert "transactions a second, 10 of 10 rounds, 2 min" in told
     for text in (markdown.render(result), page.page(result)):

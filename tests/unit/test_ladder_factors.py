@@ -8,12 +8,12 @@ import pytest
 from rich.console import Console
 
 from pgtare.errors import UsageError
-from pgtare.ladder import clocks, page, tables, terminal
-from pgtare.ladder import study_file as studies
-from pgtare.ladder.analysis import analyse
-from pgtare.ladder.markdown import render
-from pgtare.ladder.result import LadderResult
-from pgtare.ladder.study import Study
+from pgtare.weighing.ladder import missing_clocks, page, tables, terminal
+from pgtare.weighing.ladder import study_file as studies
+from pgtare.weighing.ladder.analysis import analyse
+from pgtare.weighing.ladder.markdown import render
+from pgtare.weighing.ladder.result import LadderResult
+from pgtare.weighing.ladder.study import Study
 from tests.server.doctor_tools import STUDIES
 from tests.unit import simulated_study as simulated
 
@@ -125,9 +125,9 @@ def test_the_grid_has_a_row_and_a_column_for_each_level() -> None:
 
 def test_clocks_that_every_machine_has_are_not_left_out() -> None:
     for clock in ("monotonic_coarse", "syscall", ""):
-        assert clocks.lacking(clock, "x86_64") == ""
-        assert clocks.lacking(clock, "aarch64") == ""
-    assert "same as tsc" in clocks.lacking("tscp", "aarch64")
+        assert missing_clocks.lacking(clock, "x86_64") == ""
+        assert missing_clocks.lacking(clock, "aarch64") == ""
+    assert "same as tsc" in missing_clocks.lacking("tscp", "aarch64")
 
 
 def test_the_shipped_study_has_every_cell() -> None:

@@ -7,10 +7,11 @@ from typing import Literal
 
 import pytest
 
-from pgtare.ladder import evidence, gates, run
-from pgtare.ladder.records import Run, Step
-from pgtare.ladder.sections import Expected, Gates, Workload
-from pgtare.machine import Usage, usage
+from pgtare.kit.machine import Usage, usage
+from pgtare.kit.window import processor_shares
+from pgtare.weighing.ladder import evidence, gates, run
+from pgtare.weighing.ladder.records import Run, Step
+from pgtare.weighing.ladder.section_models import Expected, Gates, Workload
 from tests.unit.simulated_study import STUDY, WAITS, study
 
 BEFORE = Usage(
@@ -24,7 +25,8 @@ AFTER = dataclasses.replace(
 
 
 def judged(after: Usage, own_ticks: int = 1_890) -> list[str]:
-    return gates.judge(BEFORE, after, gates.shares(BEFORE, after, own_ticks), Gates())
+    shares = processor_shares(BEFORE, after, own_ticks)
+    return gates.judge_usage(BEFORE, after, shares, Gates())
 
 
 def test_a_calm_run_passes() -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.ladder import linkings, markdown
-from pgtare.ladder.bench import Bench
-from pgtare.ladder.records import Run
-from pgtare.ladder.study import Study
+from pgtare.weighing.ladder import linkings, markdown
+from pgtare.weighing.ladder.bench import Bench
+from pgtare.weighing.ladder.records import Run
+from pgtare.weighing.ladder.study import Study
 from tests.unit.simulated_study import STUDY, runs, steps, study
 from tests.unit.test_ladder_analysis import analysed
 

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from pgtare.errors import UsageError
-from pgtare.estimate import published as estimate
-from pgtare.estimate.rounds import Flips
-from pgtare.ladder import published, published_table
-from pgtare.ladder.published_claims import Judged
+from pgtare.estimate.study import published as estimate
+from pgtare.estimate.study.rounds import Flips
+from pgtare.weighing.ladder import published, published_table
+from pgtare.weighing.ladder.published_claims import Judged
 
 R1 = Path(__file__).parents[2] / "studies" / "r1_published.toml"
 

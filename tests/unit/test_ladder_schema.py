@@ -1,20 +1,17 @@
-"""A study's result follows its schema, and docs/ladder-json.md describes every field of it."""
+"""A study's result follows its schema."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
-from pgtare.ladder import fields
-from pgtare.ladder.result import LadderResult
+from pgtare.weighing.ladder.result import LadderResult
 from tests.unit.test_ladder_units import TEXT, analysed, runs, study, tried
 
 SCHEMA: dict[str, Any] = LadderResult.model_json_schema(by_alias=True)
-DOCS = Path(__file__).parents[2] / "docs" / "ladder-json.md"
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +43,6 @@ def test_the_schema_refuses_what_does_not_follow_it(result: LadderResult, fault:
         broken["schema"] = "pgtare.ladder/2"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(broken, SCHEMA)
-
-
-def test_every_field_says_what_it_is() -> None:
-    assert set(fields.models()) == set(fields.HEADINGS)
-    silent = [
-        f"{name}.{field}"
-        for name, model in fields.models().items()
-        for field, about in model["properties"].items()
-        if not about.get("description")
-    ]
-    assert silent == []
-
-
-def test_the_docs_hold_the_tables_as_they_are_printed() -> None:
-    assert fields.tables().rstrip() in DOCS.read_text(encoding="utf-8")
 
 
 def test_every_part_of_the_schema_occurs_in_a_result(result: LadderResult) -> None:

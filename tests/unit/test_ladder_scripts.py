@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.ladder import figures, scripts, study_file, tables, wording
-from pgtare.ladder.sections import placed
-from pgtare.ladder.study import Study
+from pgtare.weighing.ladder import run_figures, scripts, study_file, tables, wording
+from pgtare.weighing.ladder.section_models import placed
+from pgtare.weighing.ladder.study import Study
 from tests.unit.test_ladder_study import STUDY
 
 STUDIES = Path(__file__).parents[2] / "studies"
@@ -80,7 +80,7 @@ def test_lines_of_the_log_are_counted_between_two_places(tmp_path: Path) -> None
     line = "LOG:  duration: 25.0 ms  statement: SELECT 1\n"
     log.write_text(early + line + "LOG:  checkpoint starting\n" + line)
     after = {"deallocations": 40.0, "over-20-ms": float(log.stat().st_size)}
-    found = figures.between(before, after, log, workload, 3.0)
+    found = run_figures.between(before, after, log, workload, 3.0)
     assert found == {"deallocations": 10.0, "over-20-ms": 2.0}
 
 

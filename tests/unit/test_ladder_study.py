@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.ladder import study_file as studies
-from pgtare.ladder.planning import Planned, all_steps, plan
-from pgtare.ladder.rounds import Rounds
-from pgtare.ladder.status import dry_run
+from pgtare.weighing.ladder import study_file as studies
+from pgtare.weighing.ladder.planning import StudyPlan, all_steps, plan
+from pgtare.weighing.ladder.rounds import Rounds
+from pgtare.weighing.ladder.status import dry_run
 from tests.unit.simulated_study import STUDY, study
 
 SHIPPED = Path(__file__).parents[2] / "studies" / "wait_event_timing.toml"
@@ -105,32 +105,32 @@ def test_short_runs_may_be_dropped_more_often_where_the_file_says_so() -> None:
 def test_the_family_is_that_of_the_file_whatever_workloads_are_run(
     tmp_path: Path, quick: bool
 ) -> None:
-    def planned(*workloads: str) -> Planned:
+    def planned(*workloads: str) -> StudyPlan:
         return plan(SHIPPED, tmp_path / "s", quick=quick, workloads=workloads, seed=1, command=[])
 
     found, whole = planned("W2"), planned().study.family
     assert {w.stated for w in found.study.workload} == {"W2"}
     assert whole > 4 * len(found.study.workload)
     assert found.study.family == whole
-    assert f"Holm over {whole} comparisons" in dry_run(found)[-1 - quick]
+    assert f"Holm over {whole} comparisons" in dry_run(found).description[-1 - quick]
     with pytest.raises(UsageError, match="there is no workload 'W22'"):
         planned("W22")
 
 
 def test_every_round_has_every_variant_once_in_an_order_of_its_own() -> None:
     found = study()
-    steps = [step for step in Rounds().steps(found, 3) if step.kind == "run"]
+    steps = [step for step in Rounds().plan(found, 3) if step.kind == "run"]
     orders = [tuple(s.variant for s in steps if s.round == r) for r in range(1, 11)]
     assert all(sorted(o) == sorted(("off", "off again", "stats", "trace")) for o in orders)
     assert len(set(orders)) > 4
-    assert Rounds().steps(found, 3) == Rounds().steps(found, 3)
-    assert Rounds().steps(found, 3) != Rounds().steps(found, 4)
+    assert Rounds().plan(found, 3) == Rounds().plan(found, 3)
+    assert Rounds().plan(found, 3) != Rounds().plan(found, 4)
 
 
 def test_each_place_in_a_round_is_as_likely() -> None:
     found = study()
     first = [
-        next(s.variant for s in Rounds().steps(found, seed) if s.kind == "run" and s.position == 0)
+        next(s.variant for s in Rounds().plan(found, seed) if s.kind == "run" and s.position == 0)
         for seed in range(800)
     ]
     counts = [first.count(name) for name in found.in_a_block(found.workload[0])]
@@ -159,7 +159,7 @@ def test_what_servers_side_by_side_would_spoil_is_refused_as_a_duet(
     text = DUET.replace(right, wrong, 1)
     message = refused(text)
     at = line(text, 'protocol = "duet"')
-    assert f"line {at}: W1 must not be played by duet, as" in message
+    assert f"line {at}: W1 cannot be played by duet, as" in message
     assert told in message
     assert message.endswith("play it by rounds")
     studies.parse(text.replace('"duet"', '"rounds"'), "s.toml")
@@ -167,7 +167,7 @@ def test_what_servers_side_by_side_would_spoil_is_refused_as_a_duet(
 
 def test_a_duet_that_only_quick_asks_for_is_refused_too() -> None:
     text = STUDY + '[quick]\nprotocols = { W1 = "duet" }\n'
-    assert f"line {line(text, 'protocols =')}: W1 must not" in refused(text)
+    assert f"line {line(text, 'protocols =')}: W1 cannot be played" in refused(text)
     assert "names the workload 'W2'" in refused(text.replace("{ W1", "{ W2"))
     assert "did you mean duet" in refused(
         STUDY.replace("[analysis]", "[protocol.deut]\n[analysis]")
@@ -227,7 +227,7 @@ def test_steps_go_workload_by_workload_whatever_their_protocols() -> None:
     names = [step.workload for step in all_steps(found, 1)]
     assert names == sorted(names)
     assert names.count("W2") == 1 + 10 * 4
-    assert Rounds().steps(found, 1)[0].id == "W2-proof"
+    assert Rounds().plan(found, 1)[0].workload == "W2"
 
 
 def test_a_script_that_a_duet_cannot_run_is_told_before_anything(tmp_path: Path) -> None:

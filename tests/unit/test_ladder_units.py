@@ -10,14 +10,16 @@ import pytest
 from rich.console import Console
 
 from pgtare.errors import UsageError
-from pgtare.ladder import analysis, markdown, page, terminal
-from pgtare.ladder.planning import all_steps
-from pgtare.ladder.records import Part, Run
-from pgtare.ladder.remaining import remaining
-from pgtare.ladder.result import LadderResult, OnWorkload
-from pgtare.ladder.study import Study
-from pgtare.ladder.study_file import check_rounds, parse
-from pgtare.ladder.unit_trials import design_of
+from pgtare.estimate.trial.observations import OBSERVATION, UnitFlag
+from pgtare.weighing.ladder import analysis, markdown, page, terminal
+from pgtare.weighing.ladder.activity import Activity
+from pgtare.weighing.ladder.planning import all_steps
+from pgtare.weighing.ladder.records import Part, Run
+from pgtare.weighing.ladder.remaining_steps import remaining
+from pgtare.weighing.ladder.result import LadderResult, OnWorkload
+from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.study_file import check_rounds, parse
+from pgtare.weighing.ladder.unit_trials import design_of, judge_activity
 from tests.unit.simulated_study import STUDY, WAITS, facts, runs, study
 
 TRIALS = 8
@@ -96,6 +98,21 @@ def test_the_floor_is_base_and_control_and_arms_bring_their_settings(found: Stud
     assert design.unit == "transaction"
     sliced = study(TEXT.replace("run = '3s'", "run = '3s'\nunit = 'slice'")).resolved()
     assert design_of(sliced, sliced.workload[1], 5).unit == "slice"
+
+
+def test_transactions_that_are_still_open_need_not_have_done_their_work(found: Study) -> None:
+    """A trial of 64 sessions, each with a transaction under way at its end."""
+    traced = Activity(name="traced", query="SELECT 1", when={"jit": True}, per_transaction=1)
+    workload = found.workload[1].model_copy(update={"activity": (traced,)})
+    design = design_of(found, workload, 5)
+    arm = next(i for i, one in enumerate(design.arms) if one.settings.get("jit") == "on")
+    data = np.zeros(1_064, OBSERVATION)
+    data["arm"] = arm
+    data["flags"][1_000:] = UnitFlag.OPEN
+    grown, against = judge_activity(
+        found, workload, design, data, {"traced": 5.0}, {"traced": 1_005.0}
+    )
+    assert (grown, against) == (["traced grew by 1,000 in 1,000 transactions"], [])
 
 
 def test_a_workload_of_two_protocols_is_proven_once_and_has_its_own_steps(found: Study) -> None:
@@ -182,7 +199,11 @@ def test_a_protocol_without_figures_stands_in_no_comparison(found: Study) -> Non
 @pytest.mark.parametrize(
     ("right", "wrong", "told"),
     [
-        ('"rounds", "units"', '"units", "unit"', "protocol: input should be 'rounds', 'duet' or"),
+        (
+            '"rounds", "units"',
+            '"units", "unit"',
+            "there is no protocol 'unit' (did you mean units?): give \"rounds\" or",
+        ),
         ('"rounds", "units"', '"units", "units"', "names a protocol twice"),
         ('floor = "off"', 'floor = "vanilla"', "no other variant differs from vanilla in run-time"),
         ("clients = 1", 'clients = 1\nmetric = "service_us"', "is measured by units only"),

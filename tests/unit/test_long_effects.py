@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pgtare.estimate import Estimate
-from pgtare.estimate.verdict import Lasting, judge
-from pgtare.report import rows, wording
-from pgtare.report.schema import Interval, RunInfo, WeighResult
+from pgtare.estimate.trial import Estimate
+from pgtare.estimate.trial.verdict import Lasting, judge
+from pgtare.kit.interval import Interval
+from pgtare.weighing.weigh.report import rows, wording
+from pgtare.weighing.weigh.schema import RunInfo, WeighResult
 from tests.unit.sample_result import sample
 from tests.unit.simulated_runs import (
     NOISES,

@@ -12,10 +12,10 @@ import pytest
 # what a profile of a trace loads and uses, then its threads
 _COUNT = """
 import contextlib, os, sys
-from pgtare import start
+from pgtare.__main__ import main
 sys.argv = ["pgtare", "trace", "profile", sys.argv[1]]
 with contextlib.suppress(SystemExit):
-    start.main()
+    main()
 import numpy as np
 from scipy import linalg, optimize
 a = np.ones((400, 400)) + np.eye(400)

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from pgtare.errors import MeasurementError
-from pgtare.observations import UnitFlag, empty
-from pgtare.report import summaries
-from pgtare.report.charts import charts
-from pgtare.report.page import page, write_page
-from pgtare.report.rows import table
-from pgtare.report.schema import Interval
-from pgtare.report.shell import breakable, embeddable
+from pgtare.estimate.trial.observations import UnitFlag, empty
+from pgtare.kit.interval import Interval
+from pgtare.kit.page_frame import breakable, embeddable
+from pgtare.weighing.weigh.report import summaries
+from pgtare.weighing.weigh.report.charts import charts
+from pgtare.weighing.weigh.report.page import page, write_page
+from pgtare.weighing.weigh.report.rows import table
 from tests.unit.sample_result import sample
 
 

@@ -11,17 +11,17 @@ from rich.console import Console
 
 from pgtare.cli import doctor as doctor_commands
 from pgtare.cli import trace as trace_commands
-from pgtare.doctor import show as doctor_show
-from pgtare.doctor.model import Finding
-from pgtare.flame import processes
-from pgtare.flame import show as flame_show
-from pgtare.flame.scheduler import waker
-from pgtare.flame.script import Event
-from pgtare.report.plain import plain
-from pgtare.report.progress import Display
-from pgtare.trace.tables import Table
-from pgtare.trace.writer import Writer
-from pgtare.waits.show import one_line
+from pgtare.kit.progress import Display
+from pgtare.kit.terminal_text import plain
+from pgtare.seeing.doctor import show as doctor_show
+from pgtare.seeing.doctor.model import Finding
+from pgtare.seeing.flame import processes
+from pgtare.seeing.flame import show as flame_show
+from pgtare.seeing.flame.scheduler import waker
+from pgtare.seeing.flame.script import Event
+from pgtare.seeing.trace.file.tables import Table
+from pgtare.seeing.trace.file.writer import Writer
+from pgtare.seeing.waits.show import one_line
 from tests.unit.trace_tools import MS, NO_RESERVE, define_events, ring, waits
 
 HOSTILE = "a\x1b]0;title\x07b\x1b[2Jc\u202ed\x9be"

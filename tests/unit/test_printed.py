@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-_PGTARE = [sys.executable, "-c", "from pgtare.start import main; main()"]
+_PGTARE = [sys.executable, "-m", "pgtare"]
 _SENTENCE = "pgtare: what was to be printed could not be written: No space left on device\n"
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.profile.model import (
+from pgtare.server.wait_counters.model import (
     Client,
     Counters,
     Event,
@@ -19,8 +21,9 @@ from pgtare.profile.model import (
     StatementRow,
     Timed,
 )
-from pgtare.profile.rates import CountersReset, grown, profile
-from pgtare.profile.samples import FEWEST, Samples
+from pgtare.server.wait_counters.rates import CountersReset, grown, profile
+from pgtare.server.wait_counters.samples import FEWEST, Samples
+from tests.server.weigh_tools import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 READ = Event("IO", "DataFileRead", False)
@@ -131,10 +134,9 @@ def test_counters_that_fall_are_refused_where_resets_are_not_counted() -> None:
         profile(*counted)
 
 
-def clients(*captured: str | None, timed: bool = True) -> tuple[Client, ...]:
+def clients(*captured: str | None) -> tuple[Client, ...]:
     return tuple(
-        Client(pid=100 + n, started=START, capture=level, timed=timed)
-        for n, level in enumerate(captured)
+        Client(pid=100 + n, started=START, capture=level) for n, level in enumerate(captured)
     )
 
 
@@ -205,3 +207,13 @@ def test_a_snapshot_survives_its_file() -> None:
     text = kept.model_dump_json(by_alias=True)
     assert '"schema":"pgtare.waits.snapshot/1"' in text
     assert Snapshot.model_validate_json(text) == kept
+
+
+def test_a_snapshot_of_another_version_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    kept = snapshot(3, {READ: counters(3, 1.25)}, clients=clients("stats"))
+    document = json.loads(kept.model_dump_json(by_alias=True))
+    document["clients"][0]["timed"] = True  # as earlier builds wrote it
+    path = tmp_path / "before.json"
+    path.write_text(json.dumps(document))
+    told = refused("waits", "diff", path, path)
+    assert f"{path} is no snapshot of this version of pgtare: take one with" in told

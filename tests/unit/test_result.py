@@ -9,17 +9,18 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pgtare.design import Design
-from pgtare.estimate import analyse
-from pgtare.observations import Observations, empty
-from pgtare.report.schema import Proof, WeighResult
-from pgtare.server.recording import Recording
-from pgtare.server.trials import Population
-from pgtare.weigh.again import reanalyse
-from pgtare.weigh.participation import Shares
-from pgtare.weigh.plan import Plan
-from pgtare.weigh.request import Request
-from pgtare.weigh.result import build
+from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.design import Design
+from pgtare.estimate.trial.observations import Observations, empty
+from pgtare.weighing.instruments.proof_result import Proof
+from pgtare.weighing.trials import Population
+from pgtare.weighing.weigh.participation import Shares
+from pgtare.weighing.weigh.plan import WeighPlan
+from pgtare.weighing.weigh.reanalysis import reanalyse
+from pgtare.weighing.weigh.recording import TrialRecording
+from pgtare.weighing.weigh.request import Request
+from pgtare.weighing.weigh.result import build
+from pgtare.weighing.weigh.schema import WeighResult
 from tests.unit.estimate_textbook import design_of, simulate
 
 DESIGN = design_of(3, block=(0, 1, 2, 0, 1, 2))
@@ -28,8 +29,10 @@ PROOFS = (None, None, Proof(state="active", evidence="TOTAL_TIMED in 12 of 12 tr
 
 def built(obs: Observations, design: Design = DESIGN, **kwargs: Any) -> WeighResult:
     """The result of a trial on these observations."""
-    plan = Plan(Request(chosen=(), dsn="dbname=app"), design, Population(None), 1, ("said before",))
-    recording = Recording(obs, 60.0, "time", None, None)
+    plan = WeighPlan(
+        Request(chosen=(), dsn="dbname=app"), design, Population(None), 1, ("said before",)
+    )
+    recording = TrialRecording(obs, 60.0, "time", None)
     estimate = analyse(obs, design, proven={"i2": True}, seed=1, **kwargs)
     return build(plan, recording, estimate, PROOFS, {}, {}, 0, Shares(None, None), [])
 

@@ -10,10 +10,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pgtare.design import MAX_RUN, MAX_TURNS, Arm, Design, Runs, run_before, run_drawn, runs_of
 from pgtare.estimate.inference import Expansion, Reference
-from pgtare.estimate.run_pairs import MIN_PAIRS, SETTLING, run_effect, select_pairs
-from pgtare.observations import Observations, UnitFlag, empty
+from pgtare.estimate.trial.design import (
+    MAX_RUN,
+    MAX_TURNS,
+    Arm,
+    Design,
+    Runs,
+    run_before,
+    run_drawn,
+    runs_of,
+)
+from pgtare.estimate.trial.observations import Observations, UnitFlag, empty
+from pgtare.estimate.trial.run_pairs import MIN_PAIRS, SETTLING, run_effect, select_pairs
 from tests.unit.simulated_runs import lognormal, trial, weighing
 
 DESIGN = weighing(4)

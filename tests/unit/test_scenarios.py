@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bench.scenarios import simulator
+from bench.scenarios import simulator, verdicts
+from bench.scenarios.__main__ import seed_of
 from bench.scenarios.contents import ALL
 from bench.scenarios.registry import Counts, Scenario
 
-from pgtare.estimate.blocks import select
+from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.blocks import select
 
 
 @pytest.mark.slow
@@ -20,6 +22,12 @@ def test_scenario_holds(scenario: Scenario) -> None:
 
 def test_names_are_unique() -> None:
     assert len({(s.name, s.checks) for s in ALL}) == len(ALL)
+
+
+def test_rows_of_the_table_do_not_share_dice() -> None:
+    """With the same assignments two rows miss together, and look as if they confirmed it."""
+    seeds = [seed_of(index, part) for index in range(len(ALL)) for part in range(8)]
+    assert len(set(seeds)) == len(seeds)
 
 
 def test_bounds_allow_for_chance_only() -> None:
@@ -44,3 +52,25 @@ def test_simulated_trials_are_whole_ones() -> None:
     doubled = made.observations["service_ns"] / 1_000 / made.base_us
     assert doubled[arm == 1] == pytest.approx(2, rel=1e-3)
     assert doubled[arm != 1] == pytest.approx(1, rel=1e-3)
+
+
+def test_stalls_below_the_threshold_that_a_session_s_end_cuts_short_count_in_full() -> None:
+    design, life_us, stall_us = simulator.design_of(2, 5), 36_000.0, 10_800.0
+    rng = np.random.default_rng(3)
+    found = truth = 0.0
+    for _ in range(10):
+        made = simulator.simulate(
+            [simulator.lognormal(300, rng, 0.1) for _ in range(120)], design,
+            lambda x: x + stall_us * (rng.random(len(x)) < 0.01), life_us=life_us,
+        )  # fmt: skip
+        assert len(made.base_us) == len(made.treated_us) == len(made.observations)
+        arm = analyse(made.observations, design, seed=1).arms[1]
+        assert arm.effect is not None
+        assert arm.threshold_us is not None
+        found += arm.effect.body_us.estimate
+        truth += made.truth_of_body(arm.threshold_us)
+    assert found / truth == pytest.approx(1, abs=0.12)  # whole blocks alone gave .72
+
+
+def test_a_cost_that_lasts_is_equivalent_within_limits_only() -> None:
+    assert verdicts.lasting(6, 10, 77).hits == 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pgtare.design import Arm, Design, block_layout, slices_of
-from pgtare.weigh.session_lengths import SessionLengths, too_short
+from pgtare.estimate.trial.design import Arm, Design, block_layout, slices_of
+from pgtare.weighing.weigh.session_lengths import SessionLengths, too_short
 
 
 def design(instruments: int, unit: str = "transaction") -> Design:

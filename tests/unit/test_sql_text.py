@@ -1,10 +1,12 @@
 """Names of statements hold no literal that somebody sent."""
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgtare.sql_text import normalised
+from pgtare.server.sql_text import normalised
 
 CASES = [
     ("SELECT 1", "SELECT ?"),
@@ -105,3 +107,20 @@ def test_any_text_has_a_name(text: str) -> None:
 def test_a_long_text_takes_no_long_time() -> None:
     sql = "SELECT " + ", ".join("'x''y' -- z\n" for _ in range(20_000)) + "/*" * 5_000 + "$" * 5_000
     assert "x" not in normalised(sql)
+
+
+@pytest.mark.parametrize("quote", ["'", "E'", "U&'", "$q$", '"'])
+def test_a_long_literal_is_not_walked_letter_by_letter(quote: str) -> None:
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    text = f"SELECT {quote}{'x' * 100_000}{quote.removeprefix('E').removeprefix('U&')}, 2"
+    sys.setprofile(count)
+    try:
+        normalised(text)
+    finally:
+        sys.setprofile(None)
+    assert calls < 200

@@ -13,11 +13,14 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from pgtare.instruments.catalogue import load_catalogue
-from pgtare.instruments.model import FlagRule
-from pgtare.report import bounds, evidence, numbers, verdicts
-from pgtare.report.schema import Interval, RunInfo, WeighResult
-from pgtare.report.terminal import render
+from pgtare.kit import numbers
+from pgtare.kit.interval import Interval
+from pgtare.weighing import verdicts
+from pgtare.weighing.instruments.catalogue import load_catalogue
+from pgtare.weighing.instruments.model import FlagRule
+from pgtare.weighing.weigh.report import bounds, evidence
+from pgtare.weighing.weigh.report.terminal import render
+from pgtare.weighing.weigh.schema import RunInfo, WeighResult
 from tests.unit.sample_result import sample
 
 
@@ -574,7 +577,8 @@ def run(tmp_path: Path, **environment: str) -> str:
     stored.write_text(sample().result.to_json(), encoding="utf-8")
     script = (
         "import sys; from pathlib import Path; from rich.console import Console; "
-        "from pgtare.report.terminal import render; from pgtare.store import load_result; "
+        "from pgtare.weighing.weigh.report.terminal import render; "
+        "from pgtare.weighing.weigh.store import load_result; "
         "render(load_result(Path(sys.argv[1])), Console())"
     )
     kept = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "NO_COLOR", "COLUMNS")}
@@ -655,3 +659,17 @@ def test_a_control_that_is_off_by_its_total_alone_is_not_passed_over() -> None:
     assert "its total misses 0 (+2.0 µs [+1.2, +2.8]); doubt this trial" in words(text)
     row = next(line for line in text.splitlines() if line.startswith("control (base again)"))
     assert "off" in row.split()
+
+
+def test_a_control_that_is_near_0_is_so_everywhere() -> None:
+    result = sample().result
+    control = next(arm for arm in result.arms if arm.role == "control")
+    assert control.effect is not None
+    control.effect.body_us = Interval(estimate=0.3, lo=0.01, hi=0.59)
+    control.p_value, control.p_adjusted, control.p_total_adjusted = 0.042, 0.053, 0.4
+    text = printed(result, 120)
+    row = next(line for line in text.splitlines() if line.startswith("control (base again)"))
+    assert "near 0" in row
+    assert "near 0: it is not off (p = 0.053 for its body and total together)" in words(text)
+    assert "doubt" not in text
+    assert "CONTROL IS OFF" not in text

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.trace import ledger as ledgers
-from pgtare.trace import merge
-from pgtare.trace.ledger import Ledger
-from pgtare.trace.limits import Limits
-from pgtare.trace.profile import Scope, profile
-from pgtare.trace.reader import Integers, load
-from pgtare.trace.statements import report
-from pgtare.trace.stream import CallKind
-from pgtare.trace.tables import Table
-from pgtare.trace.writer import Writer
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.analysis import merge
+from pgtare.seeing.trace.analysis.ledger import Ledger
+from pgtare.seeing.trace.analysis.profile import Scope, profile
+from pgtare.seeing.trace.analysis.statements import report
+from pgtare.seeing.trace.file.disk_limits import Limits
+from pgtare.seeing.trace.file.reader import Integers, load
+from pgtare.seeing.trace.file.stream import CallKind
+from pgtare.seeing.trace.file.tables import Table
+from pgtare.seeing.trace.file.writer import Writer
 from tests.unit.trace_tools import BEGAN_NS, MS, StreamBuilder, define_events, ring, waits
 
 pytestmark = pytest.mark.timeout(60)

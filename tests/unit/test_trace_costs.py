@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare.trace import ledger as ledgers
-from pgtare.trace.costs import NOTHING, Costs, noted, of_recording
-from pgtare.trace.profile import GROUPINGS
-from pgtare.trace.stream import CallKind
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.analysis.costs import NOTHING, Costs, noted, of_recording
+from pgtare.seeing.trace.analysis.profile import GROUPINGS
+from pgtare.seeing.trace.file.stream import CallKind
 from tests.unit.test_trace_ledger import by
 from tests.unit.trace_tools import MS, US, StreamBuilder, trace
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare.trace import ledger as ledgers
-from pgtare.trace.earlier import Earlier
-from pgtare.trace.profile import profile
-from pgtare.trace.reader import load
-from pgtare.trace.stream import CallKind, decode
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.analysis.profile import profile
+from pgtare.seeing.trace.capture.backlog import Earlier
+from pgtare.seeing.trace.file.reader import load
+from pgtare.seeing.trace.file.stream import CallKind, decode
 from tests.unit.trace_tools import BEGAN_NS, MS, StreamBuilder, trace, write
 
 pytestmark = pytest.mark.timeout(60)

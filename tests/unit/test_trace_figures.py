@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.trace import kernel, merge, statements
-from pgtare.trace import ledger as ledgers
-from pgtare.trace.costs import NOTHING
-from pgtare.trace.page import page
-from pgtare.trace.profile import GROUPINGS, Scope, profile
-from pgtare.trace.reader import load
-from pgtare.trace.stream import BEGIN, COMMITTED, CallKind
+from pgtare.seeing.trace.analysis import kernel_time, merge, statements
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.analysis.costs import NOTHING
+from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
+from pgtare.seeing.trace.file.reader import load
+from pgtare.seeing.trace.file.stream import BEGIN, COMMITTED, CallKind
+from pgtare.seeing.trace.output.page import page
 from tests.unit.test_trace_ledger import by
 from tests.unit.trace_tools import BEGAN_NS, MS, US, StreamBuilder, trace, write
 
@@ -350,9 +350,9 @@ def test_an_event_that_no_interval_looked_at_has_is_left_alone() -> None:
     read = rng.integers(100 * US, MS, n).astype(float)
     looked_at = set(np.linspace(0, n - 1, 5_000).astype(int).tolist())
     rare = next(i for i in range(n) if i not in looked_at)
-    sample = kernel.Sample(
+    sample = kernel_time.Sample(
         excess=0.5 * read, spent=read, idle=np.zeros(n), interval=np.append(np.arange(n), rare),
         event=np.append(np.zeros(n, np.int64), 1), wait_ns=np.append(read, MS).astype(np.int64),
         times=np.ones(n + 1, np.int64),
     )  # fmt: skip
-    assert kernel.shares([sample]).by_event[0] == pytest.approx(0.5, abs=0.01)
+    assert kernel_time.shares([sample]).by_event[0] == pytest.approx(0.5, abs=0.01)

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgtare.errors import UsageError
-from pgtare.trace import aggregate, blocks, columns
-from pgtare.trace.blocks import BLOCK_HEADER, BLOCK_MAGIC, FILE_HEADER
-from pgtare.trace.limits import LimitReached, Limits
-from pgtare.trace.reader import load
-from pgtare.trace.tables import NO_RING, Table
-from pgtare.trace.writer import Writer
+from pgtare.seeing.trace.analysis import aggregate
+from pgtare.seeing.trace.file import blocks, columns
+from pgtare.seeing.trace.file.blocks import BLOCK_HEADER, BLOCK_MAGIC, FILE_HEADER
+from pgtare.seeing.trace.file.disk_limits import LimitReached, Limits
+from pgtare.seeing.trace.file.reader import load
+from pgtare.seeing.trace.file.tables import NO_RING, Table
+from pgtare.seeing.trace.file.writer import Writer
 from tests.unit.test_trace_ledger import ROWS, two_requests
 from tests.unit.trace_tools import BEGAN_NS, NO_RESERVE, define_events, ring, waits, write
 
@@ -261,6 +262,22 @@ def test_size_and_reserve_end_a_trace_that_can_be_read(tmp_path: Path) -> None:
     assert "ended early" in found.notes()[0]
     with pytest.raises(UsageError, match="reserve"):
         Writer(tmp_path / "u.pgtrace", b"{}", Limits(reserve=1 << 62))
+
+
+def test_what_has_room_of_a_block_is_kept(tmp_path: Path) -> None:
+    """The first of what was taken, as far as a block of it has room."""
+    path = tmp_path / "t.pgtrace"
+    writer = Writer(path, b"{}", Limits(total=50_000, reserve=0))
+    writer.define(Table.RINGS, ring(1, 7, "sql"))
+    rng = np.random.default_rng(1)
+    for i in range(40):
+        writer.add(Table.STREAM, {"ring": np.array([1]), "position": np.array([i * 5000]),
+                                  "data": [rng.bytes(5000)]})  # fmt: skip
+    with pytest.raises(LimitReached):
+        writer.flush()
+    assert writer.unwritten[Table.STREAM] == 40 * 5000 - 5 * 5000
+    writer.close(b'{"stopped_by": "size"}')
+    assert [at for at, _ in load(path).streams[1]] == [i * 5000 for i in range(5)]
 
 
 def test_notes_of_an_end_tell_what_is_missing(tmp_path: Path) -> None:

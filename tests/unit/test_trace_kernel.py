@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare.trace import kernel
-from pgtare.trace import ledger as ledgers
-from pgtare.trace.stream import CallKind
+from pgtare.seeing.trace.analysis import kernel_time
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.file.stream import CallKind
 from tests.unit.test_trace_ledger import by
 from tests.unit.trace_tools import MS, US, StreamBuilder, trace
 
@@ -21,7 +21,7 @@ RARE = {1: 20, 2: 50, 3: 100, 4: 1}
 NOISES = ["preempted", "jitter", "bursts", "late readings", "drift"]
 
 
-def noisy(rng: np.random.Generator, noise: str, n: int) -> kernel.Floats:
+def noisy(rng: np.random.Generator, noise: str, n: int) -> kernel_time.Floats:
     """What an interval's CPU lacks, or has too much, for reasons that are no wait's."""
     away = np.where(rng.random(n) < 0.5, rng.exponential(4 * MS, n), 0)
     if noise == "preempted":
@@ -36,14 +36,14 @@ def noisy(rng: np.random.Generator, noise: str, n: int) -> kernel.Floats:
     return np.repeat(rng.normal(0, 300 * US, n // 20), 20) - away
 
 
-def sample(seed: int, noise: str, n: int = 3_000, share: float = 0.6) -> kernel.Sample:
+def sample(seed: int, noise: str, n: int = 3_000, share: float = 0.6) -> kernel_time.Sample:
     """A read in each interval, in a share of which the kernel works; rare waits in which not."""
     rng = np.random.default_rng(seed)
     read = rng.integers(100 * US, MS, n)
     interval = [np.arange(n), *(rng.choice(n, times, replace=False) for times in RARE.values())]
     rare = [(rng.exponential(5 * MS, times) + 100 * US).astype(int) for times in RARE.values()]
     excess = share * read + IDLE_NS + noisy(rng, noise, n)
-    return kernel.Sample(
+    return kernel_time.Sample(
         excess=excess, spent=np.maximum(excess + rng.exponential(MS, n), 0), idle=np.ones(n),
         interval=np.concatenate(interval), wait_ns=np.concatenate([read, *rare]),
         event=np.repeat([READ, *RARE], [n, *RARE.values()]),
@@ -54,7 +54,7 @@ def sample(seed: int, noise: str, n: int = 3_000, share: float = 0.6) -> kernel.
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("noise", ["preempted", "jitter", "bursts"])
 def test_the_share_of_an_event_that_the_data_determine_is_found(noise: str, seed: int) -> None:
-    found = kernel.shares([sample(seed, noise)])
+    found = kernel_time.shares([sample(seed, noise)])
     assert found.by_event[READ] == pytest.approx(0.6, abs=0.05)
 
 
@@ -63,7 +63,7 @@ def test_next_to_nothing_is_claimed_of_an_event_that_they_do_not_determine(noise
     for seed in range(3):
         for n in (200, 1_000):
             made = sample(seed, noise, n)
-            found = kernel.shares([made])
+            found = kernel_time.shares([made])
             rare = made.event != READ
             claimed = float(found.of(made.event[rare]) @ made.wait_ns[rare])
             assert claimed < 0.005 * made.wait_ns[rare].sum(), (seed, n, found)
@@ -76,7 +76,7 @@ def test_what_only_one_stretch_of_a_trace_tells_is_not_claimed() -> None:
     read = rng.integers(100 * US, MS, n)
     excess = 0.6 * read + rng.normal(0, 10 * US, n)
     excess[500:508] += 4 * MS
-    found = kernel.shares([kernel.Sample(
+    found = kernel_time.shares([kernel_time.Sample(
         excess=excess, spent=excess + MS, idle=np.zeros(n),
         interval=np.append(np.arange(n), np.arange(500, 508)),
         event=np.repeat([READ, 1], [n, 8]), wait_ns=np.append(read, np.full(8, 5 * MS)),

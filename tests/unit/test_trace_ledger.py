@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.trace import ledger as ledgers
-from pgtare.trace import merge, statements
-from pgtare.trace.costs import NOTHING
-from pgtare.trace.ledger import Ledger
-from pgtare.trace.page import page
-from pgtare.trace.profile import GROUPINGS, Scope, profile
-from pgtare.trace.stream import ESTIMATED, CallKind, decode
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.analysis import merge, statements
+from pgtare.seeing.trace.analysis.costs import NOTHING
+from pgtare.seeing.trace.analysis.ledger import Ledger
+from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
+from pgtare.seeing.trace.file.stream import ESTIMATED, CallKind, decode
+from pgtare.seeing.trace.output.page import page
 from tests.unit.trace_tools import MS, US, StreamBuilder, trace
 
 pytestmark = pytest.mark.timeout(60)

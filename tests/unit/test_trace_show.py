@@ -14,19 +14,20 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 from pgtare.errors import UsageError
-from pgtare.report.numbers import volume
-from pgtare.trace import ledger as ledgers
-from pgtare.trace import merge, show, waterfall
-from pgtare.trace.export import tables
-from pgtare.trace.ledger import Ledger
-from pgtare.trace.limits import LimitReached, Limits, check
-from pgtare.trace.page import page
-from pgtare.trace.profile import Scope, profile
-from pgtare.trace.reader import load
-from pgtare.trace.statements import report
-from pgtare.trace.stream import CallKind, Kind
-from pgtare.trace.tables import Table
-from pgtare.trace.writer import Writer
+from pgtare.kit.numbers import volume
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.analysis import merge
+from pgtare.seeing.trace.analysis.ledger import Ledger
+from pgtare.seeing.trace.analysis.profile import Scope, profile
+from pgtare.seeing.trace.analysis.statements import report
+from pgtare.seeing.trace.file.disk_limits import LimitReached, Limits, check
+from pgtare.seeing.trace.file.reader import load
+from pgtare.seeing.trace.file.stream import CallKind, Kind
+from pgtare.seeing.trace.file.tables import Table
+from pgtare.seeing.trace.file.writer import Writer
+from pgtare.seeing.trace.output import show, waterfall
+from pgtare.seeing.trace.output.export import tables
+from pgtare.seeing.trace.output.page import page
 from tests.server.weigh_tools import refused
 from tests.unit.test_trace_ledger import ROWS, two_requests
 from tests.unit.trace_tools import BEGAN_NS, MS, StreamBuilder, define_events, ring, trace, waits

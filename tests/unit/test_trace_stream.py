@@ -7,10 +7,10 @@ import struct
 import numpy as np
 import pytest
 
-from pgtare.trace import stream
-from pgtare.trace.merge import comment_fields, trace_id
-from pgtare.trace.stream import CallKind, Kind
-from pgtare.trace.timeline import _one_origin
+from pgtare.seeing.trace.analysis.merge import comment_fields, trace_id
+from pgtare.seeing.trace.analysis.timeline import _one_origin
+from pgtare.seeing.trace.file import stream
+from pgtare.seeing.trace.file.stream import CallKind, Kind
 from tests.unit.trace_tools import BEGAN_NS, MS, StreamBuilder
 
 pytestmark = pytest.mark.timeout(60)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgtare.trace.told import NAMED, alike, amounts, some, who
+from pgtare.kit.notes import NAMED, alike, amounts, some, who
 
 
 @pytest.mark.parametrize("many", [0, 1, NAMED, NAMED + 1, NAMED + 2, 500])

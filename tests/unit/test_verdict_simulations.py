@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pgtare.estimate import clopper_pearson
+from pgtare.estimate.trial import clopper_pearson
 from tests.unit import simulated_trial as simulated
 from tests.unit.simulated_trial import Count
 

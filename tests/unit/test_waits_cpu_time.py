@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pgtare.seeing.waits.cpu_time import CpuTime
 from pgtare.server.wait_ring import Kind
-from pgtare.waits.cpu_time import CpuTime
 
 Record = tuple[int, Kind, int, int]  # us since the beginning, kind, value, query identifier
 Part = tuple[dict[str, np.ndarray], np.ndarray]
 
 
 def part(*records: Record, session: int = 0, depth: int = 0) -> Part:
-    when, kind, value, queryid = np.array(records, np.int64).T
+    when, kind, value, query_id = np.array(records, np.int64).T
     same = np.ones(len(records), np.int64)
     columns = {
-        "kind": kind, "value": value, "queryid": queryid, "session": session * same,
+        "kind": kind, "value": value, "query_id": query_id, "session": session * same,
         "depth": depth * same,
     }  # fmt: skip
     return columns, when * 1000
@@ -29,10 +29,10 @@ def spent(*parts: Part) -> dict[int, float]:
     for columns, start in parts:
         for shares in cpu.add(columns, start):
             assert (shares.end > shares.begin).all()
-            for queryid in np.unique(shares.queryid):
-                of = shares.queryid == queryid
+            for query_id in np.unique(shares.query_id):
+                of = shares.query_id == query_id
                 us = float((shares.rate * (shares.end - shares.begin))[of].sum()) / 1000
-                found[int(queryid)] = found.get(int(queryid), 0) + us
+                found[int(query_id)] = found.get(int(query_id), 0) + us
     return found
 
 

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pgtare import parquet
-from pgtare.errors import MeasurementError, PgtareError, UsageError
+from pgtare.errors import DiskFull, MeasurementError, PgtareError, UsageError
+from pgtare.kit import parquet
+from pgtare.seeing.waits import recording as recordings
+from pgtare.seeing.waits.documents import summary
+from pgtare.seeing.waits.page import answers, page, write_page
+from pgtare.seeing.waits.recording import OpenWait, Recording, Writer
+from pgtare.seeing.waits.summary import summarise
 from pgtare.server.wait_ring import Kind
-from pgtare.waits import recording as recordings
-from pgtare.waits.page import answers, page, write_page
-from pgtare.waits.recording import OpenWait, Writer
-from pgtare.waits.summary import summarise
+from tests.small_volume import fill, small_volume
 from tests.unit.sample_recording import BEGAN, CLIENT, READ, SLEEP, write
 
 HOSTILE = "</script><script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>"
@@ -46,7 +48,7 @@ def test_statements_are_named_without_what_was_sent(tmp_path: Path) -> None:
     description.write_text(stored.replace("SELECT ?", "SELECT 'Alice'"))
     assert recordings.load(tmp_path / "r") == kept
     found = summarise(kept, recordings.parts(tmp_path / "r"))
-    for shown in (page(found), str(found.as_json())):
+    for shown in (page(found), summary(found).to_json()):
         assert "Alice" not in shown
 
 
@@ -54,7 +56,7 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("x")
     with pytest.raises(UsageError, match="exists already"):
         Writer(tmp_path)
-    with pytest.raises(UsageError, match="is no recording"):
+    with pytest.raises(UsageError, match="holds no recording"):
         recordings.load(tmp_path)
 
 
@@ -70,11 +72,45 @@ def test_a_full_disk_leaves_whole_parts_only(
     writer.add(columns)
     with monkeypatch.context() as patch:
         patch.setattr(parquet, "sync", full)
-        with pytest.raises(MeasurementError, match="No space left"):
+        with pytest.raises(MeasurementError, match="the disk is full"):
             writer.flush()
-    assert list((tmp_path / "r").iterdir()) == []
+    assert list(writer.staged.path.glob("*part*")) == []
     writer.flush()
-    assert [len(part["kind"]) for part in recordings.parts(tmp_path / "r")] == [3]
+    assert [len(part["kind"]) for part in recordings.parts(writer.staged.path)] == [3]
+
+
+@pytest.mark.parametrize("texts", [{}, {"7": "SELECT " + "long, " * 100_000}])
+def test_a_full_disk_keeps_what_has_room(as_root: None, texts: dict[str, str]) -> None:
+    """Parts of what was taken, and the description, for which room was taken before."""
+    rng = np.random.default_rng(1)
+    with small_volume("size=512k") as place:
+        writer = Writer(place / "r")
+        columns = {name: rng.integers(0, 60_000, 10_000).astype(kind)
+                   for name, kind in recordings.COLUMNS.items()}  # fmt: skip
+        columns["session"][:] = 0
+        for _ in range(10):
+            writer.add(columns)
+        with pytest.raises(DiskFull, match=r"part-00000.parquet could not be written: the disk"):
+            writer.flush()
+        kept = sum(len(part["kind"]) for part in recordings.parts(writer.staged.path))
+        assert kept > 1000
+        assert writer.unwritten() == {0: 100_000 - kept}
+        fill(place)
+        described = Recording(
+            began=BEGAN, seconds=1, stopped_by="space", server="180000", sessions=[], events={},
+            texts=texts,
+        )  # fmt: skip
+        writer.close(described)
+        assert recordings.load(place / "r") == described.model_copy(update={"texts": {}})
+        assert list((place / "r").glob(".*")) == []
+
+
+def test_a_disk_without_any_room(as_root: None) -> None:
+    with small_volume("size=256k") as place:
+        fill(place)
+        with pytest.raises(DiskFull, match="free some space"):
+            Writer(place / "r")
+        assert not (place / "r").exists()
 
 
 def test_damage_is_told(tmp_path: Path) -> None:
@@ -112,7 +148,7 @@ def lone_wait(directory: Path, start_s: float, length_s: float) -> None:
     columns["kind"][:] = [Kind.WAIT, Kind.STATEMENT_BEGIN, Kind.STATEMENT_BEGIN]
     columns["session"][:] = [0, 0, 1]
     columns["event"][0] = READ
-    columns["queryid"][:] = 101
+    columns["query_id"][:] = 101
     columns["start_ns"][:] = began_ns + np.array([start_s, 1, 1]) * 1e9
     columns["value"][:] = [round(length_s * 1e9), 101, 101]
     parquet.write(directory / "part-00000.parquet", columns)
@@ -149,7 +185,7 @@ def test_a_wait_that_never_ended_is_on_the_page(tmp_path: Path) -> None:
     kept.waiting_at_end = [
         OpenWait(
             pid=4711, backend_type="client backend", type="Lock", event="transactionid",
-            idle=False, queryid=101, started=BEGAN - timedelta(seconds=since), user="app",
+            idle=False, query_id=101, started=BEGAN - timedelta(seconds=since), user="app",
             database="bank", application="web", blocked_by=[4712],
         )
         for since in (2, -6)

@@ -6,9 +6,9 @@ import io
 
 from rich.console import Console
 
-from pgtare.profile.model import Counters, Event, Session
-from pgtare.profile.reader import Bucket
-from pgtare.waits import show
+from pgtare.seeing.waits import show
+from pgtare.server.wait_counters.model import Counters, Event, Session
+from pgtare.server.wait_counters.reader import Bucket
 
 LOCK = Event("Lock", "transactionid", False)
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgtare.errors import MeasurementError
-from pgtare.server import wait_ring
+from pgtare.seeing.waits.summary import occupancy
+from pgtare.server import statement_spans, wait_ring
 from pgtare.server.wait_ring import Kind
-from pgtare.waits.summary import occupancy
 
 RECORD = struct.Struct("<IHHIIqq")
 NS = st.integers(0, 2**62)
@@ -47,21 +47,22 @@ def test_numbers_go_on_past_32_bits(following: int) -> None:
     assert wait_ring.numbers(records, following).tolist() == wanted
 
 
-def plain_statements(records: list[tuple[int, ...]], queryid: int) -> tuple[list[int], int]:
+def plain_statements(records: list[tuple[int, ...]], query_id: int) -> tuple[list[int], int]:
     found = []
     for _, kind, depth, *_, value in records:
         if kind == Kind.STATEMENT_BEGIN and depth == 0:
-            queryid = value
-        found.append(queryid)
+            query_id = value
+        found.append(query_id)
         if kind in (Kind.STATEMENT_END, Kind.ABORT) and depth == 0:
-            queryid = 0
-    return found, queryid
+            query_id = 0
+    return found, query_id
 
 
 @given(records_of, NS)
-def test_statement_of_each_record(records: list[tuple[int, ...]], queryid: int) -> None:
-    own, after = wait_ring.statements(wait_ring.decode(packed(records)), queryid)
-    assert (own.tolist(), after) == plain_statements(records, queryid)
+def test_statement_of_each_record(records: list[tuple[int, ...]], query_id: int) -> None:
+    data = wait_ring.decode(packed(records))
+    own, after = statement_spans.running(data["kind"], data["depth"], data["value"], query_id)
+    assert (own.tolist(), after) == plain_statements(records, query_id)
 
 
 def plain_bucket(ns: int) -> int:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from pgtare.trace.costs import NOTHING, noted
-from pgtare.trace.limits import Limits
-from pgtare.trace.reader import Trace, load
-from pgtare.trace.stream import POSTGRES_EPOCH_US, CallKind, Kind
-from pgtare.trace.tables import Table
-from pgtare.trace.writer import Writer
+from pgtare.seeing.trace.analysis.costs import NOTHING, noted
+from pgtare.seeing.trace.file.disk_limits import Limits
+from pgtare.seeing.trace.file.reader import Trace, load
+from pgtare.seeing.trace.file.stream import POSTGRES_EPOCH_US, CallKind, Kind
+from pgtare.seeing.trace.file.tables import Table
+from pgtare.seeing.trace.file.writer import Writer
 
 US = 1_000
 MS = 1_000_000

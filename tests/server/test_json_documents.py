@@ -1,0 +1,133 @@
+"""Every command's --json on a real server: one object that follows its schema, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from pgtare.cli.json_pages import documents
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
+from tests.server.flame_tools import needs_perf
+from tests.server.waits_tools import CAPTURING
+from tests.server.weigh_tools import in_process, pgtare
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+
+MODULES = ("pgtare", "wait_event_timing", "sql_trace")
+STUDIES = Path(__file__).parents[2] / "studies"
+
+
+@pytest.fixture(scope="module")
+def everything(wheel: Binaries) -> Iterator[Cluster]:
+    """PostgreSQL 18 with all modules and pg_stat_statements."""
+    modules = [loadable(wheel, name) for name in MODULES]
+    preload = ["pg_stat_statements", *(module.library for module in modules)]
+    with Cluster(wheel, dict(CAPTURING), preload=preload) as cluster:
+        with cluster.connect() as connection:
+            connection.execute("CREATE EXTENSION pg_stat_statements")
+            for module in modules:
+                connection.execute(module.create_sql.encode())
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def busy(everything: Cluster) -> Iterator[Cluster]:
+    """The same with a session that sleeps now and then."""
+    ended = threading.Event()
+
+    def work() -> None:
+        with everything.connect() as connection:
+            while not ended.is_set():
+                connection.execute("SELECT pg_sleep(0.01)")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield everything
+    ended.set()
+    thread.join()
+
+
+def document(name: str, printed: str) -> None:
+    found = json.loads(printed)
+    assert found["schema"] == name
+    jsonschema.validate(found, documents()[name].schema)
+
+
+def printed(*arguments: str | Path, status: int = 0) -> str:
+    done = in_process(*arguments, "--json")
+    assert done.returncode == status, done.stderr
+    return done.stdout
+
+
+def test_of_waits(busy: Cluster, tmp_path: Path) -> None:
+    where = ("--dsn", busy.dsn())
+    lines = printed("waits", "top", "--interval", "1s", "--iterations", "2", *where)
+    for line in lines.splitlines():
+        document("pgtare.waits.profile/1", line)
+    document("pgtare.waits.histogram/1", printed("waits", "histogram", "PgSleep", *where))
+    document("pgtare.waits.sessions/1", printed("waits", "sessions", "--background", *where))
+    document("pgtare.waits.statements/1", printed("waits", "statements", *where))
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    for path in (one, two):
+        document("pgtare.waits.snapshot/1", printed("waits", "snapshot", path, *where))
+    document("pgtare.waits.profile/1", printed("waits", "diff", one, two, "--idle"))
+    recording = tmp_path / "recording"
+    done = printed("waits", "record", recording, "-d", "1s", "--all", *where)
+    document("pgtare.waits.recording/1", done)
+    document("pgtare.waits.summary/1", printed("waits", "report", recording))
+
+
+def test_of_trace(busy: Cluster, tmp_path: Path) -> None:
+    where = ("--dsn", busy.dsn())
+    trace = tmp_path / "trace"
+    done = printed("trace", "record", trace, "-d", "1s", "--reserve", "0", *where)
+    document("pgtare.trace.recorded/1", done)
+    document("pgtare.trace.status/1", printed("trace", "status", *where))
+    document("pgtare.trace.stopped/1", printed("trace", "stop", *where))
+    for command in ("profile", "report"):
+        document("pgtare.trace.profile/1", printed("trace", command, trace))
+    document("pgtare.trace.statements/1", printed("trace", "statements", trace))
+    document("pgtare.trace.clients/1", printed("trace", "clients", trace))
+    document("pgtare.trace.export/1", printed("trace", "export", trace, tmp_path / "tables"))
+
+
+def test_of_weighing(busy: Cluster, tmp_path: Path) -> None:
+    where = ("--dsn", busy.dsn())
+    script = tmp_path / "one.sql"
+    script.write_text("SELECT 1;\n")
+    document("pgtare.instruments/1", printed("instruments", *where))
+    command = ("weigh", "track_io_timing", "--script", script, "-d", "3", *where)
+    document("pgtare.weigh.plan/1", printed(*command, "--dry-run"))
+    out = tmp_path / "out"
+    document("pgtare.weigh/1", printed(*command, "--out", out))
+    document("pgtare.weigh/1", printed("report", out))
+    document("pgtare.status/1", printed("status", *where))
+    doctor = pgtare("doctor", "--interval", "1s", "--json", *where)
+    document("pgtare.doctor/1", doctor.stdout)
+
+
+def test_of_flame(busy: Cluster, tmp_path: Path) -> None:
+    needs_perf()
+    graphs = [tmp_path / "one", tmp_path / "two"]
+    for graph in graphs:
+        where = ("--postmaster", str(busy.postmaster_pid), "--out", graph)
+        document("pgtare.flame/1", printed("flame", "off", "-d", "1s", *where))
+    document("pgtare.flame/1", printed("flame", "show", graphs[0]))
+    document("pgtare.flame.diff/1", printed("flame", "diff", *graphs))
+
+
+def test_of_no_server(tmp_path: Path) -> None:
+    document("pgtare.clock/1", printed("clock", "--clock", "monotonic"))
+    document("pgtare.instruments/1", printed("instruments"))
+    published = printed("ladder", "published", STUDIES / "r1_published.toml")
+    document("pgtare.ladder.published/1", published)
+    study = (STUDIES / "wait_event_timing.toml", "--out", tmp_path / "study", "--quick")
+    planned = pgtare("ladder", *study, "--dry-run", "--json")
+    document("pgtare.ladder.plan/1", planned.stdout)

@@ -1,0 +1,188 @@
+"""The five kinds of results on disk: how each is written and read. Run as a program, it is killed.
+
+`python -m tests.unit.artefacts KIND DIRECTORY` writes the kind again and again, each time in a new
+directory, and each time a process is killed by SIGKILL one call of the system later than before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import sys
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pgtare.seeing.flame import recording as flame
+from pgtare.seeing.flame.record import FlameRecording
+from pgtare.seeing.flame.samples import Samples
+from pgtare.seeing.trace.file import blocks
+from pgtare.seeing.trace.file.disk_limits import Limits
+from pgtare.seeing.trace.file.reader import load as load_trace
+from pgtare.seeing.waits import recording as waits
+from pgtare.weighing.ladder.directory import FACTS, Directory
+from pgtare.weighing.weigh import store
+from tests.unit import sample_recording, simulated_study, trace_tools
+from tests.unit.sample_result import sample
+
+#: What a writer calls on its way: it is killed before each of these calls.
+CALLS = ("replace", "rename", "fsync", "fdatasync", "chmod", "unlink", "mkdir")
+ROWS = 300
+
+
+@dataclass(frozen=True)
+class Made:
+    """One kind. read gives something to compare; it raises what the program would tell.
+
+    document: what describes it. grows: it can be read before it is complete.
+    """
+
+    what: str
+    write: Callable[[Path], None]
+    read: Callable[[Path], Any]
+    document: str
+    later: Callable[[bytes], bytes]
+    grows: bool = False
+
+
+def write_result(path: Path) -> None:
+    drawn = sample(200)
+    store.save(path, drawn.design, drawn.observations, drawn.result)
+
+
+def write_flame(path: Path) -> None:
+    ones = np.ones(ROWS, np.int64)
+    samples = Samples((("a", "b"),), ones, ones, 0 * ones, 0 * ones, ones)
+    flame.save(path, FlameRecording("on", "x", samples, 0, 1.0, "fp", 99, "time"))
+
+
+def write_study(path: Path) -> None:
+    found = simulated_study.study()
+    directory = Directory(path)
+    if not directory.begun:
+        directory.begin(simulated_study.facts(found), lambda _: None)
+    for run in list(simulated_study.runs(found, {}).values())[:2]:
+        directory.keep(run, {"latency_us": np.arange(ROWS)})
+
+
+def read_study(path: Path) -> Any:
+    directory = Directory(path)
+    return directory.facts(), directory.rates(), directory.runs()
+
+
+def write_trace(path: Path) -> None:
+    rows = [(0, i * 1000, 1 + i % 977) for i in range(ROWS)]
+    limits = Limits(file=1, reserve=0)
+    stream = trace_tools.StreamBuilder()
+    stream.session()
+    trace_tools.write(path, stream.data, rows, limits=limits)
+
+
+def read_trace(path: Path) -> Any:
+    found = load_trace(path)
+    return sorted(found.rings), found.end, found.size
+
+
+def _later_schema(data: bytes) -> bytes:
+    document = json.loads(data)
+    family, _, version = document["schema"].rpartition("/")
+    return json.dumps(document | {"schema": f"{family}/{int(version) + 1}"}).encode()
+
+
+def _later_header(data: bytes) -> bytes:
+    changed = bytearray(data)
+    struct.pack_into("<H", changed, 8, blocks.VERSION + 1)
+    end = blocks.FILE_HEADER - 4
+    struct.pack_into("<I", changed, end, zlib.crc32(changed[:end]))
+    return bytes(changed)
+
+
+KINDS = {
+    "weigh": Made(
+        "result of `pgtare weigh`",
+        write_result,
+        lambda path: store.load(path).result,
+        store.RESULT_FILE,
+        _later_schema,
+    ),
+    "flame": Made(
+        "recording of `pgtare flame`",
+        write_flame,
+        lambda path: len(flame.load(path).samples),
+        flame.DOCUMENT,
+        _later_schema,
+    ),
+    "waits": Made(
+        "recording of `pgtare waits record`",
+        lambda path: void(sample_recording.write(path)),
+        lambda path: (waits.load(path), sum(len(p["kind"]) for p in waits.parts(path))),
+        waits.DESCRIPTION,
+        _later_schema,
+    ),
+    "ladder": Made(
+        "study of `pgtare ladder`", write_study, read_study, FACTS, _later_schema, grows=True
+    ),
+    "trace": Made(
+        "trace of `pgtare trace record`",
+        write_trace,
+        read_trace,
+        "trace-00000.pgtrace",
+        _later_header,
+        grows=True,
+    ),
+}
+
+
+def void(_: object) -> None:
+    """Forget what a writer gives back."""
+
+
+def _write_and_die(kind: Made, path: Path, at: int) -> None:
+    """Write, and be killed at a call. Returns if there were not as many."""
+    calls = 0
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **named: Any) -> Any:
+            nonlocal calls
+            if calls == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            calls += 1
+            return function(*args, **named)
+
+        return call
+
+    for name in CALLS:
+        setattr(os, name, counted(getattr(os, name)))
+    kind.write(path)
+
+
+def main(name: str, directory: Path) -> None:
+    """Write in directories 0, 1, …, until a process is not killed."""
+    at = 0
+    while True:
+        child = os.fork()
+        if not child:
+            try:
+                _write_and_die(KINDS[name], directory / str(at) / "r", at)
+            except BaseException as ex:
+                print(f"{type(ex).__name__}: {ex}", file=sys.stderr)
+                os._exit(1)
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        if not os.WIFSIGNALED(status):
+            assert os.WEXITSTATUS(status) == 0
+            print(at)
+            return
+        at += 1
+
+
+if __name__ == "__main__":
+    for number in range(60):
+        (Path(sys.argv[2]) / str(number)).mkdir(parents=True)
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,85 @@
+"""A class name has one meaning in the whole tree: no two modules of src define the same one."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pgtare
+
+SRC = Path(pgtare.__file__).parent
+
+#: Modules of JSON documents.
+DOCUMENTS = {"documents", "schema", "plan_document", "json_pages"}
+
+#: Names that several modules define, and why they may. Nothing may be added without a reason.
+ALLOWED = {
+    # an estimate, and the part of the result document that has its figures
+    "Choice": "measurement and document of the clock; ring_selection's stays in its room",
+    "Effect": "estimate and documents",
+    # a command's own form of what another has, never imported together
+    "Display": "progress of a command, each built on kit.progress",
+    "Progress": "how far a recording or a load is",
+    "Row": "a row of a table on the page",
+    "Writer": "of a trace file, of a recording of waits",
+    "Reader": "of perf's output, of the views of waits",
+    "Request": "what a command was asked for",
+    "Status": "how far a study is, how far a trial is",
+    "Snapshot": "counters at one moment",
+    # words of PostgreSQL or of statistics, each used within one room
+    "Arm": "of a design, and as a chart draws it",
+    "Client": "a connection, seen by a trace or by the views of waits",
+    "Clock": "of the machine, as predicted, and as a server reads it",
+    "Event": "of perf, of a trace, of waits",
+    "Node": "of a plan, as text and as traced",
+    "Process": "of a trace, of the machine",
+    "Profile": "of a trace, of waits",
+    "Program": "a script that is compiled, a binary with symbols",
+    "Proof": "of activity of an instrument, of a workload's waits",
+    "Rate": "an error rate, and that of an open loop",
+    "Server": "as the doctor sees it, as a trace does, and in a study file",
+    "Session": "of a server, by the room that looks at it",
+    "Shares": "of time, by the room that measures it",
+    "Statement": "of a script, of a trace, of the views of waits",
+    "Traffic": "of a database",
+    "Variant": "of an instrument, and of a study",
+    "Waits": "as the doctor sees them, and in a trace",
+    "Comparison": "of an arm with the base, and of two variants in a study file",
+    "Model": "of a regression, and what every JSON document is made of",
+    "Spans": "of samples in a flame graph, of statements in a ring",
+    "Trace": "a file of its own, and what a server traces",
+    # to be renamed when their rooms are next changed
+    "Entries": "of a ledger, of a statistics view",
+    "Facts": "of a server, of a study",
+    "Finding": "of the doctor, of a verdict, of a proof",
+    "Kind": "of a record in a trace file, of an entry in the wait ring",
+    "Labels": "of flame graphs, of a trace",
+    "Line": "of a comparison, of a profile",
+    "Samples": "of the doctor, of perf, of waits",
+    "Text": "of a statement, by the room that reads it",
+}
+
+
+def defined_twice() -> dict[str, list[str]]:
+    """Public classes by name, with the modules that define them, if there is more than one.
+
+    A model of a JSON document may have the name of what it shows: those modules are left out.
+    """
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(SRC.rglob("*.py")):
+        if path.stem in DOCUMENTS:
+            continue
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(str(path.relative_to(SRC)))
+    return {name: modules for name, modules in found.items() if len(modules) > 1}
+
+
+def test_no_new_class_takes_a_name_that_is_taken() -> None:
+    twice = defined_twice()
+    assert {name: twice[name] for name in twice.keys() - ALLOWED.keys()} == {}
+
+
+def test_no_exception_outlives_its_reason() -> None:
+    assert sorted(ALLOWED.keys() - defined_twice().keys()) == []

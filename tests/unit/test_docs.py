@@ -1,0 +1,71 @@
+"""The documentation has a place for every page and a man page for every command."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+ROOMS = ["Tutorial", "How to", "Reference", "Explanation"]
+
+
+def toctrees(page: Path) -> list[tuple[str, list[str]]]:
+    """Caption and entries of each list of pages that a page holds."""
+    found = []
+    for block in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(), re.M | re.S):
+        captions = re.findall(r"^:caption: (.*)$", block, re.M)
+        lines = [line for line in block.splitlines() if line and not line.startswith(":")]
+        found.append((captions[0] if captions else "", lines))
+    return found
+
+
+@pytest.fixture(scope="module")
+def conf() -> dict[str, Any]:
+    """The settings that Sphinx reads."""
+    pytest.importorskip("sphinx", reason="the documentation is built with Sphinx (make setup-dev)")
+    return runpy.run_path(str(DOCS / "conf.py"))
+
+
+def test_the_first_page_leads_through_four_rooms() -> None:
+    assert [caption for caption, _ in toctrees(DOCS / "index.md")] == ROOMS
+
+
+def test_every_page_is_in_one_room_and_every_entry_is_a_page() -> None:
+    entries = [entry for _, some in toctrees(DOCS / "index.md") for entry in some]
+    pages = {path.stem for path in DOCS.glob("*.md")} - {"index"}
+    assert sorted(entries) == sorted({*pages, "commands/index"})
+
+
+def pages_of_commands(conf: dict[str, Any]) -> list[str]:
+    """As the command line itself lists them."""
+    return ["pgtare", *(f"pgtare-{name}" for name in conf["command_pages"].names())]
+
+
+def test_every_command_has_a_page_that_shows_its_help(conf: dict[str, Any]) -> None:
+    (_, entries), *_ = toctrees(DOCS / "commands" / "index.md")
+    assert sorted(entries) == sorted(pages_of_commands(conf))
+    for entry in entries:
+        name = entry.removeprefix("pgtare").removeprefix("-")
+        directive = f"```{{command-help}} {name}".rstrip()
+        assert directive in (DOCS / "commands" / f"{entry}.md").read_text().splitlines(), entry
+
+
+def test_every_command_has_a_man_page_in_plain_words(conf: dict[str, Any]) -> None:
+    pages = {name: (source, summary) for source, name, summary, _, _ in conf["man_pages"]}
+    assert {"pgtare-weigh", "pgtare-waits"} < set(pages)
+    assert set(pages) == set(pages_of_commands(conf))
+    for name, (source, summary) in pages.items():
+        assert (DOCS / f"{source}.md").exists(), name
+        assert 10 < len(summary) < 200, (name, summary)
+        assert "`" not in summary, name
+
+
+def test_links_are_checked(conf: dict[str, Any]) -> None:
+    assert conf["nitpicky"]
+    assert conf["myst_heading_anchors"] >= 4
+    rule = (DOCS.parent / "Makefile").read_text()
+    assert re.search(r"^SPHINX = .* -W --keep-going -n ", rule, re.M)

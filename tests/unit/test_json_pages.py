@@ -1,0 +1,47 @@
+"""Every JSON document has a schema, fields that say what they are, and its table in the docs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pgtare.cli.json_pages import PAGES, documents, tables
+
+DOCS = Path(__file__).parents[2] / "docs"
+#: A unit in full, or by another sign, than those that json.md names.
+WRONG_UNIT = re.compile(r"(^|_)(seconds|millis|micros|nanos|msec|usec|nsec)$|^queryid$")
+
+
+def models(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Every model of a schema by its name, the document's own among them."""
+    return {schema["title"]: schema, **schema.get("$defs", {})}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_docs_hold_the_tables_as_they_are_printed(page: str) -> None:
+    assert tables(page).rstrip() in (DOCS / page).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", documents())
+def test_a_schema_is_one_of_an_object_that_names_itself_first(name: str) -> None:
+    schema = documents()[name].schema
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["type"] == "object"
+    assert re.fullmatch(r"pgtare\.[a-z.]+/\d+", name)
+    assert next(iter(schema["properties"])) == "schema"
+
+
+@pytest.mark.parametrize("name", documents())
+def test_every_field_says_what_it_is_and_has_the_usual_unit(name: str) -> None:
+    fields = [
+        (model, field, about)
+        for model, found in models(documents()[name].schema).items()
+        for field, about in found["properties"].items()
+    ]
+    assert [f"{m}.{f}" for m, f, about in fields if not about.get("description")] == []
+    wrong = [f"{m}.{f}" for m, f, _ in fields if WRONG_UNIT.search(f)]
+    assert set(wrong) <= {"Recording.seconds"}  # a file that is kept

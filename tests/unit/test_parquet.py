@@ -1,0 +1,164 @@
+"""Parquet files on full disks, and damaged ones: one sentence, whatever DuckDB says."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pgtare.errors import DiskFull, PgtareError, UsageError
+from pgtare.kit import parquet
+from pgtare.seeing.flame import recording
+from pgtare.seeing.flame.record import FlameRecording
+from pgtare.seeing.flame.samples import Samples
+from pgtare.seeing.trace.output import export
+from pgtare.weighing.weigh import store
+from tests.server.weigh_tools import failed, in_process
+from tests.small_volume import fill, small_volume
+from tests.unit import sample_recording, sample_result, trace_tools
+from tests.unit.test_trace_ledger import two_requests
+
+#: What only DuckDB says.
+_DUCKDB = ("exception", "Error:", "{", "errno", "LINE 1", "[Errno")
+COLUMNS = {"number": np.random.default_rng(1).integers(0, 2**62, 100_000)}
+
+
+@pytest.fixture
+def full(as_root: None) -> Iterator[Path]:
+    with small_volume("size=256k") as path:
+        yield path
+
+
+def clear(told: str) -> str:
+    assert not [word for word in _DUCKDB if word in told], told
+    assert told.strip().count("\n") == 0
+    return told
+
+
+def save_flame(directory: Path) -> None:
+    n = 100_000
+    rng = np.random.default_rng(1)
+    samples = Samples(
+        (("a",),), rng.integers(0, 2**62, n), np.ones(n, np.int32), np.zeros(n, np.int32),
+        np.zeros(n, np.uint8), rng.integers(0, 2**62, n),
+    )  # fmt: skip
+    recording.save(directory, FlameRecording("on", "x", samples, 0, 1.0, "fp", 99, "time"))
+
+
+def save_result(directory: Path) -> None:
+    drawn = sample_result.sample()
+    store.save(directory, drawn.design, drawn.observations, drawn.result)
+
+
+def test_what_has_no_room_is_not_there(full: Path) -> None:
+    with pytest.raises(OSError, match="No space left") as caught:
+        parquet.write(full / "r.parquet", COLUMNS)
+    assert caught.value.errno == errno.ENOSPC
+    assert os.listdir(full) == []
+    with pytest.raises(OSError, match="No such file") as caught:
+        parquet.write(full / "nowhere" / "r.parquet", COLUMNS)
+    assert caught.value.errno == errno.ENOENT
+
+
+@pytest.mark.parametrize("save", [save_flame, save_result])
+def test_a_full_disk_is_one_sentence(full: Path, save: Callable[[Path], None]) -> None:
+    with pytest.raises(DiskFull, match="the disk is full; free some space") as caught:
+        save(full / "r")
+    assert str(full / "r") in clear(str(caught.value))
+    assert os.listdir(full) == []
+
+
+@pytest.mark.parametrize("format_", export.FORMATS)
+def test_an_export_says_that_the_disk_is_full(full: Path, tmp_path: Path, format_: str) -> None:
+    trace = trace_tools.trace(
+        tmp_path / "t.pgtrace", two_requests().data,
+        [(0, i * 1000, 1 + i * 7 % 977) for i in range(20_000)],
+    )  # fmt: skip
+    assert trace.waits
+    fill(full, leave=4096)
+    told = failed(
+        in_process("trace", "export", tmp_path / "t.pgtrace", full / "x", "--format", format_), 1
+    )
+    last = clear(told.strip().splitlines()[-1])
+    assert f"{full / 'x'}" in last
+    assert "the disk is full; free some space" in last
+
+
+def waits_report(directory: Path) -> tuple[Path, list[str]]:
+    sample_recording.write(directory)
+    return directory / "part-00001.parquet", ["waits", "report", str(directory)]
+
+
+def flame_show(directory: Path) -> tuple[Path, list[str]]:
+    save_flame(directory)
+    return directory / "samples.parquet", ["flame", "show", str(directory)]
+
+
+def flame_diff(directory: Path) -> tuple[Path, list[str]]:
+    save_flame(directory)
+    other = directory.with_name("other")
+    save_flame(other)
+    return directory / "samples.parquet", ["flame", "diff", str(other), str(directory)]
+
+
+def report(directory: Path) -> tuple[Path, list[str]]:
+    save_result(directory)
+    return directory / store.OBSERVATIONS_FILE, ["report", str(directory)]
+
+
+@pytest.mark.parametrize("made", [waits_report, flame_show, flame_diff, report])
+@pytest.mark.parametrize("kept", [0, 3, 0.5, -1])
+def test_a_truncated_file_is_one_sentence(
+    tmp_path: Path, made: Callable[[Path], tuple[Path, list[str]]], kept: float
+) -> None:
+    """Its name, that it is damaged, and what to do."""
+    path, command = made(tmp_path / "r")
+    data = path.read_bytes()
+    path.write_bytes(data[: int(kept * len(data)) if isinstance(kept, float) else kept])
+    told = clear(failed(in_process(*command), 1))
+    assert f"{path} is damaged: it cannot be read as Parquet; " in told
+
+
+@pytest.mark.parametrize("made", [flame_show, flame_diff, report])
+def test_a_missing_file_is_one_sentence(
+    tmp_path: Path, made: Callable[[Path], tuple[Path, list[str]]]
+) -> None:
+    path, command = made(tmp_path / "r")
+    path.unlink()
+    told = clear(failed(in_process(*command), 2))
+    assert path.name in told or "is no recording" in told
+
+
+def test_whatever_is_damaged(tmp_path: Path) -> None:
+    """Cut and overwritten anywhere: it can be read, or it is damaged in one sentence."""
+    path = tmp_path / "r.parquet"
+    texts = np.array([f"text {i}" for i in range(3000)], object)
+    parquet.write(path, {"number": np.arange(3000) % 77, "text": texts})
+    whole = path.read_bytes()
+    rng = np.random.default_rng(1)
+    refused = []
+    for i in range(200):
+        data = bytearray(whole)
+        for at in rng.integers(len(data) - 400 if i % 3 else 0, len(data), 3).tolist():
+            data[at] = int(rng.integers(256))
+        path.write_bytes(data if i % 2 else data[: int(rng.integers(len(data)))])
+        try:
+            parquet.read(path)
+        except PgtareError as ex:
+            refused.append(str(ex))
+    assert len(refused) > 100
+    assert all("damaged" in clear(told) for told in refused)
+
+
+def test_other_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file or directory; check that it is there"):
+        parquet.read(tmp_path / "x")
+    with pytest.raises(UsageError, match="Is a directory"):
+        parquet.read(tmp_path)
+    parquet.write(tmp_path / "r", {"a": np.arange(3)})
+    with pytest.raises(PgtareError, match="lacks the column b; restore it"):
+        parquet.read(tmp_path / "r", ["a", "b"])
