@@ -9,7 +9,7 @@ DEFAULT_TESTS := -m "not slow and not source"
 .PHONY: setup setup-dev demo test test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
-  bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-own-cost fuzz-trace lock clean
+  bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-own-cost fuzz-trace lock docs docs-links clean
 
 setup: $(VENV)/.setup
 
@@ -24,6 +24,7 @@ $(VENV)/.setup: requirements.lock pyproject.toml
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
+	@echo "next: make demo (some two minutes), or $(BIN)/pgtare --help"
 
 $(VENV)/.setup-dev: $(VENV)/.setup requirements-dev.lock
 	@echo "installing Python packages for tests into $(VENV)"
@@ -38,7 +39,7 @@ demo: setup
 # Of thousands of tests of real servers one may miss its bound on a busy machine: what failed is
 # asked once more with nothing beside it, and fails if it does so again.
 test: setup-dev
-	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(DEFAULT_TESTS) || \
+	@$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(DEFAULT_TESTS) || \
 	  { [ $$? = 1 ] && echo "once more, one by one: the tests that failed" && \
 	    $(BIN)/pytest --last-failed --last-failed-no-failures none --maxfail 10 $(DEFAULT_TESTS); }
 
@@ -57,6 +58,7 @@ lint: setup-dev
 	@$(BIN)/ruff check src tests bench
 	@$(BIN)/ruff format --check src tests bench
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python -m tests.lint_c
 
 bench: bench-resolution bench-switching bench-wait bench-explain bench-duet bench-clock
@@ -142,5 +144,17 @@ lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	  --extra build --extra dev pyproject.toml -o requirements-dev.lock
 
+# Pages for a browser, and a man page for each command. A warning is an error; so is a link within
+# the pages that leads nowhere.
+SPHINX = $(BIN)/sphinx-build -q -W --keep-going -n -d docs/_build/doctrees
+docs: setup-dev
+	@$(SPHINX) -b html docs docs/_build/html
+	@$(SPHINX) -b man docs docs/_build/man
+	@echo "open docs/_build/html/index.html, or: man docs/_build/man/pgtare.1"
+
+# asks every other site that the pages name; needs the network
+docs-links: setup-dev
+	@$(SPHINX) -b linkcheck docs docs/_build/links
+
 clean:
-	rm -rf $(VENV) demo dist build
+	rm -rf $(VENV) demo dist build docs/_build

@@ -9,15 +9,16 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class ProbeHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Puts the probe beside the Python code; without a compiler pgtare is installed without it."""
+    """Puts the probe next to the Python code; without a compiler pgtare is installed without it."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before a wheel is built, an editable one too."""
         root = Path(self.root)
-        build = _load(root / "src" / "pgtare" / "clock" / "build.py")
-        target = root / "src" / "pgtare" / "clock" / build.LIBRARY
+        clock = Path("src", "pgtare", "seeing", "clock")
+        build = _load(root / clock / "build.py")
+        target = root / clock / build.LIBRARY
         try:
             build.compile_probe(root / "server", target)
         except build.BuildError as ex:
@@ -30,7 +31,7 @@ class ProbeHook(BuildHookInterface):  # type: ignore[type-arg]
         build_data["tag"] = (
             f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
         )
-        build_data["artifacts"].append(f"src/pgtare/clock/{build.LIBRARY}")
+        build_data["artifacts"].append(str(clock / build.LIBRARY))
 
 
 def _load(path: Path) -> Any:
