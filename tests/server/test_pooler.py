@@ -69,7 +69,8 @@ def commands_with_dsn() -> set[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli.app, "registered_commands", [])
         patch.setattr(cli.app, "registered_groups", [])
-        commands.register(cli.app)
+        for name in commands.ORDER:
+            commands.load(cli.app, name)
         return set(_with_dsn(typer.main.get_command(cli.app), ()))
 
 

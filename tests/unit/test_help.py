@@ -25,7 +25,7 @@ def every_command() -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
     for name in commands.ORDER:
         found.append((name,))
-        place = commands._COMMANDS[name][0]
+        place = commands._COMMANDS[name].module
         app = getattr(importlib.import_module(f"pgtare.cli.{place}"), "app", None)
         for command in app.registered_commands if app else ():
             found.append((name, command.name or command.callback.__name__))
@@ -42,6 +42,13 @@ def test_the_commands_are_in_groups() -> None:
             group.append(name[1])
     found.pop("Options")
     assert found == GROUPS
+
+
+@pytest.mark.parametrize("named", commands.ORDER)
+def test_the_list_of_commands_has_the_words_of_each(named: str) -> None:
+    own = " ".join(in_process(named, "--help").stdout.split())
+    words = commands._COMMANDS[named].summary
+    assert words in own
 
 
 @pytest.mark.parametrize("command", [(), *every_command()], ids=" ".join)

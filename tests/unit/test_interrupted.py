@@ -48,7 +48,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     [
         ("typer", ["--help"]),
         ("numpy._core.multiarray", ["trace", "profile", "nothing"]),
-        ("numpy.random", ["weigh", "--help"]),
+        ("psycopg", ["weigh", "--help"]),
         ("pgtare.seeing.trace.output.export", ["trace", "record", "nothing", "--dsn", ""]),
         ("plotly.offline", ["trace", "report", "nothing"]),
         ("pgtare.seeing.clock.compat", ["clock", "--compat"]),

@@ -124,7 +124,8 @@ def _run(arguments: list[str]) -> int:
         return compat_args.run(arguments)
     from pgtare.cli import commands
 
-    commands.register(app, arguments[0] if arguments else None)
+    named = next((word for word in arguments if not word.startswith("-")), None)
+    commands.register(app, named)
     status = app(standalone_mode=False)
     return status if isinstance(status, int) else 0
 

@@ -3,26 +3,90 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass
 
 import typer
 
 WEIGH, SEE, TRUST, SET_UP = "Weigh", "See", "Trust", "Set up"
-#: The module of each command and the group that help lists it in, in the order of the help text.
+
+
+@dataclass(frozen=True)
+class _Command:
+    module: str
+    group: str
+    summary: str
+
+
+#: Each command with its module, the group that help lists it in, and its words there, in order.
 _COMMANDS = {
-    "weigh": ("weigh", WEIGH),
-    "ladder": ("ladder", WEIGH),
-    "report": ("report", WEIGH),
-    "status": ("trial_control", WEIGH),
-    "stop": ("trial_control", WEIGH),
-    "instruments": ("instruments", WEIGH),
-    "waits": ("waits", SEE),
-    "trace": ("trace", SEE),
-    "flame": ("flame", SEE),
-    "doctor": ("doctor", SEE),
-    "clock": ("clock", TRUST),
-    "selftest": ("selftest", TRUST),
-    "module": ("module", SET_UP),
-    "uninstall": ("uninstall", SET_UP),
+    "weigh": _Command(
+        "weigh",
+        WEIGH,
+        "Weigh instruments: what each costs a transaction, in µs and %, with 95 % intervals.",
+    ),
+    "ladder": _Command(
+        "ladder",
+        WEIGH,
+        "Compare variants that cannot be switched inside one server, by whole runs in randomised "
+        "rounds: preloaded libraries, settings that need a restart, other builds.",
+    ),
+    "report": _Command(
+        "report",
+        WEIGH,
+        "Analyse the raw observations of a result again, print the table and write the page.",
+    ),
+    "status": _Command(
+        "trial_control",
+        WEIGH,
+        "Say whether a trial runs on a server, and how the last one ended.",
+    ),
+    "stop": _Command(
+        "trial_control",
+        WEIGH,
+        "Stop a trial; each session gets its own settings back before its next request.",
+    ),
+    "instruments": _Command("instruments", WEIGH, "List the instruments that can be weighed."),
+    "waits": _Command(
+        "waits",
+        SEE,
+        "Show where time goes on a server that has wait_event_timing loaded.",
+    ),
+    "trace": _Command(
+        "trace",
+        SEE,
+        "Trace sessions of a server that has sql_trace loaded, and say where their time went.",
+    ),
+    "flame": _Command(
+        "flame",
+        SEE,
+        "Draw flame graphs of a server's processes, with perf as the collector.",
+    ),
+    "doctor": _Command(
+        "doctor",
+        SEE,
+        "Look for what stalls a server: read-only, in seconds, without a module.",
+    ),
+    "clock": _Command(
+        "clock",
+        TRUST,
+        "Read every clock of this machine: cost, resolution, steps back, processors, gaps.",
+    ),
+    "selftest": _Command(
+        "selftest",
+        TRUST,
+        "Check the scale: error rates on control-only trials, and delays that are known.",
+    ),
+    "module": _Command(
+        "module",
+        SET_UP,
+        "Build and install the server modules. They need a C compiler, make, and PostgreSQL's "
+        "server headers; the library directory usually belongs to root.",
+    ),
+    "uninstall": _Command(
+        "uninstall",
+        SET_UP,
+        "List everything that pgtare left on this machine, and with --yes remove it.",
+    ),
 }
 ORDER = tuple(_COMMANDS)
 #: The last line of every help text.
@@ -30,17 +94,30 @@ GLOSSARY = "Terms are explained in docs/glossary.md."
 
 
 def register(app: typer.Typer, wanted: str | None = None) -> None:
-    """Add the wanted command, or every command if it is none of them.
+    """Add every command: the wanted one with its module, the others by name and words only.
 
-    A command brings along what it needs: some take a second to load on a small machine.
+    A command brings along what it needs: all together take seconds to load on a small machine.
     """
     app.info.epilog = GLOSSARY
-    for name in [wanted] if wanted in _COMMANDS else _COMMANDS:
-        place, panel = _COMMANDS[name]
-        module = importlib.import_module(f"pgtare.cli.{place}")
-        if not hasattr(module, "app"):
-            app.command(name, rich_help_panel=panel, epilog=GLOSSARY)(getattr(module, name))
-            continue
-        for command in module.app.registered_commands:
-            command.epilog = GLOSSARY
-        app.add_typer(module.app, name=name, rich_help_panel=panel, epilog=GLOSSARY)
+    for name, command in _COMMANDS.items():
+        if name == wanted:
+            load(app, name)
+        else:
+            app.command(name, help=command.summary, rich_help_panel=command.group)(_never_run)
+
+
+def load(app: typer.Typer, name: str) -> None:
+    """Add the command of that name with its module."""
+    command = _COMMANDS[name]
+    module = importlib.import_module(f"pgtare.cli.{command.module}")
+    if not hasattr(module, "app"):
+        app.command(name, rich_help_panel=command.group, epilog=GLOSSARY)(getattr(module, name))
+        return
+    for part in module.app.registered_commands:
+        part.epilog = GLOSSARY
+    app.add_typer(module.app, name=name, rich_help_panel=command.group, epilog=GLOSSARY)
+
+
+def _never_run() -> None:
+    """Stands for a command in the list of all; a command that is called is loaded."""
+    raise AssertionError("a command was called that was only listed")

@@ -17,6 +17,7 @@ from pgtare import cli
 from pgtare.cli.documents import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import numbers
+from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import Display
 from pgtare.seeing.doctor import queries
 from pgtare.seeing.doctor.check_settings import Weight
@@ -25,7 +26,6 @@ from pgtare.seeing.doctor.model import EXIT_STATUS, ORDER, Level, Report
 from pgtare.seeing.doctor.session import Session
 from pgtare.seeing.doctor.show import view
 from pgtare.weighing.weigh import store
-from pgtare.weighing.weigh.request import seconds
 
 _WIDE = 1000
 #: Sessions report what they did once a second.

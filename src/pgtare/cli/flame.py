@@ -18,6 +18,7 @@ from pgtare.cli.documents import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.joins import flame_labels
 from pgtare.kit import files
+from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import Display
 from pgtare.seeing.flame import documents, page, permission, show, speedscope, targets
 from pgtare.seeing.flame import profile as profiles
@@ -27,7 +28,6 @@ from pgtare.seeing.flame.record import FlameRecording, SamplingPlan, record
 from pgtare.seeing.flame.samples import Mode
 from pgtare.seeing.flame.targets import FlameTarget
 from pgtare.server import own_session
-from pgtare.weighing.weigh.request import seconds
 
 app = typer.Typer(
     no_args_is_help=True,

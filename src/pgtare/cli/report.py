@@ -10,11 +10,11 @@ from rich.console import Console
 
 from pgtare.cli.documents import Destination, Json, Output
 from pgtare.kit import files
+from pgtare.kit.option_values import percentage
 from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.reanalysis import reanalyse
 from pgtare.weighing.weigh.report.page import write_page
 from pgtare.weighing.weigh.report.terminal import render
-from pgtare.weighing.weigh.request import percentage
 
 
 def report(

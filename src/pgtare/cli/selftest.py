@@ -11,9 +11,10 @@ from rich.table import Table
 
 from pgtare import cli
 from pgtare.cli.documents import Destination, Json, Output
+from pgtare.kit.option_values import seconds
 from pgtare.load import LoadSpec
 from pgtare.weighing.weigh import selftest as selftests
-from pgtare.weighing.weigh.request import Request, new_seed, seconds
+from pgtare.weighing.weigh.request import Request, new_seed
 
 
 def selftest(

@@ -19,6 +19,7 @@ from pgtare.errors import UsageError
 from pgtare.kit import files
 from pgtare.kit.notes import some
 from pgtare.kit.numbers import volume
+from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import BAR_WIDTH, Display, Frame
 from pgtare.seeing.trace.analysis import merge
 from pgtare.seeing.trace.analysis.ledger import Ledger, ledger
@@ -31,7 +32,6 @@ from pgtare.seeing.trace.file.disk_limits import MIB, Limits
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.output import documents, show
 from pgtare.seeing.trace.output import export as exports
-from pgtare.weighing.weigh.request import seconds
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -14,6 +14,7 @@ from pgtare import cli
 from pgtare.cli.documents import Destination, Json, Output
 from pgtare.errors import UsageError
 from pgtare.kit import files
+from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import Display
 from pgtare.seeing.waits import documents, show
 from pgtare.seeing.waits.live import watch
@@ -23,7 +24,6 @@ from pgtare.seeing.waits.summary import throughout
 from pgtare.server.wait_counters import caveats, rates
 from pgtare.server.wait_counters.model import FOREGROUND, Counters, Event, Snapshot
 from pgtare.server.wait_counters.reader import Reader, open_reader
-from pgtare.weighing.weigh.request import seconds
 
 app = typer.Typer(
     no_args_is_help=True,

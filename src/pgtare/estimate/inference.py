@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import special
+import scipy
 
 from pgtare.estimate import sequential
 from pgtare.estimate.arrays import Floats
@@ -64,7 +64,7 @@ class Reference:
     @property
     def _wider(self) -> float:
         """The sequence is of normal estimates: by how much Student's 95 % interval is wider."""
-        return float(special.stdtrit(self.df, 0.975) / special.ndtri(0.975))
+        return float(scipy.special.stdtrit(self.df, 0.975) / scipy.special.ndtri(0.975))
 
     def multiplier(self, alpha: float = 0.05) -> float:
         """Half-width of the two-sided 1 - alpha interval, in standard errors."""
@@ -72,7 +72,7 @@ class Reference:
             return NAN
         if self.peeked:
             return sequential.multiplier(self.blocks, alpha) * self._wider
-        return float(special.stdtrit(self.df, 1 - alpha / 2))
+        return float(scipy.special.stdtrit(self.df, 1 - alpha / 2))
 
     def p_value(self, z: float) -> float:
         """Two-sided p-value of a studentised effect; NaN stays NaN."""
@@ -80,7 +80,7 @@ class Reference:
             return NAN
         if self.peeked:
             return sequential.p_value(z / self._wider, self.blocks)
-        return float(2 * special.stdtr(self.df, -abs(z)))
+        return float(2 * scipy.special.stdtr(self.df, -abs(z)))
 
     def interval(self, estimate: float, se: float, alpha: float = 0.05) -> Estimate:
         """The two-sided 1 - alpha interval.
@@ -226,7 +226,7 @@ def holm(p_values: Sequence[float], weights: Sequence[float] | None = None) -> l
 
 def detectable(se: float, family: float, reference: Reference, power: float = 0.8) -> float:
     """Minimum effect detected at 5 % with this power, at the first step of Holm; unit of se."""
-    return (reference.multiplier(0.05 / max(family, 1)) + float(special.ndtri(power))) * se
+    return (reference.multiplier(0.05 / max(family, 1)) + float(scipy.special.ndtri(power))) * se
 
 
 def effect_factor(
@@ -243,7 +243,7 @@ def effect_factor(
     if effect.lo <= 0 <= effect.hi:
         wanted = margin / _equivalence_width(reference, power)
     else:
-        z_power = float(special.ndtri(power))
+        z_power = float(scipy.special.ndtri(power))
         wanted = abs(effect.estimate) / (reference.multiplier(0.05 / max(family, 1)) + z_power)
     return (effect.se / wanted) ** 2 if wanted > 0 else math.inf
 
@@ -256,7 +256,7 @@ def settled_margin(se: float, reference: Reference, power: float = 0.8) -> float
 def _equivalence_width(reference: Reference, power: float) -> float:
     """Standard errors from zero to the margin that two one-sided tests at 5 % need."""
     # Near zero both sides of the margin can fail, which leaves each side half of the misses.
-    return reference.multiplier(0.10) + float(special.ndtri((1 + power) / 2))
+    return reference.multiplier(0.10) + float(scipy.special.ndtri((1 + power) / 2))
 
 
 def tail_factor(excess: float, se: float, reference: Reference, power: float = 0.8) -> float:
@@ -267,5 +267,5 @@ def tail_factor(excess: float, se: float, reference: Reference, power: float = 0
     """
     if not (math.isfinite(excess) and math.isfinite(se)):
         return NAN
-    wanted = -excess / (reference.multiplier(0.10) + float(special.ndtri(power)))
+    wanted = -excess / (reference.multiplier(0.10) + float(scipy.special.ndtri(power)))
     return (se / wanted) ** 2 if wanted > 0 else math.inf

@@ -10,12 +10,14 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import numpy as np
 
 from pgtare.errors import PgtareError, UsageError
+
+if TYPE_CHECKING:  # most commands start without it: it takes a while to load
+    import duckdb
 
 # A local file is all that a connection may touch, and extensions come from nowhere.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
@@ -44,6 +46,8 @@ def write(path: Path, columns: Mapping[str, np.ndarray[Any, Any]]) -> None:
 
     Raises OSError with the system's number of the cause.
     """
+    import duckdb
+
     # DuckDB finds the columns by this variable's name (replacement scan); it needs each column
     # contiguous.
     contiguous = {name: np.ascontiguousarray(values) for name, values in columns.items()}
@@ -68,6 +72,8 @@ def write(path: Path, columns: Mapping[str, np.ndarray[Any, Any]]) -> None:
 
 def _number(ex: duckdb.Error) -> int:
     """The system's number of what stopped DuckDB writing; EIO where it does not tell."""
+    import duckdb
+
     told = str(ex)
     if isinstance(ex, duckdb.OutOfMemoryException):
         return errno.ENOMEM
@@ -83,6 +89,8 @@ def read(
 
     Raises UsageError where the file cannot be read, and PgtareError where it is damaged.
     """
+    import duckdb
+
     # A path is a glob pattern to DuckDB: "run[1]" would read "run1".
     pattern = "".join(f"[{char}]" if char in "*?[" else char for char in str(path.absolute()))
     try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from pgtare.estimate.arrays import Floats
 
@@ -76,8 +76,8 @@ def statistics_of(values: Floats) -> dict[Statistic, Floats]:
     """
     if not len(values):
         raise ValueError("a round without a complete cycle has no statistics")
-    trimmed = stats.trim_mean(values, TRIMMED, axis=0)
-    differences = stats.trim_mean(values - values[:, :1], TRIMMED, axis=0)
+    trimmed = scipy.stats.trim_mean(values, TRIMMED, axis=0)
+    differences = scipy.stats.trim_mean(values - values[:, :1], TRIMMED, axis=0)
     result: dict[Statistic, Floats] = {
         "mean": values.mean(axis=0),
         "body": np.minimum(values, np.quantile(values, CAP)).mean(axis=0),

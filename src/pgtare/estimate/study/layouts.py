@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import special, stats
+import scipy
 
 from pgtare.estimate.arrays import Floats
 from pgtare.estimate.inference import MISSING, NAN, Estimate, varies
@@ -118,7 +118,7 @@ def range_half_width(found: Layouts, sets: int, alpha: float = 0.05) -> float:
 
     Tukey's: the pair that is farthest apart was chosen by looking, as the largest of K (K − 1) / 2.
     """
-    q = float(stats.studentized_range.ppf(1 - alpha, found.layouts, found.df))
+    q = float(scipy.stats.studentized_range.ppf(1 - alpha, found.layouts, found.df))
     return q * found.sd_round / math.sqrt(sets)
 
 
@@ -141,7 +141,7 @@ def paired(
     found = one_way(by_layout(d, layout), alpha)
     mean, p, p_equivalence = found.mean, found.p, equivalence_p(found, margin)
     inner = _interval(mean.estimate, mean.se, max(found.df, 1), 2 * alpha)
-    threshold = float(special.stdtrit(found.df, 1 - alpha / 2 / max(family, 1)))
+    threshold = float(scipy.special.stdtrit(found.df, 1 - alpha / 2 / max(family, 1)))
     mde = detectable_by_t(mean.se, found.df, threshold)
     if peeked and mean.se > 0:
         closed = Closed(found.layouts, planned or found.layouts, alpha)
@@ -189,7 +189,7 @@ def expected_half_width(sd_layout: float, layouts: int, alpha: float = 0.05) -> 
     """Half the interval of `two_builds` with so many layouts of each, rounds without error."""
     if layouts < 2:
         return math.inf
-    multiplier = float(special.stdtrit(2 * (layouts - 1), 1 - alpha / 2))
+    multiplier = float(scipy.special.stdtrit(2 * (layouts - 1), 1 - alpha / 2))
     return multiplier * sd_layout * math.sqrt(2 / layouts)
 
 
@@ -200,7 +200,7 @@ def equivalence_p(found: Layouts, margin: float) -> float:
         return NAN
     above = (mean - math.log1p(margin)) / se
     below = (-math.log1p(margin) - mean) / se
-    return float(max(special.stdtr(found.df, above), special.stdtr(found.df, below)))
+    return float(max(scipy.special.stdtr(found.df, above), scipy.special.stdtr(found.df, below)))
 
 
 def _components(
@@ -213,23 +213,23 @@ def _components(
     spread = _root(max(0.0, between - ms_within / size))
     # Williams: the mean square of the means bounds the sum, F the ratio; together at least 1 − α
     half = alpha / 2
-    upper = float(special.fdtri(k - 1, df_within, 1 - half / 2))
-    lower = float(special.fdtri(k - 1, df_within, half / 2))
-    many, few = (float(special.chdtri(k - 1, q)) for q in (half / 2, 1 - half / 2))
+    upper = float(scipy.special.fdtri(k - 1, df_within, 1 - half / 2))
+    lower = float(scipy.special.fdtri(k - 1, df_within, half / 2))
+    many, few = (float(scipy.special.chdtri(k - 1, q)) for q in (half / 2, 1 - half / 2))
     lo = (k - 1) * between * max(0.0, 1 - upper / f) / many if f > 0 else 0.0
     hi = (k - 1) * between * max(0.0, 1 - lower / f) / few if f > 0 else 0.0
-    return spread, _root(lo), _root(hi), float(special.fdtrc(k - 1, df_within, f))
+    return spread, _root(lo), _root(hi), float(scipy.special.fdtrc(k - 1, df_within, f))
 
 
 def _interval(estimate: float, se: float, df: float, alpha: float) -> Estimate:
     if not varies(estimate, se):
         return Estimate(estimate, NAN, NAN, NAN)
-    width = float(special.stdtrit(df, 1 - alpha / 2)) * se
+    width = float(scipy.special.stdtrit(df, 1 - alpha / 2)) * se
     return Estimate(estimate, se, estimate - width, estimate + width)
 
 
 def _p_value(estimate: float, se: float, df: int) -> float:
-    return float(2 * special.stdtr(df, -abs(estimate) / se)) if varies(estimate, se) else NAN
+    return float(2 * scipy.special.stdtr(df, -abs(estimate) / se)) if varies(estimate, se) else NAN
 
 
 def _root(variance: float) -> float:

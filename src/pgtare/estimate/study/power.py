@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize, special
+import scipy
 
 from pgtare.estimate.arrays import Floats
 from pgtare.estimate.inference import NAN
@@ -83,7 +83,7 @@ def _factor(rounds: int, alpha: float, family: int) -> float:
 def _estimated_sd(df: float) -> Floats:
     """What is estimated of an SD of 1 with so many degrees of freedom: _GRID even quantiles."""
     points = (np.arange(_GRID) + 0.5) / _GRID
-    return np.asarray(np.sqrt(special.chdtri(df, 1 - points) / df), dtype=np.float64)
+    return np.asarray(np.sqrt(scipy.special.chdtri(df, 1 - points) / df), dtype=np.float64)
 
 
 def detectable_by_t(se: float, df: float, threshold: float) -> float:
@@ -96,12 +96,12 @@ def detectable_by_t(se: float, df: float, threshold: float) -> float:
     sds = _estimated_sd(df)
 
     def short(k: float) -> float:
-        return float(special.nctdtr(df, k * sds, threshold).mean()) - (1 - POWER)
+        return float(scipy.special.nctdtr(df, k * sds, threshold).mean()) - (1 - POWER)
 
-    high = max(float(special.nctdtrinc(df, 1 - POWER, threshold)), 1.0)
+    high = max(float(scipy.special.nctdtrinc(df, 1 - POWER, threshold)), 1.0)
     while short(high) > 0:
         high *= 2
-    return float(optimize.brentq(short, 0.0, high)) * se
+    return float(scipy.optimize.brentq(short, 0.0, high)) * se
 
 
 def settled(
@@ -182,6 +182,6 @@ def _by_student(rounds: int, levels: tuple[float, float], rng: np.random.Generat
     se = np.sqrt(rng.chisquare(rounds - 1, STUDIES) / (rounds - 1) / rounds)
     found = []
     for level in levels:
-        width = float(special.stdtrit(rounds - 1, 1 - level / 2)) * se
+        width = float(scipy.special.stdtrit(rounds - 1, 1 - level / 2)) * se
         found += [mean - width, mean + width]
     return Ends(*found)

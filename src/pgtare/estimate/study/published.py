@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from scipy import special
+import scipy
 
 from pgtare.estimate.arrays import Floats
 from pgtare.estimate.inference import NAN
@@ -28,7 +28,7 @@ def recovered_se(effect: float, p: float, rounds: int) -> float:
     """The standard error that makes |effect| / SE a t with n − 1 df of this two-sided p."""
     if rounds < 2 or not 0 < p < 1 or not effect:
         return NAN
-    return abs(effect) / float(special.stdtrit(rounds - 1, 1 - p / 2))
+    return abs(effect) / float(scipy.special.stdtrit(rounds - 1, 1 - p / 2))
 
 
 def recovered_range(effect: float, p: float, rounds: int) -> tuple[float, float]:
@@ -65,19 +65,19 @@ def _studies(rounds: int) -> tuple[Floats, Floats]:
 
 def half_width(se: float, rounds: int, alpha: float = 0.05) -> float:
     """Half the two-sided 1 − α interval by t."""
-    return float(special.stdtrit(rounds - 1, 1 - alpha / 2)) * se
+    return float(scipy.special.stdtrit(rounds - 1, 1 - alpha / 2)) * se
 
 
 def upper_bound(size: float, se: float, rounds: int, alpha: float = 0.05) -> float:
     """The one-sided 1 − α bound on a cost whose estimate is `size`."""
-    return size + float(special.stdtrit(rounds - 1, 1 - alpha)) * se
+    return size + float(scipy.special.stdtrit(rounds - 1, 1 - alpha)) * se
 
 
 def equivalence_p(effect: float, se: float, rounds: int, margin: float) -> float:
     """The larger of the two one-sided p-values by t: is the effect within ±margin?"""
     if not se > 0:
         return NAN
-    return float(special.stdtr(rounds - 1, (abs(effect) - margin) / se))
+    return float(scipy.special.stdtr(rounds - 1, (abs(effect) - margin) / se))
 
 
 def one_sign_p(arms_by_base: Sequence[int]) -> float:
@@ -102,5 +102,5 @@ def sign_p(positive: int, rounds: int) -> float:
 def spread_interval(sd: float, n: int, alpha: float = 0.05) -> tuple[float, float]:
     """The 1 − α interval of a standard deviation (or a small CV) from n normal values."""
     df = n - 1
-    low, high = (float(special.chdtri(df, q)) for q in (alpha / 2, 1 - alpha / 2))
+    low, high = (float(scipy.special.chdtri(df, q)) for q in (alpha / 2, 1 - alpha / 2))
     return sd * math.sqrt(df / low), sd * math.sqrt(df / high)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from scipy import special
+import scipy
 
 from pgtare.estimate import sequential
 from pgtare.estimate.inference import NAN
@@ -34,8 +34,8 @@ class Closed:
         """Always-valid two-sided p: below α just where the interval excludes zero."""
         if self.n < 2 or math.isnan(t):
             return NAN
-        tail = float(special.stdtr(self.n - 1, -abs(t)))
-        z = -float(special.ndtri(tail)) if tail > 0 else math.inf
+        tail = float(scipy.special.stdtr(self.n - 1, -abs(t)))
+        z = -float(scipy.special.ndtri(tail)) if tail > 0 else math.inf
         return sequential.p_value(z, self.n, self.alpha, self.planned)
 
     def detectable(self, se: float, family: int) -> float:
@@ -50,4 +50,4 @@ class Closed:
         """The multiple of Student's t with the tail that z has in the normal."""
         if self.n < 2:
             return NAN
-        return -float(special.stdtrit(self.n - 1, special.ndtr(-z)))
+        return -float(scipy.special.stdtrit(self.n - 1, scipy.special.ndtr(-z)))

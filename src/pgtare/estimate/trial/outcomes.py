@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from scipy import special
+import scipy
 
 from pgtare.estimate.arrays import Bools, Floats, Ints
 from pgtare.estimate.inference import NAN, Expansion
@@ -72,7 +72,7 @@ def rate_p(arm: Ints, both: Ints, own: int, slots: int) -> float:
         distance = abs(observed - share * float(times @ m)) - 0.5
         if not variance > 0:
             return 1.0
-        return float(min(1.0, 2 * special.ndtr(-max(distance, 0.0) / math.sqrt(variance))))
+        return float(min(1.0, 2 * scipy.special.ndtr(-max(distance, 0.0) / math.sqrt(variance))))
     spectrum = np.ones(size // 2 + 1, dtype=np.complex128)
     for events in np.flatnonzero(times[1:]) + 1:
         chance = _hypergeometric(int(events), own, slots)
@@ -260,6 +260,6 @@ def _drew_alone(rows: Observations) -> Bools:
 def _binomial_p(hits: int, trials: int, own: int, base: int) -> float:
     """Two-sided: a session ends in one of its arm's or of the base's slots as they are many."""
     share = own / (own + base)
-    below = float(special.bdtr(hits, trials, share))
-    above = float(special.bdtrc(hits - 1, trials, share)) if hits else 1.0
+    below = float(scipy.special.bdtr(hits, trials, share))
+    above = float(scipy.special.bdtrc(hits - 1, trials, share)) if hits else 1.0
     return min(1.0, 2 * min(below, above))

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
+import scipy
 from psycopg import sql
-from scipy import stats
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.seeing.clock.plan import Plan, parse_plan
@@ -275,10 +275,10 @@ def measure(
 def median(values: Sequence[float]) -> Median:
     """The median; its interval inverts the sign test, so it asks nothing of the distribution."""
     if len(values) < FEWEST_PAIRS:
-        middle = float(stats.scoreatpercentile(values, 50)) if values else math.nan
+        middle = float(scipy.stats.scoreatpercentile(values, 50)) if values else math.nan
         return Median(middle, math.nan, math.nan)
-    found = stats.quantile_test(list(values), p=0.5).confidence_interval(0.95)
-    middle = float(stats.scoreatpercentile(list(values), 50))
+    found = scipy.stats.quantile_test(list(values), p=0.5).confidence_interval(0.95)
+    middle = float(scipy.stats.scoreatpercentile(list(values), 50))
     return Median(middle, float(found.low), float(found.high))
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scipy.stats import chi2
+import scipy
 
 from pgtare.seeing.doctor.observed import Deallocations, Entries, Facts, Look, Samples
 from pgtare.seeing.doctor.sweep_cost import victims
@@ -87,7 +87,7 @@ def at_least_s(pairs: Iterable[tuple[Entries, Entries]], size: int) -> float:
     seconds = sum((last.taken - first.taken).total_seconds() for first, last in pairs)
     if not sweeps or seconds <= 0:
         return 0.0
-    return float(chi2.ppf(0.025, 2 * sweeps)) / 2 * victims(size) / seconds
+    return float(scipy.stats.chi2.ppf(0.025, 2 * sweeps)) / 2 * victims(size) / seconds
 
 
 def gone(first: Entries, last: Entries) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from scipy.stats import t
+import scipy
 
 from pgtare.seeing.doctor.model import Clock, Server, Unseen
 
@@ -148,7 +148,7 @@ class Samples:
             self.squares[event] - 2 * share * self.crossed[event] + share**2 * self.squares[None]
         )
         error = math.sqrt(max(0.0, spread) * n / (n - 1)) / together
-        return max(0.0, share - float(t.ppf(0.975, n - 1)) * error)
+        return max(0.0, share - float(scipy.stats.t.ppf(0.975, n - 1)) * error)
 
 
 @dataclass(frozen=True)

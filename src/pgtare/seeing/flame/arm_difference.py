@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+import scipy
 
 from pgtare.seeing.flame import frames
 from pgtare.seeing.flame.samples import Samples, Stack
@@ -135,10 +135,10 @@ def _compare(
 ) -> Reasons:
     looked = np.flatnonzero((seen[k] + seen[0] >= _FEWEST) | (np.arange(len(names)) == 0))
     difference, spread, base, mean = _jackknife(spent[:, [0, k]][:, :, looked], runs[:, [0, k]])
-    factor = float(stats.t.ppf((1 + _LEVEL) / 2, BLOCKS - 1))
+    factor = float(scipy.stats.t.ppf((1 + _LEVEL) / 2, BLOCKS - 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(spread > 0, difference / spread, 0.0)
-    p = 2 * stats.t.sf(np.abs(t), BLOCKS - 1)
+    p = 2 * scipy.stats.t.sf(np.abs(t), BLOCKS - 1)
     p[1:] = _holm(p[1:])
     made = [
         Growth(

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from pgtare.seeing.trace.file.reader import MAX_EVENTS, Integers
 
@@ -150,13 +151,12 @@ def _fit(design: Floats, excess: Floats, spent: Floats, caps: Floats) -> Floats:
 
 def _solved(design: Floats, excess: Floats, most: Floats, lack: float) -> Floats | None:
     """The robust fit with coefficients up to `most`; lack: the weight of what lies below it."""
-    from scipy import optimize  # takes a third of a second, which most commands can spare
 
     def weight(x: Floats) -> Floats:
         return np.where(design @ x > excess, lack, 1.0)
 
     try:
-        found = optimize.least_squares(
+        found = scipy.optimize.least_squares(
             lambda x: weight(x) * (design @ x - excess),
             most / 100,
             jac=lambda x: weight(x)[:, None] * design,

@@ -1,0 +1,37 @@
+"""Values of options that several commands take: a length of time, a percentage."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from pgtare.errors import UsageError
+
+#: The module's own greatest deadline is a setting; this only catches slips of the pen.
+LONGEST_S = 7 * 86400.0
+
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h)?\s*")
+_UNIT_S = {None: 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def seconds(option: str, text: str) -> float:
+    """Seconds from `90`, `90s`, `2m` or `1h`. Raises UsageError."""
+    found = _DURATION.fullmatch(text)
+    value = float(found[1]) * _UNIT_S[found[2]] if found else 0.0
+    if not 0 < value <= LONGEST_S:
+        raise UsageError(
+            f"{option} {text}: give a time over 0 and at most a week, as in 90, 90s, 2m or 1h"
+        )
+    return value
+
+
+def percentage(option: str, text: str) -> float:
+    """A share from `0.5%` or `0.5 %`: 0.005. Raises UsageError."""
+    number = text.strip().removesuffix("%").strip()
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if "%" not in text or not 0 < value < 100:
+        raise UsageError(f"{option} {text}: give a percentage over 0, as in {option} 0.5%")
+    return value / 100
