@@ -19,6 +19,14 @@
 #define BUILT_FOR_VERSION PG_VERSION_NUM
 #define BUILT_FOR_MAJOR (PG_VERSION_NUM / 10000)
 
+/* From 18 on a library can say its name and version, which pg_get_loaded_modules() shows. */
+#if PG_VERSION_NUM >= 180000
+#define MODULE_MAGIC(its_name, its_version) \
+	PG_MODULE_MAGIC_EXT(.name = its_name, .version = its_version)
+#else
+#define MODULE_MAGIC(its_name, its_version) PG_MODULE_MAGIC
+#endif
+
 /* 16 took the macros of variable-length values out of postgres.h. */
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"

@@ -20,7 +20,7 @@
 
 #define SHORTEST_BASE_NS (20 * 1000 * 1000)
 
-PG_MODULE_MAGIC;
+MODULE_MAGIC("pgtare", PGTARE_VERSION);
 
 bool		pgtare_enabled = true;
 int			pgtare_max_duration = 7200;

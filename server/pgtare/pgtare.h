@@ -23,8 +23,7 @@
 #include "../common/clock.h"
 #include "../common/module_shmem.h"
 #include "../common/pg_compat.h"
-
-#define PGTARE_VERSION "0.3"
+#include "../common/version.h"
 
 #define MAX_ARMS 32				/* arms of a trial, the base included */
 #define MAX_SETTINGS 32			/* settings that its arms name together */

@@ -140,3 +140,12 @@ pgtare_info_0_3(PG_FUNCTION_ARGS)
 {
 	return pgtare_info(fcinfo);
 }
+
+PG_FUNCTION_INFO_V1(pgtare_library_version);
+
+/* library_version(): of this library, whatever files are installed now */
+Datum
+pgtare_library_version(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_TEXT_P(cstring_to_text(PGTARE_VERSION));
+}

@@ -15,6 +15,7 @@
 
 PG_FUNCTION_INFO_V1(wait_event_timing_info);
 PG_FUNCTION_INFO_V1(wait_event_timing_info_0_2);
+PG_FUNCTION_INFO_V1(wait_event_timing_library_version);
 PG_FUNCTION_INFO_V1(wait_event_timing_buckets);
 PG_FUNCTION_INFO_V1(wait_event_timing_calls);
 PG_FUNCTION_INFO_V1(wait_event_timing_event);
@@ -86,7 +87,7 @@ wait_event_timing_info(PG_FUNCTION_ARGS)
 	for (int i = 0; i < calls_count(); i++)
 		installed += calls_slots(i);
 
-	values[0] = CStringGetTextDatum(WAITS_VERSION);
+	values[0] = CStringGetTextDatum(PGTARE_VERSION);
 	values[1] = BoolGetDatum(waits_hooks);
 	values[2] = BoolGetDatum(shmem_is_dynamic());
 	values[3] = Int32GetDatum(installed);
@@ -116,6 +117,13 @@ Datum
 wait_event_timing_info_0_2(PG_FUNCTION_ARGS)
 {
 	return wait_event_timing_info(fcinfo);
+}
+
+/* wait_event_timing_library_version(): of this library, whatever files are installed now */
+Datum
+wait_event_timing_library_version(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_TEXT_P(cstring_to_text(PGTARE_VERSION));
 }
 
 /* Bucket i holds durations from 2^(i+7) up to 2^(i+8) ns, the first from 0, the last without end. */

@@ -17,7 +17,7 @@
 #include "waits.h"
 #include "../common/module_settings.h"
 
-PG_MODULE_MAGIC;
+MODULE_MAGIC("wait_event_timing", PGTARE_VERSION);
 
 int			waits_capture = CAPTURE_OFF;
 int			waits_clock = CLOCK_SOURCE_TSC;

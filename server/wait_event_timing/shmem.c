@@ -28,7 +28,7 @@ static void initialise(void *fresh);
 static bool may_attach(void);
 
 static ModuleShmem memory = {
-	"wait_event_timing", "wait_event_timing", WAITS_VERSION, total_size, initialise, may_attach
+	"wait_event_timing", "wait_event_timing", PGTARE_VERSION, total_size, initialise, may_attach
 };
 
 static bool counter;			/* may the processor's counter serve? */

@@ -36,8 +36,7 @@
 #include "../common/module_shmem.h"
 #include "../common/pg_compat.h"
 #include "../common/ring_memory.h"
-
-#define WAITS_VERSION "0.2"
+#include "../common/version.h"
 
 #define WAIT_CLASS(event) ((event) >> 24)
 #define CLASS_LWLOCK		0x01

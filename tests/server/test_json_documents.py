@@ -109,6 +109,8 @@ def test_of_weighing(busy: Cluster, tmp_path: Path) -> None:
     document("pgtare.weigh/1", printed(*command, "--out", out))
     document("pgtare.weigh/1", printed("report", out))
     document("pgtare.status/1", printed("status", *where))
+    document("pgtare.stopped/1", printed("stop", *where))
+    document("pgtare.modules/1", printed("module", "list", *where))
     doctor = pgtare("doctor", "--interval", "1s", "--json", *where)
     document("pgtare.doctor/1", doctor.stdout)
 
@@ -121,6 +123,15 @@ def test_of_flame(busy: Cluster, tmp_path: Path) -> None:
         document("pgtare.flame/1", printed("flame", "off", "-d", "1s", *where))
     document("pgtare.flame/1", printed("flame", "show", graphs[0]))
     document("pgtare.flame.diff/1", printed("flame", "diff", *graphs))
+
+
+def test_of_installing(wheel: Binaries, tmp_path: Path) -> None:
+    where = ("--pg-config", wheel.pg_config)
+    below = (*where, "--destdir", tmp_path, "--module", "pgtare")
+    document("pgtare.module.installed/1", printed("module", "install", *below))
+    document("pgtare.module.uninstalled/1", printed("module", "uninstall", *below))
+    document("pgtare.modules/1", printed("module", "list", *where))
+    document("pgtare.uninstalled/1", printed("uninstall", *where))
 
 
 def test_of_no_server(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+import pgtare
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.observations import UnitFlag
 from pgtare.server.binaries import Binaries
@@ -249,15 +250,13 @@ def other_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The module with another version number and smaller structures."""
     root = tmp_path_factory.mktemp("other")
     shutil.copytree(source_dir(), root, dirs_exist_ok=True)
-    header = root / "pgtare" / "pgtare.h"
-    text = header.read_text()
-    for old, new in (
-        ('PGTARE_VERSION "0.3"', 'PGTARE_VERSION "0.0"'),
-        ("#define MAX_RINGS 1024", "#define MAX_RINGS 512"),
+    for header, old, new in (
+        ("common/version.h", f'"{pgtare.__version__}"', '"0.0.0"'),
+        ("pgtare/pgtare.h", "#define MAX_RINGS 1024", "#define MAX_RINGS 512"),
     ):
+        text = (root / header).read_text()
         assert old in text
-        text = text.replace(old, new)
-    header.write_text(text)
+        (root / header).write_text(text.replace(old, new))
     return root
 
 

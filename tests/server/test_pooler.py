@@ -50,6 +50,7 @@ COMMANDS: dict[str, list[str]] = {
     "trace record": ["{new}", "--duration", "1s", "--reserve", "0"],
     "trace status": [],
     "trace stop": [],
+    "module list": [],
     "module uninstall": ["--pg-config", "{pg_config}"],
     "uninstall": [],
 }

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+import typer
 
+from pgtare import cli
+from pgtare.cli import commands
 from pgtare.cli.json_pages import PAGES, documents, tables
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -19,6 +23,33 @@ WRONG_UNIT = re.compile(r"(^|_)(seconds|millis|micros|nanos|msec|usec|nsec)$|^qu
 def models(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Every model of a schema by its name, the document's own among them."""
     return {schema["title"]: schema, **schema.get("$defs", {})}
+
+
+#: The snapshot is a document in itself, and its file an argument.
+NO_OUTPUT = {"waits snapshot"}
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
+    """Every command with its options."""
+    below = getattr(command, "commands", {})
+    for name, one in below.items():
+        yield from leaves(one, (*path, name))
+    if not below:
+        yield " ".join(path), {option for p in command.params for option in p.opts}
+
+
+def test_every_command_prints_a_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.app, "registered_commands", [])
+    monkeypatch.setattr(cli.app, "registered_groups", [])
+    commands.register(cli.app)
+    found = dict(leaves(typer.main.get_command(cli.app)))
+    assert len(found) > 30
+    assert {name for name, options in found.items() if "--json" not in options} == set()
+    assert {name for name, options in found.items() if "--output" not in options} == NO_OUTPUT
+    # and each has its place in the docs
+    told = " ".join(entry.commands for entries in PAGES.values() for entry in entries)
+    for name in {name.split()[0] for name in found}:
+        assert f"`pgtare {name}" in told, name
 
 
 @pytest.mark.parametrize("page", PAGES)

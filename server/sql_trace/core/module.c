@@ -15,7 +15,7 @@
 
 #include "../../common/module_settings.h"
 
-PG_MODULE_MAGIC;
+MODULE_MAGIC("sql_trace", PGTARE_VERSION);
 
 bool		trace_enabled = true;
 int			trace_level_setting = 0;

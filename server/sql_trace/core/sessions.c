@@ -18,6 +18,7 @@ PG_FUNCTION_INFO_V1(sql_trace_reset);
 PG_FUNCTION_INFO_V1(sql_trace_sessions);
 PG_FUNCTION_INFO_V1(sql_trace_info);
 PG_FUNCTION_INFO_V1(sql_trace_info_0_2);
+PG_FUNCTION_INFO_V1(sql_trace_library_version);
 
 /*
  * Ask a session.  Slots change hands under the lock: whoever takes this one next
@@ -192,4 +193,11 @@ Datum
 sql_trace_info_0_2(PG_FUNCTION_ARGS)
 {
 	return sql_trace_info(fcinfo);
+}
+
+/* sql_trace_library_version(): of this library, whatever files are installed now */
+Datum
+sql_trace_library_version(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_TEXT_P(cstring_to_text(PGTARE_VERSION));
 }

@@ -62,7 +62,7 @@ initialise(void *fresh)
 }
 
 static ModuleShmem memory = {
-	"sql_trace", "sql_trace", TRACE_VERSION, total_size, initialise
+	"sql_trace", "sql_trace", PGTARE_VERSION, total_size, initialise
 };
 
 /* Called when the library is loaded. */

@@ -83,9 +83,8 @@
 #include "../../common/module_shmem.h"
 #include "../../common/pg_compat.h"
 #include "../../common/ring_memory.h"
+#include "../../common/version.h"
 #include "records.h"
-
-#define TRACE_VERSION "0.2"
 
 #define LEVEL_BINDS(level) (((level) & 4) != 0)
 #define LEVEL_WAITS(level) (((level) & 8) != 0)

@@ -72,7 +72,7 @@ write_head(Recording *recording)
 	initStringInfo(&json);
 	appendStringInfo(&json, "{\"pgtare\": \"sql_trace %s\", \"began\": \"%s\", \"server\": \"%d\", "
 					 "\"command\": [\"sql_trace.worker_directory\"]}",
-					 TRACE_VERSION, when, BUILT_FOR_VERSION);
+					 PGTARE_VERSION, when, BUILT_FOR_VERSION);
 	block_begin(file, TABLE_RECORDING, 1);
 	block_bytes(file, "json", json.data, json.len);
 	pfree(json.data);

@@ -15,13 +15,14 @@ from pgtare.seeing.flame.documents import FlameDifference, FlameGraph
 from pgtare.seeing.trace.output import documents as trace
 from pgtare.seeing.waits import documents as waits
 from pgtare.seeing.waits.recording import Recording
+from pgtare.server import module_documents as module
 from pgtare.server.wait_counters.model import Snapshot
 from pgtare.weighing.instruments.listing import Instruments
 from pgtare.weighing.ladder.published import Judgement
 from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.status import LadderPlan, Status
 from pgtare.weighing.ladder.wait_check import Proofs
-from pgtare.weighing.trial_status import TrialStatus
+from pgtare.weighing.trial_status import TrialStatus, TrialStopped
 from pgtare.weighing.weigh.plan_document import PlannedWeighing
 from pgtare.weighing.weigh.schema import WeighResult
 from pgtare.weighing.weigh.selftest import SelftestReport
@@ -57,6 +58,7 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         Entry("`pgtare weigh --dry-run`", PlannedWeighing),
         Entry("`pgtare instruments`", Instruments),
         Entry("`pgtare status`", TrialStatus),
+        Entry("`pgtare stop`", TrialStopped),
         Entry("`pgtare selftest`", SelftestReport),
         Entry("`pgtare ladder --dry-run`", LadderPlan),
         Entry("`pgtare ladder status`", Status),
@@ -79,6 +81,10 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         Entry("`pgtare flame on`, `off`, `wake` and `show`", FlameGraph),
         Entry("`pgtare flame diff`", FlameDifference),
         Entry("`pgtare doctor`", Report),
+        Entry("`pgtare module install`", module.ModulesInstalled),
+        Entry("`pgtare module list`", module.ModuleList),
+        Entry("`pgtare module uninstall`", module.ModuleUninstalled),
+        Entry("`pgtare uninstall`", module.Uninstalled),
     ),
     "clock-json.md": (
         Entry(

@@ -1,18 +1,25 @@
-"""`pgtare module`: put the server module into an installation, and take it out."""
+"""`pgtare module`: put the server modules into an installation, list them, take them out."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
+import psycopg
 import typer
+from rich.table import Table
 
-from pgtare.server import binaries, modules
+from pgtare import cli
+from pgtare.cli.documents import Destination, Json, Output
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.server import binaries, module_documents, module_versions, modules, own_session
+from pgtare.server.module_versions import ModuleVersions
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Build and install the server modules. They need a C compiler, make, and PostgreSQL's "
-    "server headers; the library directory usually belongs to root.\n\n"
+    help="Build, install and list the server modules. To build them takes a C compiler, make, and "
+    "PostgreSQL's server headers; the library directory usually belongs to root.\n\n"
     "Example: `pgtare module install --pg-config /usr/lib/postgresql/15/bin/pg_config`",
 )
 Module = Annotated[str, typer.Option(help="Which one: pgtare, wait_event_timing or sql_trace.")]
@@ -21,6 +28,7 @@ Modules = Annotated[
     typer.Option("--module", help="Only this one: pgtare, wait_event_timing or sql_trace."),
 ]
 PgConfig = Annotated[Path, typer.Option(help="The pg_config of the server's installation.")]
+_NONE = "–"
 
 
 @app.command("install")
@@ -31,70 +39,127 @@ def install(
         Path | None, typer.Option(help="Install below this directory, as packagers do.")
     ] = None,
     force: Annotated[bool, typer.Option(help="Replace another version.")] = False,
+    json: Json = False,
+    output: Output = None,
 ) -> None:
     """Build the modules for an installation and put them there.
 
     Example: `pgtare module install --pg-config /usr/lib/postgresql/15/bin/pg_config`
     """
+    destination = Destination(json, output)
     found = binaries.from_pg_config(pg_config)
-    if module is not None:
-        _install(found, module, destdir, force)
-        return
-    outcomes = {name: _put(found, name, destdir, force).outcome for name in modules.PRELOAD_ORDER}
-    if destdir is not None:
-        return
-    for name, outcome in outcomes.items():
-        if outcome == "replaced":
-            typer.echo(_NEXT_REPLACED.replace("pgtare", name))
-    if "installed" in outcomes.values():
-        typer.echo(f"next: add this line to postgresql.conf and restart:\n{preload_line()}")
-        typer.echo(_NEXT_ALL)
+    done = []
+    for name in modules.PRELOAD_ORDER if module is None else (module,):
+        one = modules.install(found, name, destdir=destdir, force=force)
+        done.append(one)
+        if not destination.printed:
+            for path in one.files:
+                typer.echo(path)
+            typer.echo(f"{name} {one.version} {one.outcome} for {found.version}")
+    steps = [] if destdir is not None else list(_next(found, done))
+    one_line = [" ".join(step.split()) for step in steps]
+    destination.write(module_documents.installed(found.version, done, one_line).to_json())
+    if not destination.printed:
+        for step in steps:
+            typer.echo(f"next: {step}")
 
 
-def preload_line() -> str:
-    """The line of postgresql.conf that loads all modules."""
-    return f"shared_preload_libraries = '{', '.join(modules.PRELOAD_ORDER)}'"
+def _next(found: binaries.Binaries, done: Sequence[modules.Installed]) -> Iterator[str]:
+    """What to do after an installation."""
+    for one in done:
+        if one.outcome == "replaced":
+            yield _NEXT_REPLACED.replace("pgtare", one.module)
+    if not any(one.outcome == "installed" for one in done):
+        return
+    if len(done) == 1:
+        text = _NEXT_17 if found.major >= 17 else _NEXT_15
+        yield text.replace("pgtare", done[0].module)
+    else:
+        line = f"shared_preload_libraries = '{', '.join(modules.PRELOAD_ORDER)}'"
+        yield f"add this line to postgresql.conf and restart:\n{line}\n{_NEXT_ALL}"
 
 
 _NEXT_ALL = (
     "(libraries that the setting names already stay, before these). Then run CREATE EXTENSION "
     "for each of them in the database to look at"
 )
-
-
-def _put(
-    found: binaries.Binaries, module: str, destdir: Path | None, force: bool
-) -> modules.Installed:
-    done = modules.install(found, module, destdir=destdir, force=force)
-    for path in done.files:
-        typer.echo(path)
-    typer.echo(f"{module} {done.version} {done.outcome} for {found.version}")
-    return done
-
-
-def _install(found: binaries.Binaries, module: str, destdir: Path | None, force: bool) -> None:
-    done = _put(found, module, destdir, force)
-    if destdir is None and done.outcome == "replaced":
-        typer.echo(_NEXT_REPLACED.replace("pgtare", module))
-    elif destdir is None and done.outcome != "unchanged":
-        text = _NEXT_17 if found.major >= 17 else _NEXT_15
-        typer.echo(text.replace("pgtare", module))
-
-
 _NEXT_REPLACED = (
-    "next: restart the servers that have loaded pgtare, then run ALTER EXTENSION pgtare UPDATE; "
+    "restart the servers that have loaded pgtare, then run ALTER EXTENSION pgtare UPDATE; "
     "in each database that has the extension"
 )
 _NEXT_15 = (
-    "next: add pgtare to shared_preload_libraries, restart, and run CREATE EXTENSION pgtare; "
+    "add pgtare to shared_preload_libraries, restart, and run CREATE EXTENSION pgtare; "
     "in the database to look at"
 )
 _NEXT_17 = (
-    "next: either that, with a restart, or without one: ALTER SYSTEM SET session_preload_libraries "
-    "= 'pgtare'; SELECT pg_reload_conf(); which reaches new sessions (names that are there already "
-    "stay if given too, each in quotes of its own: 'auto_explain', 'pgtare'). In both cases run "
-    "CREATE EXTENSION pgtare; in the database to look at"
-).replace("either that", "either add pgtare to shared_preload_libraries")
+    "either add pgtare to shared_preload_libraries, with a restart, or without one: ALTER SYSTEM "
+    "SET session_preload_libraries = 'pgtare'; SELECT pg_reload_conf(); which reaches new sessions "
+    "(names that are there already stay if given too, each in quotes of its own: 'auto_explain', "
+    "'pgtare'). In both cases run CREATE EXTENSION pgtare; in the database to look at"
+)
+
+
+@app.command("list")
+def list_modules(
+    dsn: Annotated[
+        str | None,
+        typer.Option(help="The server and database to look at, as a libpq connection string."),
+    ] = None,
+    pg_config: Annotated[
+        Path | None,
+        typer.Option(help="Without a server: the pg_config of the installation to look at."),
+    ] = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """List the versions of each module: files on disk, library in the server, extension.
+
+    If they do not go together, the next step is printed.
+
+    Example: `pgtare module list --dsn "dbname=app"`
+    """
+    destination = Destination(json, output)
+    database, found = _versions(dsn, pg_config)
+    listed = module_documents.listing(found, database)
+    destination.write(listed.to_json())
+    if destination.printed:
+        return
+    cli.say(f"this command: {listed.pgtare_version}")
+    table = Table(box=None, pad_edge=False)
+    headings = ["files", "library in the server", f"extension in database {database}"]
+    for heading in ["module", *(headings if database is not None else headings[:1])]:
+        table.add_column(heading)
+    for one in listed.modules:
+        library = one.library or ("unknown" if one.extension else None)
+        cells = [one.files, library, one.extension] if database is not None else [one.files]
+        table.add_row(one.module, *(cell or _NONE for cell in cells))
+    cli.stdout().print(table, highlight=False, markup=False)
+    for one in listed.modules:
+        if one.problem:
+            cli.say(f"{one.module}: {', then '.join(one.next)}")
+
+
+def _versions(dsn: str | None, pg_config: Path | None) -> tuple[str | None, list[ModuleVersions]]:
+    """The database looked at, and what was found."""
+    if (dsn is None) == (pg_config is None):
+        raise UsageError("name a server by --dsn, or an installation by --pg-config")
+    if pg_config is not None:
+        installation = binaries.from_pg_config(pg_config)
+        return None, [
+            ModuleVersions(name, "", files=modules.installed_version(installation, name))
+            for name in modules.PRELOAD_ORDER
+        ]
+    assert dsn is not None
+    with own_session.connect(dsn) as conn:
+        try:
+            return conn.info.dbname, [
+                module_versions.with_files(conn, module_versions.read(conn, name))
+                for name in modules.PRELOAD_ORDER
+            ]
+        except psycopg.Error as ex:
+            raise MeasurementError(
+                f"the server did not answer: {own_session.first_line(ex)}"
+            ) from ex
 
 
 @app.command("uninstall")
@@ -108,11 +173,17 @@ def uninstall(
     force: Annotated[
         bool, typer.Option(help="Do not look whether a server still uses it.")
     ] = False,
+    json: Json = False,
+    output: Output = None,
 ) -> None:
     """Take the module out of an installation; refused while a setting still names it.
 
     Example: `pgtare module uninstall --pg-config PATH --dsn "host=/var/run/postgresql"`
     """
+    destination = Destination(json, output)
     found = binaries.from_pg_config(pg_config)
-    for path in modules.uninstall(found, module, dsn=dsn, destdir=destdir, force=force):
-        typer.echo(f"removed {path}")
+    removed = modules.uninstall(found, module, dsn=dsn, destdir=destdir, force=force)
+    destination.write(module_documents.uninstalled(module, removed).to_json())
+    if not destination.printed:
+        for path in removed:
+            typer.echo(f"removed {path}")

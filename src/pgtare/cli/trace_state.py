@@ -48,7 +48,7 @@ def stop(
     """
     destination = Destination(json, output)
     pids = frozenset(pid) if pid else None
-    with open_server(dsn) as server:
+    with open_server(dsn, any_version=True) as server:
         before = server_state.standing(server)
         stopped = server_state.stop(server, pids)
         remedies = server_state.remedies(server, before, pids)
@@ -63,6 +63,8 @@ def stop(
         )
         if remedies:
             cli.say("traced by settings; a superuser ends that by: " + " ".join(remedies))
+    if server.mismatch:
+        cli.say(f"note: {server.mismatch}", err=True)
     for recorder in again:
         cli.say(_asks_again(recorder), err=True)
     if pids and not stopped and remedies:

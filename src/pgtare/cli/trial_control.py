@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pgtare import cli
 from pgtare.cli.documents import Destination, Json, Output
 from pgtare.server import own_session
 from pgtare.weighing import trial_status
@@ -50,12 +51,16 @@ def _lines(s: Status) -> list[str]:
     ]
 
 
-def stop(dsn: Dsn) -> None:
+def stop(dsn: Dsn, json: Json = False, output: Output = None) -> None:
     """Stop a trial; each session gets its own settings back before its next request.
 
     Example: `pgtare stop --dsn "host=/var/run/postgresql dbname=app"`
     """
+    destination = Destination(json, output)
     with own_session.connect(dsn) as conn:
-        module = Trials(conn)
-        module.require_module()
-        typer.echo("the trial is stopped" if module.stop() else "no trial was running")
+        stopped, mismatch = Trials(conn).stop_in_any_version()
+    destination.write(trial_status.TrialStopped(stopped=stopped).to_json())
+    if not destination.printed:
+        typer.echo("the trial is stopped" if stopped else "no trial was running")
+    if mismatch:
+        cli.say(f"note: {mismatch}", err=True)

@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from pgtare import cli
+from pgtare.cli.documents import Destination, Json, Output
 from pgtare.errors import MeasurementError, PgtareError
 from pgtare.server import binaries, traces
+from pgtare.server.module_documents import LeftThing, Uninstalled
 
 
 def uninstall(
@@ -24,6 +26,8 @@ def uninstall(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Remove what is listed; else it is only listed.")
     ] = False,
+    json: Json = False,
+    output: Output = None,
 ) -> None:
     """List everything that pgtare left on this machine, and with --yes remove it.
 
@@ -33,29 +37,42 @@ def uninstall(
 
     Example: `pgtare uninstall --dsn "dbname=app" --pg-config /usr/bin/pg_config --yes`
     """
+    destination = Destination(json, output)
     found = [] if dsn is None else list(traces.on_server(dsn))
     if pg_config is not None:
         found += traces.in_installation(binaries.from_pg_config(pg_config), dsn)
     found += traces.own_files()
-    left = 0
+    things = []
     for trace in found:
-        if not yes:
-            cli.say(trace.what)
-            continue
-        try:
-            trace.remove()
-            cli.say(f"removed: {trace.what}")
-        except PgtareError as ex:
-            left += 1
-            cli.say(f"left: {trace.what}: {ex}")
-    if not found:
+        thing = _removed(trace) if yes else LeftThing(what=trace.what, outcome="found", why="")
+        things.append(thing)
+        if not destination.printed:
+            cli.say(_line(thing))
+    destination.write(Uninstalled(things=things).to_json())
+    if not found and not destination.printed:
         cli.say("nothing of pgtare is left here")
-    elif not yes:
+    elif not yes and not destination.printed:
         cli.say("nothing was removed: --yes removes what is listed")
     if dsn is None or pg_config is None:
         cli.say("note: --dsn and --pg-config look at a server and its installation, too", err=True)
-    if left:
+    if any(thing.outcome == "kept" for thing in things):
         raise MeasurementError(
             "something is in use and was left: restart the server without the modules, or end what "
             "uses them, then run the same command again"
         )
+
+
+def _removed(trace: traces.Trace) -> LeftThing:
+    try:
+        trace.remove()
+    except PgtareError as ex:
+        return LeftThing(what=trace.what, outcome="kept", why=str(ex))
+    return LeftThing(what=trace.what, outcome="removed", why="")
+
+
+def _line(thing: LeftThing) -> str:
+    if thing.outcome == "found":
+        return thing.what
+    if thing.outcome == "removed":
+        return f"removed: {thing.what}"
+    return f"left: {thing.what}: {thing.why}"

@@ -25,6 +25,7 @@ from pgtare.seeing.waits.record import WaitRecorder
 from pgtare.seeing.waits.recording import Columns
 from pgtare.seeing.waits.show import one_line
 from pgtare.server import signals
+from pgtare.server.module_versions import VersionMismatch
 from pgtare.server.statement_spans import Ending, spans
 from pgtare.server.statement_spans import Spans as StatementSpans
 from pgtare.server.wait_counters.reader import open_reader
@@ -99,10 +100,12 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Lab
             reader = stack.enter_context(open_reader(dsn))
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgtare-")))
             recorder = WaitRecorder(reader, dsn, place / "waits", trace_all=trace)
-        except UsageError:
+        except UsageError as ex:
             if trace:
                 raise
-            yield found  # the module is not there: frames only
+            if isinstance(ex, VersionMismatch):  # else the module is not there: frames only
+                found.trouble = f"Frames carry no wait event and no statement: {ex}."
+            yield found
             return
         ended = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What `pgtare status` says of the trial in a server, schema `pgtare.status/1`."""
+"""The JSON documents of `pgtare status` and of `pgtare stop`."""
 
 from __future__ import annotations
 
@@ -32,6 +32,15 @@ class TrialStatus(Document):
     lost: int = Field(description="observations lost because a ring was full")
     negative_clock: int = Field(description="times that the clock stepped back")
     failed_arms: list[int] = Field(description="arms whose settings could not be put in force")
+
+
+class TrialStopped(Document):
+    """What `pgtare stop` did."""
+
+    schema_: Literal["pgtare.stopped/1"] = Field(
+        default="pgtare.stopped/1", alias="schema", description="name and version"
+    )
+    stopped: bool = Field(description="whether a trial was running, which has been stopped")
 
 
 def status(found: Status) -> TrialStatus:

@@ -14,10 +14,9 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial import observations
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
+from pgtare.server import module_versions
 from pgtare.server.own_session import first_line
 
-#: Of the module's wire format and SQL functions.
-MODULE_VERSION = "0.3"
 #: Of schema pgtare: nobody but superusers has made it, or a function in it. Others' functions
 #: could be called in the place of the module's, with the rights of our session.
 _OURS = """
@@ -119,32 +118,14 @@ class Trials:
         Raises UsageError with the line that mends it.
         """
         try:
-            row = self._row("SELECT * FROM pgtare.info()")
-            info = ModuleInfo(**row)
+            module_versions.require(self.conn, "pgtare")
+            info = ModuleInfo(**self._row("SELECT * FROM pgtare.info()"))
         except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName) as ex:
             raise UsageError(
                 f"database {self.conn.info.dbname} has no extension pgtare: run CREATE EXTENSION "
                 "pgtare; there (where that fails, first `pgtare module install --pg-config PATH` "
                 "on the server's host)"
             ) from ex
-        except psycopg.errors.UndefinedFile as ex:
-            raise UsageError(
-                "the server's library directory has no pgtare: run "
-                "`pgtare module install --pg-config PATH` on the server's host"
-            ) from ex
-        if info.version != MODULE_VERSION:
-            raise UsageError(
-                f"the server module is of version {info.version}, this pgtare needs "
-                f"{MODULE_VERSION}: run `pgtare module install --force --pg-config PATH` on the "
-                "server's host, restart the server or reconnect, and run ALTER EXTENSION pgtare "
-                f"UPDATE; in database {self.conn.info.dbname}"
-            )
-        if "clock_reason" not in row:  # the functions are those of an earlier extension
-            raise UsageError(
-                f"the extension pgtare in database {self.conn.info.dbname} is of an earlier "
-                "version than the module that the server has loaded: run ALTER EXTENSION pgtare "
-                "UPDATE; there"
-            )
         if not info.usable:
             raise UsageError(
                 "pgtare is loaded but has no shared memory: add pgtare to "
@@ -210,6 +191,20 @@ class Trials:
     def stop(self) -> bool:
         """Stop the trial; whether one ran."""
         return bool(self._row("SELECT pgtare.trial_stop() AS running")["running"])
+
+    def stop_in_any_version(self) -> tuple[bool, str]:
+        """Stop the trial, if need be of a module of another version; whether one ran.
+
+        With what is wrong with the versions, if anything. Raises as `require_module`.
+        """
+        try:
+            self.require_module()
+            return self.stop(), ""
+        except module_versions.VersionMismatch as ex:
+            try:
+                return self.stop(), str(ex)
+            except psycopg.Error:
+                raise ex from None
 
     def status(self) -> Status:
         """The trial that runs, or the last."""

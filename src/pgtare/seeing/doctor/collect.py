@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime
 
 from pgtare.seeing.doctor import queries
@@ -20,6 +22,7 @@ from pgtare.seeing.doctor.observed import (
     Texts,
 )
 from pgtare.seeing.doctor.session import Session, Unreadable
+from pgtare.server.module_versions import Mismatch, ModuleVersions, mismatch
 
 STATEMENTS = "pg_stat_statements"
 WAITS = "wait_event_timing"
@@ -71,15 +74,11 @@ def read_facts(session: Session, clock: Clock | None = None) -> Facts:
         unseen.append(_absent(values, database, where))
     capture = values.get(f"{WAITS}.capture", "off")
     waits = extensions.get(WAITS) if capture in ("stats", "trace") and sees_all else None
-    if waits is not None and waits.version == "0.1":
-        unseen.append(
-            Unseen(
-                what=WAITS,
-                why="its extension here is of version 0.1, from which exact waits cannot be read",
-                remedy=f"ALTER EXTENSION {WAITS} UPDATE;{where}  -- needs module 0.2 in the server",
-            )
-        )
-        waits = None
+    if waits is not None:
+        wrong = _wrong_version(session, waits, database, standby)
+        if wrong is not None:
+            unseen.append(Unseen(what=WAITS, why=wrong.why, remedy=wrong.remedy))
+            waits = None
     return Facts(
         server=Server(
             version=version,
@@ -98,6 +97,32 @@ def read_facts(session: Session, clock: Clock | None = None) -> Facts:
         clock=clock or _read_clock(session, may_read),
         unseen=tuple(unseen),
     )
+
+
+def _wrong_version(
+    session: Session, waits: Extension, database: str, standby: bool
+) -> Mismatch | None:
+    """Why exact waits cannot be read, if library, extension and this command do not go together."""
+    library = None
+    try:
+        ((library,),) = session.rows(queries.WAITS_LIBRARY, waits.schema)
+    except Unreadable as ex:
+        if not ex.function:  # else the library is an earlier one than the extension
+            return None
+    found = ModuleVersions(
+        WAITS,
+        database,
+        library=library,
+        extension=waits.version or None,
+        functions=True,
+        standby=standby,
+    )
+    if mismatch(found) is None:
+        return None
+    with contextlib.suppress(Unreadable):
+        rows = session.rows(queries.WAITS_FILES)
+        found = replace(found, files=rows[0][0] if rows else None)
+    return mismatch(found)
 
 
 def _absent(settings: dict[str, str], database: str, where: str) -> Unseen:

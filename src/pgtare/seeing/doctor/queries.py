@@ -162,6 +162,18 @@ WAITS_RESET = Query(
     "SELECT stats_reset FROM {schema}.wait_event_timing_info()",
     "wait_event_timing is loaded and captures",
 )
+WAITS_LIBRARY = Query(
+    "version of the library",
+    "whether the waits are counted by a library that this pgtare can read",
+    "SELECT version FROM {schema}.wait_event_timing_info()",
+    "wait_event_timing is loaded and captures",
+)
+WAITS_FILES = Query(
+    "version of the files",
+    "what would bring wait_event_timing up to date",
+    "SELECT default_version FROM pg_available_extensions WHERE name = 'wait_event_timing'",
+    "its library and its extension are of versions that do not go together",
+)
 
 QUERIES = (
     IDENTITY,
@@ -173,6 +185,8 @@ QUERIES = (
     DATABASES,
     INFO,
     ENTRIES,
+    WAITS_LIBRARY,
+    WAITS_FILES,
     WAITS_RESET,
     WAITS,
     CAPTURED,

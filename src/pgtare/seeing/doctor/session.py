@@ -19,11 +19,15 @@ _VANISHED_MS = 15_000
 
 
 class Unreadable(MeasurementError):
-    """A query that the server refused or gave up; the session goes on."""
+    """A query that the server refused or gave up; the session goes on.
 
-    def __init__(self, reason: str, *, privilege: bool = False) -> None:
+    privilege: one is missing. function: a function of it is missing, maybe in its library alone.
+    """
+
+    def __init__(self, reason: str, *, privilege: bool = False, function: bool = False) -> None:
         super().__init__(reason)
         self.privilege = privilege
+        self.function = function
 
 
 class Session:
@@ -83,5 +87,8 @@ class Session:
                 raise MeasurementError(
                     f"the server went away while it was looked at: {own_session.first_line(ex)}"
                 ) from ex
-            privilege = isinstance(ex, psycopg.errors.InsufficientPrivilege)
-            raise Unreadable(own_session.first_line(ex), privilege=privilege) from ex
+            raise Unreadable(
+                own_session.first_line(ex),
+                privilege=isinstance(ex, psycopg.errors.InsufficientPrivilege),
+                function=isinstance(ex, psycopg.errors.UndefinedFunction),
+            ) from ex

@@ -24,7 +24,7 @@ def give_back(reader: Reader, sessions: Mapping[int, datetime | str]) -> None:
 
 
 def _give_back(left: Left) -> None:
-    with open_reader(left.dsn) as reader:
+    with open_reader(left.dsn, any_version=True) as reader:
         give_back(reader, left.sessions)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from pgtare.errors import UsageError
-from pgtare.server import pooler, untraced_session
+from pgtare.server import module_versions, pooler, untraced_session
 from pgtare.server.sql_text import normalised
 from pgtare.server.wait_counters.model import (
     Client,
@@ -89,16 +89,6 @@ _NO_EXTENSION = (
     "`pgtare module install --module wait_event_timing --pg-config PATH`, load it "
     "(shared_preload_libraries), and run CREATE EXTENSION wait_event_timing; there"
 )
-_OLD_LIBRARY = (
-    "the server has loaded version {} of module wait_event_timing, which lacks a function that "
-    "this needs: run `pgtare module install --module wait_event_timing --force --pg-config PATH` "
-    "on the server's host, restart the server, and run ALTER EXTENSION wait_event_timing UPDATE; "
-    "in database {}"
-)
-_OLD_EXTENSION = (
-    "the extension wait_event_timing in database {} is of an earlier version than the module that "
-    "the server has loaded: run ALTER EXTENSION wait_event_timing UPDATE; there"
-)
 
 
 class Bucket(NamedTuple):
@@ -117,9 +107,12 @@ class Moment(NamedTuple):
 
 
 class Reader:
-    """The views of one server."""
+    """The views of one server.
 
-    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+    any_version: do without the check of versions, to call functions that all versions have.
+    """
+
+    def __init__(self, conn: psycopg.Connection[Any], *, any_version: bool = False) -> None:
         self.conn = conn
         self.pooled = pooler.is_pooled(conn)
         with telling():
@@ -128,7 +121,8 @@ class Reader:
                 "own": psycopg.sql.Literal(0 if self.pooled else self.pid)
             }
             self._find_functions()
-            ((self._library,),) = self.rows("SELECT version FROM {waits}.wait_event_timing_info()")
+            if not any_version:
+                module_versions.require(conn, "wait_event_timing")
             ((self.sees_all,),) = self.rows("SELECT pg_has_role('pg_read_all_stats', 'USAGE')")
             # Without the privilege our own waits for the client are counted, and shown as idle.
             query = "SELECT capture FROM {waits}.pg_stat_wait_event_timing_sessions WHERE pid = %s"
@@ -154,14 +148,12 @@ class Reader:
                 " ON n.oid = p.pronamespace JOIN pg_language l ON l.oid = p.prolang"
                 # only superusers make those: nobody else's function is taken for ours
                 " WHERE l.lanname = 'c'"
-                " AND p.proname IN ('wait_event_timing_info', 'wait_event_timing_moment',"
-                " 'pg_stat_statements')"
+                " AND p.proname IN ('wait_event_timing_info', 'pg_stat_statements')"
             )
         )
         if "wait_event_timing_info" not in found:
             raise UsageError(_NO_EXTENSION.format(self.conn.info.dbname))
         self._names["waits"] = psycopg.sql.Identifier(found["wait_event_timing_info"])
-        self._has_moment = "wait_event_timing_moment" in found
         self.has_texts = "pg_stat_statements" in found
         if self.has_texts:
             self._names["texts"] = psycopg.sql.Identifier(found["pg_stat_statements"])
@@ -171,15 +163,7 @@ class Reader:
         return self.moment().events
 
     def moment(self) -> Moment:
-        """Counters by backend type and event, and the time they are parts of, at one moment.
-
-        Raises UsageError, with the remedy, where the extension is too old for that.
-        """
-        if not self._has_moment:
-            database = self.conn.info.dbname
-            if self._library == "0.1":
-                raise UsageError(_OLD_LIBRARY.format(self._library, database))
-            raise UsageError(_OLD_EXTENSION.format(database))
+        """Counters by backend type and event, and the time they are parts of, at one moment."""
         found = self.rows(_MOMENT)
         if not found:  # nothing has been captured yet
             return Moment(self.rows("SELECT clock_timestamp()")[0][0], (), {})
@@ -318,14 +302,14 @@ class Reader:
 
 
 @contextlib.contextmanager
-def open_reader(dsn: str) -> Iterator[Reader]:
-    """A reader with a session of its own.
+def open_reader(dsn: str, *, any_version: bool = False) -> Iterator[Reader]:
+    """A reader with a session of its own. any_version: as for `Reader`.
 
-    Raises UsageError where the extension is not there or not loaded, MeasurementError where the
-    server cannot be reached or stops answering.
+    Raises UsageError where the extension is not there or not loaded, VersionMismatch where its
+    version is not ours, MeasurementError where the server cannot be reached or stops answering.
     """
     with untraced_session.connect(dsn, [untraced_session.UNTIMED]) as conn, telling():
-        yield Reader(conn)
+        yield Reader(conn, any_version=any_version)
 
 
 def telling() -> contextlib.AbstractContextManager[None]:

@@ -12,6 +12,8 @@ import psycopg
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import MIXED, Arm, Design, block_layout, runs_of, slices_of
 from pgtare.load.spec import cores
+from pgtare.server import module_versions
+from pgtare.server.build import own_modules
 from pgtare.server.own_session import APPLICATION_NAME, first_line
 from pgtare.weighing.instruments import availability, combine, read_facts
 from pgtare.weighing.trials import MAX_SESSIONS, Population
@@ -58,6 +60,12 @@ def check_server(
     ]
     if missing:
         raise UsageError("this server cannot weigh " + "\n  and ".join(missing))
+    needed = {library for c in request.chosen if c.entry for library in c.entry.needs.preload}
+    for module in sorted(needed & own_modules()):
+        try:
+            module_versions.require(conn, module)
+        except psycopg.Error as ex:
+            raise UsageError(f"the version of {module} cannot be read: {first_line(ex)}") from ex
     if request.dsn is not None:
         _refuse_unsafe(request)
 

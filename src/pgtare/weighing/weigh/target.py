@@ -140,11 +140,11 @@ def _load_on_running(
         with own_session.connect(database.dsn) as conn:
             try:
                 conn.execute("CREATE EXTENSION pgtare")
+                _create_extensions(conn, request.chosen)
             except psycopg.Error as ex:
                 raise UsageError(
-                    f"cannot create extension pgtare there: {own_session.first_line(ex)}"
+                    f"cannot create the extensions there: {own_session.first_line(ex)}"
                 ) from ex
-            _create_extensions(conn, request.chosen)
         yield WeighTarget(database.dsn, found, "running server")
     finally:
         drop_database(dsn, database.name)

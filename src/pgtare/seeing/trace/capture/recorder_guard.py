@@ -15,7 +15,7 @@ def _give_back(left: Left) -> None:
     from pgtare.seeing.trace.capture.recorder_locks import give_back, reset_queries
     from pgtare.seeing.trace.capture.server import open_server
 
-    with open_server(left.dsn) as server:
+    with open_server(left.dsn, any_version=True) as server:
         if left.altered:
             reset_queries(server)
         give_back(server, left.sessions, left.recorder)

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 
 from pgtare.errors import UsageError
-from pgtare.server import pooler, untraced_session
+from pgtare.server import module_versions, pooler, untraced_session
 
 _FUNCTIONS = """
 SELECT p.proname, n.nspname, has_schema_privilege(n.oid, 'USAGE'), quote_ident(n.nspname),
@@ -52,9 +52,13 @@ class Unread:
 
 
 class Server:
-    """A session that drains; has_waits: the extension wait_event_timing is there, too."""
+    """A session that drains; has_waits: the extension wait_event_timing is there, too.
 
-    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+    any_version: versions that do not go together are no error, but noted in `mismatch`; for what
+    calls only functions that all versions have.
+    """
+
+    def __init__(self, conn: psycopg.Connection[Any], *, any_version: bool = False) -> None:
         self.conn = conn
         own = 0 if pooler.is_pooled(conn) else conn.info.backend_pid
         self._names: dict[str, sql.Composable] = {"own": sql.Literal(own)}
@@ -74,6 +78,11 @@ class Server:
         self.has_waits = "wait_event_trace_drain" in self.schemas
         if self.has_waits:
             self._names["waits"] = sql.Identifier(self.schemas["wait_event_trace_drain"])
+        modules = ("sql_trace", "wait_event_timing") if self.has_waits else ("sql_trace",)
+        told = [module_versions.compare(conn, module) for module in modules]
+        self.mismatch = "; ".join(str(one) for one in told if one is not None)
+        if self.mismatch and not any_version:
+            raise module_versions.VersionMismatch(self.mismatch)
         self.rows("SELECT * FROM {trace}.sql_trace_info()")
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
@@ -82,30 +91,19 @@ class Server:
         {trace} and {waits} are the schemas of sql_trace and of wait_event_timing, {own} is our
         process; 0 behind a pooler, where our session is one of the application's as well.
         """
-        with self._cursor(query, values, psycopg.rows.tuple_row) as cursor:
-            return cursor.fetchall()
-
-    @contextlib.contextmanager
-    def _cursor(
-        self, query: str, values: tuple[object, ...], row_factory: Any
-    ) -> Iterator[psycopg.Cursor[Any]]:
         text = sql.SQL(query).format(**self._names)
         with (
             pooler.transaction(self.conn, pooler.CLOSED_PATH),
-            self.conn.cursor(row_factory=row_factory) as cursor,
+            self.conn.cursor(row_factory=psycopg.rows.tuple_row) as cursor,
         ):
-            cursor.execute(text, values or None, binary=True)
-            yield cursor
+            return cursor.execute(text, values or None, binary=True).fetchall()
 
     def unread(self) -> Unread:
-        """Since the server started; nothing where its extension does not tell."""
-        with self._cursor(
-            "SELECT * FROM {trace}.sql_trace_info()", (), psycopg.rows.dict_row
-        ) as cursor:
-            found = cursor.fetchone() or {}
-        return Unread(
-            *(found.get(f"unread_{what}", 0) for what in ("sessions", "records", "bytes"))
+        """Since the server started."""
+        (found,) = self.rows(
+            "SELECT unread_sessions, unread_records, unread_bytes FROM {trace}.sql_trace_info()"
         )
+        return Unread(*found)
 
     def name(self, function: str) -> str:
         """A function of sql_trace with its schema."""
@@ -125,10 +123,11 @@ class Server:
 
 
 @contextlib.contextmanager
-def open_server(dsn: str) -> Iterator[Server]:
+def open_server(dsn: str, *, any_version: bool = False) -> Iterator[Server]:
     """A session of the recorder's own, itself neither traced nor counted where that is allowed.
 
-    Raises UsageError where the extension is missing, MeasurementError where there is no server.
+    any_version: as for `Server`. Raises UsageError where the extension is missing, VersionMismatch
+    where its version is not ours, MeasurementError where there is no server.
     """
     with (
         untraced_session.connect(
@@ -136,7 +135,7 @@ def open_server(dsn: str) -> Iterator[Server]:
         ) as conn,
         telling(),
     ):
-        yield Server(conn)
+        yield Server(conn, any_version=any_version)
 
 
 def telling() -> contextlib.AbstractContextManager[None]:

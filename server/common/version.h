@@ -1,0 +1,13 @@
+/*-------------------------------------------------------------------------
+ * version.h
+ *		The version that the command and all server modules share.
+ *
+ * CONTRIBUTING.md says what else changes with it; a test compares all places.
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGTARE_VERSION_H
+#define PGTARE_VERSION_H
+
+#define PGTARE_VERSION "0.4.0"
+
+#endif							/* PGTARE_VERSION_H */

@@ -1,0 +1,128 @@
+"""The JSON documents of `pgtare module` and of `pgtare uninstall`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+import pgtare
+from pgtare.kit.document import Document, Model
+from pgtare.server.module_versions import ModuleVersions, mismatch
+from pgtare.server.modules import Installed
+
+
+class ModuleFiles(Model):
+    """A module in an installation."""
+
+    module: str = Field(description="its name, also that of its extension")
+    version: str = Field(description="its version")
+    outcome: Literal["installed", "unchanged", "replaced"] = Field(
+        description="`installed`, `replaced`, or `unchanged` if the same files were there"
+    )
+    files: list[str] = Field(description="its files")
+
+
+class ModulesInstalled(Document):
+    """What was put into an installation."""
+
+    schema_: Literal["pgtare.module.installed/1"] = Field(
+        default="pgtare.module.installed/1", alias="schema", description="name and version"
+    )
+    server: str = Field(description="version of the installation, as `PostgreSQL 18.6`")
+    modules: list[ModuleFiles] = Field(description="the modules, in the order of preloading")
+    next: list[str] = Field(description="what to do next, step by step; empty with `--destdir`")
+
+
+def installed(server: str, done: Iterable[Installed], steps: Sequence[str]) -> ModulesInstalled:
+    """The document of an installation."""
+    found = [
+        ModuleFiles(
+            module=one.module,
+            version=one.version,
+            outcome=one.outcome,
+            files=[str(path) for path in one.files],
+        )
+        for one in done
+    ]
+    return ModulesInstalled(server=server, modules=found, next=list(steps))
+
+
+class ModuleUninstalled(Document):
+    """What was taken out of an installation."""
+
+    schema_: Literal["pgtare.module.uninstalled/1"] = Field(
+        default="pgtare.module.uninstalled/1", alias="schema", description="name and version"
+    )
+    module: str = Field(description="its name")
+    files: list[str] = Field(description="files that were removed")
+
+
+def uninstalled(module: str, files: Iterable[Path]) -> ModuleUninstalled:
+    """The document of a removal."""
+    return ModuleUninstalled(module=module, files=[str(path) for path in files])
+
+
+class ListedModule(Model):
+    """The versions of a module."""
+
+    module: str = Field(description="its name, also that of its extension")
+    files: str | None = Field(description="of the installed files; `null`: there are none")
+    library: str | None = Field(
+        description="of the library that the server has loaded; `null`: none, or it does not tell"
+    )
+    extension: str | None = Field(description="of the extension; `null`: the database has none")
+    problem: str | None = Field(description="versions that do not go together; `null`: none")
+    next: list[str] = Field(description="what to do about it, step by step")
+
+
+class ModuleList(Document):
+    """The versions of the command and of all modules."""
+
+    schema_: Literal["pgtare.modules/1"] = Field(
+        default="pgtare.modules/1", alias="schema", description="name and version"
+    )
+    pgtare_version: str = Field(description="version of the command")
+    database: str | None = Field(
+        description="the database of `--dsn`; `null`: only files were looked at"
+    )
+    modules: list[ListedModule] = Field(description="the modules, in the order of preloading")
+
+
+def listing(found: Iterable[ModuleVersions], database: str | None) -> ModuleList:
+    """The document of a list. database: None if only files were looked at."""
+    modules = []
+    for one in found:
+        wrong = None if database is None else mismatch(one)
+        modules.append(
+            ListedModule(
+                module=one.module,
+                files=one.files,
+                library=one.library,
+                extension=one.extension,
+                problem=wrong.why if wrong else None,
+                next=list(wrong.steps) if wrong else [],
+            )
+        )
+    return ModuleList(pgtare_version=pgtare.__version__, database=database, modules=modules)
+
+
+class LeftThing(Model):
+    """Something that pgtare left on a machine or in a server."""
+
+    what: str = Field(description="what it is, in words")
+    outcome: Literal["found", "removed", "kept"] = Field(
+        description="`removed`; `kept` because it is in use; `found` without `--yes`"
+    )
+    why: str = Field(description="why it was kept; else empty")
+
+
+class Uninstalled(Document):
+    """What pgtare left, and what became of it."""
+
+    schema_: Literal["pgtare.uninstalled/1"] = Field(
+        default="pgtare.uninstalled/1", alias="schema", description="name and version"
+    )
+    things: list[LeftThing] = Field(description="what was found")

@@ -1,0 +1,194 @@
+"""Compares the versions of this command and of a server module: library, extension, files.
+
+The command and all server modules share one version number. Those whose first two numbers are the
+same work together; any others are reported, with what to do about them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+import pgtare
+from pgtare.errors import UsageError
+from pgtare.server import pooler
+
+# Only superusers make C functions: nobody else's function is taken for ours.
+_FUNCTIONS = """
+SELECT n.nspname, p.proname, p.prosrc FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+JOIN pg_language l ON l.oid = p.prolang
+WHERE l.lanname = 'c' AND p.prosrc ~ ('^' || %s || '_(library_version|info(_[0-9]+)*)$')
+ORDER BY p.prosrc LIKE '%%library_version' DESC, 1
+"""
+_EXTENSION = """
+SELECT (SELECT extversion FROM pg_extension WHERE extname = %s), pg_is_in_recovery()
+"""
+#: PostgreSQL 18 and later, of libraries from 0.4.0 on.
+_LOADED = "SELECT version FROM pg_get_loaded_modules() WHERE file_name = %s"
+_FILES = "SELECT default_version FROM pg_available_extensions WHERE name = %s"
+
+
+class VersionMismatch(UsageError):
+    """The command and a module, or the parts of a module, are of versions that do not go together.
+
+    The text names the versions and the next step.
+    """
+
+
+@dataclass(frozen=True)
+class ModuleVersions:
+    """The versions of a module on one server, as a session in one database sees them.
+
+    library: loaded by the session; None if there is none, or if it does not tell, as most before
+    0.4.0. extension: None if the database has none. files: the version that CREATE EXTENSION would
+    make; None if it is not installed or cannot be read. functions: whether the database has the
+    module's functions, with or without an extension. hidden: the role may not call them. lost: the
+    server does not find the library's file. standby: the server is one.
+    """
+
+    module: str
+    database: str
+    library: str | None = None
+    extension: str | None = None
+    files: str | None = None
+    functions: bool = False
+    hidden: bool = False
+    lost: bool = False
+    standby: bool = False
+
+
+class Mismatch(NamedTuple):
+    """Versions that do not go together: which, and what to do, step by step."""
+
+    why: str
+    steps: tuple[str, ...]
+
+    @property
+    def remedy(self) -> str:
+        """The steps in one clause."""
+        return ", then ".join(self.steps)
+
+    def __str__(self) -> str:
+        return f"{self.why}: {self.remedy}"
+
+
+def series(version: str | None) -> tuple[int, ...]:
+    """The first two numbers of a version, which decide what it works with; () if it has none."""
+    return tuple(int(number) for number in re.findall(r"\d+", version or "")[:2])
+
+
+def read(conn: psycopg.Connection[Any], module: str) -> ModuleVersions:
+    """Read the versions of a module, without its files. Raises psycopg.Error."""
+    ((extension, standby),) = _rows(conn, _EXTENSION, module)
+    functions = _rows(conn, _FUNCTIONS, module)
+    library, hidden, lost = None, False, False
+    for schema, name, symbol in functions:
+        try:
+            library = _told(conn, schema, name, whole=symbol.endswith("library_version"))
+        except psycopg.errors.InsufficientPrivilege:
+            hidden = True
+        except psycopg.errors.UndefinedFile:
+            lost = True
+        if library is not None:
+            break
+    if library is None and conn.info.server_version >= 180000:
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+            loaded = _rows(conn, _LOADED, f"{module}.so")
+            library = loaded[0][0] if loaded else None
+    return ModuleVersions(
+        module,
+        conn.info.dbname,
+        library=library,
+        extension=extension,
+        functions=bool(functions),
+        hidden=hidden and library is None,
+        lost=lost,
+        standby=standby,
+    )
+
+
+def with_files(conn: psycopg.Connection[Any], found: ModuleVersions) -> ModuleVersions:
+    """The same with the version of the files in the server's installation."""
+    with contextlib.suppress(psycopg.Error):  # any extension's damaged control file is an error
+        rows = _rows(conn, _FILES, found.module)
+        return replace(found, files=rows[0][0] if rows else None)
+    return found
+
+
+def mismatch(found: ModuleVersions) -> Mismatch | None:
+    """What does not go together, and the next steps; None if all is well, or there is no module."""
+    ours = series(pgtare.__version__)
+    if not found.functions and found.extension is None:
+        return None
+    wrong_library = series(found.library) != ours and not found.hidden
+    wrong_extension = found.extension is not None and series(found.extension) != ours
+    if not (wrong_library or wrong_extension):
+        return None
+    place = f"database {found.database}"
+    parts = [
+        f"this command {pgtare.__version__}",
+        f"library in the server {found.library or 'unknown'}",
+        *([f"extension in {place} {found.extension}"] if found.extension is not None else ()),
+    ]
+    why = f"the versions of {found.module} differ ({', '.join(parts)})"
+    newest = max((found.library, found.extension, found.files), key=series)
+    if series(newest) > ours:
+        return Mismatch(why, (f"install version {newest} of the pgtare command",))
+    steps = []
+    if series(found.files) != ours or found.lost:
+        steps.append(
+            f"run `pgtare module install --module {found.module} --force --pg-config PATH` on the "
+            "server's host"
+        )
+    if wrong_library:
+        unsure = found.library is None and not steps
+        steps.append("restart the server" + (", unless that has been done" if unsure else ""))
+    if wrong_extension:
+        primary = " of the primary" if found.standby else ""
+        steps.append(f"run ALTER EXTENSION {found.module} UPDATE; in {place}{primary}")
+    return Mismatch(why, tuple(steps))
+
+
+def compare(conn: psycopg.Connection[Any], module: str) -> Mismatch | None:
+    """What of a server's module does not go together with the rest. Raises psycopg.Error."""
+    found = read(conn, module)
+    if mismatch(found) is None:
+        return None
+    return mismatch(with_files(conn, found))
+
+
+def require(conn: psycopg.Connection[Any], module: str) -> None:
+    """Raise VersionMismatch where `compare` finds something, and psycopg.Error."""
+    found = compare(conn, module)
+    if found is not None:
+        raise VersionMismatch(str(found))
+
+
+def _told(conn: psycopg.Connection[Any], schema: str, name: str, *, whole: bool) -> str | None:
+    """What the library says of its version; None if it is too old for the function."""
+    what = "told::text" if whole else "to_jsonb(told) ->> 'version'"
+    query = sql.SQL("SELECT " + what + " FROM {} AS told").format(
+        sql.SQL("{}.{}()").format(sql.Identifier(schema), sql.Identifier(name))
+    )
+    with contextlib.suppress(
+        psycopg.errors.UndefinedFunction, psycopg.errors.ObjectNotInPrerequisiteState
+    ):
+        rows = _rows(conn, query)
+        return str(rows[0][0]) if rows and rows[0][0] is not None else None
+    return None
+
+
+def _rows(
+    conn: psycopg.Connection[Any], query: str | sql.Composed, *values: object
+) -> list[tuple[Any, ...]]:
+    with (
+        pooler.transaction(conn, pooler.CLOSED_PATH),
+        conn.cursor(row_factory=psycopg.rows.tuple_row) as cursor,
+    ):
+        text = query.encode() if isinstance(query, str) else query
+        return cursor.execute(text, values or None).fetchall()

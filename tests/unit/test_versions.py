@@ -1,0 +1,120 @@
+"""One version for the command and all server modules, and what is said if versions differ."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import pgtare
+from pgtare.server.build import control_version, source_dir
+from pgtare.server.module_versions import ModuleVersions, mismatch, series
+from pgtare.server.modules import PRELOAD_ORDER
+
+ROOT = Path(__file__).parents[2]
+OURS = pgtare.__version__
+NEXT = "9.0.0"
+INSTALL = (
+    "run `pgtare module install --module pgtare --force --pg-config PATH` on the server's host"
+)
+UPDATE = "run ALTER EXTENSION pgtare UPDATE; in database app"
+
+
+def test_the_package_takes_its_version_from_one_place() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" not in project["project"]
+    assert project["tool"]["hatch"]["version"] == {"path": "src/pgtare/__init__.py"}
+    assert re.fullmatch(r"\d+\.\d+\.\d+", OURS)
+
+
+def test_libraries_have_the_commands_version() -> None:
+    header = (source_dir() / "common" / "version.h").read_text()
+    assert re.findall(r'^#define PGTARE_VERSION "(.*)"$', header, re.M) == [OURS]
+    for path in source_dir().rglob("*.[ch]"):
+        if path.name != "version.h":
+            assert not re.search(r"#define \w*VERSION\s+\"", path.read_text()), path
+
+
+@pytest.mark.parametrize("module", PRELOAD_ORDER)
+def test_extensions_have_the_commands_version(module: str) -> None:
+    folder = source_dir() / module
+    assert control_version(folder / f"{module}.control") == OURS
+    scripts = {path.stem.split("--", 1)[1]: path.read_text() for path in folder.glob("*.sql")}
+    assert [name for name in scripts if "--" not in name] == [OURS]
+    for name, text in scripts.items():
+        assert text.startswith(f"/* {module}--{name}.sql */\n"), name
+
+
+@pytest.mark.parametrize("module", PRELOAD_ORDER)
+def test_scripts_lead_from_every_earlier_version_to_this_one(module: str) -> None:
+    steps = {
+        path.stem.split("--")[1]: path.stem.split("--")[2]
+        for path in (source_dir() / module).glob(f"{module}--*--*.sql")
+    }
+    earlier = ROOT / "tests" / "server" / "earlier_scripts"
+    assert set(steps) == {path.stem.split("--")[1] for path in earlier.glob(f"{module}--*.sql")}
+    for version in steps:
+        while version != OURS:
+            assert series(version) < series(steps[version])
+            version = steps[version]
+
+
+def test_the_docs_name_this_version() -> None:
+    changes = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert changes[0] == OURS
+    assert f"\npgtare {OURS}\n" in (ROOT / "docs" / "tutorial.md").read_text()
+
+
+def versions(
+    library: str | None = OURS,
+    extension: str | None = OURS,
+    files: str | None = OURS,
+    standby: bool = False,
+    hidden: bool = False,
+    lost: bool = False,
+) -> ModuleVersions:
+    return ModuleVersions("pgtare", "app", library, extension, files, True, hidden, lost, standby)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        versions(),
+        versions(extension=None, files=None),  # functions without an extension
+        versions(files=NEXT),  # not in force yet
+        versions(library=None, hidden=True),
+        versions(library=f"{OURS.rpartition('.')[0]}.99"),
+        ModuleVersions("pgtare", "app"),
+    ],
+)
+def test_what_goes_together(found: ModuleVersions) -> None:
+    assert mismatch(found) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "steps"),
+    [
+        (versions("0.3", "0.3", "0.3"), (INSTALL, "restart the server", UPDATE)),
+        (versions("0.3", "0.3"), ("restart the server", UPDATE)),
+        (versions(None, "0.2"), ("restart the server, unless that has been done", UPDATE)),
+        (versions(None, "0.2", None), (INSTALL, "restart the server", UPDATE)),
+        (versions(extension="0.3"), (UPDATE,)),
+        (versions(extension="0.3", standby=True), (UPDATE + " of the primary",)),
+        (versions("0.3"), ("restart the server",)),
+        (versions("0.3", files="0.3"), (INSTALL, "restart the server")),
+        (versions("0.3", None), ("restart the server",)),
+        (versions(NEXT, NEXT, NEXT), (f"install version {NEXT} of the pgtare command",)),
+        (versions(NEXT, "0.3", NEXT), (f"install version {NEXT} of the pgtare command",)),
+        (versions(extension=NEXT), (f"install version {NEXT} of the pgtare command",)),
+        (versions(None, "0.2", hidden=True), (UPDATE,)),
+        (versions(None, lost=True), (INSTALL, "restart the server")),
+    ],
+)
+def test_each_mismatch_has_its_steps(found: ModuleVersions, steps: tuple[str, ...]) -> None:
+    told = mismatch(found)
+    assert told is not None
+    assert told.steps == steps
+    assert "\n" not in str(told)
+    assert f"this command {OURS}, library in the server {found.library or 'unknown'}" in told.why
