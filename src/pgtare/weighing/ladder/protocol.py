@@ -80,6 +80,8 @@ class StudyProtocol(ABC):
     section: ClassVar[str] = ""
     #: Whether its runs go through the linkings of built servers ([protocol] layouts).
     relinks: ClassVar[bool] = False
+    #: Whether sessions of one server change the variants' run-time settings, with no reload.
+    switches_in_sessions: ClassVar[bool] = False
 
     # What follows from the study file
 

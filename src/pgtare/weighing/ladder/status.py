@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pgtare.kit.document import Document, Model
+from pgtare.weighing.ladder import settings_check
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.planning import StudyPlan, full_seconds
 from pgtare.weighing.ladder.progress import span
@@ -141,8 +142,14 @@ def show(status: Status, console: Console) -> None:
 
 
 def dry_run(planned: StudyPlan) -> LadderPlan:
-    """What a study would do."""
+    """What a study would do. Starts its servers for a moment, to ask them about its settings.
+
+    Raises UsageError for settings that they do not take, see `settings_check.check`.
+    """
     study = planned.study
+    with Bench(study) as bench:
+        skipped = skipped_workloads(study, bench, planned.facts.servers)
+        not_built = settings_check.check(study, bench, skipped)
     lines = [study.title]
     workloads = []
     for workload in study.workload:
@@ -170,6 +177,10 @@ def dry_run(planned: StudyPlan) -> LadderPlan:
     )
     if planned.facts.quick:
         lines.append(f"The whole study, without --quick, takes about {span(full_seconds(planned))}")
+    lines += [
+        f"The settings on the server {name} will be checked once it has been built"
+        for name in not_built
+    ]
     return LadderPlan(
         title=study.title,
         seed=planned.facts.seed,

@@ -72,6 +72,7 @@ class UnitTrials(StudyProtocol):
         "for shows in CPU time only."
     )
     section = ".units"
+    switches_in_sessions = True
 
     def why_not(self, study: DeclaredStudy, workload: Workload, cores: int) -> str:
         if len(study.switched) > 1:
