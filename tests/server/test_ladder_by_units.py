@@ -192,7 +192,7 @@ def test_interrupted_it_goes_on_and_a_crash_costs_its_trial_only(
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "runs are kept" in stderr
-    kept = {key: run.began for key, run in directory.runs().items()}
+    kept = {key: run.started for key, run in directory.runs().items()}
 
     process = start_pgtare("ladder", "resume", out)
     _wait_for(lambda: len(directory.runs()) > len(kept), process)
@@ -201,7 +201,7 @@ def test_interrupted_it_goes_on_and_a_crash_costs_its_trial_only(
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
     runs = directory.runs()
-    assert {key: runs[key].began for key in kept} == kept
+    assert {key: runs[key].started for key in kept} == kept
     crashed = [run for run in runs.values() if run.failed]
     assert len(crashed) == 1, [run.failed for run in crashed]
     (workload,) = read(out / "result.json")["workloads"]

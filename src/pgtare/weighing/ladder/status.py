@@ -54,7 +54,7 @@ class PlannedWorkload(Model):
     workload: str = Field(description="its name")
     title: str = Field(description="its title")
     runs: int = Field(description="runs to do")
-    duration_s: float = Field(description="about how long they take")
+    planned_s: float = Field(description="about how long they take")
     compared: list[str] = Field(description="the comparisons, as `arm against base`")
 
 
@@ -68,7 +68,7 @@ class LadderPlan(Document):
     seed: int = Field(description="the seed of every order")
     quick: bool = Field(description="whether it is a quick one")
     runs: int = Field(description="runs to do")
-    duration_s: float = Field(description="about how long they take")
+    planned_s: float = Field(description="about how long they take")
     workloads: list[PlannedWorkload] = Field(description="workload by workload")
     description: list[str] = Field(description="the plan in words, line by line")
 
@@ -80,7 +80,7 @@ def of(planned: StudyPlan) -> Status:
     with Bench(study) as bench:
         skipped = skipped_workloads(study, bench, planned.facts.servers)
     left = remaining(study, planned.steps, runs, skipped)
-    spent = sum(run.seconds for run in runs.values())
+    spent = sum(run.duration_s for run in runs.values())
     # What is left goes at the pace of what is done.
     expected = planned.seconds([run.step for run in runs.values()])
     pace = spent / expected if expected else 1.0
@@ -166,7 +166,7 @@ def dry_run(planned: StudyPlan) -> LadderPlan:
                 workload=workload.name,
                 title=workload.title,
                 runs=len(steps),
-                duration_s=planned.seconds(steps),
+                planned_s=planned.seconds(steps),
                 compared=compared,
             )
         )
@@ -186,7 +186,7 @@ def dry_run(planned: StudyPlan) -> LadderPlan:
         seed=planned.facts.seed,
         quick=planned.facts.quick,
         runs=len(planned.steps),
-        duration_s=planned.seconds(planned.steps),
+        planned_s=planned.seconds(planned.steps),
         workloads=workloads,
         description=lines,
     )

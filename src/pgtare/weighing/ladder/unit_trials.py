@@ -255,8 +255,8 @@ def _measured(step: Step, context: StepContext) -> StepResult:
         failed.append("it has too few transactions to compare its arms")
     made = Run(
         step=step,
-        began="",
-        seconds=0.0,
+        started="",
+        duration_s=0.0,
         transactions=transactions,
         failed=tuple(failed),
         machine={
