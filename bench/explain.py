@@ -160,7 +160,7 @@ def compare(cluster: Cluster, clock: ServerClock, case: Case, pairs: int) -> dic
     print(
         f"| {case.name} | {cost.calls.likely:,.0f} "
         f"| {read_ns:.1f} "
-        f"| {cost.wall_ms.likely:.1f} [{cost.wall_ms.low:.1f}, {cost.wall_ms.high:.1f}] "
+        f"| {cost.wall_ms.likely:.1f} [{cost.wall_ms.lo:.1f}, {cost.wall_ms.hi:.1f}] "
         f"| {difference.estimate:.1f} [{difference.lo:.1f}, {difference.hi:.1f}] "
         f"| {measured.wall_difference_ms.estimate:.1f} "
         f"| {error:+.0f} % | {own:.1f} |",

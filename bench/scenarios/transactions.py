@@ -57,7 +57,7 @@ def wrong(sessions: Sessions, trials: int, seed: int) -> Counts:
         rng = np.random.default_rng((seed, trial))
         design = simulator.design_of(2, int(rng.integers(1 << 40)))
         found = analyse(simulator.simulate(sessions(rng), design).observations, design, seed=1)
-        p = found.arms[1].p_value
+        p = found.arms[1].p
         hits += p is not None and p < 0.05
     return Counts(hits, trials)
 

@@ -121,7 +121,7 @@ def test_readings_of_the_clock_are_counted(
     assert kind in {node.kind for node in plan.root.walk()}
     predicted = total(plan)
     made = (timed - without) / 2
-    assert predicted.low <= made <= predicted.high
+    assert predicted.lo <= made <= predicted.hi
     if exact:
         assert predicted.likely == made
     else:
@@ -162,7 +162,7 @@ def test_readings_of_track_io_timing_are_counted(counted: Counted) -> None:
     assert cost.ios is not None
     readings = made["on"] - made["off"]
     most = 2 if major < 18 else 4
-    assert 2 * cost.ios.low <= readings <= most * cost.ios.high
+    assert 2 * cost.ios.lo <= readings <= most * cost.ios.hi
     if major < 17:
         assert readings == 2 * cost.ios.likely
 

@@ -66,7 +66,7 @@ def test_a_prediction_is_checked_by_running_the_statement(table: Cluster, tmp_pa
     assert done.returncode == 0, done.stderr
     plan = json.loads(path.read_text())["plan"]
     assert plan["rows_and_loops"] == "actual"
-    assert plan["calls"] == dict.fromkeys(("low", "likely", "high"), 20_002)
+    assert plan["calls"] == dict.fromkeys(("lo", "likely", "hi"), 20_002)
     measured = plan["measured"]
     assert measured["pairs"] == check.DEFAULT_PAIRS
     assert measured["by"] == "processor time"

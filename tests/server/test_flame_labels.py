@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 
 def _stacks(document: str) -> dict[tuple[str, ...], int]:
-    return {tuple(s["frames"]): s["ns"] for s in json.loads(document)["stacks"]}
+    return {tuple(s["frames"]): s["total_ns"] for s in json.loads(document)["stacks"]}
 
 
 def test_waits_carry_their_event_and_statement(timed: Cluster) -> None:

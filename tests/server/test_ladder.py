@@ -224,7 +224,7 @@ def test_killed_and_interrupted_it_goes_on(tmp_path: Path, wheel: Binaries) -> N
     _wait_for(lambda: directory.begun and len(directory.runs()) >= 2, process)
     process.kill()  # -9: nothing can be tidied up
     process.communicate()
-    kept = {key: run.began for key, run in directory.runs().items()}
+    kept = {key: run.started for key, run in directory.runs().items()}
     assert len(kept) >= 2
     status = pgtare("ladder", "status", out)
     assert status.returncode == 0, status.stderr
@@ -245,7 +245,7 @@ def test_killed_and_interrupted_it_goes_on(tmp_path: Path, wheel: Binaries) -> N
     assert done.returncode == 0, done.stderr
     runs = directory.runs()
     assert len(runs) == 7
-    assert {key: runs[key].began for key in kept} == kept  # what was done was not done again
+    assert {key: runs[key].started for key in kept} == kept  # what was done was not done again
     assert read(out / "result.json")["seed"] == 9
     assert not any("failed" in reason for run in runs.values() for reason in run.failed)
 

@@ -133,8 +133,7 @@ def test_a_setting_that_no_session_may_set_is_refused_before_anything_is_run(
     text = SLEEPING.replace('lock_timeout = "3ms"', 'log_checkpoints = "off"')
     out = tmp_path / "out"
     told = failed(pgtare("ladder", write_sleeping(tmp_path, text), "--quick", "--out", out), 2)
-    assert "W1 cannot be played by units in one server" in told
-    assert "log_checkpoints" in told
+    assert "no session can change log_checkpoints" in told
     assert not Directory(out).runs()
 
 
@@ -193,7 +192,7 @@ def test_interrupted_it_goes_on_and_a_crash_costs_its_trial_only(
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "runs are kept" in stderr
-    kept = {key: run.began for key, run in directory.runs().items()}
+    kept = {key: run.started for key, run in directory.runs().items()}
 
     process = start_pgtare("ladder", "resume", out)
     _wait_for(lambda: len(directory.runs()) > len(kept), process)
@@ -202,7 +201,7 @@ def test_interrupted_it_goes_on_and_a_crash_costs_its_trial_only(
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
     runs = directory.runs()
-    assert {key: runs[key].began for key in kept} == kept
+    assert {key: runs[key].started for key in kept} == kept
     crashed = [run for run in runs.values() if run.failed]
     assert len(crashed) == 1, [run.failed for run in crashed]
     (workload,) = read(out / "result.json")["workloads"]

@@ -42,8 +42,8 @@ def _compute(connection: Connection) -> None:
 
 
 @contextlib.contextmanager
-def role(observer: Connection, name: str) -> Iterator[None]:
-    """A user without rights, who can name what is in the module's schema."""
+def role(observer: Connection, name: str) -> Iterator[str]:
+    """A user without rights who can name what is in the module's schema; yields that schema."""
     ((schema,),) = rows(
         observer,
         "SELECT pronamespace::regnamespace::text FROM pg_proc "
@@ -51,7 +51,7 @@ def role(observer: Connection, name: str) -> Iterator[None]:
     )
     observer.execute(f"CREATE ROLE {name} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {name}".encode())
     try:
-        yield
+        yield schema
     finally:
         observer.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
 
@@ -139,6 +139,20 @@ def test_a_user_without_rights_reads_and_is_told(timed: Cluster, observer: Conne
         done = pgtare("waits", "top", "--interval", "0.5s", "--dsn", timed.dsn(user="reader_only"))
         assert done.returncode == 0, done.stderr
         assert "note: only part of the server can be seen" in done.stdout
+
+
+def test_a_user_who_may_not_use_the_schema_is_shown_the_grant(
+    timed: Cluster, observer: Connection
+) -> None:
+    with role(observer, '"shut out"') as schema:
+        open_to_all = one(observer, "SELECT has_schema_privilege('public', %s, 'USAGE')", schema)
+        observer.execute(f'REVOKE USAGE ON SCHEMA {schema} FROM PUBLIC, "shut out"'.encode())
+        try:
+            told = refused("waits", "sessions", "--dsn", timed.dsn(user="shut out"))
+        finally:
+            if open_to_all:
+                observer.execute(f"GRANT USAGE ON SCHEMA {schema} TO PUBLIC".encode())
+    assert f'a superuser has to run: GRANT USAGE ON SCHEMA {schema} TO "shut out";' in told
 
 
 def test_a_user_without_rights_has_others_waits_under_way(

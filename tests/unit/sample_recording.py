@@ -21,8 +21,8 @@ def write(directory: Path, texts: dict[str, str] | None = None, lost: int = 0) -
     writer = Writer(directory)
     names = {str(READ): ["IO", "DataFileRead"], str(CLIENT): ["Client", "ClientRead"]}
     recording = Recording(
-        began=BEGAN,
-        seconds=10.0,
+        started=BEGAN,
+        duration_s=10.0,
         stopped_by="time",
         server="180006",
         sessions=[

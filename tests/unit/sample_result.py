@@ -251,11 +251,11 @@ def _arm(
         cpu_us=_mean(cpu[:, index] - cpu[:, 0]),
     )
     common.tail_rate_ratio = Interval(estimate=1.02, lo=0.9, hi=1.14)
-    common.p_value = common.p_randomisation = 0.0005 if OWN_US[index] > 1 else 0.41
+    common.p = common.p_randomisation = 0.0005 if OWN_US[index] > 1 else 0.41
     common.equivalence_us = _shift(body, 0.0, 1.645 / 1.96)
     common.verdict = VERDICTS.get(arm.name)
     if arm.role == "instrument":
-        common.p_adjusted = min(1.0, 4 * common.p_value)
+        common.p_adjusted = min(1.0, 4 * common.p)
         common.proof = Proof(state="active", evidence=EVIDENCE[arm.name])
     return common
 

@@ -67,10 +67,10 @@ at_least = "80%"
 """
 
 WAITS = (
-    Wait(event="IO/DataFileRead", idle=False, waits=9_000, total_ms=900.0, mean_us=100.0,
+    Wait(event="IO/DataFileRead", idle=False, waits=9_000, total_ms=900.0, mean_ms=0.1,
          of_sessions=0.9, of_waits=0.95, per_transaction=1.9,
          histogram=(0, 0, 100, 8_000, 900, *[0] * 27)),
-    Wait(event="Client/ClientRead", idle=True, waits=9_000, total_ms=90.0, mean_us=10.0,
+    Wait(event="Client/ClientRead", idle=True, waits=9_000, total_ms=90.0, mean_ms=0.01,
          of_sessions=0.09, of_waits=0.0, per_transaction=1.0),
 )  # fmt: skip
 
@@ -107,7 +107,7 @@ def runs(found: Study, effects: Mapping[str, float], seed: int = 7) -> dict[str,
             log = 0.0 if step.kind == "proof" else float(logs[step.variant][step.round - 1])
             speed = math.exp(log)
             made[step.id] = Run(
-                step=step, began="2026-01-01T00:00:00+00:00", seconds=3.0, transactions=20_000,
+                step=step, started="2026-01-01T00:00:00+00:00", duration_s=3.0, transactions=20_000,
                 metrics={
                     "tps": 20_000 * speed, "cpu_us": 60 / speed, "latency_mean_us": 100 / speed,
                     "latency_p50_us": 90 / speed, "latency_p95_us": 200 / speed,

@@ -131,7 +131,7 @@ def test_a_full_disk(as_root: None, kind: Made) -> None:
 def test_a_volume_that_is_read_only(as_root: None, kind: Made) -> None:
     with (
         small_volume("size=256k,ro") as place,
-        pytest.raises((UsageError, MeasurementError), match=r"not open for writing|Read-only"),
+        pytest.raises((UsageError, MeasurementError), match=r"Read-only"),
     ):
         kind.write(place / "r")
 

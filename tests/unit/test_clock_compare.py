@@ -81,7 +81,7 @@ def test_a_counter_of_another_rate_is_worse(ppm: int, is_worse: bool) -> None:
 def test_processors_that_are_apart_are_worse() -> None:
     def change(report: ClockReport) -> None:
         assert report.cores is not None
-        report.cores.pairs[0].lower_ns = 20.0
+        report.cores.pairs[0].lo_ns = 20.0
 
     assert worse(change) == ["pairs of processors apart"]
 
@@ -92,7 +92,7 @@ def with_pairs(*bounds: tuple[int, int, float, float]) -> ClockReport:
     assert report.cores is not None
     (some, *_) = report.cores.pairs
     report.cores.pairs = [
-        some.model_copy(update={"first": a, "second": b, "lower_ns": lo, "upper_ns": hi})
+        some.model_copy(update={"first": a, "second": b, "lo_ns": lo, "hi_ns": hi})
         for a, b, lo, hi in bounds
     ]
     return report

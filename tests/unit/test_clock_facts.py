@@ -145,7 +145,7 @@ def test_a_step_back_a_standstill_and_an_offset_are_faults() -> None:
     still.advanced_pct = 40.0
     apart = sample().cores
     assert apart is not None
-    apart.pairs[0].lower_ns, apart.pairs[0].upper_ns = -900.0, -700.0
+    apart.pairs[0].lo_ns, apart.pairs[0].hi_ns = -900.0, -700.0
     found = diagnose(setup(), [back, still], None, apart)
     assert found.verdict == "faulty"
     assert found.sentence == (
@@ -182,11 +182,11 @@ def test_clock_sources_that_cannot_be_read_are_unknown(tmp_path: Path) -> None:
 def test_the_meaning_is_what_is_predicted_of_the_clock_that_the_version_takes() -> None:
     clocks = [sample_clock("monotonic", 20.0), sample_clock("tsc", 8.0), sample_clock("tscp", 13.0)]
     found = {
-        (m.what.split(",")[0].split(" (")[0], m.server): (m.clock, m.ns, m.cost_ns)
+        (m.what.split(",")[0].split(" (")[0], m.server): (m.clock, m.readings_ns, m.cost_ns)
         for m in meaning(clocks, postgres19(setup(), HZ))
     }
     system, tsc, tscp = Clock(20), Clock(8), Clock(13)
-    row = span(call_cost(system, 18)).model_copy(update={"high": call_cost(system, 15).high})
+    row = span(call_cost(system, 18)).model_copy(update={"hi": call_cost(system, 15).hi})
     assert found == {
         ("EXPLAIN", "15-18"): ("monotonic", 40.0, row),
         ("track_io_timing", "15-17"): ("monotonic", 40.0, span(io_cost(system, 17).io_ns)),
@@ -197,7 +197,7 @@ def test_the_meaning_is_what_is_predicted_of_the_clock_that_the_version_takes() 
     }
     for _, ns, cost in found.values():
         assert cost is not None
-        assert ns < cost.likely < cost.high
+        assert ns < cost.likely < cost.hi
 
 
 def test_a_frequency_has_the_bound_that_its_brackets_give() -> None:
@@ -349,8 +349,8 @@ def test_an_offset_between_processors_is_found_and_told() -> None:
     found = cores.compare(counter, hz, offset=-hz)
     if not found.pairs:
         pytest.skip("the processors are too busy")
-    worst = min(found.pairs, key=lambda pair: pair.upper_ns)
-    assert worst.lower_ns < -1e9 < worst.upper_ns < 0
+    worst = min(found.pairs, key=lambda pair: pair.hi_ns)
+    assert worst.lo_ns < -1e9 < worst.hi_ns < 0
     assert worst.backward in (worst.rounds, worst.rounds + 1)  # the last one may be half a round
     verdict = diagnose(setup(), [], None, found)
     assert verdict.verdict == "faulty"
@@ -396,7 +396,7 @@ def test_time_lost_is_what_gaps_took_beyond_a_reading() -> None:
     assert found is not None
     assert found.count == 1
     assert found.lost_pct == pytest.approx(50.0, abs=0.01)
-    assert found.longest[0].ns == 100_010
+    assert found.longest[0].duration_ns == 100_010
     assert found.interrupts == {"LOC timer": 4}
     assert found.causes[1].evidence.startswith("4 interrupts on this processor, 10 ms stolen")
 

@@ -115,10 +115,10 @@ def test_subplans_stop_or_not() -> None:
         return calls(node("Seq Scan", 9, 1, sub, Filter=text))[1].calls
 
     stops = below("(EXISTS(SubPlan 1) OR (k = 1))")
-    assert stops.likely == stops.low == 51
-    assert stops.high < 52
-    assert below("((SubPlan 1) = 3)").high > 100
-    assert below("(ANY (k = (hashed SubPlan 1).col1))").low > 100
+    assert stops.likely == stops.lo == 51
+    assert stops.hi < 52
+    assert below("((SubPlan 1) = 3)").hi > 100
+    assert below("(ANY (k = (hashed SubPlan 1).col1))").lo > 100
 
 
 def test_parallel_processes_share_the_wall_time() -> None:
@@ -140,7 +140,7 @@ def test_estimates_stand_in_for_rows_and_say_so() -> None:
     cost = explain_cost(plan, CLOCK, 18)
     assert cost.as_json()["rows_and_loops"] == "estimated"
     assert "estimates" in cost.notes[0]
-    assert cost.percent is None
+    assert cost.cost_pct is None
 
 
 def test_estimates_of_limited_parallel_and_repeated_nodes() -> None:
@@ -159,7 +159,7 @@ def test_a_call_costs_two_readings_and_a_little() -> None:
     for major in (15, 16, 17, 18):
         cost = call_cost(CLOCK, major)
         assert 40 < cost.likely < 50
-        assert cost.low < 40 < cost.high
+        assert cost.lo < 40 < cost.hi
     # ten times the clock, ten times the readings, the same little
     grown = call_cost(Clock(200), 18).likely - call_cost(CLOCK, 18).likely
     assert grown == pytest.approx(1.05 * 360)
@@ -171,8 +171,8 @@ def test_costs_add_up_and_are_set_against_the_execution() -> None:
     cost = explain_cost(parse_plan([document]), CLOCK, 18)
     assert cost.calls.likely == 1_000_005
     assert cost.wall_ms.likely == pytest.approx(1_000_012 * cost.call_ns.likely * 1e-6)
-    assert cost.percent is not None
-    assert cost.percent.likely == pytest.approx(2 * cost.wall_ms.likely)
+    assert cost.cost_pct is not None
+    assert cost.cost_pct.likely == pytest.approx(2 * cost.wall_ms.likely)
     # what ran with TIMING holds the cost already
     document["Plan"]["Actual Total Time"] = 95.0
     document["Execution Time"] = 95.0
@@ -200,7 +200,7 @@ def test_a_large_hash_table_may_stall() -> None:
         build = node("Hash", 1000, Parent_Relationship="Inner", Peak_Memory_Usage=kb)
         outer = node("Seq Scan", 9000, Parent_Relationship="Outer")
         plan = parse_plan({"Plan": node("Hash Join", 9, 1, outer, build)})
-        return explain_cost(plan, CLOCK, 18).nodes[0].stalls.high
+        return explain_cost(plan, CLOCK, 18).nodes[0].stalls.hi
 
     assert stalls(9000) == 10_000
     assert stalls(900) == 0
@@ -212,8 +212,8 @@ def test_io_timing_reads_the_clock_by_block_or_by_vector() -> None:
                                     Temp_Written_Blocks=30)})  # fmt: skip
     assert io_cost(CLOCK, 15, plan).ios == Range.exactly(1630)
     assert io_cost(CLOCK, 18, plan).ios == Range(130, 130, 1630)
-    assert io_cost(CLOCK, 15).io_ns.low == 40
-    assert io_cost(CLOCK, 18).io_ns.high >= 80
+    assert io_cost(CLOCK, 15).io_ns.lo == 40
+    assert io_cost(CLOCK, 18).io_ns.hi >= 80
     assert io_cost(CLOCK, 18).plan_ms is None
     index = parse_plan({"Plan": node("Index Scan", 9, Shared_Read_Blocks=160)})
     assert io_cost(CLOCK, 18, index).ios == Range.exactly(160)
@@ -221,8 +221,8 @@ def test_io_timing_reads_the_clock_by_block_or_by_vector() -> None:
 
 def test_a_captured_wait_costs_two_readings_and_its_folding() -> None:
     cost = wait_cost(Clock(8.15, "TSC"))
-    assert cost["stats"].low <= 23.5 <= cost["stats"].high
-    assert cost["trace"].low <= 26.9 <= cost["trace"].high
+    assert cost["stats"].lo <= 23.5 <= cost["stats"].hi
+    assert cost["trace"].lo <= 26.9 <= cost["trace"].hi
 
 
 @pytest.mark.parametrize(

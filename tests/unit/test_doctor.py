@@ -229,8 +229,8 @@ def test_how_sure_depends_on_what_the_level_rests_on(
     found = Statements(
         schema_name="public", version="1.10", max=5000, entries=5000, counted=True,
         deallocations_per_s=rate, evicted_per_s=250 * rate, sweep_ms=0.43, turnover_s=20 / rate,
-        occupancy=0.00043 * rate, lost=sweep_cost.lost(5000, 250 * rate), lock_share=waited,
-        lock_share_least=waited,
+        occupancy=0.00043 * rate, lost_share=sweep_cost.lost(5000, 250 * rate), lock_share=waited,
+        lock_share_lo=waited,
     )  # fmt: skip
     finding = check_statements._evictions(found, [], "top")
     assert finding is not None

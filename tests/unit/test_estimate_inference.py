@@ -307,7 +307,7 @@ def test_verdicts() -> None:
     gain = replace(CLEAR, body=Estimate(-2.0, 0.1, -2.2, -1.8))
     assert judge(gain).verdict == "gain"
     finding = judge(OPEN)
-    assert (finding.verdict, finding.seconds_needed) == ("inconclusive", 180.0)
+    assert (finding.verdict, finding.needed_s) == ("inconclusive", 180.0)
 
 
 def test_not_verified_comes_first() -> None:
@@ -333,17 +333,17 @@ def test_equivalent_comes_before_cost_and_shows_the_sign() -> None:
 def test_only_the_tail_stands_in_the_way() -> None:
     finding = judge(replace(EQUIVALENT, tail_bound=1.26))
     assert (finding.verdict, finding.reason) == ("inconclusive", "tail")
-    assert finding.seconds_needed == 120.0
+    assert finding.needed_s == 120.0
     assert judge(replace(EQUIVALENT, tail_bound=1.26, p=0.01)).verdict == "cost"
     never = judge(replace(EQUIVALENT, tail_bound=1.4, tail_factor=math.inf))
-    assert never.seconds_needed is None
+    assert never.needed_s is None
 
 
 @pytest.mark.parametrize("dear", [{"excess": DEAR}, {"total": DEAR, "total_over": DEAR}])
 def test_a_dear_tail_is_not_equivalent_however_seldom_it_strikes(dear: dict[str, Estimate]) -> None:
     finding = judge(replace(EQUIVALENT, **dear))  # type: ignore[arg-type]
     assert (finding.verdict, finding.reason) == ("inconclusive", "tail")
-    assert finding.seconds_needed is None  # no more time makes it cheap
+    assert finding.needed_s is None  # no more time makes it cheap
 
 
 def test_a_total_above_zero_but_inside_the_margin_does_no_harm() -> None:
@@ -363,12 +363,12 @@ def test_a_total_of_the_other_sign_leaves_the_body_no_verdict() -> None:
 
 
 def test_time_to_equivalence_is_that_of_body_and_tail() -> None:
-    assert judge(replace(OPEN, tail_factor=9.0)).seconds_needed == 480.0
-    assert judge(replace(OPEN, tail_factor=math.inf)).seconds_needed is None
-    assert judge(replace(OPEN, excess=DEAR)).seconds_needed is None
+    assert judge(replace(OPEN, tail_factor=9.0)).needed_s == 480.0
+    assert judge(replace(OPEN, tail_factor=math.inf)).needed_s is None
+    assert judge(replace(OPEN, excess=DEAR)).needed_s is None
     # An effect told from zero heads for "cost", which no tail delays.
     told = replace(OPEN, body=Estimate(0.3, 0.13, 0.05, 0.55), p=0.08, tail_factor=9.0)
-    assert judge(told).seconds_needed == 180.0
+    assert judge(told).needed_s == 180.0
 
 
 def test_correction_for_many_instruments_is_named() -> None:

@@ -48,12 +48,12 @@ def trial(obs: Observations) -> TrialEstimate:
 
 def test_verdicts(trial: TrialEstimate) -> None:
     assert [arm.verdict for arm in trial.arms[:3]] == [None, "inconclusive", "cost"]
-    assert trial.arms[2].p_value is not None
-    assert trial.arms[2].p_value < 1e-9
+    assert trial.arms[2].p is not None
+    assert trial.arms[2].p < 1e-9
     assert trial.arms[2].p_randomisation == 1 / 2000
     for quiet in (trial.arms[1], trial.arms[3]):
-        assert quiet.p_value is not None
-        assert quiet.p_value > 0.001
+        assert quiet.p is not None
+        assert quiet.p > 0.001
     # 48 exceedances cannot bound a rate ratio of one by 1.25.
     assert trial.arms[3].verdict_reason == "tail"
 
@@ -190,7 +190,7 @@ def test_control_and_injected_arms_stand_outside_the_family(obs: Observations) -
     arms = (*DESIGN.arms[:3], Arm("delay", "injected", inject_ns=1000))
     found = analyse(obs, Design(arms, DESIGN.block, 1), proven={"i2": True}, seed=1)
     assert [arm.p_adjusted is None for arm in found.arms] == [True, False, False, True]
-    assert found.arms[2].p_adjusted == found.arms[2].p_value
+    assert found.arms[2].p_adjusted == found.arms[2].p
     assert found.arms[3].verdict != "not_verified"
 
 
@@ -232,8 +232,8 @@ def test_peeked_intervals_are_those_of_the_confidence_sequence(
     for plain, wide in zip(trial.arms[1:], peeked.arms[1:], strict=True):
         assert plain.effect is not None
         assert wide.effect is not None
-        assert wide.p_value is not None
-        assert plain.p_value is not None
+        assert wide.p is not None
+        assert plain.p is not None
         assert math.isnan(plain.effect.total_us.lo)  # 48 stalls in four arms
         for name in ("body_us", "body_pct", "mean_us", "p50_us", "cpu_us"):
             one, other = getattr(plain.effect, name), getattr(wide.effect, name)
@@ -243,8 +243,8 @@ def test_peeked_intervals_are_those_of_the_confidence_sequence(
                 sequential.multiplier(trial.blocks), rel=0.05
             )
             assert other.half_width > 1.8 * one.half_width
-        if plain.p_value > 0.01:
-            assert wide.p_value > plain.p_value
+        if plain.p > 0.01:
+            assert wide.p > plain.p
     assert peeked.peeked
 
 
@@ -269,8 +269,8 @@ def test_seconds_until_the_tail_is_cleared(obs: Observations, trial: TrialEstima
     assert arm.tail_rate_ratio is not None
     assert 1 < arm.tail_rate_ratio.estimate < 1.25
     assert arm.verdict_reason == "tail"
-    assert arm.seconds_needed is not None
-    assert arm.seconds_needed > trial.duration_s
+    assert arm.needed_s is not None
+    assert arm.needed_s > trial.duration_s
 
 
 def slow_in(obs: Observations, counts: list[int]) -> Observations:
@@ -290,8 +290,8 @@ def test_time_for_the_tail_does_not_hang_on_a_dozen_events(
     """With equal rates of 0.1 % it takes some 250 exceedances in either arm; a dozen is here."""
     arm = analyse(slow_in(obs, counts), DESIGN, margin=0.05, proven=PROVEN, seed=1).arms[3]
     assert arm.verdict_reason == "tail"
-    assert arm.seconds_needed is not None
-    assert 15 < arm.seconds_needed / trial.duration_s < 40
+    assert arm.needed_s is not None
+    assert 15 < arm.needed_s / trial.duration_s < 40
 
 
 def test_live_agrees_with_the_peeked_analysis(obs: Observations, trial: TrialEstimate) -> None:

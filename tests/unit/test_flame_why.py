@@ -36,7 +36,7 @@ def test_finds_what_grew_and_by_how_much() -> None:
     first = {g.name: g for g in reason.functions}
     assert reason.functions[0].name in ("log", "write (system call)")
     assert first["log"].new
-    assert first["log"].low_us < 5 < first["log"].high_us
+    assert first["log"].lo_us < 5 < first["log"].hi_us
     assert "plan" not in first
     assert "execute" not in first
 
@@ -45,7 +45,7 @@ def test_the_interval_covers_and_nothing_is_found_where_nothing_is() -> None:
     covered = false = 0
     for seed in range(60):
         (reason,) = _trial(2.0, seed, n=8000)
-        covered += reason.total.low_us < 2 < reason.total.high_us
+        covered += reason.total.lo_us < 2 < reason.total.hi_us
         (nothing,) = _trial(0.0, seed + 1000, n=8000)
         false += bool(nothing.functions)
     assert covered >= 50  # 95 % of 60 is 57; below 50 happens once in 10,000

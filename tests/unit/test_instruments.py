@@ -309,7 +309,7 @@ def server(version_num: int = 180006, **changes: Any) -> ServerFacts:
         "extensions": frozenset(
             {"plpgsql", "pg_stat_statements", "wait_event_timing", "sql_trace"}
         ),
-        "start_only": frozenset({"shared_buffers"}),
+        "contexts": {"shared_buffers": "postmaster"},
     }
     return ServerFacts(**(facts | changes))
 

@@ -16,8 +16,19 @@ from pgtare.cli import commands
 from pgtare.cli.json_pages import PAGES, documents, tables
 
 DOCS = Path(__file__).parents[2] / "docs"
-#: A unit in full, or by another sign, than those that json.md names.
-WRONG_UNIT = re.compile(r"(^|_)(seconds|millis|micros|nanos|msec|usec|nsec)$|^queryid$")
+#: A unit in full or by another sign than those that json.md names, or a unit and nothing else.
+WRONG_UNIT = re.compile(
+    r"(^|_)(seconds|millis|micros|nanos|msec|usec|nsec|sec|percent)(_|$)|^(s|ms|us|ns)$|^queryid$"
+)
+#: Another name of what documents call lo, hi, max_, p, p_adjusted, or started.
+OTHER_NAME = re.compile(
+    r"(^|_)(low|high|lower|upper|least)(_(s|ms|us|ns|pct))?$|^longest_(s|ms|us|ns)$"
+    r"|^p_(value|holm)$|^(began|begun|since)$"
+)
+UNIT = re.compile(r"_(s|ms|us|ns|pct|ppm|bytes|hz|tps)$")
+TIME = re.compile(r"\b(times?|seconds|length|age|lasted|how long)\b")
+#: Numbers without a unit whose descriptions speak of time.
+NO_TIME = re.compile(r"\bshare\b|from 0 to 1|^sessions|^times that|how often")
 
 
 def models(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -74,5 +85,22 @@ def test_every_field_says_what_it_is_and_has_the_usual_unit(name: str) -> None:
         for field, about in found["properties"].items()
     ]
     assert [f"{m}.{f}" for m, f, about in fields if not about.get("description")] == []
-    wrong = [f"{m}.{f}" for m, f, _ in fields if WRONG_UNIT.search(f)]
-    assert set(wrong) <= {"Recording.seconds"}  # a file that is kept
+    wrong = [f"{m}.{f}" for m, f, _ in fields if WRONG_UNIT.search(f) or OTHER_NAME.search(f)]
+    assert wrong == []
+    without = [
+        f"{m}.{f}"
+        for m, f, about in fields
+        if is_number(about) and not UNIT.search(f) and speaks_of_time(about["description"])
+    ]
+    assert without == []
+
+
+def is_number(about: dict[str, Any]) -> bool:
+    """Whether a field is a number, or null."""
+    kinds = [about, *about.get("anyOf", ())]
+    return any(kind.get("type") in ("number", "integer") for kind in kinds)
+
+
+def speaks_of_time(description: str) -> bool:
+    """Whether a description is of an amount of time, in which case its field needs a unit."""
+    return bool(TIME.search(description)) and not NO_TIME.search(description)

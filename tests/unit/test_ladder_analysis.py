@@ -40,15 +40,15 @@ def test_a_finished_study_has_its_verdicts() -> None:
     stats, trace = workload.compared
     assert trace.verdict == "cost"
     assert trace.p is not None
-    assert trace.p_holm is not None
-    assert trace.p_holm == pytest.approx(2 * trace.p)  # the smaller of two
+    assert trace.p_adjusted is not None
+    assert trace.p_adjusted == pytest.approx(2 * trace.p)  # the smaller of two
     assert stats.verdict in ("inconclusive", "equivalent")
     assert trace.effect.pct == pytest.approx(-8, abs=2)
     assert "of the 2^10 = 1,024 ways" in trace.derivation
     assert "Holm over 2 declared comparisons" in trace.derivation
     assert workload.floor is not None
     assert workload.floor.arm == "off again"
-    assert [b.metric for b in trace.beside] == list(found.workload[0].also)
+    assert [b.metric for b in trace.other_metrics] == list(found.workload[0].also)
     (together,) = result.together
     assert together.arms == ("stats", "trace")
     (told,) = answers.together(result)
@@ -103,7 +103,7 @@ def test_what_was_not_played_counts_in_the_family() -> None:
     assert result.family == 4
     trace = result.workloads[0].compared[1]
     assert trace.p is not None
-    assert trace.p_holm == pytest.approx(4 * trace.p)
+    assert trace.p_adjusted == pytest.approx(4 * trace.p)
     assert "Holm over 4 declared comparisons" in trace.derivation
 
 
@@ -139,7 +139,7 @@ def test_an_interval_without_ends_has_none_in_json_and_no_bar_in_a_chart() -> No
     assert trace.effect.pct is not None
     assert (trace.effect.lo_pct, trace.effect.hi_pct) == (None, None)
     assert wording.interval(trace.effect) == "[−∞, +∞]"
-    ends = [(b.effect.lo_pct, b.effect.hi_pct) for b in trace.beside]
+    ends = [(b.effect.lo_pct, b.effect.hi_pct) for b in trace.other_metrics]
     assert ends
     assert set(ends) == {(None, None)}
     (quantiles,) = (c for c in charts(result) if c.id.startswith("quantiles-"))

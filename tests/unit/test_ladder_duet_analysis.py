@@ -39,7 +39,11 @@ def played(found: Study, noise: float = 0.002) -> dict[str, Run]:
             metrics = {"latency_mean_us": 1.1 * p50, "latency_p50_us": p50, "cpu_us": 0.5 * p50}
             parts[role] = Part(metrics=metrics, transactions=900, waits=WAITS, evidence=("shown",))
         made[step.id] = Run(
-            step=step, began="", seconds=2.0, metrics={} if parts else {"tps": 1.0}, parts=parts
+            step=step,
+            started="",
+            duration_s=2.0,
+            metrics={} if parts else {"tps": 1.0},
+            parts=parts,
         )
     return made
 
@@ -74,7 +78,7 @@ def test_sets_are_the_unit_and_placement_cancels_in_them(made: dict[str, Run]) -
     assert workload.floor is not None
     assert workload.floor.effect.pct == pytest.approx(0, abs=0.3)
     assert "of the 8 sets' log-ratios" in trace.derivation
-    assert {b.metric for b in trace.beside} == {"latency_mean_us", "cpu_us"}
+    assert {b.metric for b in trace.other_metrics} == {"latency_mean_us", "cpu_us"}
 
 
 def test_it_is_what_the_estimator_of_duets_says(made: dict[str, Run]) -> None:

@@ -114,7 +114,7 @@ def test_a_proof_that_failed_under_another_load_is_tried_again(
 ) -> None:
     found = study(STUDY)
     made = Run(
-        step=Step(id="x", kind=kind, workload="W1", variant="OFF"), began="", seconds=1.0,
+        step=Step(id="x", kind=kind, workload="W1", variant="OFF"), started="", duration_s=1.0,
         metrics={"tps": 1.0}, failed=failed, machine={"idle": 0.07, "steal": 0.0, "other": other},
     )  # fmt: skip
     told = ["another load on the machine took 30 % of the processors"] if again else []

@@ -50,6 +50,6 @@ def test_every_part_of_the_schema_occurs_in_a_result(result: LadderResult) -> No
     workload = document["workloads"][0]
     assert workload["dropped"]
     assert workload["waits"]
-    assert workload["compared"][0]["beside"]
+    assert workload["compared"][0]["other_metrics"]
     assert document["together"]
     assert document["side_by_side"][0]["ways"]

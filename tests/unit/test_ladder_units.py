@@ -57,7 +57,7 @@ def tried(found: Study, noise: float = 0.001) -> dict[str, Run]:
         for name in ("off", "stats", "trace", "off again"):
             service = 50 * np.exp(speed + EFFECTS.get(name, 0.0) + rng.normal(0, noise))
             parts[name] = Part(metrics={"service_us": service, "cpu_us": service}, transactions=9)
-        made[step.id] = Run(step=step, began="", seconds=2.0, parts=parts)
+        made[step.id] = Run(step=step, started="", duration_s=2.0, parts=parts)
     return made
 
 
@@ -126,7 +126,7 @@ def test_a_workload_of_two_protocols_is_proven_once_and_has_its_own_steps(found:
 
 
 def test_a_workload_that_is_not_proven_is_played_by_no_protocol(found: Study) -> None:
-    proof = Run(step=all_steps(found, 7)[0], began="", seconds=1.0, failed=("other waits",))
+    proof = Run(step=all_steps(found, 7)[0], started="", duration_s=1.0, failed=("other waits",))
     assert remaining(found, all_steps(found, 7), {"W1-proof": proof}, {}) == []
 
 

@@ -58,7 +58,7 @@ def test_equivalent_without_a_limit_takes_runs() -> None:
     assert "last" not in judge(replace(EQUIVALENT, lasting=INSIDE)).reason
     found = judge(replace(EQUIVALENT, lasting=WIDE))
     assert (found.verdict, found.reason) == ("equivalent", LIMITED)
-    assert found.seconds_needed == 180.0
+    assert found.needed_s == 180.0
 
 
 @pytest.mark.parametrize("side", ["under", "over"])
@@ -116,7 +116,7 @@ def test_an_equivalence_has_a_limit_without_runs(runs: bool) -> None:
     verdict = judge(replace(EQUIVALENT, lasting=evidence))
     assert verdict.verdict == "equivalent"
     assert (verdict.reason == LIMITED) is not runs
-    assert verdict.seconds_needed is None
+    assert verdict.needed_s is None
     effect = analysed(obs, design).arms[1].effect
     assert effect is not None
     assert (effect.runs_us is None) is not runs

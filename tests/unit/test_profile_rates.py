@@ -189,8 +189,8 @@ def test_processor_time_of_few_samples_is_at_no_statement() -> None:
     few, many = sorted(found.statements, key=lambda rate: rate.cpu_samples)
     assert (few.on_cpu, few.active, few.cpu_samples) == (None, 0, FEWEST - 1)
     assert many.on_cpu == pytest.approx(0.6)
-    assert many.cpu_low == pytest.approx(0.4618, abs=1e-3)  # Wilson's of 30 of 50
-    assert many.cpu_high == pytest.approx(0.7239, abs=1e-3)
+    assert many.on_cpu_lo == pytest.approx(0.4618, abs=1e-3)  # Wilson's of 30 of 50
+    assert many.on_cpu_hi == pytest.approx(0.7239, abs=1e-3)
     assert found.cpu_elsewhere == pytest.approx(0.4)
     assert found.cpu_samples == 50
 

@@ -147,7 +147,7 @@ def test_an_arm_with_nothing_to_do_is_not_said_to_cost(
 ) -> None:
     result = sample().result
     arm = instrument(result, "track_io_timing")
-    arm.verdict, arm.seconds_needed = verdict, 44.3
+    arm.verdict, arm.needed_s = verdict, 44.3
     arm.proof.state, arm.proof.evidence = "idle", IDLE
     arm.effect.body_us = Interval(estimate=0.5, lo=0.1, hi=0.9)
     text = words(printed(result))
@@ -373,7 +373,7 @@ def test_no_flag_keeps_its_name() -> None:
 def test_inconclusive_says_how_much_longer() -> None:
     result = sample().result
     arm = instrument(result)
-    arm.verdict, arm.verdict_reason, arm.seconds_needed = "inconclusive", "tail", 44.3
+    arm.verdict, arm.verdict_reason, arm.needed_s = "inconclusive", "tail", 44.3
     text = words(printed(result))
     assert "pg_stat_statements: inconclusive, +" in text
     assert "only the tail stands in the way; about 45 s more may settle it." in text
@@ -383,9 +383,9 @@ def test_inconclusive_says_how_much_longer() -> None:
 def test_no_number_of_seconds_is_given_where_it_would_be_silly() -> None:
     result = sample().result
     arm = instrument(result)
-    arm.verdict, arm.verdict_reason, arm.seconds_needed = "inconclusive", "", 86_401.0
+    arm.verdict, arm.verdict_reason, arm.needed_s = "inconclusive", "", 86_401.0
     assert "; it may take more than a day to settle." in words(printed(result))
-    arm.seconds_needed = 86_400.0
+    arm.needed_s = 86_400.0
     assert "about 1,440 min more may settle it." in words(printed(result))
 
 
@@ -493,7 +493,7 @@ def test_a_control_that_misses_zero_is_not_passed_over() -> None:
     assert control.effect is not None
     assert "THE CONTROL IS OFF" not in printed(result)
     control.effect.body_us = Interval(estimate=0.5, lo=0.3, hi=0.7)
-    control.verdict, control.p_value = "cost", 0.0023
+    control.verdict, control.p = "cost", 0.0023
     text = printed(result, 120)
     assert words(text).startswith(
         "THE CONTROL IS OFF: the base measured again misses 0 too (+0.50 µs [+0.30, +0.70]). One "
@@ -504,7 +504,7 @@ def test_a_control_that_misses_zero_is_not_passed_over() -> None:
     row = next(line for line in text.splitlines() if line.startswith("control (base again)"))
     assert "off" in row.split()
     assert "cost" not in row
-    control.p_value = 1e-9
+    control.p = 1e-9
     assert "in less than 0.01 % of trials" in words(printed(result))
     control.effect.body_us = Interval(estimate=0.1, lo=-0.3, hi=0.5)
     row = next(line for line in printed(result, 120).splitlines() if line.startswith("control (b"))
@@ -666,7 +666,7 @@ def test_a_control_that_is_near_0_is_so_everywhere() -> None:
     control = next(arm for arm in result.arms if arm.role == "control")
     assert control.effect is not None
     control.effect.body_us = Interval(estimate=0.3, lo=0.01, hi=0.59)
-    control.p_value, control.p_adjusted, control.p_total_adjusted = 0.042, 0.053, 0.4
+    control.p, control.p_adjusted, control.p_total_adjusted = 0.042, 0.053, 0.4
     text = printed(result, 120)
     row = next(line for line in text.splitlines() if line.startswith("control (base again)"))
     assert "near 0" in row

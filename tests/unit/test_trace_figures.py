@@ -320,7 +320,7 @@ def test_sums_of_row_sources_are_exact_only_if_all_are(tmp_path: Path) -> None:
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
     ((node,),) = [plan.nodes for s in statements.report(book) for plan in s.plans]
     assert not node.exact
-    assert (node.low_ns, node.time_ns, node.high_ns) == (2 * MS - US, 2 * MS, 2 * MS)
+    assert (node.lo_ns, node.time_ns, node.hi_ns) == (2 * MS - US, 2 * MS, 2 * MS)
 
 
 @pytest.mark.parametrize("off_s", [-40, 0, 3600])

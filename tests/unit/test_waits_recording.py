@@ -97,8 +97,8 @@ def test_a_full_disk_keeps_what_has_room(as_root: None, texts: dict[str, str]) -
         assert writer.unwritten() == {0: 100_000 - kept}
         fill(place)
         described = Recording(
-            began=BEGAN, seconds=1, stopped_by="space", server="180000", sessions=[], events={},
-            texts=texts,
+            started=BEGAN, duration_s=1, stopped_by="space", server="180000", sessions=[],
+            events={}, texts=texts,
         )  # fmt: skip
         writer.close(described)
         assert recordings.load(place / "r") == described.model_copy(update={"texts": {}})

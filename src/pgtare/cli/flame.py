@@ -17,7 +17,7 @@ from pgtare import cli
 from pgtare.cli.documents import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.joins import flame_labels
-from pgtare.kit import files
+from pgtare.kit import artefact, files
 from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import Display
 from pgtare.seeing.flame import documents, page, permission, show, speedscope, targets
@@ -77,7 +77,7 @@ class _Outputs:
         for path in (self.html, self.folded, self.speedscope):
             files.check_target(path)
         if self.out is not None:
-            files.check_unused(self.out)
+            artefact.check_new(self.out, keep.KIND)
 
 
 @app.command("on")

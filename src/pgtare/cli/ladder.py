@@ -95,7 +95,8 @@ def run_study(
         cli.stderr().print(f"pgtare: {warning}", highlight=False, markup=False)
     installations.check(planned.study)
     if plan:
-        found = status.dry_run(planned)
+        with cli.stderr().status(f"pgtare: {run.ASKING}"):
+            found = status.dry_run(planned)
         if not destination.printed:
             for line in found.description:
                 typer.echo(line)

@@ -225,7 +225,7 @@ def _tick(display: Display, now: Progress) -> None:
 
 def _told(done: Recording, all_asked: bool) -> list[str]:
     lines = [
-        f"{done.records:,} records of {len(done.sessions)} sessions in {done.seconds:.1f} s, "
+        f"{done.records:,} records of {len(done.sessions)} sessions in {done.duration_s:.1f} s, "
         f"{done.lost:,} lost"
     ]
     lines += [

@@ -194,13 +194,13 @@ def _spans(found: list[tuple[int, int, int, int]]) -> Spans:
 
 def cut(recording: FlameRecording, from_s: float, to_s: float) -> FlameRecording:
     """The part of a recording from and to these seconds. Raises UsageError where it is empty."""
-    if to_s <= from_s or from_s >= recording.seconds:
+    if to_s <= from_s or from_s >= recording.duration_s:
         raise UsageError(
-            f"--from {from_s:g} --to {to_s:g}: the recording is {recording.seconds:.1f} s long"
+            f"--from {from_s:g} --to {to_s:g}: the recording is {recording.duration_s:.1f} s long"
         )
     samples = sample_joins.window(recording.samples, recording.begin_ns, from_s, to_s)
-    seconds = min(to_s, recording.seconds) - from_s
-    return dataclasses.replace(recording, samples=samples, seconds=seconds)
+    seconds = min(to_s, recording.duration_s) - from_s
+    return dataclasses.replace(recording, samples=samples, duration_s=seconds)
 
 
 def arm_spans(observations: Observations, began_ns: int, pids: dict[int, int]) -> Spans:
@@ -221,9 +221,9 @@ def by_arm(recording: FlameRecording, directory: Path) -> FlameRecording:
     Raises UsageError where the trial and the recording have no time in common.
     """
     kept = store.load(directory)
-    if kept.result.design.began is None:
+    if kept.result.design.started is None:
         raise UsageError(f"{directory} does not tell when its trial began")
-    began = epoch_ns(datetime.fromisoformat(kept.result.design.began))
+    began = epoch_ns(datetime.fromisoformat(kept.result.design.started))
     spans = arm_spans(kept.observations, began - recording.realtime_ns, {})
     arms = sample_joins.at(recording.samples, spans)
     if not (arms >= 0).any():

@@ -147,7 +147,7 @@ def _drawn(parts: Sequence[_Part], mode: Mode) -> tuple[list[Graph], list[str]]:
         profile = show.main_profile(mode, recording.samples, idle=mode == "on")
         found.append(profile)
         id = f"{part.workload}-{part.variant}-{mode}"
-        graphs.append(show.alone(profile, id, title, recording.seconds))
+        graphs.append(show.alone(profile, id, title, recording.duration_s))
         notes += [f"{part.variant}: {note}" for note in recording.notes]
     if len(found) == len(parts):
         before, after = parts

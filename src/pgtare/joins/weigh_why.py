@@ -72,7 +72,7 @@ class Why:
 
     def explain(self, done: Weighing) -> dict[str, list[Reasons]]:
         """What each arm spends more time in than the base: computing ("on") and blocked ("off")."""
-        began = done.result.design.began
+        began = done.result.design.started
         if began is None:
             return {}
         data = finished(done.observations)
@@ -91,7 +91,10 @@ class Why:
                 zero + data["start_ns"].astype(np.int64),
                 data["arm"].astype(np.int64),
                 arms,
-                recorded=(recording.begin_ns, recording.begin_ns + round(1e9 * recording.seconds)),
+                recorded=(
+                    recording.begin_ns,
+                    recording.begin_ns + round(1e9 * recording.duration_s),
+                ),
                 names=reasons.wait_names if mode == "off" else reasons.function_names,
             )
             self.notes += recording.notes
@@ -137,13 +140,13 @@ def _headline(reason: Reasons, title: str, *, known: bool) -> str:
     asked = f"Why {name} costs what it does" if known else f"What {name} does, cost inconclusive"
     return (
         f"{asked}: a transaction {title} by {unit(total.growth_us)} "
-        f"[{unit(total.low_us)}, {unit(total.high_us)}], by {reason.samples:,} samples of it"
+        f"[{unit(total.lo_us)}, {unit(total.hi_us)}], by {reason.samples:,} samples of it"
     )
 
 
 def _row(growth: Growth) -> list[str]:
     unit = numbers.duration
-    interval = f"[{unit(growth.low_us)}, {unit(growth.high_us)}]"
+    interval = f"[{unit(growth.lo_us)}, {unit(growth.hi_us)}]"
     return [
         growth.name,
         unit(growth.base_us),

@@ -137,21 +137,29 @@ def parsed(
         raise damaged(path, f"{where}: {first['msg']}", remedy) from ex
 
 
-def check_new(directory: Path, kind: Kind) -> None:
-    """Raise UsageError if `Staged` would refuse `directory`; call it before measuring."""
+def check_new(directory: Path, kind: Kind | None = None, *, renamed: bool = True) -> None:
+    """Raise UsageError if nothing new can be made at `directory`; call it before measuring.
+
+    kind: what will be there, so that another of its kind is recognised. renamed: whether it is put
+    there by a rename, as by `Staged`; else files are written there one by one.
+    """
     target = directory.absolute()
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise UsageError(
             f"{directory} exists already and is not a directory; "
             "name a directory that does not exist yet"
         )
+    places = target.parents if renamed else (target, *target.parents)
+    place = next(p for p in places if p.exists())
+    if not place.is_dir():
+        raise UsageError(f"cannot make {directory}: {place} is not a directory")
+    files.check_writable(place, f"cannot make {directory}")
     if not target.is_dir():
-        _check_parent(directory, next(p for p in target.parents if p.exists()))
         return
-    if os.path.ismount(target):
+    if renamed and os.path.ismount(target):
         raise UsageError(f"{directory} is a mount point; name a directory in it")
-    names = _names(target, kind.what)
-    if kind.document in names:
+    names = _names(target, kind.what if kind else "directory")
+    if kind is not None and kind.document in names:
         raise UsageError(
             f"{directory} already holds a {kind.what}; name another directory or remove it first"
         )
@@ -159,14 +167,6 @@ def check_new(directory: Path, kind: Kind) -> None:
         raise UsageError(
             f"{directory} exists already and is not empty; name a directory that does not exist yet"
         )
-
-
-def _check_parent(directory: Path, parent: Path) -> None:
-    """Raise UsageError if `directory` cannot be made in its nearest existing ancestor."""
-    if not parent.is_dir():
-        raise UsageError(f"{directory} cannot be made, as {parent} is not a directory.")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise UsageError(f"{directory} cannot be made, as {parent} is not open for writing.")
 
 
 class Staged:

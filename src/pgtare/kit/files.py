@@ -59,7 +59,7 @@ def check_target(path: Path | None) -> None:
         if not os.access(path, os.W_OK):
             raise UsageError(f"cannot write {path}: permission denied")
         return
-    _try_to_write(parent, f"cannot write {path}")
+    check_writable(parent, f"cannot write {path}")
 
 
 def check_directory(path: Path) -> None:
@@ -67,10 +67,11 @@ def check_directory(path: Path) -> None:
     parent = path.resolve().parent
     if not parent.is_dir():
         raise UsageError(f"cannot make {path}: there is no directory {parent}")
-    _try_to_write(parent, f"cannot make {path}")
+    check_writable(parent, f"cannot make {path}")
 
 
-def _try_to_write(directory: Path, what: str) -> None:
+def check_writable(directory: Path, what: str) -> None:
+    """Raise UsageError if no file can be made in a directory; what: "cannot make FILE"."""
     # os.access answers root that a read-only file system is writable
     try:
         with tempfile.TemporaryFile(dir=directory):
@@ -78,19 +79,6 @@ def _try_to_write(directory: Path, what: str) -> None:
     except OSError as ex:
         if not is_full(ex):
             raise UsageError(f"{what}: {directory} is not writable ({ex.strerror})") from ex
-
-
-def check_unused(directory: Path) -> None:
-    """Raise UsageError if something is there, or if no directory can be made there."""
-    above = directory.absolute()
-    while not above.exists():
-        above = above.parent
-    if above.is_dir():
-        _try_to_write(above, f"cannot make {directory}")
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UsageError(
-            f"{directory} exists already and is not empty; name a directory that does not exist yet"
-        )
 
 
 def append_line(path: Path, line: str, *, first: bool) -> None:

@@ -53,10 +53,10 @@ class DuetRun:
             "kind": "duet",
             "clusters": self.records.n_clusters,
             "warmup_s": self.length.warmup_s,
-            "duration_s": self.length.duration_s,
+            "planned_s": self.length.duration_s,
             "ended": self.ended,
             "failure": self.failure,
-            "seconds": self.seconds,
+            "duration_s": self.seconds,
             "outcomes": self.records.outcomes(),
         }
 

@@ -25,7 +25,7 @@ from pgtare.errors import PgtareError, UsageError
 from pgtare.server.account import environment
 from pgtare.server.binaries import Binaries, from_pg_config
 from pgtare.server.directories import locked, place
-from pgtare.server.source_package import tarball, version_of
+from pgtare.server.source_package import kept_tarball, tarball, version_of
 
 TOOLS = ("gcc", "make", "bison", "flex", "perl", "tar", "bzip2")
 OUTPUT_TAIL_LINES = 12
@@ -104,6 +104,14 @@ def build(recipe: Recipe, on_progress: OnProgress = _ignore) -> Binaries:
     return from_pg_config(_built(recipe, on_progress) / "install" / "bin" / "pg_config")
 
 
+def is_built(recipe: Recipe) -> bool:
+    """Whether the server of a recipe is there; fetches and builds nothing."""
+    if any(shutil.which(tool) is None for tool in TOOLS):
+        return False
+    tar = kept_tarball(recipe.major)
+    return tar is not None and (_directory(recipe, "server", tar) / "complete").exists()
+
+
 def relink(recipe: Recipe, link: Link, on_progress: OnProgress = _ignore) -> Binaries:
     """The recipe's server with its executable linked another way; all else is the same file."""
     base = _built(recipe, on_progress)
@@ -178,13 +186,16 @@ def _target(recipe: Recipe, kind: str) -> Path:
             f"building PostgreSQL from source needs {' '.join(missing)}: install them "
             f"(Debian: apt-get install {' '.join(missing)})"
         )
-    compiler = subprocess.run(["gcc", "--version"], capture_output=True, text=True, check=True)
-    tar = tarball(recipe.major)
-    digest = _digest({**asdict(recipe), "kind": kind, "tar": tar.name, "gcc": compiler.stdout})
-    target = place("built") / f"{version_of(tar)}-{digest}"
+    target = _directory(recipe, kind, tarball(recipe.major))
     target.mkdir(exist_ok=True)
     target.chmod(0o755)
     return target
+
+
+def _directory(recipe: Recipe, kind: str, tar: Path) -> Path:
+    compiler = subprocess.run(["gcc", "--version"], capture_output=True, text=True, check=True)
+    digest = _digest({**asdict(recipe), "kind": kind, "tar": tar.name, "gcc": compiler.stdout})
+    return place("built") / f"{version_of(tar)}-{digest}"
 
 
 def _unpacked(recipe: Recipe, base: Path, on_progress: OnProgress) -> Path:

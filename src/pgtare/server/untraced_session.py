@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -34,6 +34,18 @@ def connect(dsn: str, settings: Sequence[str]) -> psycopg.Connection[Any]:
         if "startup parameter" not in str(ex) and not any(name in str(ex) for name in names):
             raise
         return own_session.connect(dsn)
+
+
+def require_schemas(closed: Iterable[tuple[str, str]]) -> None:
+    """Raise UsageError, with the GRANTs, if there are schemas of extensions that we may not use.
+
+    closed: these schemas, each with the role that needs the right, both quoted.
+    """
+    grants = [f"GRANT USAGE ON SCHEMA {schema} TO {role}" for schema, role in sorted({*closed})]
+    if grants:
+        raise UsageError(
+            f"to use the functions of the extensions, a superuser has to run: {'; '.join(grants)};"
+        )
 
 
 @contextlib.contextmanager

@@ -267,7 +267,7 @@ class Comparisons:
             excess_pct=scale.tail_percent(found.excess),
             tail_rate_ratio=found.rate_ratio,
             tail_bound=found.tail_bound,
-            p_value=found.p_body,
+            p=found.p_body,
             p_adjusted=tests.body if adjusted else None,
             p_total=found.p_total,
             p_total_adjusted=tests.total if adjusted else None,
@@ -281,7 +281,7 @@ class Comparisons:
             effective_clusters=effective_clusters(body.influence),
             verdict=finding.verdict,
             verdict_reason=finding.reason,
-            seconds_needed=finding.seconds_needed,
+            needed_s=finding.needed_s,
         )
 
 

@@ -57,7 +57,7 @@ class ArmEstimate:
     tail_rate_ratio: Estimate | None = None  # 95 % interval of P(x > c), relative to the base's
     tail_rate_difference: Estimate | None = None  # of P(x > c)
     tail_bound: float | None = None  # one-sided 95 % upper bound of the ratio
-    p_value: float | None = None  # of the body
+    p: float | None = None  # of the body
     p_total: float | None = None  # NaN where the tail is not judged
     p_aborted: float | None = None  # of "it fails as often as the base"
     p_randomisation: float | None = None  # of the plain body difference
@@ -74,7 +74,7 @@ class ArmEstimate:
     effective_clusters: float | None = None  # that the body rests on
     verdict: Verdict | None = None
     verdict_reason: str = ""
-    seconds_needed: float | None = None
+    needed_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class Finding:
 
     verdict: Verdict
     reason: str
-    seconds_needed: float | None = None
+    needed_s: float | None = None
 
 
 def judge(evidence: Evidence) -> Finding:

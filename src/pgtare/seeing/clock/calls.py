@@ -28,24 +28,24 @@ _RECURSIVE_ROUNDS = 10
 class Range:
     """A quantity that is known between two bounds."""
 
-    low: float
+    lo: float
     likely: float
-    high: float
+    hi: float
 
     @classmethod
     def exactly(cls, value: float) -> Range:
         return cls(value, value, value)
 
     def __add__(self, other: Range) -> Range:
-        return Range(self.low + other.low, self.likely + other.likely, self.high + other.high)
+        return Range(self.lo + other.lo, self.likely + other.likely, self.hi + other.hi)
 
     def scaled(self, factor: float) -> Range:
         """This, times a number that is not negative."""
-        return Range(self.low * factor, self.likely * factor, self.high * factor)
+        return Range(self.lo * factor, self.likely * factor, self.hi * factor)
 
     def times(self, other: Range) -> Range:
         """Bounds of the product; `self` is not negative."""
-        corners = [a * b for a in (self.low, self.high) for b in (other.low, other.high)]
+        corners = [a * b for a in (self.lo, self.hi) for b in (other.lo, other.hi)]
         return Range(min(corners), self.likely * other.likely, max(corners))
 
 

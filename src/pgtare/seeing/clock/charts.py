@@ -132,7 +132,7 @@ def _exact(index: int, clock: ClockResult) -> Chart | None:
     data = [
         {
             "type": "bar",
-            "x": [one.ns for one in shown],
+            "x": [one.duration_ns for one in shown],
             "y": [float(f"{100 * one.count / total:.5g}") for one in shown],
             "marker": {"color": _COLORS[index % len(_COLORS)]},
             "hovertemplate": "%{x} ns: %{y:.3~g} %<extra></extra>",
@@ -149,7 +149,7 @@ def _exact(index: int, clock: ClockResult) -> Chart | None:
         layout=layout,
         table_head=["ticks", "ns", "readings"],
         table_rows=[
-            [numbers.count(o.ticks), f"{o.ns:,.2f}", numbers.count(o.count)] for o in shown
+            [numbers.count(o.ticks), f"{o.duration_ns:,.2f}", numbers.count(o.count)] for o in shown
         ],
     )
 
@@ -164,8 +164,8 @@ def _cores(report: ClockReport) -> Chart | None:
     layout["xaxis"] |= {"title": plots.axis_title("ns, bounds of the difference"), "zeroline": True}
     names = [f"{pair.second} minus {pair.first}" for pair in pairs]
     layout["yaxis"] |= {"automargin": True, "type": "category"}
-    middles = [(pair.lower_ns + pair.upper_ns) / 2 for pair in pairs]
-    halves = [(pair.upper_ns - pair.lower_ns) / 2 for pair in pairs]
+    middles = [(pair.lo_ns + pair.hi_ns) / 2 for pair in pairs]
+    halves = [(pair.hi_ns - pair.lo_ns) / 2 for pair in pairs]
     data = [
         {
             "type": "scatter",
@@ -193,7 +193,7 @@ def _cores(report: ClockReport) -> Chart | None:
         layout=layout,
         table_head=["processors", "from, ns", "to, ns"],
         table_rows=[
-            [name, numbers.signed(pair.lower_ns, 0), numbers.signed(pair.upper_ns, 0)]
+            [name, numbers.signed(pair.lo_ns, 0), numbers.signed(pair.hi_ns, 0)]
             for name, pair in zip(names, pairs, strict=True)
         ],
     )

@@ -131,7 +131,7 @@ def _offsets(before: ClockReport, after: ClockReport) -> Iterator[Line]:
         for pair in apart
         if (known := old.get((pair.first, pair.second))) is None
         or _least_ns(known) == 0
-        or _least_ns(pair) > max(abs(known.lower_ns), abs(known.upper_ns))
+        or _least_ns(pair) > max(abs(known.lo_ns), abs(known.hi_ns))
     ]
     if old or apart:
         yield Line(
@@ -145,7 +145,7 @@ def _offsets(before: ClockReport, after: ClockReport) -> Iterator[Line]:
 
 def _least_ns(pair: CoreOffset) -> float:
     """How far two processors' clocks are apart at least: 0 where they may agree."""
-    return max(pair.lower_ns, -pair.upper_ns, 0.0)
+    return max(pair.lo_ns, -pair.hi_ns, 0.0)
 
 
 def _pairs(pairs: list[CoreOffset]) -> str:

@@ -37,12 +37,12 @@ class _Timed:
 _TIMED = (
     _Timed(_ROW, "15-18", (SYSTEM,), lambda clock: _either(call_cost(clock, 18), clock)),
     _Timed(_IO, "15-17", (SYSTEM,), lambda clock: io_cost(clock, 17).io_ns),
-    _Timed(_IO, "18", (SYSTEM,), lambda clock: io_cost(clock, 18).io_ns, int(io_reads(18).high)),
+    _Timed(_IO, "18", (SYSTEM,), lambda clock: io_cost(clock, 18).io_ns, int(io_reads(18).hi)),
     _Timed(_WAIT, "15-18", (*_UNFENCED, SYSTEM), lambda clock: wait_cost(clock)["stats"]),
 )
 _TIMED_19 = (
     _Timed(_ROW, "19", (_COUNTER,), lambda clock: call_cost(clock, 19)),
-    _Timed(_IO, "19", ("tscp",), lambda clock: io_cost(clock, 19).io_ns, int(io_reads(19).high)),
+    _Timed(_IO, "19", ("tscp",), lambda clock: io_cost(clock, 19).io_ns, int(io_reads(19).hi)),
 )
 
 
@@ -64,7 +64,7 @@ def meaning(clocks: Iterable[ClockResult], choice: Choice, counter: bool = True)
                     server=one.server,
                     clock=name,
                     reads=one.reads,
-                    ns=one.reads * clock.read_ns,
+                    readings_ns=one.reads * clock.read_ns,
                     cost_ns=span(one.cost(clock)),
                 )
             )
@@ -110,7 +110,7 @@ def plan_timing(
 def _either(newer: Range, clock: Clock) -> Range:
     """The cost of a call from 16 on, its bounds wide enough for 15."""
     older = call_cost(clock, 15)
-    return Range(min(newer.low, older.low), newer.likely, max(newer.high, older.high))
+    return Range(min(newer.lo, older.lo), newer.likely, max(newer.hi, older.hi))
 
 
 def span(value: Range) -> Span:

@@ -67,8 +67,8 @@ def compare(
             CoreOffset(
                 first=first,
                 second=second,
-                lower_ns=got.lower * scale,
-                upper_ns=got.upper * scale,
+                lo_ns=got.lower * scale,
+                hi_ns=got.upper * scale,
                 rounds=got.rounds,
                 backward=got.backward,
                 backward_largest_ns=got.backward_largest * scale,

@@ -204,10 +204,10 @@ _COARSE_S = 0.05
 def _apart(cores: Cores | None) -> list[str]:
     """Pairs of processors whose clocks are apart for certain."""
     return [
-        f"processor {p.second} is {'ahead of' if p.lower_ns > 0 else 'behind'} processor {p.first} "
-        f"by {min(abs(p.lower_ns), abs(p.upper_ns)):,.0f} ns at least"
+        f"processor {p.second} is {'ahead of' if p.lo_ns > 0 else 'behind'} processor {p.first} "
+        f"by {min(abs(p.lo_ns), abs(p.hi_ns)):,.0f} ns at least"
         for p in (cores.pairs if cores else ())
-        if p.lower_ns > 0 or p.upper_ns < 0
+        if p.lo_ns > 0 or p.hi_ns < 0
     ]
 
 

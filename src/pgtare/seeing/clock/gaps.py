@@ -172,7 +172,7 @@ def _gap(gap: ProbeGap, seen: Distribution, hypervisor: bool) -> Gap:
         causes.append("stolen by other guests")
     return Gap(
         at_ms=seen.ns(gap.at) / 1e6,
-        ns=seen.ns(gap.ticks),
+        duration_ns=seen.ns(gap.ticks),
         cause=" and ".join(causes) or _others(hypervisor).replace(" and ", " or "),
         switches=gap.switches,
         waited_ns=gap.waited_ns,

@@ -33,14 +33,14 @@ def page(report: ClockReport) -> str:
         meaning=[[m.what, m.server, m.clock, show.costs(m)] for m in report.meaning],
         plan=report.plan and _plan(report.plan),
         gaps=[
-            [f"{gap.at_ms:,.1f} ms", show.ns(gap.ns), gap.cause]
+            [f"{gap.at_ms:,.1f} ms", show.ns(gap.duration_ns), gap.cause]
             for gap in (report.gaps.longest if report.gaps else ())
         ],
         cores=[
             [
                 f"{p.second} minus {p.first}",
-                numbers.signed(p.lower_ns, 0),
-                numbers.signed(p.upper_ns, 0),
+                numbers.signed(p.lo_ns, 0),
+                numbers.signed(p.hi_ns, 0),
                 numbers.count(p.backward),
                 numbers.count(p.rounds),
             ]

@@ -43,8 +43,8 @@ def answers(plan: PlanTiming) -> Iterator[str]:
         f" on PostgreSQL {plan.postgresql}:"
         f" {plan.calls.likely:,.0f} calls of {ns_span(plan.call_ns)}"
     )
-    if plan.percent is not None and plan.without_timing_ms is not None:
-        head += f"; {_share(plan.percent.likely)} of {_ms(plan.without_timing_ms)} without it"
+    if plan.cost_pct is not None and plan.without_timing_ms is not None:
+        head += f"; {_share(plan.cost_pct.likely)} of {_ms(plan.without_timing_ms)} without it"
     yield head + "."
     if plan.measured is not None:
         yield _measured(plan.measured, plan.wall_ms)
@@ -76,7 +76,7 @@ def _row(node: TimedNode, total_ms: float) -> list[str]:
     name = "\N{NO-BREAK SPACE}" * 2 * node.depth + node.node
     share = f"{100 * node.wall_ms.likely / total_ms:.0f} %" if total_ms else ""
     told = [node.note] if node.note else []
-    if node.stalls.high:
+    if node.stalls.hi:
         told.append("may stall")
     return [
         name + (f" on {node.relation}" if node.relation else ""),
@@ -110,15 +110,15 @@ def _measured(measured: MeasuredTiming, predicted: Span) -> str:
 
 def span(ms: Span) -> str:
     """Milliseconds with their bounds."""
-    if ms.low == ms.high:
+    if ms.lo == ms.hi:
         return _ms(ms.likely)
-    return f"{_ms(ms.likely)} [{_ms(max(ms.low, 0))}, {_ms(ms.high)}]"
+    return f"{_ms(ms.likely)} [{_ms(max(ms.lo, 0))}, {_ms(ms.hi)}]"
 
 
 def ns_span(value: Span) -> str:
     """Nanoseconds with their bounds, in the unit that suits the likely value."""
     scale, unit = (1e3, "µs") if value.likely >= 9999.5 else (1.0, "ns")
-    likely, low, high = (v / scale for v in (value.likely, max(value.low, 0), value.high))
+    likely, low, high = (v / scale for v in (value.likely, max(value.lo, 0), value.hi))
     digits = 0 if likely >= 99.95 else 1
     return f"{likely:,.{digits}f} {unit} [{low:,.{digits}f}, {high:,.{digits}f}]"
 
@@ -128,9 +128,9 @@ def _share(percent: float) -> str:
 
 
 def _count(value: Span) -> str:
-    if value.high - value.low <= 0.01 * value.likely:
+    if value.hi - value.lo <= 0.01 * value.likely:
         return f"{value.likely:,.0f}"
-    return f"{value.low:,.0f}–{value.high:,.0f}"
+    return f"{value.lo:,.0f}–{value.hi:,.0f}"
 
 
 def _ms(ms: float) -> str:

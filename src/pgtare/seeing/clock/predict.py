@@ -104,14 +104,14 @@ class ExplainCost:
         return max(self.plan.execution_ms - self.wall_ms.likely, 0.0)
 
     @property
-    def percent(self) -> Range | None:
+    def cost_pct(self) -> Range | None:
         """The cost in percent of the execution without TIMING."""
         bare = self.bare_ms
         return self.wall_ms.scaled(100 / bare) if bare else None
 
     def as_json(self) -> dict[str, Any]:
         """For programs; every name carries its unit."""
-        percent = self.percent
+        percent = self.cost_pct
         return {
             "rows_and_loops": "actual" if self.plan.analyzed else "estimated",
             "postgresql": self.major,
@@ -123,7 +123,7 @@ class ExplainCost:
             "execution_ms": self.plan.execution_ms,
             "executed_with_timing": self.plan.timed,
             "without_timing_ms": self.bare_ms,
-            "percent": None if percent is None else _json(percent),
+            "cost_pct": None if percent is None else _json(percent),
             "nodes": [_node_json(cost) for cost in self.nodes],
             "notes": list(self.notes),
         }
@@ -230,7 +230,7 @@ def _notes(plan: Plan, nodes: tuple[NodeCost, ...]) -> Iterator[str]:
         )
     if any(cost.calls.processes > 1 for cost in nodes):
         yield "the time of parallel processes counts as if all shared the work and ran at once"
-    if any(cost.stalls.high for cost in nodes):
+    if any(cost.stalls.hi for cost in nodes):
         yield (
             "rows that are fetched from all over a memory larger than the processor's cache (sorts,"
             " hash tables, look-ups) may stall where the clock is read: the upper bound has that"

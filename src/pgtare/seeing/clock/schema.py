@@ -26,7 +26,7 @@ class Exact(_Model):
     """One duration that was seen, exactly."""
 
     ticks: int = Field(description="difference of two readings in the clock's own unit")
-    ns: float = Field(description="the same in ns; below 0 where the clock stepped back")
+    duration_ns: float = Field(description="the same in ns; below 0 where the clock stepped back")
     count: int = Field(description="how often")
 
 
@@ -86,8 +86,8 @@ class CoreOffset(_Model):
 
     first: int = Field(description="a processor")
     second: int = Field(description="another")
-    lower_ns: float = Field(description="lower bound of the second's clock minus the first's")
-    upper_ns: float = Field(description="upper bound")
+    lo_ns: float = Field(description="lower bound of the second's clock minus the first's")
+    hi_ns: float = Field(description="upper bound")
     rounds: int = Field(description="readings handed to and fro")
     backward: int = Field(description="readings below the other processor's earlier one")
     backward_largest_ns: float = Field(description="the largest of these steps back")
@@ -115,7 +115,7 @@ class Gap(_Model):
     """One of the longest gaps."""
 
     at_ms: float = Field(description="when it began, in ms after the start")
-    ns: float = Field(description="its length")
+    duration_ns: float = Field(description="its length")
     cause: str = Field(description="as far as the kernel tells")
     switches: int = Field(description="context switches since the gap before")
     waited_ns: int | None = Field(description="ready but waiting for a processor; null: not known")
@@ -166,9 +166,9 @@ class Diagnosis(_Model):
 class Span(_Model):
     """A likely value between two bounds, which are no confidence interval."""
 
-    low: float = Field(description="not below this")
+    lo: float = Field(description="not below this")
     likely: float = Field(description="the likely value")
-    high: float = Field(description="not above this")
+    hi: float = Field(description="not above this")
 
 
 class Meaning(_Model):
@@ -178,7 +178,9 @@ class Meaning(_Model):
     server: str = Field(description="the versions of PostgreSQL")
     clock: str = Field(description="the clock they read")
     reads: int = Field(description="readings for one of these, the most there are")
-    ns: float = Field(description="readings times their cost in a loop: a part of `cost_ns`")
+    readings_ns: float = Field(
+        description="readings times their cost in a loop: a part of `cost_ns`"
+    )
     cost_ns: Span | None = Field(
         default=None, description="with the other work; null in reports of old"
     )
@@ -238,7 +240,7 @@ class PlanTiming(_Model):
     execution_ms: float | None = Field(description="the execution, null where there was none")
     executed_with_timing: bool = Field(description="whether that had TIMING on")
     without_timing_ms: float | None = Field(description="the execution less the predicted cost")
-    percent: Span | None = Field(description="the cost in percent of that")
+    cost_pct: Span | None = Field(description="the cost in percent of that")
     postgresql19_wall_ms: Span | None = Field(
         description="the same plan on PostgreSQL 19 by RDTSC; null where it would not choose that"
     )

@@ -110,7 +110,7 @@ def facts(report: ClockReport) -> Iterator[tuple[str, str]]:
         yield "time lost", gaps(report.gaps, report.cpu)
         if report.gaps.longest:
             worst = report.gaps.longest[0]
-            yield "", f"longest {ns(worst.ns)}: {worst.cause}"
+            yield "", f"longest {ns(worst.duration_ns)}: {worst.cause}"
     yield "set-up", setup(report)
     choice = report.diagnosis.postgres19
     yield (
@@ -139,16 +139,14 @@ def frequency(found: Frequency) -> str:
 
 def cores(found: Cores) -> Iterator[str]:
     """The processors that may be furthest apart, and what was not compared."""
-    pairs = sorted(
-        found.pairs, key=lambda p: -max(p.lower_ns, -p.upper_ns, p.upper_ns - p.lower_ns)
-    )
+    pairs = sorted(found.pairs, key=lambda p: -max(p.lo_ns, -p.hi_ns, p.hi_ns - p.lo_ns))
     rest = [f"{len(pairs) - 1} more pairs within these"] if len(pairs) > 1 else []
     for pair in pairs[:1]:
         back = f"{pair.backward:,} steps back" if pair.backward else "no step back"
         yield (
-            f"{pair.second} minus {pair.first}: {numbers.signed(pair.lower_ns, 0)} to "
-            f"{numbers.signed(pair.upper_ns, 0)} ns, {back} in {pair.rounds:,} rounds"
-            + ("; too busy to tell more" if pair.upper_ns - pair.lower_ns > _VAGUE_NS else "")
+            f"{pair.second} minus {pair.first}: {numbers.signed(pair.lo_ns, 0)} to "
+            f"{numbers.signed(pair.hi_ns, 0)} ns, {back} in {pair.rounds:,} rounds"
+            + ("; too busy to tell more" if pair.hi_ns - pair.lo_ns > _VAGUE_NS else "")
         )
     if rest or found.note:
         yield "; ".join([*rest, *([found.note] if found.note else [])])
@@ -200,7 +198,7 @@ def _meaning(report: ClockReport) -> Table:
 
 def costs(one: Meaning) -> str:
     """What a thing costs, with its bounds; without them in reports of old."""
-    return plan_text.ns_span(one.cost_ns) if one.cost_ns is not None else ns(one.ns)
+    return plan_text.ns_span(one.cost_ns) if one.cost_ns is not None else ns(one.readings_ns)
 
 
 def histogram(clock: ClockResult) -> RenderableType:
@@ -238,7 +236,7 @@ def exact(clock: ClockResult, cutoff: float) -> RenderableType:
             table.add_row("…", f"{left_out} more", "", "", "")
         table.add_row(
             numbers.count(one.ticks),
-            f"{one.ns:,.2f}",
+            f"{one.duration_ns:,.2f}",
             numbers.count(one.count),
             f"{100 * one.count / total:.4f} %",
             f"{100 * running / total:.4f} %",

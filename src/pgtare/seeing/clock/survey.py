@@ -269,7 +269,7 @@ def result(clock: Clock, cost: Cost, recording: ProbeRun, seen: Distribution) ->
         backward_largest_ns=seen.ns(recording.backward_largest),
         histogram=[Bucket(up_to_ns=up_to, count=n) for up_to, n in log2_histogram(by_ns)],
         exact=[
-            Exact(ticks=t, ns=round(seen.ns(t), 3), count=n)
+            Exact(ticks=t, duration_ns=round(seen.ns(t), 3), count=n)
             for t, n in zip(seen.ticks, seen.counts, strict=True)
         ],
     )

@@ -65,7 +65,7 @@ def figures(
         if found.deallocations_per_s is None
         else min(1.0, found.deallocations_per_s * sweep_s),
         turnover_s=size / evicted if evicted else None,
-        lost=None if evicted is None else sweep_cost.lost(size, evicted),
+        lost_share=None if evicted is None else sweep_cost.lost(size, evicted),
         distinct=found.distinct,
         statements_per_s=statements_per_s,
         live_text_bytes=None
@@ -75,7 +75,7 @@ def figures(
         null_texts=None if rows is None else sum(1 for t in rows if t.text is None),
         median_age_s=median(ages) if ages else None,
         lock_share=waits.share(LOCK_EVENT) if waits else None,
-        lock_share_least=waits.least(LOCK_EVENT) if waits else None,
+        lock_share_lo=waits.least(LOCK_EVENT) if waits else None,
     )
 
 
@@ -104,8 +104,8 @@ def _evictions(found: Statements, families: Sequence[churn.Family], tracked: str
     swept, evicted = found.deallocations_per_s, found.evicted_per_s
     if not swept or not evicted:
         return None
-    lost, occupancy = found.lost or 0.0, found.occupancy or 0.0
-    turnover_s, waited = found.turnover_s or 0.0, found.lock_share_least or 0.0
+    lost, occupancy = found.lost_share or 0.0, found.occupancy or 0.0
+    turnover_s, waited = found.turnover_s or 0.0, found.lock_share_lo or 0.0
     costs = max(lost, occupancy) >= WARNING_LOST or waited >= WARNING_WAITED
     if not costs and turnover_s >= SHORT_LIFE_S:
         return None
@@ -121,7 +121,7 @@ def _evictions(found: Statements, families: Sequence[churn.Family], tracked: str
     ]
     if found.lock_share is not None:
         told = f"{LOCK_EVENT}: {100 * found.lock_share:.2g} % of the sessions' active time"
-        least = found.lock_share_least
+        least = found.lock_share_lo
         if least is not None and least < found.lock_share:
             told += f", sampled; at least {100 * least:.2g} %"
         seen.append(told)
@@ -163,7 +163,7 @@ def _sureness(found: Statements, *, severe: bool) -> tuple[Sure, str]:
             f"version {found.version} does not count deallocations: entries were seen to vanish or "
             "to start anew between looks, which finds some of them only"
         )
-    waited = found.lock_share_least or 0.0
+    waited = found.lock_share_lo or 0.0
     if waited >= (CRITICAL_WAITED if severe else WARNING_WAITED):
         return "certain", "the server counts deallocations, and sessions were seen to wait for them"
     if not severe and (found.turnover_s or 0.0) < SHORT_LIFE_S:

@@ -75,14 +75,14 @@ class Observer(_Model):
 class WaitShare(_Model):
     """One event: sessions that waited for it on average, and its share of all active time.
 
-    least: where it is sampled, the lower end of the share's 95 % interval; None where the samples
+    share_lo: if it is sampled, the lower end of the share's 95 % interval; None where the samples
     bear none.
     """
 
     event: str = Field(description="class and name, as `IO/DataFileRead`")
     active: float = Field(description="sessions that waited for it, on average")
     share: float | None = Field(description="of all active time, from 0 to 1")
-    least: float | None = Field(
+    share_lo: float | None = Field(
         default=None, description="of a sampled share, the lower end of its 95 % interval"
     )
 
@@ -111,7 +111,7 @@ class Waits(_Model):
         share = self.share(event)
         if self.exact or share is None:
             return share
-        return next((w.least for w in self.events if w.event == event), 0.0)
+        return next((w.share_lo for w in self.events if w.event == event), 0.0)
 
 
 class Statements(_Model):
@@ -143,7 +143,7 @@ class Statements(_Model):
     turnover_s: float | None = Field(
         default=None, description="how long an entry lives at the present rate"
     )
-    lost: float | None = Field(
+    lost_share: float | None = Field(
         default=None, description="share of the executions whose statistics are lost, from 0 to 1"
     )
     distinct: float | None = Field(default=None, description="statements in circulation, estimated")
@@ -156,7 +156,7 @@ class Statements(_Model):
         default=None,
         description="share of the active time spent waiting for the table's lock, from 0 to 1",
     )
-    lock_share_least: float | None = Field(
+    lock_share_lo: float | None = Field(
         default=None, description="lower end of that, if it was sampled"
     )
 

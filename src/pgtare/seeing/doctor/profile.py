@@ -34,7 +34,7 @@ def profile(first: Look, last: Look, samples: Samples) -> Waits | None:
                 event=event,
                 active=n,
                 share=n / active if active and known else None,
-                least=samples.least_share(event) if exact is None else None,
+                share_lo=samples.least_share(event) if exact is None else None,
             )
             for event, n in sorted(events.items(), key=lambda item: -item[1])
         ],

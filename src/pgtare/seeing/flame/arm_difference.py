@@ -36,8 +36,8 @@ class Growth:
     base_us: float
     arm_us: float
     growth_us: float
-    low_us: float
-    high_us: float
+    lo_us: float
+    hi_us: float
     p: float
     new: bool
 
@@ -146,8 +146,8 @@ def _compare(
             base_us=float(base[i]),
             arm_us=float(mean[i]),
             growth_us=float(difference[i]),
-            low_us=float(difference[i] - factor * spread[i]),
-            high_us=float(difference[i] + factor * spread[i]),
+            lo_us=float(difference[i] - factor * spread[i]),
+            hi_us=float(difference[i] + factor * spread[i]),
             p=float(p[i]),
             new=bool(base[i] < mean[i] / 2),
         )

@@ -29,7 +29,7 @@ class FlameStack(Model):
     """A stack."""
 
     frames: list[str] = Field(description="the outermost first")
-    ns: float = Field(description="its time")
+    total_ns: float = Field(description="its time")
 
 
 class FlameGraph(Document):
@@ -60,7 +60,7 @@ def graph(recording: FlameRecording, found: Profile) -> FlameGraph:
         {
             "mode": recording.mode,
             "target": recording.target,
-            "duration_s": recording.seconds,
+            "duration_s": recording.duration_s,
             "stopped_by": recording.stopped_by,
             "walk": recording.walk,
             "rate_hz": recording.rate,
@@ -71,7 +71,7 @@ def graph(recording: FlameRecording, found: Profile) -> FlameGraph:
             "total_ns": profiles.total(found),
             "runnable_ns": int(recording.samples.of(RUNNABLE).total_ns),
             "frames": profiles.functions(found)[:_FRAMES],
-            "stacks": [{"frames": list(stack), "ns": ns} for stack, ns in found.items()],
+            "stacks": [{"frames": list(stack), "total_ns": ns} for stack, ns in found.items()],
         }
     )
 

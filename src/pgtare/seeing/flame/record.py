@@ -51,7 +51,7 @@ class FlameRecording:
     target: str
     samples: Samples
     begin_ns: int
-    seconds: float
+    duration_s: float
     walk: str
     rate: int
     stopped_by: StoppedBy
@@ -137,7 +137,7 @@ class FlameRecorder:
             target=plan.target.name,
             samples=self.collected.samples(),
             begin_ns=collector.begin_ns,
-            seconds=(end_ns - collector.begin_ns) / 1e9,
+            duration_s=(end_ns - collector.begin_ns) / 1e9,
             walk=self.walk,
             rate=plan.rate if plan.mode == "on" else 0,
             stopped_by=stopped_by,

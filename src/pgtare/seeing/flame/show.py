@@ -44,7 +44,7 @@ def lines(recording: FlameRecording, found: Profile, *, idle: bool) -> list[str]
     spent = numbers.duration(profiles.total(found) / 1000)
     walk = "frame pointers" if recording.walk == "fp" else "DWARF"
     told = [
-        f"{TITLES[recording.mode]}: {spent} in {numbers.seconds(recording.seconds)}, "
+        f"{TITLES[recording.mode]}: {spent} in {numbers.seconds(recording.duration_s)}, "
         f"{recording.target}; {numbers.count(recording.events)} events, "
         f"{numbers.count(recording.lost)} lost; stacks by {walk}"
     ]
@@ -152,7 +152,7 @@ def recording_page(recording: FlameRecording, found: Profile, *, idle: bool) -> 
     alarms = [note for note in recording.notes if "lost" in note or "ended" in note]
     return page(
         TITLES[recording.mode],
-        f"{recording.target}, {numbers.seconds(recording.seconds)}",
+        f"{recording.target}, {numbers.seconds(recording.duration_s)}",
         graphs(recording, found, idle=idle),
         alarms=alarms,
         notes=[note for note in recording.notes if note not in alarms],

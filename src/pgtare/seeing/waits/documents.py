@@ -66,8 +66,8 @@ class StatementRate(Model):
     share: float | None = Field(description="of the profile's `active`, from 0 to 1")
     events: list[StatementEvent] = Field(description="its main events")
     cpu_samples: int = Field(description="samples in which it was on a processor")
-    cpu_low: float | None = Field(description="lower end of the 95 % interval of `on_cpu`")
-    cpu_high: float | None = Field(description="upper end of that interval")
+    on_cpu_lo: float | None = Field(description="lower end of the 95 % interval of `on_cpu`")
+    on_cpu_hi: float | None = Field(description="upper end of that interval")
 
 
 class WaitsProfile(Document):
@@ -293,7 +293,7 @@ def summary(found: Summary) -> WaitsSummary:
         ]
 
     return WaitsSummary(
-        duration_s=found.recording.seconds,
+        duration_s=found.recording.duration_s,
         records=found.recording.records,
         lost=found.recording.lost,
         active={name: float(values.mean()) for name, values in found.active.items()},

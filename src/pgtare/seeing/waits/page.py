@@ -30,13 +30,13 @@ def page(summary: Summary) -> str:
     """The page as a string."""
     recording = summary.recording
     drawn = charts(summary)
-    began = f"{recording.began:%Y-%m-%d %H:%M:%S %Z}"
+    began = f"{recording.started:%Y-%m-%d %H:%M:%S %Z}"
     return page_frame.render(
         "pgtare.seeing.waits",
         "recording.html.j2",
         drawn,
         title="Where the time went",
-        subtitle=f"{numbers.seconds(recording.seconds)} from {began}, "
+        subtitle=f"{numbers.seconds(recording.duration_s)} from {began}, "
         f"{len(recording.sessions)} traced sessions",
         alarms=alarms(summary),
         answers=answers(summary),
@@ -80,14 +80,14 @@ def alarms(summary: Summary) -> list[str]:
 
 
 def _waiting(wait: OpenWait, recording: Recording) -> str:
-    since = recording.seconds + (recording.began - wait.started).total_seconds()
+    since = recording.duration_s + (recording.started - wait.started).total_seconds()
     blocked = f", blocked by {', '.join(map(str, wait.blocked_by))}" if wait.blocked_by else ""
     return f"process {wait.pid}, {numbers.seconds(since)} in {wait.type}/{wait.event}{blocked}"
 
 
 def answers(summary: Summary) -> list[str]:
     """The main consumers of time, largest first."""
-    seconds = max(summary.recording.seconds, 1e-3)
+    seconds = max(summary.recording.duration_s, 1e-3)
     spent = {
         summary.label(event): s.total_ns
         for event, s in summary.events.items()

@@ -197,14 +197,14 @@ class WaitRecorder:
         open_waits: Sequence[OpenWait] = (),
     ) -> Recording:
         return Recording(
-            began=self.began,
-            seconds=seconds,
+            started=self.began,
+            duration_s=seconds,
             stopped_by=stopped,
             server=str(self.reader.conn.info.server_version),
             sessions=[ring.session for ring in self.rings.values()],
             events={str(event): list(names) for event, names in self.events.items()},
             texts={str(query_id): text for query_id, text in (texts or {}).items()},
-            waiting_at_begin=self.waiting,
+            waiting_at_start=self.waiting,
             waiting_at_end=list(open_waits),
         )
 

@@ -95,8 +95,8 @@ class Recording(BaseModel):
     schema_: Literal["pgtare.waits.recording/1"] = Field(
         default=SCHEMA, alias="schema", description="name and version"
     )
-    began: datetime = Field(description="when, by the server's clock")
-    seconds: float = Field(description="how long it took")
+    started: datetime = Field(description="when it began, by the server's clock")
+    duration_s: float = Field(description="how long it took")
     stopped_by: str = Field(
         description="`time`, `interrupt`, `space` (the disk was full) or `error`"
     )
@@ -104,7 +104,7 @@ class Recording(BaseModel):
     sessions: list[RecordedSession] = Field(description="the sessions")
     events: dict[str, list[str]] = Field(description="number of an event to its class and name")
     texts: dict[str, str] = Field(description="statements by query identifier")
-    waiting_at_begin: list[OpenWait] = Field(
+    waiting_at_start: list[OpenWait] = Field(
         default=[], description="waits under way when it began"
     )
     waiting_at_end: list[OpenWait] = Field(default=[], description="waits under way when it ended")

@@ -135,11 +135,10 @@ def _statements(profile: Profile, limit: int) -> Table:
 
 def cpu_by_samples(rate: StatementRate) -> str:
     """The CPU time of a statement with its interval and samples, or that these are too few."""
-    if rate.on_cpu is None or rate.cpu_low is None or rate.cpu_high is None:
+    if rate.on_cpu is None or rate.on_cpu_lo is None or rate.on_cpu_hi is None:
         return f"too few samples ({rate.cpu_samples})"
-    return (
-        f"{rate.on_cpu:.2f} [{rate.cpu_low:.2f}, {rate.cpu_high:.2f}], {rate.cpu_samples} samples"
-    )
+    interval = f"[{rate.on_cpu_lo:.2f}, {rate.on_cpu_hi:.2f}]"
+    return f"{rate.on_cpu:.2f} {interval}, {rate.cpu_samples} samples"
 
 
 def totals_view(totals: Mapping[int, Mapping[Event, Counters]], texts: Mapping[int, str]) -> Table:

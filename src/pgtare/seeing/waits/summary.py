@@ -99,10 +99,10 @@ def is_idle(event: int) -> bool:
 
 def summarise(recording: Recording, parts: Iterable[Columns]) -> Summary:
     """Read the parts once; what ended before the recording began is left out."""
-    found = Summary(recording, np.linspace(0.0, max(recording.seconds, 1e-3), BINS + 1))
+    found = Summary(recording, np.linspace(0.0, max(recording.duration_s, 1e-3), BINS + 1))
     found.heat = np.zeros((BINS, BUCKETS), np.int64)
-    began_ns = epoch_ns(recording.began)
-    end_ns = round(max(recording.seconds, 1e-3) * 1e9)
+    began_ns = epoch_ns(recording.started)
+    end_ns = round(max(recording.duration_s, 1e-3) * 1e9)
     workers = [s.number for s in recording.sessions if s.leader_pid is not None]
     cpu = CpuTime()
     for part in parts:
@@ -123,7 +123,7 @@ def summarise(recording: Recording, parts: Iterable[Columns]) -> Summary:
 
 def throughout(recording: Recording) -> list[OpenWait]:
     """Waits for something other than work that lasted from before the recording to its end."""
-    return [w for w in recording.waiting_at_end if not w.idle and w.started <= recording.began]
+    return [w for w in recording.waiting_at_end if not w.idle and w.started <= recording.started]
 
 
 def _add_open_waits(found: Summary, began_ns: int, end_ns: int) -> None:

@@ -52,8 +52,8 @@ class StatementRate:
     share: float | None
     events: tuple[tuple[Event, float], ...]
     cpu_samples: int = 0
-    cpu_low: float | None = None
-    cpu_high: float | None = None
+    on_cpu_lo: float | None = None
+    on_cpu_hi: float | None = None
 
 
 @dataclass(frozen=True)
@@ -220,8 +220,8 @@ def _statements(
                 share=_share(total, active),
                 events=tuple(sorted(waits, key=lambda pair: -pair[1])),
                 cpu_samples=seen,
-                cpu_low=low,
-                cpu_high=high,
+                on_cpu_lo=low,
+                on_cpu_hi=high,
             )
         )
     ordered = sorted(rates, key=lambda rate: (-rate.active, -rate.cpu_samples))

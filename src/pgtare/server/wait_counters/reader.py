@@ -27,6 +27,14 @@ from pgtare.server.wait_counters.model import (
     Timed,
 )
 
+# Only superusers make C functions: nobody else's function is taken for ours.
+_FUNCTIONS = """
+SELECT p.proname, n.nspname, has_schema_privilege(n.oid, 'USAGE'), quote_ident(n.nspname),
+       quote_ident(current_user)
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_language l ON l.oid = p.prolang
+WHERE l.lanname = 'c'
+  AND p.proname IN ('wait_event_timing_info', 'wait_event_timing_moment', 'pg_stat_statements')
+"""
 # {waits}, {texts}: schemas of wait_event_timing and of pg_stat_statements. {own}: our process; 0
 # behind a pooler, where our session is one of the application's as well.
 # Rows without an event tell the time of which the others are parts.
@@ -142,17 +150,15 @@ class Reader:
 
     def _find_functions(self) -> None:
         """Learn the schemas of the extension and of pg_stat_statements."""
-        found = dict(
-            self.rows(
-                "SELECT p.proname, n.nspname FROM pg_proc p JOIN pg_namespace n"
-                " ON n.oid = p.pronamespace JOIN pg_language l ON l.oid = p.prolang"
-                # only superusers make those: nobody else's function is taken for ours
-                " WHERE l.lanname = 'c'"
-                " AND p.proname IN ('wait_event_timing_info', 'pg_stat_statements')"
-            )
-        )
+        rows = self.rows(_FUNCTIONS)
+        found = {function: schema for function, schema, *_ in rows}
         if "wait_event_timing_info" not in found:
             raise UsageError(_NO_EXTENSION.format(self.conn.info.dbname))
+        untraced_session.require_schemas(
+            (schema, role)
+            for function, _, usable, schema, role in rows
+            if not usable and function.startswith("wait_event_timing")
+        )
         self._names["waits"] = psycopg.sql.Identifier(found["wait_event_timing_info"])
         self.has_texts = "pg_stat_statements" in found
         if self.has_texts:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
@@ -20,8 +20,8 @@ class ServerFacts:
     """What a session sees of its server.
 
     version_num: as server_version_num (180006). preloaded: libraries of shared_preload_libraries,
-    in order; None where the setting may not be read. setting_names, extensions (of the connected
-    database): lower case. start_only: settings that only a restart changes.
+    in order; None if the setting may not be read. setting_names, extensions (of the connected
+    database): lower case. contexts: how each setting can be changed, as pg_settings names it.
     session_preloaded: libraries of session_preload_libraries.
     """
 
@@ -29,13 +29,19 @@ class ServerFacts:
     preloaded: tuple[str, ...] | None
     setting_names: frozenset[str]
     extensions: frozenset[str]
-    start_only: frozenset[str] = frozenset()
+    contexts: Mapping[str, str] = field(default_factory=dict)
     session_preloaded: tuple[str, ...] = ()
 
     @property
     def major(self) -> int:
         """The major version (18)."""
         return self.version_num // 10000
+
+    @property
+    def start_only(self) -> frozenset[str]:
+        """Settings that are fixed when the server starts, or when it was built."""
+        fixed = ("postmaster", "internal")
+        return frozenset(name for name, context in self.contexts.items() if context in fixed)
 
     def loaded(self, library: str) -> bool:
         """Whether the server has the library loaded in every new session.
@@ -80,7 +86,7 @@ def _facts(version_num: int, rows: list[TupleRow], extensions: list[str]) -> Ser
         preloaded=None if shared is None else _libraries(shared),
         setting_names=frozenset(setting),
         extensions=frozenset(extensions),
-        start_only=frozenset(n for n, context, _ in rows if context in ("postmaster", "internal")),
+        contexts={name: context for name, context, _ in rows},
         session_preloaded=_libraries(setting.get("session_preload_libraries") or ""),
     )
 
@@ -143,14 +149,26 @@ def _create(extension: str) -> str:
     return f"CREATE EXTENSION {name};"
 
 
+def unknown_setting(name: str, facts: ServerFacts) -> Missing | None:
+    """What to do if the server has no setting of this name (lower case); None if it has one."""
+    if name in facts.setting_names:
+        return None
+    prefix, dot, _ = name.partition(".")
+    known_prefix = any(other.startswith(f"{prefix}.") for other in facts.setting_names)
+    remedy = (
+        f"load the library that defines {prefix}.*"
+        if dot and not known_prefix
+        else "check the name"
+    )
+    suggestion = near(name, sorted(facts.setting_names))
+    return Missing(f"this server has no setting {name}", remedy + suggestion)
+
+
 def _settings(names: frozenset[str], facts: ServerFacts) -> Iterator[Missing]:
     for name in sorted(names):
-        if name not in facts.setting_names:
-            prefix, dot, _ = name.partition(".")
-            remedy = (
-                f"load the library that defines {prefix}.*" if dot else "check the name"
-            ) + near(name, sorted(facts.setting_names))
-            yield Missing(f"this server has no setting {name}", remedy)
+        unknown = unknown_setting(name, facts)
+        if unknown is not None:
+            yield unknown
         elif name in facts.start_only:
             yield Missing(
                 f"{name} is fixed when the server starts",

@@ -70,7 +70,7 @@ def analyse(
         floor=study.analysis.floor,
         family=study.family,
         planned_s=facts.planned_s,
-        spent_s=sum(run.seconds for run in runs.values()),
+        spent_s=sum(run.duration_s for run in runs.values()),
         runs_done=len(runs),
         runs_planned=len(runs) + len(open_steps),
         warnings=tuple(warnings),
@@ -117,7 +117,7 @@ def _workload(
         title=workload.title,
         protocol=study.protocol_name(workload),
         spent_s=sum(
-            run.seconds
+            run.duration_s
             for run in runs.values()
             if run.step.workload == workload.name and run.step.kind == "run"
         ),
@@ -221,8 +221,8 @@ def _adjust(study: Study, family: list[Compared]) -> None:
     """
     p_values = [math.nan if c.p is None else c.p for c in family]
     p_values += [math.nan] * (study.family - len(family))
-    for compared, p_holm in zip(family, holm(p_values)[: len(family)], strict=True):
-        compared.p_holm = known(p_holm)
+    for compared, p_adjusted in zip(family, holm(p_values)[: len(family)], strict=True):
+        compared.p_adjusted = known(p_adjusted)
         if compared.verdict != "not_verified":
             compared.verdict = _verdict(study, compared)
             compared.derivation += wording.adjustment(compared, study.family)
@@ -232,7 +232,7 @@ def _verdict(study: Study, compared: Compared) -> Verdict:
     alpha = study.analysis.alpha
     if compared.p_equivalence is not None and compared.p_equivalence <= alpha:
         return "equivalent"
-    if compared.p_holm is not None and compared.p_holm <= alpha and compared.effect.pct:
+    if compared.p_adjusted is not None and compared.p_adjusted <= alpha and compared.effect.pct:
         better = (compared.effect.pct > 0) == (compared.metric in HIGHER_IS_BETTER)
         return "gain" if better else "cost"
     return "inconclusive"

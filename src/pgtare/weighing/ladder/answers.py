@@ -140,7 +140,7 @@ def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
     return (
         f"{where}: {c.arm} {differs} {c.base}: {what} {size} {sign}, "
         f"{level_interval(result.alpha)} {interval(c.effect)}, p = {p_text(c.p)}, "
-        f"{p_text(c.p_holm)} after correction for {count(result.family, 'comparison')}."
+        f"{p_text(c.p_adjusted)} after correction for {count(result.family, 'comparison')}."
     )
 
 

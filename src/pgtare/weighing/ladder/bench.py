@@ -165,6 +165,25 @@ class Bench:
         dsn = self._prepared(cluster, variant, workload)
         return Serving(cluster, self.binaries(variant.server), dsn, variant, workload)
 
+    def ready(self, server: str) -> bool:
+        """Whether a server of the study is there without being built first."""
+        recipe = self.study.servers[server].recipe
+        return recipe is None or source.is_built(recipe)
+
+    def serve_bare(self, variant: Variant, workload: Workload) -> Cluster:
+        """Start a variant's server with its libraries for a workload, and none of their settings.
+
+        Raises MeasurementError, with the end of the server's log, where it cannot start.
+        """
+        self._rest_duet()
+        cluster = self._cluster(variant.server)
+        self._configure(
+            cluster,
+            variant.model_copy(update={"settings": {}, "runtime": {}}),
+            workload.model_copy(update={"settings": {}}),
+        )
+        return cluster
+
     def duet(self, workload: Workload, names: Sequence[str]) -> DuetBlock:
         """Clusters for these variants, up together, made ready for a workload.
 

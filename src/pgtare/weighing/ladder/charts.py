@@ -165,7 +165,7 @@ def _quantiles(workload: OnWorkload, alpha: float) -> Chart | None:
     for c in workload.compared:
         points = [
             (b.metric, b.effect.pct, b.effect.lo_pct, b.effect.hi_pct)
-            for b in c.beside
+            for b in c.other_metrics
             if b.metric in _QUANTILES and b.effect.pct is not None
         ]
         if c.metric in _QUANTILES and c.effect.pct is not None:

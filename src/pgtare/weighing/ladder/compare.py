@@ -13,7 +13,7 @@ from pgtare.estimate.study.power import rounds_to_settle
 from pgtare.weighing.ladder import wording
 from pgtare.weighing.ladder.blocks import Blocks
 from pgtare.weighing.ladder.pair_comparison import described, differences, estimated
-from pgtare.weighing.ladder.result import Beside, Compared, Effect
+from pgtare.weighing.ladder.result import Compared, Effect, OtherMetric
 from pgtare.weighing.ladder.section_models import UNITS, Metric, Workload
 from pgtare.weighing.ladder.study import Study
 
@@ -53,7 +53,7 @@ def compare(
         se_pct=known(100 * found.se),
         absolute=centre * math.expm1(found.mean),
         p=known(found.p),
-        p_holm=None,
+        p_adjusted=None,
         p_equivalence=known(found.p_equivalence),
         within=None
         if peeked
@@ -79,7 +79,7 @@ def compare(
         else wording.derivation(found, peeked=peeked, noun=study.played_by(workload).words.block),
         over_layouts=described(over),
         round_pct=tuple(pct(float(x)) for x in d),
-        beside=tuple(
+        other_metrics=tuple(
             _beside(study, blocks, arm, base, metric, peeked, seed, study.blocks_planned(workload))
             for metric in workload.also
             if len(differences(blocks, arm, base, metric)) >= 2
@@ -96,9 +96,9 @@ def _beside(
     peeked: bool,
     seed: int,
     planned: int,
-) -> Beside:
+) -> OtherMetric:
     found, _ = estimated(study, blocks, arm, base, metric, seed, peeked=peeked, planned=planned)
-    return Beside(
+    return OtherMetric(
         metric=metric,
         unit=UNITS[metric],
         effect=_effect(found),
@@ -120,7 +120,7 @@ def not_counted(study: Study, workload: Workload, arm: str, base: str) -> Compar
         se_pct=None,
         absolute=None,
         p=None,
-        p_holm=None,
+        p_adjusted=None,
         p_equivalence=None,
         mde_pct=None,
         hodges_lehmann_pct=None,

@@ -283,8 +283,8 @@ class DuetRounds(StudyProtocol):
             )
         made = Run(
             step=step,
-            began="",
-            seconds=0.0,
+            started="",
+            duration_s=0.0,
             transactions=sum(p.transactions for p in parts.values()),
             failed=tuple(failed),
             machine={

@@ -171,7 +171,7 @@ def profile(
             idle=event.idle,
             waits=c.waits,
             total_ms=c.total_ms,
-            mean_us=1000 * c.total_ms / c.waits if c.waits else None,
+            mean_ms=c.total_ms / c.waits if c.waits else None,
             of_sessions=c.total_ms / (1000 * seconds * clients),
             of_waits=c.total_ms / waited if waited and not event.idle else 0.0,
             per_transaction=c.waits / max(transactions, 1),

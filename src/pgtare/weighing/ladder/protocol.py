@@ -80,6 +80,8 @@ class StudyProtocol(ABC):
     section: ClassVar[str] = ""
     #: Whether its runs go through the linkings of built servers ([protocol] layouts).
     relinks: ClassVar[bool] = False
+    #: Whether sessions of one server change the variants' run-time settings, with no reload.
+    switches_in_sessions: ClassVar[bool] = False
 
     # What follows from the study file
 
@@ -194,6 +196,6 @@ def attempt(
         done = measure(step, context)
     except (PgtareError, psycopg.Error, OSError) as ex:
         reason = f"the run failed: {str(ex).strip() or type(ex).__name__}"
-        done = StepResult(Run(step=step, began="", seconds=0.0, failed=(reason,)), {})
-    facts = {"began": began.isoformat(), "seconds": time.monotonic() - clock}
+        done = StepResult(Run(step=step, started="", duration_s=0.0, failed=(reason,)), {})
+    facts = {"started": began.isoformat(), "duration_s": time.monotonic() - clock}
     return StepResult(done.run.model_copy(update=facts), done.samples)

@@ -41,7 +41,7 @@ class Wait(_Model):
     idle: bool = Field(description="whether it is a wait for something to do")
     waits: int = Field(description="how many")
     total_ms: float = Field(description="their time, in ms")
-    mean_us: float | None = Field(description="their mean length")
+    mean_ms: float | None = Field(description="their mean length")
     of_sessions: float = Field(description="share of the time of all sessions")
     of_waits: float = Field(description="share of the time waited; 0 where it is idle")
     per_transaction: float = Field(description="waits a transaction")
@@ -72,8 +72,8 @@ class Run(_Model):
     """
 
     step: Step
-    began: str
-    seconds: float
+    started: str
+    duration_s: float
     metrics: dict[str, float] = {}
     figures: dict[str, float] = {}
     transactions: int = 0

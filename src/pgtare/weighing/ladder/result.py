@@ -55,7 +55,7 @@ class OverLayouts(_Model):
     p: float | None = _told("p-value of all linkings being alike")
 
 
-class Beside(_Model):
+class OtherMetric(_Model):
     """Another metric of a comparison: described, not tested in the family."""
 
     metric: str = _told("the metric")
@@ -78,7 +78,7 @@ class Compared(_Model):
     se_pct: float | None = _told("standard error of the mean log-ratio")
     absolute: float | None = _told("the difference in the metric's unit")
     p: float | None = _told("unadjusted p-value of the sign flips")
-    p_holm: float | None = _told("p-value adjusted over the family; `null` in the floor")
+    p_adjusted: float | None = _told("p-value adjusted over the family; `null` in the floor")
     p_equivalence: float | None = _told("the larger p-value of the two one-sided tests")
     within: Effect | None = _told(
         "the difference with the 1 − 2α interval that the two one-sided tests are about; `null` in "
@@ -102,7 +102,7 @@ class Compared(_Model):
         "of builds compared over linkings, see below; else `null`", default=None
     )
     round_pct: tuple[float, ...] = _told("each block's difference, in their order", default=())
-    beside: tuple[Beside, ...] = _told("other metrics, see below", default=())
+    other_metrics: tuple[OtherMetric, ...] = _told("other metrics, see below", default=())
 
 
 class Rung(_Model):

@@ -206,8 +206,8 @@ def _measured(step: Step, context: StepContext) -> StepResult:
         failed += spoiled
     made = Run(
         step=step,
-        began="",
-        seconds=0.0,
+        started="",
+        duration_s=0.0,
         metrics=_metrics(got, latencies, window.ticks[0]),
         figures=run_figures.between(first.figures, last.figures, log_path, workload, length),
         transactions=got.transactions,

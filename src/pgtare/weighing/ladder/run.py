@@ -16,6 +16,7 @@ from pgtare.weighing.ladder import (
     continuation,
     gates,
     scripts,
+    settings_check,
     stuck_servers,
 )
 from pgtare.weighing.ladder.bench import Bench
@@ -30,6 +31,7 @@ from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.wording import count
 
+ASKING = "asking the servers about the study's settings"
 #: So many runs in a row that could not be made at all end the study: something is broken.
 _HOPELESS = 4
 #: So often a proof is tried again that failed while others had the processors.
@@ -53,6 +55,9 @@ def conduct(planned: StudyPlan, console: Console) -> None:
             kept = directory.runs() if directory.begun else {}
             if not directory.begun or remaining(study, planned.steps, kept, skipped):
                 bench.check_disk(_own_servers_mb(study))
+                if not directory.begun:
+                    with console.status(f"pgtare: {ASKING}"):
+                        settings_check.check(study, bench, skipped)
                 with directory.locked():
                     _go(planned, bench, skipped, console)
     except BrokenPipeError:

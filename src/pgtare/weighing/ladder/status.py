@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pgtare.kit.document import Document, Model
+from pgtare.weighing.ladder import settings_check
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.planning import StudyPlan, full_seconds
 from pgtare.weighing.ladder.progress import span
@@ -53,7 +54,7 @@ class PlannedWorkload(Model):
     workload: str = Field(description="its name")
     title: str = Field(description="its title")
     runs: int = Field(description="runs to do")
-    duration_s: float = Field(description="about how long they take")
+    planned_s: float = Field(description="about how long they take")
     compared: list[str] = Field(description="the comparisons, as `arm against base`")
 
 
@@ -67,7 +68,7 @@ class LadderPlan(Document):
     seed: int = Field(description="the seed of every order")
     quick: bool = Field(description="whether it is a quick one")
     runs: int = Field(description="runs to do")
-    duration_s: float = Field(description="about how long they take")
+    planned_s: float = Field(description="about how long they take")
     workloads: list[PlannedWorkload] = Field(description="workload by workload")
     description: list[str] = Field(description="the plan in words, line by line")
 
@@ -79,7 +80,7 @@ def of(planned: StudyPlan) -> Status:
     with Bench(study) as bench:
         skipped = skipped_workloads(study, bench, planned.facts.servers)
     left = remaining(study, planned.steps, runs, skipped)
-    spent = sum(run.seconds for run in runs.values())
+    spent = sum(run.duration_s for run in runs.values())
     # What is left goes at the pace of what is done.
     expected = planned.seconds([run.step for run in runs.values()])
     pace = spent / expected if expected else 1.0
@@ -141,8 +142,14 @@ def show(status: Status, console: Console) -> None:
 
 
 def dry_run(planned: StudyPlan) -> LadderPlan:
-    """What a study would do."""
+    """What a study would do. Starts its servers for a moment, to ask them about its settings.
+
+    Raises UsageError for settings that they do not take, see `settings_check.check`.
+    """
     study = planned.study
+    with Bench(study) as bench:
+        skipped = skipped_workloads(study, bench, planned.facts.servers)
+        not_built = settings_check.check(study, bench, skipped)
     lines = [study.title]
     workloads = []
     for workload in study.workload:
@@ -159,7 +166,7 @@ def dry_run(planned: StudyPlan) -> LadderPlan:
                 workload=workload.name,
                 title=workload.title,
                 runs=len(steps),
-                duration_s=planned.seconds(steps),
+                planned_s=planned.seconds(steps),
                 compared=compared,
             )
         )
@@ -170,12 +177,16 @@ def dry_run(planned: StudyPlan) -> LadderPlan:
     )
     if planned.facts.quick:
         lines.append(f"The whole study, without --quick, takes about {span(full_seconds(planned))}")
+    lines += [
+        f"The settings on the server {name} will be checked once it has been built"
+        for name in not_built
+    ]
     return LadderPlan(
         title=study.title,
         seed=planned.facts.seed,
         quick=planned.facts.quick,
         runs=len(planned.steps),
-        duration_s=planned.seconds(planned.steps),
+        planned_s=planned.seconds(planned.steps),
         workloads=workloads,
         description=lines,
     )

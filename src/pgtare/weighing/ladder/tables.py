@@ -57,7 +57,7 @@ def _row(c: Compared, block: str) -> Row:
     cells = (
         f"{c.arm} − {c.base}",
         *_figures(c),
-        wording.p_text(c.p_holm),
+        wording.p_text(c.p_adjusted),
         _mde(c),
         needed if c.verdict == "inconclusive" else numbers.NONE,
         verdicts.NAMES[c.verdict],
@@ -190,7 +190,7 @@ def beside(workload: OnWorkload, alpha: float) -> tuple[list[str], list[list[str
     ]
     body = []
     for c in [*workload.compared, *([workload.floor] if workload.floor else [])]:
-        for b in c.beside:
+        for b in c.other_metrics:
             size = abs(b.absolute or 0.0)
             places = 0 if size >= 100 else 1 if size >= 10 else 2
             body.append(
@@ -252,7 +252,7 @@ def profile(workload: OnWorkload, most: int = 6) -> tuple[list[str], list[list[s
             numbers.percent(100 * w.of_sessions),
             numbers.NONE if w.idle else numbers.percent(100 * w.of_waits),
             f"{w.per_transaction:.3g}",
-            numbers.NONE if w.mean_us is None else numbers.duration(w.mean_us),
+            numbers.NONE if w.mean_ms is None else numbers.duration(1000 * w.mean_ms),
         ]
         for w in workload.waits[:most]
     ]

@@ -72,6 +72,7 @@ class UnitTrials(StudyProtocol):
         "for shows in CPU time only."
     )
     section = ".units"
+    switches_in_sessions = True
 
     def why_not(self, study: DeclaredStudy, workload: Workload, cores: int) -> str:
         if len(study.switched) > 1:
@@ -254,8 +255,8 @@ def _measured(step: Step, context: StepContext) -> StepResult:
         failed.append("it has too few transactions to compare its arms")
     made = Run(
         step=step,
-        began="",
-        seconds=0.0,
+        started="",
+        duration_s=0.0,
         transactions=transactions,
         failed=tuple(failed),
         machine={

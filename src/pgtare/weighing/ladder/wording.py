@@ -157,7 +157,7 @@ def over_layouts(found: estimate.Paired, over: Layouts, *, peeked: bool) -> str:
 
 def adjustment(compared: Compared, family: int) -> str:
     """What follows for the declared family."""
-    told = f"; Holm over {family} declared comparisons: {p_text(compared.p_holm)}"
+    told = f"; Holm over {family} declared comparisons: {p_text(compared.p_adjusted)}"
     if compared.p_equivalence is not None:
         told += f"; equivalence (the larger of two one-sided p): {p_text(compared.p_equivalence)}"
     return told

@@ -198,7 +198,7 @@ def document(plan: WeighPlan, rate_tps: float | None) -> PlannedWeighing:
     design = plan.design
     return PlannedWeighing(
         seed=design.seed,
-        duration_s=plan.request.duration_s,
+        planned_s=plan.request.duration_s,
         unit=plan.request.unit,
         block=list(design.block),
         arms=[

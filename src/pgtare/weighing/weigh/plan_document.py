@@ -24,7 +24,7 @@ class PlannedWeighing(Document):
         default="pgtare.weigh.plan/1", alias="schema", description="name and version"
     )
     seed: int = Field(description="seed of the assignment, 64 bits without sign")
-    duration_s: float = Field(description="how long it would measure, at most")
+    planned_s: float = Field(description="how long it would measure, at most")
     unit: str = Field(description="unit of randomisation: `transaction`, `slice` or `both`")
     block: list[int] = Field(description="indexes into `arms`: the arms of one block")
     arms: list[PlannedArm] = Field(description="the arms; the first is the base")

@@ -133,7 +133,7 @@ def build(
             seed=plan.design.seed,
             unit=plan.design.unit,
             block=list(plan.design.block),
-            began=status.started.isoformat() if status and status.started else None,
+            started=status.started.isoformat() if status and status.started else None,
             duration_s=recording.duration_s,
             planned_s=plan.request.duration_s,
             **estimated_design(estimate, plan.design),

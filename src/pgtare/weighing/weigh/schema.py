@@ -122,7 +122,7 @@ class ArmResult(_Model):
         default=None,
         description="interval: how often the threshold is exceeded, relative to the base",
     )
-    p_value: float | None = Field(default=None, description="two-sided p-value of the body")
+    p: float | None = Field(default=None, description="two-sided p-value of the body")
     p_total: float | None = Field(
         default=None,
         description="the same of the total; `null` where too few transactions are slow to judge it",
@@ -169,7 +169,7 @@ class ArmResult(_Model):
         "the base",
     )
     verdict_reason: str = Field(default="", description="why, where the verdict needs a reason")
-    seconds_needed: float | None = Field(
+    needed_s: float | None = Field(
         default=None, description="further seconds of measuring that may settle it"
     )
     proof: Proof | None = Field(
@@ -300,7 +300,7 @@ class DesignInfo(_Model):
     block: list[int] = Field(
         description="indexes into `arms`: the arms of one block before it is permuted"
     )
-    began: str | None = Field(
+    started: str | None = Field(
         default=None, description="when the trial began, by the server's clock, ISO 8601"
     )
     duration_s: float = Field(description="seconds measured")
@@ -373,8 +373,8 @@ class Growth(_Model):
     base_us: float = Field(description="its time in the base")
     arm_us: float = Field(description="its time in the arm")
     growth_us: float = Field(description="the difference")
-    low_us: float = Field(description="lower end of its 95 % interval")
-    high_us: float = Field(description="upper end of that interval")
+    lo_us: float = Field(description="lower end of its 95 % interval")
+    hi_us: float = Field(description="upper end of that interval")
     p: float = Field(description="p-value, Holm's over the functions of the arm")
     new: bool = Field(description="whether the base has less than half of it")
 

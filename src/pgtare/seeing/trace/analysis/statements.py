@@ -34,7 +34,7 @@ class CallSum:
     count: int = 0
     failed: int = 0
     elapsed_ns: float = 0.0
-    longest_ns: float = 0.0
+    max_ns: float = 0.0
     cpu_ns: float = 0.0
     waited_ns: float = 0.0
     rows: int = 0
@@ -48,7 +48,7 @@ class WaitSum:
     event: str
     waits: int
     total_ns: float
-    longest_ns: float
+    max_ns: float
 
 
 @dataclass
@@ -64,8 +64,8 @@ class NodeSum:
     rows: int
     loops: int
     time_ns: int
-    low_ns: int
-    high_ns: int
+    lo_ns: int
+    hi_ns: int
     own_ns: float
     exact: bool
 
@@ -111,7 +111,7 @@ SORTS: dict[str, Callable[[Statement], float]] = {
         if "execute" in s.calls
         else s.sum("elapsed_ns")
     ),
-    "longest": lambda s: max((c.longest_ns for c in s.calls.values()), default=0.0),
+    "longest": lambda s: max((c.max_ns for c in s.calls.values()), default=0.0),
     "rows": lambda s: s.sum("rows"),
     "reads": lambda s: float(s.buffers("shared_read")),
     "buffers": lambda s: float(s.buffers("shared_hit") + s.buffers("shared_read")),
@@ -194,7 +194,7 @@ def _add_call(ledger: Ledger, statement: Statement, i: int, own: _Own) -> None:
     into.failed += bool(call["flags"] & FAILED)
     busy = float(call["busy"])
     into.elapsed_ns += busy
-    into.longest_ns = max(into.longest_ns, busy / several)
+    into.max_ns = max(into.max_ns, busy / several)
     into.cpu_ns += own[0][i]
     into.waited_ns += own[1][i]
     into.rows += int(call["rows"]) if kind != CallKind.FETCH else 0  # its execution has them
@@ -233,7 +233,7 @@ def _add_waits(ledger: Ledger, of: dict[int, Statement]) -> None:
             have = sums[id(of[call])].setdefault(event, WaitSum(ledger.name(event), 0, 0.0, 0.0))
             have.waits += int(count)
             have.total_ns += total
-            have.longest_ns = max(have.longest_ns, most)
+            have.max_ns = max(have.max_ns, most)
     for which, events in sums.items():
         for event, wait in events.items():
             # all of them began before the statement's calls: their rests are what there is

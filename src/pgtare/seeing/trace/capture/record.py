@@ -268,7 +268,7 @@ class TraceRecorder:
         document: dict[str, Any] = {
             "stopped_by": stopped,
             "why": why,
-            "seconds": seconds,
+            "duration_s": seconds,
             "losses": losses,
             "notes": self.arming.notes,
             "unwritten": unwritten,

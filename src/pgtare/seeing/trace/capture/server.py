@@ -68,12 +68,9 @@ class Server:
         if "sql_trace_drain" not in self.schemas:
             ((loaded,),) = self.rows(_LOADED)
             raise UsageError((_NOT_HERE if loaded else _NO_EXTENSION).format(conn.info.dbname))
-        closed = sorted({(schema, user) for *_, usable, schema, user in found if not usable})
-        if closed:
-            grants = "; ".join(f"GRANT USAGE ON SCHEMA {name} TO {user}" for name, user in closed)
-            raise UsageError(
-                f"to use the functions of the extensions, a superuser has to run: {grants};"
-            )
+        untraced_session.require_schemas(
+            (schema, user) for *_, usable, schema, user in found if not usable
+        )
         self._names["trace"] = sql.Identifier(self.schemas["sql_trace_drain"])
         self.has_waits = "wait_event_trace_drain" in self.schemas
         if self.has_waits:

@@ -84,13 +84,13 @@ class Session:
     """
 
     pid: int
-    role: str
+    user: str
     database: str
     application: str
     level: int
     reason: str
     waits: bool
-    since: datetime | None
+    started: datetime | None
     records: int
     bytes: int
     lost_records: int

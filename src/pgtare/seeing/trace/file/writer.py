@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pgtare.errors import DiskFull, MeasurementError, UsageError
-from pgtare.kit import files
+from pgtare.kit import artefact, files
 from pgtare.seeing.trace.file import blocks, disk_limits
 from pgtare.seeing.trace.file.columns import Column
 from pgtare.seeing.trace.file.disk_limits import LimitReached, Limits, NoRoom
@@ -93,7 +93,7 @@ class Writer:
         files.check_directory(self.target)
         if not self.single:
             self._remove_left_over()
-            files.check_unused(self.target)
+            artefact.check_new(self.target, renamed=False)
         elif self.target.exists():
             raise UsageError(f"{self.target} exists already; name a file that does not")
         try:

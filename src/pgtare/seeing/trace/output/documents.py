@@ -63,13 +63,13 @@ class TracedSession(Model):
     """A client session that has a ring."""
 
     pid: int = Field(description="process number")
-    role: str = Field(description="its role")
+    user: str = Field(description="its role")
     database: str = Field(description="its database")
     application: str = Field(description="its application_name")
     level: int = Field(description="level of the trace; 0: no longer traced")
     reason: str = Field(description="why it is traced, as the view sql_trace_sessions says it")
     waits: bool = Field(description="whether waits are recorded, too")
-    since: datetime | None = Field(description="when its trace began")
+    started: datetime | None = Field(description="when its trace began")
     records: int = Field(description="records written")
     bytes: int = Field(description="size of these")
     lost_records: int = Field(description="records overwritten before they were read")
@@ -145,7 +145,7 @@ class ProfileLine(Model):
     """A line of a profile."""
 
     name: str = Field(description="event, statement, call, node, relation or session")
-    ns: float = Field(description="its time")
+    total_ns: float = Field(description="its time")
     share_pct: float = Field(description="of the profile's `total_ns`")
     times: int = Field(
         description="by event the waits, or how often CPU time was booked; by statement and "
@@ -184,7 +184,10 @@ def profiled(found: profile.Profile) -> TraceProfile:
             "by": found.by,
             "total_ns": found.total_ns,
             "sessions": found.sessions,
-            "lines": [{**vars(line), "share_pct": found.share(line)} for line in found.lines],
+            "lines": [
+                {**renamed(vars(line), ns="total_ns"), "share_pct": found.share(line)}
+                for line in found.lines
+            ],
             "notes": found.notes,
         }
     )
@@ -196,7 +199,7 @@ class CallSum(Model):
     count: int = Field(description="how many")
     failed: int = Field(description="of these, ended in an error")
     elapsed_ns: float = Field(description="wall time, inner calls included")
-    longest_ns: float = Field(description="the longest call")
+    max_ns: float = Field(description="the longest call")
     cpu_ns: float = Field(description="CPU time without inner calls")
     waited_ns: float = Field(description="time waited without inner calls")
     rows: int = Field(description="rows")
@@ -211,7 +214,7 @@ class WaitSum(Model):
     event: str = Field(description="class and name, as `IO/DataFileRead`")
     waits: int = Field(description="how many")
     total_ns: float = Field(description="their time")
-    longest_ns: float = Field(description="the longest")
+    max_ns: float = Field(description="the longest")
 
 
 class NodeSum(Model):
@@ -226,8 +229,8 @@ class NodeSum(Model):
     rows: int = Field(description="rows")
     loops: int = Field(description="loops")
     time_ns: int = Field(description="time with the nodes below")
-    low_ns: int = Field(description="lower end of its 95 % interval")
-    high_ns: int = Field(description="upper end of that interval")
+    lo_ns: int = Field(description="lower end of its 95 % interval")
+    hi_ns: int = Field(description="upper end of that interval")
     own_ns: float = Field(description="time without the nodes below")
     exact: bool = Field(description="whether each call was timed")
 

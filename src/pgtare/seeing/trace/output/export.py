@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pgtare.errors import UsageError
-from pgtare.kit import files, parquet
+from pgtare.kit import artefact, files, parquet
 from pgtare.seeing.trace.analysis.ledger import Ledger
 from pgtare.seeing.trace.analysis.plan_nodes import of_plan
 from pgtare.seeing.trace.file.stream import (
@@ -43,7 +43,7 @@ def check(directory: Path, format_: str) -> None:
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_}: choose among {', '.join(FORMATS)}")
     files.check_directory(directory)
-    files.check_unused(directory)
+    artefact.check_new(directory, renamed=False)
 
 
 def write(ledger: Ledger, directory: Path, format_: str) -> dict[str, int]:

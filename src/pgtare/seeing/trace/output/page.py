@@ -203,7 +203,7 @@ def _statements(ledger: Ledger, labels: Labels) -> list[dict[str, Any]]:
             "elapsed": show.ns(s.sum("elapsed_ns")),
             "calls": [[kind, *show.cells(call)] for kind, call in s.calls.items()],
             "waits": [
-                [w.event, numbers.count(w.waits), show.ns(w.total_ns), show.ns(w.longest_ns)]
+                [w.event, numbers.count(w.waits), show.ns(w.total_ns), show.ns(w.max_ns)]
                 for w in s.waits[:20]
             ],
             "errors": ", ".join(f"{state} × {n}" for state, n in s.errors.items()),
@@ -227,7 +227,7 @@ def _plan_rows(plan: Any) -> list[list[str]]:
             numbers.count(n.rows),
             numbers.count(n.loops),
             show.ns(n.time_ns),
-            "exact" if n.exact else f"{show.ns(n.low_ns)} to {show.ns(n.high_ns)}",
+            "exact" if n.exact else f"{show.ns(n.lo_ns)} to {show.ns(n.hi_ns)}",
             show.ns(n.own_ns),
         ]
         for n in plan.nodes

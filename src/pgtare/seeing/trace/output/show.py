@@ -159,9 +159,7 @@ def _statement(statement: Statement) -> RenderableType:
     if statement.waits:
         waits = Fitted("waited for", "times", "total", "longest")
         for wait in statement.waits[:10]:
-            waits.add_row(
-                wait.event, numbers.count(wait.waits), ns(wait.total_ns), ns(wait.longest_ns)
-            )
+            waits.add_row(wait.event, numbers.count(wait.waits), ns(wait.total_ns), ns(wait.max_ns))
         parts.append(waits)
     parts += [_plan(plan) for plan in statement.plans[:_PLANS]]
     if len(statement.plans) > _PLANS:
@@ -174,7 +172,7 @@ def cells(call: CallSum) -> tuple[str, ...]:
     return (
         numbers.count(call.count) + (f" ({call.failed} failed)" if call.failed else ""),
         ns(call.elapsed_ns),
-        ns(call.longest_ns),
+        ns(call.max_ns),
         ns(call.cpu_ns),
         ns(call.waited_ns),
         numbers.count(call.buffers.get("shared_hit", 0)),
@@ -197,14 +195,14 @@ def _plan(plan: MeasuredPlan) -> RenderableType:
     for node in plan.nodes:
         of = f" on {node.relation}" if node.relation else ""
         using = f" using {node.index}" if node.index else ""
-        exact = node.exact or node.low_ns == node.high_ns
+        exact = node.exact or node.lo_ns == node.hi_ns
         table.add_row(
             "  " * node.depth + node.kind + using + of,
             numbers.count(node.calls),
             numbers.count(node.rows),
             numbers.count(node.loops),
             ns(node.time_ns),
-            "exact" if exact else f"{ns(node.low_ns)} to {ns(node.high_ns)}",
+            "exact" if exact else f"{ns(node.lo_ns)} to {ns(node.hi_ns)}",
             ns(node.own_ns),
         )
     return table

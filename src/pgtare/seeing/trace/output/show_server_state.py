@@ -46,12 +46,12 @@ def _sessions(sessions: tuple[Session, ...]) -> RenderableType:
     for s in sessions:
         table.add_row(
             str(s.pid),
-            s.role,
+            s.user,
             s.database,
             s.application,
             str(s.level),
             _why(s),
-            f"{s.since.astimezone():%Y-%m-%d %H:%M:%S}" if s.since else "",
+            f"{s.started.astimezone():%Y-%m-%d %H:%M:%S}" if s.started else "",
             numbers.count(s.records),
             numbers.count(s.lost_records),
             "yes" if s.waits else "no",

@@ -126,12 +126,12 @@ def control_sentence(arm: ArmResult) -> str:
     elif not wording.control_off(arm):
         known = (p for p in (arm.p_adjusted, arm.p_total_adjusted) if p is not None)
         remark = f"near 0: it is not off (p = {min(known):.2g} for its body and total together)"
-    elif arm.p_value is None:
+    elif arm.p is None:
         remark = "misses 0; doubt this trial"
     else:
         remark = (
-            f"misses 0 (p = {arm.p_value:.2g}: chance alone does so, or worse, in "
-            f"{numbers.chance(arm.p_value)} of trials); doubt this one"
+            f"misses 0 (p = {arm.p:.2g}: chance alone does so, or worse, in "
+            f"{numbers.chance(arm.p)} of trials); doubt this one"
         )
     return f"base again: {wording.with_bounds(effect.body_us)}, {remark}"
 

@@ -203,11 +203,11 @@ def _what_would_settle(arm: ArmResult, effect: Effect, design: DesignInfo) -> st
         reason = "; only the tail stands in the way"
         if not numbers.bounded(effect.excess_us):
             reason = "; too few slow transactions to judge the tail"
-    if arm.seconds_needed is None:
+    if arm.needed_s is None:
         return f"{reason}."
-    if arm.seconds_needed > _DAY_S:
+    if arm.needed_s > _DAY_S:
         return f"{reason}; it may take more than a day to settle."
-    more = numbers.seconds(max(1, math.ceil(arm.seconds_needed)))
+    more = numbers.seconds(max(1, math.ceil(arm.needed_s)))
     return f"{reason}; about {more} more may settle it."
 
 

@@ -1,0 +1,131 @@
+"""A study's settings are tried on its servers before anything is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.weighing.ladder.directory import Directory
+from tests.server.weigh_tools import in_process, refused
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+STUDY = """
+title = "Settings"
+[servers]
+main = {server}
+[protocol]
+rounds = 6
+run = "1s"
+[analysis]
+floor = "plain"
+[[variant]]
+name = "plain"
+{plain}
+[[variant]]
+name = "timed"
+preload = ["wait_event_timing"]
+{timed}
+[[comparison]]
+arm = "timed"
+base = "plain"
+[[workload]]
+name = "W1"
+scale = 1
+{workload}
+"""
+WHEEL = '{ source = "wheel" }'
+
+
+def write(folder: Path, server: str = WHEEL, **parts: str) -> Path:
+    study = folder / "study.toml"
+    filled = {"plain": "", "timed": "", "workload": ""} | parts
+    study.write_text(STUDY.format(server=server, **filled))
+    return study
+
+
+def test_settings_that_servers_do_not_take_are_refused_by_name(
+    tmp_path: Path, wheel: Binaries
+) -> None:
+    study = write(
+        tmp_path,
+        plain='settings = { "auto_explain.log_timing" = true, wrok_mem = "4MB" }\n'
+        'runtime = { shared_buffers = "1GB", autovacuum_naptime = "0s" }',
+        timed='settings = { block_size = 4096, wal_level = "full" }\n'
+        'runtime = { "wait_event_timing.captre" = "stats" }',
+        workload='settings = { random_page_cost = "cheap" }',
+    )
+    told = refused("ladder", study, "--dry-run").splitlines()
+    expected = {
+        "variant plain: this server has no setting auto_explain.log_timing": "load the library",
+        "variant plain: this server has no setting wrok_mem": "(did you mean work_mem?)",
+        "variant plain: shared_buffers is fixed when the server starts": "put it into settings",
+        'variant plain: 0 s is outside the valid range for parameter "autovacuum_naptime"': (
+            "correct autovacuum_naptime in the study file"
+        ),
+        "variant timed: block_size is fixed when PostgreSQL is built": "remove it",
+        'variant timed: invalid value for parameter "wal_level": "full"': (
+            "Available values: minimal, replica, logical"
+        ),
+        "variant timed: this server has no setting wait_event_timing.captre": (
+            "check the name (did you mean wait_event_timing.capture"
+        ),
+        'workload W1: invalid value for parameter "random_page_cost"': "correct random_page_cost",
+    }
+    for what, next_step in expected.items():
+        (line,) = [line for line in told if what in line]
+        assert next_step in line
+    assert len(told) == len(expected)
+
+    again = refused("ladder", study, "--out", tmp_path / "out")  # nor is it begun
+    assert again.splitlines() == told
+    assert not Directory(tmp_path / "out").begun
+
+
+def test_settings_of_libraries_are_known_however_they_are_loaded(
+    tmp_path: Path, wheel: Binaries
+) -> None:
+    study = write(
+        tmp_path,
+        plain='settings = { session_preload_libraries = "auto_explain" }\n'
+        'runtime = { "auto_explain.log_timing" = false, "plpgsql.check_asserts" = false }',
+        timed='runtime = { "wait_event_timing.capture" = "stats", log_destination = "stderr" }',
+        workload='settings = { "wait_event_timing.hooks" = true, wal_level = "logical" }',
+    )
+    done = in_process("ladder", study, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "timed against plain" in done.stdout
+
+
+def test_units_in_one_server_need_settings_that_sessions_can_change(
+    tmp_path: Path, wheel: Binaries
+) -> None:
+    study = write(
+        tmp_path,
+        plain='preload = ["wait_event_timing"]',
+        timed='runtime = { autovacuum_naptime = "7s" }',
+        workload='protocol = "units"',
+    )
+    told = refused("ladder", study, "--dry-run")
+    assert "variant timed: no session can change autovacuum_naptime" in told
+    assert "play its workloads by rounds" in told
+
+
+def test_a_server_that_is_not_built_is_not_built_to_be_asked(
+    tmp_path: Path,
+) -> None:
+    server = '{ build = 18, cflags = "-O2 -DNEVER_BUILT" }'
+    done = in_process("ladder", write(tmp_path, server), "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "The settings on the server main will be checked once it has been built" in done.stdout
+
+
+@pytest.mark.debian
+def test_an_installed_server_is_asked_as_well(tmp_path: Path, debian15: Binaries) -> None:
+    server = f'{{ pg_config = "{debian15.pg_config}" }}'
+    study = write(tmp_path, server, plain="settings = { io_method = 'sync' }")  # new in 18
+    assert "variant plain: this server has no setting io_method" in refused(
+        "ladder", study, "--dry-run"
+    )
