@@ -79,8 +79,8 @@ _COMMANDS = {
     "module": _Command(
         "module",
         SET_UP,
-        "Build and install the server modules. They need a C compiler, make, and PostgreSQL's "
-        "server headers; the library directory usually belongs to root.",
+        "Build, install and list the server modules. To build them takes a C compiler, make, and "
+        "PostgreSQL's server headers; the library directory usually belongs to root.",
     ),
     "uninstall": _Command(
         "uninstall",
