@@ -32,7 +32,8 @@ def program() -> Any:
     """The whole command line, of an app of its own: the one that runs is left as it is."""
     app = copy.copy(cli.app)
     app.registered_commands, app.registered_groups = [], []
-    commands.register(app)
+    for name in commands.ORDER:
+        commands.load(app, name)
     return typer.main.get_command(app)
 
 
