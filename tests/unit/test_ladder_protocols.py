@@ -13,7 +13,7 @@ from pgtare.weighing.ladder import protocol_registry
 from pgtare.weighing.ladder.protocol import StudyProtocol
 from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
 from tests.unit.simulated_study import study
-from tests.unit.test_ladder_units import TEXT
+from tests.unit.test_ladder_unit_trials import TEXT
 
 LADDER = Path(pgtare.weighing.ladder.__file__).parent
 #: The modules of the protocols themselves, and the one that lists them.

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from pgtare.weighing.ladder.result import LadderResult
-from tests.unit.test_ladder_units import TEXT, analysed, runs, study, tried
+from tests.unit.test_ladder_unit_trials import TEXT, analysed, runs, study, tried
 
 SCHEMA: dict[str, Any] = LadderResult.model_json_schema(by_alias=True)
 
