@@ -6,8 +6,8 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.trace_tools import session, tracing
-from tests.server.waits_tools import Connection
+from tests.servers import Connection
+from tests.trace_records import session, tracing
 
 
 @pytest.fixture(scope="session")

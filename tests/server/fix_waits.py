@@ -6,7 +6,7 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import Connection, serving, session
+from tests.servers import Connection, serving, session
 
 
 @pytest.fixture(scope="session")

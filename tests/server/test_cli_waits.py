@@ -21,8 +21,8 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.wait_counters.reader import open_reader
 from pgtare.server.wait_ring import Kind
-from tests.server.waits_tools import Connection, eventually, one, rows
-from tests.server.weigh_tools import arm, pgtare, read, refused, start_pgtare
+from tests.commands import arm, pgtare, read, refused, start_pgtare
+from tests.servers import Connection, eventually, one, rows
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

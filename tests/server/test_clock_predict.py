@@ -10,7 +10,7 @@ from pgtare.seeing.clock.check import Progress, explainer, measure
 from pgtare.seeing.clock.plan import Plan
 from pgtare.seeing.clock.predict import Clock, explain_cost, io_cost
 from pgtare.server.binaries import Binaries
-from tests.server.clock_tools import Counted, counting
+from tests.counted_clock import Counted, counting
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -13,8 +13,8 @@ import pytest
 from pgtare.seeing.clock import check, plan_source
 from pgtare.seeing.clock.schema import ClockReport
 from pgtare.server.cluster import Cluster
-from tests.server.weigh_tools import failed, pgtare
-from tests.unit.clock_tools import sample
+from tests.commands import failed, pgtare
+from tests.unit.sample_clock_report import sample
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 

@@ -19,8 +19,8 @@ from pgtare.seeing.doctor.session import Session
 from pgtare.server import pooler
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.doctor_tools import REPORTED_S, SCHEMA, checks, doctor, evicting, storm
-from tests.server.weigh_tools import pgtare, read
+from tests.commands import pgtare, read
+from tests.doctor_servers import REPORTED_S, SCHEMA, checks, doctor, evicting, storm
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 

@@ -10,8 +10,8 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.doctor_tools import doctor
-from tests.server.flame_tools import repeating
+from tests.doctor_servers import doctor
+from tests.flame_recordings import repeating
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

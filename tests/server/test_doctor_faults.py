@@ -19,7 +19,8 @@ from pgtare.seeing.doctor.queries import Query
 from pgtare.seeing.doctor.session import Session, Unreadable
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.doctor_tools import (
+from tests.commands import failed, pgtare, start_pgtare
+from tests.doctor_servers import (
     PLAIN,
     SCHEMA,
     SHUT_OUT,
@@ -28,7 +29,6 @@ from tests.server.doctor_tools import (
     evicting,
     storm,
 )
-from tests.server.weigh_tools import failed, pgtare, start_pgtare
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 

@@ -16,9 +16,9 @@ import pytest
 from pgtare.seeing.flame import processes, symbols, targets
 from pgtare.seeing.flame.record import SamplingPlan, record
 from pgtare.server.cluster import Cluster
-from tests.server.flame_tools import flame, needs_perf, repeating
-from tests.server.waits_tools import eventually
-from tests.server.weigh_tools import PGTARE, failed, pgtare, start_pgtare
+from tests.commands import PGTARE, failed, pgtare, start_pgtare
+from tests.flame_recordings import flame, needs_perf, repeating
+from tests.servers import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.server.flame_tools import needs_perf, repeating
-from tests.server.weigh_tools import pgtare, start_pgtare
+from tests.commands import pgtare, start_pgtare
+from tests.flame_recordings import needs_perf, repeating
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

@@ -11,7 +11,7 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.flame_tools import flame, needs_perf, repeating, shares
+from tests.flame_recordings import flame, needs_perf, repeating, shares
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

@@ -16,11 +16,11 @@ from pgtare.seeing.trace.analysis.profile import GROUPINGS
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
-from tests.server.recorder_tools import recording, wait_until_traced
-from tests.server.trace_tools import session, tracing
-from tests.server.waiter import write_source
-from tests.server.waits_tools import Connection
-from tests.server.weigh_tools import in_process
+from tests.commands import in_process
+from tests.servers import Connection
+from tests.trace_recorder import recording, wait_until_traced
+from tests.trace_records import session, tracing
+from tests.waiting_module import write_source
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

@@ -14,9 +14,9 @@ from pgtare.cli.json_pages import documents
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.server.flame_tools import needs_perf
-from tests.server.waits_tools import CAPTURING
-from tests.server.weigh_tools import in_process, pgtare
+from tests.commands import in_process, pgtare
+from tests.flame_recordings import needs_perf
+from tests.servers import CAPTURING
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 

@@ -26,7 +26,7 @@ from pgtare.weighing.ladder.planning import plan
 from pgtare.weighing.ladder.run import conduct
 from pgtare.weighing.ladder.stuck_servers import watched
 from pgtare.weighing.ladder.study_file import parse
-from tests.server.weigh_tools import (
+from tests.commands import (
     PGTARE,
     failed,
     in_process,

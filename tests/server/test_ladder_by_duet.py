@@ -10,8 +10,8 @@ import pytest
 from pgtare.kit import parquet
 from pgtare.server.binaries import Binaries
 from pgtare.weighing.ladder.directory import Directory
+from tests.commands import pgtare, read
 from tests.server.test_ladder import STUDY, write
-from tests.server.weigh_tools import pgtare, read
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -13,8 +13,8 @@ import pytest
 from pgtare.kit import parquet
 from pgtare.server.binaries import Binaries
 from pgtare.weighing.ladder.directory import Directory
+from tests.commands import failed, pgtare, read, start_pgtare
 from tests.server.test_ladder import OPEN, STUDY, _backend, _wait_for, write
-from tests.server.weigh_tools import failed, pgtare, read, start_pgtare
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 

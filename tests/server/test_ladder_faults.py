@@ -13,9 +13,9 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.registry import servers_directory
 from pgtare.weighing.ladder.directory import Directory
+from tests.commands import failed, pgtare, read, start_pgtare
 from tests.server.test_ladder import STUDY, _backend, _wait_for, write
 from tests.server.test_ladder_by_duet import BY_DUET
-from tests.server.weigh_tools import failed, pgtare, read, start_pgtare
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pgtare.seeing.flame import recording
-from tests.server.flame_tools import needs_perf
-from tests.server.weigh_tools import failed, pgtare
+from tests.commands import failed, pgtare
+from tests.flame_recordings import needs_perf
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 

@@ -10,8 +10,8 @@ import pytest
 
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.study_file import parse
+from tests.commands import pgtare
 from tests.server.test_waits_source import USUAL
-from tests.server.weigh_tools import pgtare
 
 pytestmark = [pytest.mark.source, pytest.mark.server, pytest.mark.timeout(1800)]
 

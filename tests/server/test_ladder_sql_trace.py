@@ -16,7 +16,7 @@ from pgtare.weighing.ladder.rounds import Rounds
 from pgtare.weighing.ladder.section_models import Server
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.unit_trials import UnitTrials
-from tests.server.doctor_tools import STUDIES
+from tests.doctor_servers import STUDIES
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

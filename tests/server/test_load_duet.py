@@ -21,7 +21,7 @@ from pgtare.load.duet_plan import DuetTarget, Length
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.signals import StopRequest
-from tests.server.duet_tools import (
+from tests.duet_runs import (
     SELECT_1,
     SHORT,
     assert_nothing_lost,

@@ -20,14 +20,14 @@ from pgtare.load.duet_plan import DuetTarget, Length
 from pgtare.load.duet_records import Outcome, read_records
 from pgtare.server.cluster import Cluster
 from pgtare.server.signals import StopRequest
-from tests.server.duet_tools import (
+from tests.duet_runs import (
     SELECT_1,
     SHORT,
     assert_nothing_lost,
     backend_of,
     later,
 )
-from tests.server.waits_tools import crash
+from tests.servers import crash
 
 pytest_plugins = ["tests.server.fix_duet"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]

@@ -15,7 +15,7 @@ from pgtare.load.duet import run_duet
 from pgtare.load.duet_plan import Length
 from pgtare.load.duet_records import Outcome
 from pgtare.server.cluster import Cluster
-from tests.server.duet_tools import (
+from tests.duet_runs import (
     SELECT_1,
     assert_nothing_lost,
     backend_of,

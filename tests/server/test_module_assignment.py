@@ -17,8 +17,7 @@ from pgtare.estimate.trial.design import (
 )
 from pgtare.estimate.trial.observations import Observations, UnitFlag
 from pgtare.server.cluster import Cluster
-
-from .module_tools import (
+from tests.trials import (
     MARKED,
     MARKER,
     NO_BLOCK,

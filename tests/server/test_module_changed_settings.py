@@ -6,8 +6,7 @@ import pytest
 
 from pgtare.estimate.trial.observations import UnitFlag
 from pgtare.server.cluster import Cluster
-
-from .module_tools import MARKER, Session, flagged, one, session, state_of, trial, wait_until
+from tests.trials import MARKER, Session, flagged, one, session, state_of, trial, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 

@@ -15,8 +15,8 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.own_session import connect
 from pgtare.weighing.trials import Trials
+from tests.trials import MARKED, MARKER, Session, one, session, trial, wait_until
 
-from .module_tools import MARKED, MARKER, Session, one, session, trial, wait_until
 from .test_module_start import refusal, start
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]

@@ -15,8 +15,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
-
-from .module_tools import (
+from tests.trials import (
     MARKED,
     MARKER,
     Session,

@@ -18,8 +18,8 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.own_session import connect
 from pgtare.weighing.trials import Trials
-
-from .module_tools import (
+from tests.servers import crash
+from tests.trials import (
     MARKED,
     MARKER,
     Session,
@@ -31,7 +31,6 @@ from .module_tools import (
     trial,
     wait_until,
 )
-from .waits_tools import crash
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 

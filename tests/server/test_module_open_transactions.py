@@ -11,8 +11,7 @@ import pytest
 
 from pgtare.estimate.trial.observations import Observations, UnitFlag
 from pgtare.server.cluster import Cluster
-
-from .module_tools import Running, Session, flagged, one, session, trial, wait_until
+from tests.trials import Running, Session, flagged, one, session, trial, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 

@@ -13,7 +13,7 @@ from pgtare.errors import UsageError
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.server.module_tools import session, trial
+from tests.trials import session, trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -11,8 +11,8 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.own_session import connect
 from pgtare.weighing.trials import Trials
-from tests.server.module_tools import session, trial
-from tests.server.weigh_tools import pgtare
+from tests.commands import pgtare
+from tests.trials import session, trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 

@@ -15,9 +15,8 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-
-from .made_module import write_module
-from .module_tools import (
+from tests.module_sources import write_module
+from tests.trials import (
     MARKER,
     Running,
     Session,
@@ -126,7 +125,7 @@ OWNER = """
 import sys, time
 from pgtare.server.own_session import connect
 from pgtare.weighing.trials import Population, Trials
-from tests.server.module_tools import design_of
+from tests.trials import design_of
 trials = Trials(connect(sys.argv[1]))
 trials.start(design_of([{sys.argv[2]: "1111kB"}] * 2), Population("postgres"), 600)
 print("started", flush=True)

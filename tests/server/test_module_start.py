@@ -7,8 +7,7 @@ import psycopg
 import pytest
 
 from pgtare.server.cluster import Cluster
-
-from .module_tools import MARKER, Session, crashes, one, session, trial, wait_until
+from tests.trials import MARKER, Session, crashes, one, session, trial, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 

@@ -14,8 +14,7 @@ from pgtare.estimate.trial.observations import UnitFlag
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-
-from .module_tools import (
+from tests.trials import (
     BIND_EXECUTE_SYNC,
     MARKED,
     PARSE_SELECT,

@@ -8,9 +8,8 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import ensure_for_wheel
-
-from .module_tools import Session, one, session, trial
-from .weigh_tools import failed, in_process
+from tests.commands import failed, in_process
+from tests.trials import Session, one, session, trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 

@@ -14,8 +14,8 @@ from pgtare.server import modules
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.module_usage import loaded_by, uses_on_server
-from tests.server.made_module import write_module
-from tests.server.weigh_tools import in_process
+from tests.commands import in_process
+from tests.module_sources import write_module
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(90)]
 

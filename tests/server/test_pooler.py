@@ -16,8 +16,8 @@ from pgtare.cli import commands
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.server.pooler_tools import PGBOUNCER, Pooler, pooler
-from tests.server.weigh_tools import failed, in_process, traffic
+from tests.commands import failed, in_process, traffic
+from tests.pgbouncer import PGBOUNCER, Pooler, pooler
 
 pytestmark = [
     pytest.mark.server,

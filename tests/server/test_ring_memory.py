@@ -10,10 +10,10 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.ring_tools import since, unread
-from tests.server.small_shm import Volume, hash_join, hash_table, small_shm
-from tests.server.trace_tools import Connection, drain, session, tracing
-from tests.server.waits_tools import eventually, one, rows
+from tests.servers import eventually, one, rows
+from tests.small_shared_memory import Volume, hash_join, hash_table, small_shm
+from tests.trace_records import Connection, drain, session, tracing
+from tests.trace_rings import since, unread
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

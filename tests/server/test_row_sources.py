@@ -12,8 +12,8 @@ from bench import row_loads, row_truth
 from bench.row_loads import HASHED, NESTED, PARALLEL, TRUTHS, Connection, found_in, root_of, run
 
 from pgtare.server.binaries import Binaries
-from tests.server.trace_tools import traced
-from tests.server.waits_tools import one
+from tests.servers import one
+from tests.trace_records import traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -9,7 +9,7 @@ from bench.row_loads import MODULES, Connection, row_sources, run
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.modules import loadable
-from tests.server.trace_tools import traced
+from tests.trace_records import traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 

@@ -18,11 +18,11 @@ from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.output import export, page, show
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server import secrets_corpus
-from tests.server.secrets_corpus import Bound, Case, Copied, Pipeline, Step, Stopped
-from tests.server.trace_tools import Trace, names, session, trace_of, tracing
-from tests.server.waits_tools import Connection, eventually, one
-from tests.server.worker_tools import SETTINGS, latest, place
+from tests import secrets_corpus
+from tests.secrets_corpus import Bound, Case, Copied, Pipeline, Step, Stopped
+from tests.servers import Connection, eventually, one
+from tests.trace_records import Trace, names, session, trace_of, tracing
+from tests.trace_worker import SETTINGS, latest, place
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 

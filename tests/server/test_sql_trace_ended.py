@@ -10,7 +10,9 @@ import psycopg
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.server.ring_tools import (
+from tests.servers import one, rows
+from tests.trace_records import Connection, drain, session, traced
+from tests.trace_rings import (
     DATA,
     KEPT,
     SMALLEST,
@@ -22,8 +24,6 @@ from tests.server.ring_tools import (
     size,
     unread,
 )  # fmt: skip
-from tests.server.trace_tools import Connection, drain, session, traced
-from tests.server.waits_tools import one, rows
 
 pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

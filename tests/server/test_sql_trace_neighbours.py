@@ -7,8 +7,8 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.trace_tools import Connection, session, trace_of, traced, tracing
-from tests.server.waits_tools import one, rows
+from tests.servers import one, rows
+from tests.trace_records import Connection, session, trace_of, traced, tracing
 
 pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

@@ -15,9 +15,9 @@ from pgtare.seeing.trace.capture.server import open_server
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import source_dir
 from pgtare.server.cluster import Cluster
-from tests.server.recorder_tools import level_of
-from tests.server.trace_tools import Connection, names, session, tracing
-from tests.server.waits_tools import one
+from tests.servers import one
+from tests.trace_recorder import level_of
+from tests.trace_records import Connection, names, session, tracing
 
 pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

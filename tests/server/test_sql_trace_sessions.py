@@ -10,7 +10,8 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.trace_tools import (
+from tests.servers import crash, eventually, limit_files, limit_memory, one, rows
+from tests.trace_records import (
     Connection,
     Trace,
     drain,
@@ -19,7 +20,6 @@ from tests.server.trace_tools import (
     traced,
     tracing,
 )
-from tests.server.waits_tools import crash, eventually, limit_files, limit_memory, one, rows
 
 pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

@@ -9,8 +9,8 @@ import pytest
 from psycopg.types.numeric import Int4, Int8
 
 from pgtare.server.cluster import Cluster
-from tests.server.trace_tools import Connection, Record, Trace, drain, session, trace_of, traced
-from tests.server.waits_tools import eventually, one
+from tests.servers import eventually, one
+from tests.trace_records import Connection, Record, Trace, drain, session, trace_of, traced
 
 pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

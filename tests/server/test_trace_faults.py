@@ -18,11 +18,11 @@ from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.file.reader import load
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.recorder_tools import level_of, recording, wait_until_traced
-from tests.server.trace_tools import session, tracing
-from tests.server.waits_tools import Connection, eventually, one
-from tests.server.weigh_tools import failed, in_process, start_pgtare
+from tests.commands import failed, in_process, start_pgtare
+from tests.servers import Connection, eventually, one
 from tests.small_volume import fill, small_volume
+from tests.trace_recorder import level_of, recording, wait_until_traced
+from tests.trace_records import session, tracing
 
 pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]

@@ -26,10 +26,10 @@ from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.stream import CallKind
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.recorder_tools import KNOWN, known, level_of, recording, wait_until_traced
-from tests.server.trace_tools import session, tracing
-from tests.server.waits_tools import Connection, eventually, one
-from tests.server.weigh_tools import PGTARE, in_process, pgtare, refused, start_pgtare
+from tests.commands import PGTARE, in_process, pgtare, refused, start_pgtare
+from tests.servers import Connection, eventually, one
+from tests.trace_recorder import KNOWN, known, level_of, recording, wait_until_traced
+from tests.trace_records import session, tracing
 
 pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]

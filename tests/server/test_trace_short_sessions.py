@@ -14,11 +14,11 @@ import pytest
 from pgtare.seeing.trace.file.reader import Trace, load
 from pgtare.seeing.trace.file.tables import NO_RING
 from pgtare.server.cluster import Cluster
-from tests.server.ring_tools import DATA, KEPT, SMALLEST, end, ring_of, short, since, size, unread
-from tests.server.trace_tools import session
-from tests.server.waits_tools import Connection, eventually, one
-from tests.server.weigh_tools import pgtare, start_pgtare
-from tests.server.worker_tools import latest, server_that_writes, with_statement, worker_of
+from tests.commands import pgtare, start_pgtare
+from tests.servers import Connection, eventually, one
+from tests.trace_records import session
+from tests.trace_rings import DATA, KEPT, SMALLEST, end, ring_of, short, since, size, unread
+from tests.trace_worker import latest, server_that_writes, with_statement, worker_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

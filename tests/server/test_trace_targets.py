@@ -14,9 +14,9 @@ from pgtare.seeing.trace.analysis.profile import profile
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.stream import CallKind
 from pgtare.server.cluster import Cluster
-from tests.server.recorder_tools import level_of, recording, wait_until_traced
-from tests.server.trace_tools import session
-from tests.server.waits_tools import Connection, eventually, one
+from tests.servers import Connection, eventually, one
+from tests.trace_recorder import level_of, recording, wait_until_traced
+from tests.trace_records import session
 
 pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

@@ -16,10 +16,10 @@ import pytest
 
 from pgtare.seeing.trace.file.reader import load
 from pgtare.server.cluster import Cluster
-from tests.server.recorder_tools import level_of, recording, wait_until_traced
-from tests.server.trace_tools import session
-from tests.server.waits_tools import Connection, eventually
-from tests.server.weigh_tools import in_process, start_pgtare
+from tests.commands import in_process, start_pgtare
+from tests.servers import Connection, eventually
+from tests.trace_recorder import level_of, recording, wait_until_traced
+from tests.trace_records import session
 
 pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]

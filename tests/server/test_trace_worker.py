@@ -19,12 +19,12 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.server.recorder_tools import KNOWN, known
-from tests.server.trace_tools import session, tracing
-from tests.server.waiter import write_source
-from tests.server.waits_tools import Connection, eventually, limit_memory, one
-from tests.server.weigh_tools import pgtare, start_pgtare
-from tests.server.worker_tools import (
+from tests.commands import pgtare, start_pgtare
+from tests.servers import Connection, eventually, limit_memory, one
+from tests.small_volume import small_volume
+from tests.trace_recorder import KNOWN, known
+from tests.trace_records import session, tracing
+from tests.trace_worker import (
     SETTINGS,
     another,
     configure,
@@ -35,7 +35,7 @@ from tests.server.worker_tools import (
     work,
     worker_of,
 )  # fmt: skip
-from tests.small_volume import small_volume
+from tests.waiting_module import write_source
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

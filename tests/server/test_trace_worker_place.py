@@ -13,9 +13,9 @@ import pytest
 from pgtare.seeing.trace.file.reader import load
 from pgtare.server.account import server_account
 from pgtare.server.cluster import Cluster
-from tests.server.trace_tools import session
-from tests.server.waits_tools import Connection, eventually
-from tests.server.worker_tools import (
+from tests.servers import Connection, eventually
+from tests.trace_records import session
+from tests.trace_worker import (
     another,
     configure,
     find_statement,

@@ -10,9 +10,9 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached, source_dir, sql_without_extension
 from pgtare.server.cluster import Cluster
-from tests.server import module_tools
-from tests.server.trace_tools import TRACING, names
-from tests.server.waits_tools import rows
+from tests import trials
+from tests.servers import rows
+from tests.trace_records import TRACING, names
 
 pytestmark = [pytest.mark.server, pytest.mark.debian, pytest.mark.timeout(300)]
 
@@ -62,7 +62,7 @@ def assert_defined(cluster: Cluster) -> None:
 
 
 def test_units(sanitized: Cluster) -> None:
-    with module_tools.trial(sanitized) as running, module_tools.session(sanitized) as client:
+    with trials.trial(sanitized) as running, trials.session(sanitized) as client:
         for _ in range(200):
             client.execute("SELECT 1")
         assert len(running.observed(client, 200)) == 200

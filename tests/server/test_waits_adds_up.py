@@ -15,8 +15,8 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.wait_counters.model import FOREGROUND, Snapshot
 from pgtare.server.wait_counters.rates import profile
 from pgtare.server.wait_counters.reader import open_reader
-from tests.server.waits_tools import Connection, session
-from tests.server.weigh_tools import in_process
+from tests.commands import in_process
+from tests.servers import Connection, session
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import Connection, eventually, one, rows, session
+from tests.servers import Connection, eventually, one, rows, session
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

@@ -10,7 +10,7 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import Connection, eventually, names, one, rows, serving, session
+from tests.servers import Connection, eventually, names, one, rows, serving, session
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

@@ -11,8 +11,8 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.waits_classes import CLASS_SETTINGS, see_every_class
-from tests.server.waits_tools import Connection, eventually, one, rows, serving, session, waits
+from tests.servers import Connection, eventually, one, rows, serving, session, waits
+from tests.wait_classes import CLASS_SETTINGS, see_every_class
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

@@ -18,8 +18,8 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.wait_counters import rates
 from pgtare.server.wait_counters.model import Snapshot
 from pgtare.server.wait_counters.reader import open_reader
-from tests.server.waits_tools import Connection, eventually, one, rows, session
-from tests.server.weigh_tools import pgtare, refused
+from tests.commands import pgtare, refused
+from tests.servers import Connection, eventually, one, rows, session
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

@@ -14,7 +14,7 @@ from bench.truth.standby import standby
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.server.waits_tools import eventually, names, one, rows, serving, session
+from tests.servers import eventually, names, one, rows, serving, session
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

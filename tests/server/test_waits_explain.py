@@ -8,7 +8,7 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import Connection, eventually, one, rows, serving, session, waits
+from tests.servers import Connection, eventually, one, rows, serving, session, waits
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]

@@ -15,7 +15,7 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.server.waits_tools import Connection, eventually, one, rows, serving, session, waits
+from tests.servers import Connection, eventually, one, rows, serving, session, waits
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

@@ -12,7 +12,7 @@ from bench.lwlock_storm import AT_ONCE, module_with_switch
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import CAPTURING, Connection, names, session, waits
+from tests.servers import CAPTURING, Connection, names, session, waits
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]

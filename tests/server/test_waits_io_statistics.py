@@ -3,7 +3,7 @@
 import pytest
 
 from pgtare.server.binaries import Binaries
-from tests.server.waits_tools import Connection, rows, serving, session
+from tests.servers import Connection, rows, serving, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -11,7 +11,7 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.server.waits_tools import (
+from tests.servers import (
     CAPTURING,
     eventually,
     names,

@@ -8,7 +8,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.build import BuiltModule, build_cached, sql_without_extension
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.server.waits_tools import CAPTURING, Connection, names, one, rows, session, waits
+from tests.servers import CAPTURING, Connection, names, one, rows, session, waits
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

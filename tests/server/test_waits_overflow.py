@@ -9,8 +9,8 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
-from tests.server.waiter import write_source
-from tests.server.waits_tools import eventually, one, rows, serving, session
+from tests.servers import eventually, one, rows, serving, session
+from tests.waiting_module import write_source
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

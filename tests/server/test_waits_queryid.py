@@ -8,7 +8,7 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.server.waits_tools import CAPTURING, eventually, one, rows, session
+from tests.servers import CAPTURING, eventually, one, rows, session
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

@@ -10,8 +10,8 @@ import pytest
 
 from pgtare.seeing.waits import recording as recordings
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import Connection, eventually, one, session
-from tests.server.weigh_tools import failed, in_process, start_pgtare
+from tests.commands import failed, in_process, start_pgtare
+from tests.servers import Connection, eventually, one, session
 from tests.small_volume import small_volume
 
 pytest_plugins = ["tests.server.fix_waits"]

@@ -8,8 +8,8 @@ import pytest
 from pgtare.errors import MeasurementError
 from pgtare.server.binaries import Binaries
 from pgtare.server.source import Link, Recipe, build, relink
-from tests.server.waits_classes import CLASS_SETTINGS, see_every_class
-from tests.server.waits_tools import Connection, one, rows, serving, session, waits
+from tests.servers import Connection, one, rows, serving, session, waits
+from tests.wait_classes import CLASS_SETTINGS, see_every_class
 
 # a build takes minutes, once
 pytestmark = [pytest.mark.source, pytest.mark.server, pytest.mark.timeout(1800)]

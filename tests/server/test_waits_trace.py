@@ -12,7 +12,7 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import (
+from tests.servers import (
     Connection,
     crash,
     eventually,

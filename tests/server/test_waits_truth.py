@@ -24,7 +24,7 @@ from bench.truth.witness import word_of
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.settings import Value
-from tests.server.waits_tools import Connection, one, rows, serving, session
+from tests.servers import Connection, one, rows, serving, session
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

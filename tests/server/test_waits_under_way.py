@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import Connection, eventually, one, rows, session, waits
+from tests.servers import Connection, eventually, one, rows, session, waits
 
 pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

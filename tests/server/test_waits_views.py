@@ -9,7 +9,7 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached, sql_without_extension
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import (
+from tests.servers import (
     Connection,
     eventually,
     one,

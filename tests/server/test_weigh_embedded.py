@@ -13,7 +13,7 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.weighing.weigh import store
-from tests.server.weigh_tools import arm, failed, pgtare, read, refused, start_pgtare
+from tests.commands import arm, failed, pgtare, read, refused, start_pgtare
 
 pytestmark = pytest.mark.server
 

@@ -11,7 +11,7 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.server.weigh_tools import arm, pgtare, read, refused, traffic
+from tests.commands import arm, pgtare, read, refused, traffic
 
 pytestmark = pytest.mark.server
 

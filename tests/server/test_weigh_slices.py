@@ -10,8 +10,7 @@ import pytest
 from pgtare.estimate.trial.observations import UnitFlag
 from pgtare.server.cluster import Cluster
 from pgtare.weighing.weigh import store
-
-from .weigh_tools import arm, pgtare, read
+from tests.commands import arm, pgtare, read
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

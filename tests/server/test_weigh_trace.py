@@ -7,8 +7,8 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
+from tests.commands import arm, pgtare, read
 from tests.conftest import DEBIAN15
-from tests.server.weigh_tools import arm, pgtare, read
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

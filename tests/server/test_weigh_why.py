@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pgtare.server.binaries import Binaries
-from tests.server.flame_tools import needs_perf
-from tests.server.weigh_tools import pgtare, read
+from tests.commands import pgtare, read
+from tests.flame_recordings import needs_perf
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 

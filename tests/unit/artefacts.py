@@ -28,7 +28,7 @@ from pgtare.seeing.trace.file.reader import load as load_trace
 from pgtare.seeing.waits import recording as waits
 from pgtare.weighing.ladder.directory import FACTS, Directory
 from pgtare.weighing.weigh import store
-from tests.unit import sample_recording, simulated_study, trace_tools
+from tests.unit import made_traces, sample_recording, simulated_study
 from tests.unit.sample_result import sample
 
 #: What a writer calls on its way: it is killed before each of these calls.
@@ -79,9 +79,9 @@ def read_study(path: Path) -> Any:
 def write_trace(path: Path) -> None:
     rows = [(0, i * 1000, 1 + i % 977) for i in range(ROWS)]
     limits = Limits(file=1, reserve=0)
-    stream = trace_tools.StreamBuilder()
+    stream = made_traces.StreamBuilder()
     stream.session()
-    trace_tools.write(path, stream.data, rows, limits=limits)
+    made_traces.write(path, stream.data, rows, limits=limits)
 
 
 def read_trace(path: Path) -> Any:

@@ -25,8 +25,8 @@ from pgtare.seeing.clock.consequences import meaning
 from pgtare.seeing.clock.cpuid import Leaves
 from pgtare.seeing.clock.diagnosis import Setup, diagnose
 from pgtare.seeing.clock.schema import ClockReport, Stated
-from tests.server.weigh_tools import in_process, pgtare
-from tests.unit.clock_tools import needs_tsc, sample, sample_clock
+from tests.commands import in_process, pgtare
+from tests.unit.sample_clock_report import needs_tsc, sample, sample_clock
 
 pytestmark = pytest.mark.timeout(60)
 

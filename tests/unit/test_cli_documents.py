@@ -9,7 +9,7 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.kit import files
-from tests.server.weigh_tools import in_process, pgtare
+from tests.commands import in_process, pgtare
 
 DRY_RUN = ("weigh", "track_io_timing", "--dry-run")
 STUDY = Path(__file__).parents[2] / "studies" / "wait_event_timing.toml"

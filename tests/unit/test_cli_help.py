@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.cli import commands
-from tests.server.weigh_tools import in_process, pgtare
+from tests.commands import in_process, pgtare
 
 STUDY = Path(__file__).parents[2] / "studies" / "r1_published.toml"
 GROUPS = {

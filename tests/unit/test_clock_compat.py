@@ -15,7 +15,7 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.seeing.clock import compat, probe
 from pgtare.seeing.clock.distribution import NS, Distribution
-from tests.unit.clock_tools import even, needs_tsc
+from tests.unit.sample_clock_report import even, needs_tsc
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -18,7 +18,7 @@ from pgtare.seeing.clock.plan import parse_plan, read_plan
 from pgtare.seeing.clock.plan_source import as_reported
 from pgtare.seeing.clock.predict import Clock, call_cost, explain_cost, io_cost, wait_cost
 from pgtare.seeing.clock.schema import PlanTiming
-from tests.unit.clock_tools import sample
+from tests.unit.sample_clock_report import sample
 
 CLOCK = Clock(20)
 

@@ -19,7 +19,7 @@ from pgtare.seeing.clock import build, probe
 from pgtare.seeing.clock.clocks import BY_NAME, Clock, choose
 from pgtare.seeing.clock.distribution import NS, Distribution, log2_histogram
 from pgtare.server.build import source_dir
-from tests.unit.clock_tools import even, needs_tsc
+from tests.unit.sample_clock_report import even, needs_tsc
 
 pytestmark = pytest.mark.timeout(60)
 MS = 2_600_000  # a millisecond of a counter at 2.6 GHz

@@ -24,7 +24,7 @@ from pgtare.seeing.clock.predict import Clock, call_cost, io_cost, wait_cost
 from pgtare.seeing.clock.probe import Pair
 from pgtare.seeing.clock.schema import Gaps
 from pgtare.seeing.clock.survey import Request, advanced_pct, survey, weigh
-from tests.unit.clock_tools import even, needs_tsc, sample, sample_clock
+from tests.unit.sample_clock_report import even, needs_tsc, sample, sample_clock
 
 HZ = 2_500_000_000
 GOOD = Leaves(there=True, invariant=True, tsc_adjust=True, has_rdtscp=True)

@@ -14,7 +14,7 @@ from pgtare.weighing.ladder.analysis import analyse
 from pgtare.weighing.ladder.markdown import render
 from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.study import Study
-from tests.server.doctor_tools import STUDIES
+from tests.doctor_servers import STUDIES
 from tests.unit import simulated_study as simulated
 
 FACTORS = """

@@ -17,9 +17,9 @@ from pgtare.seeing.flame.record import FlameRecording
 from pgtare.seeing.flame.samples import Samples
 from pgtare.seeing.trace.output import export
 from pgtare.weighing.weigh import store
-from tests.server.weigh_tools import failed, in_process
+from tests.commands import failed, in_process
 from tests.small_volume import fill, small_volume
-from tests.unit import sample_recording, sample_result, trace_tools
+from tests.unit import made_traces, sample_recording, sample_result
 from tests.unit.test_trace_ledger import two_requests
 
 #: What only DuckDB says.
@@ -74,7 +74,7 @@ def test_a_full_disk_is_one_sentence(full: Path, save: Callable[[Path], None]) -
 
 @pytest.mark.parametrize("format_", export.FORMATS)
 def test_an_export_says_that_the_disk_is_full(full: Path, tmp_path: Path, format_: str) -> None:
-    trace = trace_tools.trace(
+    trace = made_traces.trace(
         tmp_path / "t.pgtrace", two_requests().data,
         [(0, i * 1000, 1 + i * 7 % 977) for i in range(20_000)],
     )  # fmt: skip

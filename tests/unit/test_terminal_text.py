@@ -22,7 +22,7 @@ from pgtare.seeing.flame.script import Event
 from pgtare.seeing.trace.file.tables import Table
 from pgtare.seeing.trace.file.writer import Writer
 from pgtare.seeing.waits.show import one_line
-from tests.unit.trace_tools import MS, NO_RESERVE, define_events, ring, waits
+from tests.unit.made_traces import MS, NO_RESERVE, define_events, ring, waits
 
 HOSTILE = "a\x1b]0;title\x07b\x1b[2Jc\u202ed\x9be"
 STEERS = "\x1b\x07\u202e\x9b"

@@ -15,7 +15,7 @@ from pgtare.seeing.trace.analysis.profile import profile
 from pgtare.seeing.trace.capture.backlog import Earlier
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.stream import CallKind, decode
-from tests.unit.trace_tools import BEGAN_NS, MS, StreamBuilder, trace, write
+from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, trace, write
 
 pytestmark = pytest.mark.timeout(60)
 _SECOND = 1000 * MS

@@ -18,7 +18,7 @@ from pgtare.seeing.trace.file.reader import Integers, load
 from pgtare.seeing.trace.file.stream import CallKind
 from pgtare.seeing.trace.file.tables import Table
 from pgtare.seeing.trace.file.writer import Writer
-from tests.unit.trace_tools import BEGAN_NS, MS, StreamBuilder, define_events, ring, waits
+from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, define_events, ring, waits
 
 pytestmark = pytest.mark.timeout(60)
 

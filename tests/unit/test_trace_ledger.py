@@ -16,7 +16,7 @@ from pgtare.seeing.trace.analysis.ledger import Ledger
 from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
 from pgtare.seeing.trace.file.stream import ESTIMATED, CallKind, decode
 from pgtare.seeing.trace.output.page import page
-from tests.unit.trace_tools import MS, US, StreamBuilder, trace
+from tests.unit.made_traces import MS, US, StreamBuilder, trace
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -28,9 +28,9 @@ from pgtare.seeing.trace.file.writer import Writer
 from pgtare.seeing.trace.output import show, waterfall
 from pgtare.seeing.trace.output.export import tables
 from pgtare.seeing.trace.output.page import page
-from tests.server.weigh_tools import refused
+from tests.commands import refused
+from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, define_events, ring, trace, waits
 from tests.unit.test_trace_ledger import ROWS, two_requests
-from tests.unit.trace_tools import BEGAN_NS, MS, StreamBuilder, define_events, ring, trace, waits
 
 
 def printed(what: RenderableType, width: int) -> str:

@@ -11,7 +11,7 @@ from pgtare.seeing.trace.analysis.merge import comment_fields, trace_id
 from pgtare.seeing.trace.analysis.timeline import _one_origin
 from pgtare.seeing.trace.file import stream
 from pgtare.seeing.trace.file.stream import CallKind, Kind
-from tests.unit.trace_tools import BEGAN_NS, MS, StreamBuilder
+from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder
 
 pytestmark = pytest.mark.timeout(60)
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

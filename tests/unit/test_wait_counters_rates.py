@@ -23,7 +23,7 @@ from pgtare.server.wait_counters.model import (
 )
 from pgtare.server.wait_counters.rates import CountersReset, grown, profile
 from pgtare.server.wait_counters.samples import FEWEST, Samples
-from tests.server.weigh_tools import refused
+from tests.commands import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 READ = Event("IO", "DataFileRead", False)

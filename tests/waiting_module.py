@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.server.made_module import write_module
+from tests.module_sources import write_module
 
 WAITER = r"""
 #include "postgres.h"

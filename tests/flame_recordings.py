@@ -15,7 +15,7 @@ import pytest
 from pgtare.seeing.flame import permission
 from pgtare.seeing.flame.profile import Profile, parse_folded
 from pgtare.server.cluster import Cluster
-from tests.server.weigh_tools import pgtare
+from tests.commands import pgtare
 
 #: Frames in which nearly every wait lies, whatever it is for.
 ROOTS = frozenset(

@@ -12,7 +12,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
-from tests.server.waits_tools import Connection, rows
+from tests.servers import Connection, rows
 
 KINDS = [
     "?", "session", "text", "call", "binds", "plan", "rowsources", "transaction", "error",

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pgtare.server.cluster import Cluster
-from tests.server.trace_tools import session
-from tests.server.waits_tools import Connection, eventually, one
-from tests.server.weigh_tools import start_pgtare
+from tests.commands import start_pgtare
+from tests.servers import Connection, eventually, one
+from tests.trace_records import session
 
 #: Waits and a busy loop that say how long they took, and where they note it.
 KNOWN = """

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgtare.server.cluster import Cluster
-from tests.server.trace_tools import Connection, session
-from tests.server.waits_tools import eventually, one, rows
+from tests.servers import eventually, one, rows
+from tests.trace_records import Connection, session
 
 #: Traces kept of sessions that have ended.
 KEPT = 16

@@ -18,7 +18,7 @@ from pgtare.server.modules import loadable
 from pgtare.weighing.ladder import scripts, study_file
 from pgtare.weighing.ladder.section_models import placed
 
-STUDIES = Path(__file__).parents[2] / "studies"
+STUDIES = Path(__file__).parents[1] / "studies"
 SCHEMA = "kept apart"
 INTERVAL_S = 0.7
 #: Sessions report their transactions once a second.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pgtare.server.cluster import Cluster
 from pgtare.server.settings import Value
-from tests.server.waits_tools import eventually, rows, session
+from tests.servers import eventually, rows, session
 
 CLASS_SETTINGS: dict[str, Value] = {
     "pg_prewarm.autoprewarm_interval": "1s",

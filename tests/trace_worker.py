@@ -13,8 +13,8 @@ from pgtare.server.account import server_account
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.settings import Value
-from tests.server.trace_tools import tracing
-from tests.server.waits_tools import Connection, eventually
+from tests.servers import Connection, eventually
+from tests.trace_records import tracing
 
 SETTINGS = {
     "sql_trace.worker_reserve": 0,
