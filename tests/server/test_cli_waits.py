@@ -24,7 +24,6 @@ from pgtare.server.wait_ring import Kind
 from tests.commands import arm, pgtare, read, refused, start_pgtare
 from tests.servers import Connection, eventually, one, rows
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 #: For what is the command's own doing, whatever the server's version.

@@ -15,7 +15,6 @@ from pgtare.server.cluster import Cluster
 from tests.commands import pgtare, start_pgtare
 from tests.flame_recordings import needs_perf, repeating
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 

@@ -13,7 +13,6 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.flame_recordings import flame, needs_perf, repeating, shares
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 

@@ -22,7 +22,6 @@ from tests.trace_recorder import recording, wait_until_traced
 from tests.trace_records import session, tracing
 from tests.waiting_module import write_source
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 #: Turns red what follows, begins another line, and turns it red again by a single character.

@@ -29,7 +29,6 @@ from tests.duet_runs import (
     later,
 )
 
-pytest_plugins = ["tests.server.fix_duet"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 

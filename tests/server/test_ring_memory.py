@@ -15,7 +15,6 @@ from tests.small_shared_memory import Volume, hash_join, hash_table, small_shm
 from tests.trace_records import Connection, drain, session, tracing
 from tests.trace_rings import since, unread
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 MB = 1 << 20

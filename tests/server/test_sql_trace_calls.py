@@ -9,7 +9,6 @@ import pytest
 from pgtare.server.cluster import Cluster
 from tests.trace_records import ABORTED, FAILED, Connection, Trace, drain, session, traced
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 

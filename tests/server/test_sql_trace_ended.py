@@ -25,7 +25,6 @@ from tests.trace_rings import (
     unread,
 )  # fmt: skip
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 

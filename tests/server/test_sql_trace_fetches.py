@@ -8,7 +8,6 @@ import pytest
 from tests.server.test_sql_trace_calls import check_whole
 from tests.trace_records import FAILED, Connection, trace_of, traced
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 #: In ns; fetches that begin within it make one record.

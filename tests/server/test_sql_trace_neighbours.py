@@ -10,7 +10,6 @@ from pgtare.server.cluster import Cluster
 from tests.servers import one, rows
 from tests.trace_records import Connection, session, trace_of, traced, tracing
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 WAIT = struct.Struct("<IHHIIqq")  # seq, kind, depth, event, calls, start_ns, value

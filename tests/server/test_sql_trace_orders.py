@@ -19,7 +19,6 @@ from tests.servers import one
 from tests.trace_recorder import level_of
 from tests.trace_records import Connection, names, session, tracing
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 WRITE = "pg_atomic_write_u32(&slot->asked_level"

@@ -21,7 +21,6 @@ from tests.trace_records import (
     tracing,
 )
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 

@@ -12,7 +12,6 @@ from pgtare.server.cluster import Cluster
 from tests.servers import eventually, one
 from tests.trace_records import Connection, Record, Trace, drain, session, trace_of, traced
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 

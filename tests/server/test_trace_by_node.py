@@ -14,7 +14,6 @@ from tests.servers import Connection
 from tests.trace_recorder import recording, wait_until_traced
 from tests.trace_records import session
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 TABLES = """

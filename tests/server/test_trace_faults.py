@@ -24,7 +24,6 @@ from tests.small_volume import fill, small_volume
 from tests.trace_recorder import level_of, recording, wait_until_traced
 from tests.trace_records import session, tracing
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 CLIENTS = 64

@@ -15,7 +15,6 @@ from tests.servers import Connection
 from tests.trace_recorder import recording, wait_until_traced
 from tests.trace_records import session, traced
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 NAP_MS = 100

@@ -31,7 +31,6 @@ from tests.servers import Connection, eventually, one
 from tests.trace_recorder import KNOWN, known, level_of, recording, wait_until_traced
 from tests.trace_records import session, tracing
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 

@@ -19,7 +19,6 @@ from tests.servers import Connection, one
 from tests.trace_recorder import recording, wait_until_traced
 from tests.trace_records import session
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 MB = 1 << 20

@@ -21,7 +21,6 @@ from tests.servers import Connection, eventually
 from tests.trace_recorder import level_of, recording, wait_until_traced
 from tests.trace_records import session
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 

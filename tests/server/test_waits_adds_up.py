@@ -18,7 +18,6 @@ from pgtare.server.wait_counters.reader import open_reader
 from tests.commands import in_process
 from tests.servers import Connection, session
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 INTERVALS = 100

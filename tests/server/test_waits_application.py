@@ -8,7 +8,6 @@ import pytest
 from pgtare.server.cluster import Cluster
 from tests.servers import Connection, eventually, one, rows, session
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 LEVEL = "SELECT capture FROM wait_event_timing_sessions() WHERE pid = %s"

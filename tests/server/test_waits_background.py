@@ -12,7 +12,6 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.servers import Connection, eventually, names, one, rows, serving, session
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 PARALLEL = (

@@ -14,7 +14,6 @@ from pgtare.server.cluster import Cluster
 from tests.servers import Connection, eventually, one, rows, serving, session, waits
 from tests.wait_classes import CLASS_SETTINGS, see_every_class
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 

@@ -21,7 +21,6 @@ from pgtare.server.wait_counters.reader import open_reader
 from tests.commands import pgtare, refused
 from tests.servers import Connection, eventually, one, rows, session
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 

@@ -16,7 +16,6 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from tests.servers import eventually, names, one, rows, serving, session
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 TRACE_ALL = {"wait_event_timing.capture": "trace", "wait_event_timing.trace_ring_records": 4096}

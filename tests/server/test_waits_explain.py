@@ -10,7 +10,6 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.servers import Connection, eventually, one, rows, serving, session, waits
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 EXPLAIN = "EXPLAIN (ANALYZE, WAITS, FORMAT json) "

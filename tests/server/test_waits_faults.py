@@ -17,7 +17,6 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from tests.servers import Connection, eventually, one, rows, serving, session, waits
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 

@@ -14,7 +14,6 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.servers import CAPTURING, Connection, names, session, waits
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 READS = 10

@@ -22,7 +22,6 @@ from tests.servers import (
     waits,
 )
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 SERVER_SETTINGS = {k: v for k, v in CAPTURING.items() if "." not in k}

@@ -12,7 +12,6 @@ from pgtare.server.cluster import Cluster
 from tests.servers import eventually, one, rows, serving, session
 from tests.waiting_module import write_source
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 #: Numbers of class IO that no server uses.

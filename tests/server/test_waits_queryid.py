@@ -10,7 +10,6 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from tests.servers import CAPTURING, eventually, one, rows, session
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 TRANSACTIONS = 5

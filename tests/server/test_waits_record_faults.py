@@ -14,7 +14,6 @@ from tests.commands import failed, in_process, start_pgtare
 from tests.servers import Connection, eventually, one, session
 from tests.small_volume import small_volume
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 TRACED = "SELECT count(*) FROM pg_stat_wait_event_timing_sessions WHERE capture = 'trace'"

@@ -24,7 +24,6 @@ from tests.servers import (
     waits,
 )
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 RECORD = struct.Struct("<IHHIIqq")  # seq, kind, depth, event, calls, start_ns, value

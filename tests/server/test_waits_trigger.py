@@ -11,7 +11,6 @@ import pytest
 from pgtare.server.cluster import Cluster
 from tests.servers import Connection, eventually, limit_files, one, rows, session
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 KEPT = (

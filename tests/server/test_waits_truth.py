@@ -26,7 +26,6 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.settings import Value
 from tests.servers import Connection, one, rows, serving, session
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 Found = TypeVar("Found")

@@ -10,7 +10,6 @@ import pytest
 from pgtare.server.cluster import Cluster
 from tests.servers import Connection, eventually, one, rows, session, waits
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 # by us and by the server, in one statement

@@ -19,7 +19,6 @@ from tests.servers import (
     waits,
 )
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 
