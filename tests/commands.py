@@ -1,4 +1,4 @@
-"""Runs the pgtare command as a user does, and traffic that is not pgbench's."""
+"""Runs the pgtare command as a user does, and reads its results."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from pgtare import cli
@@ -81,33 +78,3 @@ def arm(result: dict[str, Any], name: str) -> dict[str, Any]:
     """One arm of a result by name."""
     (found,) = [a for a in result["arms"] if a["name"] == name]
     return dict(found)
-
-
-@contextlib.contextmanager
-def traffic(dsn: str, sessions: int = 1, query: str = "SELECT 1", **params: str) -> Iterator[None]:
-    """Sessions of an application that run a query over and over."""
-    stop = threading.Event()
-
-    def work() -> None:
-        with (
-            contextlib.suppress(psycopg.OperationalError),
-            psycopg.connect(
-                dsn,
-                autocommit=True,
-                # query ids are computed when a statement is parsed
-                prepare_threshold=None,
-                **params,  # type: ignore[arg-type]
-            ) as conn,
-        ):
-            while not stop.is_set():
-                conn.execute(query.encode())
-
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(sessions)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(10)

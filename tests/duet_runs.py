@@ -1,11 +1,8 @@
-"""What the tests of the duet driver share: short runs, their latencies, what happens meanwhile."""
+"""What the tests of the duet driver share: short runs and their latencies."""
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -44,14 +41,3 @@ def backend_of(cluster: Cluster) -> int:
                 return int(row[0])
             time.sleep(0.01)
     raise AssertionError("the driver has not connected")
-
-
-@contextlib.contextmanager
-def later(action: Any) -> Iterator[None]:
-    """Do something in another thread meanwhile."""
-    thread = threading.Thread(target=action)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()

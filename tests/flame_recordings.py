@@ -1,15 +1,10 @@
-"""Loads whose waits are known, and flame graphs recorded of them by the command."""
+"""Flame graphs recorded by the command, and what is in them."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from pgtare.seeing.flame import permission
@@ -31,31 +26,6 @@ def needs_perf(mode: str = "off") -> None:
         permission.check(mode, [os.getpid()])  # type: ignore[arg-type]
     except Exception as ex:
         pytest.skip(str(ex))
-
-
-@contextlib.contextmanager
-def repeating(
-    cluster: Cluster, sessions: int, work: Callable[[psycopg.Connection, int], None]
-) -> Iterator[None]:
-    """Sessions that each do `work(connection, number)` over and over."""
-    stop = threading.Event()
-
-    def run(number: int) -> None:
-        with contextlib.suppress(psycopg.Error), cluster.connect() as connection:
-            connection.prepare_threshold = None
-            while not stop.is_set():
-                work(connection, number)
-
-    threads = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(sessions)]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.5)
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(20)
 
 
 def flame(mode: str, cluster: Cluster, path: Path, *more: str, seconds: float = 2.0) -> Profile:

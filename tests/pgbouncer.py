@@ -21,7 +21,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgtare.server.account import server_account
 from pgtare.server.cluster import Cluster
-from tests.servers import eventually
+from tests.sessions import eventually
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 PoolMode = Literal["session", "transaction", "statement"]

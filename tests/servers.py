@@ -1,14 +1,9 @@
-"""Servers with wait_event_timing, and how tests ask them."""
+"""Servers with wait_event_timing and sql_trace, and what becomes of their processes."""
 
 import contextlib
 import os
-import resource
 import signal
-import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, cast
+from collections.abc import Iterator, Mapping
 
 import psycopg
 
@@ -16,8 +11,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
-
-Connection = psycopg.Connection[tuple[Any, ...]]
+from tests.sessions import eventually
 
 CAPTURING: dict[str, Value] = {
     "wait_event_timing.capture": "stats",
@@ -25,22 +19,12 @@ CAPTURING: dict[str, Value] = {
     "deadlock_timeout": "50ms",
     "shared_buffers": "1MB",
 }
-
-
-def rows(connection: Connection, query: str, *values: object) -> list[tuple[Any, ...]]:
-    return connection.execute(query.encode(), values or None).fetchall()
-
-
-def one(connection: Connection, query: str, *values: object) -> Any:
-    """The only row's only value."""
-    ((value,),) = rows(connection, query, *values)
-    return value
-
-
-def names(connection: Connection) -> Connection:
-    """Let the module's views be found, wherever they were made."""
-    connection.execute("SET search_path = public, wait_event_timing")
-    return connection
+TRACING: dict[str, Value] = {
+    "compute_query_id": True,
+    "sql_trace.ring_size": "1MB",
+    "max_prepared_transactions": 5,
+}
+CRASH_WORDS = ("terminated by signal", "PANIC", "TRAP: ", "was terminated", "crash of another")
 
 
 @contextlib.contextmanager
@@ -49,7 +33,10 @@ def serving(
     settings: Mapping[str, Value] | None = None,
     preload: list[str] | None = None,
 ) -> Iterator[Cluster]:
-    """A server that preloads the module, its functions in database postgres."""
+    """A server that captures waits: it preloads wait_event_timing, then other libraries.
+
+    The module's functions are in database postgres.
+    """
     module = loadable(binaries, "wait_event_timing")
     libraries = [module.library, *(preload or [])]
     with Cluster(binaries, {**CAPTURING, **(settings or {})}, preload=libraries) as cluster:
@@ -59,30 +46,23 @@ def serving(
 
 
 @contextlib.contextmanager
-def session(cluster: Cluster, **parameters: str) -> Iterator[Connection]:
-    with psycopg.connect(cluster.dsn(**parameters), autocommit=True) as connection:
-        yield names(connection)
+def tracing(
+    binaries: Binaries,
+    settings: Mapping[str, Value] | None = None,
+    before: list[str] | None = None,
+    others: tuple[str, ...] = ("wait_event_timing",),
+) -> Iterator[Cluster]:
+    """A server that can trace: it preloads libraries, other modules of ours, then sql_trace.
 
-
-def waits(connection: Connection, event: str, pid: int) -> tuple[int, int, float, float]:
-    """Waits, calls, total ms and longest ms of one process for one event, 0 where it has none."""
-    found = rows(
-        connection,
-        "SELECT waits, calls, total_time, max_time FROM pg_stat_wait_event_timing "
-        "WHERE wait_event = %s AND pid = %s",
-        event,
-        pid,
-    )
-    return cast(tuple[int, int, float, float], found[0]) if found else (0, 0, 0.0, 0.0)
-
-
-def eventually(condition: Callable[[], object], seconds: float = 20.0) -> Any:
-    """What the condition returned as soon as that was true."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-    return found
+    The modules' functions are in database postgres.
+    """
+    modules = [loadable(binaries, name) for name in (*others, "sql_trace")]
+    libraries = [*(before or []), *(module.library for module in modules)]
+    with Cluster(binaries, {**TRACING, **(settings or {})}, preload=libraries) as cluster:
+        with cluster.connect() as connection:
+            for module in modules:
+                connection.execute(module.create_sql.encode())
+        yield cluster
 
 
 def crash(cluster: Cluster, pid: int) -> None:
@@ -100,6 +80,12 @@ def crash(cluster: Cluster, pid: int) -> None:
     eventually(lambda: reachable(cluster), 60)
 
 
+def crashes(cluster: Cluster) -> list[str]:
+    """Lines of the server log that tell of a process that died, or worse."""
+    with open(cluster.log_path, errors="replace") as log:
+        return [line for line in log if any(word in line for word in CRASH_WORDS)]
+
+
 def reachable(cluster: Cluster) -> bool:
     """Whether a session begins."""
     try:
@@ -107,21 +93,3 @@ def reachable(cluster: Cluster) -> bool:
             return True
     except psycopg.Error:
         return False
-
-
-def limit_files(cluster: Cluster, pid: int, mebibytes: int | None) -> None:
-    """Let a process write no larger file, dynamic shared memory among them; None: no limit."""
-    _limit(cluster, pid, "fsize", None if mebibytes is None else mebibytes << 20)
-
-
-def limit_memory(cluster: Cluster, pid: int, more: int | None) -> None:
-    """Let a process map no more than it has and so many bytes more; None: no limit."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
-    has = pages * resource.getpagesize()
-    _limit(cluster, pid, "as", None if more is None else has + more)
-
-
-def _limit(cluster: Cluster, pid: int, what: str, size: int | None) -> None:
-    # the soft limit only: it can be lifted again
-    command = ["prlimit", "--pid", str(pid), f"--{what}={'unlimited' if size is None else size}:"]
-    subprocess.run(command, check=True, **cluster.run_as)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from pgtare.server.cluster import Cluster
 from tests.commands import start_pgtare
-from tests.servers import Connection, eventually, one
-from tests.trace_records import session
+from tests.sessions import Connection, eventually, one, session
 
 #: Waits and a busy loop that say how long they took, and where they note it.
 KNOWN = """

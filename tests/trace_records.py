@@ -1,18 +1,10 @@
-"""Servers with sql_trace, and a decoder of its records, written from docs/trace-format.md alone."""
+"""A decoder of the records of sql_trace, written from docs/trace-format.md alone."""
 
-import contextlib
 import struct
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg
-
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from pgtare.server.settings import Value
-from tests.servers import Connection, rows
+from tests.sessions import Connection, rows
 
 KINDS = [
     "?", "session", "text", "call", "binds", "plan", "rowsources", "transaction", "error",
@@ -23,12 +15,6 @@ EVENTS = ["?", "begin", "commit", "abort", "prepare", "subabort"]
 REASONS = ["?", "setting", "asked", "application", "duration", "bytes", "query"]
 STATES = ["null", "whole", "cut", "redacted", "omitted"]
 FAILED, SHARED, LOCAL_TEMP, WAL, ABORTED, ESTIMATED, SEVERAL = 1, 2, 4, 8, 16, 32, 64
-
-TRACING: dict[str, Value] = {
-    "compute_query_id": True,
-    "sql_trace.ring_size": "1MB",
-    "max_prepared_transactions": 5,
-}
 
 
 @dataclass
@@ -216,35 +202,6 @@ class Trace:
             f"{texts.get(r.fields.get('text', 0), '')[:60]!r}"
             for r in self.records
         )
-
-
-@contextlib.contextmanager
-def tracing(
-    binaries: Binaries,
-    settings: Mapping[str, Value] | None = None,
-    before: list[str] | None = None,
-    others: tuple[str, ...] = ("wait_event_timing",),
-) -> Iterator[Cluster]:
-    """A server that preloads the module, and others, with their functions in database postgres."""
-    modules = [loadable(binaries, name) for name in (*others, "sql_trace")]
-    libraries = [*(before or []), *(module.library for module in modules)]
-    with Cluster(binaries, {**TRACING, **(settings or {})}, preload=libraries) as cluster:
-        with cluster.connect() as connection:
-            for module in modules:
-                connection.execute(module.create_sql.encode())
-        yield cluster
-
-
-@contextlib.contextmanager
-def session(cluster: Cluster, **parameters: str) -> Iterator[Connection]:
-    with psycopg.connect(cluster.dsn(**parameters), autocommit=True) as connection:
-        yield names(connection)
-
-
-def names(connection: Connection) -> Connection:
-    """Let the modules' functions be found, wherever they were made."""
-    connection.execute("SET search_path = public, sql_trace, wait_event_timing")
-    return connection
 
 
 def drain(connection: Connection, pid: int, start: int = 0) -> tuple[int, int, bool, list[Record]]:

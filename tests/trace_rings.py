@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgtare.server.cluster import Cluster
-from tests.servers import eventually, one, rows
-from tests.trace_records import Connection, session
+from tests.sessions import Connection, eventually, one, rows, session
 
 #: Traces kept of sessions that have ended.
 KEPT = 16

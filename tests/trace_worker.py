@@ -13,8 +13,8 @@ from pgtare.server.account import server_account
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.settings import Value
-from tests.servers import Connection, eventually
-from tests.trace_records import tracing
+from tests.servers import tracing
+from tests.sessions import Connection, eventually
 
 SETTINGS = {
     "sql_trace.worker_reserve": 0,

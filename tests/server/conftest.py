@@ -11,9 +11,8 @@ from pgtare.load.driver import build_driver
 from pgtare.load.duet_plan import DuetTarget
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.servers import Connection, serving, session
-from tests.trace_records import session as trace_session
-from tests.trace_records import tracing
+from tests.servers import serving, tracing
+from tests.sessions import Connection, session
 
 TABLES = """
     CREATE TABLE seen (client int, x bigint, y bigint);
@@ -85,14 +84,14 @@ def tracer(request: pytest.FixtureRequest) -> Cluster:
 @pytest.fixture
 def client(tracer: Cluster) -> Iterator[Connection]:
     """A session whose trace a test looks at."""
-    with trace_session(tracer) as connection:
+    with session(tracer) as connection:
         yield connection
 
 
 @pytest.fixture
 def onlooker(tracer: Cluster) -> Iterator[Connection]:
     """A session that looks."""
-    with trace_session(tracer) as connection:
+    with session(tracer) as connection:
         yield connection
 
 

@@ -22,7 +22,8 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.wait_counters.reader import open_reader
 from pgtare.server.wait_ring import Kind
 from tests.commands import arm, pgtare, read, refused, start_pgtare
-from tests.servers import Connection, eventually, one, rows
+from tests.loads import during
+from tests.sessions import Connection, eventually, one, rows
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -39,11 +40,9 @@ def sleeping(watched: Connection) -> Iterator[Connection]:
         while not stop.is_set():
             watched.execute("SELECT pg_sleep(0.02), 'sleeping'")
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    yield watched
-    stop.set()
-    thread.join(20)
+    with during(work):
+        yield watched
+        stop.set()
 
 
 def waits(timed: Cluster, *arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.doctor_servers import doctor
-from tests.flame_recordings import repeating
+from tests.loads import repeating
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -93,7 +93,7 @@ def test_what_churns_is_named(
 ) -> None:
     with churned.connect() as conn:
         conn.execute("SELECT pg_stat_statements_reset()")
-    with repeating(churned, 2, work()):
+    with repeating(churned.dsn(), 2, work()):
         report = doctor(churned.dsn())
     if churned.binaries.major >= _BY_NAME and work in (_anew, _customers):
         assert report["findings"] == []

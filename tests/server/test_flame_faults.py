@@ -17,8 +17,9 @@ from pgtare.seeing.flame import processes, symbols, targets
 from pgtare.seeing.flame.record import SamplingPlan, record
 from pgtare.server.cluster import Cluster
 from tests.commands import PGTARE, failed, pgtare, start_pgtare
-from tests.flame_recordings import flame, needs_perf, repeating
-from tests.servers import eventually
+from tests.flame_recordings import flame, needs_perf
+from tests.loads import repeating
+from tests.sessions import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -176,7 +177,7 @@ def test_lost_samples_are_counted_and_told(server18: Cluster, tmp_path: Path) ->
         f"os.execv({real!r}, ['perf', *a])\n"
     )
     wrapper.chmod(0o755)
-    with repeating(server18, 2, ping):
+    with repeating(server18.dsn(), 2, ping):
         done = pgtare(
             "flame", "off", "--postmaster", str(server18.postmaster_pid), "-d", "2s", "--json",
             PATH=f"{tmp_path}:{os.environ['PATH']}",
@@ -205,7 +206,7 @@ def test_the_whole_server_by_connection(server18: Cluster, tmp_path: Path) -> No
     def count(connection: object, number: int) -> None:
         connection.execute("SELECT count(*) FROM generate_series(1, 50000)")  # type: ignore[attr-defined]
 
-    with repeating(server18, 1, count):
+    with repeating(server18.dsn(), 1, count):
         done = pgtare(
             "flame", "on", "--dsn", server18.dsn(), "-d", "1s", "--rate", "499", "--out",
             tmp_path / "kept", "--speedscope", tmp_path / "s.json", "--json",
@@ -237,7 +238,7 @@ def test_a_recording_ends_before_memory_does(
     def count(connection: object, number: int) -> None:
         connection.execute("SELECT count(*) FROM generate_series(1, 50000)")  # type: ignore[attr-defined]
 
-    with repeating(server18, 1, count):
+    with repeating(server18.dsn(), 1, count):
         found = record(SamplingPlan("on", targets.of_postmaster(server18.postmaster_pid), 60, 999))
     assert found.stopped_by == "full"
     assert found.seconds < 30

@@ -13,7 +13,8 @@ import pytest
 
 from pgtare.server.cluster import Cluster
 from tests.commands import pgtare, start_pgtare
-from tests.flame_recordings import needs_perf, repeating
+from tests.flame_recordings import needs_perf
+from tests.loads import repeating
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -33,7 +34,7 @@ def test_waits_carry_their_event_and_statement(timed: Cluster) -> None:
             connection.execute("UPDATE hot SET n = n + 1")
             connection.execute("SELECT pg_sleep(0.02)")
 
-    with repeating(timed, 3, update):
+    with repeating(timed.dsn(), 3, update):
         done = pgtare("flame", "off", "--dsn", timed.dsn(), "--trace", "-d", "2s", "--json")
     assert done.returncode == 0, done.stderr
     found = _stacks(done.stdout)
@@ -60,7 +61,7 @@ def test_without_traces_it_says_so_and_labels_nothing(timed: Cluster) -> None:
     def ask(connection: psycopg.Connection, number: int) -> None:
         connection.execute("SELECT count(*) FROM generate_series(1, 500)")
 
-    with repeating(timed, 2, ask):
+    with repeating(timed.dsn(), 2, ask):
         done = pgtare("flame", "on", "--dsn", timed.dsn(), "-d", "2s", "--rate", "499", "--json")
     assert done.returncode == 0, done.stderr
     assert any("--trace" in note for note in json.loads(done.stdout)["notes"])
@@ -109,7 +110,7 @@ def test_ctrl_c_keeps_what_was_recorded(timed: Cluster, tmp_path: Path) -> None:
     def count(connection: psycopg.Connection, number: int) -> None:
         connection.execute("SELECT count(*) FROM generate_series(1, 50000)")
 
-    with repeating(timed, 1, count):
+    with repeating(timed.dsn(), 1, count):
         process = start_pgtare(
             "flame", "on", "--postmaster", str(timed.postmaster_pid), "-d", "600s", "--folded",
             tmp_path / "on.folded",

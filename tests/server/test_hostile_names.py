@@ -17,10 +17,10 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
 from tests.commands import in_process
-from tests.servers import Connection
+from tests.module_sources import write_waiter
+from tests.servers import tracing
+from tests.sessions import Connection, session
 from tests.trace_recorder import recording, wait_until_traced
-from tests.trace_records import session, tracing
-from tests.waiting_module import write_source
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -62,7 +62,7 @@ def named(statement: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def place(each_server: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    source = write_source(tmp_path_factory.mktemp("waiter"))
+    source = write_waiter(tmp_path_factory.mktemp("waiter"))
     library = build_cached(each_server, "waiter", source).library
     recorded = tmp_path_factory.mktemp("hostile") / "rec"
     settings = {"wait_event_timing.capture": "stats"}

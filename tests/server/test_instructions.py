@@ -14,7 +14,7 @@ from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
 from tests import trials
 from tests.callgrind import VALGRIND, Counted, counting
-from tests.servers import Connection, session
+from tests.sessions import Connection, session
 
 pytestmark = [
     pytest.mark.server,

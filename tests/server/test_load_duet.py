@@ -21,13 +21,8 @@ from pgtare.load.duet_plan import DuetTarget, Length
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.signals import StopRequest
-from tests.duet_runs import (
-    SELECT_1,
-    SHORT,
-    assert_nothing_lost,
-    latencies_us,
-    later,
-)
+from tests.duet_runs import SELECT_1, SHORT, assert_nothing_lost, latencies_us
+from tests.loads import during
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
@@ -168,7 +163,7 @@ def test_more_records_than_fit_a_block_are_all_kept(
                 output.exists() and output.stat().st_size > 4 * 8192 * 40 and len(reports) > 1
             )
 
-    with later(await_blocks):
+    with during(await_blocks):
         run = run_duet(
             driver, targets, script(SELECT_1, clients=2), Length(30), output, stop=stop,
             on_progress=lambda *report: reports.append(report),

@@ -20,13 +20,8 @@ from pgtare.load.duet_plan import DuetTarget, Length
 from pgtare.load.duet_records import Outcome, read_records
 from pgtare.server.cluster import Cluster
 from pgtare.server.signals import StopRequest
-from tests.duet_runs import (
-    SELECT_1,
-    SHORT,
-    assert_nothing_lost,
-    backend_of,
-    later,
-)
+from tests.duet_runs import SELECT_1, SHORT, assert_nothing_lost, backend_of
+from tests.loads import during
 from tests.servers import crash
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
@@ -42,7 +37,7 @@ def test_a_stop_keeps_what_was_measured(
         stop.made = True
 
     output = tmp_path / "r"
-    with later(ask):
+    with during(ask):
         run = run_duet(driver, targets, script(SELECT_1), Length(30), output, stop=stop)
     assert (run.ended, run.failure) == ("signal", None)
     assert run.seconds < 3
@@ -82,7 +77,7 @@ def test_a_killed_driver_leaves_its_whole_blocks(
                 if entry.name.isdigit() and f"{output}.plan" in (entry / "cmdline").read_text():
                     os.kill(int(entry.name), signal.SIGKILL)
 
-    with later(kill):
+    with during(kill):
         run = run_duet(driver, targets, script(SELECT_1), Length(40), output)
     assert run.ended == "failure"
     assert run.failure == "the duet driver was ended by signal 9"
@@ -99,7 +94,7 @@ def test_a_crashed_server_ends_the_run_and_says_so(
         crash(pair[1], pid)
 
     started = time.monotonic()
-    with later(fall):
+    with during(fall):
         run = run_duet(driver, targets, script(SELECT_1, clients=1), Length(30), tmp_path / "r")
     assert time.monotonic() - started < 10
     assert run.ended == "failure"

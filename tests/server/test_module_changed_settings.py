@@ -6,7 +6,8 @@ import pytest
 
 from pgtare.estimate.trial.observations import UnitFlag
 from pgtare.server.cluster import Cluster
-from tests.trials import MARKER, Session, flagged, one, session, state_of, trial, wait_until
+from tests.sessions import Connection, bare_session, eventually, one, setting
+from tests.trials import MARKER, flagged, trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
@@ -39,15 +40,15 @@ CREATE FUNCTION held_caught() RETURNS text LANGUAGE plpgsql AS $$
 @pytest.fixture(scope="module")
 def functions(request: pytest.FixtureRequest) -> Iterator[None]:
     for name in ("server18", "server15"):
-        with session(request.getfixturevalue(name)) as admin:
+        with bare_session(request.getfixturevalue(name)) as admin:
             admin.execute(FUNCTIONS)
     yield
     for name in ("server18", "server15"):
-        with session(request.getfixturevalue(name)) as admin:
+        with bare_session(request.getfixturevalue(name)) as admin:
             admin.execute("DROP FUNCTION held_clause(), held_local(), held_caught()")
 
 
-def run(client: Session, statements: str) -> None:
+def run(client: Connection, statements: str) -> None:
     for statement in statements.split("; "):
         client.execute(statement.encode())
 
@@ -80,7 +81,7 @@ def run(client: Session, statements: str) -> None:
 def test_a_setting_changed_for_a_while_flags_its_unit(
     server: Cluster, functions: None, statements: str
 ) -> None:
-    with trial(server, ARMS) as running, session(server) as client:
+    with trial(server, ARMS) as running, bare_session(server) as client:
         for _ in range(4):
             client.execute("SELECT 1")
             run(client, statements.format(MARKER))
@@ -90,7 +91,7 @@ def test_a_setting_changed_for_a_while_flags_its_unit(
 
 
 def test_another_setting_is_no_reason(server: Cluster, functions: None) -> None:
-    with trial(server, ARMS) as running, session(server) as client:
+    with trial(server, ARMS) as running, bare_session(server) as client:
         for _ in range(4):
             run(client, "BEGIN; SET LOCAL statement_timeout = 0; SELECT 1; COMMIT")
         rows = running.observed(client, 4)
@@ -99,7 +100,7 @@ def test_another_setting_is_no_reason(server: Cluster, functions: None) -> None:
 
 def test_a_reload_is_no_change_by_the_application(server: Cluster, functions: None) -> None:
     try:
-        with trial(server, ARMS) as running, session(server) as client:
+        with trial(server, ARMS) as running, bare_session(server) as client:
             client.execute("SELECT 1")
             server.configure({MARKER: "5000kB"})
             server.reload()
@@ -120,7 +121,7 @@ def test_a_reload_in_an_open_transaction_flags_its_unit_in_every_arm(
     query = f"SELECT current_setting('{MARKER}')"
     seen = []
     try:
-        with trial(server, [{}, {MARKER: "1111kB"}]) as running, session(server) as client:
+        with trial(server, [{}, {MARKER: "1111kB"}]) as running, bare_session(server) as client:
             for number in range(12):
                 client.execute("BEGIN")
                 server.configure({MARKER: f"{5000 + number}kB"})
@@ -141,14 +142,14 @@ def test_a_reload_in_an_open_transaction_flags_its_unit_in_every_arm(
     assert not any(flagged(rows, UnitFlag.APP_CHANGED))
 
 
-def until_read(client: Session, number: int) -> None:
+def until_read(client: Connection, number: int) -> None:
     """Send requests until the session has read the file that holds the number."""
     query = f"SELECT reset_val FROM pg_settings WHERE name = '{MARKER}'"
-    wait_until(lambda: one(client, query) == str(5000 + number))
+    eventually(lambda: one(client, query) == str(5000 + number))
 
 
 def test_arms_are_in_force_after_a_change_for_a_while(server: Cluster, functions: None) -> None:
-    with trial(server, [{}, {MARKER: "1111kB"}]) as running, session(server) as client:
+    with trial(server, [{}, {MARKER: "1111kB"}]) as running, bare_session(server) as client:
         seen = []
         for _ in range(10):
             assert one(client, "SELECT held_clause()") == "3000kB"
@@ -159,19 +160,19 @@ def test_arms_are_in_force_after_a_change_for_a_while(server: Cluster, functions
 
 def test_settings_work_as_before_after_a_trial(server: Cluster, functions: None) -> None:
     """The session is no longer watched, in one trial after the other."""
-    with session(server) as client:
+    with bare_session(server) as client:
         for _ in range(3):
             with trial(server, ARMS):
                 for _ in range(4):
                     client.execute("SELECT held_clause()")
             client.execute("SET default_transaction_isolation = 'repeatable read'")
             assert one(client, "SHOW transaction_isolation") == "repeatable read"
-            assert state_of(client) == ("4MB", "default")
+            assert setting(client) == ("4MB", "default")
             client.execute("RESET ALL")
 
 
 def test_a_setting_of_more_trials_than_can_be_watched_at_a_time(server: Cluster) -> None:
-    with session(server) as client:
+    with bare_session(server) as client:
         names = [
             row[0]
             for row in client.execute(

@@ -11,42 +11,42 @@ import pytest
 
 from pgtare.estimate.trial.observations import Observations, UnitFlag
 from pgtare.server.cluster import Cluster
-from tests.trials import Running, Session, flagged, one, session, trial, wait_until
+from tests.loads import during
+from tests.sessions import Connection, bare_session, eventually, one
+from tests.trials import Running, flagged, trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 
 @contextlib.contextmanager
-def doomed(cluster: Cluster) -> Iterator[Session]:
+def doomed(cluster: Cluster) -> Iterator[Connection]:
     """A session that the server may end."""
-    with contextlib.suppress(psycopg.OperationalError), session(cluster) as client:
+    with contextlib.suppress(psycopg.OperationalError), bare_session(cluster) as client:
         yield client
 
 
 @contextlib.contextmanager
-def under_way(client: Session, statement: str) -> Iterator[threading.Thread]:
+def under_way(client: Connection, statement: str) -> Iterator[threading.Thread]:
     """A statement that runs meanwhile; the client may lose its session over it."""
 
     def work() -> None:
         with contextlib.suppress(psycopg.Error):
             client.execute(statement.encode())
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    yield thread
-    thread.join(20)
+    with during(work) as thread:
+        yield thread
 
 
-def opened(running: Running, session_: Session) -> Observations:
+def opened(running: Running, session_: Connection) -> Observations:
     rows = running.drained()
     own: Observations = rows[rows["pid"] == session_.info.backend_pid]
     return own
 
 
-def asleep(server: Cluster, client: Session) -> None:
+def asleep(server: Cluster, client: Connection) -> None:
     """Wait until its statement sleeps."""
-    with session(server, application_name="pgtare") as operator:
-        wait_until(
+    with bare_session(server, application_name="pgtare") as operator:
+        eventually(
             lambda: one(
                 operator, "SELECT count(*) FROM pg_stat_activity"
                 " WHERE pid = %s AND wait_event = 'PgSleep'", client.info.backend_pid,
@@ -55,7 +55,7 @@ def asleep(server: Cluster, client: Session) -> None:
 
 
 def test_transaction_under_way_at_the_end_of_the_trial(server: Cluster) -> None:
-    with trial(server) as running, session(server) as client:
+    with trial(server) as running, bare_session(server) as client:
         for _ in range(4):
             client.execute("SELECT 1")
         running.observed(client, 4)
@@ -76,7 +76,7 @@ def test_transaction_under_way_at_the_end_of_the_trial(server: Cluster) -> None:
 
 
 def test_an_open_unit_carries_its_place_in_the_block(server: Cluster) -> None:
-    with trial(server) as running, session(server) as client:
+    with trial(server) as running, bare_session(server) as client:
         for _ in range(7):
             client.execute("SELECT 1")
         running.observed(client, 7)
@@ -84,7 +84,7 @@ def test_an_open_unit_carries_its_place_in_the_block(server: Cluster) -> None:
         running.trials.stop()
         rows = opened(running, client)
         client.execute("COMMIT")
-    with trial(server) as running, session(server) as client:
+    with trial(server) as running, bare_session(server) as client:
         for _ in range(8):
             client.execute("SELECT 1")
         running.observed(client, 8)
@@ -94,7 +94,7 @@ def test_an_open_unit_carries_its_place_in_the_block(server: Cluster) -> None:
 
 
 def test_idle_in_transaction_at_the_end_of_the_trial(server: Cluster) -> None:
-    with trial(server) as running, session(server) as client:
+    with trial(server) as running, bare_session(server) as client:
         client.execute("BEGIN")
         client.execute("SELECT pg_sleep(0.2)")
         time.sleep(0.3)
@@ -107,14 +107,14 @@ def test_idle_in_transaction_at_the_end_of_the_trial(server: Cluster) -> None:
 
 
 def test_deadline_counts_as_an_end(server: Cluster) -> None:
-    with trial(server, seconds=1.0) as running, session(server) as client:
+    with trial(server, seconds=1.0) as running, bare_session(server) as client:
         client.execute("BEGIN")
-        wait_until(lambda: not running.trials.status().running)
+        eventually(lambda: not running.trials.status().running)
         assert flagged(opened(running, client), UnitFlag.OPEN) == [True]
 
 
 def test_transaction_that_ends_before_the_last_drain_is_whole(server: Cluster) -> None:
-    with trial(server) as running, session(server) as client:
+    with trial(server) as running, bare_session(server) as client:
         client.execute("BEGIN")
         running.trials.stop()
         client.execute("COMMIT")
@@ -124,7 +124,7 @@ def test_transaction_that_ends_before_the_last_drain_is_whole(server: Cluster) -
 
 def test_idle_session_has_nothing_open(server: Cluster) -> None:
     with trial(server) as running:
-        with session(server) as client, session(server) as other:
+        with bare_session(server) as client, bare_session(server) as other:
             client.execute("SELECT 1")
             other.execute("SELECT 1")
             running.observed(client, 1)
@@ -142,7 +142,7 @@ def test_session_that_ends_in_a_transaction(server: Cluster, how: str) -> None:
         client.execute("SELECT pg_sleep(0.1)")
         pid = client.info.backend_pid
         if how == "terminated":
-            with session(server, application_name="pgtare") as operator:
+            with bare_session(server, application_name="pgtare") as operator:
                 assert one(operator, "SELECT pg_terminate_backend(%s, 5000)", pid) is True
         elif how == "disconnected":
             with socket.socket(fileno=client.fileno()) as raw:
@@ -150,7 +150,7 @@ def test_session_that_ends_in_a_transaction(server: Cluster, how: str) -> None:
                 raw.detach()
         else:
             client.pgconn.finish()
-        wait_until(lambda: len(running.drained()) == 2)
+        eventually(lambda: len(running.drained()) == 2)
         row = running.drained()[-1]
         assert row["pid"] == pid
         assert row["flags"] & UnitFlag.OPEN
@@ -164,16 +164,16 @@ def test_statement_under_way_when_its_session_is_terminated(server: Cluster) -> 
         pid = client.info.backend_pid
         with under_way(client, "SELECT pg_sleep(20)"):
             asleep(server, client)
-            with session(server, application_name="pgtare") as operator:
+            with bare_session(server, application_name="pgtare") as operator:
                 assert one(operator, "SELECT pg_terminate_backend(%s, 5000)", pid) is True
-        wait_until(lambda: len(running.drained()) == 1)
+        eventually(lambda: len(running.drained()) == 1)
         (row,) = running.drained()
         assert row["flags"] & UnitFlag.OPEN
         assert row["flags"] & UnitFlag.ABORTED
 
 
 def test_new_trial_hears_nothing_of_what_the_last_one_left_open(server: Cluster) -> None:
-    with session(server) as client:
+    with bare_session(server) as client:
         with trial(server):
             client.execute("SELECT 1")
             client.execute("BEGIN")
@@ -213,13 +213,13 @@ def test_new_trial_hears_nothing_of_what_the_last_one_left_open(server: Cluster)
 def test_units_whose_transaction_failed_are_flagged(
     server: Cluster, failing: None, statements: str, failed: bool
 ) -> None:
-    with trial(server) as running, session(server) as client:
+    with trial(server) as running, bare_session(server) as client:
         client.execute("SELECT 1")
         for statement in statements.split("; ") if "$$" not in statements else [statements]:
             with contextlib.suppress(psycopg.Error):
                 client.execute(statement.encode())
         client.execute("SELECT 1")
-        wait_until(lambda: len(opened(running, client)) >= 3)
+        eventually(lambda: len(opened(running, client)) >= 3)
         rows = opened(running, client)
     assert flagged(rows, UnitFlag.ABORTED)[1:-1].count(True) == failed
     assert flagged(rows, UnitFlag.ABORTED)[0] is flagged(rows, UnitFlag.ABORTED)[-1] is False
@@ -227,7 +227,7 @@ def test_units_whose_transaction_failed_are_flagged(
 
 def test_serialization_failure_is_flagged(server: Cluster, failing: None) -> None:
     """Found as the second of two commits."""
-    with trial(server) as running, session(server) as one_, session(server) as other:
+    with trial(server) as running, bare_session(server) as one_, bare_session(server) as other:
         for client in (one_, other):
             client.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
             client.execute("SELECT count(*) FROM serial")
@@ -241,7 +241,7 @@ def test_serialization_failure_is_flagged(server: Cluster, failing: None) -> Non
 
 @pytest.fixture
 def failing(server: Cluster) -> Iterator[None]:
-    with session(server, application_name="pgtare") as admin:
+    with bare_session(server, application_name="pgtare") as admin:
         admin.execute("CREATE TABLE failing (x int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
         admin.execute("INSERT INTO failing VALUES (1)")
         admin.execute("CREATE TABLE serial (x int)")

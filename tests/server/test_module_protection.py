@@ -13,7 +13,8 @@ from pgtare.errors import UsageError
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.trials import session, trial
+from tests.sessions import bare_session
+from tests.trials import trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -101,7 +102,7 @@ def test_memory_that_may_not_be_written(debian15: Binaries, open_directory: Path
             assert f"WARNING:  {module}: {refused}" in log
         with pytest.raises(UsageError, match="Operation not permitted"), trial(cluster):
             pass
-        with session(cluster) as client:
+        with bare_session(cluster) as client:
             client.execute("SELECT 1")
 
 

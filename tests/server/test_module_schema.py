@@ -12,7 +12,8 @@ from pgtare.server.modules import loadable
 from pgtare.server.own_session import connect
 from pgtare.weighing.trials import Trials
 from tests.commands import pgtare
-from tests.trials import session, trial
+from tests.sessions import bare_session
+from tests.trials import trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
@@ -51,7 +52,7 @@ def is_superuser(cluster: Cluster) -> bool:
 
 def test_schema_of_somebody_else(shared: Cluster) -> None:
     """A superuser who weighs in it calls nothing that is there; no extension is made in it."""
-    with session(shared, user="mallory") as mallory:
+    with bare_session(shared, user="mallory") as mallory:
         mallory.execute("CREATE SCHEMA pgtare")
         mallory.execute("GRANT ALL ON SCHEMA pgtare TO PUBLIC")
         plant(mallory, *_TRAPS)
@@ -68,7 +69,7 @@ def test_schema_of_somebody_else(shared: Cluster) -> None:
         Trials(conn)
     if shared.binaries.origin != "wheel":
         return  # there is no extension to be made
-    with session(shared, user="mallory") as mallory:
+    with bare_session(shared, user="mallory") as mallory:
         mallory.execute("DROP FUNCTION pgtare.info(), pgtare.trial_status(), pgtare.trial_stop(),"
                         " pgtare.trial_close()")  # fmt: skip
     with shared.connect() as connection, pytest.raises(psycopg.Error, match="is there already"):
@@ -84,7 +85,7 @@ def test_schema_in_which_somebody_else_makes_functions(wheel: Binaries, way: str
             connection.execute("CREATE SCHEMA pgtare")
             connection.execute("GRANT CREATE, USAGE ON SCHEMA pgtare TO mallory")
         if way == "function":
-            with session(cluster, user="mallory") as mallory:
+            with bare_session(cluster, user="mallory") as mallory:
                 plant(mallory, *_TRAPS[-2:])
         with cluster.connect() as connection:
             if way == "function":

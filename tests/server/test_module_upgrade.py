@@ -9,7 +9,8 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import ensure_for_wheel
 from tests.commands import failed, in_process
-from tests.trials import Session, one, session, trial
+from tests.sessions import Connection, bare_session, one
+from tests.trials import trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
@@ -46,15 +47,15 @@ def earlier(wheel: Binaries) -> Iterator[None]:
         script.unlink()
 
 
-def objects(client: Session, module: str) -> list[tuple[object, ...]]:
+def objects(client: Connection, module: str) -> list[tuple[object, ...]]:
     return client.execute(OBJECTS.format(module).encode()).fetchall()
 
 
 @pytest.mark.usefixtures("earlier")
 def test_earlier_extensions_are_upgraded(wheel: Binaries) -> None:
-    with Cluster(wheel, preload=list(EARLIER)) as cluster, session(cluster) as new:
+    with Cluster(wheel, preload=list(EARLIER)) as cluster, bare_session(cluster) as new:
         new.execute("CREATE DATABASE before")
-        with session(cluster, "before") as old:
+        with bare_session(cluster, "before") as old:
             for module, version in EARLIER.items():
                 new.execute(f"CREATE EXTENSION {module}".encode())
                 old.execute(f"CREATE EXTENSION {module} VERSION '{version}'".encode())
@@ -69,7 +70,7 @@ def test_earlier_extensions_are_upgraded(wheel: Binaries) -> None:
                 version = one(new, f"SELECT version FROM {INFO[module]}")
                 found = query.format(module)
                 assert one(old, found) == one(new, found) == version
-        with trial(cluster) as running, session(cluster) as client:
+        with trial(cluster) as running, bare_session(cluster) as client:
             client.execute("SELECT 1")
             running.observed(client, 1)
 
@@ -79,7 +80,7 @@ def test_an_earlier_extension_is_explained_in_one_sentence(wheel: Binaries) -> N
     settings = {"wait_event_timing.capture": "stats"}
     with (
         Cluster(wheel, settings, preload=list(EARLIER)) as cluster,
-        session(cluster) as client,
+        bare_session(cluster) as client,
     ):
         for module in EARLIER:
             client.execute(f"CREATE EXTENSION {module} VERSION '{EARLIER[module]}'".encode())
@@ -101,7 +102,7 @@ def test_a_new_row_is_asked_for_by_a_name_that_an_earlier_library_lacks(
 ) -> None:
     """It would read past the end of its own row: an ALTER EXTENSION before the restart fails."""
     ensure_for_wheel(wheel, module)
-    with Cluster(wheel, preload=[module]) as cluster, session(cluster) as client:
+    with Cluster(wheel, preload=[module]) as cluster, bare_session(cluster) as client:
         client.execute(f"CREATE EXTENSION {module}".encode())
         name = INFO[module].removesuffix("()")
         symbol = one(client, f"SELECT prosrc FROM pg_proc WHERE oid = '{name}'::regproc")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 import typer
 
@@ -16,8 +14,9 @@ from pgtare.cli import commands
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.commands import failed, in_process, traffic
-from tests.pgbouncer import PGBOUNCER, Pooler, pooler
+from tests.commands import failed, in_process
+from tests.loads import traffic
+from tests.pgbouncer import PGBOUNCER, pooler
 
 pytestmark = [
     pytest.mark.server,
@@ -160,31 +159,6 @@ def test_one_session_is_told_from_many_under_load(
     """However many sessions of the pool the application keeps busy meanwhile."""
     cluster, binaries = served
     with pooler(cluster, "transaction") as pool:
-        with _transactions(pool, servers - 1):
+        with traffic(pool.dsn, servers - 1, "SELECT pg_sleep(0.001)"):
             told = failed(run("weigh", pool.dsn, binaries, tmp_path), 2)
         assert "transaction" in told
-
-
-class _transactions:
-    """Clients of a pool that run short transactions one after the other."""
-
-    def __init__(self, pool: Pooler, clients: int) -> None:
-        self.ended = threading.Event()
-        self.threads = [
-            threading.Thread(target=self._work, args=(pool.dsn,), daemon=True)
-            for _ in range(clients)
-        ]
-
-    def _work(self, dsn: str) -> None:
-        with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as conn:
-            while not self.ended.is_set():
-                conn.execute("SELECT pg_sleep(0.001)")
-
-    def __enter__(self) -> None:
-        for thread in self.threads:
-            thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.ended.set()
-        for thread in self.threads:
-            thread.join()

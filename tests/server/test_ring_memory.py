@@ -10,9 +10,10 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.servers import eventually, one, rows
+from tests.servers import tracing
+from tests.sessions import Connection, eventually, one, rows, session
 from tests.small_shared_memory import Volume, hash_join, hash_table, small_shm
-from tests.trace_records import Connection, drain, session, tracing
+from tests.trace_records import drain
 from tests.trace_rings import since, unread
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

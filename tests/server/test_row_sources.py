@@ -12,7 +12,7 @@ from bench import row_loads, row_truth
 from bench.row_loads import HASHED, NESTED, PARALLEL, TRUTHS, Connection, found_in, root_of, run
 
 from pgtare.server.binaries import Binaries
-from tests.servers import one
+from tests.sessions import one
 from tests.trace_records import traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

@@ -20,8 +20,9 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests import secrets_corpus
 from tests.secrets_corpus import Bound, Case, Copied, Pipeline, Step, Stopped
-from tests.servers import Connection, eventually, one
-from tests.trace_records import Trace, names, session, trace_of, tracing
+from tests.servers import tracing
+from tests.sessions import Connection, eventually, one, session, set_search_path
+from tests.trace_records import Trace, trace_of
 from tests.trace_worker import SETTINGS, latest, place
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -145,7 +146,7 @@ def played(request: pytest.FixtureRequest) -> Iterator[Played]:
         session(cluster) as other,
         psycopg.connect(cluster.dsn(), autocommit=True) as client,
     ):
-        names(client)
+        set_search_path(client)
         for sql in secrets_corpus.SETUP:
             client.execute(sql.encode())
         player = Player(cluster, client, [client.info.backend_pid])

@@ -7,7 +7,8 @@ import psycopg
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.trace_records import ABORTED, FAILED, Connection, Trace, drain, session, traced
+from tests.sessions import Connection, session
+from tests.trace_records import ABORTED, FAILED, Trace, drain, traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.servers import one, rows
-from tests.trace_records import Connection, drain, session, traced
+from tests.sessions import Connection, one, rows, session
+from tests.trace_records import drain, traced
 from tests.trace_rings import (
     DATA,
     KEPT,

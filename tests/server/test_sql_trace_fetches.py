@@ -6,7 +6,8 @@ import psycopg
 import pytest
 
 from tests.server.test_sql_trace_calls import check_whole
-from tests.trace_records import FAILED, Connection, trace_of, traced
+from tests.sessions import Connection
+from tests.trace_records import FAILED, trace_of, traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -7,8 +7,9 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.servers import one, rows
-from tests.trace_records import Connection, session, trace_of, traced, tracing
+from tests.servers import tracing
+from tests.sessions import Connection, one, rows, session
+from tests.trace_records import trace_of, traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -15,9 +15,9 @@ from pgtare.seeing.trace.capture.server import open_server
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import source_dir
 from pgtare.server.cluster import Cluster
-from tests.servers import one
+from tests.servers import tracing
+from tests.sessions import Connection, one, session, set_search_path
 from tests.trace_recorder import level_of
-from tests.trace_records import Connection, names, session, tracing
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -105,7 +105,7 @@ def test_order_for_a_session_that_ends_meanwhile(debian15: Binaries) -> None:
         asks.join(20)
         comes.join(20)
         with arrived[0] as new:
-            names(new)
+            set_search_path(new)
             for _ in range(3):
                 one(new, "SELECT 1")
             assert level_of(onlooker, new.info.backend_pid) == 0

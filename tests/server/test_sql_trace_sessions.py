@@ -10,16 +10,10 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.servers import crash, eventually, limit_files, limit_memory, one, rows
-from tests.trace_records import (
-    Connection,
-    Trace,
-    drain,
-    session,
-    trace_of,
-    traced,
-    tracing,
-)
+from tests.process_limits import limit_files, limit_memory
+from tests.servers import crash, tracing
+from tests.sessions import Connection, eventually, one, rows, session
+from tests.trace_records import Trace, drain, trace_of, traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

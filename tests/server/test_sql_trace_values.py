@@ -9,8 +9,8 @@ import pytest
 from psycopg.types.numeric import Int4, Int8
 
 from pgtare.server.cluster import Cluster
-from tests.servers import eventually, one
-from tests.trace_records import Connection, Record, Trace, drain, session, trace_of, traced
+from tests.sessions import Connection, eventually, one, session
+from tests.trace_records import Record, Trace, drain, trace_of, traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

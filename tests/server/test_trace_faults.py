@@ -19,10 +19,10 @@ from pgtare.seeing.trace.file.reader import load
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.commands import failed, in_process, start_pgtare
-from tests.servers import Connection, eventually, one
+from tests.servers import tracing
+from tests.sessions import Connection, eventually, one, session
 from tests.small_volume import fill, small_volume
 from tests.trace_recorder import level_of, recording, wait_until_traced
-from tests.trace_records import session, tracing
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 

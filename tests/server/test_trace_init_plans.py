@@ -11,9 +11,9 @@ from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis import plan_nodes
 from pgtare.seeing.trace.file.reader import load
 from pgtare.server.cluster import Cluster
-from tests.servers import Connection
+from tests.sessions import Connection, session
 from tests.trace_recorder import recording, wait_until_traced
-from tests.trace_records import session, traced
+from tests.trace_records import traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 

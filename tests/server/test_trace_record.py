@@ -27,9 +27,9 @@ from pgtare.seeing.trace.file.stream import CallKind
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.commands import PGTARE, in_process, pgtare, refused, start_pgtare
-from tests.servers import Connection, eventually, one
+from tests.servers import tracing
+from tests.sessions import Connection, eventually, one, session
 from tests.trace_recorder import KNOWN, known, level_of, recording, wait_until_traced
-from tests.trace_records import session, tracing
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 

@@ -15,9 +15,8 @@ from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.stream import CallKind
 from pgtare.server.cluster import Cluster
 from tests.commands import in_process
-from tests.servers import Connection, one
+from tests.sessions import Connection, one, session
 from tests.trace_recorder import recording, wait_until_traced
-from tests.trace_records import session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -15,8 +15,7 @@ from pgtare.seeing.trace.file.reader import Trace, load
 from pgtare.seeing.trace.file.tables import NO_RING
 from pgtare.server.cluster import Cluster
 from tests.commands import pgtare, start_pgtare
-from tests.servers import Connection, eventually, one
-from tests.trace_records import session
+from tests.sessions import Connection, eventually, one, session
 from tests.trace_rings import DATA, KEPT, SMALLEST, end, ring_of, short, since, size, unread
 from tests.trace_worker import latest, server_that_writes, with_statement, worker_of
 

@@ -12,9 +12,8 @@ import pytest
 from pgtare.seeing.trace.file.reader import load
 from pgtare.server.cluster import Cluster
 from tests.commands import in_process, refused
-from tests.servers import Connection, eventually
+from tests.sessions import Connection, eventually, session
 from tests.trace_recorder import level_of, recording, wait_until_traced
-from tests.trace_records import session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

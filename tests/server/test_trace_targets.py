@@ -14,9 +14,8 @@ from pgtare.seeing.trace.analysis.profile import profile
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.stream import CallKind
 from pgtare.server.cluster import Cluster
-from tests.servers import Connection, eventually, one
+from tests.sessions import Connection, eventually, one, session
 from tests.trace_recorder import level_of, recording, wait_until_traced
-from tests.trace_records import session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

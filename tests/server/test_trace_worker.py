@@ -20,10 +20,12 @@ from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from tests.commands import pgtare, start_pgtare
-from tests.servers import Connection, eventually, limit_memory, one
+from tests.module_sources import write_waiter
+from tests.process_limits import limit_memory
+from tests.servers import tracing
+from tests.sessions import Connection, eventually, one, session
 from tests.small_volume import small_volume
 from tests.trace_recorder import KNOWN, known
-from tests.trace_records import session, tracing
 from tests.trace_worker import (
     SETTINGS,
     another,
@@ -35,7 +37,6 @@ from tests.trace_worker import (
     work,
     worker_of,
 )  # fmt: skip
-from tests.waiting_module import write_source
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -213,7 +214,7 @@ def test_event_without_a_name(
     """PostgreSQL 17 and later raise an error for its number: that does not end the worker."""
     cluster, directory = writing
     library = build_cached(
-        cluster.binaries, "waiter", write_source(tmp_path_factory.mktemp("waiter"))
+        cluster.binaries, "waiter", write_waiter(tmp_path_factory.mktemp("waiter"))
     ).library
     app.execute(
         "CREATE OR REPLACE FUNCTION wait_in_numbers(int, int) RETURNS void LANGUAGE c "

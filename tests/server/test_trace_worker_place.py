@@ -13,8 +13,7 @@ import pytest
 from pgtare.seeing.trace.file.reader import load
 from pgtare.server.account import server_account
 from pgtare.server.cluster import Cluster
-from tests.servers import Connection, eventually
-from tests.trace_records import session
+from tests.sessions import Connection, eventually, session
 from tests.trace_worker import (
     another,
     configure,

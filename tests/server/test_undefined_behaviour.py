@@ -11,8 +11,8 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached, source_dir, sql_without_extension
 from pgtare.server.cluster import Cluster
 from tests import trials
-from tests.servers import rows
-from tests.trace_records import TRACING, names
+from tests.servers import TRACING
+from tests.sessions import rows, set_search_path
 
 pytestmark = [pytest.mark.server, pytest.mark.debian, pytest.mark.timeout(300)]
 
@@ -76,7 +76,7 @@ def test_units(sanitized: Cluster) -> None:
 def test_traces(sanitized: Cluster) -> None:
     with sanitized.connect() as onlooker, psycopg.connect(sanitized.dsn(), autocommit=True) as app:
         pid = app.info.backend_pid
-        names(onlooker)
+        set_search_path(onlooker)
         app.execute("SET sql_trace.level = 12; SET sql_trace.rowsource_sampling = 7")
         for statement in STATEMENTS:
             app.execute(statement.encode())

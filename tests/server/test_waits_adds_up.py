@@ -16,7 +16,7 @@ from pgtare.server.wait_counters.model import FOREGROUND, Snapshot
 from pgtare.server.wait_counters.rates import profile
 from pgtare.server.wait_counters.reader import open_reader
 from tests.commands import in_process
-from tests.servers import Connection, session
+from tests.sessions import Connection, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

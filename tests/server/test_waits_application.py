@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.servers import Connection, eventually, one, rows, session
+from tests.sessions import Connection, eventually, one, rows, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

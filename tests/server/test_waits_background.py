@@ -10,7 +10,9 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.servers import Connection, eventually, names, one, rows, serving, session
+from tests.process_limits import limit_files
+from tests.servers import serving
+from tests.sessions import Connection, eventually, one, rows, session, set_search_path
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -184,7 +186,7 @@ def test_no_memory_for_background_traces_is_told_once(wheel: Binaries) -> None:
         cluster = stack.enter_context(
             serving(wheel, {**settings, "wait_event_timing.capture": "stats"})
         )
-        connection = names(stack.enter_context(session(cluster)))
+        connection = set_search_path(stack.enter_context(session(cluster)))
         pids = [
             pid
             for (pid,) in rows(
@@ -194,10 +196,7 @@ def test_no_memory_for_background_traces_is_told_once(wheel: Binaries) -> None:
             )
         ]
         for pid in pids:
-            subprocess.run(
-                ["prlimit", "--pid", str(pid), f"--fsize={256 << 20}"], check=True,
-                **cluster.run_as,
-            )  # fmt: skip
+            limit_files(cluster, pid, 256)
             connection.execute("SELECT wait_event_timing_set(%s, 'trace')", (pid,))
         refused = "SELECT traces_refused FROM wait_event_timing_info()"
         eventually(lambda: one(connection, refused) == len(pids) == 3)

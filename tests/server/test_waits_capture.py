@@ -11,8 +11,9 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.servers import Connection, eventually, one, rows, serving, session, waits
-from tests.wait_classes import CLASS_SETTINGS, see_every_class
+from tests.servers import serving
+from tests.sessions import Connection, eventually, one, rows, session
+from tests.waits import CLASS_SETTINGS, see_every_class, waits
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -19,7 +19,8 @@ from pgtare.server.wait_counters import rates
 from pgtare.server.wait_counters.model import Snapshot
 from pgtare.server.wait_counters.reader import open_reader
 from tests.commands import pgtare, refused
-from tests.servers import Connection, eventually, one, rows, session
+from tests.loads import during
+from tests.sessions import Connection, eventually, one, rows, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -28,16 +29,14 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 def computing(watched: Connection) -> Iterator[Connection]:
     """A session that computes without end, until the test is done."""
     watched.execute("SET statement_timeout = '60s'")
-    thread = threading.Thread(target=_compute, args=(watched,))
-    thread.start()
-    yield watched
-    watched.cancel()
-    thread.join(20)
 
+    def compute() -> None:
+        with pytest.raises(Exception, match="cancel"):
+            watched.execute("DO $$ BEGIN LOOP END LOOP; END $$")
 
-def _compute(connection: Connection) -> None:
-    with pytest.raises(Exception, match="cancel"):
-        connection.execute("DO $$ BEGIN LOOP END LOOP; END $$")
+    with during(compute):
+        yield watched
+        watched.cancel()
 
 
 @contextlib.contextmanager

@@ -14,7 +14,8 @@ from bench.truth.standby import standby
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.servers import eventually, names, one, rows, serving, session
+from tests.servers import serving
+from tests.sessions import eventually, one, rows, session, set_search_path
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -104,7 +105,7 @@ def test_standby_follows_and_is_promoted(binaries: Binaries) -> None:
         session(primary) as up,
         psycopg.connect(other.dsn, autocommit=True) as down,
     ):
-        names(down)
+        set_search_path(down)
         up.execute("CREATE TABLE t AS SELECT generate_series(1, 10000) AS i")
         eventually(lambda: table_has(down, 10000))
         query = "SELECT backend_type, wait_event FROM pg_stat_wait_event_timing_system"
@@ -144,7 +145,7 @@ def test_tls(debian15: Binaries) -> None:
             connection.execute(module.create_sql.encode())
         dsn = cluster.dsn(tcp=True, sslmode="require")
         with psycopg.connect(dsn, autocommit=True) as connection:
-            names(connection)
+            set_search_path(connection)
             assert one(connection, "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
             for _ in range(20):
                 connection.execute("SELECT pg_sleep(0.001), repeat('x', 100000)")

@@ -15,7 +15,10 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.servers import Connection, eventually, one, rows, serving, session, waits
+from tests.process_limits import limit_open_files
+from tests.servers import serving
+from tests.sessions import Connection, eventually, one, rows, session
+from tests.waits import waits
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -170,11 +173,10 @@ def test_no_file_left_for_a_ring(timed: Cluster) -> None:
         told = told_by(connection)
         pid = connection.info.backend_pid
         connection.execute("SELECT pg_sleep(0)")
+        # all descriptors: psutil lists regular files only
         open_files = {int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()}
         least = next(n for n in range(len(open_files) + 1) if n not in open_files)
-        subprocess.run(
-            ["prlimit", "--pid", str(pid), f"--nofile={least}"], check=True, **timed.run_as
-        )
+        limit_open_files(timed, pid, least)
         connection.execute("SET wait_event_timing.capture = trace")
         connection.execute("SELECT pg_sleep(0.01)")
         assert len(told) == 1

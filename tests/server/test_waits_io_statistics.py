@@ -3,7 +3,8 @@
 import pytest
 
 from pgtare.server.binaries import Binaries
-from tests.servers import Connection, rows, serving, session
+from tests.servers import serving
+from tests.sessions import Connection, rows, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -12,16 +12,9 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.servers import (
-    Connection,
-    crash,
-    eventually,
-    one,
-    rows,
-    serving,
-    session,
-    waits,
-)
+from tests.servers import crash, serving
+from tests.sessions import Connection, eventually, one, rows, session
+from tests.waits import waits
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -8,7 +8,8 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.servers import CAPTURING, eventually, one, rows, session
+from tests.servers import CAPTURING
+from tests.sessions import eventually, one, rows, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -11,7 +11,7 @@ import pytest
 from pgtare.seeing.waits import recording as recordings
 from pgtare.server.cluster import Cluster
 from tests.commands import failed, in_process, start_pgtare
-from tests.servers import Connection, eventually, one, session
+from tests.sessions import Connection, eventually, one, session
 from tests.small_volume import small_volume
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

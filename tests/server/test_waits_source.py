@@ -8,8 +8,9 @@ import pytest
 from pgtare.errors import MeasurementError
 from pgtare.server.binaries import Binaries
 from pgtare.server.source import Link, Recipe, build, relink
-from tests.servers import Connection, one, rows, serving, session, waits
-from tests.wait_classes import CLASS_SETTINGS, see_every_class
+from tests.servers import serving
+from tests.sessions import Connection, one, rows, session
+from tests.waits import CLASS_SETTINGS, see_every_class, waits
 
 # a build takes minutes, once
 pytestmark = [pytest.mark.source, pytest.mark.server, pytest.mark.timeout(1800)]

@@ -12,17 +12,10 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.servers import (
-    Connection,
-    crash,
-    eventually,
-    limit_files,
-    one,
-    rows,
-    serving,
-    session,
-    waits,
-)
+from tests.process_limits import limit_files
+from tests.servers import crash, serving
+from tests.sessions import Connection, eventually, one, rows, session
+from tests.waits import waits
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

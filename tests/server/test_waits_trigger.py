@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.servers import Connection, eventually, limit_files, one, rows, session
+from tests.process_limits import limit_files
+from tests.sessions import Connection, eventually, one, rows, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -24,7 +24,8 @@ from bench.truth.witness import word_of
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.settings import Value
-from tests.servers import Connection, one, rows, serving, session
+from tests.servers import serving
+from tests.sessions import Connection, one, rows, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

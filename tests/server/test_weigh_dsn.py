@@ -18,7 +18,8 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.weighing.trials import Trials
-from tests.commands import arm, in_process, pgtare, read, refused, start_pgtare, traffic
+from tests.commands import arm, in_process, pgtare, read, refused, start_pgtare
+from tests.loads import traffic
 
 pytestmark = pytest.mark.server
 

@@ -11,7 +11,8 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.commands import arm, pgtare, read, refused, traffic
+from tests.commands import arm, pgtare, read, refused
+from tests.loads import traffic
 
 pytestmark = pytest.mark.server
 

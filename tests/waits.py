@@ -1,18 +1,31 @@
-"""A load that raises a wait of every class, and whether the module saw them."""
+"""Waits that the module has counted, and a load that raises some of every class."""
 
 import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import cast
 
 from pgtare.server.cluster import Cluster
 from pgtare.server.settings import Value
-from tests.servers import eventually, rows, session
+from tests.sessions import Connection, eventually, rows, session
 
 CLASS_SETTINGS: dict[str, Value] = {
     "pg_prewarm.autoprewarm_interval": "1s",
     "max_parallel_workers_per_gather": 2,
 }
+
+
+def waits(connection: Connection, event: str, pid: int) -> tuple[int, int, float, float]:
+    """Waits, calls, total ms and longest ms of one process for one event, 0 where it has none."""
+    found = rows(
+        connection,
+        "SELECT waits, calls, total_time, max_time FROM pg_stat_wait_event_timing "
+        "WHERE wait_event = %s AND pid = %s",
+        event,
+        pid,
+    )
+    return cast(tuple[int, int, float, float], found[0]) if found else (0, 0, 0.0, 0.0)
 
 
 def see_every_class(cluster: Cluster, directory: Path) -> None:
