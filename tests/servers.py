@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import subprocess
 from collections.abc import Iterator, Mapping
 
 import psycopg
@@ -11,6 +12,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
+from pgtare.server.source import Recipe
 from tests.sessions import eventually
 
 CAPTURING: dict[str, Value] = {
@@ -24,6 +26,9 @@ TRACING: dict[str, Value] = {
     "sql_trace.ring_size": "1MB",
     "max_prepared_transactions": 5,
 }
+#: Servers built from source: as usual, and with calls that go past the procedure linkage table.
+BUILT = Recipe(18, ("--with-liburing",), ldflags="-Wl,-z,lazy")
+BUILT_NO_PLT = Recipe(18, ("--with-liburing",), cflags="-O2 -fno-plt")
 CRASH_WORDS = ("terminated by signal", "PANIC", "TRAP: ", "was terminated", "crash of another")
 
 
@@ -63,6 +68,36 @@ def tracing(
             for module in modules:
                 connection.execute(module.create_sql.encode())
         yield cluster
+
+
+@contextlib.contextmanager
+def with_everything(binaries: Binaries, settings: Mapping[str, Value]) -> Iterator[Cluster]:
+    """A server that preloads all modules and pg_stat_statements, made in database postgres."""
+    modules = [loadable(binaries, name) for name in ("pgtare", "wait_event_timing", "sql_trace")]
+    preload = ["pg_stat_statements", *(module.library for module in modules)]
+    with Cluster(binaries, settings, preload=preload) as cluster:
+        with cluster.connect() as connection:
+            connection.execute("CREATE EXTENSION pg_stat_statements")
+            for module in modules:
+                connection.execute(module.create_sql.encode())
+        yield cluster
+
+
+def run_program(
+    cluster: Cluster, program: str, *arguments: object, stdin: str | None = None
+) -> str:
+    """What a program of the installation prints, run under the server's account to its end."""
+    command = [str(cluster.binaries.program(program)), *map(str, arguments)]
+    done = subprocess.run(
+        command,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd="/",
+        **cluster.run_as,
+    )
+    return done.stdout
 
 
 def crash(cluster: Cluster, pid: int) -> None:

@@ -8,10 +8,19 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from pgtare.seeing.trace.file.reader import load
 from pgtare.server.cluster import Cluster
 from tests.commands import start_pgtare
 from tests.sessions import Connection, eventually, one, session
 
+#: For what both servers do alike: PostgreSQL 18, and 15 where there is time.
+slowly_on_15 = pytest.mark.parametrize(
+    "tracer",
+    ["trace18", pytest.param("trace15", marks=[pytest.mark.debian, pytest.mark.slow])],
+    indirect=True,
+)
 #: Waits and a busy loop that say how long they took, and where they note it.
 KNOWN = """
 CREATE TABLE IF NOT EXISTS truth (what text, s float8, at timestamptz DEFAULT clock_timestamp());
@@ -65,6 +74,17 @@ def wait_until_traced(observer: Connection, client: Connection, level: int = 12)
         return level_of(observer, client.info.backend_pid) == level
 
     eventually(traced, 60)
+
+
+def given_back(observer: Connection, client: Connection) -> bool:
+    """Whether the recorder traces a session no more, once the session has heard of it."""
+    client.execute("SELECT 1")
+    return level_of(observer, client.info.backend_pid) == 0
+
+
+def call_bytes(path: Path) -> bytes:
+    """All bytes of calls in a recording."""
+    return b"".join(data for chunks in load(path).streams.values() for _, data in chunks)
 
 
 def known(cluster: Cluster, what: str) -> float:

@@ -1,6 +1,7 @@
 """A decoder of the records of sql_trace, written from docs/trace-format.md alone."""
 
 import struct
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -227,3 +228,21 @@ def traced(observer: Connection, session: Connection, *statements: str, level: i
     # texts that were written before count as well
     earlier = [r for r in drain(observer, pid)[3] if r.kind == "text"]
     return Trace([r for r in earlier if r.number < after[0].number] + after)
+
+
+def check_whole(trace: Trace) -> None:
+    """No gap, no time that runs back, no time in two calls."""
+    numbers = [r.number for r in trace.records if r.number]
+    assert numbers == sorted(numbers)
+    times = [r.time for r in trace.records if r.number]
+    assert times == sorted(times), trace.describe()
+    inner: defaultdict[int, int] = defaultdict(int)
+    for call in trace.of("call"):
+        assert 0 <= call.busy <= call.time - call.start, call
+        inner[call.parent] += call.busy
+    for call in trace.of("call"):
+        assert inner[call.call] <= call.busy, trace.describe()
+    # calls without a parent fit into the requests
+    requests = trace.of("request")
+    if requests:
+        assert inner[0] <= sum(r.time - r.start for r in requests), trace.describe()

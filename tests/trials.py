@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import psycopg
+import pytest
 
 from pgtare.estimate.trial import observations
 from pgtare.estimate.trial.design import Arm, Design, Runs, Slices
@@ -121,3 +124,39 @@ def share(rows: Observations, flag: observations.UnitFlag) -> float:
 def flagged(rows: Observations, flag: observations.UnitFlag) -> list[bool]:
     """Row by row, whether it carries the flag."""
     return [bool(flags & flag) for flags in rows["flags"]]
+
+
+START = (
+    "SELECT pgtare.trial_start(%(settings)s::text[], %(values)s::text[], %(inject)s::bigint[],"
+    " %(block)s::int[], %(seed)s::bigint, %(duration)s::float8, %(database)s::name,"
+    " %(role)s::name, %(application)s::text, %(participation)s::float8, %(sessions)s::int,"
+    " %(cpu)s::bool)"
+)
+GOOD: dict[str, Any] = {
+    "settings": [MARKER],
+    "values": [None, "1111kB"],
+    "inject": [0, 0],
+    "block": [0, 1],
+    "seed": 1,
+    "duration": 5.0,
+    "database": None,
+    "role": None,
+    "application": "*",
+    "participation": 1.0,
+    "sessions": 8,
+    "cpu": True,
+}
+
+
+def start(operator: Connection, **changes: Any) -> int:
+    """Start a trial by plain SQL, with good arguments but these."""
+    row = operator.execute(START.encode(), {**GOOD, **changes}).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def refusal(operator: Connection, **changes: Any) -> str:
+    """What the server says to a trial with these arguments."""
+    with pytest.raises(psycopg.Error) as caught:
+        start(operator, **changes)
+    return f"{caught.value.diag.message_primary}: {caught.value.diag.message_detail}"

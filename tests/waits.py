@@ -1,6 +1,5 @@
 """Waits that the module has counted, and a load that raises some of every class."""
 
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import cast
 
 from pgtare.server.cluster import Cluster
 from pgtare.server.settings import Value
+from tests.servers import run_program
 from tests.sessions import Connection, eventually, rows, session
 
 CLASS_SETTINGS: dict[str, Value] = {
@@ -59,13 +59,9 @@ def see_every_class(cluster: Cluster, directory: Path) -> None:
         script = directory / "insert.sql"
         script.write_text("INSERT INTO t VALUES (1);\n")
         # LWLock: commits of several sessions queue for the WAL
-        subprocess.run(
-            [cluster.binaries.pgbench, "-n", "-c", "8", "-j", "2", "-t", "100",
-             "-f", script, cluster.dsn()],
-            text=True, check=True, capture_output=True,
-            **cluster.run_as,
-        )  # fmt: skip
-        wanted = {"LWLock", "Lock", "BufferPin", "Activity", "Client", "Extension", "IPC",
-                  "Timeout", "IO"}  # fmt: skip
+        options = ("-n", "-c", 8, "-j", 2, "-t", 100)
+        run_program(cluster, "pgbench", *options, "-f", script, cluster.dsn())
+        others = {"BufferPin", "Activity", "Client", "Extension", "IPC", "Timeout", "IO"}
+        wanted = others | {"LWLock", "Lock"}
         query = "SELECT DISTINCT wait_event_type FROM pg_stat_wait_event_timing_system"
         eventually(lambda: wanted <= {name for (name,) in rows(first, query)})

@@ -13,6 +13,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.servers import serving, tracing
 from tests.sessions import Connection, session
+from tests.trace_worker import server_that_writes
 
 TABLES = """
     CREATE TABLE seen (client int, x bigint, y bigint);
@@ -89,10 +90,24 @@ def client(tracer: Cluster) -> Iterator[Connection]:
 
 
 @pytest.fixture
+def app(tracer: Cluster) -> Iterator[Connection]:
+    """A session of an application that can be told by its name."""
+    with session(tracer, application_name="traced-app") as connection:
+        yield connection
+
+
+@pytest.fixture
 def onlooker(tracer: Cluster) -> Iterator[Connection]:
     """A session that looks."""
     with session(tracer) as connection:
         yield connection
+
+
+@pytest.fixture(scope="module")
+def writing(each_server: Binaries) -> Iterator[tuple[Cluster, Path]]:
+    """A server with a worker that writes traces, and where that writes."""
+    with server_that_writes(each_server) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

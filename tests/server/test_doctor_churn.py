@@ -21,14 +21,11 @@ _SCHEMAS = 60
 _BY_NAME = 18
 
 
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def churned(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def churned(each_server: Binaries) -> Iterator[Cluster]:
     """A server whose table of statements has its smallest size."""
-    binaries: Binaries = request.getfixturevalue(request.param)
     settings = {"pg_stat_statements.max": 100, "compute_query_id": True}
-    with Cluster(binaries, settings, ["pg_stat_statements"]) as cluster:
+    with Cluster(each_server, settings, ["pg_stat_statements"]) as cluster:
         with cluster.connect() as conn:
             conn.execute("CREATE EXTENSION pg_stat_statements")
             conn.execute("CREATE TABLE item (id int, n int)")

@@ -18,7 +18,7 @@ from pgtare.seeing.flame.record import SamplingPlan, record
 from pgtare.server.cluster import Cluster
 from tests.commands import PGTARE, failed, pgtare, start_pgtare
 from tests.flame_recordings import flame, needs_perf
-from tests.loads import repeating
+from tests.loads import traffic
 from tests.sessions import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -164,9 +164,6 @@ def test_lost_samples_are_counted_and_told(server18: Cluster, tmp_path: Path) ->
     """A reader that is held up loses events; perf tells how many."""
     needs_perf()
 
-    def ping(connection: object, number: int) -> None:
-        connection.execute("SELECT 1")  # type: ignore[attr-defined]
-
     wrapper = tmp_path / "perf"
     real = shutil.which("perf")
     # the smallest buffer, and a pause before it is first emptied
@@ -177,7 +174,7 @@ def test_lost_samples_are_counted_and_told(server18: Cluster, tmp_path: Path) ->
         f"os.execv({real!r}, ['perf', *a])\n"
     )
     wrapper.chmod(0o755)
-    with repeating(server18.dsn(), 2, ping):
+    with traffic(server18.dsn(), 2, "SELECT 1"):
         done = pgtare(
             "flame", "off", "--postmaster", str(server18.postmaster_pid), "-d", "2s", "--json",
             PATH=f"{tmp_path}:{os.environ['PATH']}",
@@ -203,10 +200,7 @@ def test_a_server_in_another_pid_namespace(server18: Cluster, as_root: None) -> 
 def test_the_whole_server_by_connection(server18: Cluster, tmp_path: Path) -> None:
     needs_perf("on")
 
-    def count(connection: object, number: int) -> None:
-        connection.execute("SELECT count(*) FROM generate_series(1, 50000)")  # type: ignore[attr-defined]
-
-    with repeating(server18.dsn(), 1, count):
+    with traffic(server18.dsn(), 1, "SELECT count(*) FROM generate_series(1, 50000)"):
         done = pgtare(
             "flame", "on", "--dsn", server18.dsn(), "-d", "1s", "--rate", "499", "--out",
             tmp_path / "kept", "--speedscope", tmp_path / "s.json", "--json",
@@ -235,10 +229,7 @@ def test_a_recording_ends_before_memory_does(
     needs_perf("on")
     monkeypatch.setattr("pgtare.seeing.flame.record.MOST_SAMPLES", 50)
 
-    def count(connection: object, number: int) -> None:
-        connection.execute("SELECT count(*) FROM generate_series(1, 50000)")  # type: ignore[attr-defined]
-
-    with repeating(server18.dsn(), 1, count):
+    with traffic(server18.dsn(), 1, "SELECT count(*) FROM generate_series(1, 50000)"):
         found = record(SamplingPlan("on", targets.of_postmaster(server18.postmaster_pid), 60, 999))
     assert found.stopped_by == "full"
     assert found.seconds < 30

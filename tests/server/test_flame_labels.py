@@ -14,7 +14,7 @@ import pytest
 from pgtare.server.cluster import Cluster
 from tests.commands import pgtare, start_pgtare
 from tests.flame_recordings import needs_perf
-from tests.loads import repeating
+from tests.loads import repeating, traffic
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -58,10 +58,7 @@ def test_without_traces_it_says_so_and_labels_nothing(timed: Cluster) -> None:
     """A session that is between requests at both ends of a recording did not wait in between."""
     needs_perf("on")
 
-    def ask(connection: psycopg.Connection, number: int) -> None:
-        connection.execute("SELECT count(*) FROM generate_series(1, 500)")
-
-    with repeating(timed.dsn(), 2, ask):
+    with traffic(timed.dsn(), 2, "SELECT count(*) FROM generate_series(1, 500)"):
         done = pgtare("flame", "on", "--dsn", timed.dsn(), "-d", "2s", "--rate", "499", "--json")
     assert done.returncode == 0, done.stderr
     assert any("--trace" in note for note in json.loads(done.stdout)["notes"])
@@ -107,10 +104,7 @@ def test_samples_split_by_the_arm_of_a_trial(tmp_path: Path) -> None:
 def test_ctrl_c_keeps_what_was_recorded(timed: Cluster, tmp_path: Path) -> None:
     needs_perf("on")
 
-    def count(connection: psycopg.Connection, number: int) -> None:
-        connection.execute("SELECT count(*) FROM generate_series(1, 50000)")
-
-    with repeating(timed.dsn(), 1, count):
+    with traffic(timed.dsn(), 1, "SELECT count(*) FROM generate_series(1, 50000)"):
         process = start_pgtare(
             "flame", "on", "--postmaster", str(timed.postmaster_pid), "-d", "600s", "--folded",
             tmp_path / "on.folded",

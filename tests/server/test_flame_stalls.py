@@ -12,7 +12,7 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.flame_recordings import flame, needs_perf, shares
-from tests.loads import repeating
+from tests.loads import repeating, traffic
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -94,10 +94,7 @@ def test_who_ends_a_wait_for_a_row(stalling: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_where_it_computes(stalling: Cluster, tmp_path: Path) -> None:
-    def count(connection: psycopg.Connection, number: int) -> None:
-        connection.execute("SELECT count(*) FROM generate_series(1, 50000)")
-
-    with repeating(stalling.dsn(), 1, count):
+    with traffic(stalling.dsn(), 1, "SELECT count(*) FROM generate_series(1, 50000)"):
         found = flame("on", stalling, tmp_path / "on.folded", "--rate", "499")
     (executor,) = shares(found, "standard_ExecutorRun")
     assert executor > 0.6

@@ -11,13 +11,13 @@ import pytest
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.study_file import parse
 from tests.commands import pgtare
-from tests.server.test_waits_source import USUAL
+from tests.servers import BUILT
 
 pytestmark = [pytest.mark.source, pytest.mark.server, pytest.mark.timeout(1800)]
 
 RECIPE = (
-    f"{{ build = {USUAL.major}, configure = {json.dumps(USUAL.configure)}, "
-    f"cflags = {json.dumps(USUAL.cflags)}, ldflags = {json.dumps(USUAL.ldflags)} }}"
+    f"{{ build = {BUILT.major}, configure = {json.dumps(BUILT.configure)}, "
+    f"cflags = {json.dumps(BUILT.cflags)}, ldflags = {json.dumps(BUILT.ldflags)} }}"
 )
 STUDY = f"""
 title = "One build twice"

@@ -26,6 +26,7 @@ from pgtare.load import (
     initialise,
     run,
 )
+from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.weighing.instruments import (
     Chosen,
@@ -40,6 +41,7 @@ from pgtare.weighing.instruments import (
 )
 from pgtare.weighing.instruments.model import Needs
 from pgtare.weighing.instruments.proof import judge_counter
+from tests.sessions import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -49,14 +51,11 @@ OURS = {"wait_event_timing", "sql_trace"}
 CONTRIBUTED = [e for e in CATALOGUE.values() if e.needs.extension not in OURS]
 
 
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    binaries = request.getfixturevalue(request.param)
+@pytest.fixture(scope="module")
+def cluster(each_server: Binaries) -> Iterator[Cluster]:
     settings = {"pg_stat_statements.max": 200}
     preload = ["pg_stat_statements", "auto_explain"]
-    with Cluster(binaries, settings, preload=preload, tcp=True) as running:
+    with Cluster(each_server, settings, preload=preload, tcp=True) as running:
         yield running
 
 
@@ -110,10 +109,7 @@ def test_the_load_runs_under_its_own_name_until_stopped(
     assert load.pid is None
     assert told["median_tps"] > 0
     assert told["application_name"].startswith("pgtare-load-")
-    deadline = time.monotonic() + 5
-    while sessions(conn, load.application_name) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert sessions(conn, load.application_name) == 0
+    eventually(lambda: sessions(conn, load.application_name) == 0, 5)
     with pytest.raises(MeasurementError, match="not running"):
         load.check()
 

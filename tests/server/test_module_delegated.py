@@ -16,27 +16,22 @@ from pgtare.server.modules import loadable
 from pgtare.server.own_session import connect
 from pgtare.weighing.trials import Trials
 from tests.sessions import Connection, bare_session, eventually, one
-from tests.trials import MARKED, MARKER, trial
-
-from .test_module_start import refusal, start
+from tests.trials import MARKED, MARKER, refusal, start, trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 ROLES = ("weigher", "team", "member", "stranger", "chief")
 
 
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def shared(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def shared(each_server: Binaries) -> Iterator[Cluster]:
     """A server with every library whose settings are listed, and roles.
 
     weigher may weigh and is a member of team and, as a mistake, of the superuser chief.
     """
-    binaries: Binaries = request.getfixturevalue(request.param)
-    modules = [loadable(binaries), loadable(binaries, "wait_event_timing")]
+    modules = [loadable(each_server), loadable(each_server, "wait_event_timing")]
     libraries = ["pg_stat_statements", "auto_explain", *(m.library for m in modules)]
-    with Cluster(binaries, preload=libraries) as cluster:
+    with Cluster(each_server, preload=libraries) as cluster:
         with cluster.connect() as admin:
             admin.execute(modules[0].create_sql.encode())
             for role in ROLES:

@@ -1,7 +1,6 @@
 """What PostgreSQL does beside a trial, it does as ever."""
 
 import contextlib
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -15,20 +14,17 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
-from tests.servers import crashes
+from tests.servers import crashes, run_program
 from tests.sessions import Connection, bare_session, eventually, one, setting
 from tests.trials import MARKED, MARKER, flagged, trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def lively(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def lively(each_server: Binaries) -> Iterator[Cluster]:
     """A server with more processes than usual."""
-    binaries: Binaries = request.getfixturevalue(request.param)
-    module = loadable(binaries)
+    module = loadable(each_server)
     settings: dict[str, Value] = {
         "logging_collector": True,
         "log_filename": "collected.log",
@@ -36,7 +32,7 @@ def lively(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         "autovacuum_naptime": "1s",
         "wal_level": "logical",
     }
-    with Cluster(binaries, settings, preload=[module.library]) as cluster:
+    with Cluster(each_server, settings, preload=[module.library]) as cluster:
         with cluster.connect() as connection:
             connection.execute(module.create_sql.encode())
         yield cluster
@@ -164,12 +160,9 @@ def test_logical_slot_is_read_in_a_trial(client: Connection) -> None:
 
 def test_pg_dump_runs_in_a_trial(lively: Cluster, client: Connection) -> None:
     client.execute("CREATE TABLE dumped AS SELECT 4711 AS x")
-    done = subprocess.run(
-        [str(lively.binaries.bindir / "pg_dump"), "-d", lively.dsn(), "-t", "dumped"],
-        capture_output=True, text=True, check=True, **lively.run_as,
-    )  # fmt: skip
+    dump = run_program(lively, "pg_dump", "-d", lively.dsn(), "-t", "dumped")
     client.execute("DROP TABLE dumped")
-    assert "4711" in done.stdout
+    assert "4711" in dump
 
 
 @pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])

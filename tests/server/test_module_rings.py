@@ -1,6 +1,5 @@
 """Observations on their way: rings that fill, change hands, and are read while they are written."""
 
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
-from tests.servers import crashes
+from tests.servers import crashes, run_program
 from tests.sessions import Connection, bare_session, eventually, one, setting
 from tests.trials import MARKED, MARKER, trial
 from tests.wire_protocol import Wire, query_message
@@ -24,15 +23,12 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 SMALL_RING = 16
 
 
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def small(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def small(each_server: Binaries) -> Iterator[Cluster]:
     """A server with the smallest pool, and room for many connections."""
-    binaries: Binaries = request.getfixturevalue(request.param)
-    module = loadable(binaries)
+    module = loadable(each_server)
     settings: dict[str, Value] = {"pgtare.ring_memory": "1MB", "max_connections": 700}
-    with Cluster(binaries, settings, preload=[module.library]) as cluster:
+    with Cluster(each_server, settings, preload=[module.library]) as cluster:
         with cluster.connect() as connection:
             connection.execute(module.create_sql.encode())
         yield cluster
@@ -59,12 +55,10 @@ def waits_for_client(cluster: Cluster, client: Connection) -> bool:
 
 def pgbench(cluster: Cluster, *arguments: str) -> int:
     """Run pgbench's own read-only statement; returns the number of transactions."""
-    done = subprocess.run(
-        [str(cluster.binaries.bindir / "pgbench"), "-n", "-h", str(cluster.socket_directory),
-         "-p", str(cluster.port), "-U", "postgres", "-f", "-", *arguments, "postgres"],
-        input="SELECT 1;\n", capture_output=True, text=True, check=True, **cluster.run_as,
-    )  # fmt: skip
-    line = next(x for x in done.stdout.splitlines() if "actually processed" in x)
+    printed = run_program(
+        cluster, "pgbench", "-n", "-f", "-", *arguments, cluster.dsn(), stdin="SELECT 1;\n"
+    )
+    line = next(x for x in printed.splitlines() if "actually processed" in x)
     return int(line.split(":")[1].split("/")[0])
 
 

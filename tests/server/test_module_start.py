@@ -9,30 +9,9 @@ import pytest
 from pgtare.server.cluster import Cluster
 from tests.servers import crashes
 from tests.sessions import Connection, bare_session, eventually, one
-from tests.trials import MARKER, trial
+from tests.trials import MARKER, refusal, start, trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
-
-START = (
-    "SELECT pgtare.trial_start(%(settings)s::text[], %(values)s::text[], %(inject)s::bigint[],"
-    " %(block)s::int[], %(seed)s::bigint, %(duration)s::float8, %(database)s::name,"
-    " %(role)s::name, %(application)s::text, %(participation)s::float8, %(sessions)s::int,"
-    " %(cpu)s::bool)"
-)
-GOOD: dict[str, Any] = {
-    "settings": [MARKER],
-    "values": [None, "1111kB"],
-    "inject": [0, 0],
-    "block": [0, 1],
-    "seed": 1,
-    "duration": 5.0,
-    "database": None,
-    "role": None,
-    "application": "*",
-    "participation": 1.0,
-    "sessions": 8,
-    "cpu": True,
-}
 
 
 @pytest.fixture
@@ -40,18 +19,6 @@ def operator(server: Cluster) -> Iterator[Connection]:
     with bare_session(server, application_name="pgtare") as connection:
         yield connection
         connection.execute("SELECT pgtare.trial_stop()")
-
-
-def start(operator: Connection, **changes: Any) -> int:
-    row = operator.execute(START.encode(), {**GOOD, **changes}).fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def refusal(operator: Connection, **changes: Any) -> str:
-    with pytest.raises(psycopg.Error) as caught:
-        start(operator, **changes)
-    return f"{caught.value.diag.message_primary}: {caught.value.diag.message_detail}"
 
 
 def test_good_arguments_start_a_trial(operator: Connection) -> None:

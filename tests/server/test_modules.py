@@ -3,7 +3,6 @@
 import dataclasses
 import shutil
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.module_usage import loaded_by, uses_on_server
 from tests.commands import in_process
 from tests.module_sources import write_module
+from tests.sessions import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(90)]
 
@@ -73,9 +73,7 @@ def copied(wheel: Binaries, open_directory: Path) -> Binaries:
 
 def wait_until_unloaded(library: Path) -> None:
     """Backends end a little after their connections."""
-    deadline = time.monotonic() + 10
-    while loaded_by(library) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    eventually(lambda: not loaded_by(library), 10)
 
 
 def answer_of(cluster: Cluster, create_sql: str) -> int:

@@ -13,10 +13,10 @@ from pgtare import cli
 from pgtare.cli import commands
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
 from tests.commands import failed, in_process
 from tests.loads import traffic
 from tests.pgbouncer import PGBOUNCER, pooler
+from tests.servers import with_everything
 
 pytestmark = [
     pytest.mark.server,
@@ -25,7 +25,6 @@ pytestmark = [
     pytest.mark.skipif(PGBOUNCER is None, reason="needs pgbouncer (apt-get install pgbouncer)"),
 ]
 
-MODULES = ("pgtare", "wait_event_timing", "sql_trace")
 #: Exit statuses of the doctor: nothing, a warning, something critical.
 SEEN = (0, 10, 11)
 
@@ -90,14 +89,8 @@ def test_no_command_is_forgotten() -> None:
 def served(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Binaries]]:
     """A server with all modules, which its users' sessions reach through a pool."""
     binaries: Binaries = request.getfixturevalue(request.param)
-    modules = [loadable(binaries, name) for name in MODULES]
     settings = {"wait_event_timing.capture": "stats", "compute_query_id": True}
-    preload = ["pg_stat_statements", *(module.library for module in modules)]
-    with Cluster(binaries, settings, preload) as cluster:
-        with cluster.connect() as conn:
-            conn.execute("CREATE EXTENSION pg_stat_statements")
-            for module in modules:
-                conn.execute(module.create_sql.encode())
+    with with_everything(binaries, settings) as cluster:
         yield cluster, binaries
 
 

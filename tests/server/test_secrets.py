@@ -131,17 +131,14 @@ class Played:
     ledger: Ledger
 
 
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def played(request: pytest.FixtureRequest) -> Iterator[Played]:
+@pytest.fixture(scope="module")
+def played(each_server: Binaries) -> Iterator[Played]:
     """All cases, once on each server."""
-    binaries: Binaries = request.getfixturevalue(request.param)
     settings = SETTINGS | {"sql_trace.ring_size": "32MB", "sql_trace.bind_length": -1}
     with (
         place() as path,
         tracing(
-            binaries, settings | {"sql_trace.worker_directory": str(path / "traces")}
+            each_server, settings | {"sql_trace.worker_directory": str(path / "traces")}
         ) as cluster,
         session(cluster) as other,
         psycopg.connect(cluster.dsn(), autocommit=True) as client,

@@ -5,9 +5,8 @@ import itertools
 import psycopg
 import pytest
 
-from tests.server.test_sql_trace_calls import check_whole
 from tests.sessions import Connection
-from tests.trace_records import FAILED, trace_of, traced
+from tests.trace_records import FAILED, check_whole, trace_of, traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -22,26 +22,13 @@ from tests.commands import failed, in_process, start_pgtare
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, session
 from tests.small_volume import fill, small_volume
-from tests.trace_recorder import level_of, recording, wait_until_traced
+from tests.trace_recorder import level_of, recording, slowly_on_15, wait_until_traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 CLIENTS = 64
 CONNECTIONS = 500
 TRACED = "SELECT count(*) FROM pg_stat_sql_trace WHERE ended IS NULL AND level > 0"
-
-
-slowly_on_15 = pytest.mark.parametrize(
-    "tracer",
-    ["trace18", pytest.param("trace15", marks=[pytest.mark.debian, pytest.mark.slow])],
-    indirect=True,
-)
-
-
-@pytest.fixture
-def app(tracer: Cluster) -> Iterator[Connection]:
-    with session(tracer, application_name="traced-app") as connection:
-        yield connection
 
 
 @pytest.fixture

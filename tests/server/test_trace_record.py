@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,15 +26,12 @@ from pgtare.seeing.trace.file.stream import CallKind
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.commands import PGTARE, in_process, pgtare, refused, start_pgtare
+from tests.sample_trace import by
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, session
-from tests.trace_recorder import KNOWN, known, level_of, recording, wait_until_traced
+from tests.trace_recorder import KNOWN, given_back, known, level_of, recording, wait_until_traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
-
-
-def lines(book: ledgers.Ledger, by: str = "event", scope: Scope | None = None) -> dict[str, float]:
-    return {line.name: line.ns for line in profile(book, by, scope).lines}
 
 
 def trace(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -55,12 +51,6 @@ def tracer(request: pytest.FixtureRequest) -> Cluster:
 both = pytest.mark.parametrize(
     "tracer", ["trace18", pytest.param("trace15", marks=pytest.mark.debian)], indirect=True
 )
-
-
-@pytest.fixture
-def app(tracer: Cluster) -> Iterator[Connection]:
-    with session(tracer, application_name="traced-app") as connection:
-        yield connection
 
 
 @both
@@ -102,13 +92,11 @@ def test_profile_of_known_waits_and_work(
     assert found.total_ns == pytest.approx(process.end - process.begin, rel=1e-9)
     assert process.begin <= first + 1e8
     assert process.end >= last - 1e8
-    by_event = lines(book)
+    by_event = by(book)
     napped = known(tracer, "nap")
     assert by_event["Timeout/PgSleep"] == pytest.approx(napped, rel=0.02)
     assert by_event["Lock/relation"] == pytest.approx(known(tracer, "lock"), rel=0.02)
-    spun = lines(
-        book, scope=Scope(statement="INSERT INTO truth (what, s) SELECT 'spin', spin(100)")
-    )
+    spun = by(book, scope=Scope(statement="INSERT INTO truth (what, s) SELECT 'spin', spin(100)"))
     work = sum(
         spun.get(ledgers.NAMES[c], 0.0)
         for c in (ledgers.CPU, ledgers.QUEUE, ledgers.UNACCOUNTED, ledgers.OWN)
@@ -246,7 +234,7 @@ def test_parallel_workers_are_told_apart(
     book = ledgers.ledger(load(rec))
     workers = [p for p in book.processes if p.leader_pid == app.info.backend_pid]
     assert workers
-    found = lines(book, scope=Scope(workers=True))
+    found = by(book, scope=Scope(workers=True))
     assert sum(found.values()) == pytest.approx(sum(p.end - p.begin for p in workers), rel=1e-6)
     assert found["CPU outside waits"] > 0
     leader = profile(book)
@@ -301,12 +289,7 @@ def test_a_recorder_that_is_killed_leaves_nothing_traced(
     assert "has no end" in trace("profile", rec).stderr
     os.kill(recorder.pid, signal.SIGKILL)
     recorder.communicate(timeout=20)
-
-    def given_back() -> bool:
-        app.execute("SELECT 1")
-        return level_of(onlooker, app.info.backend_pid) == 0
-
-    eventually(given_back, 40)
+    eventually(lambda: given_back(onlooker, app), 40)
     assert "has no end" in trace("profile", rec).stderr
 
 
@@ -334,9 +317,9 @@ def test_calls_that_were_overwritten_are_not_recorded(
     notes = " ".join(book.notes)
     assert f"process {missed}" in notes
     assert f"process {pid}" not in notes
-    lost = lines(book, scope=Scope(frozenset([missed])))[ledgers.NAMES[ledgers.MISSING]]
+    lost = by(book, scope=Scope(frozenset([missed])))[ledgers.NAMES[ledgers.MISSING]]
     assert lost > 0.1 * took
-    assert ledgers.NAMES[ledgers.MISSING] not in lines(book, scope=Scope(frozenset([pid])))
+    assert ledgers.NAMES[ledgers.MISSING] not in by(book, scope=Scope(frozenset([pid])))
 
 
 def test_disk_full_stops_the_recording_and_nothing_else(

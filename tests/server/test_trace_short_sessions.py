@@ -17,20 +17,11 @@ from pgtare.server.cluster import Cluster
 from tests.commands import pgtare, start_pgtare
 from tests.sessions import Connection, eventually, one, session
 from tests.trace_rings import DATA, KEPT, SMALLEST, end, ring_of, short, since, size, unread
-from tests.trace_worker import latest, server_that_writes, with_statement, worker_of
+from tests.trace_worker import latest, with_statement, worker_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 MANY = 64
-
-
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=[pytest.mark.debian])]
-)
-def writing(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Path]]:
-    """A server with a worker, and where that writes."""
-    with server_that_writes(request.getfixturevalue(request.param)) as found:
-        yield found
 
 
 @pytest.fixture

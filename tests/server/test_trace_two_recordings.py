@@ -18,18 +18,16 @@ from pgtare.seeing.trace.file.reader import load
 from pgtare.server.cluster import Cluster
 from tests.commands import in_process, start_pgtare
 from tests.sessions import Connection, eventually, session
-from tests.trace_recorder import level_of, recording, wait_until_traced
-
-pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
-
-
-@pytest.fixture(
-    params=["trace18", pytest.param("trace15", marks=[pytest.mark.debian, pytest.mark.slow])]
+from tests.trace_recorder import (
+    call_bytes,
+    given_back,
+    level_of,
+    recording,
+    slowly_on_15,
+    wait_until_traced,
 )
-def tracer(request: pytest.FixtureRequest) -> Cluster:
-    """PostgreSQL 18, and 15 where there is time."""
-    found: Cluster = request.getfixturevalue(request.param)
-    return found
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180), slowly_on_15]
 
 
 @pytest.fixture
@@ -65,17 +63,6 @@ def ended(process: subprocess.Popen[str]) -> dict[str, Any]:
     return found
 
 
-def holds(path: Path, text: str) -> bool:
-    return any(
-        text.encode() in data for chunks in load(path).streams.values() for _, data in chunks
-    )
-
-
-def given_back(onlooker: Connection, app: Connection) -> bool:
-    app.execute("SELECT 1")
-    return level_of(onlooker, app.info.backend_pid) == 0
-
-
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_recording_that_ends_first_leaves_the_session_to_the_other(
     tracer: Cluster, onlooker: Connection, app: Connection, tmp_path: Path, killed: bool
@@ -103,7 +90,7 @@ def test_the_recording_that_ends_first_leaves_the_session_to_the_other(
             app.execute(f"SELECT 'later {i}'".encode())
             assert level_of(onlooker, app.info.backend_pid) == 12
         notes = ended(second)["notes"]
-    assert all(holds(b, f"SELECT 'later {i}'") for i in range(4))
+    assert all(f"SELECT 'later {i}'".encode() in call_bytes(b) for i in range(4))
     (note,) = notes
     assert "by another recording, at level 12" in note
     assert "--level 1 was left aside" in note
@@ -130,7 +117,7 @@ def test_a_session_that_is_given_back_in_mid_recording(
         again, off = ended(recorder)["notes"]
     assert "asked for again, at level 12" in again
     assert "sql_trace_set(..., 0)" in off
-    assert holds(tmp_path / "rec", "'again'")
+    assert b"'again'" in call_bytes(tmp_path / "rec")
 
 
 def test_a_session_that_met_its_limit_is_let_be(
@@ -161,7 +148,7 @@ def test_a_session_that_is_traced_by_a_setting_keeps_its_level(
         (note,) = ended(recorder)["notes"]
     assert "by sql_trace.level, at level 4" in note
     assert level_of(onlooker, app.info.backend_pid) == 4
-    assert holds(tmp_path / "rec", "'at its level'")
+    assert b"'at its level'" in call_bytes(tmp_path / "rec")
 
 
 def test_statements_without_identifiers_are_told_of(

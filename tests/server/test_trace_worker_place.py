@@ -19,7 +19,6 @@ from tests.trace_worker import (
     configure,
     find_statement,
     latest,
-    server_that_writes,
     work,
     worker_of,
 )  # fmt: skip
@@ -30,14 +29,6 @@ MOVED = "the recording has been moved or deleted"
 REFUSED = "writes no traces to"
 #: More than any volume has, in kB.
 TOO_MUCH = 2**31 - 1
-
-
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def writing(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Path]]:
-    with server_that_writes(request.getfixturevalue(request.param)) as found:
-        yield found
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached, source_dir, sql_without_extension
 from pgtare.server.cluster import Cluster
 from tests import trials
-from tests.servers import TRACING
+from tests.servers import TRACING, run_program
 from tests.sessions import rows, set_search_path
 
 pytestmark = [pytest.mark.server, pytest.mark.debian, pytest.mark.timeout(300)]
@@ -105,15 +105,7 @@ def test_views(sanitized: Cluster) -> None:
 
 
 def test_load(sanitized: Cluster) -> None:
-    command = [
-        str(sanitized.binaries.bindir / "pgbench"), "-h", str(sanitized.socket_directory),
-        "-p", str(sanitized.port), "-U", "postgres",
-    ]  # fmt: skip
-    run = sanitized.run_as
-    environment = {**run["env"], "PGOPTIONS": "-c sql_trace.level=12"}
-    for arguments in (["-q", "-i"], ["-n", "-c", "4", "-t", "200", "-M", "prepared"]):
-        subprocess.run(
-            [*command, *arguments, "postgres"], check=True, capture_output=True,
-            **{**run, "env": environment},
-        )  # fmt: skip
+    traced = sanitized.dsn(options="-c sql_trace.level=12")
+    run_program(sanitized, "pgbench", "-q", "-i", traced)
+    run_program(sanitized, "pgbench", "-n", "-c", 4, "-t", 200, "-M", "prepared", traced)
     assert_defined(sanitized)

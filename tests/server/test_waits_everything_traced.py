@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from bench.truth.standby import standby
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.servers import serving
+from tests.servers import run_program, serving
 from tests.sessions import eventually, one, rows, session, set_search_path
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -30,14 +29,6 @@ def all_traced(each_server: Binaries) -> Iterator[Cluster]:
         yield cluster
 
 
-def run(cluster: Cluster, *command: object) -> str:
-    done = subprocess.run(
-        [str(part) for part in command],
-        check=True, capture_output=True, text=True, cwd="/", **cluster.run_as,
-    )  # fmt: skip
-    return done.stdout
-
-
 def assert_nothing_was_lost(cluster: Cluster) -> None:
     with session(cluster) as connection:
         assert rows(
@@ -49,19 +40,18 @@ def assert_nothing_was_lost(cluster: Cluster) -> None:
 
 
 def test_every_protocol_dump_and_restore(all_traced: Cluster, open_directory: Path) -> None:
-    pgbench = all_traced.binaries.pgbench
     open_directory.chmod(0o777)
-    run(all_traced, pgbench, "-i", "-q", all_traced.dsn())
+    run_program(all_traced, "pgbench", "-i", "-q", all_traced.dsn())
     for protocol in ("simple", "extended", "prepared"):
-        told = run(all_traced, pgbench, "-M", protocol, "-t", "20", "-c", "4", all_traced.dsn())
+        options = ("-M", protocol, "-t", 20, "-c", 4)
+        told = run_program(all_traced, "pgbench", *options, all_traced.dsn())
         assert "number of transactions actually processed: 80/80" in told
     dump = open_directory / "dump"
-    run(all_traced, all_traced.binaries.program("pg_dump"), "-Fd", "-j", "2", "-f", dump,
-        "-t", "pgbench_*", all_traced.dsn())  # fmt: skip
+    directory = ("-Fd", "-j", 2, "-f", dump)
+    run_program(all_traced, "pg_dump", *directory, "-t", "pgbench_*", all_traced.dsn())
     with all_traced.connect() as connection:
         connection.execute("CREATE DATABASE restored")
-    run(all_traced, all_traced.binaries.program("pg_restore"), "-j", "2", "-d",
-        all_traced.dsn("restored"), dump)  # fmt: skip
+    run_program(all_traced, "pg_restore", "-j", 2, "-d", all_traced.dsn("restored"), dump)
     sums = []
     for database in ("postgres", "restored"):
         with all_traced.connect(database) as connection:

@@ -1,7 +1,6 @@
 """How the module gets into a server, and how it says that it cannot."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import psycopg
@@ -11,7 +10,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from tests.process_limits import limit_memory
-from tests.servers import CAPTURING, serving
+from tests.servers import CAPTURING, run_program, serving
 from tests.sessions import eventually, one, rows, session, set_search_path
 from tests.waits import waits
 
@@ -202,10 +201,6 @@ def test_beside_another_module_that_takes_over_calls(binaries: Binaries, first: 
 
 @pytest.mark.parametrize("protocol", ["simple", "extended", "prepared"])
 def test_pgbench_runs_with_every_protocol(timed: Cluster, protocol: str) -> None:
-    pgbench = [timed.binaries.pgbench, timed.dsn()]
-    subprocess.run([*pgbench, "-i", "-q"], check=True, capture_output=True, **timed.run_as)
-    done = subprocess.run(
-        [*pgbench, "-M", protocol, "-c", "4", "-t", "50"],
-        check=True, capture_output=True, text=True, **timed.run_as,
-    )  # fmt: skip
-    assert "number of transactions actually processed: 200/200" in done.stdout
+    run_program(timed, "pgbench", "-i", "-q", timed.dsn())
+    told = run_program(timed, "pgbench", "-M", protocol, "-c", 4, "-t", 50, timed.dsn())
+    assert "number of transactions actually processed: 200/200" in told

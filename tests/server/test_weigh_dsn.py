@@ -20,6 +20,7 @@ from pgtare.server.modules import loadable
 from pgtare.weighing.trials import Trials
 from tests.commands import arm, in_process, pgtare, read, refused, start_pgtare
 from tests.loads import traffic
+from tests.sessions import eventually, setting
 
 pytestmark = pytest.mark.server
 
@@ -181,16 +182,16 @@ def test_second_trial_is_refused_and_stop_ends_the_first(running: Cluster, tmp_p
 def test_kill_9_of_the_client_gives_settings_back(running: Cluster) -> None:
     dsn = running.dsn("app")
     with psycopg.connect(dsn, autocommit=True) as session:
-        before = _setting(session)
+        before = setting(session)
         client = start_pgtare("weigh", "--arm", "x: work_mem=123MB", "--dsn", dsn, "--duration",
                               "600")  # fmt: skip
         _wait_until_running(dsn)
-        seen = {_setting(session)[0] for _ in range(40)}
+        seen = {setting(session)[0] for _ in range(40)}
         assert "123MB" in seen
         os.killpg(client.pid, signal.SIGKILL)
         client.wait()
         _wait_until_running(dsn, running=False)
-        assert [_setting(session) for _ in range(5)] == [before] * 5
+        assert [setting(session) for _ in range(5)] == [before] * 5
     with traffic(dsn):
         done = pgtare("weigh", "track_io_timing", "--dsn", dsn, "--duration", "2")
     assert done.returncode == 0, done.stderr
@@ -252,19 +253,9 @@ def test_sysbench_traffic(running: Cluster, tmp_path: Path) -> None:
     assert design["blocks"] > 100
 
 
-def _setting(session: psycopg.Connection[tuple[object, ...]]) -> tuple[object, ...]:
-    row = session.execute(
-        "SELECT current_setting('work_mem'), source FROM pg_settings WHERE name = 'work_mem'"
-    ).fetchone()
-    assert row is not None
-    return row
-
-
 def _wait_until_running(dsn: str, running: bool = True) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    def met() -> bool:
         with own_session.connect(dsn) as conn:
-            if Trials(conn).status().running == running:
-                return
-        time.sleep(0.1)
-    raise AssertionError(f"no trial {'began' if running else 'ended'} in 30 s")
+            return Trials(conn).status().running == running
+
+    eventually(met, 30)

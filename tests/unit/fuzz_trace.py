@@ -28,8 +28,8 @@ from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.tables import COLUMNS, OF_BYTES, Table
 from pgtare.seeing.trace.output import export
 from pgtare.seeing.trace.output.page import page
+from tests.sample_trace import ROWS, two_requests
 from tests.unit.made_traces import write
-from tests.unit.test_trace_ledger import ROWS, two_requests
 
 #: Longest time for one file, in s: the file is small.
 LIMIT_S = 20

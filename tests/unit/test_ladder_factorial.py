@@ -52,10 +52,6 @@ def refused(right: str, wrong: str) -> str:
     return str(found.value)
 
 
-def line(wanted: str, text: str = FACTORS) -> int:
-    return next(i for i, got in enumerate(text.splitlines(), start=1) if wanted in got)
-
-
 def test_an_entry_stands_for_every_combination() -> None:
     found = simulated.study(FACTORS)
     assert [v.name for v in found.variant] == ["off", *NAMES]

@@ -13,8 +13,7 @@ from pgtare.weighing.ladder import linkings, markdown
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.records import Run
 from pgtare.weighing.ladder.study import Study
-from tests.unit.simulated_study import STUDY, runs, steps, study
-from tests.unit.test_ladder_analysis import analysed
+from tests.unit.simulated_study import STUDY, analysed, runs, steps, study
 
 BUILT = (
     STUDY.replace("rounds = 10", "rounds = 12\nlayouts = 4")

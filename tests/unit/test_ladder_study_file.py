@@ -12,7 +12,7 @@ from pgtare.weighing.ladder import study_file as studies
 from pgtare.weighing.ladder.planning import StudyPlan, all_steps, plan
 from pgtare.weighing.ladder.rounds import Rounds
 from pgtare.weighing.ladder.status import dry_run
-from tests.unit.simulated_study import STUDY, study
+from tests.unit.simulated_study import STUDY, line_of, study
 
 SHIPPED = Path(__file__).parents[2] / "studies" / "wait_event_timing.toml"
 
@@ -21,10 +21,6 @@ def refused(text: str) -> str:
     with pytest.raises(UsageError) as found:
         studies.parse(text, "s.toml")
     return str(found.value)
-
-
-def line(text: str, wanted: str) -> int:
-    return next(i for i, got in enumerate(text.splitlines(), start=1) if wanted in got)
 
 
 def test_the_shipped_study_is_sound() -> None:
@@ -70,7 +66,7 @@ def test_mistakes_are_told_with_their_line(right: str, wrong: str, told: str) ->
     message = refused(text)
     assert told in message
     changed = next(row for row in reversed(wrong.splitlines()) if row != "[[comparison]]")
-    assert message.startswith(f"s.toml, line {line(text, changed)}: "), message
+    assert message.startswith(f"s.toml, line {line_of(text, changed)}: "), message
 
 
 def test_a_missing_key_and_broken_toml_are_told() -> None:
@@ -158,7 +154,7 @@ def test_what_servers_side_by_side_would_spoil_is_refused_as_a_duet(
     studies.parse(DUET, "s.toml")
     text = DUET.replace(right, wrong, 1)
     message = refused(text)
-    at = line(text, 'protocol = "duet"')
+    at = line_of(text, 'protocol = "duet"')
     assert f"line {at}: W1 cannot be played by duet, as" in message
     assert told in message
     assert message.endswith("play it by rounds")
@@ -167,7 +163,7 @@ def test_what_servers_side_by_side_would_spoil_is_refused_as_a_duet(
 
 def test_a_duet_that_only_quick_asks_for_is_refused_too() -> None:
     text = STUDY + '[quick]\nprotocols = { W1 = "duet" }\n'
-    assert f"line {line(text, 'protocols =')}: W1 cannot be played" in refused(text)
+    assert f"line {line_of(text, 'protocols =')}: W1 cannot be played" in refused(text)
     assert "names the workload 'W2'" in refused(text.replace("{ W1", "{ W2"))
     assert "did you mean duet" in refused(
         STUDY.replace("[analysis]", "[protocol.deut]\n[analysis]")

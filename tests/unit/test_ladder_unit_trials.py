@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,61 +10,21 @@ from rich.console import Console
 
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.observations import OBSERVATION, UnitFlag
-from pgtare.weighing.ladder import analysis, markdown, page, terminal
+from pgtare.weighing.ladder import markdown, page, terminal
 from pgtare.weighing.ladder.activity import Activity
 from pgtare.weighing.ladder.planning import all_steps
-from pgtare.weighing.ladder.records import Part, Run
+from pgtare.weighing.ladder.records import Run
 from pgtare.weighing.ladder.remaining_steps import remaining
 from pgtare.weighing.ladder.result import LadderResult, OnWorkload
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_file import check_rounds, parse
 from pgtare.weighing.ladder.unit_trials import design_of, judge_activity
-from tests.unit.simulated_study import STUDY, WAITS, facts, runs, study
-
-TRIALS = 8
-EFFECTS = {"stats": 0.003, "trace": 0.05}
-#: vanilla needs a restart, so that one server cannot hold it beside the others.
-VARIANTS = (
-    STUDY.replace('name = "off"', 'name = "off"\nruntime = { work_mem = "4MB" }')
-    .replace('name = "stats"', 'name = "stats"\nruntime = { work_mem = "8MB", jit = true }')
-    .replace(
-        "[[comparison]]",
-        '[[variant]]\nname = "vanilla"\npreload = ["auto_explain"]\n[[comparison]]\n'
-        'arm = "off"\nbase = "vanilla"\n[[comparison]]',
-        1,
-    )
-)
-TEXT = VARIANTS.replace(
-    'name = "W1"', 'name = "W1"\nclients = 1\nprotocol = ["rounds", "units"]'
-).replace("[analysis]", f"[protocol.units]\ntrials = {TRIALS}\nrun = '3s'\n[analysis]")
+from tests.unit.simulated_study import BY_UNITS, TRIALS, WAITS, analysed, runs, study, tried
 
 
 @pytest.fixture
 def found() -> Study:
-    return study(TEXT).resolved()
-
-
-def tried(found: Study, noise: float = 0.001) -> dict[str, Run]:
-    """All trials of the study, done: each with a speed of its own, on all arms alike."""
-    rng = np.random.default_rng(3)
-    made = {}
-    for step in all_steps(found, 7):
-        if step.workload != "W1@units" or step.kind != "run":
-            continue
-        speed = rng.normal(0, 0.3)
-        parts = {}
-        for name in ("off", "stats", "trace", "off again"):
-            service = 50 * np.exp(speed + EFFECTS.get(name, 0.0) + rng.normal(0, noise))
-            parts[name] = Part(metrics={"service_us": service, "cpu_us": service}, transactions=9)
-        made[step.id] = Run(step=step, began="", seconds=2.0, parts=parts)
-    return made
-
-
-def analysed(found: Study, made: dict[str, Run]) -> LadderResult:
-    return analysis.analyse(
-        found, facts(found), all_steps(found, 7), made, {}, directory=Path("d"), closed=False,
-        skipped={},
-    )  # fmt: skip
+    return study(BY_UNITS).resolved()
 
 
 @pytest.fixture
@@ -96,7 +55,7 @@ def test_the_floor_is_base_and_control_and_arms_bring_their_settings(found: Stud
     assert design.arms[2].settings == {}
     assert design.arms[3].settings == design.arms[0].settings == {"work_mem": "4MB"}
     assert design.unit == "transaction"
-    sliced = study(TEXT.replace("run = '3s'", "run = '3s'\nunit = 'slice'")).resolved()
+    sliced = study(BY_UNITS.replace("run = '3s'", "run = '3s'\nunit = 'slice'")).resolved()
     assert design_of(sliced, sliced.workload[1], 5).unit == "slice"
 
 
@@ -212,12 +171,12 @@ def test_a_protocol_without_figures_stands_in_no_comparison(found: Study) -> Non
 )
 def test_what_cannot_be_is_told_with_its_line(right: str, wrong: str, told: str) -> None:
     with pytest.raises(UsageError, match="line ") as refused:
-        parse(TEXT.replace(right, wrong, 1), "s.toml")
+        parse(BY_UNITS.replace(right, wrong, 1), "s.toml")
     assert told in str(refused.value)
 
 
 def test_too_few_trials_are_refused_like_rounds() -> None:
-    few = study(TEXT.replace(f"trials = {TRIALS}", "trials = 5")).resolved()
+    few = study(BY_UNITS.replace(f"trials = {TRIALS}", "trials = 5")).resolved()
     with pytest.raises(UsageError, match=r"5 trials reach p = 0\.0625.*set trials = 8 or more"):
         check_rounds(few, quick=False)
 

@@ -13,6 +13,7 @@ from pgtare.estimate.trial.verdict import Lasting, judge
 from pgtare.kit.interval import Interval
 from pgtare.weighing.weigh.report import rows, wording
 from pgtare.weighing.weigh.schema import RunInfo, WeighResult
+from tests.unit.sample_evidence import CLEAR, DEAR, EQUIVALENT, OPEN
 from tests.unit.sample_result import sample
 from tests.unit.simulated_runs import (
     NOISES,
@@ -20,7 +21,6 @@ from tests.unit.simulated_runs import (
     SIX,
     Noise,
     Scenario,
-    analysed,
     carry_over_coverage,
     false_costs,
     headline_coverage,
@@ -33,7 +33,7 @@ from tests.unit.simulated_runs import (
     trial,
     weighing,
 )
-from tests.unit.test_estimate_inference import CLEAR, DEAR, EQUIVALENT, OPEN
+from tests.unit.simulated_trial import judged
 
 NAN = math.nan
 NOTHING = Estimate(0.0, 0.1, -0.2, 0.2)
@@ -93,7 +93,7 @@ def test_runs_change_neither_a_cost_nor_what_only_the_tail_hinders() -> None:
 def test_a_trial_with_runs_shows_what_lasts() -> None:
     design = weighing(3)
     obs = trial(design, (60_000, 60_000), lognormal, np.random.default_rng(1), lags=(1.5,) * 6)
-    arm = analysed(obs, design).arms[1]
+    arm = judged(design, obs).arms[1]
     assert arm.run_pairs > 100
     assert arm.outlasts
     assert arm.verdict == "cost"
@@ -117,7 +117,7 @@ def test_an_equivalence_has_a_limit_without_runs(runs: bool) -> None:
     assert verdict.verdict == "equivalent"
     assert (verdict.reason == LIMITED) is not runs
     assert verdict.seconds_needed is None
-    effect = analysed(obs, design).arms[1].effect
+    effect = judged(design, obs).arms[1].effect
     assert effect is not None
     assert (effect.runs_us is None) is not runs
 

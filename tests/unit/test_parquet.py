@@ -18,9 +18,9 @@ from pgtare.seeing.flame.samples import Samples
 from pgtare.seeing.trace.output import export
 from pgtare.weighing.weigh import store
 from tests.commands import failed, in_process
+from tests.sample_trace import two_requests
 from tests.small_volume import fill, small_volume
 from tests.unit import made_traces, sample_recording, sample_result
-from tests.unit.test_trace_ledger import two_requests
 
 #: What only DuckDB says.
 _DUCKDB = ("exception", "Error:", "{", "errno", "LINE 1", "[Errno")
@@ -49,11 +49,6 @@ def save_flame(directory: Path) -> None:
     recording.save(directory, FlameRecording("on", "x", samples, 0, 1.0, "fp", 99, "time"))
 
 
-def save_result(directory: Path) -> None:
-    drawn = sample_result.sample()
-    store.save(directory, drawn.design, drawn.observations, drawn.result)
-
-
 def test_what_has_no_room_is_not_there(full: Path) -> None:
     with pytest.raises(OSError, match="No space left") as caught:
         parquet.write(full / "r.parquet", COLUMNS)
@@ -64,7 +59,7 @@ def test_what_has_no_room_is_not_there(full: Path) -> None:
     assert caught.value.errno == errno.ENOENT
 
 
-@pytest.mark.parametrize("save", [save_flame, save_result])
+@pytest.mark.parametrize("save", [save_flame, sample_result.save])
 def test_a_full_disk_is_one_sentence(full: Path, save: Callable[[Path], None]) -> None:
     with pytest.raises(DiskFull, match="the disk is full; free some space") as caught:
         save(full / "r")
@@ -106,7 +101,7 @@ def flame_diff(directory: Path) -> tuple[Path, list[str]]:
 
 
 def report(directory: Path) -> tuple[Path, list[str]]:
-    save_result(directory)
+    sample_result.save(directory)
     return directory / store.OBSERVATIONS_FILE, ["report", str(directory)]
 
 

@@ -16,8 +16,8 @@ from pgtare.seeing.trace.analysis.profile import GROUPINGS
 from pgtare.seeing.trace.file import blocks, columns
 from pgtare.weighing.weigh import store
 from tests.commands import in_process
+from tests.sample_trace import two_requests
 from tests.unit import made_traces, sample_recording, sample_result
-from tests.unit.test_trace_ledger import two_requests
 
 
 class Counts:

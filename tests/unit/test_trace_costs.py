@@ -12,8 +12,8 @@ from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis.costs import NOTHING, Costs, noted, of_recording
 from pgtare.seeing.trace.analysis.profile import GROUPINGS
 from pgtare.seeing.trace.file.stream import CallKind
+from tests.sample_trace import by
 from tests.unit.made_traces import MS, US, StreamBuilder, trace
-from tests.unit.test_trace_ledger import by
 
 OWN = "pgtare itself (estimated)"
 

@@ -20,8 +20,8 @@ from pgtare.seeing.trace.file.disk_limits import LimitReached, Limits
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.tables import NO_RING, Table
 from pgtare.seeing.trace.file.writer import Writer
+from tests.sample_trace import ROWS, two_requests
 from tests.unit.made_traces import BEGAN_NS, NO_RESERVE, define_events, ring, waits, write
-from tests.unit.test_trace_ledger import ROWS, two_requests
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -10,8 +10,8 @@ import pytest
 from pgtare.seeing.trace.analysis import kernel_time
 from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.file.stream import CallKind
+from tests.sample_trace import by
 from tests.unit.made_traces import MS, US, StreamBuilder, trace
-from tests.unit.test_trace_ledger import by
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -17,8 +17,8 @@ from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.stream import BEGIN, COMMITTED, CallKind
 from pgtare.seeing.trace.output.page import page
+from tests.sample_trace import by
 from tests.unit.made_traces import BEGAN_NS, MS, US, StreamBuilder, trace, write
-from tests.unit.test_trace_ledger import by
 
 pytestmark = pytest.mark.timeout(60)
 

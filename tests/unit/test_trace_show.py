@@ -29,8 +29,8 @@ from pgtare.seeing.trace.output import show, waterfall
 from pgtare.seeing.trace.output.export import tables
 from pgtare.seeing.trace.output.page import page
 from tests.commands import refused
+from tests.sample_trace import ROWS, two_requests, two_requests_ledger
 from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, define_events, ring, trace, waits
-from tests.unit.test_trace_ledger import ROWS, two_requests
 
 
 def printed(what: RenderableType, width: int) -> str:
@@ -42,7 +42,7 @@ def printed(what: RenderableType, width: int) -> str:
 
 @pytest.fixture
 def book(tmp_path: Path) -> Ledger:
-    return ledgers.ledger(trace(tmp_path / "t.pgtrace", two_requests().data, ROWS))
+    return two_requests_ledger(tmp_path)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import stat
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +17,7 @@ from pgtare.seeing.waits.page import answers, page, write_page
 from pgtare.seeing.waits.recording import OpenWait, Recording, Writer
 from pgtare.seeing.waits.summary import summarise
 from pgtare.server.wait_ring import Kind
-from tests.small_volume import fill, small_volume
+from tests.small_volume import fill, raise_no_space, small_volume
 from tests.unit.sample_recording import BEGAN, CLIENT, READ, SLEEP, write
 
 HOSTILE = "</script><script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>"
@@ -65,13 +63,10 @@ def test_a_full_disk_leaves_whole_parts_only(
 ) -> None:
     writer = Writer(tmp_path / "r")
 
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     columns = {name: np.zeros(3, kind) for name, kind in recordings.COLUMNS.items()}
     writer.add(columns)
     with monkeypatch.context() as patch:
-        patch.setattr(parquet, "sync", full)
+        patch.setattr(parquet, "sync", raise_no_space)
         with pytest.raises(MeasurementError, match="the disk is full"):
             writer.flush()
     assert list(writer.staged.path.glob("*part*")) == []

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
 import stat
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +19,7 @@ from pgtare.weighing.weigh.report import summaries
 from pgtare.weighing.weigh.report.charts import charts
 from pgtare.weighing.weigh.report.page import page, write_page
 from pgtare.weighing.weigh.report.rows import table
+from tests.small_volume import raise_no_space
 from tests.unit.sample_result import sample
 
 
@@ -209,11 +208,8 @@ def test_replaces_an_older_page_whole_or_not_at_all(
     path = tmp_path / "page.html"
     path.write_text("older")
 
-    def full(_: int) -> Any:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
+        patch.setattr(os, "fsync", raise_no_space)
         with pytest.raises(MeasurementError, match=r"page\.html could not be written: the disk"):
             write_page(drawn.result, drawn.observations, path)
     assert path.read_text() == "older"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
 import os
 import stat
@@ -21,12 +20,8 @@ from pgtare.estimate.trial.design import MIXED, Runs, Slices
 from pgtare.estimate.trial.observations import NO_SLICE, empty
 from pgtare.kit import parquet
 from pgtare.weighing.weigh import store
-from tests.unit.sample_result import sample
-
-
-def save(directory: Path) -> None:
-    drawn = sample(200)
-    store.save(directory, drawn.design, drawn.observations, drawn.result)
+from tests.small_volume import raise_no_space
+from tests.unit.sample_result import sample, save
 
 
 def test_comes_back_as_it_went_in(tmp_path: Path) -> None:
@@ -58,7 +53,7 @@ def test_a_trial_without_observations_can_be_stored(tmp_path: Path) -> None:
 
 
 def test_other_tools_can_read_the_observations(tmp_path: Path) -> None:
-    save(tmp_path / "run")
+    save(tmp_path / "run", 200)
     path = tmp_path / "run" / store.OBSERVATIONS_FILE
     with duckdb.connect() as connection:
         counted = connection.execute(f"SELECT count(*) FROM '{path}'").fetchall()
@@ -72,7 +67,7 @@ def test_other_tools_can_read_the_observations(tmp_path: Path) -> None:
 def test_only_the_owner_can_read_it_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        save(tmp_path / "run")
+        save(tmp_path / "run", 200)
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
@@ -81,10 +76,10 @@ def test_only_the_owner_can_read_it_whatever_the_umask(tmp_path: Path) -> None:
 
 
 def test_never_overwrites_a_result(tmp_path: Path) -> None:
-    save(tmp_path / "run")
+    save(tmp_path / "run", 200)
     before = (tmp_path / "run" / store.RESULT_FILE).stat()
     with pytest.raises(UsageError, match="already holds a result"):
-        save(tmp_path / "run")
+        save(tmp_path / "run", 200)
     assert (tmp_path / "run" / store.RESULT_FILE).stat() == before
 
 
@@ -94,7 +89,7 @@ def test_refuses_a_directory_that_is_not_its_own(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not empty"):
         store.check_target(tmp_path / "letters")
     with pytest.raises(UsageError, match="not empty"):
-        save(tmp_path / "letters")
+        save(tmp_path / "letters", 200)
     assert os.listdir(tmp_path) == ["letters"]
     assert os.listdir(tmp_path / "letters") == ["to-mother.txt"]
 
@@ -102,9 +97,9 @@ def test_refuses_a_directory_that_is_not_its_own(tmp_path: Path) -> None:
 def test_refuses_a_file_and_takes_an_empty_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="not a directory"):
-        save(tmp_path / "file")
+        save(tmp_path / "file", 200)
     (tmp_path / "empty").mkdir()
-    save(tmp_path / "empty")
+    save(tmp_path / "empty", 200)
     store.load(tmp_path / "empty")
 
 
@@ -112,12 +107,9 @@ def test_refuses_a_file_and_takes_an_empty_directory(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(f"pgtare.weighing.weigh.store.{step}", full)
+    monkeypatch.setattr(f"pgtare.weighing.weigh.store.{step}", raise_no_space)
     with pytest.raises(MeasurementError, match="the disk is full") as caught:
-        save(tmp_path / "run")
+        save(tmp_path / "run", 200)
     assert str(caught.value).count(". ") == 0
     assert os.listdir(tmp_path) == []
 
@@ -130,7 +122,7 @@ def test_ctrl_c_while_saving_leaves_nothing_behind(
 
     monkeypatch.setattr("pgtare.kit.files.write_text", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        save(tmp_path / "run")
+        save(tmp_path / "run", 200)
     assert os.listdir(tmp_path) == []
 
 
@@ -139,7 +131,7 @@ def test_a_real_failure_to_write_is_one_sentence(tmp_path: Path) -> None:
     script = """
 import resource, sys
 from pathlib import Path
-from tests.unit.sample_result import sample
+from tests.unit.sample_result import sample, save
 from pgtare import errors
 from pgtare.weighing.weigh import store
 drawn = sample(200)
@@ -177,7 +169,7 @@ def test_a_directory_that_cannot_be_made_is_refused_beforehand(
 
 @pytest.mark.parametrize("name", store.FILES)
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
-    save(tmp_path / "run")
+    save(tmp_path / "run", 200)
     (tmp_path / "run" / name).unlink()
     with pytest.raises(UsageError, match=f"{name} is missing|it lacks {name}"):
         store.load(tmp_path / "run")
@@ -186,7 +178,7 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", store.FILES)
 @pytest.mark.parametrize("damage", ["cut", "empty", "noise"])
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, damage: str) -> None:
-    save(tmp_path / "run")
+    save(tmp_path / "run", 200)
     path = tmp_path / "run" / name
     content = path.read_bytes()
     path.write_bytes({"cut": content[:-40], "empty": b"", "noise": b"\xff\x00" * 99}[damage])
@@ -196,7 +188,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, damage: str) -> None
 
 
 def test_parts_of_different_trials_are_not_taken_for_one(tmp_path: Path) -> None:
-    save(tmp_path / "run")
+    save(tmp_path / "run", 200)
     other = sample(100)
     store.save(tmp_path / "other", other.design, other.observations, other.result)
     os.replace(
@@ -207,7 +199,7 @@ def test_parts_of_different_trials_are_not_taken_for_one(tmp_path: Path) -> None
 
 
 def test_a_later_schema_is_refused_by_name(tmp_path: Path) -> None:
-    save(tmp_path / "run")
+    save(tmp_path / "run", 200)
     path = tmp_path / "run" / store.RESULT_FILE
     later = json.loads(path.read_text()) | {"schema": "pgtare.weigh/2"}
     path.write_text(json.dumps(later))
@@ -216,7 +208,7 @@ def test_a_later_schema_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_result_with_an_unknown_field_is_refused(tmp_path: Path) -> None:
-    save(tmp_path / "run")
+    save(tmp_path / "run", 200)
     path = tmp_path / "run" / store.RESULT_FILE
     path.write_text(json.dumps(json.loads(path.read_text()) | {"extra": 1}))
     with pytest.raises(PgtareError, match="extra"):
@@ -228,7 +220,7 @@ def test_names_that_mean_something_to_others_are_only_names(tmp_path: Path, name
     # "run[1]" as a pattern matches this one, which must not be read in its place.
     decoy = sample(100)
     store.save(tmp_path / "run1", decoy.design, decoy.observations, decoy.result)
-    save(tmp_path / name)
+    save(tmp_path / name, 200)
     assert len(store.load(tmp_path / name).observations) == len(sample(200).observations)
 
 
@@ -245,7 +237,7 @@ def test_slices_come_back_as_they_went_in(tmp_path: Path) -> None:
 
 
 def test_a_result_from_before_slices_can_be_read(tmp_path: Path) -> None:
-    save(tmp_path / "run")
+    save(tmp_path / "run", 200)
     path = tmp_path / "run" / store.DESIGN_FILE
     described = json.loads(path.read_text())
     del described["slices"]
