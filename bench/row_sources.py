@@ -52,7 +52,7 @@ COSTS = (
         "SELECT count(*) FROM million WHERE CASE WHEN i = 500000 THEN idle_for(9, 13000)"
         " ELSE i > 0 END",
     ),
-)  # fmt: skip
+)
 
 
 def make_tables(connection: Connection) -> None:

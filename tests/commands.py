@@ -1,4 +1,8 @@
-"""Runs the pgtare command as a user does, and reads its results."""
+"""Runs the pgtare command as a user does, and reads its results.
+
+The functions take a command's words one by one, or a whole line as `words` does:
+`pgtare("weigh track_io_timing --dsn {} --duration 2", dsn)`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,11 @@ import contextlib
 import io
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +25,48 @@ from pgtare import cli
 PGTARE = [sys.executable, "-m", "pgtare"]
 
 
+def words(template: str, *values: object) -> list[str]:
+    """The words of a command line.
+
+    Each {} in it stands for the next value, whole; values that are left follow as words.
+    """
+    left = iter(values)
+    found = [re.sub("{}", lambda _: str(next(left)), word) for word in shlex.split(template)]
+    return [*found, *map(str, left)]
+
+
+def _command(arguments: Sequence[object]) -> list[str]:
+    """The words of a command after its name."""
+    if arguments and " " in str(arguments[0]):
+        return words(str(arguments[0]), *arguments[1:])
+    return [str(word) for word in arguments]
+
+
 def pgtare(
-    *arguments: str | Path, timeout: float = 120, **env: str
+    *arguments: object, timeout: float = 120, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
-        [*PGTARE, *map(str, arguments)], capture_output=True, text=True, timeout=timeout,
-        env={**os.environ, "COLUMNS": "120", **env}, stdin=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
+        [*PGTARE, *_command(arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, "COLUMNS": "120", **env},
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
 
 
-def start_pgtare(*arguments: str | Path) -> subprocess.Popen[str]:
+def start_pgtare(*arguments: object) -> subprocess.Popen[str]:
     """Start a command in a process group of its own."""
     return subprocess.Popen(
-        [*PGTARE, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        stdin=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+        [*PGTARE, *_command(arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def failed(done: subprocess.CompletedProcess[str], status: int) -> str:
@@ -43,10 +76,10 @@ def failed(done: subprocess.CompletedProcess[str], status: int) -> str:
     return done.stderr
 
 
-def in_process(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def in_process(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a command in this process: one of its own takes a second to load what it needs."""
     out, err = io.StringIO(), io.StringIO()
-    command = ["pgtare", *map(str, arguments)]
+    command = ["pgtare", *_command(arguments)]
     with (
         pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(out),
@@ -63,7 +96,7 @@ def in_process(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(command, status, out.getvalue(), err.getvalue())
 
 
-def refused(*arguments: str | Path, status: int = 2) -> str:
+def refused(*arguments: object, status: int = 2) -> str:
     """The one sentence of a command that ends before it measures."""
     return failed(in_process(*arguments), status)
 

@@ -23,9 +23,11 @@ from pgtare.server.cluster import Cluster
 SLOTS = 1 << 16
 #: Few buffers, so that tables are read anew each time.
 SETTINGS = {
-    "autovacuum": "off", "jit": "off", "max_parallel_workers_per_gather": "0",
+    "autovacuum": "off",
+    "jit": "off",
+    "max_parallel_workers_per_gather": "0",
     "shared_buffers": "1MB",
-}  # fmt: skip
+}
 SOURCE = Path(__file__).with_name("count_clock.c")
 
 

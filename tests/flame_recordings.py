@@ -14,9 +14,18 @@ from tests.commands import pgtare
 
 #: Frames in which nearly every wait lies, whatever it is for.
 ROOTS = frozenset(
-    {"backend", "PostgresMain", "exec_simple_query", "exec_execute_message", "PortalRun",
-     "PortalRunMulti", "PortalRunSelect", "ProcessQuery", "standard_ExecutorRun"}
-)  # fmt: skip
+    {
+        "backend",
+        "PostgresMain",
+        "exec_simple_query",
+        "exec_execute_message",
+        "PortalRun",
+        "PortalRunMulti",
+        "PortalRunSelect",
+        "ProcessQuery",
+        "standard_ExecutorRun",
+    }
+)
 
 
 def needs_perf(mode: str = "off") -> None:
@@ -31,9 +40,13 @@ def needs_perf(mode: str = "off") -> None:
 def flame(mode: str, cluster: Cluster, path: Path, *more: str, seconds: float = 2.0) -> Profile:
     """The folded stacks of a recording of the whole server, as written by the command."""
     done = pgtare(
-        "flame", mode, "--postmaster", str(cluster.postmaster_pid), "--duration", f"{seconds}s",
-        "--folded", path, *more,
-    )  # fmt: skip
+        "flame {} --postmaster {} --duration {}s --folded {}",
+        mode,
+        cluster.postmaster_pid,
+        seconds,
+        path,
+        *more,
+    )
     assert done.returncode == 0, done.stderr
     print(done.stdout)
     return parse_folded(path)

@@ -165,13 +165,20 @@ CASES = (
     _case("role that is not there", "ALTER ROLE nobody PASSWORD 'hush'"),
     _case("literal that does not end", "ALTER ROLE keeper PASSWORD 'hush"),
     _case("option that is not there", "CREATE ROLE r4 PASWORD 'hush'"),
-    _case("in a transaction that failed", "BEGIN", "SELECT 1/0",
-          "ALTER ROLE keeper PASSWORD 'hush'", "ROLLBACK"),
+    _case(
+        "in a transaction that failed",
+        "BEGIN",
+        "SELECT 1/0",
+        "ALTER ROLE keeper PASSWORD 'hush'",
+        "ROLLBACK",
+    ),
     # comments
     _case("leading comment", "/* password of bob */ SELECT 'hush'"),
     _case("leading comment, a value", Bound("/* password of bob */ SELECT $1::text", ("hush",))),
-    _case("leading comment, prepared",
-          Bound("/* password of bob */ SELECT $1::text", ("hush",), named=True)),
+    _case(
+        "leading comment, prepared",
+        Bound("/* password of bob */ SELECT $1::text", ("hush",), named=True),
+    ),
     _case("leading line", "-- passphrase\nSELECT 'hush'"),
     _case("leading comment, failing", "/* password */ SELECT 'hush'::int"),
     _case("leading comment, value fails", Bound("/* password */ SELECT $1::int", ("hush",))),
@@ -188,16 +195,27 @@ CASES = (
     _case("one of three fails", "SELECT 1; SELECT 'hush'::int; SELECT 'password'"),
     # nested
     _case("block", "DO $$BEGIN EXECUTE 'ALTER ROLE keeper PASSWORD ''hush'''; END$$"),
-    _case("concatenated",
-          "DO $$BEGIN EXECUTE 'ALTER' || ' ROLE keeper VALID UNTIL ''hush'''; END$$"),
-    _case("quoted by dollars",
-          "DO $a$BEGIN EXECUTE $b$alter role keeper password 'hush'$b$; END$a$"),
+    _case(
+        "concatenated", "DO $$BEGIN EXECUTE 'ALTER' || ' ROLE keeper VALID UNTIL ''hush'''; END$$"
+    ),
+    _case(
+        "quoted by dollars", "DO $a$BEGIN EXECUTE $b$alter role keeper password 'hush'$b$; END$a$"
+    ),
     _case("nested, does not parse", "SELECT unparsed()", before=_VAULT),
     _case("nested, does not parse, caught and told", "SELECT unparsed_told()", before=_VAULT),
-    _case("nested, does not parse, in a cursor", "BEGIN", "DECLARE c CURSOR FOR SELECT unparsed()",
-          "FETCH c", "ROLLBACK", before=_VAULT),
-    _case("nested and stored, does not parse, caught and told", "SELECT running_told()",
-          before=("TRUNCATE vault", "INSERT INTO vault VALUES ('alter role r password ''hush')")),
+    _case(
+        "nested, does not parse, in a cursor",
+        "BEGIN",
+        "DECLARE c CURSOR FOR SELECT unparsed()",
+        "FETCH c",
+        "ROLLBACK",
+        before=_VAULT,
+    ),
+    _case(
+        "nested and stored, does not parse, caught and told",
+        "SELECT running_told()",
+        before=("TRUNCATE vault", "INSERT INTO vault VALUES ('alter role r password ''hush')"),
+    ),
     _case("nested, fails", "SELECT failing()", before=_VAULT),
     _case("nested, value fails", "SELECT wrong()", before=_VAULT),
     _case("nested, value fails, caught and told", "SELECT wrong_told()", before=_VAULT),
@@ -209,43 +227,92 @@ CASES = (
     _case("handed on by a procedure", "CALL keep('hush') -- password"),
     _case("handed on by a trigger", "INSERT INTO doors VALUES ('hush') -- password"),
     _case("handed on by a deferred trigger", "INSERT INTO gates VALUES ('hush') -- password"),
-    _case("handed on at COMMIT", "BEGIN", "INSERT INTO gates VALUES ('hush') -- password",
-          "SELECT 1", "COMMIT"),
-    _case("handed on at once", "BEGIN", Bound("INSERT INTO gates VALUES ($1) -- password",
-          ("hush",)), "SET CONSTRAINTS ALL IMMEDIATE", "COMMIT"),
+    _case(
+        "handed on at COMMIT",
+        "BEGIN",
+        "INSERT INTO gates VALUES ('hush') -- password",
+        "SELECT 1",
+        "COMMIT",
+    ),
+    _case(
+        "handed on at once",
+        "BEGIN",
+        Bound("INSERT INTO gates VALUES ($1) -- password", ("hush",)),
+        "SET CONSTRAINTS ALL IMMEDIATE",
+        "COMMIT",
+    ),
     _case("handed on in a loop", "SELECT looping()", before=_VAULT),
-    _case("function's body", "CREATE FUNCTION body() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
-          "ALTER ROLE keeper PASSWORD 'hush'; END$$", "SELECT body()"),
+    _case(
+        "function's body",
+        "CREATE FUNCTION body() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
+        "ALTER ROLE keeper PASSWORD 'hush'; END$$",
+        "SELECT body()",
+    ),
     # prepared statements and cursors
-    _case("EXECUTE", "PREPARE p (text) AS SELECT $1 AS password", "EXECUTE p('hush')",
-          "EXPLAIN EXECUTE p('hush')", "CREATE TEMP TABLE made AS EXECUTE p('hush')"),
+    _case(
+        "EXECUTE",
+        "PREPARE p (text) AS SELECT $1 AS password",
+        "EXECUTE p('hush')",
+        "EXPLAIN EXECUTE p('hush')",
+        "CREATE TEMP TABLE made AS EXECUTE p('hush')",
+    ),
     _case("cursor", "BEGIN", "DECLARE c CURSOR FOR SELECT 'hush' AS password", "FETCH c", "COMMIT"),
-    _case("cursor that hands on", "BEGIN",
-          "DECLARE c CURSOR FOR SELECT echo(v) AS password FROM vault", "SELECT 1", "FETCH c",
-          "COMMIT", before=_VAULT),
-    _case("cursor of before the trace", "SET sql_trace.level = 0", "BEGIN",
-          "DECLARE c CURSOR FOR SELECT echo(v) AS password FROM vault", "SET sql_trace.level = 12",
-          "FETCH c", "COMMIT", before=_VAULT),
+    _case(
+        "cursor that hands on",
+        "BEGIN",
+        "DECLARE c CURSOR FOR SELECT echo(v) AS password FROM vault",
+        "SELECT 1",
+        "FETCH c",
+        "COMMIT",
+        before=_VAULT,
+    ),
+    _case(
+        "cursor of before the trace",
+        "SET sql_trace.level = 0",
+        "BEGIN",
+        "DECLARE c CURSOR FOR SELECT echo(v) AS password FROM vault",
+        "SET sql_trace.level = 12",
+        "FETCH c",
+        "COMMIT",
+        before=_VAULT,
+    ),
     _case("cursors of before the trace, in the places of others", *_places(5), before=_VAULT),
-    _case("cursor of before the trace, in the place of one that failed", *_failed(5),
-          before=_VAULT),
+    _case(
+        "cursor of before the trace, in the place of one that failed", *_failed(5), before=_VAULT
+    ),
     _case("plan", "EXPLAIN SELECT 'hush' AS password"),
     _case("value", Bound("SELECT $1::text AS password", ("hush",))),
-    _case("value of a prepared statement",
-          Bound("SELECT $1::text AS password", ("hush",), named=True)),
+    _case(
+        "value of a prepared statement", Bound("SELECT $1::text AS password", ("hush",), named=True)
+    ),
     _case("value that fails", Bound("SELECT $1::int AS password", ("hush",))),
-    _case("value of a prepared statement that fails",
-          Bound("SELECT $1::int AS password", ("hush",), named=True)),
-    _case("pipeline", Pipeline((("a", "SELECT $1::text AS password"), ("b", "SELECT 1")),
-          (("a", ("hush",)), ("b", ())))),
-    _case("pipeline, fails in the first of two", Pipeline(
-        (("c", "SELECT $1::int AS password"), ("d", "SELECT $1::int")), (("c", ("hush",)),))),
-    _case("pipeline, fails in one of before",
-          Pipeline((("e", "SELECT $1::int AS password"),), ()),
-          Pipeline((("f", "SELECT $1::int"),), (("e", ("hush",)),))),
-    _case("duplicate", "INSERT INTO keys SELECT v FROM vault",
-          "INSERT INTO keys SELECT v FROM vault",
-          before=_VAULT),
+    _case(
+        "value of a prepared statement that fails",
+        Bound("SELECT $1::int AS password", ("hush",), named=True),
+    ),
+    _case(
+        "pipeline",
+        Pipeline(
+            (("a", "SELECT $1::text AS password"), ("b", "SELECT 1")), (("a", ("hush",)), ("b", ()))
+        ),
+    ),
+    _case(
+        "pipeline, fails in the first of two",
+        Pipeline(
+            (("c", "SELECT $1::int AS password"), ("d", "SELECT $1::int")), (("c", ("hush",)),)
+        ),
+    ),
+    _case(
+        "pipeline, fails in one of before",
+        Pipeline((("e", "SELECT $1::int AS password"),), ()),
+        Pipeline((("f", "SELECT $1::int"),), (("e", ("hush",)),)),
+    ),
+    _case(
+        "duplicate",
+        "INSERT INTO keys SELECT v FROM vault",
+        "INSERT INTO keys SELECT v FROM vault",
+        before=_VAULT,
+    ),
     # COPY
     _case("COPY", "COPY (SELECT 'hush' AS password) TO STDOUT"),
     _case("COPY from a program", "COPY counts FROM PROGRAM 'echo hush'"),
@@ -253,36 +320,70 @@ CASES = (
     # connections
     _case("dblink", "SELECT dblink_connect('host=hush')"),
     _case("dblink in a block", "DO $$BEGIN PERFORM dblink('host=hush', 'SELECT 1'); END$$"),
-    _case("wrapper", "CREATE FOREIGN DATA WRAPPER w1 OPTIONS (a 'hush')",
-          "ALTER FOREIGN DATA WRAPPER w OPTIONS (a 'hush')"),
-    _case("server", "CREATE SERVER s1 FOREIGN DATA WRAPPER w OPTIONS (host 'hush')",
-          "ALTER SERVER far OPTIONS (ADD host 'hush')"),
-    _case("user mapping", "CREATE USER MAPPING FOR postgres SERVER far OPTIONS (user 'hush')",
-          "ALTER USER MAPPING FOR postgres SERVER far OPTIONS (SET user 'hush')"),
-    _case("foreign table", "CREATE FOREIGN TABLE ft (a int) SERVER far OPTIONS (key 'hush')",
-          "ALTER FOREIGN TABLE ft OPTIONS (SET key 'hush')",
-          "ALTER TABLE IF EXISTS nothing ADD a int",
-          "IMPORT FOREIGN SCHEMA s FROM SERVER far INTO public OPTIONS (key 'hush')"),
-    _case("subscription", "CREATE SUBSCRIPTION s CONNECTION 'host=hush' PUBLICATION p "
-          "WITH (connect = false, slot_name = NONE)",
-          "ALTER SUBSCRIPTION s CONNECTION 'host=hush'"),
+    _case(
+        "wrapper",
+        "CREATE FOREIGN DATA WRAPPER w1 OPTIONS (a 'hush')",
+        "ALTER FOREIGN DATA WRAPPER w OPTIONS (a 'hush')",
+    ),
+    _case(
+        "server",
+        "CREATE SERVER s1 FOREIGN DATA WRAPPER w OPTIONS (host 'hush')",
+        "ALTER SERVER far OPTIONS (ADD host 'hush')",
+    ),
+    _case(
+        "user mapping",
+        "CREATE USER MAPPING FOR postgres SERVER far OPTIONS (user 'hush')",
+        "ALTER USER MAPPING FOR postgres SERVER far OPTIONS (SET user 'hush')",
+    ),
+    _case(
+        "foreign table",
+        "CREATE FOREIGN TABLE ft (a int) SERVER far OPTIONS (key 'hush')",
+        "ALTER FOREIGN TABLE ft OPTIONS (SET key 'hush')",
+        "ALTER TABLE IF EXISTS nothing ADD a int",
+        "IMPORT FOREIGN SCHEMA s FROM SERVER far INTO public OPTIONS (key 'hush')",
+    ),
+    _case(
+        "subscription",
+        "CREATE SUBSCRIPTION s CONNECTION 'host=hush' PUBLICATION p "
+        "WITH (connect = false, slot_name = NONE)",
+        "ALTER SUBSCRIPTION s CONNECTION 'host=hush'",
+    ),
     _case("address", "SELECT 'postgresql://bob:hush@db/'"),
     _case("address of something else", "SELECT 'https://bob:hush@example.com/'"),
     # settings
-    _case("primary_conninfo", "ALTER SYSTEM SET primary_conninfo = 'host=hush'",
-          "ALTER SYSTEM RESET primary_conninfo",
-          "SELECT set_config('primary_conninfo', 'hush', true)"),
-    _case("ssl_passphrase_command", "ALTER SYSTEM SET ssl_passphrase_command = 'echo hush' x",
-          "DO $$BEGIN EXECUTE 'ALTER SYSTEM SET ssl_passphrase_command = ''hush'' x'; END$$"),
-    _case("settings", "SET keeper.password = 'hush'", "SET keeper.api_key TO 'hush'",
-          "SELECT set_config('keeper.secret', 'hush', false)",
-          "ALTER DATABASE postgres SET keeper.token = 'hush'"),
+    _case(
+        "primary_conninfo",
+        "ALTER SYSTEM SET primary_conninfo = 'host=hush'",
+        "ALTER SYSTEM RESET primary_conninfo",
+        "SELECT set_config('primary_conninfo', 'hush', true)",
+    ),
+    _case(
+        "ssl_passphrase_command",
+        "ALTER SYSTEM SET ssl_passphrase_command = 'echo hush' x",
+        "DO $$BEGIN EXECUTE 'ALTER SYSTEM SET ssl_passphrase_command = ''hush'' x'; END$$",
+    ),
+    _case(
+        "settings",
+        "SET keeper.password = 'hush'",
+        "SET keeper.api_key TO 'hush'",
+        "SELECT set_config('keeper.secret', 'hush', false)",
+        "ALTER DATABASE postgres SET keeper.token = 'hush'",
+    ),
     _case("value of a setting", Bound("SELECT set_config('keeper.password', $1, true)", ("hush",))),
-    _case("application", "SET application_name = 'password=hush'", "SELECT 1",
-          "RESET application_name"),
+    _case(
+        "application",
+        "SET application_name = 'password=hush'",
+        "SELECT 1",
+        "RESET application_name",
+    ),
     # functions
-    _case("pgcrypto", "SELECT crypt('hush', gen_salt('bf'))", "SELECT pgp_sym_encrypt('a', 'hush')",
-          "SELECT hmac('a', 'hush', 'sha256')", "SELECT encrypt('a', 'hush', 'aes')"),
+    _case(
+        "pgcrypto",
+        "SELECT crypt('hush', gen_salt('bf'))",
+        "SELECT pgp_sym_encrypt('a', 'hush')",
+        "SELECT hmac('a', 'hush', 'sha256')",
+        "SELECT encrypt('a', 'hush', 'aes')",
+    ),
     _case("pgcrypto, a value", Bound("SELECT pgp_sym_encrypt('a', $1)", ("hush",))),
     # spelling
     _case("escapes", r"DO $$BEGIN EXECUTE E'\x61lter r\157le keeper valid until \'hush\''; END$$"),
@@ -293,23 +394,38 @@ CASES = (
     _case("other letters", "SELECT 'żółć hush 密码' AS \"пароль_password\""),
     _case("blanks that are none", "CREATE\u00a0SERVER far OPTIONS (a 'hush')"),
     _case("name that is long", f"SELECT 'hush' AS {'x' * 40}password"),
-    _case("name in another encoding", "SET client_encoding = 'LATIN1'",
-          "SELECT 'hush'::int AS motdepassword", "RESET client_encoding"),
+    _case(
+        "name in another encoding",
+        "SET client_encoding = 'LATIN1'",
+        "SELECT 'hush'::int AS motdepassword",
+        "RESET client_encoding",
+    ),
     # length
     _case("word behind what is kept", f"SELECT 'hush', '{'x' * 40_000}' AS password"),
-    _case("word behind what is kept, a value",
-          Bound(f"SELECT $1::text, '{'x' * 40_000}' AS password", ("hush",))),
+    _case(
+        "word behind what is kept, a value",
+        Bound(f"SELECT $1::text, '{'x' * 40_000}' AS password", ("hush",)),
+    ),
     _case("word behind what is kept, fails", f"SELECT 'hush'::int, '{'x' * 40_000}' AS password"),
-    _case("word far behind, in another statement",
-          f"SELECT 'hush'; /* {'x' * 300_000} */ SELECT 1; SELECT 2 AS password"),
+    _case(
+        "word far behind, in another statement",
+        f"SELECT 'hush'; /* {'x' * 300_000} */ SELECT 1; SELECT 2 AS password",
+    ),
     _case("secret behind what is kept", f"SELECT '{'x' * 40_000}' AS password, 'hush'"),
-    _case("word far behind, nested",
-          f"DO $$BEGIN EXECUTE 'SELECT ''hush'' /* {'x' * 100_000} password */'; END$$"),
+    _case(
+        "word far behind, nested",
+        f"DO $$BEGIN EXECUTE 'SELECT ''hush'' /* {'x' * 100_000} password */'; END$$",
+    ),
     # interrupted
     _case("cancelled", Stopped("SELECT pg_sleep(10), 'hush' AS password")),
-    _case("cancelled within",
-          Stopped("DO $$BEGIN PERFORM pg_sleep(10), 'hush' AS password; END$$")),
+    _case(
+        "cancelled within", Stopped("DO $$BEGIN PERFORM pg_sleep(10), 'hush' AS password; END$$")
+    ),
     _case("ended", Stopped("SELECT pg_sleep(10), 'hush' AS password", terminate=True)),
-    _case("timed out", "SET statement_timeout = 20", "SELECT pg_sleep(10), 'hush' AS password",
-          "RESET statement_timeout"),
-)  # fmt: skip
+    _case(
+        "timed out",
+        "SET statement_timeout = 20",
+        "SELECT pg_sleep(10), 'hush' AS password",
+        "RESET statement_timeout",
+    ),
+)

@@ -8,9 +8,22 @@ from typing import Any
 from tests.sessions import Connection, rows
 
 KINDS = [
-    "?", "session", "text", "call", "binds", "plan", "rowsources", "transaction", "error",
-    "request", "waitring", "level", "end", "lost", "application",
-]  # fmt: skip
+    "?",
+    "session",
+    "text",
+    "call",
+    "binds",
+    "plan",
+    "rowsources",
+    "transaction",
+    "error",
+    "request",
+    "waitring",
+    "level",
+    "end",
+    "lost",
+    "application",
+]
 CALLS = ["?", "parse", "bind", "plan", "execute", "fetch", "commit", "rollback", "utility"]
 EVENTS = ["?", "begin", "commit", "abort", "prepare", "subabort"]
 REASONS = ["?", "setting", "asked", "application", "duration", "bytes", "query"]
@@ -147,11 +160,20 @@ def _application(data: bytes) -> dict[str, Any]:
 
 
 PARSERS = {
-    "session": _session, "text": _text, "call": _call, "binds": _binds, "plan": _plan,
-    "rowsources": _rowsources, "transaction": _transaction, "error": _error,
-    "request": _request, "waitring": _waitring, "level": _level, "lost": _lost,
+    "session": _session,
+    "text": _text,
+    "call": _call,
+    "binds": _binds,
+    "plan": _plan,
+    "rowsources": _rowsources,
+    "transaction": _transaction,
+    "error": _error,
+    "request": _request,
+    "waitring": _waitring,
+    "level": _level,
+    "lost": _lost,
     "application": _application,
-}  # fmt: skip
+}
 
 
 def decode(data: bytes) -> list[Record]:

@@ -37,9 +37,12 @@ def place() -> Iterator[Path]:
 @contextlib.contextmanager
 def server_that_writes(binaries: Binaries) -> Iterator[tuple[Cluster, Path]]:
     """A server with a worker, and where that writes."""
-    with place() as path, tracing(
-        binaries, SETTINGS | {"sql_trace.worker_directory": str(path / "traces")}
-    ) as cluster:  # fmt: skip
+    with (
+        place() as path,
+        tracing(
+            binaries, SETTINGS | {"sql_trace.worker_directory": str(path / "traces")}
+        ) as cluster,
+    ):
         yield cluster, path / "traces"
 
 
@@ -88,5 +91,7 @@ def with_statement(recording: Path, text: str) -> Trace:
 
 def work(client: Connection, rounds: int) -> None:
     """Some 20 kB of records a round."""
-    client.execute(f"DO $$BEGIN FOR i IN 1..{rounds * 40} LOOP EXECUTE 'SELECT '"
-                   " || i || repeat(' ', 100); END LOOP; END$$".encode())  # fmt: skip
+    client.execute(
+        f"DO $$BEGIN FOR i IN 1..{rounds * 40} LOOP EXECUTE 'SELECT '"
+        " || i || repeat(' ', 100); END LOOP; END$$".encode()
+    )

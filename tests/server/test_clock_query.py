@@ -35,8 +35,9 @@ def table(server: Cluster) -> Iterator[Cluster]:
 
 def clock(server: Cluster, query: str, *arguments: str | Path) -> Any:
     """The command on this server, reading but the clock that it needs."""
-    return pgtare("clock", "--clock", "monotonic", "--query", query, "--dsn", server.dsn(),
-                  *arguments)  # fmt: skip
+    return pgtare(
+        "clock", "--clock", "monotonic", "--query", query, "--dsn", server.dsn(), *arguments
+    )
 
 
 def test_a_statement_is_predicted_without_running_it(table: Cluster) -> None:

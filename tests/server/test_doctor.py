@@ -242,10 +242,7 @@ def test_the_terminal_shows_it_in_words(stormy: Cluster) -> None:
 
 
 def test_watching_prints_a_document_a_line(healthy: Cluster) -> None:
-    done = pgtare(
-        "doctor", "--dsn", healthy.dsn(), "--watch", "--iterations", "2", "--interval", "1s",
-        "--json",
-    )  # fmt: skip
+    done = pgtare("doctor --dsn {} --watch --iterations 2 --interval 1s --json", healthy.dsn())
     assert done.returncode == 0, done.stderr
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(reports) == 2

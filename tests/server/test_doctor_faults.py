@@ -202,9 +202,8 @@ def test_the_server_goes_away_in_mid_watch(cluster: Cluster) -> None:
 
 def test_the_command_says_so_in_one_sentence(cluster: Cluster) -> None:
     watching = start_pgtare(
-        "doctor", "--dsn", cluster.dsn(), "--watch", "--iterations", "100", "--interval", "1s",
-        "--json",
-    )  # fmt: skip
+        "doctor --dsn {} --watch --iterations 100 --interval 1s --json", cluster.dsn()
+    )
     assert watching.stdout is not None
     first = json.loads(watching.stdout.readline())
     assert first["schema"] == "pgtare.doctor/1"

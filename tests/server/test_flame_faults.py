@@ -16,7 +16,7 @@ import pytest
 from pgtare.seeing.flame import processes, symbols, targets
 from pgtare.seeing.flame.record import SamplingPlan, record
 from pgtare.server.cluster import Cluster
-from tests.commands import PGTARE, failed, pgtare, start_pgtare
+from tests.commands import PGTARE, failed, pgtare, start_pgtare, words
 from tests.flame_recordings import flame, needs_perf
 from tests.loads import traffic
 from tests.sessions import eventually
@@ -44,8 +44,10 @@ def test_an_unprivileged_user_is_told_what_is_missing(
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(server18.postmaster_pid)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     sampled, foreign, waits = done.stdout.splitlines()
     assert "perf_event_paranoid is 3, so only root may sample" in sampled
     assert f"process {server18.postmaster_pid} belongs to" in foreign
@@ -101,7 +103,7 @@ def test_perf_ends_with_us(server18: Cluster) -> None:
     with server18.connect() as connection:
         process = start_pgtare(
             "flame", "on", "--pid", str(connection.info.backend_pid), "-d", "60s"
-        )  # fmt: skip
+        )
         eventually(lambda: _children(process.pid).count(b"perf") == 2, 60)
         collectors = [int(line.split()[0]) for line in _children(process.pid).splitlines()]
         process.kill()
@@ -114,9 +116,8 @@ def test_a_killed_perf_is_told(server18: Cluster, which: str) -> None:
     needs_perf("on")
     with server18.connect() as connection:
         process = start_pgtare(
-            "flame", "on", "--pid", str(connection.info.backend_pid), "-d", "60s", "--json",
-            "--rate", "1999",
-        )  # fmt: skip
+            "flame on --pid {} -d 60s --json --rate 1999", connection.info.backend_pid
+        )
         eventually(lambda: _children(process.pid).count(b"perf") == 2, 60)
         connection.execute("SELECT count(*) FROM generate_series(1, 8000000)")
         for line in _children(process.pid).splitlines():
@@ -176,9 +177,10 @@ def test_lost_samples_are_counted_and_told(server18: Cluster, tmp_path: Path) ->
     wrapper.chmod(0o755)
     with traffic(server18.dsn(), 2, "SELECT 1"):
         done = pgtare(
-            "flame", "off", "--postmaster", str(server18.postmaster_pid), "-d", "2s", "--json",
+            "flame off --postmaster {} -d 2s --json",
+            server18.postmaster_pid,
             PATH=f"{tmp_path}:{os.environ['PATH']}",
-        )  # fmt: skip
+        )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["lost"] > 0
@@ -190,10 +192,17 @@ def test_a_server_in_another_pid_namespace(server18: Cluster, as_root: None) -> 
     if shutil.which("unshare") is None:
         pytest.skip("needs unshare")
     done = subprocess.run(
-        ["unshare", "--pid", "--fork", "--mount-proc", *PGTARE, "flame", "on", "--dsn",
-         server18.dsn(), "-d", "1s"],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=60,
-    )  # fmt: skip
+        [
+            *words("unshare --pid --fork --mount-proc"),
+            *PGTARE,
+            *words("flame on --dsn {} -d 1s", server18.dsn()),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+    )
     assert "not to be seen from here" in failed(done, 2)
 
 
@@ -202,9 +211,11 @@ def test_the_whole_server_by_connection(server18: Cluster, tmp_path: Path) -> No
 
     with traffic(server18.dsn(), 1, "SELECT count(*) FROM generate_series(1, 50000)"):
         done = pgtare(
-            "flame", "on", "--dsn", server18.dsn(), "-d", "1s", "--rate", "499", "--out",
-            tmp_path / "kept", "--speedscope", tmp_path / "s.json", "--json",
-        )  # fmt: skip
+            "flame on --dsn {} -d 1s --rate 499 --out {} --speedscope {} --json",
+            server18.dsn(),
+            tmp_path / "kept",
+            tmp_path / "s.json",
+        )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["total_ns"] > 5e7

@@ -72,9 +72,8 @@ def test_samples_split_by_the_arm_of_a_trial(tmp_path: Path) -> None:
     """A trial and a recording of the same time, joined afterwards."""
     needs_perf("on")
     weigh = start_pgtare(
-        "weigh", "log_min_duration_statement", "--duration", "12", "--scale", "1", "--out",
-        tmp_path / "weighed",
-    )  # fmt: skip
+        "weigh log_min_duration_statement --duration 12 --scale 1 --out {}", tmp_path / "weighed"
+    )
     assert weigh.stderr is not None
     for line in weigh.stderr:
         if "warming up" in line:
@@ -82,9 +81,8 @@ def test_samples_split_by_the_arm_of_a_trial(tmp_path: Path) -> None:
     time.sleep(4)
     children = os.popen(f"pgrep -P {weigh.pid} -f 'postgres -D'").read().split()  # noqa: S605
     done = pgtare(
-        "flame", "on", "--postmaster", children[0], "-d", "5s", "--rate", "999", "--out",
-        tmp_path / "cpu",
-    )  # fmt: skip
+        "flame on --postmaster {} -d 5s --rate 999 --out {}", children[0], tmp_path / "cpu"
+    )
     assert done.returncode == 0, done.stderr
     _, err = weigh.communicate(timeout=60)
     assert weigh.returncode == 0, err
@@ -94,9 +92,7 @@ def test_samples_split_by_the_arm_of_a_trial(tmp_path: Path) -> None:
     logging = {s[0]: 0 for s in found}
     for stack, ns in found.items():
         logging[stack[0]] += ns if "errfinish" in stack else 0
-    assert set(logging) == {
-        "arm: base", "arm: control", "arm: log_min_duration_statement"
-    }  # fmt: skip
+    assert set(logging) == {"arm: base", "arm: control", "arm: log_min_duration_statement"}
     assert logging["arm: log_min_duration_statement"] > 10 * logging["arm: base"]
 
 
@@ -106,9 +102,10 @@ def test_ctrl_c_keeps_what_was_recorded(timed: Cluster, tmp_path: Path) -> None:
 
     with traffic(timed.dsn(), 1, "SELECT count(*) FROM generate_series(1, 50000)"):
         process = start_pgtare(
-            "flame", "on", "--postmaster", str(timed.postmaster_pid), "-d", "600s", "--folded",
+            "flame on --postmaster {} -d 600s --folded {}",
+            timed.postmaster_pid,
             tmp_path / "on.folded",
-        )  # fmt: skip
+        )
         time.sleep(4)
         os.kill(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=30)

@@ -305,12 +305,10 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
 
 def test_what_cannot_be_run_is_refused_before_it(tmp_path: Path, wheel: Binaries) -> None:
     def refused(text: str, *workloads: str, quick: bool = False) -> str:
+        study, out = write(tmp_path, text), tmp_path / "out"
+        chosen = {"quick": quick, "workloads": workloads}
         with pytest.raises(UsageError) as found:
-            conduct(
-                plan(write(tmp_path, text), tmp_path / "out", quick=quick, workloads=workloads,
-                     seed=1, command=[]),
-                Console(stderr=True),
-            )  # fmt: skip
+            conduct(plan(study, out, **chosen, seed=1, command=[]), Console(stderr=True))
         return str(found.value)
 
     assert "lower the scales" in refused(STUDY.replace("scale = 2", "scale = 21000"))

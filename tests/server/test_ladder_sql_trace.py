@@ -34,12 +34,16 @@ def shortened(file: str, workload: str, variants: Sequence[str], binaries: Binar
         server = {"main": Server(source="wheel")}
     found = factorial.kept(found, variants).model_copy(
         update={
-            "protocol": short, "servers": server,
+            "protocol": short,
+            "servers": server,
             "gates": found.gates.model_copy(update=OPEN),
-            "workload": tuple(w.model_copy(update={"protocol": w.protocol[-1:]})
-                              for w in found.workload if w.name == workload),
+            "workload": tuple(
+                w.model_copy(update={"protocol": w.protocol[-1:]})
+                for w in found.workload
+                if w.name == workload
+            ),
         }
-    )  # fmt: skip
+    )
     return found.resolved()
 
 

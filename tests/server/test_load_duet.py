@@ -94,9 +94,13 @@ UPDATE seen SET y = :y WHERE x = :x;
 END;
 """
     run = run_duet(
-        driver, targets, script(text, protocol=protocol, clients=2), Length(0.4), tmp_path / "r",
+        driver,
+        targets,
+        script(text, protocol=protocol, clients=2),
+        Length(0.4),
+        tmp_path / "r",
         variables={"scale": 3},
-    )  # fmt: skip
+    )
     assert run.whole, run.failure
     tables = []
     for cluster in pair:
@@ -165,9 +169,14 @@ def test_more_records_than_fit_a_block_are_all_kept(
 
     with during(await_blocks):
         run = run_duet(
-            driver, targets, script(SELECT_1, clients=2), Length(30), output, stop=stop,
+            driver,
+            targets,
+            script(SELECT_1, clients=2),
+            Length(30),
+            output,
+            stop=stop,
             on_progress=lambda *report: reports.append(report),
-        )  # fmt: skip
+        )
     assert_nothing_lost(run.records)
     assert len(run.records.rows) > 4 * 8192
     assert [s for s, _ in reports][:2] == [1.0, 2.0]

@@ -142,9 +142,15 @@ def test_a_statement_that_cannot_be_prepared_is_told_before_the_run(
     ],
 )
 def test_an_error_ends_the_run_and_says_so(
-    driver: Path, targets: Any, script: Any, tmp_path: Path, text: str, protocol: str, told: str,
+    driver: Path,
+    targets: Any,
+    script: Any,
+    tmp_path: Path,
+    text: str,
+    protocol: str,
+    told: str,
     sqlstate: bytes | None,
-) -> None:  # fmt: skip
+) -> None:
     if sqlstate is None:
         with pytest.raises(UsageError, match=told):
             run_duet(driver, targets, script(text, protocol=protocol), SHORT, tmp_path / "r")

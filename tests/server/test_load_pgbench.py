@@ -96,9 +96,12 @@ def sessions(conn: psycopg.Connection[Any], name: str) -> int:
     [("select-only", "simple"), ("simple-update", "prepared"), ("tpcb-like", "extended")],
 )
 def test_the_load_runs_under_its_own_name_until_stopped(
-    cluster: Cluster, bench: BenchDatabase, conn: psycopg.Connection[Any], builtin: Any,
+    cluster: Cluster,
+    bench: BenchDatabase,
+    conn: psycopg.Connection[Any],
+    builtin: Any,
     protocol: Any,
-) -> None:  # fmt: skip
+) -> None:
     spec = LoadSpec(builtin, protocol=protocol, clients=3)
     load = PgbenchLoad(cluster.binaries.pgbench, bench.dsn, spec)
     with load:
@@ -137,9 +140,13 @@ def test_the_log_counts_latency_from_the_scheduled_start(
     # Asked for twice as fast as it can be: whoever counts from the sending sees 100 ms throughout.
     with TransactionLog() as log:
         done = run(
-            cluster.binaries.pgbench, bench.dsn, LoadSpec(scripts=(Script(slow),), rate=20), 2,
-            log=log, halfway=lambda: seen.append(time.monotonic()),
-        )  # fmt: skip
+            cluster.binaries.pgbench,
+            bench.dsn,
+            LoadSpec(scripts=(Script(slow),), rate=20),
+            2,
+            log=log,
+            halfway=lambda: seen.append(time.monotonic()),
+        )
         latencies = log.latencies_us()
         directory = log.arguments()[1].partition("=")[2]
     assert len(seen) == 1
@@ -358,9 +365,13 @@ def entry_with(sql: str) -> Entry:
 )
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_a_users_counter_can_harm_nothing(
-    cluster: Cluster, bench: BenchDatabase, monkeypatch: pytest.MonkeyPatch, sql: str, error: str,
+    cluster: Cluster,
+    bench: BenchDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+    sql: str,
+    error: str,
     autocommit: bool,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr("pgtare.weighing.instruments.counters.STATEMENT_TIMEOUT_MS", 100)
     with cluster.connect(bench.name, autocommit=autocommit) as conn:
         found = snapshot(conn, [entry_with(sql)])[sql]

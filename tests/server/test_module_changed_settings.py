@@ -15,11 +15,15 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 ARMS: tuple[dict[str, str], ...] = (
     {},
     {
-        "enable_seqscan": "off", MARKER: "1111kB", "cpu_tuple_cost": "0.02",
-        "default_tablespace": "pg_default", "plan_cache_mode": "force_custom_plan",
-        "client_min_messages": "warning", "default_transaction_isolation": "serializable",
+        "enable_seqscan": "off",
+        MARKER: "1111kB",
+        "cpu_tuple_cost": "0.02",
+        "default_tablespace": "pg_default",
+        "plan_cache_mode": "force_custom_plan",
+        "client_min_messages": "warning",
+        "default_transaction_isolation": "serializable",
     },
-)  # fmt: skip
+)
 
 FUNCTIONS = f"""
 CREATE FUNCTION held_clause() RETURNS text LANGUAGE sql SET {MARKER} = '3000kB'

@@ -15,6 +15,7 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.own_session import connect
 from pgtare.weighing.trials import Trials
+from tests.commands import words
 from tests.sessions import Connection, bare_session, eventually, one
 from tests.trials import MARKED, MARKER, refusal, start, trial
 
@@ -54,22 +55,19 @@ def weigher(shared: Cluster) -> Iterator[Connection]:
 
 
 #: Each of these ended sessions, failed or changed statements of others, or was to be expected to.
-HARMFUL = (
-    "exit_on_error", "idle_session_timeout", "idle_in_transaction_session_timeout",
-    "statement_timeout", "lock_timeout", "row_security", "transform_null_equals",
-    "backslash_quote", "escape_string_warning", "array_nulls", "bytea_output", "xmlbinary",
-    "xmloption", "check_function_bodies", "synchronous_commit", "default_table_access_method",
-    "default_tablespace", "temp_tablespaces", "default_transaction_isolation",
-    "default_transaction_deferrable", "extra_float_digits", "client_min_messages",
-    "client_connection_check_interval", "tcp_user_timeout", "tcp_keepalives_idle",
-    "lo_compat_privileges", "quote_all_identifiers", "zero_damaged_pages",
-    "ignore_checksum_failure", "dynamic_library_path", "local_preload_libraries",
-    "allow_in_place_tablespaces", "allow_system_table_mods", "temp_file_limit", "track_counts",
-    "log_min_messages", "log_parameter_max_length_on_error", "debug_print_parse",
-    "deadlock_timeout", "vacuum_cost_delay", "gin_fuzzy_search_limit",
-    "default_statistics_target", "wal_compression", "commit_delay", "stats_fetch_consistency",
-    "max_stack_depth", "session_replication_role",
-)  # fmt: skip
+HARMFUL = words("""
+    exit_on_error idle_session_timeout idle_in_transaction_session_timeout statement_timeout
+    lock_timeout row_security transform_null_equals backslash_quote escape_string_warning
+    array_nulls bytea_output xmlbinary xmloption check_function_bodies synchronous_commit
+    default_table_access_method default_tablespace temp_tablespaces default_transaction_isolation
+    default_transaction_deferrable extra_float_digits client_min_messages
+    client_connection_check_interval tcp_user_timeout tcp_keepalives_idle lo_compat_privileges
+    quote_all_identifiers zero_damaged_pages ignore_checksum_failure dynamic_library_path
+    local_preload_libraries allow_in_place_tablespaces allow_system_table_mods temp_file_limit
+    track_counts log_min_messages log_parameter_max_length_on_error debug_print_parse
+    deadlock_timeout vacuum_cost_delay gin_fuzzy_search_limit default_statistics_target
+    wal_compression commit_delay stats_fetch_consistency max_stack_depth session_replication_role
+""")
 
 
 @pytest.mark.parametrize("name", HARMFUL)

@@ -47,11 +47,16 @@ def asleep(server: Cluster, client: Connection) -> None:
     """Wait until its statement sleeps."""
     with bare_session(server, application_name="pgtare") as operator:
         eventually(
-            lambda: one(
-                operator, "SELECT count(*) FROM pg_stat_activity"
-                " WHERE pid = %s AND wait_event = 'PgSleep'", client.info.backend_pid,
-            ) == 1
-        )  # fmt: skip
+            lambda: (
+                one(
+                    operator,
+                    "SELECT count(*) FROM pg_stat_activity"
+                    " WHERE pid = %s AND wait_event = 'PgSleep'",
+                    client.info.backend_pid,
+                )
+                == 1
+            )
+        )
 
 
 def test_transaction_under_way_at_the_end_of_the_trial(server: Cluster) -> None:

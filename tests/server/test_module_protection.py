@@ -180,18 +180,38 @@ def test_counter_that_the_kernel_does_not_trust(
         pytest.skip("the kernel has no choice of clocks here")
     for name in ("current", "available"):
         (open_directory / name).touch()
-    cases = [("tsc", "tsc hpet"), ("hpet", "hpet acpi_pm"), ("hpet", "tsc hpet"),
-             ("kvm-clock", "kvm-clock"), ("", "")]  # fmt: skip
+    cases = [
+        ("tsc", "tsc hpet"),
+        ("hpet", "hpet acpi_pm"),
+        ("hpet", "tsc hpet"),
+        ("kvm-clock", "kvm-clock"),
+        ("", ""),
+    ]
     version = "wheel" if binaries.origin == "wheel" else str(binaries.pg_config)
     mounts = "".join(
         f"mount --bind {open_directory}/{name} {_KERNELS}/{name}_clocksource && "
         for name in ("current", "available")
     )
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", f'{mounts} exec "$0" "$@"', sys.executable, "-c",
-         _CLOCKS, open_directory, version, json.dumps(cases)],
-        check=False, capture_output=True, text=True, cwd=Path(__file__).parents[2], env=os.environ,
-    )  # fmt: skip
+        [
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            f'{mounts} exec "$0" "$@"',
+            sys.executable,
+            "-c",
+            _CLOCKS,
+            open_directory,
+            version,
+            json.dumps(cases),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env=os.environ,
+    )
     if "mount" in done.stderr and done.returncode:
         pytest.skip(f"cannot mount here: {done.stderr}")
     assert done.returncode == 0, done.stderr

@@ -20,10 +20,13 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 #: Whoever runs it makes its author a superuser.
 _BODY = "BEGIN ALTER ROLE mallory SUPERUSER; RETURN NULL; END"
 _TRAPS = (
-    "info()", "trial_status()", "trial_stop()", "trial_close()",
+    "info()",
+    "trial_status()",
+    "trial_stop()",
+    "trial_close()",
     "trial_start(text[], text[], bigint[], int[], numeric, numeric)",
     "trial_drain(bigint)",
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -70,8 +73,10 @@ def test_schema_of_somebody_else(shared: Cluster) -> None:
     if shared.binaries.origin != "wheel":
         return  # there is no extension to be made
     with bare_session(shared, user="mallory") as mallory:
-        mallory.execute("DROP FUNCTION pgtare.info(), pgtare.trial_status(), pgtare.trial_stop(),"
-                        " pgtare.trial_close()")  # fmt: skip
+        mallory.execute(
+            "DROP FUNCTION pgtare.info(), pgtare.trial_status(), pgtare.trial_stop(),"
+            " pgtare.trial_close()"
+        )
     with shared.connect() as connection, pytest.raises(psycopg.Error, match="is there already"):
         connection.execute("CREATE EXTENSION pgtare")
     assert not is_superuser(shared)

@@ -147,9 +147,13 @@ def test_settings_that_decide_what_a_session_is_are_refused(
 
 def test_no_setting_whose_value_clients_are_told_is_accepted(operator: Connection) -> None:
     reported = (
-        "TimeZone", "DateStyle", "application_name", "IntervalStyle", "standard_conforming_strings",
+        "TimeZone",
+        "DateStyle",
+        "application_name",
+        "IntervalStyle",
+        "standard_conforming_strings",
         "default_transaction_read_only",
-    )  # fmt: skip
+    )
     for name in reported:
         assert "reported to the client" in refusal(operator, settings=[name])
 

@@ -78,10 +78,8 @@ def short_session(cluster: Cluster, onlooker: Connection, statements: int = 3) -
     """A session that is traced with its waits, and ends."""
     with traced_session(cluster) as client:
         pid = client.info.backend_pid
-        client.execute(
-            f"DO $$BEGIN FOR i IN 1..{statements} LOOP EXECUTE 'SELECT '||i; END LOOP; END$$"
-            .encode()
-        )  # fmt: skip
+        loop = f"FOR i IN 1..{statements} LOOP EXECUTE 'SELECT '||i; END LOOP"
+        client.execute(f"DO $$BEGIN {loop}; END$$".encode())
     eventually(lambda: not rows(onlooker, "SELECT FROM pg_stat_activity WHERE pid = %s", pid))
     return pid
 
@@ -333,9 +331,10 @@ def test_modules_that_sessions_load_share_the_budget(wheel: Binaries) -> None:
                 client = stack.enter_context(session(cluster))
                 client.execute(f"LOAD '{libraries[i % 2]}'".encode())
                 client.execute(
-                    b"SET sql_trace.level = 1" if i % 2
+                    b"SET sql_trace.level = 1"
+                    if i % 2
                     else b"SET wait_event_timing.capture = trace"
-                )  # fmt: skip
+                )
                 client.execute("SELECT 1")
             # their named segments are no rings
             assert volume.used - before <= BUDGET + 8 * MB

@@ -91,10 +91,11 @@ class Player:
             client.pgconn.flush()
             eventually(
                 lambda: one(
-                    other, "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = %s",
+                    other,
+                    "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = %s",
                     client.info.backend_pid,
                 )
-            )  # fmt: skip
+            )
             stop = "terminate" if terminate else "cancel"
             other.execute(f"SELECT pg_{stop}_backend(%s)", (client.info.backend_pid,))
             while client.pgconn.get_result():
@@ -238,8 +239,9 @@ def test_what_is_known_of_a_secret_text(played: Played) -> None:
                 client.execute(_LEVEL.encode())
                 client.execute(sql.encode())
                 (text,) = [
-                    t for t in trace_of(other, client.info.backend_pid).of("text")
+                    t
+                    for t in trace_of(other, client.info.backend_pid).of("text")
                     if t.length == len(sql) and t.flags & 2
-                ]  # fmt: skip
+                ]
                 found.append(text.text)
     assert len(set(found)) == 2

@@ -12,18 +12,7 @@ import pytest
 from pgtare.server.cluster import Cluster
 from tests.sessions import Connection, one, rows, session
 from tests.trace_records import drain, traced
-from tests.trace_rings import (
-    DATA,
-    KEPT,
-    SMALLEST,
-    Unread,
-    end,
-    ring_of,
-    short,
-    since,
-    size,
-    unread,
-)  # fmt: skip
+from tests.trace_rings import DATA, KEPT, SMALLEST, Unread, end, ring_of, short, since, size, unread
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -43,8 +43,11 @@ def halted(pid: int, place: str) -> Iterator[threading.Event]:
     """Let a process stop there, the first time that it comes by; set when it has."""
     debugger = subprocess.Popen(
         ["gdb", "-q", "-nx", "-p", str(pid), "-iex", "set pagination off"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     assert debugger.stdin
     assert debugger.stdout
     ready, there = threading.Event(), threading.Event()
@@ -61,9 +64,11 @@ def halted(pid: int, place: str) -> Iterator[threading.Event]:
     listener.start()
     try:
         for command in (
-            "set confirm off", "handle SIGUSR1 SIGURG nostop noprint pass",
-            f"break {place}", "continue",
-        ):  # fmt: skip
+            "set confirm off",
+            "handle SIGUSR1 SIGURG nostop noprint pass",
+            f"break {place}",
+            "continue",
+        ):
             debugger.stdin.write(command + "\n")
         debugger.stdin.flush()
         assert ready.wait(60), lines
@@ -90,8 +95,10 @@ def test_order_for_a_session_that_ends_meanwhile(debian15: Binaries) -> None:
 
     with (
         tracing(debian15, others=()) as cluster,
-        session(cluster) as asker, session(cluster) as onlooker, session(cluster) as goes,
-    ):  # fmt: skip
+        session(cluster) as asker,
+        session(cluster) as onlooker,
+        session(cluster) as goes,
+    ):
         pid = goes.info.backend_pid
         one(asker, "SELECT sql_trace_set(0, 0)")  # its library is loaded
         asks = threading.Thread(target=one, args=(asker, f"SELECT sql_trace_set({pid}, 4)"))

@@ -83,9 +83,10 @@ def test_a_nap_is_in_the_own_time_of_one_node(book: ledgers.Ledger, where: str) 
     (process,) = [p for p in book.processes if p.leader_pid is None]
     texts = process.stream.texts
     (call,) = [
-        int(call["call"]) for call in process.calls
+        int(call["call"])
+        for call in process.calls
         if call["kind"] == 4 and f"/*{where}*/" in texts[int(call["text"])].text
-    ]  # fmt: skip
+    ]
     (run,) = [run for run in process.stream.rowsources if run.call == call]
     plan = plan_nodes.of_plan(process.stream.plans[run.plan])
     own = {n: ns / 1e6 for n, ns in plan_nodes.own_times(run, plan).items()}
@@ -109,7 +110,7 @@ ASKING = {
         " AND {1} > (SELECT avg(n) FROM asked) AND x.n + y.n < 0",
         ("x.n", "y.n"),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("how", ASKING)

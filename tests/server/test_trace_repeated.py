@@ -115,21 +115,22 @@ def test_texts_of_before_that_are_used_again(
     texts = [t.text for t in process.stream.texts.values()]
     assert statements[0] in texts
     assert {process.stream.texts[int(c["text"])].text for c in process.calls if c["text"]} <= {
-        statements[0], "SELECT 1"
-    }  # fmt: skip
+        statements[0],
+        "SELECT 1",
+    }
 
 
 @pytest.mark.parametrize(
     "how",
     [
-        "--query-id", "all ended",
+        "--query-id",
+        "all ended",
         *(
             pytest.param(option, marks=pytest.mark.slow)
-            for option in
-            ("--application", "--pid", "--role", "--database", "--armed", "--sample")
+            for option in ("--application", "--pid", "--role", "--database", "--armed", "--sample")
         ),
     ],
-)  # fmt: skip
+)
 def test_only_sessions_that_are_asked_for(
     tracer: Cluster, onlooker: Connection, shop: Connection, tmp_path: Path, how: str
 ) -> None:
@@ -148,9 +149,12 @@ def test_only_sessions_that_are_asked_for(
         own = pid_of(asked)
         plan = one(onlooker, f"EXPLAIN (VERBOSE, FORMAT json) {wanted}")
         value = {
-            "--application": "billing", "--pid": str(pid_of(asked)), "--role": "teller",
-            "--database": other, "--query-id": str(plan[0]["Query Identifier"]),
-        }.get(how)  # fmt: skip
+            "--application": "billing",
+            "--pid": str(pid_of(asked)),
+            "--role": "teller",
+            "--database": other,
+            "--query-id": str(plan[0]["Query Identifier"]),
+        }.get(how)
         options = [f"{how}={value}"] if value else []
         if how == "--armed":
             asked.execute("SET sql_trace.level = 12")

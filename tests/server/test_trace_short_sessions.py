@@ -64,9 +64,10 @@ def test_sessions_that_end_between_two_looks(
         last.execute("SELECT 'last'")
         trace = with_statement(recording, "SELECT 'last'")
     written = {
-        ring.pid for number, ring in trace.rings.items()
+        ring.pid
+        for number, ring in trace.rings.items()
         if any(b"SELECT 'brief'" in data for _, data in trace.streams.get(number, []))
-    }  # fmt: skip
+    }
     missed = since(onlooker, before).sessions
     assert len(written & pids) + missed == MANY
     assert missed <= MANY // 4

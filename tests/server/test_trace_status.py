@@ -112,8 +112,9 @@ def test_what_settings_have_traced_is_told_with_its_end(
             )
             done = in_process("trace", "stop", "--dsn", tracer.dsn(), "--pid", pid)
             assert (done.returncode, done.stderr) == (
-                1, "pgtare: what was named goes on being traced\n"
-            )  # fmt: skip
+                1,
+                "pgtare: what was named goes on being traced\n",
+            )
             remedy = done.stdout.partition("by: ")[2].strip()
             assert remedy.endswith(f"sql_trace_set({pid}, 0);")
             assert level_of(onlooker, clerk.info.backend_pid) == 1

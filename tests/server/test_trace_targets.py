@@ -57,9 +57,14 @@ def executed(path: Path) -> set[str]:
     [("--role", "clerk", "of clerk"), ("--database", "branch", "in branch")],
 )
 def test_sessions_of_a_role_or_in_a_database(
-    tracer: Cluster, onlooker: Connection, sessions: dict[str, Connection], tmp_path: Path,
-    option: str, value: str, who: str,
-) -> None:  # fmt: skip
+    tracer: Cluster,
+    onlooker: Connection,
+    sessions: dict[str, Connection],
+    tmp_path: Path,
+    option: str,
+    value: str,
+    who: str,
+) -> None:
     with recording(tracer, tmp_path / "rec", option, value, "--level", "1"):
         wait_until_traced(onlooker, sessions[who], level=1)
         for name, client in sessions.items():

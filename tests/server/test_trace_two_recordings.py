@@ -42,9 +42,12 @@ def started(
 ) -> Iterator[subprocess.Popen[str]]:
     """A recorder of one session that says at its end what it has to say as JSON."""
     process = start_pgtare(
-        "trace", "record", path, "--dsn", tracer.dsn(), "--reserve", "0", "--json",
-        "--pid", str(app.info.backend_pid), *options,
-    )  # fmt: skip
+        "trace record {} --dsn {} --reserve 0 --json --pid {}",
+        path,
+        tracer.dsn(),
+        app.info.backend_pid,
+        *options,
+    )
     try:
         eventually(lambda: bool(list(path.glob("*"))), 30)
         yield process
@@ -158,9 +161,11 @@ def test_statements_without_identifiers_are_told_of(
     rec = tmp_path / "rec"
     with session(tracer, options="-c compute_query_id=off") as app:
         process = start_pgtare(
-            "trace", "record", rec, "--dsn", tracer.dsn(options="-c compute_query_id=auto"),
-            "--reserve", "0", "--pid", str(app.info.backend_pid), "--level", "1",
-        )  # fmt: skip
+            "trace record {} --dsn {} --reserve 0 --pid {} --level 1",
+            rec,
+            tracer.dsn(options="-c compute_query_id=auto"),
+            app.info.backend_pid,
+        )
         wait_until_traced(onlooker, app, 1)
         for i in range(40):  # not literals: names of statements have none
             app.execute(f"SELECT 1 AS c{i}".encode())

@@ -14,14 +14,7 @@ from pgtare.seeing.trace.file.reader import load
 from pgtare.server.account import server_account
 from pgtare.server.cluster import Cluster
 from tests.sessions import Connection, eventually, session
-from tests.trace_worker import (
-    another,
-    configure,
-    find_statement,
-    latest,
-    work,
-    worker_of,
-)  # fmt: skip
+from tests.trace_worker import another, configure, find_statement, latest, work, worker_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

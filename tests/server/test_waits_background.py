@@ -39,17 +39,25 @@ def test_trace_on_for_all_processes(binaries: Binaries) -> None:
         target.chmod(0o777)
         receiver = subprocess.Popen(
             [binaries.program("pg_receivewal"), "-d", cluster.dsn(), "-D", target],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **cluster.run_as,
-        )  # fmt: skip
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            **cluster.run_as,
+        )
         try:
             connection.execute("CREATE TABLE t AS SELECT generate_series(1, 50000) AS i")
             connection.execute(PARALLEL)
             connection.execute("SELECT count(*) FROM t; CHECKPOINT; UPDATE t SET i = 0 WHERE i < 9")
             wanted = {
-                "client backend", "parallel worker", "walsender", "checkpointer", "walwriter",
-                "background writer", "autovacuum launcher", "autovacuum worker",
+                "client backend",
+                "parallel worker",
+                "walsender",
+                "checkpointer",
+                "walwriter",
+                "background writer",
+                "autovacuum launcher",
+                "autovacuum worker",
                 "background worker",
-            }  # fmt: skip
+            }
             if binaries.major >= 18:
                 wanted.add("io worker")
             eventually(lambda: wanted <= {kind for (kind,) in rows(connection, RINGS)}, 60)
@@ -91,8 +99,9 @@ def test_another_session_traces_a_background_process(timed: Cluster, observer: C
     for kind in kinds:
         pid = one(
             observer,
-            "SELECT min(pid) FROM wait_event_timing_sessions() WHERE backend_type = %s", kind,
-        )  # fmt: skip
+            "SELECT min(pid) FROM wait_event_timing_sessions() WHERE backend_type = %s",
+            kind,
+        )
         assert one(observer, "SELECT wait_event_timing_set(%s, 'trace')", pid)
         # at once: an idle process is woken
         eventually(lambda p=pid: rows(observer, ring, p), 5)  # type: ignore[misc]

@@ -18,7 +18,7 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.wait_counters import rates
 from pgtare.server.wait_counters.model import Snapshot
 from pgtare.server.wait_counters.reader import open_reader
-from tests.commands import pgtare, refused
+from tests.commands import pgtare, refused, words
 from tests.loads import during
 from tests.sessions import Connection, eventually, one, rows, session
 
@@ -172,9 +172,7 @@ def test_a_hang_is_recorded(timed: Cluster, observer: Connection, tmp_path: Path
             blocked = "SELECT count(*) FROM pg_stat_wait_event_timing_current WHERE pid = %s"
             eventually(lambda: one(observer, blocked + " AND wait_event_type = 'Lock'", pid))
             out = tmp_path / "recording"
-            done = pgtare(
-                "waits", "record", out, "--duration", "1s", "--all", "--dsn", timed.dsn()
-            )  # fmt: skip
+            done = pgtare("waits", "record", out, "--duration", "1s", "--all", "--dsn", timed.dsn())
             assert done.returncode == 0, done.stderr
             assert "1 session waited throughout" in done.stdout
             summed = json.loads(pgtare("waits", "report", out, "--json").stdout)
@@ -192,8 +190,8 @@ def test_rights_are_checked_before_a_directory_is_made(
 ) -> None:
     with role(observer, "recorder"):
         out = tmp_path / "recording"
-        record = ("waits", "record", out, "--duration", "0.5s", "--all", "--dsn",
-                  timed.dsn(user="recorder"))  # fmt: skip
+        dsn = timed.dsn(user="recorder")
+        record = words("waits record {} --duration 0.5s --all --dsn {}", out, dsn)
         told = refused(*record)
         assert not out.exists()
         grants = told.partition("has to run: ")[2].strip()

@@ -195,8 +195,10 @@ def small_memory(cluster: Cluster, size: str) -> Iterator[Path]:
     options = f"size={size},uid={owner.st_uid},gid={owner.st_gid},mode=0700"
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", options, "pgtare-test", place],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
         pytest.skip(f"cannot mount a small file system: {done.stderr.strip()}")
     try:

@@ -160,8 +160,10 @@ def test_streaming_replication(wheel: Binaries) -> None:
         target.chmod(0o777)
         process = subprocess.Popen(
             [receive, "-d", cluster.dsn(), "-D", target, "--synchronous"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **cluster.run_as,
-        )  # fmt: skip
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            **cluster.run_as,
+        )
         try:
             connection.execute("CREATE TABLE t AS SELECT generate_series(1, 1000) AS i")
             query = (

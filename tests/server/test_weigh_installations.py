@@ -30,8 +30,11 @@ def test_without_a_restart_new_sessions_take_part_and_old_ones_are_counted(
         with traffic(server.dsn(), sessions=2):
             time.sleep(0.5)
             old.execute("SELECT 1")
-            done = pgtare("weigh", "track_io_timing", "--dsn", server.dsn(), "--duration", "2",
-                          "--output", tmp_path / "w.json")  # fmt: skip
+            done = pgtare(
+                "weigh track_io_timing --dsn {} --duration 2 --output {}",
+                server.dsn(),
+                tmp_path / "w.json",
+            )
         assert done.returncode == 0, done.stderr
         design = read(tmp_path / "w.json")["design"]
         assert design["sessions"] == 2
@@ -49,8 +52,11 @@ def test_running_debian_15(debian15: Binaries, tmp_path: Path) -> None:
         with server.connect() as conn:
             conn.execute(module.create_sql.encode())
         with traffic(server.dsn(), sessions=2, query="SELECT count(*) FROM pg_class"):
-            done = pgtare("weigh", "auto_explain", "auto_explain/no_timing", "--dsn", server.dsn(),
-                          "--duration", "3", "--output", tmp_path / "w.json")  # fmt: skip
+            done = pgtare(
+                "weigh auto_explain auto_explain/no_timing --dsn {} --duration 3 --output {}",
+                server.dsn(),
+                tmp_path / "w.json",
+            )
         assert done.returncode == 0, done.stderr
         result = read(tmp_path / "w.json")
         for name in ("auto_explain", "auto_explain/no_timing"):
@@ -89,10 +95,18 @@ def test_a_standby_is_refused(wheel: Binaries) -> None:
 
 
 EVERY_ENTRY = (
-    "pg_stat_statements/all", "pg_stat_statements/planning", "track_io_timing",
-    "track_wal_io_timing", "track_functions", "compute_query_id", "auto_explain/no_timing",
-    "auto_explain/sampled", "log_statement", "log_duration", "log_lock_waits",
-)  # fmt: skip
+    "pg_stat_statements/all",
+    "pg_stat_statements/planning",
+    "track_io_timing",
+    "track_wal_io_timing",
+    "track_functions",
+    "compute_query_id",
+    "auto_explain/no_timing",
+    "auto_explain/sampled",
+    "log_statement",
+    "log_duration",
+    "log_lock_waits",
+)
 
 
 def test_every_entry_of_the_catalogue_proves_itself(wheel: Binaries, tmp_path: Path) -> None:
@@ -119,9 +133,14 @@ def test_every_entry_of_the_catalogue_proves_itself(wheel: Binaries, tmp_path: P
             )
             conn.execute("ALTER TABLE pgbench_accounts ADD PRIMARY KEY (aid)")
         allow = [a for name in ("log_statement", "log_duration") for a in ("--allow", name)]
-        done = pgtare("weigh", *EVERY_ENTRY, "--dsn", server.dsn(), "--script", script,
-                      "--clients", "2", "--duration", "6", *allow,
-                      "--output", tmp_path / "w.json")  # fmt: skip
+        done = pgtare(
+            "weigh --dsn {} --script {} --clients 2 --duration 6 --output {}",
+            server.dsn(),
+            script,
+            tmp_path / "w.json",
+            *EVERY_ENTRY,
+            *allow,
+        )
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")
     states = {name: arm(result, name)["proof"] for name in EVERY_ENTRY}

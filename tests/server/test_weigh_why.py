@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.server.binaries import Binaries
-from tests.commands import pgtare, read
+from tests.commands import pgtare, read, words
 from tests.flame_recordings import needs_perf
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -20,9 +20,12 @@ def test_names_the_logging_and_the_hashing_functions(binaries: Binaries, tmp_pat
     needs_perf("on")
     where = () if binaries.origin == "wheel" else ("--pg-config", binaries.pg_config)
     done = pgtare(
-        "weigh", *TWO, "--why", "--duration", "20", "--scale", "1", *where, "--output",
-        tmp_path / "w.json", "--seed", "7",
-    )  # fmt: skip
+        "weigh",
+        *TWO,
+        *words("--why --duration 20 --scale 1"),
+        *where,
+        *words("--output {} --seed 7", tmp_path / "w.json"),
+    )
     assert done.returncode == 0, done.stderr
     print(done.stdout)
     why = {reason["arm"]: reason for reason in read(tmp_path / "w.json")["why"]["computing"]}

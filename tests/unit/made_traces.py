@@ -24,8 +24,12 @@ BEGAN_NS = 1_800_000_000 * 10**9
 BEGAN_US = BEGAN_NS // 1000 - POSTGRES_EPOCH_US
 #: Limits without a reserve: a test need not care how full its disk is.
 NO_RESERVE = Limits(reserve=0)
-EVENTS = {0: ("IO", "DataFileRead"), 1: ("Timeout", "PgSleep"), 2: ("Client", "ClientRead"),
-          3: ("IO", "WalSync")}  # fmt: skip
+EVENTS = {
+    0: ("IO", "DataFileRead"),
+    1: ("Timeout", "PgSleep"),
+    2: ("Client", "ClientRead"),
+    3: ("IO", "WalSync"),
+}
 
 
 def padded(raw: bytes) -> bytes:
@@ -65,20 +69,46 @@ class StreamBuilder:
         self.record(Kind.TEXT, 0, body)
 
     def call(
-        self, kind: CallKind, start: int, end: int, *, call: int | None = None, parent: int = 0,
-        text: int = 0, query_id: int = 0, cpu: int = -1, rows: int = 0, busy: int | None = None,
-        depth: int = 0, plan: int = 0, execution: int = 0, flags: int = 0, state: int = 0,
-        shared: tuple[int, int, int, int] | None = None, fetches: int = 1,
-    ) -> int:  # fmt: skip
+        self,
+        kind: CallKind,
+        start: int,
+        end: int,
+        *,
+        call: int | None = None,
+        parent: int = 0,
+        text: int = 0,
+        query_id: int = 0,
+        cpu: int = -1,
+        rows: int = 0,
+        busy: int | None = None,
+        depth: int = 0,
+        plan: int = 0,
+        execution: int = 0,
+        flags: int = 0,
+        state: int = 0,
+        shared: tuple[int, int, int, int] | None = None,
+        fetches: int = 1,
+    ) -> int:
         if call is None:
             self.next_call += 1
             call = self.next_call
         self.next_call = max(self.next_call, call)
         flags |= (2 if shared else 0) | (64 if fetches > 1 else 0)
         body = struct.pack(
-            "<HHIQQqQQqqqQ", kind, flags, state, parent, text, query_id, plan, execution, start,
-            end - start if busy is None else busy, cpu, rows,
-        )  # fmt: skip
+            "<HHIQQqQQqqqQ",
+            kind,
+            flags,
+            state,
+            parent,
+            text,
+            query_id,
+            plan,
+            execution,
+            start,
+            end - start if busy is None else busy,
+            cpu,
+            rows,
+        )
         body += struct.pack("<4Q", *shared) if shared else b""
         body += struct.pack("<Q", fetches) if fetches > 1 else b""
         self.record(Kind.CALL, end, body, call, depth)
@@ -126,29 +156,35 @@ class StreamBuilder:
 
 def ring(number: int, pid: int, kind: str, **told: Any) -> dict[str, Any]:
     return {
-        "ring": np.array([number]), "pid": np.array([pid]), "started_ns": np.array([BEGAN_NS]),
+        "ring": np.array([number]),
+        "pid": np.array([pid]),
+        "started_ns": np.array([BEGAN_NS]),
         "json": [json.dumps({"kind": kind, **told}).encode()],
-    }  # fmt: skip
+    }
 
 
 def waits(number: int, rows: list[tuple[int, int, int]]) -> dict[str, Any]:
     """Waits of a ring: (event, start after the ring's begin, length)."""
     event, start, length = (np.array(c, np.int64) for c in zip(*rows, strict=True))
     return {
-        "ring": np.full(len(rows), number), "event": event, "gap_ns": start + BEGAN_NS,
-        "length_ns": length, "calls": np.ones(len(rows), np.int64),
-    }  # fmt: skip
+        "ring": np.full(len(rows), number),
+        "event": event,
+        "gap_ns": start + BEGAN_NS,
+        "length_ns": length,
+        "calls": np.ones(len(rows), np.int64),
+    }
 
 
 def define_events(writer: Writer) -> None:
     writer.define(
         Table.EVENTS,
         {
-            "event": np.array(list(EVENTS)), "code": np.array(list(EVENTS)),
+            "event": np.array(list(EVENTS)),
+            "code": np.array(list(EVENTS)),
             "class": [kind.encode() for kind, _ in EVENTS.values()],
             "name": [name.encode() for _, name in EVENTS.values()],
         },
-    )  # fmt: skip
+    )
 
 
 def write(

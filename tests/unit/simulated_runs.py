@@ -158,8 +158,11 @@ def slow_if_few(n: int, rng: Rng) -> Floats:
 
 
 NOISES: dict[str, Noise] = {
-    "lognormal": lognormal, "AR .999": persistent, "Pareto 1.5": pareto, "bimodal, drift": bimodal,
-}  # fmt: skip
+    "lognormal": lognormal,
+    "AR .999": persistent,
+    "Pareto 1.5": pareto,
+    "bimodal, drift": bimodal,
+}
 
 
 @dataclass(frozen=True)

@@ -87,12 +87,28 @@ BY_UNITS = _VARIANTS.replace(
 ).replace("[analysis]", f"[protocol.units]\ntrials = {TRIALS}\nrun = '3s'\n[analysis]")
 
 WAITS = (
-    Wait(event="IO/DataFileRead", idle=False, waits=9_000, total_ms=900.0, mean_us=100.0,
-         of_sessions=0.9, of_waits=0.95, per_transaction=1.9,
-         histogram=(0, 0, 100, 8_000, 900, *[0] * 27)),
-    Wait(event="Client/ClientRead", idle=True, waits=9_000, total_ms=90.0, mean_us=10.0,
-         of_sessions=0.09, of_waits=0.0, per_transaction=1.0),
-)  # fmt: skip
+    Wait(
+        event="IO/DataFileRead",
+        idle=False,
+        waits=9_000,
+        total_ms=900.0,
+        mean_us=100.0,
+        of_sessions=0.9,
+        of_waits=0.95,
+        per_transaction=1.9,
+        histogram=(0, 0, 100, 8_000, 900, *[0] * 27),
+    ),
+    Wait(
+        event="Client/ClientRead",
+        idle=True,
+        waits=9_000,
+        total_ms=90.0,
+        mean_us=10.0,
+        of_sessions=0.09,
+        of_waits=0.0,
+        per_transaction=1.0,
+    ),
+)
 
 
 def study(text: str = STUDY) -> Study:
@@ -101,11 +117,18 @@ def study(text: str = STUDY) -> Study:
 
 def facts(found: Study, seed: int = 7) -> Facts:
     return Facts(
-        created="2026-01-01T00:00:00+00:00", pgtare_version="0", seed=seed, quick=False,
-        workloads=tuple(w.name for w in found.workload), study_file="simulated.toml",
-        study_directory="/", source=STUDY, command=("pgtare", "ladder", "simulated.toml"),
-        machine={"cpus": 2}, planned_s=60.0,
-    )  # fmt: skip
+        created="2026-01-01T00:00:00+00:00",
+        pgtare_version="0",
+        seed=seed,
+        quick=False,
+        workloads=tuple(w.name for w in found.workload),
+        study_file="simulated.toml",
+        study_directory="/",
+        source=STUDY,
+        command=("pgtare", "ladder", "simulated.toml"),
+        machine={"cpus": 2},
+        planned_s=60.0,
+    )
 
 
 def steps(found: Study, seed: int = 7) -> tuple[Step, ...]:
@@ -119,23 +142,32 @@ def runs(found: Study, effects: Mapping[str, float], seed: int = 7) -> dict[str,
     for workload in found.workload:
         logs = rounds(
             {name: effects.get(name.split()[0], 0.0) for name in found.in_a_block(workload)},
-            found.protocol.rounds, rng,
-        )  # fmt: skip
+            found.protocol.rounds,
+            rng,
+        )
         for step in steps(found, seed):
             if step.workload != workload.name:
                 continue
             log = 0.0 if step.kind == "proof" else float(logs[step.variant][step.round - 1])
             speed = math.exp(log)
             made[step.id] = Run(
-                step=step, began="2026-01-01T00:00:00+00:00", seconds=3.0, transactions=20_000,
+                step=step,
+                began="2026-01-01T00:00:00+00:00",
+                seconds=3.0,
+                transactions=20_000,
                 metrics={
-                    "tps": 20_000 * speed, "cpu_us": 60 / speed, "latency_mean_us": 100 / speed,
-                    "latency_p50_us": 90 / speed, "latency_p95_us": 200 / speed,
+                    "tps": 20_000 * speed,
+                    "cpu_us": 60 / speed,
+                    "latency_mean_us": 100 / speed,
+                    "latency_p50_us": 90 / speed,
+                    "latency_p95_us": 200 / speed,
                     "latency_p99_us": 400 / speed,
                 },
-                waits=WAITS, machine={"idle": 0.1, "steal": 0.0, "other": 0.0},
-                evidence=("capture is as it should be",), latency_samples=2_000,
-            )  # fmt: skip
+                waits=WAITS,
+                machine={"idle": 0.1, "steal": 0.0, "other": 0.0},
+                evidence=("capture is as it should be",),
+                latency_samples=2_000,
+            )
     return made
 
 

@@ -84,15 +84,25 @@ def test_the_longest_summary_has_40_lines() -> None:
     counter = Leaves(True, invariant=True, has_rdtscp=True, hypervisor="KVM")
     report.diagnosis = diagnose(
         Setup("acpi_pm", ("tsc", "kvm-clock", "hpet", "acpi_pm"), counter, True, "x86_64"),
-        report.clocks, report.frequency, None,
-    )  # fmt: skip
+        report.clocks,
+        report.frequency,
+        None,
+    )
     assert report.frequency is not None
     report.frequency.stated = [
-        Stated(by="kernel (BogoMIPS)", hz=1, difference_ppm=-0.06,
-               note="agrees within its steps of 1.9 ppm"),
-        Stated(by="CPUID", hz=None, difference_ppm=None,
-               note="leaf 0x40000010 is empty: nothing but calibration tells"),
-    ]  # fmt: skip
+        Stated(
+            by="kernel (BogoMIPS)",
+            hz=1,
+            difference_ppm=-0.06,
+            note="agrees within its steps of 1.9 ppm",
+        ),
+        Stated(
+            by="CPUID",
+            hz=None,
+            difference_ppm=None,
+            note="leaf 0x40000010 is empty: nothing but calibration tells",
+        ),
+    ]
     assert report.cores is not None
     report.cores.pairs = report.cores.pairs * 64
     report.cores.possible = 2016
@@ -224,8 +234,9 @@ def test_details_are_printed_where_asked_for(run: Run) -> None:
     assert re.search(r"^monotonic: [\d,]+ readings in \d+\.\d\d s$", out, re.MULTILINE)
     assert re.search(r"^ +31 +[\d,]+ +\d+\.\d{4} % +\d+\.\d{4} %", out, re.MULTILINE)
     exact = out.split("durations up to 50 %")[1]
-    rows = re.findall(r"^ *([\d,]+) +[\d,]+\.\d\d +[\d,]+ +[\d.]+ % +([\d.]+) %", exact,
-                      re.MULTILINE)  # fmt: skip
+    rows = re.findall(
+        r"^ *([\d,]+) +[\d,]+\.\d\d +[\d,]+ +[\d.]+ % +([\d.]+) %", exact, re.MULTILINE
+    )
     assert float(rows[-1][1]) == 100.0
     assert sum(float(row[1]) >= 50 for row in rows[:-1]) == 1
 
@@ -241,12 +252,27 @@ def test_a_comparison_ends_in_1_where_a_reading_became_dearer(tmp_path: Path, ru
     assert "worse beyond the noise" in out
 
 
-PLAN = [{"Plan": {
-    "Node Type": "Aggregate", "Strategy": "Plain", "Plan Rows": 1, "Actual Rows": 1.0,
-    "Actual Loops": 1, "Plans": [{
-        "Node Type": "Seq Scan", "Relation Name": "t", "Plan Rows": 9, "Actual Rows": 1e6,
-        "Actual Loops": 1}],
-}, "Execution Time": 50.0}]  # fmt: skip
+PLAN = [
+    {
+        "Plan": {
+            "Node Type": "Aggregate",
+            "Strategy": "Plain",
+            "Plan Rows": 1,
+            "Actual Rows": 1.0,
+            "Actual Loops": 1,
+            "Plans": [
+                {
+                    "Node Type": "Seq Scan",
+                    "Relation Name": "t",
+                    "Plan Rows": 9,
+                    "Actual Rows": 1e6,
+                    "Actual Loops": 1,
+                }
+            ],
+        },
+        "Execution Time": 50.0,
+    }
+]
 
 
 def test_a_plan_is_timed_by_the_clock_just_measured(tmp_path: Path, run: Run) -> None:
@@ -302,8 +328,17 @@ def test_only_the_wanted_command_is_loaded() -> None:
 
 def test_every_command_is_listed_and_a_misspelt_one_is_told() -> None:
     done = pgtare("--help")
-    for name in ("weigh", "instruments", "report", "selftest", "waits", "clock", "module",
-                 "status", "stop"):  # fmt: skip
+    for name in (
+        "weigh",
+        "instruments",
+        "report",
+        "selftest",
+        "waits",
+        "clock",
+        "module",
+        "status",
+        "stop",
+    ):
         assert re.search(rf"^│ {name} ", done.stdout, re.MULTILINE), name
     done = pgtare("clok")
     assert done.returncode == 2

@@ -26,9 +26,12 @@ CLOCK = Clock(20)
 def node(kind: str, rows: float, loops: float = 1, *plans: dict[str, Any], **more: Any) -> Any:
     """A node as EXPLAIN (ANALYZE, TIMING OFF) of 18 prints it."""
     found: dict[str, Any] = {
-        "Node Type": kind, "Plan Rows": 10, "Plan Width": 40, "Actual Rows": float(rows),
+        "Node Type": kind,
+        "Plan Rows": 10,
+        "Plan Width": 40,
+        "Actual Rows": float(rows),
         "Actual Loops": loops,
-    }  # fmt: skip
+    }
     found |= {name.replace("_", " "): value for name, value in more.items()}
     return found | {"Plans": list(plans)} if plans else found
 
@@ -166,8 +169,11 @@ def test_a_call_costs_two_readings_and_a_little() -> None:
 
 
 def test_costs_add_up_and_are_set_against_the_execution() -> None:
-    document = {"Plan": node("Aggregate", 1, 1, node("Seq Scan", 1_000_000), Strategy="Plain"),
-                "Execution Time": 50.0, "Triggers": [{"Calls": 7}]}  # fmt: skip
+    document = {
+        "Plan": node("Aggregate", 1, 1, node("Seq Scan", 1_000_000), Strategy="Plain"),
+        "Execution Time": 50.0,
+        "Triggers": [{"Calls": 7}],
+    }
     cost = explain_cost(parse_plan([document]), CLOCK, 18)
     assert cost.calls.likely == 1_000_005
     assert cost.wall_ms.likely == pytest.approx(1_000_012 * cost.call_ns.likely * 1e-6)
@@ -208,8 +214,9 @@ def test_a_large_hash_table_may_stall() -> None:
 
 def test_io_timing_reads_the_clock_by_block_or_by_vector() -> None:
     scan = node("Seq Scan", 9, Shared_Read_Blocks=1600, Parent_Relationship="Outer")
-    plan = parse_plan({"Plan": node("Sort", 9, 1, scan, Shared_Read_Blocks=1600,
-                                    Temp_Written_Blocks=30)})  # fmt: skip
+    plan = parse_plan(
+        {"Plan": node("Sort", 9, 1, scan, Shared_Read_Blocks=1600, Temp_Written_Blocks=30)}
+    )
     assert io_cost(CLOCK, 15, plan).ios == Range.exactly(1630)
     assert io_cost(CLOCK, 18, plan).ios == Range(130, 130, 1630)
     assert io_cost(CLOCK, 15).io_ns.low == 40

@@ -42,10 +42,18 @@ def setup(
 
 
 def test_leaves_of_bare_metal() -> None:
-    found = read(table({
-        1: (0, 0, 0, 0), 7: (0, 2, 0, 0), 0x15: (2, 200, 25_000_000, 0), 0x16: (2500, 0, 0, 0),
-        0x80000001: (0, 0, 0, 1 << 27), 0x80000007: (0, 0, 0, 1 << 8),
-    }))  # fmt: skip
+    found = read(
+        table(
+            {
+                1: (0, 0, 0, 0),
+                7: (0, 2, 0, 0),
+                0x15: (2, 200, 25_000_000, 0),
+                0x16: (2500, 0, 0, 0),
+                0x80000001: (0, 0, 0, 1 << 27),
+                0x80000007: (0, 0, 0, 1 << 8),
+            }
+        )
+    )
     assert found == Leaves(
         there=True, invariant=True, tsc_adjust=True, has_rdtscp=True, crystal_hz=HZ, nominal_hz=HZ
     )
@@ -68,10 +76,15 @@ def test_leaves_under_a_hypervisor(
     name: bytes, highest: int, hypervisor: str, hz: int | None
 ) -> None:
     words = [int.from_bytes(name[i : i + 4], "little") for i in (0, 4, 8)]
-    found = read(table({
-        1: (0, 0, 1 << 31, 0), 0x40000000: (highest, words[0], words[1], words[2]),
-        0x40000010: (HZ // 1000, 0, 0, 0),
-    }))  # fmt: skip
+    found = read(
+        table(
+            {
+                1: (0, 0, 1 << 31, 0),
+                0x40000000: (highest, words[0], words[1], words[2]),
+                0x40000010: (HZ // 1000, 0, 0, 0),
+            }
+        )
+    )
     assert (found.hypervisor, found.hypervisor_hz) == (hypervisor, hz)
 
 
@@ -164,8 +177,11 @@ def test_where_the_kernels_clock_is_at_fault_no_setting_is_advised() -> None:
 
 
 def test_an_ordinary_clock_is_good_without_a_remedy() -> None:
-    clocks = [sample_clock("monotonic", 20.0), sample_clock("monotonic_syscall", 150.0),
-              sample_clock("tsc", 8.0)]  # fmt: skip
+    clocks = [
+        sample_clock("monotonic", 20.0),
+        sample_clock("monotonic_syscall", 150.0),
+        sample_clock("tsc", 8.0),
+    ]
     report = sample()
     found = diagnose(setup(), clocks, report.frequency, report.cores)
     assert (found.verdict, found.vdso, found.remedies) == ("good", True, [])
@@ -329,10 +345,11 @@ def test_a_stall_beside_a_look_at_the_time_is_not_the_clocks_fault() -> None:
 
     def advanced(elapsed_ms: int, opened_ms: int = 0, closed_ms: int = 0) -> float:
         changed = dataclasses.replace(
-            recording, elapsed_ns=elapsed_ms * 1_000_000,
+            recording,
+            elapsed_ns=elapsed_ms * 1_000_000,
             opened=recording.first - opened_ms * 1_000_000,
             closed=recording.last + closed_ms * 1_000_000,
-        )  # fmt: skip
+        )
         return advanced_pct(changed, seen)
 
     assert advanced(1000) == 100.0
@@ -418,8 +435,10 @@ def readings(*deltas: tuple[int, int]) -> NDArray[np.uint64]:
 def test_gaps_too_short_for_the_kernel_to_be_asked_are_told_apart() -> None:
     found = gaps_of(probe.replay(readings((10, 10_000), (3_000, 4), (100_010, 1))))
     assert [(c.cause, c.count) for c in found.causes] == [
-        ("context switches", 0), ("interrupts", 1), ("too short to tell", 4)
-    ]  # fmt: skip
+        ("context switches", 0),
+        ("interrupts", 1),
+        ("too short to tell", 4),
+    ]
     assert found.causes[1].lost_pct == pytest.approx(100_000 * found.causes[2].lost_pct / 11_960)
     assert sum(cause.lost_pct for cause in found.causes) == pytest.approx(found.lost_pct)
     assert "from 16.4 µs on" in found.causes[2].evidence

@@ -227,11 +227,20 @@ def test_how_sure_depends_on_what_the_level_rests_on(
     rate: float, waited: float | None, level: str, sure: str
 ) -> None:
     found = Statements(
-        schema_name="public", version="1.10", max=5000, entries=5000, counted=True,
-        deallocations_per_s=rate, evicted_per_s=250 * rate, sweep_ms=0.43, turnover_s=20 / rate,
-        occupancy=0.00043 * rate, lost=sweep_cost.lost(5000, 250 * rate), lock_share=waited,
+        schema_name="public",
+        version="1.10",
+        max=5000,
+        entries=5000,
+        counted=True,
+        deallocations_per_s=rate,
+        evicted_per_s=250 * rate,
+        sweep_ms=0.43,
+        turnover_s=20 / rate,
+        occupancy=0.00043 * rate,
+        lost=sweep_cost.lost(5000, 250 * rate),
+        lock_share=waited,
         lock_share_least=waited,
-    )  # fmt: skip
+    )
     finding = check_statements._evictions(found, [], "top")
     assert finding is not None
     assert (finding.level, finding.sure) == (level, sure)
@@ -243,9 +252,15 @@ def test_no_share_exceeds_all() -> None:
 
 def test_a_cost_that_was_not_shown_is_no_finding() -> None:
     facts = Facts(
-        server=SERVER, superuser=False, settings={"track_io_timing": "on"}, units={},
-        statements=None, waits=None, may_stat_file=False, clock=None,
-    )  # fmt: skip
+        server=SERVER,
+        superuser=False,
+        settings={"track_io_timing": "on"},
+        units={},
+        statements=None,
+        waits=None,
+        may_stat_file=False,
+        clock=None,
+    )
     told = []
     for low, costs in ((-9.0, False), (2.0, True), (5.5, True)):
         weight = Weight(1.0, 6.0, low, costs, "weighed")

@@ -129,10 +129,13 @@ def test_trials_estimated_together_are_as_each_by_itself(layout: tuple[int, ...]
     for one, effects in zip(drawn, _effects(drawn), strict=True):
         arm, size = effects.blocks.n_arms - 1, (one.blocks, len(layout))
         blocks = by_arm(
-            arm=one.arm[1:].reshape(size), service_us=one.service_us[1:].reshape(size),
-            cpu_us=np.full(size, np.nan), backend=np.zeros(one.blocks, dtype=np.int64),
-            previous=np.stack([one.arm[:-1].reshape(size), np.full(size, -1)]), block=layout,
-        )  # fmt: skip
+            arm=one.arm[1:].reshape(size),
+            service_us=one.service_us[1:].reshape(size),
+            cpu_us=np.full(size, np.nan),
+            backend=np.zeros(one.blocks, dtype=np.int64),
+            previous=np.stack([one.arm[:-1].reshape(size), np.full(size, -1)]),
+            block=layout,
+        )
         reference = (0, 1) if arm > 1 else (0,)
         alone = split(blocks, reference).of(arm, reference)
         assert (effects.c, effects.base_c) == (alone.c, alone.base_c)

@@ -91,9 +91,16 @@ def test_runs_come_as_often_as_designed_and_not_at_first() -> None:
 
 @pytest.mark.parametrize(
     ("turns", "every", "shortest", "longest"),
-    [((), 60, 24, 96), ((0, 1), 60, 24, 96), ((1,) * 65, 60, 24, 96), ((1,), 0, 24, 96),
-     ((1,), 60, 0, 96), ((1,), 60, 97, 96), ((1,), 60, 24, MAX_RUN + 1)],
-)  # fmt: skip
+    [
+        ((), 60, 24, 96),
+        ((0, 1), 60, 24, 96),
+        ((1,) * 65, 60, 24, 96),
+        ((1,), 0, 24, 96),
+        ((1,), 60, 0, 96),
+        ((1,), 60, 97, 96),
+        ((1,), 60, 24, MAX_RUN + 1),
+    ],
+)
 def test_impossible_runs_are_refused(
     turns: tuple[int, ...], every: int, shortest: int, longest: int
 ) -> None:

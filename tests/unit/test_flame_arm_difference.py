@@ -25,9 +25,13 @@ def _trial(extra: float, seed: int, n: int = 40_000) -> list[Reasons]:
     which = np.repeat(np.arange(n), samples.sum(axis=1))
     stack = np.concatenate([np.repeat(np.arange(3), row) for row in samples])
     taken = Samples(
-        STACKS, start[which] + 50, np.ones(len(which), np.int32), stack.astype(np.int32),
-        np.zeros(len(which), np.int8), np.full(len(which), 100_000, np.int64),
-    )  # fmt: skip
+        STACKS,
+        start[which] + 50,
+        np.ones(len(which), np.int32),
+        stack.astype(np.int32),
+        np.zeros(len(which), np.int8),
+        np.full(len(which), 100_000, np.int64),
+    )
     return explain(taken, arm[which], start, arm, ["base", "logging"])
 
 
@@ -59,12 +63,14 @@ def test_transactions_outside_the_recording_do_not_count() -> None:
     begin, end = int(start[n // 2]), int(start[3 * n // 4])
     which = np.arange(n // 2, 3 * n // 4)
     samples = Samples(
-        STACKS, start[which] + 50, np.ones(len(which), np.int32), np.zeros(len(which), np.int32),
-        np.zeros(len(which), np.int8), np.full(len(which), 7000, np.int64),
-    )  # fmt: skip
-    (reason,) = explain(
-        samples, arm[which], start, arm, ["base", "other"], recorded=(begin, end)
-    )  # fmt: skip
+        STACKS,
+        start[which] + 50,
+        np.ones(len(which), np.int32),
+        np.zeros(len(which), np.int32),
+        np.zeros(len(which), np.int8),
+        np.full(len(which), 7000, np.int64),
+    )
+    (reason,) = explain(samples, arm[which], start, arm, ["base", "other"], recorded=(begin, end))
     assert reason.total.base_us == reason.total.arm_us == 7.0
 
 

@@ -52,9 +52,13 @@ def test_a_variant_that_should_not_must_not() -> None:
 def test_of_transactions_that_had_not_ended_nobody_knows_the_work() -> None:
     def of(grown: float, transactions: dict[str, int], unfinished: dict[str, int]) -> list[str]:
         return judge(
-            (TRACED,), {"row-sources": 0.0}, {"row-sources": grown}, transactions, SETTINGS,
+            (TRACED,),
+            {"row-sources": 0.0},
+            {"row-sources": grown},
+            transactions,
+            SETTINGS,
             unfinished,
-        )[1]  # fmt: skip
+        )[1]
 
     assert not of(300, {"each": 100}, {"each": 60})  # they had done nothing
     assert not of(480, {"each": 100}, {"each": 60})  # they had done all

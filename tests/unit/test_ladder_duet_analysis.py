@@ -21,9 +21,11 @@ NAMES = ("off", "stats", "trace", "off again")
 #: What each data directory alone is worth, as a log-ratio: far more than any effect.
 PLACES = (0.0, 0.4, -0.3, 0.1)
 EFFECTS = {"off": 0.0, "stats": 0.003, "trace": 0.05, "off again": 0.0}
-TEXT = STUDY.replace("[analysis]", f"[protocol.duet]\nsets = {SETS}\n[analysis]").replace(
-    'name = "W1"', 'name = "W1"\nclients = 1\nprotocol = "duet"'
-).replace("IO/DataFileRead", "Client/ClientRead")  # fmt: skip
+TEXT = (
+    STUDY.replace("[analysis]", f"[protocol.duet]\nsets = {SETS}\n[analysis]")
+    .replace('name = "W1"', 'name = "W1"\nclients = 1\nprotocol = "duet"')
+    .replace("IO/DataFileRead", "Client/ClientRead")
+)
 
 
 def played(found: Study, noise: float = 0.002) -> dict[str, Run]:

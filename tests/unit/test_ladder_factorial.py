@@ -94,9 +94,15 @@ def result() -> tuple[Study, LadderResult]:
     # a share of every metric's speed: a third less speed is half as much time again
     effects = {"T-1-slow": -1 / 3}
     made = analyse(
-        found, simulated.facts(found), simulated.steps(found), simulated.runs(found, effects), {},
-        directory=STUDIES, closed=False, skipped={},
-    )  # fmt: skip
+        found,
+        simulated.facts(found),
+        simulated.steps(found),
+        simulated.runs(found, effects),
+        {},
+        directory=STUDIES,
+        closed=False,
+        skipped={},
+    )
     return found, made
 
 

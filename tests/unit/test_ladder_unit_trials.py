@@ -49,8 +49,11 @@ def test_one_server_holds_the_variants_that_differ_at_run_time_only(found: Study
 def test_the_floor_is_base_and_control_and_arms_bring_their_settings(found: Study) -> None:
     design = design_of(found, found.workload[1], 5)
     assert [(a.name, a.role) for a in design.arms] == [
-        ("off", "base"), ("stats", "instrument"), ("trace", "instrument"), ("off again", "control")
-    ]  # fmt: skip
+        ("off", "base"),
+        ("stats", "instrument"),
+        ("trace", "instrument"),
+        ("off again", "control"),
+    ]
     assert design.arms[1].settings == {"work_mem": "8MB", "jit": "on"}
     assert design.arms[2].settings == {}
     assert design.arms[3].settings == design.arms[0].settings == {"work_mem": "4MB"}
@@ -114,9 +117,7 @@ def test_a_trial_that_failed_a_gate_does_not_count(found: Study) -> None:
 
 def test_the_same_comparison_stands_side_by_side(both: LadderResult) -> None:
     pairs = [(s.workload, s.arm, s.base) for s in both.side_by_side]
-    assert pairs == [
-        ("W1", "stats", "off"), ("W1", "trace", "off"), ("W1", "off again", "off")
-    ]  # fmt: skip
+    assert pairs == [("W1", "stats", "off"), ("W1", "trace", "off"), ("W1", "off again", "off")]
     rounds, units = both.side_by_side[1].ways
     assert [(w.protocol, w.blocks) for w in (rounds, units)] == [("rounds", 10), ("units", TRIALS)]
     assert (rounds.spent_s, units.spent_s) == (10 * 5 * 3.0, TRIALS * 2.0)

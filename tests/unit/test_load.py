@@ -149,15 +149,19 @@ def test_other_secrets_and_nonsense_are_refused() -> None:
 @pytest.mark.parametrize(
     ("line", "progress"),
     [
-        ("progress: 1.0 s, 87654.3 tps, lat 0.023 ms stddev 0.004, 0 failed",
-         Progress(1.0, 87654.3, 0.023, 0)),
-        ("progress: 2.0 s, 99.0 tps, lat 1.5 ms stddev 0.1, 3 failed, lag 0.2 ms",
-         Progress(2.0, 99.0, 1.5, 3)),
+        (
+            "progress: 1.0 s, 87654.3 tps, lat 0.023 ms stddev 0.004, 0 failed",
+            Progress(1.0, 87654.3, 0.023, 0),
+        ),
+        (
+            "progress: 2.0 s, 99.0 tps, lat 1.5 ms stddev 0.1, 3 failed, lag 0.2 ms",
+            Progress(2.0, 99.0, 1.5, 3),
+        ),
         ("progress: 12.5 s, 10.1 tps, lat 0.5 ms stddev 0.1", Progress(12.5, 10.1, 0.5, 0)),
         ("pgbench: error: client 1 aborted", None),
         ("", None),
     ],
-)  # fmt: skip
+)
 def test_progress_lines_are_read(line: str, progress: Progress | None) -> None:
     assert parse_progress(line) == progress
 

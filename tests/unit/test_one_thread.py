@@ -29,6 +29,9 @@ def test_a_profile_computes_in_one_thread(tmp_path: Path) -> None:
     spared = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
     done = subprocess.run(
         [sys.executable, "-c", _COUNT, tmp_path / "none"],
-        env=spared, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env=spared,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert int(done.stdout) == 1

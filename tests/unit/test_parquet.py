@@ -43,9 +43,13 @@ def save_flame(directory: Path) -> None:
     n = 100_000
     rng = np.random.default_rng(1)
     samples = Samples(
-        (("a",),), rng.integers(0, 2**62, n), np.ones(n, np.int32), np.zeros(n, np.int32),
-        np.zeros(n, np.uint8), rng.integers(0, 2**62, n),
-    )  # fmt: skip
+        (("a",),),
+        rng.integers(0, 2**62, n),
+        np.ones(n, np.int32),
+        np.zeros(n, np.int32),
+        np.zeros(n, np.uint8),
+        rng.integers(0, 2**62, n),
+    )
     recording.save(directory, FlameRecording("on", "x", samples, 0, 1.0, "fp", 99, "time"))
 
 
@@ -70,9 +74,10 @@ def test_a_full_disk_is_one_sentence(full: Path, save: Callable[[Path], None]) -
 @pytest.mark.parametrize("format_", export.FORMATS)
 def test_an_export_says_that_the_disk_is_full(full: Path, tmp_path: Path, format_: str) -> None:
     trace = made_traces.trace(
-        tmp_path / "t.pgtrace", two_requests().data,
+        tmp_path / "t.pgtrace",
+        two_requests().data,
         [(0, i * 1000, 1 + i * 7 % 977) for i in range(20_000)],
-    )  # fmt: skip
+    )
     assert trace.waits
     fill(full, leave=4096)
     told = failed(

@@ -41,9 +41,14 @@ def full(tmp_path: Path) -> Path:
 def test_on_a_full_device(full: Path, words: list[str], unbuffered: str) -> None:
     with full.open("w") as output:
         done = subprocess.run(
-            [*_PGTARE, *words], stdout=output, stderr=subprocess.PIPE, text=True, timeout=60,
-            env={**os.environ, "PYTHONUNBUFFERED": unbuffered}, check=False,
-        )  # fmt: skip
+            [*_PGTARE, *words],
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            check=False,
+        )
     assert (done.returncode, done.stderr) == (1, _SENTENCE)
 
 
@@ -52,9 +57,13 @@ def test_whose_reader_has_gone() -> None:
     os.close(reading)
     try:
         done = subprocess.run(
-            [*_PGTARE, "instruments"], stdout=writing, stderr=subprocess.PIPE, text=True,
-            timeout=60, check=False,
-        )  # fmt: skip
+            [*_PGTARE, "instruments"],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")
@@ -63,6 +72,9 @@ def test_whose_reader_has_gone() -> None:
 def test_closed() -> None:
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" >&-', "sh", *_PGTARE, "clock", "--compat", "--help"],
-        stderr=subprocess.PIPE, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert "Traceback" not in done.stderr

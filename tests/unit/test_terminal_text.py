@@ -45,9 +45,15 @@ def test_what_steers_a_terminal_is_marked() -> None:
 
 def test_statements_and_names_on_the_terminal() -> None:
     finding = Finding(
-        check="churn", level="warning", title=HOSTILE, seen=[HOSTILE], why="", remedy=[HOSTILE],
-        sure="likely", because=HOSTILE,
-    )  # fmt: skip
+        check="churn",
+        level="warning",
+        title=HOSTILE,
+        seen=[HOSTILE],
+        why="",
+        remedy=[HOSTILE],
+        sure="likely",
+        because=HOSTILE,
+    )
     assert harmless(printed(doctor_show._finding(finding)))
     assert harmless(printed(doctor_show._rows([(HOSTILE, HOSTILE)])))
     assert harmless(printed(flame_show.table(["frame"], [[HOSTILE]])))

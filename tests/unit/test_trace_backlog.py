@@ -122,8 +122,10 @@ def test_time_without_a_reading_of_cpu_is_not_the_run_queues(tmp_path: Path) -> 
     found = trace(tmp_path / "t", b.data)
     when = np.array([BEGAN_NS - MS, BEGAN_NS + 20 * MS])
     found.processor[1] = {
-        "when_ns": when, "cpu_ns": np.array([0, 5 * MS]), "queue_ns": np.array([0, 8 * MS])
-    }  # fmt: skip
+        "when_ns": when,
+        "cpu_ns": np.array([0, 5 * MS]),
+        "queue_ns": np.array([0, 8 * MS]),
+    }
     by = {line.name: line.ns for line in profile(ledgers.ledger(found)).lines}
     assert ledgers.NAMES[ledgers.QUEUE] not in by
     assert by[ledgers.NAMES[ledgers.UNACCOUNTED]] == pytest.approx(10 * MS)

@@ -45,9 +45,12 @@ def session(application: str = "app") -> bytes:
 def marks(number: int, begin: int, end: int) -> dict[str, Integers]:
     """A statement's begin and end in the ring of a parallel worker."""
     return {
-        "ring": np.full(2, number), "kind": np.array([2, 3]), "depth": np.zeros(2, np.int64),
-        "when_ns": np.array([begin, end]) + BEGAN_NS, "value": np.zeros(2, np.int64),
-    }  # fmt: skip
+        "ring": np.full(2, number),
+        "kind": np.array([2, 3]),
+        "depth": np.zeros(2, np.int64),
+        "when_ns": np.array([begin, end]) + BEGAN_NS,
+        "value": np.zeros(2, np.int64),
+    }
 
 
 def add_worker(writer: Writer, number: int, begin: int, end: int) -> None:

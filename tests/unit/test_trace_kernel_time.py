@@ -44,11 +44,14 @@ def sample(seed: int, noise: str, n: int = 3_000, share: float = 0.6) -> kernel_
     rare = [(rng.exponential(5 * MS, times) + 100 * US).astype(int) for times in RARE.values()]
     excess = share * read + IDLE_NS + noisy(rng, noise, n)
     return kernel_time.Sample(
-        excess=excess, spent=np.maximum(excess + rng.exponential(MS, n), 0), idle=np.ones(n),
-        interval=np.concatenate(interval), wait_ns=np.concatenate([read, *rare]),
+        excess=excess,
+        spent=np.maximum(excess + rng.exponential(MS, n), 0),
+        idle=np.ones(n),
+        interval=np.concatenate(interval),
+        wait_ns=np.concatenate([read, *rare]),
         event=np.repeat([READ, *RARE], [n, *RARE.values()]),
         times=np.ones(n + sum(RARE.values()), np.int64),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -76,12 +79,19 @@ def test_what_only_one_stretch_of_a_trace_tells_is_not_claimed() -> None:
     read = rng.integers(100 * US, MS, n)
     excess = 0.6 * read + rng.normal(0, 10 * US, n)
     excess[500:508] += 4 * MS
-    found = kernel_time.shares([kernel_time.Sample(
-        excess=excess, spent=excess + MS, idle=np.zeros(n),
-        interval=np.append(np.arange(n), np.arange(500, 508)),
-        event=np.repeat([READ, 1], [n, 8]), wait_ns=np.append(read, np.full(8, 5 * MS)),
-        times=np.ones(n + 8, np.int64),
-    )])  # fmt: skip
+    found = kernel_time.shares(
+        [
+            kernel_time.Sample(
+                excess=excess,
+                spent=excess + MS,
+                idle=np.zeros(n),
+                interval=np.append(np.arange(n), np.arange(500, 508)),
+                event=np.repeat([READ, 1], [n, 8]),
+                wait_ns=np.append(read, np.full(8, 5 * MS)),
+                times=np.ones(n + 8, np.int64),
+            )
+        ]
+    )
     assert found.by_event[READ] == pytest.approx(0.6, abs=0.01)
     assert found.by_event[1] == 0
 

@@ -206,8 +206,13 @@ def test_a_statement_has_the_text_that_its_client_sent(tmp_path: Path) -> None:
     """One identifier of a nested expression, met first, and of a client's statements."""
     b = StreamBuilder()
     b.session()
-    for text, sql, query_id in ((1, "0", 5), (2, "SELECT f()", 6), (3, "SELECT 1", 5),
-                                (4, "SELECT 1/0", 7), (5, "SELECT 2", 5)):  # fmt: skip
+    for text, sql, query_id in (
+        (1, "0", 5),
+        (2, "SELECT f()", 6),
+        (3, "SELECT 1", 5),
+        (4, "SELECT 1/0", 7),
+        (5, "SELECT 2", 5),
+    ):
         b.text(text, sql, query_id)
     b.call(CallKind.EXECUTE, 1 * MS, 2 * MS, call=2, parent=1, depth=1, text=1, query_id=5)
     b.call(CallKind.EXECUTE, 0, 3 * MS, call=1, text=2, query_id=6)
@@ -280,8 +285,17 @@ def test_what_pgtare_takes_counts_each_fetch_of_a_series(tmp_path: Path) -> None
     b = StreamBuilder()
     b.session()
     b.call(CallKind.UTILITY, 0, MS, call=9, cpu=0)
-    b.call(CallKind.FETCH, 2 * MS, 3 * MS, call=3, execution=2, parent=1, depth=1, busy=MS,
-           fetches=2000)  # fmt: skip
+    b.call(
+        CallKind.FETCH,
+        2 * MS,
+        3 * MS,
+        call=3,
+        execution=2,
+        parent=1,
+        depth=1,
+        busy=MS,
+        fetches=2000,
+    )
     b.call(CallKind.UTILITY, MS, 4 * MS, call=1, cpu=3 * MS)
     b.request(0, 4 * MS)
     found = trace(tmp_path / "t.pgtrace", b.data)
@@ -293,16 +307,25 @@ def test_time_of_parallel_workers_does_not_shrink_their_leaders(tmp_path: Path) 
     """Below Gather three processes took 24 ms in an execution of 10, which spent 2 of its own."""
     b = StreamBuilder()
     b.session()
-    b.plan(5, [
-        {"id": 0, "parent": -1, "kind": "Aggregate"},
-        {"id": 1, "parent": 0, "kind": "Gather"},
-        {"id": 2, "parent": 1, "kind": "Seq Scan", "relation": "public.a"},
-    ])  # fmt: skip
+    b.plan(
+        5,
+        [
+            {"id": 0, "parent": -1, "kind": "Aggregate"},
+            {"id": 1, "parent": 0, "kind": "Gather"},
+            {"id": 2, "parent": 1, "kind": "Seq Scan", "relation": "public.a"},
+        ],
+    )
     b.call(CallKind.EXECUTE, 0, 10 * MS, call=1, plan=5)
-    b.rowsources(1, 5, [
-        (0, 1, 1, 1, 1, 10 * MS, 10 * MS, 10 * MS), (1, 1, 9, 9, 1, 8 * MS, 8 * MS, 8 * MS),
-        (2, 2, 9, 9, 1, 24 * MS, 24 * MS, 24 * MS),
-    ], 10 * MS)  # fmt: skip
+    b.rowsources(
+        1,
+        5,
+        [
+            (0, 1, 1, 1, 1, 10 * MS, 10 * MS, 10 * MS),
+            (1, 1, 9, 9, 1, 8 * MS, 8 * MS, 8 * MS),
+            (2, 2, 9, 9, 1, 24 * MS, 24 * MS, 24 * MS),
+        ],
+        10 * MS,
+    )
     b.request(0, 10 * MS)
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
     assert by(book, "node") == pytest.approx({"Aggregate": 2 * MS, "Seq Scan on public.a": 8 * MS})
@@ -351,8 +374,12 @@ def test_an_event_that_no_interval_looked_at_has_is_left_alone() -> None:
     looked_at = set(np.linspace(0, n - 1, 5_000).astype(int).tolist())
     rare = next(i for i in range(n) if i not in looked_at)
     sample = kernel_time.Sample(
-        excess=0.5 * read, spent=read, idle=np.zeros(n), interval=np.append(np.arange(n), rare),
-        event=np.append(np.zeros(n, np.int64), 1), wait_ns=np.append(read, MS).astype(np.int64),
+        excess=0.5 * read,
+        spent=read,
+        idle=np.zeros(n),
+        interval=np.append(np.arange(n), rare),
+        event=np.append(np.zeros(n, np.int64), 1),
+        wait_ns=np.append(read, MS).astype(np.int64),
         times=np.ones(n + 1, np.int64),
-    )  # fmt: skip
+    )
     assert kernel_time.shares([sample]).by_event[0] == pytest.approx(0.5, abs=0.01)

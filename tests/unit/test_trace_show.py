@@ -176,8 +176,9 @@ def test_a_scope_that_holds_nothing_names_what_lists_its_kind(book: Ledger) -> N
 def test_a_mistyped_path_makes_no_directory(tmp_path: Path) -> None:
     missing, place = tmp_path / "missing", tmp_path / "mistyped" / "x" / "y"
     for words in (
-        ("export", missing, place), ("report", missing, "--html", place.with_suffix(".html")),
-    ):  # fmt: skip
+        ("export", missing, place),
+        ("report", missing, "--html", place.with_suffix(".html")),
+    ):
         assert f"there is no directory {place.parent}" in refused("trace", *words)
     for target in (place, place.with_suffix(".pgtrace")):
         with pytest.raises(UsageError, match=f"there is no directory {place.parent}"):
@@ -211,9 +212,10 @@ def test_one_process_is_one(book: Ledger) -> None:
 
 def test_a_page_says_of_what_it_is(book: Ledger) -> None:
     book.trace.recording |= {
-        "began": "2026-11-22T10:00:00+02:00", "level": 12,
+        "began": "2026-11-22T10:00:00+02:00",
+        "level": 12,
         "command": ["pgtare", "trace", "record", "t.pgtrace", "--application", "shop <b>"],
-    }  # fmt: skip
+    }
     drawn = page(book)
     assert "<h1>Where the time of t went</h1>" in drawn
     assert "from 2026-11-22 08:00:00 UTC" in drawn

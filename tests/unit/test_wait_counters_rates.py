@@ -34,8 +34,9 @@ QUERY = Statement(10, 5, -77)
 
 def counters(waits: int, total_ms: float, running_ms: float = 0.0) -> Counters:
     histogram = (waits, *(0,) * 31)
-    return Counters(waits=waits, calls=waits, total_ms=total_ms, running_ms=running_ms,
-                    histogram=histogram)  # fmt: skip
+    return Counters(
+        waits=waits, calls=waits, total_ms=total_ms, running_ms=running_ms, histogram=histogram
+    )
 
 
 def snapshot(
@@ -57,15 +58,17 @@ def snapshot(
 
 def test_shares_and_active_sessions() -> None:
     before = snapshot(0, {READ: counters(10, 100), CLIENT: counters(1, 1000)})
-    after = snapshot(2, {READ: counters(30, 1100), CLIENT: counters(9, 9000),
-                         SYNC: counters(5, 500)})  # fmt: skip
+    after = snapshot(
+        2, {READ: counters(30, 1100), CLIENT: counters(9, 9000), SYNC: counters(5, 500)}
+    )
     found = profile(before, after, Samples(40, {-77: 10}))
     assert found.seconds == 2
     assert found.active == pytest.approx(0.5 + 0.25 + 0.25)
     assert found.on_cpu == 0.25
     assert [(r.event, r.active, r.share) for r in found.events] == [
-        (READ, 0.5, 0.5), (SYNC, 0.25, 0.25),
-    ]  # fmt: skip
+        (READ, 0.5, 0.5),
+        (SYNC, 0.25, 0.25),
+    ]
     assert found.events[0].waits_per_s == 10
     assert found.events[0].mean_ms == 50
 

@@ -21,10 +21,18 @@ def printed(view: object, width: int) -> list[str]:
 
 def test_a_session_takes_one_line_at_80_columns_and_keeps_its_numbers() -> None:
     session = Session(
-        pid=1234567, backend_type="client backend", capture="trace", missed=0, user="application",
-        database="production", application="nightly reports of all branches", state="active",
-        wait=LOCK, wait_ms=12_345.0, blocked_by=(1234568, 1234569),
-    )  # fmt: skip
+        pid=1234567,
+        backend_type="client backend",
+        capture="trace",
+        missed=0,
+        user="application",
+        database="production",
+        application="nightly reports of all branches",
+        state="active",
+        wait=LOCK,
+        wait_ms=12_345.0,
+        blocked_by=(1234568, 1234569),
+    )
     events = {1234567: {LOCK: Counters(waits=1, total_ms=8.389)}}
     lines = printed(show.sessions_view([session], events), 80)
     assert len(lines) == 2
@@ -36,8 +44,11 @@ def test_a_session_takes_one_line_at_80_columns_and_keeps_its_numbers() -> None:
 
 def test_lengths_change_their_unit_at_a_millisecond() -> None:
     assert [show.length(ms) for ms in (0.999, 1.0, 8.389, 16.8)] == [
-        "999 µs", "1.00 ms", "8.39 ms", "16.8 ms",
-    ]  # fmt: skip
+        "999 µs",
+        "1.00 ms",
+        "8.39 ms",
+        "16.8 ms",
+    ]
 
 
 def test_percentiles_are_bounds_of_buckets() -> None:

@@ -255,9 +255,12 @@ def test_the_load_s_rate_counts_transactions_in_runs() -> None:
     rate = bounds.transactions_per_s(result)
     assert rate
     result.design.runs = RunInfo(
-        turns=[1], every=60, shortest=24, longest=96,
+        turns=[1],
+        every=60,
+        shortest=24,
+        longest=96,
         transactions=round(result.design.duration_s * 100),
-    )  # fmt: skip
+    )
     assert bounds.transactions_per_s(result) == pytest.approx(rate + 100)
 
 
