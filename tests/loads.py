@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import psycopg
 
+from pgtare.load import PgbenchLoad
 from tests.sessions import Connection
 
 
@@ -66,3 +68,11 @@ def during(work: Callable[[], object]) -> Iterator[threading.Thread]:
         yield thread
     finally:
         thread.join(20)
+
+
+def check_for(load: PgbenchLoad, seconds: float) -> None:
+    """Ask a load over and over whether it is well."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        load.check()
+        time.sleep(0.02)

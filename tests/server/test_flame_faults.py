@@ -6,11 +6,11 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pgtare.seeing.flame import processes, symbols, targets
@@ -74,9 +74,10 @@ def test_a_child_is_no_postmaster(server18: Cluster) -> None:
     assert f"--postmaster {server18.postmaster_pid}" in told
 
 
-def _children(pid: int) -> bytes:
-    done = subprocess.run(["pgrep", "-l", "-P", str(pid)], capture_output=True, check=False)
-    return done.stdout
+def _perfs(pid: int) -> list[psutil.Process]:
+    """The collectors that a recorder has started."""
+    children = (p for p in psutil.process_iter(["ppid", "name"]) if p.info["ppid"] == pid)
+    return [child for child in children if child.info["name"].startswith("perf")]
 
 
 def test_a_backend_that_ends_meanwhile(server18: Cluster) -> None:
@@ -85,7 +86,7 @@ def test_a_backend_that_ends_meanwhile(server18: Cluster) -> None:
     process = start_pgtare(
         "flame", "off", "--pid", str(connection.info.backend_pid), "-d", "60s", "--json"
     )
-    eventually(lambda: b"perf" in _children(process.pid), 60)
+    eventually(lambda: _perfs(process.pid), 60)
     for _ in range(20):
         connection.execute("SELECT pg_sleep(0.1)")
     connection.close()
@@ -104,11 +105,11 @@ def test_perf_ends_with_us(server18: Cluster) -> None:
         process = start_pgtare(
             "flame", "on", "--pid", str(connection.info.backend_pid), "-d", "60s"
         )
-        eventually(lambda: _children(process.pid).count(b"perf") == 2, 60)
-        collectors = [int(line.split()[0]) for line in _children(process.pid).splitlines()]
+        eventually(lambda: len(_perfs(process.pid)) == 2, 60)
+        collectors = _perfs(process.pid)
         process.kill()
         process.wait()
-        eventually(lambda: not any(processes.exists(pid) for pid in collectors), 20)
+        eventually(lambda: not any(processes.exists(perf.pid) for perf in collectors), 20)
 
 
 @pytest.mark.parametrize("which", ["record", "script"])
@@ -118,12 +119,11 @@ def test_a_killed_perf_is_told(server18: Cluster, which: str) -> None:
         process = start_pgtare(
             "flame on --pid {} -d 60s --json --rate 1999", connection.info.backend_pid
         )
-        eventually(lambda: _children(process.pid).count(b"perf") == 2, 60)
+        eventually(lambda: len(_perfs(process.pid)) == 2, 60)
         connection.execute("SELECT count(*) FROM generate_series(1, 8000000)")
-        for line in _children(process.pid).splitlines():
-            pid = int(line.split()[0])
-            if which in processes.read(pid, "cmdline").split("\0")[:2]:
-                os.kill(pid, signal.SIGKILL)
+        for perf in _perfs(process.pid):
+            if which in perf.cmdline()[:2]:
+                perf.kill()
         out, err = process.communicate(timeout=60)
     if process.returncode == 0:
         found = json.loads(out)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pgtare.weighing.ladder.bench import Bench
@@ -56,7 +56,7 @@ def executable(bench: Bench, variant: str, layout: int) -> Path:
     """What a variant's server runs."""
     study = bench.study
     serving = bench.serve(variant, study.the_workload("W1"), layout)
-    return Path(os.readlink(f"/proc/{serving.cluster.postmaster_pid}/exe"))
+    return Path(psutil.Process(serving.cluster.postmaster_pid).exe())
 
 
 def test_a_round_serves_the_linking_that_it_was_given() -> None:

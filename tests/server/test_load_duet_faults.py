@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from pgtare.errors import MeasurementError, UsageError
@@ -72,10 +72,9 @@ def test_a_killed_driver_leaves_its_whole_blocks(
     def kill() -> None:
         while not output.exists() or output.stat().st_size < 100_000:
             time.sleep(0.05)
-        for entry in Path("/proc").iterdir():
-            with contextlib.suppress(OSError):
-                if entry.name.isdigit() and f"{output}.plan" in (entry / "cmdline").read_text():
-                    os.kill(int(entry.name), signal.SIGKILL)
+        for process in psutil.process_iter(["cmdline"]):
+            if f"{output}.plan" in " ".join(process.info["cmdline"] or ()):
+                process.kill()
 
     with during(kill):
         run = run_duet(driver, targets, script(SELECT_1), Length(40), output)

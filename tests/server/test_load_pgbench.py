@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import psycopg
 import pytest
 
@@ -41,6 +42,7 @@ from pgtare.weighing.instruments import (
 )
 from pgtare.weighing.instruments.model import Needs
 from pgtare.weighing.instruments.proof import judge_counter
+from tests.loads import check_for
 from tests.sessions import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -71,13 +73,6 @@ def bench(cluster: Cluster) -> BenchDatabase:
 def conn(cluster: Cluster, bench: BenchDatabase) -> Iterator[psycopg.Connection[Any]]:
     with cluster.connect(bench.name) as connection:
         yield connection
-
-
-def check_for(load: PgbenchLoad, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        load.check()
-        time.sleep(0.02)
 
 
 def sessions(conn: psycopg.Connection[Any], name: str) -> int:
@@ -180,7 +175,7 @@ def test_a_password_is_not_on_the_command_line(cluster: Cluster, bench: BenchDat
     password = psycopg.conninfo.conninfo_to_dict(dsn)["password"]
     with PgbenchLoad(cluster.binaries.pgbench, dsn, LoadSpec()) as load:
         load.wait_ready()
-        shown = Path(f"/proc/{load.pid}/cmdline").read_text()
+        shown = " ".join(psutil.Process(load.pid).cmdline())
         assert str(password) not in shown
         assert str(password) not in str(load.describe())
 

@@ -4,8 +4,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
@@ -48,11 +48,10 @@ def client(lively: Cluster) -> Iterator[Connection]:
 
 def children(cluster: Cluster) -> dict[int, str]:
     """The server's processes but its sessions: pid and title."""
-    pid = cluster.postmaster_pid
     titles = {}
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            titles[int(child)] = Path(f"/proc/{child}/cmdline").read_text().rstrip("\0")
+    for child in psutil.Process(cluster.postmaster_pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            titles[child.pid] = " ".join(child.cmdline())
     lasting = ("checkpointer", "writer", "logger", "launcher", "io worker")
     return {p: title for p, title in titles.items() if any(word in title for word in lasting)}
 

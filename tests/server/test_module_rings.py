@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
+import psutil
 import pytest
 
 from pgtare.estimate.trial.observations import UnitFlag
@@ -222,8 +223,7 @@ def test_idle_sessions_that_never_woke_are_no_burden(small: Cluster) -> None:
 
 def pss_kb(pid: int) -> int:
     """Memory of a process, with its share of what it shares."""
-    with open(f"/proc/{pid}/smaps_rollup") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return int(psutil.Process(pid).memory_full_info().pss) // 1024
 
 
 def test_memory_does_not_grow_with_transactions(server: Cluster) -> None:
@@ -231,11 +231,8 @@ def test_memory_does_not_grow_with_transactions(server: Cluster) -> None:
 
     def used() -> tuple[int, int]:
         context = one(client, "SELECT sum(used_bytes) FROM pg_backend_memory_contexts")
-        with open(f"/proc/{client.info.backend_pid}/smaps") as smaps:
-            lines = smaps.read().splitlines()
-        start = next((i for i, line in enumerate(lines) if line.endswith("[heap]")), None)
-        assert start is not None
-        heap = next(int(x.split()[1]) for x in lines[start:] if x.startswith("Private_Dirty:"))
+        maps = psutil.Process(client.info.backend_pid).memory_maps()
+        (heap,) = [area.private_dirty // 1024 for area in maps if area.path == "[heap]"]
         return int(context), heap
 
     arms = (

@@ -7,9 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pgtare.errors import MeasurementError, UsageError
@@ -32,6 +32,8 @@ from pgtare.load.connection import client_connection
 from pgtare.load.pgbench import parse_progress
 from pgtare.load.process import Child
 from pgtare.load.spec import cores
+from tests.loads import check_for
+from tests.sessions import eventually
 
 # ------------------------------------------------------------------------------ options
 
@@ -216,25 +218,15 @@ def script(path: Path, text: str) -> Path:
 
 
 def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def gone(pid: int, within_s: float = 5.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    with contextlib.suppress(TimeoutError):
+        eventually(lambda: not alive(pid), within_s)
     return not alive(pid)
-
-
-def check_for(load: PgbenchLoad, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        load.check()
-        time.sleep(0.02)
 
 
 def test_a_child_that_ignores_signals_is_ended_with_its_whole_group(tmp_path: Path) -> None:
