@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from pgtare.seeing.clock.cpuid import Leaves
+from pgtare.seeing.clock.diagnosis import Setup
 from pgtare.seeing.clock.schema import (
     Bucket,
     Cause,
@@ -36,6 +38,16 @@ needs_tsc = pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 al
 def even(n: int, step: int = 25, start: int = 1_000_000) -> NDArray[np.uint64]:
     """`n` readings of a faultless counter, `step` ticks apart."""
     return (np.arange(n, dtype=np.uint64) * np.uint64(step) + np.uint64(start)).astype(np.uint64)
+
+
+GOOD_LEAVES = Leaves(there=True, invariant=True, tsc_adjust=True, has_rdtscp=True)
+
+
+def sample_setup(
+    leaves: Leaves = GOOD_LEAVES, clocksource: str | None = "tsc", architecture: str = "x86_64"
+) -> Setup:
+    """A machine whose clock is good, but for what is named."""
+    return Setup(clocksource, ("tsc",), leaves, leaves.invariant, architecture)
 
 
 def sample_clock(name: str = "tsc", read_ns: float = 8.0, noise_pct: float = 1.0) -> ClockResult:
