@@ -1,13 +1,11 @@
 """Counting a plan's timed calls, and the costs that follow, on plans written by hand."""
 
 import dataclasses
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console, RenderableType
 
 from pgtare.errors import UsageError
 from pgtare.seeing.clock import plan_text
@@ -18,6 +16,7 @@ from pgtare.seeing.clock.plan import parse_plan, read_plan
 from pgtare.seeing.clock.plan_source import as_reported
 from pgtare.seeing.clock.predict import Clock, call_cost, explain_cost, io_cost, wait_cost
 from pgtare.seeing.clock.schema import PlanTiming
+from tests.terminal import printed
 from tests.unit.sample_clock_report import sample
 
 CLOCK = Clock(20)
@@ -278,13 +277,6 @@ def test_a_median_has_an_interval_by_signs() -> None:
     assert few.lo != few.lo
 
 
-def text(view: RenderableType, width: int = 160) -> str:
-    console = Console(width=width, file=io.StringIO())
-    console.print(view)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
-
-
 def predicted(document: dict[str, Any], major: int = 18) -> PlanTiming:
     """For a machine whose CLOCK_MONOTONIC takes 18 ns and whose RDTSC takes 8."""
     return plan_timing(sample(), parse_plan(document), major, "plan.json")
@@ -293,26 +285,26 @@ def predicted(document: dict[str, Any], major: int = 18) -> PlanTiming:
 def test_the_view_names_cost_nodes_and_doubts() -> None:
     scan = node("Seq Scan", 1_000_000, Relation_Name="orders")
     document = {"Plan": node("Aggregate", 1, 1, scan, Strategy="Plain"), "Execution Time": 90.0}
-    shown = text(plan_text.view(predicted(document)), 240)
+    shown = printed(plan_text.view(predicted(document)), 240)
     assert "costs 41.8 ms [35.0 ms, 51.4 ms] more than TIMING OFF on PostgreSQL 18:" in shown
     assert "1,000,005 calls of 41.8 ns [35.0, 51.4]; 46 % of 90.0 ms without it" in shown
     assert "On PostgreSQL 19, by RDTSC, it would be 20.8 ms [15.0 ms, 28.4 ms]." in shown
     assert "track_io_timing costs 82.0 ns [36.0, 92.0] for each I/O." in shown
     assert "Seq Scan on orders" in shown
-    guess = text(plan_text.view(predicted({"Plan": estimate("Seq Scan", 9)})))
+    guess = printed(plan_text.view(predicted({"Plan": estimate("Seq Scan", 9)})), 160)
     assert "by the planner's estimates" in guess
     assert "Note: rows and loops are the planner's estimates" in guess
 
 
 def test_a_long_plan_is_cut_and_its_rest_summed_up() -> None:
     found = predicted({"Plan": node("Append", 40, 1, *[node("Seq Scan", 2)] * 20)})
-    assert "16 more" in text(plan_text.view(found, most=5))
+    assert "16 more" in printed(plan_text.view(found, most=5), 160)
     assert len(list(plan_text.rows(found))) == 21
 
 
 def test_the_table_of_nodes_fits_80_columns() -> None:
     scan = node("Seq Scan", 123_456_789, Relation_Name="a_table_with_quite_a_long_name")
-    shown = text(plan_text.view(predicted({"Plan": node("Hash Join", 5, 1, scan, scan)})), 80)
+    shown = printed(plan_text.view(predicted({"Plan": node("Hash Join", 5, 1, scan, scan)})), 80)
     assert max(map(len, shown.splitlines())) <= 80
     assert "123,456,791" in shown
     assert "…" not in shown

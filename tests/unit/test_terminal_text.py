@@ -22,6 +22,7 @@ from pgtare.seeing.flame.script import Event
 from pgtare.seeing.trace.file.tables import Table
 from pgtare.seeing.trace.file.writer import Writer
 from pgtare.seeing.waits.show import one_line
+from tests.terminal import printed
 from tests.unit.made_traces import MS, NO_RESERVE, define_events, ring, waits
 
 HOSTILE = "a\x1b]0;title\x07b\x1b[2Jc\u202ed\x9be"
@@ -30,12 +31,6 @@ STEERS = "\x1b\x07\u202e\x9b"
 
 def harmless(text: str) -> bool:
     return not set(text) & set(STEERS)
-
-
-def printed(thing: object) -> str:
-    file = io.StringIO()
-    Console(file=file, width=200).print(thing, highlight=False)
-    return file.getvalue()
 
 
 def test_what_steers_a_terminal_is_marked() -> None:
@@ -54,9 +49,9 @@ def test_statements_and_names_on_the_terminal() -> None:
         sure="likely",
         because=HOSTILE,
     )
-    assert harmless(printed(doctor_show._finding(finding)))
-    assert harmless(printed(doctor_show._rows([(HOSTILE, HOSTILE)])))
-    assert harmless(printed(flame_show.table(["frame"], [[HOSTILE]])))
+    assert harmless(printed(doctor_show._finding(finding), 200))
+    assert harmless(printed(doctor_show._rows([(HOSTILE, HOSTILE)]), 200))
+    assert harmless(printed(flame_show.table(["frame"], [[HOSTILE]]), 200))
     assert harmless(one_line(HOSTILE, 1))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import re
 import struct
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
 
 from pgtare.errors import UsageError
 from pgtare.kit.numbers import volume
@@ -30,14 +28,8 @@ from pgtare.seeing.trace.output.export import tables
 from pgtare.seeing.trace.output.page import page
 from tests.commands import refused
 from tests.sample_trace import ROWS, two_requests, two_requests_ledger
+from tests.terminal import printed
 from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, define_events, ring, trace, waits
-
-
-def printed(what: RenderableType, width: int) -> str:
-    console = Console(file=io.StringIO(), width=width)
-    console.print(what, highlight=False)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
 
 
 @pytest.fixture
