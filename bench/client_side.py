@@ -25,7 +25,6 @@ from pgtare.load import LoadSpec, TransactionLog, find_pgbench
 from pgtare.load.pgbench import run
 from pgtare.server import own_session
 from pgtare.weighing.trials import Population, Trials
-from pgtare.weighing.weigh import recording
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -60,10 +59,7 @@ def record(target: harness.Server, spec: LoadSpec, design: Design, seconds: int)
         load = threads.submit(run, pgbench, target.dsn, spec, whole, log=log)
         time.sleep(_LEAD_S)  # until all of its clients are at work
         before = machine.usage()
-        got = recording.record(
-            Trials(conn), design, population, seconds, cpu=True, load=None,
-            look=lambda seconds, data: False, tick=lambda seconds, rows: None,
-        )  # fmt: skip
+        got = harness.observe(Trials(conn), design, population, seconds, cpu=True, load=None)
         after = machine.usage()
         started = Trials(conn).status().started
         load.result()

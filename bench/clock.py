@@ -25,9 +25,7 @@ from pgtare.seeing.clock.survey import pick_cpu, weigh
 from pgtare.server.binaries import from_wheel
 
 #: A section of pg_test_timing 19 to the clock it reads; before 19 there was one without a title.
-_SECTIONS = {
-    "System clock source": "monotonic", "Clock source": "tscp", "Fast clock source": "tsc",
-}  # fmt: skip
+_SECTIONS = {"System clock source": "monotonic", "Clock source": "tscp", "Fast clock source": "tsc"}
 _MEAN = re.compile(
     r"(?:Average loop|Per loop) time including overhead: ([\d.]+) (ns|[uµ]s|nsec|usec)"
 )
@@ -93,8 +91,11 @@ def beside(named: Sequence[Path], rounds: int, seconds: int) -> None:
     """Our average loop time against each installed pg_test_timing's."""
     cpu = pick_cpu(None)
     for version, program in installed(named).items():
-        keeps = "exact durations kept by both" if int(re.split(r"\D", version)[0]) >= 19 else \
-            "exact durations kept by ours alone"  # fmt: skip
+        keeps = (
+            "exact durations kept by both"
+            if int(re.split(r"\D", version)[0]) >= 19
+            else "exact durations kept by ours alone"
+        )
         pairs: dict[str, list[tuple[Run, Run]]] = {}
         for _ in range(rounds):
             for name, other in theirs(program, seconds, cpu).items():

@@ -136,9 +136,16 @@ def sweep(cluster: Cluster, size: int) -> Sweep:
     excess = sweeps_of(took, victims(size))
     low, high = interval_of_median(excess)
     return Sweep(
-        cluster.binaries.major, size, victims(size), swept, float(np.median(excess)), low, high,
-        float(np.median(took)), float(took.max()),
-    )  # fmt: skip
+        cluster.binaries.major,
+        size,
+        victims(size),
+        swept,
+        float(np.median(excess)),
+        low,
+        high,
+        float(np.median(took)),
+        float(took.max()),
+    )
 
 
 def sweeps_of(took: npt.NDArray[np.float64], every: int) -> npt.NDArray[np.float64]:
@@ -207,15 +214,30 @@ def loss(cluster: Cluster, size: int, clients: int, rounds: int, seconds: int, s
     lost, low, high = (-100 * math.expm1(x) for x in (got.mean, got.hi, got.lo))
     rate = swept / spent
     return Loss(
-        cluster.binaries.major, size, clients, float(np.median(found["known"])), lost, low, high,
-        rate, rate * victims(size), rate / lost, rate * victims(size) / lost,
-    )  # fmt: skip
+        cluster.binaries.major,
+        size,
+        clients,
+        float(np.median(found["known"])),
+        lost,
+        low,
+        high,
+        rate,
+        rate * victims(size),
+        rate / lost,
+        rate * victims(size) / lost,
+    )
 
 
 def turnover(
-    small: Cluster, large: Cluster, size: int, n: int, clients: int, rounds: int, seconds: int,
+    small: Cluster,
+    large: Cluster,
+    size: int,
+    n: int,
+    clients: int,
+    rounds: int,
+    seconds: int,
     seed: int,
-) -> Turnover:  # fmt: skip
+) -> Turnover:
     """Alternate n statements, drawn evenly, between a server with few places and one with many."""
     pgbench = find_pgbench(small.binaries)
     rng = np.random.default_rng(seed)
@@ -244,9 +266,17 @@ def turnover(
     got = paired(ratios, margin=0.005, family=1, alpha=0.05, seed=seed)
     lost, low, high = (-100 * math.expm1(x) for x in (got.mean, got.hi, got.lo))
     return Turnover(
-        small.binaries.major, size, n, clients, float(np.median(found["large"])), lost, low, high,
-        swept / spent, swept / spent * victims(size),
-    )  # fmt: skip
+        small.binaries.major,
+        size,
+        n,
+        clients,
+        float(np.median(found["large"])),
+        lost,
+        low,
+        high,
+        swept / spent,
+        swept / spent * victims(size),
+    )
 
 
 def main() -> None:

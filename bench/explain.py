@@ -32,9 +32,12 @@ from pgtare.server.cluster import Cluster
 _SLOW_CLOCK = Path(__file__).with_name("slow_clock.c")
 _TABLES = {"t10k": 10_000, "t100k": 100_000, "t300k": 300_000, "t1m": 1_000_000, "t5m": 5_000_000}
 _ALIKE = {
-    "shared_buffers": "768MB", "work_mem": "256MB", "jit": "off", "autovacuum": "off",
+    "shared_buffers": "768MB",
+    "work_mem": "256MB",
+    "jit": "off",
+    "autovacuum": "off",
     "max_parallel_workers_per_gather": "0",
-}  # fmt: skip
+}
 _NO_HASH = "-c enable_hashjoin=off -c enable_mergejoin=off"
 _NO_SCAN = "-c enable_seqscan=off -c enable_bitmapscan=off"
 _MERGE = "-c enable_hashjoin=off -c enable_nestloop=off"
@@ -53,11 +56,14 @@ CASES = (
     Case("scan of 10 k rows", "SELECT * FROM t10k"),
     Case("aggregate of 5 M rows", "SELECT count(*) FROM t5m"),
     Case("1,000 groups of 1 M rows", "SELECT g, sum(v) FROM t1m GROUP BY g"),
-    Case("nested loop, 100 k look-ups",
-         "SELECT count(*) FROM t100k a JOIN t1m b ON b.id = a.r", _NO_HASH),
+    Case(
+        "nested loop, 100 k look-ups",
+        "SELECT count(*) FROM t100k a JOIN t1m b ON b.id = a.r",
+        _NO_HASH,
+    ),
     Case("hash join, 1 M with 10 k rows", "SELECT count(*) FROM t1m b JOIN t10k a ON a.id = b.k"),
     Case("sort of 300 k rows", "SELECT * FROM t300k ORDER BY r"),
-)  # fmt: skip
+)
 MORE = (
     Case("hash join, 1 M with 100 k rows", "SELECT count(*) FROM t1m b JOIN t100k a ON a.id = b.k"),
     Case("sort of 300 k rows in order", "SELECT * FROM t300k ORDER BY id"),
@@ -66,13 +72,19 @@ MORE = (
     Case("index scan of 500 k rows", "SELECT count(v) FROM t1m WHERE id < 500000", _NO_SCAN),
     Case("merge join, 100 k rows", "SELECT count(*) FROM t1m b JOIN t100k a USING (id)", _MERGE),
     Case("hash join, scattered", "SELECT count(*) FROM t1m b JOIN t300k a ON a.id = b.r"),
-    Case("nested loop, scattered heap",
-         "SELECT count(b.v) FROM t100k a JOIN t1m b ON b.id = a.r * 10", _NO_HASH),
-    Case("append of 400 k rows",
-         "SELECT count(*) FROM (SELECT id FROM t300k UNION ALL SELECT id FROM t100k) x"),
-    Case("CTE of 300 k rows",
-         "WITH x AS MATERIALIZED (SELECT * FROM t300k) SELECT count(*) FROM x"),
-)  # fmt: skip
+    Case(
+        "nested loop, scattered heap",
+        "SELECT count(b.v) FROM t100k a JOIN t1m b ON b.id = a.r * 10",
+        _NO_HASH,
+    ),
+    Case(
+        "append of 400 k rows",
+        "SELECT count(*) FROM (SELECT id FROM t300k UNION ALL SELECT id FROM t100k) x",
+    ),
+    Case(
+        "CTE of 300 k rows", "WITH x AS MATERIALIZED (SELECT * FROM t300k) SELECT count(*) FROM x"
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -167,11 +179,14 @@ def compare(cluster: Cluster, clock: ServerClock, case: Case, pairs: int) -> dic
         flush=True,
     )
     return {
-        "plan": case.name, "postgresql": measured.major, "read_ns": read_ns,
+        "plan": case.name,
+        "postgresql": measured.major,
+        "read_ns": read_ns,
         "predicted": cost.as_json(),
-        "measured": measured.as_json(), "error_pct": error,
+        "measured": measured.as_json(),
+        "error_pct": error,
         "beyond_two_reads_ns": own,
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

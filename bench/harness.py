@@ -73,19 +73,39 @@ def two_arms(settings: dict[str, str], base: dict[str, str], seed: int) -> Desig
     return Design(arms, block_layout(2), seed)
 
 
+def observe(
+    trials: Trials,
+    design: Design,
+    population: Population,
+    seconds: float,
+    *,
+    cpu: bool,
+    load: PgbenchLoad | None,
+) -> recording.TrialRecording:
+    """A trial of that length, which nothing ends earlier."""
+    return recording.record(
+        trials,
+        design,
+        population,
+        seconds,
+        cpu=cpu,
+        load=load,
+        look=lambda seconds, data: False,
+        tick=lambda seconds, rows: None,
+    )
+
+
 def record(
     target: Server, running: PgbenchLoad, design: Design, seconds: float, *, cpu: bool = False
 ) -> Observations:
     """The observations of a trial; cpu: with processor time, which costs two system calls each."""
     with own_session.connect(target.dsn) as conn:
         population = Population(
-            conn.info.dbname, application=running.application_name,
+            conn.info.dbname,
+            application=running.application_name,
             sessions=running.spec.clients + 4,
-        )  # fmt: skip
-        got = recording.record(
-            Trials(conn), design, population, seconds, cpu=cpu, load=running,
-            look=lambda seconds, data: False, tick=lambda seconds, rows: None,
-        )  # fmt: skip
+        )
+        got = observe(Trials(conn), design, population, seconds, cpu=cpu, load=running)
     if got.stopped_by == "interrupt":
         raise KeyboardInterrupt
     return got.observations

@@ -221,9 +221,12 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=2 * cores(), help="enough to saturate")
     parser.add_argument("--ring", type=int, default=USUAL_RING, help="records of a trace")
     parser.add_argument(
-        "--arms", nargs="+", choices=("stats", "trace", "delay"),
-        default=["stats", "trace", "delay"], help="of the client's part",
-    )  # fmt: skip
+        "--arms",
+        nargs="+",
+        choices=("stats", "trace", "delay"),
+        default=["stats", "trace", "delay"],
+        help="of the client's part",
+    )
     args = parser.parse_args()
     library = loadable(from_wheel(), MODULE).library
     with harness.server([library]) as target:

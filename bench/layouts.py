@@ -40,10 +40,11 @@ def measured(args: argparse.Namespace) -> Floats:
         print(state, file=sys.stderr, flush=True)
 
     variants = [
-        DuetVariant(f"linking {seed}", relink(recipe, Link(seed), tell), (),
-                    {"shared_buffers": "128MB"})
+        DuetVariant(
+            f"linking {seed}", relink(recipe, Link(seed), tell), (), {"shared_buffers": "128MB"}
+        )
         for seed in range(1, args.linkings + 1)
-    ]  # fmt: skip
+    ]
     spec = LoadSpec(protocol=args.protocol, clients=args.clients)
     length = Length(args.seconds, warmup_s=WARMUP_S)
     played: list[estimate.RoundStatistics | None] = []

@@ -29,7 +29,6 @@ from pgtare.server import own_session
 from pgtare.server.binaries import from_wheel
 from pgtare.server.modules import loadable
 from pgtare.weighing.trials import Population, Trials
-from pgtare.weighing.weigh import recording
 
 Floats = npt.NDArray[np.float64]
 VIEWS = tuple(f"pg_stat_wait_event_timing{kind}" for kind in ("_system", "", "_statements"))
@@ -132,10 +131,9 @@ def observe(target: harness.Server, args: argparse.Namespace, clients: int) -> N
         )
         thread.start()
         try:
-            got = recording.record(
-                Trials(conn), design, population, args.seconds, cpu=True, load=running,
-                look=lambda seconds, data: False, tick=lambda seconds, rows: None,
-            )  # fmt: skip
+            got = harness.observe(
+                Trials(conn), design, population, args.seconds, cpu=True, load=running
+            )
         finally:
             stop.set()
             thread.join()

@@ -81,8 +81,9 @@ def main() -> None:
             connection.execute(jinja2.Template(_STUDY.read_text()).render().encode())
         subprocess.run(
             [str(binaries.pgbench), "-i", "-q", "-s", "10", cluster.dsn()],
-            check=True, capture_output=True,
-        )  # fmt: skip
+            check=True,
+            capture_output=True,
+        )
         sys.stdout.write(f"{'load':<30} {'µs':>9}  {'took':>7}  {'95 % interval':<18} says\n")
         for each in LOADS:
             _compare(each, str(binaries.pgbench), cluster.dsn(), Path(name), pairs)
@@ -116,9 +117,12 @@ def _run(command: list[str], each: Load, traced: bool) -> float:
     settings["sql_trace.rowsource_sampling"] = 128 if each.rows and traced else 0
     options = " ".join(f"-c {name}={value}" for name, value in settings.items())
     out = subprocess.run(
-        command, check=True, capture_output=True, text=True,
+        command,
+        check=True,
+        capture_output=True,
+        text=True,
         env={**os.environ, "PGOPTIONS": options},
-    ).stdout  # fmt: skip
+    ).stdout
     latency = re.search(r"latency average = ([\d.]+) ms", out)
     assert latency
     return float(latency[1]) * 1000

@@ -20,8 +20,9 @@ OFF = {"compute_query_id": "off", "pg_stat_statements.track": "none"}
 ON = {"compute_query_id": "on", "pg_stat_statements.track": "top"}
 
 
-def one_run(target: harness.Server, settings: dict[str, str], clients: int, seconds: float,
-            seed: int) -> np.ndarray:  # fmt: skip
+def one_run(
+    target: harness.Server, settings: dict[str, str], clients: int, seconds: float, seed: int
+) -> np.ndarray:
     """Service times (µs) of a whole run with these settings in its sessions."""
     design = harness.two_arms({}, {}, seed)
     with harness.options(settings), harness.load(target, clients) as running:

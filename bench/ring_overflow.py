@@ -27,9 +27,16 @@ from pgtare.server.binaries import from_wheel
 from pgtare.server.modules import loadable
 
 RECORD = np.dtype(
-    [("seq", "<u4"), ("kind", "<u2"), ("depth", "<u2"), ("event", "<u4"), ("calls", "<u4"),
-     ("start_ns", "<i8"), ("value", "<i8")]
-)  # fmt: skip
+    [
+        ("seq", "<u4"),
+        ("kind", "<u2"),
+        ("depth", "<u2"),
+        ("event", "<u4"),
+        ("calls", "<u4"),
+        ("start_ns", "<i8"),
+        ("value", "<i8"),
+    ]
+)
 
 
 @dataclass
@@ -79,9 +86,10 @@ def _caught_up(conn: Any, pid: int) -> int:
 
 def _call(conn: Any, pid: int, position: int) -> tuple[int, int, bytes]:
     row = conn.execute(
-        "SELECT next, lost, records FROM wait_event_trace_drain(%s, %s)", (pid, position),
+        "SELECT next, lost, records FROM wait_event_trace_drain(%s, %s)",
+        (pid, position),
         binary=True,
-    ).fetchone()  # fmt: skip
+    ).fetchone()
     if row is None or row[0] is None:
         raise MeasurementError("the load's session has no trace")
     return int(row[0]), int(row[1]), bytes(row[2])

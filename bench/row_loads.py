@@ -157,9 +157,10 @@ def serving(
     """
     ours, idler = loadable(binaries, "sql_trace"), loadable(binaries, "idler", MODULES)
     libraries = [*before, ours.library, idler.library, *after]
-    with Cluster(
-        binaries, {**SETTINGS, **(settings or {})}, libraries
-    ) as cluster, psycopg.connect(cluster.dsn(), autocommit=True) as connection:  # fmt: skip
+    with (
+        Cluster(binaries, {**SETTINGS, **(settings or {})}, libraries) as cluster,
+        psycopg.connect(cluster.dsn(), autocommit=True) as connection,
+    ):
         for module in (ours, idler):
             connection.execute(module.create_sql.encode())
         connection.execute("SET search_path = public, sql_trace, idler")

@@ -22,6 +22,7 @@ from scipy.stats import binom
 
 from bench.row_loads import HASHED, NESTED, PARALLEL, TRUTHS, Connection, Load, serving
 from bench.row_truth import repeat, timed_by_explain
+from pgtare.kit import machine
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 
 
@@ -52,7 +53,7 @@ COSTS = (
         "SELECT count(*) FROM million WHERE CASE WHEN i = 500000 THEN idle_for(9, 13000)"
         " ELSE i > 0 END",
     ),
-)  # fmt: skip
+)
 
 
 def make_tables(connection: Connection) -> None:
@@ -75,7 +76,9 @@ class Took:
 
 def cpu_seconds(pid: int) -> float:
     """Processor time of a process since it began."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    times = machine.schedstat(pid)
+    assert times is not None
+    return times[0] / 1e9
 
 
 def execute(connection: Connection, query: Query, arm: str) -> Took:

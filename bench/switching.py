@@ -20,15 +20,29 @@ NAME = "pgtare-bench"
 RUN_TRANSACTIONS = 8000
 
 SETTINGS = (
-    "track_io_timing", "compute_query_id", "log_duration", "log_lock_waits", "track_functions",
-    "log_statement", "log_min_duration_statement", "enable_seqscan", "enable_sort",
-    "enable_hashagg", "enable_material", "enable_memoize",
-)  # fmt: skip
+    "track_io_timing",
+    "compute_query_id",
+    "log_duration",
+    "log_lock_waits",
+    "track_functions",
+    "log_statement",
+    "log_min_duration_statement",
+    "enable_seqscan",
+    "enable_sort",
+    "enable_hashagg",
+    "enable_material",
+    "enable_memoize",
+)
 VALUES = {
-    "track_functions": "none", "log_statement": "none", "log_min_duration_statement": "-1",
-    "enable_seqscan": "on", "enable_sort": "on", "enable_hashagg": "on", "enable_material": "on",
+    "track_functions": "none",
+    "log_statement": "none",
+    "log_min_duration_statement": "-1",
+    "enable_seqscan": "on",
+    "enable_sort": "on",
+    "enable_hashagg": "on",
+    "enable_material": "on",
     "enable_memoize": "on",
-}  # fmt: skip
+}
 
 
 def switching(target: harness.Server, seconds: float) -> None:
@@ -52,8 +66,11 @@ def short_run(target: harness.Server) -> float:
     """Microseconds a transaction of one pgbench -S, so short that pairs meet little drift."""
     done = subprocess.run(
         [find_pgbench(target.binaries), "-n", "-S", "-t", str(RUN_TRANSACTIONS), target.dsn],
-        capture_output=True, text=True, check=True, env={**os.environ, "PGAPPNAME": NAME},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PGAPPNAME": NAME},
+    )
     found = re.search(r"^tps = ([\d.]+)", done.stdout, re.MULTILINE)
     assert found is not None, done.stdout
     return 1e6 / float(found[1])
@@ -63,9 +80,13 @@ def trial_or_not(target: harness.Server, pairs: int) -> None:
     """Time a transaction takes in a trial against outside one, in pairs of short runs."""
     chosen = {name: VALUES.get(name, "off") for name in SETTINGS[:6]}
     design = Design(
-        tuple(Arm("base" if i == 0 else f"arm{i}", "base" if i == 0 else "instrument", chosen)
-              for i in range(6)), tuple(range(6)), 1,
-    )  # fmt: skip
+        tuple(
+            Arm("base" if i == 0 else f"arm{i}", "base" if i == 0 else "instrument", chosen)
+            for i in range(6)
+        ),
+        tuple(range(6)),
+        1,
+    )
     for cpu in (False, True):
         differences = []
         with own_session.connect(target.dsn) as conn:

@@ -116,9 +116,12 @@ def _written(found: Trace, path: Path, copies: int) -> Path:
     for copy in range(copies):
         for ring, w in parts:
             rows = {
-                "ring": np.full(len(w.start), ring), "event": w.event,
-                "gap_ns": w.start + copy * span, "length_ns": w.length, "calls": w.calls,
-            }  # fmt: skip
+                "ring": np.full(len(w.start), ring),
+                "event": w.event,
+                "gap_ns": w.start + copy * span,
+                "length_ns": w.length,
+                "calls": w.calls,
+            }
             writer.add(Table.WAITS, rows)
     writer.close(b"{}")
     return path

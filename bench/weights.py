@@ -17,6 +17,8 @@ from pgtare.server.modules import loadable
 
 INSERT = "INSERT INTO bench_rows VALUES (1);\n"
 
+_ARMS = "wait_event_timing wait_event_timing/trace"
+
 
 @dataclass(frozen=True)
 class Load:
@@ -56,12 +58,13 @@ def weigh(found: Binaries, load: Load, seconds: float) -> dict[str, Any]:
             script = Path(work, "load.sql")
             script.write_text(load.script)
             options += ["--script", str(script)]
+        arguments = f"weigh {_ARMS} --duration {seconds:g}s --json --yes".split()
         done = subprocess.run(
-            [Path(sys.executable).with_name("pgtare"), "weigh", "wait_event_timing",
-             "wait_event_timing/trace", "--dsn", cluster.dsn(), "--duration", f"{seconds:g}s",
-             "--json", "--yes", *options],
-            stdout=subprocess.PIPE, text=True, check=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "pgtare", *arguments, "--dsn", cluster.dsn(), *options],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 

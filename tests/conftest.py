@@ -24,7 +24,7 @@ ASKED_ALIKE = {
     "test_clock_query.py",
     "test_flame_labels.py",
     "test_flame_stalls.py",
-    "test_waits_doubts.py",
+    "test_waits_caveats.py",
 }
 
 

@@ -42,13 +42,13 @@ def compile_for(pg_config: Path, version: str, name: str) -> bool:
             shutil.copytree(driver_source(), Path(work, "sources", name))
         else:
             shutil.copytree(MODULES[name], Path(work, "sources"))
+        settings = (f"PG_CONFIG={pg_config}", "COPT=-Werror", f"CC={os.environ.get('CC', 'gcc')}")
         done = subprocess.run(
-            [
-                "make", "-s", "-C", f"{work}/sources/{name}", f"PG_CONFIG={pg_config}",
-                "COPT=-Werror", f"CC={os.environ.get('CC', 'gcc')}",
-            ],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            ["make", "-s", "-C", f"{work}/sources/{name}", *settings],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         print(f"C, {name}, {version}: {'no warnings' if done.returncode == 0 else done.stderr}")
         return done.returncode == 0 and no_long_circle(name, Path(work, "sources"))
 

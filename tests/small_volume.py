@@ -1,12 +1,14 @@
-"""A file system of a given size, to be filled."""
+"""A file system of a given size, to be filled; and a full one, pretended."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -35,3 +37,8 @@ def fill(directory: Path, leave: int = 0) -> None:
     size = (directory / "others").stat().st_size
     with open(directory / "others", "r+b") as file:
         file.truncate(size - leave)
+
+
+def raise_no_space(*_: object) -> NoReturn:
+    """What a call of the system does on a full disk."""
+    raise OSError(errno.ENOSPC, "No space left on device")

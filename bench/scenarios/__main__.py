@@ -52,9 +52,14 @@ def row(scenario: Scenario, counts: Counts) -> str:
     sign = "≥" if scenario.at_least else "≤"
     held = "" if scenario.holds(counts) else "stated" if scenario.stated else "**missed**"
     cells = (
-        scenario.name, scenario.checks, f"{counts.rate:.3f}", f"{counts.error:.3f}",
-        f"{counts.trials:,}", f"{sign} {scenario.bound:.3g}", held,
-    )  # fmt: skip
+        scenario.name,
+        scenario.checks,
+        f"{counts.rate:.3f}",
+        f"{counts.error:.3f}",
+        f"{counts.trials:,}",
+        f"{sign} {scenario.bound:.3g}",
+        held,
+    )
     return f"| {' | '.join(cells)} |"
 
 
@@ -84,5 +89,5 @@ if __name__ == "__main__":
         os.environ["OPENBLAS_NUM_THREADS"] = "1"
         os.execv(  # noqa: S606
             sys.executable, [sys.executable, "-m", "bench.scenarios", *sys.argv[1:]]
-        )  # fmt: skip
+        )
     sys.exit(main())

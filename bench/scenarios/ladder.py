@@ -23,10 +23,14 @@ def power(rounds: int, family: int, trials: int, seed: int) -> Counts:
 
 SCENARIOS = tuple(
     Scenario(
-        f"ladder, {rounds} rounds, 1 of {family} comparisons" if family > 1
+        f"ladder, {rounds} rounds, 1 of {family} comparisons"
+        if family > 1
         else f"ladder, {rounds} rounds",
-        "effects of the stated MDE are found", 0.80, partial(power, rounds, family),
-        trials=5_000, quick=300,
+        "effects of the stated MDE are found",
+        0.80,
+        partial(power, rounds, family),
+        trials=5_000,
+        quick=300,
     )
     for rounds, family in ((6, 1), (12, 1), (12, 12))
-)  # fmt: skip
+)

@@ -50,16 +50,22 @@ _EXPONENTIAL = (
 SCENARIOS = tuple(
     Scenario(
         f"row source, 1 call in 1,000 × 1,000, {calls:,} calls, {share} of its parent's time",
-        "95 % interval covers", 0.94, partial(covered, calls, outside), trials=1_000,
+        "95 % interval covers",
+        0.94,
+        partial(covered, calls, outside),
+        trials=1_000,
     )
     for calls in (20_000, 100_000)
     for outside, share in ((2.0, "nearly all"), (20.0, "half"), (200.0, "a tenth"))
 ) + tuple(
     Scenario(
         f"row source, exponential lengths, {calls:,} calls, {share} of its parent's time",
-        "95 % interval covers", 0.94, partial(exponential, calls, outside), trials=1_000,
+        "95 % interval covers",
+        0.94,
+        partial(exponential, calls, outside),
+        trials=1_000,
         stated=_EXPONENTIAL,
     )
     for calls in (1_000, 10_000)
     for outside, share in ((20.0, "half"), (180.0, "a tenth"))
-)  # fmt: skip
+)

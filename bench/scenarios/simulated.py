@@ -52,36 +52,68 @@ def long_carry_over(name: str, trials: int, seed: int) -> Counts:
 SCENARIOS = (
     *(
         Scenario(
-            f"stalls of 5 ms in 0.5 %, {company}, with a control", '"cost"', 0.94,
-            partial(stalls, instruments), trials=20, quick=1,
+            f"stalls of 5 ms in 0.5 %, {company}, with a control",
+            '"cost"',
+            0.94,
+            partial(stalls, instruments),
+            trials=20,
+            quick=1,
         )
         for instruments, company in ((1, "alone"), (5, "in company"))
     ),
     Scenario(
-        "+2 %, 5 % abort early, with a control", "any flat verdict", 0.05, failing,
-        at_least=False, trials=60, quick=4,
+        "+2 %, 5 % abort early, with a control",
+        "any flat verdict",
+        0.05,
+        failing,
+        at_least=False,
+        trials=60,
+        quick=4,
     ),
     Scenario(
-        "control and instrument off by 5 %", "any flat verdict", 0.05, control_off,
-        at_least=False, trials=60, quick=4,
+        "control and instrument off by 5 %",
+        "any flat verdict",
+        0.05,
+        control_off,
+        at_least=False,
+        trials=60,
+        quick=4,
     ),
     Scenario(
-        "one slow session, A/A, with a control", "95 % interval of body_pct covers", 0.94,
-        one_slow_session, trials=60, quick=4,
+        "one slow session, A/A, with a control",
+        "95 % interval of body_pct covers",
+        0.94,
+        one_slow_session,
+        trials=60,
+        quick=4,
     ),
     *(
         Scenario(
-            f"all arms fail alike, {how}", "rates found to differ at 5 %", 0.05,
-            partial(failing_alike, spells), at_least=False, trials=400, quick=16,
+            f"all arms fail alike, {how}",
+            "rates found to differ at 5 %",
+            0.05,
+            partial(failing_alike, spells),
+            at_least=False,
+            trials=400,
+            quick=16,
         )
         for spells, how in ((False, "one by one"), (True, "in spells"))
     ),
     Scenario(
-        "1.2 % spread over 6 transactions, with runs", '"equivalent" without a limit', 0.05,
-        lasting, at_least=False, trials=40, quick=2,
+        "1.2 % spread over 6 transactions, with runs",
+        '"equivalent" without a limit',
+        0.05,
+        lasting,
+        at_least=False,
+        trials=40,
+        quick=2,
     ),
     Scenario(
-        "1.2 % spread over 6 transactions, with runs", "95 % interval of the long carry-over "
-        "covers", 0.94, partial(long_carry_over, "lognormal"), trials=200, quick=16,
+        "1.2 % spread over 6 transactions, with runs",
+        "95 % interval of the long carry-over covers",
+        0.94,
+        partial(long_carry_over, "lognormal"),
+        trials=200,
+        quick=16,
     ),
-)  # fmt: skip
+)

@@ -78,9 +78,9 @@ def _mean(slow_us: float) -> float:
 #: What a transaction takes with the instrument on all the time, less what it takes without it.
 AS_THEY_COME_US = _mean(_TIMES * _SLOW_US) - _mean(_SLOW_US)
 #: What the instrument would add to the base's own transactions.
-AT_BASE_MIX_US = (_TIMES - 1) * _SLOW_US * (1 / (_SLOW_US + 20)) / (
-    1 / (_SLOW_US + 20) + 1 / (_FAST_US + 20)
-)  # fmt: skip
+AT_BASE_MIX_US = (
+    (_TIMES - 1) * _SLOW_US * (1 / (_SLOW_US + 20)) / (1 / (_SLOW_US + 20) + 1 / (_FAST_US + 20))
+)
 
 
 def _covers(truth: float, trials: int, seed: int) -> Counts:
@@ -119,16 +119,28 @@ def warned(trials: int, seed: int) -> Counts:
 
 SCENARIOS = (
     Scenario(
-        "slices, × 1.5 in slow phases only", "95 % interval covers the mean of transactions as "
-        "they come", 0.94, as_they_come, trials=300, quick=4,
+        "slices, × 1.5 in slow phases only",
+        "95 % interval covers the mean of transactions as they come",
+        0.94,
+        as_they_come,
+        trials=300,
+        quick=4,
     ),
     Scenario(
-        "slices, × 1.5 in slow phases only", "95 % interval covers the cost at the base's mix of "
-        "transactions", 0.94, at_the_base_mix, trials=100, quick=4,
+        "slices, × 1.5 in slow phases only",
+        "95 % interval covers the cost at the base's mix of transactions",
+        0.94,
+        at_the_base_mix,
+        trials=100,
+        quick=4,
         stated="slices estimate another quantity, see Slices above.",
     ),
     Scenario(
-        "slices, × 1.5 in slow phases only, --unit both", "warned that the total is below the own "
-        "effect", 0.94, warned, trials=100, quick=4,
+        "slices, × 1.5 in slow phases only, --unit both",
+        "warned that the total is below the own effect",
+        0.94,
+        warned,
+        trials=100,
+        quick=4,
     ),
-)  # fmt: skip
+)

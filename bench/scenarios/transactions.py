@@ -109,11 +109,12 @@ SCENARIOS = (
     ),
     *(_covers(f"{name}, 5 %", make, _slower) for name, make in (_NOISES | _SESSIONS).items()),
     _covers(
-        "burst of 100 × 20, effect on the slow mode only", partial(_two, simulator.bursts),
+        "burst of 100 × 20, effect on the slow mode only",
+        partial(_two, simulator.bursts),
         _slow_mode,
     ),
     _covers("one slow session, A/A", _one_slow, _nothing),
     _covers("one slow session, A/A", _one_slow, _nothing, percent=True),
     _covers("one slow session, 5 %", _one_slow, _slower),
     _covers("one slow session, 5 %", _one_slow, _slower, percent=True),
-)  # fmt: skip
+)

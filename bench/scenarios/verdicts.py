@@ -32,9 +32,11 @@ def lasting(lags: int, trials: int, seed: int) -> Counts:
         design_seed = int(rng.integers(1 << 40))
         sessions = [simulator.lognormal(30_000, rng, 0.05) for _ in range(2)]
         made = simulator.simulate(
-            sessions, simulator.design_of(2, design_seed), lambda x: x + 1.2 / lags,
+            sessions,
+            simulator.design_of(2, design_seed),
+            lambda x: x + 1.2 / lags,
             after=[1.2 / lags] * (lags - 1),
-        )  # fmt: skip
+        )
         arm = _judged(made.observations, 2, design_seed).arms[1]
         hits += arm.verdict == "equivalent" and "that last up to" not in arm.verdict_reason
     return Counts(hits, trials)
@@ -71,10 +73,11 @@ def censored(share: float, trials: int, seed: int) -> Counts:
         design_seed = int(rng.integers(1 << 40))
         sessions = [simulator.lognormal(units, rng, 0.1) for _ in range(120)]
         made = simulator.simulate(
-            sessions, simulator.design_of(2, design_seed),
+            sessions,
+            simulator.design_of(2, design_seed),
             lambda x, rng=rng: x + share * life_us * (rng.random(len(x)) < chance),  # type: ignore[misc]
             life_us=life_us,
-        )  # fmt: skip
+        )
         found = _judged(made.observations, 2, design_seed)
         effect, c = found.arms[1].effect, found.arms[1].threshold_us
         assert effect is not None
@@ -93,9 +96,10 @@ def stalls(instruments: int, trials: int, seed: int) -> Counts:
         design = simulator.design_of(instruments + 1, design_seed)
         each = 2_000 * len(design.block)
         made = simulator.simulate(
-            [simulator.lognormal(each, rng, 0.3) for _ in range(2)], design,
+            [simulator.lognormal(each, rng, 0.3) for _ in range(2)],
+            design,
             lambda x, rng=rng: x + _STALL_US * (rng.random(len(x)) < 0.005),  # type: ignore[misc]
-        )  # fmt: skip
+        )
         found = _judged(made.observations, instruments + 1, design_seed)
         hits += found.arms[1].verdict == "cost"
     return Counts(hits, trials)
@@ -119,30 +123,45 @@ def two_base_slots(trials: int, seed: int) -> Counts:
 SCENARIOS = (
     *(
         Scenario(
-            f"1.2 % spread over {lags} transactions", '"equivalent" without a limit', 0.05,
-            partial(lasting, lags), at_least=False, trials=60, quick=4,
+            f"1.2 % spread over {lags} transactions",
+            '"equivalent" without a limit',
+            0.05,
+            partial(lasting, lags),
+            at_least=False,
+            trials=60,
+            quick=4,
         )
         for lags in (2, 3, 5, 6)
     ),
-    Scenario(
-        "+2 %, 5 % abort early", '"gain"', 0.05, aborting, at_least=False, trials=60, quick=5
-    ),
+    Scenario("+2 %, 5 % abort early", '"gain"', 0.05, aborting, at_least=False, trials=60, quick=5),
     *(
         Scenario(
             f"stalls of {share:.0%} of a session's life".replace("%", " %"),
-            "95 % interval of body_us covers", 0.94, partial(censored, share), trials=100, quick=5,
+            "95 % interval of body_us covers",
+            0.94,
+            partial(censored, share),
+            trials=100,
+            quick=5,
         )
         for share in (0.05, 0.30)
     ),
     *(
         Scenario(
             f"stalls of 5 ms in 0.5 %, {instruments} instrument{'s' * (instruments > 1)}",
-            '"cost"', 0.94, partial(stalls, instruments), trials=trials, quick=2,
+            '"cost"',
+            0.94,
+            partial(stalls, instruments),
+            trials=trials,
+            quick=2,
         )
         for instruments, trials in ((1, 60), (7, 40), (30, 20))
     ),
     Scenario(
-        "two base slots, A/A", "95 % interval of body_us covers", 0.94, two_base_slots,
-        trials=40, quick=3,
+        "two base slots, A/A",
+        "95 % interval of body_us covers",
+        0.94,
+        two_base_slots,
+        trials=40,
+        quick=3,
     ),
-)  # fmt: skip
+)

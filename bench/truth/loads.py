@@ -58,9 +58,13 @@ class Server:
     """A throwaway server with the module, and its sessions."""
 
     def __init__(
-        self, stack: contextlib.ExitStack, binaries: Binaries, settings: dict[str, Value],
-        *, tcp: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        stack: contextlib.ExitStack,
+        binaries: Binaries,
+        settings: dict[str, Value],
+        *,
+        tcp: bool = False,
+    ) -> None:
         self.binaries = binaries
         self.stack = stack
         module = loadable(binaries, "wait_event_timing")
@@ -93,15 +97,21 @@ class Server:
         return found
 
     def stage(
-        self, run: Callable[[float], object], watched: Sequence[Watched] = (),
+        self,
+        run: Callable[[float], object],
+        watched: Sequence[Watched] = (),
         sessions: Sequence[Connection] = (),
-    ) -> Stage:  # fmt: skip
+    ) -> Stage:
         """Of this server only."""
         mine = [*(self.watch(session) for session in sessions), *watched]
         return Stage(
-            [self.observer], [self.cluster.log_path], [(one, 0) for one in mine],
-            run, list(sessions), [self.spare],
-        )  # fmt: skip
+            [self.observer],
+            [self.cluster.log_path],
+            [(one, 0) for one in mine],
+            run,
+            list(sessions),
+            [self.spare],
+        )
 
     def big_table(self) -> None:
         """10 MB, more than fits into shared_buffers."""
@@ -123,9 +133,14 @@ class Server:
 
 
 def processes(
-    connection: Connection, binaries: Binaries, kind: str,
-    *, seconds: float = 20.0, wanted: int = 1, doing: str = "%",
-) -> list[Watched]:  # fmt: skip
+    connection: Connection,
+    binaries: Binaries,
+    kind: str,
+    *,
+    seconds: float = 20.0,
+    wanted: int = 1,
+    doing: str = "%",
+) -> list[Watched]:
     """Processes of a backend type, as soon as there are so many."""
     deadline = time.monotonic() + seconds
     query = (
@@ -376,6 +391,9 @@ def tls(binaries: Binaries) -> Iterator[Stage]:
         yield server.stage(run, sessions=[client])
 
 
+_MAKE_CERTIFICATE = "openssl req -new -x509 -nodes -subj /CN=localhost"
+
+
 @contextlib.contextmanager
 def certificate() -> Iterator[dict[str, Value]]:
     """Settings for TLS with a certificate that signs itself."""
@@ -383,10 +401,12 @@ def certificate() -> Iterator[dict[str, Value]]:
     try:
         server_account().give(Path(directory))
         subprocess.run(
-            ["openssl", "req", "-new", "-x509", "-nodes", "-subj", "/CN=localhost",
-             "-out", f"{directory}/crt", "-keyout", f"{directory}/key"],
-            check=True, capture_output=True, cwd="/", **server_account().run_as,
-        )  # fmt: skip
+            f"{_MAKE_CERTIFICATE} -out {directory}/crt -keyout {directory}/key".split(),
+            check=True,
+            capture_output=True,
+            cwd="/",
+            **server_account().run_as,
+        )
         yield {
             "ssl": True,
             "ssl_cert_file": f"{directory}/crt",

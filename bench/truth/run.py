@@ -63,7 +63,11 @@ def _rows(load: Load, stage: Stage, calibration: Calibration, length: float) -> 
         row
         for n in numbers
         for row in compare(
-            log, mine[n], before[n], after[n],
-            name_events(stage.observers[n], stage.spare[n], seen), calibration,
+            log,
+            mine[n],
+            before[n],
+            after[n],
+            name_events(stage.observers[n], stage.spare[n], seen),
+            calibration,
         )
-    ]  # fmt: skip
+    ]

@@ -35,12 +35,16 @@ def standby(primary: Cluster, settings: Mapping[str, str] | None = None) -> Iter
     def run(*command: object) -> None:
         subprocess.run(
             [str(part) for part in command],
-            check=True, capture_output=True, text=True, cwd="/", **primary.run_as,
-        )  # fmt: skip
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd="/",
+            **primary.run_as,
+        )
 
     try:
-        run(primary.binaries.program("pg_basebackup"), "-D", data, "-R", "-c", "fast",
-            "-d", primary.dsn())  # fmt: skip
+        options = ("-D", data, "-R", "-c", "fast", "-d", primary.dsn())
+        run(primary.binaries.program("pg_basebackup"), *options)
         sockets.mkdir()
         sockets.chmod(0o777)
         hba.write_text("local all all trust\n")

@@ -41,12 +41,34 @@ TRACING = Path("/sys/kernel/tracing")
 
 # System calls of x86-64 in which the server waits, by number
 CALLS = {
-    0: "read", 1: "write", 7: "poll", 17: "pread64", 18: "pwrite64", 23: "select", 26: "msync",
-    35: "nanosleep", 61: "wait4", 65: "semop", 74: "fsync", 75: "fdatasync", 76: "truncate",
-    77: "ftruncate", 82: "rename", 202: "futex", 221: "fadvise64", 230: "clock_nanosleep",
-    232: "epoll_wait", 257: "openat", 270: "pselect6", 277: "sync_file_range", 281: "epoll_pwait",
-    285: "fallocate", 295: "preadv", 296: "pwritev", 326: "copy_file_range",
-}  # fmt: skip
+    0: "read",
+    1: "write",
+    7: "poll",
+    17: "pread64",
+    18: "pwrite64",
+    23: "select",
+    26: "msync",
+    35: "nanosleep",
+    61: "wait4",
+    65: "semop",
+    74: "fsync",
+    75: "fdatasync",
+    76: "truncate",
+    77: "ftruncate",
+    82: "rename",
+    202: "futex",
+    221: "fadvise64",
+    230: "clock_nanosleep",
+    232: "epoll_wait",
+    257: "openat",
+    270: "pselect6",
+    277: "sync_file_range",
+    281: "epoll_pwait",
+    285: "fallocate",
+    295: "preadv",
+    296: "pwritev",
+    326: "copy_file_range",
+}
 
 # What a signal handler does while the process waits: kill (of itself, for the latch), setitimer,
 # getpid, rt_sigaction, rt_sigprocmask, rt_sigreturn, which leaves with -1
@@ -221,9 +243,11 @@ class Witness:
     def _started(self, deadline: float) -> bool:
         with open(self._output, "wb") as output:
             self._popen = subprocess.Popen(
-                ["bpftrace", "-e", self._script], stdout=output, stderr=subprocess.STDOUT,
+                ["bpftrace", "-e", self._script],
+                stdout=output,
+                stderr=subprocess.STDOUT,
                 env={**os.environ, **ENVIRONMENT},
-            )  # fmt: skip
+            )
         while self._popen.poll() is None and time.monotonic() < deadline:
             if "BEAT " in self._output.read_text():
                 return True

@@ -9,7 +9,7 @@ import pytest
 
 from pgtare.seeing.clock.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, HOSTILE_LINK, Visit
-from tests.unit.clock_tools import sample, sample_plan
+from tests.unit.sample_clock_report import sample, sample_plan
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
 

@@ -30,10 +30,15 @@ def flame_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     path.write_text(
         page(
-            "Blocked", HOSTILE, graphs, alarms=[HOSTILE], answers=["x"],
-            table=show.rows(AFTER), table_head=show.HEAD,
+            "Blocked",
+            HOSTILE,
+            graphs,
+            alarms=[HOSTILE],
+            answers=["x"],
+            table=show.rows(AFTER),
+            table_head=show.HEAD,
         )
-    )  # fmt: skip
+    )
     return path
 
 

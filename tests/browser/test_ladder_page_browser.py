@@ -14,8 +14,7 @@ from pgtare.seeing.flame.page import script as flame_script
 from pgtare.weighing.ladder import analysis
 from pgtare.weighing.ladder.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
-from tests.unit import test_ladder_units
-from tests.unit.simulated_study import facts, runs, steps, study
+from tests.unit.simulated_study import BY_UNITS, analysed, facts, runs, steps, study, tried
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
 
@@ -59,10 +58,10 @@ def test_draws_every_chart_without_complaint_or_request(
 
 
 def test_draws_a_study_of_several_protocols(visit: Callable[..., Visit], tmp_path: Path) -> None:
-    found = study(test_ladder_units.TEXT).resolved()
-    made = {**runs(found, {"trace": -0.02}), **test_ladder_units.tried(found)}
+    found = study(BY_UNITS).resolved()
+    made = {**runs(found, {"trace": -0.02}), **tried(found)}
     path = tmp_path / "report.html"
-    write_page(test_ladder_units.analysed(found, made), path)
+    write_page(analysed(found, made), path)
     opened = visit(path, width=360)
     assert opened.complaints == []
     charts = opened.page.evaluate("[...document.querySelectorAll('.chart')].map((c) => c.id)")

@@ -11,8 +11,8 @@ from pgtare.seeing.trace.analysis.ledger import ledger
 from pgtare.seeing.trace.file.stream import CallKind
 from pgtare.seeing.trace.output.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
-from tests.unit.test_trace_ledger import ROWS, two_requests
-from tests.unit.trace_tools import MS, trace
+from tests.sample_trace import ROWS, two_requests
+from tests.unit.made_traces import MS, trace
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
 

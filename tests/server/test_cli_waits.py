@@ -21,10 +21,10 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.wait_counters.reader import open_reader
 from pgtare.server.wait_ring import Kind
-from tests.server.waits_tools import Connection, eventually, one, rows
-from tests.server.weigh_tools import arm, pgtare, read, refused, start_pgtare
+from tests.commands import arm, pgtare, read, refused, start_pgtare
+from tests.loads import during
+from tests.sessions import Connection, eventually, one, rows
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 #: For what is the command's own doing, whatever the server's version.
@@ -40,11 +40,9 @@ def sleeping(watched: Connection) -> Iterator[Connection]:
         while not stop.is_set():
             watched.execute("SELECT pg_sleep(0.02), 'sleeping'")
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    yield watched
-    stop.set()
-    thread.join(20)
+    with during(work):
+        yield watched
+        stop.set()
 
 
 def waits(timed: Cluster, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -138,8 +136,9 @@ def test_the_drain_agrees_with_the_trace_as_a_set(
     wanted = rows(
         observer,
         "SELECT number, kind, since_begin, duration, calls, depth, queryid, rows"
-        " FROM wait_event_trace(%s) ORDER BY number", pid,
-    )  # fmt: skip
+        " FROM wait_event_trace(%s) ORDER BY number",
+        pid,
+    )
     ((following, data),) = rows(
         observer, "SELECT next, records FROM wait_event_trace_drain(%s, 0)", pid
     )
@@ -253,14 +252,16 @@ def test_the_reader_stays_out_of_its_own_picture(waits18: Cluster) -> None:
 )
 def test_weighs_stats_and_trace(binaries: Binaries, tmp_path: Path) -> None:
     done = pgtare(
-        "weigh", "wait_event_timing", "wait_event_timing/trace", "--duration", "3", "--scale", "1",
-        "--output", tmp_path / "w.json",
+        "weigh wait_event_timing wait_event_timing/trace --duration 3 --scale 1 --output {}",
+        tmp_path / "w.json",
         *(() if binaries.origin == "wheel" else ("--pg-config", binaries.pg_config)),
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")
-    for name, label in (("wait_event_timing", "calls timed"),
-                        ("wait_event_timing/trace", "records written to traces")):  # fmt: skip
+    for name, label in (
+        ("wait_event_timing", "calls timed"),
+        ("wait_event_timing/trace", "records written to traces"),
+    ):
         proof = arm(result, name)["proof"]
         assert proof["state"] == "active", proof
         assert label in proof["evidence"]

@@ -10,7 +10,7 @@ from pgtare.seeing.clock.check import Progress, explainer, measure
 from pgtare.seeing.clock.plan import Plan
 from pgtare.seeing.clock.predict import Clock, explain_cost, io_cost
 from pgtare.server.binaries import Binaries
-from tests.server.clock_tools import Counted, counting
+from tests.counted_clock import Counted, counting
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -44,17 +44,37 @@ CASES = [
     ("Nested Loop", "SELECT count(*) FROM t JOIN u ON u.id = t.r", LOOP, True),
     ("Nested Loop", "SELECT count(*) FROM u JOIN t ON t.k = u.g", LOOP, True),
     ("Nested Loop", "SELECT * FROM t LEFT JOIN u ON u.id = t.r", LOOP, False),
-    ("Nested Loop", "SELECT * FROM t WHERE NOT EXISTS (SELECT FROM u WHERE u.id = t.r)", LOOP,
-     False),
-    ("Materialize", "SELECT count(*) FROM u a, (SELECT * FROM u WHERE g = 1) b",
-     "enable_hashjoin=off", True),
-    ("Memoize", "SELECT count(*) FROM t JOIN u ON u.id = t.k",
-     "enable_hashjoin=off enable_mergejoin=off", False),
-    ("Bitmap Heap Scan", "SELECT * FROM t WHERE k = 7 OR k = 9",
-     "enable_seqscan=off enable_indexscan=off", True),
+    (
+        "Nested Loop",
+        "SELECT * FROM t WHERE NOT EXISTS (SELECT FROM u WHERE u.id = t.r)",
+        LOOP,
+        False,
+    ),
+    (
+        "Materialize",
+        "SELECT count(*) FROM u a, (SELECT * FROM u WHERE g = 1) b",
+        "enable_hashjoin=off",
+        True,
+    ),
+    (
+        "Memoize",
+        "SELECT count(*) FROM t JOIN u ON u.id = t.k",
+        "enable_hashjoin=off enable_mergejoin=off",
+        False,
+    ),
+    (
+        "Bitmap Heap Scan",
+        "SELECT * FROM t WHERE k = 7 OR k = 9",
+        "enable_seqscan=off enable_indexscan=off",
+        True,
+    ),
     ("Append", "SELECT id FROM t UNION ALL SELECT id FROM u", "", True),
-    ("Merge Append", "SELECT id FROM t UNION ALL SELECT id FROM u ORDER BY id LIMIT 7",
-     "enable_seqscan=off", False),
+    (
+        "Merge Append",
+        "SELECT id FROM t UNION ALL SELECT id FROM u ORDER BY id LIMIT 7",
+        "enable_seqscan=off",
+        False,
+    ),
     ("Unique", "SELECT DISTINCT k FROM t ORDER BY k", "enable_hashagg=off", True),
     ("Incremental Sort", "SELECT * FROM t ORDER BY k, r", "enable_seqscan=off", True),
     ("WindowAgg", "SELECT id, sum(k) OVER (ORDER BY id) FROM t", "", True),
@@ -62,15 +82,24 @@ CASES = [
     ("ProjectSet", "SELECT generate_series(1, 3) FROM u", "", True),
     ("Function Scan", "SELECT * FROM generate_series(1, 100)", "", True),
     ("CTE Scan", "WITH x AS MATERIALIZED (SELECT * FROM t) SELECT count(*) FROM x", "", True),
-    ("Recursive Union", "WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x"
-     " WHERE n < 50) SELECT count(*) FROM x", "", False),
+    (
+        "Recursive Union",
+        "WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x"
+        " WHERE n < 50) SELECT count(*) FROM x",
+        "",
+        False,
+    ),
     ("Seq Scan", "SELECT (SELECT max(id) FROM u), id FROM t", "", False),
     ("Seq Scan", "SELECT (SELECT id FROM u WHERE u.id = t.r) FROM t", "", False),
-    ("Seq Scan", "SELECT * FROM t WHERE EXISTS (SELECT FROM u WHERE u.id = t.r) OR k = 1", "",
-     False),
+    (
+        "Seq Scan",
+        "SELECT * FROM t WHERE EXISTS (SELECT FROM u WHERE u.id = t.r) OR k = 1",
+        "",
+        False,
+    ),
     ("LockRows", "SELECT * FROM t FOR UPDATE", "", True),
     ("ModifyTable", "INSERT INTO w SELECT id FROM u", "", True),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +160,11 @@ def test_readings_of_the_clock_are_counted(
 
 def test_parallel_processes_are_counted_and_share_the_time(counted: Counted) -> None:
     for name, value in (
-        ("max_parallel_workers_per_gather", "2"), ("parallel_setup_cost", "0"),
-        ("parallel_tuple_cost", "0"), ("min_parallel_table_scan_size", "0"),
-    ):  # fmt: skip
+        ("max_parallel_workers_per_gather", "2"),
+        ("parallel_setup_cost", "0"),
+        ("parallel_tuple_cost", "0"),
+        ("min_parallel_table_scan_size", "0"),
+    ):
         counted.conn.execute(f"SET {name} = {value}".encode())
     query = "SELECT count(*) FROM pages"
     counted.explain(query, "TIMING OFF", everywhere=True)
@@ -179,8 +210,11 @@ def test_a_plan_is_had_without_executing_the_statement(counted: Counted) -> None
 
 def test_estimates_count_what_execution_counts(counted: Counted) -> None:
     # where the planner is right, which it is here
-    for query in ("SELECT * FROM t", "SELECT * FROM t ORDER BY r LIMIT 10",
-                  "SELECT count(*) FROM t JOIN u ON u.id = t.id"):  # fmt: skip
+    for query in (
+        "SELECT * FROM t",
+        "SELECT * FROM t ORDER BY r LIMIT 10",
+        "SELECT count(*) FROM t JOIN u ON u.id = t.id",
+    ):
         with explainer(counted.cluster.dsn(), query) as session:
             estimated = explain_cost(session.estimate(), Clock(20), session.major)
         plan, _ = counted.explain(query, "TIMING OFF")
@@ -235,9 +269,12 @@ def test_a_statement_that_takes_too_long_is_given_up(counted: Counted) -> None:
 def test_a_wrong_query_is_told(counted: Counted) -> None:
     dsn = counted.cluster.dsn()
     for query, told in (
-        ("SELECT * FROM nowhere", "nowhere"), ("", "empty"), (" EXPLAIN SELECT 1", "in front"),
-        ("COMMIT;", "cannot be explained"), ("VACUUM", "syntax error"),
-    ):  # fmt: skip
+        ("SELECT * FROM nowhere", "nowhere"),
+        ("", "empty"),
+        (" EXPLAIN SELECT 1", "in front"),
+        ("COMMIT;", "cannot be explained"),
+        ("VACUUM", "syntax error"),
+    ):
         with pytest.raises(UsageError, match=told), explainer(dsn, query) as session:
             session.estimate()
     with pytest.raises(UsageError, match="6 pairs"):

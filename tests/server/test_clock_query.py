@@ -13,8 +13,8 @@ import pytest
 from pgtare.seeing.clock import check, plan_source
 from pgtare.seeing.clock.schema import ClockReport
 from pgtare.server.cluster import Cluster
-from tests.server.weigh_tools import failed, pgtare
-from tests.unit.clock_tools import sample
+from tests.commands import failed, pgtare
+from tests.unit.sample_clock_report import sample
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
@@ -35,8 +35,9 @@ def table(server: Cluster) -> Iterator[Cluster]:
 
 def clock(server: Cluster, query: str, *arguments: str | Path) -> Any:
     """The command on this server, reading but the clock that it needs."""
-    return pgtare("clock", "--clock", "monotonic", "--query", query, "--dsn", server.dsn(),
-                  *arguments)  # fmt: skip
+    return pgtare(
+        "clock", "--clock", "monotonic", "--query", query, "--dsn", server.dsn(), *arguments
+    )
 
 
 def test_a_statement_is_predicted_without_running_it(table: Cluster) -> None:

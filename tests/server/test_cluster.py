@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 
@@ -20,6 +21,7 @@ from pgtare.server import cluster as cluster_module
 from pgtare.server import processes, registry
 from pgtare.server.binaries import Binaries, from_pg_config
 from pgtare.server.cluster import Cluster
+from tests.sessions import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(90)]
 
@@ -50,16 +52,8 @@ def clean(own_place: Path) -> Iterator[None]:
 
 
 def servers_below(directory: Path) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                cwd = os.readlink(entry / "cwd")
-            except OSError:
-                continue
-            if cwd.startswith(str(directory)):
-                found.append(int(entry.name))
-    return found
+    processes_ = psutil.process_iter(["cwd"])
+    return [p.pid for p in processes_ if (p.info["cwd"] or "").startswith(str(directory))]
 
 
 def ask(cluster: Cluster, query: str) -> Any:
@@ -117,7 +111,7 @@ def test_server_is_private(wheel: Binaries) -> None:
         for name in ("server.log", "pgtare.conf", "pg_hba.conf", "owner.lock"):
             assert not stat.S_IMODE((cluster.directory / name).stat().st_mode) & 0o007
         assert ask(cluster, "SHOW listen_addresses") == ""
-        owner = Path(f"/proc/{cluster.postmaster_pid}").stat().st_uid
+        owner = psutil.Process(cluster.postmaster_pid).uids().real
         assert owner == cluster.data_directory.stat().st_uid != 0
 
 
@@ -209,9 +203,7 @@ def test_start_that_takes_too_long_is_given_up(wheel: Binaries) -> None:
 def test_server_that_died_is_reported_with_its_log(wheel: Binaries) -> None:
     with Cluster(wheel) as cluster:
         os.kill(cluster.postmaster_pid, signal.SIGQUIT)
-        deadline = time.monotonic() + 20
-        while cluster.running and time.monotonic() < deadline:
-            time.sleep(0.02)
+        eventually(lambda: not cluster.running)
         with pytest.raises(MeasurementError, match=r"(?s)is not running.*immediate shutdown"):
             _ = cluster.postmaster_pid
 
@@ -251,11 +243,13 @@ def shared_memory(directory: Path) -> tuple[set[Path], str]:
 
     Its processes map more than the control segment only once they have begun their work.
     """
-    deadline = time.monotonic() + 10
-    files: set[Path] = set()
-    while len(files) < 2 and time.monotonic() < deadline:
+
+    def mapped() -> set[Path]:
         maps = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in servers_below(directory))
-        files = {Path(name) for name in re.findall(r"/dev/shm/PostgreSQL\.\d+", maps)}  # noqa: S108
+        return {Path(name) for name in re.findall(r"/dev/shm/PostgreSQL\.\d+", maps)}  # noqa: S108
+
+    eventually(lambda: len(mapped()) >= 2, 10)
+    files = mapped()
     number = (directory / "data" / "postmaster.pid").read_text().splitlines()[6].split()[1]
     assert number in system_v_segments()
     return files, number
@@ -288,7 +282,7 @@ def test_ending_signal_to_the_whole_group_cleans_up(
     owner = Owner(wheel)
     assert owner.end(signum, whole_group=True) == status
     assert not owner.directory.exists()
-    assert not Path(f"/proc/{owner.postmaster}").exists()
+    assert not psutil.pid_exists(owner.postmaster)
 
 
 def test_second_ctrl_c_does_not_cut_the_clean_up_short(wheel: Binaries) -> None:
@@ -311,7 +305,7 @@ def test_next_start_sweeps_what_a_killed_owner_left(wheel: Binaries) -> None:
     owner = Owner(wheel)
     assert owner.end(signal.SIGKILL) == -signal.SIGKILL
     assert owner.directory.exists()
-    assert Path(f"/proc/{owner.postmaster}").exists()
+    assert psutil.pid_exists(owner.postmaster)
     with Cluster(wheel) as cluster:
         assert cluster.running
         assert not owner.directory.exists()
@@ -425,7 +419,7 @@ def test_ordinary_user_with_blanks_in_the_cache_path(
     owner = Owner(wheel, user=NOBODY.pw_uid, env={**environment, "HOME": str(home)})
     try:
         assert owner.directory.is_relative_to(fallback)
-        assert Path(f"/proc/{owner.postmaster}").stat().st_uid == NOBODY.pw_uid
+        assert psutil.Process(owner.postmaster).uids().real == NOBODY.pw_uid
         assert owner.end(signal.SIGINT) == -signal.SIGINT
         assert not owner.directory.exists()
     finally:
@@ -437,7 +431,7 @@ def test_account_can_be_named(
 ) -> None:
     monkeypatch.setenv("PGTARE_SERVER_USER", "nobody")
     with Cluster(wheel) as cluster:
-        owner = Path(f"/proc/{cluster.postmaster_pid}").stat().st_uid
+        owner = psutil.Process(cluster.postmaster_pid).uids().real
         assert owner == NOBODY.pw_uid
     for name in ("root", "nobody-of-that-name"):
         monkeypatch.setenv("PGTARE_SERVER_USER", name)

@@ -19,8 +19,8 @@ from pgtare.seeing.doctor.session import Session
 from pgtare.server import pooler
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.doctor_tools import REPORTED_S, SCHEMA, checks, doctor, evicting, storm
-from tests.server.weigh_tools import pgtare, read
+from tests.commands import pgtare, read
+from tests.doctor_servers import REPORTED_S, SCHEMA, checks, doctor, evicting, storm
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -242,10 +242,7 @@ def test_the_terminal_shows_it_in_words(stormy: Cluster) -> None:
 
 
 def test_watching_prints_a_document_a_line(healthy: Cluster) -> None:
-    done = pgtare(
-        "doctor", "--dsn", healthy.dsn(), "--watch", "--iterations", "2", "--interval", "1s",
-        "--json",
-    )  # fmt: skip
+    done = pgtare("doctor --dsn {} --watch --iterations 2 --interval 1s --json", healthy.dsn())
     assert done.returncode == 0, done.stderr
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(reports) == 2

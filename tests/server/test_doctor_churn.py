@@ -10,8 +10,8 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.doctor_tools import doctor
-from tests.server.flame_tools import repeating
+from tests.doctor_servers import doctor
+from tests.loads import repeating
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -21,14 +21,11 @@ _SCHEMAS = 60
 _BY_NAME = 18
 
 
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def churned(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def churned(each_server: Binaries) -> Iterator[Cluster]:
     """A server whose table of statements has its smallest size."""
-    binaries: Binaries = request.getfixturevalue(request.param)
     settings = {"pg_stat_statements.max": 100, "compute_query_id": True}
-    with Cluster(binaries, settings, ["pg_stat_statements"]) as cluster:
+    with Cluster(each_server, settings, ["pg_stat_statements"]) as cluster:
         with cluster.connect() as conn:
             conn.execute("CREATE EXTENSION pg_stat_statements")
             conn.execute("CREATE TABLE item (id int, n int)")
@@ -93,7 +90,7 @@ def test_what_churns_is_named(
 ) -> None:
     with churned.connect() as conn:
         conn.execute("SELECT pg_stat_statements_reset()")
-    with repeating(churned, 2, work()):
+    with repeating(churned.dsn(), 2, work()):
         report = doctor(churned.dsn())
     if churned.binaries.major >= _BY_NAME and work in (_anew, _customers):
         assert report["findings"] == []

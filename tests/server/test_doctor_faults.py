@@ -19,7 +19,8 @@ from pgtare.seeing.doctor.queries import Query
 from pgtare.seeing.doctor.session import Session, Unreadable
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.doctor_tools import (
+from tests.commands import failed, pgtare, start_pgtare
+from tests.doctor_servers import (
     PLAIN,
     SCHEMA,
     SHUT_OUT,
@@ -28,7 +29,6 @@ from tests.server.doctor_tools import (
     evicting,
     storm,
 )
-from tests.server.weigh_tools import failed, pgtare, start_pgtare
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -202,9 +202,8 @@ def test_the_server_goes_away_in_mid_watch(cluster: Cluster) -> None:
 
 def test_the_command_says_so_in_one_sentence(cluster: Cluster) -> None:
     watching = start_pgtare(
-        "doctor", "--dsn", cluster.dsn(), "--watch", "--iterations", "100", "--interval", "1s",
-        "--json",
-    )  # fmt: skip
+        "doctor --dsn {} --watch --iterations 100 --interval 1s --json", cluster.dsn()
+    )
     assert watching.stdout is not None
     first = json.loads(watching.stdout.readline())
     assert first["schema"] == "pgtare.doctor/1"

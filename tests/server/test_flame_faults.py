@@ -6,19 +6,20 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pgtare.seeing.flame import processes, symbols, targets
 from pgtare.seeing.flame.record import SamplingPlan, record
 from pgtare.server.cluster import Cluster
-from tests.server.flame_tools import flame, needs_perf, repeating
-from tests.server.waits_tools import eventually
-from tests.server.weigh_tools import PGTARE, failed, pgtare, start_pgtare
+from tests.commands import PGTARE, failed, pgtare, start_pgtare, words
+from tests.flame_recordings import flame, needs_perf
+from tests.loads import traffic
+from tests.sessions import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -43,8 +44,10 @@ def test_an_unprivileged_user_is_told_what_is_missing(
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(server18.postmaster_pid)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     sampled, foreign, waits = done.stdout.splitlines()
     assert "perf_event_paranoid is 3, so only root may sample" in sampled
     assert f"process {server18.postmaster_pid} belongs to" in foreign
@@ -71,9 +74,10 @@ def test_a_child_is_no_postmaster(server18: Cluster) -> None:
     assert f"--postmaster {server18.postmaster_pid}" in told
 
 
-def _children(pid: int) -> bytes:
-    done = subprocess.run(["pgrep", "-l", "-P", str(pid)], capture_output=True, check=False)
-    return done.stdout
+def _perfs(pid: int) -> list[psutil.Process]:
+    """The collectors that a recorder has started."""
+    children = (p for p in psutil.process_iter(["ppid", "name"]) if p.info["ppid"] == pid)
+    return [child for child in children if child.info["name"].startswith("perf")]
 
 
 def test_a_backend_that_ends_meanwhile(server18: Cluster) -> None:
@@ -82,7 +86,7 @@ def test_a_backend_that_ends_meanwhile(server18: Cluster) -> None:
     process = start_pgtare(
         "flame", "off", "--pid", str(connection.info.backend_pid), "-d", "60s", "--json"
     )
-    eventually(lambda: b"perf" in _children(process.pid), 60)
+    eventually(lambda: _perfs(process.pid), 60)
     for _ in range(20):
         connection.execute("SELECT pg_sleep(0.1)")
     connection.close()
@@ -100,12 +104,12 @@ def test_perf_ends_with_us(server18: Cluster) -> None:
     with server18.connect() as connection:
         process = start_pgtare(
             "flame", "on", "--pid", str(connection.info.backend_pid), "-d", "60s"
-        )  # fmt: skip
-        eventually(lambda: _children(process.pid).count(b"perf") == 2, 60)
-        collectors = [int(line.split()[0]) for line in _children(process.pid).splitlines()]
+        )
+        eventually(lambda: len(_perfs(process.pid)) == 2, 60)
+        collectors = _perfs(process.pid)
         process.kill()
         process.wait()
-        eventually(lambda: not any(processes.exists(pid) for pid in collectors), 20)
+        eventually(lambda: not any(processes.exists(perf.pid) for perf in collectors), 20)
 
 
 @pytest.mark.parametrize("which", ["record", "script"])
@@ -113,15 +117,13 @@ def test_a_killed_perf_is_told(server18: Cluster, which: str) -> None:
     needs_perf("on")
     with server18.connect() as connection:
         process = start_pgtare(
-            "flame", "on", "--pid", str(connection.info.backend_pid), "-d", "60s", "--json",
-            "--rate", "1999",
-        )  # fmt: skip
-        eventually(lambda: _children(process.pid).count(b"perf") == 2, 60)
+            "flame on --pid {} -d 60s --json --rate 1999", connection.info.backend_pid
+        )
+        eventually(lambda: len(_perfs(process.pid)) == 2, 60)
         connection.execute("SELECT count(*) FROM generate_series(1, 8000000)")
-        for line in _children(process.pid).splitlines():
-            pid = int(line.split()[0])
-            if which in processes.read(pid, "cmdline").split("\0")[:2]:
-                os.kill(pid, signal.SIGKILL)
+        for perf in _perfs(process.pid):
+            if which in perf.cmdline()[:2]:
+                perf.kill()
         out, err = process.communicate(timeout=60)
     if process.returncode == 0:
         found = json.loads(out)
@@ -163,9 +165,6 @@ def test_lost_samples_are_counted_and_told(server18: Cluster, tmp_path: Path) ->
     """A reader that is held up loses events; perf tells how many."""
     needs_perf()
 
-    def ping(connection: object, number: int) -> None:
-        connection.execute("SELECT 1")  # type: ignore[attr-defined]
-
     wrapper = tmp_path / "perf"
     real = shutil.which("perf")
     # the smallest buffer, and a pause before it is first emptied
@@ -176,11 +175,12 @@ def test_lost_samples_are_counted_and_told(server18: Cluster, tmp_path: Path) ->
         f"os.execv({real!r}, ['perf', *a])\n"
     )
     wrapper.chmod(0o755)
-    with repeating(server18, 2, ping):
+    with traffic(server18.dsn(), 2, "SELECT 1"):
         done = pgtare(
-            "flame", "off", "--postmaster", str(server18.postmaster_pid), "-d", "2s", "--json",
+            "flame off --postmaster {} -d 2s --json",
+            server18.postmaster_pid,
             PATH=f"{tmp_path}:{os.environ['PATH']}",
-        )  # fmt: skip
+        )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["lost"] > 0
@@ -192,24 +192,30 @@ def test_a_server_in_another_pid_namespace(server18: Cluster, as_root: None) -> 
     if shutil.which("unshare") is None:
         pytest.skip("needs unshare")
     done = subprocess.run(
-        ["unshare", "--pid", "--fork", "--mount-proc", *PGTARE, "flame", "on", "--dsn",
-         server18.dsn(), "-d", "1s"],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=60,
-    )  # fmt: skip
+        [
+            *words("unshare --pid --fork --mount-proc"),
+            *PGTARE,
+            *words("flame on --dsn {} -d 1s", server18.dsn()),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+    )
     assert "not to be seen from here" in failed(done, 2)
 
 
 def test_the_whole_server_by_connection(server18: Cluster, tmp_path: Path) -> None:
     needs_perf("on")
 
-    def count(connection: object, number: int) -> None:
-        connection.execute("SELECT count(*) FROM generate_series(1, 50000)")  # type: ignore[attr-defined]
-
-    with repeating(server18, 1, count):
+    with traffic(server18.dsn(), 1, "SELECT count(*) FROM generate_series(1, 50000)"):
         done = pgtare(
-            "flame", "on", "--dsn", server18.dsn(), "-d", "1s", "--rate", "499", "--out",
-            tmp_path / "kept", "--speedscope", tmp_path / "s.json", "--json",
-        )  # fmt: skip
+            "flame on --dsn {} -d 1s --rate 499 --out {} --speedscope {} --json",
+            server18.dsn(),
+            tmp_path / "kept",
+            tmp_path / "s.json",
+        )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["total_ns"] > 5e7
@@ -234,10 +240,7 @@ def test_a_recording_ends_before_memory_does(
     needs_perf("on")
     monkeypatch.setattr("pgtare.seeing.flame.record.MOST_SAMPLES", 50)
 
-    def count(connection: object, number: int) -> None:
-        connection.execute("SELECT count(*) FROM generate_series(1, 50000)")  # type: ignore[attr-defined]
-
-    with repeating(server18, 1, count):
+    with traffic(server18.dsn(), 1, "SELECT count(*) FROM generate_series(1, 50000)"):
         found = record(SamplingPlan("on", targets.of_postmaster(server18.postmaster_pid), 60, 999))
     assert found.stopped_by == "full"
     assert found.duration_s < 30

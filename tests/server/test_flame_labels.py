@@ -12,10 +12,10 @@ import psycopg
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.server.flame_tools import needs_perf, repeating
-from tests.server.weigh_tools import pgtare, start_pgtare
+from tests.commands import pgtare, start_pgtare
+from tests.flame_recordings import needs_perf
+from tests.loads import repeating, traffic
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 
@@ -34,7 +34,7 @@ def test_waits_carry_their_event_and_statement(timed: Cluster) -> None:
             connection.execute("UPDATE hot SET n = n + 1")
             connection.execute("SELECT pg_sleep(0.02)")
 
-    with repeating(timed, 3, update):
+    with repeating(timed.dsn(), 3, update):
         done = pgtare("flame", "off", "--dsn", timed.dsn(), "--trace", "-d", "2s", "--json")
     assert done.returncode == 0, done.stderr
     found = _stacks(done.stdout)
@@ -58,10 +58,7 @@ def test_without_traces_it_says_so_and_labels_nothing(timed: Cluster) -> None:
     """A session that is between requests at both ends of a recording did not wait in between."""
     needs_perf("on")
 
-    def ask(connection: psycopg.Connection, number: int) -> None:
-        connection.execute("SELECT count(*) FROM generate_series(1, 500)")
-
-    with repeating(timed, 2, ask):
+    with traffic(timed.dsn(), 2, "SELECT count(*) FROM generate_series(1, 500)"):
         done = pgtare("flame", "on", "--dsn", timed.dsn(), "-d", "2s", "--rate", "499", "--json")
     assert done.returncode == 0, done.stderr
     assert any("--trace" in note for note in json.loads(done.stdout)["notes"])
@@ -75,9 +72,8 @@ def test_samples_split_by_the_arm_of_a_trial(tmp_path: Path) -> None:
     """A trial and a recording of the same time, joined afterwards."""
     needs_perf("on")
     weigh = start_pgtare(
-        "weigh", "log_min_duration_statement", "--duration", "12", "--scale", "1", "--out",
-        tmp_path / "weighed",
-    )  # fmt: skip
+        "weigh log_min_duration_statement --duration 12 --scale 1 --out {}", tmp_path / "weighed"
+    )
     assert weigh.stderr is not None
     for line in weigh.stderr:
         if "warming up" in line:
@@ -85,9 +81,8 @@ def test_samples_split_by_the_arm_of_a_trial(tmp_path: Path) -> None:
     time.sleep(4)
     children = os.popen(f"pgrep -P {weigh.pid} -f 'postgres -D'").read().split()  # noqa: S605
     done = pgtare(
-        "flame", "on", "--postmaster", children[0], "-d", "5s", "--rate", "999", "--out",
-        tmp_path / "cpu",
-    )  # fmt: skip
+        "flame on --postmaster {} -d 5s --rate 999 --out {}", children[0], tmp_path / "cpu"
+    )
     assert done.returncode == 0, done.stderr
     _, err = weigh.communicate(timeout=60)
     assert weigh.returncode == 0, err
@@ -97,9 +92,7 @@ def test_samples_split_by_the_arm_of_a_trial(tmp_path: Path) -> None:
     logging = {s[0]: 0 for s in found}
     for stack, ns in found.items():
         logging[stack[0]] += ns if "errfinish" in stack else 0
-    assert set(logging) == {
-        "arm: base", "arm: control", "arm: log_min_duration_statement"
-    }  # fmt: skip
+    assert set(logging) == {"arm: base", "arm: control", "arm: log_min_duration_statement"}
     assert logging["arm: log_min_duration_statement"] > 10 * logging["arm: base"]
 
 
@@ -107,14 +100,12 @@ def test_samples_split_by_the_arm_of_a_trial(tmp_path: Path) -> None:
 def test_ctrl_c_keeps_what_was_recorded(timed: Cluster, tmp_path: Path) -> None:
     needs_perf("on")
 
-    def count(connection: psycopg.Connection, number: int) -> None:
-        connection.execute("SELECT count(*) FROM generate_series(1, 50000)")
-
-    with repeating(timed, 1, count):
+    with traffic(timed.dsn(), 1, "SELECT count(*) FROM generate_series(1, 50000)"):
         process = start_pgtare(
-            "flame", "on", "--postmaster", str(timed.postmaster_pid), "-d", "600s", "--folded",
+            "flame on --postmaster {} -d 600s --folded {}",
+            timed.postmaster_pid,
             tmp_path / "on.folded",
-        )  # fmt: skip
+        )
         time.sleep(4)
         os.kill(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=30)

@@ -11,9 +11,9 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.flame_tools import flame, needs_perf, repeating, shares
+from tests.flame_recordings import flame, needs_perf, shares
+from tests.loads import repeating, traffic
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 
@@ -41,7 +41,7 @@ def _insert(connection: psycopg.Connection, number: int) -> None:
 
 
 def test_a_queue_for_a_row(stalling: Cluster, tmp_path: Path) -> None:
-    with repeating(stalling, 4, _update):
+    with repeating(stalling.dsn(), 4, _update):
         found = flame("off", stalling, tmp_path / "off.folded")
     # three of four wait for the row, one sleeps
     lock, sleep = shares(found, "ProcSleep", "pg_sleep")
@@ -53,7 +53,7 @@ def test_a_queue_for_a_row(stalling: Cluster, tmp_path: Path) -> None:
 
 
 def test_waits_for_the_disk(stalling: Cluster, tmp_path: Path) -> None:
-    with repeating(stalling, 1, _insert):
+    with repeating(stalling.dsn(), 1, _insert):
         found = flame("off", stalling, tmp_path / "off.folded")
     commit, sync = shares(found, "CommitTransactionCommand", "fdatasync")
     assert sync > 0.5
@@ -71,7 +71,7 @@ def test_a_storm_of_evicted_statements(stalling: Cluster, tmp_path: Path) -> Non
         columns = ", ".join(["1"] * (1 + next(numbers) % 400))
         connection.execute(f"SELECT {columns}".encode())
 
-    with repeating(stalling, 8, distinct):
+    with repeating(stalling.dsn(), 8, distinct):
         found = flame("off", stalling, tmp_path / "off.folded")
     (lock,) = shares(found, "LWLockAcquire")
     waits = {stack: ns for stack, ns in found.items() if stack[0] == "backend"}
@@ -83,7 +83,7 @@ def test_a_storm_of_evicted_statements(stalling: Cluster, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_who_ends_a_wait_for_a_row(stalling: Cluster, tmp_path: Path) -> None:
-    with repeating(stalling, 3, _update):
+    with repeating(stalling.dsn(), 3, _update):
         found = flame("wake", stalling, tmp_path / "wake.folded")
     lock = {stack: ns for stack, ns in found.items() if "ProcSleep" in stack}
     by_backend = sum(ns for stack, ns in lock.items() if "woken by backend" in stack)
@@ -94,10 +94,7 @@ def test_who_ends_a_wait_for_a_row(stalling: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_where_it_computes(stalling: Cluster, tmp_path: Path) -> None:
-    def count(connection: psycopg.Connection, number: int) -> None:
-        connection.execute("SELECT count(*) FROM generate_series(1, 50000)")
-
-    with repeating(stalling, 1, count):
+    with traffic(stalling.dsn(), 1, "SELECT count(*) FROM generate_series(1, 50000)"):
         found = flame("on", stalling, tmp_path / "on.folded", "--rate", "499")
     (executor,) = shares(found, "standard_ExecutorRun")
     assert executor > 0.6

@@ -16,13 +16,12 @@ from pgtare.seeing.trace.analysis.profile import GROUPINGS
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
-from tests.server.recorder_tools import recording, wait_until_traced
-from tests.server.trace_tools import session, tracing
-from tests.server.waiter import write_source
-from tests.server.waits_tools import Connection
-from tests.server.weigh_tools import in_process
+from tests.commands import in_process
+from tests.module_sources import write_waiter
+from tests.servers import tracing
+from tests.sessions import Connection, session
+from tests.trace_recorder import recording, wait_until_traced
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 #: Turns red what follows, begins another line, and turns it red again by a single character.
@@ -63,7 +62,7 @@ def named(statement: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def place(each_server: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    source = write_source(tmp_path_factory.mktemp("waiter"))
+    source = write_waiter(tmp_path_factory.mktemp("waiter"))
     library = build_cached(each_server, "waiter", source).library
     recorded = tmp_path_factory.mktemp("hostile") / "rec"
     settings = {"wait_event_timing.capture": "stats"}

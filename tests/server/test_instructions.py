@@ -12,9 +12,9 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
-from tests.server import module_tools
-from tests.server.callgrind import VALGRIND, Counted, counting
-from tests.server.waits_tools import Connection, session
+from tests import trials
+from tests.callgrind import VALGRIND, Counted, counting
+from tests.sessions import Connection, session
 
 pytestmark = [
     pytest.mark.server,
@@ -96,8 +96,8 @@ def test_instructions_of_a_transaction_in_a_trial(wheel: Binaries, open_director
         with counted.cluster.connect() as connection:
             connection.execute(module.create_sql.encode())
         with (
-            module_tools.session(counted.cluster) as client,
-            module_tools.trial(counted.cluster),
+            trials.session(counted.cluster) as client,
+            trials.trial(counted.cluster),
         ):
             for _ in range(70):
                 client.execute("SELECT 1")

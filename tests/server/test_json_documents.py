@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,45 +12,24 @@ import pytest
 from pgtare.cli.json_pages import documents
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from tests.server.flame_tools import needs_perf
-from tests.server.waits_tools import CAPTURING
-from tests.server.weigh_tools import in_process, pgtare
+from tests.commands import in_process, pgtare
+from tests.flame_recordings import needs_perf
+from tests.loads import traffic
+from tests.servers import CAPTURING, with_everything
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
-MODULES = ("pgtare", "wait_event_timing", "sql_trace")
 STUDIES = Path(__file__).parents[2] / "studies"
 
 
 @pytest.fixture(scope="module")
-def everything(wheel: Binaries) -> Iterator[Cluster]:
-    """PostgreSQL 18 with all modules and pg_stat_statements."""
-    modules = [loadable(wheel, name) for name in MODULES]
-    preload = ["pg_stat_statements", *(module.library for module in modules)]
-    with Cluster(wheel, dict(CAPTURING), preload=preload) as cluster:
-        with cluster.connect() as connection:
-            connection.execute("CREATE EXTENSION pg_stat_statements")
-            for module in modules:
-                connection.execute(module.create_sql.encode())
+def busy(wheel: Binaries) -> Iterator[Cluster]:
+    """PostgreSQL 18 with everything, and a session that sleeps now and then."""
+    with (
+        with_everything(wheel, CAPTURING) as cluster,
+        traffic(cluster.dsn(), 1, "SELECT pg_sleep(0.01)"),
+    ):
         yield cluster
-
-
-@pytest.fixture(scope="module")
-def busy(everything: Cluster) -> Iterator[Cluster]:
-    """The same with a session that sleeps now and then."""
-    ended = threading.Event()
-
-    def work() -> None:
-        with everything.connect() as connection:
-            while not ended.is_set():
-                connection.execute("SELECT pg_sleep(0.01)")
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    yield everything
-    ended.set()
-    thread.join()
 
 
 def document(name: str, printed: str) -> None:

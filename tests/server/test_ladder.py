@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from pgtare.weighing.ladder.planning import plan
 from pgtare.weighing.ladder.run import conduct
 from pgtare.weighing.ladder.stuck_servers import watched
 from pgtare.weighing.ladder.study_file import parse
-from tests.server.weigh_tools import (
+from tests.commands import (
     PGTARE,
     failed,
     in_process,
@@ -35,71 +34,15 @@ from tests.server.weigh_tools import (
     refused,
     start_pgtare,
 )
+from tests.ladder_studies import STUDY, backend_below, finish, wait_while_running, write
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
-
-# Other tests' machine is busy: the gates that look at it are opened, and tried one by one.
-OPEN = """
-[gates]
-steal_at_most = "100%"
-other_load_at_most = "100%"
-"""
-STUDY = (
-    """
-title = "A short study"
-[protocol]
-rounds = 8
-run = "10s"
-[analysis]
-floor = "OFF"
-[quick]
-rounds = 2
-run = "1s"
-warm_up = "1s"
-"""
-    + OPEN
-    + """
-[[variant]]
-name = "OFF"
-preload = ["wait_event_timing"]
-runtime = { "wait_event_timing.capture" = "off" }
-capture = "off"
-[[variant]]
-name = "TRA"
-preload = ["wait_event_timing"]
-runtime = { "wait_event_timing.capture" = "trace" }
-capture = "trace"
-[[comparison]]
-arm = "TRA"
-base = "OFF"
-[[workload]]
-name = "W3"
-builtin = "select-only"
-clients = 1
-scale = 2
-settings = { shared_buffers = "1MB" }
-also = ["cpu_us", "latency_p99_us"]
-[[workload.profile]]
-event = "IO/DataFileRead"
-at_least = "50%"
-"""
-)
-
-
-def write(directory: Path, text: str = STUDY) -> Path:
-    path = directory / "short.toml"
-    path.write_text(text)
-    return path
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, wheel: Binaries) -> Path:
     """A quick study, run to its end; its output stands beside it."""
-    where = tmp_path_factory.mktemp("ladder")
-    done = pgtare("ladder", write(where), "--quick", "--out", where / "out", "--seed", "5")
-    assert done.returncode == 0, done.stderr
-    (where / "told").write_text(done.stdout + done.stderr)
-    return where / "out"
+    return finish(write(tmp_path_factory.mktemp("ladder")))
 
 
 def test_a_quick_study_gives_table_page_markdown_and_json(finished: Path) -> None:
@@ -221,7 +164,7 @@ def test_killed_and_interrupted_it_goes_on(tmp_path: Path, wheel: Binaries) -> N
     study, out = write(tmp_path), tmp_path / "out"
     directory = Directory(out)
     process = start_pgtare("ladder", study, "--quick", "--out", out, "--seed", "9")
-    _wait_for(lambda: directory.begun and len(directory.runs()) >= 2, process)
+    wait_while_running(lambda: directory.begun and len(directory.runs()) >= 2, process)
     process.kill()  # -9: nothing can be tidied up
     process.communicate()
     kept = {key: run.started for key, run in directory.runs().items()}
@@ -234,7 +177,7 @@ def test_killed_and_interrupted_it_goes_on(tmp_path: Path, wheel: Binaries) -> N
     assert "%" not in told.stdout.split("runs are done")[1].split("margin")[0]
 
     process = start_pgtare("ladder", "resume", out)
-    _wait_for(lambda: len(directory.runs()) > len(kept), process)
+    wait_while_running(lambda: len(directory.runs()) > len(kept), process)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -272,8 +215,8 @@ def test_a_server_that_crashes_costs_its_round_only(
     study, out = write(tmp_path), tmp_path / "out"
     directory = Directory(out)
     process = start_pgtare("ladder", study, "--quick", "--out", out)
-    _wait_for(lambda: directory.begun and len(directory.runs()) >= 2, process)
-    backend, postmaster = _wait_for(lambda: _backend(process.pid), process)
+    wait_while_running(lambda: directory.begun and len(directory.runs()) >= 2, process)
+    backend, postmaster = wait_while_running(lambda: backend_below(process.pid), process)
     os.kill(backend if victim == "backend" else postmaster, signal.SIGKILL)
     _, stderr = process.communicate(timeout=120)
     crashed = [run for run in directory.runs().values() if run.failed]
@@ -362,12 +305,10 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
 
 def test_what_cannot_be_run_is_refused_before_it(tmp_path: Path, wheel: Binaries) -> None:
     def refused(text: str, *workloads: str, quick: bool = False) -> str:
+        study, out = write(tmp_path, text), tmp_path / "out"
+        chosen = {"quick": quick, "workloads": workloads}
         with pytest.raises(UsageError) as found:
-            conduct(
-                plan(write(tmp_path, text), tmp_path / "out", quick=quick, workloads=workloads,
-                     seed=1, command=[]),
-                Console(stderr=True),
-            )  # fmt: skip
+            conduct(plan(study, out, **chosen, seed=1, command=[]), Console(stderr=True))
         return str(found.value)
 
     assert "lower the scales" in refused(STUDY.replace("scale = 2", "scale = 21000"))
@@ -378,28 +319,3 @@ def test_what_cannot_be_run_is_refused_before_it(tmp_path: Path, wheel: Binaries
         STUDY.replace('builtin = "select-only"', 'script = "no.sql"')
     )
     assert not (tmp_path / "out").exists()
-
-
-def _wait_for(condition, process: subprocess.Popen[str], seconds: float = 90.0):  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-    return found
-
-
-def _backend(owner: int, database: str = "pgtare_ladder_") -> tuple[int, int] | None:
-    """A session in the database of a pgtare's study, and its postmaster."""
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            line = Path("/proc", entry, "cmdline").read_bytes().decode(errors="replace")
-            parent = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[1]
-            above = Path("/proc", parent, "stat").read_text().rpartition(")")[2].split()[1]
-        except OSError:
-            continue
-        if database in line and line.startswith("postgres:") and int(above) == owner:
-            return int(entry), int(parent)
-    return None

@@ -10,32 +10,18 @@ import pytest
 from pgtare.kit import parquet
 from pgtare.server.binaries import Binaries
 from pgtare.weighing.ladder.directory import Directory
-from tests.server.test_ladder import STUDY, write
-from tests.server.weigh_tools import pgtare, read
+from tests.commands import pgtare, read
+from tests.ladder_studies import BY_DUET, finish, write
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(300)]
 
-BY_DUET = (
-    STUDY.replace('name = "W3"', 'name = "W1"\nprotocol = "duet"\nload = "30%"\nprewarm = true')
-    .replace('shared_buffers = "1MB"', 'shared_buffers = "64MB"')
-    .replace("IO/DataFileRead", "Client/ClientRead")
-    .replace('at_least = "50%"', 'of = "sessions"\nat_least = "10%"')
-    .replace("[analysis]", "[quick.duet]\nsets = 2\nrun = '2s'\n[analysis]")
-    # what needs a restart differs too, so that every round exchanges it
-    .replace('name = "TRA"\n', 'name = "TRA"\nsettings = { max_wal_senders = 5 }\n')
-)
 ROUNDS = 2 * 3
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, wheel: Binaries) -> Path:
     """A quick study by duet, run to its end; its output stands beside it."""
-    where = tmp_path_factory.mktemp("duet")
-    study, out = write(where, BY_DUET), where / "out"
-    done = pgtare("ladder", study, "--quick", "--out", out, "--seed", "5", timeout=240)
-    assert done.returncode == 0, done.stderr
-    (where / "told").write_text(done.stdout + done.stderr)
-    return where / "out"
+    return finish(write(tmp_path_factory.mktemp("duet"), BY_DUET), timeout=240)
 
 
 def test_it_gives_what_rounds_give(finished: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from pgtare.kit import parquet
 from pgtare.server.binaries import Binaries
 from pgtare.weighing.ladder.directory import Directory
-from tests.server.test_ladder import OPEN, STUDY, _backend, _wait_for, write
-from tests.server.weigh_tools import failed, pgtare, read, start_pgtare
+from tests.commands import failed, pgtare, read, start_pgtare
+from tests.ladder_studies import OPEN, STUDY, backend_below, finish, wait_while_running, write
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -79,12 +79,7 @@ def write_sleeping(where: Path, text: str = SLEEPING) -> Path:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, wheel: Binaries) -> Path:
     """A quick study of a known effect, run to its end; its output stands beside it."""
-    where = tmp_path_factory.mktemp("units")
-    study, out = write_sleeping(where), where / "out"
-    done = pgtare("ladder", study, "--quick", "--out", out, "--seed", "5", timeout=120)
-    assert done.returncode == 0, done.stderr
-    (where / "told").write_text(done.stdout + done.stderr)
-    return out
+    return finish(write_sleeping(tmp_path_factory.mktemp("units")))
 
 
 def test_a_known_effect_is_recovered(finished: Path) -> None:
@@ -187,7 +182,7 @@ def test_interrupted_it_goes_on_and_a_crash_costs_its_trial_only(
     study, out = write_sleeping(tmp_path, text), tmp_path / "out"
     directory = Directory(out)
     process = start_pgtare("ladder", study, "--quick", "--out", out)
-    _wait_for(lambda: directory.begun and len(directory.runs()) >= 2, process)
+    wait_while_running(lambda: directory.begun and len(directory.runs()) >= 2, process)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -195,8 +190,8 @@ def test_interrupted_it_goes_on_and_a_crash_costs_its_trial_only(
     kept = {key: run.started for key, run in directory.runs().items()}
 
     process = start_pgtare("ladder", "resume", out)
-    _wait_for(lambda: len(directory.runs()) > len(kept), process)
-    _, postmaster = _wait_for(lambda: _backend(process.pid), process)
+    wait_while_running(lambda: len(directory.runs()) > len(kept), process)
+    _, postmaster = wait_while_running(lambda: backend_below(process.pid), process)
     os.kill(postmaster, signal.SIGKILL)
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr

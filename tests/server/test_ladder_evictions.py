@@ -12,9 +12,9 @@ from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.protocol import StepContext
 from pgtare.weighing.ladder.records import Step
 from pgtare.weighing.ladder.rounds import Rounds
-from tests.server.doctor_tools import STUDIES
-from tests.server.flame_tools import needs_perf, shares
-from tests.server.weigh_tools import pgtare, read
+from tests.commands import pgtare, read
+from tests.doctor_servers import STUDIES
+from tests.flame_recordings import needs_perf, shares
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(330)]
 LOCK = "LWLock/pg_stat_statements"

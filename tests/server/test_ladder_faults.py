@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.registry import servers_directory
 from pgtare.weighing.ladder.directory import Directory
-from tests.server.test_ladder import STUDY, _backend, _wait_for, write
-from tests.server.test_ladder_by_duet import BY_DUET
-from tests.server.weigh_tools import failed, pgtare, read, start_pgtare
+from tests.commands import failed, pgtare, read, start_pgtare
+from tests.ladder_studies import BY_DUET, STUDY, backend_below, wait_while_running, write
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def _directory_of(postmaster: int) -> Path:
-    return Path(os.readlink(f"/proc/{postmaster}/cwd")).parent
+    return Path(psutil.Process(postmaster).cwd()).parent
 
 
 def _ended(process: subprocess.Popen[str], status: int) -> str:
@@ -37,8 +35,8 @@ def test_a_study_whose_servers_are_lost_leaves_the_rest_for_later(
     study, out = write(tmp_path, STUDY.replace("rounds = 2", "rounds = 4")), tmp_path / "out"
     directory = Directory(out)
     process = start_pgtare("ladder", study, "--quick", "--out", out)
-    _wait_for(lambda: directory.begun and len(directory.runs()) >= 2, process)
-    _, postmaster = _wait_for(lambda: _backend(process.pid), process)
+    wait_while_running(lambda: directory.begun and len(directory.runs()) >= 2, process)
+    _, postmaster = wait_while_running(lambda: backend_below(process.pid), process)
     home = _directory_of(postmaster)
     assert home.parent == servers_directory()
     while home.exists():  # the server takes files away as well
@@ -49,7 +47,7 @@ def test_a_study_whose_servers_are_lost_leaves_the_rest_for_later(
     runs = directory.runs()
     assert len(runs) >= 2
     assert all(run.made for run in runs.values())
-    assert not Path("/proc", str(postmaster)).exists()
+    assert not psutil.pid_exists(postmaster)
 
     done = pgtare("ladder", "resume", out, timeout=170)
     assert done.returncode == 0, done.stderr
@@ -65,21 +63,17 @@ def test_a_server_of_a_duet_that_is_stuck_costs_its_set_only(
     out = tmp_path / "out"
     directory = Directory(out)
     process = start_pgtare("ladder", study, "--quick", "--out", out)
-    _wait_for(lambda: directory.begun and len(directory.runs()) >= 2, process)
-    _wait_for(lambda: list(out.glob(".scratch/*/round")), process)  # the load runs
-    _, postmaster = _wait_for(lambda: _backend(process.pid, "pgtare_bench_"), process)
-    stopped = [postmaster, *_children(postmaster)]
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
+    wait_while_running(lambda: directory.begun and len(directory.runs()) >= 2, process)
+    wait_while_running(lambda: list(out.glob(".scratch/*/round")), process)  # the load runs
+    _, postmaster = wait_while_running(lambda: backend_below(process.pid, "pgtare_bench_"), process)
+    server = psutil.Process(postmaster)
+    stopped = [server, *server.children()]
+    for process_ in stopped:
+        process_.suspend()
     _ended(process, 0)
     stuck = [run for run in directory.runs().values() if run.failed]
     assert 1 <= len(stuck) <= 2, [run.failed for run in stuck]
     (workload,) = read(out / "result.json")["workloads"]
     assert len(workload["dropped"]) == 1
     assert workload["rounds_kept"] == 2
-    assert not any(Path("/proc", str(pid)).exists() for pid in stopped)
-
-
-def _children(pid: int) -> list[int]:
-    told = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(child) for child in told.split()]
+    assert not any(process_.is_running() for process_ in stopped)

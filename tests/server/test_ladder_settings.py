@@ -8,7 +8,7 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.weighing.ladder.directory import Directory
-from tests.server.weigh_tools import in_process, refused
+from tests.commands import in_process, refused
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

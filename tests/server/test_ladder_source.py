@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.study_file import parse
-from tests.server.test_waits_source import USUAL
-from tests.server.weigh_tools import pgtare
+from tests.commands import pgtare
+from tests.servers import BUILT
 
 pytestmark = [pytest.mark.source, pytest.mark.server, pytest.mark.timeout(1800)]
 
 RECIPE = (
-    f"{{ build = {USUAL.major}, configure = {json.dumps(USUAL.configure)}, "
-    f"cflags = {json.dumps(USUAL.cflags)}, ldflags = {json.dumps(USUAL.ldflags)} }}"
+    f"{{ build = {BUILT.major}, configure = {json.dumps(BUILT.configure)}, "
+    f"cflags = {json.dumps(BUILT.cflags)}, ldflags = {json.dumps(BUILT.ldflags)} }}"
 )
 STUDY = f"""
 title = "One build twice"
@@ -56,7 +56,7 @@ def executable(bench: Bench, variant: str, layout: int) -> Path:
     """What a variant's server runs."""
     study = bench.study
     serving = bench.serve(variant, study.the_workload("W1"), layout)
-    return Path(os.readlink(f"/proc/{serving.cluster.postmaster_pid}/exe"))
+    return Path(psutil.Process(serving.cluster.postmaster_pid).exe())
 
 
 def test_a_round_serves_the_linking_that_it_was_given() -> None:

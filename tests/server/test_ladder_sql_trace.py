@@ -16,7 +16,7 @@ from pgtare.weighing.ladder.rounds import Rounds
 from pgtare.weighing.ladder.section_models import Server
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.unit_trials import UnitTrials
-from tests.server.doctor_tools import STUDIES
+from tests.doctor_servers import STUDIES
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -34,12 +34,16 @@ def shortened(file: str, workload: str, variants: Sequence[str], binaries: Binar
         server = {"main": Server(source="wheel")}
     found = factorial.kept(found, variants).model_copy(
         update={
-            "protocol": short, "servers": server,
+            "protocol": short,
+            "servers": server,
             "gates": found.gates.model_copy(update=OPEN),
-            "workload": tuple(w.model_copy(update={"protocol": w.protocol[-1:]})
-                              for w in found.workload if w.name == workload),
+            "workload": tuple(
+                w.model_copy(update={"protocol": w.protocol[-1:]})
+                for w in found.workload
+                if w.name == workload
+            ),
         }
-    )  # fmt: skip
+    )
     return found.resolved()
 
 

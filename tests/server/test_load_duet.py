@@ -21,15 +21,9 @@ from pgtare.load.duet_plan import DuetTarget, Length
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.signals import StopRequest
-from tests.server.duet_tools import (
-    SELECT_1,
-    SHORT,
-    assert_nothing_lost,
-    latencies_us,
-    later,
-)
+from tests.duet_runs import SELECT_1, SHORT, assert_nothing_lost, latencies_us
+from tests.loads import during
 
-pytest_plugins = ["tests.server.fix_duet"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 
@@ -100,9 +94,13 @@ UPDATE seen SET y = :y WHERE x = :x;
 END;
 """
     run = run_duet(
-        driver, targets, script(text, protocol=protocol, clients=2), Length(0.4), tmp_path / "r",
+        driver,
+        targets,
+        script(text, protocol=protocol, clients=2),
+        Length(0.4),
+        tmp_path / "r",
         variables={"scale": 3},
-    )  # fmt: skip
+    )
     assert run.whole, run.failure
     tables = []
     for cluster in pair:
@@ -169,11 +167,16 @@ def test_more_records_than_fit_a_block_are_all_kept(
                 output.exists() and output.stat().st_size > 4 * 8192 * 40 and len(reports) > 1
             )
 
-    with later(await_blocks):
+    with during(await_blocks):
         run = run_duet(
-            driver, targets, script(SELECT_1, clients=2), Length(30), output, stop=stop,
+            driver,
+            targets,
+            script(SELECT_1, clients=2),
+            Length(30),
+            output,
+            stop=stop,
             on_progress=lambda *report: reports.append(report),
-        )  # fmt: skip
+        )
     assert_nothing_lost(run.records)
     assert len(run.records.rows) > 4 * 8192
     assert [s for s, _ in reports][:2] == [1.0, 2.0]

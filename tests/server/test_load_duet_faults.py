@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from pgtare.errors import MeasurementError, UsageError
@@ -20,16 +20,10 @@ from pgtare.load.duet_plan import DuetTarget, Length
 from pgtare.load.duet_records import Outcome, read_records
 from pgtare.server.cluster import Cluster
 from pgtare.server.signals import StopRequest
-from tests.server.duet_tools import (
-    SELECT_1,
-    SHORT,
-    assert_nothing_lost,
-    backend_of,
-    later,
-)
-from tests.server.waits_tools import crash
+from tests.duet_runs import SELECT_1, SHORT, assert_nothing_lost, backend_of
+from tests.loads import during
+from tests.servers import crash
 
-pytest_plugins = ["tests.server.fix_duet"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 
@@ -43,7 +37,7 @@ def test_a_stop_keeps_what_was_measured(
         stop.made = True
 
     output = tmp_path / "r"
-    with later(ask):
+    with during(ask):
         run = run_duet(driver, targets, script(SELECT_1), Length(30), output, stop=stop)
     assert (run.ended, run.failure) == ("signal", None)
     assert run.seconds < 3
@@ -78,12 +72,11 @@ def test_a_killed_driver_leaves_its_whole_blocks(
     def kill() -> None:
         while not output.exists() or output.stat().st_size < 100_000:
             time.sleep(0.05)
-        for entry in Path("/proc").iterdir():
-            with contextlib.suppress(OSError):
-                if entry.name.isdigit() and f"{output}.plan" in (entry / "cmdline").read_text():
-                    os.kill(int(entry.name), signal.SIGKILL)
+        for process in psutil.process_iter(["cmdline"]):
+            if f"{output}.plan" in " ".join(process.info["cmdline"] or ()):
+                process.kill()
 
-    with later(kill):
+    with during(kill):
         run = run_duet(driver, targets, script(SELECT_1), Length(40), output)
     assert run.ended == "failure"
     assert run.failure == "the duet driver was ended by signal 9"
@@ -100,7 +93,7 @@ def test_a_crashed_server_ends_the_run_and_says_so(
         crash(pair[1], pid)
 
     started = time.monotonic()
-    with later(fall):
+    with during(fall):
         run = run_duet(driver, targets, script(SELECT_1, clients=1), Length(30), tmp_path / "r")
     assert time.monotonic() - started < 10
     assert run.ended == "failure"
@@ -148,9 +141,15 @@ def test_a_statement_that_cannot_be_prepared_is_told_before_the_run(
     ],
 )
 def test_an_error_ends_the_run_and_says_so(
-    driver: Path, targets: Any, script: Any, tmp_path: Path, text: str, protocol: str, told: str,
+    driver: Path,
+    targets: Any,
+    script: Any,
+    tmp_path: Path,
+    text: str,
+    protocol: str,
+    told: str,
     sqlstate: bytes | None,
-) -> None:  # fmt: skip
+) -> None:
     if sqlstate is None:
         with pytest.raises(UsageError, match=told):
             run_duet(driver, targets, script(text, protocol=protocol), SHORT, tmp_path / "r")

@@ -15,15 +15,9 @@ from pgtare.load.duet import run_duet
 from pgtare.load.duet_plan import Length
 from pgtare.load.duet_records import Outcome
 from pgtare.server.cluster import Cluster
-from tests.server.duet_tools import (
-    SELECT_1,
-    assert_nothing_lost,
-    backend_of,
-    latencies_us,
-    later,
-)
+from tests.duet_runs import SELECT_1, assert_nothing_lost, backend_of, latencies_us
+from tests.loads import during
 
-pytest_plugins = ["tests.server.fix_duet"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 
@@ -96,7 +90,7 @@ def test_a_stalled_server_shows_as_latency(
         time.sleep(stalled_s)
         os.kill(pid, signal.SIGCONT)
 
-    with later(stall):
+    with during(stall):
         run = run_duet(driver, targets, script(SELECT_1, rate=rate), Length(1.5), tmp_path / "r")
     assert run.whole
     assert_nothing_lost(run.records)
@@ -142,7 +136,7 @@ def test_threads_and_backends_share_processors(
             time.sleep(0.2)
             seen[pin] = [os.sched_getaffinity(pid) for pid in pids]
 
-        with later(look):
+        with during(look):
             run_duet(driver, targets, script(SELECT_1), Length(0.8), tmp_path / f"r{pin}", pin=pin)
     assert seen[True] == [{usable[0]}, {usable[0]}]
     assert seen[False] == [set(usable), set(usable)]

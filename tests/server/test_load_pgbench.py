@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import psycopg
 import pytest
 
@@ -26,6 +27,7 @@ from pgtare.load import (
     initialise,
     run,
 )
+from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.weighing.instruments import (
     Chosen,
@@ -40,6 +42,8 @@ from pgtare.weighing.instruments import (
 )
 from pgtare.weighing.instruments.model import Needs
 from pgtare.weighing.instruments.proof import judge_counter
+from tests.loads import check_for
+from tests.sessions import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -49,14 +53,11 @@ OURS = {"wait_event_timing", "sql_trace"}
 CONTRIBUTED = [e for e in CATALOGUE.values() if e.needs.extension not in OURS]
 
 
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    binaries = request.getfixturevalue(request.param)
+@pytest.fixture(scope="module")
+def cluster(each_server: Binaries) -> Iterator[Cluster]:
     settings = {"pg_stat_statements.max": 200}
     preload = ["pg_stat_statements", "auto_explain"]
-    with Cluster(binaries, settings, preload=preload, tcp=True) as running:
+    with Cluster(each_server, settings, preload=preload, tcp=True) as running:
         yield running
 
 
@@ -72,13 +73,6 @@ def bench(cluster: Cluster) -> BenchDatabase:
 def conn(cluster: Cluster, bench: BenchDatabase) -> Iterator[psycopg.Connection[Any]]:
     with cluster.connect(bench.name) as connection:
         yield connection
-
-
-def check_for(load: PgbenchLoad, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        load.check()
-        time.sleep(0.02)
 
 
 def sessions(conn: psycopg.Connection[Any], name: str) -> int:
@@ -97,9 +91,12 @@ def sessions(conn: psycopg.Connection[Any], name: str) -> int:
     [("select-only", "simple"), ("simple-update", "prepared"), ("tpcb-like", "extended")],
 )
 def test_the_load_runs_under_its_own_name_until_stopped(
-    cluster: Cluster, bench: BenchDatabase, conn: psycopg.Connection[Any], builtin: Any,
+    cluster: Cluster,
+    bench: BenchDatabase,
+    conn: psycopg.Connection[Any],
+    builtin: Any,
     protocol: Any,
-) -> None:  # fmt: skip
+) -> None:
     spec = LoadSpec(builtin, protocol=protocol, clients=3)
     load = PgbenchLoad(cluster.binaries.pgbench, bench.dsn, spec)
     with load:
@@ -110,10 +107,7 @@ def test_the_load_runs_under_its_own_name_until_stopped(
     assert load.pid is None
     assert told["median_tps"] > 0
     assert told["application_name"].startswith("pgtare-load-")
-    deadline = time.monotonic() + 5
-    while sessions(conn, load.application_name) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert sessions(conn, load.application_name) == 0
+    eventually(lambda: sessions(conn, load.application_name) == 0, 5)
     with pytest.raises(MeasurementError, match="not running"):
         load.check()
 
@@ -141,9 +135,13 @@ def test_the_log_counts_latency_from_the_scheduled_start(
     # Asked for twice as fast as it can be: whoever counts from the sending sees 100 ms throughout.
     with TransactionLog() as log:
         done = run(
-            cluster.binaries.pgbench, bench.dsn, LoadSpec(scripts=(Script(slow),), rate=20), 2,
-            log=log, halfway=lambda: seen.append(time.monotonic()),
-        )  # fmt: skip
+            cluster.binaries.pgbench,
+            bench.dsn,
+            LoadSpec(scripts=(Script(slow),), rate=20),
+            2,
+            log=log,
+            halfway=lambda: seen.append(time.monotonic()),
+        )
         latencies = log.latencies_us()
         directory = log.arguments()[1].partition("=")[2]
     assert len(seen) == 1
@@ -177,7 +175,7 @@ def test_a_password_is_not_on_the_command_line(cluster: Cluster, bench: BenchDat
     password = psycopg.conninfo.conninfo_to_dict(dsn)["password"]
     with PgbenchLoad(cluster.binaries.pgbench, dsn, LoadSpec()) as load:
         load.wait_ready()
-        shown = Path(f"/proc/{load.pid}/cmdline").read_text()
+        shown = " ".join(psutil.Process(load.pid).cmdline())
         assert str(password) not in shown
         assert str(password) not in str(load.describe())
 
@@ -362,9 +360,13 @@ def entry_with(sql: str) -> Entry:
 )
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_a_users_counter_can_harm_nothing(
-    cluster: Cluster, bench: BenchDatabase, monkeypatch: pytest.MonkeyPatch, sql: str, error: str,
+    cluster: Cluster,
+    bench: BenchDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+    sql: str,
+    error: str,
     autocommit: bool,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr("pgtare.weighing.instruments.counters.STATEMENT_TIMEOUT_MS", 100)
     with cluster.connect(bench.name, autocommit=autocommit) as conn:
         found = snapshot(conn, [entry_with(sql)])[sql]

@@ -17,19 +17,9 @@ from pgtare.estimate.trial.design import (
 )
 from pgtare.estimate.trial.observations import Observations, UnitFlag
 from pgtare.server.cluster import Cluster
-
-from .module_tools import (
-    MARKED,
-    MARKER,
-    NO_BLOCK,
-    Running,
-    Wire,
-    flagged,
-    one,
-    query_message,
-    session,
-    trial,
-)
+from tests.sessions import bare_session, one
+from tests.trials import MARKED, MARKER, NO_BLOCK, Running, flagged, trial
+from tests.wire_protocol import Wire, query_message
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
@@ -62,7 +52,7 @@ def assert_as_drawn(running: Running, rows: Observations) -> None:
 def test_arms_are_those_of_the_seed(server: Cluster, seed: int) -> None:
     with trial(server, ARMS, block=BLOCK, seed=seed) as running:
         for _ in range(3):
-            with session(server) as client, Wire(client) as wire:
+            with bare_session(server) as client, Wire(client) as wire:
                 wire.send(*[query_message("SELECT 1")] * 200)
                 wire.read_until_ready(200)
                 rows = running.observed(client, 200)
@@ -71,7 +61,7 @@ def test_arms_are_those_of_the_seed(server: Cluster, seed: int) -> None:
 
 
 def test_each_block_holds_each_arm_as_often_as_designed(server: Cluster) -> None:
-    with trial(server, ARMS, block=BLOCK) as running, session(server) as client:
+    with trial(server, ARMS, block=BLOCK) as running, bare_session(server) as client:
         for _ in range(1 + 7 * 12):
             client.execute("SELECT 1")
         rows = running.observed(client, 85)
@@ -82,14 +72,14 @@ def test_each_block_holds_each_arm_as_often_as_designed(server: Cluster) -> None
 
 
 def test_units_are_numbered_without_a_gap(server: Cluster) -> None:
-    with trial(server) as running, session(server) as client:
+    with trial(server) as running, bare_session(server) as client:
         for _ in range(100):
             client.execute("SELECT 1")
         assert list(running.observed(client, 100)["unit"]) == list(range(100))
 
 
 def test_first_unit_of_a_session_is_in_no_block(server: Cluster) -> None:
-    with trial(server) as running, session(server) as client:
+    with trial(server) as running, bare_session(server) as client:
         for _ in range(5):
             client.execute("SELECT 1")
         rows = running.observed(client, 5)
@@ -99,7 +89,7 @@ def test_first_unit_of_a_session_is_in_no_block(server: Cluster) -> None:
 
 
 def test_session_that_was_there_before_joins_after_its_next_transaction(server: Cluster) -> None:
-    with session(server) as client:
+    with bare_session(server) as client:
         client.execute("SELECT 1")
         with trial(server) as running:
             for _ in range(11):
@@ -108,14 +98,14 @@ def test_session_that_was_there_before_joins_after_its_next_transaction(server: 
 
 
 def test_settings_in_force_are_those_of_the_recorded_arm(server: Cluster) -> None:
-    with trial(server, ARMS, block=BLOCK) as running, session(server) as client:
+    with trial(server, ARMS, block=BLOCK) as running, bare_session(server) as client:
         seen = [one(client, f"SELECT current_setting('{MARKER}')") for _ in range(150)]
         rows = running.observed(client, 150)
     assert seen == [ARMS[arm][MARKER] for arm in rows["arm"]]
 
 
 def test_settings_stay_in_force_for_a_whole_transaction(server: Cluster) -> None:
-    with trial(server) as running, session(server) as client:
+    with trial(server) as running, bare_session(server) as client:
         seen = []
         for _ in range(20):
             client.execute("BEGIN")
@@ -127,9 +117,9 @@ def test_settings_stay_in_force_for_a_whole_transaction(server: Cluster) -> None
 
 def test_session_whose_name_does_not_match_stays_outside(server: Cluster) -> None:
     with trial(server, application="app*") as running:
-        with session(server, application_name="other") as outside:
+        with bare_session(server, application_name="other") as outside:
             outside.execute("SELECT 1")
-        with session(server, application_name="app-1") as inside:
+        with bare_session(server, application_name="app-1") as inside:
             inside.execute("SELECT 1")
             running.observed(inside, 1)
         assert len(running.drained()) == 1
@@ -137,7 +127,7 @@ def test_session_whose_name_does_not_match_stays_outside(server: Cluster) -> Non
 
 def test_session_joins_under_a_new_name(server: Cluster) -> None:
     """Names of one length may get each other's memory: a comparison of pointers would miss that."""
-    with trial(server, application="app-*") as running, session(server) as client:
+    with trial(server, application="app-*") as running, bare_session(server) as client:
         for i in range(20):
             client.execute(f"SET application_name = 'opp-{i:02}'")
         client.execute("SET application_name = 'app-00'")
@@ -146,20 +136,20 @@ def test_session_joins_under_a_new_name(server: Cluster) -> None:
 
 
 def test_sessions_of_another_role_or_database_stay_outside(server: Cluster) -> None:
-    with session(server) as admin:
+    with bare_session(server) as admin:
         admin.execute("CREATE ROLE tester LOGIN")
         admin.execute("CREATE DATABASE elsewhere")
     try:
         with trial(server, role="tester") as running:
             for parameters in ({"user": "postgres"}, {"user": "tester", "dbname": "elsewhere"}):
-                with session(server, **parameters) as outside:
+                with bare_session(server, **parameters) as outside:
                     outside.execute("SELECT 1")
-            with session(server, user="tester") as inside:
+            with bare_session(server, user="tester") as inside:
                 inside.execute("SELECT 1")
                 running.observed(inside, 1)
             assert len(running.drained()) == 1
     finally:
-        with session(server) as admin:
+        with bare_session(server) as admin:
             admin.execute("DROP DATABASE elsewhere WITH (FORCE)")
             admin.execute("DROP ROLE tester")
 
@@ -168,18 +158,18 @@ def test_participation_draws_a_share_of_the_sessions(server: Cluster) -> None:
     """Of 60 sessions at a half 12 to 48 take part, but for one run in 300,000."""
     with trial(server, participation=0.5, sessions=100) as running:
         for _ in range(60):
-            with session(server) as client:
+            with bare_session(server) as client:
                 client.execute("SELECT 1")
         assert 12 <= running.trials.status().sessions <= 48
 
 
 def test_closing_a_trial_lets_sessions_finish_their_blocks(server: Cluster) -> None:
-    with trial(server, ARMS, block=BLOCK) as running, session(server) as client:
+    with trial(server, ARMS, block=BLOCK) as running, bare_session(server) as client:
         for _ in range(10):
             client.execute("SELECT 1")
         with server.connect() as operator:
             operator.execute("SELECT pgtare.trial_close()")
-        with session(server) as late:
+        with bare_session(server) as late:
             late.execute("SELECT 1")
             late_pid = late.info.backend_pid
         for _ in range(30):
@@ -217,7 +207,7 @@ def test_runs_are_those_of_the_seed(server: Cluster, every: int) -> None:
     runs = dataclasses.replace(RUNS, every=every)
     with trial(server, ARMS, block=BLOCK, runs=runs, seed=(1 << 64) - 3) as running:
         for _ in range(2):
-            with session(server) as client, Wire(client) as wire:
+            with bare_session(server) as client, Wire(client) as wire:
                 wire.send(*[query_message("SELECT 1")] * 700)
                 wire.read_until_ready(700)
                 rows = running.observed(client, 700)[1:]
@@ -230,7 +220,7 @@ def test_runs_are_those_of_the_seed(server: Cluster, every: int) -> None:
 
 
 def test_a_session_begins_with_blocks(server: Cluster) -> None:
-    with trial(server, ARMS, block=BLOCK, runs=RUNS) as running, session(server) as client:
+    with trial(server, ARMS, block=BLOCK, runs=RUNS) as running, bare_session(server) as client:
         for _ in range(RUNS_AFTER + 20):
             client.execute("SELECT 1")
         rows = running.observed(client, RUNS_AFTER + 20)
@@ -253,7 +243,7 @@ def test_a_session_begins_with_blocks(server: Cluster) -> None:
     ],
 )
 def test_bad_runs_are_refused(server18: Cluster, arguments: str, wanted: str) -> None:
-    with session(server18) as client, pytest.raises(Exception, match=wanted):
+    with bare_session(server18) as client, pytest.raises(Exception, match=wanted):
         client.execute(
             "SELECT pgtare.trial_start('{}', '{}', '{0,0}', '{0,1}', 1, 5, " + arguments + ")"  # type: ignore[arg-type]
         )
@@ -261,7 +251,7 @@ def test_bad_runs_are_refused(server18: Cluster, arguments: str, wanted: str) ->
 
 def test_closing_a_trial_lets_sessions_finish_their_runs(server: Cluster) -> None:
     runs = Runs(turns=(1,), every=1, shortest=20, longest=20)
-    with trial(server, runs=runs) as running, session(server) as client:
+    with trial(server, runs=runs) as running, bare_session(server) as client:
         while True:
             client.execute("SELECT 1")
             rows = running.drained()

@@ -15,27 +15,24 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.own_session import connect
 from pgtare.weighing.trials import Trials
-
-from .module_tools import MARKED, MARKER, Session, one, session, trial, wait_until
-from .test_module_start import refusal, start
+from tests.commands import words
+from tests.sessions import Connection, bare_session, eventually, one
+from tests.trials import MARKED, MARKER, refusal, start, trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 ROLES = ("weigher", "team", "member", "stranger", "chief")
 
 
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def shared(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def shared(each_server: Binaries) -> Iterator[Cluster]:
     """A server with every library whose settings are listed, and roles.
 
     weigher may weigh and is a member of team and, as a mistake, of the superuser chief.
     """
-    binaries: Binaries = request.getfixturevalue(request.param)
-    modules = [loadable(binaries), loadable(binaries, "wait_event_timing")]
+    modules = [loadable(each_server), loadable(each_server, "wait_event_timing")]
     libraries = ["pg_stat_statements", "auto_explain", *(m.library for m in modules)]
-    with Cluster(binaries, preload=libraries) as cluster:
+    with Cluster(each_server, preload=libraries) as cluster:
         with cluster.connect() as admin:
             admin.execute(modules[0].create_sql.encode())
             for role in ROLES:
@@ -51,63 +48,60 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def weigher(shared: Cluster) -> Iterator[Session]:
-    with session(shared, user="weigher") as connection:
+def weigher(shared: Cluster) -> Iterator[Connection]:
+    with bare_session(shared, user="weigher") as connection:
         yield connection
         connection.execute("SELECT pgtare.trial_stop()")
 
 
 #: Each of these ended sessions, failed or changed statements of others, or was to be expected to.
-HARMFUL = (
-    "exit_on_error", "idle_session_timeout", "idle_in_transaction_session_timeout",
-    "statement_timeout", "lock_timeout", "row_security", "transform_null_equals",
-    "backslash_quote", "escape_string_warning", "array_nulls", "bytea_output", "xmlbinary",
-    "xmloption", "check_function_bodies", "synchronous_commit", "default_table_access_method",
-    "default_tablespace", "temp_tablespaces", "default_transaction_isolation",
-    "default_transaction_deferrable", "extra_float_digits", "client_min_messages",
-    "client_connection_check_interval", "tcp_user_timeout", "tcp_keepalives_idle",
-    "lo_compat_privileges", "quote_all_identifiers", "zero_damaged_pages",
-    "ignore_checksum_failure", "dynamic_library_path", "local_preload_libraries",
-    "allow_in_place_tablespaces", "allow_system_table_mods", "temp_file_limit", "track_counts",
-    "log_min_messages", "log_parameter_max_length_on_error", "debug_print_parse",
-    "deadlock_timeout", "vacuum_cost_delay", "gin_fuzzy_search_limit",
-    "default_statistics_target", "wal_compression", "commit_delay", "stats_fetch_consistency",
-    "max_stack_depth", "session_replication_role",
-)  # fmt: skip
+HARMFUL = words("""
+    exit_on_error idle_session_timeout idle_in_transaction_session_timeout statement_timeout
+    lock_timeout row_security transform_null_equals backslash_quote escape_string_warning
+    array_nulls bytea_output xmlbinary xmloption check_function_bodies synchronous_commit
+    default_table_access_method default_tablespace temp_tablespaces default_transaction_isolation
+    default_transaction_deferrable extra_float_digits client_min_messages
+    client_connection_check_interval tcp_user_timeout tcp_keepalives_idle lo_compat_privileges
+    quote_all_identifiers zero_damaged_pages ignore_checksum_failure dynamic_library_path
+    local_preload_libraries allow_in_place_tablespaces allow_system_table_mods temp_file_limit
+    track_counts log_min_messages log_parameter_max_length_on_error debug_print_parse
+    deadlock_timeout vacuum_cost_delay gin_fuzzy_search_limit default_statistics_target
+    wal_compression commit_delay stats_fetch_consistency max_stack_depth session_replication_role
+""")
 
 
 @pytest.mark.parametrize("name", HARMFUL)
-def test_setting_that_does_harm_is_refused(weigher: Session, name: str) -> None:
+def test_setting_that_does_harm_is_refused(weigher: Connection, name: str) -> None:
     said = refusal(weigher, settings=[name], values=[None, None])
     assert "can be weighed by superusers only" in said or "cannot be switched" in said
 
 
-def listed(connection: Session) -> set[str]:
+def listed(connection: Connection) -> set[str]:
     rows = connection.execute("SELECT pgtare.arm_settings()").fetchall()
     return {row[0] for row in rows}
 
 
-def test_every_listed_setting_is_there(weigher: Session) -> None:
+def test_every_listed_setting_is_there(weigher: Connection) -> None:
     names = {row[0] for row in weigher.execute("SELECT name FROM pg_settings")}
     assert listed(weigher) - names == set()
     assert {"work_mem", "track_io_timing", "pg_stat_statements.track"} <= listed(weigher)
 
 
-def test_no_other_setting_is_accepted(shared: Cluster, weigher: Session) -> None:
-    with session(shared) as admin:
+def test_no_other_setting_is_accepted(shared: Cluster, weigher: Connection) -> None:
+    with bare_session(shared) as admin:
         rows = admin.execute("SELECT name FROM pg_settings").fetchall()
     for (name,) in rows:
         if name not in listed(weigher):
             refusal(weigher, settings=[name], values=[None, None])
 
 
-def test_refusal_says_what_can_be_weighed(weigher: Session) -> None:
+def test_refusal_says_what_can_be_weighed(weigher: Connection) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege) as caught:
         start(weigher, settings=["Exit_On_Error"], values=["off", "on"])
     assert "pgtare.arm_settings()" in str(caught.value.diag.message_hint)
 
 
-def test_listed_setting_still_needs_the_right_to_set_it(weigher: Session) -> None:
+def test_listed_setting_still_needs_the_right_to_set_it(weigher: Connection) -> None:
     said = refusal(weigher, settings=["log_duration"], values=[None, "on"])
     assert 'permission denied to set parameter "log_duration"' in said
     assert start(weigher, settings=["track_io_timing"], values=[None, "on"]) > 0
@@ -121,7 +115,7 @@ def test_superusers_weigh_what_they_like(shared: Cluster) -> None:
 # Who takes part
 
 
-def taking_part(operator: Session) -> int:
+def taking_part(operator: Connection) -> int:
     return int(one(operator, "SELECT sessions FROM pgtare.trial_status()"))
 
 
@@ -130,20 +124,20 @@ def taking_part(operator: Session) -> int:
     [("weigher", True), ("team", True), ("member", False), ("chief", False), ("stranger", False)],
 )
 def test_only_sessions_of_its_roles_take_part(
-    shared: Cluster, weigher: Session, role: str, takes_part: bool
+    shared: Cluster, weigher: Connection, role: str, takes_part: bool
 ) -> None:
     start(weigher, values=["1111kB", "1111kB"])
-    with session(shared, user=role) as client:
+    with bare_session(shared, user=role) as client:
         client.execute("SELECT 1")
         assert (one(client, f"SHOW {MARKER}") == "1111kB") is takes_part
         assert taking_part(weigher) == takes_part
 
 
 def test_superusers_session_does_not_take_part_in_disguise(
-    shared: Cluster, weigher: Session
+    shared: Cluster, weigher: Connection
 ) -> None:
     start(weigher, values=["1111kB", "1111kB"])
-    with session(shared) as admin:
+    with bare_session(shared) as admin:
         for disguise in ("SET ROLE team", "SET SESSION AUTHORIZATION team"):
             admin.execute(disguise.encode())
             admin.execute("SELECT 1")
@@ -151,50 +145,50 @@ def test_superusers_session_does_not_take_part_in_disguise(
     assert taking_part(weigher) == 0
 
 
-def test_session_that_becomes_a_superusers_leaves(shared: Cluster, weigher: Session) -> None:
-    with session(shared) as admin:
+def test_session_that_becomes_a_superusers_leaves(shared: Cluster, weigher: Connection) -> None:
+    with bare_session(shared) as admin:
         admin.execute("GRANT chief TO team")
     start(weigher, values=["1111kB", "1111kB"])
     try:
-        with session(shared, user="team") as client:
+        with bare_session(shared, user="team") as client:
             assert one(client, f"SHOW {MARKER}") == "1111kB"
             client.execute("SET ROLE chief")
             assert one(client, f"SHOW {MARKER}") == "4MB"
     finally:
-        with session(shared) as admin:
+        with bare_session(shared) as admin:
             admin.execute("REVOKE chief FROM team")
 
 
 def test_superusers_trial_reaches_everybody(shared: Cluster) -> None:
     with trial(shared, [{MARKER: "1111kB"}] * 2):
         for role in ROLES:
-            with session(shared, user=role) as client:
+            with bare_session(shared, user=role) as client:
                 client.execute("SELECT 1")
                 assert one(client, f"SHOW {MARKER}") == "1111kB"
 
 
 @pytest.mark.parametrize("role", ["stranger", "chief", "postgres"])
-def test_role_out_of_reach_is_refused(weigher: Session, role: str) -> None:
+def test_role_out_of_reach_is_refused(weigher: Connection, role: str) -> None:
     assert f'sessions of role "{role}"' in refusal(weigher, role=role)
 
 
-def test_role_of_its_own_can_be_named(shared: Cluster, weigher: Session) -> None:
+def test_role_of_its_own_can_be_named(shared: Cluster, weigher: Connection) -> None:
     start(weigher, role="team", values=["1111kB", "1111kB"])
-    with session(shared, user="team") as team, session(shared, user="weigher") as other:
+    with bare_session(shared, user="team") as team, bare_session(shared, user="weigher") as other:
         for client in (team, other):
             client.execute("SELECT 1")
         assert one(team, f"SHOW {MARKER}") == "1111kB"
         assert one(other, f"SHOW {MARKER}") == "4MB"
 
 
-def test_other_databases_are_out_of_reach(shared: Cluster, weigher: Session) -> None:
+def test_other_databases_are_out_of_reach(shared: Cluster, weigher: Connection) -> None:
     said = refusal(weigher, database="template1")
     assert "in its current database only" in said
     start(weigher, database=None, values=["1111kB", "1111kB"])
-    with session(shared, dbname="template1", user="weigher") as client:
+    with bare_session(shared, dbname="template1", user="weigher") as client:
         client.execute("SELECT 1")
         assert one(client, f"SHOW {MARKER}") == "4MB"
-    with session(shared, user="weigher") as client:
+    with bare_session(shared, user="weigher") as client:
         client.execute("SELECT 1")
         assert one(client, f"SHOW {MARKER}") == "1111kB"
 
@@ -203,7 +197,7 @@ def test_other_databases_are_out_of_reach(shared: Cluster, weigher: Session) -> 
 
 
 @pytest.mark.parametrize(("ns", "accepted"), [(1_000_000, True), (1_000_001, False)])
-def test_delays_are_short(weigher: Session, ns: int, accepted: bool) -> None:
+def test_delays_are_short(weigher: Connection, ns: int, accepted: bool) -> None:
     if accepted:
         assert start(weigher, inject=[0, ns]) > 0
     else:
@@ -216,8 +210,8 @@ def test_injected_delay_ends_with_an_interrupt(server: Cluster, function: str) -
     with (
         trial(server, inject_ns=[10**9, 10**9]),
         contextlib.suppress(psycopg.OperationalError),
-        session(server) as client,
-        session(server, application_name="pgtare") as operator,
+        bare_session(server) as client,
+        bare_session(server, application_name="pgtare") as operator,
     ):
         took: list[float] = []
 
@@ -240,8 +234,10 @@ def test_injected_delay_ends_with_an_interrupt(server: Cluster, function: str) -
 
 
 @pytest.mark.parametrize("call", ["trial_stop()", "trial_close()", "trial_drain()"])
-def test_trial_of_a_superuser_is_left_alone(shared: Cluster, weigher: Session, call: str) -> None:
-    with trial(shared, MARKED) as running, session(shared, user="team") as client:
+def test_trial_of_a_superuser_is_left_alone(
+    shared: Cluster, weigher: Connection, call: str
+) -> None:
+    with trial(shared, MARKED) as running, bare_session(shared, user="team") as client:
         for _ in range(5):
             client.execute("SELECT 1")
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="started by role"):
@@ -254,10 +250,10 @@ def test_trial_of_a_superuser_is_left_alone(shared: Cluster, weigher: Session, c
     ("role", "may"), [("stranger", False), ("team", False), ("chief", True), ("weigher", True)]
 )
 def test_trial_is_stopped_by_its_role_and_by_superusers(
-    shared: Cluster, weigher: Session, role: str, may: bool
+    shared: Cluster, weigher: Connection, role: str, may: bool
 ) -> None:
     start(weigher)
-    with session(shared, user=role) as other:
+    with bare_session(shared, user=role) as other:
         if may:
             assert one(other, "SELECT pgtare.trial_stop()") is True
         else:
@@ -267,7 +263,7 @@ def test_trial_is_stopped_by_its_role_and_by_superusers(
 
 
 def test_member_of_the_role_that_started_it_may_stop_it(shared: Cluster) -> None:
-    with session(shared, user="team") as team, session(shared, user="weigher") as member:
+    with bare_session(shared, user="team") as team, bare_session(shared, user="weigher") as member:
         start(team)
         assert one(member, "SELECT pgtare.trial_stop()") is True
 
@@ -285,9 +281,9 @@ def test_command_passes_the_hint_on(shared: Cluster) -> None:
 
 
 def test_settings_come_back_when_the_starter_goes(shared: Cluster) -> None:
-    with session(shared, user="team") as client:
-        with session(shared, user="weigher") as owner:
+    with bare_session(shared, user="team") as client:
+        with bare_session(shared, user="weigher") as owner:
             start(owner, values=["1111kB", "1111kB"])
             client.execute("SELECT 1")
             assert one(client, f"SHOW {MARKER}") == "1111kB"
-        wait_until(lambda: one(client, f"SHOW {MARKER}") == "4MB")
+        eventually(lambda: one(client, f"SHOW {MARKER}") == "4MB")

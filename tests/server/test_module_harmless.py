@@ -1,12 +1,11 @@
 """What PostgreSQL does beside a trial, it does as ever."""
 
 import contextlib
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
@@ -15,30 +14,17 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
-
-from .module_tools import (
-    MARKED,
-    MARKER,
-    Session,
-    crashes,
-    flagged,
-    one,
-    session,
-    state_of,
-    trial,
-    wait_until,
-)
+from tests.servers import crashes, run_program
+from tests.sessions import Connection, bare_session, eventually, one, setting
+from tests.trials import MARKED, MARKER, flagged, trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def lively(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def lively(each_server: Binaries) -> Iterator[Cluster]:
     """A server with more processes than usual."""
-    binaries: Binaries = request.getfixturevalue(request.param)
-    module = loadable(binaries)
+    module = loadable(each_server)
     settings: dict[str, Value] = {
         "logging_collector": True,
         "log_filename": "collected.log",
@@ -46,27 +32,26 @@ def lively(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         "autovacuum_naptime": "1s",
         "wal_level": "logical",
     }
-    with Cluster(binaries, settings, preload=[module.library]) as cluster:
+    with Cluster(each_server, settings, preload=[module.library]) as cluster:
         with cluster.connect() as connection:
             connection.execute(module.create_sql.encode())
         yield cluster
 
 
 @pytest.fixture
-def client(lively: Cluster) -> Iterator[Session]:
+def client(lively: Cluster) -> Iterator[Connection]:
     """A session in a trial of two arms."""
-    with trial(lively), session(lively) as connection:
+    with trial(lively), bare_session(lively) as connection:
         connection.execute("SELECT 1")
         yield connection
 
 
 def children(cluster: Cluster) -> dict[int, str]:
     """The server's processes but its sessions: pid and title."""
-    pid = cluster.postmaster_pid
     titles = {}
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            titles[int(child)] = Path(f"/proc/{child}/cmdline").read_text().rstrip("\0")
+    for child in psutil.Process(cluster.postmaster_pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            titles[child.pid] = " ".join(child.cmdline())
     lasting = ("checkpointer", "writer", "logger", "launcher", "io worker")
     return {p: title for p, title in titles.items() if any(word in title for word in lasting)}
 
@@ -75,30 +60,30 @@ def test_auxiliary_processes_outlive_trials(lively: Cluster) -> None:
     before = children(lively)
     assert any("logger" in title for title in before.values())
     for _ in range(3):
-        with trial(lively), session(lively) as client:
+        with trial(lively), bare_session(lively) as client:
             client.execute("CREATE TEMP TABLE t AS SELECT generate_series(1, 1000)")
             client.execute("CHECKPOINT")
             lively.reload()
     assert children(lively) == before
 
 
-def test_log_collector_writes_on(lively: Cluster, client: Session) -> None:
+def test_log_collector_writes_on(lively: Cluster, client: Connection) -> None:
     client.execute("DO $$ BEGIN RAISE LOG 'a line of the trial'; END $$")
     one(client, "SELECT pg_rotate_logfile()")
     client.execute("DO $$ BEGIN RAISE LOG 'and one more'; END $$")
     collected = lively.data_directory / "log" / "collected.log"
-    wait_until(lambda: "and one more" in collected.read_text())
+    eventually(lambda: "and one more" in collected.read_text())
     assert not any(word in collected.read_text() for word in ("terminated by signal", "PANIC"))
 
 
-def test_statement_timeout_strikes(client: Session) -> None:
+def test_statement_timeout_strikes(client: Connection) -> None:
     client.execute("SET statement_timeout = '50ms'")
     for _ in range(3):
         with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
             client.execute("SELECT pg_sleep(5)")
 
 
-def test_cancel_request_strikes_in_a_transaction(client: Session) -> None:
+def test_cancel_request_strikes_in_a_transaction(client: Connection) -> None:
     client.execute("BEGIN")
     timer = threading.Timer(0.1, client.cancel_safe)
     timer.start()
@@ -111,7 +96,7 @@ def test_cancel_request_strikes_in_a_transaction(client: Session) -> None:
 
 def test_timeout_that_an_arm_sets_strikes_in_that_arm(lively: Cluster) -> None:
     arms = ({"statement_timeout": "0"}, {"statement_timeout": "30ms"})
-    with trial(lively, arms) as running, session(lively) as client:
+    with trial(lively, arms) as running, bare_session(lively) as client:
         for _ in range(20):
             with contextlib.suppress(psycopg.errors.QueryCanceled):
                 client.execute("SELECT pg_sleep(0.1)")
@@ -119,9 +104,9 @@ def test_timeout_that_an_arm_sets_strikes_in_that_arm(lively: Cluster) -> None:
     assert flagged(rows, UnitFlag.ABORTED) == [arm == 1 for arm in rows["arm"]]
 
 
-def test_notifications_reach_an_idle_session(lively: Cluster, client: Session) -> None:
+def test_notifications_reach_an_idle_session(lively: Cluster, client: Connection) -> None:
     client.execute("LISTEN news")
-    with session(lively) as sender:
+    with bare_session(lively) as sender:
         sender.execute("NOTIFY news, 'one'")
         sender.execute("NOTIFY news, 'two'")
     got = [n.payload for n in client.notifies(timeout=5, stop_after=2)]
@@ -132,7 +117,7 @@ def test_notifications_reach_an_idle_session(lively: Cluster, client: Session) -
     ("setting", "statement"),
     [("idle_session_timeout", "SELECT 1"), ("idle_in_transaction_session_timeout", "BEGIN")],
 )
-def test_idle_timeouts_strike(client: Session, setting: str, statement: str) -> None:
+def test_idle_timeouts_strike(client: Connection, setting: str, statement: str) -> None:
     client.execute(f"SET {setting} = '100ms'")
     client.execute(statement)
     time.sleep(0.4)
@@ -141,7 +126,7 @@ def test_idle_timeouts_strike(client: Session, setting: str, statement: str) -> 
 
 
 def test_parallel_workers_see_the_arms_settings(lively: Cluster) -> None:
-    with session(lively) as client:
+    with bare_session(lively) as client:
         forced = "debug_parallel_query" if lively.binaries.major >= 16 else "force_parallel_mode"
         client.execute(f"SET {forced} = on")
         with trial(lively) as running:
@@ -162,7 +147,7 @@ def test_replication_connection_takes_no_part(lively: Cluster) -> None:
         assert running.trials.status().sessions == 0
 
 
-def test_logical_slot_is_read_in_a_trial(client: Session) -> None:
+def test_logical_slot_is_read_in_a_trial(client: Connection) -> None:
     client.execute("SELECT pg_create_logical_replication_slot('s', 'test_decoding', true)")
     client.execute("CREATE TABLE decoded (x int)")
     client.execute("INSERT INTO decoded VALUES (42)")
@@ -172,18 +157,15 @@ def test_logical_slot_is_read_in_a_trial(client: Session) -> None:
     client.execute("DROP TABLE decoded")
 
 
-def test_pg_dump_runs_in_a_trial(lively: Cluster, client: Session) -> None:
+def test_pg_dump_runs_in_a_trial(lively: Cluster, client: Connection) -> None:
     client.execute("CREATE TABLE dumped AS SELECT 4711 AS x")
-    done = subprocess.run(
-        [str(lively.binaries.bindir / "pg_dump"), "-d", lively.dsn(), "-t", "dumped"],
-        capture_output=True, text=True, check=True, **lively.run_as,
-    )  # fmt: skip
+    dump = run_program(lively, "pg_dump", "-d", lively.dsn(), "-t", "dumped")
     client.execute("DROP TABLE dumped")
-    assert "4711" in done.stdout
+    assert "4711" in dump
 
 
 @pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
-def test_two_phase_commit(client: Session, ending: str) -> None:
+def test_two_phase_commit(client: Connection, ending: str) -> None:
     client.execute("CREATE TABLE IF NOT EXISTS prepared (x int)")
     client.execute("BEGIN")
     client.execute("INSERT INTO prepared VALUES (1)")
@@ -194,14 +176,14 @@ def test_two_phase_commit(client: Session, ending: str) -> None:
     assert count == (1 if ending == "COMMIT" else 0)
 
 
-def test_cursor_that_outlives_its_transaction(client: Session) -> None:
+def test_cursor_that_outlives_its_transaction(client: Connection) -> None:
     client.execute("BEGIN")
     client.execute("DECLARE c CURSOR WITH HOLD FOR SELECT generate_series(1, 3)")
     client.execute("COMMIT")
     assert [one(client, "FETCH c") for _ in range(3)] == [1, 2, 3]
 
 
-def test_function_with_settings_of_its_own(client: Session) -> None:
+def test_function_with_settings_of_its_own(client: Connection) -> None:
     client.execute(
         f"CREATE FUNCTION pg_temp.f() RETURNS text LANGUAGE sql SET {MARKER} = '7777kB' "
         f"AS $$ SELECT current_setting('{MARKER}') $$"
@@ -213,7 +195,7 @@ def test_function_with_settings_of_its_own(client: Session) -> None:
         assert row[1] in {"1111kB", "2222kB"}
 
 
-def test_savepoints_in_procedures(client: Session) -> None:
+def test_savepoints_in_procedures(client: Connection) -> None:
     client.execute(
         "DO $$ BEGIN FOR i IN 1..20 LOOP BEGIN PERFORM 1/0; EXCEPTION WHEN division_by_zero THEN "
         "END; END LOOP; END $$"
@@ -223,18 +205,18 @@ def test_savepoints_in_procedures(client: Session) -> None:
 
 def test_role_changes_do_not_touch_the_arms(lively: Cluster) -> None:
     """A role without rights must not stop the switching of what only superusers may set."""
-    with session(lively) as admin:
+    with bare_session(lively) as admin:
         admin.execute("CREATE ROLE weak")
     try:
         arms = ({"log_min_duration_statement": "1h"}, {"log_min_duration_statement": "2h"})
-        with trial(lively, arms) as running, session(lively) as client:
+        with trial(lively, arms) as running, bare_session(lively) as client:
             client.execute("SET ROLE weak")
-            seen = [state_of(client, "log_min_duration_statement")[0] for _ in range(20)]
+            seen = [setting(client, "log_min_duration_statement")[0] for _ in range(20)]
             rows = running.observed(client, 21)[1:]
             assert not any(flagged(rows, UnitFlag.SWITCH_FAILED))
         assert seen == [["1h", "2h"][arm] for arm in rows["arm"]]
     finally:
-        with session(lively) as admin:
+        with bare_session(lively) as admin:
             admin.execute("DROP ROLE weak")
 
 

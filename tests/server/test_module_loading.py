@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,27 +18,17 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.own_session import connect
 from pgtare.weighing.trials import Trials
-
-from .module_tools import (
-    MARKED,
-    MARKER,
-    Session,
-    crashes,
-    one,
-    session,
-    share,
-    state_of,
-    trial,
-    wait_until,
-)
-from .waits_tools import crash
+from tests.process_limits import limit_files
+from tests.servers import crash, crashes
+from tests.sessions import Connection, bare_session, eventually, one, setting
+from tests.trials import MARKED, MARKER, share, trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 LOAD = "LOAD 'pgtare'"
 
 
-def notices_of(client: Session, statement: str) -> list[str]:
+def notices_of(client: Connection, statement: str) -> list[str]:
     """The messages, with their hints, that a statement brings along."""
     said: list[str] = []
     client.add_notice_handler(lambda d: said.append(f"{d.message_primary}: {d.message_hint}"))
@@ -51,7 +40,7 @@ def notices_of(client: Session, statement: str) -> list[str]:
 
 
 def test_slots_are_still_ours_after_they_were_used(server: Cluster) -> None:
-    with session(server) as client:
+    with bare_session(server) as client:
         for _ in range(3):
             row = client.execute(
                 "SELECT slots_installed, slots_intact FROM pgtare.info()"
@@ -62,7 +51,7 @@ def test_slots_are_still_ours_after_they_were_used(server: Cluster) -> None:
 
 def protections(cluster: Cluster) -> list[tuple[int, str, str]]:
     """Size, protection and file offset of each mapping of the executable, in a backend."""
-    with session(cluster) as client:
+    with bare_session(cluster) as client:
         for _ in range(3):
             client.execute("SELECT 1")
         with open(f"/proc/{client.info.backend_pid}/maps") as maps:
@@ -105,9 +94,9 @@ def _bare(binaries: Binaries) -> Iterator[Cluster]:
 
 
 def test_trial_with_sessions_that_did_load(bare18: Cluster) -> None:
-    with trial(bare18) as running, session(bare18) as client, session(bare18) as outside:
+    with trial(bare18) as running, bare_session(bare18) as client, bare_session(bare18) as outside:
         client.execute(LOAD)
-        seen = [state_of(client)[0] for _ in range(20)]
+        seen = [setting(client)[0] for _ in range(20)]
         outside.execute("SELECT 1")
         rows = running.observed(client, 20)
         assert len(running.drained()) == 20
@@ -116,10 +105,10 @@ def test_trial_with_sessions_that_did_load(bare18: Cluster) -> None:
 
 
 def test_session_preload_takes_in_new_sessions_only(bare18: Cluster) -> None:
-    with session(bare18) as old:
+    with bare_session(bare18) as old:
         bare18.configure({"session_preload_libraries": "pgtare"})
         bare18.reload()
-        with trial(bare18) as running, session(bare18) as new:
+        with trial(bare18) as running, bare_session(bare18) as new:
             old.execute("SELECT 1")
             new.execute("SELECT 1")
             running.observed(new, 1)
@@ -138,36 +127,28 @@ def test_sessions_that_end_in_a_trial_do_no_harm(bare18: Cluster) -> None:
     """Their dynamic memory is gone before the last of their exit callbacks runs."""
     with trial(bare18, sessions=8) as running:
         for i in range(100):
-            with session(bare18, options="-c session_preload_libraries=pgtare") as client:
+            with bare_session(bare18, options="-c session_preload_libraries=pgtare") as client:
                 client.execute("SELECT 1")
                 if i % 10 == 0:
                     with contextlib.suppress(psycopg.Error):
                         client.execute("SELECT pg_terminate_backend(pg_backend_pid())")
-        wait_until(lambda: running.trials.status().sessions_now == 0)
+        eventually(lambda: running.trials.status().sessions_now == 0)
         assert running.trials.status().sessions == 100
     assert crashes(bare18) == []
 
 
 def test_kill_switch_reaches_sessions_that_load_it_themselves(bare18: Cluster) -> None:
     options = "-c session_preload_libraries=pgtare"
-    with trial(bare18) as running, session(bare18, options=options) as client:
+    with trial(bare18) as running, bare_session(bare18, options=options) as client:
         client.execute("SELECT 1")
         bare18.configure({"pgtare.enabled": False})
         bare18.reload()
-        assert state_of(client) == ("4MB", "default")
+        assert setting(client) == ("4MB", "default")
         assert running.trials.status().end_reason == "kill switch"
 
 
-def limit_files(cluster: Cluster, size: str) -> None:
-    """Largest file that processes started from now on may write, in bytes."""
-    subprocess.run(
-        ["prlimit", "--pid", str(cluster.postmaster_pid), f"--fsize={size}:"],
-        check=True, capture_output=True, **cluster.run_as,
-    )  # fmt: skip
-
-
-#: Too little for the module's segment, yet enough for the server's own files.
-FULL = str(8 << 20)
+#: Too little for the module's segment, yet enough for the server's own files, in MiB.
+FULL = 8
 
 
 @pytest.fixture
@@ -178,7 +159,7 @@ def full18(wheel: Binaries) -> Iterator[Cluster]:
     """
     module = loadable(wheel)
     with Cluster(wheel) as cluster:
-        limit_files(cluster, FULL)
+        limit_files(cluster, cluster.postmaster_pid, FULL)
         with cluster.connect() as connection:
             connection.execute(module.create_sql.encode())
         yield cluster
@@ -188,18 +169,18 @@ def test_no_room_for_shared_memory_lets_sessions_in(full18: Cluster) -> None:
     full18.configure({"session_preload_libraries": "pgtare"})
     full18.reload()
     for _ in range(3):
-        with session(full18) as client:
+        with bare_session(full18) as client:
             assert one(client, "SELECT usable FROM pgtare.info()") is False
     assert "pgtare is not usable in this session" in full18.log_path.read_text()
     assert crashes(full18) == []
 
 
 def test_room_for_shared_memory_is_found_later(full18: Cluster) -> None:
-    with session(full18) as client:
+    with bare_session(full18) as client:
         said = notices_of(client, LOAD)
         assert any("not usable" in line and "shared_preload_libraries" in line for line in said)
-    limit_files(full18, "unlimited")
-    with session(full18) as client:
+    limit_files(full18, full18.postmaster_pid, None)
+    with bare_session(full18) as client:
         assert notices_of(client, LOAD) == []
         assert one(client, "SELECT usable FROM pgtare.info()") is True
 
@@ -213,7 +194,7 @@ def test_trial_without_shared_memory_says_what_to_do(full18: Cluster) -> None:
 @pytest.mark.debian
 def test_load_before_17_says_what_to_do(debian15: Binaries) -> None:
     module = loadable(debian15)
-    with Cluster(debian15) as cluster, session(cluster) as client:
+    with Cluster(debian15) as cluster, bare_session(cluster) as client:
         said = notices_of(client, f"LOAD '{module.library}'")
     assert len(said) == 1
     assert "not usable in this session" in said[0]
@@ -270,7 +251,7 @@ def test_second_copy_of_the_library_lets_sessions_in(
     ) as cluster:
         with cluster.connect() as connection:
             connection.execute(module.create_sql.encode())
-        with trial(cluster) as running, session(cluster) as client:
+        with trial(cluster) as running, bare_session(cluster) as client:
             client.execute("SELECT 1")
             running.observed(client, 1)
         assert "another copy of pgtare is loaded already" in cluster.log_path.read_text()
@@ -279,7 +260,7 @@ def test_second_copy_of_the_library_lets_sessions_in(
 def test_two_versions_in_one_server_keep_apart(bare18: Cluster, other_source: Path) -> None:
     """As after an upgrade, with sessions that hold the old library."""
     other = build_cached(bare18.binaries, "pgtare", other_source)
-    with session(bare18) as old, trial(bare18) as running, session(bare18) as new:
+    with bare_session(bare18) as old, trial(bare18) as running, bare_session(bare18) as new:
         assert notices_of(old, f"LOAD '{other.library}'") == []
         assert notices_of(new, LOAD) == []
         for client in (old, new):
@@ -287,12 +268,12 @@ def test_two_versions_in_one_server_keep_apart(bare18: Cluster, other_source: Pa
             client.execute("SELECT 1")
         running.observed(new, 2)
         assert len(running.drained()) == 2
-        assert state_of(old) == ("4MB", "default")
+        assert setting(old) == ("4MB", "default")
     assert crashes(bare18) == []
 
 
 def test_loading_twice_is_harmless(server18: Cluster) -> None:
-    with trial(server18) as running, session(server18) as client:
+    with trial(server18) as running, bare_session(server18) as client:
         client.execute(LOAD)
         client.execute(LOAD)
         running.observed(client, 2)
@@ -302,11 +283,11 @@ def test_loading_twice_is_harmless(server18: Cluster) -> None:
 
 
 def assert_works(cluster: Cluster) -> None:
-    with trial(cluster) as running, session(cluster) as client:
+    with trial(cluster) as running, bare_session(cluster) as client:
         client.execute(LOAD if cluster.binaries.origin == "wheel" else "SELECT 1")
         for _ in range(20):
             client.execute("SELECT 1")
-        wait_until(lambda: running.trials.status().observations >= 20)
+        eventually(lambda: running.trials.status().observations >= 20)
 
 
 @pytest.fixture(params=["preloaded", "session"])
@@ -324,7 +305,7 @@ def frail(request: pytest.FixtureRequest, wheel: Binaries) -> Iterator[Cluster]:
 
 
 def test_trial_works_after_a_crash_of_a_session_that_took_part(frail: Cluster) -> None:
-    with session(frail) as client, contextlib.suppress(psycopg.OperationalError), trial(frail):
+    with bare_session(frail) as client, contextlib.suppress(psycopg.OperationalError), trial(frail):
         client.execute("LOAD 'pgtare'")
         for _ in range(10):
             client.execute("SELECT 1")
@@ -335,7 +316,7 @@ def test_trial_works_after_a_crash_of_a_session_that_took_part(frail: Cluster) -
 
 
 def test_trial_works_after_a_restart_in_the_midst_of_one(frail: Cluster) -> None:
-    with session(frail) as client, contextlib.suppress(psycopg.OperationalError), trial(frail):
+    with bare_session(frail) as client, contextlib.suppress(psycopg.OperationalError), trial(frail):
         client.execute(LOAD)
         client.execute("SELECT 1")
         frail.restart()
@@ -351,7 +332,7 @@ def test_stop_of_the_server_waits_for_nothing(wheel: Binaries) -> None:
         with cluster.connect() as connection:
             connection.execute(module.create_sql.encode())
         with (
-            session(cluster) as client,
+            bare_session(cluster) as client,
             contextlib.suppress(psycopg.OperationalError),
             trial(cluster),
         ):

@@ -13,7 +13,8 @@ from pgtare.errors import UsageError
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.server.module_tools import session, trial
+from tests.sessions import bare_session
+from tests.trials import trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -101,7 +102,7 @@ def test_memory_that_may_not_be_written(debian15: Binaries, open_directory: Path
             assert f"WARNING:  {module}: {refused}" in log
         with pytest.raises(UsageError, match="Operation not permitted"), trial(cluster):
             pass
-        with session(cluster) as client:
+        with bare_session(cluster) as client:
             client.execute("SELECT 1")
 
 
@@ -179,18 +180,38 @@ def test_counter_that_the_kernel_does_not_trust(
         pytest.skip("the kernel has no choice of clocks here")
     for name in ("current", "available"):
         (open_directory / name).touch()
-    cases = [("tsc", "tsc hpet"), ("hpet", "hpet acpi_pm"), ("hpet", "tsc hpet"),
-             ("kvm-clock", "kvm-clock"), ("", "")]  # fmt: skip
+    cases = [
+        ("tsc", "tsc hpet"),
+        ("hpet", "hpet acpi_pm"),
+        ("hpet", "tsc hpet"),
+        ("kvm-clock", "kvm-clock"),
+        ("", ""),
+    ]
     version = "wheel" if binaries.origin == "wheel" else str(binaries.pg_config)
     mounts = "".join(
         f"mount --bind {open_directory}/{name} {_KERNELS}/{name}_clocksource && "
         for name in ("current", "available")
     )
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", f'{mounts} exec "$0" "$@"', sys.executable, "-c",
-         _CLOCKS, open_directory, version, json.dumps(cases)],
-        check=False, capture_output=True, text=True, cwd=Path(__file__).parents[2], env=os.environ,
-    )  # fmt: skip
+        [
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            f'{mounts} exec "$0" "$@"',
+            sys.executable,
+            "-c",
+            _CLOCKS,
+            open_directory,
+            version,
+            json.dumps(cases),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env=os.environ,
+    )
     if "mount" in done.stderr and done.returncode:
         pytest.skip(f"cannot mount here: {done.stderr}")
     assert done.returncode == 0, done.stderr

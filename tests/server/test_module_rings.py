@@ -1,11 +1,11 @@
 """Observations on their way: rings that fill, change hands, and are read while they are written."""
 
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
 
 import numpy as np
+import psutil
 import pytest
 
 from pgtare.estimate.trial.observations import UnitFlag
@@ -13,20 +13,10 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
-
-from .module_tools import (
-    MARKED,
-    MARKER,
-    Session,
-    Wire,
-    crashes,
-    one,
-    query_message,
-    session,
-    state_of,
-    trial,
-    wait_until,
-)
+from tests.servers import crashes, run_program
+from tests.sessions import Connection, bare_session, eventually, one, setting
+from tests.trials import MARKED, MARKER, trial
+from tests.wire_protocol import Wire, query_message
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -34,21 +24,18 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 SMALL_RING = 16
 
 
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def small(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def small(each_server: Binaries) -> Iterator[Cluster]:
     """A server with the smallest pool, and room for many connections."""
-    binaries: Binaries = request.getfixturevalue(request.param)
-    module = loadable(binaries)
+    module = loadable(each_server)
     settings: dict[str, Value] = {"pgtare.ring_memory": "1MB", "max_connections": 700}
-    with Cluster(binaries, settings, preload=[module.library]) as cluster:
+    with Cluster(each_server, settings, preload=[module.library]) as cluster:
         with cluster.connect() as connection:
             connection.execute(module.create_sql.encode())
         yield cluster
 
 
-def burst(client: Session, count: int, sql: str = "SELECT 1") -> None:
+def burst(client: Connection, count: int, sql: str = "SELECT 1") -> None:
     """So many transactions, the fast way."""
     with Wire(client) as wire:
         for done in range(0, count, 1000):
@@ -56,7 +43,7 @@ def burst(client: Session, count: int, sql: str = "SELECT 1") -> None:
             wire.read_until_ready(min(1000, count - done))
 
 
-def waits_for_client(cluster: Cluster, client: Session) -> bool:
+def waits_for_client(cluster: Cluster, client: Connection) -> bool:
     """The session has done all that it does after its last answer."""
     with cluster.connect() as connection:
         found = one(
@@ -69,40 +56,38 @@ def waits_for_client(cluster: Cluster, client: Session) -> bool:
 
 def pgbench(cluster: Cluster, *arguments: str) -> int:
     """Run pgbench's own read-only statement; returns the number of transactions."""
-    done = subprocess.run(
-        [str(cluster.binaries.bindir / "pgbench"), "-n", "-h", str(cluster.socket_directory),
-         "-p", str(cluster.port), "-U", "postgres", "-f", "-", *arguments, "postgres"],
-        input="SELECT 1;\n", capture_output=True, text=True, check=True, **cluster.run_as,
-    )  # fmt: skip
-    line = next(x for x in done.stdout.splitlines() if "actually processed" in x)
+    printed = run_program(
+        cluster, "pgbench", "-n", "-f", "-", *arguments, cluster.dsn(), stdin="SELECT 1;\n"
+    )
+    line = next(x for x in printed.splitlines() if "actually processed" in x)
     return int(line.split(":")[1].split("/")[0])
 
 
 def test_full_ring_counts_what_it_loses(small: Cluster) -> None:
-    with trial(small, sessions=1024) as running, session(small) as client:
+    with trial(small, sessions=1024) as running, bare_session(small) as client:
         burst(client, 100)
-        wait_until(lambda: running.trials.status().lost == 100 - SMALL_RING)
+        eventually(lambda: running.trials.status().lost == 100 - SMALL_RING)
         assert running.trials.status().observations == SMALL_RING
 
 
 def test_full_ring_keeps_the_oldest(small: Cluster) -> None:
-    with trial(small, sessions=1024) as running, session(small) as client:
+    with trial(small, sessions=1024) as running, bare_session(small) as client:
         burst(client, 100)
-        wait_until(lambda: waits_for_client(small, client))  # else another would follow these
+        eventually(lambda: waits_for_client(small, client))  # else another would follow these
         assert list(running.observed(client, SMALL_RING)["unit"]) == list(range(SMALL_RING))
 
 
 def test_ring_goes_on_after_it_was_full(small: Cluster) -> None:
-    with trial(small, sessions=1024) as running, session(small) as client:
+    with trial(small, sessions=1024) as running, bare_session(small) as client:
         burst(client, 100)
-        wait_until(lambda: waits_for_client(small, client))  # else another would follow these
+        eventually(lambda: waits_for_client(small, client))  # else another would follow these
         running.observed(client, SMALL_RING)
         burst(client, 10)
         assert list(running.observed(client, SMALL_RING + 10)["unit"][-10:]) == [*range(100, 110)]
 
 
 def test_full_ring_does_not_slow_a_session_down(small: Cluster) -> None:
-    with trial(small, sessions=1024), session(small) as client:
+    with trial(small, sessions=1024), bare_session(small) as client:
         burst(client, 100)
         start = time.monotonic()
         burst(client, 1000)
@@ -111,13 +96,13 @@ def test_full_ring_does_not_slow_a_session_down(small: Cluster) -> None:
 
 def test_drain_gives_each_record_once(server: Cluster) -> None:
     """Or, where its reader was kept from the processor for too long, counts it as lost."""
-    with trial(server) as running, session(server) as client:
+    with trial(server) as running, bare_session(server) as client:
         worker = threading.Thread(target=burst, args=(client, 20_000))
         worker.start()
         while worker.is_alive():
             running.drain()
         worker.join()
-        wait_until(lambda: len(running.drained()) + running.trials.status().lost >= 20_000)
+        eventually(lambda: len(running.drained()) + running.trials.status().lost >= 20_000)
         rows, lost = running.drained(), running.trials.status().lost
     assert len(rows) + lost == 20_000
     assert len(rows) > 2_000
@@ -125,9 +110,9 @@ def test_drain_gives_each_record_once(server: Cluster) -> None:
 
 
 def test_drain_takes_no_more_than_asked(server: Cluster) -> None:
-    with trial(server) as running, session(server) as client:
+    with trial(server) as running, bare_session(server) as client:
         burst(client, 100)
-        wait_until(lambda: running.trials.status().observations == 100)
+        eventually(lambda: running.trials.status().observations == 100)
         sizes = [
             len(one(running.trials.conn, "SELECT pgtare.trial_drain(%s)", size))
             for size in (64, 6399, 8_000_000, 64)
@@ -136,16 +121,16 @@ def test_drain_takes_no_more_than_asked(server: Cluster) -> None:
 
 
 def test_observations_can_be_drained_after_the_end(server: Cluster) -> None:
-    with trial(server) as running, session(server) as client:
+    with trial(server) as running, bare_session(server) as client:
         burst(client, 10)
-        wait_until(lambda: running.trials.status().observations == 10)
+        eventually(lambda: running.trials.status().observations == 10)
         running.trials.stop()
         running.observed(client, 10)
 
 
 def test_sessions_beyond_the_rings_are_counted(server: Cluster) -> None:
     with trial(server, sessions=2) as running:
-        with session(server) as a, session(server) as b, session(server) as c:
+        with bare_session(server) as a, bare_session(server) as b, bare_session(server) as c:
             for client in (a, b, c):
                 client.execute("SELECT 1")
             status = running.trials.status()
@@ -156,9 +141,9 @@ def test_ring_of_a_session_that_left_goes_to_the_next(server: Cluster) -> None:
     """Though nobody has read it yet: with new connections all the time, rings must not run out."""
     with trial(server, sessions=1) as running:
         for _ in range(20):
-            with session(server) as client:
+            with bare_session(server) as client:
                 client.execute("SELECT 1")
-            wait_until(lambda: running.trials.status().sessions_now == 0)
+            eventually(lambda: running.trials.status().sessions_now == 0)
         assert running.trials.status().sessions_no_ring == 0
         assert sorted(running.drained()["backend"]) == list(range(20))
 
@@ -167,7 +152,7 @@ def test_connections_that_come_and_go_lose_nothing(server: Cluster) -> None:
     """pgbench makes a new connection for each transaction, here without any reader."""
     with trial(server, sessions=8) as running:
         count = pgbench(server, "-C", "-c", "2", "-T", "2")
-        wait_until(lambda: running.trials.status().sessions_now == 0)
+        eventually(lambda: running.trials.status().sessions_now == 0)
         status = running.trials.status()
         assert (status.observations, status.lost, status.sessions_no_ring) == (count, 0, 0)
         assert len(running.drained()) == count
@@ -176,10 +161,10 @@ def test_connections_that_come_and_go_lose_nothing(server: Cluster) -> None:
 
 def test_new_trial_while_sessions_of_the_old_one_write(server: Cluster) -> None:
     """Rings are divided anew under the writers: no record may land in another's place."""
-    with session(server) as a, session(server) as b:
+    with bare_session(server) as a, bare_session(server) as b:
         enough = threading.Event()
 
-        def write(client: Session) -> None:
+        def write(client: Connection) -> None:
             while not enough.is_set():
                 burst(client, 1000)
 
@@ -212,7 +197,7 @@ def test_new_trial_while_sessions_of_the_old_one_write(server: Cluster) -> None:
 
 
 def test_counters_begin_anew_with_each_trial(small: Cluster) -> None:
-    with trial(small, sessions=1024), session(small) as client:
+    with trial(small, sessions=1024), bare_session(small) as client:
         burst(client, 100)
     with trial(small, sessions=1024) as running:
         status = running.trials.status()
@@ -222,15 +207,15 @@ def test_counters_begin_anew_with_each_trial(small: Cluster) -> None:
 def test_idle_sessions_that_never_woke_are_no_burden(small: Cluster) -> None:
     """Of 300 idle sessions of an old trial, each gets its settings back when it next asks."""
     with trial(small, [{MARKER: "1111kB"}] * 2, sessions=400) as running:
-        idle = [session(small) for _ in range(300)]
+        idle = [bare_session(small) for _ in range(300)]
         opened = [manager.__enter__() for manager in idle]
-        wait_until(lambda: running.trials.status().sessions_now == 300)
+        eventually(lambda: running.trials.status().sessions_now == 300)
     try:
         with trial(small, MARKED, sessions=8) as running:
-            with session(small) as client:
+            with bare_session(small) as client:
                 burst(client, 50)
                 running.observed(client, 50)
-            assert {state_of(opened[0]), state_of(opened[150])} == {("4MB", "default")}
+            assert {setting(opened[0]), setting(opened[150])} == {("4MB", "default")}
     finally:
         for manager in idle:
             manager.__exit__(None, None, None)
@@ -238,8 +223,7 @@ def test_idle_sessions_that_never_woke_are_no_burden(small: Cluster) -> None:
 
 def pss_kb(pid: int) -> int:
     """Memory of a process, with its share of what it shares."""
-    with open(f"/proc/{pid}/smaps_rollup") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return int(psutil.Process(pid).memory_full_info().pss) // 1024
 
 
 def test_memory_does_not_grow_with_transactions(server: Cluster) -> None:
@@ -247,18 +231,15 @@ def test_memory_does_not_grow_with_transactions(server: Cluster) -> None:
 
     def used() -> tuple[int, int]:
         context = one(client, "SELECT sum(used_bytes) FROM pg_backend_memory_contexts")
-        with open(f"/proc/{client.info.backend_pid}/smaps") as smaps:
-            lines = smaps.read().splitlines()
-        start = next((i for i, line in enumerate(lines) if line.endswith("[heap]")), None)
-        assert start is not None
-        heap = next(int(x.split()[1]) for x in lines[start:] if x.startswith("Private_Dirty:"))
+        maps = psutil.Process(client.info.backend_pid).memory_maps()
+        (heap,) = [area.private_dirty // 1024 for area in maps if area.path == "[heap]"]
         return int(context), heap
 
     arms = (
         {MARKER: "1111kB", "log_statement": "none", "default_tablespace": ""},
         {MARKER: "2222kB", "log_statement": "none", "default_tablespace": "pg_default"},
     )
-    with trial(server, arms), session(server) as client:
+    with trial(server, arms), bare_session(server) as client:
         own_set = "SET default_tablespace = 'pg_default'"
         burst(client, 2000)
         burst(client, 2000, own_set)
@@ -275,7 +256,7 @@ def test_memory_does_not_grow_with_transactions(server: Cluster) -> None:
 def test_many_clients_and_many_idle_connections(small: Cluster) -> None:
     """64 clients at work among 500 idle ones: all are counted, none is lost, none is slow."""
     small.restart({"pgtare.ring_memory": "32MB"})
-    idle = [session(small) for _ in range(500)]
+    idle = [bare_session(small) for _ in range(500)]
     opened = [manager.__enter__() for manager in idle]
     try:
         with trial(small, sessions=600) as running:
@@ -292,7 +273,7 @@ def test_many_clients_and_many_idle_connections(small: Cluster) -> None:
             while not finished.wait(0.2):
                 running.drain()
             worker.join()
-            wait_until(lambda: running.trials.status().sessions_now == 0)
+            eventually(lambda: running.trials.status().sessions_now == 0)
             status = running.trials.status()
             rows = running.drained()
             print(f"\n{total} transactions, {total / 8:.0f}/s, lost {status.lost}")
@@ -312,10 +293,10 @@ def test_memory_of_a_backend(wheel: Binaries, with_module: bool) -> None:
     """Prints figures: what a backend takes, with the module taking part and without it."""
     module = loadable(wheel)
     with Cluster(wheel, preload=[module.library] if with_module else []) as cluster:
-        with session(cluster) as admin:
+        with bare_session(cluster) as admin:
             if with_module:
                 admin.execute(module.create_sql.encode())
-        managers = [session(cluster) for _ in range(20)]
+        managers = [bare_session(cluster) for _ in range(20)]
         clients = [manager.__enter__() for manager in managers]
 
         def measure(title: str) -> None:

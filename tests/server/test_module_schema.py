@@ -11,18 +11,22 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.own_session import connect
 from pgtare.weighing.trials import Trials
-from tests.server.module_tools import session, trial
-from tests.server.weigh_tools import pgtare
+from tests.commands import pgtare
+from tests.sessions import bare_session
+from tests.trials import trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 #: Whoever runs it makes its author a superuser.
 _BODY = "BEGIN ALTER ROLE mallory SUPERUSER; RETURN NULL; END"
 _TRAPS = (
-    "info()", "trial_status()", "trial_stop()", "trial_close()",
+    "info()",
+    "trial_status()",
+    "trial_stop()",
+    "trial_close()",
     "trial_start(text[], text[], bigint[], int[], numeric, numeric)",
     "trial_drain(bigint)",
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -51,7 +55,7 @@ def is_superuser(cluster: Cluster) -> bool:
 
 def test_schema_of_somebody_else(shared: Cluster) -> None:
     """A superuser who weighs in it calls nothing that is there; no extension is made in it."""
-    with session(shared, user="mallory") as mallory:
+    with bare_session(shared, user="mallory") as mallory:
         mallory.execute("CREATE SCHEMA pgtare")
         mallory.execute("GRANT ALL ON SCHEMA pgtare TO PUBLIC")
         plant(mallory, *_TRAPS)
@@ -68,9 +72,11 @@ def test_schema_of_somebody_else(shared: Cluster) -> None:
         Trials(conn)
     if shared.binaries.origin != "wheel":
         return  # there is no extension to be made
-    with session(shared, user="mallory") as mallory:
-        mallory.execute("DROP FUNCTION pgtare.info(), pgtare.trial_status(), pgtare.trial_stop(),"
-                        " pgtare.trial_close()")  # fmt: skip
+    with bare_session(shared, user="mallory") as mallory:
+        mallory.execute(
+            "DROP FUNCTION pgtare.info(), pgtare.trial_status(), pgtare.trial_stop(),"
+            " pgtare.trial_close()"
+        )
     with shared.connect() as connection, pytest.raises(psycopg.Error, match="is there already"):
         connection.execute("CREATE EXTENSION pgtare")
     assert not is_superuser(shared)
@@ -84,7 +90,7 @@ def test_schema_in_which_somebody_else_makes_functions(wheel: Binaries, way: str
             connection.execute("CREATE SCHEMA pgtare")
             connection.execute("GRANT CREATE, USAGE ON SCHEMA pgtare TO mallory")
         if way == "function":
-            with session(cluster, user="mallory") as mallory:
+            with bare_session(cluster, user="mallory") as mallory:
                 plant(mallory, *_TRAPS[-2:])
         with cluster.connect() as connection:
             if way == "function":

@@ -15,20 +15,10 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-
-from .made_module import write_module
-from .module_tools import (
-    MARKER,
-    Running,
-    Session,
-    crashes,
-    flagged,
-    one,
-    session,
-    state_of,
-    trial,
-    wait_until,
-)
+from tests.module_sources import write_module
+from tests.servers import crashes
+from tests.sessions import Connection, bare_session, eventually, one, setting
+from tests.trials import MARKER, Running, flagged, trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
@@ -39,7 +29,7 @@ ARMS: tuple[dict[str, str], ...] = ({}, {MARKER: "1111kB"}, {MARKER: "2222kB"})
 @contextlib.contextmanager
 def role_and_database(cluster: Cluster) -> Iterator[None]:
     """A role and a database with values of their own for the setting."""
-    with session(cluster) as admin:
+    with bare_session(cluster) as admin:
         admin.execute("CREATE ROLE particular LOGIN")
         admin.execute(f"ALTER ROLE particular SET {MARKER} = '3001kB'")
         admin.execute("CREATE DATABASE particular")
@@ -47,22 +37,22 @@ def role_and_database(cluster: Cluster) -> Iterator[None]:
     try:
         yield
     finally:
-        with session(cluster) as admin:
+        with bare_session(cluster) as admin:
             admin.execute("DROP DATABASE particular WITH (FORCE)")
             admin.execute("DROP ROLE particular")
 
 
-def own_set(client: Session) -> None:
+def own_set(client: Connection) -> None:
     client.execute(f"SET {MARKER} = '3000kB'")
 
 
 @contextlib.contextmanager
-def sessions_of_all_kinds(cluster: Cluster) -> Iterator[dict[str, Session]]:
+def sessions_of_all_kinds(cluster: Cluster) -> Iterator[dict[str, Connection]]:
     """Sessions which have their value from everywhere that PostgreSQL knows."""
     with role_and_database(cluster), contextlib.ExitStack() as stack:
 
-        def enter(**parameters: str) -> Session:
-            return stack.enter_context(session(cluster, **parameters))
+        def enter(**parameters: str) -> Connection:
+            return stack.enter_context(bare_session(cluster, **parameters))
 
         kinds = {
             "default": enter(),
@@ -83,19 +73,19 @@ def end(running: Running, cluster: Cluster, how: str) -> None:
     if how == "stop":
         running.trials.stop()
     elif how == "deadline":
-        wait_until(lambda: not running.trials.status().running)
+        eventually(lambda: not running.trials.status().running)
     elif how == "owner disconnected":
         owner.close()
         wait_until_ended(cluster, "owner gone")
     else:
         cluster.configure({"pgtare.enabled": False})
         cluster.reload()
-        wait_until(lambda: not running.trials.status().running)
+        eventually(lambda: not running.trials.status().running)
 
 
 def wait_until_ended(cluster: Cluster, reason: str) -> None:
-    with session(cluster, application_name="pgtare") as operator:
-        wait_until(lambda: one(operator, "SELECT end_reason FROM pgtare.trial_status()") == reason)
+    with bare_session(cluster, application_name="pgtare") as operator:
+        eventually(lambda: one(operator, "SELECT end_reason FROM pgtare.trial_status()") == reason)
 
 
 @pytest.fixture
@@ -110,15 +100,15 @@ def test_idle_sessions_have_their_settings_back_at_the_next_request(
     server: Cluster, how: str, enabled_again: None
 ) -> None:
     with sessions_of_all_kinds(server) as clients:
-        before = {kind: state_of(client) for kind, client in clients.items()}
+        before = {kind: setting(client) for kind, client in clients.items()}
         with trial(
             server, ARMS, seconds=1.0 if how == "deadline" else 60.0, database=None
         ) as running:
             for client in clients.values():
-                seen = {state_of(client)[0] for _ in range(30)}
+                seen = {setting(client)[0] for _ in range(30)}
                 assert {"1111kB", "2222kB"} < seen
             end(running, server, how)
-            after = {kind: state_of(client) for kind, client in clients.items()}
+            after = {kind: setting(client) for kind, client in clients.items()}
     assert after == before
 
 
@@ -126,7 +116,7 @@ OWNER = """
 import sys, time
 from pgtare.server.own_session import connect
 from pgtare.weighing.trials import Population, Trials
-from tests.server.module_tools import design_of
+from tests.trials import design_of
 trials = Trials(connect(sys.argv[1]))
 trials.start(design_of([{sys.argv[2]: "1111kB"}] * 2), Population("postgres"), 600)
 print("started", flush=True)
@@ -141,11 +131,11 @@ def test_trial_ends_when_its_client_is_killed(server: Cluster) -> None:
         try:
             assert owner.stdout is not None
             assert owner.stdout.readline() == "started\n"
-            with session(server) as client:
-                assert state_of(client)[0] == "1111kB"
+            with bare_session(server) as client:
+                assert setting(client)[0] == "1111kB"
                 owner.kill()
                 wait_until_ended(server, "owner gone")
-                assert state_of(client) == ("4MB", "default")
+                assert setting(client) == ("4MB", "default")
         finally:
             owner.kill()
 
@@ -164,13 +154,13 @@ def test_trials_cannot_start_while_switched_off(server: Cluster, enabled_again: 
 
 
 def test_transaction_open_at_the_end_keeps_its_settings_to_its_end(server: Cluster) -> None:
-    with trial(server, [{MARKER: "1111kB"}] * 2) as running, session(server) as client:
+    with trial(server, [{MARKER: "1111kB"}] * 2) as running, bare_session(server) as client:
         client.execute("BEGIN")
-        assert state_of(client)[0] == "1111kB"
+        assert setting(client)[0] == "1111kB"
         running.trials.stop()
-        assert state_of(client)[0] == "1111kB"
+        assert setting(client)[0] == "1111kB"
         client.execute("COMMIT")
-        assert state_of(client) == ("4MB", "default")
+        assert setting(client) == ("4MB", "default")
 
 
 @pytest.mark.parametrize(
@@ -199,7 +189,7 @@ def test_what_the_application_sets_during_a_trial_is_its_own_afterwards(
     server: Cluster, statements: list[str], after: tuple[str, str]
 ) -> None:
     """With transactions between, so that the arms come and go over it."""
-    with trial(server, ARMS) as running, session(server) as client:
+    with trial(server, ARMS) as running, bare_session(server) as client:
         in_transaction = False
         for statement in statements:
             client.execute(statement.format(MARKER).encode())
@@ -207,11 +197,11 @@ def test_what_the_application_sets_during_a_trial_is_its_own_afterwards(
             for _ in range(0 if in_transaction else 8):
                 client.execute("SELECT 1")
         running.trials.stop()
-        assert state_of(client) == after
+        assert setting(client) == after
 
 
 def test_own_set_is_in_force_where_an_arm_leaves_the_setting_alone(server: Cluster) -> None:
-    with session(server) as client:
+    with bare_session(server) as client:
         own_set(client)
         with trial(server, ARMS) as running:
             client.execute("SELECT 1")
@@ -221,7 +211,7 @@ def test_own_set_is_in_force_where_an_arm_leaves_the_setting_alone(server: Clust
 
 
 def test_set_by_the_application_is_flagged_once(server: Cluster) -> None:
-    with trial(server, ARMS) as running, session(server) as client:
+    with trial(server, ARMS) as running, bare_session(server) as client:
         for _ in range(10):
             client.execute("SELECT 1")
         own_set(client)
@@ -234,15 +224,15 @@ def test_set_by_the_application_is_flagged_once(server: Cluster) -> None:
 def test_own_value_comes_back_to_the_last_digit(server: Cluster) -> None:
     """PostgreSQL shows six digits; the planner tells of more."""
     plan = "EXPLAIN SELECT * FROM generate_series(1, 1000000)"
-    with session(server) as client:
+    with bare_session(server) as client:
         client.execute("SET cpu_tuple_cost = 1.2345678901")
-        before = one(client, plan)
-        assert "1234567.89" in before
+        before = client.execute(plan).fetchall()
+        assert "1234567.89" in before[0][0]
         with trial(server, ({}, {"cpu_tuple_cost": "2"})) as running:
             for _ in range(10):
                 client.execute("SELECT 1")
             running.trials.stop()
-            assert one(client, plan) == before
+            assert client.execute(plan).fetchall() == before
 
 
 @pytest.mark.parametrize(
@@ -257,14 +247,14 @@ def test_own_value_comes_back_to_the_last_digit(server: Cluster) -> None:
     ],
 )
 def test_own_value_of_any_type_comes_back(server: Cluster, name: str, own: str, arm: str) -> None:
-    with session(server) as client:
+    with bare_session(server) as client:
         client.execute(f"SET {name} = '{own}'")
-        before = state_of(client, name)
+        before = setting(client, name)
         with trial(server, ({}, {name: arm})) as running:
             for _ in range(10):
                 client.execute("SELECT 1")
             running.trials.stop()
-            assert state_of(client, name) == before
+            assert setting(client, name) == before
 
 
 @pytest.fixture
@@ -277,19 +267,19 @@ def file_value(server: Cluster) -> Iterator[None]:
 def test_configuration_file_still_reaches_a_session_after_a_trial(
     server: Cluster, file_value: None
 ) -> None:
-    with session(server) as client:
+    with bare_session(server) as client:
         with trial(server, ARMS):
             for _ in range(10):
                 client.execute("SELECT 1")
         server.configure({MARKER: "5000kB"})
         server.reload()
-        assert state_of(client) == ("5000kB", "configuration file")
+        assert setting(client) == ("5000kB", "configuration file")
 
 
 def test_configuration_file_changed_during_a_trial_counts_afterwards(
     server: Cluster, file_value: None
 ) -> None:
-    with session(server) as client, trial(server, ARMS) as running:
+    with bare_session(server) as client, trial(server, ARMS) as running:
         for _ in range(10):
             client.execute("SELECT 1")
         server.configure({MARKER: "5000kB"})
@@ -297,13 +287,13 @@ def test_configuration_file_changed_during_a_trial_counts_afterwards(
         for _ in range(10):
             client.execute("SELECT 1")
         running.trials.stop()
-        assert state_of(client) == ("5000kB", "configuration file")
+        assert setting(client) == ("5000kB", "configuration file")
 
 
 def test_configuration_file_changed_during_a_trial_is_the_value_of_the_base(
     server: Cluster, file_value: None
 ) -> None:
-    with trial(server, ARMS) as running, session(server) as client:
+    with trial(server, ARMS) as running, bare_session(server) as client:
         client.execute("SELECT 1")
         server.configure({MARKER: "5000kB"})
         server.reload()
@@ -318,7 +308,7 @@ def test_configuration_file_changed_during_a_trial_is_the_value_of_the_base(
 
 
 def test_own_set_survives_a_reload_during_a_trial(server: Cluster, file_value: None) -> None:
-    with session(server) as client:
+    with bare_session(server) as client:
         own_set(client)
         with trial(server, ARMS) as running:
             client.execute("SELECT 1")
@@ -328,27 +318,27 @@ def test_own_set_survives_a_reload_during_a_trial(server: Cluster, file_value: N
             for _ in range(10):
                 client.execute("SELECT 1")
             running.trials.stop()
-            assert state_of(client) == ("3000kB", "session")
+            assert setting(client) == ("3000kB", "session")
 
 
 def test_two_trials_in_a_row_restore_alike(server: Cluster) -> None:
     """The second begins while the session still holds what the first had set."""
-    with session(server) as client:
+    with bare_session(server) as client:
         own_set(client)
         for value in ("1111kB", "2222kB"):
             with trial(server, [{MARKER: value}] * 2):
                 client.execute("SELECT 1")
-                assert state_of(client)[0] == value
-        assert state_of(client) == ("3000kB", "session")
+                assert setting(client)[0] == value
+        assert setting(client) == ("3000kB", "session")
 
 
 def test_new_trial_takes_in_a_session_that_is_idle_in_the_old_one(server: Cluster) -> None:
-    with session(server) as client:
+    with bare_session(server) as client:
         with trial(server, ({MARKER: "1111kB"}, {MARKER: "1111kB"})):
             client.execute("SELECT 1")
         with trial(server, ({}, {MARKER: "2222kB"})) as running:
-            assert state_of(client) == ("4MB", "default")  # not yet in, and no longer in the old
-            seen = {state_of(client)[0] for _ in range(20)}
+            assert setting(client) == ("4MB", "default")  # not yet in, and no longer in the old
+            seen = {setting(client)[0] for _ in range(20)}
             running.observed(client, 20)
     assert seen == {"4MB", "2222kB"}
 
@@ -389,14 +379,11 @@ def balky_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_module(tmp_path_factory.mktemp("balky"), "balky", BALKY)
 
 
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def balky_server(request: pytest.FixtureRequest, balky_source: Path) -> Iterator[Cluster]:
-    binaries: Binaries = request.getfixturevalue(request.param)
-    module = loadable(binaries)
-    balky = build_cached(binaries, "balky", balky_source)
-    with Cluster(binaries, preload=[module.library, balky.library]) as cluster:
+@pytest.fixture(scope="module")
+def balky_server(each_server: Binaries, balky_source: Path) -> Iterator[Cluster]:
+    module = loadable(each_server)
+    balky = build_cached(each_server, "balky", balky_source)
+    with Cluster(each_server, preload=[module.library, balky.library]) as cluster:
         with cluster.connect() as connection:
             connection.execute(module.create_sql.encode())
         yield cluster
@@ -405,12 +392,12 @@ def balky_server(request: pytest.FixtureRequest, balky_source: Path) -> Iterator
 @pytest.mark.parametrize("how", ["balky.throws_at", "balky.refuses_at"])
 class TestSettingThatFailsInOneSession:
     def test_no_client_sees_an_error(self, balky_server: Cluster, how: str) -> None:
-        with trial(balky_server, BALKY_ARMS), session(balky_server) as client:
+        with trial(balky_server, BALKY_ARMS), bare_session(balky_server) as client:
             client.execute(f"SET {how} = 7")
             assert [one(client, "SELECT 1") for _ in range(50)] == [1] * 50
 
     def test_arm_is_disabled_and_flagged(self, balky_server: Cluster, how: str) -> None:
-        with trial(balky_server, BALKY_ARMS) as running, session(balky_server) as client:
+        with trial(balky_server, BALKY_ARMS) as running, bare_session(balky_server) as client:
             client.execute(f"SET {how} = 7")
             for _ in range(50):
                 client.execute("SELECT 1")
@@ -419,11 +406,11 @@ class TestSettingThatFailsInOneSession:
             assert running.trials.status().failed_arms == [1]
 
     def test_arm_is_disabled_for_other_sessions_too(self, balky_server: Cluster, how: str) -> None:
-        with trial(balky_server, BALKY_ARMS) as running, session(balky_server) as client:
+        with trial(balky_server, BALKY_ARMS) as running, bare_session(balky_server) as client:
             client.execute(f"SET {how} = 7")
             for _ in range(10):
                 client.execute("SELECT 1")
-            with session(balky_server) as other:
+            with bare_session(balky_server) as other:
                 for _ in range(20):
                     other.execute("SELECT 1")
                 rows = running.observed(other, 20)
@@ -432,26 +419,26 @@ class TestSettingThatFailsInOneSession:
     def test_settings_are_the_sessions_own_in_a_failed_arm(
         self, balky_server: Cluster, how: str
     ) -> None:
-        with session(balky_server) as client:
+        with bare_session(balky_server) as client:
             own_set(client)
             client.execute("SET balky.value = 5")
             client.execute(f"SET {how} = 7")
             with trial(balky_server, BALKY_ARMS) as running:
                 client.execute("SELECT 1")
                 seen = [
-                    (one(client, "SELECT current_setting('balky.value')"), state_of(client))
+                    (one(client, "SELECT current_setting('balky.value')"), setting(client))
                     for _ in range(10)
                 ]
                 rows = running.observed(client, 20)
                 running.trials.stop()
-                assert state_of(client, "balky.value") == ("5", "session")
-                assert state_of(client) == ("3000kB", "session")
+                assert setting(client, "balky.value") == ("5", "session")
+                assert setting(client) == ("3000kB", "session")
         for (value, _), arm in zip(seen, rows["arm"][::2], strict=True):
             assert value == ("1" if arm == 0 else "5")
         assert {marker[0] for _, marker in seen} == {"3000kB"}
 
     def test_session_can_still_be_cancelled(self, balky_server: Cluster, how: str) -> None:
-        with trial(balky_server, BALKY_ARMS), session(balky_server) as client:
+        with trial(balky_server, BALKY_ARMS), bare_session(balky_server) as client:
             client.execute(f"SET {how} = 7")
             for _ in range(10):
                 client.execute("SELECT 1")
@@ -460,11 +447,11 @@ class TestSettingThatFailsInOneSession:
                 client.execute("SELECT pg_sleep(5)")
 
     def test_session_can_still_be_terminated(self, balky_server: Cluster, how: str) -> None:
-        with trial(balky_server, BALKY_ARMS), session(balky_server) as client:
+        with trial(balky_server, BALKY_ARMS), bare_session(balky_server) as client:
             client.execute(f"SET {how} = 7")
             for _ in range(10):
                 client.execute("SELECT 1")
-            with session(balky_server, application_name="pgtare") as operator:
+            with bare_session(balky_server, application_name="pgtare") as operator:
                 pid = client.info.backend_pid
                 assert one(operator, "SELECT pg_terminate_backend(%s, 5000)", pid) is True
             with pytest.raises(psycopg.OperationalError):
@@ -473,7 +460,7 @@ class TestSettingThatFailsInOneSession:
 
 def test_temporary_buffers_of_a_session_that_uses_them(server: Cluster) -> None:
     """PostgreSQL's own example of a setting that fails in some sessions only."""
-    with session(server) as client:
+    with bare_session(server) as client:
         client.execute("CREATE TEMP TABLE t AS SELECT generate_series(1, 1000)")
         with trial(server, ({}, {"temp_buffers": "16MB"})) as running:
             for _ in range(21):
@@ -487,12 +474,12 @@ def test_session_without_the_library_of_a_setting_stays_outside(server: Cluster)
     arms: list[dict[str, str]] = [{}, {"auto_explain.log_timing": "off"}]
     with (
         trial(server, arms, owner_does="LOAD 'auto_explain'") as running,
-        session(server) as outside,
-        session(server) as inside,
+        bare_session(server) as outside,
+        bare_session(server) as inside,
     ):
         outside.execute("SELECT 1")
         inside.execute("LOAD 'auto_explain'")
-        with session(server, options="-c session_preload_libraries=auto_explain") as loaded:
+        with bare_session(server, options="-c session_preload_libraries=auto_explain") as loaded:
             loaded.execute("SELECT 1")
             running.observed(loaded, 1)
         assert running.trials.status().sessions_lacking_settings == 2

@@ -20,20 +20,9 @@ from pgtare.estimate.trial.design import (
 )
 from pgtare.estimate.trial.observations import NO_SLICE, Observations, UnitFlag
 from pgtare.server.cluster import Cluster
-
-from .module_tools import (
-    MARKED,
-    MARKER,
-    NO_BLOCK,
-    Running,
-    Wire,
-    design_of,
-    flagged,
-    one,
-    query_message,
-    session,
-    trial,
-)
+from tests.sessions import bare_session, one
+from tests.trials import MARKED, MARKER, NO_BLOCK, Running, design_of, flagged, trial
+from tests.wire_protocol import Wire, query_message
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
@@ -48,7 +37,7 @@ def work(cluster: Cluster, running: Running, sessions: int, requests: int) -> Ob
     """Sessions that send requests one by one, at the same time, and what was observed."""
 
     def send() -> None:
-        with session(cluster) as client, Wire(client) as wire:
+        with bare_session(cluster) as client, Wire(client) as wire:
             for _ in range(requests):
                 wire.send(query_message("SELECT 1"))
                 wire.read_until_ready()
@@ -120,7 +109,7 @@ def test_mixed_slices_draw_blocks_of_their_own(worked: Worked) -> None:
 
 
 def test_settings_in_force_are_those_of_the_slice(server: Cluster) -> None:
-    with trial(server, slices=ALTERNATING) as running, session(server) as client:
+    with trial(server, slices=ALTERNATING) as running, bare_session(server) as client:
         seen = [one(client, f"SELECT current_setting('{MARKER}')") for _ in range(200)]
         rows = running.observed(client, 200)
     assert seen == [MARKED[arm][MARKER] for arm in rows["arm"]]
@@ -128,7 +117,7 @@ def test_settings_in_force_are_those_of_the_slice(server: Cluster) -> None:
 
 
 def test_an_idle_session_takes_the_arm_of_the_slice_its_request_comes_in(server: Cluster) -> None:
-    with trial(server, slices=ALTERNATING) as running, session(server) as client:
+    with trial(server, slices=ALTERNATING) as running, bare_session(server) as client:
         seen = []
         for _ in range(40):
             time.sleep(0.01)
@@ -142,7 +131,7 @@ def test_an_idle_session_takes_the_arm_of_the_slice_its_request_comes_in(server:
 
 
 def test_a_transaction_keeps_its_arm_over_slices(server: Cluster) -> None:
-    with trial(server, slices=ALTERNATING) as running, session(server) as client:
+    with trial(server, slices=ALTERNATING) as running, bare_session(server) as client:
         seen = []
         for _ in range(10):
             client.execute("BEGIN")
@@ -156,10 +145,10 @@ def test_a_transaction_keeps_its_arm_over_slices(server: Cluster) -> None:
 
 
 def test_a_session_that_joins_late_is_in_step(server: Cluster) -> None:
-    with trial(server, slices=SHORT) as running, session(server) as early:
+    with trial(server, slices=SHORT) as running, bare_session(server) as early:
         early.execute("SELECT 1")
         time.sleep(0.4)
-        with session(server) as late:
+        with bare_session(server) as late:
             for _ in range(20):
                 late.execute("SELECT 1")
             rows = running.observed(late, 20)
@@ -178,7 +167,10 @@ def test_closing_does_not_wait_for_a_block_of_a_mixed_slice(server: Cluster) -> 
         for seed in itertools.count()
         if slice_order(design_of(MARKED, seed=seed, slices=long), 0)[0] == MIXED
     )
-    with trial(server, block=block, slices=long, seed=seed) as running, session(server) as client:
+    with (
+        trial(server, block=block, slices=long, seed=seed) as running,
+        bare_session(server) as client,
+    ):
         for _ in range(5):
             client.execute("SELECT 1")
         with server.connect() as operator:
@@ -192,7 +184,7 @@ def test_closing_does_not_wait_for_a_block_of_a_mixed_slice(server: Cluster) -> 
 
 
 def test_without_slices_no_unit_belongs_to_one(server: Cluster) -> None:
-    with trial(server) as running, session(server) as client:
+    with trial(server) as running, bare_session(server) as client:
         for _ in range(5):
             client.execute("SELECT 1")
         assert set(running.observed(client, 5)["slice"]) == {NO_SLICE}
@@ -214,7 +206,7 @@ def test_without_slices_no_unit_belongs_to_one(server: Cluster) -> None:
     ],
 )
 def test_bad_slices_are_refused(server18: Cluster, arguments: str, wanted: str) -> None:
-    with session(server18) as client, pytest.raises(Exception, match=wanted):
+    with bare_session(server18) as client, pytest.raises(Exception, match=wanted):
         client.execute(
             "SELECT pgtare.trial_start('{}', '{}', '{0,0}', '{0,1}', 1, 5, " + arguments + ")"  # type: ignore[arg-type]
         )

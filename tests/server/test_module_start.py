@@ -7,53 +7,21 @@ import psycopg
 import pytest
 
 from pgtare.server.cluster import Cluster
-
-from .module_tools import MARKER, Session, crashes, one, session, trial, wait_until
+from tests.servers import crashes
+from tests.sessions import Connection, bare_session, eventually, one
+from tests.trials import MARKER, refusal, start, trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
-START = (
-    "SELECT pgtare.trial_start(%(settings)s::text[], %(values)s::text[], %(inject)s::bigint[],"
-    " %(block)s::int[], %(seed)s::bigint, %(duration)s::float8, %(database)s::name,"
-    " %(role)s::name, %(application)s::text, %(participation)s::float8, %(sessions)s::int,"
-    " %(cpu)s::bool)"
-)
-GOOD: dict[str, Any] = {
-    "settings": [MARKER],
-    "values": [None, "1111kB"],
-    "inject": [0, 0],
-    "block": [0, 1],
-    "seed": 1,
-    "duration": 5.0,
-    "database": None,
-    "role": None,
-    "application": "*",
-    "participation": 1.0,
-    "sessions": 8,
-    "cpu": True,
-}
-
 
 @pytest.fixture
-def operator(server: Cluster) -> Iterator[Session]:
-    with session(server, application_name="pgtare") as connection:
+def operator(server: Cluster) -> Iterator[Connection]:
+    with bare_session(server, application_name="pgtare") as connection:
         yield connection
         connection.execute("SELECT pgtare.trial_stop()")
 
 
-def start(operator: Session, **changes: Any) -> int:
-    row = operator.execute(START.encode(), {**GOOD, **changes}).fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def refusal(operator: Session, **changes: Any) -> str:
-    with pytest.raises(psycopg.Error) as caught:
-        start(operator, **changes)
-    return f"{caught.value.diag.message_primary}: {caught.value.diag.message_detail}"
-
-
-def test_good_arguments_start_a_trial(operator: Session) -> None:
+def test_good_arguments_start_a_trial(operator: Connection) -> None:
     assert start(operator) > 0
 
 
@@ -65,7 +33,7 @@ def test_good_arguments_start_a_trial(operator: Session) -> None:
     ],
     ids=str,
 )
-def test_null_is_refused(operator: Session, changes: dict[str, Any]) -> None:
+def test_null_is_refused(operator: Connection, changes: dict[str, Any]) -> None:
     assert "an argument of trial_start is null" in refusal(operator, **changes)
 
 
@@ -117,18 +85,18 @@ def test_null_is_refused(operator: Session, changes: dict[str, Any]) -> None:
     ids=lambda value: str(value)[:50],
 )
 def test_bad_arguments_are_refused(
-    server: Cluster, operator: Session, changes: dict[str, Any], told: str
+    server: Cluster, operator: Connection, changes: dict[str, Any], told: str
 ) -> None:
     said = refusal(operator, **changes)
     assert any(words in said for words in told.split("|"))
     assert crashes(server) == []
 
 
-def test_arrays_of_two_dimensions_are_refused(operator: Session) -> None:
+def test_arrays_of_two_dimensions_are_refused(operator: Connection) -> None:
     assert "one dimension" in refusal(operator, block=[[0, 1], [0, 1]])
 
 
-def test_largest_trial_starts_and_runs(server: Cluster, operator: Session) -> None:
+def test_largest_trial_starts_and_runs(server: Cluster, operator: Connection) -> None:
     names = [
         row[0]
         for row in operator.execute(
@@ -143,16 +111,16 @@ def test_largest_trial_starts_and_runs(server: Cluster, operator: Session) -> No
         block=[*range(32), *range(32)],
         sessions=1024,
     )
-    with session(server) as client:
+    with bare_session(server) as client:
         for _ in range(130):
             client.execute("SELECT 1")
     query = "SELECT observations FROM pgtare.trial_status()"
-    wait_until(lambda: one(operator, query) == 130)
+    eventually(lambda: one(operator, query) == 130)
 
 
-def test_null_population_means_everybody(server: Cluster, operator: Session) -> None:
+def test_null_population_means_everybody(server: Cluster, operator: Connection) -> None:
     start(operator, database=None, role=None, application=None, participation=None)
-    with session(server, dbname="template1") as client:
+    with bare_session(server, dbname="template1") as client:
         client.execute("SELECT 1")
         assert one(operator, "SELECT sessions FROM pgtare.trial_status()") == 1
 
@@ -171,21 +139,27 @@ def test_null_population_means_everybody(server: Cluster, operator: Session) -> 
         "seed",
     ],
 )
-def test_settings_that_decide_what_a_session_is_are_refused(operator: Session, name: str) -> None:
+def test_settings_that_decide_what_a_session_is_are_refused(
+    operator: Connection, name: str
+) -> None:
     assert "cannot be switched between transactions" in refusal(operator, settings=[name])
 
 
-def test_no_setting_whose_value_clients_are_told_is_accepted(operator: Session) -> None:
+def test_no_setting_whose_value_clients_are_told_is_accepted(operator: Connection) -> None:
     reported = (
-        "TimeZone", "DateStyle", "application_name", "IntervalStyle", "standard_conforming_strings",
+        "TimeZone",
+        "DateStyle",
+        "application_name",
+        "IntervalStyle",
+        "standard_conforming_strings",
         "default_transaction_read_only",
-    )  # fmt: skip
+    )
     for name in reported:
         assert "reported to the client" in refusal(operator, settings=[name])
 
 
 @pytest.mark.parametrize("context", ["internal", "postmaster", "sighup", "backend"])
-def test_settings_fixed_for_a_session_are_refused(operator: Session, context: str) -> None:
+def test_settings_fixed_for_a_session_are_refused(operator: Connection, context: str) -> None:
     names = operator.execute(
         "SELECT name FROM pg_settings WHERE context LIKE '%%' || %s AND name NOT LIKE 'pgtare.%%'",
         (context,),
@@ -196,46 +170,46 @@ def test_settings_fixed_for_a_session_are_refused(operator: Session, context: st
 
 
 @pytest.mark.parametrize("name", ["pgtare.enabled", "PGTARE.enabled", "pgtare.ring_memory"])
-def test_settings_of_the_scale_are_refused(operator: Session, name: str) -> None:
+def test_settings_of_the_scale_are_refused(operator: Connection, name: str) -> None:
     assert "belongs to the scale itself" in refusal(operator, settings=[name])
 
 
 @pytest.mark.parametrize("name", ["no_such_setting", "no.such", "", "work mem", "a.b.c"])
-def test_unknown_settings_are_refused(operator: Session, name: str) -> None:
+def test_unknown_settings_are_refused(operator: Connection, name: str) -> None:
     assert "unrecognized configuration parameter" in refusal(operator, settings=[name])
 
 
-def test_placeholders_are_refused(operator: Session) -> None:
+def test_placeholders_are_refused(operator: Connection) -> None:
     operator.execute("SET made.up = 'x'")
     assert "unrecognized configuration parameter" in refusal(operator, settings=["made.up"])
 
 
 @pytest.mark.parametrize("value", ["lots", "-5", "1kB", "99999999999999999GB"])
-def test_bad_value_is_refused_when_the_trial_starts(operator: Session, value: str) -> None:
+def test_bad_value_is_refused_when_the_trial_starts(operator: Connection, value: str) -> None:
     said = refusal(operator, values=[None, value])
     assert MARKER in said
     assert one(operator, "SELECT running FROM pgtare.trial_status()") is False
 
 
-def test_dry_run_leaves_the_owners_settings_alone(operator: Session) -> None:
+def test_dry_run_leaves_the_owners_settings_alone(operator: Connection) -> None:
     before = one(operator, f"SELECT current_setting('{MARKER}')")
     start(operator)
     assert one(operator, f"SELECT current_setting('{MARKER}')") == before
 
 
-def test_second_start_names_the_first_one(server: Cluster, operator: Session) -> None:
+def test_second_start_names_the_first_one(server: Cluster, operator: Connection) -> None:
     start(operator)
-    with session(server) as other:
+    with bare_session(server) as other:
         said = refusal(other)
     assert f"a trial is running already, started by process {operator.info.backend_pid}" in said
 
 
-def test_stop_says_whether_one_ran(operator: Session) -> None:
+def test_stop_says_whether_one_ran(operator: Connection) -> None:
     start(operator)
     assert [one(operator, "SELECT pgtare.trial_stop()") for _ in range(3)] == [True, False, False]
 
 
-def test_trial_ends_at_its_deadline(operator: Session) -> None:
+def test_trial_ends_at_its_deadline(operator: Connection) -> None:
     start(operator, duration=0.05)
     operator.execute("SELECT pg_sleep(0.1)")
     assert operator.execute(
@@ -243,12 +217,12 @@ def test_trial_ends_at_its_deadline(operator: Session) -> None:
     ).fetchone() == (False, "deadline", True)
 
 
-def test_shortest_trial_is_over_at_once(operator: Session) -> None:
+def test_shortest_trial_is_over_at_once(operator: Connection) -> None:
     start(operator, duration=1e-300)
     assert one(operator, "SELECT running FROM pgtare.trial_status()") is False
 
 
-def test_owner_takes_no_part(operator: Session) -> None:
+def test_owner_takes_no_part(operator: Connection) -> None:
     operator.execute("SET application_name = 'something else'")
     start(operator)
     for _ in range(5):
@@ -257,27 +231,27 @@ def test_owner_takes_no_part(operator: Session) -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 0, 63, (1 << 31) - 1])
-def test_drain_of_an_impossible_size_is_refused(operator: Session, size: int) -> None:
+def test_drain_of_an_impossible_size_is_refused(operator: Connection, size: int) -> None:
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="max_bytes must lie between"):
         operator.execute("SELECT pgtare.trial_drain(%s)", (size,))
 
 
 @pytest.fixture
-def ordinary(server: Cluster) -> Iterator[Session]:
+def ordinary(server: Cluster) -> Iterator[Connection]:
     """A role without any right to the module."""
-    with session(server) as admin:
+    with bare_session(server) as admin:
         admin.execute("CREATE ROLE ordinary LOGIN")
     try:
-        with session(server, user="ordinary") as connection:
+        with bare_session(server, user="ordinary") as connection:
             yield connection
     finally:
-        with session(server) as admin:
+        with bare_session(server) as admin:
             admin.execute("DROP OWNED BY ordinary")
             admin.execute("DROP ROLE ordinary")
 
 
 def grant(server: Cluster, *privileges: str) -> None:
-    with session(server) as admin:
+    with bare_session(server) as admin:
         for privilege in (
             "USAGE ON SCHEMA pgtare",
             "EXECUTE ON ALL FUNCTIONS IN SCHEMA pgtare",
@@ -295,14 +269,14 @@ def grant(server: Cluster, *privileges: str) -> None:
         "trial_start('{}', '{}', '{0,0}', '{0,1}', 1, 1)",
     ],
 )
-def test_ordinary_role_is_refused(server: Cluster, ordinary: Session, call: str) -> None:
-    with session(server) as admin:
+def test_ordinary_role_is_refused(server: Cluster, ordinary: Connection, call: str) -> None:
+    with bare_session(server) as admin:
         admin.execute("GRANT USAGE ON SCHEMA pgtare TO ordinary")
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="denied for function"):
         ordinary.execute(f"SELECT pgtare.{call}".encode())
 
 
-def test_granted_role_may_run_a_trial(server: Cluster, ordinary: Session) -> None:
+def test_granted_role_may_run_a_trial(server: Cluster, ordinary: Connection) -> None:
     grant(server)
     assert start(ordinary) > 0
     assert one(ordinary, "SELECT pgtare.trial_stop()") is True
@@ -310,7 +284,7 @@ def test_granted_role_may_run_a_trial(server: Cluster, ordinary: Session) -> Non
 
 @pytest.mark.parametrize("name", ["log_duration", "track_functions"])
 def test_granted_role_gains_no_right_to_a_setting(
-    server: Cluster, ordinary: Session, name: str
+    server: Cluster, ordinary: Connection, name: str
 ) -> None:
     """Whose arms reached the sessions of others would be one."""
     grant(server)
@@ -318,13 +292,13 @@ def test_granted_role_gains_no_right_to_a_setting(
     assert f'permission denied to set parameter "{name}"' in said
 
 
-def test_right_to_a_setting_can_be_granted(server: Cluster, ordinary: Session) -> None:
+def test_right_to_a_setting_can_be_granted(server: Cluster, ordinary: Connection) -> None:
     grant(server, "SET ON PARAMETER track_io_timing")
     assert start(ordinary, settings=["track_io_timing"], values=[None, "on"]) > 0
 
 
 def test_arms_reach_sessions_of_roles_that_may_not_set_them(
-    server: Cluster, ordinary: Session
+    server: Cluster, ordinary: Connection
 ) -> None:
     with trial(server, [{"track_io_timing": "on"}] * 2, application="*"):
         ordinary.execute("SELECT 1")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
+import psutil
 import psycopg
 import pytest
 
@@ -14,21 +15,9 @@ from pgtare.estimate.trial.observations import UnitFlag
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-
-from .module_tools import (
-    BIND_EXECUTE_SYNC,
-    MARKED,
-    PARSE_SELECT,
-    Running,
-    Session,
-    Wire,
-    flagged,
-    one,
-    query_message,
-    session,
-    share,
-    trial,
-)
+from tests.sessions import Connection, bare_session, one
+from tests.trials import MARKED, Running, flagged, share, trial
+from tests.wire_protocol import BIND_EXECUTE_SYNC, PARSE_SELECT, Wire, query_message
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
@@ -46,39 +35,39 @@ def running(server: Cluster) -> Iterator[Running]:
 
 
 @pytest.fixture
-def client(server: Cluster, running: Running) -> Iterator[Session]:
+def client(server: Cluster, running: Running) -> Iterator[Connection]:
     """A session that takes part from its first transaction on."""
-    with session(server) as connection:
+    with bare_session(server) as connection:
         yield connection
 
 
-def test_simple_statements_are_a_unit_each(running: Running, client: Session) -> None:
+def test_simple_statements_are_a_unit_each(running: Running, client: Connection) -> None:
     for _ in range(200):
         client.execute("SELECT 1")
     rows = running.observed(client, 200)
     assert (rows["requests"] == 1).all()
 
 
-def test_every_arrival_is_seen_in_a_forked_child(running: Running, client: Session) -> None:
+def test_every_arrival_is_seen_in_a_forked_child(running: Running, client: Connection) -> None:
     for _ in range(500):
         client.execute("SELECT 1")
     assert share(running.observed(client, 500), UnitFlag.NO_ARRIVAL) == 0
 
 
-def test_extended_statements_are_a_unit_each(running: Running, client: Session) -> None:
+def test_extended_statements_are_a_unit_each(running: Running, client: Connection) -> None:
     for i in range(100):
         client.execute("SELECT %s::int", (i,))
     running.observed(client, 100)
 
 
-def test_prepared_statements_are_a_unit_each(running: Running, client: Session) -> None:
+def test_prepared_statements_are_a_unit_each(running: Running, client: Connection) -> None:
     client.prepare_threshold = 5
     for i in range(100):
         client.execute("SELECT %s::int", (i,), prepare=True)
     running.observed(client, 100 + 1)  # the first is prepared by a request of its own
 
 
-def test_each_sync_of_a_pipeline_is_a_unit(running: Running, client: Session) -> None:
+def test_each_sync_of_a_pipeline_is_a_unit(running: Running, client: Connection) -> None:
     with client.pipeline() as pipeline:
         for _ in range(50):
             client.execute("SELECT 1")
@@ -89,7 +78,7 @@ def test_each_sync_of_a_pipeline_is_a_unit(running: Running, client: Session) ->
 
 
 def test_units_of_one_packet_but_the_first_have_no_arrival(
-    running: Running, client: Session
+    running: Running, client: Connection
 ) -> None:
     with Wire(client) as wire:
         wire.send(*[query_message("SELECT 1")] * 20)
@@ -98,7 +87,9 @@ def test_units_of_one_packet_but_the_first_have_no_arrival(
     assert flagged(rows, UnitFlag.NO_ARRIVAL) == [False] + [True] * 19
 
 
-def test_service_time_of_buffered_units_does_not_overlap(running: Running, client: Session) -> None:
+def test_service_time_of_buffered_units_does_not_overlap(
+    running: Running, client: Connection
+) -> None:
     with Wire(client) as wire:
         wire.send(*[query_message("SELECT pg_sleep(0.05)")] * 4)
         wire.read_until_ready(4)
@@ -109,7 +100,7 @@ def test_service_time_of_buffered_units_does_not_overlap(running: Running, clien
 
 @pytest.mark.parametrize("packets", [1, 2])
 def test_a_request_whose_end_comes_late_waits_for_its_client(
-    running: Running, client: Session, packets: int
+    running: Running, client: Connection, packets: int
 ) -> None:
     """Its first message comes along with the request before, or by itself."""
     with Wire(client) as wire:
@@ -127,18 +118,20 @@ def test_a_request_whose_end_comes_late_waits_for_its_client(
     assert rows["service_ns"][1] < 250_000_000 <= rows["client_ns"][1]
 
 
-def test_several_statements_of_one_string_are_one_unit(running: Running, client: Session) -> None:
+def test_several_statements_of_one_string_are_one_unit(
+    running: Running, client: Connection
+) -> None:
     client.execute("SELECT 1; SELECT 2; SELECT 3")
     rows = running.observed(client, 1)
     assert rows["requests"][0] == 1
 
 
-def test_function_call_is_one_unit(running: Running, client: Session) -> None:
+def test_function_call_is_one_unit(running: Running, client: Connection) -> None:
     client.execute("DO $$ BEGIN FOR i IN 1..10 LOOP PERFORM 1; END LOOP; END $$")
     running.observed(client, 1)
 
 
-def test_procedure_that_commits_is_one_unit(running: Running, client: Session) -> None:
+def test_procedure_that_commits_is_one_unit(running: Running, client: Connection) -> None:
     client.execute(
         "CREATE OR REPLACE PROCEDURE pg_temp.p() LANGUAGE plpgsql AS "
         "$$ BEGIN FOR i IN 1..5 LOOP COMMIT; END LOOP; END $$"
@@ -148,7 +141,7 @@ def test_procedure_that_commits_is_one_unit(running: Running, client: Session) -
 
 
 def test_explicit_transaction_is_one_unit_of_many_requests(
-    running: Running, client: Session
+    running: Running, client: Connection
 ) -> None:
     for statement in ("BEGIN", "SELECT 1", "SELECT 2", "COMMIT"):
         client.execute(statement)
@@ -156,21 +149,23 @@ def test_explicit_transaction_is_one_unit_of_many_requests(
     assert rows["requests"][0] == 4
 
 
-def test_rolled_back_transaction_is_a_unit(running: Running, client: Session) -> None:
+def test_rolled_back_transaction_is_a_unit(running: Running, client: Connection) -> None:
     for statement in ("BEGIN", "SELECT 1", "ROLLBACK"):
         client.execute(statement)
     rows = running.observed(client, 1)
     assert not rows["flags"][0] & UnitFlag.ABORTED
 
 
-def test_server_side_sleep_is_service_time(running: Running, client: Session) -> None:
+def test_server_side_sleep_is_service_time(running: Running, client: Connection) -> None:
     client.execute("SELECT pg_sleep(0.05)")
     row = running.observed(client, 1)[0]
     assert NAP_NS <= row["service_ns"] < NAP_NS + LATE_NS
     assert row["client_ns"] == 0
 
 
-def test_think_time_within_a_transaction_is_the_clients(running: Running, client: Session) -> None:
+def test_think_time_within_a_transaction_is_the_clients(
+    running: Running, client: Connection
+) -> None:
     client.execute("BEGIN")
     for _ in range(4):
         time.sleep(0.05)
@@ -181,7 +176,7 @@ def test_think_time_within_a_transaction_is_the_clients(running: Running, client
     assert row["service_ns"] < NAP_NS
 
 
-def test_think_time_between_transactions_is_nobodys(running: Running, client: Session) -> None:
+def test_think_time_between_transactions_is_nobodys(running: Running, client: Connection) -> None:
     client.execute("SELECT 1")
     time.sleep(0.2)
     client.execute("SELECT 1")
@@ -191,7 +186,7 @@ def test_think_time_between_transactions_is_nobodys(running: Running, client: Se
     assert rows["start_ns"][1] - rows["start_ns"][0] >= 4 * NAP_NS
 
 
-def test_slow_client_of_copy_in_is_not_service_time(running: Running, client: Session) -> None:
+def test_slow_client_of_copy_in_is_not_service_time(running: Running, client: Connection) -> None:
     client.execute("CREATE TEMP TABLE t (x int)")
     with client.cursor().copy("COPY t FROM STDIN") as copy:
         for i in range(4):
@@ -205,7 +200,7 @@ def test_slow_client_of_copy_in_is_not_service_time(running: Running, client: Se
 
 
 def test_work_between_the_waits_of_copy_in_is_service_time(
-    running: Running, client: Session
+    running: Running, client: Connection
 ) -> None:
     client.execute("CREATE TEMP TABLE t (x int)")
     client.execute(
@@ -225,14 +220,14 @@ def test_work_between_the_waits_of_copy_in_is_service_time(
     assert row["client_ns"] >= NAP_NS
 
 
-def test_copy_out_is_one_unit(running: Running, client: Session) -> None:
+def test_copy_out_is_one_unit(running: Running, client: Connection) -> None:
     with client.cursor().copy("COPY (SELECT generate_series(1, 10000)) TO STDOUT") as copy:
         assert sum(1 for _ in copy.rows()) == 10_000
     assert flagged(running.observed(client, 1), UnitFlag.COPY) == [True]
 
 
 @pytest.mark.parametrize("protocol", ["simple", "extended"])
-def test_error_is_a_unit_and_flagged(running: Running, client: Session, protocol: str) -> None:
+def test_error_is_a_unit_and_flagged(running: Running, client: Connection, protocol: str) -> None:
     for divisor in (1, 0, 1):
         try:
             if protocol == "simple":
@@ -244,7 +239,7 @@ def test_error_is_a_unit_and_flagged(running: Running, client: Session, protocol
     assert flagged(running.observed(client, 3), UnitFlag.ABORTED) == [False, True, False]
 
 
-def test_failed_transaction_is_one_unit(running: Running, client: Session) -> None:
+def test_failed_transaction_is_one_unit(running: Running, client: Connection) -> None:
     client.execute("BEGIN")
     for _ in range(3):
         with pytest.raises(psycopg.Error):
@@ -255,51 +250,48 @@ def test_failed_transaction_is_one_unit(running: Running, client: Session) -> No
     assert rows["requests"][0] == 5
 
 
-def test_large_answer_is_one_unit(running: Running, client: Session) -> None:
+def test_large_answer_is_one_unit(running: Running, client: Connection) -> None:
     size = one(client, "SELECT repeat('x', 8000000)")
     assert len(size) == 8_000_000
     running.observed(client, 1)
 
 
-def test_large_request_is_one_unit(running: Running, client: Session) -> None:
+def test_large_request_is_one_unit(running: Running, client: Connection) -> None:
     assert len(one(client, "SELECT %s::text", "y" * 3_000_000)) == 3_000_000
     rows = running.observed(client, 1)
     assert not rows["flags"][0] & UnitFlag.NO_ARRIVAL
 
 
-def test_empty_statement_is_a_unit(running: Running, client: Session) -> None:
+def test_empty_statement_is_a_unit(running: Running, client: Connection) -> None:
     client.execute("")
     client.execute(" ; ")
     running.observed(client, 2)
 
 
 def test_connection_that_ends_leaves_no_unit_behind(server: Cluster, running: Running) -> None:
-    with session(server) as client:
+    with bare_session(server) as client:
         client.execute("SELECT 1")
-    with session(server) as other:
+    with bare_session(server) as other:
         for _ in range(3):
             other.execute("SELECT 1")
         running.observed(other, 3)
     assert len(running.drained()) == 4
 
 
-def test_cpu_time_of_a_busy_function(running: Running, client: Session) -> None:
+def test_cpu_time_of_a_busy_function(running: Running, client: Connection) -> None:
     """Processor time of the unit, as the kernel's own account of the process has it."""
 
-    def ticks() -> int:
-        with open(f"/proc/{client.info.backend_pid}/stat") as stat:
-            fields = stat.read().rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12])
-
-    before = ticks()
+    process = psutil.Process(client.info.backend_pid)
+    before = process.cpu_times()
     client.execute(BUSY)
-    by_kernel = (ticks() - before) * 10_000_000
+    after = process.cpu_times()
+    by_kernel = 1e9 * (after.user + after.system - before.user - before.system)
     row = running.observed(client, 1)[0]
     assert abs(row["cpu_ns"] - by_kernel) < 40_000_000 + 0.05 * by_kernel
     assert by_kernel > 200_000_000
 
 
-def test_sleeping_takes_no_cpu(running: Running, client: Session) -> None:
+def test_sleeping_takes_no_cpu(running: Running, client: Connection) -> None:
     """Though the session has used much before."""
     client.execute(BUSY)
     client.execute("SELECT pg_sleep(0.2)")
@@ -308,7 +300,7 @@ def test_sleeping_takes_no_cpu(running: Running, client: Session) -> None:
 
 
 def test_cpu_time_is_not_taken_unasked(server: Cluster) -> None:
-    with trial(server, cpu=False) as running, session(server) as client:
+    with trial(server, cpu=False) as running, bare_session(server) as client:
         for _ in range(3):
             client.execute("SELECT 1")
         assert (running.observed(client, 3)["cpu_ns"] == -1).all()
@@ -321,7 +313,7 @@ def test_injected_delay_shows_in_the_service_time_of_its_arm(server: Cluster) ->
     """
     with (
         trial(server, ({}, {}), inject_ns=(0, 200_000)) as running,
-        session(server) as client,
+        bare_session(server) as client,
     ):
         for _ in range(2001):
             client.execute("SELECT 1")
@@ -334,7 +326,7 @@ def test_injected_delay_shows_in_the_service_time_of_its_arm(server: Cluster) ->
     assert 180_000 < fastest(1) - fastest(0) < 300_000
 
 
-def test_units_of_a_session_do_not_overlap(running: Running, client: Session) -> None:
+def test_units_of_a_session_do_not_overlap(running: Running, client: Connection) -> None:
     """Starts of units lie in order and apart by at least their service times."""
     for _ in range(100):
         client.execute("SELECT 1")
@@ -345,7 +337,7 @@ def test_units_of_a_session_do_not_overlap(running: Running, client: Session) ->
 
 def test_sessions_at_once_are_counted_exactly(server: Cluster, running: Running) -> None:
     def work() -> None:
-        with session(server) as client:
+        with bare_session(server) as client:
             for _ in range(300):
                 client.execute("SELECT 1")
             running_pids.append(client.info.backend_pid)

@@ -19,10 +19,11 @@ from pgtare.server import modules
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import PRELOAD_ORDER, build_cached, ensure_for_wheel
-
-from .installation_tools import copy_of
-from .module_tools import Session, crashes, one, session, trial
-from .weigh_tools import failed, in_process
+from tests.commands import failed, in_process
+from tests.installation_copies import copy_of
+from tests.servers import crashes
+from tests.sessions import Connection, bare_session, one
+from tests.trials import trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]  # modules are built
 
@@ -89,7 +90,7 @@ def add_earlier_scripts(binaries: Binaries) -> None:
         shutil.copy(script, binaries.extension_dir)
 
 
-def objects(client: Session, module: str) -> list[tuple[object, ...]]:
+def objects(client: Connection, module: str) -> list[tuple[object, ...]]:
     return client.execute(OBJECTS.format(module).encode()).fetchall()
 
 
@@ -101,23 +102,23 @@ def test_there_is_a_script_of_each_earlier_version() -> None:
 def test_each_earlier_extension_becomes_the_same_as_a_new_one(upgraded: Binaries) -> None:
     add_earlier_scripts(upgraded)
     settings = {"wait_event_timing.capture": "stats"}
-    with Cluster(upgraded, settings, PRELOAD_ORDER) as cluster, session(cluster) as new:
+    with Cluster(upgraded, settings, PRELOAD_ORDER) as cluster, bare_session(cluster) as new:
         for name in PRELOAD_ORDER:
             new.execute(f"CREATE EXTENSION {name}".encode())
             assert one(new, EXTENSION, name) == pgtare.__version__
             assert one(new, f"SELECT {LIBRARY[name]}") == pgtare.__version__
         for number, versions in enumerate(EARLIER):
             new.execute(f"CREATE DATABASE earlier{number}".encode())
-            with session(cluster, f"earlier{number}") as old:
+            with bare_session(cluster, f"earlier{number}") as old:
                 for name, version in versions.items():
                     check_update(old, new, name, version)
-        with trial(cluster) as running, session(cluster) as client:
+        with trial(cluster) as running, bare_session(cluster) as client:
             client.execute("SELECT 1")
             running.observed(client, 1)
         assert crashes(cluster) == []
 
 
-def check_update(old: Session, new: Session, module: str, version: str) -> None:
+def check_update(old: Connection, new: Connection, module: str, version: str) -> None:
     """The library works with the earlier functions, and they become as those of `new`."""
     old.execute(f"CREATE EXTENSION {module} VERSION '{version}'".encode())
     assert objects(old, module) != objects(new, module)
@@ -230,7 +231,7 @@ def test_each_step_of_an_upgrade_is_said(upgraded: Binaries) -> None:
     for name in PRELOAD_ORDER:
         put_back(upgraded, name)
     with Cluster(upgraded, {"wait_event_timing.capture": "stats"}, PRELOAD_ORDER) as cluster:
-        with session(cluster) as client:
+        with bare_session(cluster) as client:
             for name, version in LAST.items():
                 client.execute(f"CREATE EXTENSION {name} VERSION '{version}'".encode())
         check_said(cluster, INSTALL, RESTART, UPDATE)
@@ -239,14 +240,14 @@ def test_each_step_of_an_upgrade_is_said(upgraded: Binaries) -> None:
         # on 18 the server tells the version of a library, whatever its functions
         unsure = None if upgraded.major >= 18 else "sql_trace"
         check_said(cluster, RESTART, UPDATE, unsure=unsure)
-        with session(cluster) as client:
+        with bare_session(cluster) as client:
             for name, version in LAST.items():
                 with pytest.raises(psycopg.errors.RaiseException, match="Restart the server"):
                     client.execute(f"ALTER EXTENSION {name} UPDATE".encode())
                 assert one(client, EXTENSION, name) == version
         cluster.restart()
         check_said(cluster, UPDATE, unsure=unsure)
-        with session(cluster) as client:
+        with bare_session(cluster) as client:
             client.execute("ALTER EXTENSION pgtare UPDATE")
             weigh = ("weigh", "wait_event_timing", "--dry-run", "--dsn", cluster.dsn())
             told = failed(in_process(*weigh), 2)
@@ -269,7 +270,7 @@ def test_a_new_row_is_asked_for_by_a_name_that_an_earlier_library_lacks(
 ) -> None:
     """It would read past the end of its own row: an ALTER EXTENSION before the restart fails."""
     ensure_for_wheel(wheel, module)
-    with Cluster(wheel, preload=[module]) as cluster, session(cluster) as client:
+    with Cluster(wheel, preload=[module]) as cluster, bare_session(cluster) as client:
         client.execute(f"CREATE EXTENSION {module}".encode())
         name = INFO[module].removesuffix("()")
         symbol = one(client, f"SELECT prosrc FROM pg_proc WHERE oid = '{name}'::regproc")

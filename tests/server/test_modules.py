@@ -3,7 +3,6 @@
 import dataclasses
 import shutil
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,10 @@ from pgtare.server import modules
 from pgtare.server.binaries import Binaries, from_pg_config
 from pgtare.server.cluster import Cluster
 from pgtare.server.module_usage import loaded_by, uses_on_server
-from tests.server.installation_tools import copy_of
-from tests.server.made_module import write_module
-from tests.server.weigh_tools import in_process
+from tests.commands import in_process
+from tests.installation_copies import copy_of
+from tests.module_sources import write_module
+from tests.sessions import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(90)]
 
@@ -61,9 +61,7 @@ def copied(wheel: Binaries, open_directory: Path) -> Binaries:
 
 def wait_until_unloaded(library: Path) -> None:
     """Backends end a little after their connections."""
-    deadline = time.monotonic() + 10
-    while loaded_by(library) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    eventually(lambda: not loaded_by(library), 10)
 
 
 def answer_of(cluster: Cluster, create_sql: str) -> int:

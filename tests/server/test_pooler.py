@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 import typer
 
@@ -15,9 +13,10 @@ from pgtare import cli
 from pgtare.cli import commands
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from tests.server.pooler_tools import PGBOUNCER, Pooler, pooler
-from tests.server.weigh_tools import failed, in_process, traffic
+from tests.commands import failed, in_process
+from tests.loads import traffic
+from tests.pgbouncer import PGBOUNCER, pooler
+from tests.servers import with_everything
 
 pytestmark = [
     pytest.mark.server,
@@ -26,7 +25,6 @@ pytestmark = [
     pytest.mark.skipif(PGBOUNCER is None, reason="needs pgbouncer (apt-get install pgbouncer)"),
 ]
 
-MODULES = ("pgtare", "wait_event_timing", "sql_trace")
 #: Exit statuses of the doctor: nothing, a warning, something critical.
 SEEN = (0, 10, 11)
 
@@ -93,14 +91,8 @@ def test_no_command_is_forgotten() -> None:
 def served(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Binaries]]:
     """A server with all modules, which its users' sessions reach through a pool."""
     binaries: Binaries = request.getfixturevalue(request.param)
-    modules = [loadable(binaries, name) for name in MODULES]
     settings = {"wait_event_timing.capture": "stats", "compute_query_id": True}
-    preload = ["pg_stat_statements", *(module.library for module in modules)]
-    with Cluster(binaries, settings, preload) as cluster:
-        with cluster.connect() as conn:
-            conn.execute("CREATE EXTENSION pg_stat_statements")
-            for module in modules:
-                conn.execute(module.create_sql.encode())
+    with with_everything(binaries, settings) as cluster:
         yield cluster, binaries
 
 
@@ -162,31 +154,6 @@ def test_one_session_is_told_from_many_under_load(
     """However many sessions of the pool the application keeps busy meanwhile."""
     cluster, binaries = served
     with pooler(cluster, "transaction") as pool:
-        with _transactions(pool, servers - 1):
+        with traffic(pool.dsn, servers - 1, "SELECT pg_sleep(0.001)"):
             told = failed(run("weigh", pool.dsn, binaries, tmp_path), 2)
         assert "transaction" in told
-
-
-class _transactions:
-    """Clients of a pool that run short transactions one after the other."""
-
-    def __init__(self, pool: Pooler, clients: int) -> None:
-        self.ended = threading.Event()
-        self.threads = [
-            threading.Thread(target=self._work, args=(pool.dsn,), daemon=True)
-            for _ in range(clients)
-        ]
-
-    def _work(self, dsn: str) -> None:
-        with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as conn:
-            while not self.ended.is_set():
-                conn.execute("SELECT pg_sleep(0.001)")
-
-    def __enter__(self) -> None:
-        for thread in self.threads:
-            thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.ended.set()
-        for thread in self.threads:
-            thread.join()

@@ -10,12 +10,12 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.ring_tools import since, unread
-from tests.server.small_shm import Volume, hash_join, hash_table, small_shm
-from tests.server.trace_tools import Connection, drain, session, tracing
-from tests.server.waits_tools import eventually, one, rows
+from tests.servers import tracing
+from tests.sessions import Connection, eventually, one, rows, session
+from tests.small_shared_memory import Volume, hash_join, hash_table, small_shm
+from tests.trace_records import drain
+from tests.trace_rings import since, unread
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 MB = 1 << 20
@@ -78,10 +78,8 @@ def short_session(cluster: Cluster, onlooker: Connection, statements: int = 3) -
     """A session that is traced with its waits, and ends."""
     with traced_session(cluster) as client:
         pid = client.info.backend_pid
-        client.execute(
-            f"DO $$BEGIN FOR i IN 1..{statements} LOOP EXECUTE 'SELECT '||i; END LOOP; END$$"
-            .encode()
-        )  # fmt: skip
+        loop = f"FOR i IN 1..{statements} LOOP EXECUTE 'SELECT '||i; END LOOP"
+        client.execute(f"DO $$BEGIN {loop}; END$$".encode())
     eventually(lambda: not rows(onlooker, "SELECT FROM pg_stat_activity WHERE pid = %s", pid))
     return pid
 
@@ -333,9 +331,10 @@ def test_modules_that_sessions_load_share_the_budget(wheel: Binaries) -> None:
                 client = stack.enter_context(session(cluster))
                 client.execute(f"LOAD '{libraries[i % 2]}'".encode())
                 client.execute(
-                    b"SET sql_trace.level = 1" if i % 2
+                    b"SET sql_trace.level = 1"
+                    if i % 2
                     else b"SET wait_event_timing.capture = trace"
-                )  # fmt: skip
+                )
                 client.execute("SELECT 1")
             # their named segments are no rings
             assert volume.used - before <= BUDGET + 8 * MB

@@ -12,8 +12,8 @@ from bench import row_loads, row_truth
 from bench.row_loads import HASHED, NESTED, PARALLEL, TRUTHS, Connection, found_in, root_of, run
 
 from pgtare.server.binaries import Binaries
-from tests.server.trace_tools import traced
-from tests.server.waits_tools import one
+from tests.sessions import one
+from tests.trace_records import traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -25,13 +25,10 @@ BITMAPS = (
 )
 
 
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
+@pytest.fixture(scope="module")
+def connection(each_server: Binaries) -> Iterator[Connection]:
     """A session with the tables of the loads, on both servers one after the other."""
-    binaries: Binaries = request.getfixturevalue(request.param)
-    with row_loads.serving(binaries) as found:
+    with row_loads.serving(each_server) as found:
         found.execute(
             "CREATE TABLE many AS SELECT i, i % 10 AS k FROM generate_series(1, 20000) i;"
             "CREATE INDEX ON many (i); CREATE INDEX ON many (k);"

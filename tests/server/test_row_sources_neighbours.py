@@ -9,20 +9,17 @@ from bench.row_loads import MODULES, Connection, row_sources, run
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.modules import loadable
-from tests.server.trace_tools import traced
+from tests.trace_records import traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 EXACT, PARALLEL, UNFINISHED, BYPASSED = 1, 2, 4, 8
 
 
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
+@pytest.fixture(scope="module")
+def connection(each_server: Binaries) -> Iterator[Connection]:
     """A session on both servers, one after the other."""
-    binaries: Binaries = request.getfixturevalue(request.param)
-    with row_loads.serving(binaries) as found:
+    with row_loads.serving(each_server) as found:
         yield found
 
 

@@ -16,13 +16,10 @@ COMPILED = (
 )
 
 
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
+@pytest.fixture(scope="module")
+def connection(each_server: Binaries) -> Iterator[Connection]:
     """A session on both servers, one after the other."""
-    binaries: Binaries = request.getfixturevalue(request.param)
-    with row_loads.serving(binaries, rows=5000) as found:
+    with row_loads.serving(each_server, rows=5000) as found:
         yield found
 
 

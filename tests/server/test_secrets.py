@@ -18,11 +18,12 @@ from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.output import export, page, show
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server import secrets_corpus
-from tests.server.secrets_corpus import Bound, Case, Copied, Pipeline, Step, Stopped
-from tests.server.trace_tools import Trace, names, session, trace_of, tracing
-from tests.server.waits_tools import Connection, eventually, one
-from tests.server.worker_tools import SETTINGS, latest, place
+from tests import secrets_corpus
+from tests.secrets_corpus import Bound, Case, Copied, Pipeline, Step, Stopped
+from tests.servers import tracing
+from tests.sessions import Connection, eventually, one, session, set_search_path
+from tests.trace_records import Trace, trace_of
+from tests.trace_worker import SETTINGS, latest, place
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -90,10 +91,11 @@ class Player:
             client.pgconn.flush()
             eventually(
                 lambda: one(
-                    other, "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = %s",
+                    other,
+                    "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = %s",
                     client.info.backend_pid,
                 )
-            )  # fmt: skip
+            )
             stop = "terminate" if terminate else "cancel"
             other.execute(f"SELECT pg_{stop}_backend(%s)", (client.info.backend_pid,))
             while client.pgconn.get_result():
@@ -130,22 +132,19 @@ class Played:
     ledger: Ledger
 
 
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def played(request: pytest.FixtureRequest) -> Iterator[Played]:
+@pytest.fixture(scope="module")
+def played(each_server: Binaries) -> Iterator[Played]:
     """All cases, once on each server."""
-    binaries: Binaries = request.getfixturevalue(request.param)
     settings = SETTINGS | {"sql_trace.ring_size": "32MB", "sql_trace.bind_length": -1}
     with (
         place() as path,
         tracing(
-            binaries, settings | {"sql_trace.worker_directory": str(path / "traces")}
+            each_server, settings | {"sql_trace.worker_directory": str(path / "traces")}
         ) as cluster,
         session(cluster) as other,
         psycopg.connect(cluster.dsn(), autocommit=True) as client,
     ):
-        names(client)
+        set_search_path(client)
         for sql in secrets_corpus.SETUP:
             client.execute(sql.encode())
         player = Player(cluster, client, [client.info.backend_pid])
@@ -240,8 +239,9 @@ def test_what_is_known_of_a_secret_text(played: Played) -> None:
                 client.execute(_LEVEL.encode())
                 client.execute(sql.encode())
                 (text,) = [
-                    t for t in trace_of(other, client.info.backend_pid).of("text")
+                    t
+                    for t in trace_of(other, client.info.backend_pid).of("text")
                     if t.length == len(sql) and t.flags & 2
-                ]  # fmt: skip
+                ]
                 found.append(text.text)
     assert len(set(found)) == 2

@@ -9,7 +9,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.source import Link, Recipe, build, relink
 from pgtare.server.source_package import tarball
-from tests.server.test_waits_source import USUAL
+from tests.servers import BUILT
 
 pytestmark = [pytest.mark.source, pytest.mark.server, pytest.mark.timeout(1800)]
 
@@ -23,22 +23,22 @@ def order(binaries: Binaries) -> list[str]:
 
 
 def test_objects_in_random_orders() -> None:
-    usual = order(build(USUAL))
-    orders = [order(relink(USUAL, Link(seed=seed))) for seed in (1, 2)]
+    usual = order(build(BUILT))
+    orders = [order(relink(BUILT, Link(seed=seed))) for seed in (1, 2)]
     assert orders[0] != orders[1]
     assert all(other != usual for other in orders)
     assert all(sorted(other) == sorted(usual) for other in orders)
 
 
 def test_order_depends_on_the_seed_alone() -> None:
-    first = relink(USUAL, Link(seed=1)).postgres
-    again = relink(USUAL, Link(seed=1, ldflags="-L/usr/lib")).postgres  # which changes nothing
+    first = relink(BUILT, Link(seed=1)).postgres
+    again = relink(BUILT, Link(seed=1, ldflags="-L/usr/lib")).postgres  # which changes nothing
     assert first != again
     assert first.read_bytes() == again.read_bytes()
 
 
 def test_relinked_server_is_an_installation_of_its_own() -> None:
-    found = relink(USUAL, Link(seed=2))
+    found = relink(BUILT, Link(seed=2))
     assert found.major == 18
     for path in (found.bindir, found.pkglibdir, found.sharedir, found.includedir_server):
         assert path.is_relative_to(found.pg_config.parents[1])

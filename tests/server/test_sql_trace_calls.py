@@ -1,34 +1,15 @@
 """Each kind of call in a trace: what is told of it, and in which call it lies."""
 
 import json
-from collections import defaultdict
 
 import psycopg
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.server.trace_tools import ABORTED, FAILED, Connection, Trace, drain, session, traced
+from tests.sessions import Connection, session
+from tests.trace_records import ABORTED, FAILED, Trace, check_whole, drain, traced
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
-
-
-def check_whole(trace: Trace) -> None:
-    """No gap, no time that runs back, no time in two calls."""
-    numbers = [r.number for r in trace.records if r.number]
-    assert numbers == sorted(numbers)
-    times = [r.time for r in trace.records if r.number]
-    assert times == sorted(times), trace.describe()
-    inner: defaultdict[int, int] = defaultdict(int)
-    for call in trace.of("call"):
-        assert 0 <= call.busy <= call.time - call.start, call
-        inner[call.parent] += call.busy
-    for call in trace.of("call"):
-        assert inner[call.call] <= call.busy, trace.describe()
-    # calls without a parent fit into the requests
-    requests = trace.of("request")
-    if requests:
-        assert inner[0] <= sum(r.time - r.start for r in requests), trace.describe()
 
 
 def test_simple_statement(client: Connection, onlooker: Connection) -> None:

@@ -10,22 +10,10 @@ import psycopg
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.server.ring_tools import (
-    DATA,
-    KEPT,
-    SMALLEST,
-    Unread,
-    end,
-    ring_of,
-    short,
-    since,
-    size,
-    unread,
-)  # fmt: skip
-from tests.server.trace_tools import Connection, drain, session, traced
-from tests.server.waits_tools import one, rows
+from tests.sessions import Connection, one, rows, session
+from tests.trace_records import drain, traced
+from tests.trace_rings import DATA, KEPT, SMALLEST, Unread, end, ring_of, short, since, size, unread
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 

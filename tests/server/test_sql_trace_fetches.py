@@ -5,10 +5,9 @@ import itertools
 import psycopg
 import pytest
 
-from tests.server.test_sql_trace_calls import check_whole
-from tests.server.trace_tools import FAILED, Connection, trace_of, traced
+from tests.sessions import Connection
+from tests.trace_records import FAILED, check_whole, trace_of, traced
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 #: In ns; fetches that begin within it make one record.

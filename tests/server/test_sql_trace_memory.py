@@ -5,8 +5,8 @@ import contextlib
 import pytest
 
 from pgtare.server.binaries import Binaries
-from tests.server.trace_tools import session, tracing
-from tests.server.waits_tools import one, rows
+from tests.servers import tracing
+from tests.sessions import one, rows, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 

@@ -7,10 +7,10 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.trace_tools import Connection, session, trace_of, traced, tracing
-from tests.server.waits_tools import one, rows
+from tests.servers import tracing
+from tests.sessions import Connection, one, rows, session
+from tests.trace_records import trace_of, traced
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 WAIT = struct.Struct("<IHHIIqq")  # seq, kind, depth, event, calls, start_ns, value

@@ -15,11 +15,10 @@ from pgtare.seeing.trace.capture.server import open_server
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import source_dir
 from pgtare.server.cluster import Cluster
-from tests.server.recorder_tools import level_of
-from tests.server.trace_tools import Connection, names, session, tracing
-from tests.server.waits_tools import one
+from tests.servers import tracing
+from tests.sessions import Connection, one, session, set_search_path
+from tests.trace_recorder import level_of
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 WRITE = "pg_atomic_write_u32(&slot->asked_level"
@@ -44,8 +43,11 @@ def halted(pid: int, place: str) -> Iterator[threading.Event]:
     """Let a process stop there, the first time that it comes by; set when it has."""
     debugger = subprocess.Popen(
         ["gdb", "-q", "-nx", "-p", str(pid), "-iex", "set pagination off"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     assert debugger.stdin
     assert debugger.stdout
     ready, there = threading.Event(), threading.Event()
@@ -62,9 +64,11 @@ def halted(pid: int, place: str) -> Iterator[threading.Event]:
     listener.start()
     try:
         for command in (
-            "set confirm off", "handle SIGUSR1 SIGURG nostop noprint pass",
-            f"break {place}", "continue",
-        ):  # fmt: skip
+            "set confirm off",
+            "handle SIGUSR1 SIGURG nostop noprint pass",
+            f"break {place}",
+            "continue",
+        ):
             debugger.stdin.write(command + "\n")
         debugger.stdin.flush()
         assert ready.wait(60), lines
@@ -91,8 +95,10 @@ def test_order_for_a_session_that_ends_meanwhile(debian15: Binaries) -> None:
 
     with (
         tracing(debian15, others=()) as cluster,
-        session(cluster) as asker, session(cluster) as onlooker, session(cluster) as goes,
-    ):  # fmt: skip
+        session(cluster) as asker,
+        session(cluster) as onlooker,
+        session(cluster) as goes,
+    ):
         pid = goes.info.backend_pid
         one(asker, "SELECT sql_trace_set(0, 0)")  # its library is loaded
         asks = threading.Thread(target=one, args=(asker, f"SELECT sql_trace_set({pid}, 4)"))
@@ -106,7 +112,7 @@ def test_order_for_a_session_that_ends_meanwhile(debian15: Binaries) -> None:
         asks.join(20)
         comes.join(20)
         with arrived[0] as new:
-            names(new)
+            set_search_path(new)
             for _ in range(3):
                 one(new, "SELECT 1")
             assert level_of(onlooker, new.info.backend_pid) == 0

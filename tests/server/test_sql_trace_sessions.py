@@ -10,18 +10,11 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.trace_tools import (
-    Connection,
-    Trace,
-    drain,
-    session,
-    trace_of,
-    traced,
-    tracing,
-)
-from tests.server.waits_tools import crash, eventually, limit_files, limit_memory, one, rows
+from tests.process_limits import limit_files, limit_memory
+from tests.servers import crash, tracing
+from tests.sessions import Connection, eventually, one, rows, session
+from tests.trace_records import Trace, drain, trace_of, traced
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 
@@ -150,8 +143,10 @@ def test_by_query_identifier(client: Connection, onlooker: Connection) -> None:
     query_id = one(client, f"EXPLAIN (VERBOSE, FORMAT json) {wanted}")[0]["Query Identifier"]
     client.execute(f"SET sql_trace.query_ids = '1, {query_id}'".encode())
     client.execute("SELECT 'other'")
-    assert rows(onlooker, "SELECT FROM pg_stat_sql_trace WHERE pid = %s",
-                client.info.backend_pid) == []  # fmt: skip
+    assert (
+        rows(onlooker, "SELECT FROM pg_stat_sql_trace WHERE pid = %s", client.info.backend_pid)
+        == []
+    )
     client.execute(wanted.encode())
     client.execute("SELECT 'other'")
     client.execute(f"DO $$BEGIN PERFORM 'other'; PERFORM {wanted[7:]}; END$$".encode())
@@ -174,8 +169,12 @@ def test_waits_of_a_statement_found_by_its_identifier(
     pid = client.info.backend_pid
     assert trace_of(onlooker, pid).of("waitring")
     assert seen(onlooker, pid)["waits"]
-    naps = rows(onlooker, "SELECT count(*) FROM pg_stat_wait_event_timing WHERE pid = %s"
-                " AND wait_event = 'PgSleep' AND calls = 3", pid)  # fmt: skip
+    naps = rows(
+        onlooker,
+        "SELECT count(*) FROM pg_stat_wait_event_timing WHERE pid = %s"
+        " AND wait_event = 'PgSleep' AND calls = 3",
+        pid,
+    )
     assert naps == [(1,)]
     client.execute("SET sql_trace.query_level = 4")
     client.execute("SET sql_trace.query_ids = ''")
@@ -482,9 +481,12 @@ def test_clock_can_be_chosen(client: Connection, onlooker: Connection) -> None:
 def test_cpu_time(client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.cpu_interval = 0")
     trace = traced(
-        onlooker, client, "SELECT 1",
-        "SELECT count(*) FROM generate_series(1, 300000)", "SELECT pg_sleep(0.1)",
-    )  # fmt: skip
+        onlooker,
+        client,
+        "SELECT 1",
+        "SELECT count(*) FROM generate_series(1, 300000)",
+        "SELECT pg_sleep(0.1)",
+    )
     read = [(r.time, r.cpu) for r in trace.records if r.kind in ("call", "request")]
     readings = [cpu for _, cpu in read if cpu >= 0]
     assert readings == sorted(readings)

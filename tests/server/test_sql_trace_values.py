@@ -9,10 +9,9 @@ import pytest
 from psycopg.types.numeric import Int4, Int8
 
 from pgtare.server.cluster import Cluster
-from tests.server.trace_tools import Connection, Record, Trace, drain, session, trace_of, traced
-from tests.server.waits_tools import eventually, one
+from tests.sessions import Connection, eventually, one, session
+from tests.trace_records import Record, Trace, drain, trace_of, traced
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 
@@ -46,9 +45,18 @@ def test_values_of_all_forms(client: Connection, onlooker: Connection) -> None:
     )
     uuid = "00112233-4455-6677-8899-aabbccddeeff"
     given = (
-        Int4(-7), 2**40, True, "żółć", b"\x00\xff", uuid,
-        "2000-01-01 00:00:01+00", 1.5, None, "me", [Int4(1)],
-    )  # fmt: skip
+        Int4(-7),
+        2**40,
+        True,
+        "żółć",
+        b"\x00\xff",
+        uuid,
+        "2000-01-01 00:00:01+00",
+        1.5,
+        None,
+        "me",
+        [Int4(1)],
+    )
     shown = values_of(bound(onlooker, client, sql, given))
     assert [v["state"] for v in shown] == ["whole"] * 8 + ["null"] + ["whole"] * 2
     oids = [23, 20, 16, 25, 17, 2950, 1184, 701, 23, 19, 1007]

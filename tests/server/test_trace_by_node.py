@@ -10,11 +10,9 @@ from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis.profile import Line, profile
 from pgtare.seeing.trace.file.reader import load
 from pgtare.server.cluster import Cluster
-from tests.server.recorder_tools import recording, wait_until_traced
-from tests.server.trace_tools import session
-from tests.server.waits_tools import Connection
+from tests.sessions import Connection, session
+from tests.trace_recorder import recording, wait_until_traced
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 TABLES = """

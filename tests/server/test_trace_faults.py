@@ -18,31 +18,17 @@ from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.file.reader import load
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.recorder_tools import level_of, recording, wait_until_traced
-from tests.server.trace_tools import session, tracing
-from tests.server.waits_tools import Connection, eventually, one
-from tests.server.weigh_tools import failed, in_process, start_pgtare
+from tests.commands import failed, in_process, start_pgtare, words
+from tests.servers import tracing
+from tests.sessions import Connection, eventually, one, session
 from tests.small_volume import fill, small_volume
+from tests.trace_recorder import level_of, recording, slowly_on_15, wait_until_traced
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 CLIENTS = 64
 CONNECTIONS = 500
 TRACED = "SELECT count(*) FROM pg_stat_sql_trace WHERE ended IS NULL AND level > 0"
-
-
-slowly_on_15 = pytest.mark.parametrize(
-    "tracer",
-    ["trace18", pytest.param("trace15", marks=[pytest.mark.debian, pytest.mark.slow])],
-    indirect=True,
-)
-
-
-@pytest.fixture
-def app(tracer: Cluster) -> Iterator[Connection]:
-    with session(tracer, application_name="traced-app") as connection:
-        yield connection
 
 
 @pytest.fixture
@@ -64,9 +50,11 @@ def test_a_full_volume_ends_the_recording_alone(
 ) -> None:
     rec = volume / "rec"
     recorder = start_pgtare(
-        "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0",
-        "--pid", str(app.info.backend_pid), "--json",
-    )  # fmt: skip
+        "trace record {} --dsn {} --reserve 0 --pid {} --json",
+        rec,
+        tracer.dsn(),
+        app.info.backend_pid,
+    )
     wait_until_traced(onlooker, app)
     eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
     while recorder.poll() is None:
@@ -132,10 +120,16 @@ def test_64_clients_when_the_recorder_is_killed(
     script = tmp_path / "script.sql"
     script.write_text("SELECT count(*) FROM pg_am;\nSELECT pg_sleep(0.005);\n")
     pgbench = subprocess.Popen(
-        [wheel.program("pgbench"), "-n", "-c", str(CLIENTS), "-j", "2", "-T", "60", "-f", script,
-         tracer.dsn(application_name="many")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            wheel.program("pgbench"),
+            *words(
+                "-n -c {} -j 2 -T 60 -f {} {}", CLIENTS, script, tracer.dsn(application_name="many")
+            ),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     rec = tmp_path / "rec"
     recorder = start_pgtare(
         "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0", "--application", "many"
@@ -147,8 +141,10 @@ def test_64_clients_when_the_recorder_is_killed(
         recorder.communicate(timeout=20)
         eventually(lambda: one(onlooker, TRACED) == 0, 40)
         assert pgbench.poll() is None
-        assert one(onlooker, "SELECT count(*) FROM pg_stat_activity "
-                             "WHERE application_name = 'many'") == CLIENTS  # fmt: skip
+        assert (
+            one(onlooker, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'many'")
+            == CLIENTS
+        )
     finally:
         pgbench.send_signal(signal.SIGINT)
         _, err = pgbench.communicate(timeout=30)
@@ -239,9 +235,11 @@ def test_a_disk_without_room_for_calls(
     fill(volume, leave=12 << 10)
     rec = volume / "rec"
     recorder = start_pgtare(
-        "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0", "--level", "4",
-        "--application", "traced-app", "--duration", "20s", "--json",
-    )  # fmt: skip
+        "trace record {} --dsn {} --reserve 0 --level 4 --application traced-app "
+        "--duration 20s --json",
+        rec,
+        tracer.dsn(),
+    )
     while recorder.poll() is None:
         app.execute(f"SELECT '{os.urandom(20_000).hex()}'".encode())
     out, err = recorder.communicate(timeout=60)
@@ -277,9 +275,8 @@ def test_the_reserve_ends_a_recording_as_a_full_disk_does(
 ) -> None:
     rec = volume / "rec"
     recorder = start_pgtare(
-        "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "700k", "--pid",
-        str(app.info.backend_pid),
-    )  # fmt: skip
+        "trace record {} --dsn {} --reserve 700k --pid {}", rec, tracer.dsn(), app.info.backend_pid
+    )
     wait_until_traced(onlooker, app)
     eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
     while recorder.poll() is None:
@@ -297,9 +294,11 @@ def test_a_volume_without_room_for_another_file(
     with small_volume("size=8m,nr_inodes=4") as place:
         rec = place / "rec"
         recorder = start_pgtare(
-            "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0", "--file-size", "100k",
-            "--pid", str(app.info.backend_pid),
-        )  # fmt: skip
+            "trace record {} --dsn {} --reserve 0 --file-size 100k --pid {}",
+            rec,
+            tracer.dsn(),
+            app.info.backend_pid,
+        )
         wait_until_traced(onlooker, app)
         eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
         while recorder.poll() is None:

@@ -11,11 +11,10 @@ from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis import plan_nodes
 from pgtare.seeing.trace.file.reader import load
 from pgtare.server.cluster import Cluster
-from tests.server.recorder_tools import recording, wait_until_traced
-from tests.server.trace_tools import session, traced
-from tests.server.waits_tools import Connection
+from tests.sessions import Connection, session
+from tests.trace_recorder import recording, wait_until_traced
+from tests.trace_records import traced
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 NAP_MS = 100
@@ -84,9 +83,10 @@ def test_a_nap_is_in_the_own_time_of_one_node(book: ledgers.Ledger, where: str) 
     (process,) = [p for p in book.processes if p.leader_pid is None]
     texts = process.stream.texts
     (call,) = [
-        int(call["call"]) for call in process.calls
+        int(call["call"])
+        for call in process.calls
         if call["kind"] == 4 and f"/*{where}*/" in texts[int(call["text"])].text
-    ]  # fmt: skip
+    ]
     (run,) = [run for run in process.stream.rowsources if run.call == call]
     plan = plan_nodes.of_plan(process.stream.plans[run.plan])
     own = {n: ns / 1e6 for n, ns in plan_nodes.own_times(run, plan).items()}
@@ -110,7 +110,7 @@ ASKING = {
         " AND {1} > (SELECT avg(n) FROM asked) AND x.n + y.n < 0",
         ("x.n", "y.n"),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("how", ASKING)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,17 +25,13 @@ from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.stream import CallKind
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.recorder_tools import KNOWN, known, level_of, recording, wait_until_traced
-from tests.server.trace_tools import session, tracing
-from tests.server.waits_tools import Connection, eventually, one
-from tests.server.weigh_tools import PGTARE, in_process, pgtare, refused, start_pgtare
+from tests.commands import PGTARE, in_process, pgtare, refused, start_pgtare, words
+from tests.sample_trace import by
+from tests.servers import tracing
+from tests.sessions import Connection, eventually, one, session
+from tests.trace_recorder import KNOWN, given_back, known, level_of, recording, wait_until_traced
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
-
-
-def lines(book: ledgers.Ledger, by: str = "event", scope: Scope | None = None) -> dict[str, float]:
-    return {line.name: line.ns for line in profile(book, by, scope).lines}
 
 
 def trace(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -56,12 +51,6 @@ def tracer(request: pytest.FixtureRequest) -> Cluster:
 both = pytest.mark.parametrize(
     "tracer", ["trace18", pytest.param("trace15", marks=pytest.mark.debian)], indirect=True
 )
-
-
-@pytest.fixture
-def app(tracer: Cluster) -> Iterator[Connection]:
-    with session(tracer, application_name="traced-app") as connection:
-        yield connection
 
 
 @both
@@ -103,13 +92,11 @@ def test_profile_of_known_waits_and_work(
     assert found.total_ns == pytest.approx(process.end - process.begin, rel=1e-9)
     assert process.begin <= first + 1e8
     assert process.end >= last - 1e8
-    by_event = lines(book)
+    by_event = by(book)
     napped = known(tracer, "nap")
     assert by_event["Timeout/PgSleep"] == pytest.approx(napped, rel=0.02)
     assert by_event["Lock/relation"] == pytest.approx(known(tracer, "lock"), rel=0.02)
-    spun = lines(
-        book, scope=Scope(statement="INSERT INTO truth (what, s) SELECT 'spin', spin(100)")
-    )
+    spun = by(book, scope=Scope(statement="INSERT INTO truth (what, s) SELECT 'spin', spin(100)"))
     work = sum(
         spun.get(ledgers.NAMES[c], 0.0)
         for c in (ledgers.CPU, ledgers.QUEUE, ledgers.UNACCOUNTED, ledgers.OWN)
@@ -138,8 +125,10 @@ def test_what_a_trace_tells(
     with recording(tracer, rec, "--pid", str(app.info.backend_pid)):
         wait_until_traced(onlooker, app)
         for _ in range(3):
-            app.execute("SELECT outer_calls() /*traceparent='00-"
-                        "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'*/")  # fmt: skip
+            app.execute(
+                "SELECT outer_calls() /*traceparent='00-"
+                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'*/"
+            )
         app.execute("SELECT %s::int + 41", (1,))
         app.execute(hostile.encode())
         app.execute(huge.encode())
@@ -247,7 +236,7 @@ def test_parallel_workers_are_told_apart(
     book = ledgers.ledger(load(rec))
     workers = [p for p in book.processes if p.leader_pid == app.info.backend_pid]
     assert workers
-    found = lines(book, scope=Scope(workers=True))
+    found = by(book, scope=Scope(workers=True))
     assert sum(found.values()) == pytest.approx(sum(p.end - p.begin for p in workers), rel=1e-6)
     assert found["CPU outside waits"] > 0
     leader = profile(book)
@@ -270,8 +259,10 @@ def test_parallel_workers_are_in_their_clients_times(
     with recording(tracer, rec, "--pid", str(app.info.backend_pid)):
         wait_until_traced(onlooker, app)
         for _ in range(3):
-            app.execute(f"SELECT count(*) FROM shared WHERE g % 7 = 3 /*traceparent='00-{name}-"
-                        "b7ad6b7169203331-01'*/".encode())  # fmt: skip
+            app.execute(
+                f"SELECT count(*) FROM shared WHERE g % 7 = 3 /*traceparent='00-{name}-"
+                "b7ad6b7169203331-01'*/".encode()
+            )
     by_trace = ("--merge-by", "trace")
     clients = json.loads(trace("clients", rec, *by_trace, "--json").stdout)["clients"]
     busy = {client["name"]: client["busy_ns"] for client in clients}
@@ -292,9 +283,8 @@ def test_a_recorder_that_is_killed_leaves_nothing_traced(
 ) -> None:
     rec = tmp_path / "rec"
     recorder = start_pgtare(
-        "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0",
-        "--pid", str(app.info.backend_pid),
-    )  # fmt: skip
+        "trace record {} --dsn {} --reserve 0 --pid {}", rec, tracer.dsn(), app.info.backend_pid
+    )
     wait_until_traced(onlooker, app)
     app.execute("SELECT 'before the kill'")
     # while it is being written, too, it can be read
@@ -302,12 +292,7 @@ def test_a_recorder_that_is_killed_leaves_nothing_traced(
     assert "has no end" in trace("profile", rec).stderr
     os.kill(recorder.pid, signal.SIGKILL)
     recorder.communicate(timeout=20)
-
-    def given_back() -> bool:
-        app.execute("SELECT 1")
-        return level_of(onlooker, app.info.backend_pid) == 0
-
-    eventually(given_back, 40)
+    eventually(lambda: given_back(onlooker, app), 40)
     assert "has no end" in trace("profile", rec).stderr
 
 
@@ -335,9 +320,9 @@ def test_calls_that_were_overwritten_are_not_recorded(
     notes = " ".join(book.notes)
     assert f"process {missed}" in notes
     assert f"process {pid}" not in notes
-    lost = lines(book, scope=Scope(frozenset([missed])))[ledgers.NAMES[ledgers.MISSING]]
+    lost = by(book, scope=Scope(frozenset([missed])))[ledgers.NAMES[ledgers.MISSING]]
     assert lost > 0.1 * took
-    assert ledgers.NAMES[ledgers.MISSING] not in lines(book, scope=Scope(frozenset([pid])))
+    assert ledgers.NAMES[ledgers.MISSING] not in by(book, scope=Scope(frozenset([pid])))
 
 
 def test_disk_full_stops_the_recording_and_nothing_else(
@@ -348,10 +333,22 @@ def test_disk_full_stops_the_recording_and_nothing_else(
         pytest.skip("prlimit (util-linux) is not installed")
     rec = tmp_path / "rec"
     recorder = subprocess.Popen(
-        ["prlimit", "--fsize=60000", *PGTARE, "trace", "record", str(rec), "--dsn", tracer.dsn(),
-         "--reserve", "0", "--pid", str(app.info.backend_pid), "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            "prlimit",
+            "--fsize=60000",
+            *PGTARE,
+            *words(
+                "trace record {} --dsn {} --reserve 0 --pid {} --json",
+                rec,
+                tracer.dsn(),
+                app.info.backend_pid,
+            ),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
     wait_until_traced(onlooker, app)
     eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
     number = 0
@@ -374,14 +371,17 @@ def test_disk_full_stops_the_recording_and_nothing_else(
 def test_size_and_reserve_are_kept(
     tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
 ) -> None:
-    told = refused("trace", "record", tmp_path / "r", "--dsn", tracer.dsn(),
-                         "--reserve", "1000000G")  # fmt: skip
+    told = refused(
+        "trace", "record", tmp_path / "r", "--dsn", tracer.dsn(), "--reserve", "1000000G"
+    )
     assert "reserve" in told
     rec = tmp_path / "rec"
     recorder = start_pgtare(
-        "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0", "--max-size", "100k",
-        "--file-size", "20k", "--pid", str(app.info.backend_pid), "--json",
-    )  # fmt: skip
+        "trace record {} --dsn {} --reserve 0 --max-size 100k --file-size 20k --pid {} --json",
+        rec,
+        tracer.dsn(),
+        app.info.backend_pid,
+    )
     wait_until_traced(onlooker, app)
     while recorder.poll() is None:
         app.execute(f"SELECT '{os.urandom(500).hex()}'".encode())
@@ -442,9 +442,8 @@ def test_what_cannot_be_recorded_is_refused_at_once(
 )
 def test_nobody_was_there(tracer: Cluster, tmp_path: Path, option: str, why: str) -> None:
     done = in_process(
-        "trace", "record", tmp_path / "rec", "--dsn", tracer.dsn(), "-d", "0.2s",
-        "--reserve", "0", option,
-    )  # fmt: skip
+        "trace record {} --dsn {} -d 0.2s --reserve 0 {}", tmp_path / "rec", tracer.dsn(), option
+    )
     assert (done.returncode, why in done.stdout) == (1, True), (done.stdout, done.stderr)
     assert not (tmp_path / "rec").exists()
 
@@ -454,8 +453,11 @@ def test_without_privilege(tracer: Cluster, onlooker: Connection, tmp_path: Path
     onlooker.execute(b"DROP ROLE IF EXISTS nobody_much; CREATE ROLE nobody_much LOGIN")
     dsn = tracer.dsn(user="nobody_much")
     functions = "proname IN ('sql_trace_drain', 'wait_event_trace_drain')"
-    schemas = one(onlooker, "SELECT string_agg(DISTINCT pronamespace::regnamespace::text, ', ') "
-                            f"FROM pg_proc WHERE {functions}")  # fmt: skip
+    schemas = one(
+        onlooker,
+        "SELECT string_agg(DISTINCT pronamespace::regnamespace::text, ', ') "
+        f"FROM pg_proc WHERE {functions}",
+    )
     onlooker.execute(f"REVOKE USAGE ON SCHEMA {schemas} FROM public".encode())
     told = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
     onlooker.execute(f"GRANT USAGE ON SCHEMA {schemas} TO public".encode())
@@ -477,9 +479,11 @@ def test_without_privilege(tracer: Cluster, onlooker: Connection, tmp_path: Path
 
 def test_statements_without_identifiers(tracer: Cluster, tmp_path: Path) -> None:
     rec = tmp_path / "x"
-    for setting, why in (("compute_query_id=off", "compute_query_id = on"),
-                         ("compute_query_id=auto", "compute_query_id = on"),
-                         ("sql_trace.query_ids=7", "set already (7)")):  # fmt: skip
+    for setting, why in (
+        ("compute_query_id=off", "compute_query_id = on"),
+        ("compute_query_id=auto", "compute_query_id = on"),
+        ("sql_trace.query_ids=7", "set already (7)"),
+    ):
         dsn = tracer.dsn(options=f"-c {setting}")
         told = refused("trace", "record", rec, "--dsn", dsn, "-d", "1", "--query-id", "5")
         assert why in told
@@ -519,8 +523,9 @@ def test_a_crash_of_the_server_in_mid_trace(
         assert "Traceback" not in err
         assert "holds what came before" in err
         book = ledgers.ledger(load(rec))
-        assert any("before the crash" in t.text for p in book.processes
-                   for t in p.stream.texts.values())  # fmt: skip
+        assert any(
+            "before the crash" in t.text for p in book.processes for t in p.stream.texts.values()
+        )
         assert any("ended early" in note for note in book.notes)
 
 
@@ -556,8 +561,10 @@ def _pgbench(
         time.sleep(1.5)
         subprocess.run(
             [pgbench, "-n", "-c", "2", "-T", str(seconds), "-f", str(script), dsn],
-            check=True, capture_output=True, env=env,
-        )  # fmt: skip
+            check=True,
+            capture_output=True,
+            env=env,
+        )
     book = ledgers.ledger(load(rec))
     found = profile(book)
     assert sum(line.ns for line in found.lines) == pytest.approx(found.total_ns, rel=1e-9)

@@ -13,22 +13,16 @@ from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis.profile import Scope, profile
 from pgtare.seeing.trace.file.reader import load
 from pgtare.server.cluster import Cluster
-from tests.server.recorder_tools import level_of, recording, wait_until_traced
-from tests.server.trace_tools import session
-from tests.server.waits_tools import Connection, eventually, one
+from tests.sessions import Connection, eventually, one, session
+from tests.trace_recorder import (
+    call_bytes,
+    given_back,
+    recording,
+    slowly_on_15,
+    wait_until_traced,
+)
 
-pytest_plugins = ["tests.server.fix_trace"]
-pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
-
-slow = pytest.mark.slow
-
-
-@pytest.fixture(params=["trace18", pytest.param("trace15", marks=[pytest.mark.debian, slow])])
-def tracer(request: pytest.FixtureRequest) -> Cluster:
-    """PostgreSQL 18, and 15 where there is time."""
-    found: Cluster = request.getfixturevalue(request.param)
-    return found
-
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180), slowly_on_15]
 
 #: Overwrites a ring of 256 kB.
 MANY = b"DO $$ BEGIN FOR i IN 1..3000 LOOP PERFORM i + 1; END LOOP; END $$"
@@ -52,14 +46,6 @@ def pid_of(client: Connection) -> int:
     return client.info.backend_pid
 
 
-def until_given_back(onlooker: Connection, client: Connection) -> None:
-    def given_back() -> bool:
-        client.execute("SELECT 1")
-        return level_of(onlooker, pid_of(client)) == 0
-
-    eventually(given_back, 30)
-
-
 def traced_once(
     tracer: Cluster, onlooker: Connection, client: Connection, path: Path, *statements: str
 ) -> None:
@@ -68,12 +54,7 @@ def traced_once(
         wait_until_traced(onlooker, client)
         for statement in statements:
             client.execute(statement.encode())
-    until_given_back(onlooker, client)
-
-
-def held(path: Path) -> bytes:
-    """All bytes of calls in a recording."""
-    return b"".join(data for chunks in load(path).streams.values() for _, data in chunks)
+    eventually(lambda: given_back(onlooker, client), 30)
 
 
 def pids(path: Path) -> set[int]:
@@ -84,7 +65,7 @@ def marked(of: str) -> str:
     return f"SELECT 'mark of {of}'"
 
 
-@pytest.mark.parametrize("armed", [False, pytest.param(True, marks=slow)])
+@pytest.mark.parametrize("armed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_session_recorded_for_the_third_time(
     tracer: Cluster, onlooker: Connection, shop: Connection, tmp_path: Path, armed: bool
 ) -> None:
@@ -115,11 +96,11 @@ def test_a_session_recorded_for_the_third_time(
     assert ledgers.NAMES[ledgers.MISSING] not in by_event
     assert not [note for note in book.notes if "overwritten" in note or "missing" in note]
     assert process.end - process.begin < took * 1e9
-    assert b"mark of the last" in held(tmp_path / "rec")
-    assert b"mark of 1" not in held(tmp_path / "rec")
+    assert b"mark of the last" in call_bytes(tmp_path / "rec")
+    assert b"mark of 1" not in call_bytes(tmp_path / "rec")
 
 
-@slow
+@pytest.mark.slow
 def test_texts_of_before_that_are_used_again(
     tracer: Cluster, onlooker: Connection, shop: Connection, tmp_path: Path
 ) -> None:
@@ -127,28 +108,29 @@ def test_texts_of_before_that_are_used_again(
     statements = ("SELECT 'used again' FROM pg_am LIMIT 1", marked("before"))
     traced_once(tracer, onlooker, shop, tmp_path / "first", *statements)
     traced_once(tracer, onlooker, shop, tmp_path / "second", statements[0])
-    told = held(tmp_path / "second")
+    told = call_bytes(tmp_path / "second")
     assert told.count(statements[0].encode()) == 1
     assert b"mark of" not in told
     (process,) = ledgers.ledger(load(tmp_path / "second")).processes
     texts = [t.text for t in process.stream.texts.values()]
     assert statements[0] in texts
     assert {process.stream.texts[int(c["text"])].text for c in process.calls if c["text"]} <= {
-        statements[0], "SELECT 1"
-    }  # fmt: skip
+        statements[0],
+        "SELECT 1",
+    }
 
 
 @pytest.mark.parametrize(
     "how",
     [
-        "--query-id", "all ended",
+        "--query-id",
+        "all ended",
         *(
-            pytest.param(option, marks=slow)
-            for option in
-            ("--application", "--pid", "--role", "--database", "--armed", "--sample")
+            pytest.param(option, marks=pytest.mark.slow)
+            for option in ("--application", "--pid", "--role", "--database", "--armed", "--sample")
         ),
     ],
-)  # fmt: skip
+)
 def test_only_sessions_that_are_asked_for(
     tracer: Cluster, onlooker: Connection, shop: Connection, tmp_path: Path, how: str
 ) -> None:
@@ -167,9 +149,12 @@ def test_only_sessions_that_are_asked_for(
         own = pid_of(asked)
         plan = one(onlooker, f"EXPLAIN (VERBOSE, FORMAT json) {wanted}")
         value = {
-            "--application": "billing", "--pid": str(pid_of(asked)), "--role": "teller",
-            "--database": other, "--query-id": str(plan[0]["Query Identifier"]),
-        }.get(how)  # fmt: skip
+            "--application": "billing",
+            "--pid": str(pid_of(asked)),
+            "--role": "teller",
+            "--database": other,
+            "--query-id": str(plan[0]["Query Identifier"]),
+        }.get(how)
         options = [f"{how}={value}"] if value else []
         if how == "--armed":
             asked.execute("SET sql_trace.level = 12")
@@ -190,7 +175,7 @@ def test_only_sessions_that_are_asked_for(
             passing.execute(marked("passing, later"))
             passing.close()
             time.sleep(0.5)
-    told = held(tmp_path / "b1")
+    told = call_bytes(tmp_path / "b1")
     assert wanted.encode() in told
     assert b"mark of" not in told
     assert pids(tmp_path / "b1") == {own}

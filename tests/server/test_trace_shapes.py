@@ -14,12 +14,10 @@ from pgtare.seeing.trace.analysis.profile import GROUPINGS, profile
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.stream import CallKind
 from pgtare.server.cluster import Cluster
-from tests.server.recorder_tools import recording, wait_until_traced
-from tests.server.trace_tools import session
-from tests.server.waits_tools import Connection, one
-from tests.server.weigh_tools import in_process
+from tests.commands import in_process
+from tests.sessions import Connection, one, session
+from tests.trace_recorder import recording, wait_until_traced
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 MB = 1 << 20
@@ -49,8 +47,12 @@ def _run(app: Connection) -> None:
             copy.write_row((n,))
     with app.cursor().copy("COPY shapes TO STDOUT /*out*/") as copy:
         assert len(list(copy.rows())) == 1001
-    for statement in ("BEGIN", "DELETE FROM shapes /*two-phase*/", "PREPARE TRANSACTION 'shapes'",
-                      "ROLLBACK PREPARED 'shapes'"):  # fmt: skip
+    for statement in (
+        "BEGIN",
+        "DELETE FROM shapes /*two-phase*/",
+        "PREPARE TRANSACTION 'shapes'",
+        "ROLLBACK PREPARED 'shapes'",
+    ):
         app.execute(statement.encode())
     for raw in (b"\xc3\x28\xff", b"\x00\xfe", b"\xed\xa0\x80"):
         with pytest.raises(psycopg.Error):
@@ -101,9 +103,10 @@ def book(rec: Path) -> ledgers.Ledger:
 def executions(book: ledgers.Ledger, like: str, kind: CallKind = CallKind.EXECUTE) -> list[Any]:
     texts = book.processes[0].stream.texts
     return [
-        call for call in book.calls
+        call
+        for call in book.calls
         if call["kind"] == kind and like in getattr(texts.get(int(call["text"])), "text", "")
-    ]  # fmt: skip
+    ]
 
 
 def test_nothing_of_them_is_lost_or_misread(book: ledgers.Ledger) -> None:
@@ -173,11 +176,13 @@ def test_bytes_that_are_no_text(book: ledgers.Ledger) -> None:
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_every_report_bears_them(rec: Path, tmp_path: Path, kind: str) -> None:
     for arguments in (
-        ["profile", rec, "--by", "statement"], ["statements", rec, "--limit", "500"],
-        ["statements", rec, "--json", "--limit", "500"], ["clients", rec],
+        ["profile", rec, "--by", "statement"],
+        ["statements", rec, "--limit", "500"],
+        ["statements", rec, "--json", "--limit", "500"],
+        ["clients", rec],
         ["report", rec, "--html", tmp_path / "page.html"],
         ["export", rec, tmp_path / kind, "--format", kind],
-    ):  # fmt: skip
+    ):
         done = in_process("trace", *arguments)
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr

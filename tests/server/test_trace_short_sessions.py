@@ -14,24 +14,14 @@ import pytest
 from pgtare.seeing.trace.file.reader import Trace, load
 from pgtare.seeing.trace.file.tables import NO_RING
 from pgtare.server.cluster import Cluster
-from tests.server.ring_tools import DATA, KEPT, SMALLEST, end, ring_of, short, since, size, unread
-from tests.server.trace_tools import session
-from tests.server.waits_tools import Connection, eventually, one
-from tests.server.weigh_tools import pgtare, start_pgtare
-from tests.server.worker_tools import latest, server_that_writes, with_statement, worker_of
+from tests.commands import pgtare, start_pgtare
+from tests.sessions import Connection, eventually, one, session
+from tests.trace_rings import DATA, KEPT, SMALLEST, end, ring_of, short, since, size, unread
+from tests.trace_worker import latest, with_statement, worker_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 MANY = 64
-
-
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=[pytest.mark.debian])]
-)
-def writing(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Path]]:
-    """A server with a worker, and where that writes."""
-    with server_that_writes(request.getfixturevalue(request.param)) as found:
-        yield found
 
 
 @pytest.fixture
@@ -74,9 +64,10 @@ def test_sessions_that_end_between_two_looks(
         last.execute("SELECT 'last'")
         trace = with_statement(recording, "SELECT 'last'")
     written = {
-        ring.pid for number, ring in trace.rings.items()
+        ring.pid
+        for number, ring in trace.rings.items()
         if any(b"SELECT 'brief'" in data for _, data in trace.streams.get(number, []))
-    }  # fmt: skip
+    }
     missed = since(onlooker, before).sessions
     assert len(written & pids) + missed == MANY
     assert missed <= MANY // 4

@@ -14,11 +14,9 @@ from pgtare.seeing.trace.analysis.profile import profile
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.stream import CallKind
 from pgtare.server.cluster import Cluster
-from tests.server.recorder_tools import level_of, recording, wait_until_traced
-from tests.server.trace_tools import session
-from tests.server.waits_tools import Connection, eventually, one
+from tests.sessions import Connection, eventually, one, session
+from tests.trace_recorder import level_of, recording, wait_until_traced
 
-pytest_plugins = ["tests.server.fix_trace"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 
@@ -59,9 +57,14 @@ def executed(path: Path) -> set[str]:
     [("--role", "clerk", "of clerk"), ("--database", "branch", "in branch")],
 )
 def test_sessions_of_a_role_or_in_a_database(
-    tracer: Cluster, onlooker: Connection, sessions: dict[str, Connection], tmp_path: Path,
-    option: str, value: str, who: str,
-) -> None:  # fmt: skip
+    tracer: Cluster,
+    onlooker: Connection,
+    sessions: dict[str, Connection],
+    tmp_path: Path,
+    option: str,
+    value: str,
+    who: str,
+) -> None:
     with recording(tracer, tmp_path / "rec", option, value, "--level", "1"):
         wait_until_traced(onlooker, sessions[who], level=1)
         for name, client in sessions.items():

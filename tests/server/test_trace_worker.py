@@ -19,23 +19,23 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.server.recorder_tools import KNOWN, known
-from tests.server.trace_tools import session, tracing
-from tests.server.waiter import write_source
-from tests.server.waits_tools import Connection, eventually, limit_memory, one
-from tests.server.weigh_tools import pgtare, start_pgtare
-from tests.server.worker_tools import (
+from tests.commands import pgtare, start_pgtare, words
+from tests.module_sources import write_waiter
+from tests.process_limits import limit_memory
+from tests.servers import tracing
+from tests.sessions import Connection, eventually, one, session
+from tests.small_volume import small_volume
+from tests.trace_recorder import KNOWN, known
+from tests.trace_worker import (
     SETTINGS,
     another,
     configure,
     latest,
     place,
-    server_that_writes,
     with_statement,
     work,
     worker_of,
-)  # fmt: skip
-from tests.small_volume import small_volume
+)
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -44,10 +44,10 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
     scope="module",
     params=["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])],
 )
-def writing(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Path]]:
-    """A server with a worker, and where that writes; on both servers, one after the other."""
-    with server_that_writes(request.getfixturevalue(request.param)) as found:
-        yield found
+def each_server(request: pytest.FixtureRequest) -> Binaries:
+    """PostgreSQL 18, and 15 where there is time."""
+    found: Binaries = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture
@@ -108,8 +108,12 @@ def test_parallel_workers_are_written_with_their_leader(
     with session(cluster) as other:
         other.execute("CREATE TABLE wide AS SELECT g AS n FROM generate_series(1, 100000) g")
         other.execute("ANALYZE wide")
-    for setting in ("parallel_setup_cost = 0", "parallel_tuple_cost = 0",
-                    "min_parallel_table_scan_size = 0", "sql_trace.level = 12"):  # fmt: skip
+    for setting in (
+        "parallel_setup_cost = 0",
+        "parallel_tuple_cost = 0",
+        "min_parallel_table_scan_size = 0",
+        "sql_trace.level = 12",
+    ):
         app.execute(f"SET {setting}".encode())
     for _ in range(5):
         app.execute("SELECT count(*) FROM wide WHERE n % 3 = 1")
@@ -213,7 +217,7 @@ def test_event_without_a_name(
     """PostgreSQL 17 and later raise an error for its number: that does not end the worker."""
     cluster, directory = writing
     library = build_cached(
-        cluster.binaries, "waiter", write_source(tmp_path_factory.mktemp("waiter"))
+        cluster.binaries, "waiter", write_waiter(tmp_path_factory.mktemp("waiter"))
     ).library
     app.execute(
         "CREATE OR REPLACE FUNCTION wait_in_numbers(int, int) RETURNS void LANGUAGE c "
@@ -348,9 +352,13 @@ def test_full_disk(request: pytest.FixtureRequest, name: str, as_root: None) -> 
     binaries: Binaries = request.getfixturevalue(name)
     with place() as path:
         done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size=1m,mode=0700,uid={server_account().uid}",
-             "pgtare-test", path], check=False,
-        )  # fmt: skip
+            words(
+                "mount -t tmpfs -o size=1m,mode=0700,uid={} pgtare-test {}",
+                server_account().uid,
+                path,
+            ),
+            check=False,
+        )
         if done.returncode != 0:
             pytest.skip("cannot mount a small file system here")
         try:
@@ -393,9 +401,11 @@ def test_a_recorder_next_to_the_worker_meets_a_full_disk(
     with small_volume("size=1m") as place:
         rec = place / "rec"
         recorder = start_pgtare(
-            "trace", "record", rec, "--dsn", cluster.dsn(), "--reserve", "0",
-            "--pid", str(app.info.backend_pid), "--duration", "60s",
-        )  # fmt: skip
+            "trace record {} --dsn {} --reserve 0 --pid {} --duration 60s",
+            rec,
+            cluster.dsn(),
+            app.info.backend_pid,
+        )
         while recorder.poll() is None:
             app.execute(f"SELECT '{os.urandom(500).hex()}', pg_sleep(0.001)".encode())
         out, err = recorder.communicate(timeout=30)
@@ -456,10 +466,17 @@ def test_leftover_lines_give_nobody_a_warning(wheel: Binaries) -> None:
             connection.execute(module.create_sql.encode())
         for _ in range(2):
             done = subprocess.run(
-                [wheel.psql, "-XAtc", "SELECT count(*) FROM generate_series(1, 9)",
-                 cluster.dsn(user="ordinary")],
-                check=False, capture_output=True, text=True, **cluster.run_as,
-            )  # fmt: skip
+                [
+                    wheel.psql,
+                    "-XAtc",
+                    "SELECT count(*) FROM generate_series(1, 9)",
+                    cluster.dsn(user="ordinary"),
+                ],
+                check=False,
+                capture_output=True,
+                text=True,
+                **cluster.run_as,
+            )
             assert (done.stdout, done.stderr, done.returncode) == ("9\n", "", 0)
             cluster.reload()
         told = pgtare("trace", "status", "--dsn", cluster.dsn())

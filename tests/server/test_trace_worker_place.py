@@ -13,17 +13,8 @@ import pytest
 from pgtare.seeing.trace.file.reader import load
 from pgtare.server.account import server_account
 from pgtare.server.cluster import Cluster
-from tests.server.trace_tools import session
-from tests.server.waits_tools import Connection, eventually
-from tests.server.worker_tools import (
-    another,
-    configure,
-    find_statement,
-    latest,
-    server_that_writes,
-    work,
-    worker_of,
-)  # fmt: skip
+from tests.sessions import Connection, eventually, session
+from tests.trace_worker import another, configure, find_statement, latest, work, worker_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -31,14 +22,6 @@ MOVED = "the recording has been moved or deleted"
 REFUSED = "writes no traces to"
 #: More than any volume has, in kB.
 TOO_MUCH = 2**31 - 1
-
-
-@pytest.fixture(
-    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
-)
-def writing(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Path]]:
-    with server_that_writes(request.getfixturevalue(request.param)) as found:
-        yield found
 
 
 @pytest.fixture

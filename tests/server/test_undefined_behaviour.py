@@ -10,9 +10,9 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached, source_dir, sql_without_extension
 from pgtare.server.cluster import Cluster
-from tests.server import module_tools
-from tests.server.trace_tools import TRACING, names
-from tests.server.waits_tools import rows
+from tests import trials
+from tests.servers import TRACING, run_program
+from tests.sessions import rows, set_search_path
 
 pytestmark = [pytest.mark.server, pytest.mark.debian, pytest.mark.timeout(300)]
 
@@ -62,7 +62,7 @@ def assert_defined(cluster: Cluster) -> None:
 
 
 def test_units(sanitized: Cluster) -> None:
-    with module_tools.trial(sanitized) as running, module_tools.session(sanitized) as client:
+    with trials.trial(sanitized) as running, trials.session(sanitized) as client:
         for _ in range(200):
             client.execute("SELECT 1")
         assert len(running.observed(client, 200)) == 200
@@ -76,7 +76,7 @@ def test_units(sanitized: Cluster) -> None:
 def test_traces(sanitized: Cluster) -> None:
     with sanitized.connect() as onlooker, psycopg.connect(sanitized.dsn(), autocommit=True) as app:
         pid = app.info.backend_pid
-        names(onlooker)
+        set_search_path(onlooker)
         app.execute("SET sql_trace.level = 12; SET sql_trace.rowsource_sampling = 7")
         for statement in STATEMENTS:
             app.execute(statement.encode())
@@ -105,15 +105,7 @@ def test_views(sanitized: Cluster) -> None:
 
 
 def test_load(sanitized: Cluster) -> None:
-    command = [
-        str(sanitized.binaries.bindir / "pgbench"), "-h", str(sanitized.socket_directory),
-        "-p", str(sanitized.port), "-U", "postgres",
-    ]  # fmt: skip
-    run = sanitized.run_as
-    environment = {**run["env"], "PGOPTIONS": "-c sql_trace.level=12"}
-    for arguments in (["-q", "-i"], ["-n", "-c", "4", "-t", "200", "-M", "prepared"]):
-        subprocess.run(
-            [*command, *arguments, "postgres"], check=True, capture_output=True,
-            **{**run, "env": environment},
-        )  # fmt: skip
+    traced = sanitized.dsn(options="-c sql_trace.level=12")
+    run_program(sanitized, "pgbench", "-q", "-i", traced)
+    run_program(sanitized, "pgbench", "-n", "-c", 4, "-t", 200, "-M", "prepared", traced)
     assert_defined(sanitized)

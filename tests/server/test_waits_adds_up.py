@@ -15,10 +15,9 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.wait_counters.model import FOREGROUND, Snapshot
 from pgtare.server.wait_counters.rates import profile
 from pgtare.server.wait_counters.reader import open_reader
-from tests.server.waits_tools import Connection, session
-from tests.server.weigh_tools import in_process
+from tests.commands import in_process
+from tests.sessions import Connection, session
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 INTERVALS = 100
@@ -152,9 +151,8 @@ def test_the_parts_of_each_interval_add_up(timed: Cluster, coming: bool) -> None
 def test_top_tells_of_how_many_sessions(timed: Cluster) -> None:
     with load(timed, coming=False):
         done = in_process(
-            "waits", "top", "--interval", "0.5s", "--iterations", "3", "--idle", "--json",
-            "--dsn", timed.dsn(),
-        )  # fmt: skip
+            "waits top --interval 0.5s --iterations 3 --idle --json --dsn {}", timed.dsn()
+        )
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(found) == 3

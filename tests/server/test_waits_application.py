@@ -6,9 +6,8 @@ import psycopg
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import Connection, eventually, one, rows, session
+from tests.sessions import Connection, eventually, one, rows, session
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 LEVEL = "SELECT capture FROM wait_event_timing_sessions() WHERE pid = %s"

@@ -10,9 +10,10 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import Connection, eventually, names, one, rows, serving, session
+from tests.process_limits import limit_files
+from tests.servers import serving
+from tests.sessions import Connection, eventually, one, rows, session, set_search_path
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 PARALLEL = (
@@ -38,17 +39,25 @@ def test_trace_on_for_all_processes(binaries: Binaries) -> None:
         target.chmod(0o777)
         receiver = subprocess.Popen(
             [binaries.program("pg_receivewal"), "-d", cluster.dsn(), "-D", target],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **cluster.run_as,
-        )  # fmt: skip
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            **cluster.run_as,
+        )
         try:
             connection.execute("CREATE TABLE t AS SELECT generate_series(1, 50000) AS i")
             connection.execute(PARALLEL)
             connection.execute("SELECT count(*) FROM t; CHECKPOINT; UPDATE t SET i = 0 WHERE i < 9")
             wanted = {
-                "client backend", "parallel worker", "walsender", "checkpointer", "walwriter",
-                "background writer", "autovacuum launcher", "autovacuum worker",
+                "client backend",
+                "parallel worker",
+                "walsender",
+                "checkpointer",
+                "walwriter",
+                "background writer",
+                "autovacuum launcher",
+                "autovacuum worker",
                 "background worker",
-            }  # fmt: skip
+            }
             if binaries.major >= 18:
                 wanted.add("io worker")
             eventually(lambda: wanted <= {kind for (kind,) in rows(connection, RINGS)}, 60)
@@ -90,8 +99,9 @@ def test_another_session_traces_a_background_process(timed: Cluster, observer: C
     for kind in kinds:
         pid = one(
             observer,
-            "SELECT min(pid) FROM wait_event_timing_sessions() WHERE backend_type = %s", kind,
-        )  # fmt: skip
+            "SELECT min(pid) FROM wait_event_timing_sessions() WHERE backend_type = %s",
+            kind,
+        )
         assert one(observer, "SELECT wait_event_timing_set(%s, 'trace')", pid)
         # at once: an idle process is woken
         eventually(lambda p=pid: rows(observer, ring, p), 5)  # type: ignore[misc]
@@ -185,7 +195,7 @@ def test_no_memory_for_background_traces_is_told_once(wheel: Binaries) -> None:
         cluster = stack.enter_context(
             serving(wheel, {**settings, "wait_event_timing.capture": "stats"})
         )
-        connection = names(stack.enter_context(session(cluster)))
+        connection = set_search_path(stack.enter_context(session(cluster)))
         pids = [
             pid
             for (pid,) in rows(
@@ -195,10 +205,7 @@ def test_no_memory_for_background_traces_is_told_once(wheel: Binaries) -> None:
             )
         ]
         for pid in pids:
-            subprocess.run(
-                ["prlimit", "--pid", str(pid), f"--fsize={256 << 20}"], check=True,
-                **cluster.run_as,
-            )  # fmt: skip
+            limit_files(cluster, pid, 256)
             connection.execute("SELECT wait_event_timing_set(%s, 'trace')", (pid,))
         refused = "SELECT traces_refused FROM wait_event_timing_info()"
         eventually(lambda: one(connection, refused) == len(pids) == 3)

@@ -11,10 +11,11 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.waits_classes import CLASS_SETTINGS, see_every_class
-from tests.server.waits_tools import Connection, eventually, one, rows, serving, session, waits
+from tests.commands import words
+from tests.servers import serving
+from tests.sessions import Connection, eventually, one, rows, session
+from tests.waits import CLASS_SETTINGS, see_every_class, waits
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 
@@ -161,9 +162,13 @@ def test_slow_fsync_is_timed(watched: Connection, observer: Connection, as_root:
     )
     before = waits(observer, event, pid)
     tracer = subprocess.Popen(
-        ["strace", "-q", "-o", "/dev/null", "-p", str(pid), "-e", "trace=fdatasync",
-         "-e", "inject=fdatasync:delay_enter=50000"], stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        words(
+            "strace -q -o /dev/null -p {} -e trace=fdatasync -e inject=fdatasync:delay_enter=50000",
+            pid,
+        ),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         status = Path(f"/proc/{pid}/status")
         eventually(lambda: "TracerPid:\t0\n" not in status.read_text() or tracer.poll())

@@ -8,9 +8,10 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import Connection, eventually, one, rows, serving, session, waits
+from tests.servers import serving
+from tests.sessions import Connection, eventually, one, rows, session
+from tests.waits import waits
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 EXPLAIN = "EXPLAIN (ANALYZE, WAITS, FORMAT json) "

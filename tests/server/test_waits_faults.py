@@ -15,9 +15,11 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.server.waits_tools import Connection, eventually, one, rows, serving, session, waits
+from tests.process_limits import limit_open_files
+from tests.servers import serving
+from tests.sessions import Connection, eventually, one, rows, session
+from tests.waits import waits
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 
@@ -171,11 +173,10 @@ def test_no_file_left_for_a_ring(timed: Cluster) -> None:
         told = told_by(connection)
         pid = connection.info.backend_pid
         connection.execute("SELECT pg_sleep(0)")
+        # all descriptors: psutil lists regular files only
         open_files = {int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()}
         least = next(n for n in range(len(open_files) + 1) if n not in open_files)
-        subprocess.run(
-            ["prlimit", "--pid", str(pid), f"--nofile={least}"], check=True, **timed.run_as
-        )
+        limit_open_files(timed, pid, least)
         connection.execute("SET wait_event_timing.capture = trace")
         connection.execute("SELECT pg_sleep(0.01)")
         assert len(told) == 1
@@ -194,8 +195,10 @@ def small_memory(cluster: Cluster, size: str) -> Iterator[Path]:
     options = f"size={size},uid={owner.st_uid},gid={owner.st_gid},mode=0700"
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", options, "pgtare-test", place],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
         pytest.skip(f"cannot mount a small file system: {done.stderr.strip()}")
     try:

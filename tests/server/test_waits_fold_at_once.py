@@ -12,9 +12,10 @@ from bench.lwlock_storm import AT_ONCE, module_with_switch
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import CAPTURING, Connection, names, session, waits
+from tests.servers import CAPTURING
+from tests.sessions import Connection, session, set_search_path
+from tests.waits import waits
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 READS = 10
@@ -55,7 +56,7 @@ def test_the_switch_decides_when_a_wait_is_counted(wheel: Binaries, tmp_path: Pa
         watched.execute(create_sql.encode())
         watched.execute("CREATE EXTENSION pg_prewarm")
         watched.execute("CREATE TABLE big AS SELECT repeat('x', 500) FROM generate_series(1, 500)")
-        names(watching)
+        set_search_path(watching)
         assert counted(watched, watching) == (0, READS)  # kept until the answer
         watched.execute(f"SET {AT_ONCE} = on".encode())
         assert counted(watched, watching) == (READS, READS)

@@ -3,7 +3,8 @@
 import pytest
 
 from pgtare.server.binaries import Binaries
-from tests.server.waits_tools import Connection, rows, serving, session
+from tests.servers import serving
+from tests.sessions import Connection, rows, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -25,8 +26,13 @@ SAME = {
     "WalWrite": ("wal", "wal", "writes"),
     "WalSync": ("wal", "wal", "fsyncs"),
 }
-TIMED = {"reads": "read_time", "writes": "write_time", "extends": "extend_time",
-         "fsyncs": "fsync_time", "writebacks": "writeback_time"}  # fmt: skip
+TIMED = {
+    "reads": "read_time",
+    "writes": "write_time",
+    "extends": "extend_time",
+    "fsyncs": "fsync_time",
+    "writebacks": "writeback_time",
+}
 
 
 def by_server(connection: Connection, pid: int, event: str) -> tuple[int, float]:
@@ -37,8 +43,10 @@ def by_server(connection: Connection, pid: int, event: str) -> tuple[int, float]
         connection,
         f"SELECT coalesce(sum({what}), 0)::bigint, coalesce(sum({TIMED[what]}), 0) "
         "FROM pg_stat_get_backend_io(%s) WHERE object IN (%s, %s) AND context <> 'init'",
-        pid, first, second,
-    )  # fmt: skip
+        pid,
+        first,
+        second,
+    )
     return int(found[0]), float(found[1])
 
 
@@ -47,8 +55,9 @@ def by_module(connection: Connection, pid: int, event: str) -> tuple[int, float]
         connection,
         "SELECT waits, total_time FROM pg_stat_wait_event_timing "
         "WHERE pid = %s AND wait_event = %s",
-        pid, event,
-    )  # fmt: skip
+        pid,
+        event,
+    )
     return (int(found[0][0]), float(found[0][1])) if found else (0, 0.0)
 
 

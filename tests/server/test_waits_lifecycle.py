@@ -12,18 +12,10 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import (
-    Connection,
-    crash,
-    eventually,
-    one,
-    rows,
-    serving,
-    session,
-    waits,
-)
+from tests.servers import crash, serving
+from tests.sessions import Connection, eventually, one, rows, session
+from tests.waits import waits
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 SLEPT = (
@@ -168,8 +160,10 @@ def test_streaming_replication(wheel: Binaries) -> None:
         target.chmod(0o777)
         process = subprocess.Popen(
             [receive, "-d", cluster.dsn(), "-D", target, "--synchronous"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **cluster.run_as,
-        )  # fmt: skip
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            **cluster.run_as,
+        )
         try:
             connection.execute("CREATE TABLE t AS SELECT generate_series(1, 1000) AS i")
             query = (

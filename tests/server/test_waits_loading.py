@@ -1,8 +1,6 @@
 """How the module gets into a server, and how it says that it cannot."""
 
-import resource
 import shutil
-import subprocess
 from pathlib import Path
 
 import psycopg
@@ -11,18 +9,11 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.server.waits_tools import (
-    CAPTURING,
-    eventually,
-    names,
-    one,
-    rows,
-    serving,
-    session,
-    waits,
-)
+from tests.process_limits import limit_memory
+from tests.servers import CAPTURING, run_program, serving
+from tests.sessions import eventually, one, rows, session, set_search_path
+from tests.waits import waits
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 SERVER_SETTINGS = {k: v for k, v in CAPTURING.items() if "." not in k}
@@ -53,7 +44,7 @@ def test_load_into_a_session_of_15_warns(debian15: Binaries) -> None:
         assert message == "wait_event_timing is not usable in this session"
         assert "shared_preload_libraries" in str(hint)
         connection.execute(module.create_sql.encode())
-        names(connection)
+        set_search_path(connection)
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="not loaded"):
             connection.execute("SELECT * FROM pg_stat_wait_event_timing")
         connection.execute("SELECT pg_sleep(0.01)")
@@ -168,13 +159,10 @@ def test_load_that_fails_in_parallel_mode_can_be_repeated(wheel: Binaries) -> No
             told: list[str | None] = []
             late.add_notice_handler(lambda d: told.append(d.message_primary))
             pid = late.info.backend_pid
-            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
-            room = pages * resource.getpagesize() + (8 << 20)
-            limit = ["prlimit", f"--pid={pid}"]
-            subprocess.run([*limit, f"--as={room}:"], check=True, **cluster.run_as)
+            limit_memory(cluster, pid, 8 << 20)
             with pytest.raises(psycopg.Error, match="could not map shared memory segment"):
                 late.execute("SELECT loads()")
-            subprocess.run([*limit, "--as=unlimited:"], check=True, **cluster.run_as)
+            limit_memory(cluster, pid, None)
             assert one(late, "SELECT loads()") == 32
             assert told == []
 
@@ -213,10 +201,6 @@ def test_beside_another_module_that_takes_over_calls(binaries: Binaries, first: 
 
 @pytest.mark.parametrize("protocol", ["simple", "extended", "prepared"])
 def test_pgbench_runs_with_every_protocol(timed: Cluster, protocol: str) -> None:
-    pgbench = [timed.binaries.pgbench, timed.dsn()]
-    subprocess.run([*pgbench, "-i", "-q"], check=True, capture_output=True, **timed.run_as)
-    done = subprocess.run(
-        [*pgbench, "-M", protocol, "-c", "4", "-t", "50"],
-        check=True, capture_output=True, text=True, **timed.run_as,
-    )  # fmt: skip
-    assert "number of transactions actually processed: 200/200" in done.stdout
+    run_program(timed, "pgbench", "-i", "-q", timed.dsn())
+    told = run_program(timed, "pgbench", "-M", protocol, "-c", 4, "-t", 50, timed.dsn())
+    assert "number of transactions actually processed: 200/200" in told

@@ -8,7 +8,9 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.build import BuiltModule, build_cached, sql_without_extension
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.server.waits_tools import CAPTURING, Connection, names, one, rows, session, waits
+from tests.servers import CAPTURING
+from tests.sessions import Connection, one, rows, session, set_search_path
+from tests.waits import waits
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -81,7 +83,7 @@ def test_neighbour_loaded_by_a_session(wheel: Binaries) -> None:
             with session(cluster) as loading:
                 for library in (first, second):
                     loading.execute(f"LOAD '{library}'".encode())
-                names(loading)
+                set_search_path(loading)
                 loading.execute("SET wait_event_timing.capture = stats")
                 loading.execute("SELECT pg_sleep(0.02)")
                 assert waits(loading, "PgSleep", loading.info.backend_pid)[0] == 1

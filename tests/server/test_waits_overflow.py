@@ -9,10 +9,10 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
-from tests.server.waiter import write_source
-from tests.server.waits_tools import eventually, one, rows, serving, session
+from tests.module_sources import write_waiter
+from tests.servers import serving
+from tests.sessions import eventually, one, rows, session
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 #: Numbers of class IO that no server uses.
@@ -23,7 +23,7 @@ ROOM = 159
 @pytest.fixture(scope="module")
 def waiter_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A module that waits in any event."""
-    return write_source(tmp_path_factory.mktemp("waiter"))
+    return write_waiter(tmp_path_factory.mktemp("waiter"))
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Waits of utility statements stand under the identifier that pg_stat_statements shows."""
 
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -8,9 +7,9 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.server.waits_tools import CAPTURING, eventually, one, rows, session
+from tests.servers import CAPTURING, run_program
+from tests.sessions import eventually, one, rows, session
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 TRANSACTIONS = 5
@@ -35,11 +34,10 @@ def beside(request: pytest.FixtureRequest, each_server: Binaries) -> Iterator[Cl
 
 
 def commits(cluster: Cluster, protocol: str) -> None:
-    subprocess.run(
-        [cluster.binaries.pgbench, "-n", "-M", protocol, "-t", str(TRANSACTIONS),
-         "-f", cluster.directory / "commits.sql", cluster.dsn()],
-        check=True, capture_output=True, **cluster.run_as,
-    )  # fmt: skip
+    options = ("-n", "-M", protocol, "-t", TRANSACTIONS)
+    run_program(
+        cluster, "pgbench", *options, "-f", cluster.directory / "commits.sql", cluster.dsn()
+    )
 
 
 @pytest.mark.parametrize("protocol", ["simple", "extended", "prepared"])

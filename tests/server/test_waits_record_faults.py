@@ -10,11 +10,10 @@ import pytest
 
 from pgtare.seeing.waits import recording as recordings
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import Connection, eventually, one, session
-from tests.server.weigh_tools import failed, in_process, start_pgtare
+from tests.commands import failed, in_process, start_pgtare
+from tests.sessions import Connection, eventually, one, session
 from tests.small_volume import small_volume
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 TRACED = "SELECT count(*) FROM pg_stat_wait_event_timing_sessions WHERE capture = 'trace'"

@@ -8,24 +8,23 @@ import pytest
 from pgtare.errors import MeasurementError
 from pgtare.server.binaries import Binaries
 from pgtare.server.source import Link, Recipe, build, relink
-from tests.server.waits_classes import CLASS_SETTINGS, see_every_class
-from tests.server.waits_tools import Connection, one, rows, serving, session, waits
+from tests.servers import BUILT, BUILT_NO_PLT, serving
+from tests.sessions import Connection, one, rows, session
+from tests.waits import CLASS_SETTINGS, see_every_class, waits
 
 # a build takes minutes, once
 pytestmark = [pytest.mark.source, pytest.mark.server, pytest.mark.timeout(1800)]
 
-USUAL = Recipe(18, ("--with-liburing",), ldflags="-Wl,-z,lazy")
-NO_PLT = Recipe(18, ("--with-liburing",), cflags="-O2 -fno-plt")
 
 # Also how the executable reaches epoll_wait, and whether all is bound when it starts
 VARIANTS = {
-    "lazy, partial RELRO": (USUAL, Link(), "JUMP_SLOT", False),
-    "bound at once, full RELRO": (USUAL, Link(ldflags="-Wl,-z,relro,-z,now"), "JUMP_SLOT", True),
-    "lazy, no RELRO": (USUAL, Link(ldflags="-Wl,-z,norelro"), "JUMP_SLOT", False),
-    "lazy, no PIE": (USUAL, Link(ldflags="-no-pie"), "JUMP_SLOT", False),
-    "no PLT": (NO_PLT, Link(), "GLOB_DAT", False),
-    "no PLT, full RELRO": (NO_PLT, Link(ldflags="-Wl,-z,relro,-z,now"), "GLOB_DAT", True),
-    "another order of objects": (USUAL, Link(seed=1), "JUMP_SLOT", False),
+    "lazy, partial RELRO": (BUILT, Link(), "JUMP_SLOT", False),
+    "bound at once, full RELRO": (BUILT, Link(ldflags="-Wl,-z,relro,-z,now"), "JUMP_SLOT", True),
+    "lazy, no RELRO": (BUILT, Link(ldflags="-Wl,-z,norelro"), "JUMP_SLOT", False),
+    "lazy, no PIE": (BUILT, Link(ldflags="-no-pie"), "JUMP_SLOT", False),
+    "no PLT": (BUILT_NO_PLT, Link(), "GLOB_DAT", False),
+    "no PLT, full RELRO": (BUILT_NO_PLT, Link(ldflags="-Wl,-z,relro,-z,now"), "GLOB_DAT", True),
+    "another order of objects": (BUILT, Link(seed=1), "JUMP_SLOT", False),
 }
 
 
@@ -80,7 +79,7 @@ def read_a_table(connection: Connection) -> int:
     return int(one(connection, "SELECT pg_relation_size('big') / 8192"))
 
 
-@pytest.mark.parametrize("recipe", [USUAL, NO_PLT], ids=["PLT", "no PLT"])
+@pytest.mark.parametrize("recipe", [BUILT, BUILT_NO_PLT], ids=["PLT", "no PLT"])
 def test_asynchronous_io_by_io_uring(recipe: Recipe) -> None:
     """Submitting and waiting are timed in the process that wants the pages; no worker reads."""
     # what the kernel has in its cache is read while it is submitted, with nothing left to wait for

@@ -12,19 +12,11 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import (
-    Connection,
-    crash,
-    eventually,
-    limit_files,
-    one,
-    rows,
-    serving,
-    session,
-    waits,
-)
+from tests.process_limits import limit_files
+from tests.servers import crash, serving
+from tests.sessions import Connection, eventually, one, rows, session
+from tests.waits import waits
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 RECORD = struct.Struct("<IHHIIqq")  # seq, kind, depth, event, calls, start_ns, value
@@ -81,8 +73,10 @@ def test_error_ends_in_an_abort(traced: Connection, observer: Connection) -> Non
     traced.execute("SELECT 'after'")
     kinds = [r["kind"] for r in trace(observer, traced.info.backend_pid) if r["kind"] != "wait"]
     assert [k for k in kinds[kinds.index("abort") :] if k != "cpu"] == [
-        "abort", "statement begin", "statement end",
-    ]  # fmt: skip
+        "abort",
+        "statement begin",
+        "statement end",
+    ]
 
 
 def statements(records: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -109,8 +103,10 @@ def test_commit_and_its_waits_lie_within_their_statement(
     traced.execute("CREATE TEMP TABLE warm (i int)")
     observer.execute("CREATE TABLE IF NOT EXISTS committed (i int)")
     traced.execute("SELECT 1")
-    traced.execute("INSERT INTO committed VALUES (%s)" if extended else
-                   "INSERT INTO committed VALUES (1)", values)  # fmt: skip
+    traced.execute(
+        "INSERT INTO committed VALUES (%s)" if extended else "INSERT INTO committed VALUES (1)",
+        values,
+    )
     with traced.transaction():
         traced.execute("INSERT INTO committed VALUES (2)")
     *_, alone, begin, insert, commit = statements(trace(observer, traced.info.backend_pid))
@@ -214,8 +210,10 @@ def test_trigger_at_the_commit_is_nested_in_its_statement(
         "FOR EACH ROW EXECUTE FUNCTION pg_temp.late()"
     )
     for values in (None, (1,)):
-        traced.execute("INSERT INTO late VALUES (1)" if values is None else
-                       "INSERT INTO late VALUES (%s)", values)  # fmt: skip
+        traced.execute(
+            "INSERT INTO late VALUES (1)" if values is None else "INSERT INTO late VALUES (%s)",
+            values,
+        )
         insert = statements(trace(observer, traced.info.backend_pid))[-1]
         assert [r["wait_event"] for r in insert].count("PgSleep") == 2
         begins = [r["depth"] for r in insert if r["kind"] == "statement begin"]

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import Connection, eventually, limit_files, one, rows, session
+from tests.process_limits import limit_files
+from tests.sessions import Connection, eventually, one, rows, session
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 KEPT = (

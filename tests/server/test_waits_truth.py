@@ -24,9 +24,10 @@ from bench.truth.witness import word_of
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.settings import Value
-from tests.server.waits_tools import Connection, one, rows, serving, session
+from tests.commands import words
+from tests.servers import serving
+from tests.sessions import Connection, one, rows, session
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 Found = TypeVar("Found")
@@ -44,10 +45,11 @@ def stores(binaries: Binaries, pid: int, load: Callable[[], object]) -> int:
     hear, ask = os.pipe()
     answered, answer = os.pipe()
     perf = subprocess.Popen(
-        ["perf", "stat", "-x,", "-e", event, "-p", str(pid),
-         "-D", "-1", "--control", f"fd:{hear},{answer}"],
-        stderr=subprocess.PIPE, text=True, pass_fds=(hear, answer),
-    )  # fmt: skip
+        [*words("perf stat -x, -e {} -p {} -D -1 --control fd:{},{}", event, pid, hear, answer)],
+        stderr=subprocess.PIPE,
+        text=True,
+        pass_fds=(hear, answer),
+    )
     os.close(hear)
     os.close(answer)
     with open(ask, "wb", buffering=0) as asking, open(answered) as answers:
@@ -145,8 +147,9 @@ def test_watchpoint_and_module_time_the_same(binaries: Binaries, as_root: None) 
             event = f"mem:{word_of(binaries, pid):#x}/4:w"
             perf = subprocess.Popen(
                 ["perf", "record", "-q", "-c", "1", "-e", event, "-p", str(pid), "-o", data],
-                stderr=subprocess.PIPE, text=True,
-            )  # fmt: skip
+                stderr=subprocess.PIPE,
+                text=True,
+            )
             time.sleep(0.5)
             if perf.poll() is not None:
                 pytest.skip(f"hardware watchpoints do not work here: {perf.communicate()[1]}")
@@ -158,8 +161,10 @@ def test_watchpoint_and_module_time_the_same(binaries: Binaries, as_root: None) 
             perf.wait(20)
             told = subprocess.run(
                 ["perf", "script", "-i", data, "--ns", "-F", "time"],
-                capture_output=True, text=True, check=True,
-            )  # fmt: skip
+                capture_output=True,
+                text=True,
+                check=True,
+            )
             # the session was idle before: the first store, and the first record, end that wait
             times = [Decimal(line.rstrip(":")) for line in told.stdout.split()][1:]
             gaps = [float(b - a) * 1e3 for a, b in itertools.pairwise(times)]

@@ -1,16 +1,14 @@
 """Waits under way: how long, as the server itself tells it of locks, and in the sums."""
 
-import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import Connection, eventually, one, rows, session, waits
+from tests.loads import during
+from tests.sessions import Connection, eventually, one, rows, session
+from tests.waits import waits
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 # by us and by the server, in one statement
@@ -23,17 +21,6 @@ IN_SUMS = (
     "SELECT waits, running_waits, running_time FROM pg_stat_wait_event_timing_system "
     "WHERE wait_event = 'PgSleep' AND backend_type = 'client backend'"
 )
-
-
-@contextlib.contextmanager
-def during(work: Callable[[], object]) -> Iterator[None]:
-    """Let another thread do this, and wait for its end."""
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join(20)
 
 
 def test_lock_under_way_lasts_since_its_first_call(

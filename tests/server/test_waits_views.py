@@ -9,17 +9,10 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached, sql_without_extension
 from pgtare.server.cluster import Cluster
-from tests.server.waits_tools import (
-    Connection,
-    eventually,
-    one,
-    rows,
-    serving,
-    session,
-    waits,
-)
+from tests.servers import serving
+from tests.sessions import Connection, eventually, one, rows, session
+from tests.waits import waits
 
-pytest_plugins = ["tests.server.fix_waits"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 
@@ -41,8 +34,11 @@ def test_stranger_sees_only_its_own_session(timed: Cluster, stranger: str) -> No
     with session(timed, user=stranger) as connection:
         connection.execute("SELECT pg_sleep(0.01)")
         pid = connection.info.backend_pid
-        for view in ("pg_stat_wait_event_timing", "pg_stat_wait_event_timing_current",
-                     "pg_stat_wait_event_timing_sessions"):  # fmt: skip
+        for view in (
+            "pg_stat_wait_event_timing",
+            "pg_stat_wait_event_timing_current",
+            "pg_stat_wait_event_timing_sessions",
+        ):
             seen = {row[0] for row in rows(connection, f"SELECT pid FROM {view}")}
             assert seen <= {pid}
         assert waits(connection, "PgSleep", pid)[0] == 1

@@ -74,8 +74,9 @@ def test_waits_are_those_of_the_witness(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("load", [load for load in LOADS if load.name not in QUICK_LOADS],
-                         ids=lambda load: load.name)  # fmt: skip
+@pytest.mark.parametrize(
+    "load", [load for load in LOADS if load.name not in QUICK_LOADS], ids=lambda load: load.name
+)
 def test_waits_of_other_loads_are_those_of_the_witness(
     load: Load, binaries: Binaries, calibration: Calibration
 ) -> None:

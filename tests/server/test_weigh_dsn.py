@@ -18,7 +18,9 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.weighing.trials import Trials
-from tests.server.weigh_tools import arm, in_process, pgtare, read, refused, start_pgtare, traffic
+from tests.commands import arm, in_process, pgtare, read, refused, start_pgtare, words
+from tests.loads import traffic
+from tests.sessions import eventually, setting
 
 pytestmark = pytest.mark.server
 
@@ -44,8 +46,9 @@ def running(wheel: Binaries) -> Iterator[Cluster]:
 def test_weighs_the_traffic_of_another_client(running: Cluster, tmp_path: Path) -> None:
     dsn = running.dsn("app")
     with traffic(dsn, sessions=2, application_name="shop"):
-        done = pgtare("weigh", "pg_stat_statements", "--dsn", dsn, "--duration", "3", "--output",
-                      tmp_path / "w.json")  # fmt: skip
+        done = pgtare(
+            "weigh pg_stat_statements --dsn {} --duration 3 --output {}", dsn, tmp_path / "w.json"
+        )
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")
     assert result["load"]["kind"] == "none"
@@ -61,8 +64,11 @@ def test_what_took_part_is_measured(running: Cluster, tmp_path: Path) -> None:
         traffic(dsn, sessions=1, query=query, application_name="shop"),
         traffic(dsn, sessions=3, query=query, application_name="else"),
     ):
-        done = pgtare("weigh", "track_io_timing", "--dsn", dsn, "--application", "shop",
-                      "--duration", "5", "--output", tmp_path / "w.json")  # fmt: skip
+        done = pgtare(
+            "weigh track_io_timing --dsn {} --application shop --duration 5 --output {}",
+            dsn,
+            tmp_path / "w.json",
+        )
     assert done.returncode == 0, done.stderr
     design = read(tmp_path / "w.json")["design"]
     assert design["participation"] == 1.0
@@ -90,11 +96,15 @@ def test_hole_in_the_users_own_statistics_is_announced(running: Cluster) -> None
 
 
 def test_a_database_with_tables_of_that_name_is_untouched(running: Cluster) -> None:
-    told = refused("weigh", "track_io_timing", "--dsn", running.dsn("app"), "--load",
-                   "select-only", "--duration", "2", "--scale", "1")  # fmt: skip
+    told = refused(
+        "weigh track_io_timing --dsn {} --load select-only --duration 2 --scale 1",
+        running.dsn("app"),
+    )
     assert "database of its own" in told
-    done = pgtare("weigh", "track_io_timing", "--dsn", running.dsn("app"), "--load",
-                  "select-only", "--duration", "2", "--scale", "1", "--yes")  # fmt: skip
+    done = pgtare(
+        "weigh track_io_timing --dsn {} --load select-only --duration 2 --scale 1 --yes",
+        running.dsn("app"),
+    )
     assert done.returncode == 0, done.stderr
     with running.connect("app") as conn:
         assert conn.execute("SELECT * FROM pgbench_accounts").fetchall() == [(42,)]
@@ -113,8 +123,10 @@ def test_an_empty_connection_string_is_the_server_of_the_environment(
 
 
 def test_dry_run_tells_and_changes_nothing(running: Cluster) -> None:
-    done = pgtare("weigh", "log_min_duration_statement", "--dsn", running.dsn("app"), "--allow",
-                  "log_min_duration_statement", "--dry-run")  # fmt: skip
+    done = pgtare(
+        "weigh log_min_duration_statement --dsn {} --allow log_min_duration_statement --dry-run",
+        running.dsn("app"),
+    )
     assert done.returncode == 0, done.stderr
     assert "log_min_duration_statement = '0'" in done.stdout
     assert "33 % of the transactions go to the log" in done.stdout
@@ -153,16 +165,18 @@ def test_unreachable_server_is_told(running: Cluster, tmp_path: Path) -> None:
 
 
 def test_silent_server_gives_no_number(running: Cluster) -> None:
-    told = refused("weigh", "track_io_timing", "--dsn", running.dsn("app"), "--duration", "2",
-                   status=1)  # fmt: skip
+    told = refused(
+        "weigh", "track_io_timing", "--dsn", running.dsn("app"), "--duration", "2", status=1
+    )
     assert "nothing was measured" in told
 
 
 def test_second_trial_is_refused_and_stop_ends_the_first(running: Cluster, tmp_path: Path) -> None:
     dsn = running.dsn("app")
     with traffic(dsn):
-        first = start_pgtare("weigh", "track_io_timing", "--dsn", dsn, "--duration", "60",
-                             "--output", tmp_path / "w.json")  # fmt: skip
+        first = start_pgtare(
+            "weigh track_io_timing --dsn {} --duration 60 --output {}", dsn, tmp_path / "w.json"
+        )
         _wait_until_running(dsn)
         told = refused("weigh", "track_io_timing", "--dsn", dsn, "--duration", "2")
         assert "a trial is running already" in told
@@ -180,16 +194,17 @@ def test_second_trial_is_refused_and_stop_ends_the_first(running: Cluster, tmp_p
 def test_kill_9_of_the_client_gives_settings_back(running: Cluster) -> None:
     dsn = running.dsn("app")
     with psycopg.connect(dsn, autocommit=True) as session:
-        before = _setting(session)
-        client = start_pgtare("weigh", "--arm", "x: work_mem=123MB", "--dsn", dsn, "--duration",
-                              "600")  # fmt: skip
+        before = setting(session)
+        client = start_pgtare(
+            "weigh", "--arm", "x: work_mem=123MB", "--dsn", dsn, "--duration", "600"
+        )
         _wait_until_running(dsn)
-        seen = {_setting(session)[0] for _ in range(40)}
+        seen = {setting(session)[0] for _ in range(40)}
         assert "123MB" in seen
         os.killpg(client.pid, signal.SIGKILL)
         client.wait()
         _wait_until_running(dsn, running=False)
-        assert [_setting(session) for _ in range(5)] == [before] * 5
+        assert [setting(session) for _ in range(5)] == [before] * 5
     with traffic(dsn):
         done = pgtare("weigh", "track_io_timing", "--dsn", dsn, "--duration", "2")
     assert done.returncode == 0, done.stderr
@@ -199,8 +214,9 @@ def test_kill_9_of_the_client_gives_settings_back(running: Cluster) -> None:
 def test_server_that_restarts_in_mid_trial(running: Cluster, tmp_path: Path) -> None:
     dsn = running.dsn("app")
     with traffic(dsn):
-        client = start_pgtare("weigh", "track_io_timing", "--dsn", dsn, "--duration", "60",
-                              "--output", tmp_path / "w.json")  # fmt: skip
+        client = start_pgtare(
+            "weigh track_io_timing --dsn {} --duration 60 --output {}", dsn, tmp_path / "w.json"
+        )
         _wait_until_running(dsn)
         time.sleep(2)
         running.restart()
@@ -215,8 +231,11 @@ def test_server_that_restarts_in_mid_trial(running: Cluster, tmp_path: Path) -> 
 def test_base_current_keeps_what_is_set(running: Cluster, tmp_path: Path) -> None:
     dsn = running.dsn("app")
     with traffic(dsn, options="-c pg_stat_statements.track=top"):
-        done = pgtare("weigh", "pg_stat_statements", "--base", "current", "--dsn", dsn,
-                      "--duration", "3", "--output", tmp_path / "w.json")  # fmt: skip
+        done = pgtare(
+            "weigh pg_stat_statements --base current --dsn {} --duration 3 --output {}",
+            dsn,
+            tmp_path / "w.json",
+        )
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")
     assert arm(result, "base")["settings"] == {}
@@ -230,17 +249,23 @@ def test_sysbench_traffic(running: Cluster, tmp_path: Path) -> None:
     except FileNotFoundError:
         pytest.skip("sysbench is not installed (Debian: apt-get install sysbench)")
     common = [
-        "sysbench", "--db-driver=pgsql", f"--pgsql-host={running.socket_directory}",
-        f"--pgsql-port={running.port}", "--pgsql-user=postgres", "--pgsql-password=",
-        "--pgsql-db=app", "--tables=1", "--table-size=1000", "--threads=2", "--time=30",
-        "oltp_point_select",
-    ]  # fmt: skip
+        *words(
+            "sysbench --db-driver=pgsql --pgsql-host={} --pgsql-port={} "
+            "--pgsql-user=postgres --pgsql-password= --pgsql-db=app --tables=1 "
+            "--table-size=1000 --threads=2 --time=30 oltp_point_select",
+            running.socket_directory,
+            running.port,
+        )
+    ]
     subprocess.run([*common, "prepare"], check=True, capture_output=True)
     load = subprocess.Popen([*common, "run"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         time.sleep(1)
-        done = pgtare("weigh", "track_io_timing", "--dsn", running.dsn("app"), "--duration", "2",
-                      "--output", tmp_path / "w.json")  # fmt: skip
+        done = pgtare(
+            "weigh track_io_timing --dsn {} --duration 2 --output {}",
+            running.dsn("app"),
+            tmp_path / "w.json",
+        )
     finally:
         load.terminate()
         load.communicate()
@@ -251,19 +276,9 @@ def test_sysbench_traffic(running: Cluster, tmp_path: Path) -> None:
     assert design["blocks"] > 100
 
 
-def _setting(session: psycopg.Connection[tuple[object, ...]]) -> tuple[object, ...]:
-    row = session.execute(
-        "SELECT current_setting('work_mem'), source FROM pg_settings WHERE name = 'work_mem'"
-    ).fetchone()
-    assert row is not None
-    return row
-
-
 def _wait_until_running(dsn: str, running: bool = True) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    def met() -> bool:
         with own_session.connect(dsn) as conn:
-            if Trials(conn).status().running == running:
-                return
-        time.sleep(0.1)
-    raise AssertionError(f"no trial {'began' if running else 'ended'} in 30 s")
+            return Trials(conn).status().running == running
+
+    eventually(met, 30)

@@ -13,7 +13,7 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.weighing.weigh import store
-from tests.server.weigh_tools import arm, failed, pgtare, read, refused, start_pgtare
+from tests.commands import arm, failed, pgtare, read, refused, start_pgtare
 
 pytestmark = pytest.mark.server
 
@@ -29,11 +29,14 @@ WIDER = 3.89 / 1.96
 )
 def test_weighs_four_instruments_with_proof(binaries: Binaries, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = pgtare("weigh", *FOUR, "--pg-config", binaries.pg_config, "--duration", "5", "--scale",
-                  "1", "--inject-ns", "20000", "--output", tmp_path / "w.json", "--out", out,
-                  "--seed", "7") if binaries.origin != "wheel" else pgtare(
-        "weigh", *FOUR, "--duration", "5", "--scale", "1", "--inject-ns", "20000", "--output",
-        tmp_path / "w.json", "--out", out, "--seed", "7")  # fmt: skip
+    server = [] if binaries.origin == "wheel" else ["--pg-config", binaries.pg_config]
+    done = pgtare(
+        "weigh --duration 5 --scale 1 --inject-ns 20000 --output {} --out {} --seed 7",
+        tmp_path / "w.json",
+        out,
+        *FOUR,
+        *server,
+    )
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")
 
@@ -68,8 +71,12 @@ def test_precision_stops_early(server18: Cluster, tmp_path: Path) -> None:
     """Not before ten seconds: that is the rule."""
     script = tmp_path / "one.sql"
     script.write_text("SELECT 1;\n")
-    done = pgtare("weigh", "track_io_timing", "--duration", "60", "--precision", "90%", "--dsn",
-                  server18.dsn(), "--script", script, "--output", tmp_path / "w.json")  # fmt: skip
+    done = pgtare(
+        "weigh track_io_timing --duration 60 --precision 90% --dsn {} --script {} --output {}",
+        server18.dsn(),
+        script,
+        tmp_path / "w.json",
+    )
     assert done.returncode == 0, done.stderr
     design = read(tmp_path / "w.json")["design"]
     assert design["stopped_by"] == "precision"
@@ -77,8 +84,9 @@ def test_precision_stops_early(server18: Cluster, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
-    process = start_pgtare("weigh", "track_io_timing", "--duration", "600", "--scale", "1",
-                           "--output", tmp_path / "w.json")  # fmt: skip
+    process = start_pgtare(
+        "weigh track_io_timing --duration 600 --scale 1 --output {}", tmp_path / "w.json"
+    )
     assert process.stderr is not None
     for line in process.stderr:
         if "warming up" in line:
@@ -168,9 +176,12 @@ def test_a_script_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
 def test_an_own_script_and_rate(server18: Cluster, tmp_path: Path) -> None:
     script = tmp_path / "two.sql"
     script.write_text("BEGIN;\nSELECT 1;\nSELECT pg_sleep(0.001);\nEND;\n")
-    done = pgtare("weigh", "--arm", "wm: work_mem=8MB", "--script", script, "--rate", "100",
-                  "--duration", "3", "--dsn", server18.dsn(),
-                  "--output", tmp_path / "w.json")  # fmt: skip
+    done = pgtare(
+        "weigh --arm 'wm: work_mem=8MB' --script {} --rate 100 --duration 3 --dsn {} --output {}",
+        script,
+        server18.dsn(),
+        tmp_path / "w.json",
+    )
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")
     assert result["baseline"]["p50_us"] > 1000
@@ -179,8 +190,10 @@ def test_an_own_script_and_rate(server18: Cluster, tmp_path: Path) -> None:
 
 def test_catalogue_with_a_typo_names_file_line_and_key(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
-    own.write_text('[mine]\ndescription = "x"\nsafe_in_production = true\nreason = "y"\nbasis = 1\n'
-                   '[mine.variants.on]\nsettings = { work_mem = "8MB" }\n')  # fmt: skip
+    own.write_text(
+        '[mine]\ndescription = "x"\nsafe_in_production = true\nreason = "y"\nbasis = 1\n'
+        '[mine.variants.on]\nsettings = { work_mem = "8MB" }\n'
+    )
     told = refused("weigh", "mine", "--catalog", own)
     assert str(own) in told
     assert "5" in told

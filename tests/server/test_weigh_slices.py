@@ -10,8 +10,7 @@ import pytest
 from pgtare.estimate.trial.observations import UnitFlag
 from pgtare.server.cluster import Cluster
 from pgtare.weighing.weigh import store
-
-from .weigh_tools import arm, pgtare, read
+from tests.commands import arm, pgtare, read
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -40,8 +39,13 @@ def wide(interval: dict[str, Any]) -> tuple[float, float]:
 def test_a_lock_held_longer_falls_on_other_sessions(
     server18: Cluster, script: Path, tmp_path: Path
 ) -> None:
-    done = pgtare("weigh", "--unit", "both", *HOLDS, "--script", script, "--clients", "4",
-                  "--dsn", server18.dsn(), "-d", "4", "--output", tmp_path / "w.json")  # fmt: skip
+    done = pgtare(
+        "weigh --unit both --script {} --clients 4 --dsn {} -d 4 --output {}",
+        script,
+        server18.dsn(),
+        tmp_path / "w.json",
+        *HOLDS,
+    )
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")
     found = result["contention"]
@@ -59,9 +63,14 @@ def test_a_lock_held_longer_falls_on_other_sessions(
 def test_one_session_has_no_spillover(server18: Cluster, script: Path, tmp_path: Path) -> None:
     """The negative control: the same lock, and nobody to wait for it."""
     out = tmp_path / "out"
-    done = pgtare("weigh", "--unit", "both", *HOLDS, "--script", script, "--clients", "1",
-                  "--dsn", server18.dsn(), "-d", "8", "--output", tmp_path / "w.json",
-                  "--out", out)  # fmt: skip
+    done = pgtare(
+        "weigh --unit both --script {} --clients 1 --dsn {} -d 8 --output {} --out {}",
+        script,
+        server18.dsn(),
+        tmp_path / "w.json",
+        out,
+        *HOLDS,
+    )
     assert done.returncode == 0, done.stderr
     found = read(tmp_path / "w.json")["contention"]
     assert found["state"] in ("none", "not_separable")  # the latter in one run of twenty
@@ -80,9 +89,12 @@ def test_one_session_has_no_spillover(server18: Cluster, script: Path, tmp_path:
 
 @pytest.mark.slow
 def test_slices_find_a_known_delay(server18: Cluster, tmp_path: Path) -> None:
-    done = pgtare("weigh", "track_io_timing", "--inject-ns", "50000", "--unit", "slice",
-                  "--slice-ms", "5-15", "--dsn", server18.dsn(), "--load", "select-only",
-                  "--scale", "1", "--yes", "-d", "12", "--output", tmp_path / "w.json")  # fmt: skip
+    done = pgtare(
+        "weigh track_io_timing --inject-ns 50000 --unit slice --slice-ms 5-15 "
+        "--dsn {} --load select-only --scale 1 --yes -d 12 --output {}",
+        server18.dsn(),
+        tmp_path / "w.json",
+    )
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")
     assert result["design"]["unit"] == "slice"

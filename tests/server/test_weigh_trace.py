@@ -7,15 +7,19 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
+from tests.commands import arm, pgtare, read, words
 from tests.conftest import DEBIAN15
-from tests.server.weigh_tools import arm, pgtare, read
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 ARMS = (
-    "sql_trace/calls", "sql_trace/values", "sql_trace/rows",
-    "sql_trace_waits/waits", "sql_trace_waits/all", "sql_trace_waits/rows",
-)  # fmt: skip
+    "sql_trace/calls",
+    "sql_trace/values",
+    "sql_trace/rows",
+    "sql_trace_waits/waits",
+    "sql_trace_waits/all",
+    "sql_trace_waits/rows",
+)
 
 
 def check_proof(directory: Path, *server: str | Path) -> None:
@@ -23,9 +27,12 @@ def check_proof(directory: Path, *server: str | Path) -> None:
     script = directory / "counted.sql"
     script.write_text("SELECT count(*) FROM pg_am;\n")
     done = pgtare(
-        "weigh", *ARMS, "--allow", "sql_trace", "--allow", "sql_trace_waits", *server,
-        "--script", script, "--clients", "1", "--duration", "4", "--output", directory / "w.json",
-    )  # fmt: skip
+        "weigh",
+        *ARMS,
+        *words("--allow sql_trace --allow sql_trace_waits"),
+        *server,
+        *words("--script {} --clients 1 --duration 4 --output {}", script, directory / "w.json"),
+    )
     assert done.returncode == 0, done.stderr
     result = read(directory / "w.json")
     states = {}

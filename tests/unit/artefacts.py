@@ -28,8 +28,8 @@ from pgtare.seeing.trace.file.reader import load as load_trace
 from pgtare.seeing.waits import recording as waits
 from pgtare.weighing.ladder.directory import FACTS, Directory
 from pgtare.weighing.weigh import store
-from tests.unit import sample_recording, simulated_study, trace_tools
-from tests.unit.sample_result import sample
+from tests.unit import made_traces, sample_recording, simulated_study
+from tests.unit.sample_result import save
 
 #: What a writer calls on its way: it is killed before each of these calls.
 CALLS = ("replace", "rename", "fsync", "fdatasync", "chmod", "unlink", "mkdir")
@@ -49,11 +49,6 @@ class Made:
     document: str
     later: Callable[[bytes], bytes]
     grows: bool = False
-
-
-def write_result(path: Path) -> None:
-    drawn = sample(200)
-    store.save(path, drawn.design, drawn.observations, drawn.result)
 
 
 def write_flame(path: Path) -> None:
@@ -79,9 +74,9 @@ def read_study(path: Path) -> Any:
 def write_trace(path: Path) -> None:
     rows = [(0, i * 1000, 1 + i % 977) for i in range(ROWS)]
     limits = Limits(file=1, reserve=0)
-    stream = trace_tools.StreamBuilder()
+    stream = made_traces.StreamBuilder()
     stream.session()
-    trace_tools.write(path, stream.data, rows, limits=limits)
+    made_traces.write(path, stream.data, rows, limits=limits)
 
 
 def read_trace(path: Path) -> Any:
@@ -106,7 +101,7 @@ def _later_header(data: bytes) -> bytes:
 KINDS = {
     "weigh": Made(
         "result of `pgtare weigh`",
-        write_result,
+        lambda path: save(path, 200),
         lambda path: store.load(path).result,
         store.RESULT_FILE,
         _later_schema,

@@ -28,8 +28,8 @@ from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.tables import COLUMNS, OF_BYTES, Table
 from pgtare.seeing.trace.output import export
 from pgtare.seeing.trace.output.page import page
-from tests.unit.test_trace_ledger import ROWS, two_requests
-from tests.unit.trace_tools import write
+from tests.sample_trace import ROWS, two_requests
+from tests.unit.made_traces import write
 
 #: Longest time for one file, in s: the file is small.
 LIMIT_S = 20
@@ -86,9 +86,14 @@ def senseless(draw: st.DrawFn) -> bytes:
         columns: dict[str, object] = {}
         for name in COLUMNS[table]:
             if name in OF_BYTES:
-                value = st.one_of(_small, st.just(sound)) if name == "data" else st.one_of(
-                    _small, st.sampled_from([b'{"kind": "sql"}', b'{"kind": "waits"}', b"[" * 500])
-                )  # fmt: skip
+                value = (
+                    st.one_of(_small, st.just(sound))
+                    if name == "data"
+                    else st.one_of(
+                        _small,
+                        st.sampled_from([b'{"kind": "sql"}', b'{"kind": "waits"}', b"[" * 500]),
+                    )
+                )
                 columns[name] = [draw(value) for _ in range(rows)]
             else:
                 columns[name] = np.array([draw(_numbers) for _ in range(rows)], np.int64)
@@ -152,8 +157,13 @@ def senseless_files(examples: int, directory: Path) -> Callable[[], None]:
     """A property over files whose blocks are sound."""
 
     @given(senseless(), st.integers(0, 9))
-    @settings(max_examples=examples, deadline=None, database=None, print_blob=True,
-              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )
     def check(data: bytes, luck: int) -> None:
         path = directory / "f.pgtrace"
         path.write_bytes(data)

@@ -27,14 +27,20 @@ def write(directory: Path, texts: dict[str, str] | None = None, lost: int = 0) -
         server="180006",
         sessions=[
             RecordedSession(
-                number=n, pid=4000 + n, started=BEGAN - timedelta(seconds=1), user="app",
-                database="bank", application="web", records=3500, lost=lost * n,
+                number=n,
+                pid=4000 + n,
+                started=BEGAN - timedelta(seconds=1),
+                user="app",
+                database="bank",
+                application="web",
+                records=3500,
+                lost=lost * n,
             )
             for n in range(2)
         ],
         events=names,
         texts=TEXTS if texts is None else texts,
-    )  # fmt: skip
+    )
     for part in range(3):
         for session in range(2):
             _add(writer, session, np.arange(part * 333, (part + 1) * 333))

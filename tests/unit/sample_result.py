@@ -8,6 +8,7 @@ which is enough to look like the real thing and to agree with the observations.
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from pgtare.estimate.trial.design import Arm, Design, block_layout, permuted_blo
 from pgtare.estimate.trial.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
 from pgtare.kit.interval import Interval
 from pgtare.weighing.instruments.proof_result import Proof
+from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.schema import (
     ArmResult,
     Baseline,
@@ -79,6 +81,12 @@ def sample(blocks: int = 2500, sessions: int = 2, seed: int = 20_250_817) -> Sam
     """A fresh copy of a sample; equal arguments give equal samples."""
     design, observations, result = _sample(blocks, sessions, seed)
     return Sample(design, observations.copy(), result.model_copy(deep=True))
+
+
+def save(directory: Path, blocks: int = 2500) -> None:
+    """A sample as `pgtare weigh --out` leaves it."""
+    drawn = sample(blocks)
+    store.save(directory, drawn.design, drawn.observations, drawn.result)
 
 
 def make_observations(design: Design, blocks: int, sessions: int) -> Observations:

@@ -49,9 +49,11 @@ class RowShare(ctypes.Structure):
     """As in row_estimate.h."""
 
     _fields_ = [
-        ("whole", ctypes.c_int), ("summed", ctypes.c_bool), ("apart", ctypes.c_bool),
+        ("whole", ctypes.c_int),
+        ("summed", ctypes.c_bool),
+        ("apart", ctypes.c_bool),
         ("of", RowEstimate),
-    ]  # fmt: skip
+    ]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy import signal
 
-from pgtare.estimate.trial import TrialEstimate, analyse
 from pgtare.estimate.trial.blocks import select
 from pgtare.estimate.trial.design import RUNS_AFTER, Arm, Design, block_layout, runs_of
 from pgtare.estimate.trial.effects import Effects
@@ -159,8 +158,11 @@ def slow_if_few(n: int, rng: Rng) -> Floats:
 
 
 NOISES: dict[str, Noise] = {
-    "lognormal": lognormal, "AR .999": persistent, "Pareto 1.5": pareto, "bimodal, drift": bimodal,
-}  # fmt: skip
+    "lognormal": lognormal,
+    "AR .999": persistent,
+    "Pareto 1.5": pareto,
+    "bimodal, drift": bimodal,
+}
 
 
 @dataclass(frozen=True)
@@ -200,12 +202,6 @@ class Counted:
 
     def __str__(self) -> str:
         return f"{self.rate:.3f} ± {self.error:.3f}"
-
-
-def analysed(obs: Observations, design: Design, margin: float = 0.005) -> TrialEstimate:
-    """With proof of every instrument."""
-    proven = {arm.name: True for arm in design.arms}
-    return analyse(obs, design, margin=margin, proven=proven, seed=1)
 
 
 def long_effects(obs: Observations, design: Design) -> tuple[LongEffects, Effects]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from pgtare.weighing.ladder import analysis
 from pgtare.weighing.ladder.planning import all_steps
-from pgtare.weighing.ladder.records import ALL, Facts, Rate, Run, Step, Wait
+from pgtare.weighing.ladder.records import ALL, Facts, Part, Rate, Run, Step, Wait
+from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_file import parse
 
@@ -65,14 +68,47 @@ also = ["latency_mean_us", "latency_p50_us", "latency_p95_us", "latency_p99_us"]
 event = "IO/DataFileRead"
 at_least = "80%"
 """
+#: The same by rounds and by units in one server.
+TRIALS = 8
+UNIT_EFFECTS = {"stats": 0.003, "trace": 0.05}
+#: vanilla needs a restart, so that one server cannot hold it beside the others.
+_VARIANTS = (
+    STUDY.replace('name = "off"', 'name = "off"\nruntime = { work_mem = "4MB" }')
+    .replace('name = "stats"', 'name = "stats"\nruntime = { work_mem = "8MB", jit = true }')
+    .replace(
+        "[[comparison]]",
+        '[[variant]]\nname = "vanilla"\npreload = ["auto_explain"]\n[[comparison]]\n'
+        'arm = "off"\nbase = "vanilla"\n[[comparison]]',
+        1,
+    )
+)
+BY_UNITS = _VARIANTS.replace(
+    'name = "W1"', 'name = "W1"\nclients = 1\nprotocol = ["rounds", "units"]'
+).replace("[analysis]", f"[protocol.units]\ntrials = {TRIALS}\nrun = '3s'\n[analysis]")
 
 WAITS = (
-    Wait(event="IO/DataFileRead", idle=False, waits=9_000, total_ms=900.0, mean_ms=0.1,
-         of_sessions=0.9, of_waits=0.95, per_transaction=1.9,
-         histogram=(0, 0, 100, 8_000, 900, *[0] * 27)),
-    Wait(event="Client/ClientRead", idle=True, waits=9_000, total_ms=90.0, mean_ms=0.01,
-         of_sessions=0.09, of_waits=0.0, per_transaction=1.0),
-)  # fmt: skip
+    Wait(
+        event="IO/DataFileRead",
+        idle=False,
+        waits=9_000,
+        total_ms=900.0,
+        mean_us=100.0,
+        of_sessions=0.9,
+        of_waits=0.95,
+        per_transaction=1.9,
+        histogram=(0, 0, 100, 8_000, 900, *[0] * 27),
+    ),
+    Wait(
+        event="Client/ClientRead",
+        idle=True,
+        waits=9_000,
+        total_ms=90.0,
+        mean_us=10.0,
+        of_sessions=0.09,
+        of_waits=0.0,
+        per_transaction=1.0,
+    ),
+)
 
 
 def study(text: str = STUDY) -> Study:
@@ -81,11 +117,18 @@ def study(text: str = STUDY) -> Study:
 
 def facts(found: Study, seed: int = 7) -> Facts:
     return Facts(
-        created="2026-01-01T00:00:00+00:00", pgtare_version="0", seed=seed, quick=False,
-        workloads=tuple(w.name for w in found.workload), study_file="simulated.toml",
-        study_directory="/", source=STUDY, command=("pgtare", "ladder", "simulated.toml"),
-        machine={"cpus": 2}, planned_s=60.0,
-    )  # fmt: skip
+        created="2026-01-01T00:00:00+00:00",
+        pgtare_version="0",
+        seed=seed,
+        quick=False,
+        workloads=tuple(w.name for w in found.workload),
+        study_file="simulated.toml",
+        study_directory="/",
+        source=STUDY,
+        command=("pgtare", "ladder", "simulated.toml"),
+        machine={"cpus": 2},
+        planned_s=60.0,
+    )
 
 
 def steps(found: Study, seed: int = 7) -> tuple[Step, ...]:
@@ -99,24 +142,62 @@ def runs(found: Study, effects: Mapping[str, float], seed: int = 7) -> dict[str,
     for workload in found.workload:
         logs = rounds(
             {name: effects.get(name.split()[0], 0.0) for name in found.in_a_block(workload)},
-            found.protocol.rounds, rng,
-        )  # fmt: skip
+            found.protocol.rounds,
+            rng,
+        )
         for step in steps(found, seed):
             if step.workload != workload.name:
                 continue
             log = 0.0 if step.kind == "proof" else float(logs[step.variant][step.round - 1])
             speed = math.exp(log)
             made[step.id] = Run(
-                step=step, started="2026-01-01T00:00:00+00:00", duration_s=3.0, transactions=20_000,
+                step=step,
+                started="2026-01-01T00:00:00+00:00",
+                duration_s=3.0,
+                transactions=20_000,
                 metrics={
-                    "tps": 20_000 * speed, "cpu_us": 60 / speed, "latency_mean_us": 100 / speed,
-                    "latency_p50_us": 90 / speed, "latency_p95_us": 200 / speed,
+                    "tps": 20_000 * speed,
+                    "cpu_us": 60 / speed,
+                    "latency_mean_us": 100 / speed,
+                    "latency_p50_us": 90 / speed,
+                    "latency_p95_us": 200 / speed,
                     "latency_p99_us": 400 / speed,
                 },
-                waits=WAITS, machine={"idle": 0.1, "steal": 0.0, "other": 0.0},
-                evidence=("capture is as it should be",), latency_samples=2_000,
-            )  # fmt: skip
+                waits=WAITS,
+                machine={"idle": 0.1, "steal": 0.0, "other": 0.0},
+                evidence=("capture is as it should be",),
+                latency_samples=2_000,
+            )
     return made
+
+
+def tried(found: Study, noise: float = 0.001) -> dict[str, Run]:
+    """All trials of the study, done: each with a speed of its own, on all arms alike."""
+    rng = np.random.default_rng(3)
+    made = {}
+    for step in all_steps(found, 7):
+        if step.workload != "W1@units" or step.kind != "run":
+            continue
+        speed = rng.normal(0, 0.3)
+        parts = {}
+        for name in ("off", "stats", "trace", "off again"):
+            service = 50 * np.exp(speed + UNIT_EFFECTS.get(name, 0.0) + rng.normal(0, noise))
+            parts[name] = Part(metrics={"service_us": service, "cpu_us": service}, transactions=9)
+        made[step.id] = Run(step=step, began="", seconds=2.0, parts=parts)
+    return made
+
+
+def analysed(found: Study, made: dict[str, Run], *, closed: bool = False) -> LadderResult:
+    """The result of these runs."""
+    steps_ = all_steps(found, 7)
+    return analysis.analyse(
+        found, facts(found), steps_, made, {}, directory=Path("d"), closed=closed, skipped={}
+    )
+
+
+def line_of(text: str, wanted: str) -> int:
+    """The number of the first line with these words."""
+    return next(i for i, got in enumerate(text.splitlines(), start=1) if wanted in got)
 
 
 RATES: dict[str, Rate] = {}

@@ -329,7 +329,7 @@ def stalls_cut_short(number: int, seed: int, part_of_life: float) -> Censored:
     covered = known = harmless = 0
     for found in trials(
         number, seed, 1, stalling(share, stall_us), sessions=64, units=2_000, life_us=life_us
-    ):  # fmt: skip
+    ):
         arm = first(found)
         assert arm.effect is not None
         values.append(arm.effect.total_us.estimate)

@@ -90,9 +90,22 @@ def simulate(
             flags |= int(UnitFlag.STRADDLED) if at + service_ns >= ends[number] else 0
             flags |= int(UnitFlag.UNBLOCKED) if unit == 0 else 0
             rows.append(
-                (at, service_ns, 0, service_ns, backend, unit, *where, arm, 1, flags, 500,
-                 100 + backend, number)
-            )  # fmt: skip
+                (
+                    at,
+                    service_ns,
+                    0,
+                    service_ns,
+                    backend,
+                    unit,
+                    *where,
+                    arm,
+                    1,
+                    flags,
+                    500,
+                    100 + backend,
+                    number,
+                )
+            )
             at, unit, last = at + service_ns + 2_000, unit + 1, (arm, last[0])
     return np.array(rows, dtype=OBSERVATION)
 
@@ -138,10 +151,15 @@ def usable(obs: Observations, design: Design, arm: int | None = None) -> list[Un
             continue
         found.append(
             Unit(
-                backend, number, number // n, kind, int(o["arm"]), o["service_ns"] / 1000,
+                backend,
+                number,
+                number // n,
+                kind,
+                int(o["arm"]),
+                o["service_ns"] / 1000,
                 (arms[0], arms[1]),
             )
-        )  # fmt: skip
+        )
     found = _without_gaps(found, design)
     c = np.quantile([u.body_us for u in found], 0.999)
     if arm is not None:

@@ -8,7 +8,7 @@ import pytest
 
 from pgtare.seeing.clock import compare
 from pgtare.seeing.clock.schema import ClockReport
-from tests.unit.clock_tools import sample
+from tests.unit.sample_clock_report import sample
 
 
 def worse(change: Callable[[ClockReport], None]) -> list[str]:

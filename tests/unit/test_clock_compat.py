@@ -15,7 +15,7 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.seeing.clock import compat, probe
 from pgtare.seeing.clock.distribution import NS, Distribution
-from tests.unit.clock_tools import even, needs_tsc
+from tests.unit.sample_clock_report import even, needs_tsc
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -27,8 +27,11 @@ ROW = re.compile(r"^ *\d+ +\d+\.\d{4} +\d+\.\d{4} +\d+$")
 def clock_compat(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [PGTARE, "clock", "--compat", *arguments],
-        capture_output=True, text=True, timeout=50, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
 
 
 def masked(text: str) -> list[str]:
@@ -88,8 +91,9 @@ def printed() -> str:
 @needs_tsc
 def test_every_line_and_column_is_that_of_19(printed: str) -> None:
     lines = masked(printed)
-    assert re.fullmatch(r"TSC frequency source: x86(, hypervisor)?, (calibration|cpuid 0x\w+)",
-                        lines[-5])  # fmt: skip
+    assert re.fullmatch(
+        r"TSC frequency source: x86(, hypervisor)?, (calibration|cpuid 0x\w+)", lines[-5]
+    )
     lines[-5] = "TSC frequency source: x86"
     if "will not be used" in lines[-1]:
         lines[-1] = WHOLE[-1]
@@ -284,11 +288,22 @@ def test_a_real_pg_test_timing_19_prints_the_same(printed: str, theirs: str) -> 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["-d", "0"], ["-d", "-1"], ["-d", "ten"], ["-d", "4294967296"], ["-d", ""], ["-d"],
-        ["-c", "101"], ["-c", "-0.1"], ["-c", "much"], ["--json"], ["-x"], ["more"], ["-?"],
+        ["-d", "0"],
+        ["-d", "-1"],
+        ["-d", "ten"],
+        ["-d", "4294967296"],
+        ["-d", ""],
+        ["-d"],
+        ["-c", "101"],
+        ["-c", "-0.1"],
+        ["-c", "much"],
+        ["--json"],
+        ["-x"],
+        ["more"],
+        ["-?"],
         ["--help"],
     ],
-)  # fmt: skip
+)
 def test_a_real_pg_test_timing_19_says_the_same(
     arguments: list[str], theirs: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,13 +1,11 @@
 """Counting a plan's timed calls, and the costs that follow, on plans written by hand."""
 
 import dataclasses
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console, RenderableType
 
 from pgtare.errors import UsageError
 from pgtare.seeing.clock import plan_text
@@ -18,7 +16,8 @@ from pgtare.seeing.clock.plan import parse_plan, read_plan
 from pgtare.seeing.clock.plan_source import as_reported
 from pgtare.seeing.clock.predict import Clock, call_cost, explain_cost, io_cost, wait_cost
 from pgtare.seeing.clock.schema import PlanTiming
-from tests.unit.clock_tools import sample
+from tests.terminal import printed
+from tests.unit.sample_clock_report import sample
 
 CLOCK = Clock(20)
 
@@ -26,9 +25,12 @@ CLOCK = Clock(20)
 def node(kind: str, rows: float, loops: float = 1, *plans: dict[str, Any], **more: Any) -> Any:
     """A node as EXPLAIN (ANALYZE, TIMING OFF) of 18 prints it."""
     found: dict[str, Any] = {
-        "Node Type": kind, "Plan Rows": 10, "Plan Width": 40, "Actual Rows": float(rows),
+        "Node Type": kind,
+        "Plan Rows": 10,
+        "Plan Width": 40,
+        "Actual Rows": float(rows),
         "Actual Loops": loops,
-    }  # fmt: skip
+    }
     found |= {name.replace("_", " "): value for name, value in more.items()}
     return found | {"Plans": list(plans)} if plans else found
 
@@ -166,8 +168,11 @@ def test_a_call_costs_two_readings_and_a_little() -> None:
 
 
 def test_costs_add_up_and_are_set_against_the_execution() -> None:
-    document = {"Plan": node("Aggregate", 1, 1, node("Seq Scan", 1_000_000), Strategy="Plain"),
-                "Execution Time": 50.0, "Triggers": [{"Calls": 7}]}  # fmt: skip
+    document = {
+        "Plan": node("Aggregate", 1, 1, node("Seq Scan", 1_000_000), Strategy="Plain"),
+        "Execution Time": 50.0,
+        "Triggers": [{"Calls": 7}],
+    }
     cost = explain_cost(parse_plan([document]), CLOCK, 18)
     assert cost.calls.likely == 1_000_005
     assert cost.wall_ms.likely == pytest.approx(1_000_012 * cost.call_ns.likely * 1e-6)
@@ -208,8 +213,9 @@ def test_a_large_hash_table_may_stall() -> None:
 
 def test_io_timing_reads_the_clock_by_block_or_by_vector() -> None:
     scan = node("Seq Scan", 9, Shared_Read_Blocks=1600, Parent_Relationship="Outer")
-    plan = parse_plan({"Plan": node("Sort", 9, 1, scan, Shared_Read_Blocks=1600,
-                                    Temp_Written_Blocks=30)})  # fmt: skip
+    plan = parse_plan(
+        {"Plan": node("Sort", 9, 1, scan, Shared_Read_Blocks=1600, Temp_Written_Blocks=30)}
+    )
     assert io_cost(CLOCK, 15, plan).ios == Range.exactly(1630)
     assert io_cost(CLOCK, 18, plan).ios == Range(130, 130, 1630)
     assert io_cost(CLOCK, 15).io_ns.lo == 40
@@ -271,13 +277,6 @@ def test_a_median_has_an_interval_by_signs() -> None:
     assert few.lo != few.lo
 
 
-def text(view: RenderableType, width: int = 160) -> str:
-    console = Console(width=width, file=io.StringIO())
-    console.print(view)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
-
-
 def predicted(document: dict[str, Any], major: int = 18) -> PlanTiming:
     """For a machine whose CLOCK_MONOTONIC takes 18 ns and whose RDTSC takes 8."""
     return plan_timing(sample(), parse_plan(document), major, "plan.json")
@@ -286,26 +285,26 @@ def predicted(document: dict[str, Any], major: int = 18) -> PlanTiming:
 def test_the_view_names_cost_nodes_and_doubts() -> None:
     scan = node("Seq Scan", 1_000_000, Relation_Name="orders")
     document = {"Plan": node("Aggregate", 1, 1, scan, Strategy="Plain"), "Execution Time": 90.0}
-    shown = text(plan_text.view(predicted(document)), 240)
+    shown = printed(plan_text.view(predicted(document)), 240)
     assert "costs 41.8 ms [35.0 ms, 51.4 ms] more than TIMING OFF on PostgreSQL 18:" in shown
     assert "1,000,005 calls of 41.8 ns [35.0, 51.4]; 46 % of 90.0 ms without it" in shown
     assert "On PostgreSQL 19, by RDTSC, it would be 20.8 ms [15.0 ms, 28.4 ms]." in shown
     assert "track_io_timing costs 82.0 ns [36.0, 92.0] for each I/O." in shown
     assert "Seq Scan on orders" in shown
-    guess = text(plan_text.view(predicted({"Plan": estimate("Seq Scan", 9)})))
+    guess = printed(plan_text.view(predicted({"Plan": estimate("Seq Scan", 9)})), 160)
     assert "by the planner's estimates" in guess
     assert "Note: rows and loops are the planner's estimates" in guess
 
 
 def test_a_long_plan_is_cut_and_its_rest_summed_up() -> None:
     found = predicted({"Plan": node("Append", 40, 1, *[node("Seq Scan", 2)] * 20)})
-    assert "16 more" in text(plan_text.view(found, most=5))
+    assert "16 more" in printed(plan_text.view(found, most=5), 160)
     assert len(list(plan_text.rows(found))) == 21
 
 
 def test_the_table_of_nodes_fits_80_columns() -> None:
     scan = node("Seq Scan", 123_456_789, Relation_Name="a_table_with_quite_a_long_name")
-    shown = text(plan_text.view(predicted({"Plan": node("Hash Join", 5, 1, scan, scan)})), 80)
+    shown = printed(plan_text.view(predicted({"Plan": node("Hash Join", 5, 1, scan, scan)})), 80)
     assert max(map(len, shown.splitlines())) <= 80
     assert "123,456,791" in shown
     assert "…" not in shown

@@ -19,7 +19,7 @@ from pgtare.seeing.clock import build, probe
 from pgtare.seeing.clock.clocks import BY_NAME, Clock, choose
 from pgtare.seeing.clock.distribution import NS, Distribution, log2_histogram
 from pgtare.server.build import source_dir
-from tests.unit.clock_tools import even, needs_tsc
+from tests.unit.sample_clock_report import even, needs_tsc
 
 pytestmark = pytest.mark.timeout(60)
 MS = 2_600_000  # a millisecond of a counter at 2.6 GHz
@@ -152,9 +152,13 @@ def compared(offset: int) -> probe.CorePair:
     first, second = sorted(os.sched_getaffinity(0))[:2]
     for _ in range(10):
         found = probe.cores(
-            first, second, counter=probe.counter_usable(), rounds=2000, limit_ns=10**9,
+            first,
+            second,
+            counter=probe.counter_usable(),
+            rounds=2000,
+            limit_ns=10**9,
             offset=offset,
-        )  # fmt: skip
+        )
         if found.rounds == 2000:
             return found
     pytest.skip("the processors are too busy")
@@ -273,10 +277,16 @@ def test_a_clock_that_does_not_exist_lists_those_that_do() -> None:
 @pytest.mark.parametrize("cpu", [0, 1023, 1024, 5000])
 def test_a_processor_beyond_the_thousandth_can_be_pinned_to(many: Path, cpu: int) -> None:
     told = subprocess.run(
-        [sys.executable, "-c",
-         f"from pgtare.seeing.clock import probe; print(probe.library().probe_pin({cpu}))"],
-        env={**os.environ, "LD_PRELOAD": str(many)}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            f"from pgtare.seeing.clock import probe; print(probe.library().probe_pin({cpu}))",
+        ],
+        env={**os.environ, "LD_PRELOAD": str(many)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert (told.stdout, told.stderr) == ("0\n", f"pinned to {cpu}\n")
 
 

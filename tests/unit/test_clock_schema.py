@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from pgtare.seeing.clock.schema import ClockReport
-from tests.unit.clock_tools import sample
+from tests.unit.sample_clock_report import sample
 
 SCHEMA: dict[str, Any] = ClockReport.model_json_schema(by_alias=True)
 

@@ -12,14 +12,16 @@ from pgtare.cli.command_line import command_line
     [
         (["weigh", "-d", "5", "--dsn", "dbname=app"], ["weigh", "-d", "5", "--dsn", "dbname=app"]),
         (["--dsn", "host=a password=secret"], ["--dsn", "password=(hidden) host=a"]),
-        (["--dsn=postgresql://joe:secret@db/app"],
-         ["--dsn=user=joe password=(hidden) dbname=app host=db"]),
+        (
+            ["--dsn=postgresql://joe:secret@db/app"],
+            ["--dsn=user=joe password=(hidden) dbname=app host=db"],
+        ),
         (["--dsn", "postgresql://joe@db/app"], ["--dsn", "postgresql://joe@db/app"]),
         (["--dsn", "sslpassword=secret"], ["--dsn", "sslpassword=(hidden)"]),
         (["--dsn", "password='open"], ["--dsn", "(hidden)"]),
         (["--dsn"], ["--dsn"]),
     ],
-)  # fmt: skip
+)
 def test_passwords_are_not_kept(
     given: list[str], kept: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

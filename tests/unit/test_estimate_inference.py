@@ -22,8 +22,9 @@ from pgtare.estimate.inference import (
 )
 from pgtare.estimate.trial import Estimate, randomisation, width_reached
 from pgtare.estimate.trial.blocks import Blocks, by_arm, select
-from pgtare.estimate.trial.verdict import MIN_BLOCKS, Evidence, judge
+from pgtare.estimate.trial.verdict import MIN_BLOCKS, judge
 from tests.unit.estimate_textbook import block_differences, design_of, simulate, usable_blocks
+from tests.unit.sample_evidence import CLEAR, DEAR, EQUIVALENT, OPEN
 
 NAN = math.nan
 
@@ -272,33 +273,6 @@ def test_randomisation_agrees_with_the_studentised_p() -> None:
         differences = block_differences(usable_blocks(obs, design), arm, float)
         z = np.mean(differences) / (np.std(differences) / math.sqrt(len(differences)))
         assert found[arm] == pytest.approx(math.erfc(abs(z) / math.sqrt(2)), abs=0.03)
-
-
-EQUIVALENT = Evidence(
-    proven=True,
-    blocks=10_000,
-    body=Estimate(0.05, 0.1, -0.15, 0.25),
-    under=Estimate(0.40, 0.1, 0.24, 0.56),
-    over=Estimate(-0.30, 0.1, -0.46, -0.14),
-    excess=Estimate(0.1, 0.3, -0.5, 0.7),
-    total=Estimate(0.15, 0.3, -0.5, 0.8),
-    total_over=Estimate(-0.2, 0.3, -0.8, 0.4),
-    tail_bound=1.1,
-    p=0.6,
-    family=4,
-    seconds=60.0,
-    factor=0.5,
-    tail_factor=3.0,
-)
-CLEAR = replace(
-    EQUIVALENT,
-    body=Estimate(2.0, 0.1, 1.8, 2.2),
-    under=Estimate(2.35, 0.1, 2.19, 2.51),
-    over=Estimate(1.65, 0.1, 1.49, 1.81),
-    p=1e-9,
-)
-OPEN = replace(EQUIVALENT, over=Estimate(-0.3, 0.4, -1.0, 0.4), factor=4.0)
-DEAR = Estimate(12.0, 2.0, 8.0, 16.0)
 
 
 def test_verdicts() -> None:

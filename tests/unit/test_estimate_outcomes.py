@@ -26,10 +26,10 @@ from pgtare.estimate.trial.outcomes import (
 )
 from pgtare.estimate.trial.verdict import Control, judge
 from tests.unit.estimate_textbook import design_of, simulate
+from tests.unit.sample_evidence import CLEAR, DEAR, EQUIVALENT
 from tests.unit.simulated_runs import lognormal, trial, weighing
 from tests.unit.slices_textbook import saturation, sliced
 from tests.unit.slices_textbook import simulate as slices_simulated
-from tests.unit.test_estimate_inference import CLEAR, DEAR, EQUIVALENT
 
 NAN = math.nan
 

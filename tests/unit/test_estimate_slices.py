@@ -110,8 +110,9 @@ def test_units_left_open_do_not_count(both: tuple[Design, Observations]) -> None
     after, before = select_slices(cut, design), select_slices(obs[:-5], design)
     assert after.units.n_blocks == before.units.n_blocks
     assert (after.used.tolist(), after.excluded.tolist()) == (
-        before.used.tolist(), before.excluded.tolist(),
-    )  # fmt: skip
+        before.used.tolist(),
+        before.excluded.tolist(),
+    )
 
 
 def test_sessions_that_lack_a_kind_are_left_out_and_blocks_are_not(
@@ -240,9 +241,15 @@ def replicates() -> list[tuple[dict[str, float], object]]:
     for seed in range(120):
         design = saturation(seed)
         obs = simulate(
-            design, 40, levels_us=(1800.0, 2600.0), own=(0, 80), carry=(0, 40), second=(0, 15),
-            spillover=(0, 240), seed=seed,
-        )  # fmt: skip
+            design,
+            40,
+            levels_us=(1800.0, 2600.0),
+            own=(0, 80),
+            carry=(0, 40),
+            second=(0, 15),
+            spillover=(0, 240),
+            seed=seed,
+        )
         found.append((truth, contention(obs, design, proven=True)))
     return found
 

@@ -63,20 +63,28 @@ def test_how_far_chance_alone_moves_a_share() -> None:
     """Shares of 400 and 100 samples, drawn often: 95 % of the changes are within the bound."""
     many, few = (
         Samples(
-            (A,), np.arange(n), np.ones(n, np.int32), np.zeros(n, np.int32), np.zeros(n, np.int8),
+            (A,),
+            np.arange(n),
+            np.ones(n, np.int32),
+            np.zeros(n, np.int32),
+            np.zeros(n, np.int8),
             np.full(n, 7),
         )
         for n in (400, 100)
-    )  # fmt: skip
+    )
     bound = profiles.chance_points(many, few)
     assert bound is not None
     rng = np.random.default_rng(1)
     change = 100 * (rng.binomial(400, 0.5, 4000) / 400 - rng.binomial(100, 0.5, 4000) / 100)
     assert 0.93 < np.mean(np.abs(change) <= bound) < 0.97
     one_wait = Samples(
-        (A,), np.arange(100), np.ones(100, np.int32), np.zeros(100, np.int32),
-        np.ones(100, np.int8), np.array([10**6] + [1] * 99),
-    )  # fmt: skip
+        (A,),
+        np.arange(100),
+        np.ones(100, np.int32),
+        np.zeros(100, np.int32),
+        np.ones(100, np.int8),
+        np.array([10**6] + [1] * 99),
+    )
     wide = profiles.chance_points(many, one_wait)
     assert wide is not None
     assert wide > 90  # a hundred waits, all time in one of them
@@ -87,7 +95,7 @@ def test_a_change_tells_what_was_lost_and_keeps_to_one_kind() -> None:
     def recording(mode: Mode, *notes: str) -> FlameRecording:
         return FlameRecording(
             mode, "server", _samples(), 0, 1.0, "fp", 99, "time", notes=list(notes)
-        )  # fmt: skip
+        )
 
     paths = Path("a"), Path("b")
     told = _notes_on(paths, [recording("on"), recording("on", "7 events were lost")], False)

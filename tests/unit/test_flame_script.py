@@ -63,9 +63,14 @@ def test_blocked_and_runnable_time_are_told_apart() -> None:
     times = list(zip(samples.kind.tolist(), samples.weight_ns.tolist(), strict=True))
     assert times == [(BLOCKED, 300_000), (RUNNABLE, 50_000), (RUNNABLE, 100_000)]
     assert samples.stacks[0] == (
-        "backend", "PostgresMain", "postgres+0x47c78", "LWLockAcquire", "do_wait",
-        "schedule_[k]", "__schedule_[k]",
-    )  # fmt: skip
+        "backend",
+        "PostgresMain",
+        "postgres+0x47c78",
+        "LWLockAcquire",
+        "do_wait",
+        "schedule_[k]",
+        "__schedule_[k]",
+    )
     assert reader.counts.lost == 12
     assert reader.counts.unnamed == {"/usr/bin/postgres": 1}
     assert scheduler.unmatched == 0
@@ -74,8 +79,11 @@ def test_blocked_and_runnable_time_are_told_apart() -> None:
 def test_who_woke_stands_on_top_of_what_waited() -> None:
     samples = _read(wake=True)[2].samples()
     assert samples.stacks[0][-4:] == (
-        "woken by my app", "try_to_wake_up_[k]", "__x64_sys_futex_[k]", "sem_post:x",
-    )  # fmt: skip
+        "woken by my app",
+        "try_to_wake_up_[k]",
+        "__x64_sys_futex_[k]",
+        "sem_post:x",
+    )
 
 
 def test_an_interrupt_is_not_the_doing_of_whom_it_interrupted() -> None:

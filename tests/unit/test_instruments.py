@@ -177,7 +177,7 @@ def test_a_missing_catalogue_is_a_clear_error(tmp_path: Path) -> None:
         ("[jit]", "x = 1\n[jit]", r"line 2: 'x' must be a table"),
         ("needs", "name = 'x'\nneeds", r"line 7: unknown key 'name'; the name is \[jit\]"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_reported_with_file_line_and_key(old: str, new: str, message: str) -> None:
     assert old in GOOD
     with pytest.raises(UsageError, match=rf"mine\.toml, ({message})"):
@@ -273,8 +273,12 @@ def test_all_shipped_instruments_but_the_prepared_one_share_a_trial(catalogue: C
 @pytest.mark.parametrize(
     ("names", "adhoc", "inject", "message"),
     [
-        (["compute_query_id", "pg_stat_statements_prepared"], [], [],
-         "cannot share a trial: .* compute_query_id = off, that of the other .* = on"),
+        (
+            ["compute_query_id", "pg_stat_statements_prepared"],
+            [],
+            [],
+            "cannot share a trial: .* compute_query_id = off, that of the other .* = on",
+        ),
         (["log_duration", "log_duration/on"], [], [], "two arms called 'log_duration'"),
         (["log_duration"], ["log_duration: jit=off"], [], "two arms called"),
         (["log_duration"], ["x: log_duration=FALSE"], [], "x would be the same as the base"),
@@ -282,7 +286,7 @@ def test_all_shipped_instruments_but_the_prepared_one_share_a_trial(catalogue: C
         ([], [], [0], "must be over 0 ns"),
         ([], [], [5, 5], "two arms called 'injected_5ns'"),
     ],
-)  # fmt: skip
+)
 def test_contradictions_are_refused(
     catalogue: Catalogue, names: list[str], adhoc: list[str], inject: list[int], message: str
 ) -> None:
@@ -431,12 +435,22 @@ def test_pg_stat_statements_is_active_with_flags_and_calls() -> None:
         ([(100, F.UNBLOCKED)], TRACKED, {"calls": 1200}, "missing", "base arm has no transactions"),
         (PLAIN, [], {"calls": 1200}, "missing", "the arm has no transactions"),
         (PLAIN, [(1000, X | T | Q | F.ABORTED)], {}, "missing", "the arm has no transactions"),
-        (PLAIN, [(900, X | T | Q), (100, X | T | Q | F.APP_CHANGED)], {"calls": 1200}, "missing",
-         "not in force: in force in 900 of 1000 transactions (100 changed by the application)"),
-        ([(900, X), (100, X | F.SWITCH_FAILED)], TRACKED, {"calls": 1200}, "missing",
-         "the base arm was not in force"),
+        (
+            PLAIN,
+            [(900, X | T | Q), (100, X | T | Q | F.APP_CHANGED)],
+            {"calls": 1200},
+            "missing",
+            "not in force: in force in 900 of 1000 transactions (100 changed by the application)",
+        ),
+        (
+            [(900, X), (100, X | F.SWITCH_FAILED)],
+            TRACKED,
+            {"calls": 1200},
+            "missing",
+            "the base arm was not in force",
+        ),
     ],
-)  # fmt: skip
+)
 def test_pg_stat_statements_fails_closed(
     base: list[tuple[int, F]],
     arm: list[tuple[int, F]],
@@ -474,8 +488,13 @@ R, IO = F.BLOCKS_READ, F.IO_TIMED
         ("auto_explain/sampled", PLAIN, PLAIN, {}, "missing"),
         ("auto_explain/sampled", PLAIN, [(9, X | F.INSTRUMENTED), (9991, X)], {}, "missing"),
         ("auto_explain/sampled", PLAIN, [(1000, X | F.INSTRUMENTED)], {}, "missing"),
-        ("auto_explain/sampled", [(996, X), (4, X | F.INSTRUMENTED)],
-         [(10, X | F.INSTRUMENTED), (990, X)], {}, "missing"),
+        (
+            "auto_explain/sampled",
+            [(996, X), (4, X | F.INSTRUMENTED)],
+            [(10, X | F.INSTRUMENTED), (990, X)],
+            {},
+            "missing",
+        ),
         ("log_min_duration_statement", PLAIN, [(1000, X | L)], {}, "active"),
         ("log_min_duration_statement", [(1000, X | L)], [(1000, X | L)], {}, "missing"),
         ("log_statement", PLAIN, [(500, L), (500, X)], {}, "missing"),
@@ -484,11 +503,14 @@ R, IO = F.BLOCKS_READ, F.IO_TIMED
         ("log_lock_waits", PLAIN, PLAIN, {}, "idle"),
         ("log_lock_waits", [(3, X | L), (997, X)], [(3, X | L), (997, X)], {}, "idle"),
     ],
-)  # fmt: skip
+)
 def test_each_instrument_is_proved_both_ways(
-    spec: str, base: list[tuple[int, F]], arm: list[tuple[int, F]], grown: dict[str, float],
+    spec: str,
+    base: list[tuple[int, F]],
+    arm: list[tuple[int, F]],
+    grown: dict[str, float],
     state: str,
-) -> None:  # fmt: skip
+) -> None:
     assert proof_of(spec, base, arm, grown).state == state
 
 

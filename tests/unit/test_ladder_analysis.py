@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 
-from pgtare.weighing.ladder import analysis, answers, markdown, page, wording
+from pgtare.weighing.ladder import answers, markdown, page, wording
 from pgtare.weighing.ladder.charts import charts
 from pgtare.weighing.ladder.records import Run
 from pgtare.weighing.ladder.remaining_steps import remaining
-from pgtare.weighing.ladder.result import LadderResult
-from pgtare.weighing.ladder.study import Study
-from tests.unit.simulated_study import STUDY, facts, runs, steps, study
+from tests.unit.simulated_study import STUDY, analysed, runs, steps, study
 
 EFFECTS = {"stats": -0.001, "trace": -0.08}
-
-
-def analysed(found: Study, made: dict[str, Run], *, closed: bool = False) -> LadderResult:
-    return analysis.analyse(
-        found, facts(found), steps(found), made, {}, directory=Path("d"), closed=closed, skipped={}
-    )
 
 
 def change(made: dict[str, Run], round_: int, variant: str, **what: object) -> None:

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from rich.console import Console
 
 from pgtare.estimate.study import duet as estimate
-from pgtare.weighing.ladder import analysis, markdown, page, terminal
+from pgtare.weighing.ladder import markdown, page, terminal
 from pgtare.weighing.ladder.planning import all_steps
 from pgtare.weighing.ladder.records import Part, Run
 from pgtare.weighing.ladder.remaining_steps import remaining
 from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.study import Study
-from tests.unit.simulated_study import STUDY, WAITS, facts, runs, study
+from tests.unit import simulated_study
+from tests.unit.simulated_study import STUDY, WAITS, runs, study
 
 SETS = 8
 NAMES = ("off", "stats", "trace", "off again")
 #: What each data directory alone is worth, as a log-ratio: far more than any effect.
 PLACES = (0.0, 0.4, -0.3, 0.1)
 EFFECTS = {"off": 0.0, "stats": 0.003, "trace": 0.05, "off again": 0.0}
-TEXT = STUDY.replace("[analysis]", f"[protocol.duet]\nsets = {SETS}\n[analysis]").replace(
-    'name = "W1"', 'name = "W1"\nclients = 1\nprotocol = "duet"'
-).replace("IO/DataFileRead", "Client/ClientRead")  # fmt: skip
+TEXT = (
+    STUDY.replace("[analysis]", f"[protocol.duet]\nsets = {SETS}\n[analysis]")
+    .replace('name = "W1"', 'name = "W1"\nclients = 1\nprotocol = "duet"')
+    .replace("IO/DataFileRead", "Client/ClientRead")
+)
 
 
 def played(found: Study, noise: float = 0.002) -> dict[str, Run]:
@@ -49,11 +50,7 @@ def played(found: Study, noise: float = 0.002) -> dict[str, Run]:
 
 
 def analysed(made: dict[str, Run], found: Study | None = None) -> LadderResult:
-    found = found or study(TEXT).resolved()
-    return analysis.analyse(
-        found, facts(found), all_steps(found, 7), made, {}, directory=Path("d"), closed=False,
-        skipped={},
-    )  # fmt: skip
+    return simulated_study.analysed(found or study(TEXT).resolved(), made)
 
 
 @pytest.fixture

@@ -15,13 +15,25 @@ from pgtare.weighing.ladder.section_models import Expected, Gates, Workload
 from tests.unit.simulated_study import STUDY, WAITS, study
 
 BEFORE = Usage(
-    busy=10_000, idle=50_000, steal=100, total=60_100, kernel=10, swapped_pages=0, throttled=0,
-    monotonic_s=1000.0, wall_s=1_700_000_000.0,
-)  # fmt: skip
+    busy=10_000,
+    idle=50_000,
+    steal=100,
+    total=60_100,
+    kernel=10,
+    swapped_pages=0,
+    throttled=0,
+    monotonic_s=1000.0,
+    wall_s=1_700_000_000.0,
+)
 AFTER = dataclasses.replace(
-    BEFORE, busy=11_900, idle=50_090, steal=110, total=62_100, monotonic_s=1010.0,
+    BEFORE,
+    busy=11_900,
+    idle=50_090,
+    steal=110,
+    total=62_100,
+    monotonic_s=1010.0,
     wall_s=1_700_000_010.0,
-)  # fmt: skip
+)
 
 
 def judged(after: Usage, own_ticks: int = 1_890) -> list[str]:
@@ -114,8 +126,12 @@ def test_a_proof_that_failed_under_another_load_is_tried_again(
 ) -> None:
     found = study(STUDY)
     made = Run(
-        step=Step(id="x", kind=kind, workload="W1", variant="OFF"), started="", duration_s=1.0,
-        metrics={"tps": 1.0}, failed=failed, machine={"idle": 0.07, "steal": 0.0, "other": other},
-    )  # fmt: skip
+        step=Step(id="x", kind=kind, workload="W1", variant="OFF"),
+        started="",
+        duration_s=1.0,
+        metrics={"tps": 1.0},
+        failed=failed,
+        machine={"idle": 0.07, "steal": 0.0, "other": other},
+    )
     told = ["another load on the machine took 30 % of the processors"] if again else []
     assert run.disturbed(made, found) == told

@@ -12,8 +12,7 @@ import pgtare.weighing.ladder
 from pgtare.weighing.ladder import protocol_registry
 from pgtare.weighing.ladder.protocol import StudyProtocol
 from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
-from tests.unit.simulated_study import study
-from tests.unit.test_ladder_units import TEXT
+from tests.unit.simulated_study import BY_UNITS, study
 
 LADDER = Path(pgtare.weighing.ladder.__file__).parent
 #: The modules of the protocols themselves, and the one that lists them.
@@ -60,7 +59,7 @@ def test_such_questions_are_seen(question: str) -> None:
 
 
 def test_every_protocol_is_whole() -> None:
-    text = TEXT[: TEXT.index("[[workload.profile]]")]
+    text = BY_UNITS[: BY_UNITS.index("[[workload.profile]]")]
     found = study(text.replace('"rounds", "units"', '"rounds", "duet", "units"')).resolved()
     for name, protocol in PROTOCOLS.items():
         assert isinstance(protocol, StudyProtocol)

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from pgtare.weighing.ladder.result import LadderResult
-from tests.unit.test_ladder_units import TEXT, analysed, runs, study, tried
+from tests.unit.simulated_study import BY_UNITS, analysed, runs, study, tried
 
 SCHEMA: dict[str, Any] = LadderResult.model_json_schema(by_alias=True)
 
@@ -17,7 +17,7 @@ SCHEMA: dict[str, Any] = LadderResult.model_json_schema(by_alias=True)
 @pytest.fixture(scope="module")
 def result() -> LadderResult:
     """A study by rounds and by trials, with a round dropped."""
-    found = study(TEXT).resolved()
+    found = study(BY_UNITS).resolved()
     made = {**runs(found, {"trace": -0.02}), **tried(found)}
     key = "W1@rounds-002-1"
     made[key] = made[key].model_copy(update={"failed": ("the clock stepped by +900 ms",)})

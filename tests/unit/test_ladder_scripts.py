@@ -10,7 +10,7 @@ from pgtare.errors import UsageError
 from pgtare.weighing.ladder import run_figures, scripts, study_file, tables, wording
 from pgtare.weighing.ladder.section_models import placed
 from pgtare.weighing.ladder.study import Study
-from tests.unit.test_ladder_study import STUDY
+from tests.unit.simulated_study import STUDY
 
 STUDIES = Path(__file__).parents[2] / "studies"
 

@@ -7,9 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pgtare.errors import MeasurementError, UsageError
@@ -32,6 +32,8 @@ from pgtare.load.connection import client_connection
 from pgtare.load.pgbench import parse_progress
 from pgtare.load.process import Child
 from pgtare.load.spec import cores
+from tests.loads import check_for
+from tests.sessions import eventually
 
 # ------------------------------------------------------------------------------ options
 
@@ -149,15 +151,19 @@ def test_other_secrets_and_nonsense_are_refused() -> None:
 @pytest.mark.parametrize(
     ("line", "progress"),
     [
-        ("progress: 1.0 s, 87654.3 tps, lat 0.023 ms stddev 0.004, 0 failed",
-         Progress(1.0, 87654.3, 0.023, 0)),
-        ("progress: 2.0 s, 99.0 tps, lat 1.5 ms stddev 0.1, 3 failed, lag 0.2 ms",
-         Progress(2.0, 99.0, 1.5, 3)),
+        (
+            "progress: 1.0 s, 87654.3 tps, lat 0.023 ms stddev 0.004, 0 failed",
+            Progress(1.0, 87654.3, 0.023, 0),
+        ),
+        (
+            "progress: 2.0 s, 99.0 tps, lat 1.5 ms stddev 0.1, 3 failed, lag 0.2 ms",
+            Progress(2.0, 99.0, 1.5, 3),
+        ),
         ("progress: 12.5 s, 10.1 tps, lat 0.5 ms stddev 0.1", Progress(12.5, 10.1, 0.5, 0)),
         ("pgbench: error: client 1 aborted", None),
         ("", None),
     ],
-)  # fmt: skip
+)
 def test_progress_lines_are_read(line: str, progress: Progress | None) -> None:
     assert parse_progress(line) == progress
 
@@ -212,25 +218,15 @@ def script(path: Path, text: str) -> Path:
 
 
 def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def gone(pid: int, within_s: float = 5.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    with contextlib.suppress(TimeoutError):
+        eventually(lambda: not alive(pid), within_s)
     return not alive(pid)
-
-
-def check_for(load: PgbenchLoad, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        load.check()
-        time.sleep(0.02)
 
 
 def test_a_child_that_ignores_signals_is_ended_with_its_whole_group(tmp_path: Path) -> None:

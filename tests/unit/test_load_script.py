@@ -33,9 +33,13 @@ def value_of(operations: tuple[Operation, ...], variables: dict[str, int]) -> in
         else:
             b, a = stack.pop(), stack.pop()
             result = {
-                "add": a + b, "subtract": a - b, "multiply": a * b, "random": b,
-                "divide": int(a / b) if b else 0, "modulo": a - b * int(a / b) if b else 0,
-            }[step.kind]  # fmt: skip
+                "add": a + b,
+                "subtract": a - b,
+                "multiply": a * b,
+                "random": b,
+                "divide": int(a / b) if b else 0,
+                "modulo": a - b * int(a / b) if b else 0,
+            }[step.kind]
             stack.append(result)
     assert len(stack) == 1
     return stack[0]

@@ -17,10 +17,10 @@ from pgtare.seeing.flame.record import FlameRecording
 from pgtare.seeing.flame.samples import Samples
 from pgtare.seeing.trace.output import export
 from pgtare.weighing.weigh import store
-from tests.server.weigh_tools import failed, in_process
+from tests.commands import failed, in_process
+from tests.sample_trace import two_requests
 from tests.small_volume import fill, small_volume
-from tests.unit import sample_recording, sample_result, trace_tools
-from tests.unit.test_trace_ledger import two_requests
+from tests.unit import made_traces, sample_recording, sample_result
 
 #: What only DuckDB says.
 _DUCKDB = ("exception", "Error:", "{", "errno", "LINE 1", "[Errno")
@@ -43,15 +43,14 @@ def save_flame(directory: Path) -> None:
     n = 100_000
     rng = np.random.default_rng(1)
     samples = Samples(
-        (("a",),), rng.integers(0, 2**62, n), np.ones(n, np.int32), np.zeros(n, np.int32),
-        np.zeros(n, np.uint8), rng.integers(0, 2**62, n),
-    )  # fmt: skip
+        (("a",),),
+        rng.integers(0, 2**62, n),
+        np.ones(n, np.int32),
+        np.zeros(n, np.int32),
+        np.zeros(n, np.uint8),
+        rng.integers(0, 2**62, n),
+    )
     recording.save(directory, FlameRecording("on", "x", samples, 0, 1.0, "fp", 99, "time"))
-
-
-def save_result(directory: Path) -> None:
-    drawn = sample_result.sample()
-    store.save(directory, drawn.design, drawn.observations, drawn.result)
 
 
 def test_what_has_no_room_is_not_there(full: Path) -> None:
@@ -64,7 +63,7 @@ def test_what_has_no_room_is_not_there(full: Path) -> None:
     assert caught.value.errno == errno.ENOENT
 
 
-@pytest.mark.parametrize("save", [save_flame, save_result])
+@pytest.mark.parametrize("save", [save_flame, sample_result.save])
 def test_a_full_disk_is_one_sentence(full: Path, save: Callable[[Path], None]) -> None:
     with pytest.raises(DiskFull, match="the disk is full; free some space") as caught:
         save(full / "r")
@@ -74,10 +73,11 @@ def test_a_full_disk_is_one_sentence(full: Path, save: Callable[[Path], None]) -
 
 @pytest.mark.parametrize("format_", export.FORMATS)
 def test_an_export_says_that_the_disk_is_full(full: Path, tmp_path: Path, format_: str) -> None:
-    trace = trace_tools.trace(
-        tmp_path / "t.pgtrace", two_requests().data,
+    trace = made_traces.trace(
+        tmp_path / "t.pgtrace",
+        two_requests().data,
         [(0, i * 1000, 1 + i * 7 % 977) for i in range(20_000)],
-    )  # fmt: skip
+    )
     assert trace.waits
     fill(full, leave=4096)
     told = failed(
@@ -106,7 +106,7 @@ def flame_diff(directory: Path) -> tuple[Path, list[str]]:
 
 
 def report(directory: Path) -> tuple[Path, list[str]]:
-    save_result(directory)
+    sample_result.save(directory)
     return directory / store.OBSERVATIONS_FILE, ["report", str(directory)]
 
 

@@ -15,9 +15,9 @@ from pgtare.seeing.trace.analysis import profile, texts
 from pgtare.seeing.trace.analysis.profile import GROUPINGS
 from pgtare.seeing.trace.file import blocks, columns
 from pgtare.weighing.weigh import store
-from tests.server.weigh_tools import in_process
-from tests.unit import sample_recording, sample_result, trace_tools
-from tests.unit.test_trace_ledger import two_requests
+from tests.commands import in_process
+from tests.sample_trace import two_requests
+from tests.unit import made_traces, sample_recording, sample_result
 
 
 class Counts:
@@ -58,7 +58,7 @@ def test_a_trace_is_read_once(tmp_path: Path, counts: Counts, command: list[str]
     """Each block is decoded exactly once, bookings are selected once for each scope."""
     path = tmp_path / "t.pgtrace"
     waits = [(0, i * 1000, 1 + i * 7 % 977) for i in range(2000)]
-    trace_tools.trace(path, two_requests().data, waits)
+    made_traces.trace(path, two_requests().data, waits)
     stored = sum(isinstance(found, blocks.Block) for found in blocks.scan(path))
     counts.of(columns.decode)
     counts.of(profile.select)

@@ -60,9 +60,11 @@ def test_stalls_below_the_threshold_that_a_session_s_end_cuts_short_count_in_ful
     found = truth = 0.0
     for _ in range(10):
         made = simulator.simulate(
-            [simulator.lognormal(300, rng, 0.1) for _ in range(120)], design,
-            lambda x: x + stall_us * (rng.random(len(x)) < 0.01), life_us=life_us,
-        )  # fmt: skip
+            [simulator.lognormal(300, rng, 0.1) for _ in range(120)],
+            design,
+            lambda x: x + stall_us * (rng.random(len(x)) < 0.01),
+            life_us=life_us,
+        )
         assert len(made.base_us) == len(made.treated_us) == len(made.observations)
         arm = analyse(made.observations, design, seed=1).arms[1]
         assert arm.effect is not None

@@ -32,12 +32,14 @@ CASES = [
     ("DO $$BEGIN PERFORM 'Alice' /* her */; END$$", "DO $$BEGIN PERFORM ? ; END$$"),
     ("DO LANGUAGE plpython3u $$print('Alice')$$", "DO LANGUAGE plpython3u ?"),
     ("DO 'BEGIN END'", "DO ?"),
-    ("CREATE FUNCTION f() RETURNS int LANGUAGE sql AS $$SELECT 7$$",
-     "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS ?"),
+    (
+        "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS $$SELECT 7$$",
+        "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS ?",
+    ),
     ("EXECUTE p('Alice', 5)", "EXECUTE p(?, ?)"),
     ("SELECT żółć, 'żółć'", "SELECT żółć, ?"),
     ("", ""),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("sql", "name"), CASES)

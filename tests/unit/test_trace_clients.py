@@ -18,7 +18,7 @@ from pgtare.seeing.trace.file.reader import Integers, load
 from pgtare.seeing.trace.file.stream import CallKind
 from pgtare.seeing.trace.file.tables import Table
 from pgtare.seeing.trace.file.writer import Writer
-from tests.unit.trace_tools import BEGAN_NS, MS, StreamBuilder, define_events, ring, waits
+from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, define_events, ring, waits
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -45,9 +45,12 @@ def session(application: str = "app") -> bytes:
 def marks(number: int, begin: int, end: int) -> dict[str, Integers]:
     """A statement's begin and end in the ring of a parallel worker."""
     return {
-        "ring": np.full(2, number), "kind": np.array([2, 3]), "depth": np.zeros(2, np.int64),
-        "when_ns": np.array([begin, end]) + BEGAN_NS, "value": np.zeros(2, np.int64),
-    }  # fmt: skip
+        "ring": np.full(2, number),
+        "kind": np.array([2, 3]),
+        "depth": np.zeros(2, np.int64),
+        "when_ns": np.array([begin, end]) + BEGAN_NS,
+        "value": np.zeros(2, np.int64),
+    }
 
 
 def add_worker(writer: Writer, number: int, begin: int, end: int) -> None:

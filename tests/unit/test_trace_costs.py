@@ -12,8 +12,8 @@ from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis.costs import NOTHING, Costs, noted, of_recording
 from pgtare.seeing.trace.analysis.profile import GROUPINGS
 from pgtare.seeing.trace.file.stream import CallKind
-from tests.unit.test_trace_ledger import by
-from tests.unit.trace_tools import MS, US, StreamBuilder, trace
+from tests.sample_trace import by
+from tests.unit.made_traces import MS, US, StreamBuilder, trace
 
 OWN = "pgtare itself (estimated)"
 
@@ -24,8 +24,17 @@ def cursor() -> StreamBuilder:
     b.session()
     b.plan(5, [{"id": 0, "parent": -1, "kind": "Seq Scan", "relation": "public.a"}])
     b.call(CallKind.UTILITY, 0, MS, call=9, cpu=0)
-    b.call(CallKind.FETCH, 3 * MS, 6 * MS, call=3, execution=2, parent=1, depth=1, busy=3 * MS,
-           fetches=1001)  # fmt: skip
+    b.call(
+        CallKind.FETCH,
+        3 * MS,
+        6 * MS,
+        call=3,
+        execution=2,
+        parent=1,
+        depth=1,
+        busy=3 * MS,
+        fetches=1001,
+    )
     b.rowsources(2, 5, [(0, 0, 12_864, 1000, 1, 2 * MS, MS, 3 * MS)], 7 * MS, 128)
     b.call(CallKind.EXECUTE, MS, 2 * MS, call=2, parent=1, depth=1, plan=5)
     b.call(CallKind.UTILITY, MS, 7 * MS, call=1, cpu=6 * MS)

@@ -20,8 +20,8 @@ from pgtare.seeing.trace.file.disk_limits import LimitReached, Limits
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.tables import NO_RING, Table
 from pgtare.seeing.trace.file.writer import Writer
-from tests.unit.test_trace_ledger import ROWS, two_requests
-from tests.unit.trace_tools import BEGAN_NS, NO_RESERVE, define_events, ring, waits, write
+from tests.sample_trace import ROWS, two_requests
+from tests.unit.made_traces import BEGAN_NS, NO_RESERVE, define_events, ring, waits, write
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -65,17 +65,20 @@ def test_a_file_of_version_1(tmp_path: Path) -> None:
     """Waits to the ns, each column by itself."""
     path = tmp_path / "t.pgtrace"
     rows = {
-        "ring": np.array([1, 1]), "event": np.array([0, 1]), "gap_ns": np.array([BEGAN_NS, 3]),
-        "length_ns": np.array([1001, 7]), "calls": np.array([1, 1]),
-    }  # fmt: skip
+        "ring": np.array([1, 1]),
+        "event": np.array([0, 1]),
+        "gap_ns": np.array([BEGAN_NS, 3]),
+        "length_ns": np.array([1001, 7]),
+        "calls": np.array([1, 1]),
+    }
     payload = columns.encode(rows)
     head = struct.pack(
         "<4sHHIIQI", BLOCK_MAGIC, Table.WAITS, 0, 2, len(payload), 0, zlib.crc32(payload)
     )
     file = struct.pack("<8sHHI16s", blocks.MAGIC, 1, 0, 0, bytes(16))
-    path.write_bytes(b"".join(
-        part + struct.pack("<I", zlib.crc32(part)) for part in (file, head)
-    ) + payload)  # fmt: skip
+    path.write_bytes(
+        b"".join(part + struct.pack("<I", zlib.crc32(part)) for part in (file, head)) + payload
+    )
     (found,) = load(path).waits.values()
     assert found.start.tolist() == [BEGAN_NS, BEGAN_NS + 1004]
     assert found.length.tolist() == [1001, 7]
@@ -228,8 +231,9 @@ def test_files_rotate_and_each_can_be_read_alone(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     for i in range(10):
         lengths = rng.integers(0, 10**6, 500).tolist()
-        writer.add(Table.WAITS, waits(1, [(0, (i * 500 + k) * 10**7, n)
-                                          for k, n in enumerate(lengths)]))  # fmt: skip
+        writer.add(
+            Table.WAITS, waits(1, [(0, (i * 500 + k) * 10**7, n) for k, n in enumerate(lengths)])
+        )
         writer.flush()
     writer.close(b'{"stopped_by": "time"}')
     files = sorted(directory.iterdir())
@@ -271,8 +275,10 @@ def test_what_has_room_of_a_block_is_kept(tmp_path: Path) -> None:
     writer.define(Table.RINGS, ring(1, 7, "sql"))
     rng = np.random.default_rng(1)
     for i in range(40):
-        writer.add(Table.STREAM, {"ring": np.array([1]), "position": np.array([i * 5000]),
-                                  "data": [rng.bytes(5000)]})  # fmt: skip
+        writer.add(
+            Table.STREAM,
+            {"ring": np.array([1]), "position": np.array([i * 5000]), "data": [rng.bytes(5000)]},
+        )
     with pytest.raises(LimitReached):
         writer.flush()
     assert writer.unwritten[Table.STREAM] == 40 * 5000 - 5 * 5000
@@ -282,12 +288,16 @@ def test_what_has_room_of_a_block_is_kept(tmp_path: Path) -> None:
 
 def test_notes_of_an_end_tell_what_is_missing(tmp_path: Path) -> None:
     """Whatever a file says there: only counts are believed."""
-    for number, (end, notes) in enumerate([
-        ({"unread": {"sessions": 1, "records": 20, "bytes": 3000}},
-         ["1 session ended unread: 20 records, 3,000 bytes of calls made way"]),
-        ({"unwritten": {"bytes": 1234, "waits": 5}}, ["1,234 bytes of calls and 5 waits came"]),
-        ({"unread": "x", "unwritten": {"bytes": -1, "waits": "y"}}, []),
-    ]):  # fmt: skip
+    for number, (end, notes) in enumerate(
+        [
+            (
+                {"unread": {"sessions": 1, "records": 20, "bytes": 3000}},
+                ["1 session ended unread: 20 records, 3,000 bytes of calls made way"],
+            ),
+            ({"unwritten": {"bytes": 1234, "waits": 5}}, ["1,234 bytes of calls and 5 waits came"]),
+            ({"unread": "x", "unwritten": {"bytes": -1, "waits": "y"}}, []),
+        ]
+    ):
         path = tmp_path / f"{number}.pgtrace"
         writer = Writer(path, b"{}", Limits(reserve=0))
         writer.close(json.dumps({"stopped_by": "time", **end}).encode())
@@ -301,8 +311,10 @@ def test_losses_of_sessions_that_nobody_saw(tmp_path: Path) -> None:
     path = tmp_path / "t.pgtrace"
     writer = Writer(path, b"{}", Limits(reserve=0))
     for lost in (1000, 500):
-        writer.add(Table.LOSSES, {"ring": np.array([NO_RING]), "when_ns": np.array([1]),
-                                  "lost": np.array([lost])})  # fmt: skip
+        writer.add(
+            Table.LOSSES,
+            {"ring": np.array([NO_RING]), "when_ns": np.array([1]), "lost": np.array([lost])},
+        )
     writer.flush()
     writer.abandon()
     note = load(path).notes()[-1]

@@ -16,44 +16,15 @@ from pgtare.seeing.trace.analysis.ledger import Ledger
 from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
 from pgtare.seeing.trace.file.stream import ESTIMATED, CallKind, decode
 from pgtare.seeing.trace.output.page import page
-from tests.unit.trace_tools import MS, US, StreamBuilder, trace
+from tests.sample_trace import ROWS, by, two_requests, two_requests_ledger
+from tests.unit.made_traces import MS, US, StreamBuilder, trace
 
 pytestmark = pytest.mark.timeout(60)
 
 
-def by(ledger: Ledger, grouping: str = "event", scope: Scope | None = None) -> dict[str, float]:
-    return {line.name: line.ns for line in profile(ledger, grouping, scope).lines}
-
-
-def two_requests() -> StreamBuilder:
-    """0-10 ms: a query of 8 ms with 2 ms plan; 10-30 client; 30-40 another, its reading at 40."""
-    b = StreamBuilder()
-    b.session()
-    b.waitring()
-    b.text(1, "SELECT a FROM t", 11)
-    b.text(2, "UPDATE t SET a = 1", 12)
-    b.call(CallKind.PARSE, 0, 1 * MS, text=1, query_id=11, cpu=1 * MS)
-    b.call(CallKind.PLAN, 1 * MS, 2 * MS, text=1, query_id=11, cpu=2 * MS)
-    b.call(CallKind.EXECUTE, 2 * MS, 10 * MS, text=1, query_id=11, cpu=5 * MS, rows=3)
-    b.request(0, 10 * MS, 5 * MS)
-    b.call(CallKind.EXECUTE, 30 * MS, 39 * MS, text=2, query_id=12, cpu=11 * MS)
-    b.call(CallKind.COMMIT, 39 * MS, 40 * MS, text=2, query_id=12, cpu=11 * MS)
-    b.request(30 * MS, 40 * MS, 11 * MS)
-    b.end(40 * MS)
-    return b
-
-
-ROWS = [
-    (0, 3 * MS, 2 * MS),  # DataFileRead in the first execution
-    (1, 6 * MS, 3 * MS),  # PgSleep
-    (2, 10 * MS + 50 * US, 19 * MS),  # ClientRead between requests
-    (3, 39 * MS + 100 * US, 900 * US),  # WalSync in the commit
-]
-
-
 @pytest.fixture
 def book(tmp_path: Path) -> Ledger:
-    return ledgers.ledger(trace(tmp_path / "t.pgtrace", two_requests().data, ROWS))
+    return two_requests_ledger(tmp_path)
 
 
 def test_every_nanosecond_is_booked_once(book: Ledger) -> None:
@@ -210,10 +181,23 @@ def test_between_fetches_in_one_record_the_time_is_their_callers(tmp_path: Path)
     b.session()
     b.text(1, "CALL f()", 1)
     b.text(2, "SELECT in_loop", 2)
-    b.call(CallKind.FETCH, 2 * MS, 8 * MS, call=3, execution=2, parent=1, busy=2 * MS, depth=1,
-           text=2, query_id=2, shared=(4, 0, 0, 0), fetches=500)  # fmt: skip
-    b.call(CallKind.EXECUTE, 1 * MS, 9 * MS, call=2, parent=1, busy=1 * MS, depth=1, text=2,
-           query_id=2)  # fmt: skip
+    b.call(
+        CallKind.FETCH,
+        2 * MS,
+        8 * MS,
+        call=3,
+        execution=2,
+        parent=1,
+        busy=2 * MS,
+        depth=1,
+        text=2,
+        query_id=2,
+        shared=(4, 0, 0, 0),
+        fetches=500,
+    )
+    b.call(
+        CallKind.EXECUTE, 1 * MS, 9 * MS, call=2, parent=1, busy=1 * MS, depth=1, text=2, query_id=2
+    )
     b.call(CallKind.UTILITY, 0, 10 * MS, call=1, text=1, query_id=1)
     b.request(0, 10 * MS)
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
@@ -270,49 +254,78 @@ def test_what_pgtare_takes_comes_out_of_the_cpu(tmp_path: Path) -> None:
 def test_row_sources_divide_the_time_of_their_execution(tmp_path: Path) -> None:
     b = StreamBuilder()
     b.session()
-    b.plan(5, [
-        {"id": 0, "parent": -1, "kind": "Nested Loop"},
-        {"id": 1, "parent": 0, "kind": "Seq Scan", "relation": "public.a"},
-        {"id": 2, "parent": 0, "kind": "Index Scan", "relation": "public.b", "index": "b_pkey"},
-    ])  # fmt: skip
+    b.plan(
+        5,
+        [
+            {"id": 0, "parent": -1, "kind": "Nested Loop"},
+            {"id": 1, "parent": 0, "kind": "Seq Scan", "relation": "public.a"},
+            {"id": 2, "parent": 0, "kind": "Index Scan", "relation": "public.b", "index": "b_pkey"},
+        ],
+    )
     b.call(CallKind.EXECUTE, 0, 10 * MS, call=1, plan=5)
-    b.rowsources(1, 5, [
-        (0, 1, 10, 9, 1, 9 * MS, 9 * MS, 9 * MS), (1, 1, 3, 2, 1, 2 * MS, 2 * MS, 2 * MS),
-        (2, 1, 9, 9, 2, 6 * MS, 6 * MS, 6 * MS),
-    ], 10 * MS)  # fmt: skip
+    b.rowsources(
+        1,
+        5,
+        [
+            (0, 1, 10, 9, 1, 9 * MS, 9 * MS, 9 * MS),
+            (1, 1, 3, 2, 1, 2 * MS, 2 * MS, 2 * MS),
+            (2, 1, 9, 9, 2, 6 * MS, 6 * MS, 6 * MS),
+        ],
+        10 * MS,
+    )
     b.request(0, 10 * MS)
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
     assert by(book, "relation") == pytest.approx(
-        {"public.a": 2 * MS, "public.b": 6 * MS, "no relation": MS,
-         "execute, not in a measured node": MS}
-    )  # fmt: skip
+        {
+            "public.a": 2 * MS,
+            "public.b": 6 * MS,
+            "no relation": MS,
+            "execute, not in a measured node": MS,
+        }
+    )
     assert by(book, "node")["Index Scan on public.b"] == pytest.approx(6 * MS)
 
 
 def test_an_init_plan_is_taken_from_the_nodes_that_ask_for_it(tmp_path: Path) -> None:
     b = StreamBuilder()
     b.session()
-    b.plan(5, [
-        {"id": 0, "parent": -1, "kind": "Hash Join"},
-        {"id": 3, "parent": 0, "kind": "Result", "subplan": True, "within": [1, 2, 9]},
-        {"id": 1, "parent": 0, "kind": "Seq Scan", "relation": "public.a"},
-        {"id": 2, "parent": 0, "kind": "Seq Scan", "relation": "public.b"},
-        {"id": 4, "parent": 0, "kind": "Result", "subplan": True, "within": []},
-        {"id": 9, "parent": 0, "kind": "Memoize"},
-    ])  # fmt: skip
+    b.plan(
+        5,
+        [
+            {"id": 0, "parent": -1, "kind": "Hash Join"},
+            {"id": 3, "parent": 0, "kind": "Result", "subplan": True, "within": [1, 2, 9]},
+            {"id": 1, "parent": 0, "kind": "Seq Scan", "relation": "public.a"},
+            {"id": 2, "parent": 0, "kind": "Seq Scan", "relation": "public.b"},
+            {"id": 4, "parent": 0, "kind": "Result", "subplan": True, "within": []},
+            {"id": 9, "parent": 0, "kind": "Memoize"},
+        ],
+    )
     b.call(CallKind.EXECUTE, 0, 20 * MS, call=1, plan=5)
-    b.rowsources(1, 5, [
-        (0, 1, 10, 9, 1, 10 * MS, 10 * MS, 10 * MS), (3, 1, 2, 1, 1, 4 * MS, 4 * MS, 4 * MS),
-        (1, 1, 3, 2, 1, 6 * MS, 6 * MS, 6 * MS), (2, 1, 9, 9, 2, 2 * MS, 2 * MS, 2 * MS),
-        (4, 1, 1, 1, 1, 5 * MS, 5 * MS, 5 * MS), (9, 16, 0, 0, 0, 0, 0, 0),
-    ], 20 * MS)  # fmt: skip
+    b.rowsources(
+        1,
+        5,
+        [
+            (0, 1, 10, 9, 1, 10 * MS, 10 * MS, 10 * MS),
+            (3, 1, 2, 1, 1, 4 * MS, 4 * MS, 4 * MS),
+            (1, 1, 3, 2, 1, 6 * MS, 6 * MS, 6 * MS),
+            (2, 1, 9, 9, 2, 2 * MS, 2 * MS, 2 * MS),
+            (4, 1, 1, 1, 1, 5 * MS, 5 * MS, 5 * MS),
+            (9, 16, 0, 0, 0, 0, 0, 0),
+        ],
+        20 * MS,
+    )
     b.request(0, 20 * MS)
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
     # of the 4 ms each gives by its own time: the join, for the node that was not timed, 2, 6 and 2
     assert by(book, "node") == pytest.approx(
-        {"Hash Join": 1.2 * MS, "Seq Scan on public.a": 3.6 * MS, "Seq Scan on public.b": 1.2 * MS,
-         "Result": 9 * MS, "execute, not in a measured node": 5 * MS}
-    )  # fmt: skip
+        {
+            "Hash Join": 1.2 * MS,
+            "Seq Scan on public.a": 3.6 * MS,
+            "Seq Scan on public.b": 1.2 * MS,
+            "Result": 9 * MS,
+            "execute, not in a measured node": 5 * MS,
+        }
+    )
 
 
 def test_times_are_what_a_reader_counts(tmp_path: Path) -> None:
@@ -329,9 +342,15 @@ def test_times_are_what_a_reader_counts(tmp_path: Path) -> None:
         b.call(CallKind.BIND, at + 1 * MS, at + 2 * MS, text=1, query_id=11)
         run = b.call(CallKind.EXECUTE, at + 2 * MS, at + 5 * MS, text=1, query_id=11)
         b.call(
-            CallKind.FETCH, at + 5 * MS, at + 7 * MS, text=1, query_id=11, execution=run,
-            fetches=4, flags=0,
-        )  # fmt: skip
+            CallKind.FETCH,
+            at + 5 * MS,
+            at + 7 * MS,
+            text=1,
+            query_id=11,
+            execution=run,
+            fetches=4,
+            flags=0,
+        )
         b.call(CallKind.PARSE, at + 7 * MS, at + 8 * MS, text=2, query_id=12)
         b.call(CallKind.UTILITY, at + 8 * MS, at + 9 * MS, text=2, query_id=12)
         b.call(CallKind.COMMIT, at + 9 * MS, at + 10 * MS, text=2, query_id=12)
@@ -353,9 +372,7 @@ def test_times_are_what_a_reader_counts(tmp_path: Path) -> None:
     assert session.mean_ns == pytest.approx(28 * MS / 6)
     calls = {line.name: line for line in profile(book, "call").lines}
     told = {name: line.times for name, line in calls.items() if line.times}
-    assert told == {
-        "parse": 5, "bind": 3, "execute": 3, "fetch": 12, "commit": 3, "utility": 3
-    }  # fmt: skip
+    assert told == {"parse": 5, "bind": 3, "execute": 3, "fetch": 12, "commit": 3, "utility": 3}
     assert calls["fetch"].mean_ns == MS // 2
     nodes = {line.name: line.times for line in profile(book, "node").lines}
     assert (nodes["execute, not in a measured node"], nodes["client"]) == (3, 0)

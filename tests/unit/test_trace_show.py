@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import re
 import struct
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
 
 from pgtare.errors import UsageError
 from pgtare.kit.numbers import volume
@@ -28,21 +26,15 @@ from pgtare.seeing.trace.file.writer import Writer
 from pgtare.seeing.trace.output import show, waterfall
 from pgtare.seeing.trace.output.export import tables
 from pgtare.seeing.trace.output.page import page
-from tests.server.weigh_tools import refused
-from tests.unit.test_trace_ledger import ROWS, two_requests
-from tests.unit.trace_tools import BEGAN_NS, MS, StreamBuilder, define_events, ring, trace, waits
-
-
-def printed(what: RenderableType, width: int) -> str:
-    console = Console(file=io.StringIO(), width=width)
-    console.print(what, highlight=False)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+from tests.commands import refused
+from tests.sample_trace import ROWS, two_requests, two_requests_ledger
+from tests.terminal import printed
+from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, define_events, ring, trace, waits
 
 
 @pytest.fixture
 def book(tmp_path: Path) -> Ledger:
-    return ledgers.ledger(trace(tmp_path / "t.pgtrace", two_requests().data, ROWS))
+    return two_requests_ledger(tmp_path)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
@@ -176,8 +168,9 @@ def test_a_scope_that_holds_nothing_names_what_lists_its_kind(book: Ledger) -> N
 def test_a_mistyped_path_makes_no_directory(tmp_path: Path) -> None:
     missing, place = tmp_path / "missing", tmp_path / "mistyped" / "x" / "y"
     for words in (
-        ("export", missing, place), ("report", missing, "--html", place.with_suffix(".html")),
-    ):  # fmt: skip
+        ("export", missing, place),
+        ("report", missing, "--html", place.with_suffix(".html")),
+    ):
         assert f"there is no directory {place.parent}" in refused("trace", *words)
     for target in (place, place.with_suffix(".pgtrace")):
         with pytest.raises(UsageError, match=f"there is no directory {place.parent}"):
@@ -211,9 +204,10 @@ def test_one_process_is_one(book: Ledger) -> None:
 
 def test_a_page_says_of_what_it_is(book: Ledger) -> None:
     book.trace.recording |= {
-        "began": "2026-11-22T10:00:00+02:00", "level": 12,
+        "began": "2026-11-22T10:00:00+02:00",
+        "level": 12,
         "command": ["pgtare", "trace", "record", "t.pgtrace", "--application", "shop <b>"],
-    }  # fmt: skip
+    }
     drawn = page(book)
     assert "<h1>Where the time of t went</h1>" in drawn
     assert "from 2026-11-22 08:00:00 UTC" in drawn

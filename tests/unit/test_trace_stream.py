@@ -11,7 +11,7 @@ from pgtare.seeing.trace.analysis.merge import comment_fields, trace_id
 from pgtare.seeing.trace.analysis.timeline import _one_origin
 from pgtare.seeing.trace.file import stream
 from pgtare.seeing.trace.file.stream import CallKind, Kind
-from tests.unit.trace_tools import BEGAN_NS, MS, StreamBuilder
+from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder
 
 pytestmark = pytest.mark.timeout(60)
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -21,8 +21,20 @@ def test_every_kind_of_record_comes_back() -> None:
     b = StreamBuilder()
     b.session(pid=99, application="naïve")
     b.text(1, "SELECT 1", 42, flags=1)
-    b.call(CallKind.EXECUTE, 5, 9, text=1, query_id=42, cpu=3, rows=7, depth=2, parent=4,
-           shared=(1, 2, 3, 4), flags=1, state=33816706)  # fmt: skip
+    b.call(
+        CallKind.EXECUTE,
+        5,
+        9,
+        text=1,
+        query_id=42,
+        cpu=3,
+        rows=7,
+        depth=2,
+        parent=4,
+        shared=(1, 2, 3, 4),
+        flags=1,
+        state=33816706,
+    )
     b.request(1, 12, 4, "T")
     b.transaction(1, 5, 2, 77)
     b.plan(3, [{"id": 0, "parent": -1, "kind": "Result"}])
@@ -116,5 +128,6 @@ def test_traceparent_of_comments(text: str, found: str | None) -> None:
 
 def test_fields_of_comments_are_decoded() -> None:
     assert comment_fields("SELECT 1 /*route='%2Fa%2Fb',it='it\\'s'*/") == {
-        "route": "/a/b", "it": "it's",
-    }  # fmt: skip
+        "route": "/a/b",
+        "it": "it's",
+    }

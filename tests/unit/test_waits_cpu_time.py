@@ -16,9 +16,12 @@ def part(*records: Record, session: int = 0, depth: int = 0) -> Part:
     when, kind, value, query_id = np.array(records, np.int64).T
     same = np.ones(len(records), np.int64)
     columns = {
-        "kind": kind, "value": value, "query_id": query_id, "session": session * same,
+        "kind": kind,
+        "value": value,
+        "query_id": query_id,
+        "session": session * same,
         "depth": depth * same,
-    }  # fmt: skip
+    }
     return columns, when * 1000
 
 
@@ -40,11 +43,16 @@ BEGIN, END, CPU = Kind.STATEMENT_BEGIN, Kind.STATEMENT_END, Kind.CPU
 
 
 def test_statements_between_two_readings_share_by_their_time() -> None:
-    found = spent(part(
-        (0, CPU, 1_000_000, 0),
-        (10, BEGIN, 1, 1), (30, END, 0, 1),
-        (40, BEGIN, 2, 2), (100, CPU, 1_080_000, 2), (101, END, 0, 2),
-    ))  # fmt: skip
+    found = spent(
+        part(
+            (0, CPU, 1_000_000, 0),
+            (10, BEGIN, 1, 1),
+            (30, END, 0, 1),
+            (40, BEGIN, 2, 2),
+            (100, CPU, 1_080_000, 2),
+            (101, END, 0, 2),
+        )
+    )
     assert found == pytest.approx({1: 20, 2: 60})
 
 
@@ -61,19 +69,30 @@ def test_without_a_statement_it_belongs_to_none() -> None:
 
 
 def test_before_the_first_reading_nothing_is_known() -> None:
-    found = spent(part(
-        (0, BEGIN, 1, 1), (9, CPU, 77_000_000, 1), (10, END, 0, 1),
-        (20, BEGIN, 2, 2), (29, CPU, 77_005_000, 2), (30, END, 0, 2),
-    ))  # fmt: skip
+    found = spent(
+        part(
+            (0, BEGIN, 1, 1),
+            (9, CPU, 77_000_000, 1),
+            (10, END, 0, 1),
+            (20, BEGIN, 2, 2),
+            (29, CPU, 77_005_000, 2),
+            (30, END, 0, 2),
+        )
+    )
     assert found == pytest.approx({2: 5})
 
 
 def test_an_abort_ends_a_statement() -> None:
-    found = spent(part(
-        (0, CPU, 0, 0),
-        (10, BEGIN, 1, 1), (20, Kind.ABORT, 0, 1),
-        (90, BEGIN, 2, 2), (100, CPU, 20_000, 2), (101, END, 0, 2),
-    ))  # fmt: skip
+    found = spent(
+        part(
+            (0, CPU, 0, 0),
+            (10, BEGIN, 1, 1),
+            (20, Kind.ABORT, 0, 1),
+            (90, BEGIN, 2, 2),
+            (100, CPU, 20_000, 2),
+            (101, END, 0, 2),
+        )
+    )
     assert found == pytest.approx({1: 10, 2: 10})
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import stat
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +17,7 @@ from pgtare.seeing.waits.page import answers, page, write_page
 from pgtare.seeing.waits.recording import OpenWait, Recording, Writer
 from pgtare.seeing.waits.summary import summarise
 from pgtare.server.wait_ring import Kind
-from tests.small_volume import fill, small_volume
+from tests.small_volume import fill, raise_no_space, small_volume
 from tests.unit.sample_recording import BEGAN, CLIENT, READ, SLEEP, write
 
 HOSTILE = "</script><script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>"
@@ -30,8 +28,11 @@ def test_parts_and_description_are_the_owners_only(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "r").stat().st_mode) == 0o700
     names = sorted(path.name for path in (tmp_path / "r").iterdir())
     assert names == [
-        "part-00000.parquet", "part-00001.parquet", "part-00002.parquet", "recording.json",
-    ]  # fmt: skip
+        "part-00000.parquet",
+        "part-00001.parquet",
+        "part-00002.parquet",
+        "recording.json",
+    ]
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "r").iterdir()} == {0o600}
     assert recordings.load(tmp_path / "r") == kept
     assert sum(len(part["kind"]) for part in recordings.parts(tmp_path / "r")) == 2 * 999 * 5
@@ -65,13 +66,10 @@ def test_a_full_disk_leaves_whole_parts_only(
 ) -> None:
     writer = Writer(tmp_path / "r")
 
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     columns = {name: np.zeros(3, kind) for name, kind in recordings.COLUMNS.items()}
     writer.add(columns)
     with monkeypatch.context() as patch:
-        patch.setattr(parquet, "sync", full)
+        patch.setattr(parquet, "sync", raise_no_space)
         with pytest.raises(MeasurementError, match="the disk is full"):
             writer.flush()
     assert list(writer.staged.path.glob("*part*")) == []
@@ -85,8 +83,10 @@ def test_a_full_disk_keeps_what_has_room(as_root: None, texts: dict[str, str]) -
     rng = np.random.default_rng(1)
     with small_volume("size=512k") as place:
         writer = Writer(place / "r")
-        columns = {name: rng.integers(0, 60_000, 10_000).astype(kind)
-                   for name, kind in recordings.COLUMNS.items()}  # fmt: skip
+        columns = {
+            name: rng.integers(0, 60_000, 10_000).astype(kind)
+            for name, kind in recordings.COLUMNS.items()
+        }
         columns["session"][:] = 0
         for _ in range(10):
             writer.add(columns)
@@ -97,9 +97,14 @@ def test_a_full_disk_keeps_what_has_room(as_root: None, texts: dict[str, str]) -
         assert writer.unwritten() == {0: 100_000 - kept}
         fill(place)
         described = Recording(
-            started=BEGAN, duration_s=1, stopped_by="space", server="180000", sessions=[],
-            events={}, texts=texts,
-        )  # fmt: skip
+            started=BEGAN,
+            duration_s=1,
+            stopped_by="space",
+            server="180000",
+            sessions=[],
+            events={},
+            texts=texts,
+        )
         writer.close(described)
         assert recordings.load(place / "r") == described.model_copy(update={"texts": {}})
         assert list((place / "r").glob(".*")) == []
@@ -184,12 +189,20 @@ def test_a_wait_that_never_ended_is_on_the_page(tmp_path: Path) -> None:
     kept.sessions.clear()
     kept.waiting_at_end = [
         OpenWait(
-            pid=4711, backend_type="client backend", type="Lock", event="transactionid",
-            idle=False, query_id=101, started=BEGAN - timedelta(seconds=since), user="app",
-            database="bank", application="web", blocked_by=[4712],
+            pid=4711,
+            backend_type="client backend",
+            type="Lock",
+            event="transactionid",
+            idle=False,
+            query_id=101,
+            started=BEGAN - timedelta(seconds=since),
+            user="app",
+            database="bank",
+            application="web",
+            blocked_by=[4712],
         )
         for since in (2, -6)
-    ]  # fmt: skip
+    ]
     found = summarise(kept, recordings.parts(tmp_path))
     assert found.active["Lock"].mean() == pytest.approx((10 + 4) / 10)
     (event,) = found.events

@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
-import io
-
-from rich.console import Console
-
 from pgtare.seeing.waits import show
 from pgtare.server.wait_counters.model import Counters, Event, Session
 from pgtare.server.wait_counters.reader import Bucket
+from tests.terminal import printed
 
 LOCK = Event("Lock", "transactionid", False)
 
 
-def printed(view: object, width: int) -> list[str]:
-    file = io.StringIO()
-    Console(file=file, width=width).print(view)
-    return file.getvalue().splitlines()
-
-
 def test_a_session_takes_one_line_at_80_columns_and_keeps_its_numbers() -> None:
     session = Session(
-        pid=1234567, backend_type="client backend", capture="trace", missed=0, user="application",
-        database="production", application="nightly reports of all branches", state="active",
-        wait=LOCK, wait_ms=12_345.0, blocked_by=(1234568, 1234569),
-    )  # fmt: skip
+        pid=1234567,
+        backend_type="client backend",
+        capture="trace",
+        missed=0,
+        user="application",
+        database="production",
+        application="nightly reports of all branches",
+        state="active",
+        wait=LOCK,
+        wait_ms=12_345.0,
+        blocked_by=(1234568, 1234569),
+    )
     events = {1234567: {LOCK: Counters(waits=1, total_ms=8.389)}}
-    lines = printed(show.sessions_view([session], events), 80)
+    lines = printed(show.sessions_view([session], events), 80).splitlines()
     assert len(lines) == 2
     assert lines[1].startswith("1234567 ")
     assert "8.39 ms" in lines[1]
     assert "12.3 s" in lines[1]
-    assert "nightly reports of all branches" in printed(show.sessions_view([session], {}), 400)[1]
+    wide = printed(show.sessions_view([session], {}), 400).splitlines()
+    assert "nightly reports of all branches" in wide[1]
 
 
 def test_lengths_change_their_unit_at_a_millisecond() -> None:
     assert [show.length(ms) for ms in (0.999, 1.0, 8.389, 16.8)] == [
-        "999 µs", "1.00 ms", "8.39 ms", "16.8 ms",
-    ]  # fmt: skip
+        "999 µs",
+        "1.00 ms",
+        "8.39 ms",
+        "16.8 ms",
+    ]
 
 
 def test_percentiles_are_bounds_of_buckets() -> None:
@@ -47,5 +50,5 @@ def test_percentiles_are_bounds_of_buckets() -> None:
     counters = Counters(waits=100, total_ms=90, histogram=histogram)
     assert (
         "95 % of waits under 3.00 ms"
-        in printed(show.histogram_view(LOCK, counters, buckets), 200)[1]
+        in printed(show.histogram_view(LOCK, counters, buckets), 200).splitlines()[1]
     )

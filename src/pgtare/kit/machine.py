@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 _CLOCKSOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 
 
@@ -46,12 +48,17 @@ def run_delay_ns(pids: Iterable[int]) -> tuple[int, int]:
     From the scheduler's own statistics; processes that have gone, or that we may not see, count
     as zero.
     """
-    running = waiting = 0
-    for pid in pids:
-        fields = (_read(Path(f"/proc/{pid}/schedstat")) or "0 0 0").split()
-        running += int(fields[0])
-        waiting += int(fields[1])
-    return running, waiting
+    found = [schedstat(pid) or (0, 0) for pid in pids]
+    return sum(ran for ran, _ in found), sum(waited for _, waited in found)
+
+
+def schedstat(pid: int) -> tuple[int, int] | None:
+    """Time of a process on a processor, and ready but waiting for one, in ns.
+
+    None where the kernel does not tell. psutil has the former only, in ticks of 10 ms.
+    """
+    fields = (_read(Path(f"/proc/{pid}/schedstat")) or "").split()
+    return (int(fields[0]), int(fields[1])) if len(fields) == 3 else None
 
 
 def _read(path: Path) -> str | None:
@@ -76,11 +83,8 @@ def _cpu_flags() -> list[str]:
     return _cpuinfo("flags").split()
 
 
-def _memory_gib() -> float | None:
-    for line in (_read(Path("/proc/meminfo")) or "").splitlines():
-        if line.startswith("MemTotal:"):
-            return round(int(line.split()[1]) / 1024**2, 1)
-    return None
+def _memory_gib() -> float:
+    return round(psutil.virtual_memory().total / 1024**3, 1)
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ class Usage:
 
 def usage() -> Usage:
     """Read the machine's counters; what the kernel does not tell counts as 0."""
+    # not psutil: its seconds are ticks by a float, and differences of ticks are to be exact
     fields = [int(f) for f in (_read(Path("/proc/stat")) or "cpu 0").splitlines()[0].split()[1:]]
     user, nice, system, idle, iowait, _, _, steal = (fields + [0] * 8)[:8]
     return Usage(
@@ -134,6 +139,7 @@ def tick_s() -> float:
 
 def maps(pid: int, name: str) -> bool:
     """Whether a process has a file of this name in its memory."""
+    # not psutil, which reads smaps: of a server with large shared buffers that takes long
     return f"/{name}" in (_read(Path(f"/proc/{pid}/maps")) or "")
 
 
@@ -141,15 +147,17 @@ _KTHREADD = 2
 
 
 def _processes() -> dict[int, tuple[int, int, int]]:
-    """Parent, own CPU ticks and those of children outlived, by process."""
+    """Parent, own CPU ticks and those of children outlived, by process.
+
+    One file of each is read, where psutil would read several; this is done within a measurement.
+    """
     found = {}
-    for entry in os.listdir("/proc"):
-        text = _read(Path("/proc", entry, "stat")) if entry.isdigit() else None
-        if text:
+    for pid in psutil.pids():
+        if text := _read(Path(f"/proc/{pid}/stat")):
             # the name in parentheses may hold blanks and parentheses
             fields = text[text.rindex(")") + 2 :].split()
             own = int(fields[11]) + int(fields[12])
-            found[int(entry)] = (int(fields[1]), own, int(fields[13]) + int(fields[14]))
+            found[pid] = (int(fields[1]), own, int(fields[13]) + int(fields[14]))
     return found
 
 

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import psutil
 import psycopg
 from psycopg.conninfo import make_conninfo
 
@@ -47,16 +48,15 @@ def loaded_by(library: Path) -> list[int]:
     """The processes that have a library mapped, as far as we may see."""
     wanted = str(library.resolve())
     pids = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
+    for pid in psutil.pids():
         try:
-            maps = Path(f"/proc/{entry}/maps").read_text(errors="replace")
+            # not psutil's memory_maps, which reads smaps: that takes long with large shared buffers
+            maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
         except OSError:
             continue
         # A replaced library shows as "(deleted)"; its process no longer needs the file.
         if any(line.endswith(" " + wanted) for line in maps.splitlines()):
-            pids.append(int(entry))
+            pids.append(pid)
     return sorted(pids)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+import psutil
+
 StopMode = Literal["smart", "fast", "immediate"]
 
 _SIGNALS: dict[StopMode, signal.Signals] = {
@@ -105,9 +107,9 @@ def kill_leftovers(data: Path) -> None:
 
 
 def _servers_in(data: Path) -> Iterator[Process]:
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and _works_in(int(entry), data):
-            process = Process.hold(int(entry))
+    for pid in psutil.pids():
+        if _works_in(pid, data):
+            process = Process.hold(pid)
             # Asked again, now that the pid can no longer be given to another process.
             if process is not None and _works_in(process.pid, data):
                 yield process
@@ -119,9 +121,7 @@ def _works_in(pid: int, data: Path) -> bool:
     The program is asked for as well: somebody may be looking at the directory with a shell.
     """
     try:
-        cwd = os.readlink(f"/proc/{pid}/cwd")
-        program = os.readlink(f"/proc/{pid}/exe")
-    except OSError:
+        process = psutil.Process(pid)
+        return process.cwd() == str(data) and os.path.basename(process.exe()) in PROGRAMS
+    except psutil.Error:
         return False
-    name = os.path.basename(program.removesuffix(" (deleted)"))
-    return cwd.removesuffix(" (deleted)") == str(data) and name in PROGRAMS

@@ -29,6 +29,7 @@ def note(pid: int, data: Path, file: Path) -> None:
     lines = processes.read_pid_file(data)
     key = [int(word) for word in lines[6].split() if word.isdigit()] if len(lines) > 6 else []
     with contextlib.suppress(OSError):
+        # not psutil's memory_maps, which reads smaps: that takes long with large shared buffers
         maps = Path(f"/proc/{pid}/maps").read_text()
         names = sorted(set(re.findall(r"/dev/shm/(PostgreSQL\.\d+)", maps)))  # noqa: S108
         noted = {"segments": names, "system_v": [*key, data.stat().st_uid]}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
@@ -129,9 +128,8 @@ def _remove(base: Path) -> None:
 
 
 def _running_from(base: Path) -> list[int]:
-    found = []
-    for entry in os.listdir("/proc"):
-        with contextlib.suppress(OSError):
-            if entry.isdigit() and Path(os.readlink(f"/proc/{entry}/exe")).is_relative_to(base):
-                found.append(int(entry))
-    return sorted(found)
+    return [
+        process.pid
+        for process in psutil.process_iter(["exe"])
+        if process.info["exe"] and Path(process.info["exe"]).is_relative_to(base)
+    ]

@@ -10,14 +10,15 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 import psycopg
 import scipy
 from psycopg import sql
 
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.kit import machine
 from pgtare.seeing.clock.plan import Plan, parse_plan
 from pgtare.server import pooler
 from pgtare.server.own_session import connect, first_line
@@ -203,14 +204,15 @@ class Explainer:
         """Processor time of the session's process; None where it cannot be seen from here."""
         if not self.local:
             return None
-        process = Path("/proc", str(pooler.backend_pid(self._conn)))
+        pid = pooler.backend_pid(self._conn)
         try:
             # in a container the number may be another process's
-            if (process / "comm").read_text().strip() not in ("postgres", "postmaster"):
+            if psutil.Process(pid).name() not in ("postgres", "postmaster"):
                 return None
-            return int((process / "schedstat").read_text().split()[0])
-        except (OSError, ValueError, IndexError):
+        except psutil.Error:
             return None
+        times = machine.schedstat(pid)
+        return None if times is None else times[0]
 
     def _explain(self, *options: str) -> Plan:
         head = f"EXPLAIN ({', '.join(options)}, FORMAT JSON) "

@@ -56,7 +56,10 @@ def interrupts(text: str, cpu: int | None) -> dict[str, int]:
 
 
 def stolen_ms(text: str, cpu: int | None) -> int | None:
-    """Time that other guests took, in ms, from /proc/stat."""
+    """Time that other guests took, in ms, from /proc/stat.
+
+    psutil tells processors by their place in a list, in which those that are offline are missing.
+    """
     name = "cpu" if cpu is None else f"cpu{cpu}"
     for line in text.splitlines():
         fields = line.split()

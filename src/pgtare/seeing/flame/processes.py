@@ -1,12 +1,18 @@
-"""What /proc tells of processes: children, names, namespaces, where one stands in the kernel."""
+"""What is known of processes: children, names, namespaces, where one stands in the kernel.
+
+By psutil where it knows it. It raises nothing here: of what has ended, nothing is known.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
+
+import psutil
 
 from pgtare.kit.terminal_text import plain
 from pgtare.seeing.flame import frames
@@ -31,6 +37,9 @@ BACKGROUND = (
 _BACKGROUND = re.compile(rf": ({'|'.join(BACKGROUND)})\b[^:]*$")
 # Only a session's title names a client; user and database before it may be called anything.
 _CLIENT = re.compile(r".* (?:\[local\]|\S+\(\d+\))(?: |$)")
+_ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+_SLEEPING = (psutil.STATUS_SLEEPING, psutil.STATUS_DISK_SLEEP)
+_T = TypeVar("_T")
 _KERNEL_FRAME = re.compile(r"^\[<[0-9a-f]*>\] ([^+\s]+)")
 
 
@@ -41,41 +50,49 @@ def read(pid: int, name: str) -> str:
     return ""
 
 
+def _ask(pid: int, question: Callable[[psutil.Process], _T], otherwise: _T) -> _T:
+    """What psutil says of a process."""
+    try:
+        return question(psutil.Process(pid))
+    except (psutil.Error, ValueError):  # the latter: of no number that a process can have
+        return otherwise
+
+
 def exists(pid: int) -> bool:
     """Whether there is such a process that has not ended."""
-    return bool(text := read(pid, "stat")) and text.rpartition(")")[2].split()[0] not in "ZX"
+    return _ask(pid, psutil.Process.status, _ENDED[0]) not in _ENDED
 
 
 def parent(pid: int) -> int:
     """The parent's pid; 0 where it cannot be told."""
-    fields = read(pid, "stat").rpartition(")")[2].split()
-    return int(fields[1]) if len(fields) > 1 else 0
+    return _ask(pid, psutil.Process.ppid, 0)
 
 
 def sleeps(pid: int) -> bool:
     """Whether the process is off the processor and waits."""
-    fields = read(pid, "stat").rpartition(")")[2].split()
-    return bool(fields) and fields[0] in ("S", "D")
+    return _ask(pid, psutil.Process.status, "") in _SLEEPING
 
 
 def switches(pid: int) -> int:
     """How often it has left the processor to wait."""
-    found = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", read(pid, "status"), re.MULTILINE)
-    return int(found[1]) if found else 0
+    return _ask(pid, lambda process: process.num_ctx_switches().voluntary, 0)
 
 
 def is_server(pid: int) -> bool:
     """Whether it is one of PostgreSQL's processes."""
-    return read(pid, "comm").strip() in PROGRAMS
+    return _ask(pid, psutil.Process.name, "") in PROGRAMS
 
 
 def children(pid: int) -> list[int]:
-    """Its child processes."""
+    """Its child processes, by the kernel's list: psutil would look at every process."""
     return [int(word) for word in read(pid, f"task/{pid}/children").split()]
 
 
 def owner(pid: int) -> int | None:
-    """The user id that it runs under."""
+    """The user id that it runs under.
+
+    That of root if the process cannot be looked at by its owner either, which psutil does not tell.
+    """
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}").stat().st_uid
     return None
@@ -89,9 +106,9 @@ def inner_pid(pid: int) -> int:
 
 def servers() -> Iterator[int]:
     """Every process of PostgreSQL that can be seen."""
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and is_server(int(entry)):
-            yield int(entry)
+    for process in psutil.process_iter(["name"]):
+        if process.info["name"] in PROGRAMS:
+            yield process.pid
 
 
 def in_machine_namespace() -> bool:

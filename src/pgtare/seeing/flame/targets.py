@@ -166,6 +166,7 @@ def _by_start(conn: psycopg.Connection[Any], own: int) -> int | None:
 
 
 def _age_s(pid: int) -> float:
+    # not psutil: it adds the kernel's time of boot, in whole seconds
     fields = processes.read(pid, "stat").rpartition(")")[2].split()
     if len(fields) < 20:
         return -1.0

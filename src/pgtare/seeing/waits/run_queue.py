@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
+
+import psutil
+
+from pgtare.kit import machine
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -13,19 +16,12 @@ def is_local(host: str, pid: int) -> bool:
     if not (host.startswith("/") or host in _LOCAL):
         return False
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"postgres:")
-    except OSError:  # another machine's, or another container's
+        return " ".join(psutil.Process(pid).cmdline()).startswith("postgres:")
+    except psutil.Error:  # another machine's, or another container's
         return False
 
 
 def run_queue_ns(pids: Iterable[int]) -> dict[int, int]:
     """Time each process has waited for a processor since its start; without those not there."""
-    found = {}
-    for pid in pids:
-        try:
-            fields = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
-        except OSError:
-            continue
-        if len(fields) == 3:
-            found[pid] = int(fields[1])
-    return found
+    found = ((pid, machine.schedstat(pid)) for pid in pids)
+    return {pid: times[1] for pid, times in found if times is not None}

@@ -16,6 +16,7 @@ import numpy as np
 
 import pgtare
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.kit import machine
 from pgtare.kit.notes import alike
 from pgtare.seeing.trace.analysis.costs import Costs, noted
 from pgtare.seeing.trace.capture import recorder_guard
@@ -304,19 +305,10 @@ class TraceRecorder:
         rows = []
         for kind in (self.drain.calls, self.drain.rings):
             for ring in kind.values():
-                if not ring.done and (found := _schedstat(ring.pid)) is not None:
+                if not ring.done and (found := machine.schedstat(ring.pid)) is not None:
                     rows.append((ring.number, time.time_ns(), *found))
         if rows:
             columns = np.array(rows, np.int64).T
             names = ("ring", "when_ns", "cpu_ns", "queue_ns")
             with contextlib.suppress(LimitReached):
                 self.writer.add(Table.PROCESSOR, dict(zip(names, columns, strict=True)))
-
-
-def _schedstat(pid: int) -> tuple[int, int] | None:
-    """CPU ns and ns waited for a processor of a process of this machine; None: not to be had."""
-    try:
-        run, queue, _ = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
-        return int(run), int(queue)
-    except (OSError, ValueError):
-        return None

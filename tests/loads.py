@@ -1,0 +1,78 @@
+"""Loads of test servers: sessions that repeat something, and work that goes on meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psycopg
+
+from pgtare.load import PgbenchLoad
+from tests.sessions import Connection
+
+
+@contextlib.contextmanager
+def repeating(
+    dsn: str, sessions: int, work: Callable[[Connection, int], object], **parameters: str
+) -> Iterator[None]:
+    """Sessions that each do `work(connection, number)` over and over, once all have begun."""
+    stop = threading.Event()
+    begun = threading.Semaphore(0)
+
+    def run(number: int) -> None:
+        with (
+            contextlib.suppress(psycopg.Error),
+            psycopg.connect(
+                dsn,
+                autocommit=True,
+                # query ids are computed when a statement is parsed
+                prepare_threshold=None,
+                **parameters,  # type: ignore[arg-type]
+            ) as connection,
+        ):
+            work(connection, number)
+            begun.release()
+            while not stop.is_set():
+                work(connection, number)
+
+    threads = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(sessions)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in threads:
+            begun.acquire(timeout=10)
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(20)
+
+
+@contextlib.contextmanager
+def traffic(
+    dsn: str, sessions: int = 1, query: str = "SELECT 1", **parameters: str
+) -> Iterator[None]:
+    """Sessions of an application that run a query over and over."""
+    with repeating(dsn, sessions, lambda c, _: c.execute(query.encode()), **parameters):
+        yield
+
+
+@contextlib.contextmanager
+def during(work: Callable[[], object]) -> Iterator[threading.Thread]:
+    """Let another thread do this, and wait for its end."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join(20)
+
+
+def check_for(load: PgbenchLoad, seconds: float) -> None:
+    """Ask a load over and over whether it is well."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        load.check()
+        time.sleep(0.02)

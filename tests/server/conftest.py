@@ -1,0 +1,142 @@
+"""Fixtures of the tests with servers: of wait_event_timing, sql_trace and the duet driver."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgtare.load import LoadSpec, Script
+from pgtare.load.driver import build_driver
+from pgtare.load.duet_plan import DuetTarget
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from tests.servers import serving, tracing
+from tests.sessions import Connection, session
+from tests.trace_worker import server_that_writes
+
+TABLES = """
+    CREATE TABLE seen (client int, x bigint, y bigint);
+    CREATE TABLE counter AS SELECT 0 AS n;
+"""
+
+
+@pytest.fixture(scope="session")
+def waits18(wheel: Binaries) -> Iterator[Cluster]:
+    with serving(wheel) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def waits15(debian15: Binaries) -> Iterator[Cluster]:
+    with serving(debian15) as cluster:
+        yield cluster
+
+
+@pytest.fixture(
+    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
+)
+def each_server(request: pytest.FixtureRequest) -> Binaries:
+    """Both servers, for what a module of tests starts once."""
+    found: Binaries = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(params=[pytest.param("waits18"), pytest.param("waits15", marks=pytest.mark.debian)])
+def timed(request: pytest.FixtureRequest) -> Cluster:
+    """Both servers, one after the other, each capturing in all processes."""
+    found: Cluster = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def watched(timed: Cluster) -> Iterator[Connection]:
+    """A session whose waits a test looks at."""
+    with session(timed) as connection:
+        yield connection
+
+
+@pytest.fixture
+def observer(timed: Cluster) -> Iterator[Connection]:
+    """A session that looks."""
+    with session(timed) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="session")
+def trace18(wheel: Binaries) -> Iterator[Cluster]:
+    with tracing(wheel) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def trace15(debian15: Binaries) -> Iterator[Cluster]:
+    with tracing(debian15) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=[pytest.param("trace18"), pytest.param("trace15", marks=pytest.mark.debian)])
+def tracer(request: pytest.FixtureRequest) -> Cluster:
+    """Both servers, one after the other."""
+    found: Cluster = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def client(tracer: Cluster) -> Iterator[Connection]:
+    """A session whose trace a test looks at."""
+    with session(tracer) as connection:
+        yield connection
+
+
+@pytest.fixture
+def app(tracer: Cluster) -> Iterator[Connection]:
+    """A session of an application that can be told by its name."""
+    with session(tracer, application_name="traced-app") as connection:
+        yield connection
+
+
+@pytest.fixture
+def onlooker(tracer: Cluster) -> Iterator[Connection]:
+    """A session that looks."""
+    with session(tracer) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def writing(each_server: Binaries) -> Iterator[tuple[Cluster, Path]]:
+    """A server with a worker that writes traces, and where that writes."""
+    with server_that_writes(each_server) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def driver(wheel: Binaries) -> Path:
+    return build_driver(wheel)
+
+
+@pytest.fixture(scope="session")
+def pair(wheel: Binaries) -> Iterator[list[Cluster]]:
+    """Two clusters with the tables of these tests."""
+    with Cluster(wheel) as one, Cluster(wheel) as two:
+        for cluster in (one, two):
+            with cluster.connect() as connection:
+                connection.execute(TABLES)
+        yield [one, two]
+
+
+@pytest.fixture
+def targets(pair: list[Cluster]) -> list[DuetTarget]:
+    return [DuetTarget(cluster.dsn()) for cluster in pair]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Any:
+    """Make a load of a script's text."""
+
+    def make(text: str, **options: Any) -> LoadSpec:
+        path = tmp_path / "script.sql"
+        path.write_text(text)
+        return LoadSpec(scripts=(Script(path),), **{"protocol": "prepared", "seed": 5, **options})
+
+    return make

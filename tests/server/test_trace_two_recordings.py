@@ -1,0 +1,182 @@
+"""Two recordings of one session, sessions that are given back in mid-recording, and hints."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgtare.seeing.trace.file.reader import load
+from pgtare.server.cluster import Cluster
+from tests.commands import in_process, start_pgtare
+from tests.sessions import Connection, eventually, session
+from tests.trace_recorder import (
+    call_bytes,
+    given_back,
+    level_of,
+    recording,
+    slowly_on_15,
+    wait_until_traced,
+)
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180), slowly_on_15]
+
+
+@pytest.fixture
+def app(tracer: Cluster) -> Iterator[Connection]:
+    with session(tracer, application_name="shared-app") as client:
+        yield client
+
+
+@contextlib.contextmanager
+def started(
+    tracer: Cluster, path: Path, app: Connection, *options: str
+) -> Iterator[subprocess.Popen[str]]:
+    """A recorder of one session that says at its end what it has to say as JSON."""
+    process = start_pgtare(
+        "trace record {} --dsn {} --reserve 0 --json --pid {}",
+        path,
+        tracer.dsn(),
+        app.info.backend_pid,
+        *options,
+    )
+    try:
+        eventually(lambda: bool(list(path.glob("*"))), 30)
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(10)
+
+
+def ended(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """What a recorder told that is asked to end."""
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, (out, err)
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_recording_that_ends_first_leaves_the_session_to_the_other(
+    tracer: Cluster, onlooker: Connection, app: Connection, tmp_path: Path, killed: bool
+) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with (
+        started(tracer, a, app) as first,
+        contextlib.ExitStack() as stack,
+    ):
+        wait_until_traced(onlooker, app)
+        second = stack.enter_context(started(tracer, b, app, "--level", "1"))
+
+        def both() -> bool:
+            app.execute("SELECT 'both'")
+            return bool(load(b).streams)
+
+        eventually(both, 30)
+        if killed:
+            first.kill()
+            first.communicate(timeout=20)
+        else:
+            ended(first)
+        for i in range(4 if not killed else 15):  # its guard does it in its stead
+            time.sleep(0.1)
+            app.execute(f"SELECT 'later {i}'".encode())
+            assert level_of(onlooker, app.info.backend_pid) == 12
+        notes = ended(second)["notes"]
+    assert all(f"SELECT 'later {i}'".encode() in call_bytes(b) for i in range(4))
+    (note,) = notes
+    assert "by another recording, at level 12" in note
+    assert "--level 1 was left aside" in note
+    assert note in load(b).notes()
+    eventually(lambda: given_back(onlooker, app), 30)
+
+
+def test_a_session_that_is_given_back_in_mid_recording(
+    tracer: Cluster, onlooker: Connection, app: Connection, tmp_path: Path
+) -> None:
+    """It is asked for again, unless it was told not to be traced."""
+    with started(tracer, tmp_path / "rec", app) as recorder:
+        wait_until_traced(onlooker, app)
+        time.sleep(0.3)
+        onlooker.execute("SELECT sql_trace_set(%s, NULL)", (app.info.backend_pid,))
+        assert given_back(onlooker, app)
+        wait_until_traced(onlooker, app)
+        app.execute("SELECT 'again'")
+        time.sleep(0.3)
+        onlooker.execute("SELECT sql_trace_set(%s, 0)", (app.info.backend_pid,))
+        for _ in range(5):
+            time.sleep(0.1)
+            assert given_back(onlooker, app)
+        again, off = ended(recorder)["notes"]
+    assert "asked for again, at level 12" in again
+    assert "sql_trace_set(..., 0)" in off
+    assert b"'again'" in call_bytes(tmp_path / "rec")
+
+
+def test_a_session_that_met_its_limit_is_let_be(
+    tracer: Cluster, onlooker: Connection, tmp_path: Path
+) -> None:
+    with (
+        session(tracer, options="-c sql_trace.max_bytes=64kB") as app,
+        started(tracer, tmp_path / "rec", app) as recorder,
+    ):
+        wait_until_traced(onlooker, app)
+        time.sleep(0.3)
+        app.execute(b"DO $$ BEGIN FOR i IN 1..2000 LOOP PERFORM i + 1; END LOOP; END $$")
+        for _ in range(5):
+            time.sleep(0.1)
+            assert given_back(onlooker, app)
+        (note,) = ended(recorder)["notes"]
+    assert "sql_trace.max_bytes" in note
+
+
+def test_a_session_that_is_traced_by_a_setting_keeps_its_level(
+    tracer: Cluster, onlooker: Connection, app: Connection, tmp_path: Path
+) -> None:
+    app.execute("SET sql_trace.level = 4")
+    app.execute("SELECT 1")
+    with started(tracer, tmp_path / "rec", app) as recorder:
+        time.sleep(0.5)
+        app.execute("SELECT 'at its level'")
+        (note,) = ended(recorder)["notes"]
+    assert "by sql_trace.level, at level 4" in note
+    assert level_of(onlooker, app.info.backend_pid) == 4
+    assert b"'at its level'" in call_bytes(tmp_path / "rec")
+
+
+def test_statements_without_identifiers_are_told_of(
+    tracer: Cluster, onlooker: Connection, tmp_path: Path
+) -> None:
+    """At the end of a recording, and beside many statements."""
+    rec = tmp_path / "rec"
+    with session(tracer, options="-c compute_query_id=off") as app:
+        process = start_pgtare(
+            "trace record {} --dsn {} --reserve 0 --pid {} --level 1",
+            rec,
+            tracer.dsn(options="-c compute_query_id=auto"),
+            app.info.backend_pid,
+        )
+        wait_until_traced(onlooker, app, 1)
+        for i in range(40):  # not literals: names of statements have none
+            app.execute(f"SELECT 1 AS c{i}".encode())
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "ALTER SYSTEM SET compute_query_id = on; SELECT pg_reload_conf();" in out
+    assert "compute_query_id" in in_process("trace", "statements", rec).stderr
+    with session(tracer) as app, recording(tracer, rec2 := tmp_path / "2", "--level", "1"):
+        wait_until_traced(onlooker, app, 1)
+        for i in range(40):
+            app.execute(f"SELECT 1 AS c{i}".encode())
+    assert os.listdir(rec2)
+    assert "compute_query_id" not in in_process("trace", "statements", rec2).stderr

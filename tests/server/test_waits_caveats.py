@@ -1,0 +1,223 @@
+"""`pgtare waits` says what it does not see: sessions not captured, resets, its own part."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.seeing.waits import run_queue
+from pgtare.server.cluster import Cluster
+from pgtare.server.wait_counters import rates
+from pgtare.server.wait_counters.model import Snapshot
+from pgtare.server.wait_counters.reader import open_reader
+from tests.commands import pgtare, refused, words
+from tests.loads import during
+from tests.sessions import Connection, eventually, one, rows, session
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def computing(watched: Connection) -> Iterator[Connection]:
+    """A session that computes without end, until the test is done."""
+    watched.execute("SET statement_timeout = '60s'")
+
+    def compute() -> None:
+        with pytest.raises(Exception, match="cancel"):
+            watched.execute("DO $$ BEGIN LOOP END LOOP; END $$")
+
+    with during(compute):
+        yield watched
+        watched.cancel()
+
+
+@contextlib.contextmanager
+def role(observer: Connection, name: str) -> Iterator[str]:
+    """A user without rights who can name what is in the module's schema; yields that schema."""
+    ((schema,),) = rows(
+        observer,
+        "SELECT pronamespace::regnamespace::text FROM pg_proc "
+        "WHERE proname = 'wait_event_timing_set'",
+    )
+    observer.execute(f"CREATE ROLE {name} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {name}".encode())
+    try:
+        yield schema
+    finally:
+        observer.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
+
+
+def top(timed: Cluster) -> dict[str, object]:
+    done = pgtare("waits", "top", "--interval", "1s", "--json", "--dsn", timed.dsn())
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def test_time_on_a_processor_is_counted_where_all_sessions_are(
+    timed: Cluster, computing: Connection
+) -> None:
+    found = top(timed)
+    assert (found["on_cpu_by"], found["notes"]) == ("counted", [])
+    assert found["on_cpu"] == pytest.approx(1, abs=0.1)
+    assert isinstance(found["run_queue"], float)
+    assert found["run_queue"] < 1.1
+
+
+def test_the_kernels_time_in_the_run_queue_is_read() -> None:
+
+    assert run_queue.run_queue_ns([os.getpid(), 2**22 + 1]).keys() == {os.getpid()}
+    assert not run_queue.is_local("db.example.org", os.getpid())
+    assert not run_queue.is_local("/", os.getpid())  # no server
+
+
+def test_sessions_that_are_not_captured_are_told(timed: Cluster, computing: Connection) -> None:
+    with session(timed, options="-c wait_event_timing.capture=off"):
+        found = top(timed)
+        assert "1 of 2 client sessions is not captured" in str(found["notes"])
+        assert (found["on_cpu_by"], found["hides_much"]) == ("counted", True)
+        done = pgtare("waits", "top", "--interval", "0.5s", "--dsn", timed.dsn())
+        assert "note: 1 of 2 client sessions" in done.stdout
+        assert "%" not in done.stdout
+        done = pgtare("waits", "sessions", "--json", "--dsn", timed.dsn())
+        assert "1 of 2 client sessions" in done.stderr
+        json.loads(done.stdout)
+
+
+def test_a_reset_of_one_process_is_no_negative_time(timed: Cluster, observer: Connection) -> None:
+    with session(timed) as other, open_reader(timed.dsn()) as reader:
+        pid = other.info.backend_pid
+        for _ in range(5):
+            other.execute("SELECT pg_sleep(0.02)")
+        before = reader.snapshot()
+        assert one(observer, "SELECT wait_event_timing_reset(%s)", pid)
+        eventually(lambda: _was_reset(other, observer))
+        with pytest.raises(UsageError, match="reset"):
+            rates.profile(before, reader.snapshot())
+
+
+def _was_reset(other: Connection, observer: Connection) -> bool:
+    other.execute("SELECT 1")
+    query = (
+        "SELECT coalesce(sum(waits), 0) FROM pg_stat_wait_event_timing WHERE pid = %s AND "
+        "wait_event = 'PgSleep'"
+    )
+    return int(one(observer, query, other.info.backend_pid)) == 0
+
+
+def test_the_reader_leaves_no_trace_of_its_own(timed: Cluster, observer: Connection) -> None:
+    """Its options must keep those of the connection string, and its waits must not count."""
+    query = (
+        "SELECT coalesce(sum(waits), 0) FROM pg_stat_wait_event_timing_system "
+        "WHERE backend_type = 'client backend'"
+    )
+    observer.execute("SET wait_event_timing.capture = off")
+    observer.execute("SELECT 1")
+    start = one(observer, query)
+    with session(timed, options="-c wait_event_timing.capture=off"):
+        pass  # authentication comes before the options
+    count = one(observer, query)
+    dsn = timed.dsn(options="-c work_mem=5MB")
+    with open_reader(dsn) as reader:
+        assert reader.uncounted
+        assert reader.rows("SHOW work_mem") == [("5MB",)]
+        reader.snapshot()
+    assert one(observer, query) - count <= count - start + 1
+
+
+def test_a_user_without_rights_reads_and_is_told(timed: Cluster, observer: Connection) -> None:
+    with role(observer, "reader_only"):
+        done = pgtare("waits", "top", "--interval", "0.5s", "--dsn", timed.dsn(user="reader_only"))
+        assert done.returncode == 0, done.stderr
+        assert "note: only part of the server can be seen" in done.stdout
+
+
+def test_a_user_who_may_not_use_the_schema_is_shown_the_grant(
+    timed: Cluster, observer: Connection
+) -> None:
+    with role(observer, '"shut out"') as schema:
+        open_to_all = one(observer, "SELECT has_schema_privilege('public', %s, 'USAGE')", schema)
+        observer.execute(f'REVOKE USAGE ON SCHEMA {schema} FROM PUBLIC, "shut out"'.encode())
+        try:
+            told = refused("waits", "sessions", "--dsn", timed.dsn(user="shut out"))
+        finally:
+            if open_to_all:
+                observer.execute(f"GRANT USAGE ON SCHEMA {schema} TO PUBLIC".encode())
+    assert f'a superuser has to run: GRANT USAGE ON SCHEMA {schema} TO "shut out";' in told
+
+
+def test_a_user_without_rights_has_others_waits_under_way(
+    timed: Cluster, observer: Connection, watched: Connection
+) -> None:
+    thread = threading.Thread(target=watched.execute, args=("SELECT pg_sleep(4)",))
+    thread.start()
+    try:
+        with role(observer, "reader_of_sums"), open_reader(timed.dsn(user="reader_of_sums")) as own:
+            eventually(lambda: _sleeps_ms(own.snapshot()) > 0)
+            before = own.snapshot()
+            time.sleep(0.5)
+            found = rates.profile(before, own.snapshot())
+    finally:
+        thread.join(20)
+    (sleeping,) = [rate for rate in found.events if rate.event.name == "PgSleep"]
+    assert sleeping.waits == 0  # it has not ended
+    assert sleeping.active == pytest.approx(1, abs=0.1)
+    assert "waits by event are those of all sessions" in found.notes[0]
+
+
+def _sleeps_ms(snapshot: Snapshot) -> float:
+    return sum(row.counters.running_ms for row in snapshot.events if row.event.name == "PgSleep")
+
+
+def test_a_hang_is_recorded(timed: Cluster, observer: Connection, tmp_path: Path) -> None:
+    with session(timed) as holder, session(timed) as victim:
+        holder.execute("SELECT pg_advisory_lock(7)")
+        pid = victim.info.backend_pid
+        thread = threading.Thread(target=victim.execute, args=("SELECT pg_advisory_lock(7)",))
+        thread.start()
+        try:
+            blocked = "SELECT count(*) FROM pg_stat_wait_event_timing_current WHERE pid = %s"
+            eventually(lambda: one(observer, blocked + " AND wait_event_type = 'Lock'", pid))
+            out = tmp_path / "recording"
+            done = pgtare("waits", "record", out, "--duration", "1s", "--all", "--dsn", timed.dsn())
+            assert done.returncode == 0, done.stderr
+            assert "1 session waited throughout" in done.stdout
+            summed = json.loads(pgtare("waits", "report", out, "--json").stdout)
+            assert summed["active"]["Lock"] == pytest.approx(1, abs=0.05)
+            text = (out / "report.html").read_text()
+            assert f"process {pid}" in text
+            assert f"blocked by {holder.info.backend_pid}" in text
+        finally:
+            holder.execute("SELECT pg_advisory_unlock(7)")
+            thread.join(20)
+
+
+def test_rights_are_checked_before_a_directory_is_made(
+    timed: Cluster, observer: Connection, tmp_path: Path
+) -> None:
+    with role(observer, "recorder"):
+        out = tmp_path / "recording"
+        dsn = timed.dsn(user="recorder")
+        record = words("waits record {} --duration 0.5s --all --dsn {}", out, dsn)
+        told = refused(*record)
+        assert not out.exists()
+        grants = told.partition("has to run: ")[2].strip()
+        assert grants.count("GRANT ") == 2
+        observer.execute(grants.encode())
+        # it may, and nobody does anything meanwhile
+        assert "so none was traced" in pgtare(*record).stdout
+
+
+def test_an_event_is_found_whatever_its_case(timed: Cluster, watched: Connection) -> None:
+    watched.execute("SELECT pg_sleep(0.01)")
+    watched.execute("SELECT 1")
+    told = refused("waits", "histogram", "pgslep", "--dsn", timed.dsn())
+    assert "did you mean PgSleep" in told
+    assert "EVENT is empty" in refused("waits", "histogram", "", "--dsn", timed.dsn())

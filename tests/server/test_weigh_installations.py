@@ -1,0 +1,150 @@
+"""Ways into a server: preloaded by sessions without a restart, and Debian's PostgreSQL 15."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
+from tests.commands import arm, pgtare, read, refused
+from tests.loads import traffic
+
+pytestmark = pytest.mark.server
+
+
+def test_without_a_restart_new_sessions_take_part_and_old_ones_are_counted(
+    wheel: Binaries, tmp_path: Path
+) -> None:
+    module = loadable(wheel)
+    with Cluster(wheel) as server, psycopg.connect(server.dsn(), autocommit=True) as old:
+        old.execute("SELECT 1")
+        server.configure({"session_preload_libraries": "pgtare"})
+        server.reload()
+        with server.connect() as conn:
+            conn.execute(module.create_sql.encode())
+        with traffic(server.dsn(), sessions=2):
+            time.sleep(0.5)
+            old.execute("SELECT 1")
+            done = pgtare(
+                "weigh track_io_timing --dsn {} --duration 2 --output {}",
+                server.dsn(),
+                tmp_path / "w.json",
+            )
+        assert done.returncode == 0, done.stderr
+        design = read(tmp_path / "w.json")["design"]
+        assert design["sessions"] == 2
+        assert design["sessions_outside"] == 1
+        assert design["blocks"] > 100
+        instruments = pgtare("instruments", "--dsn", server.dsn())
+        assert "shared_preload_libraries" in instruments.stdout
+        assert server.running
+
+
+@pytest.mark.debian
+def test_running_debian_15(debian15: Binaries, tmp_path: Path) -> None:
+    module = loadable(debian15)
+    with Cluster(debian15, {}, [module.library, "auto_explain"]) as server:
+        with server.connect() as conn:
+            conn.execute(module.create_sql.encode())
+        with traffic(server.dsn(), sessions=2, query="SELECT count(*) FROM pg_class"):
+            done = pgtare(
+                "weigh auto_explain auto_explain/no_timing --dsn {} --duration 3 --output {}",
+                server.dsn(),
+                tmp_path / "w.json",
+            )
+        assert done.returncode == 0, done.stderr
+        result = read(tmp_path / "w.json")
+        for name in ("auto_explain", "auto_explain/no_timing"):
+            assert arm(result, name)["proof"]["state"] == "active"
+
+
+@pytest.mark.debian
+def test_debian_15_without_the_module_says_what_to_do(debian15: Binaries) -> None:
+    with Cluster(debian15) as server:
+        told = refused("weigh", "track_io_timing", "--dsn", server.dsn())
+        assert "pgtare module install" in told
+
+
+def test_module_install_and_uninstall_below_a_destdir(wheel: Binaries, tmp_path: Path) -> None:
+    common = ["--pg-config", wheel.pg_config, "--destdir", tmp_path]
+    done = pgtare("module", "install", *common)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.rglob("pgtare.so"))
+    again = pgtare("module", "install", *common)
+    assert "unchanged" in again.stdout
+    gone = pgtare("module", "uninstall", *common)
+    assert gone.returncode == 0, gone.stderr
+    assert not list(tmp_path.rglob("pgtare.so"))
+
+
+def test_a_standby_is_refused(wheel: Binaries) -> None:
+    module = loadable(wheel)
+    with Cluster(wheel, {}, [module.library]) as server:
+        with server.connect() as conn:
+            conn.execute(module.create_sql.encode())
+        (server.data_directory / "standby.signal").touch(mode=0o644)
+        server.restart()
+        told = refused("weigh", "track_io_timing", "--dsn", server.dsn())
+        assert "standby" in told
+        assert "primary" in told
+
+
+EVERY_ENTRY = (
+    "pg_stat_statements/all",
+    "pg_stat_statements/planning",
+    "track_io_timing",
+    "track_wal_io_timing",
+    "track_functions",
+    "compute_query_id",
+    "auto_explain/no_timing",
+    "auto_explain/sampled",
+    "log_statement",
+    "log_duration",
+    "log_lock_waits",
+)
+
+
+def test_every_entry_of_the_catalogue_proves_itself(wheel: Binaries, tmp_path: Path) -> None:
+    script = tmp_path / "mixed.sql"
+    script.write_text(
+        "\\set aid random(1, 100000)\n"
+        "BEGIN;\n"
+        "UPDATE pgbench_accounts SET abalance = pgtare_plus(abalance) WHERE aid = :aid;\n"
+        "END;\n"
+    )
+    module = loadable(wheel)
+    preload = [module.library, "pg_stat_statements", "auto_explain"]
+    with Cluster(wheel, {"shared_buffers": "1MB"}, preload) as server:
+        with server.connect() as conn:
+            conn.execute(module.create_sql.encode())
+            conn.execute("CREATE EXTENSION pg_stat_statements")
+            conn.execute(
+                "CREATE FUNCTION pgtare_plus(i int) RETURNS int LANGUAGE plpgsql"
+                " AS 'BEGIN RETURN i + 1; END'"
+            )
+            conn.execute(
+                "CREATE TABLE pgbench_accounts AS SELECT g AS aid, 0 AS abalance,"
+                " repeat('x', 200) AS filler FROM generate_series(1, 100000) g"
+            )
+            conn.execute("ALTER TABLE pgbench_accounts ADD PRIMARY KEY (aid)")
+        allow = [a for name in ("log_statement", "log_duration") for a in ("--allow", name)]
+        done = pgtare(
+            "weigh --dsn {} --script {} --clients 2 --duration 6 --output {}",
+            server.dsn(),
+            script,
+            tmp_path / "w.json",
+            *EVERY_ENTRY,
+            *allow,
+        )
+    assert done.returncode == 0, done.stderr
+    result = read(tmp_path / "w.json")
+    states = {name: arm(result, name)["proof"] for name in EVERY_ENTRY}
+    idle = {name for name, proof in states.items() if proof["state"] == "idle"}
+    missing = {name: proof for name, proof in states.items() if proof["state"] == "missing"}
+    assert not missing
+    assert idle == {"log_lock_waits"}, states

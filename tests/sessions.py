@@ -1,0 +1,68 @@
+"""Sessions on test servers, and how tests ask them."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from pgtare.server.cluster import Cluster
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+@contextlib.contextmanager
+def session(cluster: Cluster, **parameters: str) -> Iterator[Connection]:
+    """A session that finds the functions of all modules."""
+    with psycopg.connect(cluster.dsn(**parameters), autocommit=True) as connection:
+        yield set_search_path(connection)
+
+
+@contextlib.contextmanager
+def bare_session(
+    cluster: Cluster, dbname: str = "postgres", **parameters: str
+) -> Iterator[Connection]:
+    """A session that has sent nothing yet, whose statements are one request each."""
+    with psycopg.connect(
+        make_conninfo(cluster.dsn(dbname), **parameters), autocommit=True, prepare_threshold=None
+    ) as connection:
+        yield connection
+
+
+def set_search_path(connection: Connection) -> Connection:
+    """Let the modules' functions be found, wherever they were made."""
+    connection.execute("SET search_path = public, sql_trace, wait_event_timing")
+    return connection
+
+
+def rows(connection: Connection, query: str, *values: object) -> list[tuple[Any, ...]]:
+    """All rows of a query."""
+    return connection.execute(query.encode(), values or None).fetchall()
+
+
+def one(connection: Connection, query: str, *values: object) -> Any:
+    """The only row's only value."""
+    ((value,),) = rows(connection, query, *values)
+    return value
+
+
+def setting(connection: Connection, name: str = "work_mem") -> tuple[str, str]:
+    """Value and source of a setting."""
+    (found,) = rows(
+        connection,
+        "SELECT current_setting(name), source FROM pg_settings WHERE name = %s",
+        name,
+    )
+    return found[0], found[1]
+
+
+def eventually(condition: Callable[[], object], seconds: float = 20.0) -> Any:
+    """What the condition returned as soon as that was true; TimeoutError if it never was."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError("waited in vain")
+        time.sleep(0.02)
+    return found

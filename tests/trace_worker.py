@@ -1,0 +1,97 @@
+"""Servers whose background worker writes traces, and what it has written."""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.file.reader import Trace, load
+from pgtare.seeing.trace.file.stream import CallKind
+from pgtare.server.account import server_account
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.server.settings import Value
+from tests.servers import tracing
+from tests.sessions import Connection, eventually
+
+SETTINGS = {
+    "sql_trace.worker_reserve": 0,
+    "wait_event_timing.capture": "stats",
+    "sql_trace.cpu_interval": 0,
+}
+
+
+@contextlib.contextmanager
+def place() -> Iterator[Path]:
+    """A directory in which the server's account can make others, and nobody else."""
+    path = Path(tempfile.mkdtemp(prefix="pgtare-writer-", dir="/var/tmp"))
+    server_account().give(path)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def server_that_writes(binaries: Binaries) -> Iterator[tuple[Cluster, Path]]:
+    """A server with a worker, and where that writes."""
+    with (
+        place() as path,
+        tracing(
+            binaries, SETTINGS | {"sql_trace.worker_directory": str(path / "traces")}
+        ) as cluster,
+    ):
+        yield cluster, path / "traces"
+
+
+def configure(cluster: Cluster, **settings: Value) -> None:
+    """Settings of the worker, in force."""
+    cluster.configure({f"sql_trace.{name}": value for name, value in settings.items()})
+    cluster.reload()
+
+
+def latest(directory: Path) -> Path:
+    """The recording that was begun last, once there is one."""
+
+    def newest() -> Path | None:
+        found = sorted(directory.glob("trace-*"), key=lambda path: path.stat().st_mtime_ns)
+        return found[-1] if found and list(found[-1].glob("*.pgtrace")) else None
+
+    return Path(eventually(newest))
+
+
+def another(directory: Path, before: Path) -> Path:
+    """The recording that follows that one."""
+    eventually(lambda: latest(directory) != before)
+    return latest(directory)
+
+
+def worker_of(recording: Path) -> int:
+    """The process that writes, or wrote, a recording."""
+    return int(recording.name.split("-")[2].partition(".")[0])
+
+
+def find_statement(recording: Path, text: str) -> Trace | None:
+    """The recording, if an execution of that statement is in it."""
+    trace = load(recording)
+    book = ledgers.ledger(trace)
+    for process, call in zip(book.call_process, book.calls, strict=True):
+        known_as = book.processes[process].stream.texts.get(int(call["text"]))
+        if call["kind"] == CallKind.EXECUTE and known_as and known_as.text == text:
+            return trace
+    return None
+
+
+def with_statement(recording: Path, text: str) -> Trace:
+    """The recording, once an execution of that statement is in it."""
+    return eventually(lambda: find_statement(recording, text))
+
+
+def work(client: Connection, rounds: int) -> None:
+    """Some 20 kB of records a round."""
+    client.execute(
+        f"DO $$BEGIN FOR i IN 1..{rounds * 40} LOOP EXECUTE 'SELECT '"
+        " || i || repeat(' ', 100); END LOOP; END$$".encode()
+    )

@@ -1,0 +1,226 @@
+"""Traces made by hand: records of sql_trace's stream, waits, and files of both."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pgtare.seeing.trace.analysis.costs import NOTHING, noted
+from pgtare.seeing.trace.file.disk_limits import Limits
+from pgtare.seeing.trace.file.reader import Trace, load
+from pgtare.seeing.trace.file.stream import POSTGRES_EPOCH_US, CallKind, Kind
+from pgtare.seeing.trace.file.tables import Table
+from pgtare.seeing.trace.file.writer import Writer
+
+US = 1_000
+MS = 1_000_000
+#: When the rings of made traces begin: ns since 1970, and µs since 2000.
+BEGAN_NS = 1_800_000_000 * 10**9
+BEGAN_US = BEGAN_NS // 1000 - POSTGRES_EPOCH_US
+#: Limits without a reserve: a test need not care how full its disk is.
+NO_RESERVE = Limits(reserve=0)
+EVENTS = {
+    0: ("IO", "DataFileRead"),
+    1: ("Timeout", "PgSleep"),
+    2: ("Client", "ClientRead"),
+    3: ("IO", "WalSync"),
+}
+
+
+def padded(raw: bytes) -> bytes:
+    return raw + b"\0" * (-len(raw) % 8)
+
+
+@dataclass
+class StreamBuilder:
+    """Builds the bytes of one session's stream, as docs/trace-format.md says."""
+
+    data: bytes = b""
+    number: int = 0
+    next_call: int = 0
+    parts: list[bytes] = field(default_factory=list)
+
+    def record(self, kind: Kind, when: int, body: bytes, call: int = 0, depth: int = 0) -> None:
+        body = padded(body)
+        number = 0  # of what the reading function makes
+        if kind != Kind.LOST:
+            self.number += 1
+            number = self.number
+        self.data += struct.pack("<IHHQqQ", 32 + len(body), kind, depth, number, when, call)
+        self.data += body
+
+    def session(self, pid: int = 4711, application: str = "app", since: int = 0) -> None:
+        def name(text: str, size: int = 64) -> bytes:
+            return text.encode().ljust(size, b"\0")
+
+        began = BEGAN_US + since // 1000
+        body = struct.pack("<IiqqqIIiIQ", 1, pid, began, 7, began, 10, 5, 180006, 0, 1 << 20)
+        body += name(application) + name("alice") + name("shop") + name("UTF8", 24)
+        self.record(Kind.SESSION, 0, body)
+
+    def text(self, text: int, sql: str, query_id: int = 0, flags: int = 0) -> None:
+        raw = sql.encode()
+        body = struct.pack("<QqIIII", text, query_id, len(raw), len(raw), flags, 0) + raw
+        self.record(Kind.TEXT, 0, body)
+
+    def call(
+        self,
+        kind: CallKind,
+        start: int,
+        end: int,
+        *,
+        call: int | None = None,
+        parent: int = 0,
+        text: int = 0,
+        query_id: int = 0,
+        cpu: int = -1,
+        rows: int = 0,
+        busy: int | None = None,
+        depth: int = 0,
+        plan: int = 0,
+        execution: int = 0,
+        flags: int = 0,
+        state: int = 0,
+        shared: tuple[int, int, int, int] | None = None,
+        fetches: int = 1,
+    ) -> int:
+        if call is None:
+            self.next_call += 1
+            call = self.next_call
+        self.next_call = max(self.next_call, call)
+        flags |= (2 if shared else 0) | (64 if fetches > 1 else 0)
+        body = struct.pack(
+            "<HHIQQqQQqqqQ",
+            kind,
+            flags,
+            state,
+            parent,
+            text,
+            query_id,
+            plan,
+            execution,
+            start,
+            end - start if busy is None else busy,
+            cpu,
+            rows,
+        )
+        body += struct.pack("<4Q", *shared) if shared else b""
+        body += struct.pack("<Q", fetches) if fetches > 1 else b""
+        self.record(Kind.CALL, end, body, call, depth)
+        return call
+
+    def request(self, start: int, end: int, cpu: int = -1, status: str = "I") -> None:
+        self.record(Kind.REQUEST, end, struct.pack("<qqII", start, cpu, ord(status), 1))
+
+    def transaction(self, event: int, when: int, start: int, xid: int = 0) -> None:
+        self.record(Kind.TRANSACTION, when, struct.pack("<IIQq", event, 0, xid, start))
+
+    def waitring(self, zero: int = 0) -> None:
+        self.record(Kind.WAITRING, 0, struct.pack("<qqII", BEGAN_US, zero, 1, 0))
+
+    def plan(self, plan: int, nodes: list[dict[str, Any]], text: int = 0) -> None:
+        raw = json.dumps(nodes).encode()
+        body = struct.pack("<QQII", plan, text, len(raw), len(nodes)) + raw
+        self.record(Kind.PLAN, 0, body)
+
+    def rowsources(
+        self, call: int, plan: int, nodes: list[tuple[int, ...]], when: int, sampling: int = 1
+    ) -> None:
+        body = struct.pack("<QII", plan, sampling, len(nodes))
+        body += b"".join(struct.pack("<iIQQQqqq", *node) for node in nodes)
+        self.record(Kind.ROWSOURCES, when, body, call)
+
+    def error(self, when: int, message: str, state: int = 0, call: int = 0, text: int = 0) -> None:
+        raw = message.encode()
+        body = struct.pack("<IIQII", state, 1, text, len(raw), len(raw)) + raw
+        self.record(Kind.ERROR, when, body, call)
+
+    def level(self, when: int, level: int, reason: int, rate: float) -> None:
+        self.record(Kind.LEVEL, when, struct.pack("<IId", level, reason, rate))
+
+    def lost(self, when: int, size: int, records: int) -> None:
+        self.record(Kind.LOST, when, struct.pack("<Q", size))
+        self.number += records
+
+    def application(self, when: int, name: str) -> None:
+        self.record(Kind.APPLICATION, when, name.encode().ljust(64, b"\0"))
+
+    def end(self, when: int) -> None:
+        self.record(Kind.END, when, b"")
+
+
+def ring(number: int, pid: int, kind: str, **told: Any) -> dict[str, Any]:
+    return {
+        "ring": np.array([number]),
+        "pid": np.array([pid]),
+        "started_ns": np.array([BEGAN_NS]),
+        "json": [json.dumps({"kind": kind, **told}).encode()],
+    }
+
+
+def waits(number: int, rows: list[tuple[int, int, int]]) -> dict[str, Any]:
+    """Waits of a ring: (event, start after the ring's begin, length)."""
+    event, start, length = (np.array(c, np.int64) for c in zip(*rows, strict=True))
+    return {
+        "ring": np.full(len(rows), number),
+        "event": event,
+        "gap_ns": start + BEGAN_NS,
+        "length_ns": length,
+        "calls": np.ones(len(rows), np.int64),
+    }
+
+
+def define_events(writer: Writer) -> None:
+    writer.define(
+        Table.EVENTS,
+        {
+            "event": np.array(list(EVENTS)),
+            "code": np.array(list(EVENTS)),
+            "class": [kind.encode() for kind, _ in EVENTS.values()],
+            "name": [name.encode() for _, name in EVENTS.values()],
+        },
+    )
+
+
+def write(
+    path: Path,
+    stream: bytes,
+    rows: list[tuple[int, int, int]] | None = None,
+    *,
+    pid: int = 4711,
+    close: bool = True,
+    began: str | None = None,
+    first: int = 0,
+    limits: Limits = NO_RESERVE,
+) -> Path:
+    """A trace of one session: its calls, and its waits in a ring of their own.
+
+    first: bytes of the stream that the recorder's first look found.
+    """
+    told_of = {"server": "180006", "costs": noted(NOTHING), **({"began": began} if began else {})}
+    writer = Writer(path, json.dumps(told_of).encode(), limits)
+    define_events(writer)
+    told = {"user": "alice", "database": "shop", "application": "app"}
+    writer.define(Table.RINGS, ring(1, pid, "sql", **told))
+    writer.define(Table.RINGS, ring(2, pid, "waits", **told))
+    for at, data in ((0, stream[:first]), (first, stream[first:])):
+        if data:
+            rows_of = {"ring": np.array([1]), "position": np.array([at]), "data": [data]}
+            writer.add(Table.STREAM, rows_of)
+    if rows:
+        writer.add(Table.WAITS, waits(2, rows))
+    if close:
+        writer.close(b'{"stopped_by": "time"}')
+    else:
+        writer.flush()
+        writer.abandon()
+    return path
+
+
+def trace(path: Path, stream: bytes, rows: list[tuple[int, int, int]] | None = None) -> Trace:
+    return load(write(path, stream, rows))

@@ -1,0 +1,224 @@
+"""A report on clocks that were never read, and a scripted clock with faults of known size."""
+
+from __future__ import annotations
+
+import platform
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pgtare.seeing.clock.cpuid import Leaves
+from pgtare.seeing.clock.diagnosis import Setup
+from pgtare.seeing.clock.schema import (
+    Bucket,
+    Cause,
+    Choice,
+    ClockReport,
+    ClockResult,
+    CoreOffset,
+    Cores,
+    Diagnosis,
+    Exact,
+    Frequency,
+    Gap,
+    Gaps,
+    Meaning,
+    MeasuredTiming,
+    Middle,
+    PlanTiming,
+    Span,
+    Stated,
+    TimedNode,
+)
+
+needs_tsc = pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 alone has a TSC")
+
+
+def even(n: int, step: int = 25, start: int = 1_000_000) -> NDArray[np.uint64]:
+    """`n` readings of a faultless counter, `step` ticks apart."""
+    return (np.arange(n, dtype=np.uint64) * np.uint64(step) + np.uint64(start)).astype(np.uint64)
+
+
+GOOD_LEAVES = Leaves(there=True, invariant=True, tsc_adjust=True, has_rdtscp=True)
+
+
+def sample_setup(
+    leaves: Leaves = GOOD_LEAVES, clocksource: str | None = "tsc", architecture: str = "x86_64"
+) -> Setup:
+    """A machine whose clock is good, but for what is named."""
+    return Setup(clocksource, ("tsc",), leaves, leaves.invariant, architecture)
+
+
+def sample_clock(name: str = "tsc", read_ns: float = 8.0, noise_pct: float = 1.0) -> ClockResult:
+    """A clock that was read for a second."""
+    return ClockResult(
+        name=name,
+        title=name.upper(),
+        source="processor",
+        duration_s=1.0,
+        differences=10_000,
+        mean_ns=read_ns + 1,
+        read_ns=read_ns,
+        read_noise_pct=noise_pct,
+        loop_ns=1.0,
+        step_ns=7.5,
+        p50_ns=9.0,
+        p99_ns=12.0,
+        max_ns=30_000.0,
+        zeros=0,
+        still_longest=0,
+        advanced_pct=100.0,
+        backward=0,
+        backward_largest_ticks=0,
+        backward_largest_ns=0.0,
+        histogram=[
+            Bucket(up_to_ns=n, count=c)
+            for n, c in ((0, 0), (1, 0), (3, 0), (7, 0), (15, 9998), (31, 0), (32767, 2))
+        ],
+        exact=[
+            Exact(ticks=18, duration_ns=9.0, count=9900),
+            Exact(ticks=24, duration_ns=12.0, count=98),
+            Exact(ticks=60_000, duration_ns=30_000.0, count=2),
+        ],
+    )
+
+
+def sample() -> ClockReport:
+    """A report with something in every place."""
+    return ClockReport(
+        created="2026-01-02T03:04:05+00:00",
+        pgtare_version="0",
+        command=["pgtare", "clock"],
+        machine={"cpu_model": "A processor", "host_os": "Linux 6"},
+        cpu=1,
+        stopped_by="time",
+        diagnosis=Diagnosis(
+            verdict="good",
+            sentence="The clock is cheap and sane.",
+            remedies=["Do nothing."],
+            clocksource="tsc",
+            available=["tsc", "hpet"],
+            vdso=True,
+            cpuid=True,
+            invariant=True,
+            tsc_adjust=True,
+            hypervisor="KVM",
+            postgres19=Choice(
+                clock="tsc",
+                why="CPUID says TSC_ADJUST",
+                usable=True,
+                frequency_source="x86, calibration",
+                frequency_hz=2_000_000_000,
+            ),
+        ),
+        clocks=[sample_clock("monotonic", 18.0), sample_clock("tsc")],
+        lacking={"counter": "it is another machine's"},
+        frequency=Frequency(
+            hz=2_000_000_000,
+            source="calibration",
+            calibrated_hz=2_000_000_000,
+            error_ppm=0.02,
+            duration_s=1.5,
+            repeated=20,
+            repeated_ms=1.9,
+            repeated_ppm=0.7,
+            stated=[Stated(by="kernel", hz=2_000_000_000, difference_ppm=0.0, note="agrees")],
+        ),
+        cores=Cores(
+            clock="counter",
+            possible=1,
+            note=None,
+            pairs=[
+                CoreOffset(
+                    first=0,
+                    second=1,
+                    lo_ns=-50.0,
+                    hi_ns=150.0,
+                    rounds=5000,
+                    backward=0,
+                    backward_largest_ns=0.0,
+                )
+            ],
+        ),
+        gaps=Gaps(
+            clock="tsc",
+            duration_s=1.0,
+            threshold_ns=1000.0,
+            count=2,
+            lost_pct=0.006,
+            causes=[Cause(cause="context switches", count=1, lost_pct=0.003, evidence="counted")],
+            longest=[
+                Gap(
+                    at_ms=3.0,
+                    duration_ns=30_000.0,
+                    cause="context switch",
+                    switches=1,
+                    waited_ns=29_000,
+                    stolen_ms=0,
+                )
+            ],
+            interrupts={"LOC Local timer interrupts": 250},
+        ),
+        meaning=[
+            Meaning(
+                what="a row",
+                server="19",
+                clock="tsc",
+                reads=2,
+                readings_ns=16.0,
+                cost_ns=Span(lo=15.0, likely=20.0, hi=30.0),
+            )
+        ],
+        plan=sample_plan(),
+    )
+
+
+def sample_plan(source: str = "SELECT 1", relation: str = "orders") -> PlanTiming:
+    """What timing one plan of one node costs."""
+    some, none = Span(lo=1.0, likely=2.0, hi=3.0), Span(lo=0.0, likely=0.0, hi=0.0)
+    return PlanTiming(
+        source=source,
+        postgresql=18,
+        clock="monotonic",
+        read_ns=18.0,
+        rows_and_loops="actual",
+        call_ns=Span(lo=35.0, likely=41.8, hi=51.4),
+        calls=some,
+        wall_ms=some,
+        cpu_ms=some,
+        triggers_ms=none,
+        execution_ms=50.0,
+        executed_with_timing=False,
+        without_timing_ms=50.0,
+        cost_pct=Span(lo=2.0, likely=4.0, hi=6.0),
+        postgresql19_wall_ms=some,
+        io_ns=Span(lo=36.0, likely=82.0, hi=92.0),
+        ios=some,
+        io_ms=some,
+        nodes=[
+            TimedNode(
+                node="Seq Scan",
+                depth=0,
+                subplan=None,
+                relation=relation,
+                rows=1.0,
+                loops=1.0,
+                processes=1.0,
+                calls=some,
+                stalls=none,
+                cpu_ms=some,
+                wall_ms=some,
+                note=None,
+            )
+        ],
+        notes=["it is a sample"],
+        measured=MeasuredTiming(
+            pairs=15,
+            interrupted=False,
+            by="processor time",
+            difference_ms=Middle(estimate=2.1, lo=1.9, hi=2.2),
+            execution_difference_ms=Middle(estimate=2.1, lo=1.9, hi=2.2),
+            without_timing_ms=Middle(estimate=50.0, lo=49.0, hi=51.0),
+        ),
+    )

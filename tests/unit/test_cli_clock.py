@@ -1,0 +1,346 @@
+"""`pgtare clock` as a user runs it, without a server."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from rich.console import Console
+
+from pgtare.kit.progress import Display
+from pgtare.seeing.clock import cores, show
+from pgtare.seeing.clock.clocks import BY_NAME
+from pgtare.seeing.clock.consequences import meaning
+from pgtare.seeing.clock.cpuid import Leaves
+from pgtare.seeing.clock.diagnosis import Setup, diagnose
+from pgtare.seeing.clock.schema import ClockReport, Stated
+from tests.commands import in_process, pgtare
+from tests.unit.sample_clock_report import needs_tsc, sample, sample_clock
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Any]:
+    """What `pgtare clock` printed on a terminal of 80 columns, and its JSON."""
+    path = tmp_path_factory.mktemp("clock") / "clock.json"
+    done = pgtare("clock", "--output", path, COLUMNS="80")
+    return done, json.loads(path.read_text())
+
+
+def test_the_summary_is_a_verdict_and_at_most_40_lines(
+    whole: tuple[subprocess.CompletedProcess[str], Any],
+) -> None:
+    done, report = whole
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # nothing of progress in so short a run
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert "…" not in done.stdout
+    assert done.stdout.startswith("The clock ")
+    for clock in report["clocks"]:
+        assert any(line.startswith(clock["name"] + " ") for line in lines)
+    for heading in ("time lost", "set-up", "what it means for PostgreSQL"):
+        assert any(line.startswith(heading) for line in lines)
+
+
+def test_the_report_follows_its_schema_and_adds_up(
+    whole: tuple[subprocess.CompletedProcess[str], Any],
+) -> None:
+    report = whole[1]
+    jsonschema.validate(report, ClockReport.model_json_schema(by_alias=True))
+    assert report["schema"] == "pgtare.clock/1"
+    for clock in report["clocks"]:
+        assert sum(one["count"] for one in clock["exact"]) == clock["differences"]
+        in_buckets = sum(bucket["count"] for bucket in clock["histogram"])
+        below = sum(one["count"] for one in clock["exact"] if one["ticks"] < 0)
+        assert in_buckets + below == clock["differences"]
+        assert clock["read_ns"] > 0
+    assert report["stopped_by"] == "time"
+
+
+def test_the_whole_measurement_is_planned_for_less_than_two_seconds(
+    whole: tuple[subprocess.CompletedProcess[str], Any],
+) -> None:
+    assert sum(clock["duration_s"] for clock in whole[1]["clocks"]) < 2
+
+
+def test_the_longest_summary_has_40_lines() -> None:
+    """A slow clock on a machine of many processors, with every clock and every gap."""
+    report = sample()
+    report.clocks = [sample_clock(name, 4321.0) for name in BY_NAME][:10]
+    counter = Leaves(True, invariant=True, has_rdtscp=True, hypervisor="KVM")
+    report.diagnosis = diagnose(
+        Setup("acpi_pm", ("tsc", "kvm-clock", "hpet", "acpi_pm"), counter, True, "x86_64"),
+        report.clocks,
+        report.frequency,
+        None,
+    )
+    assert report.frequency is not None
+    report.frequency.stated = [
+        Stated(
+            by="kernel (BogoMIPS)",
+            hz=1,
+            difference_ppm=-0.06,
+            note="agrees within its steps of 1.9 ppm",
+        ),
+        Stated(
+            by="CPUID",
+            hz=None,
+            difference_ppm=None,
+            note="leaf 0x40000010 is empty: nothing but calibration tells",
+        ),
+    ]
+    assert report.cores is not None
+    report.cores.pairs = report.cores.pairs * 64
+    report.cores.possible = 2016
+    _, report.cores.note = cores.sample(range(128))
+    report.lacking = {}
+    assert report.gaps is not None
+    report.gaps.causes = report.gaps.causes * 2
+    report.meaning = meaning(report.clocks, report.diagnosis.postgres19)
+    report.plan = None
+    console = Console(width=80, file=io.StringIO())
+    console.print(show.summary(report), highlight=False)
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue().splitlines()
+    assert report.diagnosis.verdict == "slow"
+    assert len(shown) <= 40, "\n".join(shown)
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run() -> Run:
+    """The command in this process, which is quicker: exit status, standard output and error."""
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        done = in_process("clock", *arguments)
+        return done.returncode, done.stdout, done.stderr
+
+    return call
+
+
+@needs_tsc
+def test_a_clock_that_is_not_there_is_explained_and_the_others_are_read(run: Run) -> None:
+    status, out, err = run("--clock", "counter", "--clock", "monotonic", "--json")
+    assert status == 0
+    report = json.loads(out)
+    assert [clock["name"] for clock in report["clocks"]] == ["monotonic"]
+    why = "CNTVCT_EL0 is an instruction of aarch64, this is x86_64"
+    assert report["lacking"] == {"counter": why}
+    assert err == ""
+    assert f"counter: {why}" in run("--clock", "counter", "--clock", "monotonic")[1]
+    status, out, err = run("--clock", "counter")
+    assert (status, out, err) == (2, "", f"pgtare: counter: {why}\n")
+
+
+def test_an_unknown_clock_lists_those_there_are(run: Run) -> None:
+    status, _, err = run("--clock", "sundial")
+    assert status == 2
+    assert "there is no clock 'sundial'" in err
+    assert "monotonic_coarse" in err
+    assert "thread_cpu" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("-d", "0"), "--duration 0: give whole seconds from 1 to 4294967295"),
+        (("-d", "-3"), "--duration -3: give whole seconds"),
+        (("-d", "soon"), "--duration soon: give whole seconds"),
+        (("-d", "4294967296"), "--duration 4294967296: give whole seconds"),
+        (("-c", "-1"), "--cutoff -1: give a percentage from 0 to 100"),
+        (("-c", "100.5"), "--cutoff 100.5: give a percentage"),
+        (("-c", "nan"), "--cutoff nan: give a percentage"),
+        (("-c", "lots"), "--cutoff lots: give a percentage"),
+        (("--cpu", "100000"), "processor 100000 may not be used here"),
+        (("--output", "/nowhere/at/all.json"), "there is no directory /nowhere/at"),
+        (("--html", "/nowhere/at/all.html"), "there is no directory /nowhere/at"),
+        (("--explain", "/nowhere.json"), "/nowhere.json cannot be read: No such file"),
+        (("--explain", "/proc/self/status"), "/proc/self/status is not JSON: EXPLAIN"),
+        (("--explain", "x", "--query", "SELECT 1"), "--explain and --query: give the one"),
+        (("--query", "SELECT 1"), "--query needs --dsn"),
+        (("--dsn", "dbname=app"), "--dsn goes with --query"),
+        (("--measure",), "--measure goes with --query"),
+        (("--measure", "--explain", "x"), "--measure goes with --query"),
+        (("--explain", "x", "--clock", "tsc"), "add --clock monotonic"),
+        (("--query", "SELECT 1", "--dsn", "no connection"), "cannot read the connection string"),
+        (("--query", " ", "--dsn", "host=/nowhere"), "the query is empty"),
+        (("--compare", "/nowhere.json"), "/nowhere.json cannot be read: No such file"),
+        (("--compare", "/proc/self/status"), "is no report of `pgtare clock --json`"),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(
+    arguments: tuple[str, ...], told: str, run: Run
+) -> None:
+    status, out, err = run(*arguments)
+    assert told in err
+    assert (status, out, err.count("\n")) == (2, "", 1)
+
+
+def test_on_one_processor_the_comparison_says_why_it_is_missing(run: Run) -> None:
+    before = os.sched_getaffinity(0)
+    cpu = max(before)
+    os.sched_setaffinity(0, {cpu})
+    try:
+        status, out, _ = run("--clock", "monotonic")
+    finally:
+        os.sched_setaffinity(0, before)
+    assert status == 0
+    assert f"only processor {cpu} may be used" in out
+
+
+def test_ctrl_c_keeps_what_was_measured(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(display: Display, seconds: float, text: str, hint: str = "") -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Display, "tick", interrupt)
+    path = tmp_path / "half.json"
+    began = time.monotonic()
+    status, out, err = run(
+        "-d", "60", "--clock", "monotonic", "--clock", "thread_cpu", "--output", path
+    )
+    assert time.monotonic() - began < 30
+    assert (status, err) == (130, "")
+    assert "Interrupted: this is what had been measured until then." in out
+    report = json.loads(path.read_text())
+    assert report["stopped_by"] == "interrupt"
+    (clock,) = report["clocks"]
+    assert clock["name"] == "monotonic"
+    assert 0 < clock["duration_s"] < 30
+    assert clock["differences"] == sum(one["count"] for one in clock["exact"]) > 0
+    assert report["cores"] is None
+
+
+def test_details_are_printed_where_asked_for(run: Run) -> None:
+    status, out, _ = run("--clock", "monotonic", "--histogram", "--exact", "-c", "50")
+    assert status == 0
+    assert re.search(r"^monotonic: [\d,]+ readings in \d+\.\d\d s$", out, re.MULTILINE)
+    assert re.search(r"^ +31 +[\d,]+ +\d+\.\d{4} % +\d+\.\d{4} %", out, re.MULTILINE)
+    exact = out.split("durations up to 50 %")[1]
+    rows = re.findall(
+        r"^ *([\d,]+) +[\d,]+\.\d\d +[\d,]+ +[\d.]+ % +([\d.]+) %", exact, re.MULTILINE
+    )
+    assert float(rows[-1][1]) == 100.0
+    assert sum(float(row[1]) >= 50 for row in rows[:-1]) == 1
+
+
+def test_a_comparison_ends_in_1_where_a_reading_became_dearer(tmp_path: Path, run: Run) -> None:
+    earlier = sample()
+    earlier.clocks[0].read_ns = 0.5  # cheaper than any clock
+    path = tmp_path / "before.json"
+    path.write_text(earlier.to_json())
+    status, out, _ = run("--clock", "monotonic", "--compare", path)
+    assert status == 1
+    assert re.search(r"monotonic, a reading +0\.5 ns +\S+ ns +\+\d+ % +worse", out)
+    assert "worse beyond the noise" in out
+
+
+PLAN = [
+    {
+        "Plan": {
+            "Node Type": "Aggregate",
+            "Strategy": "Plain",
+            "Plan Rows": 1,
+            "Actual Rows": 1.0,
+            "Actual Loops": 1,
+            "Plans": [
+                {
+                    "Node Type": "Seq Scan",
+                    "Relation Name": "t",
+                    "Plan Rows": 9,
+                    "Actual Rows": 1e6,
+                    "Actual Loops": 1,
+                }
+            ],
+        },
+        "Execution Time": 50.0,
+    }
+]
+
+
+def test_a_plan_is_timed_by_the_clock_just_measured(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(PLAN))
+    status, out, _ = run("--clock", "monotonic", "--explain", path, "--json")
+    assert status == 0
+    report = json.loads(out)
+    jsonschema.validate(report, ClockReport.model_json_schema(by_alias=True))
+    plan, (clock,) = report["plan"], report["clocks"]
+    assert plan["source"] == str(path)
+    assert plan["read_ns"] == clock["read_ns"]
+    assert plan["calls"]["likely"] == 1_000_005
+    assert 2 * clock["read_ns"] <= plan["wall_ms"]["likely"] <= 3 * clock["read_ns"] + 10
+    # a row costs the same in the table of what the clock means as in the plan
+    row = next(one for one in report["meaning"] if one["what"].startswith("EXPLAIN"))
+    assert row["cost_ns"]["likely"] == plan["call_ns"]["likely"]
+    out = run("--clock", "monotonic", "--explain", path)[1]
+    assert re.search(r"EXPLAIN \(ANALYZE, TIMING\) costs [\d.]+ ms \[", " ".join(out.split()))
+    note = "Note: the file does not tell the version of PostgreSQL; 18 was assumed."
+    assert note in " ".join(out.split())
+
+
+def test_what_is_no_plan_ends_before_anything_is_measured(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("{}")
+    status, out, err = run("--explain", path)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "is no plan of PostgreSQL: EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON)" in err
+
+
+def test_a_server_that_cannot_be_reached_is_told(run: Run) -> None:
+    status, out, err = run("--query", "SELECT 1", "--dsn", "host=/nowhere")
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert "cannot connect to the server" in err
+
+
+def test_only_the_wanted_command_is_loaded() -> None:
+    """A verdict within 3 s leaves no time to load what weighs."""
+    code = (
+        "import sys; sys.argv = ['pgtare', 'clock', '--cpu', '100000']\n"
+        "from pgtare.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(*({'scipy', 'psycopg', 'plotly', 'pyarrow'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "may not be used here" in done.stderr
+    assert done.stdout == "\n"
+
+
+def test_every_command_is_listed_and_a_misspelt_one_is_told() -> None:
+    done = pgtare("--help")
+    for name in (
+        "weigh",
+        "instruments",
+        "report",
+        "selftest",
+        "waits",
+        "clock",
+        "module",
+        "status",
+        "stop",
+    ):
+        assert re.search(rf"^│ {name} ", done.stdout, re.MULTILINE), name
+    done = pgtare("clok")
+    assert done.returncode == 2
+    assert "clok" in done.stderr
+    assert done.stderr.count("\n") == 1

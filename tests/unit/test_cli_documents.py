@@ -1,0 +1,99 @@
+"""--json and --output: one document, on standard output or in a file, and nothing else with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.kit import files
+from tests.commands import in_process, pgtare
+
+DRY_RUN = ("weigh", "track_io_timing", "--dry-run")
+STUDY = Path(__file__).parents[2] / "studies" / "wait_event_timing.toml"
+
+
+def test_json_prints_the_document_and_nothing_else() -> None:
+    done = pgtare("clock", "--clock", "monotonic", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["schema"] == "pgtare.clock/1"
+
+
+def test_output_writes_the_document_and_the_table_is_printed(tmp_path: Path) -> None:
+    path = tmp_path / "i.json"
+    plain = in_process("instruments")
+    for options in ([], ["--json"]):
+        done = in_process("instruments", "--output", path, *options)
+        assert done.stdout == f"JSON: {path}\n" + plain.stdout
+        assert path.read_text() == in_process("instruments", "--json").stdout
+
+
+def test_a_dry_run_is_a_document_too(tmp_path: Path) -> None:
+    planned = json.loads(in_process(*DRY_RUN, "--json", "--seed", "1").stdout)
+    assert planned["schema"] == "pgtare.weigh.plan/1"
+    assert [arm["name"] for arm in planned["arms"]][2:] == ["track_io_timing"]
+    assert "\n".join(planned["description"]) in in_process(*DRY_RUN, "--seed", "1").stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "bad", "told"),
+    [
+        (DRY_RUN, "--output", "/nowhere/w.json", "there is no directory /nowhere"),
+        (DRY_RUN, "--output", "-", "cannot write -: name a file"),
+        (("weigh", "track_io_timing"), "--output", "/sys/w.json", "/sys is not writable"),
+        (("weigh", "track_io_timing"), "--html", "/nowhere/w.html", "no directory /nowhere"),
+        (("weigh", "track_io_timing"), "--html", "/", "it is a directory"),
+        (("clock",), "--output", "/nowhere/c.json", "there is no directory /nowhere"),
+        (("clock",), "--html", "/nowhere/c.html", "there is no directory /nowhere"),
+        (("instruments",), "--output", "/nowhere/i.json", "there is no directory /nowhere"),
+        (("status", "--dsn", "host=/nowhere"), "--output", "/nowhere/s.json", "no directory"),
+        (("selftest",), "--output", "/nowhere/s.json", "there is no directory /nowhere"),
+        (("report", "/nowhere"), "--html", "/nowhere/r.html", "cannot write /nowhere/r.html"),
+        (("doctor", "--dsn", "host=/nowhere"), "--output", "/nowhere/d", "cannot write"),
+        (("waits", "top", "--dsn", "host=/nowhere"), "--output", "/nowhere/d", "cannot write"),
+        (("waits", "report", "/nowhere"), "--html", "/nowhere/d", "cannot write"),
+        (("waits", "record", "/sys/r", "--dsn", "host=/nowhere"), "--output", "/a/b", "cannot"),
+        (("trace", "profile", "/nowhere"), "--output", "/nowhere/d", "cannot write"),
+        (("trace", "report", "/nowhere"), "--html", "/nowhere/d", "cannot write"),
+        (("flame", "on", "--pid", "1"), "--output", "/nowhere/d", "cannot write"),
+        (("flame", "on", "--pid", "1"), "--out", "/sys/d/e", "cannot make"),
+        (("flame", "on", "--pid", "1"), "--out", "/etc/passwd/x", "is not a directory"),
+        (("weigh", "track_io_timing"), "--out", "/sys/d/e", "cannot make"),
+        (("ladder", str(STUDY)), "--output", "/nowhere/d", "cannot write"),
+        (("ladder", str(STUDY)), "--out", "/sys/d", "Operation not permitted"),
+    ],
+)
+def test_a_target_is_refused_before_anything_is_measured(
+    command: tuple[str, ...], option: str, bad: str, told: str
+) -> None:
+    done = in_process(*command, option, bad)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+
+
+@pytest.mark.parametrize("directory", ["/sys/new", "/nowhere/new"])
+def test_a_directory_that_cannot_be_made(directory: str) -> None:
+    with pytest.raises(UsageError, match="cannot make"):
+        files.check_directory(Path(directory))
+
+
+def test_a_device_is_a_target() -> None:
+    files.check_target(Path("/dev/null"))
+
+
+@pytest.mark.parametrize(
+    ("words", "help_of"),
+    [
+        (("clock", "--json", "x.json"), "pgtare clock"),
+        (("clock", "--jsno"), "pgtare clock"),
+        (("clock", "--duration"), "pgtare clock"),
+        (("waits", "topp"), "pgtare waits"),
+        (("clok",), "pgtare"),
+    ],
+)
+def test_a_misspelt_command_line_names_its_own_help(words: tuple[str, ...], help_of: str) -> None:
+    done = in_process(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"See `{help_of} --help`." in done.stderr

@@ -1,0 +1,101 @@
+"""Every command's help: an example, where terms are explained, and groups; on any terminal."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pgtare.cli import commands
+from tests.commands import in_process, pgtare
+
+STUDY = Path(__file__).parents[2] / "studies" / "r1_published.toml"
+GROUPS = {
+    "Weigh": ["weigh", "ladder", "report", "status", "stop", "instruments"],
+    "See": ["waits", "trace", "flame", "doctor"],
+    "Trust": ["clock", "selftest"],
+    "Set up": ["module", "uninstall"],
+}
+
+
+def every_command() -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    for name in commands.ORDER:
+        found.append((name,))
+        place = commands._COMMANDS[name].module
+        app = getattr(importlib.import_module(f"pgtare.cli.{place}"), "app", None)
+        for command in app.registered_commands if app else ():
+            found.append((name, command.name or command.callback.__name__))
+    return found
+
+
+def test_the_commands_are_in_groups() -> None:
+    lines = in_process("--help").stdout.splitlines()
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        if title := re.match(r"╭─ ([A-Z][a-z ]+?) ─", line):
+            found[title[1]] = group = []
+        elif name := re.match(r"│ ([a-z]+) ", line):
+            group.append(name[1])
+    found.pop("Options")
+    assert found == GROUPS
+
+
+@pytest.mark.parametrize("named", commands.ORDER)
+def test_the_list_of_commands_has_the_words_of_each(named: str) -> None:
+    own = " ".join(in_process(named, "--help").stdout.split())
+    words = commands._COMMANDS[named].summary
+    assert words in own
+
+
+@pytest.mark.parametrize("command", [(), *every_command()], ids=" ".join)
+def test_a_help_text_has_an_example_and_names_the_glossary(command: tuple[str, ...]) -> None:
+    done = in_process(*command, "--help")
+    assert done.returncode == 0
+    assert re.search(r"Examples?:", done.stdout), done.stdout
+    assert commands.GLOSSARY in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("environment", "ascii_only"),
+    [
+        ({"NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+        ({"TERM": ""}, False),
+        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, True),
+        ({"PYTHONIOENCODING": "ascii"}, True),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "command",
+    [("--help",), ("instruments",)],
+)
+def test_any_terminal_will_do(
+    command: tuple[str, ...], environment: dict[str, str], ascii_only: bool
+) -> None:
+    done = pgtare(*command, **environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    if ascii_only:
+        assert done.stdout.isascii()
+
+
+def test_a_document_is_the_same_in_ascii() -> None:
+    usual, plain = (
+        pgtare("ladder", "published", STUDY, "--json", PYTHONIOENCODING=e)
+        for e in ("utf-8", "ascii")
+    )
+    assert not usual.stdout.isascii()
+    assert plain.stdout.isascii()
+    assert json.loads(plain.stdout) == json.loads(usual.stdout)
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+@pytest.mark.parametrize("command", [("weigh", "--help"), ("clock",)])
+def test_the_width_of_the_terminal_is_kept(command: tuple[str, ...], columns: int) -> None:
+    done = pgtare(*command, COLUMNS=str(columns))
+    assert max(map(len, done.stdout.splitlines())) <= columns

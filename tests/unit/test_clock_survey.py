@@ -1,0 +1,197 @@
+"""How clocks are surveyed: their frequency, how far processors' are apart, and their costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+
+import numpy as np
+import pytest
+
+from pgtare.errors import MeasurementError
+from pgtare.seeing.clock import cores, frequency, probe, show
+from pgtare.seeing.clock.clocks import BY_NAME
+from pgtare.seeing.clock.cpuid import Leaves
+from pgtare.seeing.clock.diagnosis import diagnose
+from pgtare.seeing.clock.distribution import NS, Distribution, cost_of
+from pgtare.seeing.clock.probe import Pair
+from pgtare.seeing.clock.survey import Request, advanced_pct, survey, weigh
+from tests.unit.sample_clock_report import even, needs_tsc, sample_clock, sample_setup
+
+HZ = 2_500_000_000
+
+
+def test_a_frequency_has_the_bound_that_its_brackets_give() -> None:
+    # brackets of 50 ticks at both ends and a whole ns: 50 + 2.5 ticks in 5 million
+    first, last = Pair(0, 0, 50), Pair(5_000_000, 2_000_000, 50)
+    assert frequency.between(first, last) == HZ
+    assert frequency.bound_ppm(first, last) == pytest.approx(10.5)
+    # a clock that moves by 4 ms at a time can be 10 million ticks off
+    assert frequency.bound_ppm(first, last, 4_000_000) == pytest.approx(2_000_010)
+
+
+def test_a_frequency_that_is_stated_is_trusted_only_near_the_calibration() -> None:
+    first, last = Pair(0, 0, 50), Pair(HZ, NS, 50)
+    near = Leaves(True, crystal_hz=HZ + 25_000)
+    found = frequency.frequency(first, last, [HZ * (1 + 2e-6)], near, bare_metal=True)
+    assert any(s.by == "CPUID leaf 0x15" and s.note == "agrees" for s in found.stated)
+    assert found.repeated_ppm == pytest.approx(2.0, rel=1e-3)
+    far = Leaves(True, crystal_hz=HZ + 2_500_000)
+    found = frequency.frequency(first, last, [], far, bare_metal=True)
+    assert any("not trusted" in s.note and s.by.startswith("CPUID") for s in found.stated)
+    assert found.hz == HZ
+
+
+@pytest.mark.parametrize(
+    ("ppm", "confirmed"), [(45, True), (-45, True), (60, False), (-400, False)]
+)
+def test_a_frequency_that_is_stated_confirms_only_within_what_clocks_are_slewed_by(
+    monkeypatch: pytest.MonkeyPatch, ppm: int, confirmed: bool
+) -> None:
+    monkeypatch.setattr(probe, "kernel_rate", lambda: errno.EACCES)
+    stated = Leaves(True, crystal_hz=HZ + HZ * ppm // 1_000_000)
+    found = frequency.frequency(Pair(0, 0, 50), Pair(HZ, NS, 50), [], stated, bare_metal=True)
+    assert found.source == "calibration" + ", confirmed by CPUID leaf 0x15" * confirmed
+    (leaf,) = [s for s in found.stated if s.by == "CPUID leaf 0x15"]
+    assert leaf.note.startswith("agrees" if confirmed else "not confirmed")
+
+
+def test_bogomips_are_twice_the_mhz_of_an_x86_and_nothing_elsewhere() -> None:
+    assert frequency.bogomips_hz("flags\t: fpu\nflags : x\nbogomips\t: 5200.00\n") == 2_600_000_000
+    assert frequency.bogomips_hz("Features : fp\nBogoMIPS : 50.00\n") is None
+
+
+@pytest.mark.parametrize(
+    ("hz", "told"), [(2_600_002_000, "agrees within"), (2_600_100_000, "further off than")]
+)
+def test_bogomips_agree_only_within_their_steps(
+    monkeypatch: pytest.MonkeyPatch, hz: int, told: str
+) -> None:
+    monkeypatch.setattr(probe, "kernel_rate", lambda: errno.EACCES)
+    monkeypatch.setattr(frequency, "bogomips_hz", lambda text: 2_600_000_000)
+    found = frequency.frequency(Pair(0, 0, 50), Pair(hz, NS, 50), [], Leaves(True), False)
+    assert found.stated[0].note == f"{told} its steps of 1.9 ppm"
+
+
+def test_a_clock_that_moves_with_the_kernels_tick_is_weighed_in_longer_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cost(clock: object, batches: int, reads: int) -> tuple[np.ndarray, np.ndarray]:
+        seen = 20.0 * reads // 4_000_000 * 4_000_000 / reads  # 20 ns, by a clock of 4 ms
+        return np.full(batches, seen), np.full(batches, seen)
+
+    def calibrate(duration_ns: int) -> tuple[Pair, Pair]:
+        seen = duration_ns // 4_000_000 * 4_000_000
+        return Pair(0, 0, 50), Pair(seen * HZ // NS, seen, 50)
+
+    monkeypatch.setattr(probe, "cost", cost)
+    monkeypatch.setattr(probe, "calibrate", calibrate)
+    assert weigh(BY_NAME["monotonic"]).read_ns == pytest.approx(20, rel=0.25)
+    assert frequency.repeat(3) == [HZ] * 3
+    monkeypatch.setattr(probe, "cost", lambda clock, n, reads: (np.zeros(n), np.zeros(n)))
+    monkeypatch.setattr(probe, "calibrate", lambda ns: (Pair(0, 0, 50), Pair(ns, 0, 50)))
+    with pytest.raises(MeasurementError, match="stands still"):
+        weigh(BY_NAME["monotonic"])
+    with pytest.raises(MeasurementError, match="stands still"):
+        frequency.repeat(3)
+
+
+def test_all_pairs_of_few_processors_and_a_stated_sample_of_many() -> None:
+    pairs, note = cores.sample(range(4))
+    assert (len(pairs), note) == (6, None)
+    pairs, note = cores.sample(range(256))
+    assert len(pairs) == len(set(pairs)) == cores.MOST_PAIRS
+    assert {first for first, _ in pairs} == {0}
+    assert note == "a sample: processor 0 with 64 others, of 32,640 pairs"
+    pairs, note = cores.sample(range(40))
+    assert len(pairs) == 39
+
+
+@pytest.mark.parametrize(
+    ("name", "advanced_pct", "seconds", "faulty"),
+    [
+        ("tsc", 95.0, 1.0, False),
+        ("tsc", 85.0, 1.0, True),
+        ("tsc", 0.0, 0.06, True),
+        ("monotonic_coarse", 70.0, 0.06, False),  # 18 ms behind
+        ("monotonic_coarse", 70.0, 1.0, True),
+        ("thread_cpu", 20.0, 1.0, False),
+    ],
+)
+def test_a_clock_that_goes_at_another_rate_is_a_fault(
+    name: str, advanced_pct: float, seconds: float, faulty: bool
+) -> None:
+    clock = sample_clock(name)
+    clock.advanced_pct, clock.duration_s = advanced_pct, seconds
+    assert (diagnose(sample_setup(), [clock], None, None).verdict == "faulty") is faulty
+
+
+@needs_tsc
+def test_a_counter_that_is_not_invariant_is_converted_by_its_average_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leaves = dataclasses.replace(probe.leaves(), invariant=False, has_rdtscp=True)
+    monkeypatch.setattr(probe, "leaves", lambda: leaves)
+    monkeypatch.setattr(probe, "counter_usable", lambda: False)
+    report = survey(Request(("monotonic", "tsc")), ["pgtare", "clock"])
+    tsc = report.clock("tsc")
+    assert tsc is not None
+    assert tsc.advanced_pct == pytest.approx(100, abs=2)
+    assert "tsc advanced" not in report.diagnosis.sentence
+    assert report.frequency is None
+    assert any("average rate during this run" in told for _, told in show.facts(report))
+    waits = [one.clock for one in report.meaning if one.what.startswith("wait_event_timing")]
+    assert waits == ["monotonic"]  # as the module, which takes no counter that is not invariant
+
+
+def test_a_stall_beside_a_look_at_the_time_is_not_the_clocks_fault() -> None:
+    recording = probe.replay(even(1_001, step=1_000_000))  # 1,000 ms pass
+    seen = Distribution.of(recording, NS)
+
+    def advanced(elapsed_ms: int, opened_ms: int = 0, closed_ms: int = 0) -> float:
+        changed = dataclasses.replace(
+            recording,
+            elapsed_ns=elapsed_ms * 1_000_000,
+            opened=recording.first - opened_ms * 1_000_000,
+            closed=recording.last + closed_ms * 1_000_000,
+        )
+        return advanced_pct(changed, seen)
+
+    assert advanced(1000) == 100.0
+    assert advanced(1500, closed_ms=500) == 100.0
+    assert advanced(1500, opened_ms=400, closed_ms=200) == 100.0
+    assert advanced(2000, closed_ms=500) == 75.0
+    assert advanced(500) == 200.0
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+def test_an_offset_between_processors_is_found_and_told() -> None:
+    counter = probe.counter_usable()
+    hz = round(frequency.between(*probe.calibrate(1_900_000))) if counter else NS
+    found = cores.compare(counter, hz, offset=-hz)
+    if not found.pairs:
+        pytest.skip("the processors are too busy")
+    worst = min(found.pairs, key=lambda pair: pair.hi_ns)
+    assert worst.lo_ns < -1e9 < worst.hi_ns < 0
+    assert worst.backward in (worst.rounds, worst.rounds + 1)  # the last one may be half a round
+    verdict = diagnose(sample_setup(), [], None, found)
+    assert verdict.verdict == "faulty"
+    assert f"processor {worst.second} is behind processor {worst.first}" in verdict.sentence
+
+
+def test_one_processor_alone_says_why_there_is_no_comparison() -> None:
+    found = cores.compare(False, NS, cpus=[sorted(os.sched_getaffinity(0))[0]])
+    assert (found.clock, found.pairs, found.possible) == (None, [], 0)
+    assert found.note is not None
+    assert "only processor" in found.note
+
+
+def test_a_stall_does_not_move_the_cost_of_a_reading() -> None:
+    only = np.full(40, 10.0)
+    only[3] = 1e6
+    groups = [(only, only + 2), (only * 1.1, only * 1.1 + 2)]
+    found = cost_of(groups)
+    assert found.read_ns == pytest.approx(10.5)
+    assert found.loop_ns == pytest.approx(2.0)
+    assert found.noise_pct == pytest.approx(100 * 0.5 / 10.5)

@@ -1,0 +1,305 @@
+"""The doctor's arithmetic and patterns, without a server."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pgtare.cli.doctor import read_weights
+from pgtare.seeing.doctor import check_statements, churn, evictions, queries, sweep_cost
+from pgtare.seeing.doctor.check_settings import Traffic, Weight, observers
+from pgtare.seeing.doctor.collect import preload
+from pgtare.seeing.doctor.model import Server, Statements
+from pgtare.seeing.doctor.observed import CountedWaits, Entries, Facts, Look, Samples
+from pgtare.seeing.doctor.profile import profile
+from tests.unit.sample_result import sample
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LOCK = check_statements.LOCK_EVENT
+SERVER = Server(
+    version="18.6", standby=False, started=NOW, database="app", role="monitor", sees_all=True
+)
+DOCS = Path(__file__).parents[2] / "docs" / "pgss-evictions.md"
+
+
+def texts(*lines: str, calls: int = 1) -> list[tuple[int, str, int]]:
+    return [(i, line, calls) for i, line in enumerate(lines)]
+
+
+def only(found: list[churn.Family]) -> churn.Family:
+    (family,) = found
+    return family
+
+
+def test_temporary_tables_are_told_by_their_making() -> None:
+    lines = ["CREATE TEMP TABLE work (a int)", *["SELECT a FROM work WHERE a = $1"] * 12]
+    family = only(churn.families(texts(*lines)))
+    assert (family.kind, family.members) == ("temporary tables", 12)
+
+
+def test_families_are_shown_without_what_was_sent() -> None:
+    """Of utility statements the table has the text as sent."""
+    lines = [f"ALTER TABLE t{n} OWNER TO a /* for Alice */" for n in range(12)]
+    lines += ["DO $$BEGIN PERFORM 'Alice'; END$$", "SELECT E'it\\'s Alice'"] * 12
+    for family in churn.families(texts(*lines)):
+        assert "Alice" not in family.pattern + family.example
+
+
+def test_one_text_of_many_identities() -> None:
+    family = only(churn.families(texts(*["SELECT a FROM orders WHERE a = $1"] * 12, calls=3)))
+    assert family.kind == "tables made anew, or one text in many schemas"
+    assert (family.members, family.calls) == (12, 36)
+
+
+def test_lists_of_values() -> None:
+    lines = [
+        f"SELECT * FROM t WHERE a IN ({', '.join(f'${i + 1}' for i in range(n))})"
+        for n in range(1, 14)
+    ]
+    found = churn.families(texts(*lines))
+    assert found[0].kind == "lists of values"
+    assert found[0].members >= 12
+    rows = [
+        f"INSERT INTO t VALUES {', '.join(['($1, $2)'] * n)}" for n in range(2, 14)
+    ]  # as many rows as came together
+    assert only(churn.families(texts(*rows))).kind == "lists of values"
+
+
+def test_lists_longer_than_what_is_fetched() -> None:
+    """Cut texts are alike, which does not make them one text of many tables."""
+    for first in (2, 250):
+        rows = [
+            f"INSERT INTO t VALUES {', '.join(f'(${2 * i + 1}, ${2 * i + 2})' for i in range(n))}"
+            for n in range(first, 300)
+        ]
+        cut = [text[: queries.TEXT_CHARACTERS] for text in rows]
+        family = only(churn.families(texts(*cut)))
+        assert (family.kind, family.members) == ("lists of values", 300 - first)
+    long = "SELECT a FROM orders WHERE b = $1 AND " + "x" * queries.TEXT_CHARACTERS
+    same = texts(*[long[: queries.TEXT_CHARACTERS]] * 12)
+    assert only(churn.families(same)).kind.startswith("tables made anew")
+
+
+def test_numbered_names() -> None:
+    family = only(churn.families(texts(*[f"SELECT $1 FROM t{n}" for n in range(50)])))
+    assert (family.kind, family.members) == ("numbered names", 50)
+    assert family.pattern == "SELECT ? FROM t#"
+
+
+def test_schemas() -> None:
+    names = [f"{a}{b}" for a in "abcd" for b in "xyz"]
+    lines = [f"SELECT total FROM {name}.orders WHERE id = $1" for name in names]
+    assert only(churn.families(texts(*lines))).kind == "schemas"
+
+
+def test_utility_statements_and_comments() -> None:
+    lines = [f"SAVEPOINT sp_{n}" for n in range(20)]
+    assert only(churn.families(texts(*lines))).kind == "utility statements"
+    lines = [f"/* request {n} */ FETCH ALL FROM c" for n in range(20)]
+    assert only(churn.families(texts(*lines))).kind == "utility statements"
+    lines = [f"/* request {n} */ SELECT a FROM t" for n in range(20)]
+    assert only(churn.families(texts(*lines))).kind == "comments"
+
+
+def test_unlike_statements_are_no_family() -> None:
+    words = ("alpha", "beta", "gamma", "delta", "eps", "zeta", "eta", "theta", "iota", "kappa")
+    lines = [f"SELECT {a} FROM {b}" for a in words[:5] for b in words[5:]]
+    assert churn.families(texts(*lines)) == []
+
+
+def test_every_kind_has_a_remedy() -> None:
+    kinds = {"temporary tables", "utility statements", *(kind for kind, _ in churn._STEPS)}
+    named = kinds - {"identical", "literals"}
+    assert named | {"tables made anew, or one text in many schemas"} == set(churn.REMEDIES)
+
+
+def test_sweeps_of_sizes_between_those_measured() -> None:
+    for size, us in sweep_cost.MEASURED_US.items():
+        assert sweep_cost.sweep_s(size) == pytest.approx(us / 1e6)
+    assert sweep_cost.sweep_s(100) < sweep_cost.sweep_s(200) < sweep_cost.sweep_s(400)
+    assert sweep_cost.sweep_s(100_000) > 1.5 * sweep_cost.sweep_s(50_000)
+    assert (sweep_cost.victims(100), sweep_cost.victims(200), sweep_cost.victims(5000)) == (
+        10,
+        10,
+        250,
+    )
+    rate = sweep_cost.ONE_PERCENT_EVICTED_S[1000]
+    assert sweep_cost.lost(1000, rate) == pytest.approx(0.01)
+
+
+def test_the_figures_are_those_of_the_documentation() -> None:
+    page = DOCS.read_text()
+    for table, column in ((sweep_cost.MEASURED_US, 2), (sweep_cost.ONE_PERCENT_EVICTED_S, 7)):
+        for size, value in table.items():
+            rows = re.findall(rf"^\| {size:,} \|.*$", page, re.MULTILINE)
+            cells = [row.strip("|").split("|") for row in rows]
+            shown = [c[column].strip().replace(",", "") for c in cells if len(c) > column]
+            assert f"{value:.0f}" in shown, (size, value, shown)
+
+
+def entries(calls: dict[int, int], seconds: float = 0.0) -> Entries:
+    return Entries(
+        NOW + timedelta(seconds=seconds), {(1, 1, key): n for key, n in calls.items()}, 0
+    )
+
+
+def look(seconds: float = 0.0, waits: CountedWaits | None = None) -> Look:
+    return Look(NOW + timedelta(seconds=seconds), 0, 0, waits=waits)
+
+
+def test_entries_that_vanished_or_began_anew_were_evicted() -> None:
+    first = entries({1: 5, 2: 5, 3: 5})
+    last = entries({1: 6, 2: 1, 4: 1}, 1.0)
+    assert evictions.gone(first, last) == 2
+
+
+def test_circulation_by_capture_and_recapture() -> None:
+    # two random hundreds of 200 have about 50 in common
+    first, last = entries(dict.fromkeys(range(100), 1)), entries(dict.fromkeys(range(50, 150), 1))
+    assert evictions.circulating(first, last, Samples()) == pytest.approx(200, rel=0.02)
+    apart = entries(dict.fromkeys(range(1000, 1100), 1))
+    assert evictions.circulating(first, apart, Samples()) == math.inf
+    many = Samples(statements={(1, 1, key) for key in range(400)})
+    assert evictions.circulating(first, last, many) == 400
+
+
+def test_one_sweep_in_a_short_moment_is_no_rate() -> None:
+    """Moments of 10 ms, 60 in all of a minute: a sweep of 50 entries falls into one of them."""
+    quiet = (entries(dict.fromkeys(range(1000), 1)), entries(dict.fromkeys(range(1000), 1), 0.01))
+    swept = (quiet[0], entries(dict.fromkeys(range(50, 1000), 1), 0.01))
+    one = evictions.at_least_s([swept, *[quiet] * 5], 1000)
+    assert one < 50 / 0.06 / 20
+    many = evictions.at_least_s([swept] * 60, 1000)
+    assert 0.7 * 5000 < many < 5000
+    assert evictions.at_least_s([quiet], 1000) == evictions.at_least_s([], 1000) == 0.0
+
+
+def test_sessions_of_one_look_are_no_independent_samples() -> None:
+    """All sixteen stand still in one look of sixty: a share of 13 % that may as well be none."""
+    stalled, steady = Samples(), Samples()
+    for number in range(60):
+        stalled.add({LOCK: 16} if number == 30 else {"": 2})
+        steady.add({LOCK: 1, "": 5})
+    once, often = (profile(look(), look(3.0), samples) for samples in (stalled, steady))
+    assert once is not None
+    assert often is not None
+    assert once.share(LOCK) == pytest.approx(16 / 134)
+    assert once.least(LOCK) == 0.0
+    assert often.least(LOCK) == pytest.approx(1 / 6)
+
+
+def test_the_least_share_holds_the_truth() -> None:
+    rng, above = np.random.default_rng(1), 0
+    for _ in range(400):
+        samples = Samples()
+        for stalls in rng.random(60) < 0.2:
+            samples.add({LOCK: 8} if stalls else {"": 4})
+        above += (samples.least_share(LOCK) or 0.0) > 1.6 / (1.6 + 3.2)
+    assert above <= 20  # 2.5 % of 400 is 10
+
+
+def test_counted_waits_have_no_share_where_computing_was_hardly_sampled() -> None:
+    """Beside no sample of computing a thousandth of a session would be all of the active time."""
+    before = CountedWaits(NOW, {LOCK: 0.0}, NOW)
+    after = CountedWaits(NOW + timedelta(seconds=3), {LOCK: 3.0}, NOW)
+    found = profile(look(waits=before), look(3.0, after), Samples(looks=60))
+    assert found is not None
+    assert found.exact
+    assert found.share(LOCK) is None
+
+
+@pytest.mark.parametrize(
+    ("rate", "waited", "level", "sure"),
+    [
+        (2.3, None, "warning", "certain"),  # by the turnover of this server alone
+        (20.0, None, "critical", "likely"),  # by what was lost elsewhere
+        (20.0, 0.05, "critical", "likely"),  # the waits seen here make a warning
+        (20.0, 0.2, "critical", "certain"),
+    ],
+)
+def test_how_sure_depends_on_what_the_level_rests_on(
+    rate: float, waited: float | None, level: str, sure: str
+) -> None:
+    found = Statements(
+        schema_name="public",
+        version="1.10",
+        max=5000,
+        entries=5000,
+        counted=True,
+        deallocations_per_s=rate,
+        evicted_per_s=250 * rate,
+        sweep_ms=0.43,
+        turnover_s=20 / rate,
+        occupancy=0.00043 * rate,
+        lost_share=sweep_cost.lost(5000, 250 * rate),
+        lock_share=waited,
+        lock_share_lo=waited,
+    )
+    finding = check_statements._evictions(found, [], "top")
+    assert finding is not None
+    assert (finding.level, finding.sure) == (level, sure)
+
+
+def test_no_share_exceeds_all() -> None:
+    assert sweep_cost.lost(100, 1e6) == 1.0
+
+
+def test_a_cost_that_was_not_shown_is_no_finding() -> None:
+    facts = Facts(
+        server=SERVER,
+        superuser=False,
+        settings={"track_io_timing": "on"},
+        units={},
+        statements=None,
+        waits=None,
+        may_stat_file=False,
+        clock=None,
+    )
+    told = []
+    for low, costs in ((-9.0, False), (2.0, True), (5.5, True)):
+        weight = Weight(1.0, 6.0, low, costs, "weighed")
+        _, findings = observers(facts, {"track_io_timing": weight}, Traffic(None, None, None))
+        told.append([finding.sure for finding in findings])
+    assert told == [[], ["likely"], ["certain"]]
+
+
+def test_libraries_that_are_loaded_stay_so_each_in_its_own_quotes() -> None:
+    told = preload({"shared_preload_libraries": 'auto_explain, "/opt/my lib"'})
+    assert "= 'auto_explain', '/opt/my lib', 'pg_stat_statements';" in told
+    assert "= 'pg_stat_statements';" in preload({"shared_preload_libraries": ""})
+    assert "SHOW" in preload({})
+
+
+def test_names_are_quoted_where_they_must_be() -> None:
+    assert [queries.quoted(n) for n in ("app_1", "app-1", 'a"B')] == ["app_1", '"app-1"', '"a""B"']
+
+
+def test_costs_come_from_weighings(tmp_path: Path) -> None:
+    result = sample().result
+    path = tmp_path / "weighed.json"
+    path.write_text(result.to_json())
+    weights = read_weights([path])
+    arms = {arm.name: arm for arm in result.arms if arm.role == "instrument"}
+    assert weights
+    assert weights.keys() <= arms.keys()
+    for name, weight in weights.items():
+        effect = arms[name].effect
+        assert effect is not None
+        assert weight.cost_us == effect.body_us.estimate
+        assert weight.cost_pct == effect.body_pct.estimate
+        assert str(path) in weight.source
+
+
+def test_long_words_take_no_long_time() -> None:
+    assert churn._names('SELECT a1, bc, "t2x" FROM part_17b, 3d4, _5') == (
+        'SELECT a#, bc, "#" FROM p#, 3d#, _#'
+    )
+    began = time.perf_counter()
+    churn._names("a" * 30_000)
+    assert time.perf_counter() - began < 0.5

@@ -1,0 +1,80 @@
+"""Why an arm costs what it costs: a known growth is found, and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pgtare.seeing.flame.arm_difference import Reasons, explain, system_call
+from pgtare.seeing.flame.samples import Samples
+
+STACKS = (
+    ("backend", "run", "plan"),
+    ("backend", "run", "execute"),
+    ("backend", "run", "log", "__x64_sys_write_[k]"),
+)
+
+
+def _trial(extra: float, seed: int, n: int = 40_000) -> list[Reasons]:
+    """Transactions of 10 and 20 µs in two functions, sampled; in arm 1 `extra` µs of logging."""
+    rng = np.random.default_rng(seed)
+    arm = rng.integers(0, 2, n)
+    start = np.arange(n) * 100_000
+    spent = np.stack([np.full(n, 10.0), np.full(n, 20.0), extra * arm], axis=1)
+    each = 100.0  # µs that a sample stands for
+    samples = rng.poisson(spent / each)
+    which = np.repeat(np.arange(n), samples.sum(axis=1))
+    stack = np.concatenate([np.repeat(np.arange(3), row) for row in samples])
+    taken = Samples(
+        STACKS,
+        start[which] + 50,
+        np.ones(len(which), np.int32),
+        stack.astype(np.int32),
+        np.zeros(len(which), np.int8),
+        np.full(len(which), 100_000, np.int64),
+    )
+    return explain(taken, arm[which], start, arm, ["base", "logging"])
+
+
+def test_finds_what_grew_and_by_how_much() -> None:
+    (reason,) = _trial(5.0, seed=1)
+    first = {g.name: g for g in reason.functions}
+    assert reason.functions[0].name in ("log", "write (system call)")
+    assert first["log"].new
+    assert first["log"].lo_us < 5 < first["log"].hi_us
+    assert "plan" not in first
+    assert "execute" not in first
+
+
+def test_the_interval_covers_and_nothing_is_found_where_nothing_is() -> None:
+    covered = false = 0
+    for seed in range(60):
+        (reason,) = _trial(2.0, seed, n=8000)
+        covered += reason.total.lo_us < 2 < reason.total.hi_us
+        (nothing,) = _trial(0.0, seed + 1000, n=8000)
+        false += bool(nothing.functions)
+    assert covered >= 50  # 95 % of 60 is 57; below 50 happens once in 10,000
+    assert false <= 9
+
+
+def test_transactions_outside_the_recording_do_not_count() -> None:
+    """A recording that begins late, or ends early, makes no transaction look cheaper."""
+    n = 20_000
+    start, arm = np.arange(n) * 100_000, np.arange(n) % 2
+    begin, end = int(start[n // 2]), int(start[3 * n // 4])
+    which = np.arange(n // 2, 3 * n // 4)
+    samples = Samples(
+        STACKS,
+        start[which] + 50,
+        np.ones(len(which), np.int32),
+        np.zeros(len(which), np.int32),
+        np.zeros(len(which), np.int8),
+        np.full(len(which), 7000, np.int64),
+    )
+    (reason,) = explain(samples, arm[which], start, arm, ["base", "other"], recorded=(begin, end))
+    assert reason.total.base_us == reason.total.arm_us == 7.0
+
+
+def test_a_system_call_is_told_by_its_entry() -> None:
+    assert system_call("__x64_sys_epoll_wait_[k]") == "epoll_wait (system call)"
+    assert system_call("ksys_write_[k]") == "write (system call)"
+    assert system_call("vfs_write_[k]") == ""

@@ -1,0 +1,243 @@
+"""Study files: what is read, and what is refused with its line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.weighing.ladder import study_file as studies
+from pgtare.weighing.ladder.planning import StudyPlan, all_steps, plan
+from pgtare.weighing.ladder.rounds import Rounds
+from pgtare.weighing.ladder.status import dry_run
+from tests.unit.simulated_study import STUDY, line_of, study
+
+SHIPPED = Path(__file__).parents[2] / "studies" / "wait_event_timing.toml"
+
+
+def refused(text: str) -> str:
+    with pytest.raises(UsageError) as found:
+        studies.parse(text, "s.toml")
+    return str(found.value)
+
+
+def test_the_shipped_study_is_sound() -> None:
+    found, _ = studies.read(SHIPPED)
+    assert [v.name for v in found.variant] == ["VAN", "STB", "OFF", "STA", "TRA"]
+    assert [w.name for w in found.workload] == [f"W{i}" for i in range(1, 10)]
+    assert all(w.profile for w in found.workload)
+    assert studies.check_rounds(found, quick=False) is None
+    assert {v.server for v in found.variant} == {"main"}  # one server binary
+    for workload in found.workload:
+        found.load_spec(workload, SHIPPED.parent, None)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ('run = "1s"', 'run = "1s"\nruns = 3', "unknown key 'runs' in protocol"),
+        ("rounds = 10", "rouns = 10", "unknown key 'rouns' in protocol (did you mean rounds"),
+        ('name = "W1"', 'name = "W1"\nbulitin = "select-only"', "did you mean builtin"),
+        ("at_least", "at_laest", "unknown key 'at_laest' in workload.profile"),
+        ('run = "1s"', 'run = "1500ms"', "is no duration"),
+        ('run = "1s"', 'run = "1.5s"', "pgbench runs whole seconds"),
+        ('at_least = "80%"', "at_least = 0.8", "is no percentage"),
+        ('floor = "off"', 'floor = "of"', "the floor names the variant 'of', which is absent"),
+        ('arm = "trace"', 'arm = "tracer"', "names the variant 'tracer', which is absent (did"),
+        ('arm = "trace"', 'arm = "off"', "off is compared with itself"),
+        ('arm = "trace"', 'arm = "trace"\nworkloads = ["W2"]', "names the workload 'W2', which"),
+        (
+            '"trace"\n[[comparison]]',
+            '"off"  # once more\n[[comparison]]',
+            "there is already a variant 'off'",
+        ),
+        ('name = "trace"', 'name = "trace"\nserver = "other"', "names the server 'other'"),
+        (
+            'name = "trace"',
+            'name = "trace"\nruntime = { wait_event_timing.capture = "off" }',
+            'variant.runtime: a name with a dot wants quotes, as in "wait_event_timing.capture"',
+        ),
+    ],
+)
+def test_mistakes_are_told_with_their_line(right: str, wrong: str, told: str) -> None:
+    text = STUDY.replace(right, wrong, 1)
+    message = refused(text)
+    assert told in message
+    changed = next(row for row in reversed(wrong.splitlines()) if row != "[[comparison]]")
+    assert message.startswith(f"s.toml, line {line_of(text, changed)}: "), message
+
+
+def test_a_missing_key_and_broken_toml_are_told() -> None:
+    assert "rounds is missing" in refused(STUDY.replace("rounds = 10\n", ""))
+    assert refused("title = 'x'\nrounds = = 3\n").startswith("s.toml, line 2: invalid value")
+    assert refused("title = ").startswith("s.toml, line 1: invalid value")
+
+
+def test_too_few_rounds_are_refused_or_said_at_once() -> None:
+    few = study(STUDY.replace("rounds = 10", "rounds = 5"))
+    with pytest.raises(UsageError, match=r"0\.0625 at best.*set rounds = 7 or more"):
+        studies.check_rounds(few, quick=False)
+    told = studies.check_rounds(few, quick=True)
+    assert told is not None
+    assert "cannot settle anything" in told
+
+
+def test_the_family_counts_every_declared_comparison() -> None:
+    found, _ = studies.read(SHIPPED)
+    assert found.family == 9 * 4
+    assert found.made_quick().family == 4 * 4
+
+
+def test_short_runs_may_be_dropped_more_often_where_the_file_says_so() -> None:
+    found, _ = studies.read(SHIPPED)
+    assert (found.gates.dropped_at_most, found.made_quick().gates.dropped_at_most) == (0.25, 0.5)
+    plain = study(STUDY)
+    assert plain.made_quick().gates == plain.gates
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_family_is_that_of_the_file_whatever_workloads_are_run(
+    tmp_path: Path, quick: bool
+) -> None:
+    def planned(*workloads: str) -> StudyPlan:
+        return plan(SHIPPED, tmp_path / "s", quick=quick, workloads=workloads, seed=1, command=[])
+
+    found, whole = planned("W2"), planned().study.family
+    assert {w.stated for w in found.study.workload} == {"W2"}
+    assert whole > 4 * len(found.study.workload)
+    assert found.study.family == whole
+    assert f"Holm over {whole} comparisons" in dry_run(found).description[-1 - quick]
+    with pytest.raises(UsageError, match="there is no workload 'W22'"):
+        planned("W22")
+
+
+def test_every_round_has_every_variant_once_in_an_order_of_its_own() -> None:
+    found = study()
+    steps = [step for step in Rounds().plan(found, 3) if step.kind == "run"]
+    orders = [tuple(s.variant for s in steps if s.round == r) for r in range(1, 11)]
+    assert all(sorted(o) == sorted(("off", "off again", "stats", "trace")) for o in orders)
+    assert len(set(orders)) > 4
+    assert Rounds().plan(found, 3) == Rounds().plan(found, 3)
+    assert Rounds().plan(found, 3) != Rounds().plan(found, 4)
+
+
+def test_each_place_in_a_round_is_as_likely() -> None:
+    found = study()
+    first = [
+        next(s.variant for s in Rounds().plan(found, seed) if s.kind == "run" and s.position == 0)
+        for seed in range(800)
+    ]
+    counts = [first.count(name) for name in found.in_a_block(found.workload[0])]
+    assert all(150 < n < 250 for n in counts), counts  # 200 ± 12
+
+
+DUET = STUDY.replace('name = "W1"', 'name = "W1"\nclients = 1\nprotocol = "duet"').replace(
+    "IO/DataFileRead", "Client/ClientRead"
+)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ("clients = 1", "clients = 100_000", "it has more clients (100000) than the machine has"),
+        ("clients = 1", 'clients = 1\nbuiltin = "simple-update"', "it writes and the servers"),
+        ("clients = 1", "clients = 1\nwrites = true", "it writes and the servers would share"),
+        ("Client/ClientRead", "IO/DataFileRead", "share the page cache and the disk"),
+        ("Client/ClientRead", "LWLock/*", "it is about waits of LWLock/*"),
+    ],
+)
+def test_what_servers_side_by_side_would_spoil_is_refused_as_a_duet(
+    right: str, wrong: str, told: str
+) -> None:
+    studies.parse(DUET, "s.toml")
+    text = DUET.replace(right, wrong, 1)
+    message = refused(text)
+    at = line_of(text, 'protocol = "duet"')
+    assert f"line {at}: W1 cannot be played by duet, as" in message
+    assert told in message
+    assert message.endswith("play it by rounds")
+    studies.parse(text.replace('"duet"', '"rounds"'), "s.toml")
+
+
+def test_a_duet_that_only_quick_asks_for_is_refused_too() -> None:
+    text = STUDY + '[quick]\nprotocols = { W1 = "duet" }\n'
+    assert f"line {line_of(text, 'protocols =')}: W1 cannot be played" in refused(text)
+    assert "names the workload 'W2'" in refused(text.replace("{ W1", "{ W2"))
+    assert "did you mean duet" in refused(
+        STUDY.replace("[analysis]", "[protocol.deut]\n[analysis]")
+    )
+
+
+def test_a_duet_of_more_servers_than_the_driver_takes_is_refused() -> None:
+    more = "".join(f'[[variant]]\nname = "V{i}"\n' for i in range(12))
+    studies.parse(DUET + more, "s.toml")
+    told = refused(DUET + more + '[[variant]]\nname = "V12"\n')
+    assert "its 16 variants and the floor again need more than 16 servers" in told
+
+
+def test_the_shipped_quick_study_takes_a_quarter_of_an_hour_at_most(tmp_path: Path) -> None:
+    planned = plan(SHIPPED, tmp_path / "new", quick=True, workloads=(), seed=1, command=[])
+    few, many = ["duet", "units"], ["rounds", "units"]
+    played = {"W1": few, "W2": many, "W3": many, "W4": few}
+    assert [w.name for w in planned.study.workload] == [
+        f"{name}@{kind}" for name, kinds in played.items() for kind in kinds
+    ]
+    assert [s.id for s in planned.steps if s.kind == "proof"] == [
+        f"W{i}-proof" for i in range(1, 5)
+    ]
+    assert planned.seconds(planned.steps) < 900
+    metrics = {w.name: w.metric for w in planned.study.workload}
+    assert metrics["W1@duet"] == metrics["W4@duet"] == "latency_p50_us"
+    assert metrics["W2@rounds"] == "tps"
+    assert metrics["W2@units"] == "service_us"
+    assert all("tps" not in w.also for w in planned.study.workload if w.protocol == ("duet",))
+
+
+def test_in_a_set_every_variant_plays_every_directory_once() -> None:
+    found = study(DUET.replace("[analysis]", "[protocol.duet]\nsets = 9\n[analysis]")).resolved()
+    proof, *rounds = all_steps(found, 3)
+    assert proof.kind == "proof"
+    assert len(rounds) == 9 * 4
+    assert [step.round for step in rounds] == list(range(1, 37))
+    for first in range(0, 36, 4):
+        roles = [step.roles for step in rounds[first : first + 4]]
+        for cluster in range(4):
+            assert {r[cluster] for r in roles} == set(found.in_a_block(found.workload[0]))
+    assert len({step.roles for step in rounds}) > 9
+    assert len({step.seed for step in rounds}) == 36
+    assert all_steps(found, 3) == (proof, *rounds)
+    assert all_steps(found, 4) != (proof, *rounds)
+
+
+def test_too_few_sets_of_a_duet_are_refused_like_rounds() -> None:
+    found = study(DUET.replace("[analysis]", "[protocol.duet]\nsets = 5\n[analysis]"))
+    with pytest.raises(UsageError, match=r"5 duet sets reach p = 0\.0625.*set sets = 7"):
+        studies.check_rounds(found, quick=False)
+
+
+def test_steps_go_workload_by_workload_whatever_their_protocols() -> None:
+    text = DUET + STUDY[STUDY.index("[[workload]]") :].replace('"W1"', '"W2"')
+    found = study(text).resolved()
+    names = [step.workload for step in all_steps(found, 1)]
+    assert names == sorted(names)
+    assert names.count("W2") == 1 + 10 * 4
+    assert Rounds().plan(found, 1)[0].workload == "W2"
+
+
+def test_a_script_that_a_duet_cannot_run_is_told_before_anything(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(DUET.replace("clients = 1", 'clients = 1\nscript = "odd.sql"'))
+    (tmp_path / "odd.sql").write_text("\\sleep 1 ms\nSELECT 1;\n")
+    with pytest.raises(UsageError, match=r"odd\.sql"):
+        plan(path, tmp_path / "out", quick=False, workloads=(), seed=1, command=[])
+
+
+def test_the_study_file_of_the_docs_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ladder.md").read_text()
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    found = studies.parse(text, "docs/ladder.md")
+    assert studies.check_rounds(found, quick=False) is None
+    # six rounds give one comparison an interval and a verdict
+    assert studies.check_rounds(found.made_quick(), quick=True) is None

@@ -1,0 +1,385 @@
+"""Whether a profile's figures are right where a machine is busy or a trace knows only parts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.seeing.trace.analysis import kernel_time, merge, statements
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.analysis.costs import NOTHING
+from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
+from pgtare.seeing.trace.file.reader import load
+from pgtare.seeing.trace.file.stream import BEGIN, COMMITTED, CallKind
+from pgtare.seeing.trace.output.page import page
+from tests.sample_trace import by
+from tests.unit.made_traces import BEGAN_NS, MS, US, StreamBuilder, trace, write
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_a_busy_machine_hides_nothing_of_the_kernels_work(tmp_path: Path) -> None:
+    """In half of all executions the process was preempted: that says nothing of its reads."""
+    rng = np.random.default_rng(6)
+    b = StreamBuilder()
+    b.session()
+    b.waitring()
+    rows, now, cpu = [], 0, 0
+    for _ in range(400):
+        read, work = (int(x) for x in rng.integers(100 * US, MS, 2))
+        away = int(rng.exponential(2 * MS)) if rng.random() < 0.5 else 0
+        rows.append((0, now + work + away, read))
+        start, now = now, now + work + away + read
+        cpu += work + read
+        b.call(CallKind.EXECUTE, start, now, cpu=cpu)
+        b.request(start, now, cpu)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
+    assert book.kernel_share[0] == pytest.approx(1, abs=0.03)
+
+
+def test_no_more_kernel_work_than_there_was_cpu(tmp_path: Path) -> None:
+    """Few reads from a slow disk take most of the time and no CPU, many from the cache all of it"""
+    rng = np.random.default_rng(7)
+    b = StreamBuilder()
+    b.session()
+    b.waitring()
+    rows, now, cpu = [], 0, 0
+    for i in range(400):
+        work = int(rng.integers(100 * US, MS))
+        read = 5 * MS if i % 10 == 0 else int(rng.integers(5 * US, 20 * US))
+        rows.append((0, now + work, read))
+        start, now = now, now + work + read
+        cpu += work + (0 if i % 10 == 0 else read)
+        b.call(CallKind.EXECUTE, start, now, cpu=cpu)
+        b.request(start, now, cpu)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
+    assert book.kernel_share[0] < 0.05
+
+
+def test_a_wait_that_is_cut_is_one_wait(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    b.waitring()
+    b.text(1, "SELECT a FROM t", 1)
+    b.text(2, "SELECT b FROM t", 2)
+    b.call(CallKind.EXECUTE, 0, 5 * MS, text=1, query_id=1)
+    b.call(CallKind.EXECUTE, 5 * MS, 9 * MS, text=2, query_id=2)
+    b.request(0, 10 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, [(1, 2 * MS, 6 * MS)]))
+    (line,) = [line for line in profile(book).lines if line.name == "Timeout/PgSleep"]
+    assert (line.times, line.min_ns, line.max_ns, line.mean_ns) == (1, 6 * MS, 6 * MS, 6 * MS)
+    assert sum(line.histogram) == 1
+    calls = by(book, "call")
+    assert calls["execute"] == pytest.approx(9 * MS)
+    # beside the rest of it, a statement's own wait is the only one that is its
+    rows = [(1, 2 * MS, 6 * MS), (1, 8 * MS, MS // 2)]
+    book = ledgers.ledger(trace(tmp_path / "u.pgtrace", b.data, rows))
+    found = profile(book, scope=Scope(statement="2"))
+    (line,) = [line for line in found.lines if line.name == "Timeout/PgSleep"]
+    assert line.ns == pytest.approx(3.5 * MS)
+    assert (line.times, line.min_ns, line.max_ns, line.mean_ns) == (1, *(MS // 2,) * 3)
+
+
+def test_requests_that_were_not_drawn_are_not_the_clients_time(tmp_path: Path) -> None:
+    """One in five requests is traced: between those, others ran of which nothing is known."""
+    b = StreamBuilder()
+    b.session()
+    b.waitring()
+    b.level(0, 12, 1, 0.2)
+    b.call(CallKind.EXECUTE, 0, 1 * MS, cpu=0)
+    b.request(0, 1 * MS, 0)
+    b.call(CallKind.EXECUTE, 20 * MS, 22 * MS, cpu=15 * MS)
+    b.call(CallKind.EXECUTE, 22 * MS, 23 * MS, cpu=16 * MS)
+    b.request(20 * MS, 23 * MS, 16 * MS)
+    b.level(23 * MS, 12, 1, 1.0)
+    b.call(CallKind.EXECUTE, 29 * MS, 30 * MS, cpu=17 * MS)
+    b.request(29 * MS, 30 * MS, 17 * MS)
+    found = by(ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data)))
+    assert found["not recorded"] == pytest.approx(19 * MS)
+    assert found["client"] == pytest.approx(6 * MS)
+    # 15 ms of CPU were spent up to 22 ms, but not in these calls, as far as is known
+    assert found["CPU outside waits"] == pytest.approx(2 * MS)
+    assert sum(found.values()) == pytest.approx(30 * MS)
+
+
+def test_between_statements_found_by_their_identifier_nothing_is_known(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    b.level(0, 12, 6, 1.0)
+    b.call(CallKind.EXECUTE, 0, 1 * MS)
+    b.request(0, 1 * MS)
+    b.call(CallKind.EXECUTE, 5 * MS, 6 * MS)
+    b.request(5 * MS, 6 * MS)
+    found = by(ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data)))
+    assert found["not recorded"] == pytest.approx(4 * MS)
+    assert "client" not in found
+
+
+def test_waits_of_requests_that_were_not_traced_are_not_recorded(tmp_path: Path) -> None:
+    """A session's ring of waits goes on while its requests are not traced."""
+    b = StreamBuilder()
+    b.session()
+    b.waitring()
+    b.level(0, 12, 6, 1.0)
+    for at in (0, 10 * MS):
+        b.call(CallKind.EXECUTE, at, at + 2 * MS)
+        b.request(at, at + 2 * MS)
+    b.end(20 * MS)
+    rows = [(0, 1 * MS, MS), (1, 3 * MS, 5 * MS), (0, 9 * MS, 2 * MS), (1, 13 * MS, 4 * MS)]
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
+    found = by(book)
+    # of the wait that lasts into the second request, that part of it is its
+    assert found == pytest.approx(
+        {"not recorded": 16 * MS, "IO/DataFileRead": 2 * MS, "unaccounted": 2 * MS}
+    )
+    assert by(book, scope=Scope(busy=True)).keys() == {"IO/DataFileRead", "unaccounted"}
+    (client,) = merge.clients(book, "application")
+    assert (client.busy_ns, client.waited_ns) == (4 * MS, 2 * MS)
+    for grouping in GROUPINGS:
+        assert sum(by(book, grouping).values()) == pytest.approx(20 * MS)
+
+
+def test_waits_over_which_calls_were_overwritten_are_not_recorded(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    b.waitring()
+    b.call(CallKind.EXECUTE, 0, 1 * MS)
+    b.request(0, 2 * MS)
+    b.lost(0, 4096, 40)
+    b.request(8 * MS, 9 * MS)
+    b.call(CallKind.EXECUTE, 10 * MS, 12 * MS)
+    b.request(10 * MS, 12 * MS)
+    rows = [(1, 3 * MS, 4 * MS), (1, 10 * MS, MS)]
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
+    found = {line.name: line for line in profile(book).lines}
+    assert found["not recorded"].ns == pytest.approx(7 * MS)
+    assert (found["Timeout/PgSleep"].ns, found["Timeout/PgSleep"].times) == (1 * MS, 1)
+    assert sum(line.ns for line in found.values()) == pytest.approx(12 * MS)
+
+
+def test_a_call_is_one_however_many_transactions_it_passes(tmp_path: Path) -> None:
+    """Two procedures of 6 ms CPU each: the first commits twice, the second is one transaction."""
+    b = StreamBuilder()
+    b.session()
+    b.call(CallKind.PARSE, 0, 0, cpu=0)
+    for begun, ended in ((0, 3 * MS), (3 * MS, 4 * MS), (4 * MS, 6 * MS)):
+        b.transaction(BEGIN, begun, begun)
+        b.transaction(COMMITTED, ended, begun)
+    b.call(CallKind.UTILITY, 0, 6 * MS, cpu=6 * MS)
+    b.request(0, 6 * MS, 6 * MS)
+    b.transaction(BEGIN, 6 * MS, 6 * MS)
+    b.call(CallKind.UTILITY, 6 * MS, 12 * MS, cpu=12 * MS)
+    b.transaction(COMMITTED, 12 * MS, 6 * MS)
+    b.request(6 * MS, 12 * MS, 12 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    (cpu,) = profile(book).lines
+    assert (cpu.name, cpu.ns, cpu.times) == ("CPU outside waits", 12 * MS, 2)
+    assert (cpu.min_ns, cpu.max_ns, cpu.mean_ns) == (6 * MS,) * 3
+    assert sum(cpu.histogram) == 2
+    assert book.entries.times.tolist() == [1, 0, 0, 1]
+    # within a transaction it is what the call has there
+    for number, ns in enumerate((3 * MS, 1 * MS, 2 * MS, 6 * MS), 1):
+        (part,) = profile(book, scope=Scope(transaction=number)).lines
+        assert (part.ns, part.times, part.mean_ns, part.max_ns) == (ns, 1, ns, ns)
+
+
+def test_a_statements_own_name_is_not_part_of_anothers(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    b.text(1, "SELECT a", 1)
+    b.text(2, "SELECT a, b", 2)
+    b.call(CallKind.EXECUTE, 0, 1 * MS, text=1, query_id=1)
+    b.call(CallKind.EXECUTE, 1 * MS, 3 * MS, text=2, query_id=2)
+    b.request(0, 3 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    assert profile(book, scope=Scope(statement="SELECT a")).total_ns == pytest.approx(1 * MS)
+    assert profile(book, scope=Scope(statement="select A")).total_ns == pytest.approx(3 * MS)
+    assert profile(book, scope=Scope(statement="2")).total_ns == pytest.approx(2 * MS)
+
+
+def test_a_statement_has_the_text_that_its_client_sent(tmp_path: Path) -> None:
+    """One identifier of a nested expression, met first, and of a client's statements."""
+    b = StreamBuilder()
+    b.session()
+    for text, sql, query_id in (
+        (1, "0", 5),
+        (2, "SELECT f()", 6),
+        (3, "SELECT 1", 5),
+        (4, "SELECT 1/0", 7),
+        (5, "SELECT 2", 5),
+    ):
+        b.text(text, sql, query_id)
+    b.call(CallKind.EXECUTE, 1 * MS, 2 * MS, call=2, parent=1, depth=1, text=1, query_id=5)
+    b.call(CallKind.EXECUTE, 0, 3 * MS, call=1, text=2, query_id=6)
+    b.call(CallKind.EXECUTE, 3 * MS, 7 * MS, call=3, text=3, query_id=5)
+    b.call(CallKind.EXECUTE, 7 * MS, 12 * MS, call=4, text=4, query_id=7)
+    b.call(CallKind.EXECUTE, 12 * MS, 14 * MS, call=5, text=5, query_id=5)
+    b.request(0, 14 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    assert by(book, "statement") == pytest.approx(
+        {"SELECT f()": 3 * MS, "SELECT ?": 6 * MS, "SELECT ?/?": 5 * MS}
+    )
+    assert {s.text for s in statements.report(book)} == {"SELECT f()", "SELECT ?", "SELECT ?/?"}
+    for wanted in ("SELECT 1", "SELECT 2", "5", "select 2", "0"):
+        found = profile(book, scope=Scope(statement=wanted))
+        assert (found.scope, found.total_ns) == ("statement SELECT ?", 6 * MS)
+    found = profile(book, scope=Scope(statement="/0", words="process 4711"))
+    assert found.scope == "process 4711, statement SELECT ?/?"
+
+
+def test_statements_are_named_without_what_was_sent(tmp_path: Path) -> None:
+    """In tables, JSON, headings and the page; without identifiers, one name is one statement."""
+    b = StreamBuilder()
+    b.session()
+    for i, sql in enumerate(("SELECT 'Alice' /* Alice */", "SELECT 'Alice2'", "SET x = Alice"), 1):
+        b.text(i, sql, 0)
+        b.call(CallKind.EXECUTE, (i - 1) * MS, i * MS, call=i, text=i)
+    b.text(9, "SELECT 'Alice", 0)
+    b.error(3 * MS, "unterminated", state=77, text=9)
+    b.request(0, 4 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    assert by(book, "statement") == pytest.approx(
+        {"SELECT ?": 2 * MS, "SET x = ?": MS, "between calls": MS}
+    )
+    found = statements.report(book)
+    assert {s.text: sum(s.errors.values()) for s in found} == {"SELECT ?": 1, "SET x = ?": 0}
+    assert "Alice" not in str([asdict(s) for s in found])
+    assert profile(book, scope=Scope(statement="alice2")).scope == "statement SELECT ?"
+    drawn = page(book)
+    assert "SELECT ?" in drawn
+    assert "Alice" not in drawn
+
+
+def test_a_heading_names_the_statements_that_were_taken(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    for i in range(1, 6):
+        b.text(i, f"SELECT\n  a{i}, {'b' * 300 if i == 5 else 'b'}", i)
+        b.call(CallKind.EXECUTE, i * i * MS, (i + 1) * (i + 1) * MS, text=i, query_id=i)
+    b.request(0, 36 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    found = profile(book, scope=Scope(statement="select"))
+    assert found.scope == (
+        f"5 statements: SELECT a5, {'b' * 188}…; SELECT a4, b; SELECT a3, b; 2 more"
+    )
+    assert found.total_ns == pytest.approx(35 * MS)
+
+
+def test_statements_without_an_identifier_have_not_the_identifier_0(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    b.text(1, "SELECT a")
+    b.call(CallKind.EXECUTE, 0, 1 * MS, text=1)
+    b.request(0, 1 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    with pytest.raises(UsageError, match="nothing of statement 0"):
+        profile(book, scope=Scope(statement="0"))
+
+
+def test_what_pgtare_takes_counts_each_fetch_of_a_series(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    b.call(CallKind.UTILITY, 0, MS, call=9, cpu=0)
+    b.call(
+        CallKind.FETCH,
+        2 * MS,
+        3 * MS,
+        call=3,
+        execution=2,
+        parent=1,
+        depth=1,
+        busy=MS,
+        fetches=2000,
+    )
+    b.call(CallKind.UTILITY, MS, 4 * MS, call=1, cpu=3 * MS)
+    b.request(0, 4 * MS)
+    found = trace(tmp_path / "t.pgtrace", b.data)
+    lines = by(ledgers.ledger(found, replace(NOTHING, call_ns=US, fetch_ns=60.0)))
+    assert lines["pgtare itself (estimated)"] == pytest.approx(2000 * 60, rel=0.05)
+
+
+def test_time_of_parallel_workers_does_not_shrink_their_leaders(tmp_path: Path) -> None:
+    """Below Gather three processes took 24 ms in an execution of 10, which spent 2 of its own."""
+    b = StreamBuilder()
+    b.session()
+    b.plan(
+        5,
+        [
+            {"id": 0, "parent": -1, "kind": "Aggregate"},
+            {"id": 1, "parent": 0, "kind": "Gather"},
+            {"id": 2, "parent": 1, "kind": "Seq Scan", "relation": "public.a"},
+        ],
+    )
+    b.call(CallKind.EXECUTE, 0, 10 * MS, call=1, plan=5)
+    b.rowsources(
+        1,
+        5,
+        [
+            (0, 1, 1, 1, 1, 10 * MS, 10 * MS, 10 * MS),
+            (1, 1, 9, 9, 1, 8 * MS, 8 * MS, 8 * MS),
+            (2, 2, 9, 9, 1, 24 * MS, 24 * MS, 24 * MS),
+        ],
+        10 * MS,
+    )
+    b.request(0, 10 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    assert by(book, "node") == pytest.approx({"Aggregate": 2 * MS, "Seq Scan on public.a": 8 * MS})
+
+
+def test_sums_of_row_sources_are_exact_only_if_all_are(tmp_path: Path) -> None:
+    b = StreamBuilder()
+    b.session()
+    b.text(1, "SELECT a FROM t", 1)
+    b.plan(5, [{"id": 0, "parent": -1, "kind": "Seq Scan", "relation": "public.a"}])
+    for i, flags in enumerate((1, 0)):
+        b.call(CallKind.EXECUTE, i * MS, (i + 1) * MS, call=i + 1, plan=5, text=1, query_id=1)
+        b.rowsources(i + 1, 5, [(0, flags, 9, 9, 1, MS, MS - i * US, MS)], (i + 1) * MS)
+    b.request(0, 2 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    ((node,),) = [plan.nodes for s in statements.report(book) for plan in s.plans]
+    assert not node.exact
+    assert (node.lo_ns, node.time_ns, node.hi_ns) == (2 * MS - US, 2 * MS, 2 * MS)
+
+
+@pytest.mark.parametrize("off_s", [-40, 0, 3600])
+def test_a_clock_that_was_set_cuts_nothing_off(tmp_path: Path, off_s: int) -> None:
+    """The session had been traced for a minute when the recording began, the clock set between."""
+    b = StreamBuilder()
+    b.session()
+    b.call(CallKind.EXECUTE, 0, 1 * MS)
+    b.request(0, 1 * MS)
+    b.call(CallKind.EXECUTE, 59_000 * MS, 59_001 * MS)
+    b.request(59_000 * MS, 59_001 * MS)
+    history = len(b.data)
+    b.call(CallKind.EXECUTE, 61_000 * MS, 61_003 * MS)
+    b.request(61_000 * MS, 61_003 * MS)
+    began = datetime.fromtimestamp(BEGAN_NS / 1e9 + 60 + off_s, UTC).isoformat()
+    path = write(tmp_path / "t.pgtrace", b.data, began=began, first=history)
+    found = by(ledgers.ledger(load(path)))
+    # all that was recorded, and at most five seconds of what came before
+    assert found["unaccounted"] >= 3 * MS
+    assert sum(found.values()) <= 7_004 * MS
+
+
+def test_an_event_that_no_interval_looked_at_has_is_left_alone() -> None:
+    """Of many intervals some are looked at; an event that is in none of these spoils nothing."""
+    n = 9_999
+    rng = np.random.default_rng(8)
+    read = rng.integers(100 * US, MS, n).astype(float)
+    looked_at = set(np.linspace(0, n - 1, 5_000).astype(int).tolist())
+    rare = next(i for i in range(n) if i not in looked_at)
+    sample = kernel_time.Sample(
+        excess=0.5 * read,
+        spent=read,
+        idle=np.zeros(n),
+        interval=np.append(np.arange(n), rare),
+        event=np.append(np.zeros(n, np.int64), 1),
+        wait_ns=np.append(read, MS).astype(np.int64),
+        times=np.ones(n + 1, np.int64),
+    )
+    assert kernel_time.shares([sample]).by_event[0] == pytest.approx(0.5, abs=0.01)

@@ -1,0 +1,222 @@
+"""Profiles between two snapshots: shares, average active sessions, and what cannot be compared."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.server.wait_counters.model import (
+    Client,
+    Counters,
+    Event,
+    EventRow,
+    Losses,
+    Snapshot,
+    Statement,
+    StatementRow,
+    Timed,
+)
+from pgtare.server.wait_counters.rates import CountersReset, grown, profile
+from pgtare.server.wait_counters.samples import FEWEST, Samples
+from tests.commands import refused
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+READ = Event("IO", "DataFileRead", False)
+SYNC = Event("IO", "WalSync", False)
+CLIENT = Event("Client", "ClientRead", True)
+QUERY = Statement(10, 5, -77)
+
+
+def counters(waits: int, total_ms: float, running_ms: float = 0.0) -> Counters:
+    histogram = (waits, *(0,) * 31)
+    return Counters(
+        waits=waits, calls=waits, total_ms=total_ms, running_ms=running_ms, histogram=histogram
+    )
+
+
+def snapshot(
+    seconds: float, events: dict[Event, Counters], backend: str = "client backend", **more: Any
+) -> Snapshot:
+    values: dict[str, Any] = {
+        "taken": START + timedelta(seconds=seconds),
+        "server": "18.6",
+        "started": START,
+        "stats_reset": START,
+        "events": [
+            EventRow(backend_type=backend, event=event, counters=c) for event, c in events.items()
+        ],
+        "statements": [],
+        "texts": {},
+    }
+    return Snapshot(**(values | more))
+
+
+def test_shares_and_active_sessions() -> None:
+    before = snapshot(0, {READ: counters(10, 100), CLIENT: counters(1, 1000)})
+    after = snapshot(
+        2, {READ: counters(30, 1100), CLIENT: counters(9, 9000), SYNC: counters(5, 500)}
+    )
+    found = profile(before, after, Samples(40, {-77: 10}))
+    assert found.seconds == 2
+    assert found.active == pytest.approx(0.5 + 0.25 + 0.25)
+    assert found.on_cpu == 0.25
+    assert [(r.event, r.active, r.share) for r in found.events] == [
+        (READ, 0.5, 0.5),
+        (SYNC, 0.25, 0.25),
+    ]
+    assert found.events[0].waits_per_s == 10
+    assert found.events[0].mean_ms == 50
+
+
+def test_idle_waits_are_listed_when_asked_for_and_are_no_activity() -> None:
+    before = snapshot(0, {CLIENT: counters(1, 0)})
+    after = snapshot(1, {CLIENT: counters(2, 900)})
+    assert profile(before, after).events == ()
+    found = profile(before, after, idle=True)
+    assert (found.active, found.events[0].share, found.events[0].active) == (0, 0, 0.9)
+
+
+def test_background_processes_are_listed_when_asked_for() -> None:
+    before = snapshot(0, {SYNC: counters(1, 0)}, backend="walwriter")
+    after = snapshot(1, {SYNC: counters(2, 900)}, backend="walwriter")
+    assert profile(before, after).active == 0
+    assert profile(before, after, background=True).active == pytest.approx(0.9)
+
+
+def test_a_wait_under_way_counts_as_it_goes() -> None:
+    before = snapshot(0, {READ: counters(0, 0, running_ms=3000)})
+    going = snapshot(2, {READ: counters(0, 0, running_ms=5000)})
+    ended = snapshot(4, {READ: counters(1, 6000)})
+    assert profile(before, going).active == 1
+    assert profile(going, ended).active == 0.5
+
+
+def test_what_is_not_counted_yet_is_no_time_below_zero() -> None:
+    assert grown(counters(5, 10, running_ms=5), counters(5, 10)) == Counters()
+
+
+def test_time_by_statement() -> None:
+    row = StatementRow(statement=QUERY, event=READ, counters=counters(3, 400))
+    before = snapshot(0, {})
+    after = snapshot(1, {READ: counters(3, 400)}, statements=[row], texts={-77: "SELECT 1"})
+    (found,) = profile(before, after, Samples(100, {-77: 10})).statements
+    assert (found.text, found.on_cpu, found.cpu_samples) == ("SELECT 1", 0.1, 10)
+    assert found.active == pytest.approx(0.5)
+    assert found.share == pytest.approx(1)
+    assert found.events == ((READ, 0.4),)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "changed", "told"),
+    [
+        (1, {"stats_reset": START + timedelta(seconds=1)}, "reset between"),
+        (1, {"started": START + timedelta(seconds=1)}, "restarted"),
+        (0, {}, "swap them"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    seconds: float, changed: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        profile(snapshot(0, {}), snapshot(seconds, {}, **changed))
+
+
+def test_counters_that_fall_are_refused_where_resets_are_not_counted() -> None:
+    before, after = snapshot(0, {READ: counters(9, 90)}), snapshot(1, {READ: counters(3, 30)})
+    with pytest.raises(CountersReset, match="take the first one after"):
+        profile(before, after)
+    counted = [
+        s.model_copy(update={"losses": Losses(resets=n)}) for n, s in ((4, before), (5, after))
+    ]
+    with pytest.raises(CountersReset):
+        profile(*counted)
+
+
+def clients(*captured: str | None) -> tuple[Client, ...]:
+    return tuple(
+        Client(pid=100 + n, started=START, capture=level) for n, level in enumerate(captured)
+    )
+
+
+def test_sessions_that_are_not_captured_are_told_and_leave_no_shares() -> None:
+    all_seen, half_seen = clients("stats", "trace"), clients("stats", "off", None)
+    before = snapshot(0, {READ: counters(0, 0)}, clients=all_seen)
+    rows = {READ: counters(5, 500)}
+    whole = profile(before, snapshot(1, rows, clients=all_seen))
+    assert (whole.notes, whole.events[0].share) == ((), 1)
+    found = profile(before, snapshot(1, rows, clients=half_seen), Samples(10, {0: 1}))
+    assert "2 of 3 client sessions are not captured" in found.notes[0]
+    assert found.events[0].share is None
+    assert found.events[0].active == 0.5
+    (partial,) = profile(snapshot(0, {}), snapshot(1, rows)).notes
+    assert "pg_read_all_stats" in partial
+
+
+def test_losses_are_told_by_their_growth() -> None:
+    lost = {"clients": (), "losses": Losses(missed=7, statements_evicted=3)}
+    more = {"clients": (), "losses": Losses(missed=9, statements_evicted=3)}
+    assert profile(snapshot(0, {}, **lost), snapshot(1, {}, **lost)).notes == ()
+    (note,) = profile(snapshot(0, {}, **lost), snapshot(1, {}, **more)).notes
+    assert note.startswith("2 waits were seen but not counted")
+
+
+def times(**ms: float) -> dict[str, Timed]:
+    return {
+        kind.replace("_", " "): Timed(processes=1, total_ms=total) for kind, total in ms.items()
+    }
+
+
+def test_time_that_is_no_wait_is_time_on_a_processor() -> None:
+    before = snapshot(0, {CLIENT: counters(1, 100)}, timed=times(client_backend=5000))
+    rows = {CLIENT: counters(2, 1700), READ: counters(1, 400)}
+    after = times(client_backend=8600, parallel_worker=400, checkpointer=9999)
+    found = profile(before, snapshot(2, rows, timed=after), idle=True)
+    assert (found.sessions, found.idle, found.on_cpu_by) == (2.0, 0.8, "counted")
+    assert found.on_cpu == pytest.approx(1.0)
+    assert found.active == pytest.approx(1.2)
+    parts = found.on_cpu + sum(rate.active for rate in found.events)
+    assert parts == pytest.approx(found.sessions)
+    assert profile(snapshot(0, {}), snapshot(2, rows, timed=after)).on_cpu is None
+
+
+def test_processor_time_of_few_samples_is_at_no_statement() -> None:
+    before = snapshot(0, {}, timed=times(client_backend=0))
+    after = snapshot(1, {}, timed=times(client_backend=1000))
+    hits = {-77: FEWEST - 1, 5: 30, 0: 13}
+    found = profile(before, after, Samples(50, hits))
+    few, many = sorted(found.statements, key=lambda rate: rate.cpu_samples)
+    assert (few.on_cpu, few.active, few.cpu_samples) == (None, 0, FEWEST - 1)
+    assert many.on_cpu == pytest.approx(0.6)
+    assert many.on_cpu_lo == pytest.approx(0.4618, abs=1e-3)  # Wilson's of 30 of 50
+    assert many.on_cpu_hi == pytest.approx(0.7239, abs=1e-3)
+    assert found.cpu_elsewhere == pytest.approx(0.4)
+    assert found.cpu_samples == 50
+
+
+def test_a_statement_waits_no_longer_than_all_did() -> None:
+    row = StatementRow(statement=QUERY, event=READ, counters=counters(3, 5000))
+    after = snapshot(1, {READ: counters(3, 400)}, statements=[row])
+    (found,) = profile(snapshot(0, {}), after).statements
+    assert found.events == ((READ, 0.4),)
+
+
+def test_a_snapshot_survives_its_file() -> None:
+    kept = snapshot(3, {READ: counters(3, 1.25)}, texts={-77: "SELECT '</script>'"})
+    text = kept.model_dump_json(by_alias=True)
+    assert '"schema":"pgtare.waits.snapshot/1"' in text
+    assert Snapshot.model_validate_json(text) == kept
+
+
+def test_a_snapshot_of_another_version_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    kept = snapshot(3, {READ: counters(3, 1.25)}, clients=clients("stats"))
+    document = json.loads(kept.model_dump_json(by_alias=True))
+    document["clients"][0]["timed"] = True  # as earlier builds wrote it
+    path = tmp_path / "before.json"
+    path.write_text(json.dumps(document))
+    told = refused("waits", "diff", path, path)
+    assert f"{path} is no snapshot of this version of pgtare: take one with" in told

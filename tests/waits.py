@@ -1,0 +1,67 @@
+"""Waits that the module has counted, and a load that raises some of every class."""
+
+import threading
+import time
+from pathlib import Path
+from typing import cast
+
+from pgtare.server.cluster import Cluster
+from pgtare.server.settings import Value
+from tests.servers import run_program
+from tests.sessions import Connection, eventually, rows, session
+
+CLASS_SETTINGS: dict[str, Value] = {
+    "pg_prewarm.autoprewarm_interval": "1s",
+    "max_parallel_workers_per_gather": 2,
+}
+
+
+def waits(connection: Connection, event: str, pid: int) -> tuple[int, int, float, float]:
+    """Waits, calls, total ms and longest ms of one process for one event, 0 where it has none."""
+    found = rows(
+        connection,
+        "SELECT waits, calls, total_time, max_time FROM pg_stat_wait_event_timing "
+        "WHERE wait_event = %s AND pid = %s",
+        event,
+        pid,
+    )
+    return cast(tuple[int, int, float, float], found[0]) if found else (0, 0, 0.0, 0.0)
+
+
+def see_every_class(cluster: Cluster, directory: Path) -> None:
+    """LWLock, Lock, BufferPin, Activity, Client, Extension, IPC, Timeout and IO.
+
+    The server has CLASS_SETTINGS and preloads pg_prewarm; it can read what is in `directory`.
+    """
+    with session(cluster) as first, session(cluster) as second:
+        first.execute("CREATE TABLE t AS SELECT generate_series(1, 200000) AS i")
+        first.execute(
+            "SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0;"
+            "SET parallel_tuple_cost = 0"
+        )
+        first.execute("SELECT count(*) FROM t")
+        first.execute("CHECKPOINT; SELECT pg_sleep(0.01)")
+        # BufferPin: a freezing vacuum wants the page that a cursor stands on
+        first.execute("CREATE TABLE pinned AS SELECT generate_series(1, 10) AS i")
+        first.execute("BEGIN; DECLARE c CURSOR FOR SELECT i FROM pinned; FETCH c")
+        vacuum = threading.Thread(target=second.execute, args=("VACUUM (FREEZE) pinned",))
+        vacuum.start()
+        time.sleep(0.3)
+        first.execute("COMMIT")
+        vacuum.join()
+        # Lock
+        first.execute("SELECT pg_advisory_lock(1)")
+        waiter = threading.Thread(target=second.execute, args=("SELECT pg_advisory_lock(1)",))
+        waiter.start()
+        time.sleep(0.2)
+        first.execute("SELECT pg_advisory_unlock(1)")
+        waiter.join()
+        script = directory / "insert.sql"
+        script.write_text("INSERT INTO t VALUES (1);\n")
+        # LWLock: commits of several sessions queue for the WAL
+        options = ("-n", "-c", 8, "-j", 2, "-t", 100)
+        run_program(cluster, "pgbench", *options, "-f", script, cluster.dsn())
+        others = {"BufferPin", "Activity", "Client", "Extension", "IPC", "Timeout", "IO"}
+        wanted = others | {"LWLock", "Lock"}
+        query = "SELECT DISTINCT wait_event_type FROM pg_stat_wait_event_timing_system"
+        eventually(lambda: wanted <= {name for (name,) in rows(first, query)})
