@@ -92,7 +92,7 @@ WAITS = (
         idle=False,
         waits=9_000,
         total_ms=900.0,
-        mean_us=100.0,
+        mean_ms=0.1,
         of_sessions=0.9,
         of_waits=0.95,
         per_transaction=1.9,
@@ -103,7 +103,7 @@ WAITS = (
         idle=True,
         waits=9_000,
         total_ms=90.0,
-        mean_us=10.0,
+        mean_ms=0.01,
         of_sessions=0.09,
         of_waits=0.0,
         per_transaction=1.0,
@@ -183,7 +183,7 @@ def tried(found: Study, noise: float = 0.001) -> dict[str, Run]:
         for name in ("off", "stats", "trace", "off again"):
             service = 50 * np.exp(speed + UNIT_EFFECTS.get(name, 0.0) + rng.normal(0, noise))
             parts[name] = Part(metrics={"service_us": service, "cpu_us": service}, transactions=9)
-        made[step.id] = Run(step=step, began="", seconds=2.0, parts=parts)
+        made[step.id] = Run(step=step, started="", duration_s=2.0, parts=parts)
     return made
 
 

@@ -88,7 +88,7 @@ def test_a_workload_of_two_protocols_is_proven_once_and_has_its_own_steps(found:
 
 
 def test_a_workload_that_is_not_proven_is_played_by_no_protocol(found: Study) -> None:
-    proof = Run(step=all_steps(found, 7)[0], began="", seconds=1.0, failed=("other waits",))
+    proof = Run(step=all_steps(found, 7)[0], started="", duration_s=1.0, failed=("other waits",))
     assert remaining(found, all_steps(found, 7), {"W1-proof": proof}, {}) == []
 
 

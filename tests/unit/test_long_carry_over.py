@@ -58,7 +58,7 @@ def test_equivalent_without_a_limit_takes_runs() -> None:
     assert "last" not in judge(replace(EQUIVALENT, lasting=INSIDE)).reason
     found = judge(replace(EQUIVALENT, lasting=WIDE))
     assert (found.verdict, found.reason) == ("equivalent", LIMITED)
-    assert found.seconds_needed == 180.0
+    assert found.needed_s == 180.0
 
 
 @pytest.mark.parametrize("side", ["under", "over"])
