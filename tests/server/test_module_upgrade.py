@@ -220,6 +220,13 @@ def check_well(cluster: Cluster) -> None:
         assert {found["files"], found["library"], found["extension"]} == {pgtare.__version__}
 
 
+def check_role(cluster: Cluster, role: str) -> None:
+    """A role without privileges finds no mismatch, even where it may not call the functions."""
+    listed = document("module", "list", "--dsn", cluster.dsn(user=role))
+    assert [found["problem"] for found in listed["modules"]] == [None] * 3
+    assert [found["extension"] for found in listed["modules"]] == [pgtare.__version__] * 3
+
+
 def document(*command: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(in_process(*command, "--json").stdout)
     return found
@@ -254,7 +261,11 @@ def test_each_step_of_an_upgrade_is_said(upgraded: Binaries) -> None:
             assert UPDATE.replace("{}", "wait_event_timing") in told
             for name in ("wait_event_timing", "sql_trace"):
                 client.execute(f"ALTER EXTENSION {name} UPDATE".encode())
+            client.execute("CREATE ROLE anybody LOGIN")
+            client.execute("CREATE ROLE observer LOGIN IN ROLE pg_read_all_stats")
         check_well(cluster)
+        for role in ("anybody", "observer"):
+            check_role(cluster, role)
         for name in PRELOAD_ORDER:
             put_back(upgraded, name)
         cluster.restart()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+import pgtare
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached, source_dir, sql_without_extension
 from pgtare.server.cluster import Cluster
@@ -90,7 +91,7 @@ def test_traces(sanitized: Cluster) -> None:
     assert_defined(sanitized)
 
 
-def test_views(sanitized: Cluster) -> None:
+def test_views_and_versions(sanitized: Cluster) -> None:
     with sanitized.connect() as connection:
         found = rows(
             connection,
@@ -101,6 +102,9 @@ def test_views(sanitized: Cluster) -> None:
         assert len(found) > 5
         for (view,) in found:
             connection.execute(f"SELECT * FROM {view}".encode())
+        for name in MODULES:  # each in a schema of its own
+            function = "library_version" if name == "pgtare" else f"{name}_library_version"
+            assert rows(connection, f"SELECT {name}.{function}()") == [(pgtare.__version__,)]
     assert_defined(sanitized)
 
 

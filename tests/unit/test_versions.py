@@ -104,6 +104,7 @@ def test_what_goes_together(found: ModuleVersions) -> None:
         (versions(extension="0.3", standby=True), (UPDATE + " of the primary",)),
         (versions("0.3"), ("restart the server",)),
         (versions("0.3", files="0.3"), (INSTALL, "restart the server")),
+        (versions(None), ("restart the server",)),
         (versions("0.3", None), ("restart the server",)),
         (versions(NEXT, NEXT, NEXT), (f"install version {NEXT} of the pgtare command",)),
         (versions(NEXT, "0.3", NEXT), (f"install version {NEXT} of the pgtare command",)),
@@ -117,4 +118,11 @@ def test_each_mismatch_has_its_steps(found: ModuleVersions, steps: tuple[str, ..
     assert told is not None
     assert told.steps == steps
     assert "\n" not in str(told)
-    assert f"this command {OURS}, library in the server {found.library or 'unknown'}" in told.why
+    assert f"this command {OURS}, library in the server " in told.why
+
+
+def test_a_library_that_does_not_tell_its_version_is_described() -> None:
+    assert versions(None).library_in_words == "older than 0.4.0"
+    assert versions(None, lost=True).library_in_words == "missing"
+    assert versions(None, "0.2").library_in_words == "unknown"
+    assert versions(None, hidden=True).library_in_words == "unknown"

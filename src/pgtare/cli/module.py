@@ -9,10 +9,12 @@ from typing import Annotated
 import psycopg
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from pgtare import cli
 from pgtare.cli.documents import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.kit.terminal_text import plain
 from pgtare.server import binaries, module_documents, module_versions, modules, own_session
 from pgtare.server.module_versions import ModuleVersions
 
@@ -126,14 +128,15 @@ def list_modules(
         return
     cli.say(f"this command: {listed.pgtare_version}")
     table = Table(box=None, pad_edge=False)
-    headings = ["files", "library in the server", f"extension in database {database}"]
-    for heading in ["module", *(headings if database is not None else headings[:1])]:
-        table.add_column(heading)
-    for one in listed.modules:
-        library = one.library or ("unknown" if one.extension else None)
-        cells = [one.files, library, one.extension] if database is not None else [one.files]
-        table.add_row(one.module, *(cell or _NONE for cell in cells))
-    cli.stdout().print(table, highlight=False, markup=False)
+    headings = ["library in the server", f"extension in database {database}"]
+    for heading in ["module", "files", *(headings if database is not None else ())]:
+        table.add_column(Text(plain(heading)))
+    for versions in found:
+        library = versions.library or (versions.extension and versions.library_in_words)
+        in_server = [library, versions.extension] if database is not None else []
+        cells = [versions.module, versions.files, *in_server]
+        table.add_row(*(Text(plain(cell or _NONE)) for cell in cells))
+    cli.stdout().print(table, highlight=False)
     for one in listed.modules:
         if one.problem:
             cli.say(f"{one.module}: {', then '.join(one.next)}")

@@ -28,6 +28,8 @@ ORDER BY p.prosrc LIKE '%%library_version' DESC, 1
 _EXTENSION = """
 SELECT (SELECT extversion FROM pg_extension WHERE extname = %s), pg_is_in_recovery()
 """
+#: Libraries have told their version, and extensions asked for it, from this one on.
+_FIRST_TO_TELL = "0.4.0"
 #: PostgreSQL 18 and later, of libraries from 0.4.0 on.
 _LOADED = "SELECT version FROM pg_get_loaded_modules() WHERE file_name = %s"
 _FILES = "SELECT default_version FROM pg_available_extensions WHERE name = %s"
@@ -60,6 +62,14 @@ class ModuleVersions:
     hidden: bool = False
     lost: bool = False
     standby: bool = False
+
+    @property
+    def library_in_words(self) -> str:
+        """What is known of the library if its version is not."""
+        if self.lost:
+            return "missing"
+        asked = series(self.extension) >= series(_FIRST_TO_TELL)
+        return f"older than {_FIRST_TO_TELL}" if asked and not self.hidden else "unknown"
 
 
 class Mismatch(NamedTuple):
@@ -132,7 +142,7 @@ def mismatch(found: ModuleVersions) -> Mismatch | None:
     place = f"database {found.database}"
     parts = [
         f"this command {pgtare.__version__}",
-        f"library in the server {found.library or 'unknown'}",
+        f"library in the server {found.library or found.library_in_words}",
         *([f"extension in {place} {found.extension}"] if found.extension is not None else ()),
     ]
     why = f"the versions of {found.module} differ ({', '.join(parts)})"
@@ -146,7 +156,7 @@ def mismatch(found: ModuleVersions) -> Mismatch | None:
             "server's host"
         )
     if wrong_library:
-        unsure = found.library is None and not steps
+        unsure = found.library is None and wrong_extension and not steps
         steps.append("restart the server" + (", unless that has been done" if unsure else ""))
     if wrong_extension:
         primary = " of the primary" if found.standby else ""
