@@ -22,7 +22,7 @@ INSERT = "INSERT INTO bench_rows VALUES (1);\n"
 class Load:
     """A load, and the server settings that give it its waits.
 
-    script: what its transactions run, where it is none of pgbench's own.
+    script: what its transactions run, if it is none of pgbench's own.
     """
 
     title: str

@@ -126,7 +126,7 @@ def processes(
     connection: Connection, binaries: Binaries, kind: str,
     *, seconds: float = 20.0, wanted: int = 1, doing: str = "%",
 ) -> list[Watched]:  # fmt: skip
-    """Processes of a backend type, as soon as there are so many."""
+    """Processes of a backend type, as soon as there are this many."""
     deadline = time.monotonic() + seconds
     query = (
         "SELECT pid FROM pg_stat_activity WHERE backend_type = %s AND coalesce(query, '') LIKE %s"
@@ -151,7 +151,7 @@ def at_once(jobs: Sequence[Callable[[], object]]) -> None:
 
 
 def repeat(session: Connection, times: float, *statements: str) -> Callable[[], None]:
-    """Statements, so often."""
+    """Statements, this often."""
 
     def run() -> None:
         for _ in range(max(1, int(times))):

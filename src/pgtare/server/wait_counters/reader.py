@@ -143,7 +143,7 @@ class Reader:
             self.uncounted = self.rows(query, self.pid) in ([], [("off",)])
 
     def rows(self, query: str, *values: object, binary: bool = False) -> list[tuple[Any, ...]]:
-        """All rows of a query, in a transaction of its own, where {waits}, {texts} and {own} hold.
+        """All rows of a query, in a transaction of its own. {waits}, {texts}, {own} are filled in.
 
         binary: the values of its columns, so that bytes come as they are.
         """
@@ -178,7 +178,7 @@ class Reader:
     def moment(self) -> Moment:
         """Counters by backend type and event, and the time they are parts of, at one moment.
 
-        Raises UsageError, with the remedy, where the extension is too old for that.
+        Raises UsageError, with the remedy, if the extension is too old for that.
         """
         if not self._has_moment:
             database = self.conn.info.dbname
@@ -252,7 +252,7 @@ class Reader:
         return {(worker, int(query_id)): int(n) for worker, query_id, n in self.rows(_ON_CPU)}
 
     def clients(self) -> tuple[Client, ...] | None:
-        """Every client session but our own; None where others cannot be seen."""
+        """Every client session but our own; None if others cannot be seen."""
         if not self.sees_all:
             return None
         return tuple(
@@ -326,7 +326,7 @@ class Reader:
 def open_reader(dsn: str) -> Iterator[Reader]:
     """A reader with a session of its own.
 
-    Raises UsageError where the extension is not there or not loaded, MeasurementError where the
+    Raises UsageError if the extension is not there or not loaded, MeasurementError if the
     server cannot be reached or stops answering.
     """
     with untraced_session.connect(dsn, [untraced_session.UNTIMED]) as conn, telling():
