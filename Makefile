@@ -37,7 +37,7 @@ demo: setup
 	  log_min_duration_statement track_functions --duration $(DURATION) --out $(OUT)
 
 # Of thousands of tests of real servers one may miss its bound on a busy machine: what failed is
-# asked once more with nothing beside it, and fails if it does so again.
+# run once more on its own, and fails if it fails again.
 test: setup-dev
 	@$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(DEFAULT_TESTS) || \
 	  { [ $$? = 1 ] && echo "once more, one by one: the tests that failed" && \

@@ -24,7 +24,7 @@ class ProbeHook(BuildHookInterface):  # type: ignore[type-arg]
         except build.BuildError as ex:
             target.unlink(missing_ok=True)
             self.app.display_warning(
-                f"{ex}; `pgtare clock` will ask for it, the rest works without"
+                f"{ex}; `pgtare clock` will need it, the rest works without"
             )
             return
         build_data["pure_python"] = False

@@ -115,7 +115,7 @@ class Schedule:
 
 
 def per_slice(number: Ints, values: Floats, slices: int) -> Floats:
-    """The mean of the values in each slice (S,), NaN where there is none."""
+    """The mean of the values in each slice (S,), NaN if there is none."""
     keep = number >= 0
     count = np.bincount(number[keep], minlength=slices)
     total = np.bincount(number[keep], weights=values[keep], minlength=slices)
@@ -124,7 +124,7 @@ def per_slice(number: Ints, values: Floats, slices: int) -> Floats:
 
 
 def median_of(number: Ints, values: Floats, slices: int) -> Floats:
-    """The median of the values in each slice (S,), NaN where there is none."""
+    """The median of the values in each slice (S,), NaN if there is none."""
     keep = number >= 0
     if not keep.any():
         return np.full(slices, np.nan)

@@ -1,4 +1,4 @@
-"""The probe's loops beside pg_test_timing of installed servers, in alternating runs.
+"""The probe's loops and pg_test_timing of installed servers, in alternating runs.
 
 Average loop times are compared by elapsed time and by CPU time: the second is what a busy machine
 leaves comparable. Then, what the recording loop adds to one that only reads, and 200 short

@@ -2,7 +2,7 @@
 
 Two figures for each size. The sweep itself: one session runs statements never seen before, timed
 inside the server; once in max(10, 5 % of max) of them has to make room, and its excess over its
-neighbours is the sweep (rewrites of the text file stand out further and are told apart). And what
+neighbours is the sweep (rewrites of the text file are longer and can be separated). And what
 is lost: a load alternates between statements that are known and a mix of known and new ones; the
 difference in throughput, divided by the deallocations a second that went with it, gives the rate
 at which 1 % is lost. And how it goes by the number of statements to a place: the same statements by
@@ -29,7 +29,7 @@ from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.server.cluster import Cluster
 
 SIZES = (100, 400, 1_000, 5_000, 10_000, 50_000)
-#: Statements that take turns, on so few places and on so many.
+#: Statements that take turns, on few places and on many.
 STATEMENTS = (64, 96, 128, 256, 512)
 FEW, MANY = 100, 1_000
 #: Columns of the one table; each pair of them is a statement of its own.
@@ -61,7 +61,7 @@ class Sweep:
     """One size: entries that a sweep evicts, and how long it takes in µs.
 
     statement_us: a new statement that finds room. rewrite_us: the longest statement, which had to
-    write the file of texts anew as well (where that happened).
+    write the file of texts anew as well (if that happened).
     """
 
     major: int
@@ -94,7 +94,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Turnover:
-    """So many statements on `size` places: what is lost against a server with room for all."""
+    """This many statements on `size` places: what is lost against a server with room for all."""
 
     major: int
     size: int

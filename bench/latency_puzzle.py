@@ -2,7 +2,7 @@
 
 Two parts. `--part server` weighs stats and trace by transactions inside one server, with 1, 4, 16
 and 64 waits a transaction and the load from 10 % of saturation to saturation, in service time and
-in processor time per cycle, beside a known delay; a line through the waits per transaction gives
+in processor time per cycle, and with a known delay; a line through the waits per transaction gives
 what a wait costs, and what a transaction. `--part client` runs slices in which all sessions have
 one arm, and sees what becomes of a known delay at the client: in its latency, and in throughput.
 """
@@ -74,7 +74,7 @@ def arms(delay_ns: int) -> tuple[Arm, ...]:
 
 
 def reads_load(reads: int, clients: int) -> LoadSpec:
-    """The script of so many reads a transaction, at full speed."""
+    """The script of this many reads a transaction, at full speed."""
     scripts = (Script(SCRIPT),)
     return _Reads(scripts=scripts, protocol="prepared", clients=clients, reads=reads)
 

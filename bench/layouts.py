@@ -1,4 +1,4 @@
-"""How far apart linkings of one server come out, and what two builds of it would be told to differ.
+"""How far apart linkings of one server come out, and how much two builds would seem to differ.
 
 PostgreSQL 18 is built from source once, and its executable linked from the same objects in K random
 orders: nothing differs but where the code lies. All K servers run at once and share one load (a

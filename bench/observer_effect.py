@@ -1,10 +1,10 @@
-"""What reading wait timing's views, or resetting its counters, costs those who are watched.
+"""What reading wait timing's views, or resetting its counters, costs the sessions that are watched.
 
 Sessions with capture = stats run a script of sixteen waits a transaction. Every 12 to 18 ms one
 more session reads the three views, resets the counters, or does nothing, drawn by lot. How many
 transactions began in the 5 ms after that moment, how long they took and how much processor time,
 is compared with the 5 ms before it; doing nothing is the control, whose figures are subtracted.
-What one reading costs, times so many a second, is what watching costs.
+What one reading costs, times the readings a second, is what watching costs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Observer:
     trouble: str = ""
 
     def watch(self, stop: threading.Event) -> None:
-        """Act by lot until told to stop."""
+        """Act by lot until stopped."""
         rng = random.Random(self.seed)
         try:
             with own_session.connect(self.dsn) as conn:
@@ -66,7 +66,7 @@ class Observer:
                     elif kind == RESET:
                         conn.execute("SELECT wait_event_timing_reset()")
                     self.took_s.append(time.monotonic() - clock)
-        except Exception as ex:  # told by the main thread
+        except Exception as ex:  # reported by the main thread
             self.trouble = own_session.first_line(ex)
 
 

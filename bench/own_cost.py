@@ -2,7 +2,7 @@
 
 Each load runs untraced and traced by turns, without a recorder; the difference of their mean times
 by transaction, the median over the pairs and the order statistics that hold it in 95 of 100 cases,
-is what tracing took. Then a recorder runs beside the traced load: its profile's line "pgtare
+is what tracing took. Then a recorder runs with the traced load: its profile's line "pgtare
 itself", by transaction, is what the trace says.
 """
 

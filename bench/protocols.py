@@ -70,7 +70,7 @@ LOADS = {"W1": "", "W4": 'load = "50%"'}
 RUN_S, TRIAL_S = 2, 4
 #: A block of each protocol, about, as a round and a set hold three runs each.
 BLOCK_S: dict[str, float] = {"rounds": 11.0, "duet": 12.0, "units": 6.5}
-#: Blocks: so many are planned at least, and so many give an interval two ends.
+#: Blocks: how many are planned at least, and how many give an interval two ends.
 LEAST, HONEST = 2, 6
 
 
@@ -90,7 +90,7 @@ def measured(text: str, seed: int) -> LadderResult:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "study.toml")
         path.write_text(text)
-        # a quick study says that it is short, where another one refuses to be
+        # a quick study says that it is short; another one refuses to be
         planned = planning.plan(
             path, Path(directory, "out"), quick=True, workloads=(), seed=seed, command=[]
         )
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--workload", nargs="*", choices=sorted(LOADS), default=sorted(LOADS))
     parser.add_argument("--seconds", type=float, default=540.0, help="of all protocols together")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--open-gates", action="store_true", help="count runs beside other load")
+    parser.add_argument("--open-gates", action="store_true", help="count runs next to other load")
     args = parser.parse_args()
     result = measured(study(args.workload, args.seconds, args.open_gates), args.seed)
     for workload in result.workloads:

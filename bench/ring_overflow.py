@@ -52,7 +52,7 @@ class Drained:
 
 
 def drain(target: harness.Server, pid: int, hertz: float, seconds: float) -> Drained:
-    """Read a session's trace so often a second."""
+    """Read a session's trace this often a second."""
     found = Drained()
     parts: list[np.ndarray[Any, Any]] = []
     with own_session.connect(target.dsn) as conn:
@@ -97,9 +97,7 @@ def _call(conn: Any, pid: int, position: int) -> tuple[int, int, bytes]:
 
 def losses(target: harness.Server, args: argparse.Namespace) -> None:
     """A row for each ring and rate of draining."""
-    print(
-        "| ring, records | drained | written a second | lost | lost, told | no record | disorder |"
-    )
+    print("| ring, records | drained | written a second | lost | reported | no record | disorder |")
     print("|---|---|---|---|---|---|---|")
     for size in (1_024, USUAL_RING):
         with (

@@ -108,7 +108,7 @@ def _measure(label: str, found: Trace, recorded: Path, directory: Path) -> None:
 
 
 def _written(found: Trace, path: Path, copies: int) -> Path:
-    """The waits of a trace, so many times one after another, in a file of their own."""
+    """The waits of a trace, several times one after another, in a file of their own."""
     parts = list(found.waits.items())
     first = min(int(w.start[0]) for _, w in parts)
     span = max(int(w.start[-1]) for _, w in parts) - first + 10**6

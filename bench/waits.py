@@ -1,4 +1,4 @@
-"""What a captured wait costs, beside the cost of its two clock readings in the same run.
+"""What a captured wait costs, and the cost of its two clock readings in the same run.
 
 The module's own function calls a wrapped libc function in a tight loop inside a backend, with the
 deferred folding included.
@@ -17,7 +17,7 @@ LEVELS = (("off", "off"), ("stats", "off"), ("stats", "on"), ("trace", "off"), (
 
 
 def main() -> None:
-    """Print a line for each round, capture level, and statements told apart or not."""
+    """Print a line for each round, capture level, and statements distinguished or not."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--waits", type=int, default=400_000)

@@ -24,7 +24,7 @@ _ARMS = "wait_event_timing wait_event_timing/trace"
 class Load:
     """A load, and the server settings that give it its waits.
 
-    script: what its transactions run, where it is none of pgbench's own.
+    script: what its transactions run, if it is none of pgbench's own.
     """
 
     title: str

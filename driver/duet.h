@@ -122,7 +122,7 @@ extern Plan *plan_read(const char *path);
 
 /* ---------------- the schedule ---------------- */
 
-/* Where a connection stands in the sequence of cycles of its thread */
+/* Where a connection is in the sequence of cycles of its thread */
 typedef struct Cycle
 {
 	uint32_t	number;

@@ -69,7 +69,7 @@ prepare(Link *link)
 	return true;
 }
 
-/* Connect and get everything ready; false where the run has been ended for a failure. */
+/* Connect and get everything ready; false if the run has been ended for a failure. */
 bool
 link_open(Link *link, Run *run, int thread, int cluster)
 {
@@ -189,7 +189,7 @@ send_with_parameters(Link *link, const Command *command, bool prepared)
 							 NULL, NULL, 0);
 }
 
-/* Compute what stands before the next statement; false at the end of the script, or on failure. */
+/* Compute what comes before the next statement; false at the end of the script, or on failure. */
 static bool
 advance(Link *link)
 {
@@ -267,7 +267,7 @@ link_start(Link *link, int64_t due_ns)
 	return send_statement(link) ? PROGRESS_NONE : lost(link);
 }
 
-/* Look at a result; false where the server waits for something that never comes. */
+/* Look at a result; false if the server waits for something that never comes. */
 static bool
 take_result(Link *link, PGresult *result)
 {

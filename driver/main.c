@@ -4,7 +4,7 @@
  *
  * usage: duet PLAN
  *
- * Standard error has a line of progress every second and, where something
+ * Standard error has a line of progress every second and, if something
  * fails, one line that says so.  Standard output has how the run ended, one
  * fact a line.  SIGINT and SIGTERM end the run early; what was measured is
  * kept.  Exit status: 0 after a whole or an interrupted run, 1 after a

@@ -2,7 +2,7 @@
  * processors.c
  *		Giving each thread and its backends one processor to share.
  *
- * Left to itself, the scheduler settles one cluster's backend beside the
+ * Left to itself, the scheduler settles one cluster's backend next to the
  * client and another's on a processor that must be woken for each request,
  * for seconds or for the whole run: a difference between clusters several
  * times larger than any variant's.  On one shared processor all take the same
@@ -40,7 +40,7 @@ processor_of(int thread, cpu_set_t *one)
 	return false;
 }
 
-/* Pin the server's side of a connection; false where the run has been ended for a failure. */
+/* Pin the server's side of a connection; false if the run has been ended for a failure. */
 bool
 pin_backend(Link *link)
 {
@@ -51,7 +51,7 @@ pin_backend(Link *link)
 	if (host == NULL || host[0] != '/')
 	{
 		run_end(link->run, ENDED_BY_FAILURE,
-				"cluster %d: backends can be pinned only where the connection is by a Unix socket",
+				"cluster %d: backends can be pinned only if the connection is by a Unix socket",
 				link->cluster);
 		return false;
 	}

@@ -87,7 +87,7 @@ new_block(size_t capacity)
 	return block;
 }
 
-/* NULL, with errno set, where the file cannot be made. */
+/* NULL, with errno set, if the file cannot be made. */
 Sink *
 sink_open(const Plan *plan, int64_t zero_unix_ns)
 {

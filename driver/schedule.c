@@ -27,7 +27,7 @@ draw(uint64_t *state)
 	return z ^ (z >> 31);
 }
 
-/* Uniform on 0 .. limit - 1, for limits far below 2^64; 0 stands for 2^64. */
+/* Uniform on 0 .. limit - 1, for limits far below 2^64; 0 means 2^64. */
 uint64_t
 draw_below(uint64_t *state, uint64_t limit)
 {

@@ -19,7 +19,7 @@ script_choose(const Plan *plan, uint64_t *values)
 	return i;
 }
 
-/* One operation on two values; false where it has no result. */
+/* One operation on two values; false if it has no result. */
 static bool
 binary(OpKind kind, int64_t a, int64_t b, uint64_t *values, int64_t *result)
 {
@@ -46,7 +46,7 @@ binary(OpKind kind, int64_t a, int64_t b, uint64_t *values, int64_t *result)
 	}
 }
 
-/* Give a variable its value; false where that has none. */
+/* Give a variable its value; false if that has none. */
 bool
 assign(const Command *command, int64_t *variables, uint64_t *values)
 {

@@ -2,7 +2,7 @@
  * calibrate.c
  *		A process that announces waits as a server does, and times them itself.
  *
- * Beside what the witness tells of the same waits, this shows how much longer
+ * Next to what the witness tells of the same waits, this shows how much longer
  * they seem by the stores (the traps lie within) and how much shorter by the
  * system calls (the way into the kernel and out again lies outside).
  */

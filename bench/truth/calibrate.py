@@ -32,7 +32,7 @@ class Calibration:
 
 
 def run(waits: int) -> tuple[Log, list[int]]:
-    """What the witness saw of so many reads, and how long each was for the program itself."""
+    """What the witness saw of a number of reads, and how long each was for the program itself."""
     with tempfile.TemporaryDirectory(prefix="pgtare-calibrate-") as directory:
         program = Path(directory) / "calibrate"
         try:
@@ -51,7 +51,7 @@ def run(waits: int) -> tuple[Log, list[int]]:
 
 
 def calibrate(waits: int = 5000) -> Calibration:
-    """Raises MeasurementError where the witness did not see every wait."""
+    """Raises MeasurementError if the witness did not see every wait."""
     for _ in range(ATTEMPTS):
         log, own = run(waits)
         seen = log.announcements

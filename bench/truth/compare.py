@@ -1,4 +1,4 @@
-"""The module's figures beside the witness's, wait event by wait event."""
+"""The module's figures and the witness's, wait event by wait event."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NeverCalm(MeasurementError):
 
 @dataclass(frozen=True)
 class Watched:
-    """A process that both look at, or, where pid is 0, all of a backend type: they come and go."""
+    """A process that both look at, or, if pid is 0, all of a backend type: they come and go."""
 
     word: int
     pid: int

@@ -141,7 +141,7 @@ def processes(
     wanted: int = 1,
     doing: str = "%",
 ) -> list[Watched]:
-    """Processes of a backend type, as soon as there are so many."""
+    """Processes of a backend type, as soon as there are this many."""
     deadline = time.monotonic() + seconds
     query = (
         "SELECT pid FROM pg_stat_activity WHERE backend_type = %s AND coalesce(query, '') LIKE %s"
@@ -166,7 +166,7 @@ def at_once(jobs: Sequence[Callable[[], object]]) -> None:
 
 
 def repeat(session: Connection, times: float, *statements: str) -> Callable[[], None]:
-    """Statements, so often."""
+    """Statements, this often."""
 
     def run() -> None:
         for _ in range(max(1, int(times))):

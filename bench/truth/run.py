@@ -20,9 +20,9 @@ ATTEMPTS = 4
 def held_against_witness(
     load: Load, binaries: Binaries, calibration: Calibration, length: float = 1.0
 ) -> list[Row]:
-    """A row for each event. Raises MeasurementError where the witness did not hear everything.
+    """A row for each event. Raises MeasurementError if the witness did not hear everything.
 
-    Where a stray trap ends the server, or the witness heard of no calm, all is done again.
+    If a stray trap ends the server, or the witness heard of no calm, all is done again.
     """
     for _ in range(ATTEMPTS):
         try:

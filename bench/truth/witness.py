@@ -74,7 +74,7 @@ CALLS = {
 # getpid, rt_sigaction, rt_sigprocmask, rt_sigreturn, which leaves with -1
 SIGNALS = (62, 38, 39, 13, 14, 15, -1)
 
-# A line is written where a wait has ended, never within one: to write takes an interrupt itself.
+# A line is written after a wait has ended, never within one: to write takes an interrupt itself.
 _STORE = """
 watchpoint:{address:#x}:4:w /{whose}/ {{
   $value = *(uint32 *) uptr({address:#x});
@@ -129,7 +129,7 @@ END {
 
 @dataclass(frozen=True)
 class Word:
-    """Where a process announces its waits; pid 0 stands for any server process."""
+    """Where a process announces its waits; pid 0 is any server process."""
 
     address: int
     pid: int = 0
@@ -292,7 +292,7 @@ class Witness:
 
 
 def parse(text: str) -> Log:
-    """The log that bpftrace wrote. Raises MeasurementError where its end is missing."""
+    """The log that bpftrace wrote. Raises MeasurementError if its end is missing."""
     if "\nEND\n" not in text:
         raise MeasurementError(f"bpftrace did not end as it should: {text[-500:].strip()}")
     found = []

@@ -5,7 +5,7 @@
  * Two threads, each pinned to one of them, hand readings to and fro through
  * one cache line.  A reading taken after another has been received cannot be
  * earlier in true time, so each hand-over bounds the difference of the clocks
- * from one side; the tightest bounds of many stand.
+ * from one side; the tightest bounds of many are kept.
  *-------------------------------------------------------------------------
  */
 #define _GNU_SOURCE
@@ -20,7 +20,7 @@
 typedef struct Table
 {
 	_Alignas(64) _Atomic uint64_t turn; /* even: the first's; odd: the second's */
-	int64_t		reading;		/* by who gave the turn */
+	int64_t		reading;		/* by the thread that gave the turn */
 	_Alignas(64) _Atomic int over;
 	_Atomic int ready;
 	uint64_t	turns;

@@ -24,7 +24,7 @@ probe_sources(void)
 	return PROBE_SOURCES;
 }
 
-/* A leaf of CPUID; 0, or -1 where the processor has no such leaf or no CPUID. */
+/* A leaf of CPUID; 0, or -1 if the processor has no such leaf or no CPUID. */
 int
 probe_cpuid(uint32_t leaf, uint32_t subleaf, uint32_t out[4])
 {
@@ -59,7 +59,7 @@ probe_pair(int64_t out[3])
 	out[2] = pair.width;
 }
 
-/* The rate that the architecture itself states, in Hz; 0 where it does not. */
+/* The rate that the architecture itself states, in Hz; 0 if it does not. */
 int64_t
 probe_counter_hz(void)
 {
@@ -75,7 +75,7 @@ probe_counter_hz(void)
 
 /*
  * What the kernel multiplies the counter with, and shifts, to have ns: it
- * stands in the page that comes with every perf event.  Returns 0, or an errno.
+ * is in the page that comes with every perf event.  Returns 0, or an errno.
  */
 int
 probe_kernel_rate(uint32_t *mult, uint32_t *shift)

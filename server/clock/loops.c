@@ -31,7 +31,7 @@
 
 #define EIGHTFOLD _Pragma("GCC unroll 8")
 
-/* A difference of 0 is not counted in place: a row of them is a clock that stands still. */
+/* A difference of 0 is not counted in place: a row of them is a clock that does not move. */
 static inline int
 is_near(uint64_t ticks)
 {
@@ -169,7 +169,7 @@ static const struct
 	[PROBE_THREAD_CPU] = LOOPS(thread_cpu),
 };
 
-/* A run that has recorded nothing, all of it in memory already; NULL where there is none. */
+/* A run that has recorded nothing, all of it in memory already; NULL if there is none. */
 ProbeRun *
 probe_new(void)
 {
@@ -222,7 +222,7 @@ probe_pin(int cpu)
 /*
  * Record for run->duration_ns, on the processor run->cpu where one is named.
  * It ends, too, after run->most differences: the clock that tells when to end
- * may itself be the one that stands still.  Returns 0, or the errno of pinning.
+ * may itself be the one that does not move.  Returns 0, or the errno of pinning.
  */
 int
 probe_record(ProbeRun *run, ProbeClock clock)

@@ -31,7 +31,7 @@ switches_now(void)
 	return usage.ru_nvcsw + usage.ru_nivcsw;
 }
 
-/* Time this thread was ready but not running, in ns; -1 where the kernel does not tell. */
+/* Time this thread was ready but not running, in ns; -1 if the kernel does not tell. */
 static int64_t
 waited_now(int fd)
 {
@@ -46,7 +46,7 @@ waited_now(int fd)
 	return sscanf(text, "%lld %lld", &ran, &waited) == 2 ? waited : -1;
 }
 
-/* Time that other guests took from a processor, in clock ticks; -1 where not known. */
+/* Time that other guests took from a processor, in clock ticks; -1 if not known. */
 static int64_t
 stolen_now(const ProbeWatch *watch, int cpu)
 {

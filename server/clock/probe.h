@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * probe.h
- *		What the clock probe shares with its caller, who mirrors these
+ *		What the clock probe shares with its caller, which mirrors these
  *		structures in src/pgtare/seeing/clock/probe.py.
  *
  * A difference between two readings in succession is counted in `direct` as
@@ -66,7 +66,7 @@ typedef struct ProbeRun
 	int64_t		last;			/* just before the time was last looked at */
 	int64_t		closed;			/* and just after */
 	int64_t		elapsed_ns;		/* by CLOCK_MONOTONIC */
-	int64_t		duration_ns;	/* asked for */
+	int64_t		duration_ns;	/* requested */
 	int64_t		deep_ticks;		/* gaps from here on are looked into */
 	uint64_t	most;			/* differences after which to end in any case */
 	int32_t		cpu;			/* processor that the run was pinned to, or -1 */

@@ -54,7 +54,7 @@ brackets_close(const char *p)
 		p++;
 		if (*p == '!' || *p == '^')
 			p++;
-		/* the first stands for itself */
+		/* the first is meant literally */
 		if (*p == ']')
 			p++;
 		while (*p != '\0' && *p != ']')

@@ -2,7 +2,7 @@
  * clock.h
  *		Reading time cheaply, and turning it into nanoseconds without loss.
  *
- * A reading is a number of ticks: of the time stamp counter where the
+ * A reading is a number of ticks: of the time stamp counter if the
  * processor says that it is invariant, of the virtual counter on aarch64, and
  * else nanoseconds of CLOCK_MONOTONIC.  Ticks are compared and subtracted as
  * they are; only a finished difference is converted, through a 128-bit
@@ -70,7 +70,7 @@ clock_counter_usable(void)
 #endif
 }
 
-/* Is there the instruction behind CLOCK_SOURCE_TSCP?  Where it is masked it raises SIGILL. */
+/* Is there the instruction behind CLOCK_SOURCE_TSCP?  If it is masked it raises SIGILL. */
 static inline bool
 clock_rdtscp_usable(void)
 {
@@ -129,7 +129,7 @@ clock_ticks(bool counter)
 	return counter ? clock_counter() : clock_system_ns(CLOCK_MONOTONIC);
 }
 
-/* As clock_ticks, but not before what stands before it. */
+/* As clock_ticks, but not before what comes before it. */
 static inline int64_t
 clock_ticks_ordered(bool counter)
 {
@@ -204,7 +204,7 @@ clock_source_other(ClockSource source)
 	}
 }
 
-/* The usual source stays a single instruction where this is inlined. */
+/* The usual source stays a single instruction if this is inlined. */
 static inline int64_t
 clock_source_read(ClockSource source)
 {

@@ -26,8 +26,8 @@ release_owner(ResourceOwner owner, bool done)
 }
 
 /*
- * Tell of the error under way, and be done with it.  Where there is no memory
- * left, that can fail as well, and then nobody is told.
+ * Tell of the error under way, and be done with it.  If there is no memory
+ * left, that can fail as well, and then nothing is reported.
  */
 static void
 report_failure(void (*failed) (void *argument, const char *cause), void *argument,
@@ -85,7 +85,7 @@ guarded_run(const char *name, void (*work) (void *argument),
 	{
 		/* an error lets go of it, and of the other one below */
 		InterruptHoldoffCount = 1;
-		/* the work took them: who held one before would hold off interrupts, too */
+		/* the work took them: one held before would hold off interrupts, too */
 		LWLockReleaseAll();
 		if (report)
 			report_failure(failed, argument, report);

@@ -13,7 +13,7 @@
 /*
  * Do work that needs memory, in the midst of whatever a process does but while
  * it holds nothing and reports nothing: to flush an error would take away the
- * memory of the report.  An error is caught, and "failed" is told its message.
+ * memory of the report.  An error is caught, and "failed" gets its message.
  * Between requests it would make the server send another ReadyForQuery, and so
  * on without end.
  *

@@ -222,7 +222,7 @@ real_function(const Executable *exe, void *value, const char *name, const char *
 
 static char problem[160];
 
-/* The first is told: those that follow mostly have the same cause. */
+/* The first is reported: those that follow mostly have the same cause. */
 static void
 note_problem(const char *what)
 {

@@ -3,7 +3,7 @@
  *		What differs between versions of PostgreSQL: nothing else tests the version.
  *
  * A new major version needs a look at this file only.  Each part says what
- * differs and gives it one name for all versions; where a version lacks a
+ * differs and gives it one name for all versions; if a version lacks a
  * feature altogether, HAVE_... says so.
  *-------------------------------------------------------------------------
  */

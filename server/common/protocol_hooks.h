@@ -21,7 +21,7 @@ typedef struct ProtocolHooks
 	PQcommMethods ours;
 } ProtocolHooks;
 
-/* Others may stand before us later, so this is never undone.  "flush" may be NULL: it stays. */
+/* Others may come before us later, so this is never undone.  "flush" may be NULL: it stays. */
 static inline void
 protocol_hooks_install(ProtocolHooks *hooks,
 					   int (*putmessage) (char type, const char *body, size_t length),

@@ -8,7 +8,7 @@
 
 #include "clock.h"
 
-/* Over as long a base as there is; sleeps where that is shorter than wanted. */
+/* Over as long a base as there is; sleeps if that is shorter than wanted. */
 static inline ClockRate
 rate_since(bool counter, ClockPair at_load, int64 shortest_base_ns)
 {

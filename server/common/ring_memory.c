@@ -247,7 +247,7 @@ ring_memory_give_back(uint64 bytes)
 
 /*
  * A segment out of the region of min_dynamic_shared_memory has an odd handle
- * (dsm.c).  That region stays the server's whoever uses it, and may be in huge
+ * (dsm.c).  That region stays the server's whatever uses it, and may be in huge
  * pages, of which there may be no others: it is left alone.
  */
 static bool
@@ -257,7 +257,7 @@ is_reserved(dsm_segment *segment)
 }
 
 /*
- * Who reads behind "used" would have memory taken for that again and, if there
+ * A reader behind "used" would have memory taken for that again and, if there
  * is none, get a signal that ends the server.  So a reader must not, and not one
  * that began while the ring was written either: then this is no ring in which
  * records were overwritten, as such readers may still be where the oldest were.

@@ -26,7 +26,7 @@
 /* Called when the library is loaded; without the counters there is a warning, and no ring. */
 extern void ring_memory_init(const char *module);
 
-/* What a ring of so many bytes takes */
+/* What a ring of this many bytes takes */
 extern uint64 ring_memory_of(Size bytes);
 
 /*

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  * wait_clock.h
  *		What wait_event_timing offers a module in the same process that writes a
- *		trace beside its own: the time line of its ring, and to begin one.
+ *		trace next to its own: the time line of its ring, and to begin one.
  *
  * The offer is found by find_rendezvous_variable(WAIT_CLOCK_OFFER); the name
  * carries the version of the structures.

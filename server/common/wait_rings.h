@@ -20,7 +20,7 @@ typedef struct WaitRing
 {
 	int			pid;
 	int			leader_pid;		/* of a parallel worker, or 0 */
-	uint32		handle;			/* of its segment; 0: no ring stands here */
+	uint32		handle;			/* of its segment; 0: there is no ring here */
 	TimestampTz started;
 	TimestampTz ended;			/* when its process went; 0: it is there */
 } WaitRing;

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * block.c
- *		Where a session stands in its blocks and runs: the arm of its coming unit.
+ *		Where a session is in its blocks and runs: the arm of its coming unit.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -10,7 +10,7 @@
 /* What units outside any block carry; a session's first draws from this stream */
 #define NO_BLOCK UINT32_MAX
 
-/* Where the session stands in its blocks */
+/* Where the session is in its blocks */
 static struct
 {
 	uint32		unit;			/* units finished */

@@ -80,7 +80,7 @@ define_settings(void)
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("pgtare.ring_memory",
 							"Shared memory for observations not yet read.",
-							"Has an effect only where the server preloads the library.",
+							"Has an effect only if the server preloads the library.",
 							&pgtare_ring_memory,
 							32 * 1024, 1024, INT_MAX / 1024,
 							preloading ? PGC_POSTMASTER : PGC_SIGHUP, GUC_UNIT_KB,

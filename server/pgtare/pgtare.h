@@ -29,7 +29,7 @@
 #define MAX_SETTINGS 32			/* settings that its arms name together */
 #define MAX_BLOCK 64			/* units of a permuted block */
 #define MAX_RINGS 1024			/* sessions of a trial at one time */
-#define MAX_ROLES 1024			/* roles that may take part where not all may */
+#define MAX_ROLES 1024			/* roles that may take part if not all may */
 #define TEXT_POOL 16384			/* bytes for names and values */
 #define NO_TEXT UINT32_MAX		/* in a pool: the session's own value */
 #define MAX_RUN UINT8_MAX		/* units of a run */
@@ -134,7 +134,7 @@ typedef struct TrialDef
 	uint16		block[MAX_BLOCK];	/* arms of a block, before permutation */
 	int64		inject_ns[MAX_ARMS];
 	int32		nturns;			/* pairs of runs of one round, 0: no runs */
-	uint16		turn[MAX_BLOCK];	/* arms in runs beside the base, before permutation */
+	uint16		turn[MAX_BLOCK];	/* arms in runs paired with the base, before permutation */
 	uint32		runs_every;		/* blocks from one pair to the next, on average */
 	uint16		run_shortest;	/* bounds of a run's units */
 	uint16		run_longest;
@@ -146,7 +146,7 @@ typedef struct TrialDef
 	uint32		value[MAX_ARMS][MAX_SETTINGS];	/* likewise, or NO_TEXT */
 	Oid			database;		/* InvalidOid: any */
 	Oid			role;
-	Oid			owner_role;		/* of who started it */
+	Oid			owner_role;		/* of the role that started it */
 	bool		limited;		/* only sessions of "roles" take part */
 	int32		nroles;
 	Oid			roles[MAX_ROLES];

@@ -86,7 +86,7 @@ answered(char status)
 /*
  * The first bytes of a request are here.  An idle session learns only now that
  * its trial is over, or that the configuration is about to be read again; it
- * gets its settings back before the request is looked at.  Where its slice has
+ * gets its settings back before the request is looked at.  If its slice has
  * ended meanwhile it takes the arm of the one that runs, so that a session that
  * is mostly idle follows the slices too; the switch is over when the clock of
  * the service time starts.
@@ -118,7 +118,7 @@ arrived(void)
 			ticks = session_ticks();
 		}
 	}
-	/* where the request's beginning was buffered it is under way already */
+	/* if the request's beginning was buffered it is under way already */
 	if (GetCurrentStatementStartTimestamp() != unit.last_statement)
 		unit_request_begins(unit.ready_ticks, flags | UNIT_NO_ARRIVAL);
 	else

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * ring.c
- *		Observations on their way from a session to whoever drains them.
+ *		Observations on their way from a session to the process that drains them.
  *
  * A ring has one writer, its session, and one reader, the drain function under
  * the lock.  A full ring counts a loss; nobody ever waits for anybody.

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * session.c
- *		Who takes part in a trial: joining, leaving, and noticing its end.
+ *		Which sessions take part in a trial: joining, leaving, and noticing its end.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"

@@ -78,7 +78,7 @@ remember_own(BoundSetting *b)
 	}
 }
 
-/* One change, silently; false where PostgreSQL refused it. */
+/* One change, silently; false if PostgreSQL refused it. */
 static bool
 change(const char *name, const char *value, GucSource source)
 {
@@ -91,7 +91,7 @@ apply_one(BoundSetting *b, const char *value)
 {
 	bool		ok = true;
 
-	/* a lower source would be ignored while a SET of the session stands */
+	/* a lower source would be ignored while a SET of the session is in force */
 	if (b->conf->source == PGC_S_SESSION)
 		ok = change(b->name, NULL, PGC_S_SESSION);
 	if (value)
@@ -266,7 +266,7 @@ settings_check(const char *name)
 						 "\"shared_preload_libraries\".")));
 	for (int i = 0; identity[i]; i++)
 		if (strcmp(conf->name, identity[i]) == 0)
-			refuse(conf->name, "It decides who a session is or what its transactions mean.");
+			refuse(conf->name, "It decides whose a session is or what its transactions mean.");
 	if (pg_strncasecmp(name, "pgtare.", 7) == 0)
 		refuse(conf->name, "It belongs to the scale itself.");
 	if (conf->flags & GUC_REPORT)

@@ -16,7 +16,7 @@
 
 #include "pgtare.h"
 
-/* Where the session stands in the schedule */
+/* Where the session is in the schedule */
 static struct
 {
 	uint32		number;

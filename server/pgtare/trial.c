@@ -205,7 +205,7 @@ read_slices(FunctionCallInfo fcinfo, TrialDef *def)
 	def->slice_max_ns = (int64) max_us * 1000;
 }
 
-/* Who takes part */
+/* Which sessions take part */
 static void
 read_population(FunctionCallInfo fcinfo, TrialDef *def, uint32 *used)
 {

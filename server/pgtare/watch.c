@@ -5,13 +5,13 @@
  * SET LOCAL and set_config(..., true) are undone when the transaction ends, and
  * the SET clause of a function when it returns: afterwards value and source are
  * what they were.  So while a session takes part, the assign hooks of just the
- * trial's settings are chained: PostgreSQL calls them at each change, whoever
+ * trial's settings are chained: PostgreSQL calls them at each change, whatever
  * makes it, and at no other time.  Only the session's own records are touched.
  *
  * A change to the value that the arm has anyway counts too.  Otherwise an
  * application that sets its own value would spoil some arms and not the others.
  *
- * A hook is not told its setting, so each place of a watched setting has a
+ * A hook does not learn its setting, so each place of a watched setting has a
  * function of its own for each type.
  *-------------------------------------------------------------------------
  */
@@ -120,7 +120,7 @@ unchain(Watched *w, int n)
 	return false;
 }
 
-/* Watch a setting; false where no place is free, as others have chained to us in all. */
+/* Watch a setting; false if no place is free, as others have chained to us in all. */
 bool
 watch_setting(struct config_generic *conf)
 {

@@ -34,7 +34,7 @@ struct io_uring_cqe;
 struct __kernel_timespec;
 
 /*
- * Called before a wait that can last.  Who grants a lock clears the time since
+ * Called before a wait that can last.  A process that grants a lock clears the time since
  * which we wait for it, so that is looked at now.
  */
 void
@@ -133,14 +133,14 @@ WRAP(CALL_OTHER, int, rename, (const char *from, const char *to), (from, to), fa
 /* Commands of the archiver and of recovery */
 WRAP(CALL_OTHER, int, system, (const char *command), (command), false)
 
-/* Asynchronous I/O, where the server was built with liburing; it returns its error */
+/* Asynchronous I/O, if the server was built with liburing; it returns its error */
 WRAP(CALL_OTHER, int, io_uring_submit, (struct io_uring *ring), (ring), result == -EINTR)
 WRAP(CALL_OTHER, int, io_uring_wait_cqes,
 	 (struct io_uring *ring, struct io_uring_cqe **cqe, unsigned n,
 	  struct __kernel_timespec *timeout, sigset_t *mask),
 	 (ring, cqe, n, timeout, mask), result == -EINTR)
 
-/* open() takes its mode only where it makes a file */
+/* open() takes its mode only if it makes a file */
 #define WRAP_OPEN(name) \
 static int	(*real_##name) (const char *path, int flags, ...) = NULL; \
 static int \

@@ -5,7 +5,7 @@
  * Between a wait's end and the server going on there is one clock reading and
  * one entry in an array of this process.  The array is folded into the tables
  * before it would overflow, before waits that can last, and when a request has
- * been answered, before the answer leaves: there the work delays nobody who
+ * been answered, before the answer leaves: there the work delays no process that
  * holds a lock, and hides in no measured interval.
  *
  * Which calls make up one wait:
@@ -28,7 +28,7 @@
 
 /*
  * The statement a wait belongs to.  The server keeps the last query identifier
- * while a session idles, so waits for the next request are told apart by there
+ * while a session idles, so waits for the next request are recognised by there
  * being no query text.
  */
 static inline uint64
@@ -249,7 +249,7 @@ capture_fold(void)
 		ring_end(&writer);
 		slot->records = writer.number;
 	}
-	/* who reads the tables reads what is not in them yet as well */
+	/* a reader of the tables reads what is not in them yet as well */
 	slot->npending = 0;
 	capture.lock_entry = -1;
 	if (keep)

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * control.c
- *		What SQL asks for: resetting counters, setting another session's level.
+ *		What SQL requests: resetting counters, setting another session's level.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -31,7 +31,7 @@ slot_of(Shared *shared, int pid)
 
 /*
  * Owners clear their counters themselves: until they do, readers see them as
- * empty.  A reset is counted when that is so: who reads the count before the
+ * empty.  A reset is counted when that is so: one who reads the count before the
  * counters, and finds it unchanged the next time, can take their difference.
  */
 Datum
@@ -75,7 +75,7 @@ write_level(Shared *shared, Slot *slot, int level)
 	bool		has_ring;
 
 	pg_atomic_write_u32(&slot->level, level);
-	/* who makes a ring meanwhile looks at the level once others see the ring */
+	/* a process that makes a ring meanwhile looks at the level once others see the ring */
 	pg_memory_barrier();
 	has_ring = shmem_ring(shared, slot->number)->handle != 0;
 	ring_let_end(slot, has_ring);
@@ -121,7 +121,7 @@ give_back_level(Shared *shared, Slot *slot, int level)
 	return level;
 }
 
-/* Workers to come ask their leader; those that run are told. */
+/* Workers to come ask their leader; those that run are informed. */
 static void
 set_level_of_workers(Shared *shared, const Slot *leader, int level, bool give_back)
 {

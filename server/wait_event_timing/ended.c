@@ -40,7 +40,7 @@ note_oldest(Shared *shared)
 	pg_atomic_write_u64(&shared->oldest_ended, (uint64) oldest);
 }
 
-/* The caller holds the lock, and unpins what stood there. */
+/* The caller holds the lock, and unpins what was there. */
 static uint32
 give_up(Shared *shared, RingEntry *place)
 {

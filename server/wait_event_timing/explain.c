@@ -53,7 +53,7 @@ raise_level(void)
 	return pg_atomic_compare_exchange_u32(&capture.slot->level, &expected, CAPTURE_STATS);
 }
 
-/* Back to off, unless another session has asked for a level meanwhile. */
+/* Back to off, unless another session has requested a level meanwhile. */
 static void
 lower_level(Explained *mine)
 {
@@ -206,7 +206,7 @@ add_to_area(ExplainArea *area, const EventStats *event)
 	}
 }
 
-/* Called when a plan starts: ours, if EXPLAIN asks for it. */
+/* Called when a plan starts: ours, if EXPLAIN requests it. */
 void
 explain_executor_starts(bool instrumented)
 {

@@ -5,7 +5,7 @@
  * A copy has a segment of its own, as large as what the ring holds, which counts
  * among the rings that are kept.  There are MAX_KEPT_RINGS at most: one makes way
  * before the next is made, so that memory is never taken for more, and further
- * ones where the memory of all rings leaves no room.
+ * ones if the memory of all rings leaves no room.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"

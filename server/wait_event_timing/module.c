@@ -77,7 +77,7 @@ define_settings(void)
 							 NULL, NULL, NULL);
 	DefineCustomIntVariable("wait_event_timing.statements_max",
 							"Pairs of statement and wait event that are kept.",
-							"Has an effect where the server itself loads the library.",
+							"Has an effect if the server itself loads the library.",
 							&waits_statements_max,
 							4096, 64, 1 << 20,
 							preloading ? PGC_POSTMASTER : PGC_SIGHUP, 0,

@@ -58,7 +58,7 @@ timed_ns(const Slot *slot)
 
 /*
  * Copy a slot, and read its clock while it was so: neither does a wait begin or
- * end meanwhile, nor is the time begun or closed.  False if nobody has it.  Who
+ * end meanwhile, nor is the time begun or closed.  False if no process has it.  One that
  * is stopped in the midst of putting a wait down is taken as it is.
  */
 static bool

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * offer.c
- *		What we offer other modules in this process: to write a trace beside ours,
+ *		What we offer other modules in this process: to write a trace next to ours,
  *		and to read ours.
  *-------------------------------------------------------------------------
  */
@@ -27,7 +27,7 @@ look(WaitClock *clock)
 	return true;
 }
 
-/* As if another session had asked for it */
+/* As if another session had requested it */
 static bool
 trace(bool on)
 {

@@ -64,7 +64,7 @@ ring_segment(uint32 nrecords)
 	return segment;
 }
 
-/* Count the ring's memory; where there is none, traces of processes that ended make way. */
+/* Count the ring's memory; if there is none, traces of processes that ended make way. */
 static uint32
 take_memory(Shared *shared)
 {
@@ -117,7 +117,7 @@ make_ring(Shared *shared)
 }
 
 /*
- * Begin the trace of this process, where its level asks for one and it holds
+ * Begin the trace of this process, if its level asks for one and it holds
  * nothing.  A lack of memory can pass: it is tried again when a trace is asked
  * for anew, and without a word after a while.
  */
@@ -193,7 +193,7 @@ ring_let_end(Slot *slot, bool has_ring)
 		(void) pg_atomic_compare_exchange_u32(&slot->level, &off, CAPTURE_ENDING);
 }
 
-/* A process idles in its main loop: it begins its trace, or ends it, where its level says so. */
+/* A process idles in its main loop: it begins its trace, or ends it, if its level says so. */
 void
 ring_follow_level(void)
 {
@@ -238,7 +238,7 @@ ring_rest(void)
 }
 
 /*
- * The same of a process that has no client, where it holds nothing; those that have
+ * The same of a process that has no client, if it holds nothing; those that have
  * begin after an answer.  A worker may idle in waits of another class, and so ends
  * its trace here, too; one of a parallel query ends before long.
  */

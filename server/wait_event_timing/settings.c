@@ -10,12 +10,12 @@
 /* Where the value of the level's setting comes from */
 static GucSource source_of_setting = PGC_S_DEFAULT;
 
-/* What our settings say; it counts unless another session has asked for a level. */
+/* What our settings say; it counts unless another session has requested a level. */
 static void
 configure(int level)
 {
 	pg_atomic_write_u32(&capture.slot->configured, level);
-	/* who gives the level back clears "asked", and then reads what we wrote */
+	/* a session that gives the level back clears "asked", and then reads what we wrote */
 	pg_memory_barrier();
 	if (pg_atomic_read_u32(&capture.slot->asked) == 0)
 	{
@@ -28,7 +28,7 @@ configure(int level)
 
 /*
  * The setting of this session changed, or is read again.  It replaces what
- * others had asked for, but a reload that brings nothing new does not.
+ * others had requested, but a reload that brings nothing new does not.
  */
 void
 settings_level_changed(int setting, GucSource source)

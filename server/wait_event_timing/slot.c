@@ -142,7 +142,7 @@ slot_detach(void)
 	LWLockRelease(&shared->lock);
 }
 
-/* A parallel worker captures what its leader does, whoever has set that. */
+/* A parallel worker captures what its leader does, however that was set. */
 void
 slot_follow_leader(void)
 {

@@ -20,11 +20,11 @@
 
 /*
  * The bucket we hold, or are about to, from one pending wait to the next: mostly
- * it is the same.  It stands here before its word is taken, as a handler can end
+ * it is the same.  It is here before its word is taken, as a handler can end
  * the process at any point.
  */
 static StatementBucket *volatile held;
-static StatementBucket *volatile looked_at; /* the same of who looks at the table */
+static StatementBucket *volatile looked_at; /* the same of a process that looks at the table */
 static Statement *current;
 static int64 now;
 
@@ -158,7 +158,7 @@ statements_add(Shared *shared, const Pending *wait, uint64 ns)
 	return true;
 }
 
-/* Those who hold a bucket never wait, but one that is stopped would hold us up for ever. */
+/* Those that hold a bucket never wait, but one that is stopped would hold us up for ever. */
 void
 statements_reset(Shared *shared)
 {

@@ -22,7 +22,7 @@ add_time(Slot *slot, const Shared *shared, int64 ticks)
 }
 
 /*
- * The waits of a process are no longer captured.  Called by itself, or by who
+ * The waits of a process are no longer captured.  Called by itself, or by what
  * switched that off while it did not wait; of several at once, one adds the time.
  * A reader in between would miss all of it, so others hold the lock, and the
  * process counts its turns or holds the lock.

@@ -2,13 +2,13 @@
  * trace.c
  *		Statements and transactions in the trace of a process.
  *
- * A client's statement is over when the client is told so, not when its plan
+ * A client's statement is over when the client learns it, not when its plan
  * is: the commit that comes before that message belongs to it.  In the extended
  * protocol the commit comes later, with the Sync; there a statement lasts until
  * the next one begins or the request ends, but for a Flush.  Without a client it
  * is over with its plan.
  *
- * What runs beside the portal of the client (planning, deferred triggers) is
+ * What runs next to the portal of the client (planning, deferred triggers) is
  * marked as nested while a statement is under way.
  *-------------------------------------------------------------------------
  */
@@ -62,7 +62,7 @@ mark_cpu(int at)
 	capture_mark(RECORD_CPU, at, clock_system_ns(CLOCK_THREAD_CPUTIME_ID));
 }
 
-/* The same, where the last is not of just now */
+/* The same, if the last is not of just now */
 static void
 mark_cpu_at_times(int at)
 {
@@ -117,14 +117,14 @@ is_clients(void)
 		(!under_way || told || extended);
 }
 
-/* The depth of what runs beside the client's statement */
+/* The depth of what runs next to the client's statement */
 static int
 depth_beside(void)
 {
 	return capture.depth + (capture.depth == 0 && under_way ? 1 : 0);
 }
 
-/* Returns whether it is the client's, and so ends when the client is told. */
+/* Returns whether it is the client's, and so ends when the client learns it. */
 static bool
 begin_statement(uint64 query_id)
 {

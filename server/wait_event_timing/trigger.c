@@ -15,7 +15,7 @@
 
 #include "waits.h"
 
-static TimestampTz arrived;		/* first message of the request, where we saw it; or 0 */
+static TimestampTz arrived;		/* first message of the request, if we saw it; or 0 */
 static TimestampTz began;		/* the statement under way; 0: none */
 static TimestampTz answered;	/* the last statement of this request; 0: none */
 static uint64 running;			/* its query identifier */

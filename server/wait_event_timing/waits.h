@@ -91,7 +91,7 @@ typedef struct Pending
 
 /*
  * One process.  Only the owner writes, but for "level", "asked" and "reset_wanted".
- * "changes" is odd while the tables change: who reads them reads it before and
+ * "changes" is odd while the tables change: a reader reads it before and
  * after, and again if it moved.
  */
 typedef struct Slot
@@ -120,7 +120,7 @@ typedef struct Slot
 	Oid			database;
 	Oid			role;
 	uint32		nevents;
-	pg_atomic_uint64 reset_wanted;	/* asked for by anybody */
+	pg_atomic_uint64 reset_wanted;	/* requested by any session */
 	uint64		reset_done;		/* obeyed by the owner */
 	uint64		overflows;		/* waits whose event found no room */
 	uint64		negative;		/* clock differences below zero */
@@ -144,7 +144,7 @@ typedef struct Statement
 
 typedef struct StatementBucket
 {
-	pg_atomic_uint32 lock;		/* PID of who has taken it; nobody ever waits for it */
+	pg_atomic_uint32 lock;		/* PID of the process that has taken it; none ever waits for it */
 	Statement	way[STATEMENT_WAYS];
 } StatementBucket;
 
@@ -184,7 +184,7 @@ typedef struct TraceRing
 	TraceRecord records[FLEXIBLE_ARRAY_MEMBER];
 } TraceRing;
 
-/* Parallel workers are told apart from other background workers; beyond any BackendType */
+/* Parallel workers are distinguished from other background workers; beyond any BackendType */
 #define PARALLEL_WORKER 100
 
 #define SMALLEST_RING 1024		/* records */
@@ -252,7 +252,7 @@ typedef struct Shared
 	pg_atomic_uint64 resets;	/* of all counters, or of one process */
 	pg_atomic_uint64 refused;	/* traces and copies for which there was no memory */
 	pg_atomic_uint64 oldest_ended;	/* when the first of those below did; 0: there are none */
-	TimestampTz refused_at;		/* when the log was told last */
+	TimestampTz refused_at;		/* when the log got the last line */
 	int64		last_kept;
 	RingEntry	ended[MAX_ENDED_RINGS];
 	RingEntry	ended_workers[MAX_ENDED_RINGS];

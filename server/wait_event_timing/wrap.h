@@ -45,7 +45,7 @@ wrap_begin(uint32 event, CallKind kind)
 	if (unlikely(pg_atomic_read_u64(&slot->timed_since) == 0))
 		pg_atomic_write_u64(&slot->timed_since, (uint64) start);
 	slot->current_start = start;
-	/* who sees the event must see its start */
+	/* a reader that sees the event must see its start */
 	pg_write_barrier();
 	slot->current_event = event;
 	return start;
@@ -60,7 +60,7 @@ wrap_end(uint32 event, int64 start, CallKind kind, bool interrupted)
 
 	if (likely(slot != NULL))
 	{
-		/* who looks meanwhile would see the wait nowhere, or twice */
+		/* a reader meanwhile would see the wait nowhere, or twice */
 		slot->turns++;
 		pg_write_barrier();
 		slot->current_event = 0;

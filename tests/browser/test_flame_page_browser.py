@@ -76,8 +76,8 @@ def test_moves_zooms_and_searches_by_keyboard(
     page.locator("#flame-main svg").focus()
     for key in ("ArrowUp", "ArrowUp", "ArrowUp", "Enter"):
         page.keyboard.press(key)
-    assert "statement: " in page.locator("#flame-main .flame-told").text_content()
-    assert "70 %" in page.locator("#flame-main .flame-told").text_content()
+    assert "statement: " in page.locator("#flame-main .flame-description").text_content()
+    assert "70 %" in page.locator("#flame-main .flame-description").text_content()
     page.keyboard.press("/")
     page.keyboard.type("plan")
     assert page.locator("#flame-main output").text_content() == "20 % match"

@@ -1,4 +1,4 @@
-"""The published table: what stands and what does not, and the counting behind it."""
+"""The published table: what is supported and what is not, and the counting behind it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pgtare.weighing.ladder.published_claims import Judged
 R1 = Path(__file__).parents[2] / "studies" / "r1_published.toml"
 
 
-def test_what_stands_of_the_published_table() -> None:
+def test_what_is_supported_of_the_published_table() -> None:
     found = published.judge(published_table.read(R1))
-    assert [number for number, claim in enumerate(found.claims) if claim.stands] == [4]
+    assert [number for number, claim in enumerate(found.claims) if claim.supported] == [4]
     assert len(found.claims) == 7
     by_text = {claim.text: claim.why for claim in found.claims}
     assert "estimate of a cost is 0.74 %" in by_text["0.75 % is an upper bound"]
@@ -63,10 +63,10 @@ BOUND = 'kind = "upper_bound"\nbound_pct = 1.0'
 
 def test_more_latency_is_a_cost() -> None:
     slower = _judged(LATENCY, claim=BOUND)
-    assert not slower.stands
+    assert not slower.supported
     assert "point estimate of a cost is 1.50 %" in slower.why
     faster = _judged(LATENCY.replace("1.5", "-1.5"), claim=BOUND)
-    assert faster.stands
+    assert faster.supported
     assert _judged(LATENCY.replace('better = "lower"', ""), claim=BOUND).stands  # throughput
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 _PGTARE = [sys.executable, "-m", "pgtare"]
-_SENTENCE = "pgtare: what was to be printed could not be written: No space left on device\n"
+_SENTENCE = "pgtare: could not write to standard output: No space left on device\n"
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ subplan_in(const List *subplans, const PlanState *root)
 	return NULL;
 }
 
-/* What it is for its parent, or NULL where that calls it row by row */
+/* What it is for its parent, or NULL if that calls it row by row */
 const SubPlan *
 askers_subplan(const PlanState *parent, const PlanState *state)
 {
@@ -45,7 +45,7 @@ typedef struct Askers
 	int			n;
 } Askers;
 
-/* What a node asks for before it calls any node below it: parameters, or NULL */
+/* What a node needs before it calls any node below it: parameters, or NULL */
 static const Bitmapset *
 asked_first(const PlanState *state)
 {
@@ -133,7 +133,7 @@ find_askers(PlanState *state, void *context)
 	asks = asks_itself(init, state);
 	if (!asks)
 		(void) planstate_tree_walker(state, find_askers, askers);
-	/* what nothing below it asks for, it asks for itself */
+	/* what nothing below it needs, it needs itself */
 	if (asks || (askers->n == before && !is_looked_for(init)))
 		appendStringInfo(askers->json, "%s%d", askers->n++ > 0 ? ", " : "", plan->plan_node_id);
 	return false;

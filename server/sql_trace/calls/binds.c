@@ -3,7 +3,7 @@
  *		Values bound to an execution, as the server holds them.
  *
  * No output function is called: it would take its time, and could fail.  Values
- * of built-in types are copied as they are, of others only their type is told.
+ * of built-in types are copied as they are, of others only their type is recorded.
  *-------------------------------------------------------------------------
  */
 #include "../core/sqltrace.h"
@@ -21,7 +21,7 @@ typedef struct Shown
 	Datum		value;			/* the bytes themselves, of what is passed by value */
 } Shown;
 
-/* So many bytes of them are gathered while their size is asked for */
+/* Bytes of them that are gathered while their size is requested */
 #define GATHERED 512
 
 typedef struct TypeForm
@@ -101,7 +101,7 @@ show(Shown *shown, const ParamExternData *parameter, bool secret, Size room)
 		shown->entry.state = shown->entry.length <= room ? BIND_WHOLE : BIND_CUT;
 		shown->entry.stored = (uint32) Min(shown->entry.length, room);
 	}
-	/* without bytes there is nothing whose form could be told */
+	/* without bytes there is nothing whose form could be recorded */
 	if (shown->entry.stored == 0 && shown->entry.state != BIND_WHOLE)
 		shown->entry.form = BIND_NONE;
 }

@@ -78,7 +78,7 @@ run(RUN_PARAMETERS)
 		standard_ExecutorRun(RUN_ARGUMENTS);
 }
 
-/* Where its row sources are measured, they take readings of their own. */
+/* If its row sources are measured, they take readings of their own. */
 static inline void
 run_measured(RowQuery *rows, RUN_PARAMETERS)
 {

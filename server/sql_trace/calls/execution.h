@@ -49,7 +49,7 @@ execution_of(const QueryDesc *queryDesc)
 /*
  * An execution begins, traced or not: one that is known in the same place is gone.
  * An error that leaves the run of an older cursor, while nothing is traced, frees it
- * without an end.  So whoever is found from here on is the one that began.
+ * without an end.  So what is found from here on is the one that began.
  */
 static inline void
 execution_replaced(const QueryDesc *queryDesc)

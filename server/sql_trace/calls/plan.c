@@ -169,7 +169,7 @@ put_node(Walk *walk, const PlanState *state)
 	walk->nodes++;
 }
 
-/* What put_node shows, and in no more bytes than that; who asks for init plans is told by askers_hash() */
+/* What put_node shows, in no more bytes; askers_hash() has the nodes that need init plans */
 typedef struct NodeFacts
 {
 	int32		id;

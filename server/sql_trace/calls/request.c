@@ -3,7 +3,7 @@
  *		A request of the client: from its first message to ReadyForQuery.
  *
  * There is no hook where a message arrives.  A request is noticed by the first
- * thing that it does, and when it arrived is told by the statement timestamp,
+ * thing that it does, and when it arrived is in the statement timestamp,
  * which the server takes anew for each message of Query, Parse, Bind, Execute.
  *-------------------------------------------------------------------------
  */

@@ -3,7 +3,7 @@
  *		What a trace must not show: passwords, connection strings, values of
  *		sensitive roles.
  *
- * A statement is known by its parse tree, where there is one, and by the words of
+ * A statement is known by its parse tree, if there is one, and by the words of
  * the source that it is part of (words.c).  What runs within such a statement is
  * not shown either, nor is the message of any error after it in the request.
  *-------------------------------------------------------------------------
@@ -161,7 +161,7 @@ is_sensitive(Oid user)
 	ListCell   *cell;
 	bool		found = false;
 
-	/* who cannot be told apart is taken for sensitive */
+	/* a role that cannot be identified is taken for sensitive */
 	if (!SplitIdentifierString(copy, ',', &names))
 		found = true;
 	foreach(cell, names)
@@ -202,7 +202,7 @@ secrets_of_role(void)
 	return role.sensitive;
 }
 
-/* The same, where no catalog can be read: who is not known is taken for sensitive. */
+/* The same, if no catalog can be read: a role that is not known is taken for sensitive. */
 bool
 secrets_of_role_known(void)
 {
@@ -211,7 +211,7 @@ secrets_of_role_known(void)
 	return !is_current() || role.sensitive;
 }
 
-/* Have changes of roles told; in a process of its own, once. */
+/* Have changes of roles reported; in a process of its own, once. */
 void
 secrets_watch_roles(void)
 {

@@ -6,16 +6,16 @@
  * would cost as much as the fetch, and push everything else out of the ring.
  * So fetches of one execution make one record as long as nothing else happens
  * between them, for a millisecond at most.  Each is timed all the same; one that
- * waited, or in which other calls were made, stands alone, so that these lie
+ * waited, or in which other calls were made, is alone, so that these lie
  * within its own time.
  *
  * The series is written before any other record is, and before another call
  * begins; so records stay in order.
  *
  * To catch an error takes longer than all else that is done about a fetch.  So
- * none is caught in it: whoever catches one later, or rolls back what it left,
+ * none is caught in it: code that catches one later, or rolls back what it left,
  * asks here whether a fetch was left by it.  The fetch has put itself among what
- * PostgreSQL asks for the context of an error; who catches an error puts that
+ * PostgreSQL asks for the context of an error; code that catches it puts that
  * list back, and a fetch that is no longer in it is over.
  *-------------------------------------------------------------------------
  */

@@ -28,7 +28,7 @@
 #define SHORT 1024				/* bytes of a source that are compared rather than hashed */
 #define COMPARED 16				/* sources that are kept for it, by their address; power of two */
 #define LONG 65536				/* a client's source that is looked at only once a message */
-#define IDENTIFIED 16384		/* bytes that identify a text, even where fewer are kept */
+#define IDENTIFIED 16384		/* bytes that identify a text, even if fewer are kept */
 #define VERDICTS 1024			/* power of two */
 
 /* A different identifier for the same text in a source that is secret, and in one that is not */
@@ -52,7 +52,7 @@ typedef struct Source
 {
 	int			length;			/* 0: none */
 	bool		secret;
-	int			at;				/* the part that was asked for last ... */
+	int			at;				/* the part that was requested last ... */
 	int			part;
 	int			identified;
 	uint64		id;				/* ... and its hash; 0: none yet */
@@ -220,7 +220,7 @@ is_deferred(const char *text)
 		strcmp(text, debug_query_string) != 0;
 }
 
-/* The hash of a part of a source, which mostly is the one that was asked for before */
+/* The hash of a part of a source, which mostly is the one that was requested before */
 static uint64
 hash_of(Source *source, int at, const char *text, int length, int identified)
 {
@@ -277,7 +277,7 @@ text_of(const char *source_text, int location, int length, int64 *query_id, cons
 	*secret = secrets_around();
 	if (source_text == NULL)
 		return 0;
-	/* who sees this role's trace may not see what is done with the rights of another */
+	/* a reader of this role's trace may not see what is done with the rights of another */
 	if (unlikely(GetUserId() != trace.slot->trace.role))
 		trace.slot->trace.others = true;
 	source = source_of(source_text);

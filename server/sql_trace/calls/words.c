@@ -239,7 +239,7 @@ shows_secret(const Words *words, const char *word)
 	}
 }
 
-/* One search; "commented" is set where there were comments. */
+/* One search; "commented" is set if there were comments. */
 static bool
 search(const char *text, const char *end, Comments comments, bool *commented)
 {
@@ -264,7 +264,7 @@ search_all_ways(const char *text, const char *end)
 						 search(text, end, SEARCHED, &commented));
 }
 
-/* The number that so many digits spell, or -1 */
+/* The number that these digits spell, or -1 */
 static int
 number(const char *at, const char *end, int digits, int base)
 {

@@ -9,7 +9,7 @@
  * nobody can push out all that others have left, and first from what has been
  * read.  What is given up unread is counted: the evictor has not mapped that
  * ring, so each entry says what is unread of it, from when its session ends, and
- * whoever reads it says so anew.
+ * each reader says so anew.
  *-------------------------------------------------------------------------
  */
 #include "sqltrace.h"
@@ -66,7 +66,7 @@ first_to_go(TraceEntry *entries, Oid role)
 
 /*
  * What nobody has read of a ring to which nobody writes any more, and to which
- * so many records were written.
+ * this many records were written.
  */
 static Unread
 unread_of(Ring *ring, uint64 records)
@@ -111,7 +111,7 @@ count_unread(Shared *shared, const TraceEntry *entry)
 	shared->unread.bytes += entry->unread.bytes;
 }
 
-/* The caller holds the lock, and unpins what stood there. */
+/* The caller holds the lock, and unpins what was there. */
 static uint32
 give_up(Shared *shared, TraceEntry *place)
 {
@@ -170,7 +170,7 @@ writer(Shared *shared)
 }
 
 /*
- * A session ends: keep its trace, in no more memory than it needs.  Whoever
+ * A session ends: keep its trace, in no more memory than it needs.  Any process that
  * writes traces to files is woken, so that it comes before others that end push
  * this one out.
  */
@@ -193,7 +193,7 @@ ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 	entry.ring_bytes = entry.memory;
 	entry.unread = unread_of(ring, entry.counters.records);
 	left = entry.unread.bytes > 0;
-	/* who holds it reads it to its end, wherever it stands, and tells if it does not */
+	/* its holder reads it to its end, wherever it is, and reports if it does not */
 	if (pg_atomic_read_u32(&ring->held) > 0)
 		memset(&entry.unread, 0, sizeof(entry.unread));
 	place = make_place(shared, &entry, for_kept, unpin, &n);

@@ -38,7 +38,7 @@ static bool waits_wanted = false;
 static bool matched = false;	/* statements of this session are traced by their identifiers */
 static const QueryIds *query_ids = NULL;
 
-/* The setting of this session changed, or is read again; it replaces what others asked for. */
+/* The setting of this session changed, or is read again; it replaces what others requested. */
 void
 level_setting_changed(int level, GucSource source)
 {
@@ -132,7 +132,7 @@ level_attach(void)
 	if (shared == NULL || MY_PROC_NUMBER >= shared->nslots || MyBackendType != B_BACKEND)
 		return;
 	slot = shmem_slot(shared, MY_PROC_NUMBER);
-	/* what was asked of whoever had it before is not meant for us, nor asked from now on of him */
+	/* what was requested of the slot's last owner is not meant for us, nor the other way round */
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	asked_seen = pg_atomic_read_u32(&slot->asked);
 	pg_atomic_write_u32(&slot->asked_level, NOT_ASKED);
@@ -238,9 +238,9 @@ overdue(void)
 }
 
 /*
- * Have the waits traced where the level says so, and give them back afterwards;
- * where statements are traced by their identifiers, from the first of them on.  A
- * ring of theirs is made only where ours could be.
+ * Have the waits traced if the level says so, and give them back afterwards;
+ * if statements are traced by their identifiers, from the first of them on.  A
+ * ring of theirs is made only if ours could be.
  */
 static void
 follow_with_waits(bool can_open)
@@ -254,7 +254,7 @@ follow_with_waits(bool can_open)
 
 /*
  * Behind a pool one session serves applications in turn: tell which it is now,
- * where that is not what the ring tells already.
+ * if that is not what the ring tells already.
  */
 static void
 tell_application(void)
@@ -271,7 +271,7 @@ tell_application(void)
 	{
 		told_in = trace.ring->started;
 		strlcpy(told, trace.ring->session.application, sizeof(told));
-		position = PG_UINT64_MAX;	/* who reads has it anyway */
+		position = PG_UINT64_MAX;	/* a reader has it anyway */
 	}
 	if (strncmp(name, told, sizeof(told) - 1) == 0 && ring_holds(position))
 		return;
@@ -310,7 +310,7 @@ update(bool can_open)
 		changed = true;			/* try again */
 		return;
 	}
-	/* what is asked for anew, begins anew */
+	/* what is requested anew begins anew */
 	if (told || level != trace.level || (level > 0 && (LevelReason) trace.reason != reason))
 		apply(level, reason);
 	follow_with_waits(can_open);
@@ -344,14 +344,14 @@ level_stop(LevelReason reason)
 	write_level();
 }
 
-/* There is no ring any more: whatever is traced next is told anew. */
+/* There is no ring any more: whatever is traced next is recorded anew. */
 void
 level_ring_given_up(void)
 {
 	matched = false;
 }
 
-/* Has it met one, and nobody asked for a trace since? */
+/* Has it met one, and no trace was requested since? */
 bool
 level_has_stopped(void)
 {
@@ -372,7 +372,7 @@ level_match(int64 query_id)
 			return;
 		if (trace.level == 0 && (!matched || !ring_holds(told_at)))
 		{
-			/* told, but in force only for this request */
+			/* recorded, but in force only for this request */
 			matched = true;
 			apply(trace_query_level, REASON_QUERY);
 			trace.level = 0;

@@ -67,7 +67,7 @@ roles_changed(const char *newval, void *extra)
 	secrets_roles_changed();
 }
 
-/* Who is traced, and for how long */
+/* Which sessions are traced, and for how long */
 static void
 define_scope(void)
 {

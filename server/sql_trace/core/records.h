@@ -15,7 +15,7 @@
 
 typedef enum RecordKind
 {
-	RECORD_SESSION = 1,			/* made by who reads */
+	RECORD_SESSION = 1,			/* made by the reader */
 	RECORD_TEXT = 2,
 	RECORD_CALL = 3,
 	RECORD_BINDS = 4,
@@ -27,7 +27,7 @@ typedef enum RecordKind
 	RECORD_WAITRING = 10,
 	RECORD_LEVEL = 11,
 	RECORD_END = 12,
-	RECORD_LOST = 13,			/* made by who reads */
+	RECORD_LOST = 13,			/* made by the reader */
 	RECORD_APPLICATION = 14
 } RecordKind;
 
@@ -41,7 +41,7 @@ typedef struct RecordHeader
 	uint64		call;
 } RecordHeader;
 
-/* A size that a record can have where so much is left; else the ring is damaged. */
+/* A size that a record can have if this much is left; else the ring is damaged. */
 static inline bool
 record_size_fits(uint32 size, uint64 left)
 {

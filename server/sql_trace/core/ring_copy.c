@@ -22,7 +22,7 @@ copy_out(const Ring *ring, uint64 from, uint64 n, char *to)
 
 /*
  * How many bytes from the beginning are whole records; "first": what the first
- * one takes, though it may not be whole; "sound": nothing else stands there
+ * one takes, though it may not be whole; "sound": nothing else is there
  */
 static uint64
 whole_records(const char *data, uint64 n, bool cut, uint32 *first, bool *sound)

@@ -88,7 +88,7 @@ describe_session(Ring *ring)
 	strlcpy(session->encoding, GetDatabaseEncodingName(), sizeof(session->encoding));
 }
 
-/* Count the ring's memory; where there is none, traces of sessions that ended make way. */
+/* Count the ring's memory; if there is none, traces of sessions that ended make way. */
 static uint64
 take_memory(Shared *shared)
 {

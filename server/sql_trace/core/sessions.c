@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * sessions.c
- *		Who is traced, and asking another session to be; for SQL.
+ *		Which sessions are traced, and asking another session to be; for SQL.
  *-------------------------------------------------------------------------
  */
 #include "sqltrace.h"
@@ -21,7 +21,7 @@ PG_FUNCTION_INFO_V1(sql_trace_info_0_2);
 PG_FUNCTION_INFO_V1(sql_trace_library_version);
 
 /*
- * Ask a session.  Slots change hands under the lock: whoever takes this one next
+ * Ask a session.  Slots change hands under the lock: a session that takes this one next
  * has not taken it yet, and will not look at what was asked before.
  */
 static bool

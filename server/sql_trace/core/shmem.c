@@ -2,7 +2,7 @@
  * shmem.c
  *		The shared state.
  *
- * It says who is traced; the records are in a dynamic segment of each session.
+ * It says which sessions are traced; the records are in a dynamic segment of each session.
  *-------------------------------------------------------------------------
  */
 #include "sqltrace.h"

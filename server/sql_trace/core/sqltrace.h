@@ -126,7 +126,7 @@ typedef struct TraceEntry
 	uint64		memory;			/* that is counted for it */
 	int			level;			/* now in force */
 	int			reason;			/* LevelReason */
-	bool		waits;			/* are traced beside it */
+	bool		waits;			/* are traced as well */
 	bool		others;			/* holds what ran with the rights of another role */
 	Counters	counters;
 	Unread		unread;			/* of one that ended */
@@ -175,7 +175,7 @@ typedef struct Ring
 	char		padding1[PG_CACHE_LINE_SIZE - sizeof(pg_atomic_uint64)];
 	pg_atomic_uint64 tail;
 	pg_atomic_uint64 drained;	/* how far a reader has come */
-	pg_atomic_uint32 held;		/* readers that read it to its end, even when it stands nowhere */
+	pg_atomic_uint32 held;		/* readers that read it to its end, even if it is unlisted */
 	char		padding2[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint64) - sizeof(pg_atomic_uint32)];
 	uint64		size;			/* power of two */
 	TimestampTz started;
@@ -440,7 +440,7 @@ extern bool execute_row_sources(const QueryDesc *queryDesc, uint32 sampling,
 								const RowSource *nodes, uint32 n);
 extern void row_sources_init(void);
 
-/* Is this process being traced, now that something begins?  Where a trace can begin, it does. */
+/* Is this process being traced, now that something begins?  If a trace can begin, it does. */
 static inline bool
 trace_begins(void)
 {
@@ -484,7 +484,7 @@ timeline_reading(void)
 	return clock_source_read(timeline_source);
 }
 
-/* Counters of this process as they stand */
+/* Counters of this process as they are */
 static inline void
 call_usage(Usage *usage)
 {

@@ -2,7 +2,7 @@
  * timeline.c
  *		Time in the ring: its clock, the waits' time line, CPU time.
  *
- * Times are ns since the ring began.  Where wait_event_timing traces the same
+ * Times are ns since the ring began.  If wait_event_timing traces the same
  * process, we take over its rate of the processor's counter: then both time
  * lines differ by a constant, to the nanosecond.
  *-------------------------------------------------------------------------
@@ -20,7 +20,7 @@ static int64 base_ns;			/* ... and the time in the ring that it means */
 static int64 cpu_base;
 static int64 cpu_read_at;		/* time in the ring; before it began: never */
 
-/* The time line of waits that we have told of, and where in the ring */
+/* The time line of waits that we have recorded, and where in the ring */
 static WaitClock told;
 static uint64 told_at;
 
@@ -87,7 +87,7 @@ timeline_begin(Shared *shared)
 {
 	const WaitClockOffer *offer = waits_offer();
 
-	/* also where somebody else has them traced */
+	/* also if somebody else has them traced */
 	if (offer != NULL)
 		timeline_waits = offer->waits;
 	timeline_source = trace_clock;
@@ -121,7 +121,7 @@ same(const WaitClock *a, const WaitClock *b)
 		a->base_ns == b->base_ns && a->source == b->source;
 }
 
-/* Tell of the waits' time line, where there is one that the ring does not tell of. */
+/* Tell of the waits' time line, if there is one that the ring does not tell of. */
 void
 timeline_follow_waits(void)
 {
@@ -173,7 +173,7 @@ timeline_has_waits(void)
 	return offer != NULL && offer->look(&waits);
 }
 
-/* Have waits traced beside us, or no longer. */
+/* Have waits traced as well, or no longer. */
 bool
 timeline_want_waits(bool wanted)
 {

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * transaction.c
- *		The transaction under way: that it began is told with the first call in it.
+ *		The transaction under way: that it began is recorded with the first call in it.
  *-------------------------------------------------------------------------
  */
 #include "sqltrace.h"
@@ -34,7 +34,7 @@ transaction_touched(int64 start)
 	transaction_write(TRANSACTION_BEGIN, 0, timeline_now());
 }
 
-/* Has it been told that one began? */
+/* Has it been recorded that one began? */
 bool
 transaction_is_known(void)
 {

@@ -12,7 +12,7 @@
  * Long samples, and time that usual calls do not account for, are not left to
  * the regression: something interrupted the node or what is above it, or some
  * of its calls are long.  Whether that time was spent inside, the long samples
- * tell, each as one of its kind, and beside them the usual proportion, which
+ * tell, each as one of its kind, and next to them the usual proportion, which
  * interruptions keep to; the doubt goes into the interval.
  */
 #include "row_usual.h"
@@ -20,19 +20,19 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A stretch before the end of a scan is unusual from so many times the usual time of its calls */
+/* A stretch before the end of a scan is unusual from this many times the usual time of its calls */
 #define UNUSUAL 4.0
 
-/* What the gaps took beyond the sample is its error, up to so many standard errors */
+/* What the gaps took beyond the sample is its error, up to this many standard errors */
 #define SAMPLING_ERROR 2.0
 
-/* A gap is unlike all samples from so many standard deviations of their cycles */
+/* A gap is unlike all samples from this many standard deviations of their cycles */
 #define UNLIKE 2.5
 
 /* The time found in such gaps is a part of what there is: some stretches hide in the spread */
 #define HIDDEN 1.4
 
-/* The time from call to call before the end of a scan is that of so many gaps before it */
+/* The time from call to call before the end of a scan is that of this many gaps before it */
 #define NEIGHBOURS 3
 
 /* How sure it is that unusual time before the end of a scan was spent to find the end */
@@ -119,7 +119,7 @@ around(const RowTimes *times, int gap, double otherwise)
 
 /*
  * Time in gaps that is like no sample: their calls hold stretches of a kind
- * that was never timed.  Where calls take ever longer, a gap is like its
+ * that was never timed.  If calls take ever longer, a gap is like its
  * neighbours.  Adds to `squares` the variance of what is found.
  */
 static double
@@ -187,7 +187,7 @@ add_gaps(RowEstimate *sum, const RowTimes *times, const Usual *u)
 	sum->variance += most_of(0, reach * reach - odds * (1 - odds)) * largest * largest;
 }
 
-/* From call to call before the last end, where calls take ever longer: the middle of the last gaps */
+/* From call to call before the last end, if calls take ever longer: the middle of the last gaps */
 static double
 last_cycle(const RowTimes *times, double usually)
 {

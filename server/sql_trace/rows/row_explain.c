@@ -2,9 +2,9 @@
  * row_explain.c
  *		EXPLAIN (ANALYZE, SAMPLING n), from PostgreSQL 18 on.
  *
- * SAMPLING stands in for TIMING, which it switches off, and BUFFERS as well,
- * since both do their work at each call, unless the statement asks for them.
- * Where neither is on, rows are counted by us in PostgreSQL's stead.
+ * SAMPLING replaces TIMING, which it switches off, and BUFFERS as well,
+ * since both do their work at each call, unless the statement requests them.
+ * If neither is on, rows are counted by us in PostgreSQL's stead.
  *
  * EXPLAIN EXECUTE goes past ExplainOneQuery_hook, so the option itself arms
  * the start of the executor, until the EXPLAIN is over: it may not come to
@@ -31,7 +31,7 @@ static ProcessUtility_hook_type previous_utility;
 
 /* Set by the option, taken by the start of the executor */
 static int	armed = 0;
-static int	armed_within;		/* so many queries were under way */
+static int	armed_within;		/* queries that were under way */
 
 static int
 queries_running(void)
@@ -169,9 +169,9 @@ print_text(const RowResult *result, ExplainState *es)
 		appendStringInfo(es->str, " (95%% interval %.3f to %.3f)", result->ns_low / 1e6,
 						 result->ns_high / 1e6);
 	if (result->way == ROW_BY_CHILD)
-		appendStringInfoString(es->str, ", told by the node below");
+		appendStringInfoString(es->str, ", from the node below");
 	else if (result->way == ROW_BY_PARENT)
-		appendStringInfoString(es->str, ", told by the node above");
+		appendStringInfoString(es->str, ", from the node above");
 	else if (!result->exact)
 		appendStringInfo(es->str, ", " UINT64_FORMAT " calls timed", total->timed);
 	if (result->workers > 0)
@@ -192,7 +192,7 @@ print_properties(const RowResult *result, ExplainState *es)
 	ExplainPropertyFloat("Time", "ms", total->ns / 1e6, 6, es);
 	ExplainPropertyFloat("Time Low", "ms", result->ns_low / 1e6, 6, es);
 	ExplainPropertyFloat("Time High", "ms", result->ns_high / 1e6, 6, es);
-	ExplainPropertyText("Told By", result->way == ROW_BY_CHILD ? "child" :
+	ExplainPropertyText("Derived From", result->way == ROW_BY_CHILD ? "child" :
 						result->way == ROW_BY_PARENT ? "parent" : "calls", es);
 	ExplainPropertyInteger("Workers", NULL, result->workers, es);
 	ExplainCloseGroup("Sampled", "Sampled", true, es);
@@ -217,7 +217,7 @@ node_explained(PlanState *node, List *ancestors, const char *relationship,
 		print_properties(result, es);
 }
 
-/* Say so where nothing was measured. */
+/* Say so if nothing was measured. */
 static void
 plan_explained(PlannedStmt *plannedstmt, IntoClause *into, ExplainState *es,
 			   const char *queryString, ParamListInfo params, QueryEnvironment *queryEnv)

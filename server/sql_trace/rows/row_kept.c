@@ -103,7 +103,7 @@ row_keep_gap(Row *row, const RowGap *gap)
 	memset(&row->joined, 0, sizeof(RowGap));
 }
 
-/* A scan ended after so many untimed calls, which took so long. */
+/* A scan ended after this many untimed calls, which took this long. */
 void
 row_keep_end(Row *row, int64 gap, uint32 untimed)
 {

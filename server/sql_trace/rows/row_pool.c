@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * row_pool.c
- *		The functions that stand before the calls of nodes.
+ *		The functions that come before the calls of nodes.
  *
  * A call that is not looked at costs a countdown, a comparison and a direct
  * jump: each node gets a function of its own from a pool, which knows its
@@ -60,7 +60,7 @@ find_row(const PlanState *node)
 	return NULL;
 }
 
-/* A module that stands before us has mixed up its nodes, or outlived our query. */
+/* A module that comes before us has mixed up its nodes, or outlived our query. */
 static TupleTableSlot *
 call_unknown(PlanState *node)
 {

@@ -48,7 +48,7 @@ settle(RowShare *shares, int n, int whole)
 }
 
 /*
- * A node's time holds that of its children: where the estimates contradict
+ * A node's time holds that of its children: if the estimates contradict
  * this, they give way by how unsure each is (least squares).  `most` is what
  * the root took at most.
  */

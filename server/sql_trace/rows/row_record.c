@@ -5,10 +5,10 @@
  */
 #include "rows.h"
 
-/* So many nodes' records are written; a trace's ring holds more, but not much more. */
+/* Nodes whose records are written; a trace's ring holds more, but not much more. */
 #define MOST_NODES 1000
 
-/* and of so many made without getting memory */
+/* and of those made without getting memory */
 #define FEW 16
 
 static uint32

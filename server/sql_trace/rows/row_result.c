@@ -179,7 +179,7 @@ cannot_be_told(const Row *row)
 	}
 }
 
-/* What a query changes besides may go on at its end, and so may what that asks for. */
+/* What a query changes besides may go on at its end, and so may what that needs. */
 static bool
 runs_at_end(const Row *row)
 {

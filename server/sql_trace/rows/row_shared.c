@@ -2,7 +2,7 @@
  * row_shared.c
  *		The part of parallel workers in the row sources of a query.
  *
- * PostgreSQL shares instrumentation of nodes only where EXPLAIN asks for it.
+ * PostgreSQL shares instrumentation of nodes only if EXPLAIN asks for it.
  * So the leader offers a place in shared memory, by its process and the text
  * of the statement; a worker finds it, measures as the leader does, and adds
  * what it found to it, node by node, before it reports its end.

@@ -5,7 +5,7 @@
  * The first calls are timed, the first call of each of the first scans too,
  * and the clock is read when these scans end.  To time fewer of them was tried:
  * what is saved in readings goes into estimates that exact nodes do without.
- * Then calls are sampled with random gaps, which grow to the frequency asked for
+ * Then calls are sampled with random gaps, which grow to the requested frequency
  * while the node's calls mount up.  A sampled call is timed, and so is what
  * follows until the next call; the estimate needs both (row_estimate.c).
  *
@@ -20,7 +20,7 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-/* Calls for one sampled, at least, until the frequency asked for is reached */
+/* Calls for one sampled, at least, until the requested frequency is reached */
 #define RAMP 32
 
 /* A row is about to be called for the first time. */
@@ -190,7 +190,7 @@ call_timed(Row *row, PlanState *node, int64 start)
 	return slot;
 }
 
-/* The same where nothing is to be said but how long it took: most calls of short statements. */
+/* The same if nothing is to be said but how long it took: most calls of short statements. */
 static pg_noinline TupleTableSlot *
 call_alike(Row *row, PlanState *node)
 {

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A sample is long from so many times the usual cycle */
+/* A sample is long from this many times the usual cycle */
 #define LONG 8.0
 
 static bool

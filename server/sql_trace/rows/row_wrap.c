@@ -79,7 +79,7 @@ id_of(const Row *row)
 	return row->node->plan->plan_node_id;
 }
 
-/* Nodes that have no number, or that of one before, are not told apart. */
+/* Nodes that have no number, or that of one before, are not distinguished. */
 static void
 tell_apart_few(RowQuery *query)
 {

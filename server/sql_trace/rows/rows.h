@@ -8,11 +8,11 @@
  * row has a Row in it, and a RowHot that the call itself needs.
  *
  * The way of a measurement: row_sources.c decides whether a query is measured;
- * row_wrap.c stands before the calls of its nodes, by functions of row_pool.c;
+ * row_wrap.c comes before the calls of its nodes, by functions of row_pool.c;
  * row_time.c times some of the calls, and row_kept.c keeps what they took;
  * row_result.c makes estimates of it (row_estimate.c, row_usual.c,
  * row_reconcile.c); these go into the trace (row_record.c), to EXPLAIN
- * (row_explain.c), or to who asks for them in SQL (row_last.c).
+ * (row_explain.c), or on request in SQL (row_last.c).
  *-------------------------------------------------------------------------
  */
 #ifndef ROWS_H
@@ -32,8 +32,8 @@
 #define ROW_MAX_EVERY 65536
 
 /*
- * Of each node so many calls are timed before sampling sets in, and the first
- * call of so many scans, and the end of as many.
+ * Of each node this many calls are timed before sampling sets in, and the first
+ * call of this many scans, and the end of as many.
  */
 #define ROW_EXACT_CALLS 64
 #define ROW_EXACT_SCANS 64
@@ -52,7 +52,7 @@ typedef struct RowHot
 {
 	uint64		countdown;		/* calls until one is due to be looked at */
 	PlanState  *node;
-	ExecProcNodeMtd real;		/* what we stand before */
+	ExecProcNodeMtd real;		/* what we come before */
 	uint64		nothing;		/* calls that returned no row */
 	bool	   *running;		/* of PostgreSQL's instrumentation: a scan has begun */
 	struct Row *row;
@@ -216,7 +216,7 @@ row_query_enters(RowQuery *query)
 	query->running = true;
 }
 
-/* Whoever caught an error that left the query may go on, and its memory stay as long as a portal. */
+/* Code that caught an error may go on after the query, and its memory stay as long as a portal. */
 static inline bool
 row_query_runs(const RowQuery *query)
 {
@@ -243,7 +243,7 @@ extern RowQuery *row_query_take(void);
 extern void row_query_give_back(RowQuery *query);
 extern Row *row_query_add(RowQuery *query);
 
-/* row_wrap.c: standing before the calls of a plan's nodes */
+/* row_wrap.c: coming before the calls of a plan's nodes */
 extern void row_wrap(RowQuery *query);
 extern void row_unwrap(RowQuery *query);
 
@@ -252,7 +252,7 @@ extern bool row_is_original(const PlanState *node);
 extern void row_stand_before(Row *row);
 extern bool row_stand_again(Row *row);
 
-/* row_pool.c: the functions that stand there */
+/* row_pool.c: the functions that are there */
 extern void row_take_place(Row *row);
 extern void row_give_place(Row *row);
 

@@ -176,7 +176,7 @@ put(TraceFile *file, const void *head, Size head_size, const char *data, Size si
 	return true;
 }
 
-/* Begin the next file; the caller tells it what was told in those before. */
+/* Begin the next file; the caller repeats in it what was written in those before. */
 bool
 file_next(TraceFile *file)
 {

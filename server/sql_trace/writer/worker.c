@@ -6,7 +6,7 @@
  * Each start of the worker is a recording in a directory of its own.  When no
  * more can be written it says so once, and waits for a reload; sessions do not
  * wait for it, nor know of it.  It reads shared memory alone and connects to no
- * database.  As with any process with shared memory, the server restarts where
+ * database.  As with any process with shared memory, the server restarts if
  * it is killed by kill -9.
  *-------------------------------------------------------------------------
  */
@@ -55,7 +55,7 @@ define_unused(void)
 	for (int i = 0; i < lengthof(names); i++)
 		DefineCustomStringVariable(names[i],
 								   "Of the background worker, which this session does not have.",
-								   "Has an effect only where the server preloads the library.",
+								   "Has an effect only if the server preloads the library.",
 								   &unused[i],
 								   "",
 								   PGC_SIGHUP, GUC_SUPERUSER_ONLY,
@@ -176,7 +176,7 @@ end_recording(Recording *recording)
 		ereport(WARNING,
 				(errmsg("sql_trace has stopped writing traces to \"%s\": %s", file->path,
 						file->why),
-				 errdetail("What stood in %d rings is not in the files: " UINT64_FORMAT
+				 errdetail("What was in %d rings is not in the files: " UINT64_FORMAT
 						   " bytes of calls and " UINT64_FORMAT " waits.",
 						   rest.rings, rest.bytes, rest.waits),
 				 file->stop == STOP_MOVED ? errhint("Another recording begins now.") :

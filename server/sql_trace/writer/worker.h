@@ -42,7 +42,7 @@ typedef struct Drained
 	int64		number;			/* in the recording */
 	uint64		position;		/* read so far */
 	TimestampTz read_at;
-	bool		told;			/* it stands in the file under way */
+	bool		told;			/* it is in the file under way */
 	bool		seen;			/* when we last looked */
 	bool		ended;			/* its process has gone */
 	char		user[NAMEDATALEN];
@@ -57,7 +57,7 @@ ring_ended(const Drained *ring)
 	return ring->ended || !ring->seen;
 }
 
-/* What stood in rings when nothing more could be written */
+/* What was in rings when nothing more could be written */
 typedef struct Unwritten
 {
 	int			rings;

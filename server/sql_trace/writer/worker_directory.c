@@ -33,7 +33,7 @@ refuse(const char *path, const char *why, const char *hint)
 }
 
 /*
- * Who owns a directory, or can write to it, could put something else in the
+ * The owner of a directory, and those that can write to it, could put something else in the
  * place of what is in it.  On the way, a sticky one will do: there, others
  * cannot rename or remove what is ours.  NULL: nobody else can.
  */
@@ -186,7 +186,7 @@ has_room(int directory, const char *path, uint64 most, uint64 reserve)
 
 /*
  * A directory for a recording that begins now, in that one; false: it cannot be
- * made.  Those that one process begins in one second are told apart by a number.
+ * made.  Those that one process begins in one second differ by a number.
  */
 static bool
 make_recording(int directory, const char *path, TimestampTz began, TraceFile *file)

@@ -4,8 +4,8 @@
  *
  * A ring is mapped from when it is first seen until it has been read to its
  * end, so what a session wrote last is not lost with it.  It is read when a
- * quarter of it is new, or a second has gone by: blocks are large where there
- * is much, and little is lost where the machine dies.
+ * quarter of it is new, or a second has gone by: blocks are large if there
+ * is much, and little is lost if the machine dies.
  *-------------------------------------------------------------------------
  */
 #include "worker.h"
@@ -109,7 +109,7 @@ tell_not_mapped(void *argument, const char *cause)
 	ereport(LOG, (errmsg("sql_trace cannot read the trace of a session: %s", cause)));
 }
 
-/* A ring that stands in shared memory, known or new; NULL: it is of no interest. */
+/* A ring that is in shared memory, known or new; NULL: it is of no interest. */
 static Drained *
 meet(Recording *recording, bool waits, uint32 handle, TimestampTz started, TimestampTz ended)
 {
@@ -240,7 +240,7 @@ look_at_waits(Recording *recording)
 	}
 }
 
-/* Those that stand nowhere any more, and have been read */
+/* Those that are gone, and have been read */
 static void
 forget(Recording *recording)
 {

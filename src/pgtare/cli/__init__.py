@@ -86,7 +86,7 @@ def stdout() -> Console:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """A line in which names may stand, or what a file or a server said: it steers no terminal."""
+    """A line in which names may be, or what a file or a server said: it steers no terminal."""
     typer.echo(plain(text), err=err)
 
 
@@ -112,7 +112,7 @@ def main() -> None:
     except (KeyboardInterrupt, Abort):
         _fail(interrupt.INTERRUPTION, INTERRUPTED)
     except BrokenPipeError:
-        standard_output.give_up()  # whoever read our output has gone
+        standard_output.give_up()  # the program that read our output has gone
         raise SystemExit(1) from None
     finally:
         interrupt.unwind_at_interrupt()

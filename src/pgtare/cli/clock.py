@@ -164,7 +164,7 @@ def _cutoff(text: str) -> float:
 def _given(
     request: Request, explain: Path | None, query: str | None, dsn: str | None, measure: bool
 ) -> Given | None:
-    """The plan to predict for, fetched before the clocks are read; None where none is asked for."""
+    """The plan to predict for, fetched before the clocks are read; None if none is asked for."""
     if explain is not None and query is not None:
         raise UsageError("--explain and --query: give the one or the other")
     if query is None and dsn is not None:
@@ -195,7 +195,7 @@ def _given(
 
 @contextlib.contextmanager
 def _reading(request: Request) -> Iterator[Tick]:
-    """The progress of reading the clocks, where that takes long enough to be asked for."""
+    """The progress of reading the clocks, if that takes long enough to be asked for."""
     seconds = planned_s(request)
     if seconds <= _SHOWN_S:
         yield lambda done, what: None

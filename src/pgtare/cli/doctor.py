@@ -39,7 +39,7 @@ def doctor(
         str | None, typer.Option(help="The server, as a libpq connection string.")
     ] = None,
     interval: Annotated[
-        str, typer.Option(help="Time between two looks at the counters, as 3s.")
+        str, typer.Option(help="Time between two looks at the counters, for example 3s.")
     ] = "3s",
     watching: Annotated[
         bool, typer.Option("--watch", help="Look again and again; Ctrl-C ends it.")

@@ -22,7 +22,7 @@ Output = Annotated[Path | None, typer.Option("--output", help=OUTPUT_HELP)]
 
 
 class Destination:
-    """What --json and --output ask for. Raises UsageError if the file cannot be written."""
+    """What --json and --output request. Raises UsageError if the file cannot be written."""
 
     def __init__(self, json: bool, output: Path | None) -> None:
         files.check_target(output)

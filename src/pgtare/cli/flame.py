@@ -135,7 +135,7 @@ _waits(
 )
 _waits(
     "wake",
-    "Where processes are blocked, and on top of it who ended each wait; as root.\n\n"
+    "Where processes are blocked, and on top of it what ended each wait; as root.\n\n"
     "Example: `sudo $(command -v pgtare) flame wake --pid 4711 --html wake.html`",
 )
 
@@ -173,7 +173,7 @@ def show_command(
 @app.command("diff")
 def diff(
     before: Annotated[Path, typer.Argument(help="Folded stacks, or a directory of --out.")],
-    after: Annotated[Path, typer.Argument(help="The same of what is compared with it.")],
+    after: Annotated[Path, typer.Argument(help="The other one, in the same form.")],
     idle: Idle = False,
     html: Html = None,
     json: Json = False,
@@ -323,12 +323,12 @@ def _deliver(recording: FlameRecording, idle: bool, outputs: _Outputs) -> None:
 
 
 def _profile_of(recording: FlameRecording, idle: bool) -> Profile:
-    # who computes has something to do, even where it goes to wait for more
+    # a process that computes has something to do, even if it then waits for more
     return show.main_profile(recording.mode, recording.samples, idle=idle or recording.mode == "on")
 
 
 def _notes_on(paths: tuple[Path, Path], kept: list[FlameRecording | None], idle: bool) -> list[str]:
-    """What makes two recordings hard to compare. Raises UsageError where they are of two kinds."""
+    """What makes two recordings hard to compare. Raises UsageError if they are of two kinds."""
     told = [
         f"{path.name}: {note}"
         for path, recording in zip(paths, kept, strict=True)

@@ -69,15 +69,19 @@ def run_study(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Repeat the order of another study.")] = None,
     plan: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be run and how long, and end.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print what would be run and how long it takes; check the settings; end.",
+        ),
     ] = False,
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Run a study, or go on with it where it was interrupted (the word `run` may be left out).
+    """Run a study, or continue it where it was interrupted (the word `run` may be left out).
 
-    Every run is kept as soon as it is done: after Ctrl-C, a kill or a reboot the same command goes
-    on. Effects are shown when the last run is done.
+    Every run is kept as soon as it is done: after Ctrl-C, a kill or a reboot the same command
+    continues. Effects are shown when the last run is done.
 
     Example: `pgtare ladder studies/wait_event_timing.toml --quick`
     """
@@ -111,7 +115,7 @@ def resume(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Go on with a study that was interrupted.
+    """Continue a study that was interrupted.
 
     Example: `pgtare ladder resume wait_event_timing-study`
     """
@@ -156,7 +160,7 @@ def report(
     destination = Destination(json, output)
     planned = planning.resumed(directory)
     if close and run.result(planned).state == "unfinished":
-        with planned.directory.locked():  # whoever runs it would add to what is closed
+        with planned.directory.locked():  # another process that runs it would add to what is closed
             planned.directory.close()
     _deliver(planned, destination)
 
@@ -172,7 +176,7 @@ def prove(
 ) -> None:
     """Run each workload once and show whether its waits are those that it states.
 
-    Exit status 1 where one is not.
+    Exit status 1 if one is not.
 
     Example: `pgtare ladder prove studies/wait_event_timing.toml -w W3`
     """
@@ -197,7 +201,7 @@ def published_table(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Say which conclusions of a published table stand, from its effects and rounds alone.
+    """Say which conclusions of a published table are supported by its effects and rounds.
 
     Example: `pgtare ladder published studies/r1_published.toml`
     """

@@ -20,7 +20,7 @@ from pgtare.weighing.weigh.report.terminal import render
 def report(
     directory: Annotated[Path, typer.Argument(help="What `pgtare weigh --out` made.")],
     margin: Annotated[
-        str | None, typer.Option(help="Another margin of equivalence, as in 1%.")
+        str | None, typer.Option(help="Another equivalence margin, for example 1%.")
     ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Where to write the page; default DIRECTORY/report.html.")

@@ -32,7 +32,7 @@ def selftest(
 ) -> None:
     """Check the scale: error rates on control-only trials, and delays that are known.
 
-    Exit status 1 where a figure is not as it should be; a correct scale gets there about once in
+    Exit status 1 if a figure is not as it should be; a correct scale gets there about once in
     a hundred runs.
 
     Example: `pgtare selftest --duration 20`

@@ -22,9 +22,7 @@ class _Output(io.FileIO):
             raise
         except OSError as ex:
             give_up()
-            raise MeasurementError(
-                f"what was to be printed could not be written: {ex.strerror}"
-            ) from ex
+            raise MeasurementError(f"could not write to standard output: {ex.strerror}") from ex
 
 
 def watch() -> None:

@@ -42,7 +42,7 @@ app = typer.Typer(
 Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string.")]
 Source = Annotated[Path, typer.Argument(help="What `pgtare trace record` made.")]
 Pids = Annotated[
-    list[int] | None, typer.Option("--pid", help="Only of this session; may be repeated.")
+    list[int] | None, typer.Option("--pid", help="Only this session; may be repeated.")
 ]
 #: So many statements without identifiers are mostly few, with many literals.
 _MANY = 20
@@ -59,14 +59,16 @@ def record(
     role: Annotated[list[str] | None, typer.Option(help="Sessions of this role.")] = None,
     database: Annotated[list[str] | None, typer.Option(help="Sessions in this database.")] = None,
     application: Annotated[
-        str | None, typer.Option(help="Sessions by application_name: a pattern, as shop*.")
+        str | None, typer.Option(help="Sessions by application_name: a pattern, for example shop*.")
     ] = None,
     query_id: Annotated[
-        list[int] | None, typer.Option(help="These statements, in whatever session.")
+        list[int] | None, typer.Option(help="These statements, in any session.")
     ] = None,
-    sample: Annotated[str, typer.Option(help="The share of the sessions, as 10%.")] = "100%",
+    sample: Annotated[
+        str, typer.Option(help="Trace this share of the sessions, for example 10%.")
+    ] = "100%",
     armed: Annotated[
-        bool, typer.Option("--armed", help="Only what is traced already; nothing is asked for.")
+        bool, typer.Option("--armed", help="Record only what is traced already.")
     ] = False,
     level: Annotated[
         int | None,
@@ -78,15 +80,15 @@ def record(
     duration: Annotated[
         str | None, typer.Option("--duration", "-d", help="How long; until Ctrl-C, if not given.")
     ] = None,
-    file_size: Annotated[str, typer.Option(help="When the next file is begun.")] = "64M",
-    max_size: Annotated[str, typer.Option(help="When the recording stops.")] = "1G",
+    file_size: Annotated[str, typer.Option(help="Size at which the next file is begun.")] = "64M",
+    max_size: Annotated[str, typer.Option(help="Size at which the recording stops.")] = "1G",
     reserve: Annotated[str, typer.Option(help="Space to leave free on the volume.")] = "512M",
     json: Json = False,
     output: Output = None,
 ) -> None:
     """Trace the client sessions that match, those to come included, into files.
 
-    At the end they are given back to their settings, also where pgtare is killed.
+    At the end they are given back to their settings, even if pgtare is killed.
 
     Example: `pgtare trace record monday --dsn "dbname=app" --role etl --duration 5m`
     """
@@ -159,7 +161,7 @@ def _sessions(count: int) -> str:
 #: Why a recording traced no session, and where to look.
 _NOBODY = (
     "no session that matches answered a request meanwhile, so none was traced: "
-    "`SELECT pid, usename, datname, application_name FROM pg_stat_activity` shows who is there"
+    "`SELECT pid, usename, datname, application_name FROM pg_stat_activity` lists the sessions"
 )
 _NOBODY_ARMED = (
     "no session that settings have traced answered a request meanwhile, so none was recorded: "
@@ -239,13 +241,13 @@ def profile_(
     ] = "event",
     pid: Pids = None,
     statement: Annotated[
-        str | None, typer.Option(help="Only of statements with this text or query identifier.")
+        str | None, typer.Option(help="Only statements with this text or query identifier.")
     ] = None,
     transaction: Annotated[
-        int | None, typer.Option(min=1, help="Only of the session's nth transaction.")
+        int | None, typer.Option(min=1, help="Only the session's nth transaction.")
     ] = None,
     client: Annotated[
-        str | None, typer.Option(help="Only of one client, as `pgtare trace clients` names it.")
+        str | None, typer.Option(help="Only one client, as `pgtare trace clients` names it.")
     ] = None,
     merge_by: Annotated[
         str, typer.Option("--merge-by", help="What a client is: application, address, user, trace.")
@@ -253,7 +255,7 @@ def profile_(
     workers: Annotated[
         bool, typer.Option("--workers", help="Parallel workers instead of the sessions.")
     ] = False,
-    busy: Annotated[bool, typer.Option("--busy", help="Without the time of the client.")] = False,
+    busy: Annotated[bool, typer.Option("--busy", help="Leave out the client's time.")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most rows to print.")] = 30,
     json: Json = False,
     output: Output = None,
@@ -327,7 +329,7 @@ def statements(
 ) -> None:
     """Each statement's calls with count, CPU, elapsed time, buffers and rows; waits; row sources.
 
-    Statements that ran within others (functions, triggers) stand apart.
+    Statements that ran within others (functions, triggers) are listed separately.
 
     Example: `pgtare trace statements monday --sort cpu`
     """
@@ -367,7 +369,7 @@ def export(
 def report_(
     path: Source,
     html: Annotated[
-        Path | None, typer.Option(help="Where to write the page; default beside the trace.")
+        Path | None, typer.Option(help="Where to write the page; default: next to the trace.")
     ] = None,
     json: Json = False,
     output: Output = None,

@@ -1,4 +1,4 @@
-"""`pgtare trace status` and `pgtare trace stop`: who is traced, and giving sessions back."""
+"""`pgtare trace status` and `pgtare trace stop`: which sessions are traced, and the end of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string
 
 
 def status(dsn: Dsn, json: Json = False, output: Output = None) -> None:
-    """Say which sessions are traced, by what settings others will be, and who writes it down.
+    """Show which sessions are traced, which settings will trace others, and what records them.
 
     Example: `pgtare trace status --dsn "dbname=app"`
     """
@@ -39,10 +39,10 @@ def stop(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Give sessions that were asked for, by whomever, back to their own settings.
+    """Return sessions that were traced on request, of whatever user, to their own settings.
 
-    What settings have traced goes on; the SQL that ends it is told. A recording that runs asks
-    for its sessions again: end that first.
+    Tracing turned on by settings continues; the SQL to stop it is printed. A recording that runs
+    asks for its sessions again: end that first.
 
     Example: `pgtare trace stop --dsn "dbname=app"`
     """
@@ -74,7 +74,7 @@ def stop(
 def _asks_again(recorder: recorder_locks.RunningRecorder) -> str:
     where = f" to {recorder.client}" if recorder.client else ""
     return (
-        f"note: server process {recorder.pid} serves a recording{where} that asks for "
+        f"note: server process {recorder.pid} serves a recording{where} that traces "
         f"{len(recorder.sessions)} of them again: end that first, by Ctrl-C or SIGTERM"
     )
 

@@ -1,4 +1,4 @@
-"""`pgtare status` and `pgtare stop`: for whoever looks after the server."""
+"""`pgtare status` and `pgtare stop`: for an administrator of the server."""
 
 from __future__ import annotations
 

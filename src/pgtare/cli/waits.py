@@ -41,7 +41,7 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Most rows to p
 @app.command("top")
 def top(
     dsn: Dsn,
-    interval: Annotated[str, typer.Option(help="Time between two figures, as 2s.")] = "2s",
+    interval: Annotated[str, typer.Option(help="Time between two figures, for example 2s.")] = "2s",
     iterations: Annotated[
         int | None,
         typer.Option(min=1, help="How many; without end on a terminal, one elsewhere."),
@@ -79,7 +79,7 @@ def top(
 
 @app.command("histogram")
 def histogram(
-    event: Annotated[str, typer.Argument(help="The wait event, as DataFileRead.")],
+    event: Annotated[str, typer.Argument(help="The wait event, for example DataFileRead.")],
     dsn: Dsn,
     json: Json = False,
     output: Output = None,
@@ -155,7 +155,7 @@ def sessions(
 def statements(dsn: Dsn, limit: Limit = 20, json: Json = False, output: Output = None) -> None:
     """Statements by the time they waited since the counters were reset.
 
-    Their texts come from pg_stat_statements, where it is there.
+    Their texts come from pg_stat_statements, if it is there.
 
     Example: `pgtare waits statements --dsn "host=/var/run/postgresql dbname=app"`
     """

@@ -51,18 +51,18 @@ def weigh(
     ] = None,
     duration: Annotated[
         str,
-        _how_long("--duration", "-d", help="How long to measure: 90, 90s, 2m, 1h."),
+        _how_long("--duration", "-d", help="How long to measure, for example 90, 90s, 2m, 1h."),
     ] = "60s",
     precision: Annotated[
         str | None,
         _how_long(
-            help="Stop as soon as every interval is this narrow on both sides, as in 0.2%; "
+            help="Stop as soon as every interval is this narrow on both sides, for example 0.2%; "
             "--duration is the limit."
         ),
     ] = None,
     margin: Annotated[
         str,
-        _what(help="Costs within this share of a transaction count as none."),
+        _what(help="Equivalence margin, as a share of transaction time."),
     ] = "0.5%",
     load: Annotated[
         str | None,
@@ -81,7 +81,7 @@ def weigh(
     ] = None,
     headroom: Annotated[
         str | None,
-        _load_option(help="Drive the load at this share of its full speed, as in 50%."),
+        _load_option(help="Drive the load at this share of its full speed, for example 50%."),
     ] = None,
     pg_config: Annotated[
         Path | None,
@@ -109,7 +109,7 @@ def weigh(
     ] = "off",
     allow: Annotated[
         list[str] | None,
-        _sessions(help="An instrument that is not safe in production, wanted all the same."),
+        _sessions(help="Weigh this instrument although it is not safe in production."),
     ] = None,
     inject_ns: Annotated[
         list[int] | None,
@@ -122,7 +122,7 @@ def weigh(
     unit: Annotated[
         str,
         _what(
-            help="What draws an arm: transaction; slice: all sessions together, for some ms; both: "
+            help="What is randomised: transaction; slice: all sessions together, for some ms; both: "
             "one instrument, and what it costs other sessions."
         ),
     ] = "transaction",
@@ -130,7 +130,7 @@ def weigh(
         str, _what(help="Shortest and longest slice in ms, for --unit slice or both.")
     ] = "15-45",
     seed: Annotated[int | None, _what(help="Repeat the assignment of a result.")] = None,
-    cpu: Annotated[bool, _what(help="Take CPU time for each transaction.")] = True,
+    cpu: Annotated[bool, _what(help="Measure CPU time for each transaction.")] = True,
     why: Annotated[
         bool,
         _what(
@@ -151,7 +151,7 @@ def weigh(
     ] = False,
     plan_only: Annotated[
         bool,
-        _how_long("--dry-run", help="Say what would be done, and do nothing."),
+        _how_long("--dry-run", help="Print what would be done, and do nothing."),
     ] = False,
 ) -> None:
     """Weigh instruments: what each costs a transaction, in µs and %, with 95 % intervals.
@@ -199,7 +199,7 @@ def weigh(
         store.check_target(out)
     asked = _why() if why else None
     done = run_weighing(
-        request, command_line(), cli.stderr(), _confirm, asked.beside if asked else alone
+        request, command_line(), cli.stderr(), _confirm, asked.during if asked else alone
     )
     _deliver(done, destination, html, out, asked)
     if done.result.design.stopped_by == "interrupt":

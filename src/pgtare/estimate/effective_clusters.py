@@ -5,9 +5,10 @@ has nearly all of the variance, a thousand clusters are but two or three, and an
 terms is far less sure than its formula says. Satterthwaite's approximation (1946) counts them: the
 degrees of freedom are those of the χ² with the mean and the variance that the estimated variance
 has. The clusters' own variances are not known by design here, as a session's slowness is not, so
-they are estimated too: a squared influence stands for a variance, and a third of its square for a
-squared one, as with normal influences (Lipsitz, Ibrahim and Parzen, Statistics in Medicine 1999).
-With normal influences that are all alike the result is the number of clusters, but for chance.
+they are estimated too: a squared influence takes the place of a variance, and a third of its square
+for a squared one, as with normal influences (Lipsitz, Ibrahim and Parzen, Statistics in Medicine
+1999). With normal influences that are all alike the result is the number of clusters, but for
+chance.
 
 The CR2 correction of the influences themselves (Bell and McCaffrey 2002) is left out: arms are
 balanced in each block, so that every cluster has nearly the same leverage, and CR2 then is the
@@ -26,7 +27,7 @@ FEW = 8.0
 def effective_clusters(influence: Floats) -> float:
     """Effective number of clusters, from 1 to their number; influence (G,) of each on an estimate.
 
-    0 where no cluster has any.
+    0 if no cluster has any.
     """
     squares = influence * influence
     variance, fourth = float(squares.sum()), float(squares @ squares)

@@ -21,7 +21,7 @@ NOTHING = 1e-9
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate with its standard error and interval; NaN where it cannot be had."""
+    """An estimate with its standard error and interval; NaN if it cannot be had."""
 
     estimate: float
     se: float
@@ -48,7 +48,7 @@ class Reference:
 
     Student's t with df degrees of freedom, one less than the blocks or clusters that the variance
     is from: a thousand blocks are but 63 clusters, for which the normal is a little too narrow.
-    The confidence sequence where the trial was stopped by someone who saw the effects (peeked).
+    The confidence sequence if the trial was stopped by someone who saw the effects (peeked).
     """
 
     blocks: int
@@ -117,7 +117,7 @@ class Expansion:
         return Expansion(self.value + other.value, self.influence + other.influence)
 
     def share_pct(self, amount: float) -> float:
-        """An amount in percent of this estimate; NaN where that is not above zero."""
+        """An amount in percent of this estimate; NaN if that is not above zero."""
         return 100 * amount / self.value if self.value > 0 else NAN
 
     def scaled(self, factor: float) -> Expansion:
@@ -154,9 +154,9 @@ def fieller(
     """Ratio of an estimate of either sign to one whose truth is above zero (Fieller 1954).
 
     The interval holds the ratios r for which top - r * bottom cannot be distinguished from zero.
-    So it covers zero where, and only where, the interval of `top` with the same reference does,
-    and it holds where a few clusters make up most of the denominator. Ends are infinite where the
-    denominator cannot be distinguished from zero. There are none where `top` has no interval of its
+    So it covers zero if, and only if, the interval of `top` with the same reference does,
+    and it holds if a few clusters make up most of the denominator. Ends are infinite if the
+    denominator cannot be distinguished from zero. There are none if `top` has no interval of its
     own, as it does not vary. The standard error is the delta method's.
     """
     z = reference.multiplier(alpha)
@@ -234,7 +234,7 @@ def effect_factor(
 ) -> float:
     """By what factor a trial must lengthen to be decided with this power.
 
-    effect: with its 95 % interval. Where that covers zero, the factor is the one to equivalence
+    effect: with its 95 % interval. If that covers zero, the factor is the one to equivalence
     if there is no effect, as the estimate is then mostly noise; else the one to p below 5 % over
     the family, if the estimate is true. Effect and margin share one unit.
     """
@@ -262,7 +262,7 @@ def _equivalence_width(reference: Reference, power: float) -> float:
 def tail_factor(excess: float, se: float, reference: Reference, power: float = 0.8) -> float:
     """By what factor a trial must lengthen until `excess` is shown to be below zero (one-sided).
 
-    excess: an arm's rate of exceeding the threshold less what is tolerated. Infinite where it is
+    excess: an arm's rate of exceeding the threshold less what is tolerated. Infinite if it is
     not below zero.
     """
     if not (math.isfinite(excess) and math.isfinite(se)):

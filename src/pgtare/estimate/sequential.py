@@ -41,7 +41,7 @@ def p_value(z: float, blocks: int, alpha: float = 0.05, tuned_at: int = TUNED_AT
     """Always-valid two-sided p-value: the level whose confidence sequence just excludes zero.
 
     z: studentised effect. The sequence is the one that `multiplier` takes at α, so that p < α
-    where, and only where, that interval excludes zero.
+    if, and only if, that interval excludes zero.
     """
     if blocks < 1 or math.isnan(z):
         return math.nan

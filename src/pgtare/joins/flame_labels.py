@@ -49,7 +49,7 @@ _NO_TRACE_YET = (
 
 @dataclass
 class Labels:
-    """What a server's traces told of a recording's time. Times: CLOCK_REALTIME."""
+    """What a server's traces say of a recording's time. Times: CLOCK_REALTIME."""
 
     server_pids: dict[int, int] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Labels:
     trouble: str = ""
 
     def put(self, recording: FlameRecording) -> FlameRecording:
-        """The recording with each sample under its statement and wait event, where known."""
+        """The recording with each sample under its statement and wait event, if known."""
         if self.trouble:
             return _noted(recording, self.trouble)
         if not self.asked:
@@ -87,9 +87,9 @@ class Labels:
 
 @contextlib.contextmanager
 def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Labels]:
-    """Drain the traces of a server's waits beside a recording; without them, nothing is done.
+    """Drain the traces of a server's waits during a recording; without them, nothing is done.
 
-    trace: have every session traced meanwhile. Raises UsageError where that cannot be.
+    trace: have every session traced meanwhile. Raises UsageError if that cannot be.
     """
     found = Labels(tracing=trace)
     with contextlib.ExitStack() as stack:
@@ -193,7 +193,7 @@ def _spans(found: list[tuple[int, int, int, int]]) -> Spans:
 
 
 def cut(recording: FlameRecording, from_s: float, to_s: float) -> FlameRecording:
-    """The part of a recording from and to these seconds. Raises UsageError where it is empty."""
+    """The part of a recording from and to these seconds. Raises UsageError if it is empty."""
     if to_s <= from_s or from_s >= recording.duration_s:
         raise UsageError(
             f"--from {from_s:g} --to {to_s:g}: the recording is {recording.duration_s:.1f} s long"
@@ -218,7 +218,7 @@ def arm_spans(observations: Observations, began_ns: int, pids: dict[int, int]) -
 def by_arm(recording: FlameRecording, directory: Path) -> FlameRecording:
     """The samples under the arm of the transaction in which each was taken; others are left out.
 
-    Raises UsageError where the trial and the recording have no time in common.
+    Raises UsageError if the trial and the recording have no time in common.
     """
     kept = store.load(directory)
     if kept.result.design.started is None:

@@ -37,7 +37,7 @@ _SERVE_S = 5.0
 
 
 def wanted(planned: StudyPlan) -> bool:
-    """Whether the study asks for flame graphs that are not there yet."""
+    """Whether the study requests flame graphs that are not there yet."""
     return bool(_missing(planned))
 
 

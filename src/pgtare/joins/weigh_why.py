@@ -1,4 +1,4 @@
-"""`pgtare weigh --why`: samples beside a trial, and what each costing arm spends its time in."""
+"""`pgtare weigh --why`: samples during a trial, and what each costing arm spends its time in."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ROWS = 8
 
 
 class Why:
-    """Records beside a trial; `reasons` explains it afterwards."""
+    """Records during a trial; `reasons` explains it afterwards."""
 
     def __init__(self) -> None:
         permission.find_perf()
@@ -41,7 +41,7 @@ class Why:
         self.notes: list[str] = []
 
     @contextlib.contextmanager
-    def beside(self, conn: psycopg.Connection[Any]) -> Iterator[None]:
+    def during(self, conn: psycopg.Connection[Any]) -> Iterator[None]:
         """Record the server of this connection while the block runs; UsageError if it cannot."""
         target = targets.of_connection(conn)
         self._pids = target.by_server_pid()
@@ -102,7 +102,7 @@ class Why:
 
 
 def _recorder(mode: Mode, target: FlameTarget) -> FlameRecorder:
-    # Of waits the system call is told, which the kernel's part of a stack has: no copies of the
+    # Of waits the system call is shown, which the kernel's part of a stack has: no copies of the
     # rest, tens of thousands a second.
     walk = perf.FRAME_POINTERS if mode == "off" else None
     return FlameRecorder(SamplingPlan(mode, target, None, RATE, walk))
@@ -128,7 +128,7 @@ def render(done: Weighing, found: dict[str, list[Reasons]], notes: list[str], to
             if rows:
                 to.print(show.table(head, rows), highlight=False)
             else:
-                to.print("No single function's growth stands out.", highlight=False)
+                to.print("No single function's growth is significant.", highlight=False)
     for note in notes:
         to.print(f"note: {note}", highlight=False, markup=False)
 

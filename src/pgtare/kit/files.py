@@ -99,8 +99,8 @@ def append_line(path: Path, line: str, *, first: bool) -> None:
 def write_text(path: Path, text: str) -> None:
     """Put `text` (UTF-8) at `path`, replacing what was there, readable by its owner only.
 
-    Under sudo that is who called it. A device or a pipe is written to, and stays what it is. Raises
-    MeasurementError with the cause; `path` is untouched then.
+    Under sudo the owner is the user who called it. A device or a pipe is written to, and stays what
+    it is. Raises MeasurementError with the cause; `path` is untouched then.
     """
     staging: str | None = None
     try:
@@ -160,7 +160,7 @@ class Room:
 
 
 def hand_over(directory: Path) -> None:
-    """Give a directory of ours and the files in it to who ran us by sudo, if somebody did."""
+    """Give a directory of ours and its files to the user who ran us by sudo, if there is one."""
     for path in (*directory.iterdir(), directory):
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         try:
@@ -172,6 +172,6 @@ def hand_over(directory: Path) -> None:
 def _hand_over(fd: int) -> None:
     if os.geteuid() != 0:
         return
-    # where they cannot have it (a file system that squashes root) it stays ours
+    # if they cannot have it (a file system that squashes root) it stays ours
     with contextlib.suppress(KeyError, ValueError, OSError):
         os.fchown(fd, int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))

@@ -21,9 +21,9 @@ _LEAST = 26
 
 
 class Fitted:
-    """Rows of texts under these columns, the first one left-aligned and cut where it is too long.
+    """Rows of texts under these columns, the first one left-aligned and cut if it is too long.
 
-    spare: columns that a narrow terminal does without, the first one first; it is told which.
+    spare: columns that a narrow terminal does without, the first one first; a line names them.
     """
 
     def __init__(self, *columns: str, spare: tuple[str, ...] = ()) -> None:
@@ -36,7 +36,7 @@ class Fitted:
         self.rows.append((*told, *[""] * (len(self.columns) - len(cells))))
 
     def kept(self, width: int) -> dict[int, int]:
-        """The columns that are shown in so many characters, by index, and how wide each is."""
+        """The columns that are shown in this many characters, by index, and how wide each is."""
         widths = {
             i: max(cell_len(text) for text in (name, *(row[i] for row in self.rows)))
             for i, name in enumerate(self.columns)

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Interval(BaseModel):
-    """An estimate with its 95 % interval (another level where the field says so)."""
+    """An estimate with its 95 % interval (another level if the field says so)."""
 
     model_config = ConfigDict(extra="forbid", ser_json_inf_nan="null", populate_by_name=True)
 

@@ -33,7 +33,7 @@ def describe() -> dict[str, Any]:
 
 
 def clock_source() -> str | None:
-    """What the kernel takes the time from, such as tsc; None where it does not say."""
+    """What the kernel takes the time from, such as tsc; None if it does not say."""
     return _read(_CLOCKSOURCE)
 
 

@@ -28,7 +28,7 @@ def who(word: str, pids: Sequence[int]) -> str:
 
 
 def alike(word: str, notes: Iterable[tuple[int, str]]) -> list[str]:
-    """Notes by process: one that several have is told once."""
+    """Notes by process: one that several have is given once."""
     by_text: dict[str, dict[int, None]] = defaultdict(dict)
     for pid, text in notes:
         by_text[text][pid] = None

@@ -7,9 +7,9 @@ import math
 from pgtare.kit.interval import Interval
 
 MINUS = "\u2212"
-#: Beyond so many decimals a number is what arithmetic leaves of nothing.
+#: Beyond this many decimals a number is what arithmetic leaves of nothing.
 _MOST_PLACES = 12
-NONE = "\u2013"  # stands where there is no number
+NONE = "\u2013"  # printed if there is no number
 
 
 def decimals(half_width: float | None, estimate: float | None = None) -> int:
@@ -28,7 +28,7 @@ def decimals(half_width: float | None, estimate: float | None = None) -> int:
 
 
 def half_width(interval: Interval) -> float | None:
-    """Half the width of an interval, None where an end is missing."""
+    """Half the width of an interval, None if an end is missing."""
     if interval.lo is None or interval.hi is None:
         return None
     return (interval.hi - interval.lo) / 2
@@ -98,7 +98,7 @@ def bounded(interval: Interval) -> bool:
 
 
 def covers_zero(interval: Interval) -> bool:
-    """Whether 0 lies in the interval; true where the interval is unknown."""
+    """Whether 0 lies in the interval; true if the interval is unknown."""
     return interval.lo is None or interval.hi is None or interval.lo <= 0 <= interval.hi
 
 
@@ -114,7 +114,7 @@ def duration(us: float | None) -> str:
 
 
 def signed_plain(value: float) -> str:
-    """Three significant digits, at most two decimals, a minus sign only where it is one."""
+    """Three significant digits, at most two decimals, a minus sign only if it is one."""
     text = plain(value, min(decimals(None, value), 2) if value else 0)
     return (MINUS if value < 0 else "") + text
 

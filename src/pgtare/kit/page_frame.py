@@ -27,8 +27,8 @@ def render(
 ) -> str:
     """A page as a string: `template`, of `package`'s own, extends page_frame.html.j2.
 
-    scripts: programs of pgtare's own to run at the end, beside what draws the charts. context: what
-    the template asks for, `title`, `version` and `created` among it; all of it is escaped.
+    scripts: programs of pgtare's own to run at the end, after what draws the charts. context: what
+    the template needs, `title`, `version` and `created` among it; all of it is escaped.
     """
     drawing = [get_plotlyjs(), _template("page.js")] if charts or not scripts else ["", ""]
     plotly, script = drawing
@@ -61,7 +61,7 @@ def breakable(text: str) -> Markup:
 
 
 def embeddable(value: Any) -> str:
-    """JSON that may stand inside a script element: no text in it can end the element."""
+    """JSON that may be inside a script element: no text in it can end the element."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     # ensure_ascii has already escaped U+2028 and U+2029.
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

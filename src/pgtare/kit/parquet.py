@@ -24,7 +24,7 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
 }
-#: Causes by the words of the system, where DuckDB gives no number.
+#: Causes by the words of the system, if DuckDB gives no number.
 _CAUSES = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -71,7 +71,7 @@ def write(path: Path, columns: Mapping[str, np.ndarray[Any, Any]]) -> None:
 
 
 def _number(ex: duckdb.Error) -> int:
-    """The system's number of what stopped DuckDB writing; EIO where it does not tell."""
+    """The system's number of what stopped DuckDB writing; EIO if it does not tell."""
     import duckdb
 
     told = str(ex)
@@ -87,7 +87,7 @@ def read(
 ) -> dict[str, np.ndarray[Any, Any]]:
     """The columns of the file at `path`, with all that are wanted. remedy: for a damaged file.
 
-    Raises UsageError where the file cannot be read, and PgtareError where it is damaged.
+    Raises UsageError if the file cannot be read, and PgtareError if it is damaged.
     """
     import duckdb
 

@@ -151,7 +151,7 @@ def band(
 
 
 def log_ticks(curves: list[Floats]) -> list[float]:
-    """Round values within the curves: 1, 2 and 5 a decade, and more where they span less."""
+    """Round values within the curves: 1, 2 and 5 a decade, and more if they span less."""
     lo, hi = min(float(c[0]) for c in curves), max(float(c[-1]) for c in curves)
     lo = max(lo, 1e-3)
     steps = (1, 2, 5) if hi / lo > 20 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
@@ -179,12 +179,12 @@ def margin_band(margin: float) -> list[Json]:
 
 
 def gap(upper: float | None, lower: float | None) -> float:
-    """The length of one arm of an error bar; none where an end is unknown."""
+    """The length of one arm of an error bar; none if an end is unknown."""
     return 0.0 if upper is None or lower is None else max(0.0, upper - lower)
 
 
 def rounded(values: Floats) -> list[float | None]:
-    """Five significant digits, which no screen outdoes; None where not finite."""
+    """Five significant digits, which no screen outdoes; None if not finite."""
     return [None if not math.isfinite(v) else float(f"{v:.5g}") for v in values]
 
 

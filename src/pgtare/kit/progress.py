@@ -8,7 +8,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
-#: Where there is no terminal, a line this often, in s.
+#: If there is no terminal, a line this often, in s.
 _LINE_S = 10.0
 BAR_WIDTH = 24
 
@@ -48,7 +48,7 @@ class Frame:
             self._bar.stop()
 
     def _show(self, seconds: float, line: str, **fields: Any) -> None:
-        """fields: what the bar shows; line: what is told instead, without a terminal, if due."""
+        """fields: what the bar shows; line: what is printed instead, without a terminal, if due."""
         if self._console.is_terminal:
             self._bar.update(self._task, **fields)
         elif seconds >= self._next_line_s:
@@ -82,6 +82,6 @@ class Display(Frame):
         )
 
     def tick(self, seconds: float, text: str, hint: str = "") -> None:
-        """Called often. `hint` is for who can press a key: only terminals show it."""
+        """Called often. `hint` is for users who can press a key: only terminals show it."""
         line = f"{seconds:.0f}{self._of} s, {text}"
         self._show(seconds, line, completed=seconds, text=text + hint)

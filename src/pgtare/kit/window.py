@@ -25,7 +25,7 @@ class ProcessorShares:
 
 
 def processor_shares(before: Usage, after: Usage, our_ticks: int) -> ProcessorShares:
-    """Who had the processors between two readings.
+    """What had the processors between two readings.
 
     our_ticks: CPU time of the servers, the load and ourselves in between, in clock ticks.
     """
@@ -90,7 +90,7 @@ class Window(Generic[Reading]):
 
     @property
     def shares(self) -> ProcessorShares:
-        """Who had the processors."""
+        """What had the processors."""
         ours = sum(self.ticks) + round(self.own_s / machine.tick_s())
         return processor_shares(self.before, self.after, ours)
 

@@ -1,4 +1,4 @@
-"""Who drives the server: pgbench, its databases, and its rate."""
+"""What drives the server: pgbench, its databases, and its rate."""
 
 from pgtare.load.database import BenchDatabase, drop_database, initialise
 from pgtare.load.headroom import Saturation, at_headroom, find_saturation

@@ -21,7 +21,7 @@ def client_connection(
     The password moves to PGPASSWORD (PGPASSFILE and ~/.pgpass work as ever), application_name to
     PGAPPNAME, as one in the string would win over it.
 
-    Raises UsageError where the string cannot be read or holds another secret.
+    Raises UsageError if the string cannot be read or holds another secret.
     """
     try:
         parameters = conninfo_to_dict(dsn)

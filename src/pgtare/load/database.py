@@ -48,7 +48,7 @@ def initialise(
     already is filled anew only if it carries our mark.
 
     Raises UsageError for a name or scale that cannot be and for a database that is not ours,
-    MeasurementError where the server refuses or pgbench fails; what was made is then dropped.
+    MeasurementError if the server refuses or pgbench fails; what was made is then dropped.
     """
     if not 1 <= scale <= _MAX_SCALE:
         raise UsageError(f"the scale must be 1 to {_MAX_SCALE}, not {scale}")
@@ -82,7 +82,7 @@ def initialise(
 def drop_database(dsn: str, name: str) -> None:
     """Drop a database that carries our mark, with sessions still in it; gone already is fine.
 
-    Raises UsageError where it is not ours, MeasurementError where the server refuses.
+    Raises UsageError if it is not ours, MeasurementError if the server refuses.
     """
     with _connect(dsn) as conn:
         if _is_ours(conn, name):
@@ -94,7 +94,7 @@ def _drop(name: str) -> sql.Composed:
 
 
 def _is_ours(conn: psycopg.Connection[Any], name: str) -> bool:
-    """True for a database with our mark, False where there is none; UsageError for any other."""
+    """True for a database with our mark, False if there is none; UsageError for any other."""
     row = conn.execute(
         "SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = %s", (name,)
     ).fetchone()

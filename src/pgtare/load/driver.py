@@ -19,7 +19,7 @@ PROGRAM = "duet"
 
 
 def driver_source() -> Path:
-    """The driver's C sources: inside an installed package, or beside it in a checkout."""
+    """The driver's C sources: inside an installed package, or next to it in a checkout."""
     package = Path(pgtare.__file__).resolve().parent
     for candidate in (package / "_driver", package.parents[1] / "driver"):
         if (candidate / "duet.h").is_file():
@@ -30,7 +30,7 @@ def driver_source() -> Path:
 def build_driver(binaries: Binaries, source: Path | None = None) -> Path:
     """The driver for an installation; built only if its sources or libpq have changed.
 
-    It can talk to servers of other versions too. Raises UsageError, naming the package, where a
+    It can talk to servers of other versions too. Raises UsageError, naming the package, if a
     compiler, make, or libpq's development files are missing.
     """
     source = source or driver_source()

@@ -75,7 +75,7 @@ def run_duet(
 ) -> DuetRun:
     """Run a load on all targets at once; its records go to `output`, in place of older ones.
 
-    spec: `clients` threads, each with one connection to every target; `rate`, where given, is what
+    spec: `clients` threads, each with one connection to every target; `rate`, if given, is what
     each target gets (open loop: latency counts from the time a transaction was due), else every
     thread sends as soon as it has an answer (closed loop). variables: values for scripts, such as
     {"scale": 10}. pin: each thread shares one processor with its backends, so that no cluster's
@@ -84,7 +84,7 @@ def run_duet(
     another thread.
 
     A run that fails half-way is returned with its failure and all that was measured. Raises
-    UsageError for what a duet cannot run, MeasurementError where it could not begin.
+    UsageError for what a duet cannot run, MeasurementError if it could not begin.
     """
     name = f"pgtare-load-{secrets.token_hex(6)}"
     output = output.absolute()
@@ -107,7 +107,7 @@ def run_duet(
 
 
 def _await(child: Child, length: Length, stop: StopRequest | None) -> int | None:
-    """Wait for the driver's end, and ask for it where a stop was asked for.
+    """Wait for the driver's end, and request it if a stop was requested.
 
     By looking rather than by waiting: a wait that Ctrl-C interrupts kills the child, and with it
     the records that it has not written yet.
@@ -140,7 +140,7 @@ def _conclude(
 
 
 def _failure(child: Child, status: int | None) -> str | None:
-    """Why the run failed in one sentence, None where it did not."""
+    """Why the run failed in one sentence, None if it did not."""
     if status == 0:
         return None
     if status is None:

@@ -115,7 +115,7 @@ def render_plan(
 
 
 def compile_load(spec: LoadSpec, known: Mapping[str, int]) -> list[tuple[Program, int]]:
-    """The load's scripts and their weights. Raises UsageError where one cannot be run."""
+    """The load's scripts and their weights. Raises UsageError if one cannot be run."""
     if not spec.scripts:
         return [(builtin_program(spec.builtin, known), 1)]
     programs = []

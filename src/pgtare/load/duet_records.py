@@ -87,7 +87,7 @@ class Records:
 def read_records(path: Path) -> Records:
     """The records in a driver's file; one cut short by a kill gives all its whole records.
 
-    Raises MeasurementError where it is none.
+    Raises MeasurementError if it is none.
     """
     try:
         with open(path, "rb") as file:

@@ -65,7 +65,7 @@ def find_saturation(
 
     Any rate in `spec` is left out. Run it before the trial, with every instrument as it is.
 
-    Raises UsageError and MeasurementError as pgbench's runs do, and MeasurementError where a probe
+    Raises UsageError and MeasurementError as pgbench's runs do, and MeasurementError if a probe
     did nothing.
     """
     if probes < 1:

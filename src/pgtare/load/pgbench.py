@@ -52,7 +52,7 @@ class Progress:
 class RunResult:
     """A run of fixed length: transactions a second, and how many there were.
 
-    latency_ms: their mean, from the scheduled start where the load has a rate.
+    latency_ms: their mean, from the scheduled start if the load has a rate.
     """
 
     tps: float
@@ -74,7 +74,7 @@ def parse_progress(line: str) -> Progress | None:
 def find_pgbench(binaries: Binaries | None = None) -> Path:
     """pgbench of this installation, or the one on PATH.
 
-    Raises UsageError naming the package where there is none.
+    Raises UsageError naming the package if there is none.
     """
     if binaries is not None:
         return binaries.pgbench
@@ -92,7 +92,7 @@ class PgbenchLoad:
 
     Its sessions carry a unique application_name (`pgtare-load-…`), by which the trial finds them.
     Raises UsageError for a pgbench that is not there, MeasurementError with pgbench's own words
-    where it fails. Start it from a thread that lives as long as the load.
+    if it fails. Start it from a thread that lives as long as the load.
     """
 
     def __init__(self, pgbench: Path, dsn: str, spec: LoadSpec) -> None:
@@ -144,7 +144,7 @@ class PgbenchLoad:
     def wait_ready(self, timeout_s: float = _READY_S) -> None:
         """Wait until transactions are being done (pgbench's first report, after a second or more).
 
-        Raises MeasurementError where pgbench fails or reports none in `timeout_s` seconds.
+        Raises MeasurementError if pgbench fails or reports none in `timeout_s` seconds.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -162,7 +162,7 @@ class PgbenchLoad:
     def check(self) -> None:
         """Make sure that the load runs with all of its clients.
 
-        Raises MeasurementError, with what pgbench said, where it has ended or a client gave up.
+        Raises MeasurementError, with what pgbench said, if it has ended or a client gave up.
         """
         if self._child is None:
             raise MeasurementError("the load is not running")
@@ -174,7 +174,7 @@ class PgbenchLoad:
             raise MeasurementError(failure(self._child, None))
 
     def stop(self) -> None:
-        """End pgbench; does nothing where it has ended. Never raises for what pgbench did."""
+        """End pgbench; does nothing if it has ended. Never raises for what pgbench did."""
         child = self._child
         if child is not None:
             try:
@@ -268,7 +268,7 @@ def create_tables(pgbench: Path, dsn: str, scale: int) -> None:
 
 
 def failure(child: Child, status: int | None) -> str:
-    """One sentence on why pgbench failed, in its own words. status: None where it still runs."""
+    """One sentence on why pgbench failed, in its own words. status: None if it still runs."""
     said = [line.strip() for line in child.stderr if parse_progress(line) is None and line.strip()]
     wrong = [n for n, line in enumerate(said) if "error:" in line or _ABORTED.search(line)]
     # From the first error on: what follows is mostly its consequence.
@@ -289,7 +289,7 @@ def failure(child: Child, status: int | None) -> str:
 
 
 def version(pgbench: Path) -> str:
-    """What pgbench --version prints, or an empty string where it does not run."""
+    """What pgbench --version prints, or an empty string if it does not run."""
     try:
         done = subprocess.run([pgbench, "--version"], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):

@@ -21,7 +21,7 @@ class Child:
     """A program in a process group of its own, its standard error read line by line.
 
     Ctrl-C at the terminal does not reach it: its owner stops it. It ends with the thread that
-    started it, even where that is killed (Linux only), so start it from a thread that lives as long
+    started it, even if that is killed (Linux only), so start it from a thread that lives as long
     as the load.
     """
 
@@ -31,7 +31,7 @@ class Child:
         env: Mapping[str, str],
         on_line: Callable[[str], None] | None = None,
     ) -> None:
-        """Start it. Raises OSError where the program cannot be run."""
+        """Start it. Raises OSError if the program cannot be run."""
         self._on_line = on_line
         self._lock = threading.Lock()
         self._stderr: deque[str] = deque(maxlen=_KEPT_LINES)

@@ -95,7 +95,7 @@ def builtin_program(name: Builtin, known: Mapping[str, int]) -> Program:
 def compile_script(text: str, name: str, known: Mapping[str, int]) -> Program:
     r"""The commands of a pgbench script: SQL, and \set with whole numbers and random().
 
-    known: variables that have a value beforehand, such as scale. Variables stand for themselves
+    known: variables that have a value beforehand, such as scale. Variables represent themselves
     inside quotes and comments. Raises UsageError, with the line, for what a duet cannot run.
     """
     commands: list[Assignment | Statement] = []
@@ -138,7 +138,7 @@ _SQL = re.compile(
 def _chunks(text: str, name: str) -> Iterator[tuple[int, str]]:
     """Meta-commands and statements, each with the number of its first line."""
     at = 0
-    begun: int | None = None  # where the statement's first word stands
+    begun: int | None = None  # where the statement's first word is
     while at < len(text):
         starts_line = text.rfind("\n", 0, at) + 1
         if begun is None and text[at] == "\\" and not text[starts_line:at].strip():

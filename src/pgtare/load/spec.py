@@ -34,7 +34,7 @@ class Script:
 
     @classmethod
     def parse(cls, text: str) -> Script:
-        """From `FILE` or `FILE@WEIGHT`. Raises UsageError where the weight is no number >= 0."""
+        """From `FILE` or `FILE@WEIGHT`. Raises UsageError if the weight is no number >= 0."""
         path, at, weight = text.rpartition("@")
         if not at:
             return cls(Path(text))
@@ -47,9 +47,9 @@ class Script:
 class LoadSpec:
     """One pgbench load. rate: transactions a second over all clients, None for full speed.
 
-    scripts, where given, replace the built-in one. jobs: pgbench's threads, by default as many as
+    scripts, if given, replace the built-in one. jobs: pgbench's threads, by default as many as
     clients, but no more than cores. seed: pgbench's, so that the same rows are asked for again.
-    Raises UsageError where something cannot be.
+    Raises UsageError if something cannot be.
     """
 
     builtin: Builtin = "select-only"
@@ -124,7 +124,7 @@ def parse_rate(text: str) -> float:
 def parse_headroom(text: str) -> float:
     """The share of the saturation rate at which to drive the load, from `50%`: 0.5.
 
-    Raises UsageError where it is no percentage over 0 and below 100.
+    Raises UsageError if it is no percentage over 0 and below 100.
     """
     share = _percentage(text)
     if share is None or not 0 < share < 1:
@@ -138,7 +138,7 @@ def parse_headroom(text: str) -> float:
 def parse_participation(text: str) -> float:
     """The share of sessions that take part in the trial, from `10%`: 0.1.
 
-    Raises UsageError where it is no percentage over 0 and up to 100.
+    Raises UsageError if it is no percentage over 0 and up to 100.
     """
     share = _percentage(text)
     if share is None or not 0 < share <= 1:

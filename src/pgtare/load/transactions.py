@@ -26,7 +26,7 @@ class Logged(NamedTuple):
 
     @property
     def due_us(self) -> npt.NDArray[np.int64]:
-        """The clock when each was due, or sent where the load has no rate, in µs."""
+        """The clock when each was due, or sent if the load has no rate, in µs."""
         return self.ended_us - self.latency_us.astype(np.int64)
 
 
@@ -35,7 +35,7 @@ class TransactionLog:
     """The log of one run, for `with`: in a directory of its own below `parent`, gone at the end.
 
     sample: the share of transactions written, drawn by pgbench at random. Their latency counts
-    from the scheduled start where the load has a rate, so that a stall is not hidden by requests
+    from the scheduled start if the load has a rate, so that a stall is not hidden by requests
     which were never sent (coordinated omission).
     """
 
@@ -76,7 +76,7 @@ class TransactionLog:
         for path in sorted(self._directory.iterdir()):
             for line in path.read_text().splitlines():
                 cells = line.split(" ")
-                # "skipped" and "failed" stand in the place of a latency; the run's gate counts them
+                # "skipped" and "failed" take the place of a latency; the run's gate counts them
                 if len(cells) > _END_US_COLUMN and cells[_LATENCY_COLUMN].isdigit():
                     end = 1_000_000 * int(cells[_END_S_COLUMN]) + int(cells[_END_US_COLUMN])
                     found.append((int(cells[_LATENCY_COLUMN]), end))

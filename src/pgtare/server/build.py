@@ -45,7 +45,7 @@ class BuiltModule:
 
 
 def source_dir() -> Path:
-    """The C sources: inside an installed package, or beside it in a checkout."""
+    """The C sources: inside an installed package, or next to it in a checkout."""
     package = Path(pgtare.__file__).resolve().parent
     for candidate in (package / "_csrc", package.parents[1] / "server"):
         if (candidate / COMMON).is_dir():
@@ -135,7 +135,7 @@ def sql_without_extension(built: BuiltModule, schema: str = "pgtare") -> str:
 
     It does what CREATE EXTENSION would do with the script. Run it by one `execute` of a connection
     in autocommit mode, on a server that has the library preloaded. But for public, the schema is
-    made here: whoever owned one that is there could replace our functions.
+    made here: the owner of one that is there could replace our functions.
     """
     lines = built.sql_path.read_text().splitlines()
     script = "\n".join(line for line in lines if not line.startswith("\\echo"))

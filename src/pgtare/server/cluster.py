@@ -155,7 +155,7 @@ class Cluster:
         return self._popen is not None and self._popen.poll() is None
 
     def answers(self) -> bool:
-        """Whether it runs and lets somebody in: not while it recovers, nor where it is stuck."""
+        """Whether it runs and lets somebody in: not while it recovers, nor if it is stuck."""
         try:
             with self.connect():
                 return self.running

@@ -28,7 +28,7 @@ def place(name: str, mode: int = 0o755) -> Path:
 
     Everything lives below one directory: $PGTARE_DIR; else /var/lib/pgtare for root, so that the
     server's account needs no way into root's home; else $XDG_CACHE_HOME/pgtare or ~/.cache/pgtare;
-    or /var/tmp/pgtare-UID where that cannot be written, or make could not cope with its name.
+    or /var/tmp/pgtare-UID if that cannot be written, or make could not cope with its name.
     """
     base = _base()
     directory = own_directory(base / name, mode)
@@ -45,7 +45,7 @@ def place(name: str, mode: int = 0o755) -> Path:
 def own_directory(path: Path, mode: int) -> Path:
     """Make `path` (and what is missing above it) or check that it is safely our own.
 
-    Raises UsageError where the directory or one above it belongs to somebody else or can be
+    Raises UsageError if the directory or one above it belongs to somebody else or can be
     changed by others: what we execute from it could be theirs.
     """
     existing = path.parent

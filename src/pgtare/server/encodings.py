@@ -30,7 +30,7 @@ class _AnyBinaryText(_AnyText):
 def read_any(conn: psycopg.Connection[Any]) -> None:
     """Have this session read names and texts of any encoding.
 
-    Names of databases and roles stand in the encoding of where they were made, and a database of
+    Names of databases and roles are in the encoding of where they were made, and a database of
     SQL_ASCII holds anything.
     """
     for name in _TYPES:

@@ -17,8 +17,8 @@ def connect(dsn: str, **parameters: str) -> pooler.Connection:
     Every session on a server that is not ours begins here. Nothing that it sends may last longer
     than a transaction: behind a pooler the server's session is the application's next.
 
-    Raises MeasurementError where the server cannot be reached, UsageError where the connection
-    string cannot be read, and where a pooler allows no transactions.
+    Raises MeasurementError if the server cannot be reached, UsageError if the connection
+    string cannot be read, and if a pooler allows no transactions.
     """
     try:
         conn = pooler.Connection.connect(
@@ -41,7 +41,7 @@ def connect(dsn: str, **parameters: str) -> pooler.Connection:
 
 
 def first_line(ex: BaseException) -> str:
-    """The first line of an error's text, and libpq's last, where there are several."""
+    """The first line of an error's text, and libpq's last, if there are several."""
     if isinstance(ex, psycopg.Error) and ex.diag.message_primary:
         hint = ex.diag.message_hint or ex.diag.message_detail
         return ex.diag.message_primary + (f" ({hint})" if hint else "")

@@ -76,7 +76,7 @@ def backend_pid(conn: psycopg.Connection[Any]) -> int:
 def look(conn: Connection) -> None:
     """Find out whether there is a pooler, and whether it allows transactions.
 
-    Raises UsageError where it does not. A pooler gives each client a key of its own, with a number
+    Raises UsageError if it does not. A pooler gives each client a key of its own, with a number
     in it that is no process's, or another's.
     """
     conn.pooled = _pid(conn) != conn.info.backend_pid
@@ -92,7 +92,7 @@ def look(conn: Connection) -> None:
 
 
 def require_one_session(conn: psycopg.Connection[Any], dsn: str, purpose: str) -> None:
-    """Raise UsageError, with the next step, where a pooler shares the server's sessions out.
+    """Raise UsageError, with the next step, if a pooler shares the server's sessions out.
 
     purpose: what needs one session. Through a pool in session mode we have one.
     """
@@ -127,7 +127,7 @@ def _pid(conn: psycopg.Connection[Any]) -> int:
 
 
 def _pid_within(conn: psycopg.Connection[Any], seconds: float) -> int | None:
-    """The same; None where no answer comes within that time, and the session is of no more use."""
+    """The same; None if no answer comes within that time, and the session is of no more use."""
     raw = conn.pgconn
     raw.send_query(PID.encode())
     deadline = time.monotonic() + seconds

@@ -43,7 +43,7 @@ class Process:
             signal.pidfd_send_signal(self._fd, signum)
 
     def wait(self, seconds: float) -> bool:
-        """Whether the process has ended, after at most so many seconds."""
+        """Whether the process has ended, after at most this many seconds."""
         poll = select.poll()  # select() fails for descriptors above 1023
         poll.register(self._fd, select.POLLIN)
         return bool(poll.poll(max(0, int(seconds * 1000))))
@@ -81,9 +81,9 @@ def hold_postmaster(data: Path) -> Process | None:
 
 
 def stop_postmaster(postmaster: Process, data: Path, mode: StopMode, seconds: float) -> str:
-    """Stop a server and return how: the mode asked for, "immediate", or "killed" as a last resort.
+    """Stop a server and return how: the requested mode, "immediate", or "killed" as a last resort.
 
-    Waits `seconds` for the mode asked for before it becomes more insistent.
+    Waits `seconds` for the requested mode before it becomes more insistent.
     """
     postmaster.signal(_SIGNALS[mode])
     if postmaster.wait(seconds):
@@ -118,7 +118,7 @@ def _servers_in(data: Path) -> Iterator[Process]:
 def _works_in(pid: int, data: Path) -> bool:
     """Whether a process is one of PostgreSQL's in this data directory.
 
-    The program is asked for as well: somebody may be looking at the directory with a shell.
+    The program is checked as well: somebody may be looking at the directory with a shell.
     """
     try:
         process = psutil.Process(pid)

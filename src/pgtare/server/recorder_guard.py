@@ -1,4 +1,4 @@
-"""A small process beside a recorder that gives sessions back if the recorder is killed.
+"""A small process next to a recorder that gives sessions back if the recorder is killed.
 
 The server keeps tracing what it was asked to trace. A recorder that ends by itself undoes that;
 one that is killed cannot. Its guard sees the pipe between them close and does it instead.
@@ -84,7 +84,7 @@ class Left:
 def watch(give_back: Callable[[Left], None]) -> None:
     """Read what the recorder says until its end of the pipe closes; then give back what it left.
 
-    give_back: tried again for a while where it raises, as the server may be restarting.
+    give_back: tried again for a while if it raises, as the server may be restarting.
     """
     left = Left()
     for line in sys.stdin.buffer:

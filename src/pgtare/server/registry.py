@@ -51,10 +51,10 @@ class Home:
 
     @property
     def socket_directory(self) -> Path:
-        """Beside the data, or in /tmp where that name is too long or not plain enough."""
-        beside = self.path / "socket"
-        if is_plain(beside) and len(os.fsencode(beside)) <= LONGEST_SOCKET_DIRECTORY:
-            return beside
+        """Next to the data, or in /tmp if that name is too long or not plain enough."""
+        next_to_data = self.path / "socket"
+        if is_plain(next_to_data) and len(os.fsencode(next_to_data)) <= LONGEST_SOCKET_DIRECTORY:
+            return next_to_data
         # The name follows from the directory's own, so that a sweep knows it too.
         return Path("/tmp") / f"pgtare-{self.path.name}"  # noqa: S108
 

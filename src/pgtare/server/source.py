@@ -120,7 +120,7 @@ def relink(recipe: Recipe, link: Link, on_progress: OnProgress = _ignore) -> Bin
         if not target.exists():
             aside = target.with_name(f".{target.name}")
             shutil.rmtree(aside, ignore_errors=True)
-            # by hard links: whoever installs a module puts it in place by renaming
+            # by hard links: a module that is installed is put in place by renaming
             shutil.copytree(base / "install", aside, symlinks=True, copy_function=_hard_link)
             (aside / "bin" / "postgres").unlink()
             command = json.loads((base / "link.json").read_text())
@@ -179,7 +179,7 @@ def _once(base: Path, make: Callable[[], None]) -> None:
 
 
 def _target(recipe: Recipe, kind: str) -> Path:
-    """The directory of a build. Its name stands for all that the build depends on."""
+    """The directory of a build. Its name has all that the build depends on."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         raise UsageError(
@@ -289,7 +289,7 @@ def _run(
             raise
     if process.returncode != 0:
         lines = log.read_text(errors="replace").splitlines()
-        # with two jobs the cause stands somewhere above the end
+        # with two jobs the cause is somewhere above the end
         causes = [line for line in lines if re.search(r"\berror\b|\*\*\*", line, re.I)] or lines
         told = "\n".join(causes[-OUTPUT_TAIL_LINES:])
         raise UsageError(f"PostgreSQL could not be built (the whole output is in {log}):\n{told}")

@@ -1,4 +1,4 @@
-"""Get PostgreSQL's source from Debian's archive: by apt, without root, beside its own files."""
+"""Get PostgreSQL's source from Debian's archive: by apt, without root, in files of our own."""
 
 import re
 import shutil
@@ -20,7 +20,7 @@ def tarball(major: int) -> Path:
     """PostgreSQL's own source as Debian packs it, signature checked; fetched if it is not here."""
     if major not in SUITES:
         known = ", ".join(map(str, SUITES))
-        raise UsageError(f"Debian has no source of PostgreSQL {major}: ask for one of {known}")
+        raise UsageError(f"Debian has no source of PostgreSQL {major}: choose one of {known}")
     shelf = place("sources")
     with locked(shelf / ".lock"):
         found = _newest(shelf, major)

@@ -1,7 +1,7 @@
 """Names of statements: their text without what somebody sent as data, and without comments.
 
 The lexical rules are those of PostgreSQL's manual, "Lexical Structure". A text may be cut anywhere,
-and may not parse: where it is not certain that a literal has ended, the rest counts as part of it.
+and may not parse: if it is not certain that a literal has ended, the rest counts as part of it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-#: What stands for a literal.
+#: What replaces a literal.
 LITERAL = "?"
 
 _WORD = re.compile(r"[^\W\d][\w$]*")
@@ -132,7 +132,7 @@ class _Reader:
     def _quote_end(self, quote: int, prefix: str = "") -> int:
         """Where the literal that begins with this quote has ended, those that continue it too.
 
-        In E'' a backslash escapes, in U&'' no quote. In others it escapes where
+        In E'' a backslash escapes, in U&'' no quote. In others it escapes if
         standard_conforming_strings is off: before a quote nothing tells where the literal ends.
         """
         text = self.text
@@ -184,7 +184,7 @@ class _Reader:
             self._put("$", at + 1)
 
     def _hide_setting(self) -> None:
-        """The value of a setting may stand without quotes."""
+        """The value of a setting may be without quotes."""
         statement = "".join(self.out[self.begin :])
         found = _SETTING.match(statement)
         if found:

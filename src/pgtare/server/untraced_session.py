@@ -17,10 +17,10 @@ UNTIMED, UNTRACED = "wait_event_timing.capture=off", "sql_trace.level=0"
 
 
 def connect(dsn: str, settings: Sequence[str]) -> psycopg.Connection[Any]:
-    """A session under these settings from its first request on, where that is allowed.
+    """A session under these settings from its first request on, if that is allowed.
 
     Without the right to set them, or through a pooler that takes no options, one without. Raises
-    MeasurementError where the server cannot be reached, UsageError for a wrong connection string.
+    MeasurementError if the server cannot be reached, UsageError for a wrong connection string.
     """
     try:
         given = psycopg.conninfo.conninfo_to_dict(dsn).get("options")
@@ -50,7 +50,7 @@ def require_schemas(closed: Iterable[tuple[str, str]]) -> None:
 
 @contextlib.contextmanager
 def telling(remedy: str) -> Iterator[None]:
-    """Turn the server's errors into a sentence of ours. remedy: where a privilege is missing."""
+    """Turn the server's errors into a sentence of ours. remedy: if a privilege is missing."""
     try:
         yield
     except psycopg.errors.InsufficientPrivilege as ex:

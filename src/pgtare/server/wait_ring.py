@@ -145,7 +145,7 @@ def epoch_ns(moment: datetime) -> int:
 
 
 def decode(data: bytes) -> Records:
-    """The records in `data`. Raises MeasurementError where it is no whole number of them."""
+    """The records in `data`. Raises MeasurementError if it is no whole number of them."""
     if len(data) % RECORD.itemsize:
         raise MeasurementError(
             f"the server sent {len(data)} bytes of a trace, which is no whole number of records of "
@@ -167,7 +167,7 @@ def numbers(records: Records, following: int) -> Numbers:
 def bucket(duration_ns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """The histogram bucket, from 0, of each duration: below 256 ns, then powers of two."""
     value = np.maximum(np.asarray(duration_ns, dtype=np.int64), 1)
-    # log2 in double precision rounds 2^k - 1 up where k is large: take the exponent instead.
+    # log2 in double precision rounds 2^k - 1 up if k is large: take the exponent instead.
     exponent = np.frexp(value.astype(np.float64))[1].astype(np.int64) - 1
     exponent -= (value < np.left_shift(np.int64(1), np.minimum(exponent, 62))).astype(np.int64)
     return np.clip(exponent - 7, 0, 31)

@@ -72,7 +72,7 @@ class Status:
 
 @dataclass(frozen=True)
 class Population:
-    """Who takes part: sessions of a database, of a role, of an application name.
+    """What takes part: sessions of a database, of a role, of an application name.
 
     application is a shell pattern (fnmatch); participation the chance of each session to
     be drawn (0 to 1]; sessions how many are expected at one time, which sizes their rings.
@@ -123,7 +123,7 @@ class Trials:
         except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName) as ex:
             raise UsageError(
                 f"database {self.conn.info.dbname} has no extension pgtare: run CREATE EXTENSION "
-                "pgtare; there (where that fails, first `pgtare module install --pg-config PATH` "
+                "pgtare; there (if that fails, first `pgtare module install --pg-config PATH` "
                 "on the server's host)"
             ) from ex
         if not info.usable:
@@ -138,7 +138,7 @@ class Trials:
     ) -> int:
         """Start a trial that ends by itself after `seconds`; returns its number.
 
-        Raises UsageError where another runs, a setting is refused or a privilege is missing.
+        Raises UsageError if another runs, a setting is refused or a privilege is missing.
         """
         names = design.setting_names
         values = [arm.settings.get(name) for arm in design.arms for name in names]

@@ -2,7 +2,7 @@
 
 \echo Use "CREATE EXTENSION pgtare" to load this file. \quit
 
--- Whoever may create functions in the schema could put some next to ours that fit a call better.
+-- A role that may create functions in the schema could add some that fit a call better than ours.
 DO $$
 BEGIN
     IF EXISTS (
@@ -27,12 +27,12 @@ BEGIN
 END $$;
 
 -- Starts a trial and returns its number. "values" holds, arm by arm, a value for
--- each of "settings", null where the arm keeps the session's own. One trial runs
+-- each of "settings", null if the arm keeps the session's own. One trial runs
 -- at a time; it ends at trial_stop(), after "duration" seconds, or with the
 -- session that started it. "slices" names kinds of slices, in which all sessions
 -- follow one arm (its index) or draw one for each transaction (-1); they come in
 -- permuted blocks, each for a time between the bounds. "runs" names arms that take
--- turns in pairs of runs: every so many blocks a session keeps the arm for a number
+-- turns in pairs of runs: after a number of blocks a session keeps the arm for a number
 -- of transactions between the bounds, and the base for as many.
 CREATE FUNCTION @extschema@.trial_start(
     settings text[],

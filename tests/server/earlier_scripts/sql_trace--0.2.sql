@@ -1,4 +1,4 @@
--- Reading SQL traces, and asking for them.
+-- Reading SQL traces, and requesting them.
 \echo Use "CREATE EXTENSION sql_trace" to load this file. \quit
 
 -- Records of a session's trace from a position on, as docs/trace-format.md has them.
@@ -13,7 +13,7 @@ CREATE FUNCTION sql_trace_drain(
 ) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 -- Sets the level of another session (0, 1, 4, 8 or 12); NULL gives it back to its settings.
--- False, with a warning, where there is no such session.
+-- False, with a warning, if there is no such session.
 CREATE FUNCTION sql_trace_set(pid integer, level integer) RETURNS boolean
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 

@@ -227,7 +227,7 @@ CREATE FUNCTION wait_event_timing_benchmark(
     OUT bare_call_ns double precision
 ) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
--- Whoever owns the schema can have put operators there: each is named with its own.
+-- The owner of the schema can have put operators there: each is named with its own.
 CREATE VIEW pg_stat_wait_event_timing AS
     SELECT pid, backend_type, wait_event_type, wait_event, idle, waits, calls, total_time,
            total_time OPERATOR(pg_catalog./) waits::pg_catalog.float8 AS mean_time,

@@ -100,7 +100,7 @@ class RoundStatistics:
 
 
 def summarise(cycles: Cycles) -> RoundStatistics:
-    """The statistics of one round. Raises ValueError where it has no complete cycle."""
+    """The statistics of one round. Raises ValueError if it has no complete cycle."""
     return RoundStatistics(
         statistics_of(cycles.latency_us),
         statistics_of(cycles.service_us),

@@ -32,7 +32,7 @@ class Layouts:
     """What rounds on several layouts say. sd_*: standard deviations, in the unit of the values.
 
     mean: with its t interval over layouts. sd_layout: between layouts, beyond what rounds explain,
-    0 where they explain all; its interval by Williams (1962), which is conservative. sd_round:
+    0 if they explain all; its interval by Williams (1962), which is conservative. sd_round:
     within a layout. p_layout: of "all layouts are alike", by F.
     """
 
@@ -56,7 +56,7 @@ def by_layout(values: Floats, layout: Ints) -> list[Floats]:
 def one_way(groups: Sequence[Floats], alpha: float = 0.05) -> Layouts:
     """The mean over layouts with an interval that another linking would fall under.
 
-    groups: for each layout its rounds' values, as log-ratios of arm to base. Where arm and base
+    groups: for each layout its rounds' values, as log-ratios of arm to base. If arm and base
     are two builds, a group is a pair of layouts, one of each, drawn anew for every group.
     """
     groups = [group for group in groups if len(group)]
@@ -135,7 +135,7 @@ def paired(
     """Compare two builds by rounds: d (n,) are log-ratios, layout (n,) what each round used.
 
     As `rounds.paired`, but the interval is t over layouts, and holds for other linkings of the two
-    builds. Equivalence by TOST over layouts; margin is a share. peeked: as there, of so many
+    builds. Equivalence by TOST over layouts; margin is a share. peeked: as there, of how many
     planned layouts; p, interval and MDE are then those of the confidence sequence.
     """
     found = one_way(by_layout(d, layout), alpha)
@@ -168,9 +168,9 @@ def paired(
 
 
 def two_builds(arm: Sequence[Floats], base: Sequence[Floats], alpha: float = 0.05) -> Estimate:
-    """Mean of the arm's layout means less that of the base's, where rounds share nothing.
+    """Mean of the arm's layout means less that of the base's, if rounds share nothing.
 
-    arm, base: rounds' logarithms by layout. Degrees of freedom by Welch and Satterthwaite. Where
+    arm, base: rounds' logarithms by layout. Degrees of freedom by Welch and Satterthwaite. If
     arm and base ran in the same rounds, `one_way` of their log-ratios is tighter, as what a round
     does to both cancels there.
     """
@@ -186,7 +186,7 @@ def two_builds(arm: Sequence[Floats], base: Sequence[Floats], alpha: float = 0.0
 
 
 def expected_half_width(sd_layout: float, layouts: int, alpha: float = 0.05) -> float:
-    """Half the interval of `two_builds` with so many layouts of each, rounds without error."""
+    """Half the interval of `two_builds` with this many layouts of each, rounds without error."""
     if layouts < 2:
         return math.inf
     multiplier = float(scipy.special.stdtrit(2 * (layouts - 1), 1 - alpha / 2))

@@ -3,10 +3,10 @@
 Sign flips of few rounds are far coarser than Student's t, and at Holm's first step over a large
 family most of the difference is power. So the tests themselves are simulated: STUDIES studies of n
 normal rounds with SD 1 and no effect, the same ones every time. The ends of their intervals answer
-every question, as an effect only shifts them: one of size δ is told from zero just where the
-interval's lower end lies above −δ. Rounds are taken to be normal. The detectable effect allows for
-the error of the SD that it is a multiple of; the rounds to settle take the SD to be the estimated
-one.
+every question, as an effect only shifts them: one of size δ is distinguished from zero exactly if
+the interval's lower end lies above −δ. Rounds are taken to be normal. The detectable effect allows
+for the error of the SD that it is a multiple of; the rounds to settle take the SD to be the
+estimated one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ POWER = 0.8
 MOST_ROUNDS = 100_000
 #: Simulated studies of each number of rounds: 80 % of them is known to within 2.5 %.
 STUDIES = 1_000
-#: Up to so many rounds every flip of a simulated study is counted; beyond, SUBSETS are drawn.
+#: Up to this many rounds every flip of a simulated study is counted; beyond, SUBSETS are drawn.
 _COUNTED = 14
 SUBSETS = 16_384
-#: Beyond so many rounds the flips' interval is Student's.
+#: Beyond this many rounds the flips' interval is Student's.
 _STUDENT = 28
-#: Rounds of which the power is looked at where flips are drawn: each takes a while.
+#: Rounds of which the power is looked at if flips are drawn: each takes a while.
 _STEPS = (16, 20, 24, _STUDENT)
 #: Points at which the estimate of a standard deviation is looked at.
 _GRID = 200
@@ -56,9 +56,9 @@ class Ends(NamedTuple):
 def detectable(se: float, rounds: int, family: int, alpha: float = 0.05) -> float:
     """Minimum detectable effect at 80 % power, in the unit of se: at Holm's first step.
 
-    se is an estimate, from the same few rounds. Studies of so many rounds, each with an effect of
+    se is an estimate, from the same few rounds. Studies of this many rounds, each with an effect of
     the size that an earlier one named, find it in 80 % over all the errors that those may have had.
-    Infinite where so few rounds cannot reject, whatever the effect.
+    Infinite if so few rounds cannot reject, whatever the effect.
     """
     if rounds < 2 or not se > 0:
         return NAN
@@ -71,7 +71,7 @@ def detectable(se: float, rounds: int, family: int, alpha: float = 0.05) -> floa
 def _factor(rounds: int, alpha: float, family: int) -> float:
     """The detectable effect in estimated SDs of a round.
 
-    A study finds an effect δ just where −low < δ; δ is k times the SD that another study estimated.
+    A study finds an effect δ exactly if −low < δ; δ is k times the SD that another study estimated.
     So k is the 80 % point of −low over that SD, the two independent. Studies without effect are
     symmetric, so that the high ends are as good as the low ones.
     """
@@ -81,7 +81,7 @@ def _factor(rounds: int, alpha: float, family: int) -> float:
 
 
 def _estimated_sd(df: float) -> Floats:
-    """What is estimated of an SD of 1 with so many degrees of freedom: _GRID even quantiles."""
+    """What is estimated of an SD of 1 with this many degrees of freedom: _GRID even quantiles."""
     points = (np.arange(_GRID) + 0.5) / _GRID
     return np.asarray(np.sqrt(scipy.special.chdtri(df, 1 - points) / df), dtype=np.float64)
 
@@ -107,9 +107,9 @@ def detectable_by_t(se: float, df: float, threshold: float) -> float:
 def settled(
     mean: float, sd: float, margin: float, rounds: int, family: int, alpha: float = 0.05
 ) -> float:
-    """The chance that so many rounds settle a comparison whose true effect and SD are these.
+    """The chance that this many rounds settle a comparison whose true effect and SD are these.
 
-    Settled is what the verdict calls so: told from zero at Holm's first step, or equivalent.
+    Settled is as in a verdict: different from zero at Holm's first step, or equivalent.
     margin: a share; mean and sd: of log-ratios.
     """
     ends = _ends(rounds, alpha, max(family, 1))
@@ -122,9 +122,9 @@ def settled(
 def rounds_to_settle(
     mean: float, sd: float, margin: float, family: int, alpha: float = 0.05, *, done: int
 ) -> int | None:
-    """Rounds that would settle a comparison with 80 % power, more than `done`; None where never.
+    """Rounds that would settle a comparison with 80 % power, more than `done`; None if never.
 
-    Were the estimate the truth and did the rounds to come vary as those did. Rounded up to one of
+    This assumes that the estimate is exact and that later rounds vary as much. Rounded up to one of
     a few numbers between 14 and 28.
     """
     if not (math.isfinite(mean) and math.isfinite(sd) and sd > 0):

@@ -2,7 +2,7 @@
 
 Nothing here sees the raw rounds. A standard error is recovered from effect and p as if the rounds
 were normal, which is what can be had; exact counts need no such assumption. A p of sign flips has
-few values where rounds are few, and each goes with many errors: a range of them is recovered.
+few values if rounds are few, and each goes with many errors: a range of them is recovered.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import scipy
 from pgtare.estimate.arrays import Floats
 from pgtare.estimate.inference import NAN
 
-#: Simulated studies of a number of rounds, up to so many rounds; with fewer alike none is a range.
+#: Simulated studies of a number of rounds, up to this many rounds; with fewer alike none is a
+#: range.
 STUDIES = 20_000
 _FLIPPED = 10
 _FEWEST = 50
@@ -32,12 +33,12 @@ def recovered_se(effect: float, p: float, rounds: int) -> float:
 
 
 def recovered_range(effect: float, p: float, rounds: int) -> tuple[float, float]:
-    """The standard errors that go with this p: a p of sign flips, where n rounds can give it.
+    """The standard errors that go with this p: a p of sign flips, if n rounds can give it.
 
     The middle 90 % of them among simulated studies of n normal rounds, the same ones every time,
     whose p of sign flips is this one as far as it was written; their true effects vary as much as
     their rounds do. A p that sign flips of so few rounds cannot give is taken as Student's, and so
-    is that of many rounds, where the two hardly differ: the range is one value then.
+    is that of many rounds, if the two hardly differ: the range is one value then.
     """
     by_t = recovered_se(effect, p, rounds)
     if rounds < 2 or rounds > _FLIPPED or not effect:
@@ -84,7 +85,7 @@ def one_sign_p(arms_by_base: Sequence[int]) -> float:
     """Two-sided p of "every delta has the same sign", by dealing the rungs of each group anew.
 
     arms_by_base: for each group of runs that share one base, how many arms. All of a group's deltas
-    are negative just where its base is the best of 1 + arms, which has the chance 1 / (1 + arms)
+    are negative exactly if its base is the best of 1 + arms, which has the chance 1 / (1 + arms)
     when the rungs are alike. Counting deltas as independent coins would give 2 / 2^deltas.
     """
     if not arms_by_base:
@@ -93,7 +94,7 @@ def one_sign_p(arms_by_base: Sequence[int]) -> float:
 
 
 def sign_p(positive: int, rounds: int) -> float:
-    """Two-sided sign test: p of so many of n rounds, or more of them, on one side."""
+    """Two-sided sign test: p of k of n rounds, or more of them, on one side."""
     most = max(positive, rounds - positive)
     tail = sum(math.comb(rounds, k) for k in range(most, rounds + 1))
     return min(1.0, float(2 * tail / 2**rounds))

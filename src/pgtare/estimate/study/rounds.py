@@ -3,7 +3,7 @@
 Arrays in, numbers out. A round gives one difference d_r (of logarithms, as a rule). Under the
 hypothesis that the true difference is θ, and with the order within each round drawn by lot, the
 signs of d_r − θ are as good as coin flips. Flipping the set F of rounds changes the sum by
-−2 Σ_F (d_r − θ), so that it is at least as large as observed just where mean_F(d) ≤ θ. One sorted
+−2 Σ_F (d_r − θ), so that it is at least as large as observed exactly if mean_F(d) ≤ θ. One sorted
 array, the means of all subsets of rounds, therefore answers every question: p-values at any θ,
 and intervals as its order statistics (Hartigan 1969, "Using subsample values as typical values",
 JASA 64).
@@ -141,7 +141,7 @@ class Flips:
 class Paired:
     """One comparison by rounds, in logarithms; times 100 it is nearly percent.
 
-    lo, hi: the 1 − α interval; within: the 1 − 2α one, which lies inside the margin just where the
+    lo, hi: the 1 − α interval; within: the 1 − 2α one, which lies inside the margin exactly if the
     two one-sided tests say so.
     """
 
@@ -171,7 +171,7 @@ def paired(
 ) -> Paired:
     """Compare by rounds: d (n,) are log-ratios, margin a share (0.005 is 0.5 %).
 
-    peeked: the rounds were ended by someone who could see the figures, of so many planned ones. p,
+    peeked: the rounds were ended by someone who could see the figures, of how many planned ones. p,
     interval and MDE are then those of the confidence sequence, and nothing is called equivalent.
     """
     flips = Flips(np.asarray(d, dtype=np.float64), seed)
@@ -220,7 +220,7 @@ def joint_p(rounds: Sequence[Floats], *, seed: int, draws: int = DRAWS) -> float
             continue
         n_workloads += 1
         arms = table.shape[1] - 1
-        # mean(arms) − base = (total − base) / arms − base, for each choice of who is the base
+        # mean(arms) − base = (total − base) / arms − base, for each choice of the base
         contrast = (table.sum(axis=1, keepdims=True) - table) / arms - table
         observed += float(contrast[:, 0].mean())
         for start in range(0, draws, 8_192):

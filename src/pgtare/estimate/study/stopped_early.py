@@ -19,7 +19,7 @@ from pgtare.estimate.study.power import detectable_by_t
 
 @dataclass(frozen=True)
 class Closed:
-    """What a studentised mean is held against after n of so many planned rounds, at level α."""
+    """What a studentised mean is held against after n of the planned rounds, at level α."""
 
     n: int
     planned: int
@@ -31,7 +31,7 @@ class Closed:
         return self._of_t(sequential.multiplier(self.n, self.alpha, self.planned))
 
     def p_value(self, t: float) -> float:
-        """Always-valid two-sided p: below α just where the interval excludes zero."""
+        """Always-valid two-sided p: below α exactly if the interval excludes zero."""
         if self.n < 2 or math.isnan(t):
             return NAN
         tail = float(scipy.special.stdtr(self.n - 1, -abs(t)))

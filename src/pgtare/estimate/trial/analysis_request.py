@@ -10,7 +10,7 @@ from pgtare.estimate.inference import NAN, holm
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.verdict import Control
 
-#: The body's share of an arm's error where its total is tested as well; the total has the rest. The
+#: The body's share of an arm's error if its total is tested as well; the total has the rest. The
 #: body is what most verdicts rest on, and a total that decides one is mostly far from zero.
 BODY_SHARE = 0.8
 
@@ -20,7 +20,7 @@ class Tests:
     """Adjusted p-values of one arm's body and total."""
 
     body: float
-    total: float  # NaN where the total is not judged
+    total: float  # NaN if the total is not judged
     share: float  # the body's share of the arm's error
 
     @property
@@ -43,7 +43,7 @@ class Question:
 
     @cached_property
     def family(self) -> list[int]:
-        """The arms tested as one family: the control and injected arms stand outside it."""
+        """The arms tested as one family: the control and injected arms are outside it."""
         return [i for i, arm in enumerate(self.design.arms) if arm.role == "instrument"]
 
     def tests(self, body: Sequence[float], total: Sequence[float]) -> dict[int, Tests]:
@@ -65,7 +65,7 @@ class Question:
     def control(
         self, tests: Mapping[int, Tests], costs: Callable[[int], tuple[float, float]]
     ) -> Control | None:
-        """The control that is farthest off, None where the design has none.
+        """The control that is farthest off, None if the design has none.
 
         One that cannot be judged (p NaN) comes first: it clears nothing. costs: body and total of
         an arm, in microseconds.

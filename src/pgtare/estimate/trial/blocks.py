@@ -34,7 +34,7 @@ class Blocks:
     """
 
     service_us: Floats  # (B, L) service time
-    cpu_us: Floats  # (B, L) CPU time of the cycle, NaN where not taken
+    cpu_us: Floats  # (B, L) CPU time of the cycle, NaN if not taken
     previous: Ints  # (2, B, L) arm of the unit before, and of the one before that; -1 unknown
     backend: Ints  # (B,)
     aborted: Bools  # (B, L) the transaction ended in an error
@@ -108,7 +108,7 @@ class Selection:
 
 
 def run_length(blocks: int) -> int:
-    """Blocks in a cluster: RUN_LENGTH, fewer where that would leave under MIN_CLUSTERS."""
+    """Blocks in a cluster: RUN_LENGTH, fewer if that would leave under MIN_CLUSTERS."""
     return max(1, min(RUN_LENGTH, blocks // MIN_CLUSTERS))
 
 
@@ -135,7 +135,7 @@ def by_arm(
 ) -> Blocks:
     """Blocks from matrices (B, L) in time order, each row of `arm` a permutation of `block`.
 
-    previous: (2, B, L). aborted: None where no transaction ended in an error.
+    previous: (2, B, L). aborted: None if no transaction ended in an error.
     """
     if aborted is None:
         aborted = np.zeros(arm.shape, dtype=np.bool_)
@@ -158,8 +158,8 @@ def select(obs: Observations, design: Design) -> Selection:
 
     obs: observations of dtype OBSERVATION in any order; times in ns. A backend's first units are
     thrown away, but still are the previous arm of what follows; so are those of slices in which all
-    sessions follow one arm. A block is discarded where a unit
-    of it is missing or was not finished, and where the arm was not surely in force in one of its
+    sessions follow one arm. A block is discarded if a unit
+    of it is missing or was not finished, and if the arm was not surely in force in one of its
     units.
     """
     obs = finished(obs)
@@ -204,7 +204,7 @@ def select(obs: Observations, design: Design) -> Selection:
 
 
 def previous_arms(key: Ints, arm: Ints, sure: Bools) -> Ints:
-    """Arm of the unit before and of the one before that (2, N), -1 where not surely known.
+    """Arm of the unit before and of the one before that (2, N), -1 if not surely known.
 
     The key of a backend's next unit is one larger, so that a lost unit and a change of backend
     both show as a gap. The second is not looked for across a gap: it is of no use without the

@@ -32,7 +32,7 @@ LAYOUTS = ((0, 1), block_layout(2), block_layout(3), block_layout(8))
 #: Of the transactions fail in spells, in all arms alike; and of the judged arm's, early.
 _FAILING, _FAILING_EARLY = 0.02, 0.05
 _SPELL = 20
-#: Units of a pseudo-trial with rare stalls, at least and at most: so many that each arm has some 30
+#: Units of a pseudo-trial with rare stalls, at least and at most: enough that each arm has some 30
 #: over the threshold, which is at the 99.9th percentile.
 STALL_UNITS = (60_000, 96_000)
 #: Pseudo-trials that are estimated at once, and their units: what a processor's cache holds.
@@ -66,7 +66,7 @@ class Calibration:
     """
 
     units: int  # of each pseudo-trial
-    stall_units: int  # of each pseudo-trial with rare stalls, 0 where the recording is too short
+    stall_units: int  # of each pseudo-trial with rare stalls, 0 if the recording is too short
     false_positives: Rate  # headline body, p < 0.05 without any effect
     false_positives_plain: Rate  # the same of the plain block differences
     percent_differs: Rate  # the interval in percent says otherwise of zero than that in time
@@ -157,7 +157,7 @@ def calibrate(
     consecutive units of one backend, at a random place, in blocks of each of LAYOUTS in turn.
     trials: number of pseudo-trials without an effect; a quarter as many for every kind of
     injected effect, a sixteenth for rare stalls, whose longer windows may join backends.
-    Deterministic for a seed. Raises ValueError where no backend has a window's worth of units.
+    Deterministic for a seed. Raises ValueError if no backend has a window's worth of units.
     """
     rng = np.random.default_rng(seed)
     series = _series(obs)

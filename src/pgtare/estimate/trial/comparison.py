@@ -111,7 +111,7 @@ class Comparison:
 
     @cached_property
     def p_total(self) -> float:
-        """Two-sided p-value of the total, NaN where the tail is not judged."""
+        """Two-sided p-value of the total, NaN if the tail is not judged."""
         if not self.scale.judges_tail:
             return NAN
         return _p_value(self.total, self.scale.tail_reference(self.total))
@@ -154,7 +154,7 @@ class Comparison:
     def at_most(self) -> tuple[float, float]:
         """One-sided 95 % upper bounds of the cost, in µs and percent.
 
-        Of the total; of the body where too few units lie over the threshold.
+        Of the total; of the body if too few units lie over the threshold.
         """
         scale, alpha = self.scale, EQUIVALENCE_ALPHA
         if scale.judges_tail:

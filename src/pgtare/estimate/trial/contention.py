@@ -86,7 +86,7 @@ def _judge(found: _Saturation, proven: bool) -> tuple[ContentionState, str]:
         return "inconclusive", f"only {found.units.n_blocks} blocks of slices"
     spillover = found.interval(found.spillover)
     if not (np.isfinite(spillover.lo) and np.isfinite(spillover.hi)):
-        return "inconclusive", "the effects of earlier transactions could not be told apart"
+        return "inconclusive", "the effects of earlier transactions could not be separated"
     covers = spillover.lo <= 0 <= spillover.hi
     if found.units.n_sessions == 1:
         if covers:
@@ -174,8 +174,8 @@ def lag_effects(units: SliceUnits, values: Floats) -> list[Expansion]:
     """Effects of the instrument at lags 0 to LAGS in mixed slices, by ordinary least squares.
 
     y = a_(session, slice) + sum_l b_l [arm l units before = instrument] + error. The influence is
-    that of the sandwich clustered on blocks of slices (Liang and Zeger 1986). NaN where the lags
-    cannot be told apart.
+    that of the sandwich clustered on blocks of slices (Liang and Zeger 1986). NaN if the lags
+    cannot be separated.
     """
     mixed = np.flatnonzero(units.kind == MIXED)
     nothing = [Expansion(NAN, np.full(units.n_blocks, NAN)) for _ in range(LAGS + 1)]

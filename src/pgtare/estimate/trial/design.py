@@ -84,7 +84,7 @@ class Runs:
 class Design:
     """Arms (index 0 is the base), the arms of one block before permutation, and the seed.
 
-    slices: None where the transaction is the unit throughout. runs: None where each transaction
+    slices: None if the transaction is the unit throughout. runs: None if each transaction
     is in a block, and always with slices.
     """
 
@@ -128,7 +128,7 @@ _GUARD_SHARE = 4
 
 
 def slices_of(unit: Unit, n_arms: int, shortest_us: int, longest_us: int) -> Slices | None:
-    """The slices of a trial with these arms by its unit; none where that is the transaction."""
+    """The slices of a trial with these arms by its unit; none if that is the transaction."""
     if unit == "transaction":
         return None
     kinds = (*range(n_arms), MIXED) if unit == "both" else tuple(range(n_arms))
@@ -142,7 +142,7 @@ SHORTEST_BLOCK = 6
 def block_layout(n_arms: int) -> tuple[int, ...]:
     """The arms of one block, each equally often; from eight arms on the base once more.
 
-    A few arms are repeated until the block has SHORTEST_BLOCK units: where an effect lasts two
+    A few arms are repeated until the block has SHORTEST_BLOCK units: if an effect lasts two
     transactions, the cost comes out too low by 2.2 times its second part in blocks of three, by 1.4
     times in blocks of six. With many comparisons against it a second base slot cuts their variance
     by 16 %.
@@ -159,7 +159,7 @@ RUN_SHARE = 0.25
 def runs_of(unit: Unit, arms: tuple[Arm, ...], block: tuple[int, ...]) -> Runs | None:
     """The runs of a trial with these arms by its unit; slices need none, as they last longer.
 
-    The control has one turn where an instrument has two: it is a check, and needs less precision.
+    The control has one turn, an instrument two: it is a check, and needs less precision.
     """
     turns = [arm for arm in range(1, len(arms)) for _ in range(1 + (arms[arm].role != "control"))]
     if unit != "transaction" or not turns:
@@ -199,7 +199,7 @@ def permuted_block(design: Design, backend: int, block: int) -> tuple[int, ...]:
 
 
 def filler(design: Design, backend: int, block: int) -> int | None:
-    """The arm of the unit of no block that comes before this block, None where there is none.
+    """The arm of the unit of no block that comes before this block, None if there is none.
 
     One block in ten has a filler before it, drawn from a stream of its own, so that blocks do not
     march in step with an application that repeats the same few transactions.

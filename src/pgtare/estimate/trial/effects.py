@@ -46,9 +46,9 @@ class Effects:
     c: float
     peeked: bool = False
     unfinished: Unfinished | None = None
-    base_c: float | None = None  # of `base_body`, where it is not c
+    base_c: float | None = None  # of `base_body`, if it is not c
     models: dict[int, Model] = field(default_factory=dict, repr=False, compare=False)
-    body_fit: LagFit | None = None  # where it was solved together with that of other trials
+    body_fit: LagFit | None = None  # if it was solved together with that of other trials
 
     def of(self, arm: int, reference: Sequence[int]) -> Effects:
         """The same split at the threshold that the arm shares with the base.
@@ -77,7 +77,7 @@ class Effects:
 
     @cached_property
     def exceeds(self) -> Floats:
-        """1 where x > c, else 0, (B, L)."""
+        """1 if x > c, else 0, (B, L)."""
         return (self.blocks.service_us > self.c).astype(np.float64)
 
     @cached_property
@@ -217,7 +217,7 @@ def cpu_cost(
 
     reference: the arms that are the base.
 
-    Over the blocks in which it was taken of every unit; None where there is none.
+    Over the blocks in which it was taken of every unit; None if there is none.
     """
     taken = np.asarray(np.isfinite(blocks.cpu_us).all(axis=1), dtype=np.bool_)
     if not taken.any():

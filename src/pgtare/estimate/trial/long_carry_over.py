@@ -51,7 +51,7 @@ class LongEffects:
         """Whether an effect on more than the next transaction is shown, and matters.
 
         By runs, or by the second lag of the regression; at 5 % over the arms of the family and
-        both ways (Bonferroni). It matters where it exceeds the margin or a tenth of the body.
+        both ways (Bonferroni). It matters if it exceeds the margin or a tenth of the body.
         """
         alpha = SHOWN_ALPHA / max(family, 1) / 2
         second = self._of[arm].interval(self._of[arm].second_lag(arm), alpha)

@@ -41,7 +41,7 @@ OBSERVATION = np.dtype(
         ("start_ns", "<i8"),  # request arrival, ns since the trial began
         ("service_ns", "<i8"),  # request arrived -> answer flushed, summed over requests
         ("client_ns", "<i8"),  # waiting for the client inside the transaction
-        ("cpu_ns", "<i8"),  # thread CPU of the cycle, -1 where not taken
+        ("cpu_ns", "<i8"),  # thread CPU of the cycle, -1 if not taken
         ("backend", "<u4"),  # ordinal of the session in the trial, from 0
         ("unit", "<u4"),  # running number within the backend, from 0
         ("block", "<u4"),  # running number of the permuted block within the backend, or of the run
@@ -72,6 +72,6 @@ def finished(obs: Observations) -> Observations:
 def decode(data: bytes) -> Observations:
     """Decode what the server module's drain returned: whole records of OBSERVATION.
 
-    Raises ValueError where the length is no multiple of the record size.
+    Raises ValueError if the length is no multiple of the record size.
     """
     return np.frombuffer(data, dtype=OBSERVATION)

@@ -16,7 +16,7 @@ from pgtare.estimate.trial.blocks import UNUSABLE, Blocks
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import NO_SLICE, Observations, UnitFlag
 
-#: Up to so many failures their distribution is computed exactly; beyond, it is normal.
+#: Up to this many failures their distribution is computed exactly; beyond, it is normal.
 _EXACT = 4096
 #: A transaction that is still open counts as this many times its time so far: at a random moment
 #: the age of what is under way and what it still takes have the same distribution.
@@ -187,7 +187,7 @@ class Unfinished:
 
 
 def unfinished(obs: Observations, design: Design) -> Unfinished:
-    """The units of every session's last block, where that is not whole and no unit is doubtful.
+    """The units of every session's last block, if that is not whole and no unit is doubtful.
 
     None in mixed slices, whose ends cut blocks short all the time.
     """
@@ -242,7 +242,7 @@ def unanswered(
 
 
 def unanswered_in_blocks(obs: Observations, design: Design, used: Ints) -> list[Unanswered]:
-    """The same where the estimates are of blocks of transactions.
+    """The same if the estimates are of blocks of transactions.
 
     Not compared are units in runs, half of which are the base's, and those in slices of one arm.
     """

@@ -48,7 +48,7 @@ def differences(arm: Quantiles, base: Quantiles, reference: Reference) -> list[E
     """Difference of each percentile of an arm from the base's, one for each of PERCENTILES.
 
     Each arm's influence is taken at its own quantile. Linearising both at a pooled quantile is
-    the same for small effects, but where the effect is as large as the spread of service times,
+    the same for small effects, but if the effect is as large as the spread of service times,
     the pooled quantile falls between the two humps, where there is no density to divide by.
     """
     return [

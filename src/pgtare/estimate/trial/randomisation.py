@@ -22,7 +22,7 @@ def p_values(blocks: Blocks, values: Floats, *, seed: int, draws: int = DRAWS) -
     the sign of its difference; with more, the labels of the arm's and the base's slots are
     rotated. Slots of one arm are put in random order first: in the order of time they are not
     exchangeable, and under a trend within blocks the rotations would not be of a kind with the
-    labels that were drawn. Where there are many blocks, neighbours are re-labelled together: that
+    labels that were drawn. If there are many blocks, neighbours are re-labelled together: that
     is a subgroup of the permutations the design allows, so the test stays exact.
     p = (k + 1) / (draws + 1), after Phipson and Smyth (2010). Deterministic for a seed.
     """

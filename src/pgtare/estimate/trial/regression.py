@@ -10,7 +10,7 @@ from pgtare.estimate.arrays import Floats, Ints
 from pgtare.estimate.inference import NAN, Expansion
 from pgtare.estimate.trial.blocks import Blocks
 
-#: A smaller reciprocal condition number than this means effects that cannot be told apart.
+#: A smaller reciprocal condition number than this means effects that cannot be separated.
 _SINGULAR = 1e-10
 
 
@@ -32,7 +32,7 @@ def fit(blocks: Blocks, outcomes: list[Floats], lags: int = 1) -> list[LagFit]:
     y_bi = alpha_b + sum_k tau_k [arm = k] + sum_k c_k [previous arm = k] + error, and likewise
     with a second lag. Units whose previous arm is unknown are left out. The influence is that of
     the cluster-robust sandwich (Liang and Zeger 1986) over `blocks.cluster`. All coefficients
-    are NaN where the effects cannot be told apart, as two lags cannot in blocks of two units.
+    are NaN if the effects cannot be separated, as two lags cannot in blocks of two units.
 
     Dummies are never built: with block-demeaned residuals, every cross product that the normal
     equations and the scores need is a count or a sum by (cluster, arm).
@@ -56,7 +56,7 @@ class Model:
         self.weight = self.known.astype(np.float64)
         self.size = np.maximum(self.weight.sum(axis=1, keepdims=True), 1.0)
         self.all_known = bool(self.known.all())
-        #: (lags + 1, B, L) arm at each lag; where unknown any will do, as the weight is zero.
+        #: (lags + 1, B, L) arm at each lag; if unknown any will do, as the weight is zero.
         self.at_lag: list[Ints] = [
             np.broadcast_to(self.arms, shape),
             *(np.maximum(blocks.previous[lag], 0) for lag in range(lags)),
@@ -67,7 +67,7 @@ class Model:
     def _inverse(self) -> Floats | None:
         """Inverse of X'X of each part (P, F, F) after demeaning, without the base's columns.
 
-        None where one is singular.
+        None if one is singular.
         """
         n_arms, n_blocks, parts = self.blocks.n_arms, self.blocks.n, self.parts
         terms = self.lags + 1

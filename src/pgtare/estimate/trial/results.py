@@ -15,8 +15,8 @@ class Effect:
     """Differences of an arm from the base; _us in microseconds, _pct in % of the base's body.
 
     Intervals are at 95 %. Total, body and excess are what the arm costs when left on: the effect
-    on the transaction itself and that on the next. Total and excess have no interval where too few
-    transactions lie over the threshold. By runs there is no figure where there were none.
+    on the transaction itself and that on the next. Total and excess have no interval if too few
+    transactions lie over the threshold. By runs there is no figure if there were none.
     """
 
     total_us: Estimate
@@ -58,7 +58,7 @@ class ArmEstimate:
     tail_rate_difference: Estimate | None = None  # of P(x > c)
     tail_bound: float | None = None  # one-sided 95 % upper bound of the ratio
     p: float | None = None  # of the body
-    p_total: float | None = None  # NaN where the tail is not judged
+    p_total: float | None = None  # NaN if the tail is not judged
     p_aborted: float | None = None  # of "it fails as often as the base"
     p_randomisation: float | None = None  # of the plain body difference
     p_adjusted: float | None = None  # Holm over bodies and totals; not of injected arms
@@ -79,7 +79,7 @@ class ArmEstimate:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The base arm's service time, in microseconds; NaN where there is no whole block."""
+    """The base arm's service time, in microseconds; NaN if there is no whole block."""
 
     n: int
     mean_us: float  # raw
@@ -113,8 +113,8 @@ class CarryOver:
     switch_throughput_pct: float
 
 
-#: spillover: told from zero; not_shown: it covers zero; none: the same with a single session, which
-#: cannot have any; not_separable: a single session shows some all the same.
+#: spillover: its interval misses zero; not_shown: it covers zero; none: the same with a single
+#: session, which cannot have any; not_separable: a single session shows some all the same.
 ContentionState = Literal[
     "spillover", "not_shown", "none", "not_separable", "inconclusive", "not_verified"
 ]

@@ -40,7 +40,7 @@ class RunPairs:
 def select_pairs(obs: Observations, n_arms: int) -> RunPairs:
     """The whole pairs of runs of a trial; obs in any order, times in ns.
 
-    A pair is whole where each of its runs has as many units as the other, numbered without a gap.
+    A pair is whole if each of its runs has as many units as the other, numbered without a gap.
     """
     units = finished(obs)
     units = units[units["flags"] & UnitFlag.RUN != 0]

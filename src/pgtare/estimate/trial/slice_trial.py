@@ -92,7 +92,7 @@ class _SliceAnalysis:
         return np.asarray(np.minimum(self.units.service_us, self.c[arm]), dtype=np.float64)
 
     def _exceeds(self, arm: int) -> Floats:
-        """1 where x > c, c the arm's."""
+        """1 if x > c, c the arm's."""
         return (self.units.service_us > self.c[arm]).astype(np.float64)
 
     def _members(self, arm: int) -> Bools:

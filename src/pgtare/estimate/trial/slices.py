@@ -15,7 +15,7 @@ from pgtare.estimate.trial.design import MIXED, Design, slice_ends, slice_order
 from pgtare.estimate.trial.observations import NO_SLICE, Observations, UnitFlag, finished
 
 #: How many of a session's earlier units must have had the arm of the slice, as theirs weigh on what
-#: follows: two where carry-over is to be told from spillover.
+#: follows: two if carry-over is to be separated from spillover.
 SETTLED_LAGS = {"slice": 1, "both": 2}
 #: No unit is taken that starts so late in its slice that one in a hundred would outlast it.
 LATE_QUANTILE = 0.99
@@ -26,7 +26,7 @@ class SliceUnits:
     """Usable units, by (backend, unit); arrays are (N,) unless it is said."""
 
     service_us: Floats
-    cpu_us: Floats  # NaN where not taken
+    cpu_us: Floats  # NaN if not taken
     kind: Ints  # of the slice: an arm, or MIXED
     arm: Ints
     previous: Ints  # (2, N) arm of the unit before, and of the one before that; -1 unknown

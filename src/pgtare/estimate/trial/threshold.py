@@ -9,7 +9,7 @@ from pgtare.estimate.inference import NAN
 
 THRESHOLD_QUANTILE = 0.999
 #: With fewer transactions over the threshold, on average of the arm and the base, the mean of what
-#: lies over it has no interval: a normal one would be too narrow where a handful of stalls decides.
+#: lies over it has no interval: a normal one would be too narrow if a handful of stalls decides.
 #: They may all be the arm's: then it is their number that decides.
 MIN_EXCEEDANCES = 20
 
@@ -25,7 +25,7 @@ def shared_threshold(reference: Floats, arm: Floats) -> float:
     reference: of the base and its control. Other arms have no part in it: what divides an arm's
     body from its tail would else depend on what it is weighed with. Both sides count the same,
     however many slots they have, and exchanging them moves nothing. A c from the base alone would
-    cut off what an arm adds to every transaction, where that is more than the base's own spread.
+    cut off what an arm adds to every transaction, if that is more than the base's own spread.
     """
     if not (reference.size and arm.size):
         return NAN

@@ -20,7 +20,7 @@ def duration_s(obs: Observations) -> float:
 def switching(obs: Observations, lags: int) -> CarryOver:
     """What switching took, over all units but the first of each backend.
 
-    lags: those of the headline, which the result names beside it.
+    lags: those of the headline, which the result names with it.
     """
     order = np.argsort((obs["backend"].astype(np.int64) << 32) | obs["unit"], kind="stable")
     backend, start = obs["backend"][order], obs["start_ns"][order]

@@ -55,7 +55,7 @@ def analyse(
     and p-values are those of a confidence sequence (which the randomisation p-value cannot be).
     ended_early: why the trial ended by accident, in words; then no arm is verified. seed: of the
     randomisation test. Data that are missing or useless give NaN and "inconclusive", never an
-    error. Raises ValueError where margin is not above zero.
+    error. Raises ValueError if margin is not above zero.
     """
     if not margin > 0:
         raise ValueError("the margin of equivalence must be above zero")

@@ -32,7 +32,7 @@ EXPLAINED = 0.5
 class Control:
     """How far the base measured again is off.
 
-    p: of "neither body nor total is", NaN where that cannot be judged.
+    p: of "neither body nor total is", NaN if that cannot be judged.
     """
 
     p: float
@@ -67,20 +67,20 @@ class Evidence:
     proven: bool  # the instrument was seen to run in its arm
     blocks: int
     body: Estimate  # the effect's body, with its 95 % interval
-    under: Estimate  # body + margin, shown to be above zero where equivalent
-    over: Estimate  # body - margin, shown to be below zero where equivalent
-    excess: Estimate  # 95 %; no interval where too few transactions are slow
+    under: Estimate  # body + margin, shown to be above zero if equivalent
+    over: Estimate  # body - margin, shown to be below zero if equivalent
+    excess: Estimate  # 95 %; no interval if too few transactions are slow
     total: Estimate  # 95 %; likewise
     total_over: Estimate  # total - margin, 95 %
     tail_bound: float  # one-sided 95 % upper bound of the rate ratio
-    p: float  # of the body, adjusted over the family, where the arm belongs to it
+    p: float  # of the body, adjusted over the family, if the arm belongs to it
     family: int  # number of arms that p is adjusted for
     seconds: float  # length of the trial
     factor: float  # by which it must lengthen for the body to be decided
     tail_factor: float  # by which it must lengthen for the tail to be cleared
     ended_early: str = ""  # why the trial ended by accident
-    lasting: Lasting | None = None  # None where the body holds effects of every length
-    p_total: float = NAN  # of the total, adjusted likewise; NaN where it is not judged
+    lasting: Lasting | None = None  # None if the body holds effects of every length
+    p_total: float = NAN  # of the total, adjusted likewise; NaN if it is not judged
     control: Control | None = None  # None of the control itself, and without one
     failures: Failures | None = None
     unanswered: Unanswered | None = None
@@ -88,7 +88,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict, why, and where inconclusive the seconds still needed, if known."""
+    """A verdict, why, and if inconclusive the seconds still needed, if known."""
 
     verdict: Verdict
     reason: str
@@ -137,7 +137,7 @@ def judge(evidence: Evidence) -> Finding:
 def _equivalent(evidence: Evidence) -> Finding | None:
     """Equivalence of a body that is inside the margin, as far as effects are known to last.
 
-    None where an effect outlasts what the body counts, and runs do not show that it is inside too.
+    None if an effect outlasts what the body counts, and runs do not show that it is inside too.
     """
     why, lasting = f"body {_sign(evidence)}, inside the margin", evidence.lasting
     if lasting is None or (lasting.under.lo > 0 and lasting.over.hi < 0):
@@ -149,7 +149,7 @@ def _equivalent(evidence: Evidence) -> Finding | None:
 
 
 def _by_runs(evidence: Evidence, lasting: Lasting) -> Finding:
-    """The verdict where the body decides nothing, and an effect outlasts what it counts."""
+    """The verdict if the body decides nothing, and an effect outlasts what it counts."""
     if lasting.surely and (lasting.runs.lo > 0 or lasting.runs.hi < 0):
         found = Finding("cost" if lasting.runs.lo > 0 else "gain", "by runs")
         return _unless(_doubts(evidence, lasting.runs), found)
@@ -187,7 +187,7 @@ def _shown(evidence: Evidence) -> tuple[Verdict, Estimate, str] | None:
 
 
 def _at_least(evidence: Evidence) -> str:
-    """That a cost is understated, where many of the arm's transactions were still open."""
+    """That a cost is understated, if many of the arm's transactions were still open."""
     left = evidence.unanswered
     if left is None or not (left.imputed_us > _margin(evidence) or _more_are_open(left)):
         return ""
@@ -268,7 +268,7 @@ def _failure_reason(failed: Failures) -> str:
 def _no_tail_cost(evidence: Evidence) -> bool:
     """Whether nothing shows that the tail makes the arm dear.
 
-    A total above zero does no harm where it is shown to be inside the margin itself.
+    A total above zero does no harm if it is shown to be inside the margin itself.
     """
     return evidence.excess.lo <= 0 and (evidence.total.lo <= 0 or evidence.total_over.hi < 0)
 
@@ -294,7 +294,7 @@ def _tests(evidence: Evidence) -> str:
 
 
 def _sign(evidence: Evidence) -> str:
-    """The side of zero an equivalent arm is on, where its interval tells."""
+    """The side of zero an equivalent arm is on, if its interval tells."""
     if evidence.body.lo > 0:
         return "above zero"
     return "below zero" if evidence.body.hi < 0 else "not distinguished from zero"
@@ -305,7 +305,7 @@ def _too_few(blocks: int) -> str:
 
 
 def _until_enough(evidence: Evidence) -> float | None:
-    """Until there are MIN_BLOCKS, and decided as well where that can be told already."""
+    """Until there are MIN_BLOCKS, and whether it is decided, if that is known already."""
     if not (evidence.blocks > 0 and evidence.seconds > 0):
         return None
     enough = evidence.seconds * (MIN_BLOCKS / evidence.blocks - 1)
@@ -320,7 +320,7 @@ def _until_body(evidence: Evidence) -> float:
 
 
 def _until_tail(evidence: Evidence) -> float:
-    """Infinite where the tail is known to cost something: more time cannot clear it."""
+    """Infinite if the tail is known to cost something: more time cannot clear it."""
     return math.inf if _tail_cost_shown(evidence) else evidence.tail_factor
 
 

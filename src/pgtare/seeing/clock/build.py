@@ -1,4 +1,4 @@
-"""Compile the clock probe: when pgtare is installed, and again where its C sources have changed.
+"""Compile the clock probe: when pgtare is installed, and again if its C sources have changed.
 
 The build hook of the package (hatch_build.py) loads this file alone, so it imports nothing of
 pgtare's and nothing that is not in the standard library.
@@ -37,7 +37,7 @@ def digest(sources: Path) -> str:
 def compiler() -> list[str]:
     """The C compiler and its options: $CC (as "ccache gcc"), or what is there.
 
-    Raises BuildError where there is none.
+    Raises BuildError if there is none.
     """
     for command in (os.environ.get("CC", "").split(), ["cc"], ["gcc"], ["clang"]):
         if command and shutil.which(command[0]):

@@ -3,7 +3,7 @@
 EXPLAIN ANALYZE wraps ExecProcNode, which returns one row or, at the end, none, so a node read to
 its end is called once more in each loop than it returns rows. The exceptions follow the executor
 of PostgreSQL 15 to 18: nodes that deliver all at once (MultiExecProcNode), parents that stop
-early, and processes that work side by side. Where a plan does not tell, the count is a range.
+early, and processes that work side by side. If a plan does not tell, the count is a range.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _reads(place: _Place, child: Node) -> tuple[Reads, str]:
         # Only a limit below the rows expected shows up in the plan, as the rows of the Limit.
         if not parent.plan_rows < child.plan_rows:
             return Reads.UNSURE, ""
-        # One that was reached stops there; one whose input ran out was told so.
+        # One that was reached stops there; one whose input ran out knows it.
         reached = place.rows + place.rows_error >= parent.plan_rows * place.loops
         return (Reads.STOPS if reached else Reads.ALL), "stopped by Limit" if reached else ""
     if kind == "Nested Loop" and child.relationship == "Inner":

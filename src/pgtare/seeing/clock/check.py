@@ -32,7 +32,7 @@ _CONTROL = ("BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT",
 
 @dataclass(frozen=True)
 class Median:
-    """A median with its 95 % interval by signs; NaN where there are too few values."""
+    """A median with its 95 % interval by signs; NaN if there are too few values."""
 
     estimate: float
     lo: float
@@ -64,7 +64,7 @@ class Measured:
     def by(self) -> Literal["processor time", "execution time"]:
         """What is compared.
 
-        The session's processor time where it can be seen: on a busy machine time spent waiting
+        The session's processor time if it can be seen: on a busy machine time spent waiting
         for a processor stays out. Parallel workers are processes of their own, which it misses.
         """
         alone = not any(node.kind.startswith("Gather") for node in self.plan.root.walk())
@@ -201,7 +201,7 @@ class Explainer:
         return plan, Time(_execution_ms(plan), cpu_ms)
 
     def _cpu_ns(self) -> int | None:
-        """Processor time of the session's process; None where it cannot be seen from here."""
+        """Processor time of the session's process; None if it cannot be seen from here."""
         if not self.local:
             return None
         pid = pooler.backend_pid(self._conn)

@@ -54,9 +54,9 @@ class Choice:
 
 
 def choose(names: Sequence[str], leaves: Leaves, machine: str = platform.machine()) -> Choice:
-    """The clocks of these names, or all that the machine has where none is named.
+    """The clocks of these names, or all that the machine has if none is named.
 
-    Raises UsageError for a name that no clock has, and where the machine has none of those named.
+    Raises UsageError for a name that no clock has, and if the machine has none of those named.
     """
     for name in names:
         if name not in BY_NAME:

@@ -16,7 +16,7 @@ from pgtare.seeing.clock.schema import ClockReport, ClockResult, CoreOffset
 FLOOR_PCT = 10.0
 #: Ranges of a few repetitions are smaller than those of many.
 NOISE_FACTOR = 2.0
-#: A reading dearer by more than this is told, however noisy the runs: noise excuses only so much.
+#: A reading dearer by more than this is reported, however noisy the runs: noise has its limits.
 MOST_PCT = 50.0
 
 
@@ -53,7 +53,9 @@ def compare(before: ClockReport, after: ClockReport) -> list[Line]:
     for old in before.clocks:
         if after.clock(old.name) is None:
             found.append(
-                Line(f"{old.name}, a reading", f"{old.read_ns:.1f} ns", "not read", "told", False)
+                Line(
+                    f"{old.name}, a reading", f"{old.read_ns:.1f} ns", "not read", "reported", False
+                )
             )
     found += _setup(before, after)
     found += _frequency(before, after)
@@ -94,8 +96,8 @@ def _setup(before: ClockReport, after: ClockReport) -> Iterator[Line]:
     rank = {"good": 0, "slow": 1, "faulty": 2}
     yield Line("verdict", old.verdict, new.verdict, "none", rank[new.verdict] > rank[old.verdict])
     if old.clocksource != new.clocksource:
-        # a change by itself is told; that it is worse shows in the cost or the verdict
-        yield Line("clock source", str(old.clocksource), str(new.clocksource), "told", False)
+        # a change by itself is reported; that it is worse shows in the cost or the verdict
+        yield Line("clock source", str(old.clocksource), str(new.clocksource), "reported", False)
     if old.vdso is not None and new.vdso is not None:
         yield Line("vDSO", _yes(old.vdso), _yes(new.vdso), "none", old.vdso and not new.vdso)
 
@@ -144,7 +146,7 @@ def _offsets(before: ClockReport, after: ClockReport) -> Iterator[Line]:
 
 
 def _least_ns(pair: CoreOffset) -> float:
-    """How far two processors' clocks are apart at least: 0 where they may agree."""
+    """How far two processors' clocks are apart at least: 0 if they may agree."""
     return max(pair.lo_ns, -pair.hi_ns, 0.0)
 
 

@@ -160,7 +160,7 @@ def run(options: Options, out: Print = _print) -> int:
 
 
 def _section(title: str, clock: Clock, hz: int, options: Options, out: Print) -> bool:
-    """Read a clock and print its section; false where it stepped back."""
+    """Read a clock and print its section; false if it stepped back."""
     out(title)
     recording = probe.record(clock, options.duration, pick_cpu(None), hz / NS)
     if recording.interrupted:
@@ -235,7 +235,7 @@ def ending(source: str, in_use_hz: int, calibrated_hz: int, chosen: str) -> list
 
 
 def apart(in_use_hz: int, calibrated_hz: int) -> str | None:
-    """The warning where frequency in use and calibration are more than 10 % apart."""
+    """The warning if frequency in use and calibration are more than 10 % apart."""
     if abs(in_use_hz - calibrated_hz) <= _APART * calibrated_hz:
         return None
     return (

@@ -13,7 +13,7 @@ from pgtare.seeing.clock.plan import Plan
 from pgtare.seeing.clock.predict import Clock, call_cost, explain_cost, io_cost, io_reads, wait_cost
 from pgtare.seeing.clock.schema import Choice, ClockReport, ClockResult, Meaning, PlanTiming, Span
 
-#: The clock of PostgreSQL up to 18, and that of 19 where it takes the counter.
+#: The clock of PostgreSQL up to 18, and that of 19 if it takes the counter.
 SYSTEM = "monotonic"
 _COUNTER = "tsc"
 #: Readings that do not wait for earlier loads.
@@ -81,7 +81,7 @@ def plan_timing(
 ) -> PlanTiming:
     """What timing this plan costs PostgreSQL `major` by the clock that it takes here.
 
-    Raises UsageError where that clock was not read.
+    Raises UsageError if that clock was not read.
     """
     counter = report.clock(_COUNTER)
     if report.diagnosis.postgres19.clock != _COUNTER:

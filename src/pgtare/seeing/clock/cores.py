@@ -19,9 +19,9 @@ ALL_LIMIT_NS = 600_000_000
 
 
 def sample(cpus: Sequence[int], most: int = MOST_PAIRS) -> tuple[list[tuple[int, int]], str | None]:
-    """The pairs to compare, and a sentence where they are not all.
+    """The pairs to compare, and a sentence if they are not all.
 
-    Among many processors the first is compared with others, evenly spread where even those are
+    Among many processors the first is compared with others, evenly spread if even those are
     too many: offsets between the others follow from two of these.
     """
     possible = len(cpus) * (len(cpus) - 1) // 2

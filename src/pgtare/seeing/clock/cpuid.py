@@ -1,4 +1,4 @@
-"""What CPUID says about the time stamp counter; empty where there is no CPUID."""
+"""What CPUID says about the time stamp counter; empty if there is no CPUID."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: A leaf and subleaf to EAX, EBX, ECX and EDX; None where there is no such leaf.
+#: A leaf and subleaf to EAX, EBX, ECX and EDX; None if there is no such leaf.
 Reader = Callable[[int, int], tuple[int, int, int, int] | None]
 
 _HYPERVISOR_NAMES = {
@@ -23,7 +23,7 @@ _HYPERVISOR_NAMES = {
 
 @dataclass(frozen=True)
 class Leaves:
-    """The facts; frequencies in Hz as stated, None where the leaf is absent or empty."""
+    """The facts; frequencies in Hz as stated, None if the leaf is absent or empty."""
 
     there: bool
     invariant: bool = False

@@ -1,4 +1,4 @@
-"""What the set-up is, whether its clock is cheap and sane, and what to do where it is not."""
+"""What the set-up is, whether its clock is cheap and sane, and what to do if it is not."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _REMEDIES = {
     f"{_USE_TSC}, and clocksource=tsc on the kernel's command line keeps it (AWS advises the same "
     "for Xen instances).",
     "hpet": "The clock source hpet reads a slow device at every call: the kernel found the TSC "
-    "unstable (see `dmesg | grep -i tsc`); update firmware or hypervisor, and where the counter "
+    "unstable (see `dmesg | grep -i tsc`); update firmware or hypervisor, and if the counter "
     "is sound boot with tsc=reliable clocksource=tsc.",
     "acpi_pm": "The clock source acpi_pm reads a device port at about 1 µs a call: the kernel "
     "found the TSC unusable (see `dmesg | grep -i tsc`); give the virtual machine an invariant "
-    "TSC, and where the counter is sound boot with tsc=reliable clocksource=tsc.",
+    "TSC, and if the counter is sound boot with tsc=reliable clocksource=tsc.",
     "kvm-clock": "The clock source kvm-clock is read by system call here, because the host's own "
     "clock is not the TSC: make the host use tsc, or give the guest an invariant TSC (QEMU: -cpu "
     f"host,+invtsc) and then {_USE_TSC}.",
@@ -42,14 +42,14 @@ _NO_VDSO = (
 
 _VDSO_OFF = (
     "The clock source is tsc, yet CLOCK_MONOTONIC is read by system call: the vDSO is off (vdso=0 "
-    "on the kernel's command line) or a sandbox such as gVisor stands between: switch it on, or "
+    "on the kernel's command line) or a sandbox such as gVisor is in between: switch it on, or "
     "leave the sandbox."
 )
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What kernel and processor say; clock sources None or empty where they cannot be read."""
+    """What kernel and processor say; clock sources None or empty if they cannot be read."""
 
     clocksource: str | None
     available: tuple[str, ...]
@@ -68,7 +68,7 @@ def clocksources(folder: Path = _CLOCKSOURCES) -> tuple[str | None, tuple[str, .
 
 
 def vdso(clocks: Iterable[ClockResult]) -> bool | None:
-    """Whether CLOCK_MONOTONIC is read without a system call; None where that was not measured."""
+    """Whether CLOCK_MONOTONIC is read without a system call; None if that was not measured."""
     cost = {clock.name: clock.read_ns for clock in clocks}
     if "monotonic" not in cost or "monotonic_syscall" not in cost:
         return None
@@ -163,7 +163,7 @@ _NAMED = 4
 
 
 def _mend(clocks: Iterable[ClockResult]) -> str:
-    """What to do about a fault; where the kernel's own clock has it, no setting helps."""
+    """What to do about a fault; if the kernel's own clock has it, no setting helps."""
     kernels = [c for c in clocks if c.source != "processor"]
     if _faults(kernels):
         return (
@@ -183,7 +183,7 @@ def _faults(clocks: Iterable[ClockResult]) -> list[str]:
             times = "once" if clock.backward == 1 else f"{clock.backward:,} times"
             largest = -clock.backward_largest_ns
             found.append(f"{clock.name} stepped back {times}, by {largest:,.1f} ns at most")
-        # a thread's CPU time rightly stands still while another thread runs
+        # a thread's CPU time rightly does not move while another thread runs
         if clock.name != "thread_cpu" and _astray(clock):
             found.append(f"{clock.name} advanced {clock.advanced_pct:.1f} % of the time")
     return found
@@ -197,7 +197,7 @@ def _astray(clock: ClockResult) -> bool:
 
 
 _ADVANCED = 0.10
-#: The tick is 1 to 10 ms, and may be late where a hypervisor holds it up.
+#: The tick is 1 to 10 ms, and may be late if a hypervisor holds it up.
 _COARSE_S = 0.05
 
 

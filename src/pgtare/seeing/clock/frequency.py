@@ -1,4 +1,4 @@
-"""How fast the counter runs: calibrated against the kernel's clock, compared with who states it."""
+"""How fast the counter runs: calibrated against the kernel's clock, compared with stated ones."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def bound_ppm(first: Pair, last: Pair, resolution_ns: float = 1.0) -> float:
 
 
 def repeat(n: int = REPEATS, duration_ns: int = REPEAT_NS) -> list[float]:
-    """The frequency from `n` short calibrations, longer ones where the kernel's clock stood still.
+    """The frequency from `n` short calibrations, longer ones if the kernel's clock did not move.
 
-    Raises MeasurementError where it does not move at all.
+    Raises MeasurementError if it does not move at all.
     """
     found: list[float] = []
     while len(found) < n:
@@ -53,7 +53,7 @@ def repeat(n: int = REPEATS, duration_ns: int = REPEAT_NS) -> list[float]:
         elif duration_ns < NS:
             duration_ns *= 2
         else:
-            raise MeasurementError("CLOCK_MONOTONIC stands still: nothing can be measured by it")
+            raise MeasurementError("CLOCK_MONOTONIC does not move: nothing can be measured by it")
     return found
 
 

@@ -14,7 +14,7 @@ from pgtare.seeing.clock.probe import DIRECT, ProbeRun
 from pgtare.seeing.clock.probe import Gap as ProbeGap
 from pgtare.seeing.clock.schema import Cause, Gap, Gaps
 
-#: A gap is longer than this, and than so many ordinary readings.
+#: A gap is longer than this, and than this many ordinary readings.
 LEAST_NS = 1_000.0
 MEDIANS = 5
 LONGEST = 10
@@ -23,14 +23,14 @@ _STEAL_FIELD = 7
 
 @dataclass(frozen=True)
 class Kernel:
-    """What the kernel has counted on one processor; None where it does not tell."""
+    """What the kernel has counted on one processor; None if it does not tell."""
 
     interrupts: dict[str, int]
     stolen_ms: int | None
 
 
 def kernel_now(cpu: int | None) -> Kernel:
-    """Counters of a processor, of all where `cpu` is None."""
+    """Counters of a processor, of all if `cpu` is None."""
     return Kernel(interrupts(_read("/proc/interrupts"), cpu), stolen_ms(_read("/proc/stat"), cpu))
 
 
@@ -76,7 +76,7 @@ def gaps(
     after: Kernel,
     hypervisor: bool,
 ) -> Gaps | None:
-    """Time lost in the run of a clock; None where the clock did not move."""
+    """Time lost in the run of a clock; None if the clock did not move."""
     median, observed = seen.quantile(0.5), seen.observed()
     if median is None or not observed:
         return None
@@ -115,7 +115,7 @@ def gaps(
 
 @dataclass(frozen=True)
 class _Long:
-    """The differences that are gaps, in ticks, beside the median and the sum of all."""
+    """The differences that are gaps, in ticks, with the median and the sum of all."""
 
     ticks: NDArray[np.int64]
     counts: NDArray[np.uint64]
@@ -124,7 +124,7 @@ class _Long:
     observed: int
 
     def lost_pct(self, counts: NDArray[np.uint64]) -> float:
-        """Time that so many of each took beyond an ordinary reading."""
+        """Time that these took beyond an ordinary reading."""
         pairs = zip(self.ticks.tolist(), counts.tolist(), strict=True)
         beyond: int = sum((ticks - self.median) * n for ticks, n in pairs)
         return 100.0 * beyond / self.observed

@@ -12,7 +12,7 @@ from pgtare.seeing.clock.schema import ClockReport, ClockResult, PlanTiming
 
 
 def write_page(report: ClockReport, path: Path) -> None:
-    """Write the page at `path`. Raises MeasurementError where it cannot be written."""
+    """Write the page at `path`. Raises MeasurementError if it cannot be written."""
     files.write_text(path, page(report))
 
 

@@ -35,7 +35,7 @@ class Node:
 
     @property
     def loops(self) -> float:
-        """How often it was begun, in all processes; 0 where it never ran."""
+        """How often it was begun, in all processes; 0 if it never ran."""
         return self.number("Actual Loops")
 
     @property
@@ -58,12 +58,12 @@ class Node:
         return self.number("Plan Rows")
 
     def number(self, name: str) -> float:
-        """A numeric property, 0 where it is missing."""
+        """A numeric property, 0 if it is missing."""
         value = self.properties.get(name, 0)
         return float(value) if isinstance(value, int | float) else 0.0
 
     def text(self, name: str) -> str:
-        """A property of text, empty where it is missing."""
+        """A property of text, empty if it is missing."""
         value = self.properties.get(name, "")
         return value if isinstance(value, str) else ""
 

@@ -22,7 +22,7 @@ Tick = Callable[[float, str], None]
 
 @dataclass(frozen=True)
 class Given:
-    """The plan, how it came, and what timing it was measured to cost where it was run."""
+    """The plan, how it came, and what timing it was measured to cost if it was run."""
 
     source: str
     plan: Plan

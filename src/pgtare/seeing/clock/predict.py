@@ -19,7 +19,7 @@ from pgtare.seeing.clock.stalls import stalls
 
 #: What InstrStartNode and InstrStopNode do under TIMING besides two readings, in ns. Until 15
 #: an instr_time is a struct timespec, whose differences need carrying; from 16 on it is a number.
-#: Below zero where the processor works on other things meanwhile. Measured by `make bench-explain`
+#: Below zero if the processor works on other things meanwhile. Measured by `make bench-explain`
 #: on a 2.5 GHz Xeon (virtual machine).
 _PAIR_WORK_NS = {15: Range(-1, 6, 12)}
 _PAIR_WORK_NS_SINCE_16 = Range(-1, 4, 10)
@@ -96,7 +96,7 @@ class ExplainCost:
 
     @property
     def bare_ms(self) -> float | None:
-        """The execution without TIMING, where the plan was executed."""
+        """The execution without TIMING, if the plan was executed."""
         if self.plan.execution_ms is None:
             return None
         if not self.plan.timed:
@@ -193,7 +193,7 @@ def io_cost(clock: Clock, major: int, plan: Plan | None = None) -> IoCost:
 
 def io_reads(major: int) -> Range:
     """Readings of the clock for an I/O."""
-    # one pair around the start of a read, from 18 on another where it has to be waited for
+    # one pair around the start of a read, from 18 on another if it has to be waited for
     return Range(2, 4, 4) if major >= 18 else Range.exactly(2)
 
 

@@ -144,9 +144,9 @@ class CorePair:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The compiled probe: the installed one, or one compiled now where the sources have changed.
+    """The compiled probe: the installed one, or one compiled now if the sources have changed.
 
-    Raises UsageError where it has to be compiled and cannot be.
+    Raises UsageError if it has to be compiled and cannot be.
     """
     sources = source_dir()
     wanted = build.digest(sources)
@@ -212,7 +212,7 @@ def record(
     ticks_per_ns: float = 1.0,
     tick: Callable[[float], None] = lambda seconds: None,
 ) -> ProbeRun:
-    """Read a clock over and over, pinned to one processor where `cpu` names it.
+    """Read a clock over and over, pinned to one processor if `cpu` names it.
 
     `tick` is called about ten times a second with the seconds so far. After Ctrl-C what was
     recorded until then is returned, marked as interrupted. Raises MeasurementError.
@@ -277,7 +277,7 @@ def cores(
 ) -> CorePair:
     """Hand readings to and fro between two processors; `offset` is added to the second's.
 
-    Raises MeasurementError where a thread cannot be pinned or no reading came back in time.
+    Raises MeasurementError if a thread cannot be pinned or no reading came back in time.
     """
     out = _Cores()
     library().probe_cores(ctypes.byref(out), first, second, counter, offset, rounds, limit_ns)

@@ -26,7 +26,7 @@ class Exact(_Model):
     """One duration that was seen, exactly."""
 
     ticks: int = Field(description="difference of two readings in the clock's own unit")
-    duration_ns: float = Field(description="the same in ns; below 0 where the clock stepped back")
+    duration_ns: float = Field(description="the same in ns; below 0 if the clock stepped back")
     count: int = Field(description="how often")
 
 
@@ -59,10 +59,10 @@ class ClockResult(_Model):
 
 
 class Stated(_Model):
-    """A frequency that somebody states, against the calibration."""
+    """A stated frequency, against the calibration."""
 
-    by: str = Field(description="who states it")
-    hz: int | None = Field(description="the frequency, null where it says none")
+    by: str = Field(description="the source of the figure")
+    hz: int | None = Field(description="the frequency, null if it says none")
     difference_ppm: float | None = Field(description="stated minus calibrated")
     note: str = Field(description="what is to be thought of it")
 
@@ -71,7 +71,7 @@ class Frequency(_Model):
     """How fast the processor's counter runs."""
 
     hz: int = Field(description="ticks a second, in use for every conversion here")
-    source: str = Field(description="calibration, or who stated it")
+    source: str = Field(description="calibration, or the source of the figure")
     calibrated_hz: int = Field(description="by the longest calibration against CLOCK_MONOTONIC")
     error_ppm: float = Field(description="its error is no larger than this")
     duration_s: float = Field(description="how far apart its two readings were")
@@ -96,7 +96,7 @@ class CoreOffset(_Model):
 class Cores(_Model):
     """Every pair of processors, or a sample of the pairs."""
 
-    clock: str | None = Field(description="the clock compared; null where nothing was")
+    clock: str | None = Field(description="the clock compared; null if nothing was")
     pairs: list[CoreOffset] = Field(description="the pairs that were compared")
     possible: int = Field(description="pairs that there are")
     note: str | None = Field(description="why there are no pairs, or not all")
@@ -106,7 +106,7 @@ class Cause(_Model):
     """What took time from the reading thread."""
 
     cause: str = Field(description="in words")
-    count: int | None = Field(description="gaps, where the kernel tells")
+    count: int | None = Field(description="gaps, if the kernel tells")
     lost_pct: float = Field(description="share of the time")
     evidence: str = Field(description="how it is known")
 
@@ -138,7 +138,7 @@ class Gaps(_Model):
 
 
 class Choice(_Model):
-    """What PostgreSQL 19 takes where timing_clock_source is left at auto."""
+    """What PostgreSQL 19 takes if timing_clock_source is left at auto."""
 
     clock: str = Field(description="tsc or system")
     why: str = Field(description="the reason")
@@ -153,7 +153,7 @@ class Diagnosis(_Model):
     verdict: Verdict = Field(description="good, slow or faulty")
     sentence: str = Field(description="the verdict in a sentence")
     remedies: list[str] = Field(description="what to do, one sentence each")
-    clocksource: str | None = Field(description="the kernel's, null where it cannot be read")
+    clocksource: str | None = Field(description="the kernel's, null if it cannot be read")
     available: list[str] = Field(description="clock sources that the kernel could use")
     vdso: bool | None = Field(description="whether CLOCK_MONOTONIC is read without a system call")
     cpuid: bool = Field(description="whether there is CPUID")
@@ -204,7 +204,7 @@ class TimedNode(_Model):
 
 
 class Middle(_Model):
-    """A median with its 95 % interval by signs; null ends where there are too few values."""
+    """A median with its 95 % interval by signs; null ends if there are too few values."""
 
     estimate: float = Field(description="the median")
     lo: float | None = Field(description="lower end of its 95 % interval")
@@ -237,12 +237,12 @@ class PlanTiming(_Model):
     wall_ms: Span = Field(description="what TIMING adds to EXPLAIN ANALYZE, in one process")
     cpu_ms: Span = Field(description="the same in all processes")
     triggers_ms: Span = Field(description="of that, calls of triggers")
-    execution_ms: float | None = Field(description="the execution, null where there was none")
+    execution_ms: float | None = Field(description="the execution, null if there was none")
     executed_with_timing: bool = Field(description="whether that had TIMING on")
     without_timing_ms: float | None = Field(description="the execution less the predicted cost")
     cost_pct: Span | None = Field(description="the cost in percent of that")
     postgresql19_wall_ms: Span | None = Field(
-        description="the same plan on PostgreSQL 19 by RDTSC; null where it would not choose that"
+        description="the same plan on PostgreSQL 19 by RDTSC; null if it would not choose that"
     )
     io_ns: Span = Field(description="what track_io_timing adds to an I/O")
     ios: Span | None = Field(description="I/Os of the plan; null without BUFFERS")
@@ -266,10 +266,10 @@ class ClockReport(_Model):
     stopped_by: Literal["time", "interrupt"] = Field(description="what ended the measurement")
     diagnosis: Diagnosis = Field(description="verdict and remedies")
     clocks: list[ClockResult] = Field(description="the clocks that were read")
-    lacking: dict[str, str] = Field(description="clocks asked for that are not there, and why")
-    frequency: Frequency | None = Field(description="the counter's; null where there is none")
-    cores: Cores | None = Field(description="across processors; null where it was not reached")
-    gaps: Gaps | None = Field(description="where time was lost; null where it was not reached")
+    lacking: dict[str, str] = Field(description="requested clocks that are not there, and why")
+    frequency: Frequency | None = Field(description="the counter's; null if there is none")
+    cores: Cores | None = Field(description="across processors; null if it was not reached")
+    gaps: Gaps | None = Field(description="where time was lost; null if it was not reached")
     meaning: list[Meaning] = Field(description="what it means for PostgreSQL")
     plan: PlanTiming | None = Field(
         default=None, description="what timing a plan costs (`--explain`, `--query`); else null"

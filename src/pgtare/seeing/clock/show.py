@@ -84,7 +84,7 @@ def _facts(report: ClockReport) -> Table:
 
 
 def facts(report: ClockReport) -> Iterator[tuple[str, str]]:
-    """What is known beside the clocks, by name."""
+    """What is known apart from the clocks, by name."""
     if report.frequency is not None:
         yield "frequency", frequency(report.frequency)
         for stated in report.frequency.stated:
@@ -250,7 +250,7 @@ def _heading(clock: ClockResult) -> str:
 
 
 def comparison(lines: Sequence[Line]) -> RenderableType:
-    """What was compared; what is worse stands out."""
+    """What was compared; what is worse is in bold."""
     table = _table("compared", "before", "now", "noise", "", left=("compared", ""))
     for line in lines:
         table.add_row(

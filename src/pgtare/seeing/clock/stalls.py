@@ -2,7 +2,7 @@
 
 clock_gettime and RDTSCP wait until all earlier loads are done. A sort that returns its rows in an
 order that memory does not have misses the cache at each of them; without the clock the processor
-works on past the miss, with it the misses stand one after the other. Whether the order really is
+works on past the miss, with it the misses come one after the other. Whether the order really is
 scattered no plan tells, so these counts are ranges down to none.
 """
 

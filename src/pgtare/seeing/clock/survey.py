@@ -39,7 +39,7 @@ Tick = Callable[[float, str], None]
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure: clocks by name (all where none), s for each (None: short), processor."""
+    """What to measure: clocks by name (all if none), s for each (None: short), processor."""
 
     clocks: tuple[str, ...] = ()
     duration_s: int | None = None
@@ -170,7 +170,7 @@ def weigh(clock: Clock, groups: int = COST_GROUPS) -> Cost:
     # CLOCK_MONOTONIC moves with the kernel's tick alone: batches of many ticks
     while found.read_ns * reads < _LONG_BATCH_NS:
         if reads > _MOST_READS:
-            raise MeasurementError("CLOCK_MONOTONIC stands still: nothing can be measured by it")
+            raise MeasurementError("CLOCK_MONOTONIC does not move: nothing can be measured by it")
         reads *= 4
         found = cost_of([probe.cost(clock, 1, reads) for _ in range(3)])
     return found
@@ -278,7 +278,7 @@ def result(clock: Clock, cost: Cost, recording: ProbeRun, seen: Distribution) ->
 def advanced_pct(recording: ProbeRun, seen: Distribution) -> float:
     """Time that went by on the clock, in percent of that on CLOCK_MONOTONIC.
 
-    A stall beside a look at the time is not the clock's fault: what lies between the inner and the
+    A stall next to a look at the time is not the clock's fault: what lies between the inner and the
     outer readings agrees.
     """
     elapsed = max(recording.elapsed_ns, 1)

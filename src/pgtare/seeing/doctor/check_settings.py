@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pgtare.seeing.doctor.model import Clock, Finding, Observer, Unseen
 from pgtare.seeing.doctor.observed import Facts
 
-#: A cost that weighing found, as a share of a transaction, from which on it is told.
+#: A cost that weighing found, as a share of a transaction, from which on it is reported.
 WARNING_COST_PCT, CRITICAL_COST_PCT = 5.0, 25.0
 #: A reading of the clock that costs more is no vDSO reading (docs/clock.md).
 SLOW_CLOCK_NS = 100.0
@@ -23,7 +23,8 @@ _RELOAD = "SELECT pg_reload_conf();"
 
 @dataclass(frozen=True)
 class Weight:
-    """What an instrument was found to cost a transaction by `pgtare weigh`, and where that stands.
+    """What an instrument was found to cost a transaction by `pgtare weigh`, and the file that has
+    it.
 
     low_pct: the lower end of the 95 % interval of cost_pct. costs: the verdict is "cost".
     """
@@ -37,7 +38,7 @@ class Weight:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What the server does a second; statements None where nobody counts them."""
+    """What the server does a second; statements None if nobody counts them."""
 
     transactions_per_s: float | None
     statements_per_s: float | None

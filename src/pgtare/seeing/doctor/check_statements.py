@@ -14,7 +14,7 @@ from pgtare.seeing.doctor.queries import quoted
 
 #: Shares of throughput, or of the time, lost to evictions.
 WARNING_LOST, CRITICAL_LOST = 0.01, 0.05
-#: Sessions' time spent waiting for the table's lock; where it is sampled, the least of it.
+#: Sessions' time spent waiting for the table's lock; if it is sampled, the least of it.
 WARNING_WAITED, CRITICAL_WAITED = 0.01, 0.10
 #: Entries that live shorter than most monitoring's interval make its figures worthless.
 SHORT_LIFE_S = 300.0
@@ -39,7 +39,7 @@ def figures(
     waits: Waits | None,
     statements_per_s: float | None,
 ) -> Statements | None:
-    """pg_stat_statements in figures; None where it is not there."""
+    """pg_stat_statements in figures; None if it is not there."""
     if facts.statements is None or last.entries is None:
         return None
     size = facts.table_size
@@ -157,7 +157,7 @@ def _evictions(found: Statements, families: Sequence[churn.Family], tracked: str
 
 
 def _sureness(found: Statements, *, severe: bool) -> tuple[Sure, str]:
-    """Certain where what this server showed by itself suffices for the level."""
+    """Certain if what this server showed by itself suffices for the level."""
     if not found.counted:
         return "likely", (
             f"version {found.version} does not count deallocations: entries were seen to vanish or "
@@ -240,7 +240,7 @@ def _texts(found: Statements) -> list[Finding]:
                 title=f"{found.null_texts:,} statements have lost their text",
                 seen=[f"{found.null_texts:,} of {found.entries:,} entries have no text"],
                 why="the file of texts could not be written or read (a full disk, or no memory to "
-                "rewrite it): the figures stand without a statement to put them to",
+                "rewrite it): the figures have no statement to belong to",
                 remedy=[f"{_reset(found)}  -- starts the file anew"],
                 sure="certain",
                 because="the entries were read",
@@ -295,7 +295,7 @@ def _short(text: str, width: int = 100) -> str:
 
 
 def rate(value: float) -> str:
-    """A rate a second: whole where it is large."""
+    """A rate a second: whole if it is large."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 

@@ -35,11 +35,11 @@ def check(waits: Waits) -> list[Finding]:
                 f"{w.event}: {w.active:.1f} sessions, {100 * (w.share or 0):.0f} % of active time"
                 for w in locked[:3]
             ],
-            why="these sessions stand still until another transaction ends",
+            why="these sessions wait until another transaction ends",
             remedy=[
                 _BLOCKERS,
                 f"{_SESSIONS} WHERE pid IN ({holders});"
-                "  -- who holds them; pg_terminate_backend(pid) ends one",
+                "  -- the sessions that hold them; pg_terminate_backend(pid) ends one",
             ],
             sure="certain" if waits.exact else "likely",
             because="counted by wait_event_timing"

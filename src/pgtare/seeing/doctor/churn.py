@@ -14,7 +14,7 @@ _COMMENT = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
 _LITERAL = re.compile(r"'(?:[^']|'')*'|\$\d+|\b\d+(?:\.\d+)?\b")
 _ITEM = r"(?:\?|\(\s*\?(?:\s*,\s*\?)*\s*\)|NULL|DEFAULT)"
 _LIST = re.compile(rf"{_ITEM}(?:\s*,\s*{_ITEM})+", re.IGNORECASE)
-# What is left where a text was cut within a list.
+# What is left if a text was cut within a list.
 _LIST_CUT = re.compile(r"(\?, \.\.\.)[\s,(?$]*$")
 _SCHEMA = re.compile(r'(?<![\w".])(?:"[^"]+"|[A-Za-z_]\w*)\.(?=["A-Za-z_])')
 # From a word's first letter, or a quote, on; a word may be long, so it is not tried from within.
@@ -74,7 +74,7 @@ REMEDIES = {
         "PostgreSQL 18",
     ),
     "utility statements": Remedy(
-        "utility statements are told apart by their text, numbers, names and comments in it",
+        "utility statements are distinguished by their text, numbers, names and comments in it",
         "ALTER SYSTEM SET pg_stat_statements.track_utility = off; SELECT pg_reload_conf();",
     ),
     "comments": Remedy(

@@ -137,9 +137,9 @@ def _absent(settings: dict[str, str], database: str, where: str) -> Unseen:
 
 
 def preload(settings: dict[str, str]) -> str:
-    """What loads pg_stat_statements beside the libraries that are loaded already.
+    """What loads pg_stat_statements next to the libraries that are loaded already.
 
-    Each name stands between quotes of its own: ALTER SYSTEM takes 'a, b' for one name.
+    Each name is in quotes of its own: ALTER SYSTEM takes 'a, b' for one name.
     """
     loaded = settings.get("shared_preload_libraries")
     names = [name.strip(' "').replace("'", "''") for name in (loaded or "").split(",")]
@@ -238,7 +238,7 @@ def sample(session: Session, facts: Facts, into: Samples) -> None:
 
 
 def sample_entries(session: Session, facts: Facts, into: Samples) -> None:
-    """Look once at which statements are in the table; twice where nobody counts evictions."""
+    """Look once at which statements are in the table; twice if nobody counts evictions."""
     if facts.statements is None or facts.table_size > LARGEST_SAMPLED:
         return
     schema = facts.statements.schema

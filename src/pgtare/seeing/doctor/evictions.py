@@ -23,9 +23,9 @@ class StatisticsReset(Exception):
 
 @dataclass(frozen=True)
 class Evictions:
-    """What happened between two looks; rates a second, None where there is no way to know.
+    """What happened between two looks; rates a second, None if there is no way to know.
 
-    distinct: statements in circulation, at least, where some were evicted; infinite where hardly
+    distinct: statements in circulation, at least, if some were evicted; infinite if hardly
     any was there at both looks.
     """
 
@@ -55,7 +55,7 @@ def _counted(
 
 
 def _inferred(facts: Facts, first: Entries, last: Entries, samples: Samples) -> Evictions:
-    """Entries that vanished, or whose calls fell, were evicted: at least so many."""
+    """Entries that vanished, or whose calls fell, were evicted: this is the least number."""
     size = facts.table_size
     if last.count < first.count and not is_full(last, size):
         raise StatisticsReset
@@ -105,7 +105,7 @@ def circulating(first: Entries, last: Entries, samples: Samples) -> float | None
 
     Chapman's estimate (1951), of statements that are as likely to be there at one look as at the
     other. Statements that are always there make it too small; those that were seen at any look are
-    the least that there are. None where entries are hidden.
+    the least that there are. None if entries are hidden.
     """
     common = len(first.calls.keys() & last.calls.keys())
     if first.hidden or last.hidden:

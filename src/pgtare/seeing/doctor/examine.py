@@ -32,9 +32,9 @@ def watch(
     weights: Mapping[str, Weight],
     tick: Tick = lambda seconds: None,
 ) -> Iterator[Report]:
-    """A report after each interval; without end where iterations is None.
+    """A report after each interval; without end if iterations is None.
 
-    Raises MeasurementError where the server goes away.
+    Raises MeasurementError if the server goes away.
     """
     facts = read_facts(session)
     first = read_look(session, facts)
@@ -48,7 +48,7 @@ def watch(
 
 
 def _again(session: Session, facts: Facts) -> Facts:
-    """The facts anew: who watches has perhaps just applied a remedy."""
+    """The facts anew: the user may just have applied a remedy."""
     try:
         return read_facts(session, facts.clock)
     except Unreadable:
@@ -153,7 +153,7 @@ def _traffic(first: Look, last: Look) -> Traffic:
 
     statements = None
     if first.entries is not None and last.entries is not None:
-        # entries that were evicted took their calls along: at least so many
+        # entries that were evicted took their calls along: this is the least number
         grown = sum(
             max(0, calls - first.entries.calls.get(key, 0))
             for key, calls in last.entries.calls.items()

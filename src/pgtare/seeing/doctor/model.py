@@ -13,7 +13,7 @@ Sure = Literal["certain", "likely", "possible"]
 
 #: What monitoring sees. Errors of pgtare itself end with 1 and 2, as everywhere.
 EXIT_STATUS: dict[Level, int] = {"ok": 0, "warning": 10, "critical": 11}
-#: Sessions seen at work from which on a sampled share is told.
+#: Sessions seen at work from which on a sampled share is reported.
 FEWEST_HITS = 20
 ORDER: tuple[Level, ...] = ("critical", "warning", "ok")
 
@@ -25,7 +25,7 @@ class _Model(BaseModel):
 class Finding(_Model):
     """Something that is wrong: what was seen, why it matters, what to do, and how sure that is.
 
-    remedy: commands and, where words are needed, SQL comments. figures: what was seen, as numbers
+    remedy: commands and, if words are needed, SQL comments. figures: what was seen, as numbers
     with the unit in the name.
     """
 
@@ -56,7 +56,7 @@ class Unseen(_Model):
 
 
 class Observer(_Model):
-    """Something that observes the server, and what it costs a transaction, where that is known.
+    """Something that observes the server, and what it costs a transaction, if that is known.
 
     source: where the cost comes from, or how to get it.
     """
@@ -75,8 +75,8 @@ class Observer(_Model):
 class WaitShare(_Model):
     """One event: sessions that waited for it on average, and its share of all active time.
 
-    share_lo: if it is sampled, the lower end of the share's 95 % interval; None where the samples
-    bear none.
+    share_lo: if it is sampled, the lower end of the share's 95 % interval; None if there are too
+    few samples.
     """
 
     event: str = Field(description="class and name, as `IO/DataFileRead`")
@@ -101,13 +101,13 @@ class Waits(_Model):
     events: list[WaitShare] = Field(description="event by event")
 
     def share(self, event: str) -> float | None:
-        """The share of one event of all active time; None where too little was seen of it."""
+        """The share of one event of all active time; None if too little was seen of it."""
         if not self.active or (not self.exact and self.hits < FEWEST_HITS):
             return None
         return next((w.share for w in self.events if w.event == event), 0.0)
 
     def least(self, event: str) -> float | None:
-        """The share if it was counted, else the least that the samples bear."""
+        """The share if it was counted, else the least that the samples show."""
         share = self.share(event)
         if self.exact or share is None:
             return share

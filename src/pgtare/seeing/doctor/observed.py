@@ -49,7 +49,7 @@ class Facts:
 
     @property
     def table_size(self) -> int:
-        """pg_stat_statements.max; PostgreSQL's default where it cannot be seen."""
+        """pg_stat_statements.max; PostgreSQL's default if it cannot be seen."""
         return int(self.settings.get("pg_stat_statements.max", "5000"))
 
     @property
@@ -85,7 +85,7 @@ class Deallocations:
 class CountedWaits:
     """ms waited by event, idle ones left out, at one moment, and since when they are counted.
 
-    rest_ms: their time apart from all waits, idle ones included; None where sessions are not
+    rest_ms: their time apart from all waits, idle ones included; None if sessions are not
     captured.
     """
 
@@ -112,7 +112,7 @@ class Look:
 class Samples:
     """Looks at what sessions do: how often each event was seen ("" for a processor), and looks.
 
-    statements: those that were in the table at some look. pairs: where deallocations are not
+    statements: those that were in the table at some look. pairs: if deallocations are not
     counted, the table twice in a row. squares, crossed: sums over looks from which the spread of a
     share follows, as sessions seen in one look are no independent samples: a sweep stalls them all.
     """
@@ -137,7 +137,7 @@ class Samples:
     def least_share(self, event: str) -> float | None:
         """At least this share of all sessions seen at work was in the event (97.5 % sure).
 
-        Looks are the units, the share a ratio of two of their sums (Cochran 1977, 6.3); None where
+        Looks are the units, the share a ratio of two of their sums (Cochran 1977, 6.3); None if
         there are too few.
         """
         together, n = self.seen.total(), self.looks
@@ -164,7 +164,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts, and the size of their file; None where it may not be read. unseen: why not."""
+    """The texts, and the size of their file; None if it may not be read. unseen: why not."""
 
     rows: tuple[Text, ...] | None
     file_bytes: int | None

@@ -7,7 +7,7 @@ from pgtare.seeing.doctor.observed import CountedWaits, Look, Samples
 
 
 def profile(first: Look, last: Look, samples: Samples) -> Waits | None:
-    """The waits of sessions at work; None where other sessions cannot be seen."""
+    """The waits of sessions at work; None if other sessions cannot be seen."""
     if not samples.looks:
         return None
     on_cpu = samples.seen[""] / samples.looks
@@ -42,7 +42,7 @@ def profile(first: Look, last: Look, samples: Samples) -> Waits | None:
 
 
 def _counted(first: Look, last: Look) -> dict[str, float] | None:
-    """Sessions that waited on average by event; None where that was not counted throughout."""
+    """Sessions that waited on average by event; None if that was not counted throughout."""
     before, after = first.waits, last.waits
     if before is None or after is None or before.reset != after.reset:
         return None
@@ -54,7 +54,7 @@ def _counted(first: Look, last: Look) -> dict[str, float] | None:
 def _rest(first: Look, last: Look) -> float | None:
     """Sessions that did not wait, on average: on a processor, or ready for one.
 
-    None where not all of their time was counted.
+    None if not all of their time was counted.
     """
     before, after = first.waits, last.waits
     if before is None or after is None or before.rest_ms is None or after.rest_ms is None:

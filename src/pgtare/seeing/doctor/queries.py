@@ -18,7 +18,7 @@ _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 @dataclass(frozen=True)
 class Query:
-    """A query, and what it tells. {schema} stands for the schema of the extension it reads."""
+    """A query, and what it tells. {schema} is the schema of the extension it reads."""
 
     name: str
     tells: str
@@ -198,7 +198,7 @@ QUERIES = (
 
 
 def quoted(name: str) -> str:
-    """A name as it is typed in a command: between quotes where it is not a plain one."""
+    """A name as it is typed in a command: between quotes if it is not a plain one."""
     return name if _PLAIN_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"'
 
 
@@ -211,7 +211,7 @@ def listing() -> str:
         "COMMIT;",
         "BEGIN READ ONLY;",
         *(f"SET LOCAL {setting};" for setting in SET_UP),
-        "-- Only where the role is a superuser: its own statements stay out of the table",
+        "-- Only if the role is a superuser: its own statements stay out of the table",
         f"SET LOCAL {UNTRACKED};",
     ]
     for query in QUERIES:

@@ -14,7 +14,7 @@ from pgtare.seeing.doctor import queries
 from pgtare.seeing.doctor.queries import Query
 from pgtare.server import own_session, pooler
 
-#: A host that has vanished is noticed after so many ms.
+#: A host that has vanished is noticed after this many ms.
 _VANISHED_MS = 15_000
 
 
@@ -33,7 +33,7 @@ class Unreadable(MeasurementError):
 class Session:
     """One connection to a server, for `with`.
 
-    Raises MeasurementError where the server cannot be reached or goes away, UsageError where the
+    Raises MeasurementError if the server cannot be reached or goes away, UsageError if the
     connection string cannot be read.
     """
 

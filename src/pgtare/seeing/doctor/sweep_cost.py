@@ -1,6 +1,6 @@
 """What an eviction sweep costs by the size of the table: measured figures, and those between.
 
-The figures are those of docs/pgss-evictions.md, where the command stands that prints them.
+The figures are those of docs/pgss-evictions.md, which names the command that prints them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def sweep_s(size: int) -> float:
 
 
 def lost(size: int, evicted_per_s: float) -> float:
-    """The share of throughput that so many evictions a second take, by the measured figures.
+    """The share of throughput that a number of evictions a second takes, by the measured figures.
 
     Taken as proportional to the rate, and 1 at most; no more than 0.26 was ever measured.
     """

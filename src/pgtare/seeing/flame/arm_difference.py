@@ -72,7 +72,7 @@ def system_call(name: str) -> str:
 
 
 def wait_names(stack: Stack) -> set[str]:
-    """What a blocked stack waits in: its system call, and the wait event where it is known."""
+    """What a blocked stack waits in: its system call, and the wait event if it is known."""
     found = {call for name in stack if (call := system_call(name))}
     found.update(name for name in stack if name.startswith(frames.WAIT))
     return found

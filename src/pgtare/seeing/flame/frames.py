@@ -107,7 +107,7 @@ def is_idle(stack: Stack) -> bool:
 
 
 def _undressed(stack: Stack) -> list[str]:
-    """The process's own frames: without labels, and without who woke it."""
+    """The process's own frames: without labels, and without what woke it."""
     own = [name for name in stack if not name.startswith((WAIT, STATEMENT, ARM))]
     wakers = (i for i, name in enumerate(own) if name.startswith(WAKER))
     return own[: next(wakers, len(own))]

@@ -21,7 +21,7 @@ class _Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """One flame graph. unit: of the values; compared: `before` stands beside each value.
+    """One flame graph. unit: of the values; compared: `before` is shown with each value.
 
     Widths are values, or, of two profiles compared, the mean of both, so that what has vanished
     is still there to be seen.

@@ -32,7 +32,7 @@ def page(
     table: Sequence[Sequence[str]] = (),
     table_head: Sequence[str] = (),
 ) -> str:
-    """The page as a string. table: what the graphs show, for who cannot see them."""
+    """The page as a string. table: what the graphs show, for readers who cannot see them."""
     return page_frame.render(
         "pgtare.seeing.flame",
         "page.html.j2",

@@ -19,16 +19,16 @@ from pgtare.seeing.flame import permission
 from pgtare.seeing.flame.samples import Mode
 from pgtare.server import signals
 
-#: How a user stack is walked: by frame pointers, or from a copy of so many bytes of it.
+#: How a user stack is walked: by frame pointers, or from a copy of this many bytes of it.
 FRAME_POINTERS, DWARF = "fp", "dwarf,8192"
 _START_S = 30.0
 _STOP_S = 20.0
-#: Memory of the processors' buffers together, where we may have it locked, and of one at least and
+#: Memory of the processors' buffers together, if we may have it locked, and of one at least and
 #: at most, in MB; it has to be a power of two.
 _BUFFERS_MB, _LEAST_MB, _MOST_MB = 128, 4, 16
 _PRIORITY = -10
 _FIELDS = "comm,pid,tid,time,event,{}ip,sym,dso"
-# Above so many counters (processes x processors) the whole machine is watched and sifted here.
+# Above this many counters (processes x processors) the whole machine is watched and sifted here.
 _MOST_COUNTERS = 2048
 FILTERED = 150  # pids in one filter of the kernel; above, by program name
 
@@ -45,8 +45,8 @@ def sampling(rate: int, walk: str, pids: Sequence[int], kernel: bool) -> list[st
 def scheduling(mode: Mode, walk: str, pids: Sequence[int], *, by_name: bool) -> list[str]:
     """Arguments that record when processes leave the processor, come back, and are woken.
 
-    by_name: every process of that program rather than these pids. The stack is that of who
-    leaves, and for "wake" of who wakes; nobody else's stack is copied.
+    by_name: every process of that program rather than these pids. The stack is that of the process
+    that leaves, and for "wake" of the one that wakes it; no other stack is copied.
     """
     by_pid = not by_name and len(pids) <= FILTERED
     leaving, back, woken = (

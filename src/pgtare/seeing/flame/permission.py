@@ -19,7 +19,7 @@ _ENOUGH = (1 << 21) | (1 << 38)
 
 
 def find_perf() -> str:
-    """The path of perf. Raises UsageError where it is not installed."""
+    """The path of perf. Raises UsageError if it is not installed."""
     found = shutil.which("perf")
     if found is None:
         raise UsageError(
@@ -30,7 +30,7 @@ def find_perf() -> str:
 
 
 def check(mode: Mode, pids: list[int]) -> None:
-    """Raise UsageError where these processes cannot be recorded in this mode."""
+    """Raise UsageError if these processes cannot be recorded in this mode."""
     if capable():
         if mode != "on" and not _has_scheduler_events():
             raise UsageError(
@@ -74,7 +74,7 @@ def capable() -> bool:
 
 
 def paranoid() -> int:
-    """The kernel's setting; 4 (nothing allowed) where it cannot be read."""
+    """The kernel's setting; 4 (nothing allowed) if it cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         return int(PARANOID.read_text())
     return 4

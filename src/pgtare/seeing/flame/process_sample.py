@@ -1,4 +1,4 @@
-"""Which processes are watched where all would switch more often than can be read: some, by lot."""
+"""Which processes are watched if all would switch more often than can be read: some, by lot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _QUIET_PART = 0.3
 class Watched:
     """The processes watched, and of how many.
 
-    stands_for: how many of all processes each stands for, itself included; 1 where not told.
+    stands_for: how many of all processes each represents, itself included; 1 if not given.
     rate: switches a second of all of them, watched or not.
     """
 
@@ -52,8 +52,8 @@ def rates(pids: Sequence[int], seconds: float = _LOOK_S) -> dict[int, float]:
 def choose(found: Mapping[int, float], most: float, room: int, draw: random.Random) -> Watched:
     """All processes; or those who switch least, and some of the others by lot.
 
-    found: switches a second by process; most: so many a second can be read; room: so many processes
-    can be told apart, if not all are watched.
+    found: switches a second by process; most: how many a second can be read; room: how many
+    processes can be distinguished, if not all are watched.
     """
     total = sum(found.values())
     if total <= most:

@@ -1,4 +1,4 @@
-"""What is known of processes: children, names, namespaces, where one stands in the kernel.
+"""What is known of processes: children, names, namespaces, where one is in the kernel.
 
 By psutil where it knows it. It raises nothing here: of what has ended, nothing is known.
 """
@@ -44,7 +44,7 @@ _KERNEL_FRAME = re.compile(r"^\[<[0-9a-f]*>\] ([^+\s]+)")
 
 
 def read(pid: int, name: str) -> str:
-    """A file of /proc/PID, empty where it cannot be read."""
+    """A file of /proc/PID, empty if it cannot be read."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     return ""
@@ -64,7 +64,7 @@ def exists(pid: int) -> bool:
 
 
 def parent(pid: int) -> int:
-    """The parent's pid; 0 where it cannot be told."""
+    """The parent's pid; 0 if it is not known."""
     return _ask(pid, psutil.Process.ppid, 0)
 
 
@@ -119,7 +119,7 @@ def in_machine_namespace() -> bool:
 
 
 def program(pid: int) -> str:
-    """The path at which its program can be read, in its own file system; empty where it cannot."""
+    """The path at which its program can be read, in its own file system; empty if it cannot."""
     with contextlib.suppress(OSError):
         found = os.readlink(f"/proc/{pid}/exe")
         return f"/proc/{pid}/root{found.removesuffix(' (deleted)')}"
@@ -127,7 +127,7 @@ def program(pid: int) -> str:
 
 
 def libc(pid: int) -> str:
-    """The path at which the C library that it has loaded can be read; empty where it cannot."""
+    """The path at which the C library that it has loaded can be read; empty if it cannot."""
     for line in read(pid, "maps").splitlines():
         path = line.partition("/")[2]
         if re.search(r"/(libc\.so\.6|libc-[\d.]+\.so|ld-musl[^/]*)$", f"/{path}"):
@@ -153,7 +153,7 @@ def activity(pid: int) -> tuple[str, bool]:
 
 
 def standing(pid: int) -> Stack:
-    """The stack of a process that waits, the kernel's part of it: its own is not told."""
+    """The stack of a process that waits, the kernel's part of it: its own is not known."""
     lines = [_KERNEL_FRAME.match(line) for line in read(pid, "stack").splitlines()]
     kernel = [found[1] + frames.KERNEL for found in lines if found is not None]
     what, session = activity(pid)

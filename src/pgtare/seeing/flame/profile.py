@@ -39,7 +39,7 @@ def folded(found: Mapping[Stack, int]) -> str:
 
 
 def parse_folded(path: Path) -> Profile:
-    """What `folded` wrote, or another tool. Raises UsageError where it is something else."""
+    """What `folded` wrote, or another tool. Raises UsageError if it is something else."""
     found: Profile = {}
     try:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -73,7 +73,7 @@ class Function:
 def functions(found: Mapping[Stack, int]) -> list[Function]:
     """Every frame by its time with callees, largest first; a recurring one counts once.
 
-    Of those that are alike, who calls comes before who is called.
+    Of those that are alike, a caller comes before what it calls.
     """
     with_callees: dict[str, int] = {}
     alone: dict[str, int] = {}
@@ -108,8 +108,8 @@ class Change:
 def chance_points(before: Samples, after: Samples) -> float | None:
     """By how many points a share of 50 % moves by chance at least: half of a 95 % interval.
 
-    Samples count as independent, by Kish's number (1965) where their weights differ; those of one
-    process are alike, so that chance may do more. None where a side has no samples.
+    Samples count as independent, by Kish's number (1965) if their weights differ; those of one
+    process are alike, so that chance may do more. None if a side has no samples.
     """
     variance = 0.0
     for samples in (before, after):

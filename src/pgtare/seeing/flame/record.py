@@ -1,4 +1,4 @@
-"""One recording: perf collects, events become samples as they come, what is missing is told."""
+"""One recording: perf collects, events become samples as they come, what is missing is reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TRIES = 5
 #: Samples after which a recording ends by itself: half a gigabyte of memory.
 MOST_SAMPLES = 20_000_000
 
-#: Switches a second that can be read beside a busy server, by how their stacks are walked.
+#: Switches a second that can be read next to a busy server, by how their stacks are walked.
 _MOST_SWITCHES = {perf.FRAME_POINTERS: 10_000, perf.DWARF: 2_000}
 
 StoppedBy = Literal["time", "interrupt", "target", "full", "perf"]
@@ -66,16 +66,16 @@ class FlameRecording:
 def record(plan: SamplingPlan, tell: Tell = lambda seconds, samples, lost: None) -> FlameRecording:
     """Record for `seconds`, until Ctrl-C, or until the target has ended; keeps what there is.
 
-    Raises UsageError where perf is missing or not allowed, MeasurementError where it fails.
+    Raises UsageError if perf is missing or not allowed, MeasurementError if it fails.
     """
     with signals.asked_to_stop() as asked:
         return FlameRecorder(plan).run(lambda: asked.made, tell)
 
 
 def _way(plan: SamplingPlan) -> str:
-    """How to walk stacks: frame pointers where all that is on them keeps them.
+    """How to walk stacks: frame pointers if all that is on them keeps them.
 
-    A wait ends in libc, and where libc keeps none (Debian's), sem_wait loses everything above it.
+    A wait ends in libc, and if libc keeps none (Debian's), sem_wait loses everything above it.
     """
     pid = plan.target.pids[0]
     files = [processes.program(pid)]
@@ -86,7 +86,7 @@ def _way(plan: SamplingPlan) -> str:
 
 
 class FlameRecorder:
-    """A recording that its owner stops, so that it can run beside something else."""
+    """A recording that its owner stops, so that it can run during something else."""
 
     def __init__(self, plan: SamplingPlan) -> None:
         permission.find_perf()
@@ -149,7 +149,7 @@ class FlameRecorder:
         )
 
     def _choose(self) -> None:
-        """Whom to watch. Who wakes has its stack copied as well."""
+        """Which processes to watch. Those that wake others have their stacks copied as well."""
         most = _MOST_SWITCHES.get(self.walk, min(_MOST_SWITCHES.values()))
         if self.plan.mode == "wake":
             most //= 2
@@ -209,7 +209,7 @@ class FlameRecorder:
                 elif wants(event.tid):
                     stack = frames.own(event.stack)
                     self.collected.add(event.time_ns, event.tid, stack, RUNNING, weight)
-        except Exception as ex:  # told by run(), which must not wait for ever
+        except Exception as ex:  # reported by run(), which must not wait for ever
             self.failure = ex
             collector.stop()
 
@@ -240,13 +240,13 @@ class FlameRecorder:
         if self.scheduler.unmatched > self.scheduler.switches // 100 + len(self.plan.target.pids):
             notes.append(
                 f"{self.scheduler.unmatched:,} times a process came back whose leaving was not "
-                f"seen, beside {self.scheduler.switches:,} that were."
+                f"seen; {self.scheduler.switches:,} were."
             )
         if self.plan.mode != "on" and not self.watched.all:
             drawn, of = self.watched.drawn
             notes.append(
                 f"Processes left the processor {self.watched.rate:,.0f} times a second, more often "
-                f"than can be read beside them: {drawn} of the {of} busiest, drawn by lot, "
+                f"than can be read meanwhile: {drawn} of the {of} busiest, drawn by lot, "
                 f"{'stands' if drawn == 1 else 'stand'} for all of those. Sessions that connected "
                 "meanwhile are not in it."
             )

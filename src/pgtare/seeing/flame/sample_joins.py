@@ -26,7 +26,7 @@ class Spans:
 
 
 def at(samples: Samples, spans: Spans) -> Numbers:
-    """`what` of the stretch that each sample begins in; -1 where there is none."""
+    """`what` of the stretch that each sample begins in; -1 if there is none."""
     found = np.full(len(samples), -1, np.int64)
     for pid in np.unique(samples.pid):
         mine = np.flatnonzero(samples.pid == pid)

@@ -1,4 +1,4 @@
-"""Samples as columns: when, which process, which stack, and how much time each stands for."""
+"""Samples as columns: when, which process, which stack, and how much time each represents."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Samples:
 
     @property
     def total_ns(self) -> int:
-        """The time that all samples stand for."""
+        """The time that all samples represent."""
         return int(self.weight_ns.sum())
 
     def under(self, names: Sequence[str], which: npt.NDArray[np.int64]) -> Samples:

@@ -1,4 +1,4 @@
-"""From scheduler events to time off the processor: blocked, runnable, and who ended the wait."""
+"""From scheduler events to time off the processor: blocked, runnable, and what ended the wait."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class _Away:
 class Scheduler:
     """Follows the processes that `wanted` tells; pids are those of the machine.
 
-    wake: keep who woke, as frames on top of what waited. standing: stacks of processes that were
-    waiting when the recording began. stands_for: how many processes one that is watched stands for,
-    itself included, where not all are.
+    wake: keep what woke a process, as frames on top of what waited. standing: stacks of processes
+    that were waiting when the recording began. stands_for: how many processes one that is watched
+    represents, itself included, if not all are.
     """
 
     wanted: Callable[[int], bool]
@@ -53,7 +53,7 @@ class Scheduler:
     _last_ns: int = 0
     _away: dict[int, _Away] = field(default_factory=dict)
     _lot: random.Random = field(default_factory=lambda: random.Random(1))
-    #: our number of a process by the kernel's, where they differ (in a pid namespace)
+    #: our number of a process by the kernel's, if they differ (in a pid namespace)
     _ours: dict[int, int] = field(default_factory=dict)
 
     def begin(self, time_ns: int) -> None:
@@ -70,7 +70,7 @@ class Scheduler:
             self._woken(event)
 
     def gap(self) -> None:
-        """Events were lost: who is away may have been back meanwhile, so its wait is cut here."""
+        """Events were lost: an absent process may have been back meanwhile; its wait ends here."""
         self.end(self._last_ns)
 
     def end(self, time_ns: int) -> None:
@@ -87,7 +87,7 @@ class Scheduler:
             leaving, state, coming = int(short[2]), short[3], int(short[5])
         else:
             return
-        # perf is asked for each event twice: with the stack for who leaves, without for who comes
+        # perf is asked for each event twice: with the stack of what leaves, without what comes
         if event.stack:
             if event.tid != leaving:
                 self._ours[leaving] = event.tid
@@ -132,14 +132,14 @@ class Scheduler:
             self._add(woken, pid, away.stack, RUNNABLE, time_ns)
 
     def _add(self, since_ns: int, pid: int, stack: Stack, kind: int, until_ns: int) -> None:
-        """One stretch, as often as there are processes that it stands for, on average."""
+        """One stretch, as often as there are processes that it represents, on average."""
         times, rest = divmod(self.stands_for.get(pid, 1.0), 1)
         for _ in range(int(times) + (rest > 0 and self._lot.random() < rest)):
             self.collected.add(since_ns, pid, stack, kind, max(0, until_ns - since_ns))
 
 
 def waker(event: Event) -> Stack:
-    """Who woke, as frames that go on top of what waited: the innermost first, the program last.
+    """What woke it, as frames that go on top of what waited: the innermost first, the program last.
 
     An interrupt is nobody's doing: what it interrupted is left out.
     """

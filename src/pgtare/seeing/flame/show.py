@@ -22,7 +22,7 @@ from pgtare.seeing.flame.samples import BLOCKED, RUNNABLE, RUNNING, Samples
 TITLES = {
     "on": "On the processor",
     "off": "Blocked",
-    "wake": "Blocked, and who ended it",
+    "wake": "Blocked, and what ended it",
 }
 _ROWS = 15
 
@@ -103,7 +103,7 @@ def graphs(recording: FlameRecording, found: Profile, *, idle: bool) -> list[Gra
 
 
 def alone(found: Profile, id: str, title: str, seconds: float) -> Graph:
-    """The graph of a profile, and how much time it is, of so many seconds."""
+    """The graph of a profile, and how much time it is, of how many seconds."""
     spent = numbers.duration(profiles.total(found) / 1000)
     note = f"{spent} in {numbers.seconds(seconds)}." if found else "No such time was seen."
     return graph(id, title, _ms(found), note=note)

@@ -12,7 +12,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import NoteSection
 
 # endbr64; push %rbp; mov %rsp,%rbp: how a function begins that keeps the frame pointer. Other
-# instructions may stand in between.
+# instructions may be in between.
 _PUSH, _MOVE = b"\x55", b"\x48\x89\xe5"
 _PROLOGUE = 24
 # Pointers of 4 bytes relative to the table, as every linker of Linux writes it.
@@ -43,7 +43,7 @@ class Program:
 
 @lru_cache(maxsize=64)
 def read(path: str, shown: str = "") -> Program:
-    """The facts of the file at `path`, called `shown` where that differs.
+    """The facts of the file at `path`, called `shown` if that differs.
 
     What cannot be read counts as stripped, without frame pointers.
     """

@@ -84,7 +84,7 @@ class FlameTarget:
 
 
 def of_pid(pid: int) -> FlameTarget:
-    """One process. Raises UsageError where there is none, or it is not PostgreSQL's."""
+    """One process. Raises UsageError if there is none, or it is not PostgreSQL's."""
     if not processes.exists(pid):
         raise UsageError(_no_such(pid))
     if not processes.is_server(pid):
@@ -94,7 +94,7 @@ def of_pid(pid: int) -> FlameTarget:
 
 
 def of_postmaster(pid: int) -> FlameTarget:
-    """A postmaster and all its children. Raises UsageError where it is none."""
+    """A postmaster and all its children. Raises UsageError if it is none."""
     of_pid(pid)
     above = processes.parent(pid)
     if above and processes.is_server(above) and pid in processes.children(above):
@@ -107,7 +107,7 @@ def of_postmaster(pid: int) -> FlameTarget:
 def of_connection(conn: psycopg.Connection[Any], pid: int | None = None) -> FlameTarget:
     """The server at the other end, or one of its processes by the server's number for it.
 
-    Raises UsageError where its processes are not on this machine, or not to be seen from here.
+    Raises UsageError if its processes are not on this machine, or not to be seen from here.
     """
     own = pooler.backend_pid(conn)
     postmaster = _by_socket(conn) or _by_start(conn, own)

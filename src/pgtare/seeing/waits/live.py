@@ -21,7 +21,7 @@ _SHOWN_TEXTS = 50
 def watch(
     reader: Reader, interval_s: float, iterations: int | None, *, idle: bool, background: bool
 ) -> Iterator[Profile]:
-    """A profile after each interval; without end where iterations is None.
+    """A profile after each interval; without end if iterations is None.
 
     An interval in which counters were reset is left out; the next profile says so.
     """
@@ -55,13 +55,13 @@ def watch(
 
 
 class _RunQueue:
-    """Time that client sessions wait for a processor, where the kernel can be asked."""
+    """Time that client sessions wait for a processor, if the kernel can be asked."""
 
     def __init__(self, reader: Reader) -> None:
         self.here = run_queue.is_local(reader.conn.info.host, reader.pid)
 
     def begin(self, snapshot: Snapshot) -> dict[int, int] | None:
-        """The time of each client session so far; None where it is not known."""
+        """The time of each client session so far; None if it is not known."""
         if not self.here or not snapshot.clients:
             return None
         return run_queue.run_queue_ns(c.pid for c in snapshot.clients) or None
@@ -77,7 +77,7 @@ class _RunQueue:
 def _sample(reader: Reader, seconds: float) -> Samples | None:
     """Processes on CPU, looked at again and again for some seconds.
 
-    None, after that time, where others' sessions cannot be seen and would count as idle.
+    None, after that time, if others' sessions cannot be seen and would count as idle.
     """
     if not reader.sees_all:
         time.sleep(seconds)

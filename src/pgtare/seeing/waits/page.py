@@ -18,8 +18,8 @@ _STATEMENTS = 30
 def write_page(directory: Path, path: Path) -> Summary:
     """Sum up the recording in `directory` and write its page at `path`.
 
-    Raises UsageError where it is no recording, PgtareError where it is damaged, MeasurementError
-    where the page cannot be written.
+    Raises UsageError if it is no recording, PgtareError if it is damaged, MeasurementError
+    if the page cannot be written.
     """
     found = summarise(recordings.load(directory), recordings.parts(directory))
     files.write_text(path, page(found))

@@ -73,7 +73,7 @@ class Progress:
 
 
 def _check_rights(reader: Reader) -> None:
-    """Raise UsageError, with the line that mends it, where others cannot be traced."""
+    """Raise UsageError, with the line that mends it, if others cannot be traced."""
     with telling():
         ((user, signature, may_set),) = reader.rows(_RIGHTS)
     missing = []
@@ -88,9 +88,9 @@ def _check_rights(reader: Reader) -> None:
 
 
 class WaitRecorder:
-    """Drains until told to stop. trace_all: begin to trace every client session, and end it.
+    """Drains until it is stopped. trace_all: begin to trace every client session, and end it.
 
-    dsn: by which a guard reaches the server if we are killed meanwhile. Raises UsageError where it
+    dsn: by which a guard reaches the server if we are killed meanwhile. Raises UsageError if it
     may not, before anything is done.
     """
 
@@ -117,7 +117,7 @@ class WaitRecorder:
     ) -> Recording:
         """Record for `seconds`, or until a signal or `stop` ends it; what was recorded is kept.
 
-        Raises MeasurementError where the server goes away; the parts written until then stay, with
+        Raises MeasurementError if the server goes away; the parts written until then stay, with
         a description of them. A full disk ends the recording, and is what it was stopped by.
         """
         try:

@@ -232,7 +232,7 @@ def _document(recording: Recording) -> str:
 def load(directory: Path) -> Recording:
     """The description of a recording.
 
-    Raises UsageError where `directory` holds none, PgtareError where it is damaged.
+    Raises UsageError if `directory` holds none, PgtareError if it is damaged.
     """
     return artefact.parsed(Recording, KIND.open(directory), directory / DESCRIPTION)
 
@@ -243,6 +243,6 @@ def unwritten_note(records: int) -> str:
 
 
 def parts(directory: Path) -> Iterator[Columns]:
-    """The parts of a recording, one after another. Raises PgtareError where one is damaged."""
+    """The parts of a recording, one after another. Raises PgtareError if one is damaged."""
     for path in sorted(directory.glob("part-*.parquet")):
         yield parquet.read(path, COLUMNS, "move it away, and the rest can be read")

@@ -1,4 +1,4 @@
-"""How long processes waited for a processor, from the kernel, where the server runs here."""
+"""How long processes waited for a processor, from the kernel, if the server runs here."""
 
 from __future__ import annotations
 

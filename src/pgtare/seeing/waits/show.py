@@ -43,7 +43,7 @@ def profile_view(profile: Profile, limit: int = 20) -> RenderableType:
 
 
 def _queued(queue: float, active: float) -> str:
-    """Who waited for a processor, be it at the end of a wait: an idle one is over only then."""
+    """Sessions that waited for a processor, also at a wait's end: an idle one ends only then."""
     if queue <= active:
         return f"; {queue:.2f} waited for a processor"
     return (
@@ -53,7 +53,7 @@ def _queued(queue: float, active: float) -> str:
 
 
 def _table(*columns: str, text: Sequence[str] = ()) -> Table:
-    """A table whose text makes room for its numbers where a terminal is narrow."""
+    """A table whose text makes room for its numbers if a terminal is narrow."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
         left = name in text
@@ -74,7 +74,7 @@ def percentiles(histogram: Sequence[int]) -> dict[int, int]:
 
 
 def _cell(text: str, style: str = "") -> Text:
-    """Text in one line, cut where there is no room."""
+    """Text in one line, cut if there is no room."""
     return Text(plain(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
@@ -86,7 +86,7 @@ def _events(profile: Profile, limit: int) -> Table:
         table.add_row(
             "CPU", f"{profile.on_cpu:.2f}", _percent(share), _cell(bar(share or 0.0)), "", ""
         )
-    # what rounds to nothing is worth no row, but an idle event was asked for
+    # what rounds to nothing is worth no row, but an idle event was requested
     shown = [rate for rate in profile.events if rate.event.idle or rate.active >= 0.005]
     for rate in shown[:limit]:
         table.add_row(
@@ -160,8 +160,8 @@ def sessions_view(
     sessions: Iterable[Session], events: Mapping[int, Mapping[Event, Counters]]
 ) -> Table:
     """Sessions by the time they waited, and what each waits for now."""
-    columns = ("pid", "who", "waited", "most for", "now", "for", "blocked by", "capture")
-    table = _table(*columns, text=("who", "most for", "now", "blocked by", "capture"))
+    columns = ("pid", "session", "waited", "most for", "now", "for", "blocked by", "capture")
+    table = _table(*columns, text=("session", "most for", "now", "blocked by", "capture"))
     for session in sessions:
         own = events.get(session.pid, {})
         most = max(own.items(), key=lambda item: item[1].spent_ms, default=None)
@@ -223,7 +223,7 @@ def bar(share: float) -> str:
 
 
 def one_line(text: str | None, query_id: int) -> str:
-    """A statement in one line, cut where it is long; its identifier where the text is not known."""
+    """A statement in one line, cut if it is long; its identifier if the text is not known."""
     if text is None:
         return f"query identifier {query_id}" if query_id else "(no query identifier)"
     short = plain(" ".join(text.split()))

@@ -82,7 +82,7 @@ class Summary:
     statements: dict[int, StatementSum] = field(default_factory=lambda: defaultdict(StatementSum))
 
     def label(self, event: int) -> str:
-        """An event as its users write it; its number where the name was not learned."""
+        """An event as its users write it; its number if the name was not learned."""
         names = self.recording.events.get(str(event))
         return "/".join(names) if names else f"{class_of(event)}/0x{event:08X}"
 

@@ -10,7 +10,7 @@ from pgtare.server.wait_counters.model import Client, Losses, Snapshot
 _UNSEEN = 0.05
 
 _HOW = (
-    "switch it on with ALTER SYSTEM SET wait_event_timing.capture = 'stats' and a reload, where "
+    "switch it on with ALTER SYSTEM SET wait_event_timing.capture = 'stats' and a reload, if "
     "the module is loaded (shared_preload_libraries)"
 )
 PARTIAL = (
@@ -67,12 +67,12 @@ def of_losses(losses: Losses) -> tuple[str, ...]:
             "wait_event_timing.statements_max"
         )
     if losses.overflows:
-        told.append(f"{losses.overflows:,} waits stand under Other (overflows)")
+        told.append(f"{losses.overflows:,} waits are counted under Other (overflows)")
     return tuple(told)
 
 
 def hides_much(*looks: tuple[Client, ...] | None) -> bool:
-    """Whether so many sessions are not captured that shares of time would mislead."""
+    """Whether too many sessions are not captured, so that shares of time would mislead."""
     return any(clients and _uncaptured(clients) > _UNSEEN * len(clients) for clients in looks)
 
 

@@ -65,7 +65,7 @@ class Event:
 
 
 class EventRow(_Model):
-    """One event in all processes of a type; of a process (pid) where they are listed by process."""
+    """One event in all processes of a type; of a process (pid) if they are listed by process."""
 
     backend_type: str = Field(description="kind of process")
     event: Event = Field(description="the event")
@@ -109,7 +109,7 @@ class Session(_Model):
 
 
 class Client(_Model):
-    """A client session, and what is captured in it: None where the module is not loaded there."""
+    """A client session, and what is captured in it: None if the module is not loaded there."""
 
     pid: int = Field(description="process number")
     started: datetime = Field(description="when it began")
@@ -126,9 +126,9 @@ class Client(_Model):
 class Losses(_Model):
     """What the counters lack since the last reset, and how often any of them were reset.
 
-    resets: None where the module does not count them. missed: waits seen but not counted.
+    resets: None if the module does not count them. missed: waits seen but not counted.
     statements_missed: waits that found the table of statements busy. statements_evicted: pairs of
-    statement and event that made way. overflows: waits that stand under Other.
+    statement and event that made way. overflows: waits that are counted under Other.
     """
 
     resets: int | None = Field(
@@ -155,11 +155,11 @@ class Timed(_Model):
 
 
 class Snapshot(_Model):
-    """All counters of a server at one moment; texts has what statements say, where it is known.
+    """All counters of a server at one moment; texts has what statements say, if it is known.
 
-    clients: without pgtare's own; None where others' sessions cannot be seen. uncounted: pgtare's
+    clients: without pgtare's own; None if others' sessions cannot be seen. uncounted: pgtare's
     own session is not in the counters. timed: by backend type, read with `events` at one moment;
-    None where others cannot be seen.
+    None if others cannot be seen.
     """
 
     schema_: Literal["pgtare.waits.snapshot/1"] = Field(

@@ -41,7 +41,7 @@ class EventRate:
 class StatementRate:
     """One statement: sessions that ran it on average, waiting and on CPU, and its main events.
 
-    on_cpu: by samples, with its 95 % interval; None where there are too few (cpu_samples), and then
+    on_cpu: by samples, with its 95 % interval; None if there are too few (cpu_samples), and then
     `active` is the waiting alone.
     """
 
@@ -61,11 +61,11 @@ class Profile:
     """Where time went in `seconds`.
 
     sessions: whose waits are captured, on average, those that came and went for their time (None:
-    not known). It is exactly the sum of idle, of the waits in `active`, and of on_cpu where that is
+    not known). It is exactly the sum of idle, of the waits in `active`, and of on_cpu if that is
     counted. active: sessions neither idle nor waiting for their client; on_cpu is the part of them
     that waited for nothing (None: not known). cpu_elsewhere: the part of on_cpu that is at no
     statement, or at one with too few samples. Shares are of `active`; idle events have none,
-    and none is given where too many sessions are not captured. run_queue: sessions that waited for
+    and none is given if too many sessions are not captured. run_queue: sessions that waited for
     a processor, of whatever else they waited for before. notes: what the figures lack;
     hides_much: so much that there are no shares.
     """
@@ -101,10 +101,10 @@ def profile(
     """Compare two snapshots of one server.
 
     samples: of processes on CPU meanwhile, which split that time by statement, and tell how long it
-    was where the snapshots do not. run_queue: sessions that waited for a processor on average.
+    was if the snapshots do not. run_queue: sessions that waited for a processor on average.
     idle: list waits for something to do as well. background: not only processes that work for
     clients.
-    Raises UsageError where the two cannot be compared.
+    Raises UsageError if the two cannot be compared.
     """
     seconds = _check(before, after)
     events = _sum(
@@ -155,7 +155,7 @@ def profile(
 
 
 def _share(part: float, whole: float) -> float | None:
-    """The share of all active time; None where that is not known."""
+    """The share of all active time; None if that is not known."""
     return part / whole if whole else None
 
 

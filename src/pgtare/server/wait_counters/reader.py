@@ -137,7 +137,7 @@ class Reader:
             self.uncounted = self.rows(query, self.pid) in ([], [("off",)])
 
     def rows(self, query: str, *values: object, binary: bool = False) -> list[tuple[Any, ...]]:
-        """All rows of a query, in a transaction of its own, where {waits}, {texts} and {own} hold.
+        """All rows of a query, in a transaction of its own. {waits}, {texts}, {own} are filled in.
 
         binary: the values of its columns, so that bytes come as they are.
         """
@@ -237,7 +237,7 @@ class Reader:
         return {(worker, int(query_id)): int(n) for worker, query_id, n in self.rows(_ON_CPU)}
 
     def clients(self) -> tuple[Client, ...] | None:
-        """Every client session but our own; None where others cannot be seen."""
+        """Every client session but our own; None if others cannot be seen."""
         if not self.sees_all:
             return None
         return tuple(
@@ -311,8 +311,8 @@ class Reader:
 def open_reader(dsn: str, *, any_version: bool = False) -> Iterator[Reader]:
     """A reader with a session of its own. any_version: as for `Reader`.
 
-    Raises UsageError where the extension is not there or not loaded, VersionMismatch where its
-    version is not ours, MeasurementError where the server cannot be reached or stops answering.
+    Raises UsageError if the extension is not there or not loaded, VersionMismatch if its version
+    is not ours, MeasurementError if the server cannot be reached or stops answering.
     """
     with untraced_session.connect(dsn, [untraced_session.UNTIMED]) as conn, telling():
         yield Reader(conn, any_version=any_version)

@@ -29,7 +29,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Share:
-    """A part of the processor time, with its 95 % interval, from so many samples."""
+    """A part of the processor time, with its 95 % interval, from a number of samples."""
 
     samples: int
     estimate: float

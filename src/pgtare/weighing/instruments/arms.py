@@ -1,4 +1,4 @@
-"""From what the user asked for to the arms of a trial: ad hoc arms, and combining all of them."""
+"""From the user's request to the arms of a trial: ad hoc arms, and combining all of them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _TRUE, _FALSE = {"on", "true", "yes"}, {"off", "false", "no"}
 def parse_arm(spec: str) -> Chosen:
     """An ad hoc arm from `name: setting=value, setting='a value'` ('' is a quote inside quotes).
 
-    Raises UsageError where the name, a setting's name or the form is not right, where a setting
-    is given twice, or where nothing is set.
+    Raises UsageError if the name, a setting's name or the form is not right, if a setting
+    is given twice, or if nothing is set.
     """
     name, colon, body = spec.partition(":")
     name = name.strip()
@@ -56,7 +56,7 @@ def parse_arm(spec: str) -> Chosen:
 def choose(
     catalogue: Catalogue, instruments: Sequence[str], adhoc: Sequence[str] = ()
 ) -> list[Chosen]:
-    """The arms asked for by name (`instrument`, `instrument/variant`) and by `--arm`, in order.
+    """The arms requested by name (`instrument`, `instrument/variant`) and by `--arm`, in order.
 
     Raises UsageError for unknown names, bad ad hoc arms and names used twice.
     """
@@ -75,7 +75,7 @@ def combine(chosen: Sequence[Chosen], inject_ns: Sequence[int] = ()) -> list[Arm
     off; each instrument's arm is that union with its own settings over it. inject_ns: busy-waits
     to add, in ns (> 0).
 
-    Raises UsageError where two base arms disagree, an arm would equal the base, or nothing is
+    Raises UsageError if two base arms disagree, an arm would equal the base, or nothing is
     chosen.
     """
     if not chosen and not inject_ns:

@@ -39,7 +39,7 @@ class Catalogue(Mapping[str, Entry]):
     def choose(self, spec: str) -> Chosen:
         """The arm called `instrument` (its first variant) or `instrument/variant`.
 
-        Raises UsageError, with the nearest names, where there is none of that name.
+        Raises UsageError, with the nearest names, if there is none of that name.
         """
         name, slash, variant = spec.strip().partition("/")
         entry = self.entries.get(name)
@@ -67,7 +67,7 @@ def near(name: str, names: Sequence[str] | Mapping[str, object]) -> str:
 def load_catalogue(extra: Sequence[Path] = ()) -> Catalogue:
     """The shipped catalogue with the user's files added to it.
 
-    Raises UsageError naming file, line and key for anything wrong in a user's file, and where it
+    Raises UsageError naming file, line and key for anything wrong in a user's file, and if it
     gives an instrument a name that is already taken.
     """
     shipped = resources.files("pgtare.weighing.instruments").joinpath("catalogue.toml")

@@ -27,7 +27,7 @@ _LIBRARY = re.compile(r"[a-z0-9_-]+", re.IGNORECASE)
 RESERVED_NAMES = frozenset({"base", "control", "injected"})
 
 #: Settings no arm may hold. The reported ones would put a ParameterStatus message into the next
-#: reply; the others change who the session is or the transaction it is in.
+#: reply; the others change whose the session is or the transaction it is in.
 REFUSED_SETTINGS = frozenset(
     {
         "application_name",
@@ -56,7 +56,7 @@ REFUSED_SETTINGS = frozenset(
 def setting_name(name: str) -> str:
     """The name of a setting, lower case as PostgreSQL compares it.
 
-    Raises ValueError where it is no identifier (so it can never carry SQL) or is refused.
+    Raises ValueError if it is no identifier (so it can never carry SQL) or is refused.
     """
     folded = name.lower()
     if not _SETTING.fullmatch(folded):
@@ -117,11 +117,11 @@ class _Model(BaseModel):
 class FlagRule(_Model):
     """Evidence from the bits the server module keeps of each transaction.
 
-    expect, of the arm's transactions which carry `where` (all, where it is not given):
+    expect, of the arm's transactions which carry `where` (all, if it is not given):
     "most": at least `share` of them carry `flag`; "about": `share` of them, within the error of
     sampling, or more up to `at_most`; "some": any at all; "none": no more than in the base arm.
     The base arm may carry the flag in `base_at_most` of its transactions (a hundredth, or a tenth
-    of `share` where that is less); above that it is contaminated. `otherwise`: the state where the
+    of `share` if that is less); above that it is contaminated. `otherwise`: the state if the
     evidence is not there.
     """
 
@@ -145,7 +145,7 @@ class SqlRule(_Model):
 
     sql returns one number, which must grow: by more than zero, and by at least `per_unit` for each
     of the arm's transactions that executed a plan. work_sql counts the work there was to watch:
-    where it grew by no more than `work_per_unit` a transaction, the instrument was idle. A change
+    if it grew by no more than `work_per_unit` a transaction, the instrument was idle. A change
     of void_sql means that sql cannot be trusted. Versions are major ones (15).
     """
 
@@ -281,14 +281,14 @@ class Entry(_Model):
 
     @property
     def setting_names(self) -> frozenset[str]:
-        """Every setting that the entry's base and variants touch, and those it asks for."""
+        """Every setting that the entry's base and variants touch, and those it needs."""
         touched = {name for v in self.variants.values() for name in v.settings}
         return frozenset(touched | set(self.base) | set(self.needs.settings))
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """An arm the user asked for: a variant of a catalogue entry, or an ad hoc one (entry None)."""
+    """A requested arm: a variant of a catalogue entry, or an ad hoc one (entry None)."""
 
     name: str
     settings: dict[str, str]
@@ -298,7 +298,7 @@ class Chosen:
 
     @classmethod
     def variant(cls, entry: Entry, variant: str) -> Chosen:
-        """The arm of one variant of an entry (KeyError where there is none of that name)."""
+        """The arm of one variant of an entry (KeyError if there is none of that name)."""
         chosen = entry.variants[variant]
         rules = entry.proof if chosen.proof is None else chosen.proof
         return cls(entry.arm_name(variant), chosen.settings, entry.base, tuple(rules), entry)

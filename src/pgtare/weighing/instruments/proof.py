@@ -140,8 +140,8 @@ def _more_errors(observations: Observations, arm: int) -> str:
 def combine_findings(findings: Iterable[Finding], in_force: str = "") -> Proof:
     """One state from what all rules found: missing before idle before active.
 
-    Evidence that could not be read is passed over where other evidence is there, and means missing
-    where it is all there is.
+    Evidence that could not be read is passed over if other evidence is there, and means missing
+    if it is all there is.
     """
     found = list(findings)
     known = [f for f in found if f.state != "unknown"]
@@ -228,7 +228,7 @@ def judge_counter(rule: SqlRule, arm: Flags, before: Snapshot, after: Snapshot) 
         work, why_not = _growth(rule.work_sql, before, after)
         if work is None:
             return Finding("unknown", f"{told}; {rule.work_label}: not readable ({why_not})")
-        # `or 1`: a counter that did not move at all is no work even where any work would count.
+        # `or 1`: a counter that did not move at all is no work even if any work would count.
         if work < (rule.work_per_unit * len(arm) or 1):
             return Finding("idle", f"{told}; {rule.work_label}: +{work:,.0f}, too few to watch")
         told += f"; {rule.work_label}: +{work:,.0f}"

@@ -67,7 +67,7 @@ class Missing:
 def read_facts(conn: psycopg.Connection[Any]) -> ServerFacts:
     """Read the facts from an open session; needs no privileges.
 
-    Raises MeasurementError where the server does not answer.
+    Raises MeasurementError if the server does not answer.
     """
     try:
         with conn.cursor(row_factory=psycopg.rows.tuple_row) as cur:
@@ -98,7 +98,7 @@ def _libraries(setting: str) -> tuple[str, ...]:
 
 
 def availability(item: Entry | Chosen, facts: ServerFacts) -> list[Missing]:
-    """What the server lacks for this instrument or arm; empty where it can be weighed."""
+    """What the server lacks for this instrument or arm; empty if it can be weighed."""
     return list(_missing(item, facts))
 
 

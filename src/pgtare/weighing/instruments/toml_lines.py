@@ -1,4 +1,4 @@
-"""Finds the line of a TOML document on which a key stands, for error messages."""
+"""Finds the line of a TOML document that has a key, for error messages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Proof that a variant did what it is there for: counters that must grow with its transactions.
 
-Where other variants share the server, as arms of a trial do, what all of them did must add up.
+If other variants share the server, as arms of a trial do, what all of them did must add up.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Activity(BaseModel):
 
 
 def read(conn: psycopg.Connection[Any], wanted: tuple[Activity, ...]) -> dict[str, float]:
-    """Where each counter stands."""
+    """The value of each counter."""
     return {one.name: _value(conn, one.query) for one in wanted}
 
 

@@ -168,7 +168,7 @@ def _why_not(
     dropped: int,
     skipped: Mapping[str, str],
 ) -> str:
-    """Why a workload's figures must not be counted; empty where they may."""
+    """Why a workload's figures must not be counted; empty if they may."""
     if workload.name in skipped:
         return skipped[workload.name]
     if proof is not None and not proof.usable:

@@ -103,7 +103,7 @@ def _all_of(workloads: list[OnWorkload]) -> str:
 
 
 def variants(result: LadderResult) -> str:
-    """What the names of the variants stand for, where they are few."""
+    """What the names of the variants mean, if they are few."""
     if len(result.variants) > _VARIANTS_TOLD:
         return (
             f"{len(result.variants)} variants: the page lists what each preloads and sets, "
@@ -113,7 +113,7 @@ def variants(result: LadderResult) -> str:
 
 
 def _variant(variant: dict[str, Any]) -> str:
-    """Its title, or what it preloads and sets where it has none."""
+    """Its title, or what it preloads and sets if it has none."""
     what = [f"preloads {', '.join(variant['preload'])}"] if variant["preload"] else []
     what += [f"{k} = {v}" for k, v in {**variant["settings"], **variant["runtime"]}.items()]
     told = variant["title"] or ", ".join(what) or "nothing preloaded, nothing set"

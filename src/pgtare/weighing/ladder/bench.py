@@ -60,7 +60,7 @@ class Serving:
     def connect(self) -> psycopg.Connection[Any]:
         """A session in the workload's database, whose own waits are not counted.
 
-        It sees our modules' functions, which are in schemas of their names where no extension can
+        It sees our modules' functions, which are in schemas of their names if no extension can
         be made.
         """
         conn = own_session.connect(self.dsn)
@@ -106,7 +106,7 @@ class Bench:
         return self.study.the_variant(name)
 
     def binaries(self, server: str) -> Binaries:
-        """The installation of a server of the study. Raises UsageError where there is none."""
+        """The installation of a server of the study. Raises UsageError if there is none."""
         if server not in self._binaries:
             self._binaries[server] = _installation(self.study.servers[server])
         return self._binaries[server]
@@ -134,7 +134,7 @@ class Bench:
                     linkings.linked(recipe, name, number, source.on_stderr())
 
     def check_disk(self, more_mb: float = 0.0) -> None:
-        """Raises UsageError where the data would not fit, before anything is made.
+        """Raises UsageError if the data would not fit, before anything is made.
 
         more_mb: what protocols need for servers of their own.
         """
@@ -155,7 +155,7 @@ class Bench:
         """Put a variant into force for a workload and make its data as every run finds them.
 
         layout: the linking that a built server is to have. Raises MeasurementError, with the end of
-        the server's log, where it cannot start.
+        the server's log, if it cannot start.
         """
         self._rest_duet()
         variant = self.variant(name.removesuffix(AGAIN))
@@ -173,7 +173,7 @@ class Bench:
     def serve_bare(self, variant: Variant, workload: Workload) -> Cluster:
         """Start a variant's server with its libraries for a workload, and none of their settings.
 
-        Raises MeasurementError, with the end of the server's log, where it cannot start.
+        Raises MeasurementError, with the end of the server's log, if it cannot start.
         """
         self._rest_duet()
         cluster = self._cluster(variant.server)
@@ -187,8 +187,8 @@ class Bench:
     def duet(self, workload: Workload, names: Sequence[str]) -> DuetBlock:
         """Clusters for these variants, up together, made ready for a workload.
 
-        Those of the workload before are taken where they are alike. Raises UsageError for variants
-        that a duet cannot hold, MeasurementError where one cannot start.
+        Those of the workload before are taken if they are alike. Raises UsageError for variants
+        that a duet cannot hold, MeasurementError if one cannot start.
         """
         for cluster in self._clusters.values():
             cluster.stop()
@@ -300,9 +300,9 @@ class Bench:
             or not cluster.answers()
         )
         if not cluster.running:
-            # A postmaster that was killed leaves its children, who hold the data directory.
+            # A postmaster that was killed leaves its children, which hold the data directory.
             kill_leftovers(cluster.data_directory)
-        # Even where the start fails: the file has them from now on.
+        # Even if the start fails: the file has them from now on.
         self._all[variant.server], self._static[variant.server] = wanted, static
         if restart:
             cluster.restart()

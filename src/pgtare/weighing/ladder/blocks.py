@@ -23,7 +23,7 @@ FEWEST = 2
 
 @dataclass(frozen=True)
 class Gathered:
-    """The blocks that count, those that do not, and what is to be told of the others.
+    """The blocks that count, those that do not, and what to report of the others.
 
     shared: in how many rounds all had an event; remarked: each variant's remarks, a list a round.
     """
@@ -44,9 +44,9 @@ class Gathered:
 
 
 def too_many_dropped(study: DeclaredStudy, dropped: int, blocks: int) -> bool:
-    """Whether so many of these blocks do not count that the rest must not either.
+    """Whether too many of these blocks do not count, so that the rest must not either.
 
-    One is borne, as a share of a few says nothing.
+    One is tolerated, as a share of a few says nothing.
     """
     return dropped > max(1.0, study.gates.dropped_at_most * blocks)
 

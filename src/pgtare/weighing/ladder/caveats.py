@@ -1,4 +1,4 @@
-"""What a reader must know beside a study's figures: how runs went, what they cannot show."""
+"""What a reader must know about a study's figures: how runs went, what they cannot show."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def of_runs(result: LadderResult) -> list[str]:
         if workload.stopped_on_width:
             told.append(
                 f"{workload.called} was ended after {workload.rounds_kept} {block(workload)}s, "
-                "when every interval was as narrow as asked for; such a rule looks at no effect, "
-                "but stops where they happen to vary little, so that its intervals are a little "
+                "when every interval was as narrow as requested; such a rule looks at no effect, "
+                "but stops if they happen to vary little, so that its intervals are a little "
                 "too narrow."
             )
     return told
@@ -90,7 +90,7 @@ def dropped_by(dropped: Sequence[Dropped], by: Mapping[str, int], noun: str) -> 
 
 
 def remarks(by_variant: Mapping[str, Sequence[tuple[str, ...]]], noun: str) -> list[str]:
-    """Where a variant's waits were not as stated, an example each."""
+    """An example of each variant's waits that were not as stated."""
     return [
         f"the waits of {name} were not as stated in {count(len(told), noun)} ({told[0][0]}), which "
         "count all the same: a variant that counts no waits could not be held against it"
@@ -106,7 +106,7 @@ SIDE_BY_SIDE = (
 )
 _ALWAYS = (
     "Variants of one server binary share their code's layout; variants of different binaries "
-    "differ in it as well, which is in the interval only where both are built over layouts.",
+    "differ in it as well, which is in the interval only if both are built over layouts.",
     "One machine, one PostgreSQL, one load a workload: the figures carry no further than that.",
 )
 

@@ -28,7 +28,7 @@ def charts(result: LadderResult) -> list[Chart]:
 
 
 def _effects(result: LadderResult) -> Chart | None:
-    """All comparisons with their intervals, the floor of each workload beside them."""
+    """All comparisons with their intervals, with the floor of each workload."""
     shown = [
         (workload, c, c is workload.floor)
         for workload in result.workloads

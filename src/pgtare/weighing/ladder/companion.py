@@ -1,4 +1,4 @@
-"""A program that runs beside a variant's load: a recorder, an agent, whatever watches."""
+"""A program that runs during a variant's load: a recorder, an agent, whatever watches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def running(command: Sequence[str], dsn: str, folder: Path) -> Iterator[list[int
     """Run it while the block lasts; gives the process ids. Empty commands run nothing.
 
     {dsn} and {folder} in its words are the server, and a place for files that is gone afterwards.
-    It is ended by SIGINT. Raises MeasurementError where it cannot be run, or did not run to the end
+    It is ended by SIGINT. Raises MeasurementError if it cannot be run, or did not run to the end
     of the block.
     """
     if not command:
@@ -31,13 +31,13 @@ def running(command: Sequence[str], dsn: str, folder: Path) -> Iterator[list[int
     try:
         child = Child(_resolved(words), os.environ)
     except OSError as ex:
-        raise MeasurementError(f"cannot run {words[0]} beside the load: {ex.strerror}") from ex
+        raise MeasurementError(f"cannot run the companion {words[0]}: {ex.strerror}") from ex
     try:
         yield [child.pid]
         if child.status is not None:
             last = next((line for line in reversed(child.stderr) if line.strip()), "")
             raise MeasurementError(
-                f"{words[0]}, beside the load, ended early with status {child.status}: {last}"
+                f"the companion {words[0]} ended early with status {child.status}: {last}"
             )
     finally:
         child.stop(_PATIENCE_S)

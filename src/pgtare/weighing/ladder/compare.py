@@ -80,14 +80,16 @@ def compare(
         over_layouts=described(over),
         round_pct=tuple(pct(float(x)) for x in d),
         other_metrics=tuple(
-            _beside(study, blocks, arm, base, metric, peeked, seed, study.blocks_planned(workload))
+            _other_metric(
+                study, blocks, arm, base, metric, peeked, seed, study.blocks_planned(workload)
+            )
             for metric in workload.also
             if len(differences(blocks, arm, base, metric)) >= 2
         ),
     )
 
 
-def _beside(
+def _other_metric(
     study: Study,
     blocks: Blocks,
     arm: str,
@@ -144,12 +146,12 @@ def _mean(blocks: Blocks, name: str, metric: str) -> float:
 
 
 def pct(log_ratio: float) -> float:
-    """A log-ratio in percent; where it is endless, so is the percentage."""
+    """A log-ratio in percent; if it is endless, so is the percentage."""
     if log_ratio == -math.inf:
         return log_ratio  # no end at all, which is not an end at −100 %
     return 100 * math.expm1(log_ratio) if log_ratio < 700 else math.inf
 
 
 def known(value: float) -> float | None:
-    """A figure of the result: None where there is none or it has no end."""
+    """A figure of the result: None if there is none or it has no end."""
     return value if math.isfinite(value) else None

@@ -50,7 +50,7 @@ class DeclaredStudy(Section):
         return workload.protocol or (self.protocol.kind,)
 
     def protocol_name(self, workload: Workload) -> str:
-        """The protocol of a workload in a resolved study, where each has one."""
+        """The protocol of a workload in a resolved study, if each has one."""
         return self.protocol_names(workload)[0]
 
     def over_layouts(self, arm: str, base: str) -> bool:
@@ -65,7 +65,7 @@ class DeclaredStudy(Section):
         return self.protocol.layouts is not None and self._built(arm, base) == 1
 
     def _built(self, arm: str, base: str) -> int:
-        """How many of the two servers of a comparison are built here; none where it is one."""
+        """How many of the two servers of a comparison are built here; none if it is one."""
         a, b = (self.the_variant(name).server for name in (arm, base))
         return 0 if a == b else sum(self.servers[name].build is not None for name in (a, b))
 
@@ -78,13 +78,13 @@ class DeclaredStudy(Section):
         floor = self.the_variant(self.analysis.floor)
 
         def at_start(v: Variant) -> tuple[object, ...]:
-            return v.server, v.preload, sorted(v.settings.items()), v.beside
+            return v.server, v.preload, sorted(v.settings.items()), v.companion
 
         others = (v.name for v in self.variant if v != floor and at_start(v) == at_start(floor))
         return (floor.name, *others)
 
     def load_spec(self, workload: Workload, directory: Path, rate: float | None) -> LoadSpec:
-        """What to drive; directory: where the scripts were placed."""
+        """What to drive; directory: of the scripts."""
         script = workload.script
         scripts = (Script(directory / placed(script, workload)),) if script else ()
         return LoadSpec(

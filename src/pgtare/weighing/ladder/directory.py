@@ -77,7 +77,7 @@ class Directory:
         return [path for path in self.path.iterdir() if path.name != _LOCK]
 
     def facts(self) -> Facts:
-        """What is being run. Raises UsageError where there is no study."""
+        """What is being run. Raises UsageError if there is no study."""
         return artefact.parsed(Facts, STUDY.open(self.path), self.path / FACTS)
 
     def rates(self) -> dict[str, Rate]:
@@ -119,7 +119,7 @@ class Directory:
         return {path.stem: _run(path) for path in sorted((self.path / RUNS).glob("*.json"))}
 
     def latencies_us(self, step: str) -> npt.NDArray[np.float64]:
-        """The latencies sampled in a whole run, empty where there are none."""
+        """The latencies sampled in a whole run, empty if there are none."""
         path = self._samples(step)
         if not path.exists():
             return np.empty(0)
@@ -136,7 +136,7 @@ class Directory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep others from running the same study. Raises UsageError where one does."""
+        """Keep others from running the same study. Raises UsageError if one does."""
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

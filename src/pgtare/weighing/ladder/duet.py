@@ -48,7 +48,7 @@ class DuetVariant:
 class DuetBlock:
     """Clusters for all variants of a block, up together, for `with`.
 
-    Each has pgbench's tables at `scale`, or an empty database where that is None. prepare: called
+    Each has pgbench's tables at `scale`, or an empty database if that is None. prepare: called
     once for each cluster, for extensions or tables of one's own; warm: after each start of a
     server, for prewarming. Clusters begin as the variants in order, so that one that cannot start
     says so before anything is measured (MeasurementError with the end of its log). Raises
@@ -117,7 +117,7 @@ class DuetBlock:
     ) -> DuetRun:
         """Run the load on the clusters as they are.
 
-        Raises MeasurementError where the load cannot begin.
+        Raises MeasurementError if the load cannot begin.
         """
         return run_duet(
             self.driver,
@@ -133,7 +133,7 @@ class DuetBlock:
     def assign(self, roles: tuple[int, ...]) -> None:
         """Let each cluster play the variant that `roles` gives it.
 
-        Where one has to be started anew, all are, so that none is younger than another.
+        If one has to be started anew, all are, so that none is younger than another.
         """
         before = [self.variants[variant] for variant in self._roles]
         after = [self.variants[variant] for variant in roles]
@@ -149,7 +149,7 @@ class DuetBlock:
                 cluster.reload()
                 continue
             cluster.binaries = variant.binaries
-            # A postmaster that was killed leaves its children, who hold the data directory.
+            # A postmaster that was killed leaves its children, which hold the data directory.
             kill_leftovers(cluster.data_directory)
             with _naming(variant):
                 cluster.start()

@@ -299,7 +299,7 @@ class DuetRounds(StudyProtocol):
 
 
 class _Looks:
-    """One look at each server's sessions while a round lasts; told of its progress."""
+    """One look at each server's sessions while a round lasts; called with its progress."""
 
     def __init__(self, servings: Sequence[Serving], length: Length) -> None:
         self.seen = [evidence.Halfway() for _ in servings]

@@ -31,7 +31,7 @@ class _Workload(Protocol):
 
 
 def why_not_by_duet(workload: _Workload, variants: int, cores: int) -> str:
-    """Why a workload of so many variants must not be played by duet on so many processors, or "".
+    """Why a duet must not play a workload of `variants` variants on `cores` processors, or "".
 
     Each server gets a share of the concurrency only, and all share page cache, disk and its queue:
     a load that is about one of these would be another load.

@@ -71,7 +71,7 @@ def disturbances(conn: psycopg.Connection[Any]) -> dict[str, str]:
 
 
 def read_events(serving: Serving) -> tuple[EventRow, ...] | None:
-    """Counters of all waits, None where the module is not there or replaces nothing."""
+    """Counters of all waits, None if the module is not there or replaces nothing."""
     if serving.variant.capture in ("absent", "unhooked"):
         return None
     with open_reader(serving.cluster.dsn()) as reader:

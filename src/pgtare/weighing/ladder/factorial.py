@@ -1,4 +1,4 @@
-"""Variants by factors: one entry of a study file stands for every combination of their levels.
+"""Variants by factors: an entry of a study file makes one for every combination of levels.
 
 `factors = { sampling = [0, 1], clock = ["tsc", "syscall"] }` of a variant T makes T-0-tsc,
 T-0-syscall, T-1-tsc and T-1-syscall; "{sampling}" in its settings and title is the level.
@@ -32,7 +32,7 @@ def expanded(study: AnyStudy) -> AnyStudy:
 
 
 def combinations(variant: Variant) -> list[Variant]:
-    """The variants that one entry stands for; itself where it has no factors."""
+    """The variants that one entry makes; itself if it has no factors."""
     if not variant.factors:
         return [variant]
     return [

@@ -15,7 +15,7 @@ _SLEW = 0.001
 
 
 def disturbed(steal: float, other: float, bounds: Gates) -> list[str]:
-    """Who else had the processors for more than they may, by their shares of them."""
+    """What else had the processors for more than it may, by its shares of them."""
     told = []
     if steal > bounds.steal_at_most:
         told.append(f"other guests took {percent(round(steal, 3))} of the processors")
@@ -46,5 +46,5 @@ def judge_usage(before: Usage, after: Usage, shares: ProcessorShares, bounds: Ga
 
 
 def told(window: Window[Any]) -> dict[str, float]:
-    """Who had the processors, for the record of a run: shares from 0 to 1."""
+    """What had the processors, for the record of a run: shares from 0 to 1."""
     return dataclasses.asdict(window.shares)

@@ -38,7 +38,7 @@ class Levels:
     @classmethod
     @contextlib.contextmanager
     def open(cls, captures: Mapping[str, str], serving: Serving) -> Iterator[Levels]:
-        """With a session of its own where there is something to look at."""
+        """With a session of its own if there is something to look at."""
         if not set(captures.values()) <= _SWITCHED:
             yield cls(captures, serving)
             return

@@ -19,7 +19,7 @@ _LINKINGS = 7
 
 
 def order(seed: int, workload: int, rounds: int, layouts: int | None) -> tuple[int, ...]:
-    """The linking of each round, from 1: each once in so many rounds, in random order; or 0."""
+    """The linking of each round, from 1: each once in as many rounds, in random order; or 0."""
     if layouts is None:
         return (0,) * rounds
     rng = np.random.default_rng((seed, _LINKINGS, workload))

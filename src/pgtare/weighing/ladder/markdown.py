@@ -45,7 +45,7 @@ def _workload(workload: OnWorkload, result: LadderResult) -> list[str]:
     found, headings = tables.rows(workload), list(tables.headings(result.alpha))
     if found:
         told += ["", *_table(headings, [list(row.cells) for row in found])]
-    head, body = tables.beside(workload, result.alpha)
+    head, body = tables.other_metrics(workload, result.alpha)
     if body:
         told += ["", *_table(head, body)]
     derived = [c for c in workload.compared if c.derivation]

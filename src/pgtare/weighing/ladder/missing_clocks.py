@@ -31,7 +31,7 @@ def _why(variant: Variant) -> str:
 
 
 def lacking(clock: str, architecture: str) -> str:
-    """Why a clock cannot be had on this machine; empty where it can."""
+    """Why a clock cannot be had on this machine; empty if it can."""
     source = machine.clock_source() or ""
     if clock == "monotonic" and source in _SLOW_SOURCES:
         return f"clock monotonic is no vDSO reading: the kernel's clock source is {source}"

@@ -65,7 +65,7 @@ def page(result: LadderResult, additions: Sequence[Addition] = ()) -> str:
 
 def _workload(workload: OnWorkload, result: LadderResult) -> dict[str, Any]:
     means_head, means = tables.means(workload)
-    beside_head, beside = tables.beside(workload, result.alpha)
+    other_head, other = tables.other_metrics(workload, result.alpha)
     waits_head, waits = tables.profile(workload)
     return {
         "name": workload.called,
@@ -81,7 +81,7 @@ def _workload(workload: OnWorkload, result: LadderResult) -> dict[str, Any]:
             (caption, head, body)
             for caption, head, body in (
                 ("Means over the rounds kept", means_head, means),
-                ("Beside the tested metric, unadjusted", beside_head, beside),
+                ("Other metrics, unadjusted", other_head, other),
                 ("The longest waits, in the run that proves the profile", waits_head, waits),
             )
             if body

@@ -26,7 +26,7 @@ def estimated(
     family: int = 1,
     peeked: bool = False,
 ) -> tuple[estimate.Paired, layouts.Layouts | None]:
-    """A comparison by rounds; over linkings, where builds with linkings are compared."""
+    """A comparison by rounds; over linkings, if builds with linkings are compared."""
     analysis = study.analysis
     d = differences(blocks, arm, base, metric)
     if study.over_layouts(arm, base):
@@ -54,7 +54,7 @@ def estimated(
 
 
 def described(over: layouts.Layouts | None) -> OverLayouts | None:
-    """What a result says of the linkings, in percent; nothing where there are none."""
+    """What a result says of the linkings, in percent; nothing if there are none."""
     if over is None:
         return None
     return OverLayouts(

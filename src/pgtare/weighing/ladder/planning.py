@@ -38,7 +38,7 @@ class StudyPlan:
 
 
 def protocol_of(study: Study, step: Step) -> StudyProtocol:
-    """The protocol that does a step; a proof is a whole run, whoever plays its workload."""
+    """The protocol that does a step; a proof is a whole run, whatever plays its workload."""
     if step.kind == "proof":
         return WHOLE_RUNS
     return study.played_by(study.the_workload(step.workload))
@@ -69,7 +69,7 @@ def plan(
 ) -> StudyPlan:
     """A study from its file: begun anew in `out`, or gone on with where it was begun there.
 
-    Raises UsageError for what is wrong in the file, and where `out` holds another study.
+    Raises UsageError for what is wrong in the file, and if `out` holds another study.
     """
     study, source = studies.read(path)
     directory = Directory(out)
@@ -107,10 +107,10 @@ def plan(
 
 
 def resumed(out: Path) -> StudyPlan:
-    """The study kept in a directory. Raises UsageError where there is none."""
+    """The study kept in a directory. Raises UsageError if there is none."""
     directory = Directory(out)
     facts = directory.facts()
-    # as many clients as it was begun with, also where only its report is asked for elsewhere
+    # as many clients as it was begun with, even if only its report is wanted elsewhere
     study = studies.parse(facts.source, facts.study_file, facts.machine.get("cpus_usable"))
     chosen = _chosen(study, facts.quick, facts.workloads, facts.left_out)
     return _planned(chosen, facts, directory, studies.check_rounds(chosen, quick=facts.quick))

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, TextColumn
 
 from pgtare.kit import progress
 
-#: Where there is no terminal, a line this often, in s.
+#: If there is no terminal, a line this often, in s.
 _LINE_S = 20.0
 
 

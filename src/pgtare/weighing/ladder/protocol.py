@@ -31,9 +31,9 @@ from pgtare.weighing.ladder.section_models import AGAIN, Metric, Workload
 class Words:
     """How results speak of a protocol.
 
-    name: after "by"; block: what counts as one in every test; blocks: several, told from other
+    name: after "by"; block: what counts as one in every test; blocks: several, as opposed to other
     protocols'; round: what is done, kept and dropped as one; part: what a variant has in it; usual:
-    whether it is taken for granted, so that its name is left out where there is no other;
+    whether it is taken for granted, so that its name is left out if there is no other;
     explained: its name in one sentence for a newcomer, if it needs that.
     """
 
@@ -139,7 +139,7 @@ class StudyProtocol(ABC):
     def rate(self, workload: Workload, context: StepContext) -> Rate:
         """Find the rate of an open-loop workload: its share of what the floor does at full speed.
 
-        Raises MeasurementError where the load fails.
+        Raises MeasurementError if the load fails.
         """
         assert workload.load is not None
         study = context.study

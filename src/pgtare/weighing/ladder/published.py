@@ -1,4 +1,4 @@
-"""Which conclusions of a published table of rounds stand, and which do not."""
+"""Which conclusions of a published table of rounds are supported, and which are not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LEAST_IMPORTANT = (5, 8, 3, 4, 7, 6, 0)
 
 
 class Judgement(Document):
-    """A published table and which of its conclusions stand."""
+    """A published table, and which of its conclusions are supported."""
 
     schema_: Literal["pgtare.ladder.published/1"] = Field(
         default="pgtare.ladder.published/1", alias="schema", description="name and version"
@@ -48,7 +48,7 @@ class Judgement(Document):
 
 
 def judge(published: Published) -> Judgement:
-    """What the table says, and which claims it bears."""
+    """What the table says, and which claims it supports."""
     recovered = {e.id: _recover(published, e) for e in published.effect}
     return Judgement(
         title=published.title,
@@ -110,7 +110,7 @@ def show(found: Judgement, console: Console) -> None:
         markup=False,
     )
     for claim in found.claims:
-        verdict = "stands" if claim.stands else "does not stand"
+        verdict = "is supported" if claim.supported else "is not supported"
         console.print(f"“{claim.text}” {verdict}: {claim.why}", highlight=False, markup=False)
 
 

@@ -1,4 +1,4 @@
-"""Whether a published claim stands on the effects that it names, and why."""
+"""Whether the effects that a published claim names support it, and why."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Recovered(_Model):
     cost_pct: float = Field(description="the same as a cost: positive if the variant is slower")
     rounds: int = Field(description="rounds that it rests on")
     p: float | None = Field(description="its p-value as published")
-    attainable_p: float = Field(description="the smallest p-value that so many rounds can reach")
+    attainable_p: float = Field(description="the smallest p-value that its rounds can reach")
     se_pct: tuple[float, float] | None = Field(
         description="least and largest standard error that goes with its p-value"
     )
@@ -54,7 +54,7 @@ class Judged(_Model):
     """A claim."""
 
     text: str = Field(description="what it says")
-    stands: bool = Field(description="whether it stands")
+    supported: bool = Field(description="whether the table supports it")
     why: str = Field(description="why, or why not")
 
 
@@ -63,18 +63,18 @@ def judge_claim(published: Published, claim: Claim, recovered: dict[str, Recover
     effects = [recovered[name] for name in claim.effects]
     match claim:
         case UpperBound():
-            stands, why = _upper_bound(claim, effects)
+            supported, why = _upper_bound(claim, effects)
         case OneSign():
-            stands, why = _one_sign(published, claim, effects)
+            supported, why = _one_sign(published, claim, effects)
         case NoEffect():
-            stands, why = _no_effect(published, effects)
+            supported, why = _no_effect(published, effects)
         case AllRounds():
-            stands, why = _all_rounds(published, claim)
+            supported, why = _all_rounds(published, claim)
         case Builds():
-            stands, why = _builds(published, claim, effects)
+            supported, why = _builds(published, claim, effects)
         case Floor():
-            stands, why = _floor(claim)
-    return Judged(text=claim.text, stands=stands, why=why)
+            supported, why = _floor(claim)
+    return Judged(text=claim.text, supported=supported, why=why)
 
 
 def _upper_bound(claim: UpperBound, effects: list[Recovered]) -> tuple[bool, str]:
@@ -94,8 +94,8 @@ def _upper_bound(claim: UpperBound, effects: list[Recovered]) -> tuple[bool, str
             f"(as the errors are that go with their p), and the largest is "
             f"{spread(where.bound_pct, 1)} ({where.arm} in {where.regime})"
         )
-    stands = not lacking and all(bound[1] <= claim.bound_pct for bound, _ in known)
-    return stands, f"{why}."
+    supported = not lacking and all(bound[1] <= claim.bound_pct for bound, _ in known)
+    return supported, f"{why}."
 
 
 def _one_sign(published: Published, claim: OneSign, effects: list[Recovered]) -> tuple[bool, str]:
@@ -114,7 +114,7 @@ def _one_sign(published: Published, claim: OneSign, effects: list[Recovered]) ->
     return p <= published.alpha, (
         f"{claim.p:g} counts {len(effects)} deltas as fresh coins, but those that share a base are "
         f"dependent ({shared} of {len(groups)} groups): all deltas of a base with k arms are "
-        f"{sign} just where the base came out {end} of k + 1, by chance once in k + 1; two-sided "
+        f"{sign} exactly if the base came out {end} of k + 1, by chance once in k + 1; two-sided "
         f"p = 2 × {chances} = {p_text(p)}."
     )
 
@@ -144,14 +144,14 @@ def _no_effect(published: Published, effects: list[Recovered]) -> tuple[bool, st
 def _all_rounds(published: Published, claim: AllRounds) -> tuple[bool, str]:
     p = estimate.sign_p(claim.positive, claim.rounds)
     level = published.alpha / published.comparisons
-    stands = p <= level
+    supported = p <= level
     why = (
         f"{claim.positive} of {claim.rounds} rounds on one side have p = {p_text(p)}, "
-        + ("below" if stands else "above")
-        + f" {level:.2g}, which {published.comparisons} comparisons ask for"
+        + ("below" if supported else "above")
+        + f" {level:.2g}, which {published.comparisons} comparisons require"
     )
     if claim.looked_at is None:
-        return stands, why + "."
+        return supported, why + "."
     best = attainable_p(claim.looked_at)
     if best > published.alpha:
         why += (
@@ -160,12 +160,12 @@ def _all_rounds(published: Published, claim: AllRounds) -> tuple[bool, str]:
             "were added because the effect looked large, its estimate is too large"
         )
     else:
-        stands = False
+        supported = False
         why += (
             f". After {claim.looked_at} rounds the study could have stopped with a rejection, so "
             "that p does not hold for the two looks together"
         )
-    return stands, why + "."
+    return supported, why + "."
 
 
 def _builds(published: Published, claim: Builds, effects: list[Recovered]) -> tuple[bool, str]:
@@ -198,7 +198,7 @@ def level_text(p: float) -> str:
 
 
 def spread(ends: tuple[float, float] | None, places: int) -> str:
-    """Both ends, or the one where they are alike: 0.38 to 1.29 %."""
+    """Both ends, or the one if they are alike: 0.38 to 1.29 %."""
     if ends is None:
         return numbers.NONE
     low, high = (f"{end:.{places}f}" for end in ends)

@@ -18,7 +18,7 @@ ALL = "all at once"
 class Step(_Model):
     """One thing to do: prove a profile, run one variant, or all in a duet round or a trial.
 
-    variant: with the floor's ending where it is the floor's second run; ALL where all play.
+    variant: with the floor's ending if it is the floor's second run; ALL if all play.
     roles: of a duet round, the variant that each cluster plays; seed: of its load. layout: the
     number of the linking that built servers have in it, 0 for the build's own.
     """
@@ -43,7 +43,7 @@ class Wait(_Model):
     total_ms: float = Field(description="their time, in ms")
     mean_ms: float | None = Field(description="their mean length")
     of_sessions: float = Field(description="share of the time of all sessions")
-    of_waits: float = Field(description="share of the time waited; 0 where it is idle")
+    of_waits: float = Field(description="share of the time waited; 0 if it is idle")
     per_transaction: float = Field(description="waits a transaction")
     histogram: tuple[int, ...] = Field(
         default=(), description="by powers of two of their length, as the module counts"
@@ -64,11 +64,11 @@ class Part(_Model):
 class Run(_Model):
     """A step that was done, with what it gave and whether it may be used.
 
-    figures: what was counted beside the metrics. failed: gates it did not pass, in words. events:
-    checkpoints and the like which fell into it; they spoil its block unless every run of the block
-    had them. remarks: what only some variants can show, as those that count waits; told, but no
-    reason to drop a run, since a gate that meets one side of a comparison only would choose among
-    its rounds. parts: of a duet round or a trial, by variant.
+    figures: what was counted apart from the metrics. failed: gates it did not pass, in words.
+    events: checkpoints and the like which fell into it; they spoil its block unless every run of
+    the block had them. remarks: what only some variants can show, as those that count waits;
+    reported, but no reason to drop a run, since a gate that meets one side of a comparison only
+    would choose among its rounds. parts: of a duet round or a trial, by variant.
     """
 
     step: Step
@@ -103,8 +103,7 @@ class Dropped(_Model):
     round: int = Field(description="its number, from 1")
     reasons: tuple[str, ...] = Field(description="the gates that it did not pass, in words")
     variants: tuple[str, ...] = Field(
-        description="the variants that did not pass; empty where it was the machine under all of "
-        "them",
+        description="the variants that did not pass; empty if it was the machine under all of them",
         default=(),
     )
 

@@ -19,7 +19,7 @@ def remaining(
     """The steps still to be done.
 
     None of a workload that showed another profile than its own, or whose dropped rounds are too
-    many for a number already, or whose intervals are as narrow as was asked for.
+    many for a number already, or whose intervals are as narrow as requested.
     """
     over = {workload.name for workload in study.workload if workload.name in skipped}
     for workload in study.workload:
@@ -36,9 +36,9 @@ def remaining(
 
 
 def narrow(study: Study, workload: Workload, runs: Mapping[str, Run]) -> bool:
-    """Whether every interval of a workload is as narrow as the protocol asks for.
+    """Whether every interval of a workload is as narrow as the protocol requires.
 
-    A rule on width looks at no effect, so that no effect is favoured; but it stops where rounds
+    A rule on width looks at no effect, so that no effect is favoured; but it stops if rounds
     happen to vary little, and the intervals then cover somewhat less often than they say, the more
     so the fewer rounds there are. Only whole rounds count, so that it cannot end one in its middle.
     """

@@ -27,12 +27,12 @@ class Effect(_Model):
     """A difference from the base with its 1 − α interval, of 95 % unless the study says else."""
 
     pct: float | None = _told("arm against base in percent of the base, from the mean log-ratio")
-    lo_pct: float | None = _told("lower end; `null` where so few blocks give none")
-    hi_pct: float | None = _told("upper end; `null` where so few blocks give none")
+    lo_pct: float | None = _told("lower end; `null` if so few blocks give none")
+    hi_pct: float | None = _told("upper end; `null` if so few blocks give none")
 
     @property
     def half_width_pct(self) -> float | None:
-        """Half the width of the interval; None where it lacks an end."""
+        """Half the width of the interval; None if it lacks an end."""
         if self.lo_pct is None or self.hi_pct is None or self.lo_pct <= -100:
             return None
         return (self.hi_pct - self.lo_pct) / 2
@@ -87,14 +87,14 @@ class Compared(_Model):
     )
     mde_pct: float | None = _told(
         "smallest effect that these tests would find with 80 % power, at Holm's first step; "
-        "`null` where so few blocks can find none"
+        "`null` if so few blocks can find none"
     )
     hodges_lehmann_pct: float | None = _told("Hodges-Lehmann estimate, descriptive")
     positive: int = _told("blocks in which the arm's value is the larger")
-    attainable_p: float = _told("the smallest p-value that so many blocks can give")
+    attainable_p: float = _told("the smallest p-value that its blocks can give")
     rounds_to_settle: int | None = _told(
-        "blocks, more than there are, that would settle it with 80 % power were the estimate "
-        "the truth; `null` where there is no such number"
+        "blocks, more than there are, that would settle it with 80 % power if the estimate is "
+        "exact and later blocks vary as much; `null` if there is no such number"
     )
     verdict: Verdict = _told("`cost`, `gain`, `equivalent`, `inconclusive` or `not_verified`")
     derivation: str = _told("where the p-value comes from, in words")
@@ -111,7 +111,7 @@ class Rung(_Model):
     variant: str = _told("its name, with ` again` in the floor's second run")
     metrics: dict[str, float] = _told("geometric mean of each metric over the blocks kept")
     figures: dict[str, float] = _told(
-        "mean of what was counted beside the metrics, see `figure_units`", default={}
+        "mean of what was counted apart from the metrics, see `figure_units`", default={}
     )
     cv_pct: float | None = _told("coefficient of variation of the tested metric over the blocks")
     evidence: str = _told("what showed that it was what it says, in the last block", default="")
@@ -120,7 +120,7 @@ class Rung(_Model):
 class OnWorkload(_Model):
     """Everything of one workload by one protocol."""
 
-    name: str = _told("its name, with `@` and the protocol where it is played by several")
+    name: str = _told("its name, with `@` and the protocol if it is played by several")
     stated: str = _told("its name in the study file")
     title: str = _told("its title")
     protocol: str = _told("`rounds`, `duet` or `units`")
@@ -137,10 +137,10 @@ class OnWorkload(_Model):
     rounds_kept: int = _told("blocks that count")
     dropped: tuple[Dropped, ...] = _told("blocks that do not, see below")
     caveats: tuple[str, ...] = _told("what fell into all runs of a block alike, in words")
-    why_not: str = _told("why its figures do not count; empty where they do")
+    why_not: str = _told("why its figures do not count; empty if they do")
     stopped_on_width: bool = _told("whether it was ended as every interval was narrow enough")
     figure_units: dict[str, str] = _told(
-        "what is counted beside the metrics: its name and unit", default={}
+        "what is counted apart from the metrics: its name and unit", default={}
     )
     rungs: tuple[Rung, ...] = _told("its variants, see below")
     floor: Compared | None = _told("the floor's variant against itself, as a comparison")
@@ -173,7 +173,7 @@ class Way(_Model):
     spent_s: float = _told("time that its runs of all variants took, the proof apart")
     effect: Effect = _told("the difference, see above")
     half_width_pct: float | None = _told(
-        "half the width of the 1 − α interval; `null` where it lacks an end"
+        "half the width of the 1 − α interval; `null` if it lacks an end"
     )
     se_pct: float | None = _told("standard error of the mean log-ratio")
     se_1min_pct: float | None = _told("what that would be had the protocol had a minute")

@@ -63,8 +63,8 @@ class Rounds(StudyProtocol):
     name = "rounds"
     words = Words("rounds", "round", "rounds", "round", "run", usual=True)
     not_shown = (
-        "Whole runs are compared: what differs between runs beside the variant (where memory lies, "
-        "what the machine's other guests do) is in the intervals as noise."
+        "Whole runs are compared: what else differs between runs than the variant (where memory "
+        "lies, what the machine's other guests do) is in the intervals as noise."
     )
     relinks = True
 
@@ -167,7 +167,7 @@ def _measured(step: Step, context: StepContext) -> StepResult:
         log = stack.enter_context(TransactionLog(sample, context.scratch))
         folder = Path(stack.enter_context(TemporaryDirectory(dir=context.scratch)))
         pids = stack.enter_context(
-            companion.running(serving.variant.beside, serving.cluster.dsn(), folder)
+            companion.running(serving.variant.companion, serving.cluster.dsn(), folder)
         )
         conn = stack.enter_context(serving.connect())
         window = Window(

@@ -32,9 +32,9 @@ from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.wording import count
 
 ASKING = "asking the servers about the study's settings"
-#: So many runs in a row that could not be made at all end the study: something is broken.
+#: This many runs in a row that could not be made at all end the study: something is broken.
 _HOPELESS = 4
-#: So often a proof is tried again that failed while others had the processors.
+#: How often a proof is tried again that failed while others had the processors.
 _DISTURBED_PROOFS = 5
 #: How much longer than planned a run may take; it may have to fill tables first.
 _PATIENCE_S = 3600.0
@@ -43,7 +43,7 @@ _PATIENCE_S = 3600.0
 def conduct(planned: StudyPlan, console: Console) -> None:
     """Do what is still to be done. Everything done is kept, whatever ends it.
 
-    Raises UsageError where the study cannot be run here, MeasurementError where a variant cannot
+    Raises UsageError if the study cannot be run here, MeasurementError if a variant cannot
     start or too many runs in a row fail.
     """
     study, directory = planned.study, planned.directory
@@ -106,7 +106,7 @@ def skipped_workloads(
 ) -> dict[str, str]:
     """Workloads that these servers cannot run, with the reason.
 
-    known: the servers' versions, where the study was begun; they need not be here any more.
+    known: the servers' versions, if the study was begun; they need not be here any more.
     """
     found = {workload.name: bench.serves(workload, known) for workload in study.workload}
     return {name: why for name, why in found.items() if why}
@@ -231,7 +231,7 @@ def disturbed(run: Run, study: Study) -> list[str]:
 def _end_if_hopeless(
     directory: Directory, runs: Mapping[str, Run], unmade: Sequence[str], why: str
 ) -> None:
-    """End the study after so many. Those of them that measured nothing do not count as done."""
+    """End the study after too many in a row. Those that measured nothing do not count as done."""
     if len(unmade) >= _HOPELESS:
         directory.forget(name for name in unmade if name in runs and not runs[name].latency_samples)
         raise MeasurementError(

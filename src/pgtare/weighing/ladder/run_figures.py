@@ -1,4 +1,4 @@
-"""Figures of a run beside its metrics: counters of the server, and lines of its log."""
+"""Figures of a run apart from its metrics: counters of the server, and lines of its log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pgtare.weighing.ladder.section_models import Workload
 
 
 def read(conn: psycopg.Connection[Any], log: Path, workload: Workload) -> dict[str, float]:
-    """Where every figure's counter stands: of a query its value, of the log its length."""
+    """The value of every figure's counter: of a query its value, of the log its length."""
     return {
         figure.name: evidence.counter(conn, figure.query) if figure.query else _length(log)
         for figure in workload.figure

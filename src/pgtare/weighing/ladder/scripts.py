@@ -1,4 +1,4 @@
-"""The scripts of a study: kept with its runs, and filled in where they are templates."""
+"""The scripts of a study: kept with its runs, and filled in if they are templates."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _each(study: Study, source: Path, target: Path) -> Iterator[tuple[str, Path,
         for name in filter(None, (workload.script, workload.setup)):
             place = target / placed(name, workload)
             if not place.resolve().is_relative_to(target.resolve()):
-                raise UsageError(f"the script {name} must lie beside the study file")
+                raise UsageError(f"the script {name} must be next to the study file")
             yield name, place, _filled(_read(source / name), name, workload)
 
 

@@ -21,7 +21,7 @@ from pgtare.weighing.ladder.field_types import (
 Latency = Literal["latency_mean_us", "latency_p50_us", "latency_p95_us", "latency_p99_us"]
 Service = Literal["service_us", "service_p50_us", "service_p99_us"]
 Metric = Literal["tps", "cpu_us"] | Latency | Service
-#: Where more of it is better; of the others less is.
+#: Metrics of which more is better; of the others less is.
 HIGHER_IS_BETTER = frozenset({"tps"})
 UNITS: dict[Metric, str] = {
     "tps": "tx/s",
@@ -93,7 +93,7 @@ class Server(Section):
 
     @property
     def recipe(self) -> Recipe | None:
-        """How it is built, where it is."""
+        """How it is built; None if it is not built here."""
         if self.build is None:
             return None
         usual = Recipe(self.build)
@@ -108,9 +108,9 @@ class Server(Section):
 class Variant(Section):
     """One rung: what a server preloads and sets.
 
-    settings need a restart, runtime is put into force by a reload. capture: what
-    wait_event_timing must be seen to do in it. factors: it stands for every combination of these
-    levels. beside: a program that runs beside the load.
+    settings need a restart, runtime is put into force by a reload. capture: what wait_event_timing
+    must be seen to do in it. factors: it makes a variant for every combination of these levels.
+    companion: a program that runs during the load.
     """
 
     name: Name
@@ -121,7 +121,7 @@ class Variant(Section):
     runtime: Settings = {}
     capture: Literal["absent", "unhooked", "off", "stats", "trace"] = "absent"
     factors: dict[Name, Annotated[tuple[Level, ...], Field(min_length=1)]] = {}
-    beside: tuple[str, ...] = ()
+    companion: tuple[str, ...] = ()
 
     @property
     def in_force(self) -> dict[str, SettingValue]:
@@ -164,7 +164,7 @@ class Expected(Section):
 
 
 class Figure(Section):
-    """A number that is counted in every run and shown beside the metrics, never tested.
+    """A number that is counted in every run and shown next to the metrics, never tested.
 
     query: how much its value grows, a second. log: how many lines of the server's log hold it.
     """
@@ -184,9 +184,9 @@ class Figure(Section):
 class Workload(Section):
     """A load, what of it is measured, and the profile of waits that it must show.
 
-    protocol: how it is played, as the study's where it names none; by several one after the other.
+    protocol: how it is played, as the study's if it names none; by several one after the other.
     load: the rate as a share of saturation. oldest: the first PostgreSQL that can run it. metric is
-    the one that is tested, `also` are shown beside it. counter: a query whose value must grow with
+    the one that is tested, `also` are shown next to it. counter: a query whose value must grow with
     the transactions. setup: SQL that the server runs before each run. values: what scripts and SQL
     that end in .j2 are filled in with. activity: what must grow in some variants, and in no other.
     """
@@ -232,7 +232,7 @@ class Workload(Section):
 
 
 def placed(script: str, workload: Workload) -> str:
-    """Where a script stands among a study's runs: a template is filled in for each workload."""
+    """Where a script is among a study's runs: a template is filled in for each workload."""
     if not script.endswith(TEMPLATE):
         return script
     folder, _, name = script.removesuffix(TEMPLATE).rpartition("/")

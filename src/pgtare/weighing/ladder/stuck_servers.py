@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def watched(seconds: float, end: Callable[[], None]) -> Iterator[None]:
-    """Call `end`, in another thread, where the block takes longer than this.
+    """Call `end`, in another thread, if the block takes longer than this.
 
     A statement that waits for its answer cannot be given up by its client; it fails as soon as its
     server is gone.

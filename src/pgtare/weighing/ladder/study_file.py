@@ -74,7 +74,7 @@ def parse(source: str, file: str, cores: int | None = None) -> Study:
 def check_rounds(study: Study, *, quick: bool) -> str | None:
     """Whether the rounds, or a duet's sets, can reach the declared level at all.
 
-    Raises UsageError where they cannot; with `quick` the sentence is returned instead, to be said
+    Raises UsageError if they cannot; with `quick` the sentence is returned instead, to be said
     before anything is run.
     """
     family, alpha = study.family, study.analysis.alpha
@@ -254,7 +254,7 @@ def _check_protocols(study: Study, source: str, file: str, cores: int) -> None:
 
 
 def _why_no_layouts(study: Study) -> str:
-    """Why the linkings that a study asks for cannot be; empty where they can."""
+    """Why the linkings that a study requests cannot be made; empty if they can."""
     layouts, rounds = study.protocol.layouts, study.protocol.rounds
     if layouts is None:
         return ""

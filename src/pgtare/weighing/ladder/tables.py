@@ -111,7 +111,7 @@ class Grid:
 def grids(workload: OnWorkload, result: LadderResult) -> list[Grid]:
     """A grid for each base that variants by factors are compared with: arm ÷ base, with interval.
 
-    Of variants that one entry of the study file stands for; levels in the file's order.
+    Of variants that one entry of the study file makes; levels in the file's order.
     """
     levels: dict[str, dict[str, str]] = {
         str(variant["name"]): {name: str(one[0]) for name, one in variant["factors"].items()}
@@ -178,8 +178,8 @@ def _heading(metric: str) -> str:
     return metric.removesuffix("_us").replace("_", " ").replace("cpu", "CPU") + " µs"
 
 
-def beside(workload: OnWorkload, alpha: float) -> tuple[list[str], list[list[str]]]:
-    """The metrics that are shown beside the tested one."""
+def other_metrics(workload: OnWorkload, alpha: float) -> tuple[list[str], list[list[str]]]:
+    """The metrics that are shown next to the tested one."""
     head = [
         "comparison",
         "metric",

@@ -115,7 +115,7 @@ class UnitTrials(StudyProtocol):
     def rehearse(self, study: DeclaredStudy, bench: Bench, workload: Workload) -> None:
         """Let the server take the arms' settings once.
 
-        Raises UsageError where a session cannot set one, MeasurementError where the server does not
+        Raises UsageError if a session cannot set one, MeasurementError if the server does not
         start.
         """
         serving = bench.serve(study.analysis.floor + SWITCHED, workload)

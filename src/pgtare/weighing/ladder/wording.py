@@ -40,7 +40,7 @@ SHORT = {
 
 
 def heading(workload: OnWorkload) -> str:
-    """A workload's name, its title where it has one, and its protocol where it has several."""
+    """A workload's name, its title if it has one, and its protocol if it has several."""
     by = f" by {workload.words.name}" if workload.called != workload.stated else ""
     return f"{workload.stated} {workload.title}".strip() + by
 
@@ -144,7 +144,7 @@ def over_layouts(found: estimate.Paired, over: Layouts, *, peeked: bool) -> str:
         f"p = {p_text(found.p)}"
     )
     if math.isnan(over.sd_layout):
-        return f"{told}; each linking in one round, so that the two are not told apart"
+        return f"{told}; each linking in one round, so that the two cannot be separated"
     spread, lo, hi, of_round = (
         numbers.percent(100 * sd)
         for sd in (over.sd_layout, over.sd_layout_lo, over.sd_layout_hi, over.sd_round)
@@ -185,7 +185,7 @@ def profile_line(
 
 
 def figure(value: float | None) -> str:
-    """A figure beside the metrics: whole where it is large."""
+    """A figure apart from the metrics: whole if it is large."""
     if value is None:
         return numbers.NONE
     return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.1f}"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pgtare.server.own_session import APPLICATION_NAME
 from pgtare.weighing.trials import Status, Trials
 
-# Who may not see the sessions of others is not shown their type either.
+# A role that may not see the sessions of others is not shown their type either.
 _QUERY = """
 SELECT (SELECT count(*) FROM pg_catalog.pg_stat_activity a
         WHERE a.datid = d.datid AND a.pid <> pg_catalog.pg_backend_pid()
@@ -35,7 +35,7 @@ class Traffic:
 
 
 class Shares(NamedTuple):
-    """In percent of the database's; None where the server did not count."""
+    """In percent of the database's; None if the server did not count."""
 
     sessions_pct: float | None
     transactions_pct: float | None

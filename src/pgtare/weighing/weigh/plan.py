@@ -41,7 +41,7 @@ class WeighPlan:
 def check_server(
     conn: psycopg.Connection[Any], request: Request, provided: frozenset[str] = frozenset()
 ) -> None:
-    """Raise UsageError, with the remedy, where the server cannot serve this weighing.
+    """Raise UsageError, with the remedy, if the server cannot serve this weighing.
 
     provided: extensions that count as created.
     """
@@ -211,7 +211,7 @@ def document(plan: WeighPlan, rate_tps: float | None) -> PlannedWeighing:
 
 
 def describe(plan: WeighPlan, rate_tps: float | None) -> list[str]:
-    """The plan in words, for --dry-run. rate_tps: transactions a second now, where known."""
+    """The plan in words, for --dry-run. rate_tps: transactions a second now, if known."""
     request, design = plan.request, plan.design
     lines = [
         f"{len(design.arms)} arms in permuted blocks of {len(design.block)}, seed {design.seed}, "
@@ -233,7 +233,7 @@ def describe(plan: WeighPlan, rate_tps: float | None) -> list[str]:
         if rate_tps:
             volume = (
                 f"; at the present {rate_tps:.0f} transactions/s about "
-                f"{rate_tps * share * LOG_LINE_BYTES / 1e6:.1f} MB/s where each is one short "
+                f"{rate_tps * share * LOG_LINE_BYTES / 1e6:.1f} MB/s if each is one short "
                 "statement"
             )
         lines.append(

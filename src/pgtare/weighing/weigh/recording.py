@@ -85,8 +85,8 @@ def record(
 ) -> TrialRecording:
     """Run a trial for `seconds`, or until `look` says so, Ctrl-C, or the server's end.
 
-    tick: called ten times a second with seconds run and rows so far. Raises UsageError where the
-    trial cannot start, MeasurementError where the load fails.
+    tick: called ten times a second with seconds run and rows so far. Raises UsageError if the
+    trial cannot start, MeasurementError if the load fails.
     """
     trials.start(design, population, seconds + _GRACE_S, cpu=cpu)
     began = time.monotonic()

@@ -30,7 +30,7 @@ _PRIVATE = ("password", "conninfo", "command", "krb_", "ssl_passphrase")
 
 
 def _filled(model: type[_Document], source: Any, **more: Any) -> _Document:
-    """The document's model with the fields of an estimate that bear the same names.
+    """The document's model with the fields of an estimate that have the same names.
 
     So a field is described once, in the schema. NaN becomes null, an estimate with its standard
     error an interval; `more` has the fields that come from elsewhere.

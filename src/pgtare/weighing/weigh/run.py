@@ -49,11 +49,11 @@ class Weighing:
 
 
 #: Something that runs while the trial does, on the server of this session.
-Beside = Callable[["psycopg.Connection[Any]"], contextlib.AbstractContextManager[None]]
+DuringTrial = Callable[["psycopg.Connection[Any]"], contextlib.AbstractContextManager[None]]
 
 
 def alone(conn: psycopg.Connection[Any]) -> contextlib.AbstractContextManager[None]:
-    """Nothing runs beside the trial."""
+    """Nothing else runs during the trial."""
     return contextlib.nullcontext()
 
 
@@ -62,7 +62,7 @@ def weigh(
     command: list[str],
     console: Console,
     confirm: Callable[[str], bool] = lambda question: False,
-    beside: Beside = alone,
+    during: DuringTrial = alone,
 ) -> Weighing:
     """Weigh. console: for progress. Raises UsageError and MeasurementError.
 
@@ -70,7 +70,7 @@ def weigh(
     """
     stages = Stages(console)
     with open_target(request, stages.say, confirm) as target:
-        return _Run(request, target, command, console, stages, beside).run()
+        return _Run(request, target, command, console, stages, during).run()
 
 
 def dry_run(request: Request) -> PlannedWeighing:
@@ -110,10 +110,10 @@ class _Run:
         command: list[str],
         console: Console,
         stages: Stages,
-        beside: Beside,
+        during: DuringTrial,
     ) -> None:
         self.request, self.target, self.command = request, target, command
-        self.console, self.stages, self.beside = console, stages, beside
+        self.console, self.stages, self.during = console, stages, during
 
     def run(self) -> Weighing:
         with own_session.connect(self.target.dsn) as conn:
@@ -170,7 +170,7 @@ class _Run:
         counted_before = participation.count(module)
         pids = self._local_pids(module, plan)
         with (
-            self.beside(module.conn),
+            self.during(module.conn),
             Display(self.console, request.duration_s) as display,
             Window(pids, read=lambda: None) as window,
         ):
@@ -244,7 +244,7 @@ class _Run:
         return Weighing(made, got.observations, plan.design)
 
     def _local_pids(self, module: Trials, plan: WeighPlan) -> list[int]:
-        """The sessions' processes, where the server is known to be on this machine."""
+        """The sessions' processes, if the server is known to be on this machine."""
         if self.request.dsn is not None:
             return []
         return planning.sessions_there(module.conn, plan.population)

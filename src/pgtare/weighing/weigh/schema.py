@@ -52,7 +52,7 @@ class Effect(_Model):
     p95_us: Interval = Field(description="difference of 95th percentiles, descriptive")
     p99_us: Interval = Field(description="difference of 99th percentiles, descriptive")
     cpu_us: Interval | None = Field(
-        description="difference of CPU time of a cycle; `null` where not taken"
+        description="difference of CPU time of a cycle; `null` if not taken"
     )
     runs_us: Interval | None = Field(
         default=None,
@@ -125,7 +125,7 @@ class ArmResult(_Model):
     p: float | None = Field(default=None, description="two-sided p-value of the body")
     p_total: float | None = Field(
         default=None,
-        description="the same of the total; `null` where too few transactions are slow to judge it",
+        description="the same of the total; `null` if too few transactions are slow to judge it",
     )
     p_aborted: float | None = Field(
         default=None,
@@ -141,7 +141,7 @@ class ArmResult(_Model):
         "instruments; of the control, over its own two",
     )
     p_total_adjusted: float | None = Field(
-        default=None, description="the same of the total; `null` where it is not judged"
+        default=None, description="the same of the total; `null` if it is not judged"
     )
     equivalence_us: Interval | None = Field(
         default=None,
@@ -168,17 +168,17 @@ class ArmResult(_Model):
         description="`cost`, `gain`, `equivalent`, `inconclusive`, `not_verified`; `null` for "
         "the base",
     )
-    verdict_reason: str = Field(default="", description="why, where the verdict needs a reason")
+    verdict_reason: str = Field(default="", description="why, if the verdict needs a reason")
     needed_s: float | None = Field(
         default=None, description="further seconds of measuring that may settle it"
     )
     proof: Proof | None = Field(
-        default=None, description="proof of activity, see below; `null` where none is due"
+        default=None, description="proof of activity, see below; `null` if none is due"
     )
 
 
 class Baseline(_Model):
-    """The base arm's service time, in microseconds; null where nothing was measured."""
+    """The base arm's service time, in microseconds; null if nothing was measured."""
 
     n: int = Field(description="transactions of the base arm")
     mean_us: float | None = Field(description="mean service time, raw")
@@ -192,7 +192,7 @@ class Baseline(_Model):
         description="99.9th percentile of the base and its control, that of `body_mean_us`"
     )
     cpu_us: float | None = Field(
-        description="CPU time of a cycle, idle to idle; `null` where not taken"
+        description="CPU time of a cycle, idle to idle; `null` if not taken"
     )
 
 
@@ -247,7 +247,7 @@ class Contention(_Model):
         "`none`: the same with a single session, which cannot have any; `not_separable`: a "
         "single session shows some all the same; `inconclusive`; `not_verified`"
     )
-    reason: str = Field(description="why, where the state needs a reason")
+    reason: str = Field(description="why, if the state needs a reason")
     base_us: float | None = Field(
         description="mean in slices in which all sessions follow the base"
     )
@@ -304,31 +304,31 @@ class DesignInfo(_Model):
         default=None, description="when the trial began, by the server's clock, ISO 8601"
     )
     duration_s: float = Field(description="seconds measured")
-    planned_s: float = Field(description="seconds asked for")
+    planned_s: float = Field(description="seconds requested")
     margin_pct: float = Field(
         description="margin of equivalence, in percent of the base arm's body"
     )
     confidence: float = Field(description="level of the intervals, such as 0.95")
     blocks: int = Field(
-        description="complete blocks that entered the estimate; where the unit is the slice, "
+        description="complete blocks that entered the estimate; if the unit is the slice, "
         "blocks of slices",
     )
     blocks_discarded: int = Field(description="blocks left out as incomplete or flagged")
     sessions: int = Field(description="sessions that took part")
     sessions_outside: int = Field(description="sessions seen that took no part")
     participation: float | None = Field(
-        description="chance of each session to be drawn, as `--participation` asked for, from "
+        description="chance of each session to be drawn, as `--participation` sets it, from "
         "0 to 1; not what took part",
     )
     sessions_took_part_pct: float | None = Field(
         default=None,
         description="measured: sessions that took part, in percent of the database's sessions "
-        "during the trial; `null` where the server went away",
+        "during the trial; `null` if the server went away",
     )
     transactions_took_part_pct: float | None = Field(
         default=None,
         description="measured: transactions that took part, in percent of those that the "
-        "database counted during the trial, without pgtare's own; `null` where it "
+        "database counted during the trial, without pgtare's own; `null` if it "
         "counted fewer, as PostgreSQL reports no transactions of sessions that "
         "touch no table",
     )
@@ -340,13 +340,13 @@ class DesignInfo(_Model):
     stopped_by: Literal["time", "precision", "interrupt", "server"] = Field(
         description="what ended the trial: `time`, `precision`, `interrupt` or `server`"
     )
-    partial: bool = Field(description="true where the trial ended before its plan was met")
+    partial: bool = Field(description="true if the trial ended before its plan was met")
     slices: SliceInfo | None = Field(
         default=None,
-        description="how slices were laid out, see below; `null` where there were none",
+        description="how slices were laid out, see below; `null` if there were none",
     )
     runs: RunInfo | None = Field(
-        default=None, description="how runs were laid out, see below; `null` where there were none"
+        default=None, description="how runs were laid out, see below; `null` if there were none"
     )
 
 

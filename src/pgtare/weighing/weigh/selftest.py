@@ -34,14 +34,14 @@ DELAYS_NS = (2_000, 20_000)
 #: and intervals of Student's t are too wide, which is no fault of the scale: so it may have fewer.
 PSEUDO_TRIALS = 4_000
 FALSE_POSITIVES = (0.01, 0.064)
-#: A correct 95 % interval covers at least so often in 1,000 trials, but for one time in 2,000; at
+#: A correct 95 % interval covers at least this often in 1,000 trials, but for one time in 2,000; at
 #: most, as above.
 COVERAGE = (0.927, 0.995)
-#: A test of counts is conservative where failures are few.
+#: A test of counts is conservative if failures are few.
 FALSE_FAILURES = (0.0, 0.064)
 FAILURES_FOUND = (0.8, 1.0)
-#: Coverage of 250 trials, where rare stalls decide: such an interval may cover somewhat too seldom,
-#: as few of them fall into a trial, and does cover too often where the recording has worse ones.
+#: Coverage of 250 trials, if rare stalls decide: such an interval may cover somewhat too seldom,
+#: as few of them fall into a trial, and does cover too often if the recording has worse ones.
 TAIL_COVERAGE = (0.9, 1.0)
 #: Half-width of a 99.9 % interval in units of that of a 95 % one, for normal estimates.
 _WIDER = 3.2905 / 1.9600
@@ -216,7 +216,7 @@ def _effect_checks(recorded: tuple[Design, Observations], seed: int) -> list[Che
         if found.effect is None:
             raise MeasurementError("the recording holds no whole block; raise --duration")
         truth = arm.inject_ns / 1000
-        # A delay is judged at the median: where other programs want the processor too, it uses up
+        # A delay is judged at the median: if other programs want the processor too, it uses up
         # the session's share, and the mean truly grows by more.
         effect = found.effect.p50_us if truth else found.effect.own_us
         lo, hi = _wider(effect)

@@ -11,7 +11,7 @@ from pgtare.estimate.trial.design import MIXED, Design, block_layout
 
 #: Base and control are arms that are no instruments.
 _OTHER_ARMS = 2
-#: A block has to fit in so many times for most transactions to be in whole ones.
+#: A block has to fit in this many times for most transactions to be in whole ones.
 _FITS = 3
 
 

@@ -38,7 +38,7 @@ def holes(conn: psycopg.Connection[Any], request: Request, design: Design) -> li
 
 
 def _on_now(conn: psycopg.Connection[Any], name: str) -> str | None:
-    """A setting's value where it makes the server observe something, else None."""
+    """A setting's value if it makes the server observe something, else None."""
     row = conn.execute(
         "SELECT setting, pg_catalog.current_setting(name), (SELECT query_id IS NULL FROM"
         " pg_catalog.pg_stat_activity WHERE pid = pg_catalog.pg_backend_pid())"

@@ -36,7 +36,7 @@ class Stored(NamedTuple):
 
 
 def check_target(directory: Path) -> None:
-    """Raise UsageError where `save` would refuse `directory`; call it before measuring."""
+    """Raise UsageError if `save` would refuse `directory`; call it before measuring."""
     artefact.check_new(directory, RESULT)
 
 

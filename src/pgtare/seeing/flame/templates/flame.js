@@ -52,7 +52,7 @@
     const data = JSON.parse(figure.querySelector(".flame-data").textContent);
     const nodes = tree(data), root = nodes[0];
     const view = figure.querySelector(".flame-view");
-    const told = figure.querySelector(".flame-told");
+    const description = figure.querySelector(".flame-description");
     const search = figure.querySelector("input"), found = figure.querySelector("output");
     const deepest = nodes.reduce((most, n) => Math.max(most, n.depth), 0);
     let zoomed = root, focused = root, pattern = "";
@@ -116,14 +116,14 @@
           group.append(text);
         }
         group.addEventListener("click", () => { focused = node; zoom(node); });
-        group.addEventListener("mouseenter", () => { told.textContent = describe(node); });
+        group.addEventListener("mouseenter", () => { description.textContent = describe(node); });
         svg.append(group);
       }
     }
 
     function zoom(node) {
       zoomed = node;
-      told.textContent = describe(node);
+      description.textContent = describe(node);
       draw();
     }
 
@@ -132,7 +132,7 @@
       focused = node;
       if (node.depth < zoomed.depth || node.x < zoomed.x - 1e-9
           || node.x + node.width > zoomed.x + zoomed.width + 1e-9) zoomed = node.parent || root;
-      told.textContent = describe(node);
+      description.textContent = describe(node);
       draw();
     }
 

@@ -20,7 +20,7 @@ def ends_of_waits_for_clients(trace: Trace, waits: Waits) -> Integers:
 
 
 def sharpened(arrivals: Integers, ends: Integers) -> Integers:
-    """Arrivals (ns, true to the µs) as the ends of the waits that they ended, where there are any.
+    """Arrivals (ns, true to the µs) as the ends of the waits that they ended, if there are any.
 
     A message that was there already ended no wait.
     """
@@ -32,7 +32,7 @@ def sharpened(arrivals: Integers, ends: Integers) -> Integers:
 
 
 def sharpen_calls(calls: npt.NDArray[np.void], ends: Integers) -> None:
-    """The same for calls that begin with a message: where the server only estimates when."""
+    """The same for calls that begin with a message, whose arrival the server only estimates."""
     of = calls["flags"] & ESTIMATED != 0
     start = sharpened(calls["start"][of], ends)
     calls["start"][of] = np.minimum(start, calls["end"][of])

@@ -25,7 +25,7 @@ _LEADERS = 1 / 3
 
 @dataclass(frozen=True)
 class Costs:
-    """In ns, beside readings of the clock. Weighed side by side with no trace: docs/trace.md."""
+    """In ns, without readings of the clock. Weighed against no trace: docs/trace.md."""
 
     reading_ns: float = 10.0
     """One reading of the clock."""
@@ -49,13 +49,13 @@ class Costs:
     """and of each other call."""
 
     def of_waits(self, times: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """What so many waits took."""
+        """What a number of waits took."""
         return times * (self.wait_ns + 2.5 * self.reading_ns)
 
     def of_calls(
         self, kinds: npt.NDArray[np.integer[Any]], fetches: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
-        """What each record of a call took. fetches: those in it, beside the first."""
+        """What each record of a call took. fetches: those in it, after the first."""
         each = np.where(kinds == CallKind.PARSE, self.parse_ns, self.call_ns)
         return np.asarray(each + fetches * (self.fetch_ns + 2 * self.reading_ns), np.float64)
 

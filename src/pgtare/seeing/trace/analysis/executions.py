@@ -13,7 +13,7 @@ _BEFORE = (CallKind.PARSE, CallKind.BIND, CallKind.PLAN)
 
 
 def runs(ledger: Ledger, of_call: Integers, tops: Integers) -> tuple[Integers, Integers]:
-    """For each call of a ledger: the number of its run, and 1 where it is the run itself.
+    """For each call of a ledger: the number of its run, and 1 if it is the run itself.
 
     A run is an execution or the call of a utility statement. What prepares a statement belongs to
     its next run in that session, fetches and commits to the last one. of_call: the statement of

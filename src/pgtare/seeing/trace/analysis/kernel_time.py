@@ -36,7 +36,7 @@ _FAR = 9.0
 #: The most that the kernel works in a wait in which the process sleeps until it is woken, in ns.
 _ASLEEP_NS = 30_000.0
 #: Blocks of intervals left out in turn, the runs in which each is spread over the trace, and
-#: half the width of a 95 % interval of so many in standard errors.
+#: half the width of a 95 % interval of this many in standard errors.
 _BLOCKS = 10
 _RUNS = 5
 _HALF = 2.26
@@ -111,7 +111,7 @@ def shares(samples: Sequence[Sample], asleep: Collection[int] = ()) -> Shares:
 
 
 def _determined(design: Floats, excess: Floats, spent: Floats, caps: Floats) -> Floats:
-    """The fit, shrunk: to 0 where its 95 % interval reaches 0, hardly where that is narrow.
+    """The fit, shrunk: to 0 if its 95 % interval reaches 0, hardly if that is narrow.
 
     The interval is that of a jackknife over blocks of neighbouring intervals.
     """

@@ -1,6 +1,6 @@
 """The ledger of a trace: every nanosecond of a process booked once, by call and by component.
 
-Components are the wait events and what is left of the time beside them. docs/trace.md derives
+Components are the wait events and what is left of the time besides them. docs/trace.md derives
 the arithmetic; all profiles are sums over this one table, which is why they agree.
 """
 
@@ -41,7 +41,7 @@ _DECODING = 0.7
 
 @dataclass
 class Entries:
-    """Bookings. process: index; call, top: indices into the ledger's calls, -1 where none is open.
+    """Bookings. process: index; call, top: indices into the ledger's calls, -1 if none is open.
 
     top: the outermost call. transaction: index within the process, -1: none. times: 0 for the
     later parts of a wait that was cut at the end of a call, and for what a call has of other
@@ -86,7 +86,7 @@ class Ledger:
     notes: list[str] = field(default_factory=list)
 
     def fetches(self) -> Integers:
-        """How many calls each record of a call stands for: several fetches can share one."""
+        """How many calls each record of a call represents: several fetches can share one."""
         return np.concatenate(
             [np.zeros(0, np.int64), *(process.fetches() for process in self.processes)]
         )
@@ -99,7 +99,7 @@ class Ledger:
 def ledger(
     trace: Trace, costs: Costs | None = None, tell: Callable[[float], None] = lambda _: None
 ) -> Ledger:
-    """Book the time of every process of a trace. tell: is told how much is done, from 0 to 1."""
+    """Book the time of every process of a trace. tell: gets how much is done, from 0 to 1."""
     found = processes(trace, lambda share: tell(_DECODING * share))
     books = [_Book(process, trace) for process in found]
     asleep = {e for e, event in trace.events.items() if event.type not in _WORKING}
@@ -176,7 +176,7 @@ class _Book:
     def _cut_waits(self, trace: Trace) -> None:
         """Waits cut at the bounds of pieces, without what is part of another line.
 
-        That is where records are missing (a ring of waits tells of requests that were not traced,
+        This happens if records are missing (a ring of waits tells of requests that were not traced,
         too), and waits for the client between requests.
         """
         w = self.process.waits
@@ -234,7 +234,7 @@ class _Book:
     def _between_readings(self) -> tuple[int, npt.NDArray[np.bool_]]:
         """How many intervals between two readings there are, and the pieces in those of use.
 
-        Where records are missing nothing tells who spent the CPU time: not those that are there.
+        If records are missing nothing tells what spent the CPU time: not those that are there.
         """
         n = max(len(self.process.cpu) - 1, 0)
         within = (self.reading >= 0) & (self.reading < n)
@@ -242,7 +242,7 @@ class _Book:
         return n, within & ~np.append(lacking, False)[np.clip(self.reading, 0, n)]
 
     def _cpu(self, shares: kernel_time.Shares) -> Floats:
-        """CPU outside waits by piece; none where no two readings lie around it."""
+        """CPU outside waits by piece; none if no two readings lie around it."""
         n, known = self._between_readings
         if not n:
             return np.zeros(len(self.length))
@@ -288,7 +288,7 @@ class _Book:
     def _queued(self, rest: Floats) -> Floats:
         """The share of the unexplained time of each piece in which it waited for a processor.
 
-        Where no two readings of CPU time lie around a piece, it may have been CPU as well.
+        If no two readings of CPU time lie around a piece, it may have been CPU as well.
         """
         queue = self.process.queue
         if len(queue) < 2:
@@ -347,7 +347,7 @@ class _Book:
 
 
 def _summed(key: Integers, ns: Floats) -> tuple[Integers, Floats]:
-    """Of each key, in order of keys: the index at which it stands first, and its sum."""
+    """Of each key, in order of keys: the index at which it is first, and its sum."""
     keys, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     sums = np.bincount(np.asarray(inverse).ravel(), ns, len(keys)).astype(np.float64)
     return np.asarray(first), sums

@@ -16,7 +16,7 @@ from pgtare.seeing.trace.analysis.timeline import Process
 from pgtare.seeing.trace.file.reader import Integers
 
 WAYS = ("application", "address", "user", "trace")
-#: What belongs to no client: time of sessions between requests, where a way tells by statement.
+#: What belongs to no client: time of sessions between requests, if a way tells by statement.
 NOBODY = "(no traceparent)"
 
 _COMMENT = re.compile(r"/\*(.*?)\*/", re.DOTALL)
@@ -59,7 +59,7 @@ def trace_id(text: str) -> str | None:
 
 
 def check_way(way: str) -> None:
-    """Raise UsageError where clients cannot be told apart in that way."""
+    """Raise UsageError if clients cannot be distinguished in that way."""
     if way not in WAYS:
         raise UsageError(f"--merge-by {way}: choose among {', '.join(WAYS)}")
 
@@ -189,7 +189,7 @@ def clients(ledger: Ledger, way: str) -> list[Client]:
 
 
 def only(ledger: Ledger, way: str, client: str) -> Ledger:
-    """The ledger of one client. Raises UsageError where there is none of that name."""
+    """The ledger of one client. Raises UsageError if there is none of that name."""
     unique, of = names(ledger, way)
     if client not in unique:
         raise UsageError(

@@ -75,7 +75,7 @@ def relation_label(node: Node) -> str:
 def own_times(run: RowSources, plan: dict[int, Node]) -> dict[int, float]:
     """The time of each node without that of the nodes that ran in its calls, ns; none below 0.
 
-    An init plan that several nodes ask for ran in the calls of one of them, and nothing tells in
+    An init plan that several nodes need ran in the calls of one of them, and nothing tells in
     which: its time is taken from all, in proportion to their own.
     """
     times = {node.node: float(max(node.time, 0)) for node in run.nodes if not node.flags & UNTIMED}
@@ -134,17 +134,17 @@ def _own_of(run: RowSources, plan: dict[int, Node], inner: float, most: float) -
 
     Nothing tells in which node inner statements ran; triggers that fire at the end run in none, so
     of a plan that changes rows only what is too much is taken for theirs. What parallel workers did
-    beside their leader gives way first.
+    next to their leader gives way first.
     """
     own = own_times(run, plan)
     if not any(node.kind == _CHANGES for node in plan.values()):
         own = _lowered(own, sum(own.values()) - inner)
-    beside = {node.node for node in run.nodes if node.flags & WORKERS}
-    leaders = sum(ns for number, ns in own.items() if number not in beside)
+    parallel = {node.node for node in run.nodes if node.flags & WORKERS}
+    leaders = sum(ns for number, ns in own.items() if number not in parallel)
     workers = sum(own.values()) - leaders
     scale = min(1.0, max(most - leaders, 0.0) / workers) if workers > 0 else 1.0
     return _lowered(
-        {number: ns * scale if number in beside else ns for number, ns in own.items()}, most
+        {number: ns * scale if number in parallel else ns for number, ns in own.items()}, most
     )
 
 
@@ -188,7 +188,7 @@ class _Bookings:
 def grouped(ledger: Ledger, entries: Entries, label: Callable[[Node], str]) -> Bookings:
     """All time, that of measured executions by node; it adds up to what was given.
 
-    Time outside of executions stands under the kind of its call. An execution counts once, with
+    Time outside of executions is under the kind of its call. An execution counts once, with
     all its fetches, however many nodes have one label; calls that were not measured count as calls.
     """
     spent = np.bincount(

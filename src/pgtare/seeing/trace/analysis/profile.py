@@ -26,7 +26,7 @@ class Line:
 
     times: by event the waits, or the bookings of CPU (and so on) by call; by statement and session
     the executions and utility calls; by call the calls; by node and relation the executions in
-    which row sources were measured. 0 where nothing is counted; mean_ns, min_ns and max_ns, of one
+    which row sources were measured. 0 if nothing is counted; mean_ns, min_ns and max_ns, of one
     of these, are 0 then.
     kernel_ns: of waits, what the kernel worked (estimated), part of ns.
     """
@@ -67,7 +67,7 @@ class Scope:
     """What part of a trace is looked at: everything, or what all the fields that are set name.
 
     pids; transaction: its number within a session, from 1; statement: a text or query
-    identifier, outermost, or, where there is none such, a part of a text; workers: parallel
+    identifier, outermost, or, if there is none such, a part of a text; workers: parallel
     workers instead of sessions. words: name all of that but the statement.
     """
 
@@ -80,13 +80,13 @@ class Scope:
 
 
 def check_grouping(by: str) -> None:
-    """Raise UsageError where there is no such grouping."""
+    """Raise UsageError if there is no such grouping."""
     if by not in GROUPINGS:
         raise UsageError(f"--by {by}: choose among {', '.join(GROUPINGS)}")
 
 
 def profile(ledger: Ledger, by: str = "event", scope: Scope | None = None) -> Profile:
-    """The profile of a trace. Raises UsageError where the scope holds nothing."""
+    """The profile of a trace. Raises UsageError if the scope holds nothing."""
     (found,) = profiles(ledger, (by,), scope)
     return found
 
@@ -122,7 +122,7 @@ def _profile(ledger: Ledger, by: str, scope: Scope, entries: Entries, heading: s
 
 
 def select(ledger: Ledger, scope: Scope) -> Entries:
-    """The bookings within a scope. Raises UsageError where there are none."""
+    """The bookings within a scope. Raises UsageError if there are none."""
     entries = ledger.entries
     kept = np.ones(len(entries), bool)
     worker = np.array([p.leader_pid is not None for p in ledger.processes], bool)
@@ -255,7 +255,7 @@ def _by_run(
 def _looked_up(
     values: npt.NDArray[np.int64], index: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """What stands at each index; 0 at -1, also where there are no values at all."""
+    """What is at each index; 0 at -1, also if there are no values at all."""
     return np.append(values, 0)[index]
 
 
@@ -322,7 +322,7 @@ _GROUPERS: dict[str, Callable[[Ledger, Entries], _Grouped]] = {
 
 
 def _or_rests(key: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Where all waits of an event began before what is looked at, their rests are what counts."""
+    """If all waits of an event began before what is looked at, their rests are what counts."""
     whole = np.bincount(key, times, minlength=1)
     return np.where(whole[key] > 0, times, 1)
 

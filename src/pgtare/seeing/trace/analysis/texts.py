@@ -40,7 +40,7 @@ _MADE: WeakKeyDictionary[Ledger, Labels] = WeakKeyDictionary()
 def statement_labels(ledger: Ledger) -> Labels:
     """Which statement each call of a ledger belongs to.
 
-    Its name is the first text that a client asked for, or, where there is none, of a nested call,
+    Its name is the first text that a client asked for, or, if there is none, of a nested call,
     without literals. Without identifiers, texts of one name are one statement.
     """
     found = _MADE.get(ledger)
@@ -102,7 +102,7 @@ def _without_text(query_id: int, kind: int, suppressed: bool) -> str:
 
 
 def _apart(names: list[str], query_ids: list[int]) -> list[str]:
-    """Two statements of one text (of two users' tables, say) are told apart by their identifier."""
+    """Two statements of one text (of two users' tables, say) differ by their identifier."""
     seen: dict[str, int] = {}
     for name in names:
         seen[name] = seen.get(name, 0) + 1

@@ -60,7 +60,7 @@ class Process:
     gone_bytes: int = 0
 
     def fetches(self) -> Integers:
-        """How many calls each record of a call stands for: several fetches can share one."""
+        """How many calls each record of a call represents: several fetches can share one."""
         found = np.ones(len(self.calls), np.int64)
         for i in np.flatnonzero(self.calls["flags"] & SEVERAL).tolist():
             found[i] = self.stream.fetches.get(int(self.calls["call"][i]), 1)
@@ -80,7 +80,7 @@ class Process:
 def processes(trace: Trace, tell: Callable[[float], None] = lambda _: None) -> list[Process]:
     """Every process of a trace with anything to tell, client sessions first.
 
-    tell: is told how much of the work is done, from 0 to 1.
+    tell: is called with how much of the work is done, from 0 to 1.
     """
     sizes = {n: sum(len(data) for _, data in chunks) for n, chunks in trace.streams.items()}
     total, done = max(sum(sizes.values()), 1), 0
@@ -238,7 +238,7 @@ def _untraced(decoded: Stream) -> list[tuple[int, int]]:
 
 
 def _undrawn(decoded: Stream, process: Process) -> list[list[int]]:
-    """Where only some requests are traced: between them may be the client's time, or others.
+    """If only some requests are traced: between them may be the client's time, or others.
 
     That is while requests are drawn by sql_trace.statement_rate, or found by query identifier.
     """
@@ -276,7 +276,7 @@ def _one_origin(readings: Integers, marked: Integers) -> Integers:
     """Both series of CPU readings as one: that of the ring of waits counts from another zero.
 
     CPU time never falls. So a reading of one series lies between its neighbours of the other,
-    which bounds the difference of the two zeros from both sides, best where two are close.
+    which bounds the difference of the two zeros from both sides, best if two are close.
     """
     if not len(readings) or not len(marked):
         return readings if len(readings) else marked
@@ -315,7 +315,7 @@ def _absolute(calls: npt.NDArray[np.void], base: int) -> npt.NDArray[np.void]:
 def _after_predecessors(calls: npt.NDArray[np.void]) -> None:
     """Move starts that are estimates (true to the µs) behind the end of the call before.
 
-    Calls stand in the order of their ends and are numbered in that of their beginnings: what
+    Calls are in the order of their ends and are numbered in that of their beginnings: what
     ended before and has a lower number was over when this one began. A bind closes the portal of
     the statement before it, whose execution had worked until its answer only.
     """
@@ -394,7 +394,7 @@ def _queue(trace: Trace, rings: set[int]) -> Integers:
 
 
 def _of_waits(trace: Trace, ring: Ring) -> Process | None:
-    """A process of whom there is only a ring of waits: a parallel worker, or lower levels."""
+    """A process of which there is only a ring of waits: a parallel worker, or lower levels."""
     waits, marks = trace.waits.get(ring.number), trace.marks.get(ring.number)
     if waits is None and marks is None:
         return None

@@ -22,7 +22,7 @@ FROM pg_stat_activity a
 LEFT JOIN {trace}.sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
 WHERE a.backend_type = 'client backend' AND a.pid <> {own} ORDER BY a.pid
 """
-#: Why a session is not traced though somebody had asked: what it met, or was told, stands.
+#: Why a session is not traced though a trace was requested: a limit or an order came later.
 _STOPPED = {
     "max_duration": "it met sql_trace.max_duration",
     "max_bytes": "it met sql_trace.max_bytes",
@@ -129,7 +129,7 @@ class Arming:
 
     @property
     def notes(self) -> list[str]:
-        """What the reader of the recording has to know of how sessions were asked for."""
+        """What the reader of the recording has to know of how traces were requested."""
         told = []
         for (by, level), pids in self._kept.items():
             ours = self.target.level

@@ -86,11 +86,11 @@ class Earlier:
         return b"".join([self._session, *kept, passed])
 
     def _named(self, kind: int, record: bytes) -> list[bytes]:
-        """What a record names and nothing has told yet."""
+        """What a record names and no record has defined yet."""
         found = []
         plan = self._plans.pop(_at(record, _PLAN_AT.get(kind)), None)
         if plan is not None:
-            # statements share plans: the text beside it is of the one that came first
+            # statements share plans: the text with it is of the one that came first
             found.append(_unnumbered(plan[:_PLANS_TEXT] + _NOBODY + plan[_PLANS_TEXT + 8 :]))
         text = self._texts.pop(_at(record, _TEXT_AT.get(kind)), None)
         if text is not None:

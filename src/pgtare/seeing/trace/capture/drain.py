@@ -108,7 +108,7 @@ class Drain:
         return sum(ring.lost for ring in self.rings.values())
 
     def losses(self) -> dict[int, tuple[int, int]]:
-        """By process: bytes of calls and waits that were overwritten unread; only who lost any."""
+        """By process: bytes of calls and waits that were overwritten unread, if there are any."""
         found: dict[int, tuple[int, int]] = {}
         for ring in self.calls.values():
             if ring.lost:
@@ -198,7 +198,7 @@ class Drain:
         return True
 
     def _read(self, ring: _Ring) -> list[tuple[Any, ...]]:
-        """What a ring gives; nothing, and never again, where it has gone or is not ours to see."""
+        """What a ring gives; nothing, and never again, if it has gone or is not ours to see."""
         try:
             return self.server.rows(_DRAIN, ring.pid, ring.position)
         except (psycopg.errors.UndefinedObject, psycopg.errors.InsufficientPrivilege):

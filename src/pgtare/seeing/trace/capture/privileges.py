@@ -17,7 +17,7 @@ def set_level(server: Server) -> str:
 
 
 def demand(purpose: str, user: str, rights: Mapping[str, bool]) -> None:
-    """Raise UsageError, with the GRANTs, where a right is missing; user: quoted."""
+    """Raise UsageError, with the GRANTs, if a right is missing; user: quoted."""
     missing = [f"GRANT {right} TO {user}" for right, has in rights.items() if not has]
     if missing:
         raise UsageError(f"to {purpose}, a superuser has to run: {'; '.join(missing)};")

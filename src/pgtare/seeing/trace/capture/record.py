@@ -36,7 +36,7 @@ from pgtare.server.recorder_guard import Guard
 PAUSE_S = 0.1
 FLUSH_S = 2.0
 
-#: What a recording says where statements have no identifiers.
+#: What a recording says if statements have no identifiers.
 UNNUMBERED = (
     "without query identifiers statements are distinguished by their text without literals, so a "
     "list of another length is another statement; before the next "
@@ -89,7 +89,7 @@ class Recorded:
 
 
 class TraceRecorder:
-    """Records until told to stop. Raises UsageError before anything is begun that cannot be."""
+    """Records until it is stopped. Raises UsageError before anything is begun that cannot be."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class TraceRecorder:
                 )
 
     def _costs(self) -> Costs:
-        """What the trace takes of its sessions, with this server's clock where it is known."""
+        """What the trace takes of its sessions, with this server's clock if it is known."""
         with contextlib.suppress(Exception):
             query = "SELECT clock_read_ns FROM {waits}.wait_event_timing_info()"
             ((reading,),) = self.server.rows(query)
@@ -160,7 +160,7 @@ class TraceRecorder:
     def run(self, seconds: float | None, tell: Callable[[Progress], None]) -> Recorded:
         """Record for `seconds`, or until a signal asks to stop; what was recorded is kept.
 
-        Raises MeasurementError where the server goes away; the files written until then stay.
+        Raises MeasurementError if the server goes away; the files written until then stay.
         """
         limit = math.inf if seconds is None else seconds
         start = time.monotonic()

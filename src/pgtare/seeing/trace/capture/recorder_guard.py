@@ -11,7 +11,7 @@ MODULE = __name__
 
 
 def _give_back(left: Left) -> None:
-    # loaded only where it is needed: most guards are dismissed
+    # loaded only if it is needed: most guards are dismissed
     from pgtare.seeing.trace.capture.recorder_locks import give_back, reset_queries
     from pgtare.seeing.trace.capture.server import open_server
 

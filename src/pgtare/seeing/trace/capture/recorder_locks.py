@@ -1,6 +1,6 @@
 """Which recorders are answerable for a session: the last of them gives it back.
 
-Each holds an advisory lock for every session that it has asked for, which `pg_locks` shows to the
+Each holds an advisory lock for every session that it had traced, which `pg_locks` shows to the
 others, in whatever database. The server drops it with the recorder's session, however that ends.
 """
 
@@ -38,7 +38,7 @@ SELECT {trace}.sql_trace_set(pid, NULL) FROM pg_stat_activity WHERE (pid, backen
 class RunningRecorder:
     """A recording that runs: the server's process that serves it, its address, its sessions.
 
-    client: empty where it comes through a socket file, or is not known.
+    client: empty if it comes through a socket file, or is not known.
     """
 
     pid: int
@@ -47,13 +47,13 @@ class RunningRecorder:
 
 
 def recorders(server: Server, pids: Collection[int]) -> list[RunningRecorder]:
-    """The recordings that ask for these sessions, each with those of them that it asks for."""
+    """The recordings that trace these sessions, each with those of them that it traces."""
     found = server.rows(_RECORDERS, _CLASS, list(pids))
     return [RunningRecorder(pid, client, tuple(sessions)) for pid, client, sessions in found]
 
 
 def own(server: Server, pid: int) -> None:
-    """Be answerable for a session, beside others who may be."""
+    """Be answerable for a session, as others may be."""
     server.rows("SELECT pg_try_advisory_lock_shared(%s::int, %s::int)", _CLASS, pid)
 
 
@@ -70,10 +70,10 @@ def give_back(
     """Give sessions back to their settings, but for those that other recorders still trace.
 
     sessions: when each process began its session. recorder: the process that serves a recorder
-    which is dead, where we do it on its behalf.
+    which is dead, if we do it on its behalf.
     """
     own_pid = pooler.backend_pid(server.conn)
-    for pid in sessions:  # first: of two who end together, one at least sees the other gone
+    for pid in sessions:  # first: of two that end together, one at least sees the other gone
         if recorder is None:
             server.rows("SELECT pg_advisory_unlock_shared(%s::int, %s::int)", _CLASS, pid)
     apart_from = [own_pid] if recorder is None else [own_pid, recorder]

@@ -1,7 +1,7 @@
 """Which rings a recording takes: those of sessions that it means, traced while it goes on.
 
 A session keeps its ring as long as it lives, and the server keeps those of sessions that have
-ended: whoever was traced before is still there to be read, whether anybody asks for it or not.
+ended: what was traced before is still there to be read, whether it was requested or not.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Choice:
     def found(self, session: Key, ring_started: datetime | None, held: int | None) -> None:
         """A session is meant from now on, with so much in its ring.
 
-        That is of before where it was another's until now: of another application.
+        That is of before if it was another's until now: of another application.
         """
         if ring_started is not None and session in self._others:
             self._before[session[0], ring_started] = held or 0
@@ -109,7 +109,7 @@ class Choice:
         return True
 
     def _by_ring(self, ring: Traced) -> bool:
-        """Nobody is asked for: what is traced already, or by its statements' identifiers."""
+        """Nothing is requested: what is traced already, or by its statements' identifiers."""
         why = self.target.armed_only or ring.reason == BY_STATEMENT
         if ring.ended is not None:  # the server tells no level of it any more
             return why and (ring.key in self._traced or ring.started >= self.began)

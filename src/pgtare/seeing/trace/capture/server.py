@@ -33,7 +33,7 @@ _NOT_HERE = (
 _LOADED = "SELECT EXISTS (SELECT FROM pg_settings WHERE name = 'sql_trace.level')"
 _NO_WAITS = (
     "levels 8 and 12 need the extension wait_event_timing, which database {} does not have: "
-    "CREATE EXTENSION wait_event_timing; there, or ask for --level 4"
+    "CREATE EXTENSION wait_event_timing; there, or use --level 4"
 )
 
 
@@ -107,7 +107,7 @@ class Server:
         return f"{self.schemas['sql_trace_drain']}.{function}"
 
     def require_waits(self) -> None:
-        """Raise UsageError where waits cannot be had."""
+        """Raise UsageError if waits cannot be had."""
         if not self.has_waits:
             raise UsageError(_NO_WAITS.format(self.conn.info.dbname))
 
@@ -121,10 +121,10 @@ class Server:
 
 @contextlib.contextmanager
 def open_server(dsn: str, *, any_version: bool = False) -> Iterator[Server]:
-    """A session of the recorder's own, itself neither traced nor counted where that is allowed.
+    """A session of the recorder's own, itself neither traced nor counted if that is allowed.
 
-    any_version: as for `Server`. Raises UsageError where the extension is missing, VersionMismatch
-    where its version is not ours, MeasurementError where there is no server.
+    any_version: as for `Server`. Raises UsageError if the extension is missing, VersionMismatch if its
+    version is not ours, MeasurementError if there is no server.
     """
     with (
         untraced_session.connect(
@@ -138,5 +138,5 @@ def open_server(dsn: str, *, any_version: bool = False) -> Iterator[Server]:
 def telling() -> contextlib.AbstractContextManager[None]:
     """Turn the server's errors into a sentence of ours."""
     return untraced_session.telling(
-        "connect as a superuser, or as a member of pg_read_all_stats who may run sql_trace_set"
+        "connect as a superuser, or as a member of pg_read_all_stats that may run sql_trace_set"
     )

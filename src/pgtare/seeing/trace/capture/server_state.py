@@ -9,7 +9,7 @@ from pgtare.errors import UsageError
 from pgtare.seeing.trace.capture.privileges import SEE, demand, set_level
 from pgtare.seeing.trace.capture.server import Server, telling
 
-#: Why sessions are traced that somebody asked for.
+#: Why sessions are traced on request.
 ASKED = "sql_trace_set"
 
 _RIGHTS = """
@@ -41,7 +41,7 @@ FROM pg_db_role_setting s LEFT JOIN pg_roles r ON r.oid = s.setrole
 LEFT JOIN pg_database d ON d.oid = s.setdatabase, unnest(s.setconfig) one
 WHERE lower(split_part(one, '=', 1)) IN {_ARMING} ORDER BY 1, 2, 3
 """
-# our own session may have its own; what its role or database has set is told with those
+# our own session may have its own; what its role or database has set is listed with those
 _OF_SERVER = f"""
 SELECT NULL, NULL, name, current_setting(name) FROM pg_settings
 WHERE name IN {_ARMING} AND name <> 'sql_trace.level' AND setting <> boot_val
@@ -62,8 +62,8 @@ WHERE pg_has_role('pg_read_all_settings', 'USAGE')
 _RECORDING = """
 SELECT max(name) FROM pg_ls_dir(%s, true, false) name WHERE name LIKE 'trace-%%'
 """
-# A trace that met a limit, or was asked to end, would begin anew. Who idles may have been asked and
-# not know it yet: then nothing tells.
+# A trace that met a limit, or was asked to end, would begin anew. An idle session may have been
+# asked and not know it yet: then nothing tells.
 _STOP = """
 SELECT a.pid, s.level > 0 AND s.reason = 'sql_trace_set', {trace}.sql_trace_set(a.pid, NULL)
 FROM pg_stat_activity a
@@ -101,7 +101,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting by which sessions to come are traced; of all where no role, no database stands."""
+    """A setting by which sessions to come are traced; None is every role, or every database."""
 
     role: str | None
     database: str | None
@@ -114,7 +114,7 @@ class Standing:
     """sessions: those traced; kept: those that were and live; ended: how many that are gone.
 
     configured: whether the level of the configuration file could be seen. directory: where the
-    server's own worker writes, empty without one, None where that may not be seen; recording: its
+    server's own worker writes, empty without one, None if that may not be seen; recording: its
     latest one, as far as that may be seen.
     """
 
@@ -128,7 +128,7 @@ class Standing:
 
 
 def standing(server: Server) -> Standing:
-    """What is traced. Raises UsageError, with the GRANT, where we may not see all sessions."""
+    """What is traced. Raises UsageError, with the GRANT, if we may not see all sessions."""
     with telling():
         ((user, sees, _, reads_file, lists),) = server.rows(_RIGHTS)
         demand("see what is traced", user, {SEE: sees})
@@ -177,7 +177,7 @@ def _with_unit(name: str, value: str) -> str:
 
 
 def stop(server: Server, pids: frozenset[int] | None = None) -> list[int]:
-    """Give every session that was asked for back to its settings; those that were traced so.
+    """Return every session traced on request to its settings; gives those that were traced so.
 
     pids: of these alone. Raises UsageError without the right to, and for sessions that are not
     there.
@@ -194,7 +194,7 @@ def stop(server: Server, pids: frozenset[int] | None = None) -> list[int]:
 
 
 def remedies(server: Server, now: Standing, pids: frozenset[int] | None = None) -> list[str]:
-    """The SQL that ends what `stop` cannot: traces that settings ask for, and those to come."""
+    """The SQL that ends what `stop` cannot: traces that settings turn on, and those to come."""
     left = [s for s in now.sessions if s.reason != ASKED and (pids is None or s.pid in pids)]
     found = [f"SELECT {server.name('sql_trace_set')}({s.pid}, 0);" for s in left]
     if pids is not None:

@@ -72,7 +72,7 @@ class Target:
             return
         if self.query_ids and self.armed_only:
             raise UsageError(
-                "--armed asks for nothing, and --query-id for statements: leave out one"
+                "--armed starts no trace, and --query-id traces statements: leave out one"
             )
         wishes = {
             "--pid": self.pids,
@@ -100,7 +100,7 @@ class Target:
 
 
 def check(server: Server, target: Target) -> None:
-    """Raise UsageError, with the line that mends it, where we may not."""
+    """Raise UsageError, with the line that mends it, if we may not."""
     if target.query_ids:
         _check_statements(server)
         return

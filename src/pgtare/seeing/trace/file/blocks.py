@@ -1,6 +1,6 @@
 """The frame of a trace file: a header, then blocks that each carry their own checksums.
 
-Whatever happened to a file, its whole blocks can be found and the others told from them.
+Whatever happened to a file, its whole blocks can be found among the others.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class _Bad:
-    """What is wrong with a block, and its length where its header is sound."""
+    """What is wrong with a block, and its length if its header is sound."""
 
     what: str
     length: int = 0
@@ -83,7 +83,7 @@ def file_header(header: FileHeader) -> bytes:
 
 
 def block(table: int, rows: int, number: int, columns: dict[str, Column]) -> bytes:
-    """A block as it stands in a file."""
+    """A block as it is in a file."""
     assert rows <= MAX_ROWS
     payload = encode(columns, GROUPED.get(table))
     head = _BLOCK.pack(BLOCK_MAGIC, table, 0, rows, len(payload), number, zlib.crc32(payload), 0)[
@@ -93,7 +93,7 @@ def block(table: int, rows: int, number: int, columns: dict[str, Column]) -> byt
 
 
 def read_header(path: Path, file: BinaryIO) -> FileHeader | Damage:
-    """The header of a file. Raises UsageError where it is no trace, or one of a later version."""
+    """The header of a file. Raises UsageError if it is no trace, or one of a later version."""
     head = file.read(FILE_HEADER)
     if not head:
         raise UsageError(f"{path} is empty: its recorder has written nothing yet")
@@ -113,7 +113,7 @@ def read_header(path: Path, file: BinaryIO) -> FileHeader | Damage:
 def scan(path: Path, tables: frozenset[int] | None = None) -> Iterator[Block | Damage | FileHeader]:
     """The header, the blocks (of `tables`, or all) and the damages of a file, in its order.
 
-    A file that is being written is read up to its last whole block. Raises UsageError where
+    A file that is being written is read up to its last whole block. Raises UsageError if
     the file is none that can be read at all.
     """
     try:
@@ -141,7 +141,7 @@ def _blocks(path: Path, file: BinaryIO, tables: frozenset[int] | None) -> Iterat
             continue
         length, number, content = found
         if number < expected:
-            yield Damage(path, at, length, "a block that stands there twice")
+            yield Damage(path, at, length, "a block that is there twice")
             content = None
         elif number > expected:
             # the bytes of those that are missing are gone: cut out, not overwritten

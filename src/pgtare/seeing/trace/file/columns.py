@@ -1,9 +1,9 @@
 """Columns of a block: integers and bytes, encoded so that they decode with a few array operations.
 
 An integer column is stored as planes, one for each byte of its values, each compressed alone; the
-few values that do not fit stand apart. Sorted columns with few values are stored as runs. A column
-whose values depend on those of another is stored in the order of that one, and without the low
-bits that are zero in all of them.
+few values that do not fit are kept apart. Sorted columns with few values are stored as runs. A
+column whose values depend on those of another is stored in the order of that one, and without the
+low bits that are zero in all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_BYTES = 1 << 28
 _CONSTANT, _PLANES, _RUNS, _BYTES, _GROUPED = 1, 2, 3, 4, 5
 _STORED, _ZSTD = 0, 1
 _LEVEL = 3
-#: Share of values that may stand apart to make the others a byte narrower.
+#: Share of values that may be kept apart to make the others a byte narrower.
 _OUTLIERS = 0.01
 _HEAD = struct.Struct("<BB")
 _LENGTH = struct.Struct("<BI")
@@ -42,7 +42,7 @@ class Damaged(Exception):
 def encode(columns: Mapping[str, Column], grouped: Mapping[str, str] | None = None) -> bytes:
     """The payload of a block: each column with its name, in the order given.
 
-    grouped: columns that are stored in the order of another, which stands before them.
+    grouped: columns that are stored in the order of another, which comes before them.
     """
     compress = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=False)
     parts = []
@@ -105,7 +105,7 @@ class _Source:
 
 
 def _packed(raw: bytes, compress: zstandard.ZstdCompressor) -> bytes:
-    """Compressed where that is shorter."""
+    """Compressed if that is shorter."""
     small = compress.compress(raw) if len(raw) > 32 else raw
     if len(small) < len(raw):
         return _LENGTH.pack(_ZSTD, len(small)) + small
@@ -165,7 +165,7 @@ def _decode_integers(
 
 
 def _order(key: Integers) -> Integers:
-    """Where the values of a column come from when they stand in the order of `key`."""
+    """Where the values of a column come from when they are in the order of `key`."""
     if len(key) and int(key.min()) >= 0 and int(key.max()) < 1 << 16:
         key = key.astype(np.uint16)  # sorting 16-bit numbers stably is a radix sort
     return np.argsort(key, kind="stable")

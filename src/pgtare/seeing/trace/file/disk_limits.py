@@ -50,7 +50,7 @@ def free(directory: Path) -> int:
 
 
 def check(directory: Path, limits: Limits, written: int, size: int) -> None:
-    """Raise LimitReached where `size` more bytes, after those written, would pass a limit."""
+    """Raise LimitReached if `size` more bytes, after those written, would pass a limit."""
     if written + size > limits.total:
         raise LimitReached("size", f"the trace has reached {volume(limits.total)} (--max-size)")
     left = free(directory) - size

@@ -181,7 +181,7 @@ def scan(path: Path, tables: frozenset[int] | None = None) -> Iterator[Block | D
 
 
 def _wrong(block: Block) -> str | None:
-    """Why a block is not what its table asks for; None for one of a table we do not know."""
+    """Why a block is not what its table needs; None for one of a table we do not know."""
     try:
         table = Table(block.table)
     except ValueError:
@@ -194,7 +194,7 @@ def _wrong(block: Block) -> str | None:
 
 
 def load(path: Path) -> Trace:
-    """All of a trace. Raises UsageError where there is none that can be read."""
+    """All of a trace. Raises UsageError if there is none that can be read."""
     trace = Trace(path, size=sum(_size(file) for file in blocks.files_of(path)))
     columns: dict[Table, dict[int, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for found in scan(path):
@@ -229,7 +229,7 @@ def starts(block: Block) -> Integers:
 
 
 def by_ring(rows: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of each ring; rows of a block that stand in order of rings need no copy."""
+    """The rows of each ring; rows of a block that are in order of rings need no copy."""
     ring = np.asarray(rows["ring"])
     if not len(ring):
         return
@@ -252,7 +252,7 @@ def _waits(parts: list[dict[str, Any]]) -> Waits:
 
 
 def sane(times: Integers) -> Integers:
-    """Times within what arithmetic on them can bear, whatever a file says."""
+    """Times within what arithmetic on them can hold, whatever a file says."""
     return np.clip(times, -LATEST, LATEST)
 
 

@@ -82,7 +82,7 @@ CALL = np.dtype(
     ]
 )
 FAILED, SHARED, LOCAL, WAL, ABORTED, ESTIMATED, SEVERAL = 1, 2, 4, 8, 16, 32, 64
-#: Why a level is in force: the statement's query identifier asked for it.
+#: Why a level is in force: the statement's query identifier was listed.
 BY_QUERY_ID = 6
 BUFFERS = (
     "shared_hit",
@@ -172,10 +172,10 @@ class Stream:
     """One session's records. Times: ns since the ring began (started_ns since 1970).
 
     wait_rings: (from when, start of the ring of waits in µs since 2000, time of its zero here).
-    applications: (from when, name), where another than session's. gaps: (after when, up to when,
+    applications: (from when, name), if another than session's. gaps: (after when, up to when,
     bytes, records) that are missing. passed: up to when all was before the recording.
     first_look: the last time in what was drained first, and the first time in what came next.
-    buffers, and fetches where one record holds several: by call
+    buffers, and fetches if one record holds several: by call
     number.
     """
 
@@ -453,7 +453,7 @@ _HANDLERS: dict[int, Callable[[_Decoder, bytes, int, int], None]] = {
     Kind.END: _Decoder._end,
     Kind.PASSED: _Decoder._passed,
     Kind.APPLICATION: _Decoder._application,
-    Kind.LOST: _Decoder._end,  # read where the records around it are known
+    Kind.LOST: _Decoder._end,  # read if the records around it are known
 }
 
 
@@ -462,7 +462,7 @@ def _sane(times: Integers) -> Integers:
 
 
 def _sane_ns(time: int) -> int:
-    """A time that arithmetic can bear, whatever a damaged stream says; since 1970, or of a ring."""
+    """A time that arithmetic can hold, whatever a damaged stream says; since 1970, or of a ring."""
     return max(min(time, 2 * _LONGEST), -_LONGEST)
 
 
@@ -483,7 +483,7 @@ def walk(data: bytes) -> tuple[Integers, str | None]:
 
 
 def _buffers(raw: bytes, flags: int) -> tuple[int, ...] | None:
-    """In the order of BUFFERS; None where the record is too short for what it announces."""
+    """In the order of BUFFERS; None if the record is too short for what it announces."""
     found, at = [0] * len(BUFFERS), 0
     for flag, first, count in ((SHARED, 0, 4), (LOCAL, 4, 6), (WAL, 10, 2)):
         if flags & flag:
@@ -495,7 +495,7 @@ def _buffers(raw: bytes, flags: int) -> tuple[int, ...] | None:
 
 
 def _fetches(raw: bytes, flags: int) -> int | None:
-    """Behind the counters that are there; None where the record is too short, or that is absurd."""
+    """Behind the counters that are there; None if the record is too short, or that is absurd."""
     at = sum(8 * count for flag, count in ((SHARED, 4), (LOCAL, 6), (WAL, 2)) if flags & flag)
     if len(raw) < at + 8:
         return None

@@ -22,18 +22,18 @@ from pgtare.seeing.trace.file.tables import COLUMNS, OF_BYTES, Table
 
 #: Rows of a block, and bytes of the stream in one, after which it is written.
 BLOCK_ROWS = 1 << 17
-#: Begins and ends of waits are kept in units of so many ns: reading the clock takes as long.
+#: Begins and ends of waits are kept in units of this many ns: reading the clock takes as long.
 WAIT_UNIT_NS = 8
 _STREAM_BYTES = 4 << 20
 
 
 class Writer:
-    """A trace being written: one file where its name ends in .pgtrace, else a directory of files.
+    """A trace being written: one file if its name ends in .pgtrace, else a directory of files.
 
     Every file begins with the recording's description and with the rings and events known so
-    far, so that those that remain of a directory can be read. Raises UsageError where the place
-    cannot be used, DiskFull where it has no room at all; LimitReached where a limit or a full disk
-    ends the recording, MeasurementError where another fault of the disk does. What was written
+    far, so that those that remain of a directory can be read. Raises UsageError if the place
+    cannot be used, DiskFull if it has no room at all; LimitReached if a limit or a full disk
+    ends the recording, MeasurementError if another fault of the disk does. What was written
     until then stays and can be read. taken: rows by table, of the
     stream bytes; unwritten: what of that is in no file.
     """
@@ -127,7 +127,7 @@ class Writer:
                     joined = _joined(table, known)
                     self._write(table, joined, len(joined[COLUMNS[table][0]]))
         finally:
-            # a limit may end it early: its end can then still be told in this file
+            # a limit may end it early: its end can then still be noted in this file
             if self._in_file:
                 os.replace(staging, path)
                 self._files += 1
@@ -172,7 +172,7 @@ class Writer:
         self._repeated[table].append(columns)
 
     def flush(self, sync: bool = False) -> None:
-        """Write what was taken, and begin the next file where this one is large enough.
+        """Write what was taken, and begin the next file if this one is large enough.
 
         What has no room is given up, and stays in `unwritten`; other tables may still have some.
         """
@@ -234,7 +234,7 @@ class Writer:
         self._number += 1
 
     def _put(self, data: bytes) -> None:
-        """Append in one go; a torn end is cut off again, and recognised where that fails, too."""
+        """Append in one go; a torn end is cut off again, and recognised if that fails, too."""
         if self._file is None:
             return
         try:
@@ -299,7 +299,7 @@ def _in_units(ns: Any) -> Any:
 def _with_gaps(columns: dict[str, Column]) -> dict[str, Column]:
     """Waits in order of ring and time; the start of each becomes the gap since the one before.
 
-    The first of all counts from 0. Gaps are small where starts are not: they take a byte or two.
+    The first of all counts from 0. Gaps are small though starts are not: they take a byte or two.
     """
     ring, start = np.asarray(columns["ring"]), np.asarray(columns["gap_ns"])
     order = np.lexsort((start, ring))

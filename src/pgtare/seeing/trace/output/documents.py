@@ -225,7 +225,7 @@ class NodeSum(Model):
     kind: str = Field(description="as EXPLAIN names it")
     relation: str | None = Field(description="the relation that it reads")
     index: str | None = Field(description="the index that it uses")
-    calls: int = Field(description="times that it was asked for a row")
+    calls: int = Field(description="how often a row was requested of it")
     rows: int = Field(description="rows")
     loops: int = Field(description="loops")
     time_ns: int = Field(description="time with the nodes below")

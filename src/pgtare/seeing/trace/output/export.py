@@ -39,7 +39,7 @@ Columns = dict[str, np.ndarray[Any, Any]]
 
 
 def check(directory: Path, format_: str) -> None:
-    """Raise UsageError where there is no such format, or something stands there."""
+    """Raise UsageError if there is no such format, or something is there already."""
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_}: choose among {', '.join(FORMATS)}")
     files.check_directory(directory)
@@ -49,7 +49,7 @@ def check(directory: Path, format_: str) -> None:
 def write(ledger: Ledger, directory: Path, format_: str) -> dict[str, int]:
     """One file for each table, in a new directory; how many rows each has.
 
-    Raises UsageError where the directory cannot be used, MeasurementError where a file cannot be
+    Raises UsageError if the directory cannot be used, MeasurementError if a file cannot be
     written.
     """
     check(directory, format_)
@@ -198,7 +198,7 @@ def _requests(ledger: Ledger) -> Columns:
 
 
 def _transactions(ledger: Ledger) -> Columns:
-    """Events of transactions. transaction: as in bookings, 0 where it is none of those."""
+    """Events of transactions. transaction: as in bookings, 0 if it is none of those."""
     rows = [
         (i, int(np.searchsorted(p.transactions[:, 1], p.zero + when)), p, event, when, xid, start)
         for i, p in enumerate(ledger.processes)

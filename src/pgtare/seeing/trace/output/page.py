@@ -37,7 +37,7 @@ _TEXT = 20_000
 
 
 def write_page(ledger: Ledger, path: Path) -> None:
-    """Write the page. Raises MeasurementError where it cannot be written."""
+    """Write the page. Raises MeasurementError if it cannot be written."""
     files.write_text(path, page(ledger))
 
 

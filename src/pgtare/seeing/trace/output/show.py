@@ -46,14 +46,14 @@ def spark(line: Line) -> str:
 
 
 def counted(line: Line) -> tuple[str, str, str, str]:
-    """Times, mean, shortest and longest as texts; empty where nothing is counted."""
+    """Times, mean, shortest and longest as texts; empty if nothing is counted."""
     if not line.times:
         return ("",) * 4
     return numbers.count(line.times), ns(line.mean_ns), ns(line.min_ns), ns(line.max_ns)
 
 
 def profile_view(profile: Profile, limit: int) -> RenderableType:
-    """The profile of a trace; what does not fit in stands in one line."""
+    """The profile of a trace; what does not fit is one line."""
     what = "process" if profile.workers else "session"
     plural = "" if profile.sessions == 1 else "es" if profile.workers else "s"
     heading = (

@@ -33,7 +33,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """A drawing. rows: (name, y); left_out: bars too short to be drawn among so many."""
+    """A drawing. rows: (name, y); left_out: bars too short to be drawn."""
 
     title: str
     span: str

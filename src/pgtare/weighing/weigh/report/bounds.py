@@ -12,7 +12,7 @@ _LONGER_S = (600.0, 3600.0)
 
 
 def known(arm: ArmResult, result: WeighResult) -> str:
-    """Sentences that follow on the answer, or nothing where no bound is known."""
+    """Sentences that follow on the answer, or nothing if no bound is known."""
     return "".join(f" {text}" for text in (at_most(arm, result), settled(arm, result)) if text)
 
 

@@ -34,7 +34,7 @@ def charts(result: WeighResult, observations: Observations) -> list[Chart]:
 
 
 def _effects(result: WeighResult) -> Chart | None:
-    """Body and total of each arm with their intervals, beside the margin of equivalence."""
+    """Body and total of each arm with their intervals, and the margin of equivalence."""
     arms = [(arm, wording.figures(arm)) for arm in _ordered(result)]
     shown = [(arm, effect) for arm, effect in arms if effect is not None]
     if not shown:
@@ -220,7 +220,7 @@ def _sessions(result: WeighResult) -> Chart | None:
         label=f"Body effect in each of {len(rows)} sessions, one panel an instrument, for "
         f"{', '.join(arm.name for arm in arms)}.",
         caption="Effect in µs within each session, with 95 % intervals. With many sessions some "
-        "intervals stand apart by chance.",
+        "intervals are apart by chance.",
         height=height,
         data=data,
         layout=layout,
@@ -259,7 +259,7 @@ def _points(
 
 
 def _bounded(interval: Interval) -> Interval:
-    """The interval, blank where an end is missing: a point without a bar would look exact."""
+    """The interval, blank if an end is missing: a point without a bar would look exact."""
     known = interval.lo is not None and interval.hi is not None
     return interval if known else Interval(estimate=None, lo=None, hi=None)
 

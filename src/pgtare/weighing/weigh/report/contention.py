@@ -25,7 +25,7 @@ STATES = {
 
 
 def figures(result: WeighResult) -> Contention | None:
-    """The contention of the result, or None where there is none or it may not be shown."""
+    """The contention of the result, or None if there is none or it may not be shown."""
     found = result.contention
     return None if found is None or found.state == "not_verified" else found
 
@@ -95,7 +95,7 @@ def assumptions(result: WeighResult, found: Contention) -> list[str]:
     lines = [
         f"What sessions do to each other ends within {guard} after a switch, and nothing that an "
         "instrument sets going in the background outlives it.",
-        "The load asks for the same in all slices.",
+        "The load requests the same in all slices.",
         "Spillover is that of a mix in which half of the transactions carry the instrument; total "
         "is of all of them, as they come: when what is slow gets slower, slices of the instrument "
         "hold fewer slow transactions. So the rows do not add up, and the rest is no measure of "
@@ -103,7 +103,7 @@ def assumptions(result: WeighResult, found: Contention) -> list[str]:
     ]
     if found.sessions > 1:
         lines.append(
-            "Negative control: the same command with --clients 1 must show no spillover; where it "
+            "Negative control: the same command with --clients 1 must show no spillover; if it "
             "does, what is seen here may be the session's own."
         )
     return lines

@@ -12,7 +12,7 @@ _ROW_PX = 58
 
 
 def chart(result: WeighResult) -> Chart | None:
-    """None where there is no contention, or it may not be shown, or nothing has an interval."""
+    """None if there is no contention, or it may not be shown, or nothing has an interval."""
     found = contention.figures(result)
     if found is None or wording.ended_by_server(result):
         return None

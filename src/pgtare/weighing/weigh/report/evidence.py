@@ -34,10 +34,10 @@ STATES = {
 
 
 def state(arm: ArmResult) -> str:
-    """The proof's state, a key of STATES; "" where there is no proof.
+    """The proof's state, a key of STATES; "" if there is no proof.
 
-    An arm that no proof is known for counts as idle in the result: "own" where it is one of the
-    user's own, "unknown" where it is an instrument.
+    An arm that no proof is known for counts as idle in the result: "own" if it is one of the
+    user's own, "unknown" if it is an instrument.
     """
     if arm.proof is None:
         return ""
@@ -48,13 +48,13 @@ def state(arm: ArmResult) -> str:
 
 
 def word(arm: ArmResult) -> str:
-    """The state for a cell of the table, "" where there is no proof."""
+    """The state for a cell of the table, "" if there is no proof."""
     found = state(arm)
     return "in force" if found in ("own", "unknown") else found
 
 
 def of(arm: ArmResult) -> str:
-    """The arm's evidence in plain words, "" where there is none."""
+    """The arm's evidence in plain words, "" if there is none."""
     return plain(arm.proof.evidence) if arm.proof else ""
 
 

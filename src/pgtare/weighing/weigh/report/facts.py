@@ -10,7 +10,7 @@ from pgtare.weighing.weigh.schema import ArmResult, DesignInfo, RunInfo, SliceIn
 
 
 def facts(result: WeighResult) -> list[tuple[str, str]]:
-    """As (label, text); of a trial that the server ended only what stands without figures."""
+    """As (label, text); of a trial that the server ended only what needs no figures."""
     base, design = result.baseline, result.design
     lines = [
         (
@@ -90,7 +90,7 @@ def _slices(slices: SliceInfo) -> str:
 
 
 def _outcomes(result: WeighResult) -> list[tuple[str, str]]:
-    """What else must be known of the verdicts, where there is something."""
+    """What else must be known of the verdicts, if there is something."""
     equal = [arm for arm in wording.of_role(result, "instrument") if arm.verdict == "equivalent"]
     alone = (
         f"shown for each of {len(equal)} instruments alone, at 5 % each; that all of them cost "

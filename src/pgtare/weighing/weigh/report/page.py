@@ -31,7 +31,7 @@ def write_page(result: WeighResult, observations: Observations, path: Path) -> N
     """Write the page at `path`, replacing an older one only once the new one is complete.
 
     observations: of dtype OBSERVATION; without any, the charts drawn from them are left out.
-    Raises MeasurementError where the file cannot be written.
+    Raises MeasurementError if the file cannot be written.
     """
     files.write_text(path, page(result, observations))
 
@@ -112,7 +112,7 @@ def _version(server: Mapping[str, Any]) -> str:
 
 
 def _when(created: str) -> str:
-    """The time to the minute, or as it is written where it cannot be read."""
+    """The time to the minute, or as it is written if it cannot be read."""
     try:
         when = datetime.fromisoformat(created)
     except ValueError:
@@ -121,7 +121,7 @@ def _when(created: str) -> str:
 
 
 def _proofs(result: WeighResult) -> list[tuple[str, str]]:
-    """Each instrument with its state and evidence; none where no arm may be told of."""
+    """Each instrument with its state and evidence; none if no arm may be shown."""
     if wording.ended_by_server(result):
         return []
     arms = wording.by_cost(wording.of_role(result, "instrument"))

@@ -45,7 +45,7 @@ COLUMNS = {
 
 
 def headings(result: WeighResult) -> dict[str, str]:
-    """COLUMNS with the result's own level of confidence, and runs where there were any."""
+    """COLUMNS with the result's own level of confidence, and runs if there were any."""
     level = f"{100 * result.design.confidence:g} % interval"
     found = {**COLUMNS, "interval_us": level}
     if not result.design.runs:

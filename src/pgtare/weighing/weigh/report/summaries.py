@@ -48,7 +48,7 @@ def usable(observations: Observations) -> Observations:
 
 
 def distributions(units: Observations, n_arms: int) -> list[Floats | None]:
-    """Service time in µs at LEVELS for each arm, None where it has no unit."""
+    """Service time in µs at LEVELS for each arm, None if it has no unit."""
     found: list[Floats | None] = []
     for arm in range(n_arms):
         service = units["service_ns"][units["arm"] == arm]
@@ -59,7 +59,7 @@ def distributions(units: Observations, n_arms: int) -> list[Floats | None]:
 def time_course(
     units: Observations, block: list[int], thresholds_us: list[float]
 ) -> TimeCourse | None:
-    """Body differences over time, None where there are too few whole blocks.
+    """Body differences over time, None if there are too few whole blocks.
 
     thresholds_us: c of every arm; both the arm and the base end there.
     """

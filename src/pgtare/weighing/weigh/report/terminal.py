@@ -208,7 +208,7 @@ class _Report:
 
 
 def _fold(name: str, width: int) -> str:
-    """`name` in lines of at most `width` cells, broken after a separator where there is one."""
+    """`name` in lines of at most `width` cells, broken after a separator if there is one."""
     lines = [""]
     for part in re.findall(r"[^_./=, ]+[_./=, ]*|[_./=, ]+", name):
         for piece in _pieces(part, width - _INDENT):
@@ -219,7 +219,7 @@ def _fold(name: str, width: int) -> str:
 
 
 def _pieces(part: str, width: int) -> list[str]:
-    """`part` in pieces of at most `width` cells, whole where it fits."""
+    """`part` in pieces of at most `width` cells, whole if it fits."""
     pieces = [""]
     for c in part:
         if cell_len(pieces[-1] + c) > width and not c.isspace():

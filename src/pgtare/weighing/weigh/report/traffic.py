@@ -9,7 +9,7 @@ from typing import Any
 
 from pgtare.kit import numbers
 
-#: A load this far off the rate it was asked for did not keep it.
+#: A load this far off its requested rate did not keep it.
 _OFF_RATE = 0.2
 
 
@@ -38,7 +38,7 @@ def describe(load: Mapping[str, Any], speed: bool = True) -> str:
 
 
 def off_rate(load: Mapping[str, Any], seconds: float) -> str | None:
-    """A warning where the load was a fifth or more off its rate, and not by chance.
+    """A warning if the load was a fifth or more off its rate, and not by chance.
 
     seconds: the length of the trial. pgbench draws the times between transactions at random.
     """
@@ -49,8 +49,7 @@ def off_rate(load: Mapping[str, Any], seconds: float) -> str | None:
     if abs(tps - asked) <= max(_OFF_RATE * asked, chance):
         return None
     return (
-        f"The load did not keep its rate: {_rate(tps)} transactions/s where {_rate(asked)}/s were "
-        "asked for."
+        f"The load did not keep its rate: {_rate(tps)} transactions/s instead of {_rate(asked)}/s."
     )
 
 
@@ -70,7 +69,7 @@ def _asked(load: Mapping[str, Any]) -> str:
 
 
 def _script(load: Mapping[str, Any]) -> str:
-    """The built-in script's name, or the names of files with their weights where those differ."""
+    """The built-in script's name, or the names of files with their weights if those differ."""
     given = load.get("script")
     if not isinstance(given, list):
         return str(given or "")

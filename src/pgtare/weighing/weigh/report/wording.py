@@ -10,7 +10,7 @@ from pgtare.weighing.weigh.report import bounds, evidence, traffic
 from pgtare.weighing.weigh.schema import ArmResult, DesignInfo, Effect, WeighResult
 
 _SHARED_LOCKS = (
-    "Locks that every arm shares: where an instrument makes others wait, the base arm waits too."
+    "Locks that every arm shares: if an instrument makes others wait, the base arm waits too."
 )
 _ALWAYS_NOT_SHOWN = (
     "Work put off until after the answer or done by others, such as flushing statistics and the "
@@ -20,7 +20,7 @@ _ALWAYS_NOT_SHOWN = (
 
 STOPPED_BY = {
     "time": "the planned time was up",
-    "precision": "the precision asked for was reached",
+    "precision": "the requested precision was reached",
     "interrupt": "it was interrupted",
     "server": "the server ended it",
 }
@@ -62,7 +62,7 @@ def of_role(result: WeighResult, *roles: str) -> list[ArmResult]:
 
 
 def figures(arm: ArmResult) -> Effect | None:
-    """The arm's effect, or None where it may not be shown: without proof there is no number."""
+    """The arm's effect, or None if it may not be shown: without proof there is no number."""
     return None if arm.verdict == "not_verified" else arm.effect
 
 
@@ -122,7 +122,7 @@ def _least(arm: ArmResult) -> str:
 
 
 def _shown(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
-    """A cost or gain: of the body, and of the total where that alone shows it."""
+    """A cost or gain: of the body, and of the total if that alone shows it."""
     verb = "costs" if arm.verdict == "cost" else "saves"
     whose = " its own session" if design.unit == "both" else ""
     whole = arm.verdict_reason.startswith("by the total")
@@ -164,20 +164,20 @@ def _idle_answer(arm: ArmResult, effect: Effect, result: WeighResult) -> str:
 
 
 def _limit(arm: ArmResult) -> str:
-    """How long effects may last of which an equivalence speaks; nothing where runs support it."""
+    """How long effects may last of which an equivalence speaks; nothing if runs support it."""
     _, found, limit = arm.verdict_reason.partition(LIMIT)
     return f"{found}{limit}" if found else ""
 
 
 def _by_runs_alike(arm: ArmResult, effect: Effect) -> bool:
-    """Whether an effect lasts, and runs show a cost where the verdict is one, or a gain."""
+    """Whether an effect lasts, and runs show a cost if the verdict is one, or a gain."""
     if not arm.outlasts or effect.runs_us is None or numbers.covers_zero(effect.runs_us):
         return False
     return ((effect.runs_us.estimate or 0) > 0) == (arm.verdict == "cost")
 
 
 def _when_it_lasts(arm: ArmResult, effect: Effect) -> str:
-    """The cost by runs, where an effect outlasts the next transaction."""
+    """The cost by runs, if an effect outlasts the next transaction."""
     if not arm.outlasts or effect.runs_us is None or not numbers.bounded(effect.runs_us):
         return ""
     return (
@@ -200,7 +200,7 @@ def _what_would_settle(arm: ArmResult, effect: Effect, design: DesignInfo) -> st
     reason = f"; {arm.verdict_reason.rstrip('.')}" if arm.verdict_reason else ""
     reason = reason.replace("inside the margin", f"inside the margin of {_margin(design)}")
     if arm.verdict_reason == "tail":
-        reason = "; only the tail stands in the way"
+        reason = "; only the tail prevents an answer"
         if not numbers.bounded(effect.excess_us):
             reason = "; too few slow transactions to judge the tail"
     if arm.needed_s is None:
@@ -311,7 +311,7 @@ _DIFFERENCES = {
 
 
 def threshold_sentence(result: WeighResult) -> str:
-    """How the columns cost and tail divide the effect, and where the tail cannot be judged."""
+    """How the columns cost and tail divide the effect, and if the tail cannot be judged."""
     return (
         f"{_DIFFERENCES[result.design.unit]} Cost: "
         "below the 99.9th percentile of arm and base together (base alone: "
