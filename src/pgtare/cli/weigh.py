@@ -122,8 +122,8 @@ def weigh(
     unit: Annotated[
         str,
         _what(
-            help="What is randomised: transaction; slice: all sessions together, for some ms; both: "
-            "one instrument, and what it costs other sessions."
+            help="What is randomised: transaction; slice: all sessions together, for some ms; "
+            "both: one instrument, and what it costs other sessions."
         ),
     ] = "transaction",
     slice_ms: Annotated[

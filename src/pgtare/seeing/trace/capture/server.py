@@ -123,8 +123,8 @@ class Server:
 def open_server(dsn: str, *, any_version: bool = False) -> Iterator[Server]:
     """A session of the recorder's own, itself neither traced nor counted if that is allowed.
 
-    any_version: as for `Server`. Raises UsageError if the extension is missing, VersionMismatch if its
-    version is not ours, MeasurementError if there is no server.
+    any_version: as for `Server`. Raises UsageError if the extension is missing, VersionMismatch if
+    its version is not ours, MeasurementError if there is no server.
     """
     with (
         untraced_session.connect(
