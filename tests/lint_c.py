@@ -62,6 +62,14 @@ def compiler_for(pg_config: Path) -> list[str]:
     return [f"CC={os.environ.get('CC', 'gcc')}"]
 
 
+def programs_of(pg_config: Path) -> tuple[str, ...]:
+    """The names that `compile_for` takes, for an installation.
+
+    The duet driver is a client: it cannot be linked with a libpq that needs a newer C library.
+    """
+    return (*MODULES,) if pg_config.is_relative_to(place("debian")) else (*MODULES, PROGRAM)
+
+
 def no_long_circle(name: str, objects: Path) -> bool:
     """Whether at most two files of those compiled below `objects` call each other in a circle."""
     long = [one for one in circles_below(objects) if len(one) > MOST]
@@ -129,7 +137,7 @@ def main() -> int:
     done += [
         compile_for(pg_config, version, name)
         for pg_config, version in installed()
-        for name in (*MODULES, PROGRAM)
+        for name in programs_of(pg_config)
     ]
     done += [
         compile_for(pg_config, version, name)

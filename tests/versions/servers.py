@@ -1,6 +1,6 @@
 """Get a server of each major version that pgtare works with, and keep it in PGTARE_DIR.
 
-Nothing here needs root, and nothing is installed into the system. `python -m tests.versions.servers`
+Nothing here needs root, nor does anything touch the system. `python -m tests.versions.servers`
 prints the pg_config of each.
 """
 
