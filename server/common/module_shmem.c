@@ -28,7 +28,7 @@ initialise(ModuleShmem *shmem, void *memory)
 	ModuleLock *lock = memory;
 
 	shmem->initialise(memory);
-	lock->tranche = LWLockNewTrancheId();
+	lock->tranche = NEW_TRANCHE(shmem->tranche);
 	LWLockInitialize(&lock->lock, lock->tranche);
 }
 
@@ -36,7 +36,7 @@ initialise(ModuleShmem *shmem, void *memory)
 static void
 name_lock(const ModuleShmem *shmem)
 {
-	LWLockRegisterTranche(((ModuleLock *) shmem->attached)->tranche, shmem->tranche);
+	NAME_TRANCHE(((ModuleLock *) shmem->attached)->tranche, shmem->tranche);
 }
 
 static void
@@ -82,11 +82,11 @@ create_at_start(ModuleShmem *shmem)
 
 #if HAVE_NAMED_DSM
 
-/* PostgreSQL's callback for a new segment takes no argument. */
+/* Before 19, PostgreSQL's callback for a new segment takes no argument. */
 static ModuleShmem *being_attached;
 
 static void
-initialise_segment(void *segment)
+initialise_segment(FILL_PARAMETERS)
 {
 	initialise(being_attached, segment);
 }
@@ -100,7 +100,7 @@ attach(ModuleShmem *shmem)
 
 	snprintf(name, sizeof(name), "%s/%s/%zu", shmem->name, shmem->version, size);
 	being_attached = shmem;
-	shmem->attached = GetNamedDSMSegment(name, size, initialise_segment, &found);
+	shmem->attached = NAMED_DSM(name, size, initialise_segment, &found);
 }
 
 /*

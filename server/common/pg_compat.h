@@ -48,6 +48,27 @@
 #define HAVE_NAMED_DSM 0
 #endif
 
+/* 19 hands an argument through to the function that fills a new segment. */
+#if PG_VERSION_NUM >= 190000
+#define FILL_PARAMETERS void *segment, void *argument
+#define NAMED_DSM(name, size, fill, found) GetNamedDSMSegment(name, size, fill, found, NULL)
+#elif PG_VERSION_NUM >= 170000
+#define FILL_PARAMETERS void *segment
+#define NAMED_DSM(name, size, fill, found) GetNamedDSMSegment(name, size, fill, found)
+#endif
+
+/*
+ * Before 19 a process gave the name of a tranche of locks to itself; since then
+ * whoever makes the tranche names it for all.
+ */
+#if PG_VERSION_NUM >= 190000
+#define NEW_TRANCHE(name) LWLockNewTrancheId(name)
+#define NAME_TRANCHE(tranche, name) ((void) (tranche), (void) (name))
+#else
+#define NEW_TRANCHE(name) LWLockNewTrancheId()
+#define NAME_TRANCHE(tranche, name) LWLockRegisterTranche(tranche, name)
+#endif
+
 /* 17 tells the times of shared blocks from those of local ones. */
 #if PG_VERSION_NUM >= 170000
 #define SHARED_READ_TIME(usage) ((usage)->shared_blk_read_time)
@@ -71,6 +92,35 @@
 #else
 #define RUN_PARAMETERS QueryDesc *queryDesc, ScanDirection direction, uint64 count, bool once
 #define RUN_ARGUMENTS queryDesc, direction, count, once
+#endif
+
+/* 19 asks whether an option of EXPLAIN may stand in a setting, such as one of auto_explain. */
+#if PG_VERSION_NUM >= 190000
+#define REGISTER_EXPLAIN_OPTION(name, handler, check) \
+	RegisterExtensionExplainOption(name, handler, check)
+#elif PG_VERSION_NUM >= 180000
+#define REGISTER_EXPLAIN_OPTION(name, handler, check) RegisterExtensionExplainOption(name, handler)
+#endif
+
+/* 19 gives planners what EXPLAIN knows, and lets no hook change how a query was jumbled. */
+#if PG_VERSION_NUM >= 190000
+#define PLANNER_PARAMETERS Query *query, const char *text, int options, \
+	ParamListInfo parameters, struct ExplainState *explain
+#define PLANNER_ARGUMENTS query, text, options, parameters, explain
+typedef const struct JumbleState Jumbled;
+#else
+#define PLANNER_PARAMETERS Query *query, const char *text, int options, ParamListInfo parameters
+#define PLANNER_ARGUMENTS query, text, options, parameters
+typedef struct JumbleState Jumbled;
+#endif
+
+/* 19 gave nodes counters of their own kind, and the whole execution's another name. */
+#if PG_VERSION_NUM >= 190000
+typedef struct NodeInstrumentation NodeCounters;
+#define QUERY_COUNTERS(queryDesc) ((queryDesc)->query_instr)
+#else
+typedef struct Instrumentation NodeCounters;
+#define QUERY_COUNTERS(queryDesc) ((queryDesc)->totaltime)
 #endif
 
 /*

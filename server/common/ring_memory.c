@@ -16,6 +16,7 @@
 #include "storage/dsm_impl.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
+#include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/resowner.h"
 

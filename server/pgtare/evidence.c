@@ -31,7 +31,7 @@ note_executor_end(QueryDesc *queryDesc)
 		seen |= UNIT_EXECUTED;
 		if (queryDesc->instrument_options != 0)
 			seen |= UNIT_INSTRUMENTED;
-		if (queryDesc->totaltime != NULL)
+		if (QUERY_COUNTERS(queryDesc) != NULL)
 			seen |= UNIT_TOTAL_TIMED;
 		if (queryDesc->plannedstmt && queryDesc->plannedstmt->queryId != 0)
 			seen |= UNIT_QUERY_ID;

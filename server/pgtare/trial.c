@@ -7,6 +7,7 @@
 
 #include <math.h>
 
+#include "catalog/pg_database.h"
 #include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
 #include "fmgr.h"

@@ -121,6 +121,14 @@ option_given(ExplainState *es, DefElem *option, ParseState *pstate)
 	SetExplainExtensionState(es, extension_id, wanted);
 }
 
+/* auto_explain gives options after the executor has started: too late to copy counters. */
+static bool
+not_in_setting(const char *name, const char *value, NodeTag type)
+{
+	GUC_check_errdetail("Option WAITS works in EXPLAIN only, not in a setting.");
+	return false;
+}
+
 static bool
 option_wanted(ExplainState *es)
 {
@@ -399,7 +407,7 @@ void
 explain_install(void)
 {
 	extension_id = GetExplainExtensionId("wait_event_timing");
-	RegisterExtensionExplainOption("waits", option_given);
+	REGISTER_EXPLAIN_OPTION("waits", option_given, not_in_setting);
 	previous_validate = explain_validate_options_hook;
 	explain_validate_options_hook = options_known;
 	previous_per_plan = explain_per_plan_hook;

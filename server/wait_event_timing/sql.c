@@ -13,6 +13,7 @@
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/array.h"
+#include "utils/tuplestore.h"
 
 #include "../common/event_name.h"
 #include "sql.h"

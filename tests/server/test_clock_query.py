@@ -40,6 +40,22 @@ def clock(server: Cluster, query: str, *arguments: str | Path) -> Any:
     )
 
 
+def test_the_session_tells_which_clock_its_server_reads(table: Cluster) -> None:
+    chosen: dict[str, bool | None] = {}
+    for source in ("system", "auto"):
+        options = f"-c timing_clock_source={source}" if table.binaries.major >= 19 else ""
+        with check.explainer(table.dsn(options=options), "SELECT 1") as session:
+            chosen[source] = session.by_counter
+    if table.binaries.major < 19:
+        assert chosen == {"system": None, "auto": None}
+    else:
+        assert chosen["system"] is False
+        with table.connect() as conn:
+            shown = conn.execute("SHOW timing_clock_source").fetchone()
+        assert shown is not None
+        assert chosen["auto"] is (shown[0] == "auto (tsc)")
+
+
 def test_a_statement_is_predicted_without_running_it(table: Cluster) -> None:
     # it would fail if it ran
     done = clock(table, "SELECT 1 / (i - i)\nFROM clock_t", "--json")

@@ -323,6 +323,19 @@ def test_postgresql_19_reads_the_counter_only_where_it_would_choose_it() -> None
         plan_timing(report, parse_plan(document), 18, "plan.json")
 
 
+def test_a_server_of_19_is_predicted_by_the_clock_that_it_was_seen_to_read() -> None:
+    plan = parse_plan({"Plan": node("Seq Scan", 1000)})
+    assert plan_timing(sample(), plan, 19, "q", by_counter=False).clock == "monotonic"
+    report = sample()
+    report.diagnosis.postgres19.clock = "system"
+    found = plan_timing(report, plan, 19, "q", by_counter=True)
+    assert (found.clock, found.notes) == ("tsc", [])
+    report.clocks = [clock for clock in report.clocks if clock.name == "monotonic"]
+    found = plan_timing(report, plan, 19, "q", by_counter=True)
+    assert found.clock == "monotonic"
+    assert "add --clock tsc" in found.notes[0]
+
+
 def test_the_version_of_a_plan_is_seen_by_its_rows() -> None:
     assert parse_plan({"Plan": node("Seq Scan", 9)}).newest_major == 18
     assert parse_plan({"Plan": node("Seq Scan", 9) | {"Actual Rows": 9}}).newest_major == 17

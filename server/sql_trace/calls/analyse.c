@@ -38,7 +38,7 @@ write_parse(ParseState *state, Query *query)
 }
 
 static void
-trace_analyze(ParseState *state, Query *query, JumbleState *jumbled)
+trace_analyze(ParseState *state, Query *query, Jumbled *jumbled)
 {
 	if (previous_analyze)
 		previous_analyze(state, query, jumbled);
@@ -49,14 +49,14 @@ trace_analyze(ParseState *state, Query *query, JumbleState *jumbled)
 }
 
 static PlannedStmt *
-plan(Query *query, const char *text, int options, ParamListInfo parameters)
+plan(PLANNER_PARAMETERS)
 {
-	return previous_planner ? previous_planner(query, text, options, parameters) :
-		standard_planner(query, text, options, parameters);
+	return previous_planner ? previous_planner(PLANNER_ARGUMENTS) :
+		standard_planner(PLANNER_ARGUMENTS);
 }
 
 static PlannedStmt *
-trace_plan(Query *query, const char *text, int options, ParamListInfo parameters)
+trace_plan(PLANNER_PARAMETERS)
 {
 	Call		call = {.kind = CALL_PLAN};
 	Usage		before;
@@ -66,7 +66,7 @@ trace_plan(Query *query, const char *text, int options, ParamListInfo parameters
 	bool		secret;
 
 	if (!trace_begins())
-		return plan(query, text, options, parameters);
+		return plan(PLANNER_ARGUMENTS);
 	if (depth == 0)
 		(void) request_message_arrived();
 	call.start = timeline_now();
@@ -80,7 +80,7 @@ trace_plan(Query *query, const char *text, int options, ParamListInfo parameters
 	trace.current = call.number;
 	PG_TRY();
 	{
-		planned = plan(query, text, options, parameters);
+		planned = plan(PLANNER_ARGUMENTS);
 	}
 	PG_CATCH();
 	{

@@ -12,6 +12,7 @@
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/tuplestore.h"
 
 PG_FUNCTION_INFO_V1(sql_trace_set);
 PG_FUNCTION_INFO_V1(sql_trace_reset);

@@ -56,6 +56,14 @@ option_given(ExplainState *es, DefElem *option, ParseState *pstate)
 	SetExplainExtensionState(es, extension_id, every);
 }
 
+/* auto_explain gives options after the executor has started: too late to stand before nodes. */
+static bool
+not_in_setting(const char *name, const char *value, NodeTag type)
+{
+	GUC_check_errdetail("Option SAMPLING works in EXPLAIN only, not in a setting.");
+	return false;
+}
+
 static bool
 is_given(List *options, const char *name)
 {
@@ -242,7 +250,7 @@ void
 row_explain_init(void)
 {
 	extension_id = GetExplainExtensionId("sql_trace");
-	RegisterExtensionExplainOption("sampling", option_given);
+	REGISTER_EXPLAIN_OPTION("sampling", option_given, not_in_setting);
 	previous_validate = explain_validate_options_hook;
 	explain_validate_options_hook = options_known;
 	previous_per_node = explain_per_node_hook;

@@ -22,7 +22,7 @@ static void
 learn(void)
 {
 	PlanState	node;
-	Instrumentation counts;
+	NodeCounters counts;
 
 	memset(&node, 0, sizeof(node));
 	memset(&counts, 0, sizeof(counts));

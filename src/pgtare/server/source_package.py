@@ -58,7 +58,7 @@ def _fetch(shelf: Path, major: int) -> None:
     for name in ("lists/partial", "cache/archives/partial"):
         (root / name).mkdir(parents=True, exist_ok=True)
     sources = root / "sources.list"
-    sources.write_text(f"deb-src [signed-by={KEYRING}] {_mirror()} {suite} main\n")
+    sources.write_text(f"deb-src [signed-by={KEYRING}] {mirror()} {suite} main\n")
     options = {
         "Dir::Etc::SourceList": sources,
         "Dir::Etc::SourceParts": "/dev/null",
@@ -72,7 +72,7 @@ def _fetch(shelf: Path, major: int) -> None:
     shutil.rmtree(root)  # the lists of a whole suite
 
 
-def _mirror() -> str:
+def mirror() -> str:
     """The mirror that this machine's apt uses for Debian itself."""
     done = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Label: Debian"],

@@ -146,6 +146,16 @@ class Explainer:
             return ipaddress.ip_address(host).is_loopback
         return False
 
+    @property
+    def by_counter(self) -> bool | None:
+        """Whether the server times by the processor's counter; None before 19, with one clock."""
+        if self.major < 19:
+            return None
+        with self._transaction():
+            row = self._run(b"SHOW timing_clock_source")
+        # "auto (tsc)" shows what auto has chosen
+        return row is not None and "tsc" in row[0]
+
     def estimate(self) -> Plan:
         """The plan, without running the statement."""
         with self._transaction():

@@ -16,6 +16,11 @@ from pgtare.seeing.clock.schema import Choice, ClockReport, ClockResult, Meaning
 #: The clock of PostgreSQL up to 18, and that of 19 if it takes the counter.
 SYSTEM = "monotonic"
 _COUNTER = "tsc"
+_COUNTER_IO = "tscp"
+_UNREAD_COUNTER = (
+    f"this server times by the processor's counter, which was not read here: the clock {SYSTEM} was"
+    f" taken instead (add --clock {_COUNTER})"
+)
 #: Readings that do not wait for earlier loads.
 _UNFENCED = ("tsc", "counter")
 
@@ -42,7 +47,7 @@ _TIMED = (
 )
 _TIMED_19 = (
     _Timed(_ROW, "19", (_COUNTER,), lambda clock: call_cost(clock, 19)),
-    _Timed(_IO, "19", ("tscp",), lambda clock: io_cost(clock, 19).io_ns, int(io_reads(19).hi)),
+    _Timed(_IO, "19", (_COUNTER_IO,), lambda clock: io_cost(clock, 19).io_ns, int(io_reads(19).hi)),
 )
 
 
@@ -77,32 +82,44 @@ def measured_clock(clock: ClockResult) -> Clock:
 
 
 def plan_timing(
-    report: ClockReport, plan: Plan, major: int, source: str, notes: Iterable[str] = ()
+    report: ClockReport,
+    plan: Plan,
+    major: int,
+    source: str,
+    notes: Iterable[str] = (),
+    by_counter: bool | None = None,
 ) -> PlanTiming:
     """What timing this plan costs PostgreSQL `major` by the clock that it takes here.
 
-    Raises UsageError if that clock was not read.
+    `by_counter` says whether a server of version 19 was seen to time by the counter; None takes
+    what such a server would choose here. Raises UsageError if that clock was not read.
     """
     counter = report.clock(_COUNTER)
-    if report.diagnosis.postgres19.clock != _COUNTER:
+    if by_counter is None:
+        by_counter = report.diagnosis.postgres19.clock == _COUNTER
+    if not by_counter:
         counter = None
     taken = counter if major >= 19 and counter is not None else report.clock(SYSTEM)
     if taken is None:
         raise UsageError(f"the clock {SYSTEM} was not read, and PostgreSQL {major} reads it")
     clock = measured_clock(taken)
     cost = explain_cost(plan, clock, major)
+    # 19 reads RDTSC for rows, and RDTSCP for I/O
+    io_clock = report.clock(_COUNTER_IO) if taken is counter else None
     on_19 = None
     if counter is not None and major < 19:
         on_19 = span(explain_cost(plan, measured_clock(counter), 19).wall_ms)
     found: dict[str, Any] = {
         **cost.as_json(),
-        **io_cost(clock, major, plan).as_json(),
+        **io_cost(measured_clock(io_clock) if io_clock else clock, major, plan).as_json(),
         "source": source,
         "clock": taken.name,
         "read_ns": taken.read_ns,
         "postgresql19_wall_ms": on_19,
         "measured": None,
     }
+    if major >= 19 and by_counter and counter is None:
+        found["notes"].insert(0, _UNREAD_COUNTER)
     found["notes"] = [*notes, *found["notes"]]
     return PlanTiming.model_validate(found)
 

@@ -29,10 +29,14 @@ class Given:
     major: int
     notes: tuple[str, ...] = ()
     measured: Measured | None = None
+    by_counter: bool | None = None
+    """Whether the server, of version 19, times by the processor's counter."""
 
     def predict(self, report: ClockReport) -> None:
         """Put into the report what timing this plan costs by the clocks that it holds."""
-        report.plan = plan_timing(report, self.plan, self.major, self.source, self.notes)
+        report.plan = plan_timing(
+            report, self.plan, self.major, self.source, self.notes, self.by_counter
+        )
         if self.measured is not None:
             report.plan.measured = as_reported(self.measured)
             if self.measured.interrupted:
@@ -53,7 +57,13 @@ def from_server(query: str, dsn: str) -> Given:
     Raises UsageError or MeasurementError.
     """
     with explainer(dsn, query) as session:
-        return Given(_one_line(query), session.estimate(), session.major, _notes(session))
+        return Given(
+            _one_line(query),
+            session.estimate(),
+            session.major,
+            _notes(session),
+            by_counter=session.by_counter,
+        )
 
 
 def run_on_server(query: str, dsn: str, tick: Tick) -> Given:
@@ -68,7 +78,8 @@ def run_on_server(query: str, dsn: str, tick: Tick) -> Given:
 
     with explainer(dsn, query) as session:
         found = session.measure(DEFAULT_PAIRS, tell)
-        return Given(_one_line(query), found.plan, found.major, _notes(session), found)
+        notes = _notes(session)
+        return Given(_one_line(query), found.plan, found.major, notes, found, session.by_counter)
 
 
 def _one_line(query: str) -> str:
