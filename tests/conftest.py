@@ -27,6 +27,7 @@ ASKED_ALIKE = {
     "test_clock_query.py",
     "test_flame_labels.py",
     "test_flame_stalls.py",
+    "test_hostile_names.py",
     "test_waits_caveats.py",
 }
 
