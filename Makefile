@@ -46,7 +46,7 @@ test: setup-dev
 test-slow: setup-dev
 	@$(BIN)/pytest -m "slow and not source"
 
-# every version of PostgreSQL that pgtare works with; VERSIONS="17 19" for some. Half an hour each.
+# every version of PostgreSQL that pgtare works with; VERSIONS="16 17" for some. Half an hour each.
 test-versions: setup-dev
 	@$(BIN)/python -m tests.versions $(VERSIONS)
 

@@ -68,10 +68,12 @@ def counting(binaries: Binaries) -> Iterator[Counted]:
             [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", SOURCE, "-o", library],
             check=True,
         )
+        # readings of the processor's counter are no calls that could be counted
+        settings = SETTINGS | ({"timing_clock_source": "system"} if binaries.major >= 19 else {})
         counts.write_bytes(bytes(8 * SLOTS))
         counts.chmod(0o666)
         with (
-            Cluster(_preloading(binaries, directory, library, counts), SETTINGS) as cluster,
+            Cluster(_preloading(binaries, directory, library, counts), settings) as cluster,
             cluster.connect() as conn,
             open(counts, "r+b") as file,
             mmap.mmap(file.fileno(), 0) as mapped,

@@ -7,6 +7,7 @@ Debian's source.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -131,9 +132,21 @@ def versions_in_one_file() -> bool:
     return not found
 
 
+def settings_by_their_record() -> bool:
+    """Whether only pg_compat.h casts a setting's record: such a cast compiles for 19, wrongly."""
+    found = [
+        f"{path.relative_to(source_dir())}"
+        for path in sorted(source_dir().rglob("*.[ch]"))
+        if path.name != "pg_compat.h"
+        and re.search(r"\(struct config_(bool|int|real|string|enum) \*\)", path.read_text())
+    ]
+    print(f"C, records of settings: {f'use SETTING_RECORD in {found}' if found else 'no casts'}")
+    return not found
+
+
 def main() -> int:
     """Exit status: 0 if all is well."""
-    done = [versions_in_one_file(), compile_clock()]
+    done = [versions_in_one_file(), settings_by_their_record(), compile_clock()]
     done += [
         compile_for(pg_config, version, name)
         for pg_config, version in installed()

@@ -147,6 +147,17 @@ setting_free(void *memory)
 #endif
 }
 
+/*
+ * What a setting of some type has beyond what all have.  Before 19 its record
+ * began with the common part; since then the common part ends with it.  A cast
+ * compiles for both, and writes into other settings on 19.
+ */
+#if PG_VERSION_NUM >= 190000
+#define SETTING_RECORD(conf, type) (&(conf)->_##type)
+#else
+#define SETTING_RECORD(conf, type) ((struct config_##type *) (conf))
+#endif
+
 /* A setting by name, or NULL.  15 has no function for it but one that may throw. */
 static inline struct config_generic *
 setting_by_name(const char *name)

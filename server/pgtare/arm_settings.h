@@ -84,6 +84,7 @@ static const ArmSetting arm_settings[] = {
 	{"enable_async_append", 0, 0},
 	{"enable_bitmapscan", 0, 0},
 	{"enable_distinct_reordering", 18, 0},
+	{"enable_eager_aggregate", 19, 0},
 	{"enable_gathermerge", 0, 0},
 	{"enable_group_by_reordering", 17, 0},
 	{"enable_hashagg", 0, 0},

@@ -63,7 +63,7 @@ remember_own(BoundSetting *b)
 	if (b->conf->vartype == PGC_REAL)
 	{
 		/* GetConfigOption() shows six digits only */
-		snprintf(digits, sizeof(digits), "%.17g", *((struct config_real *) b->conf)->variable);
+		snprintf(digits, sizeof(digits), "%.17g", *SETTING_RECORD(b->conf, real)->variable);
 		value = digits;
 	}
 	else

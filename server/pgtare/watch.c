@@ -84,19 +84,19 @@ chain(Watched *w, int n)
 	switch (w->conf->vartype)
 	{
 		case PGC_BOOL:
-			CHAIN((struct config_bool *) w->conf, w, n, bool);
+			CHAIN(SETTING_RECORD(w->conf, bool), w, n, bool);
 			break;
 		case PGC_INT:
-			CHAIN((struct config_int *) w->conf, w, n, int);
+			CHAIN(SETTING_RECORD(w->conf, int), w, n, int);
 			break;
 		case PGC_REAL:
-			CHAIN((struct config_real *) w->conf, w, n, real);
+			CHAIN(SETTING_RECORD(w->conf, real), w, n, real);
 			break;
 		case PGC_STRING:
-			CHAIN((struct config_string *) w->conf, w, n, string);
+			CHAIN(SETTING_RECORD(w->conf, string), w, n, string);
 			break;
 		case PGC_ENUM:
-			CHAIN((struct config_enum *) w->conf, w, n, enum);
+			CHAIN(SETTING_RECORD(w->conf, enum), w, n, enum);
 			break;
 	}
 }
@@ -107,15 +107,15 @@ unchain(Watched *w, int n)
 	switch (w->conf->vartype)
 	{
 		case PGC_BOOL:
-			return UNCHAIN((struct config_bool *) w->conf, w, n, bool);
+			return UNCHAIN(SETTING_RECORD(w->conf, bool), w, n, bool);
 		case PGC_INT:
-			return UNCHAIN((struct config_int *) w->conf, w, n, int);
+			return UNCHAIN(SETTING_RECORD(w->conf, int), w, n, int);
 		case PGC_REAL:
-			return UNCHAIN((struct config_real *) w->conf, w, n, real);
+			return UNCHAIN(SETTING_RECORD(w->conf, real), w, n, real);
 		case PGC_STRING:
-			return UNCHAIN((struct config_string *) w->conf, w, n, string);
+			return UNCHAIN(SETTING_RECORD(w->conf, string), w, n, string);
 		case PGC_ENUM:
-			return UNCHAIN((struct config_enum *) w->conf, w, n, enum);
+			return UNCHAIN(SETTING_RECORD(w->conf, enum), w, n, enum);
 	}
 	return false;
 }
