@@ -137,7 +137,7 @@ def main() -> None:
                             found[way].append(slice_of(load, cluster.postmaster_pid, given.seconds))
                         told += done
                         spent += own_s() - used if way == "with" else 0.0
-                seconds = sum(r.seconds for r in told)
+                seconds = sum(r.duration_s for r in told)
                 tps, cpu = (
                     change(*([getattr(s, what) for s in found[way]] for way in ("with", "without")))
                     for what in ("tps", "cpu_us")

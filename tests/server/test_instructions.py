@@ -14,7 +14,7 @@ from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
 from tests import trials
 from tests.callgrind import VALGRIND, Counted, counting
-from tests.sessions import Connection, session
+from tests.sessions import Connection, bare_session, session
 
 pytestmark = [
     pytest.mark.server,
@@ -96,7 +96,7 @@ def test_instructions_of_a_transaction_in_a_trial(wheel: Binaries, open_director
         with counted.cluster.connect() as connection:
             connection.execute(module.create_sql.encode())
         with (
-            trials.session(counted.cluster) as client,
+            bare_session(counted.cluster) as client,
             trials.trial(counted.cluster),
         ):
             for _ in range(70):

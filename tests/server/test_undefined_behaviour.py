@@ -13,7 +13,7 @@ from pgtare.server.build import build_cached, source_dir, sql_without_extension
 from pgtare.server.cluster import Cluster
 from tests import trials
 from tests.servers import TRACING, run_program
-from tests.sessions import rows, set_search_path
+from tests.sessions import bare_session, rows, set_search_path
 
 pytestmark = [pytest.mark.server, pytest.mark.debian, pytest.mark.timeout(300)]
 
@@ -63,7 +63,7 @@ def assert_defined(cluster: Cluster) -> None:
 
 
 def test_units(sanitized: Cluster) -> None:
-    with trials.trial(sanitized) as running, trials.session(sanitized) as client:
+    with trials.trial(sanitized) as running, bare_session(sanitized) as client:
         for _ in range(200):
             client.execute("SELECT 1")
         assert len(running.observed(client, 200)) == 200

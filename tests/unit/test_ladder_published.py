@@ -67,15 +67,15 @@ def test_more_latency_is_a_cost() -> None:
     assert "point estimate of a cost is 1.50 %" in slower.why
     faster = _judged(LATENCY.replace("1.5", "-1.5"), claim=BOUND)
     assert faster.supported
-    assert _judged(LATENCY.replace('better = "lower"', ""), claim=BOUND).stands  # throughput
+    assert _judged(LATENCY.replace('better = "lower"', ""), claim=BOUND).supported  # throughput
 
 
 def test_effects_without_a_p_have_no_bound_and_no_traceback() -> None:
     bare = 'regime = "W1"\nrounds = 5\npct = -0.1'
     for claim in (BOUND, 'kind = "no_effect"'):
-        assert not _judged(bare, claim=claim).stands
+        assert not _judged(bare, claim=claim).supported
     mixed = _judged(bare, LATENCY.replace("1.5", "-9"), claim=BOUND)
-    assert not mixed.stands
+    assert not mixed.supported
     assert "1 of 2 have no p-value" in mixed.why
 
 
@@ -85,7 +85,7 @@ def test_one_sign_is_told_as_it_is() -> None:
 
     rows = [row("W1", 0.4), row("W1", 0.3), row("W1", 0.2), row("W2", 0.1)]
     found = _judged(*rows, claim='kind = "one_sign"\np = 0.1')
-    assert "are positive just where the base came out lowest" in found.why
+    assert "are positive exactly if the base came out lowest" in found.why
     assert "p = 2 × (1/2)^1 × (1/4)^1 = .25" in found.why
     mixed = _judged(*rows, row("W3", -0.1), claim='kind = "one_sign"\np = 0.1')
     assert mixed.why == "they do not have one sign."
