@@ -91,7 +91,7 @@ def test_a_program_that_ends_early_or_is_not_there_is_an_error(tmp_path: Path) -
     early = pytest.raises(MeasurementError, match="ended early with status 3: out of paper")
     with early, companion.running([sys.executable, "-c", script], "", tmp_path):
         time.sleep(1)
-    missing = pytest.raises(MeasurementError, match="cannot run no-such-program beside the load")
+    missing = pytest.raises(MeasurementError, match="cannot run the companion no-such-program")
     with missing, companion.running(["no-such-program"], "", tmp_path):
         pass
     with companion.running([], "", tmp_path) as pids:

@@ -55,7 +55,7 @@ def test_a_value_that_is_missing_is_told(tmp_path: Path) -> None:
 def test_a_script_elsewhere_is_refused(tmp_path: Path) -> None:
     workload = evictions().the_workload("E1").model_copy(update={"setup": "../elsewhere.sql"})
     study = evictions().model_copy(update={"workload": (workload,)})
-    with pytest.raises(UsageError, match="must lie beside the study file"):
+    with pytest.raises(UsageError, match="must be next to the study file"):
         scripts.place(study, STUDIES, tmp_path / "runs")
 
 

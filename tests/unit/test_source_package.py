@@ -40,5 +40,5 @@ def test_failing_download_is_told(own_place: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_version_that_debian_never_had() -> None:
-    with pytest.raises(UsageError, match="no source of PostgreSQL 16: ask for one of 15, 17"):
+    with pytest.raises(UsageError, match="no source of PostgreSQL 16: choose one of 15, 17"):
         tarball(16)

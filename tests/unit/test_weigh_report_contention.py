@@ -77,7 +77,7 @@ def test_the_terminal_and_the_page_say_where_the_cost_falls(
         assert "those without it take" in text
         assert "on other sessions" in text
         assert "guard of 2 ms" in text
-        assert "The load asks for the same in all slices" in text
+        assert "The load requests the same in all slices" in text
         assert "--clients 1" in text
         assert "Locks that every arm shares" not in text
     (chart,) = [chart for chart in charts(result, obs) if chart.id == "contention"]

@@ -379,7 +379,7 @@ def test_inconclusive_says_how_much_longer() -> None:
     arm.verdict, arm.verdict_reason, arm.needed_s = "inconclusive", "tail", 44.3
     text = words(printed(result))
     assert "pg_stat_statements: inconclusive, +" in text
-    assert "only the tail stands in the way; about 45 s more may settle it." in text
+    assert "only the tail prevents an answer; about 45 s more may settle it." in text
     assert "would settle" not in text
 
 
