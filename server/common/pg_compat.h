@@ -99,7 +99,8 @@
 #define REGISTER_EXPLAIN_OPTION(name, handler, check) \
 	RegisterExtensionExplainOption(name, handler, check)
 #elif PG_VERSION_NUM >= 180000
-#define REGISTER_EXPLAIN_OPTION(name, handler, check) RegisterExtensionExplainOption(name, handler)
+#define REGISTER_EXPLAIN_OPTION(name, handler, check) \
+	((void) (check), RegisterExtensionExplainOption(name, handler))
 #endif
 
 /* 19 gives planners what EXPLAIN knows, and lets no hook change how a query was jumbled. */
