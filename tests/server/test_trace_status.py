@@ -75,7 +75,7 @@ def test_a_recording_that_asks_again_is_named(
         (recorder,) = told["asked_again_by"]
         assert (told["stopped"], recorder["sessions"]) == ([pid], [pid])
         assert done.stderr == (
-            f"note: server process {recorder['pid']} serves a recording that asks for 1 of them "
+            f"note: server process {recorder['pid']} serves a recording that traces 1 of them "
             "again: end that first, by Ctrl-C or SIGTERM\n"
         )
         wait_until_traced(onlooker, client)
