@@ -32,8 +32,7 @@ def program() -> Any:
     """The whole command line, of an app of its own: the one that runs is left as it is."""
     app = copy.copy(cli.app)
     app.registered_commands, app.registered_groups = [], []
-    for name in commands.ORDER:
-        commands.load(app, name)
+    commands.load_all(app)
     return typer.main.get_command(app)
 
 
@@ -98,7 +97,7 @@ def _help(command: Any, context: typer.Context) -> list[nodes.Node]:
             panels.setdefault(option.rich_help_panel or "Options", []).append(option)
     for title, options in panels.items():
         found += _list(title, options, context)
-    return found
+    return [*found, *_paragraphs(command.epilog or "")]
 
 
 def _list(title: str, parameters: list[Any], context: typer.Context) -> list[nodes.Node]:

@@ -68,8 +68,7 @@ def commands_with_dsn() -> set[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli.app, "registered_commands", [])
         patch.setattr(cli.app, "registered_groups", [])
-        for name in commands.ORDER:
-            commands.load(cli.app, name)
+        commands.load_all(cli.app)
         return set(_with_dsn(typer.main.get_command(cli.app), ()))
 
 

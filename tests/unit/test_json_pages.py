@@ -52,8 +52,7 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[
 def test_every_command_prints_a_document(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli.app, "registered_commands", [])
     monkeypatch.setattr(cli.app, "registered_groups", [])
-    for name in commands.ORDER:
-        commands.load(cli.app, name)
+    commands.load_all(cli.app)
     found = dict(leaves(typer.main.get_command(cli.app)))
     assert len(found) > 30
     assert {name for name, options in found.items() if "--json" not in options} == set()

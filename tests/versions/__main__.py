@@ -130,7 +130,9 @@ def table(results: Iterable[Result]) -> Table:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.versions", description=__doc__)
-    parser.add_argument("majors", type=int, nargs="*", metavar="MAJOR", help="15 to 19 if none")
+    parser.add_argument(
+        "majors", type=int, nargs="*", metavar="MAJOR", help="all that pgtare takes if none"
+    )
     parser.add_argument("--tests", nargs="+", default=list(TESTS), help="files of tests/server")
     args = parser.parse_args()
     results = []

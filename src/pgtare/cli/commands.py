@@ -106,6 +106,13 @@ def register(app: typer.Typer, wanted: str | None = None) -> None:
             app.command(name, help=command.summary, rich_help_panel=command.group)(_never_run)
 
 
+def load_all(app: typer.Typer) -> None:
+    """Add every command with its module, for what looks at the whole command line."""
+    app.info.epilog = GLOSSARY
+    for name in ORDER:
+        load(app, name)
+
+
 def load(app: typer.Typer, name: str) -> None:
     """Add the command of that name with its module."""
     command = _COMMANDS[name]
