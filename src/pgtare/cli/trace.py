@@ -78,7 +78,7 @@ def record(
         ),
     ] = None,
     duration: Annotated[
-        str | None, typer.Option("--duration", "-d", help="How long; until Ctrl-C, if not given.")
+        str | None, typer.Option("--duration", "-d", help="How long; without it, until Ctrl-C.")
     ] = None,
     file_size: Annotated[str, typer.Option(help="Size at which the next file is begun.")] = "64M",
     max_size: Annotated[str, typer.Option(help="Size at which the recording stops.")] = "1G",
@@ -160,17 +160,17 @@ def _sessions(count: int) -> str:
 
 #: Why a recording traced no session, and where to look.
 _NOBODY = (
-    "no session that matches answered a request meanwhile, so none was traced: "
+    "no matching session answered a request in that time, so none was traced: "
     "`SELECT pid, usename, datname, application_name FROM pg_stat_activity` lists the sessions"
 )
 _NOBODY_ARMED = (
-    "no session that settings have traced answered a request meanwhile, so none was recorded: "
-    "`pgtare trace status` tells what is armed, and `ALTER ROLE name SET sql_trace.level = 12` "
+    "no session traced by settings answered a request in that time, so none was recorded: "
+    "`pgtare trace status` shows what is armed, and `ALTER ROLE name SET sql_trace.level = 12` "
     "arms sessions to come"
 )
 _NO_STATEMENT = (
-    "no session ran a statement of that identifier meanwhile, so none was traced: identifiers are "
-    "in pg_stat_statements.queryid and pg_stat_activity.query_id"
+    "no session ran a statement with that identifier, so none was traced: identifiers are in "
+    "pg_stat_statements.queryid and pg_stat_activity.query_id"
 )
 
 

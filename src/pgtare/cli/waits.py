@@ -31,10 +31,8 @@ app = typer.Typer(
     'Example: `pgtare waits top --dsn "host=/var/run/postgresql dbname=app"`',
 )
 Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string.")]
-Idle = Annotated[bool, typer.Option("--idle", help="Waits for something to do as well.")]
-Background = Annotated[
-    bool, typer.Option("--background", help="Background processes as well, not only sessions.")
-]
+Idle = Annotated[bool, typer.Option("--idle", help="Include waits for something to do.")]
+Background = Annotated[bool, typer.Option("--background", help="Include background processes.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Most rows to print.")]
 
 
@@ -44,7 +42,7 @@ def top(
     interval: Annotated[str, typer.Option(help="Time between two figures, for example 2s.")] = "2s",
     iterations: Annotated[
         int | None,
-        typer.Option(min=1, help="How many; without end on a terminal, one elsewhere."),
+        typer.Option(min=1, help="How many figures; by default no end on a terminal, else one."),
     ] = None,
     idle: Idle = False,
     background: Background = False,
@@ -179,11 +177,13 @@ def record(
     directory: Annotated[Path, typer.Argument(help="A new directory for the recording.")],
     dsn: Dsn,
     duration: Annotated[
-        str | None, typer.Option("--duration", "-d", help="How long; until Ctrl-C, if not given.")
+        str | None, typer.Option("--duration", "-d", help="How long; without it, until Ctrl-C.")
     ] = None,
     trace_all: Annotated[
         bool,
-        typer.Option("--all", help="Trace every client session meanwhile, also those to come."),
+        typer.Option(
+            "--all", help="Trace every client session during the recording, new ones too."
+        ),
     ] = False,
     json: Json = False,
     output: Output = None,
@@ -243,7 +243,7 @@ def _told(done: Recording, all_asked: bool) -> list[str]:
         lines.append(f"{many} waited throughout and left no trace: the page shows for what")
     elif not done.sessions:
         lines.append(
-            "no session answered a request meanwhile, so none was traced"
+            "no session answered a request in that time, so none was traced"
             if all_asked
             else "no session was traced: set wait_event_timing.capture = trace, or use --all"
         )
