@@ -95,7 +95,7 @@ class Choice:
             self._before[session[0], ring_started] = held or 0
 
     def takes(self, ring: Traced) -> bool:
-        """Whether a ring is recorded: its session belongs here and was traced during the recording."""
+        """Whether a ring is recorded: its session belongs here and was traced during it."""
         if ring.key in self._taken:
             return True
         if ring.key not in self._before and ring.started < self.began:
