@@ -96,7 +96,7 @@ def on(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Where processes compute, by sampling.
+    """Show where processes compute, by sampling.
 
     Example: `sudo $(command -v pgtare) flame on --pid 4711 --duration 30s --html cpu.html`
     """
@@ -179,7 +179,7 @@ def diff(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """What has a larger or smaller share of the time in one than in the other.
+    """Compare two recordings: what takes a larger or smaller share of the time.
 
     Example: `pgtare flame diff max400.folded max100.folded --html change.html`
     """

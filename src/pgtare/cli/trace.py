@@ -86,9 +86,9 @@ def record(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Trace the client sessions that match, those to come included, into files.
+    """Trace the client sessions that match, new ones included, into files.
 
-    At the end they are given back to their settings, even if pgtare is killed.
+    At the end they return to their own settings, even if pgtare is killed.
 
     Example: `pgtare trace record monday --dsn "dbname=app" --role etl --duration 5m`
     """
@@ -260,7 +260,7 @@ def profile_(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Where the time went: lines that add up to all of it.
+    """Show where the time went, in lines that add up to all of it.
 
     Example: `pgtare trace profile monday --by statement`
     """
@@ -304,7 +304,7 @@ def clients(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Time by client, merged from the pooled connections that served it.
+    """Show the time by client, merged from the pooled connections that served it.
 
     `trace` takes the traceparent that sqlcommenter writes into comments of statements.
 
@@ -327,7 +327,7 @@ def statements(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Each statement's calls with count, CPU, elapsed time, buffers and rows; waits; row sources.
+    """List statements: calls with count, CPU, elapsed time, buffers and rows; waits; row sources.
 
     Statements that ran within others (functions, triggers) are listed separately.
 

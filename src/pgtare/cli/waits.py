@@ -50,9 +50,9 @@ def top(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Share of time by event and by statement, refreshed; CPU time apart, by sampling.
+    """Show the share of time by event and by statement, again and again.
 
-    With --json, one document a line for each interval.
+    CPU time by statement comes from samples. --json prints one document a line for each interval.
 
     Example: `pgtare waits top --dsn "host=/var/run/postgresql" --interval 5s --iterations 3`
     """
@@ -82,7 +82,7 @@ def histogram(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """How long the waits for an event took, in powers of two, over all processes.
+    """Show how long the waits for an event took, in powers of two, over all processes.
 
     Example: `pgtare waits histogram DataFileRead --dsn "host=/var/run/postgresql"`
     """
@@ -128,7 +128,7 @@ def sessions(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Processes by the time they waited, and what each waits for now.
+    """List processes by the time they waited, and what each waits for now.
 
     Example: `pgtare waits sessions --dsn "host=/var/run/postgresql" --background`
     """
@@ -151,7 +151,7 @@ def sessions(
 
 @app.command("statements")
 def statements(dsn: Dsn, limit: Limit = 20, json: Json = False, output: Output = None) -> None:
-    """Statements by the time they waited since the counters were reset.
+    """List statements by the time they waited since the counters were reset.
 
     Their texts come from pg_stat_statements, if it is there.
 
@@ -279,7 +279,7 @@ def diff(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Where time went between two snapshots of a server.
+    """Show where time went between two snapshots of a server.
 
     Example: `pgtare waits diff before.json after.json`
     """
