@@ -20,7 +20,7 @@ from pgtare.server import wait_ring
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.wait_counters.reader import open_reader
-from pgtare.server.wait_ring import Kind
+from pgtare.server.wait_ring import RingRecordKind
 from tests.commands import arm, pgtare, read, refused, start_pgtare
 from tests.loads import during
 from tests.sessions import Connection, eventually, one, rows
@@ -147,7 +147,7 @@ def test_the_drain_agrees_with_the_trace_as_a_set(
     for record, (_, kind, since, duration, calls, depth, queryid, n) in zip(
         records, wanted, strict=True
     ):
-        assert Kind(int(record["kind"])).name.replace("_", " ").lower() == kind
+        assert RingRecordKind(int(record["kind"])).name.replace("_", " ").lower() == kind
         assert record["start_ns"] / 1e6 == since
         value = int(record["value"])
         if duration is not None:

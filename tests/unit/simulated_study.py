@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pgtare.weighing.ladder import analysis
 from pgtare.weighing.ladder.planning import all_steps
-from pgtare.weighing.ladder.records import ALL, Facts, Part, Rate, Run, Step, Wait
+from pgtare.weighing.ladder.records import ALL, Part, Rate, Run, Step, StudyFacts, Wait
 from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_file import parse
@@ -115,8 +115,8 @@ def study(text: str = STUDY) -> Study:
     return parse(text, "simulated.toml")
 
 
-def facts(found: Study, seed: int = 7) -> Facts:
-    return Facts(
+def facts(found: Study, seed: int = 7) -> StudyFacts:
+    return StudyFacts(
         created="2026-01-01T00:00:00+00:00",
         pgtare_version="0",
         seed=seed,

@@ -27,7 +27,7 @@ from pgtare.estimate.trial.long_carry_over import LongEffects
 from pgtare.estimate.trial.observations import Observations, UnitFlag, empty
 from pgtare.estimate.trial.run_pairs import select_pairs
 from pgtare.estimate.trial.threshold import threshold
-from pgtare.estimate.trial.verdict import Evidence, Finding
+from pgtare.estimate.trial.verdict import Decision, Evidence
 from pgtare.weighing.weigh import schema
 from tests.unit.estimate_textbook import design_of, simulate
 
@@ -99,9 +99,9 @@ def test_margin_allows_for_the_error_of_the_base(monkeypatch: pytest.MonkeyPatch
     """The margin is a share of an estimate: its error and covariance count in both tests."""
     seen: list[Evidence] = []
 
-    def keep(evidence: Evidence) -> Finding:
+    def keep(evidence: Evidence) -> Decision:
         seen.append(evidence)
-        return Finding("inconclusive", "")
+        return Decision("inconclusive", "")
 
     monkeypatch.setattr("pgtare.estimate.trial.comparison.judge", keep)
     design = design_of(3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pgtare.seeing.flame.arm_difference import Reasons, explain, system_call
-from pgtare.seeing.flame.samples import Samples
+from pgtare.seeing.flame.samples import StackSamples
 
 STACKS = (
     ("backend", "run", "plan"),
@@ -24,7 +24,7 @@ def _trial(extra: float, seed: int, n: int = 40_000) -> list[Reasons]:
     samples = rng.poisson(spent / each)
     which = np.repeat(np.arange(n), samples.sum(axis=1))
     stack = np.concatenate([np.repeat(np.arange(3), row) for row in samples])
-    taken = Samples(
+    taken = StackSamples(
         STACKS,
         start[which] + 50,
         np.ones(len(which), np.int32),
@@ -62,7 +62,7 @@ def test_transactions_outside_the_recording_do_not_count() -> None:
     start, arm = np.arange(n) * 100_000, np.arange(n) % 2
     begin, end = int(start[n // 2]), int(start[3 * n // 4])
     which = np.arange(n // 2, 3 * n // 4)
-    samples = Samples(
+    samples = StackSamples(
         STACKS,
         start[which] + 50,
         np.ones(len(which), np.int32),

@@ -15,12 +15,12 @@ from pgtare.seeing.flame import recording as keep
 from pgtare.seeing.flame.graph import graph
 from pgtare.seeing.flame.record import FlameRecording
 from pgtare.seeing.flame.sample_joins import Spans
-from pgtare.seeing.flame.samples import BLOCKED, RUNNING, Collected, Mode, Samples
+from pgtare.seeing.flame.samples import BLOCKED, RUNNING, Collected, Mode, StackSamples
 
 A, B = ("backend", "f", "g"), ("backend", "f", "f", "h")
 
 
-def _samples() -> Samples:
+def _samples() -> StackSamples:
     taken = Collected()
     taken.add(1000, 1, A, RUNNING, 5000)
     taken.add(2000, 1, B, RUNNING, 7000)
@@ -62,7 +62,7 @@ def test_changes_are_of_shares_not_of_totals() -> None:
 def test_how_far_chance_alone_moves_a_share() -> None:
     """Shares of 400 and 100 samples, drawn often: 95 % of the changes are within the bound."""
     many, few = (
-        Samples(
+        StackSamples(
             (A,),
             np.arange(n),
             np.ones(n, np.int32),
@@ -77,7 +77,7 @@ def test_how_far_chance_alone_moves_a_share() -> None:
     rng = np.random.default_rng(1)
     change = 100 * (rng.binomial(400, 0.5, 4000) / 400 - rng.binomial(100, 0.5, 4000) / 100)
     assert 0.93 < np.mean(np.abs(change) <= bound) < 0.97
-    one_wait = Samples(
+    one_wait = StackSamples(
         (A,),
         np.arange(100),
         np.ones(100, np.int32),

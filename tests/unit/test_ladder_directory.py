@@ -13,7 +13,7 @@ from pgtare.kit import machine
 from pgtare.weighing.ladder import continuation, scripts
 from pgtare.weighing.ladder.directory import Directory
 from pgtare.weighing.ladder.planning import StudyPlan, all_steps, plan, resumed
-from pgtare.weighing.ladder.records import Facts
+from pgtare.weighing.ladder.records import StudyFacts
 from pgtare.weighing.ladder.study_file import parse
 from tests.unit.simulated_study import STUDY, runs, study
 
@@ -128,7 +128,7 @@ def test_a_study_goes_on_only_as_it_was_begun(
 def test_facts_of_an_older_pgtare_are_still_read(study_file: Path, tmp_path: Path) -> None:
     facts = planned(study_file, tmp_path / "out").facts
     older = facts.model_dump(by_alias=True, exclude={"servers"})
-    found = Facts.model_validate(older)
+    found = StudyFacts.model_validate(older)
     continuation.check(found, found, {"main": "PostgreSQL 18.2"}, tmp_path)
 
 

@@ -14,7 +14,7 @@ from pgtare.errors import DiskFull, PgtareError, UsageError
 from pgtare.kit import parquet
 from pgtare.seeing.flame import recording
 from pgtare.seeing.flame.record import FlameRecording
-from pgtare.seeing.flame.samples import Samples
+from pgtare.seeing.flame.samples import StackSamples
 from pgtare.seeing.trace.output import export
 from pgtare.weighing.weigh import store
 from tests.commands import failed, in_process
@@ -42,7 +42,7 @@ def clear(told: str) -> str:
 def save_flame(directory: Path) -> None:
     n = 100_000
     rng = np.random.default_rng(1)
-    samples = Samples(
+    samples = StackSamples(
         (("a",),),
         rng.integers(0, 2**62, n),
         np.ones(n, np.int32),

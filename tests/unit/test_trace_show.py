@@ -20,7 +20,7 @@ from pgtare.seeing.trace.analysis.profile import Scope, profile
 from pgtare.seeing.trace.analysis.statements import report
 from pgtare.seeing.trace.file.disk_limits import LimitReached, Limits, check
 from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.stream import CallKind, Kind
+from pgtare.seeing.trace.file.stream import CallKind, RecordKind
 from pgtare.seeing.trace.file.tables import Table
 from pgtare.seeing.trace.file.writer import Writer
 from pgtare.seeing.trace.output import show, waterfall
@@ -234,7 +234,7 @@ def test_every_colour_is_explained(book: Ledger) -> None:
 def test_numbers_of_calls_that_cannot_be_are_exported(tmp_path: Path) -> None:
     b = two_requests()
     b.error(60 * MS, "too far", call=(1 << 64) - 1)
-    b.record(Kind.BINDS, 60 * MS, struct.pack("<II", 0, 0), call=1 << 63)
+    b.record(RecordKind.BINDS, 60 * MS, struct.pack("<II", 0, 0), call=1 << 63)
     b.request(60 * MS, 61 * MS)
     columns = tables(ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data)))
     assert columns["errors"]["message"].tolist() == ["too far"]

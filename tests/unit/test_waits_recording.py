@@ -16,7 +16,7 @@ from pgtare.seeing.waits.documents import summary
 from pgtare.seeing.waits.page import answers, page, write_page
 from pgtare.seeing.waits.recording import OpenWait, Recording, Writer
 from pgtare.seeing.waits.summary import summarise
-from pgtare.server.wait_ring import Kind
+from pgtare.server.wait_ring import RingRecordKind
 from tests.small_volume import fill, raise_no_space, small_volume
 from tests.unit.sample_recording import BEGAN, CLIENT, READ, SLEEP, write
 
@@ -150,7 +150,11 @@ def lone_wait(directory: Path, start_s: float, length_s: float) -> None:
         path.unlink()
     began_ns = round(BEGAN.timestamp() * 1e6) * 1000
     columns = {name: np.zeros(3, kind) for name, kind in recordings.COLUMNS.items()}
-    columns["kind"][:] = [Kind.WAIT, Kind.STATEMENT_BEGIN, Kind.STATEMENT_BEGIN]
+    columns["kind"][:] = [
+        RingRecordKind.WAIT,
+        RingRecordKind.STATEMENT_BEGIN,
+        RingRecordKind.STATEMENT_BEGIN,
+    ]
     columns["session"][:] = [0, 0, 1]
     columns["event"][0] = READ
     columns["query_id"][:] = 101

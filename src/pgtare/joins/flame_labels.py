@@ -29,7 +29,7 @@ from pgtare.server.module_versions import VersionMismatch
 from pgtare.server.statement_spans import Ending, spans
 from pgtare.server.statement_spans import Spans as StatementSpans
 from pgtare.server.wait_counters.reader import open_reader
-from pgtare.server.wait_ring import Kind, epoch_ns
+from pgtare.server.wait_ring import RingRecordKind, epoch_ns
 from pgtare.weighing.weigh import store
 
 #: Sessions begin their trace at the end of the request that is under way.
@@ -48,7 +48,7 @@ _NO_TRACE_YET = (
 
 
 @dataclass
-class Labels:
+class FrameLabels:
     """What a server's traces say of a recording's time. Times: CLOCK_REALTIME."""
 
     server_pids: dict[int, int] = field(default_factory=dict)
@@ -86,12 +86,12 @@ class Labels:
 
 
 @contextlib.contextmanager
-def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Labels]:
+def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[FrameLabels]:
     """Drain the traces of a server's waits during a recording; without them, nothing is done.
 
     trace: have every session traced meanwhile. Raises UsageError if that cannot be.
     """
-    found = Labels(tracing=trace)
+    found = FrameLabels(tracing=trace)
     with contextlib.ExitStack() as stack:
         if dsn is None:
             yield found
@@ -131,7 +131,7 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Lab
             _fill(found, place / "waits")
 
 
-def _fill(found: Labels, directory: Path) -> None:
+def _fill(found: FrameLabels, directory: Path) -> None:
     """The stretches of waits and of statements in a recording of traces."""
     told = wait_recordings.load(directory)
     index: dict[str, int] = {}
@@ -147,7 +147,7 @@ def _fill(found: Labels, directory: Path) -> None:
     pids = {s.number: s.pid for s in told.sessions}
     marks: list[Columns] = []
     for columns in wait_recordings.parts(directory):
-        of_waits = columns["kind"] == Kind.WAIT
+        of_waits = columns["kind"] == RingRecordKind.WAIT
         wanted = ("session", "event", "start_ns", "value")
         lists = (columns[column][of_waits].tolist() for column in wanted)
         for session, event, start, value in zip(*lists, strict=True):

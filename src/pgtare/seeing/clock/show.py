@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pgtare.kit import numbers
 from pgtare.seeing.clock import plan_text
-from pgtare.seeing.clock.compare import Line
+from pgtare.seeing.clock.compare import ComparisonLine
 from pgtare.seeing.clock.schema import ClockReport, ClockResult, Cores, Frequency, Gaps, Meaning
 
 _BAR = 24
@@ -249,7 +249,7 @@ def _heading(clock: ClockResult) -> str:
     return f"{clock.name}: {numbers.count(clock.differences)} readings in {clock.duration_s:.2f} s"
 
 
-def comparison(lines: Sequence[Line]) -> RenderableType:
+def comparison(lines: Sequence[ComparisonLine]) -> RenderableType:
     """What was compared; what is worse is in bold."""
     table = _table("compared", "before", "now", "noise", "", left=("compared", ""))
     for line in lines:

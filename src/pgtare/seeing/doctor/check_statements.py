@@ -9,7 +9,7 @@ from statistics import median
 from pgtare.seeing.doctor import churn, sweep_cost
 from pgtare.seeing.doctor.evictions import Evictions
 from pgtare.seeing.doctor.model import Finding, Statements, Sure, Waits
-from pgtare.seeing.doctor.observed import Facts, Look, Texts
+from pgtare.seeing.doctor.observed import DoctorFacts, Look, Texts
 from pgtare.seeing.doctor.queries import quoted
 
 #: Shares of throughput, or of the time, lost to evictions.
@@ -32,7 +32,7 @@ _TRACK = "ALTER SYSTEM SET pg_stat_statements.track = '{}'; SELECT pg_reload_con
 
 
 def figures(
-    facts: Facts,
+    facts: DoctorFacts,
     last: Look,
     texts: Texts,
     found: Evictions,
@@ -79,7 +79,7 @@ def figures(
     )
 
 
-def check(facts: Facts, found: Statements, texts: Texts) -> list[Finding]:
+def check(facts: DoctorFacts, found: Statements, texts: Texts) -> list[Finding]:
     """The findings, evictions before what follows from them."""
     told = []
     tracked = facts.settings.get("pg_stat_statements.track", "top")

@@ -15,7 +15,7 @@ from pgtare.errors import MeasurementError
 from pgtare.seeing.flame import frames, perf, permission, process_sample, processes, script, symbols
 from pgtare.seeing.flame.perf import Collector
 from pgtare.seeing.flame.process_sample import Watched
-from pgtare.seeing.flame.samples import RUNNING, Collected, Mode, Samples
+from pgtare.seeing.flame.samples import RUNNING, Collected, Mode, StackSamples
 from pgtare.seeing.flame.scheduler import Scheduler
 from pgtare.seeing.flame.targets import FlameTarget
 from pgtare.server import signals
@@ -49,7 +49,7 @@ class FlameRecording:
 
     mode: Mode
     target: str
-    samples: Samples
+    samples: StackSamples
     begin_ns: int
     duration_s: float
     walk: str

@@ -17,7 +17,7 @@ from pgtare.seeing.flame.graph import Graph, graph
 from pgtare.seeing.flame.page import page
 from pgtare.seeing.flame.profile import Change, Profile
 from pgtare.seeing.flame.record import FlameRecording
-from pgtare.seeing.flame.samples import BLOCKED, RUNNABLE, RUNNING, Samples
+from pgtare.seeing.flame.samples import BLOCKED, RUNNABLE, RUNNING, StackSamples
 
 TITLES = {
     "on": "On the processor",
@@ -27,12 +27,12 @@ TITLES = {
 _ROWS = 15
 
 
-def main_profile(mode: str, samples: Samples, *, idle: bool) -> Profile:
+def main_profile(mode: str, samples: StackSamples, *, idle: bool) -> Profile:
     """What a recording is about: running time, or blocked time."""
     return profiles.profile(samples.of(RUNNING if mode == "on" else BLOCKED), idle=idle)
 
 
-def main_samples(mode: str, samples: Samples, *, idle: bool) -> Samples:
+def main_samples(mode: str, samples: StackSamples, *, idle: bool) -> StackSamples:
     """Those that a recording is about."""
     wanted = np.array([idle or not frames.is_idle(stack) for stack in samples.stacks], np.bool_)
     chosen = samples.of(RUNNING if mode == "on" else BLOCKED)

@@ -8,12 +8,14 @@ from pathlib import Path
 import pgtare
 from pgtare.errors import UsageError
 from pgtare.kit import machine
-from pgtare.weighing.ladder.records import Facts
+from pgtare.weighing.ladder.records import StudyFacts
 
 _MACHINE = {"cpu_model": "the processor", "cpus_usable": "the number of usable processors"}
 
 
-def check(begun: Facts, planned: Facts, servers: Mapping[str, str], directory: Path) -> None:
+def check(
+    begun: StudyFacts, planned: StudyFacts, servers: Mapping[str, str], directory: Path
+) -> None:
     """Compare what a study was begun with to what it would go on with.
 
     planned: the facts that this process goes by; servers: the versions found, by name. Raises

@@ -17,7 +17,7 @@ from pgtare.weighing.ladder import study_file as studies
 from pgtare.weighing.ladder.directory import Directory
 from pgtare.weighing.ladder.protocol import StudyProtocol
 from pgtare.weighing.ladder.protocol_registry import PROTOCOLS, WHOLE_RUNS
-from pgtare.weighing.ladder.records import Facts, Step
+from pgtare.weighing.ladder.records import Step, StudyFacts
 from pgtare.weighing.ladder.rounds import proof_step
 from pgtare.weighing.ladder.study import Study
 
@@ -27,7 +27,7 @@ class StudyPlan:
     """A study as it is being run: what of it, in which order, and where it is kept."""
 
     study: Study
-    facts: Facts
+    facts: StudyFacts
     steps: tuple[Step, ...]
     directory: Directory
     warnings: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ def plan(
     number = secrets.randbelow(2**31) if seed is None else seed
     steps = all_steps(chosen, number)
     _check_scripts(chosen, path.parent)
-    facts = Facts(
+    facts = StudyFacts(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         pgtare_version=pgtare.__version__,
         seed=number,
@@ -141,7 +141,7 @@ def names(study: Study) -> tuple[str, ...]:
     return tuple(dict.fromkeys(w.stated for w in study.workload))
 
 
-def _planned(study: Study, facts: Facts, directory: Directory, told: str | None) -> StudyPlan:
+def _planned(study: Study, facts: StudyFacts, directory: Directory, told: str | None) -> StudyPlan:
     steps = all_steps(study, facts.seed)
     warnings = [f"{name} is left out: {why}." for name, why in facts.left_out.items()]
     return StudyPlan(study, facts, steps, directory, (*([f"{told}."] if told else []), *warnings))

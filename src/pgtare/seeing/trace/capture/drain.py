@@ -17,7 +17,7 @@ from pgtare.seeing.trace.file.stream import POSTGRES_EPOCH_US
 from pgtare.seeing.trace.file.tables import NO_RING, Table
 from pgtare.seeing.trace.file.writer import Writer
 from pgtare.server import wait_ring
-from pgtare.server.wait_ring import Kind, Records, WaitRing, epoch_ns
+from pgtare.server.wait_ring import Records, RingRecordKind, WaitRing, epoch_ns
 
 #: Bytes of one answer above which a ring is read again at once.
 _MUCH = 256 * 1024
@@ -254,15 +254,15 @@ class Drain:
 
     def _since(self, records: Records, ring: WaitRing) -> Records:
         """Without what was over before the recording began; clocks of rings may have drifted."""
-        waits = records["kind"] == Kind.WAIT
+        waits = records["kind"] == RingRecordKind.WAIT
         over = records["start_ns"] + np.where(waits, records["value"], 0).astype(np.int64)
         since = epoch_ns(self.began) - ring.started_ns
         return records[over >= min(since, int(over.max(initial=since))) - _SLACK]
 
     def _keep(self, ring: _Waits, records: Records) -> None:
         started_ns = ring.ring.started_ns
-        waits = records[records["kind"] == Kind.WAIT]
-        marks = records[records["kind"] != Kind.WAIT]
+        waits = records[records["kind"] == RingRecordKind.WAIT]
+        marks = records[records["kind"] != RingRecordKind.WAIT]
         if len(waits):
             self.writer.add(
                 Table.WAITS,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pgtare.kit import numbers
 from pgtare.seeing.trace.analysis.ledger import Ledger
-from pgtare.seeing.trace.analysis.texts import Labels
+from pgtare.seeing.trace.analysis.texts import StatementLabels
 from pgtare.seeing.trace.analysis.timeline import Process
 from pgtare.seeing.trace.file.stream import CallKind
 
@@ -57,7 +57,9 @@ OF_CALLS = (
 OF_WAITS = (*((color, name) for name, color in _COLORS.items()), (_OTHERS, "other events"))
 
 
-def draw(ledger: Ledger, labels: Labels, index: int, begin: int, end: int, title: str) -> Waterfall:
+def draw(
+    ledger: Ledger, labels: StatementLabels, index: int, begin: int, end: int, title: str
+) -> Waterfall:
     """One process (by index) from begin to end: calls by depth, its waits, its workers."""
     process = ledger.processes[index]
     scale = WIDTH / max(end - begin, 1)
