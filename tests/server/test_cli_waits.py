@@ -89,8 +89,8 @@ def test_histogram_holds_every_wait(
     assert found["buckets"][-1]["to_ms"] is None
     text = waits(timed, "histogram", "Timeout/PgSleep").stdout
     assert "█" in text
-    told = refused("waits", "histogram", "PgSlep", "--dsn", timed.dsn())
-    assert "did you mean PgSleep" in told
+    message = refused("waits", "histogram", "PgSlep", "--dsn", timed.dsn())
+    assert "did you mean PgSleep" in message
 
 
 def test_sessions_and_statements_have_the_sleeper(timed: Cluster, sleeping: Connection) -> None:
@@ -231,8 +231,8 @@ def test_losses_are_counted_by_session(timed: Cluster, watched: Connection, tmp_
 
 def test_bad_input_is_one_sentence(wheel: Binaries, waits18: Cluster, tmp_path: Path) -> None:
     dsn = waits18.dsn()
-    told = refused("waits", "top", "--dsn", waits18.dsn(dbname="template1"))
-    assert "no extension wait_event_timing" in told
+    message = refused("waits", "top", "--dsn", waits18.dsn(dbname="template1"))
+    assert "no extension wait_event_timing" in message
     assert "cannot connect" in refused("waits", "top", "--dsn", "host=/nowhere", status=1)
     assert "--interval" in refused("waits", "top", "--dsn", dsn, "--interval", "soon")
     assert "holds no recording of `pgtare waits record`" in refused("waits", "report", tmp_path)

@@ -92,7 +92,7 @@ def test_a_prediction_is_checked_by_running_the_statement(table: Cluster, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("query", "arguments", "told"),
+    ("query", "arguments", "message"),
     [
         ("SELECT 1; SELECT 2", (), "multiple commands"),
         ("SELECT * FROM nowhere", (), 'relation "nowhere" does not exist'),
@@ -100,10 +100,10 @@ def test_a_prediction_is_checked_by_running_the_statement(table: Cluster, tmp_pa
     ],
 )
 def test_a_statement_that_will_not_do_is_refused_in_a_sentence(
-    table: Cluster, query: str, arguments: tuple[str, ...], told: str
+    table: Cluster, query: str, arguments: tuple[str, ...], message: str
 ) -> None:
     done = clock(table, query, *arguments)
-    assert told in failed(done, 2)
+    assert message in failed(done, 2)
     assert (done.stdout, done.stderr.count("\n")) == ("", 1)
 
 

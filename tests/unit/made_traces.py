@@ -156,12 +156,12 @@ class StreamBuilder:
         self.record(RecordKind.END, when, b"")
 
 
-def ring(number: int, pid: int, kind: str, **told: Any) -> dict[str, Any]:
+def ring(number: int, pid: int, kind: str, **names: Any) -> dict[str, Any]:
     return {
         "ring": np.array([number]),
         "pid": np.array([pid]),
         "started_ns": np.array([BEGAN_NS]),
-        "json": [json.dumps({"kind": kind, **told}).encode()],
+        "json": [json.dumps({"kind": kind, **names}).encode()],
     }
 
 
@@ -204,12 +204,16 @@ def write(
 
     first: bytes of the stream that the recorder's first look found.
     """
-    told_of = {"server": "180006", "costs": noted(NOTHING), **({"began": began} if began else {})}
-    writer = Writer(path, json.dumps(told_of).encode(), limits)
+    description = {
+        "server": "180006",
+        "costs": noted(NOTHING),
+        **({"began": began} if began else {}),
+    }
+    writer = Writer(path, json.dumps(description).encode(), limits)
     define_events(writer)
-    told = {"user": "alice", "database": "shop", "application": "app"}
-    writer.define(Table.RINGS, ring(1, pid, "sql", **told))
-    writer.define(Table.RINGS, ring(2, pid, "waits", **told))
+    names = {"user": "alice", "database": "shop", "application": "app"}
+    writer.define(Table.RINGS, ring(1, pid, "sql", **names))
+    writer.define(Table.RINGS, ring(2, pid, "waits", **names))
     for at, data in ((0, stream[:first]), (first, stream[first:])):
         if data:
             rows_of = {"ring": np.array([1]), "position": np.array([at]), "data": [data]}

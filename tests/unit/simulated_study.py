@@ -71,7 +71,7 @@ at_least = "80%"
 #: The same by rounds and by units in one server.
 TRIALS = 8
 UNIT_EFFECTS = {"stats": 0.003, "trace": 0.05}
-#: vanilla needs a restart, so that one server cannot hold it beside the others.
+#: vanilla needs a restart, so that one server cannot have it together with the others.
 _VARIANTS = (
     STUDY.replace('name = "off"', 'name = "off"\nruntime = { work_mem = "4MB" }')
     .replace('name = "stats"', 'name = "stats"\nruntime = { work_mem = "8MB", jit = true }')

@@ -170,13 +170,13 @@ def test_a_rename_that_fails_is_one_sentence(
 
 def test_an_earlier_version_is_read_if_it_is_known(tmp_path: Path) -> None:
     path = tmp_path / "thing.json"
-    for schema, told in (
+    for schema, message in (
         ("pgtare.thing/2", "no longer reads"),
         ("pgtare.other/3", "its schema is 'pgtare.other/3'"),
         (None, "its schema is None"),
     ):
         path.write_text(f'{{"schema": {f"{chr(34)}{schema}{chr(34)}" if schema else "null"}}}')
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             KIND.open(tmp_path)
     path.write_text('{"schema": "pgtare.thing/2"}')
     known = ArtefactKind(KIND.what, KIND.document, KIND.schema, earlier=("pgtare.thing/2",))

@@ -169,7 +169,7 @@ def test_a_cut_off_that_nothing_reaches_lists_all() -> None:
     assert lines[-1] == "               9999      50.0000   100.0000          1"
 
 
-def test_a_counter_that_stepped_back_is_told_as_19_tells_of_the_system_clock() -> None:
+def test_a_counter_that_stepped_back_is_reported_as_19_reports_the_system_clock() -> None:
     readings = even(1_000, start=10**9)
     readings[500:] -= np.uint64(2_600_025)
     recording = probe.replay(readings)
@@ -203,7 +203,7 @@ CUTOFF = "pg_test_timing: invalid argument for option --cutoff\n" + HINT
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["-d", "0"], "pg_test_timing: --duration must be in range 1..4294967295\n"),
         (["-d", "-1"], DURATION),
@@ -226,10 +226,10 @@ CUTOFF = "pg_test_timing: invalid argument for option --cutoff\n" + HINT
     ],
 )
 def test_bad_options_are_refused_with_its_words_and_status(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert compat.main(arguments) == 1
-    assert capsys.readouterr() == ("", told)
+    assert capsys.readouterr() == ("", message)
 
 
 @pytest.mark.parametrize(
@@ -310,5 +310,5 @@ def test_a_real_pg_test_timing_19_says_the_same(
     done = subprocess.run([theirs, *arguments], capture_output=True, text=True, check=False)
     assert compat.main(arguments) == done.returncode
     # getopt_long names the program as it was called, by its path here
-    told = re.sub(r"^\S*/(?=pg_test_timing: )", "", done.stderr)
-    assert capsys.readouterr() == (done.stdout, told)
+    message = re.sub(r"^\S*/(?=pg_test_timing: )", "", done.stderr)
+    assert capsys.readouterr() == (done.stdout, message)

@@ -43,7 +43,7 @@ def only(found: list[churn.Family]) -> churn.Family:
     return family
 
 
-def test_temporary_tables_are_told_by_their_making() -> None:
+def test_temporary_tables_are_reported_by_their_making() -> None:
     lines = ["CREATE TEMP TABLE work (a int)", *["SELECT a FROM work WHERE a = $1"] * 12]
     family = only(churn.families(texts(*lines)))
     assert (family.kind, family.members) == ("temporary tables", 12)
@@ -267,17 +267,17 @@ def test_a_cost_that_was_not_shown_is_no_finding() -> None:
         may_stat_file=False,
         clock=None,
     )
-    told = []
+    certainties = []
     for low, costs in ((-9.0, False), (2.0, True), (5.5, True)):
         weight = Weight(1.0, 6.0, low, costs, "weighed")
         _, findings = observers(facts, {"track_io_timing": weight}, Traffic(None, None, None))
-        told.append([finding.sure for finding in findings])
-    assert told == [[], ["likely"], ["certain"]]
+        certainties.append([finding.sure for finding in findings])
+    assert certainties == [[], ["likely"], ["certain"]]
 
 
 def test_libraries_that_are_loaded_stay_so_each_in_its_own_quotes() -> None:
-    told = preload({"shared_preload_libraries": 'auto_explain, "/opt/my lib"'})
-    assert "= 'auto_explain', '/opt/my lib', 'pg_stat_statements';" in told
+    reason = preload({"shared_preload_libraries": 'auto_explain, "/opt/my lib"'})
+    assert "= 'auto_explain', '/opt/my lib', 'pg_stat_statements';" in reason
     assert "= 'pg_stat_statements';" in preload({"shared_preload_libraries": ""})
     assert "SHOW" in preload({})
 

@@ -130,7 +130,7 @@ def test_a_trial_that_ended_by_accident_verifies_nothing(obs: Observations) -> N
 
 
 @pytest.mark.parametrize(("lag_us", "expected"), [(3.0, ["i2"]), (-3.0, ["i2"]), (0.0, [])])
-def test_an_effect_that_outlasts_the_next_transaction_is_told(
+def test_an_effect_that_outlasts_the_next_transaction_is_reported(
     lag_us: float, expected: list[str]
 ) -> None:
     design = design_of(3, block=(0, 1, 2, 0, 1, 2))
@@ -173,7 +173,7 @@ def outlasts(monkeypatch: pytest.MonkeyPatch, lag: float, body: float) -> bool:
 def test_second_lags_are_adjusted_over_the_arms_and_must_matter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert not outlasts(monkeypatch, 2.4, body=5.0)  # told from zero if it stood alone
+    assert not outlasts(monkeypatch, 2.4, body=5.0)  # distinct from zero if it were alone
     assert outlasts(monkeypatch, 3.5, body=5.0)
     assert not outlasts(monkeypatch, 3.5, body=36.0)  # less than a tenth
 

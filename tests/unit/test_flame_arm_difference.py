@@ -20,7 +20,7 @@ def _trial(extra: float, seed: int, n: int = 40_000) -> list[Reasons]:
     arm = rng.integers(0, 2, n)
     start = np.arange(n) * 100_000
     spent = np.stack([np.full(n, 10.0), np.full(n, 20.0), extra * arm], axis=1)
-    each = 100.0  # µs that a sample stands for
+    each = 100.0  # µs that a sample represents
     samples = rng.poisson(spent / each)
     which = np.repeat(np.arange(n), samples.sum(axis=1))
     stack = np.concatenate([np.repeat(np.arange(3), row) for row in samples])
@@ -74,7 +74,7 @@ def test_transactions_outside_the_recording_do_not_count() -> None:
     assert reason.total.base_us == reason.total.arm_us == 7.0
 
 
-def test_a_system_call_is_told_by_its_entry() -> None:
+def test_a_system_call_is_reported_by_its_entry() -> None:
     assert system_call("__x64_sys_epoll_wait_[k]") == "epoll_wait (system call)"
     assert system_call("ksys_write_[k]") == "write (system call)"
     assert system_call("vfs_write_[k]") == ""

@@ -98,9 +98,9 @@ def test_a_change_tells_what_was_lost_and_keeps_to_one_kind() -> None:
         )
 
     paths = Path("a"), Path("b")
-    told = _notes_on(paths, [recording("on"), recording("on", "7 events were lost")], False)
-    assert told[0] == "b: 7 events were lost"
-    assert "chance alone" in told[1]
+    sentences = _notes_on(paths, [recording("on"), recording("on", "7 events were lost")], False)
+    assert sentences[0] == "b: 7 events were lost"
+    assert "chance alone" in sentences[1]
     assert _notes_on(paths, [None, recording("on", "lost")], False) == ["b: lost"]
     with pytest.raises(UsageError, match="a is a recording of on, b one of off"):
         _notes_on(paths, [recording("on"), recording("off")], False)

@@ -105,7 +105,7 @@ HERE = machine.describe()
 
 
 @pytest.mark.parametrize(
-    ("servers", "machines", "told"),
+    ("servers", "machines", "message"),
     [
         ({"main": "PostgreSQL 18.1"}, {}, "the server main was PostgreSQL 18.1 and is PostgreSQL"),
         ({}, {"cpus_usable": 1000}, "the number of usable processors was 1000 and is"),
@@ -114,14 +114,18 @@ HERE = machine.describe()
     ],
 )
 def test_a_study_goes_on_only_as_it_was_begun(
-    study_file: Path, tmp_path: Path, servers: dict[str, str], machines: dict[str, Any], told: str
+    study_file: Path,
+    tmp_path: Path,
+    servers: dict[str, str],
+    machines: dict[str, Any],
+    message: str,
 ) -> None:
     facts = planned(study_file, tmp_path / "out").facts
     begun = facts.model_copy(update={"servers": servers, "machine": {**HERE, **machines}})
-    if not told:
+    if not message:
         continuation.check(begun, begun, {"main": "PostgreSQL 18.2"}, tmp_path)
         return
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         continuation.check(begun, begun, {"main": "PostgreSQL 18.2"}, tmp_path)
 
 

@@ -76,7 +76,7 @@ def test_a_wait_that_is_cut_is_one_wait(tmp_path: Path) -> None:
     assert sum(line.histogram) == 1
     calls = by(book, "call")
     assert calls["execute"] == pytest.approx(9 * MS)
-    # beside the rest of it, a statement's own wait is the only one that is its
+    # apart from the rest of it, a statement's own wait is the only one that is its
     rows = [(1, 2 * MS, 6 * MS), (1, 8 * MS, MS // 2)]
     book = ledgers.ledger(trace(tmp_path / "u.pgtrace", b.data, rows))
     found = profile(book, scope=Scope(statement="2"))

@@ -88,7 +88,7 @@ def test_text_of_an_invalid_encoding_and_of_megabytes() -> None:
     assert len(found.text) == len(raw)
 
 
-def test_what_cannot_be_is_told_and_the_rest_read() -> None:
+def test_what_cannot_be_is_reported_and_the_rest_read() -> None:
     b = StreamBuilder()
     b.session()
     b.call(CallKind.PLAN, 1, 2)

@@ -112,7 +112,7 @@ def test_time_by_statement() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "changed", "told"),
+    ("seconds", "changed", "message"),
     [
         (1, {"stats_reset": START + timedelta(seconds=1)}, "reset between"),
         (1, {"started": START + timedelta(seconds=1)}, "restarted"),
@@ -120,9 +120,9 @@ def test_time_by_statement() -> None:
     ],
 )
 def test_what_cannot_be_compared_is_refused(
-    seconds: float, changed: dict[str, Any], told: str
+    seconds: float, changed: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         profile(snapshot(0, {}), snapshot(seconds, {}, **changed))
 
 
@@ -143,7 +143,7 @@ def clients(*captured: str | None) -> tuple[Client, ...]:
     )
 
 
-def test_sessions_that_are_not_captured_are_told_and_leave_no_shares() -> None:
+def test_sessions_that_are_not_captured_are_reported_and_leave_no_shares() -> None:
     all_seen, half_seen = clients("stats", "trace"), clients("stats", "off", None)
     before = snapshot(0, {READ: counters(0, 0)}, clients=all_seen)
     rows = {READ: counters(5, 500)}
@@ -157,7 +157,7 @@ def test_sessions_that_are_not_captured_are_told_and_leave_no_shares() -> None:
     assert "pg_read_all_stats" in partial
 
 
-def test_losses_are_told_by_their_growth() -> None:
+def test_losses_are_reported_by_their_growth() -> None:
     lost = {"clients": (), "losses": Losses(missed=7, statements_evicted=3)}
     more = {"clients": (), "losses": Losses(missed=9, statements_evicted=3)}
     assert profile(snapshot(0, {}, **lost), snapshot(1, {}, **lost)).notes == ()
@@ -218,5 +218,5 @@ def test_a_snapshot_of_another_version_is_refused_in_one_sentence(tmp_path: Path
     document["clients"][0]["timed"] = True  # as earlier builds wrote it
     path = tmp_path / "before.json"
     path.write_text(json.dumps(document))
-    told = refused("waits", "diff", path, path)
-    assert f"{path} is no snapshot of this version of pgtare: take one with" in told
+    message = refused("waits", "diff", path, path)
+    assert f"{path} is no snapshot of this version of pgtare: take one with" in message

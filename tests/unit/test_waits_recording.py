@@ -118,7 +118,7 @@ def test_a_disk_without_any_room(as_root: None) -> None:
         assert not (place / "r").exists()
 
 
-def test_damage_is_told(tmp_path: Path) -> None:
+def test_damage_is_reported(tmp_path: Path) -> None:
     write(tmp_path / "r")
     (tmp_path / "r" / "part-00001.parquet").write_bytes(b"PAR1")
     with pytest.raises(PgtareError, match="damaged"):

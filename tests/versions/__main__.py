@@ -121,7 +121,9 @@ def table(results: Iterable[Result]) -> Table:
     for name in ("version", "passed", "skipped", "failed", "why skipped, or what failed"):
         shown.add_column(name, justify="left" if name[0] in "vw" else "right")
     for result in results:
-        why = [f"{n} × {re.sub(r'/[^ ]*/', '', told)}" for told, n in result.reasons.most_common()]
+        why = [
+            f"{n} × {re.sub(r'/[^ ]*/', '', reason)}" for reason, n in result.reasons.most_common()
+        ]
         why += [f"FAILED {name}" for name in result.failed]
         counts = (result.passed, result.skipped, len(result.failed))
         shown.add_row(result.version or str(result.major), *map(str, counts), "\n".join(why))

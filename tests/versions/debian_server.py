@@ -1,4 +1,4 @@
-"""PostgreSQL from another suite of Debian: packages unpacked beside this system, without root.
+"""PostgreSQL from another suite of Debian: packages unpacked next to this system, without root.
 
 The programs of a newer suite need its C library. They get that suite's loader and libraries by
 name (patchelf), so that they start here like any other program. Modules for them are compiled by

@@ -81,7 +81,7 @@ id_of(const Row *row)
 
 /* Nodes that have no number, or that of one before, are not distinguished. */
 static void
-tell_apart_few(RowQuery *query)
+hide_repeated_of_few(RowQuery *query)
 {
 	for (int i = 0; i < query->nrows; i++)
 	{
@@ -96,11 +96,11 @@ tell_apart_few(RowQuery *query)
 }
 
 static void
-tell_apart(RowQuery *query)
+hide_repeated(RowQuery *query)
 {
 	if (query->nrows <= FEW)
 	{
-		tell_apart_few(query);
+		hide_repeated_of_few(query);
 		return;
 	}
 	for (int i = 0; i < query->nrows; i++)
@@ -129,7 +129,7 @@ row_wrap(RowQuery *query)
 		query->refused = "there is no memory for it";
 		return;
 	}
-	tell_apart(query);
+	hide_repeated(query);
 	for (int i = 0; i < query->nrows; i++)
 	{
 		if (!row_is_original(query->rows[i].node))

@@ -133,7 +133,7 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Fra
 
 def _fill(found: FrameLabels, directory: Path) -> None:
     """The stretches of waits and of statements in a recording of traces."""
-    told = wait_recordings.load(directory)
+    recorded = wait_recordings.load(directory)
     index: dict[str, int] = {}
     waits: list[tuple[int, int, int, int]] = []
     statements: list[tuple[int, int, int, int]] = []
@@ -142,16 +142,16 @@ def _fill(found: FrameLabels, directory: Path) -> None:
         return index.setdefault(" ".join(text.replace(";", ",").split()), len(index))
 
     def statement(query_id: int) -> int:
-        return name(frames.STATEMENT + one_line(told.texts.get(str(query_id)), query_id))
+        return name(frames.STATEMENT + one_line(recorded.texts.get(str(query_id)), query_id))
 
-    pids = {s.number: s.pid for s in told.sessions}
+    pids = {s.number: s.pid for s in recorded.sessions}
     marks: list[Columns] = []
     for columns in wait_recordings.parts(directory):
         of_waits = columns["kind"] == RingRecordKind.WAIT
         wanted = ("session", "event", "start_ns", "value")
         lists = (columns[column][of_waits].tolist() for column in wanted)
         for session, event, start, value in zip(*lists, strict=True):
-            what = name(frames.WAIT + "/".join(told.events.get(str(event), ["?", "?"])))
+            what = name(frames.WAIT + "/".join(recorded.events.get(str(event), ["?", "?"])))
             waits.append((pids[session], start, start + max(value, 1), what))
         marks.append({column: columns[column][~of_waits] for column in columns})
     for session, ran in _statements(marks):
@@ -160,7 +160,7 @@ def _fill(found: FrameLabels, directory: Path) -> None:
         ):
             statements.append((pids[session], since, min(end, _FOREVER), statement(query_id)))
     traced = set(pids.values())
-    for wait in told.waiting_at_end:
+    for wait in recorded.waiting_at_end:
         if wait.pid not in traced:  # whether it waited all the time, nobody saw
             continue
         label = name(f"{frames.WAIT}{wait.type}/{wait.event}")
@@ -169,7 +169,7 @@ def _fill(found: FrameLabels, directory: Path) -> None:
             statements.append(
                 (wait.pid, epoch_ns(wait.started), _FOREVER, statement(wait.query_id))
             )
-    found.traced = bool(told.sessions)
+    found.traced = bool(recorded.sessions)
     found.names, found.waits, found.statements = list(index), _spans(waits), _spans(statements)
 
 

@@ -291,8 +291,10 @@ def _run(
         lines = log.read_text(errors="replace").splitlines()
         # with two jobs the cause is somewhere above the end
         causes = [line for line in lines if re.search(r"\berror\b|\*\*\*", line, re.I)] or lines
-        told = "\n".join(causes[-OUTPUT_TAIL_LINES:])
-        raise UsageError(f"PostgreSQL could not be built (the whole output is in {log}):\n{told}")
+        last_lines = "\n".join(causes[-OUTPUT_TAIL_LINES:])
+        raise UsageError(
+            f"PostgreSQL could not be built (the whole output is in {log}):\n{last_lines}"
+        )
 
 
 def _hard_link(source: str, copy: str) -> None:

@@ -108,14 +108,14 @@ def observers(
     facts: DoctorFacts, weights: Mapping[str, Weight], traffic: Traffic
 ) -> tuple[list[Observer], list[Finding]]:
     """What observes the server, and findings for what was found to cost much."""
-    told, findings = [], []
+    listed, findings = [], []
     for kind in _KINDS:
         if not kind.on(facts.settings):
             continue
         weight = weights.get(kind.arm)
         value = facts.settings[kind.setting]
         if weight is not None:
-            told.append(
+            listed.append(
                 Observer(
                     name=kind.arm,
                     value=value,
@@ -128,8 +128,8 @@ def observers(
                 findings.append(_costly(kind, value, weight))
             continue
         computed = _computed(kind, facts, traffic)
-        told.append(computed or Observer(name=kind.arm, value=value, source=_weigh(kind.arm)))
-    return told, findings
+        listed.append(computed or Observer(name=kind.arm, value=value, source=_weigh(kind.arm)))
+    return listed, findings
 
 
 def _weigh(arm: str) -> str:
@@ -179,7 +179,7 @@ def logging(facts: DoctorFacts, traffic: Traffic) -> list[Finding]:
     """Logging of every statement, plan or node, and what writes more than anybody reads."""
     settings = facts.settings
     lines = max(traffic.statements_per_s or 0.0, traffic.transactions_per_s or 0.0)
-    told = []
+    costly = []
     every = [
         (name, value)
         for name, bad, value in (
@@ -191,7 +191,7 @@ def logging(facts: DoctorFacts, traffic: Traffic) -> list[Finding]:
         if settings.get(name) == bad
     ]
     for name, better in every:
-        told.append(
+        costly.append(
             Finding(
                 check="logging",
                 level="critical" if lines >= 1000 else "warning",
@@ -218,7 +218,7 @@ def logging(facts: DoctorFacts, traffic: Traffic) -> list[Finding]:
                 figures={"lines_per_s": lines},
             )
         )
-    return [*told, *_plans(settings), *_debugging(settings), *_names(settings)]
+    return [*costly, *_plans(settings), *_debugging(settings), *_names(settings)]
 
 
 def _plans(settings: Settings) -> list[Finding]:

@@ -171,33 +171,33 @@ def judge_flags(rule: FlagRule, arm: Flags, base: Flags) -> ProofFinding:
     k = _count(arm, where | flag, without=_NOT_IN_FORCE)
     base_k = _count(base, where | flag)
     among = f" transactions with {rule.where}" if rule.where else " transactions"
-    told = f"{rule.flag} in {k} of {n}{among} ({_percent(k, n)}), base {_percent(base_k, base_n)}"
+    seen = f"{rule.flag} in {k} of {n}{among} ({_percent(k, n)}), base {_percent(base_k, base_n)}"
     hint = f" ({rule.hint})" if rule.hint else ""
     share, base_share = _ratio(k, n), _ratio(base_k, base_n)
 
     if rule.expect == "none":
         if share > base_share + 0.01:
-            return ProofFinding("missing", f"{told}, but expected no more than in base{hint}")
+            return ProofFinding("missing", f"{seen}, but expected no more than in base{hint}")
         return ProofFinding("active", "")
     if n == 0:
         return ProofFinding("idle", f"no transaction of the arm had {rule.where}")
     if rule.expect == "some":
         if k > 0 and share > 2 * base_share:
-            return ProofFinding("active", told)
-        reason = f"{told}{hint}"
+            return ProofFinding("active", seen)
+        reason = f"{seen}{hint}"
         return ProofFinding(rule.otherwise, reason)
     if base_share > rule.base_limit:
-        return ProofFinding("missing", f"the base arm is contaminated: {told}{hint}")
+        return ProofFinding("missing", f"the base arm is contaminated: {seen}{hint}")
     least = rule.share
     if rule.expect == "about":
         least -= _SAMPLING_SIGMAS * math.sqrt(rule.share * (1 - rule.share) / n)
     if k == 0 or share < least:
         return ProofFinding(
-            rule.otherwise, f"{told}, but {_text(rule.share)} expected{_against(arm, n, k)}{hint}"
+            rule.otherwise, f"{seen}, but {_text(rule.share)} expected{_against(arm, n, k)}{hint}"
         )
     if share > rule.at_most:
-        return ProofFinding("missing", f"{told}, but at most {_text(rule.at_most)} expected")
-    return ProofFinding("active", told)
+        return ProofFinding("missing", f"{seen}, but at most {_text(rule.at_most)} expected")
+    return ProofFinding("active", seen)
 
 
 def judge_counter(rule: SqlRule, arm: Flags, before: Snapshot, after: Snapshot) -> ProofFinding:
@@ -219,26 +219,26 @@ def judge_counter(rule: SqlRule, arm: Flags, before: Snapshot, after: Snapshot) 
         return ProofFinding(
             "unknown", f"{rule.label}: not reliable (it was reset during the trial)"
         )
-    told = f"{rule.label}: +{grown:,.0f}" if grown >= 10 else f"{rule.label}: +{grown:.3g}"
+    seen = f"{rule.label}: +{grown:,.0f}" if grown >= 10 else f"{rule.label}: +{grown:.3g}"
     hint = f" ({rule.hint})" if rule.hint else ""
     least = rule.per_unit * executed
     if grown > 0 and grown >= least:
-        return ProofFinding("active", f"{told} in all arms")
+        return ProofFinding("active", f"{seen} in all arms")
     if executed == 0 and rule.per_unit > 0:
-        return ProofFinding("idle", f"{told}; no transaction of the arm executed a plan")
+        return ProofFinding("idle", f"{seen}; no transaction of the arm executed a plan")
     if rule.work_sql is not None:
         work, why_not = _growth(rule.work_sql, before, after)
         if work is None:
-            return ProofFinding("unknown", f"{told}; {rule.work_label}: not readable ({why_not})")
+            return ProofFinding("unknown", f"{seen}; {rule.work_label}: not readable ({why_not})")
         # `or 1`: a counter that did not move at all is no work even if any work would count.
         if work < (rule.work_per_unit * len(arm) or 1):
             return ProofFinding(
-                "idle", f"{told}; {rule.work_label}: +{work:,.0f}, too few to watch"
+                "idle", f"{seen}; {rule.work_label}: +{work:,.0f}, too few to watch"
             )
-        told += f"; {rule.work_label}: +{work:,.0f}"
+        seen += f"; {rule.work_label}: +{work:,.0f}"
     if least:
-        told += f", but at least {least:,.0f} expected"
-    return ProofFinding(rule.otherwise, told + hint)
+        seen += f", but at least {least:,.0f} expected"
+    return ProofFinding(rule.otherwise, seen + hint)
 
 
 def _growth(sql: str, before: Snapshot, after: Snapshot) -> tuple[float | None, str]:

@@ -245,7 +245,7 @@ def _together(
 
     Workloads with one metric only, so that the deltas have one direction.
     """
-    told = []
+    joint = []
     counted = {w.name for w in found if w.floor is not None}
     bases = dict.fromkeys(c.base for c in study.comparison)
     for base in bases:
@@ -277,7 +277,7 @@ def _together(
                     )
                 )
             mean = float(np.mean([(t[:, 1:] - t[:, :1]).mean() for t in tables]))
-            told.append(
+            joint.append(
                 Together(
                     arms=arms,
                     base=base,
@@ -286,4 +286,4 @@ def _together(
                     p=estimate.joint_p(tables, seed=seed),
                 )
             )
-    return tuple(told)
+    return tuple(joint)

@@ -32,14 +32,14 @@ def check(
         ),
         *((what, begun.machine.get(key), here[key]) for key, what in _MACHINE.items()),
     ]
-    told = [
+    changes = [
         f"{what} was {was} and is {now}"
         for what, was, now in compared
         # an older study's facts are fewer
         if was is not None and was != now
     ]
-    if told:
+    if changes:
         raise UsageError(
-            f"the study in {directory} cannot go on as it was begun: {'; '.join(told)}; go on "
+            f"the study in {directory} cannot go on as it was begun: {'; '.join(changes)}; go on "
             f"where that is as it was, or end it with `pgtare ladder report {directory} --close`"
         )

@@ -129,8 +129,10 @@ def ledger(
 
 def _notes(processes: list[Process]) -> list[str]:
     gone = ((process.ring.pid, process.gone_bytes) for process in processes)
-    told = ((process.ring.pid, note) for process in processes for note in process.stream.notes)
-    return [*amounts(gone, "bytes of calls are missing"), *alike("process", told)]
+    of_processes = (
+        (process.ring.pid, note) for process in processes for note in process.stream.notes
+    )
+    return [*amounts(gone, "bytes of calls are missing"), *alike("process", of_processes)]
 
 
 def _shares(ns: Floats, owner: Integers, cpu: Floats) -> Floats:

@@ -161,7 +161,7 @@ def _of_one_transaction(entries: LedgerEntries) -> LedgerEntries:
 
 def _heading(ledger: Ledger, scope: Scope, entries: LedgerEntries) -> str:
     """What the bookings within a scope are of, by the names of the statements that it took."""
-    taken = [] if scope.statement is None else [_told(_names_by_time(ledger, entries))]
+    taken = [] if scope.statement is None else [_quoted(_names_by_time(ledger, entries))]
     return _joined(scope, taken) or "all sessions"
 
 
@@ -177,14 +177,14 @@ def _names_by_time(ledger: Ledger, entries: LedgerEntries) -> list[str]:
     return [labels.names[i] for i in order[ns[order] > 0].tolist()]
 
 
-def _told(names: list[str]) -> str:
+def _quoted(names: list[str]) -> str:
     """Statements as a heading names them: some of many, each on one line, cut."""
     lines = [" ".join(name.split()) for name in names[:_NAMED]]
-    told = "; ".join(line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…" for line in lines)
+    quoted = "; ".join(line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…" for line in lines)
     if len(names) == 1:
-        return f"statement {told}"
+        return f"statement {quoted}"
     more = f"; {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{len(names)} statements: {told}{more}"
+    return f"{len(names)} statements: {quoted}{more}"
 
 
 def _listing(scope: Scope) -> str:

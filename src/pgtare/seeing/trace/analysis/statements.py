@@ -322,10 +322,10 @@ def _add_unparsed(
         process = ledger.processes[p]
         own = process.calls
         failed = (own["flags"] & FAILED != 0) & (own["depth"] == 0)
-        told = Counter(own["text"][failed].tolist())
+        counted = Counter(own["text"][failed].tolist())
         for error in process.stream.errors:
-            told[error.text] -= 1
-            if told[error.text] >= 0:
+            counted[error.text] -= 1
+            if counted[error.text] >= 0:
                 continue
             text = process.stream.texts.get(error.text)
             if text is None or text.suppressed:

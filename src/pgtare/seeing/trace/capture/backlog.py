@@ -38,7 +38,7 @@ class Earlier:
         self._state: dict[int, bytes] = {}
         self._rings: list[bytes] = []
         self._last = b""
-        self._told = before == 0
+        self._head_sent = before == 0
 
     def lost(self, position: int, lost: int) -> int:
         """How many of the bytes lost behind a position are the recording's loss."""
@@ -46,7 +46,7 @@ class Earlier:
 
     def without(self, position: int, lost: int, data: bytes) -> list[Chunk]:
         """What of some records, read from a position on, is for the recording, in chunks."""
-        if self._told and not self._texts and not self._plans:
+        if self._head_sent and not self._texts and not self._plans:
             return [(position, data)]
         at, found, own = position + lost, [], self.lost(position, lost)
         for kind, record in _records(data):
@@ -63,8 +63,8 @@ class Earlier:
                 found.append(record)
             at += len(record)
         chunks = []
-        if not self._told and at > self.before:
-            self._told = True
+        if not self._head_sent and at > self.before:
+            self._head_sent = True
             chunks.append((max(self.before - _HEADER, 0), self._head()))
         if found:
             chunks.append((max(position, self.before), b"".join(found)))

@@ -422,9 +422,9 @@ class _Decoder:
 
     def _application(self, r: bytes, when: int, call: int) -> None:
         name = self._str(r[32:96].split(b"\0", 1)[0])
-        told = self.into.applications
-        if not told or told[-1][1] != name:
-            told.append((when, name))
+        names = self.into.applications
+        if not names or names[-1][1] != name:
+            names.append((when, name))
 
     def _passed(self, r: bytes, when: int, call: int) -> None:
         self.into.passed = when
@@ -435,8 +435,8 @@ class _Decoder:
 
 def _lost(data: bytes, offsets: Integers) -> int:
     """The bytes that records LOST of a chunk tell to be missing."""
-    told = [data[at + 32 : at + 40] for at in offsets.tolist()]
-    return sum(int.from_bytes(size, "little") for size in told) & (2**62 - 1)
+    sizes = [data[at + 32 : at + 40] for at in offsets.tolist()]
+    return sum(int.from_bytes(size, "little") for size in sizes) & (2**62 - 1)
 
 
 _HANDLERS: dict[int, Callable[[_Decoder, bytes, int, int], None]] = {

@@ -74,10 +74,10 @@ def _name(path: Path) -> str:
 def _processes(ledger: Ledger) -> str:
     workers = sum(p.leader_pid is not None for p in ledger.processes)
     sessions = len(ledger.processes) - workers
-    told = f"{sessions:,} {'session' if sessions == 1 else 'sessions'}"
+    text = f"{sessions:,} {'session' if sessions == 1 else 'sessions'}"
     if workers:
-        told += f" and {workers:,} {'parallel worker' if workers == 1 else 'parallel workers'}"
-    return told
+        text += f" and {workers:,} {'parallel worker' if workers == 1 else 'parallel workers'}"
+    return text
 
 
 def _began(ledger: Ledger) -> str:
@@ -124,11 +124,11 @@ def _profiles(ledger: Ledger) -> list[Profile]:
 
 
 def _answers(profile: Profile) -> list[str]:
-    told = [
+    facts = [
         f"{show.ns(profile.total_ns)} of {profile.sessions} "
         f"{'session' if profile.sessions == 1 else 'sessions'} are accounted for."
     ]
-    return told + [
+    return facts + [
         f"{line.name}: {numbers.percent(profile.share(line))}, {show.ns(line.ns)}."
         for line in profile.lines[:6]
     ]

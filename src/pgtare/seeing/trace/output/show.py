@@ -154,8 +154,8 @@ def _statement(statement: Statement) -> RenderableType:
     if statement.calls:
         parts.append(table)
     if statement.errors:
-        told = ", ".join(f"{state} × {n}" for state, n in statement.errors.items())
-        parts.append(Text(plain(f"failed: {told}")))
+        states = ", ".join(f"{state} × {n}" for state, n in statement.errors.items())
+        parts.append(Text(plain(f"failed: {states}")))
     if statement.waits:
         waits = Fitted("waited for", "times", "total", "longest")
         for wait in statement.waits[:10]:

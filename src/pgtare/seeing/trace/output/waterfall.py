@@ -83,8 +83,8 @@ def draw(
             length = numbers.duration(int(calls["end"][i] - calls["start"][i]) / 1000)
             text = labels.names[int(labels.of_call[own[i]])][:500]
             start, stop = int(calls["start"][i]), int(calls["end"][i])
-            told = f"{name}, {length}: {text}"
-            bars.append(_bar(start, stop, begin, end, scale, y, f"k{kind}", told))
+            hint = f"{name}, {length}: {text}"
+            bars.append(_bar(start, stop, begin, end, scale, y, f"k{kind}", hint))
         y += ROW
     for who, name in [(process, "waits"), *_workers(ledger, process, begin, end)]:
         rows.append((name, y))
@@ -97,9 +97,9 @@ def draw(
         for i in kept.tolist():
             label = ledger.name(int(w.event[i]))
             color = _COLORS.get(label.partition("/")[0], _OTHERS)
-            told = f"{label}, {numbers.duration(int(w.length[i]) / 1000)}"
+            hint = f"{label}, {numbers.duration(int(w.length[i]) / 1000)}"
             stop = int(w.start[i] + w.length[i])
-            bars.append(_bar(int(w.start[i]), stop, begin, end, scale, y, color, told))
+            bars.append(_bar(int(w.start[i]), stop, begin, end, scale, y, color, hint))
         y += ROW
     return Waterfall(title, numbers.duration((end - begin) / 1000), bars, rows, y, left_out)
 
