@@ -23,7 +23,7 @@ import numpy as np
 from tests.versions.servers import DEBIAN15
 
 from bench.harness import say
-from pgtare.seeing.clock import check, probe
+from pgtare.seeing.clock import explain_timing, probe
 from pgtare.seeing.clock.clocks import BY_NAME
 from pgtare.seeing.clock.plan import Plan
 from pgtare.seeing.clock.predict import Clock, explain_cost
@@ -157,13 +157,13 @@ def compare(cluster: Cluster, clock: ServerClock, case: Case, pairs: int) -> dic
     """One row of the table."""
     reads: list[float] = []
 
-    def read_clock(progress: check.Progress) -> None:
+    def read_clock(progress: explain_timing.Progress) -> None:
         reads.append(clock.read_ns(150))
 
     dsn = cluster.dsn(options=case.options)
     # small plans are over before the noise of a moment is: more of them
     small = case is CASES[0]
-    measured = check.measure(case.query, dsn, pairs * (10 if small else 1), read_clock)
+    measured = explain_timing.measure(case.query, dsn, pairs * (10 if small else 1), read_clock)
     read_ns = statistics.median(reads)
     cost = explain_cost(measured.plan, Clock(read_ns), measured.major)
     difference = measured.difference_ms

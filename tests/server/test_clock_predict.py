@@ -6,7 +6,7 @@ import pytest
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.seeing.clock.calls import Range, count_calls
-from pgtare.seeing.clock.check import Progress, explainer, measure
+from pgtare.seeing.clock.explain_timing import Progress, explainer, measure
 from pgtare.seeing.clock.plan import Plan
 from pgtare.seeing.clock.predict import Clock, explain_cost, io_cost
 from pgtare.server.binaries import Binaries

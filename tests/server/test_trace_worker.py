@@ -14,11 +14,11 @@ import pytest
 from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis.profile import profile
 from pgtare.seeing.trace.file.reader import load
-from pgtare.server.account import server_account
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
+from pgtare.server.os_account import server_account
 from tests.commands import pgtare, start_pgtare, words
 from tests.module_sources import write_waiter
 from tests.process_limits import limit_memory

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pgtare.seeing.trace.analysis.costs import NOTHING, noted
+from pgtare.seeing.trace.analysis.tracing_cost import NOTHING, noted
 from pgtare.seeing.trace.file.disk_limits import Limits
 from pgtare.seeing.trace.file.reader import Trace, load
 from pgtare.seeing.trace.file.stream import POSTGRES_EPOCH_US, CallKind, RecordKind

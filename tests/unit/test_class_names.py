@@ -48,7 +48,6 @@ ALLOWED = {
     "Comparison": "of an arm with the base, and of two variants in a study file",
     "Model": "of a regression, and what every JSON document is made of",
     "Spans": "of samples in a flame graph, of statements in a ring",
-    "Trace": "a file of its own, and what a server traces",
 }
 
 

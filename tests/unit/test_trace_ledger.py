@@ -11,9 +11,9 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis import merge, statements
-from pgtare.seeing.trace.analysis.costs import NOTHING
 from pgtare.seeing.trace.analysis.ledger import Ledger
 from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
+from pgtare.seeing.trace.analysis.tracing_cost import NOTHING
 from pgtare.seeing.trace.file.stream import ESTIMATED, CallKind, decode
 from pgtare.seeing.trace.output.page import page
 from tests.sample_trace import ROWS, by, two_requests, two_requests_ledger

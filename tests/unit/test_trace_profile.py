@@ -12,8 +12,8 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.seeing.trace.analysis import kernel_time, merge, statements
 from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis.costs import NOTHING
 from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
+from pgtare.seeing.trace.analysis.tracing_cost import NOTHING
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.stream import BEGIN, COMMITTED, CallKind
 from pgtare.seeing.trace.output.page import page

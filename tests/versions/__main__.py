@@ -24,9 +24,9 @@ from rich.console import Console
 from rich.table import Table
 
 from pgtare.errors import PgtareError
-from pgtare.server.account import environment
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
+from pgtare.server.os_account import environment
 from tests.lint_c import MODULES, compile_for, programs_of
 from tests.versions.servers import MAJORS, say, server
 

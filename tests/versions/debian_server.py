@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pgtare.errors import UsageError
-from pgtare.server.account import environment
 from pgtare.server.directories import locked, place
+from pgtare.server.os_account import environment
 from pgtare.server.source_package import KEYRING, mirror
 
 SUITES = {17: ("trixie",), 19: ("sid", "experimental")}

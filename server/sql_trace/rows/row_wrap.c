@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * row_wrap.c
- *		Standing before the calls of a plan's nodes.
+ *		Putting our functions before the calls of a plan's nodes.
  *
  * The tree is walked once, when the query first runs.  Other modules replace
  * the same pointer: where one came first, the query is left to it.
@@ -143,7 +143,7 @@ row_wrap(RowQuery *query)
 		if (query->rows[i].way != ROW_CALLED)
 			continue;
 		row_take_place(&query->rows[i]);
-		row_stand_before(&query->rows[i]);
+		row_wrap_node(&query->rows[i]);
 	}
 	query->wrapped = true;
 }

@@ -19,8 +19,8 @@ from psycopg.conninfo import make_conninfo
 
 from pgtare.errors import MeasurementError
 from pgtare.server import processes, registry, shared_memory, signals
-from pgtare.server.account import environment, server_account
 from pgtare.server.binaries import Binaries
+from pgtare.server.os_account import environment, server_account
 from pgtare.server.programs import start_program
 from pgtare.server.settings import Value, checked, library_list, render, replace_file
 

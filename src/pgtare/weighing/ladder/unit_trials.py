@@ -29,8 +29,8 @@ from pgtare.server.settings import Value, checked
 from pgtare.weighing.ladder import activity, evidence, gates, server_reading
 from pgtare.weighing.ladder.bench import SWITCHED, Bench, Serving
 from pgtare.weighing.ladder.blocks import Gathered, dropped_block, parts_of, reasons_against
+from pgtare.weighing.ladder.capture_proof import Levels
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
-from pgtare.weighing.ladder.levels import Levels
 from pgtare.weighing.ladder.protocol import (
     StepContext,
     StepResult,

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from pgtare.kit.notes import alike, amounts
 from pgtare.seeing.trace.analysis import kernel_time
-from pgtare.seeing.trace.analysis.costs import Costs, of_recording
 from pgtare.seeing.trace.analysis.timeline import Process, processes, worked_until
+from pgtare.seeing.trace.analysis.tracing_cost import Costs, of_recording
 from pgtare.seeing.trace.file.reader import Integers, Trace
 from pgtare.seeing.trace.file.stream import CALL, SEVERAL, CallKind
 
