@@ -23,9 +23,7 @@ class ProbeHook(BuildHookInterface):  # type: ignore[type-arg]
             build.compile_probe(root / "server", target)
         except build.BuildError as ex:
             target.unlink(missing_ok=True)
-            self.app.display_warning(
-                f"{ex}; `pgtare clock` will need it, the rest works without"
-            )
+            self.app.display_warning(f"{ex}; `pgtare clock` will need it, the rest works without")
             return
         build_data["pure_python"] = False
         build_data["tag"] = (
