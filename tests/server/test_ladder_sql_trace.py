@@ -11,11 +11,11 @@ from pgtare.server.binaries import Binaries
 from pgtare.weighing.ladder import factorial, scripts, study_file
 from pgtare.weighing.ladder.bench import Bench, Serving
 from pgtare.weighing.ladder.protocol import StepContext
+from pgtare.weighing.ladder.protocols.rounds import Rounds
+from pgtare.weighing.ladder.protocols.unit_trials import UnitTrials
 from pgtare.weighing.ladder.records import Run, Step
-from pgtare.weighing.ladder.rounds import Rounds
 from pgtare.weighing.ladder.section_models import Server
 from pgtare.weighing.ladder.study import Study
-from pgtare.weighing.ladder.unit_trials import UnitTrials
 from tests.doctor_servers import STUDIES
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
