@@ -13,6 +13,7 @@ from pgtare.errors import UsageError
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
+from tests.servers import embedded
 from tests.sessions import bare_session
 from tests.trials import trial
 
@@ -192,7 +193,7 @@ def test_counter_that_the_kernel_does_not_trust(
         ("kvm-clock", "kvm-clock"),
         ("", ""),
     ]
-    version = "wheel" if binaries.origin == "wheel" else str(binaries.pg_config)
+    version = "wheel" if embedded(binaries) else str(binaries.pg_config)
     mounts = "".join(
         f"mount --bind {open_directory}/{name} {_KERNELS}/{name}_clocksource && "
         for name in ("current", "available")
