@@ -234,7 +234,7 @@ read_file(const char *path)
 	return c;
 }
 
-/* The plan in a file; exits with status 2 if it is none. */
+/* The plan in a file; exits with status 2 if it is not a plan. */
 Plan *
 plan_read(const char *path)
 {

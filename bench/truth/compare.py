@@ -18,7 +18,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 LONG_NS = 10_000
 # In waits of these classes a process has shown all earlier ones, and before it answered its client.
-SHOWN = ("Lock", "BufferPin", "Activity", "Extension", "Timeout")
+SHOWN = ("Lock", "BufferPin", "Buffer", "Activity", "Extension", "Timeout")
 IDLE = ("Activity", "Client")
 
 _OF_PROCESS = """

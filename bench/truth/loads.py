@@ -337,11 +337,12 @@ def autovacuum(binaries: Binaries) -> Iterator[Stage]:
 
 @contextlib.contextmanager
 def io_workers(binaries: Binaries) -> Iterator[Stage]:
-    """18's default: a session lets workers read for it."""
+    """The default since 18: a session lets workers read for it."""
+    workers = ("io_min_workers", "io_max_workers") if binaries.major >= 19 else ("io_workers",)
     with contextlib.ExitStack() as stack:
         settings: dict[str, Value] = {
             "io_method": "worker",
-            "io_workers": 2,
+            **dict.fromkeys(workers, 2),
             # a session may pin its share of the buffers: too few, and it reads by itself
             "shared_buffers": "8MB",
             "max_connections": 20,

@@ -124,6 +124,13 @@ typedef struct Instrumentation NodeCounters;
 #define QUERY_COUNTERS(queryDesc) ((queryDesc)->totaltime)
 #endif
 
+/* 19 takes times from the processor's counter if it may; before, from the system's clock alone. */
+#if PG_VERSION_NUM >= 190000
+#define TIMES_BY_SYSTEM_CLOCK() (pg_current_timing_clock_source() == TIMING_CLOCK_SOURCE_SYSTEM)
+#else
+#define TIMES_BY_SYSTEM_CLOCK() true
+#endif
+
 /*
  * Memory that a setting's check hook hands to PostgreSQL, which frees it: 16
  * frees by pfree() what 15 freed by free().  NULL if there is none.

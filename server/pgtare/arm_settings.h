@@ -12,7 +12,8 @@
  * auto_explain.log_level), what puts bind values or parse trees into the log
  * (log_parameter_max_length..., debug_print_...), what thins the log of errors
  * (log_min_messages, log_error_verbosity), what autovacuum depends on
- * (track_counts), and the texts and values of sql_trace.
+ * (track_counts), what all times are taken from (timing_clock_source), and the
+ * texts and values of sql_trace.
  *
  * To be on the list is not enough: the role must have the right to SET it as
  * well.  Most that observe are a superuser's until GRANT SET ON PARAMETER.
@@ -123,6 +124,7 @@ static const ArmSetting arm_settings[] = {
 	{"join_collapse_limit", 0, 0},
 	{"max_parallel_workers", 0, 0},
 	{"max_parallel_workers_per_gather", 0, 0},
+	{"min_eager_agg_group_size", 19, 0},
 	{"min_parallel_index_scan_size", 0, 0},
 	{"min_parallel_table_scan_size", 0, 0},
 	{"parallel_leader_participation", 0, 0},

@@ -105,5 +105,7 @@ evidence_flags(void)
 		INSTR_TIME_GET_MICROSEC(SHARED_WRITE_TIME(now)) !=
 		INSTR_TIME_GET_MICROSEC(SHARED_WRITE_TIME(&usage_before)))
 		seen |= UNIT_IO_TIMED;
+	if (TIMES_BY_SYSTEM_CLOCK())
+		seen |= UNIT_SYSTEM_CLOCK;
 	return seen | (error_sent ? UNIT_ABORTED : 0);
 }

@@ -56,6 +56,7 @@
 #define UNIT_MIXED			(1 << 15)	/* in a slice where each unit draws its arm */
 #define UNIT_OPEN			(1 << 16)	/* still open when its trial or its session ended */
 #define UNIT_RUN			(1 << 17)	/* in a run, in which the session keeps its arm */
+#define UNIT_SYSTEM_CLOCK	(1 << 18)	/* the server took times from the system's clock */
 
 /* One measured unit, as clients read it: keep in step with the decoder. */
 typedef struct Observation

@@ -87,7 +87,7 @@ answered(char status)
  * The first bytes of a request are here.  An idle session learns only now that
  * its trial is over, or that the configuration is about to be read again; it
  * gets its settings back before the request is looked at.  If its slice has
- * ended meanwhile it takes the arm of the one that runs, so that a session that
+ * ended by then it takes the arm of the one that runs, so that a session that
  * is mostly idle follows the slices too; the switch is over when the clock of
  * the service time starts.
  */

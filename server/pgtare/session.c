@@ -31,7 +31,7 @@ is_client_session(void)
 		!am_walsender && IsUnderPostmaster;
 }
 
-/* Copy the definition; false if it changed or ended meanwhile. */
+/* Copy the definition; false if it changed or ended while we copied. */
 static bool
 copy_definition(Shared *shared, uint64 generation)
 {
@@ -71,7 +71,7 @@ is_asked_for(const TrialDef *def)
 	return true;
 }
 
-/* Get a ring and a number in the trial, unless a new one has begun meanwhile. */
+/* Get a ring and a number in the trial, unless a new one has begun since. */
 static void
 enter(Shared *shared, uint64 generation)
 {

@@ -75,7 +75,7 @@ write_level(Shared *shared, Slot *slot, int level)
 	bool		has_ring;
 
 	pg_atomic_write_u32(&slot->level, level);
-	/* a process that makes a ring meanwhile looks at the level once others see the ring */
+	/* a process that is making a ring looks at the level once others see the ring */
 	pg_memory_barrier();
 	has_ring = shmem_ring(shared, slot->number)->handle != 0;
 	ring_let_end(slot, has_ring);
@@ -91,7 +91,7 @@ stop_timing(Shared *shared, Slot *slot)
 	int64		now;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	/* before we look: a wait that begins meanwhile has the time after that */
+	/* before we look: a wait that begins from here on has a later time */
 	now = clock_source_read(slot->clock);
 	pg_memory_barrier();
 	if (pg_atomic_read_u32(&slot->level) == CAPTURE_OFF && slot->current_event == 0)

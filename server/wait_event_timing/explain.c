@@ -53,7 +53,7 @@ raise_level(void)
 	return pg_atomic_compare_exchange_u32(&capture.slot->level, &expected, CAPTURE_STATS);
 }
 
-/* Back to off, unless another session has requested a level meanwhile. */
+/* Back to off, unless another session has requested a level since then. */
 static void
 lower_level(Explained *mine)
 {
@@ -372,7 +372,7 @@ plan_explained(PlannedStmt *plannedstmt, IntoClause *into, ExplainState *es,
 	before = mine->before;
 	area = mine->area;
 	capture_fold();
-	/* a reset meanwhile leaves only what came after it */
+	/* after a reset only what came later is left */
 	if (before->reset_done != slot->reset_done)
 		before->nevents = 0;
 	events = palloc(sizeof(EventStats) * (SLOT_EVENTS + EXPLAIN_EVENTS));

@@ -119,7 +119,7 @@ take_memory(Shared *shared, uint64 bytes)
 	taken = bytes;
 }
 
-/* Nobody else writes into our ring meanwhile.  Returns the handle of the copy. */
+/* Nobody else writes into our ring.  Returns the handle of the copy. */
 static uint32
 copy_ring(Shared *shared, const TraceRing *ring, uint32 *nrecords)
 {

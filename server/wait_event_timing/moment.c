@@ -57,9 +57,9 @@ timed_ns(const Slot *slot)
 }
 
 /*
- * Copy a slot, and read its clock while it was so: neither does a wait begin or
- * end meanwhile, nor is the time begun or closed.  False if no process has it.  One that
- * is stopped in the midst of putting a wait down is taken as it is.
+ * Copy a slot and read its clock, with no wait beginning or ending and no time
+ * opened or closed in between.  False if no process has it.  A process that is
+ * stopped while it records a wait is taken as it is.
  */
 static bool
 copy_at(const Slot *from, Slot *to, int64 *now)

@@ -51,7 +51,7 @@ wrap_begin(uint32 event, CallKind kind)
 	return start;
 }
 
-/* The slot may have gone meanwhile: a handler can end the process from within. */
+/* The slot may be gone: a handler can end the process from within. */
 static inline void
 wrap_end(uint32 event, int64 start, CallKind kind, bool interrupted)
 {
@@ -60,7 +60,7 @@ wrap_end(uint32 event, int64 start, CallKind kind, bool interrupted)
 
 	if (likely(slot != NULL))
 	{
-		/* a reader meanwhile would see the wait nowhere, or twice */
+		/* a reader between these stores would see the wait nowhere, or twice */
 		slot->turns++;
 		pg_write_barrier();
 		slot->current_event = 0;

@@ -138,7 +138,8 @@ def test_only_sessions_of_its_roles_take_part(
     with bare_session(shared, user=role) as client:
         client.execute("SELECT 1")
         assert (one(client, f"SHOW {MARKER}") == "1111kB") is takes_part
-        assert taking_part(weigher) == takes_part
+        # a session whose client has just left may join for the moment that it needs to end
+        eventually(lambda: taking_part(weigher) == takes_part)
 
 
 def test_superusers_session_does_not_take_part_in_disguise(

@@ -437,7 +437,7 @@ def test_what_cannot_be_recorded_is_refused_at_once(
     [
         ("--application=nobody", "no session that matches answered"),
         ("--armed", "`pgtare trace status` tells what is armed"),
-        ("--query-id=5", "no session ran a statement of that identifier"),
+        ("--query-id=5", "no session ran a statement with that identifier"),
     ],
 )
 def test_nobody_was_there(tracer: Cluster, tmp_path: Path, option: str, why: str) -> None:

@@ -58,9 +58,9 @@ def test_a_full_disk_ends_the_recording_with_1(
     with small_volume("size=400k") as place, session(timed) as client:
         rec = place / "r"
         recorder = start_pgtare(
-            "waits", "record", rec, "--all", "--duration", "8s", "--dsn", timed.dsn(), *options
+            "waits", "record", rec, "--all", "--duration", "300s", "--dsn", timed.dsn(), *options
         )
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while recorder.poll() is None and time.monotonic() < until:
             client.execute("SELECT 1")
         out, err = recorder.communicate(timeout=30)

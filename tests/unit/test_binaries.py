@@ -151,9 +151,9 @@ def test_program_that_cannot_run(tmp_path: Path) -> None:
         from_pg_config(broken)
 
 
-@pytest.mark.parametrize("version", ["PostgreSQL 14.9", "PostgreSQL 19devel"])
+@pytest.mark.parametrize("version", ["PostgreSQL 14.9", "PostgreSQL 20devel"])
 def test_unsupported_version(tmp_path: Path, version: str) -> None:
-    with pytest.raises(UsageError, match=rf"{version}, and pgtare works with PostgreSQL 15 to 18"):
+    with pytest.raises(UsageError, match=rf"{version}, and pgtare works with PostgreSQL 15 to 19"):
         from_pg_config(fake_installation(tmp_path, version))
 
 

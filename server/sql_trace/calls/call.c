@@ -46,7 +46,7 @@ call_write(const Call *call, int64 end)
 	Size		size = sizeof(record);
 
 	if (!trace.on)
-		return;					/* it met a limit meanwhile */
+		return;					/* it has met a limit */
 	record.call_kind = call->kind;
 	record.flags = call->flags;
 	if (any(&call->usage, SHARED_AT, LOCAL_TEMP_AT))

@@ -170,7 +170,7 @@ fetch_in(Execution *e, RowQuery *rows, RUN_PARAMETERS)
 	series_fetched(reading, rows_of(queryDesc));
 }
 
-/* A fetch within another one, whose series is kept meanwhile. */
+/* A fetch within another one; the outer one's series is kept. */
 static pg_noinline void
 fetch_within(Execution *e, RowQuery *rows, RUN_PARAMETERS)
 {

@@ -121,7 +121,7 @@ same(const WaitClock *a, const WaitClock *b)
 		a->base_ns == b->base_ns && a->source == b->source;
 }
 
-/* Tell of the waits' time line, if there is one that the ring does not tell of. */
+/* Record the waits' time line, unless there is none or the ring has it already. */
 void
 timeline_follow_waits(void)
 {

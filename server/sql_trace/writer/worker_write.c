@@ -125,7 +125,7 @@ put_loss(Recording *recording, int64 ring, uint64 lost)
 	return block_end(file);
 }
 
-/* Sessions that ended meanwhile, and whose traces made way before anybody had read them */
+/* Sessions that ended, and whose traces made way before anybody had read them */
 void
 write_unread(Recording *recording)
 {
@@ -177,7 +177,7 @@ write_calls(Recording *recording, Drained *ring)
 	Ring	   *shared = dsm_segment_address(ring->segment);
 	uint64		end = pg_atomic_read_u64(&shared->head);
 
-	/* what is added meanwhile is for the next time: other rings wait */
+	/* what is added from now on is for the next time: other rings wait */
 	while (ring->position < end)
 	{
 		RingCopy	copy = ring_copy(shared, ring->position, recording->buffer, WORKER_CHUNK);

@@ -46,10 +46,10 @@ def clock(
     ] = None,
     cpu: Annotated[int | None, typer.Option(help="The processor to read on.")] = None,
     histogram: Annotated[
-        bool, typer.Option("--histogram", help="Durations by powers of two as well.")
+        bool, typer.Option("--histogram", help="Also show durations by powers of two.")
     ] = False,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Every duration that was seen as well.")
+        bool, typer.Option("--exact", help="Also show every duration that was seen.")
     ] = False,
     cutoff: Annotated[
         str,

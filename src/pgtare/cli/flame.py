@@ -46,14 +46,14 @@ Postmaster = Annotated[
     int | None, typer.Option(min=1, help="All processes of the server with this postmaster.")
 ]
 Duration = Annotated[str, typer.Option("--duration", "-d", help="How long: 10, 10s, 2m.")]
-Idle = Annotated[bool, typer.Option("--idle", help="Waits for something to do as well.")]
+Idle = Annotated[bool, typer.Option("--idle", help="Include waits for something to do.")]
 Walk = Annotated[
     str,
     typer.Option(help="How stacks are walked: fp, dwarf, or auto (what the program allows)."),
 ]
 Trace = Annotated[
     bool,
-    typer.Option("--trace", help="Have wait_event_timing trace all sessions meanwhile (--dsn)."),
+    typer.Option("--trace", help="Trace all sessions by wait_event_timing during it (--dsn)."),
 ]
 Html = Annotated[Path | None, typer.Option(help="Write one self-contained page.")]
 Folded = Annotated[Path | None, typer.Option(help="Write folded stacks, in µs.")]
@@ -96,7 +96,7 @@ def on(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Where processes compute, by sampling.
+    """Show where processes compute, by sampling.
 
     Example: `sudo $(command -v pgtare) flame on --pid 4711 --duration 30s --html cpu.html`
     """
@@ -179,7 +179,7 @@ def diff(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """What has a larger or smaller share of the time in one than in the other.
+    """Compare two recordings: what takes a larger or smaller share of the time.
 
     Example: `pgtare flame diff max400.folded max100.folded --html change.html`
     """
@@ -309,7 +309,7 @@ def _deliver(recording: FlameRecording, idle: bool, outputs: _Outputs) -> None:
     if found:
         _console().print(show.table(show.HEAD, show.rows(found)), highlight=False)
     else:
-        typer.echo("There are no samples: the processes did nothing of the kind meanwhile.")
+        typer.echo("There are no samples: the processes did nothing of this kind.")
     for note in recording.notes:
         typer.echo(f"note: {note}")
     for what, path in (

@@ -81,7 +81,7 @@ def run_study(
     """Run a study, or continue it where it was interrupted (the word `run` may be left out).
 
     Every run is kept as soon as it is done: after Ctrl-C, a kill or a reboot the same command
-    continues. Effects are shown when the last run is done.
+    continues. Effects are shown only after the last run.
 
     Example: `pgtare ladder studies/wait_event_timing.toml --quick`
     """
@@ -174,9 +174,9 @@ def prove(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Run each workload once and show whether its waits are those that it states.
+    """Run each workload once and show whether its waits are those that the study states.
 
-    Exit status 1 if one is not.
+    The exit status is 1 if those of one workload are not.
 
     Example: `pgtare ladder prove studies/wait_event_timing.toml -w W3`
     """

@@ -139,7 +139,7 @@ def list_modules(
 ) -> None:
     """List the versions of each module: files on disk, library in the server, extension.
 
-    If they do not go together, the next step is printed.
+    If the versions do not work together, the next step is printed.
 
     Example: `pgtare module list --dsn "dbname=app"`
     """
@@ -202,7 +202,7 @@ def uninstall(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Take the module out of an installation; refused while a setting still names it.
+    """Remove a module from an installation; refused while a setting still names it.
 
     Example: `pgtare module uninstall --pg-config PATH --dsn "host=/var/run/postgresql"`
     """

@@ -78,7 +78,7 @@ def record(
         ),
     ] = None,
     duration: Annotated[
-        str | None, typer.Option("--duration", "-d", help="How long; until Ctrl-C, if not given.")
+        str | None, typer.Option("--duration", "-d", help="How long; without it, until Ctrl-C.")
     ] = None,
     file_size: Annotated[str, typer.Option(help="Size at which the next file is begun.")] = "64M",
     max_size: Annotated[str, typer.Option(help="Size at which the recording stops.")] = "1G",
@@ -86,9 +86,9 @@ def record(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Trace the client sessions that match, those to come included, into files.
+    """Trace the client sessions that match, new ones included, into files.
 
-    At the end they are given back to their settings, even if pgtare is killed.
+    At the end they return to their own settings, even if pgtare is killed.
 
     Example: `pgtare trace record monday --dsn "dbname=app" --role etl --duration 5m`
     """
@@ -160,17 +160,17 @@ def _sessions(count: int) -> str:
 
 #: Why a recording traced no session, and where to look.
 _NOBODY = (
-    "no session that matches answered a request meanwhile, so none was traced: "
+    "no matching session answered a request in that time, so none was traced: "
     "`SELECT pid, usename, datname, application_name FROM pg_stat_activity` lists the sessions"
 )
 _NOBODY_ARMED = (
-    "no session that settings have traced answered a request meanwhile, so none was recorded: "
-    "`pgtare trace status` tells what is armed, and `ALTER ROLE name SET sql_trace.level = 12` "
+    "no session traced by settings answered a request in that time, so none was recorded: "
+    "`pgtare trace status` shows what is armed, and `ALTER ROLE name SET sql_trace.level = 12` "
     "arms sessions to come"
 )
 _NO_STATEMENT = (
-    "no session ran a statement of that identifier meanwhile, so none was traced: identifiers are "
-    "in pg_stat_statements.queryid and pg_stat_activity.query_id"
+    "no session ran a statement with that identifier, so none was traced: identifiers are in "
+    "pg_stat_statements.queryid and pg_stat_activity.query_id"
 )
 
 
@@ -260,7 +260,7 @@ def profile_(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Where the time went: lines that add up to all of it.
+    """Show where the time went, in lines that add up to all of it.
 
     Example: `pgtare trace profile monday --by statement`
     """
@@ -304,7 +304,7 @@ def clients(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Time by client, merged from the pooled connections that served it.
+    """Show the time by client, merged from the pooled connections that served it.
 
     `trace` takes the traceparent that sqlcommenter writes into comments of statements.
 
@@ -327,7 +327,7 @@ def statements(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Each statement's calls with count, CPU, elapsed time, buffers and rows; waits; row sources.
+    """List statements: calls with count, CPU, elapsed time, buffers and rows; waits; row sources.
 
     Statements that ran within others (functions, triggers) are listed separately.
 

@@ -31,10 +31,8 @@ app = typer.Typer(
     'Example: `pgtare waits top --dsn "host=/var/run/postgresql dbname=app"`',
 )
 Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string.")]
-Idle = Annotated[bool, typer.Option("--idle", help="Waits for something to do as well.")]
-Background = Annotated[
-    bool, typer.Option("--background", help="Background processes as well, not only sessions.")
-]
+Idle = Annotated[bool, typer.Option("--idle", help="Include waits for something to do.")]
+Background = Annotated[bool, typer.Option("--background", help="Include background processes.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Most rows to print.")]
 
 
@@ -44,7 +42,7 @@ def top(
     interval: Annotated[str, typer.Option(help="Time between two figures, for example 2s.")] = "2s",
     iterations: Annotated[
         int | None,
-        typer.Option(min=1, help="How many; without end on a terminal, one elsewhere."),
+        typer.Option(min=1, help="How many figures; by default no end on a terminal, else one."),
     ] = None,
     idle: Idle = False,
     background: Background = False,
@@ -52,9 +50,9 @@ def top(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Share of time by event and by statement, refreshed; CPU time apart, by sampling.
+    """Show the share of time by event and by statement, again and again.
 
-    With --json, one document a line for each interval.
+    CPU time by statement comes from samples. --json prints one document a line for each interval.
 
     Example: `pgtare waits top --dsn "host=/var/run/postgresql" --interval 5s --iterations 3`
     """
@@ -84,7 +82,7 @@ def histogram(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """How long the waits for an event took, in powers of two, over all processes.
+    """Show how long the waits for an event took, in powers of two, over all processes.
 
     Example: `pgtare waits histogram DataFileRead --dsn "host=/var/run/postgresql"`
     """
@@ -130,7 +128,7 @@ def sessions(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Processes by the time they waited, and what each waits for now.
+    """List processes by the time they waited, and what each waits for now.
 
     Example: `pgtare waits sessions --dsn "host=/var/run/postgresql" --background`
     """
@@ -153,7 +151,7 @@ def sessions(
 
 @app.command("statements")
 def statements(dsn: Dsn, limit: Limit = 20, json: Json = False, output: Output = None) -> None:
-    """Statements by the time they waited since the counters were reset.
+    """List statements by the time they waited since the counters were reset.
 
     Their texts come from pg_stat_statements, if it is there.
 
@@ -179,11 +177,13 @@ def record(
     directory: Annotated[Path, typer.Argument(help="A new directory for the recording.")],
     dsn: Dsn,
     duration: Annotated[
-        str | None, typer.Option("--duration", "-d", help="How long; until Ctrl-C, if not given.")
+        str | None, typer.Option("--duration", "-d", help="How long; without it, until Ctrl-C.")
     ] = None,
     trace_all: Annotated[
         bool,
-        typer.Option("--all", help="Trace every client session meanwhile, also those to come."),
+        typer.Option(
+            "--all", help="Trace every client session during the recording, new ones too."
+        ),
     ] = False,
     json: Json = False,
     output: Output = None,
@@ -243,7 +243,7 @@ def _told(done: Recording, all_asked: bool) -> list[str]:
         lines.append(f"{many} waited throughout and left no trace: the page shows for what")
     elif not done.sessions:
         lines.append(
-            "no session answered a request meanwhile, so none was traced"
+            "no session answered a request in that time, so none was traced"
             if all_asked
             else "no session was traced: set wait_event_timing.capture = trace, or use --all"
         )
@@ -279,7 +279,7 @@ def diff(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Where time went between two snapshots of a server.
+    """Show where time went between two snapshots of a server.
 
     Example: `pgtare waits diff before.json after.json`
     """

@@ -134,8 +134,8 @@ def weigh(
     why: Annotated[
         bool,
         _what(
-            help="Sample the server meanwhile with perf, as root, and name the functions and "
-            "waits that each costing arm spends more time in."
+            help="Sample the server with perf during the trial, as root, and name the functions "
+            "and waits that each costing arm spends more time in."
         ),
     ] = False,
     json: Annotated[bool, _result("--json", help=JSON_HELP)] = False,

@@ -39,7 +39,7 @@ NOTHING = Spans(*(np.empty(0, np.int64) for _ in range(4)))
 _FOREVER = 1 << 62
 _NO_TRACE = (
     "Frames carry no wait event and no statement: no session had wait_event_timing.capture = trace "
-    "(--trace switches it on meanwhile)."
+    "(--trace switches it on during the recording)."
 )
 _NO_TRACE_YET = (
     "Frames carry no wait event and no statement: no session began a request while --trace had "
@@ -89,7 +89,7 @@ class Labels:
 def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Labels]:
     """Drain the traces of a server's waits during a recording; without them, nothing is done.
 
-    trace: have every session traced meanwhile. Raises UsageError if that cannot be.
+    trace: trace every session during the recording. Raises UsageError if that cannot be.
     """
     found = Labels(tracing=trace)
     with contextlib.ExitStack() as stack:

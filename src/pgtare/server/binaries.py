@@ -14,7 +14,7 @@ from pgtare.server.account import environment
 from pgtare.server.wheel import WheelMissing, private_copy
 
 OLDEST_MAJOR = 15
-NEWEST_MAJOR = 18
+NEWEST_MAJOR = 19
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ class Trials:
             raise UsageError(
                 f"schema pgtare of database {conn.info.dbname}, or a function in it, was not made "
                 "by a superuser: nothing in it is called; rename or drop it, and run "
-                "CREATE EXTENSION pgtare; there"
+                "CREATE EXTENSION pgtare; in it"
             )
         #: Transactions that these functions have made in the database themselves.
         self.calls = 0
@@ -123,8 +123,8 @@ class Trials:
         except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName) as ex:
             raise UsageError(
                 f"database {self.conn.info.dbname} has no extension pgtare: run CREATE EXTENSION "
-                "pgtare; there (if that fails, first `pgtare module install --pg-config PATH` "
-                "on the server's host)"
+                "pgtare; in it. If that fails, first run `pgtare module install --pg-config PATH` "
+                "on the server's host"
             ) from ex
         if not info.usable:
             raise UsageError(

@@ -30,6 +30,7 @@ class UnitFlag(IntFlag):
     MIXED = 1 << 15  # in a slice in which each unit draws its arm
     OPEN = 1 << 16  # not finished when its trial or its session ended: times are those so far
     RUN = 1 << 17  # in a run, in which the session keeps one arm; in no block as well
+    SYSTEM_CLOCK = 1 << 18  # the server took times from the system's clock, as always before 19
 
 
 #: The slice of a unit in a trial without slices.

@@ -127,7 +127,7 @@ def _kernel(calibrated: float, error_ppm: float) -> Stated:
         within = f"{_TRUSTED} within" if off <= step else "further off than"
         doubt = f"{within} its steps of {step:.1f} ppm"
         return _judged("kernel (BogoMIPS)", hz, calibrated, error_ppm, doubt)
-    note = f"not to be had: {os.strerror(rate)}"
+    note = f"not available: {os.strerror(rate)}"
     return Stated(by="kernel", hz=None, difference_ppm=None, note=note)
 
 

@@ -162,7 +162,7 @@ def _others(hypervisor: bool) -> str:
 def _evidence(delta: dict[str, int], stolen: int | None) -> str:
     told = f"{sum(delta.values()):,} interrupts on this processor"
     if stolen is None:
-        return f"{told}; the kernel does not tell of steal"
+        return f"{told}; the kernel does not report steal"
     return f"{told}, {stolen:,} ms stolen by other guests (counted in steps of 10 ms)"
 
 

@@ -19,7 +19,7 @@ from pgtare.seeing.clock.stalls import stalls
 
 #: What InstrStartNode and InstrStopNode do under TIMING besides two readings, in ns. Until 15
 #: an instr_time is a struct timespec, whose differences need carrying; from 16 on it is a number.
-#: Below zero if the processor works on other things meanwhile. Measured by `make bench-explain`
+#: Below zero if the processor does it along with other work. Measured by `make bench-explain`
 #: on a 2.5 GHz Xeon (virtual machine).
 _PAIR_WORK_NS = {15: Range(-1, 6, 12)}
 _PAIR_WORK_NS_SINCE_16 = Range(-1, 4, 10)

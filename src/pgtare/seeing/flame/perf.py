@@ -243,6 +243,6 @@ def _buffer_mb() -> int:
 
 
 def iterate(lines: IO[str]) -> Iterator[str]:
-    """The lines until the end; a stream closed meanwhile is an end."""
+    """The lines until the end; if the stream is closed, that is the end."""
     with contextlib.suppress(ValueError):
         yield from lines

@@ -246,14 +246,14 @@ class FlameRecorder:
             drawn, of = self.watched.drawn
             notes.append(
                 f"Processes left the processor {self.watched.rate:,.0f} times a second, more often "
-                f"than can be read meanwhile: {drawn} of the {of} busiest, drawn by lot, "
+                f"than can be read: {drawn} of the {of} busiest, drawn by lot, "
                 f"{'stands' if drawn == 1 else 'stand'} for all of those. Sessions that connected "
-                "meanwhile are not in it."
+                "during the recording are not in it."
             )
         elif self.plan.mode != "on" and self.plan.target.postmaster and not self.by_name:
             notes.append(
-                "Sessions that connected meanwhile are not in it: other servers run here, whose "
-                "events would crowd them out."
+                "Sessions that connected during the recording are not in it: other servers run "
+                "here, and their events would crowd them out."
             )
         if counts.unreadable:
             notes.append(

@@ -70,7 +70,7 @@ class Scheduler:
             self._woken(event)
 
     def gap(self) -> None:
-        """Events were lost: an absent process may have been back meanwhile; its wait ends here."""
+        """Events were lost: an absent process may have come back unseen; its wait ends here."""
         self.end(self._last_ns)
 
     def end(self, time_ns: int) -> None:

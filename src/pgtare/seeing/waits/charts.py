@@ -20,6 +20,7 @@ _COLORS = {
     "IPC": "c4",
     "Timeout": "c6",
     "BufferPin": "c5",
+    "Buffer": "c5",
     "Extension": "c0",
 }
 

@@ -90,8 +90,8 @@ def _check_rights(reader: Reader) -> None:
 class WaitRecorder:
     """Drains until it is stopped. trace_all: begin to trace every client session, and end it.
 
-    dsn: by which a guard reaches the server if we are killed meanwhile. Raises UsageError if it
-    may not, before anything is done.
+    dsn: by which a guard reaches the server if we are killed. Raises UsageError, before
+    anything is done, if that is not allowed.
     """
 
     def __init__(

@@ -33,6 +33,7 @@ _CLASSES = {
     0x0A: "IO",
     0x0B: "InjectionPoint",
 }
+_BUFFER = 0x04
 _IDLE = frozenset({"Activity", "Client"})
 
 
@@ -84,17 +85,18 @@ class Summary:
     def label(self, event: int) -> str:
         """An event as its users write it; its number if the name was not learned."""
         names = self.recording.events.get(str(event))
-        return "/".join(names) if names else f"{class_of(event)}/0x{event:08X}"
+        return "/".join(names) if names else f"{self.class_of(event)}/0x{event:08X}"
 
-
-def class_of(event: int) -> str:
-    """The class of an event by its number."""
-    return _CLASSES.get(event >> 24, "Other")
+    def class_of(self, event: int) -> str:
+        """The class of an event by its number, as the recorded server calls it."""
+        if event >> 24 == _BUFFER and int(self.recording.server) >= 190000:
+            return "Buffer"  # since 19 it has the locks on a buffer's content as well
+        return _CLASSES.get(event >> 24, "Other")
 
 
 def is_idle(event: int) -> bool:
     """Whether it is a wait for something to do."""
-    return class_of(event) in _IDLE
+    return _CLASSES.get(event >> 24) in _IDLE
 
 
 def summarise(recording: Recording, parts: Iterable[Columns]) -> Summary:
@@ -143,12 +145,13 @@ def _add_open_waits(found: Summary, began_ns: int, end_ns: int) -> None:
             sums.open += 1
             sums.total_ns += ns
             sums.max_ns = max(sums.max_ns, end_ns - start)
-        _add_active(found, class_of(event), np.array([max(start, 0)]), np.array([end_ns]))
+        _add_active(found, found.class_of(event), np.array([max(start, 0)]), np.array([end_ns]))
 
 
 def _number(kind: str, index: int) -> int:
     """A number of the class, that no record has: events of the server have small ones."""
-    code = next((code for code, name in _CLASSES.items() if name == kind), 0xFF)
+    names = _CLASSES | {_BUFFER: "Buffer"} if kind == "Buffer" else _CLASSES
+    code = next((code for code, name in names.items() if name == kind), 0xFF)
     return code << 24 | 0xF00000 | index
 
 
@@ -192,7 +195,7 @@ def _add_waits(
                 _sum_up(sums, value[group], inside[group], where[group])
     classes = event >> 24
     for code in np.unique(classes):
-        name = _CLASSES.get(int(code), "Other")
+        name = found.class_of(int(code) << 24)
         of = classes == code
         _add_active(found, name, begin[of], begin[of] + value[of])
         if name not in _IDLE:

@@ -100,8 +100,8 @@ def profile(
 ) -> Profile:
     """Compare two snapshots of one server.
 
-    samples: of processes on CPU meanwhile, which split that time by statement, and tell how long it
-    was if the snapshots do not. run_queue: sessions that waited for a processor on average.
+    samples: of processes on CPU in between. They split that time by statement, and give its length
+    if the snapshots do not. run_queue: sessions that waited for a processor on average.
     idle: list waits for something to do as well. background: not only processes that work for
     clients.
     Raises UsageError if the two cannot be compared.

@@ -100,9 +100,9 @@ def remarks(by_variant: Mapping[str, Sequence[tuple[str, ...]]], noun: str) -> l
 
 SIDE_BY_SIDE = (
     "Each protocol's own metric, and the time that its runs of all variants took, the proof apart. "
-    "SE is the standard error of the blocks' mean, and SE in 1 min what it would be had the "
-    "protocol had a minute: errors go with the square root of time. A half width needs six blocks "
-    "or more."
+    "SE is the standard error of the blocks' mean, and SE in 1 min what it would be if the "
+    "protocol ran for a minute: errors go with the square root of time. A half width needs six "
+    "blocks or more."
 )
 _ALWAYS = (
     "Variants of one server binary share their code's layout; variants of different binaries "

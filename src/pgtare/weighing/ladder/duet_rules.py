@@ -7,7 +7,7 @@ from typing import Protocol
 
 from pgtare.load.duet_plan import MAX_CLUSTERS
 
-_SHARED = ("IO/", "LWLock/", "Lock/", "BufferPin/")
+_SHARED = ("IO/", "LWLock/", "Lock/", "BufferPin/", "Buffer/")
 
 
 class _Expected(Protocol):

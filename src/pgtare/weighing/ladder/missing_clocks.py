@@ -17,7 +17,7 @@ _SLOW_SOURCES = ("acpi_pm", "hpet", "jiffies", "refined-jiffies", "xen")
 
 
 def left_out(study: Study) -> dict[str, str]:
-    """Variants that name a clock which is not to be had here, with the reason."""
+    """Variants that name a clock that this machine does not have, with the reason."""
     found = {v.name: _why(v) for v in study.variant}
     return {name: why for name, why in found.items() if why}
 
@@ -31,7 +31,7 @@ def _why(variant: Variant) -> str:
 
 
 def lacking(clock: str, architecture: str) -> str:
-    """Why a clock cannot be had on this machine; empty if it can."""
+    """Why a clock is not available on this machine; empty if it is."""
     source = machine.clock_source() or ""
     if clock == "monotonic" and source in _SLOW_SOURCES:
         return f"clock monotonic is no vDSO reading: the kernel's clock source is {source}"

@@ -121,7 +121,7 @@ def _chosen(
 ) -> Study:
     if study.analysis.floor in left_out:
         raise UsageError(
-            f"the study cannot be run here: {study.analysis.floor}, its floor, cannot be had, as "
+            f"the study cannot be run here: {study.analysis.floor}, its floor, is missing, as "
             f"{left_out[study.analysis.floor]}"
         )
     if quick:

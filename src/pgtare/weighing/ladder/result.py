@@ -130,7 +130,7 @@ class OnWorkload(_Model):
     clients: int = _told("clients of the load")
     rate_tps: float | None = _told("transactions a second of an open loop; `null` in a closed one")
     proven: bool = _told("whether its waits were as stated")
-    profile: tuple[str, ...] = _told("what was asked of its waits and what was found, in words")
+    profile: tuple[str, ...] = _told("what its waits had to be and what was found, in words")
     waits: tuple[Wait, ...] = _told("its waits in the run that proves them, longest first")
     idle: float | None = _told("share of the processors' time that was idle in that run")
     rounds_planned: int = _told("blocks that were planned: rounds, sets of a duet, trials")
@@ -176,7 +176,7 @@ class Way(_Model):
         "half the width of the 1 − α interval; `null` if it lacks an end"
     )
     se_pct: float | None = _told("standard error of the mean log-ratio")
-    se_1min_pct: float | None = _told("what that would be had the protocol had a minute")
+    se_1min_pct: float | None = _told("what that would be after a minute of the protocol")
 
 
 class SideBySide(_Model):

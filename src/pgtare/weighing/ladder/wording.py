@@ -185,7 +185,7 @@ def profile_line(
 
 
 def figure(value: float | None) -> str:
-    """A figure apart from the metrics: whole if it is large."""
+    """A figure that is not a metric: a whole number if it is large."""
     if value is None:
         return numbers.NONE
     return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.1f}"

@@ -76,7 +76,7 @@ def _data_warnings(data: Observations) -> list[str]:
     flags = data["flags"]
     said = {
         UnitFlag.APP_CHANGED: "were left out, each with its block, as the application changed "
-        "one of the settings meanwhile (SET, SET LOCAL, set_config, or a function's SET clause)",
+        "one of the settings during them (SET, SET LOCAL, set_config, or a function's SET clause)",
         UnitFlag.NO_ARRIVAL: "began in the buffer (pipelined), so that their arrival is not exact",
         UnitFlag.COPY: "held a COPY; waiting for the client's data is not counted",
         UnitFlag.ABORTED: "ended in an error",

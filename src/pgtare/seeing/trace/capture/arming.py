@@ -107,7 +107,7 @@ class Arming:
                     (
                         pid,
                         "no longer traced in mid-recording, and asked for again, at level "
-                        f"{self.target.level}: what was done meanwhile is missing",
+                        f"{self.target.level}: what it did in between is missing",
                     )
                 )
                 self._arm(pid, started)

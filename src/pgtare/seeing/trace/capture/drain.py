@@ -78,7 +78,7 @@ class _Waits:
 class Drain:
     """Reads every ring once a look; lost: rows of waits, and bytes of calls, by process.
 
-    unread: sessions that ended meanwhile and made way for others before anybody had read them.
+    unread: sessions that ended and made way for others before anybody had read them.
     """
 
     def __init__(self, server: Server, writer: Writer, choice: Choice, *, waits: bool) -> None:

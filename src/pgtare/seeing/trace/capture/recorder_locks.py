@@ -78,7 +78,7 @@ def give_back(
             server.rows("SELECT pg_advisory_unlock_shared(%s::int, %s::int)", _CLASS, pid)
     apart_from = [own_pid] if recorder is None else [own_pid, recorder]
     left = sorted(set(sessions) - owned(server, sessions, apart_from))
-    # one that has ended meanwhile would only be a warning; another with its number is not ours
+    # a session that has ended would only cause a warning; another with its number is not ours
     server.rows(_GIVE_BACK, left, [sessions[pid] for pid in left])
 
 

@@ -87,15 +87,15 @@ class Choice:
         return True
 
     def found(self, session: Key, ring_started: datetime | None, held: int | None) -> None:
-        """A session is meant from now on, with so much in its ring.
+        """A session belongs to the recording from now on; held: what its ring has already.
 
-        That is of before if it was another's until now: of another application.
+        If it did not belong until now (it had another application's name), that is left out.
         """
         if ring_started is not None and session in self._others:
             self._before[session[0], ring_started] = held or 0
 
     def takes(self, ring: Traced) -> bool:
-        """Whether a ring is for the recording: its session is meant, and was traced meanwhile."""
+        """Whether a ring is recorded: its session belongs here and was traced during it."""
         if ring.key in self._taken:
             return True
         if ring.key not in self._before and ring.started < self.began:

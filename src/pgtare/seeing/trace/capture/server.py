@@ -107,7 +107,7 @@ class Server:
         return f"{self.schemas['sql_trace_drain']}.{function}"
 
     def require_waits(self) -> None:
-        """Raise UsageError if waits cannot be had."""
+        """Raise UsageError if waits cannot be traced."""
         if not self.has_waits:
             raise UsageError(_NO_WAITS.format(self.conn.info.dbname))
 

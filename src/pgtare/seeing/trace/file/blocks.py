@@ -175,7 +175,7 @@ def _block_at(
         return length, number, None
     payload = file.read(stored)
     if len(payload) < stored:
-        return _Bad("the file ends within a block", length)  # it has become shorter meanwhile
+        return _Bad("the file ends within a block", length)  # it has become shorter
     if zlib.crc32(payload) != payload_sum:
         return _Bad("a block whose checksum is wrong", length)
     try:

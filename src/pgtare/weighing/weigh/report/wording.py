@@ -170,7 +170,7 @@ def _limit(arm: ArmResult) -> str:
 
 
 def _by_runs_alike(arm: ArmResult, effect: Effect) -> bool:
-    """Whether an effect lasts, and runs show a cost if the verdict is one, or a gain."""
+    """Whether an effect lasts, and runs show the same as the verdict: a cost or a gain."""
     if not arm.outlasts or effect.runs_us is None or numbers.covers_zero(effect.runs_us):
         return False
     return ((effect.runs_us.estimate or 0) > 0) == (arm.verdict == "cost")
@@ -311,7 +311,7 @@ _DIFFERENCES = {
 
 
 def threshold_sentence(result: WeighResult) -> str:
-    """How the columns cost and tail divide the effect, and if the tail cannot be judged."""
+    """How the columns cost and tail divide the effect, and whether the tail can be judged."""
     return (
         f"{_DIFFERENCES[result.design.unit]} Cost: "
         "below the 99.9th percentile of arm and base together (base alone: "
