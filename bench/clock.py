@@ -87,7 +87,7 @@ def ours(clock: Clock, seconds: int, cpu: int) -> Run:
     return Run(found.elapsed_ns / found.differences, spent * NS / found.differences)
 
 
-def beside(named: Sequence[Path], rounds: int, seconds: int) -> None:
+def side_by_side(named: Sequence[Path], rounds: int, seconds: int) -> None:
     """Our average loop time against each installed pg_test_timing's."""
     cpu = pick_cpu(None)
     for version, program in installed(named).items():
@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=1)
     parser.add_argument("--program", type=Path, action="append", help="another pg_test_timing")
     args = parser.parse_args()
-    beside(args.program or (), args.rounds, args.seconds)
+    side_by_side(args.program or (), args.rounds, args.seconds)
     added(groups=20)
     if probe.counter_usable():
         calibrations(200, 3)

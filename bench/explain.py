@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from tests.versions.servers import DEBIAN15
 
 from bench.harness import say
-from pgtare.seeing.clock import check, probe
+from pgtare.seeing.clock import explain_timing, probe
 from pgtare.seeing.clock.clocks import BY_NAME
 from pgtare.seeing.clock.plan import Plan
 from pgtare.seeing.clock.predict import Clock, explain_cost
@@ -156,13 +157,13 @@ def compare(cluster: Cluster, clock: ServerClock, case: Case, pairs: int) -> dic
     """One row of the table."""
     reads: list[float] = []
 
-    def beside(progress: check.Progress) -> None:
+    def read_clock(progress: explain_timing.Progress) -> None:
         reads.append(clock.read_ns(150))
 
     dsn = cluster.dsn(options=case.options)
     # small plans are over before the noise of a moment is: more of them
     small = case is CASES[0]
-    measured = check.measure(case.query, dsn, pairs * (10 if small else 1), beside)
+    measured = explain_timing.measure(case.query, dsn, pairs * (10 if small else 1), read_clock)
     read_ns = statistics.median(reads)
     cost = explain_cost(measured.plan, Clock(read_ns), measured.major)
     difference = measured.difference_ms
@@ -196,7 +197,7 @@ def main() -> None:
     parser.add_argument("--more", action="store_true", help="other plans, harder to predict")
     parser.add_argument("--only", nargs="*", default=[""], help="words of the plans' names")
     parser.add_argument("--slow-clock", action="store_true")
-    parser.add_argument("--pg-config", nargs="*", default=["/usr/lib/postgresql/15/bin/pg_config"])
+    parser.add_argument("--pg-config", nargs="*", default=[DEBIAN15])
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     rows: list[dict[str, object]] = []

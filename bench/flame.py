@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from scipy import stats
+from tests.versions.servers import DEBIAN15
 
 from bench import harness
 from pgtare.kit import machine
@@ -29,7 +29,6 @@ from pgtare.server import own_session
 from pgtare.server.binaries import from_pg_config, from_wheel
 from pgtare.server.cluster import Cluster
 
-DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
 #: Mode, samples a second.
 WAYS: tuple[tuple[str, Mode, int], ...] = (
     ("on, 99 Hz", "on", 99),
@@ -48,7 +47,7 @@ def collecting(dsn: str, mode: Mode, rate: int) -> Iterator[list[FlameRecording]
         ended, begun = threading.Event(), threading.Event()
 
         def run() -> None:
-            done.append(recorder.run(ended.is_set, lambda *told: begun.set()))
+            done.append(recorder.run(ended.is_set, lambda *progress: begun.set()))
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -106,7 +105,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=1, help="of a slice")
     parser.add_argument("--major", type=int, help="only the server of this version")
     given = parser.parse_args()
-    installations = [from_wheel(), *([from_pg_config(DEBIAN)] if DEBIAN.exists() else [])]
+    installations = [from_wheel(), *([from_pg_config(DEBIAN15)] if DEBIAN15.exists() else [])]
     draw = random.Random(1)
     print(
         "server  stacks  mode          TPS, 95 %                  server's CPU a transaction  "
@@ -123,7 +122,7 @@ def main() -> None:
             load.wait_ready()
             for name, mode, rate in WAYS:
                 found: dict[str, list[Slice]] = {"with": [], "without": []}
-                told: list[FlameRecording] = []
+                recordings: list[FlameRecording] = []
                 spent = 0.0
                 for _ in range(given.pairs):
                     for way in draw.sample(("with", "without"), 2):
@@ -135,15 +134,15 @@ def main() -> None:
                         )
                         with recording as done:
                             found[way].append(slice_of(load, cluster.postmaster_pid, given.seconds))
-                        told += done
+                        recordings += done
                         spent += own_s() - used if way == "with" else 0.0
-                seconds = sum(r.duration_s for r in told)
+                seconds = sum(r.duration_s for r in recordings)
                 tps, cpu = (
                     change(*([getattr(s, what) for s in found[way]] for way in ("with", "without")))
                     for what in ("tps", "cpu_us")
                 )
-                walk = told[0].walk.partition(",")[0]
-                events, lost = sum(r.events for r in told), sum(r.lost for r in told)
+                walk = recordings[0].walk.partition(",")[0]
+                events, lost = sum(r.events for r in recordings), sum(r.lost for r in recordings)
                 print(
                     f"{binaries.major:<6}  {walk:<6}  {name:<12}  {tps}  {cpu:<26}  "
                     f"{spent / seconds:10.2f}  {events / seconds:8,.0f}  {lost:7,}",

@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+
+from tests.versions.servers import DEBIAN15
 
 from bench.harness import say
 from bench.truth import calibrate, witness
@@ -19,7 +20,6 @@ from bench.truth.run import held_against_witness
 from pgtare.errors import MeasurementError
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 
-DEBIAN15 = Path("/usr/lib/postgresql/15/bin/pg_config")
 HEAD = (
     "| load | process | event | announced | waits | > 10 µs | ours | found | ms by calls | away"
     " | ms, ours | ms by stores | off | open | calls |\n|---|---|---|" + "--:|" * 11 + "---|"

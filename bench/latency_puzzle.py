@@ -52,7 +52,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class FittedLine:
     """Cost of an arm as a + b × waits: µs a transaction, ns a wait, each ± 1.96 SE."""
 
     fixed_us: float
@@ -124,7 +124,7 @@ def _counted(conn: Any) -> tuple[float, float]:
     return float(row[0]), float(row[1])
 
 
-def line(waits: Sequence[float], costs: Sequence[Estimate]) -> Line:
+def line(waits: Sequence[float], costs: Sequence[Estimate]) -> FittedLine:
     """The weighted line through costs in µs over the waits of a transaction."""
     x = np.column_stack([np.ones(len(waits)), np.array(waits)])
     weight = np.array([1 / cost.se**2 for cost in costs])
@@ -132,7 +132,7 @@ def line(waits: Sequence[float], costs: Sequence[Estimate]) -> Line:
     variance = np.linalg.inv(x.T @ (weight[:, None] * x))
     a, b = variance @ (x.T @ (weight * y))
     half_a, half_b = 1.96 * np.sqrt(np.diag(variance))
-    return Line(float(a), float(half_a), 1000 * float(b), 1000 * float(half_b))
+    return FittedLine(float(a), float(half_a), 1000 * float(b), 1000 * float(half_b))
 
 
 def show_cell(cell: Cell) -> None:

@@ -99,8 +99,8 @@ def show(values: Floats) -> None:
     )
     for k in (1, 5, 10, 30):
         width = 100 * layouts.expected_half_width(found.sd_layout, k)
-        told = "nothing can be said" if k < 2 else f"± {width:.2f} %"
-        print(f"two builds with {k} linking(s) of each, rounds without error: {told}")
+        width_text = "nothing can be said" if k < 2 else f"± {width:.2f} %"
+        print(f"two builds with {k} linking(s) of each, rounds without error: {width_text}")
 
 
 def main() -> None:

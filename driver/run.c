@@ -10,7 +10,7 @@
 
 /*
  * End the run now, for this reason.  The first failure is the one that is
- * told; it stands above a signal, and a signal above the time.
+ * reported; it overrides a signal, and a signal overrides the time.
  */
 void
 run_end(Run *run, Ending ending, const char *format, ...)

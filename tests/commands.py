@@ -28,7 +28,7 @@ PGTARE = [sys.executable, "-m", "pgtare"]
 def words(template: str, *values: object) -> list[str]:
     """The words of a command line.
 
-    Each {} in it stands for the next value, whole; values that are left follow as words.
+    Each {} in it is replaced by the next value, whole; values that are left follow as words.
     """
     left = iter(values)
     found = [re.sub("{}", lambda _: str(next(left)), word) for word in shlex.split(template)]

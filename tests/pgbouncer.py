@@ -19,8 +19,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from pgtare.server.account import server_account
 from pgtare.server.cluster import Cluster
+from pgtare.server.os_account import server_account
 from tests.sessions import eventually
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")

@@ -84,17 +84,17 @@ SETUP = (
     "FOR EACH ROW EXECUTE FUNCTION echoes()",
     "CREATE FUNCTION unparsed() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
     "EXECUTE 'alter role r password ''' || (SELECT v FROM vault); END$$",
-    "CREATE FUNCTION unparsed_told() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
+    "CREATE FUNCTION unparsed_reported() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
     "EXECUTE 'alter role r password ''' || (SELECT v FROM vault); "
     "EXCEPTION WHEN others THEN RAISE EXCEPTION 'failed: %', SQLERRM; END$$",
-    "CREATE FUNCTION running_told() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
+    "CREATE FUNCTION running_reported() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
     "EXECUTE (SELECT v FROM vault); "
     "EXCEPTION WHEN others THEN RAISE EXCEPTION 'failed: %', SQLERRM; END$$",
     "CREATE FUNCTION failing() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
     "EXECUTE 'ALTER ROLE nobody PASSWORD ' || quote_literal((SELECT v FROM vault)); END$$",
     "CREATE FUNCTION wrong() RETURNS int LANGUAGE sql AS "
     "$$SELECT 1; /* password */ SELECT v::int FROM vault$$",
-    "CREATE FUNCTION wrong_told() RETURNS void LANGUAGE plpgsql AS $$BEGIN PERFORM wrong(); "
+    "CREATE FUNCTION wrong_reported() RETURNS void LANGUAGE plpgsql AS $$BEGIN PERFORM wrong(); "
     "EXCEPTION WHEN others THEN RAISE EXCEPTION 'failed: %', SQLERRM; END$$",
     "CREATE FUNCTION raising() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
     "RAISE EXCEPTION 'the password is %', (SELECT v FROM vault); END$$",
@@ -202,7 +202,9 @@ CASES = (
         "quoted by dollars", "DO $a$BEGIN EXECUTE $b$alter role keeper password 'hush'$b$; END$a$"
     ),
     _case("nested, does not parse", "SELECT unparsed()", before=_VAULT),
-    _case("nested, does not parse, caught and told", "SELECT unparsed_told()", before=_VAULT),
+    _case(
+        "nested, does not parse, caught and reported", "SELECT unparsed_reported()", before=_VAULT
+    ),
     _case(
         "nested, does not parse, in a cursor",
         "BEGIN",
@@ -212,13 +214,13 @@ CASES = (
         before=_VAULT,
     ),
     _case(
-        "nested and stored, does not parse, caught and told",
-        "SELECT running_told()",
+        "nested and stored, does not parse, caught and reported",
+        "SELECT running_reported()",
         before=("TRUNCATE vault", "INSERT INTO vault VALUES ('alter role r password ''hush')"),
     ),
     _case("nested, fails", "SELECT failing()", before=_VAULT),
     _case("nested, value fails", "SELECT wrong()", before=_VAULT),
-    _case("nested, value fails, caught and told", "SELECT wrong_told()", before=_VAULT),
+    _case("nested, value fails, caught and reported", "SELECT wrong_reported()", before=_VAULT),
     _case("in a message", "SELECT raising()", before=_VAULT),
     _case("in a message, said to be of no memory", "SELECT raising_no_memory()", before=_VAULT),
     _case("hint", "SELECT hinting()", before=_VAULT),

@@ -1,4 +1,4 @@
-"""Runs `pgtare trace record` beside a load whose waits and work have known lengths."""
+"""Runs `pgtare trace record` during a load whose waits and work have known lengths."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def since(onlooker: Connection, before: Unread) -> Unread:
 
 
 def end(onlooker: Connection, client: Connection) -> int:
-    """Close a session; its number when its trace stands among those that have ended."""
+    """Close a session; its number when its trace is listed among those that have ended."""
     pid = client.info.backend_pid
     client.close()
     ended = "SELECT count(*) FROM pg_stat_sql_trace WHERE pid = %s AND ended IS NOT NULL"

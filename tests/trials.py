@@ -19,7 +19,7 @@ from pgtare.server.own_session import connect
 from pgtare.weighing.trials import Population, Trials
 from tests.sessions import Connection, eventually
 
-#: The block number that stands for "in no block", of a session's first unit.
+#: The block number that means "in no block", of a session's first unit.
 NO_BLOCK = 0xFFFFFFFF
 #: A setting that both servers have, which no client hears of, and its values arm by arm.
 MARKER = "work_mem"

@@ -41,7 +41,7 @@ def see_every_class(cluster: Cluster, directory: Path) -> None:
         )
         first.execute("SELECT count(*) FROM t")
         first.execute("CHECKPOINT; SELECT pg_sleep(0.01)")
-        # BufferPin: a freezing vacuum wants the page that a cursor stands on
+        # BufferPin: a freezing vacuum wants the page that a cursor is on
         first.execute("CREATE TABLE pinned AS SELECT generate_series(1, 10) AS i")
         first.execute("BEGIN; DECLARE c CURSOR FOR SELECT i FROM pinned; FETCH c")
         vacuum = threading.Thread(target=second.execute, args=("VACUUM (FREEZE) pinned",))

@@ -46,8 +46,8 @@ def run(waits: int) -> tuple[Log, list[int]]:
             assert running.stdout is not None
             word = Word(int(running.stdout.readline(), 16), running.pid)
             with Witness([word]) as witness:
-                told, _ = running.communicate("\n")
-    return witness.log, [int(line) for line in told.split()]
+                output, _ = running.communicate("\n")
+    return witness.log, [int(line) for line in output.split()]
 
 
 def calibrate(waits: int = 5000) -> Calibration:

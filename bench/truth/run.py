@@ -7,7 +7,7 @@ import time
 from bench.truth.calibrate import Calibration
 from bench.truth.compare import NeverCalm, Row, Snapshot, compare, name_events, snapshot
 from bench.truth.loads import Load, Stage
-from bench.truth.stray import StrayTrap, stray_traps_told
+from bench.truth.stray import StrayTrap, stray_traps_reported
 from bench.truth.witness import Witness
 from pgtare.errors import MeasurementError
 from pgtare.server.binaries import Binaries
@@ -26,7 +26,7 @@ def held_against_witness(
     """
     for _ in range(ATTEMPTS):
         try:
-            with load.stage(binaries) as stage, stray_traps_told(stage.logs):
+            with load.stage(binaries) as stage, stray_traps_reported(stage.logs):
                 return _rows(load, stage, calibration, length)
         except (StrayTrap, NeverCalm) as ex:
             why = ex

@@ -29,7 +29,7 @@ class StrayTrap(Exception):
 
 
 @contextlib.contextmanager
-def stray_traps_told(logs: Sequence[Path]) -> Iterator[None]:
+def stray_traps_reported(logs: Sequence[Path]) -> Iterator[None]:
     """StrayTrap for a connection lost as a trap ended a server; any other loss stays as it is."""
     try:
         yield
@@ -42,7 +42,7 @@ def stray_traps_told(logs: Sequence[Path]) -> Iterator[None]:
 def _ended_by_trap(logs: Sequence[Path]) -> bool:
     deadline = time.monotonic() + _TOLD_SECONDS
     while True:
-        told = [log.read_text(errors="replace") for log in logs]
-        if any(_ENDED_BY in text for text in told) or time.monotonic() > deadline:
-            return any(_BY_TRAP in text for text in told)
+        texts = [log.read_text(errors="replace") for log in logs]
+        if any(_ENDED_BY in text for text in texts) or time.monotonic() > deadline:
+            return any(_BY_TRAP in text for text in texts)
         time.sleep(0.05)

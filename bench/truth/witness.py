@@ -229,14 +229,14 @@ class Witness:
         SAMPLE_LIMIT.write_text(UNLIMITED)
         deadline = time.monotonic() + START_SECONDS
         while not self._started(deadline):
-            told = self._output.read_text().strip().splitlines()
+            lines = self._output.read_text().strip().splitlines()
             # another may hold the processor's registers for a while
-            if "No more HW registers" in " ".join(told) and time.monotonic() < deadline:
+            if "No more HW registers" in " ".join(lines) and time.monotonic() < deadline:
                 time.sleep(0.5)
                 continue
             self._end()
             self._directory.cleanup()
-            why = told[-1] if told else "bpftrace said nothing"
+            why = lines[-1] if lines else "bpftrace said nothing"
             raise MeasurementError(f"hardware watchpoints do not work here: {why}")
         return self
 

@@ -8,7 +8,7 @@
  * takes part), unit.c (the unit under way), block.c (blocks and runs), slice.c
  * (spans of time that all sessions share), assign.c (what is drawn for all of
  * these), settings.c (applying and restoring settings), watch.c (noticing
- * changes of them), evidence.c (what ran, and what failed), open.c (the unit
+ * changes of them), evidence.c (what ran, and what failed), open_unit.c (the unit
  * under way, for readers), ring.c (observations).
  *-------------------------------------------------------------------------
  */
@@ -354,7 +354,7 @@ extern void evidence_reset(void);
 extern void evidence_error_sent(void);
 extern uint32 evidence_flags(void);
 
-/* open.c */
+/* open_unit.c */
 extern OpenUnit *open_begin(void);
 extern void open_end(const OpenUnit *unit);
 extern bool open_close(Ring *ring);

@@ -18,7 +18,7 @@
  * Without a message it is only counted.
  */
 static void
-tell_refusal(Shared *shared, const char *message, const char *cause)
+report_refusal(Shared *shared, const char *message, const char *cause)
 {
 	bool		client = MyBackendType == B_BACKEND;
 	TimestampTz now = GetCurrentTimestamp();
@@ -64,7 +64,7 @@ guarded_failed(void *argument, const char *cause)
 {
 	Guarded    *guarded = argument;
 
-	tell_refusal(guarded->shared, guarded->message, cause);
+	report_refusal(guarded->shared, guarded->message, cause);
 }
 
 /*

@@ -41,7 +41,7 @@ static bool followed = false;	/* tracing, when we last looked */
 
 /* Of the client's statement */
 static bool under_way = false;
-static bool told = false;		/* its CommandComplete is on its way */
+static bool completed = false;		/* its CommandComplete is on its way */
 static bool extended = false;	/* the request came by the messages of the extended protocol */
 static uint64 rows_done;
 static const QueryDesc *own = NULL; /* its plan: only compared */
@@ -97,7 +97,7 @@ end_statement(void)
 {
 	if (under_way && tracing())
 		mark_end(0, rows_done);
-	under_way = told = false;
+	under_way = completed = false;
 }
 
 /* Functions run portals, too: those have a name, if not of the kind that no client gives. */
@@ -114,12 +114,12 @@ static bool
 is_clients(void)
 {
 	return capture.depth == 0 && MyProcPort != NULL && portal_is_clients() &&
-		(!under_way || told || extended);
+		(!under_way || completed || extended);
 }
 
 /* The depth of what runs next to the client's statement */
 static int
-depth_beside(void)
+mark_depth(void)
 {
 	return capture.depth + (capture.depth == 0 && under_way ? 1 : 0);
 }
@@ -143,7 +143,7 @@ begin_statement(uint64 query_id)
 		capture_mark(RECORD_STATEMENT_BEGIN, 0, (int64) query_id);
 	}
 	else
-		capture_mark(RECORD_STATEMENT_BEGIN, depth_beside(), (int64) query_id);
+		capture_mark(RECORD_STATEMENT_BEGIN, mark_depth(), (int64) query_id);
 	return clients;
 }
 
@@ -209,7 +209,7 @@ trace_end(QueryDesc *queryDesc)
 	if (queryDesc == own)
 		own = NULL;
 	else if (tracing())
-		mark_end(depth_beside(), queryDesc->estate ? queryDesc->estate->es_processed : 0);
+		mark_end(mark_depth(), queryDesc->estate ? queryDesc->estate->es_processed : 0);
 	if (capture.depth == 0)
 		explain_executor_ends();
 	if (previous_end)
@@ -248,7 +248,7 @@ trace_message(char type)
 			break;
 		case 'C':				/* CommandComplete */
 		case 's':				/* PortalSuspended */
-			told = true;
+			completed = true;
 			if (!extended)
 				end_statement();
 			break;
@@ -264,7 +264,7 @@ trace_message(char type)
 void
 trace_flush(void)
 {
-	if (unlikely(told))
+	if (unlikely(completed))
 		end_statement();
 }
 
@@ -298,7 +298,7 @@ trace_utility(PlannedStmt *statement, const char *text, bool read_only,
 	if (clients)
 		rows_done = done ? done->nprocessed : 0;
 	else if (marked && tracing())
-		mark_end(depth_beside(), done ? done->nprocessed : 0);
+		mark_end(mark_depth(), done ? done->nprocessed : 0);
 }
 
 static void
@@ -325,7 +325,7 @@ trace_transaction(XactEvent event, void *arg)
 		mark_cpu_at_times(capture.depth);
 		capture_mark(RECORD_ABORT, capture.depth, 0);
 		if (capture.depth == 0)
-			under_way = told = false;
+			under_way = completed = false;
 	}
 }
 

@@ -88,7 +88,7 @@ def test_moves_zooms_and_searches_by_keyboard(
     assert page.locator("#flame-main g.frame").count() == 6
 
 
-def test_change_is_told_and_coloured(visit: Callable[..., Visit], flame_page: Path) -> None:
+def test_change_is_reported_and_coloured(visit: Callable[..., Visit], flame_page: Path) -> None:
     page = visit(flame_page).page
     wait = page.locator("#flame-change g.frame", has=page.locator("title", has_text="wait:"))
     assert "60 % before, 0 % after, −60 points" in wait.locator("title").text_content()

@@ -50,7 +50,7 @@ def test_draws_every_chart_without_complaint_or_request(
     )
     assert drawn == {
         "chart-effects": 2 + 1,  # two comparisons and the floor
-        "chart-rounds-W1": 9 * 3,  # nine rounds kept of the ten, three runs beside the base
+        "chart-rounds-W1": 9 * 3,  # nine rounds kept of the ten, three runs next to the base
         "chart-quantiles-W1": 2 * 4,
         "chart-histogram-W1": 4 * 3,
         "chart-waits": 2,

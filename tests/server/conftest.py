@@ -91,7 +91,7 @@ def client(tracer: Cluster) -> Iterator[Connection]:
 
 @pytest.fixture
 def app(tracer: Cluster) -> Iterator[Connection]:
-    """A session of an application that can be told by its name."""
+    """A session of an application that is recognised by its name."""
     with session(tracer, application_name="traced-app") as connection:
         yield connection
 

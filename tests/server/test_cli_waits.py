@@ -20,7 +20,7 @@ from pgtare.server import wait_ring
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.wait_counters.reader import open_reader
-from pgtare.server.wait_ring import Kind
+from pgtare.server.wait_ring import RingRecordKind
 from tests.commands import arm, pgtare, read, refused, start_pgtare
 from tests.loads import during
 from tests.sessions import Connection, eventually, one, rows
@@ -89,8 +89,8 @@ def test_histogram_holds_every_wait(
     assert found["buckets"][-1]["to_ms"] is None
     text = waits(timed, "histogram", "Timeout/PgSleep").stdout
     assert "█" in text
-    told = refused("waits", "histogram", "PgSlep", "--dsn", timed.dsn())
-    assert "did you mean PgSleep" in told
+    message = refused("waits", "histogram", "PgSlep", "--dsn", timed.dsn())
+    assert "did you mean PgSleep" in message
 
 
 def test_sessions_and_statements_have_the_sleeper(timed: Cluster, sleeping: Connection) -> None:
@@ -147,7 +147,7 @@ def test_the_drain_agrees_with_the_trace_as_a_set(
     for record, (_, kind, since, duration, calls, depth, queryid, n) in zip(
         records, wanted, strict=True
     ):
-        assert Kind(int(record["kind"])).name.replace("_", " ").lower() == kind
+        assert RingRecordKind(int(record["kind"])).name.replace("_", " ").lower() == kind
         assert record["start_ns"] / 1e6 == since
         value = int(record["value"])
         if duration is not None:
@@ -231,8 +231,8 @@ def test_losses_are_counted_by_session(timed: Cluster, watched: Connection, tmp_
 
 def test_bad_input_is_one_sentence(wheel: Binaries, waits18: Cluster, tmp_path: Path) -> None:
     dsn = waits18.dsn()
-    told = refused("waits", "top", "--dsn", waits18.dsn(dbname="template1"))
-    assert "no extension wait_event_timing" in told
+    message = refused("waits", "top", "--dsn", waits18.dsn(dbname="template1"))
+    assert "no extension wait_event_timing" in message
     assert "cannot connect" in refused("waits", "top", "--dsn", "host=/nowhere", status=1)
     assert "--interval" in refused("waits", "top", "--dsn", dsn, "--interval", "soon")
     assert "holds no recording of `pgtare waits record`" in refused("waits", "report", tmp_path)

@@ -6,7 +6,7 @@ import pytest
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.seeing.clock.calls import Range, count_calls
-from pgtare.seeing.clock.check import Progress, explainer, measure
+from pgtare.seeing.clock.explain_timing import Progress, explainer, measure
 from pgtare.seeing.clock.plan import Plan
 from pgtare.seeing.clock.predict import Clock, explain_cost, io_cost
 from pgtare.server.binaries import Binaries
@@ -154,7 +154,7 @@ def test_readings_of_the_clock_are_counted(
     if exact:
         assert predicted.likely == made
     else:
-        # what a plan does not tell stays small beside what it does
+        # what a plan does not show stays small compared with what it does
         assert predicted.likely == pytest.approx(made, rel=0.12)
 
 
@@ -229,7 +229,7 @@ def test_timing_is_measured_pair_by_pair(counted: Counted) -> None:
     found = measure("SELECT * FROM pages", counted.cluster.dsn(), 9, ticks.append)
     assert len(found.on) == len(found.off) == 9
     assert found.by == "processor time"
-    # here a reading is a system call, so that the difference stands out
+    # here a reading is a system call, so that the difference is large
     assert found.difference_ms.lo > 0
     assert found.plan.analyzed
     assert not found.plan.timed
@@ -266,16 +266,16 @@ def test_a_statement_that_takes_too_long_is_given_up(counted: Counted) -> None:
         session.measure()
 
 
-def test_a_wrong_query_is_told(counted: Counted) -> None:
+def test_a_wrong_query_is_reported(counted: Counted) -> None:
     dsn = counted.cluster.dsn()
-    for query, told in (
+    for query, message in (
         ("SELECT * FROM nowhere", "nowhere"),
         ("", "empty"),
         (" EXPLAIN SELECT 1", "in front"),
         ("COMMIT;", "cannot be explained"),
         ("VACUUM", "syntax error"),
     ):
-        with pytest.raises(UsageError, match=told), explainer(dsn, query) as session:
+        with pytest.raises(UsageError, match=message), explainer(dsn, query) as session:
             session.estimate()
     with pytest.raises(UsageError, match="6 pairs"):
         measure("SELECT 1", dsn, 3)

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pgtare.seeing.clock import check, plan_source
+from pgtare.seeing.clock import explain_timing, plan_source
 from pgtare.seeing.clock.schema import ClockReport
 from pgtare.server.cluster import Cluster
 from tests.commands import failed, pgtare
@@ -44,7 +44,7 @@ def test_the_session_tells_which_clock_its_server_reads(table: Cluster) -> None:
     chosen: dict[str, bool | None] = {}
     for source in ("system", "auto"):
         options = f"-c timing_clock_source={source}" if table.binaries.major >= 19 else ""
-        with check.explainer(table.dsn(options=options), "SELECT 1") as session:
+        with explain_timing.explainer(table.dsn(options=options), "SELECT 1") as session:
             chosen[source] = session.by_counter
     if table.binaries.major < 19:
         assert chosen == {"system": None, "auto": None}
@@ -85,14 +85,14 @@ def test_a_prediction_is_checked_by_running_the_statement(table: Cluster, tmp_pa
     assert plan["rows_and_loops"] == "actual"
     assert plan["calls"] == dict.fromkeys(("lo", "likely", "hi"), 20_002)
     measured = plan["measured"]
-    assert measured["pairs"] == check.DEFAULT_PAIRS
+    assert measured["pairs"] == explain_timing.DEFAULT_PAIRS
     assert measured["by"] == "processor time"
     assert 0 < measured["without_timing_ms"]["estimate"] < 1000
     assert "\nMeasured: " in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("query", "arguments", "told"),
+    ("query", "arguments", "message"),
     [
         ("SELECT 1; SELECT 2", (), "multiple commands"),
         ("SELECT * FROM nowhere", (), 'relation "nowhere" does not exist'),
@@ -100,10 +100,10 @@ def test_a_prediction_is_checked_by_running_the_statement(table: Cluster, tmp_pa
     ],
 )
 def test_a_statement_that_will_not_do_is_refused_in_a_sentence(
-    table: Cluster, query: str, arguments: tuple[str, ...], told: str
+    table: Cluster, query: str, arguments: tuple[str, ...], message: str
 ) -> None:
     done = clock(table, query, *arguments)
-    assert told in failed(done, 2)
+    assert message in failed(done, 2)
     assert (done.stdout, done.stderr.count("\n")) == ("", 1)
 
 
@@ -124,7 +124,7 @@ def test_ctrl_c_keeps_the_finished_pairs(table: Cluster) -> None:
 def test_a_server_elsewhere_is_noted(table: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     found = plan_source.from_server("SELECT 1", table.dsn())
     assert found.notes == ()
-    monkeypatch.setattr(check.Explainer, "local", False)
+    monkeypatch.setattr(explain_timing.Explainer, "local", False)
     found = plan_source.from_server("SELECT 1", table.dsn())
     report = sample()
     found.predict(report)

@@ -152,7 +152,7 @@ def test_tcp_asks_for_the_password(wheel: Binaries) -> None:
         assert not (cluster.directory / "password").exists()
 
 
-def test_reload_is_seen_and_refusals_are_told(wheel: Binaries) -> None:
+def test_reload_is_seen_and_refusals_are_reported(wheel: Binaries) -> None:
     with Cluster(wheel) as cluster:
         cluster.configure({"work_mem": "7MB"})
         cluster.reload()
@@ -395,7 +395,7 @@ def test_root_with_a_closed_home(as_root: None, wheel: Binaries, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_closed_installation_is_told(as_root: None, wheel: Binaries, tmp_path: Path) -> None:
+def test_closed_installation_is_reported(as_root: None, wheel: Binaries, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     (tmp_path / "bin").symlink_to(wheel.bindir)
     closed = from_pg_config(wheel.pg_config)

@@ -166,7 +166,7 @@ def _plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_logging_and_observers_are_told(healthy: Cluster) -> None:
+def test_logging_and_observers_are_reported(healthy: Cluster) -> None:
     options = (
         "-c log_min_duration_statement=0"
         " -c pg_stat_statements.track_planning=on -c log_executor_stats=on"
@@ -204,8 +204,8 @@ def test_observers_have_the_cost_that_was_weighed(healthy: Cluster, tmp_path: Pa
     (arm,) = [a for a in read(weighed)["arms"] if a["role"] == "instrument"]
     assert observer["cost_us"] == arm["effect"]["body_us"]["estimate"] > 1
     assert "weighed 20" in observer["source"]
-    told = [f for f in report["findings"] if f["check"] == "observer"]
-    assert bool(told) == (observer["cost_pct"] >= 5)
+    observers = [f for f in report["findings"] if f["check"] == "observer"]
+    assert bool(observers) == (observer["cost_pct"] >= 5)
 
 
 def test_times_are_utc_wherever_the_server_is(healthy: Cluster) -> None:
@@ -219,7 +219,7 @@ def test_the_clock_is_read_on_the_server(healthy: Cluster) -> None:
     assert 1 < clock["read_ns"] < 5000
 
 
-def test_sessions_that_wait_for_a_lock_are_told(healthy: Cluster) -> None:
+def test_sessions_that_wait_for_a_lock_are_reported(healthy: Cluster) -> None:
     spec = LoadSpec(builtin="tpcb-like", clients=6)
     with healthy.connect("load") as conn:
         with PgbenchLoad(find_pgbench(healthy.binaries), healthy.dsn("load"), spec) as load:

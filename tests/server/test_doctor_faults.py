@@ -99,9 +99,9 @@ def test_remedies_quote_names(cluster: Cluster) -> None:
     with cluster.connect() as conn:
         conn.execute(f"CREATE ROLE {quoted} LOGIN")
         try:
-            told = unseen(doctor(cluster.dsn(user=name)))
-            assert f'GRANT USAGE ON SCHEMA "{SCHEMA}" TO {quoted};' in told["pg_stat_statements"]
-            missing = told["other roles' sessions and statements"]
+            reasons = unseen(doctor(cluster.dsn(user=name)))
+            assert f'GRANT USAGE ON SCHEMA "{SCHEMA}" TO {quoted};' in reasons["pg_stat_statements"]
+            missing = reasons["other roles' sessions and statements"]
             assert f"GRANT pg_read_all_stats TO {quoted};" in missing
         finally:
             conn.execute(f"DROP ROLE {quoted}")
@@ -209,12 +209,12 @@ def test_the_command_says_so_in_one_sentence(cluster: Cluster) -> None:
     assert first["schema"] == "pgtare.doctor/1"
     cluster.stop()
     try:
-        _, told = watching.communicate(timeout=30)
+        _, output = watching.communicate(timeout=30)
     finally:
         cluster.start()
     assert watching.returncode == 1
-    assert told.startswith("pgtare: the server went away")
-    assert len(told.splitlines()) == 1
+    assert output.startswith("pgtare: the server went away")
+    assert len(output.splitlines()) == 1
 
 
 def test_a_watch_without_end_outlasts_a_restart(cluster: Cluster) -> None:
@@ -227,10 +227,10 @@ def test_a_watch_without_end_outlasts_a_restart(cluster: Cluster) -> None:
         while after["taken"] < cluster_started(cluster):
             after = json.loads(lines.readline())
         watching.send_signal(signal.SIGINT)
-        _, told = watching.communicate(timeout=30)
+        _, output = watching.communicate(timeout=30)
     assert watching.returncode == 130
     assert before["taken"] < after["taken"]
-    went, back = told.splitlines()
+    went, back = output.splitlines()
     assert went.startswith("pgtare: the server went away while it was looked at")
     assert went.endswith("; trying again every 1 s")
     assert back == "pgtare: the server is back"
@@ -264,9 +264,9 @@ def test_ctrl_c_ends_a_watch(cluster: Cluster) -> None:
     with an_endless_watch(cluster) as (watching, lines):
         lines.readline()
         watching.send_signal(signal.SIGINT)
-        _, told = watching.communicate(timeout=30)
+        _, output = watching.communicate(timeout=30)
     assert watching.returncode == 130
-    assert "Traceback" not in told
+    assert "Traceback" not in output
 
 
 def test_a_hot_standby(cluster: Cluster) -> None:
@@ -276,15 +276,15 @@ def test_a_hot_standby(cluster: Cluster) -> None:
     try:
         cluster.start()
         report = doctor(cluster.dsn(), status=0)
-        told = unseen(doctor(cluster.dsn("without", user=PLAIN)))
+        reasons = unseen(doctor(cluster.dsn("without", user=PLAIN)))
     finally:
         cluster.stop()
         signal_file.unlink()
         cluster.start()
     assert report["server"]["standby"]
-    assert "EXTENSION pg_stat_statements;  -- on the primary, or" in told["pg_stat_statements"]
+    assert "EXTENSION pg_stat_statements;  -- on the primary, or" in reasons["pg_stat_statements"]
     grant = "GRANT pg_read_all_stats TO plain;  -- on the primary"
-    assert grant in told["other roles' sessions and statements"]
+    assert grant in reasons["other roles' sessions and statements"]
     assert report["statements"]["deallocations_per_s"] == 0
     assert report["findings"] == []
 
@@ -303,5 +303,5 @@ def test_wrong_arguments_and_servers(tmp_path: object) -> None:
     assert "1s or more" in failed(pgtare("doctor", "--dsn", "host=x", "--interval", "0.1s"), 2)
     assert "cannot connect" in failed(pgtare("doctor", "--dsn", f"host={tmp_path}"), 1)
     assert "cannot read" in failed(pgtare("doctor", "--dsn", "no such=thing"), 2)
-    told = failed(pgtare("doctor", "--dsn", "host=x", "--weighed", "/no/such"), 2)
-    assert "/no/such" in told
+    message = failed(pgtare("doctor", "--dsn", "host=x", "--weighed", "/no/such"), 2)
+    assert "/no/such" in message

@@ -1,4 +1,4 @@
-"""What can go wrong with a flame graph ends in one sentence, or is told with what there is."""
+"""What can go wrong with a flame graph ends in one sentence, or is reported with the rest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_without_perf(server18: Cluster, tmp_path: Path) -> None:
     assert "perf is not installed" in failed(done, 2)
 
 
-def test_an_unprivileged_user_is_told_what_is_missing(
+def test_an_unprivileged_user_is_shown_what_is_missing(
     server18: Cluster, as_root: None, open_directory: Path
 ) -> None:
     needs_perf("on")
@@ -70,8 +70,8 @@ def test_nothing_chosen_and_too_much() -> None:
 
 def test_a_child_is_no_postmaster(server18: Cluster) -> None:
     child = processes.children(server18.postmaster_pid)[0]
-    told = failed(pgtare("flame", "off", "--postmaster", str(child)), 2)
-    assert f"--postmaster {server18.postmaster_pid}" in told
+    message = failed(pgtare("flame", "off", "--postmaster", str(child)), 2)
+    assert f"--postmaster {server18.postmaster_pid}" in message
 
 
 def _perfs(pid: int) -> list[psutil.Process]:
@@ -113,7 +113,7 @@ def test_perf_ends_with_us(server18: Cluster) -> None:
 
 
 @pytest.mark.parametrize("which", ["record", "script"])
-def test_a_killed_perf_is_told(server18: Cluster, which: str) -> None:
+def test_a_killed_perf_is_reported(server18: Cluster, which: str) -> None:
     needs_perf("on")
     with server18.connect() as connection:
         process = start_pgtare(
@@ -161,7 +161,7 @@ def test_a_stripped_program_keeps_its_functions_apart(tmp_path: Path, server18: 
 
 
 @pytest.mark.slow
-def test_lost_samples_are_counted_and_told(server18: Cluster, tmp_path: Path) -> None:
+def test_lost_samples_are_counted_and_reported(server18: Cluster, tmp_path: Path) -> None:
     """A reader that is held up loses events; perf tells how many."""
     needs_perf()
 

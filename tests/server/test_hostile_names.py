@@ -53,7 +53,7 @@ class Place:
 
 
 def named(statement: str) -> bytes:
-    """A statement with the name where {name} stands, as a text at {text}, with more at {other}."""
+    """A statement with the name at {name}, as a text at {text}, with more at {other}."""
     composed = sql.SQL(statement).format(  # type: ignore[arg-type]
         name=sql.Identifier(HOSTILE), other=sql.Identifier(HOSTILE + "s"), text=sql.Literal(HOSTILE)
     )
@@ -91,32 +91,32 @@ def place(each_server: Binaries, tmp_path_factory: pytest.TempPathFactory) -> It
 def printed(*arguments: str | Path) -> str:
     """What a command prints; nothing of it steers the terminal."""
     done = in_process(*arguments)
-    told = done.stdout + done.stderr
-    assert done.returncode in (0, 10, 11), told  # the last two: of doctor's findings
-    assert not set(told) & set(STEERS), ascii(told)
-    return told
+    output = done.stdout + done.stderr
+    assert done.returncode in (0, 10, 11), output  # the last two: of doctor's findings
+    assert not set(output) & set(STEERS), ascii(output)
+    return output
 
 
 @pytest.mark.parametrize("by", GROUPINGS)
 def test_profiles(place: Place, by: str) -> None:
-    told = printed("trace", "profile", place.recorded, "--by", by)
+    output = printed("trace", "profile", place.recorded, "--by", by)
     names = by in ("statement", "node", "relation", "session")
-    assert (TAME in told) == (names or (by == "event" and place.names_events()))
+    assert (TAME in output) == (names or (by == "event" and place.names_events()))
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_clients(place: Place, way: str) -> None:
-    told = printed("trace", "clients", place.recorded, "--merge-by", way)
-    assert (TAME in told) == (way == "user")  # the server makes names of applications harmless
+    output = printed("trace", "clients", place.recorded, "--merge-by", way)
+    assert (TAME in output) == (way == "user")  # the server makes names of applications harmless
 
 
 def test_statements_with_their_row_sources_and_waits(place: Place) -> None:
-    told = printed("trace", "statements", place.recorded)
-    (node,) = [line for line in told.splitlines() if line.startswith("Index ")]
+    output = printed("trace", "statements", place.recorded)
+    (node,) = [line for line in output.splitlines() if line.startswith("Index ")]
     assert f" using {TAME}s on " in node
     assert TAME in node.partition(" on ")[2]
-    assert "failed: 42703 × 1" in told
-    assert (f"Extension/{TAME}" in told) == place.names_events()
+    assert "failed: 42703 × 1" in output
+    assert (f"Extension/{TAME}" in output) == place.names_events()
 
 
 def test_export_and_page_name_their_files_only(place: Place, tmp_path: Path) -> None:

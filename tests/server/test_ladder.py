@@ -41,15 +41,15 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, wheel: Binaries) -> Path:
-    """A quick study, run to its end; its output stands beside it."""
+    """A quick study, run to its end; its output is in a file next to it."""
     return finish(write(tmp_path_factory.mktemp("ladder")))
 
 
 def test_a_quick_study_gives_table_page_markdown_and_json(finished: Path) -> None:
-    told = (finished.parent / "told").read_text()
-    assert "7 runs: 1 workload, 2 rounds of 3 runs of 1 s" in told  # beforehand, with the time
-    assert "this takes about" in told
-    assert "reach p = 0.5 at best" in told
+    output = (finished.parent / "output.txt").read_text()
+    assert "7 runs: 1 workload, 2 rounds of 3 runs of 1 s" in output  # beforehand, with the time
+    assert "this takes about" in output
+    assert "reach p = 0.5 at best" in output
     result = read(finished / "result.json")
     assert result["schema"] == "pgtare.ladder/1"
     assert result["state"] == "finished"
@@ -107,8 +107,8 @@ def test_what_is_missing_is_done_and_no_more(finished: Path, tmp_path: Path) -> 
 
 def test_another_study_does_not_go_into_its_directory(finished: Path, tmp_path: Path) -> None:
     other = write(tmp_path, STUDY.replace("scale = 2", "scale = 3"))
-    told = failed(pgtare("ladder", other, "--quick", "--out", finished), 2)
-    assert "holds another study" in told
+    message = failed(pgtare("ladder", other, "--quick", "--out", finished), 2)
+    assert "holds another study" in message
 
 
 def _changed(finished: Path, where: Path, **facts: Any) -> Path:
@@ -136,8 +136,8 @@ def test_a_study_does_not_go_on_with_another_server(finished: Path, tmp_path: Pa
     (version,) = read(finished / "result.json")["servers"].values()
     assert version.startswith("PostgreSQL 18.")
     out = _changed(finished, tmp_path, servers={"main": "PostgreSQL 18.0"})
-    told = refused("ladder", "resume", out)
-    assert f"the server main was PostgreSQL 18.0 and is {version};" in told
+    message = refused("ladder", "resume", out)
+    assert f"the server main was PostgreSQL 18.0 and is {version};" in message
     assert len(Directory(out).runs()) == 6
 
 
@@ -172,9 +172,9 @@ def test_killed_and_interrupted_it_goes_on(tmp_path: Path, wheel: Binaries) -> N
     status = pgtare("ladder", "status", out)
     assert status.returncode == 0, status.stderr
     assert "left" in status.stdout
-    told = pgtare("ladder", "report", out)
-    assert "of 7 runs are done;" in told.stdout
-    assert "%" not in told.stdout.split("runs are done")[1].split("margin")[0]
+    reported = pgtare("ladder", "report", out)
+    assert "of 7 runs are done;" in reported.stdout
+    assert "%" not in reported.stdout.split("runs are done")[1].split("margin")[0]
 
     process = start_pgtare("ladder", "resume", out)
     wait_while_running(lambda: len(directory.runs()) > len(kept), process)
@@ -228,16 +228,16 @@ def test_a_server_that_crashes_costs_its_round_only(
         assert [d["round"] for d in workload["dropped"]] == [crashed[0].step.round]
 
 
-def test_a_variant_that_cannot_start_is_told_before_anything_is_run(
+def test_a_variant_that_cannot_start_is_reported_before_anything_is_run(
     tmp_path: Path, wheel: Binaries
 ) -> None:
     broken = STUDY.replace(
         'name = "TRA"\npreload = ["wait_event_timing"]', 'name = "TRA"\npreload = ["nowhere"]'
     )
     out = tmp_path / "out"
-    told = failed(pgtare("ladder", write(tmp_path, broken), "--quick", "--out", out), 1)
-    assert "the variant TRA cannot start" in told
-    assert 'could not access file "nowhere"' in told  # the log's tail
+    message = failed(pgtare("ladder", write(tmp_path, broken), "--quick", "--out", out), 1)
+    assert "the variant TRA cannot start" in message
+    assert 'could not access file "nowhere"' in message  # the log's tail
     assert not Directory(out).runs()
 
 
@@ -297,8 +297,8 @@ def test_a_port_in_use_is_no_obstacle(tmp_path: Path, wheel: Binaries) -> None:
 
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    told = failed(pgtare("ladder", write(tmp_path, STUDY + "\nclinets = 3\n"), "--out", out), 2)
-    assert "unknown key 'clinets'" in told
+    message = failed(pgtare("ladder", write(tmp_path, STUDY + "\nclinets = 3\n"), "--out", out), 2)
+    assert "unknown key 'clinets'" in message
     assert "holds no study" in failed(pgtare("ladder", "status", tmp_path), 2)
     assert not out.exists()
 
@@ -312,8 +312,8 @@ def test_what_cannot_be_run_is_refused_before_it(tmp_path: Path, wheel: Binaries
         return str(found.value)
 
     assert "lower the scales" in refused(STUDY.replace("scale = 2", "scale = 21000"))
-    told = refused(STUDY.replace("rounds = 8", "rounds = 4"))
-    assert "4 rounds reach p = 0.125 at best" in told
+    message = refused(STUDY.replace("rounds = 8", "rounds = 4"))
+    assert "4 rounds reach p = 0.125 at best" in message
     assert "there is no workload 'W4'" in refused(STUDY, "W4")
     assert "cannot read pgbench script" in refused(
         STUDY.replace('builtin = "select-only"', 'script = "no.sql"')

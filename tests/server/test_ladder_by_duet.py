@@ -20,13 +20,13 @@ ROUNDS = 2 * 3
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, wheel: Binaries) -> Path:
-    """A quick study by duet, run to its end; its output stands beside it."""
+    """A quick study by duet, run to its end; its output is in a file next to it."""
     return finish(write(tmp_path_factory.mktemp("duet"), BY_DUET), timeout=240)
 
 
 def test_it_gives_what_rounds_give(finished: Path) -> None:
-    told = (finished.parent / "told").read_text()
-    assert "7 runs: 1 workload, 2 duet sets of 3 rounds of 2 s, 3 servers up together" in told
+    output = (finished.parent / "output.txt").read_text()
+    assert "7 runs: 1 workload, 2 duet sets of 3 rounds of 2 s, 3 servers up together" in output
     (workload,) = read(finished / "result.json")["workloads"]
     assert workload["protocol"] == "duet"
     assert workload["proven"], workload["why_not"]

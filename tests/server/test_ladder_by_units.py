@@ -78,14 +78,14 @@ def write_sleeping(where: Path, text: str = SLEEPING) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, wheel: Binaries) -> Path:
-    """A quick study of a known effect, run to its end; its output stands beside it."""
+    """A quick study of a known effect, run to its end; its output is in a file next to it."""
     return finish(write_sleeping(tmp_path_factory.mktemp("units")))
 
 
 def test_a_known_effect_is_recovered(finished: Path) -> None:
-    told = (finished.parent / "told").read_text()
-    assert "3 runs: 1 workload, 2 trials of 1 s, 3 arms in one server, a transaction each" in told
-    assert "(the whole study:" in told
+    output = (finished.parent / "output.txt").read_text()
+    assert "3 runs: 1 workload, 2 trials of 1 s, 3 arms in one server, a transaction each" in output
+    assert "(the whole study:" in output
     (workload,) = read(finished / "result.json")["workloads"]
     assert (workload["protocol"], workload["rounds_kept"]) == ("units", TRIALS), workload["dropped"]
     (compared,) = workload["compared"]  # the other variant needs a restart
@@ -127,8 +127,8 @@ def test_a_setting_that_no_session_may_set_is_refused_before_anything_is_run(
 ) -> None:
     text = SLEEPING.replace('lock_timeout = "3ms"', 'log_checkpoints = "off"')
     out = tmp_path / "out"
-    told = failed(pgtare("ladder", write_sleeping(tmp_path, text), "--quick", "--out", out), 2)
-    assert "no session can change log_checkpoints" in told
+    message = failed(pgtare("ladder", write_sleeping(tmp_path, text), "--quick", "--out", out), 2)
+    assert "no session can change log_checkpoints" in message
     assert not Directory(out).runs()
 
 

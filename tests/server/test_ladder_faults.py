@@ -41,9 +41,9 @@ def test_a_study_whose_servers_are_lost_leaves_the_rest_for_later(
     assert home.parent == servers_directory()
     while home.exists():  # the server takes files away as well
         shutil.rmtree(home, ignore_errors=True)
-    told = _ended(process, 1)
-    assert "4 runs in a row could not be made" in told
-    assert "they are left for when the study goes on" in told
+    message = _ended(process, 1)
+    assert "4 runs in a row could not be made" in message
+    assert "they are left for when the study goes on" in message
     runs = directory.runs()
     assert len(runs) >= 2
     assert all(run.made for run in runs.values())

@@ -39,13 +39,13 @@ def check(pg_config: str | Path, library: str = "pg_stat_statements", scale: int
     installations.check(parse(text, "study.toml"))
 
 
-def test_a_pg_config_that_is_not_there_is_told() -> None:
+def test_a_pg_config_that_is_not_there_is_reported() -> None:
     with pytest.raises(UsageError, match=r"'main' names the pg_config /nowhere/pg_config, which"):
         check("/nowhere/pg_config")
 
 
 @pytest.mark.debian
-def test_a_library_that_an_installation_lacks_is_told(debian15: Binaries) -> None:
+def test_a_library_that_an_installation_lacks_is_reported(debian15: Binaries) -> None:
     check(debian15.pg_config)
     with pytest.raises(UsageError, match=r"'pg_stat_statments'.*did you mean pg_stat_statements"):
         check(debian15.pg_config, library="pg_stat_statments")

@@ -57,7 +57,7 @@ def test_settings_that_servers_do_not_take_are_refused_by_name(
         'runtime = { "wait_event_timing.captre" = "stats" }',
         workload='settings = { random_page_cost = "cheap" }',
     )
-    told = refused("ladder", study, "--dry-run").splitlines()
+    lines = refused("ladder", study, "--dry-run").splitlines()
     expected = {
         "variant plain: this server has no setting auto_explain.log_timing": "load the library",
         "variant plain: this server has no setting wrok_mem": "(did you mean work_mem?)",
@@ -75,12 +75,12 @@ def test_settings_that_servers_do_not_take_are_refused_by_name(
         'workload W1: invalid value for parameter "random_page_cost"': "correct random_page_cost",
     }
     for what, next_step in expected.items():
-        (line,) = [line for line in told if what in line]
+        (line,) = [line for line in lines if what in line]
         assert next_step in line
-    assert len(told) == len(expected)
+    assert len(lines) == len(expected)
 
     again = refused("ladder", study, "--out", tmp_path / "out")  # nor is it begun
-    assert again.splitlines() == told
+    assert again.splitlines() == lines
     assert not Directory(tmp_path / "out").begun
 
 
@@ -108,9 +108,9 @@ def test_units_in_one_server_need_settings_that_sessions_can_change(
         timed='runtime = { autovacuum_naptime = "7s" }',
         workload='protocol = "units"',
     )
-    told = refused("ladder", study, "--dry-run")
-    assert "variant timed: no session can change autovacuum_naptime" in told
-    assert "play its workloads by rounds" in told
+    message = refused("ladder", study, "--dry-run")
+    assert "variant timed: no session can change autovacuum_naptime" in message
+    assert "play its workloads by rounds" in message
 
 
 def test_a_server_that_is_not_built_is_not_built_to_be_asked(

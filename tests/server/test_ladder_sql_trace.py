@@ -72,9 +72,9 @@ def test_a_trial_traces_in_the_arms_that_say_so_and_in_no_other(
         run = trial(bench, study, tmp_path)
         assert not run.failed
         assert set(run.parts) == {*ARMS, "off again"}
-        told = "; ".join(run.parts["T-0-tsc"].evidence)
+        shown = "; ".join(run.parts["T-0-tsc"].evidence)
         for counter in ("requests-with-waits", "records", "executions-with-row-sources"):
-            assert f"{counter} grew by" in told
+            assert f"{counter} grew by" in shown
         serving = bench.serve("off", study.workload[0])
         for table, key in (("orders", "customer"), ("readings", "meter"), ("shipments", "route")):
             plan = plan_of(serving, f"SELECT id, note FROM cursor_{table} WHERE {key} = 7")

@@ -104,7 +104,7 @@ def test_a_crashed_server_ends_the_run_and_says_so(
     assert outcomes["ok"] > 500
 
 
-def test_a_refused_connection_is_told(
+def test_a_refused_connection_is_reported(
     driver: Path, targets: Any, script: Any, tmp_path: Path
 ) -> None:
     nowhere = DuetTarget("host=/nonexistent dbname=postgres user=postgres")
@@ -116,22 +116,22 @@ def test_a_refused_connection_is_told(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("SELECT * FROM missing;", 'could not be prepared: ERROR:  relation "missing"'),
         ("SELECT 1 FROM counter WHERE n = ':';", "could not be prepared"),
     ],
 )
-def test_a_statement_that_cannot_be_prepared_is_told_before_the_run(
-    driver: Path, targets: Any, script: Any, tmp_path: Path, text: str, told: str
+def test_a_statement_that_cannot_be_prepared_is_reported_before_the_run(
+    driver: Path, targets: Any, script: Any, tmp_path: Path, text: str, message: str
 ) -> None:
     with pytest.raises(MeasurementError, match=r"cluster 0: a statement could not be") as refused:
         run_duet(driver, targets, script(text), SHORT, tmp_path / "r")
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "protocol", "told", "sqlstate"),
+    ("text", "protocol", "message", "sqlstate"),
     [
         ("\\set x random(0, 3)\nSELECT 1 / :x;", "prepared", "division by zero", b"22012"),
         ("\\set x random(0, 3)\n\\set y 1 / :x\nSELECT :y;", "prepared", "divides by zero", b""),
@@ -147,18 +147,18 @@ def test_an_error_ends_the_run_and_says_so(
     tmp_path: Path,
     text: str,
     protocol: str,
-    told: str,
+    message: str,
     sqlstate: bytes | None,
 ) -> None:
     if sqlstate is None:
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             run_duet(driver, targets, script(text, protocol=protocol), SHORT, tmp_path / "r")
         return
     started = time.monotonic()
     run = run_duet(driver, targets, script(text, protocol=protocol), Length(30), tmp_path / "r")
     assert time.monotonic() - started < 10
     assert run.ended == "failure"
-    assert told in str(run.failure)
+    assert message in str(run.failure)
     wrong = run.records.rows[run.records.rows["outcome"] == Outcome.ERROR]
     assert 1 <= len(wrong) <= 2
     assert wrong["sqlstate"][0] == sqlstate
@@ -189,7 +189,7 @@ END;
     assert counted == outcomes["ok"]
 
 
-def test_settings_the_server_refuses_are_told(
+def test_settings_the_server_refuses_are_reported(
     driver: Path, pair: list[Cluster], script: Any, tmp_path: Path
 ) -> None:
     targets = [DuetTarget(pair[0].dsn(), {"shared_buffers": "1GB"})]
@@ -218,7 +218,9 @@ def test_a_full_disk_ends_the_run_and_keeps_what_fitted(
     assert run.seconds < 30
 
 
-def test_a_directory_that_takes_no_files_is_told(driver: Path, targets: Any, script: Any) -> None:
+def test_a_directory_that_takes_no_files_is_reported(
+    driver: Path, targets: Any, script: Any
+) -> None:
     with pytest.raises(MeasurementError, match="cannot"):
         run_duet(driver, targets, script(SELECT_1), SHORT, Path("/proc/duet"))
 

@@ -103,10 +103,10 @@ def test_the_load_runs_under_its_own_name_until_stopped(
         load.wait_ready()
         assert sessions(conn, load.application_name) == 3
         load.check()
-        told = load.describe()
+        description = load.describe()
     assert load.pid is None
-    assert told["median_tps"] > 0
-    assert told["application_name"].startswith("pgtare-load-")
+    assert description["median_tps"] > 0
+    assert description["application_name"].startswith("pgtare-load-")
     eventually(lambda: sessions(conn, load.application_name) == 0, 5)
     with pytest.raises(MeasurementError, match="not running"):
         load.check()
@@ -180,14 +180,14 @@ def test_a_password_is_not_on_the_command_line(cluster: Cluster, bench: BenchDat
         assert str(password) not in str(load.describe())
 
 
-def test_missing_tables_are_told(cluster: Cluster) -> None:
+def test_missing_tables_are_reported(cluster: Cluster) -> None:
     load = PgbenchLoad(cluster.binaries.pgbench, cluster.dsn(), LoadSpec())
     with load, pytest.raises(MeasurementError, match=r"pgbench ended with .*make them with") as ex:
         load.wait_ready()
     assert "\n" not in str(ex.value)
 
 
-def test_a_bad_script_is_told(cluster: Cluster, bench: BenchDatabase, tmp_path: Path) -> None:
+def test_a_bad_script_is_reported(cluster: Cluster, bench: BenchDatabase, tmp_path: Path) -> None:
     script = tmp_path / "bad.sql"
     for text, message in (
         ("SELECT 1/0;\n", "division by zero"),
@@ -199,7 +199,7 @@ def test_a_bad_script_is_told(cluster: Cluster, bench: BenchDatabase, tmp_path: 
             load.wait_ready()
 
 
-def test_lost_connections_are_told(
+def test_lost_connections_are_reported(
     cluster: Cluster, bench: BenchDatabase, conn: psycopg.Connection[Any]
 ) -> None:
     """One client of two is enough, although pgbench itself goes on."""
@@ -214,7 +214,7 @@ def test_lost_connections_are_told(
             check_for(load, seconds=5)
 
 
-def test_no_server_is_told(cluster: Cluster, tmp_path: Path) -> None:
+def test_no_server_is_reported(cluster: Cluster, tmp_path: Path) -> None:
     load = PgbenchLoad(cluster.binaries.pgbench, f"host={tmp_path}", LoadSpec())
     with load, pytest.raises(MeasurementError, match="pgbench ended with status 1: connection"):
         load.wait_ready()
@@ -280,7 +280,7 @@ def test_a_failed_initialisation_leaves_no_database(
         cluster.connect("pgtare_bench_failed")
 
 
-def test_a_role_without_rights_is_told(cluster: Cluster) -> None:
+def test_a_role_without_rights_is_reported(cluster: Cluster) -> None:
     with cluster.connect() as conn:
         conn.execute("CREATE ROLE weak LOGIN")
     with pytest.raises(MeasurementError, match=r"refused CREATE DATABASE .*permission denied"):
@@ -305,7 +305,7 @@ def test_the_server_takes_every_setting_of_the_catalogue(conn: psycopg.Connectio
                 conn.execute("SELECT set_config(%s, %s, false)", (name, value))
 
 
-def test_what_a_bare_database_lacks_is_told(cluster: Cluster) -> None:
+def test_what_a_bare_database_lacks_is_reported(cluster: Cluster) -> None:
     with cluster.connect("template1") as conn:
         (missing,) = availability(CATALOGUE["pg_stat_statements"], read_facts(conn))
     assert missing.remedy == "CREATE EXTENSION pg_stat_statements;"

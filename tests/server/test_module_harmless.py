@@ -1,4 +1,4 @@
-"""What PostgreSQL does beside a trial, it does as ever."""
+"""A trial changes nothing else that PostgreSQL does."""
 
 import contextlib
 import threading

@@ -155,7 +155,7 @@ FULL = 8
 def full18(wheel: Binaries) -> Iterator[Cluster]:
     """PostgreSQL 18 without room for a shared segment.
 
-    A limit on the size of files stands for a full /dev/shm: both make posix_fallocate fail.
+    A limit on the size of files simulates a full /dev/shm: both make posix_fallocate fail.
     """
     module = loadable(wheel)
     with Cluster(wheel) as cluster:

@@ -77,7 +77,7 @@ def test_transaction_under_way_at_the_end_of_the_trial(server: Cluster) -> None:
             assert last["client_ns"] == 0
             assert last["cpu_ns"] == -1
         client.execute("SELECT 1")
-        assert len(opened(running, client)) == 5  # nothing is told twice
+        assert len(opened(running, client)) == 5  # nothing is reported twice
 
 
 def test_an_open_unit_carries_its_place_in_the_block(server: Cluster) -> None:

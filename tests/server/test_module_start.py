@@ -38,7 +38,7 @@ def test_null_is_refused(operator: Connection, changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"settings": [None]}, "name of a setting is null"),
         ({"settings": [MARKER, MARKER], "values": [None] * 4}, "named twice"),
@@ -85,10 +85,10 @@ def test_null_is_refused(operator: Connection, changes: dict[str, Any]) -> None:
     ids=lambda value: str(value)[:50],
 )
 def test_bad_arguments_are_refused(
-    server: Cluster, operator: Connection, changes: dict[str, Any], told: str
+    server: Cluster, operator: Connection, changes: dict[str, Any], message: str
 ) -> None:
     said = refusal(operator, **changes)
-    assert any(words in said for words in told.split("|"))
+    assert any(words in said for words in message.split("|"))
     assert crashes(server) == []
 
 
@@ -145,7 +145,7 @@ def test_settings_that_decide_what_a_session_is_are_refused(
     assert "cannot be switched between transactions" in refusal(operator, settings=[name])
 
 
-def test_no_setting_whose_value_clients_are_told_is_accepted(operator: Connection) -> None:
+def test_no_setting_whose_value_clients_are_sent_is_accepted(operator: Connection) -> None:
     reported = (
         "TimeZone",
         "DateStyle",

@@ -188,10 +188,10 @@ def check_said(cluster: Cluster, *steps: str, unsure: str | None = None) -> None
         wanted[unsure] = f"{RESTART}, unless that has been done, then {UPDATE}".format(unsure)
     for name, commands in REFUSED.items():
         for command in commands:
-            told = failed(in_process(*command, *dsn), 2)
-            assert told.count("\n") == 1, told
-            assert f"the versions of {name} differ" in told, (command, told)
-            assert wanted[name] in told, (command, told)
+            message = failed(in_process(*command, *dsn), 2)
+            assert message.count("\n") == 1, message
+            assert f"the versions of {name} differ" in message, (command, message)
+            assert wanted[name] in message, (command, message)
     for name, command in ENDING.items():
         done = in_process(*command, *dsn)
         assert done.returncode == 0, done.stderr
@@ -257,8 +257,8 @@ def test_each_step_of_an_upgrade_is_said(upgraded: Binaries) -> None:
         with bare_session(cluster) as client:
             client.execute("ALTER EXTENSION pgtare UPDATE")
             weigh = ("weigh", "wait_event_timing", "--dry-run", "--dsn", cluster.dsn())
-            told = failed(in_process(*weigh), 2)
-            assert UPDATE.replace("{}", "wait_event_timing") in told
+            message = failed(in_process(*weigh), 2)
+            assert UPDATE.replace("{}", "wait_event_timing") in message
             for name in ("wait_event_timing", "sql_trace"):
                 client.execute(f"ALTER EXTENSION {name} UPDATE".encode())
             client.execute("CREATE ROLE anybody LOGIN")

@@ -125,15 +125,15 @@ def test_nothing_is_left_in_pooled_sessions(
             done = run(name, pool.dsn, binaries, tmp_path)
             assert pool.held() == before, name
             if mode == "transaction" and name in ONE_SESSION:
-                told = failed(done, 2)
-                assert told.count("\n") == 1, told
-                assert "pooler" in told
-                assert "session mode" in told
+                message = failed(done, 2)
+                assert message.count("\n") == 1, message
+                assert "pooler" in message
+                assert "session mode" in message
             else:
                 check_ended(name, done)
 
 
-def test_statement_mode_is_told_in_one_sentence(
+def test_statement_mode_is_reported_in_one_sentence(
     served: tuple[Cluster, Binaries], tmp_path: Path
 ) -> None:
     cluster, binaries = served
@@ -141,18 +141,18 @@ def test_statement_mode_is_told_in_one_sentence(
         for name in COMMANDS:
             if name == "module uninstall" and binaries.origin != "wheel":
                 continue  # it asks no server where there is nothing to remove
-            told = failed(run(name, pool.dsn, binaries, tmp_path), 2)
-            assert told.count("\n") == 1, (name, told)
-            assert "statement mode" in told, (name, told)
+            message = failed(run(name, pool.dsn, binaries, tmp_path), 2)
+            assert message.count("\n") == 1, (name, message)
+            assert "statement mode" in message, (name, message)
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3])
-def test_one_session_is_told_from_many_under_load(
+def test_one_session_is_distinguished_from_many_under_load(
     served: tuple[Cluster, Binaries], tmp_path: Path, servers: int
 ) -> None:
     """However many sessions of the pool the application keeps busy meanwhile."""
     cluster, binaries = served
     with pooler(cluster, "transaction") as pool:
         with traffic(pool.dsn, servers - 1, "SELECT pg_sleep(0.001)"):
-            told = failed(run("weigh", pool.dsn, binaries, tmp_path), 2)
-        assert "transaction" in told
+            message = failed(run("weigh", pool.dsn, binaries, tmp_path), 2)
+        assert "transaction" in message

@@ -138,11 +138,11 @@ def test_many_sessions_at_once_share_the_budget(small: Server, onlooker: Connect
         "FROM pg_stat_sql_trace_info c, pg_stat_wait_event_timing_info w"
     )
     refusals = one(onlooker, refused)
-    told: list[str] = []
+    notices: list[str] = []
     with contextlib.ExitStack() as stack:
         for _ in range(40):
             client = stack.enter_context(session(cluster))
-            client.add_notice_handler(lambda notice: told.append(str(notice.message_primary)))
+            client.add_notice_handler(lambda notice: notices.append(str(notice.message_primary)))
             client.execute("SET sql_trace.level = 12")
             assert one(client, "SELECT 1") == 1
         assert volume.used - before <= BUDGET
@@ -156,7 +156,7 @@ def test_many_sessions_at_once_share_the_budget(small: Server, onlooker: Connect
         assert max(sizes) >= MB
         assert min(sizes) >= 64 * 1024
         assert one(onlooker, refused) > refusals
-        assert any("sql_trace cannot trace this session: traces take" in text for text in told)
+        assert any("sql_trace cannot trace this session: traces take" in text for text in notices)
         hash_join(cluster)
 
 
@@ -184,12 +184,12 @@ def test_volume_that_others_have_filled(small: Server, onlooker: Connection) -> 
     with volume.filled(34 * MB):
         before = volume.used
         with session(cluster) as client:
-            told: list[str] = []
-            client.add_notice_handler(lambda notice: told.append(str(notice.message_primary)))
+            notices: list[str] = []
+            client.add_notice_handler(lambda notice: notices.append(str(notice.message_primary)))
             client.execute("SET sql_trace.level = 1")
             client.execute("SELECT 1")
-            assert len(told) == 1
-            assert "of 65536 kB of dynamic shared memory only" in told[0]
+            assert len(notices) == 1
+            assert "of 65536 kB of dynamic shared memory only" in notices[0]
             assert one(onlooker, refused) == refusals + 1
             assert volume.used == before
 

@@ -211,7 +211,7 @@ def test_one_long_call_is_not_multiplied(connection: Connection) -> None:
         assert scan.high >= row_loads.idled(connection, [1])
 
 
-def test_bitmaps_are_told_by_the_scan_above(connection: Connection) -> None:
+def test_bitmaps_are_reported_by_the_scan_above(connection: Connection) -> None:
     query = "SELECT count(*) FROM many WHERE i < 9000 AND k = 3"
     sources = run(connection, query, 128, BITMAPS)
     scan = found_in(sources, "Bitmap Heap Scan", "many")
@@ -347,7 +347,7 @@ def test_workers_of_a_statement_within_itself(connection: Connection) -> None:
     assert sum(bool(entries[-1]["flags"] & PARALLEL_PART) for entries in nested) >= 2
 
 
-def test_statements_of_others_are_not_told(connection: Connection) -> None:
+def test_statements_of_others_are_not_reported(connection: Connection) -> None:
     """What a procedure ran with its owner's rights is not for its caller."""
     connection.execute(
         "CREATE ROLE caller; CREATE OR REPLACE PROCEDURE owners() SECURITY DEFINER "

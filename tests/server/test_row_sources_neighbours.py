@@ -1,4 +1,4 @@
-"""Row sources in the trace, and beside modules that take over the same calls."""
+"""Row sources in the trace, and together with modules that take over the same calls."""
 
 from collections.abc import Iterator
 
@@ -64,7 +64,7 @@ def test_nothing_in_the_trace_when_off(connection: Connection) -> None:
 def test_module_that_takes_over_the_same_calls(
     request: pytest.FixtureRequest, name: str, ours_first: bool
 ) -> None:
-    """Loaded later it stands nearer to the nodes, and we leave the query to it."""
+    """Loaded later it is called closer to the nodes, and we leave the query to it."""
     binaries: Binaries = request.getfixturevalue(name)
     taker = loadable(binaries, "taker", MODULES)
     order = {"after" if ours_first else "before": [taker.library]}

@@ -40,7 +40,7 @@ def test_compilation_is_in_the_calls_that_wait_for_it(connection: Connection) ->
     assert found_in(compiled, "Seq Scan", "delays").low <= root_of(compiled).time
 
 
-def test_scans_of_an_asynchronous_append_are_not_told(connection: Connection) -> None:
+def test_scans_of_an_asynchronous_append_are_not_reported(connection: Connection) -> None:
     info = connection.info
     connection.execute("CREATE EXTENSION IF NOT EXISTS postgres_fdw SCHEMA public")
     connection.execute(

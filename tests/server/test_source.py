@@ -47,7 +47,7 @@ def test_relinked_server_is_an_installation_of_its_own() -> None:
         assert not cluster.log_path.read_text().count("ERROR")
 
 
-def test_what_cannot_be_built_is_told_in_a_sentence() -> None:
+def test_what_cannot_be_built_is_reported_in_a_sentence() -> None:
     with pytest.raises(UsageError, match="--with-nonsense"):
         build(Recipe(18, ("--enable-option-checking=fatal", "--with-nonsense")))
     with pytest.raises(UsageError, match="Debian has no source of PostgreSQL 16"):

@@ -1,4 +1,4 @@
-"""Each kind of call in a trace: what is told of it, and in which call it lies."""
+"""Each kind of call in a trace: what is recorded of it, and which call it is part of."""
 
 import json
 
@@ -104,13 +104,13 @@ def portals_left_open(tracer: Cluster, onlooker: Connection, setting: str, times
 def test_text_of_a_prepared_statement_outlives_the_ring(
     tracer: Cluster, onlooker: Connection
 ) -> None:
-    """Executed until its text has been overwritten many times, it is still told with its text."""
+    """Executed until its text has been overwritten many times, its text is still in the trace."""
     with session(tracer, options="-c sql_trace.ring_size=64kB") as client:
         client.execute("SET sql_trace.level = 4")
         for i in range(2000):
             client.execute("SELECT %s::int /*for hours*/", (i,), prepare=True)
-        start, lost, _, told = drain(onlooker, client.info.backend_pid)
-    found = Trace(told)
+        start, lost, _, data = drain(onlooker, client.info.backend_pid)
+    found = Trace(data)
     assert lost > 0
     assert start > 3 * 65536
     calls = [c for c in found.of("call") if c.call_kind == "execute"]

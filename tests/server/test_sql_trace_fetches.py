@@ -73,7 +73,7 @@ def test_calls_between_and_within_fetches_end_a_record(
     assert any(f.fetches > 3 for f in outer)
 
 
-def test_a_fetch_that_fails_is_told(client: Connection, onlooker: Connection) -> None:
+def test_a_fetch_that_fails_is_reported(client: Connection, onlooker: Connection) -> None:
     loop = LOOP.format(what="1 / (30 - g)", rows=40, body="NULL;")
     caught = loop.replace("END $$", "EXCEPTION WHEN division_by_zero THEN NULL; END $$")
     trace = traced(onlooker, client, caught, "SELECT 'after'")
@@ -156,7 +156,7 @@ def test_an_error_in_one_fetch_leaves_the_next_ones_whole(
     assert trace.one("utility").flags & FAILED == 0
 
 
-def test_a_fetch_that_fails_uncaught_is_told_before_its_error(
+def test_a_fetch_that_fails_uncaught_is_reported_before_its_error(
     client: Connection, onlooker: Connection
 ) -> None:
     client.execute("SET sql_trace.level = 1")

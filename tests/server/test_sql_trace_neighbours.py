@@ -1,4 +1,4 @@
-"""The module beside others: waits on the same time line, pg_stat_statements, pgtare."""
+"""The module together with others: waits on the same time line, pg_stat_statements, pgtare."""
 
 import struct
 from collections.abc import Iterator

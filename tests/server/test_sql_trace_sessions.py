@@ -270,7 +270,7 @@ def test_overwritten_records_are_counted(client: Connection, onlooker: Connectio
     # nobody had read them: all that is between is lost
     assert row["lost_records"] == numbers[0] - first[-1].number - 1
     assert row["lost_bytes"] == lost
-    # statements whose text was overwritten are told anew
+    # statements whose text was overwritten are recorded anew
     client.execute("SELECT 1")
     texts = Trace(drain(onlooker, pid, position)[3])
     assert texts.calls("execute", "SELECT 1")
@@ -400,16 +400,18 @@ def test_kill_9_of_a_traced_session(binaries: Binaries) -> None:
 
 def test_no_memory_for_a_trace(tracer: Cluster, onlooker: Connection) -> None:
     """The session gets a warning, and goes on."""
-    told: list[str] = []
+    notices: list[str] = []
     with session(tracer) as client:
-        client.add_notice_handler(lambda notice: told.append(str(notice.message_primary)))
+        client.add_notice_handler(lambda notice: notices.append(str(notice.message_primary)))
         limit_files(tracer, client.info.backend_pid, 1)
         client.execute("SET sql_trace.ring_size = '16MB'")
         client.execute("SET sql_trace.level = 4")
         for _ in range(3):
             assert one(client, "SELECT 1") == 1
-        assert [t for t in told if t.startswith("sql_trace cannot trace this session")] == told
-        assert len(told) == 1
+        assert [
+            t for t in notices if t.startswith("sql_trace cannot trace this session")
+        ] == notices
+        assert len(notices) == 1
         assert not rows(
             onlooker, "SELECT FROM pg_stat_sql_trace WHERE pid = %s", client.info.backend_pid
         )

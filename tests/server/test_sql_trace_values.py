@@ -259,7 +259,7 @@ def test_texts_differ_beyond_what_is_kept(client: Connection, onlooker: Connecti
     assert len({c.text for c in trace.calls("execute")}) == 2
 
 
-def test_secrets_of_one_length_are_told_apart(client: Connection, onlooker: Connection) -> None:
+def test_secrets_of_one_length_are_distinguished(client: Connection, onlooker: Connection) -> None:
     """Where nothing of the text is kept, what is known of one says nothing of another."""
     client.execute("SET sql_trace.text_length = 0")
     for name, state in (("pastword", "whole"), ("password", "redacted")):

@@ -1,4 +1,4 @@
-"""A server that a stray trap of a watchpoint ended is told from one that died of anything else."""
+"""A server that a stray trap of a watchpoint ended is distinguished from other deaths."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import time
 import psycopg
 import pytest
 from bench.truth import stray
-from bench.truth.stray import StrayTrap, stray_traps_told
+from bench.truth.stray import StrayTrap, stray_traps_reported
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.server
 
 
 @pytest.mark.parametrize(
-    ("deadly", "told"),
+    ("deadly", "message"),
     [(signal.SIGTRAP, StrayTrap), (signal.SIGSEGV, psycopg.OperationalError)],
 )
 def test_only_a_trap_asks_for_another_run(
-    deadly: signal.Signals, told: type[Exception], binaries: Binaries, as_root: None
+    deadly: signal.Signals, message: type[Exception], binaries: Binaries, as_root: None
 ) -> None:
     def die(cluster: Cluster, watched: psycopg.Connection) -> None:
-        with stray_traps_told([cluster.log_path]):
+        with stray_traps_reported([cluster.log_path]):
             os.kill(watched.info.backend_pid, deadly)
             time.sleep(0.1)
             watched.execute("SELECT 1")
@@ -31,6 +31,6 @@ def test_only_a_trap_asks_for_another_run(
     with (
         Cluster(binaries, stray.SETTINGS) as cluster,
         psycopg.connect(cluster.dsn()) as watched,
-        pytest.raises(told),
+        pytest.raises(message),
     ):
         die(cluster, watched)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis.profile import Line, profile
+from pgtare.seeing.trace.analysis.profile import ProfileLine, profile
 from pgtare.seeing.trace.file.reader import load
 from pgtare.server.cluster import Cluster
 from tests.sessions import Connection, session
@@ -64,7 +64,7 @@ def measured(book: ledgers.Ledger, node: str) -> float:
     )
 
 
-def line(book: ledgers.Ledger, name: str) -> Line:
+def line(book: ledgers.Ledger, name: str) -> ProfileLine:
     (found,) = [each for each in profile(book, "node").lines if each.name == name]
     return found
 

@@ -65,20 +65,20 @@ def test_a_full_volume_ends_the_recording_alone(
     assert f"the disk of {rec} is full; {rec} holds what came before" in sentence
     assert f"`pgtare trace profile {rec}`" in sentence
     assert "free some space" in sentence
-    told = json.loads(out)
-    assert (told["stopped_by"], "full" in told["why"]) == ("space", True)
+    summary = json.loads(out)
+    assert (summary["stopped_by"], "full" in summary["why"]) == ("space", True)
     app.execute("SELECT 1")
     assert level_of(onlooker, app.info.backend_pid) == 0
     trace = load(rec)
     assert trace.streams
     assert not [damage for damage in trace.damages if not damage.tail]
-    # what had been read and had no room is told, and not among what the files hold
-    assert told["unwritten_bytes"] > 0
+    # what had been read and had no room is reported, and not among what the files hold
+    assert summary["unwritten_bytes"] > 0
     held = sum(len(data) for chunks in trace.streams.values() for _, data in chunks)
-    assert told["call_bytes"] == held
+    assert summary["call_bytes"] == held
     profile = in_process("trace", "profile", rec)
     assert profile.returncode == 0
-    assert f"{told['unwritten_bytes']:,} bytes of calls" in profile.stderr
+    assert f"{summary['unwritten_bytes']:,} bytes of calls" in profile.stderr
 
 
 @pytest.mark.parametrize(
@@ -263,9 +263,9 @@ def test_a_disk_that_was_full_before(
     fill(volume)
     for name in ("rec", "rec.pgtrace"):
         done = in_process("trace", "record", volume / name, "--dsn", tracer.dsn(), "--reserve", "0")
-        told = failed(done, 1)
-        assert "nothing was begun: the disk of" in told
-        assert "free some space" in told
+        message = failed(done, 1)
+        assert "nothing was begun: the disk of" in message
+        assert "free some space" in message
         assert not (volume / name).exists()
     assert level_of(onlooker, app.info.backend_pid) == 0
 

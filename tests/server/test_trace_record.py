@@ -182,8 +182,8 @@ def test_a_statement_is_not_named_after_a_functions_expression(
     found = json.loads(trace("statements", rec, "--json", "--limit", "100").stdout)["statements"]
     assert {s["text"] for s in found if not s["recursive"]} >= {"SELECT ?", "SELECT ?/?"}
     for wanted, taken in (("SELECT 1", "SELECT ?"), ("1/", "SELECT ?/?")):
-        told = json.loads(trace("profile", rec, "--statement", wanted, "--json").stdout)
-        assert told["scope"] == f"statement {taken}"
+        document = json.loads(trace("profile", rec, "--statement", wanted, "--json").stdout)
+        assert document["scope"] == f"statement {taken}"
 
 
 def _exported(rec: Path, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def _exported(rec: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @both
-def test_parallel_workers_are_told_apart(
+def test_parallel_workers_are_distinguished(
     tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
 ) -> None:
     onlooker.execute(b"DROP TABLE IF EXISTS wide")
@@ -357,9 +357,9 @@ def test_disk_full_stops_the_recording_and_nothing_else(
         app.execute(f"SELECT {number}, '{os.urandom(500).hex()}'".encode())
     out, err = recorder.communicate(timeout=60)
     assert recorder.returncode == 1, (out, err)
-    told = json.loads(out)
-    assert told["stopped_by"] == "space"
-    assert "full" in told["why"]
+    summary = json.loads(out)
+    assert summary["stopped_by"] == "space"
+    assert "full" in summary["why"]
     app.execute("SELECT 1")
     assert level_of(onlooker, app.info.backend_pid) == 0
     found = load(rec)
@@ -371,10 +371,10 @@ def test_disk_full_stops_the_recording_and_nothing_else(
 def test_size_and_reserve_are_kept(
     tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
 ) -> None:
-    told = refused(
+    message = refused(
         "trace", "record", tmp_path / "r", "--dsn", tracer.dsn(), "--reserve", "1000000G"
     )
-    assert "reserve" in told
+    assert "reserve" in message
     rec = tmp_path / "rec"
     recorder = start_pgtare(
         "trace record {} --dsn {} --reserve 0 --max-size 100k --file-size 20k --pid {} --json",
@@ -397,14 +397,14 @@ def test_places_that_cannot_be_used(tracer: Cluster, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.mkdir()
     (taken / "x").touch()
-    told = refused("trace", "record", taken, "--dsn", tracer.dsn())
-    assert "exists already" in told
-    told = refused("trace", "record", "/proc/nowhere/x", "--dsn", tracer.dsn())
-    assert "there is no directory /proc/nowhere" in told
+    message = refused("trace", "record", taken, "--dsn", tracer.dsn())
+    assert "exists already" in message
+    message = refused("trace", "record", "/proc/nowhere/x", "--dsn", tracer.dsn())
+    assert "there is no directory /proc/nowhere" in message
     with session(tracer) as connection:
         data = Path(one(connection, "SHOW data_directory"))
-    told = refused("trace", "record", data / "x", "--dsn", tracer.dsn())
-    assert "data directory" in told
+    message = refused("trace", "record", data / "x", "--dsn", tracer.dsn())
+    assert "data directory" in message
 
 
 @pytest.mark.parametrize(
@@ -459,19 +459,19 @@ def test_without_privilege(tracer: Cluster, onlooker: Connection, tmp_path: Path
         f"FROM pg_proc WHERE {functions}",
     )
     onlooker.execute(f"REVOKE USAGE ON SCHEMA {schemas} FROM public".encode())
-    told = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
+    message = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
     onlooker.execute(f"GRANT USAGE ON SCHEMA {schemas} TO public".encode())
     for schema in schemas.split(", "):
-        assert f"GRANT USAGE ON SCHEMA {schema} TO nobody_much" in told
-    told = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
-    assert "GRANT pg_read_all_stats" in told
-    assert "sql_trace_set" in told
+        assert f"GRANT USAGE ON SCHEMA {schema} TO nobody_much" in message
+    message = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
+    assert "GRANT pg_read_all_stats" in message
+    assert "sql_trace_set" in message
     statement = ("trace", "record", tmp_path / "x", "--dsn", dsn, "-d", "0.1s", "--query-id", "5")
-    told = refused(*statement)
-    assert "GRANT ALTER SYSTEM ON PARAMETER sql_trace.query_ids, sql_trace.query_level" in told
-    assert "GRANT pg_read_all_stats" in told
+    message = refused(*statement)
+    assert "GRANT ALTER SYSTEM ON PARAMETER sql_trace.query_ids, sql_trace.query_level" in message
+    assert "GRANT pg_read_all_stats" in message
     assert not (tmp_path / "x").exists()
-    grants = told.partition("has to run: ")[2]
+    grants = message.partition("has to run: ")[2]
     onlooker.execute(grants.encode())
     assert "none was traced" in in_process(*statement).stdout
     onlooker.execute(f"{grants.replace('GRANT', 'REVOKE').replace(' TO ', ' FROM ')}".encode())
@@ -485,23 +485,23 @@ def test_statements_without_identifiers(tracer: Cluster, tmp_path: Path) -> None
         ("sql_trace.query_ids=7", "set already (7)"),
     ):
         dsn = tracer.dsn(options=f"-c {setting}")
-        told = refused("trace", "record", rec, "--dsn", dsn, "-d", "1", "--query-id", "5")
-        assert why in told
+        message = refused("trace", "record", rec, "--dsn", dsn, "-d", "1", "--query-id", "5")
+        assert why in message
         assert not rec.exists()
 
 
 def test_without_the_extension(tracer: Cluster, onlooker: Connection, tmp_path: Path) -> None:
     dsn = tracer.dsn(dbname="template1")
-    told = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
-    assert told == (
+    message = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
+    assert message == (
         "pgtare: database template1 has no extension sql_trace: CREATE EXTENSION sql_trace; there, "
         "or connect to the database that has it\n"
     )
 
 
 def test_without_the_module(server18: Cluster, tmp_path: Path) -> None:
-    told = refused("trace", "record", tmp_path / "x", "--dsn", server18.dsn())
-    assert "pgtare module install" in told
+    message = refused("trace", "record", tmp_path / "x", "--dsn", server18.dsn())
+    assert "pgtare module install" in message
 
 
 @pytest.mark.parametrize(

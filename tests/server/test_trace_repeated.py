@@ -108,9 +108,9 @@ def test_texts_of_before_that_are_used_again(
     statements = ("SELECT 'used again' FROM pg_am LIMIT 1", marked("before"))
     traced_once(tracer, onlooker, shop, tmp_path / "first", *statements)
     traced_once(tracer, onlooker, shop, tmp_path / "second", statements[0])
-    told = call_bytes(tmp_path / "second")
-    assert told.count(statements[0].encode()) == 1
-    assert b"mark of" not in told
+    size = call_bytes(tmp_path / "second")
+    assert size.count(statements[0].encode()) == 1
+    assert b"mark of" not in size
     (process,) = ledgers.ledger(load(tmp_path / "second")).processes
     texts = [t.text for t in process.stream.texts.values()]
     assert statements[0] in texts
@@ -175,8 +175,8 @@ def test_only_sessions_that_are_asked_for(
             passing.execute(marked("passing, later"))
             passing.close()
             time.sleep(0.5)
-    told = call_bytes(tmp_path / "b1")
-    assert wanted.encode() in told
-    assert b"mark of" not in told
+    size = call_bytes(tmp_path / "b1")
+    assert wanted.encode() in size
+    assert b"mark of" not in size
     assert pids(tmp_path / "b1") == {own}
     onlooker.execute("DROP ROLE teller")

@@ -1,4 +1,4 @@
-"""Sessions that end before a reader has seen them: read all the same, or told."""
+"""Sessions that end before a reader has seen them: read all the same, or reported."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def told(trace: Trace) -> list[str]:
+def unread_notes(trace: Trace) -> list[str]:
     """Notes of sessions that ended unread."""
     return [note for note in trace.notes() if "ended unread" in note]
 
@@ -84,7 +84,7 @@ def test_worker_that_comes_too_late(writing: tuple[Cluster, Path], onlooker: Con
     lost = since(onlooker, before)
     assert lost.sessions >= 4
     eventually(lambda: load(recording).losses[NO_RING] - so_far == lost.bytes)
-    assert told(load(recording))
+    assert unread_notes(load(recording))
     subprocess.run(["kill", str(worker_of(recording))], check=True, **cluster.run_as)
     trace = eventually(lambda: load(recording) if load(recording).end else None)
     assert trace.end["unread"]["sessions"] >= lost.sessions
@@ -142,7 +142,7 @@ def test_recorder_that_comes_too_late(
     assert any("ended unread" in note for note in found["notes"])
     trace = load(rec)
     assert trace.losses[NO_RING] == found["unread_bytes"]
-    assert told(trace) == [note for note in found["notes"] if "ended unread" in note]
+    assert unread_notes(trace) == [note for note in found["notes"] if "ended unread" in note]
 
 
 def test_ring_that_was_written_over(writing: tuple[Cluster, Path], onlooker: Connection) -> None:

@@ -37,11 +37,11 @@ def test_a_session_that_was_asked_for(
     assert of(status(tracer), client) is None
     onlooker.execute("SELECT sql_trace_set(%s, 4)", (pid,))
     client.execute("SET application_name = 'shop'; SELECT 1")
-    told = of(status(tracer), client)
-    assert told is not None
-    assert (told["level"], told["reason"], told["waits"]) == (4, "sql_trace_set", False)
-    assert (told["application"], told["database"]) == ("shop", "postgres")
-    assert told["records"] > 0
+    state = of(status(tracer), client)
+    assert state is not None
+    assert (state["level"], state["reason"], state["waits"]) == (4, "sql_trace_set", False)
+    assert (state["application"], state["database"]) == ("shop", "postgres")
+    assert state["records"] > 0
     table = in_process("trace", "status", "--dsn", tracer.dsn()).stdout
     (line,) = [line for line in table.splitlines() if line.startswith(str(pid))]
     assert line.split()[3:6] == ["shop", "4", "asked"]
@@ -71,9 +71,9 @@ def test_a_recording_that_asks_again_is_named(
         eventually(lambda: bool(load(rec).streams), 30)
         time.sleep(0.3)
         done = in_process("trace", "stop", "--dsn", tracer.dsn(), "--pid", str(pid), "--json")
-        told = json.loads(done.stdout)
-        (recorder,) = told["asked_again_by"]
-        assert (told["stopped"], recorder["sessions"]) == ([pid], [pid])
+        state = json.loads(done.stdout)
+        (recorder,) = state["asked_again_by"]
+        assert (state["stopped"], recorder["sessions"]) == ([pid], [pid])
         assert done.stderr == (
             f"note: server process {recorder['pid']} serves a recording that traces 1 of them "
             "again: end that first, by Ctrl-C or SIGTERM\n"
@@ -91,7 +91,7 @@ def test_who_was_asked_and_idles_is_given_back(
     assert level_of(onlooker, client.info.backend_pid) == 0
 
 
-def test_what_settings_have_traced_is_told_with_its_end(
+def test_what_settings_have_traced_is_reported_with_its_end(
     tracer: Cluster, onlooker: Connection
 ) -> None:
     onlooker.execute('CREATE ROLE "night clerk" LOGIN')
@@ -100,9 +100,9 @@ def test_what_settings_have_traced_is_told_with_its_end(
         onlooker.execute('ALTER ROLE "night clerk" SET sql_trace.max_duration = 600')
         with session(tracer, user="night clerk") as clerk:
             clerk.execute("SELECT 1")
-            told = of(status(tracer), clerk)
-            assert told is not None
-            assert (told["reason"], told["stops_after"]) == ("setting", ["600 s"])
+            state = of(status(tracer), clerk)
+            assert state is not None
+            assert (state["reason"], state["stops_after"]) == ("setting", ["600 s"])
             settings = status(tracer)["settings"]
             want = {"role": "night clerk", "database": None, "name": "sql_trace.level"}
             assert {**want, "value": "1"} in settings

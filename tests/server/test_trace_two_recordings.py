@@ -58,7 +58,7 @@ def started(
 
 
 def ended(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """What a recorder told that is asked to end."""
+    """What a recorder printed that is asked to end."""
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, (out, err)
@@ -104,7 +104,7 @@ def test_the_recording_that_ends_first_leaves_the_session_to_the_other(
 def test_a_session_that_is_given_back_in_mid_recording(
     tracer: Cluster, onlooker: Connection, app: Connection, tmp_path: Path
 ) -> None:
-    """It is asked for again, unless it was told not to be traced."""
+    """It is asked for again, unless it was set not to be traced."""
     with started(tracer, tmp_path / "rec", app) as recorder:
         wait_until_traced(onlooker, app)
         time.sleep(0.3)
@@ -154,10 +154,10 @@ def test_a_session_that_is_traced_by_a_setting_keeps_its_level(
     assert b"'at its level'" in call_bytes(tmp_path / "rec")
 
 
-def test_statements_without_identifiers_are_told_of(
+def test_statements_without_identifiers_are_reported(
     tracer: Cluster, onlooker: Connection, tmp_path: Path
 ) -> None:
-    """At the end of a recording, and beside many statements."""
+    """At the end of a recording, and among many statements."""
     rec = tmp_path / "rec"
     with session(tracer, options="-c compute_query_id=off") as app:
         process = start_pgtare(

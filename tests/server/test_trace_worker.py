@@ -14,11 +14,11 @@ import pytest
 from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis.profile import profile
 from pgtare.seeing.trace.file.reader import load
-from pgtare.server.account import server_account
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
+from pgtare.server.os_account import server_account
 from tests.commands import pgtare, start_pgtare, words
 from tests.module_sources import write_waiter
 from tests.process_limits import limit_memory
@@ -75,8 +75,8 @@ def test_known_waits_are_written(writing: tuple[Cluster, Path], app: Connection)
     lines = {line.name: line.ns for line in profile(book, "event").lines}
     assert lines["Timeout/PgSleep"] == pytest.approx(known(cluster, "nap"), rel=0.02)
     assert lines["pgtare itself (estimated)"] > 0
-    told = {ring.application for ring in trace.rings.values()}
-    assert told == {"written"}
+    applications = {ring.application for ring in trace.rings.values()}
+    assert applications == {"written"}
     assert {ring.kind for ring in trace.rings.values()} == {"sql", "waits"}
     assert trace.processor
     done = pgtare("trace", "profile", recording)
@@ -88,8 +88,8 @@ def test_status_tells_where_the_worker_writes(writing: tuple[Cluster, Path]) -> 
     cluster, path = writing
     recording = latest(path).name
     done = pgtare("trace", "status", "--dsn", cluster.dsn())
-    told = f"worker writes what is traced to {path}; its latest recording: {recording}"
-    assert told in done.stdout
+    expected = f"worker writes what is traced to {path}; its latest recording: {recording}"
+    assert expected in done.stdout
 
 
 def test_what_a_session_wrote_last(writing: tuple[Cluster, Path]) -> None:
@@ -242,8 +242,8 @@ def test_ring_for_which_there_is_no_memory(writing: tuple[Cluster, Path], app: C
     try:
         with session(cluster) as large:
             large.execute("SET sql_trace.ring_size = '16MB'; SET sql_trace.level = 1")
-            told = "cannot read the trace of a session"
-            eventually(lambda: told in cluster.log_path.read_text())
+            warning = "cannot read the trace of a session"
+            eventually(lambda: warning in cluster.log_path.read_text())
     finally:
         limit_memory(cluster, worker_of(recording), None)
     app.execute("SET sql_trace.level = 1")
@@ -307,9 +307,9 @@ def test_worker_that_is_killed(writing: tuple[Cluster, Path], app: Connection) -
     trace = with_statement(recording, "SELECT 'before the kill'")
     assert trace.end is None
     assert not [damage for damage in trace.damages if not damage.tail]
-    told = pgtare("trace", "profile", recording)
-    assert told.returncode == 0, told.stderr
-    assert "has no end" in told.stderr
+    done = pgtare("trace", "profile", recording)
+    assert done.returncode == 0, done.stderr
+    assert "has no end" in done.stderr
 
 
 def app_lives(client: Connection) -> bool:
@@ -479,6 +479,6 @@ def test_leftover_lines_give_nobody_a_warning(wheel: Binaries) -> None:
             )
             assert (done.stdout, done.stderr, done.returncode) == ("9\n", "", 0)
             cluster.reload()
-        told = pgtare("trace", "status", "--dsn", cluster.dsn())
-        assert "worker writes" not in told.stdout
+        status = pgtare("trace", "status", "--dsn", cluster.dsn())
+        assert "worker writes" not in status.stdout
         assert "WARNING" not in cluster.log_path.read_text()

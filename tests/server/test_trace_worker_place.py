@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pgtare.seeing.trace.file.reader import load
-from pgtare.server.account import server_account
 from pgtare.server.cluster import Cluster
+from pgtare.server.os_account import server_account
 from tests.sessions import Connection, eventually, session
 from tests.trace_worker import another, configure, find_statement, latest, work, worker_of
 

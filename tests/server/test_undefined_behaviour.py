@@ -58,8 +58,8 @@ def sanitized(debian15: Binaries, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def assert_defined(cluster: Cluster) -> None:
-    told = cluster.log_path.read_text(errors="replace").splitlines()
-    assert [line for line in told if FOUND in line] == []
+    lines = cluster.log_path.read_text(errors="replace").splitlines()
+    assert [line for line in lines if FOUND in line] == []
 
 
 def test_units(sanitized: Cluster) -> None:

@@ -146,7 +146,7 @@ def test_role_and_database_pre_arm_sessions(timed: Cluster, observer: Connection
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ("etl", "has no level"),
         ("etl=loud", "is no level of capture"),
@@ -157,12 +157,12 @@ def test_role_and_database_pre_arm_sessions(timed: Cluster, observer: Connection
         ("[[:alpha:]=trace", 'has a "[" without its "]"'),
     ],
 )
-def test_bad_patterns_are_refused(value: str, told: str, observer: Connection) -> None:
+def test_bad_patterns_are_refused(value: str, message: str, observer: Connection) -> None:
     with pytest.raises(psycopg.errors.InvalidParameterValue) as refused:
         observer.execute(
             f"ALTER SYSTEM SET wait_event_timing.capture_application = '{value}'".encode()
         )
-    assert told in str(refused.value.diag.message_detail)
+    assert message in str(refused.value.diag.message_detail)
 
 
 def test_brackets_of_every_kind_are_taken(timed: Cluster, armed: Connection) -> None:

@@ -184,7 +184,7 @@ def test_workers_of_a_traced_session_leave_traces(scanned: Cluster) -> None:
         assert len(eventually(lambda: rows(observer, query, query_id))) > 100
 
 
-def test_no_memory_for_background_traces_is_told_once(wheel: Binaries) -> None:
+def test_no_memory_for_background_traces_is_reported_once(wheel: Binaries) -> None:
     """Rings of 2 TB for everybody: none is had, the log says so once, and waits are counted."""
     settings = {
         "wait_event_timing.capture": "trace",

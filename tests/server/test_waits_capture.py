@@ -87,7 +87,7 @@ def test_lock_wait_is_one_wait_although_woken(
     assert longest == total
 
 
-def test_successive_lock_waits_are_told_apart(
+def test_successive_lock_waits_are_distinguished(
     timed: Cluster, watched: Connection, observer: Connection
 ) -> None:
     observer.execute("CREATE TABLE IF NOT EXISTS locked (i int)")
@@ -102,7 +102,7 @@ def test_successive_lock_waits_are_told_apart(
     assert total > 200
 
 
-def test_lock_waits_given_up_are_told_apart(
+def test_lock_waits_given_up_are_distinguished(
     timed: Cluster, watched: Connection, observer: Connection
 ) -> None:
     """The signal that ends one of them in the midst of a call does not join it to the next."""
@@ -198,18 +198,18 @@ def test_reads_agree_with_what_the_server_counts(wheel: Binaries) -> None:
         with session(cluster) as reader, session(cluster) as observer:
             pid = pid_of(reader)
 
-            def told() -> int:
+            def reported() -> int:
                 reader.execute("SELECT pg_stat_force_next_flush()")
                 reader.execute("SELECT 1")
                 query = "SELECT sum(reads)::bigint FROM pg_stat_get_backend_io(%s)"
                 return int(one(observer, query, pid))
 
             # the server begins to count only after the session's first reads
-            told_before = told()
+            reported_before = reported()
             count_before = waits(observer, "DataFileRead", pid)[0]
             for _ in range(3):
                 reader.execute("SELECT count(*) FROM big")
-            seen = told() - told_before
+            seen = reported() - reported_before
             assert waits(observer, "DataFileRead", pid)[0] - count_before == seen
             assert seen > 100
 
@@ -227,9 +227,9 @@ def test_reads_agree_with_explain_on_15(waits15: Cluster) -> None:
         pid = pid_of(reader)
         before = waits(observer, "DataFileRead", pid)[0]
         plan = one(reader, "EXPLAIN (ANALYZE, BUFFERS, FORMAT json) SELECT count(*) FROM big")
-        told = plan[0]["Plan"]["Shared Read Blocks"]
-        assert waits(observer, "DataFileRead", pid)[0] - before == told
-        assert told > 100
+        blocks = plan[0]["Plan"]["Shared Read Blocks"]
+        assert waits(observer, "DataFileRead", pid)[0] - before == blocks
+        assert blocks > 100
 
 
 def test_off_records_nothing(watched: Connection, observer: Connection) -> None:

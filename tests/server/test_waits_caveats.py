@@ -78,7 +78,7 @@ def test_the_kernels_time_in_the_run_queue_is_read() -> None:
     assert not run_queue.is_local("/", os.getpid())  # no server
 
 
-def test_sessions_that_are_not_captured_are_told(timed: Cluster, computing: Connection) -> None:
+def test_sessions_that_are_not_captured_are_reported(timed: Cluster, computing: Connection) -> None:
     with session(timed, options="-c wait_event_timing.capture=off"):
         found = top(timed)
         assert "1 of 2 client sessions is not captured" in str(found["notes"])
@@ -132,7 +132,7 @@ def test_the_reader_leaves_no_trace_of_its_own(timed: Cluster, observer: Connect
     assert one(observer, query) - count <= count - start + 1
 
 
-def test_a_user_without_rights_reads_and_is_told(timed: Cluster, observer: Connection) -> None:
+def test_a_user_without_rights_reads_and_is_reported(timed: Cluster, observer: Connection) -> None:
     with role(observer, "reader_only"):
         done = pgtare("waits", "top", "--interval", "0.5s", "--dsn", timed.dsn(user="reader_only"))
         assert done.returncode == 0, done.stderr
@@ -146,11 +146,11 @@ def test_a_user_who_may_not_use_the_schema_is_shown_the_grant(
         open_to_all = one(observer, "SELECT has_schema_privilege('public', %s, 'USAGE')", schema)
         observer.execute(f'REVOKE USAGE ON SCHEMA {schema} FROM PUBLIC, "shut out"'.encode())
         try:
-            told = refused("waits", "sessions", "--dsn", timed.dsn(user="shut out"))
+            message = refused("waits", "sessions", "--dsn", timed.dsn(user="shut out"))
         finally:
             if open_to_all:
                 observer.execute(f"GRANT USAGE ON SCHEMA {schema} TO PUBLIC".encode())
-    assert f'a superuser has to run: GRANT USAGE ON SCHEMA {schema} TO "shut out";' in told
+    assert f'a superuser has to run: GRANT USAGE ON SCHEMA {schema} TO "shut out";' in message
 
 
 def test_a_user_without_rights_has_others_waits_under_way(
@@ -206,9 +206,9 @@ def test_rights_are_checked_before_a_directory_is_made(
         out = tmp_path / "recording"
         dsn = timed.dsn(user="recorder")
         record = words("waits record {} --duration 0.5s --all --dsn {}", out, dsn)
-        told = refused(*record)
+        message = refused(*record)
         assert not out.exists()
-        grants = told.partition("has to run: ")[2].strip()
+        grants = message.partition("has to run: ")[2].strip()
         assert grants.count("GRANT ") == 2
         observer.execute(grants.encode())
         # it may, and nobody does anything meanwhile
@@ -218,6 +218,6 @@ def test_rights_are_checked_before_a_directory_is_made(
 def test_an_event_is_found_whatever_its_case(timed: Cluster, watched: Connection) -> None:
     watched.execute("SELECT pg_sleep(0.01)")
     watched.execute("SELECT 1")
-    told = refused("waits", "histogram", "pgslep", "--dsn", timed.dsn())
-    assert "did you mean PgSleep" in told
+    message = refused("waits", "histogram", "pgslep", "--dsn", timed.dsn())
+    assert "did you mean PgSleep" in message
     assert "EVENT is empty" in refused("waits", "histogram", "", "--dsn", timed.dsn())

@@ -44,8 +44,8 @@ def test_every_protocol_dump_and_restore(all_traced: Cluster, open_directory: Pa
     run_program(all_traced, "pgbench", "-i", "-q", all_traced.dsn())
     for protocol in ("simple", "extended", "prepared"):
         options = ("-M", protocol, "-t", 20, "-c", 4)
-        told = run_program(all_traced, "pgbench", *options, all_traced.dsn())
-        assert "number of transactions actually processed: 80/80" in told
+        output = run_program(all_traced, "pgbench", *options, all_traced.dsn())
+        assert "number of transactions actually processed: 80/80" in output
     dump = open_directory / "dump"
     directory = ("-Fd", "-j", 2, "-f", dump)
     run_program(all_traced, "pg_dump", *directory, "-t", "pgbench_*", all_traced.dsn())

@@ -23,11 +23,11 @@ from tests.waits import waits
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 
-def told_by(connection: Connection) -> list[str]:
+def notices_of(connection: Connection) -> list[str]:
     """Notices and warnings of a session, as they come in."""
-    told: list[str] = []
-    connection.add_notice_handler(lambda d: told.append(str(d.message_primary)))
-    return told
+    notices: list[str] = []
+    connection.add_notice_handler(lambda d: notices.append(str(d.message_primary)))
+    return notices
 
 
 def assert_unharmed(cluster: Cluster) -> None:
@@ -122,7 +122,7 @@ def test_sessions_end_while_they_are_read(timed: Cluster, observer: Connection) 
         except Exception as ex:
             failures.append(ex)
 
-    told = told_by(observer)
+    notices = notices_of(observer)
     threads = [threading.Thread(target=come_and_go) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -147,7 +147,7 @@ def test_sessions_end_while_they_are_read(timed: Cluster, observer: Connection) 
     for thread in threads:
         thread.join()
     assert not failures
-    assert not told
+    assert not notices
     assert traces > reads > 3
     assert_unharmed(timed)
 
@@ -170,7 +170,7 @@ def test_many_traced_sessions_end_at_once(timed: Cluster, observer: Connection) 
 def test_no_file_left_for_a_ring(timed: Cluster) -> None:
     """A process that may open no more files is not traced, says so once, and goes on."""
     with session(timed) as connection:
-        told = told_by(connection)
+        notices = notices_of(connection)
         pid = connection.info.backend_pid
         connection.execute("SELECT pg_sleep(0)")
         # all descriptors: psutil lists regular files only
@@ -179,9 +179,9 @@ def test_no_file_left_for_a_ring(timed: Cluster) -> None:
         limit_open_files(timed, pid, least)
         connection.execute("SET wait_event_timing.capture = trace")
         connection.execute("SELECT pg_sleep(0.01)")
-        assert len(told) == 1
-        assert "cannot trace this process" in told[0]
-        assert "Too many open files" in told[0]
+        assert len(notices) == 1
+        assert "cannot trace this process" in notices[0]
+        assert "Too many open files" in notices[0]
         assert waits(connection, "PgSleep", pid)[0] >= 1
     assert_unharmed(timed)
 
@@ -225,11 +225,11 @@ def test_full_disk_under_rings(binaries: Binaries, as_root: None) -> None:
             sessions = [stack.enter_context(session(cluster)) for _ in range(4)]
             warnings = []
             for connection in sessions:
-                told = told_by(connection)
+                notices = notices_of(connection)
                 connection.execute("SET wait_event_timing.capture = trace")
                 connection.execute("SELECT pg_sleep(0.01)")
                 assert waits(connection, "PgSleep", connection.info.backend_pid)[0] == 1
-                warnings += told
+                warnings += notices
             assert 1 <= len(warnings) < 4
             assert all("of dynamic shared memory only" in text for text in warnings)
             traced = one(sessions[0], "SELECT count(*) FROM wait_event_timing_rings()")
@@ -271,7 +271,7 @@ def test_full_disk_under_a_session_preload(wheel: Binaries, as_root: None, size:
 
 def test_reset_waits_for_no_stopped_process(watched: Connection, observer: Connection) -> None:
     """One that is stopped while it counts holds a part of the table of statements."""
-    told = told_by(observer)
+    notices = notices_of(observer)
     observer.execute("SET statement_timeout = '10s'")
     watched.execute("SET wait_event_timing.capture = stats")
     pid = watched.info.backend_pid
@@ -290,9 +290,9 @@ def test_reset_waits_for_no_stopped_process(watched: Connection, observer: Conne
                 assert one(observer, "SELECT wait_event_timing_reset()")
             finally:
                 os.kill(pid, signal.SIGCONT)
-            if told:
+            if notices:
                 break
-        assert "of the table of statements were not reset" in told[0]
+        assert "of the table of statements were not reset" in notices[0]
     finally:
         observer.execute("SET statement_timeout = 0")
         observer.execute("SELECT pg_cancel_backend(%s)", (pid,))
@@ -332,7 +332,7 @@ def test_commands_of_recovery_are_timed(binaries: Binaries) -> None:
 
 @pytest.mark.slow
 def test_five_hundred_sessions(binaries: Binaries) -> None:
-    """All are traced and counted, and nobody is told anything."""
+    """All are traced and counted, and nobody gets a message."""
     settings = {
         "max_connections": 520,
         "wait_event_timing.capture": "trace",
@@ -343,7 +343,7 @@ def test_five_hundred_sessions(binaries: Binaries) -> None:
         ended = one(observer, "SELECT processes_ended FROM wait_event_timing_info()")
         with contextlib.ExitStack() as crowd:
             connections = [crowd.enter_context(session(cluster)) for _ in range(500)]
-            told = [told_by(connection) for connection in connections]
+            notices = [notices_of(connection) for connection in connections]
             for connection in connections:
                 connection.execute("SELECT pg_sleep(0.001)")
             counted = (
@@ -355,7 +355,7 @@ def test_five_hundred_sessions(binaries: Binaries) -> None:
                 observer, "SELECT count(*) FROM wait_event_timing_rings() WHERE ended IS NULL"
             )
             assert rings >= 500
-            assert not any(told)
+            assert not any(notices)
         eventually(
             lambda: (
                 one(observer, "SELECT processes_ended FROM wait_event_timing_info()") >= ended + 500

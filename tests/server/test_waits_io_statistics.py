@@ -1,4 +1,4 @@
-"""Counts of waits beside PostgreSQL's own counts of the same operations, in pg_stat_io (18)."""
+"""Counts of waits, compared with those of pg_stat_io (18) for the same operations."""
 
 import pytest
 

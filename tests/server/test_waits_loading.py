@@ -34,12 +34,12 @@ def test_hooks_off_replaces_nothing(binaries: Binaries) -> None:
 def test_load_into_a_session_of_15_warns(debian15: Binaries) -> None:
     module = loadable(debian15, "wait_event_timing")
     with Cluster(debian15) as cluster, session(cluster) as connection:
-        told: list[tuple[str | None, str | None, str | None]] = []
+        notices: list[tuple[str | None, str | None, str | None]] = []
         connection.add_notice_handler(
-            lambda d: told.append((d.severity, d.message_primary, d.message_hint))
+            lambda d: notices.append((d.severity, d.message_primary, d.message_hint))
         )
         connection.execute(f"LOAD '{module.library}'".encode())
-        ((severity, message, hint),) = told
+        ((severity, message, hint),) = notices
         assert severity == "WARNING"
         assert message == "wait_event_timing is not usable in this session"
         assert "shared_preload_libraries" in str(hint)
@@ -156,15 +156,15 @@ def test_load_that_fails_in_parallel_mode_can_be_repeated(wheel: Binaries) -> No
             "RETURN (SELECT count(*) FROM wait_event_timing_buckets()); END$$"
         )
         with session(cluster) as late:
-            told: list[str | None] = []
-            late.add_notice_handler(lambda d: told.append(d.message_primary))
+            notices: list[str | None] = []
+            late.add_notice_handler(lambda d: notices.append(d.message_primary))
             pid = late.info.backend_pid
             limit_memory(cluster, pid, 8 << 20)
             with pytest.raises(psycopg.Error, match="could not map shared memory segment"):
                 late.execute("SELECT loads()")
             limit_memory(cluster, pid, None)
             assert one(late, "SELECT loads()") == 32
-            assert told == []
+            assert notices == []
 
 
 def test_loaded_twice(wheel: Binaries, open_directory: Path) -> None:
@@ -172,10 +172,10 @@ def test_loaded_twice(wheel: Binaries, open_directory: Path) -> None:
     copy = open_directory / "again.so"
     shutil.copy(wheel.pkglibdir / "wait_event_timing.so", copy)
     with serving(wheel) as cluster, session(cluster) as connection:
-        told: list[str | None] = []
-        connection.add_notice_handler(lambda d: told.append(d.message_primary))
+        notices: list[str | None] = []
+        connection.add_notice_handler(lambda d: notices.append(d.message_primary))
         connection.execute(f"LOAD '{copy}'".encode())
-        assert "another copy of wait_event_timing is loaded already" in str(told)
+        assert "another copy of wait_event_timing is loaded already" in str(notices)
         connection.execute("SELECT pg_sleep(0.01)")
         assert waits(connection, "PgSleep", connection.info.backend_pid)[0] == 1
 
@@ -202,5 +202,5 @@ def test_beside_another_module_that_takes_over_calls(binaries: Binaries, first: 
 @pytest.mark.parametrize("protocol", ["simple", "extended", "prepared"])
 def test_pgbench_runs_with_every_protocol(timed: Cluster, protocol: str) -> None:
     run_program(timed, "pgbench", "-i", "-q", timed.dsn())
-    told = run_program(timed, "pgbench", "-M", protocol, "-c", 4, "-t", 50, timed.dsn())
-    assert "number of transactions actually processed: 200/200" in told
+    output = run_program(timed, "pgbench", "-M", protocol, "-c", 4, "-t", 50, timed.dsn())
+    assert "number of transactions actually processed: 200/200" in output

@@ -31,7 +31,7 @@ def slots(connection: Connection) -> tuple[int, int]:
 
 @pytest.mark.parametrize("ours_first", [True, False], ids=["before", "after"])
 def test_neighbour_preloaded_before_or_after(binaries: Binaries, ours_first: bool) -> None:
-    """Both see every call, whoever came first; what is no longer in place is told."""
+    """Both see every call, whoever came first; what is no longer in place is reported."""
     ours, theirs = loadable(binaries, "wait_event_timing"), grabber(binaries)
     libraries = [ours.library, theirs.library]
     if not ours_first:

@@ -16,7 +16,7 @@ TRANSACTIONS = 5
 
 
 @pytest.fixture(scope="module", params=["statements first", "waits first"])
-def beside(request: pytest.FixtureRequest, each_server: Binaries) -> Iterator[Cluster]:
+def both_modules(request: pytest.FixtureRequest, each_server: Binaries) -> Iterator[Cluster]:
     """Both modules; that which is loaded later is called first."""
     module = loadable(each_server, "wait_event_timing")
     preload = ["pg_stat_statements", module.library]
@@ -41,11 +41,11 @@ def commits(cluster: Cluster, protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["simple", "extended", "prepared"])
-def test_commits_are_booked_under_their_identifier(beside: Cluster, protocol: str) -> None:
-    with session(beside) as observer:
+def test_commits_are_booked_under_their_identifier(both_modules: Cluster, protocol: str) -> None:
+    with session(both_modules) as observer:
         one(observer, "SELECT wait_event_timing_reset()")
         one(observer, "SELECT pg_stat_statements_reset() IS NOT NULL")
-        commits(beside, protocol)
+        commits(both_modules, protocol)
         synced = (
             "SELECT sum(waits)::int FROM pg_stat_wait_event_timing_statements "
             "JOIN pg_stat_statements USING (queryid) "
@@ -55,8 +55,8 @@ def test_commits_are_booked_under_their_identifier(beside: Cluster, protocol: st
         assert eventually(lambda: one(observer, synced)) == TRANSACTIONS
 
 
-def test_trace_names_utility_statements(beside: Cluster) -> None:
-    with session(beside) as traced, session(beside) as observer:
+def test_trace_names_utility_statements(both_modules: Cluster) -> None:
+    with session(both_modules) as traced, session(both_modules) as observer:
         traced.execute("SET wait_event_timing.capture = trace")
         traced.execute("CHECKPOINT")
         known = (

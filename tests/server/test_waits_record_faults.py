@@ -54,7 +54,7 @@ def test_nobody_traced(timed: Cluster, tmp_path: Path, options: list[str]) -> No
 def test_a_full_disk_ends_the_recording_with_1(
     timed: Cluster, as_root: None, observer: Connection, tmp_path: Path, options: list[str]
 ) -> None:
-    """Both recorders end; what had room can be read, and how much had none is told."""
+    """Both recorders end; what had room can be read, and how much had none is reported."""
     with small_volume("size=400k") as place, session(timed) as client:
         rec = place / "r"
         recorder = start_pgtare(
@@ -66,10 +66,10 @@ def test_a_full_disk_ends_the_recording_with_1(
         out, err = recorder.communicate(timeout=30)
         assert recorder.returncode == 1, (out, err)
         assert "Traceback" not in err
-        (told,) = [line for line in err.splitlines() if line.startswith("pgtare: ")]
-        assert f"the disk of {rec} is full; {rec} holds what came before" in told
-        assert f"`pgtare waits report {rec}`" in told
-        assert "free some space" in told
+        (message,) = [line for line in err.splitlines() if line.startswith("pgtare: ")]
+        assert f"the disk of {rec} is full; {rec} holds what came before" in message
+        assert f"`pgtare waits report {rec}`" in message
+        assert "free some space" in message
         assert one(observer, TRACED) == 0
         found = recordings.load(rec)
         assert found.stopped_by == "space"

@@ -361,15 +361,15 @@ def test_killed_while_traced(wheel: Binaries) -> None:
 def test_session_that_gets_no_ring_goes_on(timed: Cluster) -> None:
     """A ring that cannot be had is a warning, and waits are counted all the same."""
     with session(timed) as connection:
-        told: list[str | None] = []
-        connection.add_notice_handler(lambda d: told.append(d.message_primary))
+        notices: list[str | None] = []
+        connection.add_notice_handler(lambda d: notices.append(d.message_primary))
         pid = connection.info.backend_pid
         limit_files(timed, pid, 24)  # WAL segments are smaller
         connection.execute("SET wait_event_timing.trace_ring_records = 1048576")
         connection.execute("SET wait_event_timing.capture = trace")
         connection.execute("SELECT pg_sleep(0.01)")
-        assert len(told) == 1
-        assert "cannot trace this process" in str(told[0])
+        assert len(notices) == 1
+        assert "cannot trace this process" in str(notices[0])
         assert waits(connection, "PgSleep", pid)[0] == 1
 
 

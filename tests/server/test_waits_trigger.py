@@ -196,21 +196,21 @@ def test_slow_statement_before_one_that_fails_counts(
 
 @contextlib.contextmanager
 def large_ring_that_cannot_be_copied(cluster: Cluster) -> Iterator[tuple[Connection, list[str]]]:
-    """A traced session whose copies have no memory, and what it is told."""
+    """A traced session whose copies have no memory, and the messages it gets."""
     with session(cluster) as connection:
-        told: list[str] = []
-        connection.add_notice_handler(lambda d: told.append(str(d.message_primary)))
+        notices: list[str] = []
+        connection.add_notice_handler(lambda d: notices.append(str(d.message_primary)))
         connection.execute("SET wait_event_timing.trace_ring_records = 1048576")
         connection.execute("SET wait_event_timing.capture = trace")
         connection.execute("SELECT wait_event_timing_benchmark(600000)")
         # WAL segments are smaller, the copy is 32 MiB
         limit_files(cluster, connection.info.backend_pid, 24)
-        yield connection, told
+        yield connection, notices
 
 
 def test_no_memory_for_a_copy_disturbs_nobody(timed: Cluster, observer: Connection) -> None:
     refused = "SELECT traces_refused FROM wait_event_timing_info()"
-    with large_ring_that_cannot_be_copied(timed) as (connection, told):
+    with large_ring_that_cannot_be_copied(timed) as (connection, notices):
         before = one(observer, refused)
         pid = connection.info.backend_pid
         connection.execute("SET wait_event_timing.trigger = '50ms'")
@@ -218,20 +218,20 @@ def test_no_memory_for_a_copy_disturbs_nobody(timed: Cluster, observer: Connecti
         eventually(lambda: one(observer, refused) == before + 1)
         assert rows(observer, KEPT, pid) == []
         assert one(connection, "SELECT 1") == 1
-        assert len(told) == 1
-        assert "cannot keep the trace of a slow statement" in told[0]
+        assert len(notices) == 1
+        assert "cannot keep the trace of a slow statement" in notices[0]
 
 
 def test_no_memory_for_a_copy_where_statements_talk(timed: Cluster) -> None:
-    """The failure is told after the request, not in the midst of another message."""
+    """The failure is reported after the request, not in the midst of another message."""
     talking = "DO $$BEGIN RAISE NOTICE 'x'; RAISE NOTICE 'y'; END$$"
-    with large_ring_that_cannot_be_copied(timed) as (connection, told):
+    with large_ring_that_cannot_be_copied(timed) as (connection, notices):
         connection.execute("SET wait_event_timing.trigger = '50ms'")
         connection.execute(f"SELECT pg_sleep(0.1); {talking}; SELECT 1".encode())
         assert one(connection, "SELECT 'next'") == "next"
-        assert told[:2] == ["x", "y"]
-        assert len(told) == 3
-        assert "cannot keep the trace of a slow statement" in told[2]
+        assert notices[:2] == ["x", "y"]
+        assert len(notices) == 3
+        assert "cannot keep the trace of a slow statement" in notices[2]
 
 
 def test_failed_copies_leave_no_memory_behind(timed: Cluster, observer: Connection) -> None:

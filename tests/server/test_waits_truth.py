@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import pytest
 from bench.truth import stray
-from bench.truth.stray import StrayTrap, stray_traps_told
+from bench.truth.stray import StrayTrap, stray_traps_reported
 from bench.truth.witness import word_of
 
 from pgtare.server.binaries import Binaries
@@ -61,10 +61,10 @@ def stores(binaries: Binaries, pid: int, load: Callable[[], object]) -> int:
                 time.sleep(0.1)
         finally:
             perf.send_signal(signal.SIGINT)
-            _, told = perf.communicate(timeout=20)
-    line = next((line for line in told.splitlines() if "mem:" in line), "")
+            _, output = perf.communicate(timeout=20)
+    line = next((line for line in output.splitlines() if "mem:" in line), "")
     if not line or not line.split(",")[0].isdigit():
-        pytest.skip(f"hardware watchpoints do not work here: {told.strip()}")
+        pytest.skip(f"hardware watchpoints do not work here: {output.strip()}")
     return int(line.split(",")[0])
 
 
@@ -76,7 +76,7 @@ def under_watch(
         with (
             contextlib.suppress(StrayTrap),
             serving(binaries, {**stray.SETTINGS, **settings}) as cluster,
-            stray_traps_told([cluster.log_path]),
+            stray_traps_reported([cluster.log_path]),
         ):
             return look(cluster)
     raise AssertionError(f"stray traps ended the server {ATTEMPTS} times")
@@ -159,14 +159,14 @@ def test_watchpoint_and_module_time_the_same(binaries: Binaries, as_root: None) 
             time.sleep(0.1)
             perf.send_signal(signal.SIGINT)
             perf.wait(20)
-            told = subprocess.run(
+            done = subprocess.run(
                 ["perf", "script", "-i", data, "--ns", "-F", "time"],
                 capture_output=True,
                 text=True,
                 check=True,
             )
             # the session was idle before: the first store, and the first record, end that wait
-            times = [Decimal(line.rstrip(":")) for line in told.stdout.split()][1:]
+            times = [Decimal(line.rstrip(":")) for line in done.stdout.split()][1:]
             gaps = [float(b - a) * 1e3 for a, b in itertools.pairwise(times)]
             by_stores = [ms - min(gaps) for ms in gaps[::2]]
             by_module = rows(

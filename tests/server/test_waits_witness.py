@@ -45,7 +45,7 @@ def check(rows: list[Row]) -> None:
     assert rows
     for row in rows:
         peers = [r for r in rows if (r.who, r.idle) == (row.who, row.idle)]
-        # a wait or two of a few may be told apart otherwise: see docs/ground-truth.md
+        # a wait or two of a few may be distinguished differently: see docs/ground-truth.md
         missing = round(row.waits * (1 - row.found_pct / 100), 6)
         assert missing <= max(0.01 * row.waits, 1), row
         # a semaphore that is free already needs no system call

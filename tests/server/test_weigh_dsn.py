@@ -74,33 +74,33 @@ def test_what_took_part_is_measured(running: Cluster, tmp_path: Path) -> None:
     assert design["participation"] == 1.0
     assert design["sessions_took_part_pct"] == 25.0
     assert 15 < design["transactions_took_part_pct"] < 35
-    told = " ".join(done.stdout.split())
-    assert "25 % of the database’s sessions and" in told
-    assert "% of its transactions took part" in told
+    printed = " ".join(done.stdout.split())
+    assert "25 % of the database’s sessions and" in printed
+    assert "% of its transactions took part" in printed
 
 
 def test_hole_in_the_users_own_statistics_is_announced(running: Cluster) -> None:
     """pg_stat_statements tracks on this server; track_io_timing is off anyway."""
     dsn = running.dsn("app")
     done = in_process("weigh", "pg_stat_statements", "track_io_timing", "--dsn", dsn, "--dry-run")
-    told = " ".join(done.stdout.split())
+    printed = " ".join(done.stdout.split())
     assert "switches off what is on now: compute_query_id (now auto), pg_stat_statements.track" in (
-        told
+        printed
     )
-    assert "track_io_timing (now" not in told
-    assert "miss about 75 % of the transactions" in told
-    assert "--base current" in told
+    assert "track_io_timing (now" not in printed
+    assert "miss about 75 % of the transactions" in printed
+    assert "--base current" in printed
     for quiet in (["pg_stat_statements", "--base", "current"], ["track_io_timing"]):
         done = in_process("weigh", *quiet, "--dsn", dsn, "--dry-run")
         assert "switches off" not in done.stdout
 
 
 def test_a_database_with_tables_of_that_name_is_untouched(running: Cluster) -> None:
-    told = refused(
+    message = refused(
         "weigh track_io_timing --dsn {} --load select-only --duration 2 --scale 1",
         running.dsn("app"),
     )
-    assert "database of its own" in told
+    assert "database of its own" in message
     done = pgtare(
         "weigh track_io_timing --dsn {} --load select-only --duration 2 --scale 1 --yes",
         running.dsn("app"),
@@ -135,40 +135,40 @@ def test_dry_run_tells_and_changes_nothing(running: Cluster) -> None:
 
 
 def test_unsafe_instruments_need_allow(running: Cluster) -> None:
-    told = refused("weigh", "log_statement", "--dsn", running.dsn("app"))
-    assert "--allow log_statement" in told
+    message = refused("weigh", "log_statement", "--dsn", running.dsn("app"))
+    assert "--allow log_statement" in message
 
 
 def test_missing_library_names_the_line_to_add(running: Cluster) -> None:
-    told = refused("weigh", "auto_explain", "--dsn", running.dsn("app"))
-    assert "shared_preload_libraries = " in told
-    assert "auto_explain" in told
+    message = refused("weigh", "auto_explain", "--dsn", running.dsn("app"))
+    assert "shared_preload_libraries = " in message
+    assert "auto_explain" in message
 
 
-def test_missing_extension_is_told(running: Cluster) -> None:
-    told = refused("weigh", "track_io_timing", "--dsn", running.dsn("bare"))
-    assert "CREATE EXTENSION pgtare" in told
+def test_missing_extension_is_reported(running: Cluster) -> None:
+    message = refused("weigh", "track_io_timing", "--dsn", running.dsn("bare"))
+    assert "CREATE EXTENSION pgtare" in message
 
 
-def test_no_privilege_is_told(running: Cluster) -> None:
+def test_no_privilege_is_reported(running: Cluster) -> None:
     dsn = running.dsn("app", user="visitor")
-    told = refused("weigh", "track_io_timing", "--dsn", dsn, "--duration", "2")
-    assert "GRANT" in told or "privilege" in told
+    message = refused("weigh", "track_io_timing", "--dsn", dsn, "--duration", "2")
+    assert "GRANT" in message or "privilege" in message
 
 
-def test_unreachable_server_is_told(running: Cluster, tmp_path: Path) -> None:
-    told = refused("weigh", "track_io_timing", "--dsn", f"host={tmp_path} dbname=app", status=1)
-    assert "cannot connect" in told
+def test_unreachable_server_is_reported(running: Cluster, tmp_path: Path) -> None:
+    message = refused("weigh", "track_io_timing", "--dsn", f"host={tmp_path} dbname=app", status=1)
+    assert "cannot connect" in message
     assert "connection string" in refused(
         "weigh", "track_io_timing", "--dsn", "host=/tmp nonsense=1"
     )
 
 
 def test_silent_server_gives_no_number(running: Cluster) -> None:
-    told = refused(
+    message = refused(
         "weigh", "track_io_timing", "--dsn", running.dsn("app"), "--duration", "2", status=1
     )
-    assert "nothing was measured" in told
+    assert "nothing was measured" in message
 
 
 def test_second_trial_is_refused_and_stop_ends_the_first(running: Cluster, tmp_path: Path) -> None:
@@ -178,8 +178,8 @@ def test_second_trial_is_refused_and_stop_ends_the_first(running: Cluster, tmp_p
             "weigh track_io_timing --dsn {} --duration 60 --output {}", dsn, tmp_path / "w.json"
         )
         _wait_until_running(dsn)
-        told = refused("weigh", "track_io_timing", "--dsn", dsn, "--duration", "2")
-        assert "a trial is running already" in told
+        message = refused("weigh", "track_io_timing", "--dsn", dsn, "--duration", "2")
+        assert "a trial is running already" in message
         status = pgtare("status", "--dsn", dsn)
         assert "a trial runs" in status.stdout
         assert "stopped" in pgtare("stop", "--dsn", dsn).stdout

@@ -166,7 +166,7 @@ def test_a_setting_that_cannot_be_an_arm_is_refused_with_the_reason(
     assert why in refused("weigh", "--arm", f"x: {setting}", "--dsn", server18.dsn())
 
 
-def test_a_script_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
+def test_a_script_that_fails_is_reported_in_its_own_words(tmp_path: Path) -> None:
     script = tmp_path / "broken.sql"
     script.write_text("SELECT 1 FROM no_such_table;\n")
     done = pgtare("weigh", "track_io_timing", "--script", script, "--scale", "1")
@@ -194,10 +194,10 @@ def test_catalogue_with_a_typo_names_file_line_and_key(tmp_path: Path) -> None:
         '[mine]\ndescription = "x"\nsafe_in_production = true\nreason = "y"\nbasis = 1\n'
         '[mine.variants.on]\nsettings = { work_mem = "8MB" }\n'
     )
-    told = refused("weigh", "mine", "--catalog", own)
-    assert str(own) in told
-    assert "5" in told
-    assert "basis" in told
+    message = refused("weigh", "mine", "--catalog", own)
+    assert str(own) in message
+    assert "5" in message
+    assert "basis" in message
 
 
 def test_two_installations_of_results_are_not_mixed(tmp_path: Path) -> None:

@@ -66,8 +66,8 @@ def test_running_debian_15(debian15: Binaries, tmp_path: Path) -> None:
 @pytest.mark.debian
 def test_debian_15_without_the_module_says_what_to_do(debian15: Binaries) -> None:
     with Cluster(debian15) as server:
-        told = refused("weigh", "track_io_timing", "--dsn", server.dsn())
-        assert "pgtare module install" in told
+        message = refused("weigh", "track_io_timing", "--dsn", server.dsn())
+        assert "pgtare module install" in message
 
 
 def test_module_install_and_uninstall_below_a_destdir(wheel: Binaries, tmp_path: Path) -> None:
@@ -89,9 +89,9 @@ def test_a_standby_is_refused(wheel: Binaries) -> None:
             conn.execute(module.create_sql.encode())
         (server.data_directory / "standby.signal").touch(mode=0o644)
         server.restart()
-        told = refused("weigh", "track_io_timing", "--dsn", server.dsn())
-        assert "standby" in told
-        assert "primary" in told
+        message = refused("weigh", "track_io_timing", "--dsn", server.dsn())
+        assert "standby" in message
+        assert "primary" in message
 
 
 EVERY_ENTRY = (

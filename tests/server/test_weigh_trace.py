@@ -8,7 +8,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from tests.commands import arm, pgtare, read, words
-from tests.conftest import DEBIAN15
+from tests.versions.servers import DEBIAN15
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

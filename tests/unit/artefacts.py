@@ -21,7 +21,7 @@ import numpy as np
 
 from pgtare.seeing.flame import recording as flame
 from pgtare.seeing.flame.record import FlameRecording
-from pgtare.seeing.flame.samples import Samples
+from pgtare.seeing.flame.samples import StackSamples
 from pgtare.seeing.trace.file import blocks
 from pgtare.seeing.trace.file.disk_limits import Limits
 from pgtare.seeing.trace.file.reader import load as load_trace
@@ -53,7 +53,7 @@ class Made:
 
 def write_flame(path: Path) -> None:
     ones = np.ones(ROWS, np.int64)
-    samples = Samples((("a", "b"),), ones, ones, 0 * ones, 0 * ones, ones)
+    samples = StackSamples((("a", "b"),), ones, ones, 0 * ones, 0 * ones, ones)
     flame.save(path, FlameRecording("on", "x", samples, 0, 1.0, "fp", 99, "time"))
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from pgtare.seeing.trace.analysis.costs import NOTHING, noted
+from pgtare.seeing.trace.analysis.tracing_cost import NOTHING, noted
 from pgtare.seeing.trace.file.disk_limits import Limits
 from pgtare.seeing.trace.file.reader import Trace, load
-from pgtare.seeing.trace.file.stream import POSTGRES_EPOCH_US, CallKind, Kind
+from pgtare.seeing.trace.file.stream import POSTGRES_EPOCH_US, CallKind, RecordKind
 from pgtare.seeing.trace.file.tables import Table
 from pgtare.seeing.trace.file.writer import Writer
 
@@ -45,10 +45,12 @@ class StreamBuilder:
     next_call: int = 0
     parts: list[bytes] = field(default_factory=list)
 
-    def record(self, kind: Kind, when: int, body: bytes, call: int = 0, depth: int = 0) -> None:
+    def record(
+        self, kind: RecordKind, when: int, body: bytes, call: int = 0, depth: int = 0
+    ) -> None:
         body = padded(body)
         number = 0  # of what the reading function makes
-        if kind != Kind.LOST:
+        if kind != RecordKind.LOST:
             self.number += 1
             number = self.number
         self.data += struct.pack("<IHHQqQ", 32 + len(body), kind, depth, number, when, call)
@@ -61,12 +63,12 @@ class StreamBuilder:
         began = BEGAN_US + since // 1000
         body = struct.pack("<IiqqqIIiIQ", 1, pid, began, 7, began, 10, 5, 180006, 0, 1 << 20)
         body += name(application) + name("alice") + name("shop") + name("UTF8", 24)
-        self.record(Kind.SESSION, 0, body)
+        self.record(RecordKind.SESSION, 0, body)
 
     def text(self, text: int, sql: str, query_id: int = 0, flags: int = 0) -> None:
         raw = sql.encode()
         body = struct.pack("<QqIIII", text, query_id, len(raw), len(raw), flags, 0) + raw
-        self.record(Kind.TEXT, 0, body)
+        self.record(RecordKind.TEXT, 0, body)
 
     def call(
         self,
@@ -111,55 +113,55 @@ class StreamBuilder:
         )
         body += struct.pack("<4Q", *shared) if shared else b""
         body += struct.pack("<Q", fetches) if fetches > 1 else b""
-        self.record(Kind.CALL, end, body, call, depth)
+        self.record(RecordKind.CALL, end, body, call, depth)
         return call
 
     def request(self, start: int, end: int, cpu: int = -1, status: str = "I") -> None:
-        self.record(Kind.REQUEST, end, struct.pack("<qqII", start, cpu, ord(status), 1))
+        self.record(RecordKind.REQUEST, end, struct.pack("<qqII", start, cpu, ord(status), 1))
 
     def transaction(self, event: int, when: int, start: int, xid: int = 0) -> None:
-        self.record(Kind.TRANSACTION, when, struct.pack("<IIQq", event, 0, xid, start))
+        self.record(RecordKind.TRANSACTION, when, struct.pack("<IIQq", event, 0, xid, start))
 
     def waitring(self, zero: int = 0) -> None:
-        self.record(Kind.WAITRING, 0, struct.pack("<qqII", BEGAN_US, zero, 1, 0))
+        self.record(RecordKind.WAITRING, 0, struct.pack("<qqII", BEGAN_US, zero, 1, 0))
 
     def plan(self, plan: int, nodes: list[dict[str, Any]], text: int = 0) -> None:
         raw = json.dumps(nodes).encode()
         body = struct.pack("<QQII", plan, text, len(raw), len(nodes)) + raw
-        self.record(Kind.PLAN, 0, body)
+        self.record(RecordKind.PLAN, 0, body)
 
     def rowsources(
         self, call: int, plan: int, nodes: list[tuple[int, ...]], when: int, sampling: int = 1
     ) -> None:
         body = struct.pack("<QII", plan, sampling, len(nodes))
         body += b"".join(struct.pack("<iIQQQqqq", *node) for node in nodes)
-        self.record(Kind.ROWSOURCES, when, body, call)
+        self.record(RecordKind.ROWSOURCES, when, body, call)
 
     def error(self, when: int, message: str, state: int = 0, call: int = 0, text: int = 0) -> None:
         raw = message.encode()
         body = struct.pack("<IIQII", state, 1, text, len(raw), len(raw)) + raw
-        self.record(Kind.ERROR, when, body, call)
+        self.record(RecordKind.ERROR, when, body, call)
 
     def level(self, when: int, level: int, reason: int, rate: float) -> None:
-        self.record(Kind.LEVEL, when, struct.pack("<IId", level, reason, rate))
+        self.record(RecordKind.LEVEL, when, struct.pack("<IId", level, reason, rate))
 
     def lost(self, when: int, size: int, records: int) -> None:
-        self.record(Kind.LOST, when, struct.pack("<Q", size))
+        self.record(RecordKind.LOST, when, struct.pack("<Q", size))
         self.number += records
 
     def application(self, when: int, name: str) -> None:
-        self.record(Kind.APPLICATION, when, name.encode().ljust(64, b"\0"))
+        self.record(RecordKind.APPLICATION, when, name.encode().ljust(64, b"\0"))
 
     def end(self, when: int) -> None:
-        self.record(Kind.END, when, b"")
+        self.record(RecordKind.END, when, b"")
 
 
-def ring(number: int, pid: int, kind: str, **told: Any) -> dict[str, Any]:
+def ring(number: int, pid: int, kind: str, **names: Any) -> dict[str, Any]:
     return {
         "ring": np.array([number]),
         "pid": np.array([pid]),
         "started_ns": np.array([BEGAN_NS]),
-        "json": [json.dumps({"kind": kind, **told}).encode()],
+        "json": [json.dumps({"kind": kind, **names}).encode()],
     }
 
 
@@ -202,12 +204,16 @@ def write(
 
     first: bytes of the stream that the recorder's first look found.
     """
-    told_of = {"server": "180006", "costs": noted(NOTHING), **({"began": began} if began else {})}
-    writer = Writer(path, json.dumps(told_of).encode(), limits)
+    description = {
+        "server": "180006",
+        "costs": noted(NOTHING),
+        **({"began": began} if began else {}),
+    }
+    writer = Writer(path, json.dumps(description).encode(), limits)
     define_events(writer)
-    told = {"user": "alice", "database": "shop", "application": "app"}
-    writer.define(Table.RINGS, ring(1, pid, "sql", **told))
-    writer.define(Table.RINGS, ring(2, pid, "waits", **told))
+    names = {"user": "alice", "database": "shop", "application": "app"}
+    writer.define(Table.RINGS, ring(1, pid, "sql", **names))
+    writer.define(Table.RINGS, ring(2, pid, "waits", **names))
     for at, data in ((0, stream[:first]), (first, stream[first:])):
         if data:
             rows_of = {"ring": np.array([1]), "position": np.array([at]), "data": [data]}

@@ -9,7 +9,7 @@ import numpy as np
 
 from pgtare.seeing.waits.recording import RecordedSession, Recording, Writer
 from pgtare.server import statement_spans, wait_ring
-from pgtare.server.wait_ring import Kind
+from pgtare.server.wait_ring import RingRecordKind
 
 BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 READ, SLEEP, CLIENT = 0x0A000015, 0x09000004, 0x06000000
@@ -54,7 +54,13 @@ def _add(writer: Writer, session: int, cycles: np.ndarray) -> None:
     records = np.zeros(5 * len(cycles), wait_ring.RECORD)
     shape = records.reshape(len(cycles), 5)
     start = cycles * 10_000_000
-    shape["kind"] = [Kind.WAIT, Kind.STATEMENT_BEGIN, Kind.WAIT, Kind.CPU, Kind.STATEMENT_END]
+    shape["kind"] = [
+        RingRecordKind.WAIT,
+        RingRecordKind.STATEMENT_BEGIN,
+        RingRecordKind.WAIT,
+        RingRecordKind.CPU,
+        RingRecordKind.STATEMENT_END,
+    ]
     shape["start_ns"] = start[:, None] + np.array([0, 4, 5, 9, 9]) * 1_000_000
     shape["event"][:, 0] = CLIENT
     shape["value"][:, 0] = 4_000_000

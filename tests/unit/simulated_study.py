@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pgtare.weighing.ladder import analysis
 from pgtare.weighing.ladder.planning import all_steps
-from pgtare.weighing.ladder.records import ALL, Facts, Part, Rate, Run, Step, Wait
+from pgtare.weighing.ladder.records import ALL, Part, Rate, Run, Step, StudyFacts, Wait
 from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_file import parse
@@ -71,7 +71,7 @@ at_least = "80%"
 #: The same by rounds and by units in one server.
 TRIALS = 8
 UNIT_EFFECTS = {"stats": 0.003, "trace": 0.05}
-#: vanilla needs a restart, so that one server cannot hold it beside the others.
+#: vanilla needs a restart, so that one server cannot have it together with the others.
 _VARIANTS = (
     STUDY.replace('name = "off"', 'name = "off"\nruntime = { work_mem = "4MB" }')
     .replace('name = "stats"', 'name = "stats"\nruntime = { work_mem = "8MB", jit = true }')
@@ -115,8 +115,8 @@ def study(text: str = STUDY) -> Study:
     return parse(text, "simulated.toml")
 
 
-def facts(found: Study, seed: int = 7) -> Facts:
-    return Facts(
+def facts(found: Study, seed: int = 7) -> StudyFacts:
+    return StudyFacts(
         created="2026-01-01T00:00:00+00:00",
         pgtare_version="0",
         seed=seed,

@@ -233,10 +233,10 @@ def withheld_from_good_trials(number: int, seed: int) -> tuple[Count, Count]:
 
 def flat_verdicts_with_the_control_off(number: int, seed: int) -> Count:
     """Cost, gain or equivalent although the control is off by as much as the instrument."""
-    told = 0
+    decided = 0
     for found in trials(number, seed, 1, plain(factors=(1, 1.05, 1.05))):
-        told += first(found).verdict in ("cost", "gain", "equivalent")
-    return Count(told, number)
+        decided += first(found).verdict in ("cost", "gain", "equivalent")
+    return Count(decided, number)
 
 
 def one_slow_session(number: int, seed: int) -> tuple[Count, Count, Count]:
@@ -266,13 +266,13 @@ def one_slow_session(number: int, seed: int) -> tuple[Count, Count, Count]:
 
 def stalls_called_a_cost(number: int, seed: int, instruments: int) -> Count:
     """Stalls of 5 ms in 0.5 % of one instrument's transactions, whoever is weighed with it."""
-    told = 0
+    decided = 0
     # In each arm some 40,000 transactions or more: fewer hold too few slow ones to be judged.
     layout = block_layout(instruments + 2)
     units = 40_000 // layout.count(0) * len(layout) // 4
     for found in trials(number, seed, instruments, stalling(0.005, 5_000.0), units=units):
-        told += first(found).verdict == "cost"
-    return Count(told, number)
+        decided += first(found).verdict == "cost"
+    return Count(decided, number)
 
 
 def tails_covered(number: int, seed: int, instruments: int) -> tuple[Count, Count, Count]:
@@ -296,10 +296,10 @@ def tails_covered(number: int, seed: int, instruments: int) -> tuple[Count, Coun
 
 def verdicts_despite_failures(number: int, seed: int) -> Count:
     """A cost of 2 % in which 5 % fail early, called cost, gain or equivalent."""
-    told = 0
+    decided = 0
     for found in trials(number, seed, 1, failing((0, 0, 0.05), factor=1.02)):
-        told += first(found).verdict in ("cost", "gain", "equivalent")
-    return Count(told, number)
+        decided += first(found).verdict in ("cost", "gain", "equivalent")
+    return Count(decided, number)
 
 
 def failures_told_apart_by_chance(number: int, seed: int, spells: bool) -> Count:

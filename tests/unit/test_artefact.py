@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from pgtare.errors import DiskFull, MeasurementError, PgtareError, UsageError
-from pgtare.kit.artefact import Kind, Staged
+from pgtare.kit.artefact import ArtefactKind, Staged
 from tests.small_volume import fill, small_volume
 from tests.unit.artefacts import KINDS, Made
 
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-KIND = Kind("thing of `pgtare test`", "thing.json", "pgtare.thing/3")
+KIND = ArtefactKind("thing of `pgtare test`", "thing.json", "pgtare.thing/3")
 
 
 def sentence(caught: pytest.ExceptionInfo[PgtareError]) -> str:
@@ -170,14 +170,14 @@ def test_a_rename_that_fails_is_one_sentence(
 
 def test_an_earlier_version_is_read_if_it_is_known(tmp_path: Path) -> None:
     path = tmp_path / "thing.json"
-    for schema, told in (
+    for schema, message in (
         ("pgtare.thing/2", "no longer reads"),
         ("pgtare.other/3", "its schema is 'pgtare.other/3'"),
         (None, "its schema is None"),
     ):
         path.write_text(f'{{"schema": {f"{chr(34)}{schema}{chr(34)}" if schema else "null"}}}')
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             KIND.open(tmp_path)
     path.write_text('{"schema": "pgtare.thing/2"}')
-    known = Kind(KIND.what, KIND.document, KIND.schema, earlier=("pgtare.thing/2",))
+    known = ArtefactKind(KIND.what, KIND.document, KIND.schema, earlier=("pgtare.thing/2",))
     assert known.open(tmp_path) == {"schema": "pgtare.thing/2"}

@@ -25,7 +25,7 @@ def fake_installation(
     version: str = "PostgreSQL 16.3",
     programs: tuple[str, ...] = ("postgres", "initdb", "pgbench"),
 ) -> Path:
-    """A pg_config (a shell script) with the programs asked for beside it."""
+    """A pg_config (a shell script) with the programs asked for next to it."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in programs:
         (directory / name).write_text("#!/bin/sh\n")
@@ -163,7 +163,7 @@ def test_missing_server_names_its_package(tmp_path: Path) -> None:
         from_pg_config(pg_config)
 
 
-def test_missing_pgbench_is_told_when_it_is_needed(tmp_path: Path) -> None:
+def test_missing_pgbench_is_reported_when_it_is_needed(tmp_path: Path) -> None:
     found = from_pg_config(fake_installation(tmp_path, programs=("postgres", "initdb")))
     with pytest.raises(UsageError, match=r"no pgbench in .*RPM: postgresql16-contrib"):
         _ = found.pgbench

@@ -48,16 +48,6 @@ ALLOWED = {
     "Comparison": "of an arm with the base, and of two variants in a study file",
     "Model": "of a regression, and what every JSON document is made of",
     "Spans": "of samples in a flame graph, of statements in a ring",
-    "Trace": "a file of its own, and what a server traces",
-    # to be renamed when their rooms are next changed
-    "Entries": "of a ledger, of a statistics view",
-    "Facts": "of a server, of a study",
-    "Finding": "of the doctor, of a verdict, of a proof",
-    "Kind": "of a record in a trace file, of an entry in the wait ring",
-    "Labels": "of flame graphs, of a trace",
-    "Line": "of a comparison, of a profile",
-    "Samples": "of the doctor, of perf, of waits",
-    "Text": "of a statement, by the room that reads it",
 }
 
 

@@ -157,7 +157,7 @@ def test_an_unknown_clock_lists_those_there_are(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("-d", "0"), "--duration 0: give whole seconds from 1 to 4294967295"),
         (("-d", "-3"), "--duration -3: give whole seconds"),
@@ -185,10 +185,10 @@ def test_an_unknown_clock_lists_those_there_are(run: Run) -> None:
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(
-    arguments: tuple[str, ...], told: str, run: Run
+    arguments: tuple[str, ...], message: str, run: Run
 ) -> None:
     status, out, err = run(*arguments)
-    assert told in err
+    assert message in err
     assert (status, out, err.count("\n")) == (2, "", 1)
 
 
@@ -304,7 +304,7 @@ def test_what_is_no_plan_ends_before_anything_is_measured(tmp_path: Path, run: R
     assert "is no plan of PostgreSQL: EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON)" in err
 
 
-def test_a_server_that_cannot_be_reached_is_told(run: Run) -> None:
+def test_a_server_that_cannot_be_reached_is_reported(run: Run) -> None:
     status, out, err = run("--query", "SELECT 1", "--dsn", "host=/nowhere")
     assert (status, out, err.count("\n")) == (1, "", 1)
     assert "cannot connect to the server" in err
@@ -326,7 +326,7 @@ def test_only_the_wanted_command_is_loaded() -> None:
     assert done.stdout == "\n"
 
 
-def test_every_command_is_listed_and_a_misspelt_one_is_told() -> None:
+def test_every_command_is_listed_and_a_misspelt_one_is_reported() -> None:
     done = pgtare("--help")
     for name in (
         "weigh",

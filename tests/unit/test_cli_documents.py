@@ -38,7 +38,7 @@ def test_a_dry_run_is_a_document_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "option", "bad", "told"),
+    ("command", "option", "bad", "message"),
     [
         (DRY_RUN, "--output", "/nowhere/w.json", "there is no directory /nowhere"),
         (DRY_RUN, "--output", "-", "cannot write -: name a file"),
@@ -66,11 +66,11 @@ def test_a_dry_run_is_a_document_too(tmp_path: Path) -> None:
     ],
 )
 def test_a_target_is_refused_before_anything_is_measured(
-    command: tuple[str, ...], option: str, bad: str, told: str
+    command: tuple[str, ...], option: str, bad: str, message: str
 ) -> None:
     done = in_process(*command, option, bad)
     assert (done.returncode, done.stdout) == (2, "")
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.parametrize("directory", ["/sys/new", "/nowhere/new"])

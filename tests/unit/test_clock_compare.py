@@ -57,7 +57,7 @@ def test_a_single_step_back_is_worse() -> None:
     assert worse(change) == ["tsc, steps back"]
 
 
-def test_a_lost_vdso_and_a_worse_verdict_are_told() -> None:
+def test_a_lost_vdso_and_a_worse_verdict_are_reported() -> None:
     def change(report: ClockReport) -> None:
         report.diagnosis.vdso, report.diagnosis.verdict = False, "slow"
         report.diagnosis.clocksource = "hpet"
@@ -65,8 +65,8 @@ def test_a_lost_vdso_and_a_worse_verdict_are_told() -> None:
     assert worse(change) == ["verdict", "vDSO"]
     after = sample()
     change(after)
-    told = {line.what: (line.before, line.after) for line in compare.compare(sample(), after)}
-    assert told["clock source"] == ("tsc", "hpet")
+    lines = {line.what: (line.before, line.after) for line in compare.compare(sample(), after)}
+    assert lines["clock source"] == ("tsc", "hpet")
 
 
 @pytest.mark.parametrize(("ppm", "is_worse"), [(40, False), (-60, True), (60, True)])

@@ -50,7 +50,7 @@ def test_leaf_0x15_without_a_crystal_says_nothing() -> None:
     ("name", "highest", "hypervisor", "hz"),
     [
         (b"KVMKVMKVM\0\0\0", 0x40000010, "KVM", HZ),
-        (b"KVMKVMKVM\0\0\0", 0x40000001, "KVM", None),  # beyond the highest leaf stands anything
+        (b"KVMKVMKVM\0\0\0", 0x40000001, "KVM", None),  # beyond the highest leaf anything may be
         (b"Microsoft Hv", 0x40000000, "Hyper-V", None),
         (b"\0" * 12, 0, "unknown hypervisor", None),
     ],
@@ -71,7 +71,7 @@ def test_leaves_under_a_hypervisor(
     assert (found.hypervisor, found.hypervisor_hz) == (hypervisor, hz)
 
 
-def test_without_cpuid_everything_is_told_in_a_sentence() -> None:
+def test_without_cpuid_everything_is_reported_in_a_sentence() -> None:
     leaves = read(table({}))
     assert leaves == Leaves(there=False)
     choice = postgres19(sample_setup(leaves, architecture="aarch64"), None)
@@ -131,8 +131,8 @@ def test_a_slow_set_up_has_a_remedy(clocksource: str, remedy: str) -> None:
     found = diagnose(sample_setup(clocksource=clocksource), clocks, None, None)
     assert (found.verdict, found.vdso) == ("slow", False)
     assert "700 ns" in found.sentence
-    (told,) = found.remedies
-    assert remedy in told
+    (advice,) = found.remedies
+    assert remedy in advice
 
 
 def test_a_step_back_a_standstill_and_an_offset_are_faults() -> None:

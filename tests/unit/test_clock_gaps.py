@@ -66,7 +66,7 @@ def readings(*deltas: tuple[int, int]) -> NDArray[np.uint64]:
     return np.concatenate([[0], np.cumsum(steps)]).astype(np.uint64)
 
 
-def test_gaps_too_short_for_the_kernel_to_be_asked_are_told_apart() -> None:
+def test_gaps_too_short_for_the_kernel_to_be_asked_are_distinguished() -> None:
     found = gaps_of(probe.replay(readings((10, 10_000), (3_000, 4), (100_010, 1))))
     assert [(c.cause, c.count) for c in found.causes] == [
         ("context switches", 0),

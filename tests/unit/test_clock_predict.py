@@ -10,8 +10,8 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.seeing.clock import plan_text
 from pgtare.seeing.clock.calls import Calls, Range, count_calls
-from pgtare.seeing.clock.check import Measured, Time, median
 from pgtare.seeing.clock.consequences import plan_timing
+from pgtare.seeing.clock.explain_timing import Measured, Time, median
 from pgtare.seeing.clock.plan import parse_plan, read_plan
 from pgtare.seeing.clock.plan_source import as_reported
 from pgtare.seeing.clock.predict import Clock, call_cost, explain_cost, io_cost, wait_cost
@@ -92,7 +92,7 @@ def test_a_limit_stops_its_input_but_not_what_a_sort_has_read() -> None:
 
     assert likely(limited(10)) == [12, 11, 5002]
     assert likely(limited(7)) == [9, 9, 5002]  # the input ran out
-    # a limit that the planner does not expect to bite cannot be told from one that never did
+    # a limit that the planner does not expect to bite looks like one that never did
     unsure = node("Limit", 4, 1, node("Seq Scan", 4, Plan_Rows=4), Plan_Rows=4)
     assert calls(unsure)[1].calls == Range(5, 6, 6)
 
@@ -232,7 +232,7 @@ def test_a_captured_wait_costs_two_readings_and_its_folding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "not JSON"),
         ("Seq Scan on t  (cost=0.00..1.00 rows=1 width=4)", "not JSON"),
@@ -248,14 +248,14 @@ def test_a_captured_wait_costs_two_readings_and_its_folding() -> None:
         ("[" * 100_000, "not JSON"),
     ],
 )
-def test_what_is_no_plan_is_told(tmp_path: Path, text: str, told: str) -> None:
+def test_what_is_no_plan_is_reported(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "plan.json"
     path.write_text(text)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         read_plan(path)
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         read_plan(tmp_path / "none.json")
     (tmp_path / "image").write_bytes(b"\xff\xfe\x00")
@@ -349,9 +349,9 @@ def test_the_prediction_stands_beside_what_was_measured() -> None:
     measured = Measured(plan, 18, tuple(Time(t.wall_ms, 4.05) for t in times), tuple(times))
     found = predicted(document)
     found.measured = as_reported(measured)
-    told = " ".join(plan_text.answers(found))
-    assert "46.0 µs [43.0 µs, 49.0 µs] by processor time, median of 9 pairs" in told
-    assert "the prediction is off by −9 %" in told
+    sentences = " ".join(plan_text.answers(found))
+    assert "46.0 µs [43.0 µs, 49.0 µs] by processor time, median of 9 pairs" in sentences
+    assert "the prediction is off by −9 %" in sentences
     nothing = Measured(plan, 18, tuple(times), tuple(times[::-1]))
     found.measured = as_reported(nothing)
     assert "too little, or too noisy" in " ".join(plan_text.answers(found))

@@ -111,7 +111,7 @@ def test_every_clock_is_read_and_every_difference_counted(clock: Clock) -> None:
     assert found.differences > 1_000
     assert found.differences == int(found.counts.sum())
     assert found.backward == 0
-    if "coarse" in clock.name:  # stands still between the kernel's ticks, batch after batch
+    if "coarse" in clock.name:  # does not move between the kernel's ticks, batch after batch
         assert found.still_longest > 5_000
     assert found.elapsed_ns > 25e6
     assert (np.diff(found.ticks) > 0).all()
@@ -261,7 +261,7 @@ def test_a_compiler_of_two_words_is_taken_whole(
     assert ctypes.CDLL(str(tmp_path / build.LIBRARY)).probe_new
 
 
-def test_what_does_not_compile_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_what_does_not_compile_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "clock").mkdir()
     (tmp_path / "clock" / "broken.c").write_text("this is not C\n")
     with pytest.raises(build.BuildError, match="could not be compiled"):
@@ -276,7 +276,7 @@ def test_a_clock_that_does_not_exist_lists_those_that_do() -> None:
 
 @pytest.mark.parametrize("cpu", [0, 1023, 1024, 5000])
 def test_a_processor_beyond_the_thousandth_can_be_pinned_to(many: Path, cpu: int) -> None:
-    told = subprocess.run(
+    done = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -287,12 +287,12 @@ def test_a_processor_beyond_the_thousandth_can_be_pinned_to(many: Path, cpu: int
         text=True,
         check=True,
     )
-    assert (told.stdout, told.stderr) == ("0\n", f"pinned to {cpu}\n")
+    assert (done.stdout, done.stderr) == ("0\n", f"pinned to {cpu}\n")
 
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library that stands in for a kernel with more processors than a cpu_set_t holds."""
+    """A library that imitates a kernel with more processors than a cpu_set_t holds."""
     library = tmp_path_factory.mktemp("many") / "many_processors.so"
     source = Path(__file__).with_name("many_processors.c")
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source], check=True)

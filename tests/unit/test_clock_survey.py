@@ -63,15 +63,15 @@ def test_bogomips_are_twice_the_mhz_of_an_x86_and_nothing_elsewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hz", "told"), [(2_600_002_000, "agrees within"), (2_600_100_000, "further off than")]
+    ("hz", "message"), [(2_600_002_000, "agrees within"), (2_600_100_000, "further off than")]
 )
 def test_bogomips_agree_only_within_their_steps(
-    monkeypatch: pytest.MonkeyPatch, hz: int, told: str
+    monkeypatch: pytest.MonkeyPatch, hz: int, message: str
 ) -> None:
     monkeypatch.setattr(probe, "kernel_rate", lambda: errno.EACCES)
     monkeypatch.setattr(frequency, "bogomips_hz", lambda text: 2_600_000_000)
     found = frequency.frequency(Pair(0, 0, 50), Pair(hz, NS, 50), [], Leaves(True), False)
-    assert found.stated[0].note == f"{told} its steps of 1.9 ppm"
+    assert found.stated[0].note == f"{message} its steps of 1.9 ppm"
 
 
 def test_a_clock_that_moves_with_the_kernels_tick_is_weighed_in_longer_batches(
@@ -140,7 +140,7 @@ def test_a_counter_that_is_not_invariant_is_converted_by_its_average_rate(
     assert tsc.advanced_pct == pytest.approx(100, abs=2)
     assert "tsc advanced" not in report.diagnosis.sentence
     assert report.frequency is None
-    assert any("average rate during this run" in told for _, told in show.facts(report))
+    assert any("average rate during this run" in text for _, text in show.facts(report))
     waits = [one.clock for one in report.meaning if one.what.startswith("wait_event_timing")]
     assert waits == ["monotonic"]  # as the module, which takes no counter that is not invariant
 
@@ -166,7 +166,7 @@ def test_a_stall_beside_a_look_at_the_time_is_not_the_clocks_fault() -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
-def test_an_offset_between_processors_is_found_and_told() -> None:
+def test_an_offset_between_processors_is_found_and_reported() -> None:
     counter = probe.counter_usable()
     hz = round(frequency.between(*probe.calibrate(1_900_000))) if counter else NS
     found = cores.compare(counter, hz, offset=-hz)

@@ -16,7 +16,13 @@ from pgtare.seeing.doctor import check_statements, churn, evictions, queries, sw
 from pgtare.seeing.doctor.check_settings import Traffic, Weight, observers
 from pgtare.seeing.doctor.collect import preload
 from pgtare.seeing.doctor.model import Server, Statements
-from pgtare.seeing.doctor.observed import CountedWaits, Entries, Facts, Look, Samples
+from pgtare.seeing.doctor.observed import (
+    ActivitySamples,
+    CountedWaits,
+    DoctorFacts,
+    Look,
+    StatementEntries,
+)
 from pgtare.seeing.doctor.profile import profile
 from tests.unit.sample_result import sample
 
@@ -37,7 +43,7 @@ def only(found: list[churn.Family]) -> churn.Family:
     return family
 
 
-def test_temporary_tables_are_told_by_their_making() -> None:
+def test_temporary_tables_are_reported_by_their_making() -> None:
     lines = ["CREATE TEMP TABLE work (a int)", *["SELECT a FROM work WHERE a = $1"] * 12]
     family = only(churn.families(texts(*lines)))
     assert (family.kind, family.members) == ("temporary tables", 12)
@@ -143,8 +149,8 @@ def test_the_figures_are_those_of_the_documentation() -> None:
             assert f"{value:.0f}" in shown, (size, value, shown)
 
 
-def entries(calls: dict[int, int], seconds: float = 0.0) -> Entries:
-    return Entries(
+def entries(calls: dict[int, int], seconds: float = 0.0) -> StatementEntries:
+    return StatementEntries(
         NOW + timedelta(seconds=seconds), {(1, 1, key): n for key, n in calls.items()}, 0
     )
 
@@ -162,10 +168,10 @@ def test_entries_that_vanished_or_began_anew_were_evicted() -> None:
 def test_circulation_by_capture_and_recapture() -> None:
     # two random hundreds of 200 have about 50 in common
     first, last = entries(dict.fromkeys(range(100), 1)), entries(dict.fromkeys(range(50, 150), 1))
-    assert evictions.circulating(first, last, Samples()) == pytest.approx(200, rel=0.02)
+    assert evictions.circulating(first, last, ActivitySamples()) == pytest.approx(200, rel=0.02)
     apart = entries(dict.fromkeys(range(1000, 1100), 1))
-    assert evictions.circulating(first, apart, Samples()) == math.inf
-    many = Samples(statements={(1, 1, key) for key in range(400)})
+    assert evictions.circulating(first, apart, ActivitySamples()) == math.inf
+    many = ActivitySamples(statements={(1, 1, key) for key in range(400)})
     assert evictions.circulating(first, last, many) == 400
 
 
@@ -182,7 +188,7 @@ def test_one_sweep_in_a_short_moment_is_no_rate() -> None:
 
 def test_sessions_of_one_look_are_no_independent_samples() -> None:
     """All sixteen stand still in one look of sixty: a share of 13 % that may as well be none."""
-    stalled, steady = Samples(), Samples()
+    stalled, steady = ActivitySamples(), ActivitySamples()
     for number in range(60):
         stalled.add({LOCK: 16} if number == 30 else {"": 2})
         steady.add({LOCK: 1, "": 5})
@@ -197,7 +203,7 @@ def test_sessions_of_one_look_are_no_independent_samples() -> None:
 def test_the_least_share_holds_the_truth() -> None:
     rng, above = np.random.default_rng(1), 0
     for _ in range(400):
-        samples = Samples()
+        samples = ActivitySamples()
         for stalls in rng.random(60) < 0.2:
             samples.add({LOCK: 8} if stalls else {"": 4})
         above += (samples.least_share(LOCK) or 0.0) > 1.6 / (1.6 + 3.2)
@@ -208,7 +214,7 @@ def test_counted_waits_have_no_share_where_computing_was_hardly_sampled() -> Non
     """Beside no sample of computing a thousandth of a session would be all of the active time."""
     before = CountedWaits(NOW, {LOCK: 0.0}, NOW)
     after = CountedWaits(NOW + timedelta(seconds=3), {LOCK: 3.0}, NOW)
-    found = profile(look(waits=before), look(3.0, after), Samples(looks=60))
+    found = profile(look(waits=before), look(3.0, after), ActivitySamples(looks=60))
     assert found is not None
     assert found.exact
     assert found.share(LOCK) is None
@@ -251,7 +257,7 @@ def test_no_share_exceeds_all() -> None:
 
 
 def test_a_cost_that_was_not_shown_is_no_finding() -> None:
-    facts = Facts(
+    facts = DoctorFacts(
         server=SERVER,
         superuser=False,
         settings={"track_io_timing": "on"},
@@ -261,17 +267,17 @@ def test_a_cost_that_was_not_shown_is_no_finding() -> None:
         may_stat_file=False,
         clock=None,
     )
-    told = []
+    certainties = []
     for low, costs in ((-9.0, False), (2.0, True), (5.5, True)):
         weight = Weight(1.0, 6.0, low, costs, "weighed")
         _, findings = observers(facts, {"track_io_timing": weight}, Traffic(None, None, None))
-        told.append([finding.sure for finding in findings])
-    assert told == [[], ["likely"], ["certain"]]
+        certainties.append([finding.sure for finding in findings])
+    assert certainties == [[], ["likely"], ["certain"]]
 
 
 def test_libraries_that_are_loaded_stay_so_each_in_its_own_quotes() -> None:
-    told = preload({"shared_preload_libraries": 'auto_explain, "/opt/my lib"'})
-    assert "= 'auto_explain', '/opt/my lib', 'pg_stat_statements';" in told
+    reason = preload({"shared_preload_libraries": 'auto_explain, "/opt/my lib"'})
+    assert "= 'auto_explain', '/opt/my lib', 'pg_stat_statements';" in reason
     assert "= 'pg_stat_statements';" in preload({"shared_preload_libraries": ""})
     assert "SHOW" in preload({})
 

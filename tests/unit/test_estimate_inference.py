@@ -91,7 +91,7 @@ def test_width_rule() -> None:
 
 
 def test_fieller_matches_its_definition() -> None:
-    """rho is in the interval where, and only where, top - rho * bottom is not told from zero."""
+    """rho is in the interval where, and only where, top - rho * bottom may be zero."""
     rng = np.random.default_rng(3)
     shares = rng.normal(0, 0.05, (2, 40))
     shares -= shares.mean(axis=1, keepdims=True)
@@ -140,7 +140,7 @@ def test_an_estimate_that_is_mostly_noise_promises_nothing(noise: float) -> None
     assert found == effect_factor(normal(0.0, 0.335), 0.5, 3, MANY) > 3.8
 
 
-def test_an_effect_told_from_zero_needs_no_margin() -> None:
+def test_an_effect_distinguished_from_zero_needs_no_margin() -> None:
     found = normal(2.0, 2.0 / 2.8016)
     assert effect_factor(found, 0.5, 1, MANY) == pytest.approx(1, abs=1e-3)
     assert effect_factor(found, 0.5, 5, MANY) == pytest.approx((3.4175 / 2.8016) ** 2, abs=1e-3)
@@ -340,15 +340,15 @@ def test_time_to_equivalence_is_that_of_body_and_tail() -> None:
     assert judge(replace(OPEN, tail_factor=9.0)).needed_s == 480.0
     assert judge(replace(OPEN, tail_factor=math.inf)).needed_s is None
     assert judge(replace(OPEN, excess=DEAR)).needed_s is None
-    # An effect told from zero heads for "cost", which no tail delays.
-    told = replace(OPEN, body=Estimate(0.3, 0.13, 0.05, 0.55), p=0.08, tail_factor=9.0)
-    assert judge(told).needed_s == 180.0
+    # An effect distinct from zero heads for "cost", which no tail delays.
+    evidence = replace(OPEN, body=Estimate(0.3, 0.13, 0.05, 0.55), p=0.08, tail_factor=9.0)
+    assert judge(evidence).needed_s == 180.0
 
 
 def test_correction_for_many_instruments_is_named() -> None:
     assert judge(OPEN).reason == "neither distinguished from zero nor shown to be inside the margin"
-    told = judge(replace(OPEN, body=Estimate(0.3, 0.13, 0.05, 0.55), p=0.08))
-    assert told.reason == (
+    decision = judge(replace(OPEN, body=Estimate(0.3, 0.13, 0.05, 0.55), p=0.08))
+    assert decision.reason == (
         "not distinguished from zero after correction for 4 instruments, nor shown to be inside "
         "the margin"
     )

@@ -69,7 +69,7 @@ def test_two_builds_are_welch_over_layout_means() -> None:
     assert (found.lo, found.hi) == pytest.approx((expected.low, expected.high))
 
 
-def test_rounds_are_told_apart_by_the_layout_they_used() -> None:
+def test_rounds_are_distinguished_by_the_layout_they_used() -> None:
     d = np.array([0.01, 0.03, 0.012, 0.028, 0.011, 0.031])
     layout = np.array([1, 2, 1, 2, 1, 2])
     compared, found = layouts.paired(d, layout, margin=0.005, family=3)

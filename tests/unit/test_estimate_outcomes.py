@@ -121,7 +121,7 @@ def test_a_total_that_is_not_judged_costs_the_body_nothing() -> None:
     assert alone[2].body == 0.03
     both = asked.tests([NAN, 0.5, 0.03], [NAN, 0.4, 0.9])
     assert both[2].body == pytest.approx(0.03 / BODY_SHARE)
-    assert both[1].smallest == pytest.approx(0.5 / BODY_SHARE)  # the control stands alone
+    assert both[1].smallest == pytest.approx(0.5 / BODY_SHARE)  # the control is alone
 
 
 def test_a_total_above_zero_is_a_cost_whatever_the_body_is() -> None:

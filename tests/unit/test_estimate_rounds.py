@@ -87,14 +87,14 @@ def test_twenty_rounds_are_exact() -> None:
 
 def test_equivalence_is_the_inner_interval_within_the_margin() -> None:
     rng = np.random.default_rng(6)
-    margin, told = 0.005, []
+    margin, equivalent = 0.005, []
     for _ in range(300):
         found = rounds.paired(rng.normal(0.001, 0.007, 12), margin=margin)
         lo, hi = found.within
-        told.append(found.p_equivalence <= 0.05)
-        assert told[-1] == (-math.log1p(margin) < lo and hi < math.log1p(margin))
+        equivalent.append(found.p_equivalence <= 0.05)
+        assert equivalent[-1] == (-math.log1p(margin) < lo and hi < math.log1p(margin))
         assert found.lo < lo < hi < found.hi
-    assert 30 < sum(told) < 270
+    assert 30 < sum(equivalent) < 270
 
 
 def test_what_few_rounds_can_reach() -> None:

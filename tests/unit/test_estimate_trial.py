@@ -27,7 +27,7 @@ from pgtare.estimate.trial.long_carry_over import LongEffects
 from pgtare.estimate.trial.observations import Observations, UnitFlag, empty
 from pgtare.estimate.trial.run_pairs import select_pairs
 from pgtare.estimate.trial.threshold import threshold
-from pgtare.estimate.trial.verdict import Evidence, Finding
+from pgtare.estimate.trial.verdict import Decision, Evidence
 from pgtare.weighing.weigh import schema
 from tests.unit.estimate_textbook import design_of, simulate
 
@@ -99,9 +99,9 @@ def test_margin_allows_for_the_error_of_the_base(monkeypatch: pytest.MonkeyPatch
     """The margin is a share of an estimate: its error and covariance count in both tests."""
     seen: list[Evidence] = []
 
-    def keep(evidence: Evidence) -> Finding:
+    def keep(evidence: Evidence) -> Decision:
         seen.append(evidence)
-        return Finding("inconclusive", "")
+        return Decision("inconclusive", "")
 
     monkeypatch.setattr("pgtare.estimate.trial.comparison.judge", keep)
     design = design_of(3)
@@ -130,7 +130,7 @@ def test_a_trial_that_ended_by_accident_verifies_nothing(obs: Observations) -> N
 
 
 @pytest.mark.parametrize(("lag_us", "expected"), [(3.0, ["i2"]), (-3.0, ["i2"]), (0.0, [])])
-def test_an_effect_that_outlasts_the_next_transaction_is_told(
+def test_an_effect_that_outlasts_the_next_transaction_is_reported(
     lag_us: float, expected: list[str]
 ) -> None:
     design = design_of(3, block=(0, 1, 2, 0, 1, 2))
@@ -173,7 +173,7 @@ def outlasts(monkeypatch: pytest.MonkeyPatch, lag: float, body: float) -> bool:
 def test_second_lags_are_adjusted_over_the_arms_and_must_matter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert not outlasts(monkeypatch, 2.4, body=5.0)  # told from zero if it stood alone
+    assert not outlasts(monkeypatch, 2.4, body=5.0)  # distinct from zero if it were alone
     assert outlasts(monkeypatch, 3.5, body=5.0)
     assert not outlasts(monkeypatch, 3.5, body=36.0)  # less than a tenth
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pgtare.seeing.flame.arm_difference import Reasons, explain, system_call
-from pgtare.seeing.flame.samples import Samples
+from pgtare.seeing.flame.samples import StackSamples
 
 STACKS = (
     ("backend", "run", "plan"),
@@ -20,11 +20,11 @@ def _trial(extra: float, seed: int, n: int = 40_000) -> list[Reasons]:
     arm = rng.integers(0, 2, n)
     start = np.arange(n) * 100_000
     spent = np.stack([np.full(n, 10.0), np.full(n, 20.0), extra * arm], axis=1)
-    each = 100.0  # µs that a sample stands for
+    each = 100.0  # µs that a sample represents
     samples = rng.poisson(spent / each)
     which = np.repeat(np.arange(n), samples.sum(axis=1))
     stack = np.concatenate([np.repeat(np.arange(3), row) for row in samples])
-    taken = Samples(
+    taken = StackSamples(
         STACKS,
         start[which] + 50,
         np.ones(len(which), np.int32),
@@ -62,7 +62,7 @@ def test_transactions_outside_the_recording_do_not_count() -> None:
     start, arm = np.arange(n) * 100_000, np.arange(n) % 2
     begin, end = int(start[n // 2]), int(start[3 * n // 4])
     which = np.arange(n // 2, 3 * n // 4)
-    samples = Samples(
+    samples = StackSamples(
         STACKS,
         start[which] + 50,
         np.ones(len(which), np.int32),
@@ -74,7 +74,7 @@ def test_transactions_outside_the_recording_do_not_count() -> None:
     assert reason.total.base_us == reason.total.arm_us == 7.0
 
 
-def test_a_system_call_is_told_by_its_entry() -> None:
+def test_a_system_call_is_reported_by_its_entry() -> None:
     assert system_call("__x64_sys_epoll_wait_[k]") == "epoll_wait (system call)"
     assert system_call("ksys_write_[k]") == "write (system call)"
     assert system_call("vfs_write_[k]") == ""

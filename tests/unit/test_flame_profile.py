@@ -15,12 +15,12 @@ from pgtare.seeing.flame import recording as keep
 from pgtare.seeing.flame.graph import graph
 from pgtare.seeing.flame.record import FlameRecording
 from pgtare.seeing.flame.sample_joins import Spans
-from pgtare.seeing.flame.samples import BLOCKED, RUNNING, Collected, Mode, Samples
+from pgtare.seeing.flame.samples import BLOCKED, RUNNING, Collected, Mode, StackSamples
 
 A, B = ("backend", "f", "g"), ("backend", "f", "f", "h")
 
 
-def _samples() -> Samples:
+def _samples() -> StackSamples:
     taken = Collected()
     taken.add(1000, 1, A, RUNNING, 5000)
     taken.add(2000, 1, B, RUNNING, 7000)
@@ -62,7 +62,7 @@ def test_changes_are_of_shares_not_of_totals() -> None:
 def test_how_far_chance_alone_moves_a_share() -> None:
     """Shares of 400 and 100 samples, drawn often: 95 % of the changes are within the bound."""
     many, few = (
-        Samples(
+        StackSamples(
             (A,),
             np.arange(n),
             np.ones(n, np.int32),
@@ -77,7 +77,7 @@ def test_how_far_chance_alone_moves_a_share() -> None:
     rng = np.random.default_rng(1)
     change = 100 * (rng.binomial(400, 0.5, 4000) / 400 - rng.binomial(100, 0.5, 4000) / 100)
     assert 0.93 < np.mean(np.abs(change) <= bound) < 0.97
-    one_wait = Samples(
+    one_wait = StackSamples(
         (A,),
         np.arange(100),
         np.ones(100, np.int32),
@@ -98,9 +98,9 @@ def test_a_change_tells_what_was_lost_and_keeps_to_one_kind() -> None:
         )
 
     paths = Path("a"), Path("b")
-    told = _notes_on(paths, [recording("on"), recording("on", "7 events were lost")], False)
-    assert told[0] == "b: 7 events were lost"
-    assert "chance alone" in told[1]
+    sentences = _notes_on(paths, [recording("on"), recording("on", "7 events were lost")], False)
+    assert sentences[0] == "b: 7 events were lost"
+    assert "chance alone" in sentences[1]
     assert _notes_on(paths, [None, recording("on", "lost")], False) == ["b: lost"]
     with pytest.raises(UsageError, match="a is a recording of on, b one of off"):
         _notes_on(paths, [recording("on"), recording("off")], False)

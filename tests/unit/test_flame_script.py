@@ -57,7 +57,7 @@ def test_a_small_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(reader._stacks) < len(roomy._stacks)
 
 
-def test_blocked_and_runnable_time_are_told_apart() -> None:
+def test_blocked_and_runnable_time_are_distinguished() -> None:
     reader, scheduler, collected = _read()
     samples = collected.samples()
     times = list(zip(samples.kind.tolist(), samples.weight_ns.tolist(), strict=True))
@@ -130,7 +130,7 @@ def test_waits_for_something_to_do_are_idle() -> None:
 
 
 def test_waits_of_a_server_whose_calls_are_timed_are_idle_as_well() -> None:
-    """wait_event_timing's own function stands between the server's and libc's."""
+    """wait_event_timing's own function is between the server's and libc's."""
     latch = ("walwriter", "WalWriterMain", "WaitLatch", "wait_epoll_wait", "epoll_wait")
     assert is_idle(latch)
     assert not is_idle((*latch[:-2], "wait_something_else"))
@@ -161,9 +161,9 @@ def test_a_wait_is_cut_where_events_were_lost() -> None:
     assert scheduler.unmatched == 1
 
 
-def test_one_process_stands_for_several() -> None:
+def test_one_process_weights_several() -> None:
     collected = Collected()
-    scheduler = Scheduler(lambda pid: pid == 7, collected, stands_for={7: 2.5})
+    scheduler = Scheduler(lambda pid: pid == 7, collected, weights={7: 2.5})
     for event in Reader(lambda file, offset: "?").events(TEXT.splitlines(keepends=True) * 200):
         scheduler.take(event)
     blocked = collected.samples().of(BLOCKED).total_ns

@@ -341,12 +341,12 @@ def test_what_is_missing_comes_with_the_line_that_mends_it(catalogue: Catalogue)
     assert "session_preload_libraries" in missing_explain.remedy
 
 
-def test_an_old_server_is_told_first(catalogue: Catalogue) -> None:
+def test_an_old_server_is_reported_first(catalogue: Catalogue) -> None:
     (missing,) = availability(catalogue["compute_query_id"], server(130010))
     assert str(missing) == "compute_query_id on PostgreSQL 13: needs PostgreSQL 14 or later"
 
 
-def test_settings_that_are_not_there_or_cannot_be_switched_are_told() -> None:
+def test_settings_that_are_not_there_or_cannot_be_switched_are_reported() -> None:
     assert availability(parse_arm("x: work_mem=1MB"), server()) == []
     (typo,) = availability(parse_arm("x: wrok_mem=1MB"), server())
     assert "no setting wrok_mem" in str(typo)

@@ -51,7 +51,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
         ("psycopg", ["weigh", "--help"]),
         ("pgtare.seeing.trace.output.export", ["trace", "record", "nothing", "--dsn", ""]),
         ("plotly.offline", ["trace", "report", "nothing"]),
-        ("pgtare.seeing.clock.compat", ["clock", "--compat"]),
+        ("pgtare.seeing.clock.pg_test_timing", ["clock", "--compat"]),
     ],
 )
 def test_while_it_is_loaded(module: str, words: list[str]) -> None:

@@ -58,9 +58,9 @@ def test_every_command_prints_a_document(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {name for name, options in found.items() if "--json" not in options} == set()
     assert {name for name, options in found.items() if "--output" not in options} == NO_OUTPUT
     # and each has its place in the docs
-    told = " ".join(entry.commands for entries in PAGES.values() for entry in entries)
+    listed = " ".join(entry.commands for entries in PAGES.values() for entry in entries)
     for name in {name.split()[0] for name in found}:
-        assert f"`pgtare {name}" in told, name
+        assert f"`pgtare {name}" in listed, name
 
 
 @pytest.mark.parametrize("page", PAGES)

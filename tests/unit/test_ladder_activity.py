@@ -1,4 +1,4 @@
-"""Proof that variants did their work, and programs beside a load."""
+"""Proof that variants did their work, and programs that run next to a load."""
 
 from __future__ import annotations
 

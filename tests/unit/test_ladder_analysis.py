@@ -42,8 +42,8 @@ def test_a_finished_study_has_its_verdicts() -> None:
     assert [b.metric for b in trace.other_metrics] == list(found.workload[0].also)
     (together,) = result.together
     assert together.arms == ("stats", "trace")
-    (told,) = answers.together(result)
-    assert "not part of the correction for the number of comparisons" in told
+    (sentence,) = answers.together(result)
+    assert "not part of the correction for the number of comparisons" in sentence
     json.loads(result.to_json())
 
 
@@ -62,19 +62,19 @@ def test_the_sentence_on_equivalence_shows_what_lies_within_the_margin() -> None
     assert stats.within.lo_pct is not None
     assert stats.effect.lo_pct is not None
     assert stats.effect.lo_pct < stats.within.lo_pct
-    told = next(text for tone, text in answers.found(result) if tone == "equivalent")
+    sentence = next(text for tone, text in answers.found(result) if tone == "equivalent")
     assert (
         f"90 % interval {wording.interval(stats.within)}, within the margin of ±1 % (not corr"
-        in told
+        in sentence
     )
-    assert wording.interval(stats.effect) not in told
+    assert wording.interval(stats.effect) not in sentence
 
 
 def test_rare_costs_are_said_not_to_be_shown() -> None:
     found = study(STUDY.replace("rounds = 10", "rounds = 12"))
-    told = markdown.render(analysed(found, runs(found, {})))
+    report = markdown.render(analysed(found, runs(found, {})))
     # 0.95 = 1 - 0.7791^12
-    assert "happened in 0 of 12 rounds may happen in up to 22 % of rounds (95 %)" in told
+    assert "happened in 0 of 12 rounds may happen in up to 22 % of rounds (95 %)" in report
     unfinished = {key: run for key, run in runs(found, {}).items() if run.step.round < 3}
     assert "may happen in up to" not in markdown.render(analysed(found, unfinished))
 
@@ -82,9 +82,9 @@ def test_rare_costs_are_said_not_to_be_shown() -> None:
 def test_intervals_are_called_by_the_level_that_they_have() -> None:
     found = study(STUDY.replace("[analysis]", "[analysis]\nalpha = 0.1"))
     result = analysed(found, runs(found, EFFECTS))
-    for told in (markdown.render(result), page.page(result)):
-        assert "90 % interval" in told
-        assert "95 % interval" not in told
+    for report in (markdown.render(result), page.page(result)):
+        assert "90 % interval" in report
+        assert "95 % interval" not in report
 
 
 def test_what_was_not_played_counts_in_the_family() -> None:
@@ -98,29 +98,29 @@ def test_what_was_not_played_counts_in_the_family() -> None:
     assert "Holm over 4 declared comparisons" in trace.derivation
 
 
-def test_the_floor_is_told_as_a_width_and_is_no_test_of_the_machine() -> None:
+def test_the_floor_is_reported_as_a_width_and_is_no_test_of_the_machine() -> None:
     found = study()
     made = runs(found, {})
     result = analysed(found, made)
     floor = result.workloads[0].floor
     assert floor is not None
     width = f"± {floor.effect.half_width_pct:.2f} %"
-    told = markdown.render(result)
-    assert f"W1: off against itself (the floor) is known to {width}." in told
-    assert f"| {width} |" in told  # in the table's row
+    report = markdown.render(result)
+    assert f"W1: off against itself (the floor) is known to {width}." in report
+    assert f"| {width} |" in report  # in the table's row
     for key, run in made.items():
         if run.step.variant == "off again":
             slower = {**run.metrics, "tps": 0.9 * run.metrics["tps"]}
             made[key] = run.model_copy(update={"metrics": slower})
-    told = markdown.render(analysed(found, made))
-    assert "it misses 0, as 5 % of floors do by chance: which is which was drawn by lot" in told
+    report = markdown.render(analysed(found, made))
+    assert "it misses 0, as 5 % of floors do by chance: which is which was drawn by lot" in report
     few = {key: run for key, run in made.items() if run.step.round <= 4}
     short = study(STUDY.replace("rounds = 10", "rounds = 4"))
-    told = markdown.render(analysed(short, few))
-    assert "the floor cannot say how narrow a comparison gets, as 4 rounds give no int" in told
-    assert "fewer than 6 rounds exclude no effect at this level, however large" in told
-    assert "`rounds = 6` or more under [protocol] of the study file gives ends" in told
-    assert "| cannot say |" in told
+    report = markdown.render(analysed(short, few))
+    assert "the floor cannot say how narrow a comparison gets, as 4 rounds give no int" in report
+    assert "fewer than 6 rounds exclude no effect at this level, however large" in report
+    assert "`rounds = 6` or more under [protocol] of the study file gives ends" in report
+    assert "| cannot say |" in report
 
 
 def test_an_interval_without_ends_has_none_in_json_and_no_bar_in_a_chart() -> None:
@@ -143,11 +143,11 @@ def test_what_variants_are_is_said_and_what_to_do_about_workloads_that_do_not_co
     made = runs(found, EFFECTS)
     for round_ in (1, 2, 3):
         change(made, round_, "stats", failed=("another load on the machine took 30 %",))
-    told = markdown.render(analysed(found, made))
-    assert "W1 does not count: 3 of 10 rounds did not pass the gates, more than 25 %." in told
-    assert "allow for more under [gates] in the study file" in told
-    assert "not verified" not in told  # a table of dashes
-    assert "- Variants: off: " in told
+    report = markdown.render(analysed(found, made))
+    assert "W1 does not count: 3 of 10 rounds did not pass the gates, more than 25 %." in report
+    assert "allow for more under [gates] in the study file" in report
+    assert "not verified" not in report  # a table of dashes
+    assert "- Variants: off: " in report
 
 
 def test_less_latency_is_a_gain() -> None:
@@ -183,7 +183,7 @@ def test_a_checkpoint_in_one_variant_only_takes_the_round() -> None:
     )
 
 
-def test_waits_other_than_stated_are_told_and_drop_nothing() -> None:
+def test_waits_other_than_stated_are_reported_and_drop_nothing() -> None:
     found = study()
     made = runs(found, EFFECTS)
     for number in (2, 5):
@@ -197,15 +197,15 @@ def test_waits_other_than_stated_are_told_and_drop_nothing() -> None:
     )
 
 
-def test_drops_are_told_by_variant() -> None:
+def test_drops_are_reported_by_variant() -> None:
     found = study()
     made = runs(found, EFFECTS)
     change(made, 4, "stats", failed=("no wait was counted",))
     change(made, 6, "stats", failed=("7 pages were swapped",))
     result = analysed(found, made)
     assert [d.variants for d in result.workloads[0].dropped] == [("stats",), ("stats",)]
-    told = "W1: 2 rounds dropped; what did not pass: stats in 2."
-    assert told in markdown.render(result)
+    sentence = "W1: 2 rounds dropped; what did not pass: stats in 2."
+    assert sentence in markdown.render(result)
 
 
 def test_too_many_dropped_rounds_leave_no_number() -> None:

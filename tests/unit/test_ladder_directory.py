@@ -13,7 +13,7 @@ from pgtare.kit import machine
 from pgtare.weighing.ladder import continuation, scripts
 from pgtare.weighing.ladder.directory import Directory
 from pgtare.weighing.ladder.planning import StudyPlan, all_steps, plan, resumed
-from pgtare.weighing.ladder.records import Facts
+from pgtare.weighing.ladder.records import StudyFacts
 from pgtare.weighing.ladder.study_file import parse
 from tests.unit.simulated_study import STUDY, runs, study
 
@@ -105,7 +105,7 @@ HERE = machine.describe()
 
 
 @pytest.mark.parametrize(
-    ("servers", "machines", "told"),
+    ("servers", "machines", "message"),
     [
         ({"main": "PostgreSQL 18.1"}, {}, "the server main was PostgreSQL 18.1 and is PostgreSQL"),
         ({}, {"cpus_usable": 1000}, "the number of usable processors was 1000 and is"),
@@ -114,21 +114,25 @@ HERE = machine.describe()
     ],
 )
 def test_a_study_goes_on_only_as_it_was_begun(
-    study_file: Path, tmp_path: Path, servers: dict[str, str], machines: dict[str, Any], told: str
+    study_file: Path,
+    tmp_path: Path,
+    servers: dict[str, str],
+    machines: dict[str, Any],
+    message: str,
 ) -> None:
     facts = planned(study_file, tmp_path / "out").facts
     begun = facts.model_copy(update={"servers": servers, "machine": {**HERE, **machines}})
-    if not told:
+    if not message:
         continuation.check(begun, begun, {"main": "PostgreSQL 18.2"}, tmp_path)
         return
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         continuation.check(begun, begun, {"main": "PostgreSQL 18.2"}, tmp_path)
 
 
 def test_facts_of_an_older_pgtare_are_still_read(study_file: Path, tmp_path: Path) -> None:
     facts = planned(study_file, tmp_path / "out").facts
     older = facts.model_dump(by_alias=True, exclude={"servers"})
-    found = Facts.model_validate(older)
+    found = StudyFacts.model_validate(older)
     continuation.check(found, found, {"main": "PostgreSQL 18.2"}, tmp_path)
 
 

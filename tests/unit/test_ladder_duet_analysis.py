@@ -96,9 +96,9 @@ def test_a_round_that_failed_a_gate_takes_its_set(made: dict[str, Run]) -> None:
     (dropped,) = workload.dropped
     assert dropped.round == 2
     assert dropped.reasons == ("round 6: 7 pages were swapped",)
-    told = markdown.render(analysed(made))
-    assert "W1, set 2 was dropped: round 6: 7 pages" in told
-    assert "1 set dropped; what did not pass: the machine under all of them in 1" in told
+    report = markdown.render(analysed(made))
+    assert "W1, set 2 was dropped: round 6: 7 pages" in report
+    assert "1 set dropped; what did not pass: the machine under all of them in 1" in report
 
 
 def test_a_checkpoint_on_one_server_takes_the_set_and_on_all_does_not(made: dict[str, Run]) -> None:
@@ -149,10 +149,10 @@ def test_every_report_says_which_protocol_gave_a_row(
     assert [w.protocol for w in result.workloads] == ["duet", "rounds"]
     assert [w.spent_s for w in result.workloads] == [32 * 2.0, 40 * 3.0]  # without the proofs
     terminal.render(result, Console(width=200))
-    told = capsys.readouterr().out
-    assert "W1 (cached look-ups) by duet: trace costs something compared with off" in told
-    assert "median latency, 8 of 8 duet sets, 64 s" in told
-    assert "transactions a second, 10 of 10 rounds, 2 min" in told
+    output = capsys.readouterr().out
+    assert "W1 (cached look-ups) by duet: trace costs something compared with off" in output
+    assert "median latency, 8 of 8 duet sets, 64 s" in output
+    assert "transactions a second, 10 of 10 rounds, 2 min" in output
     for text in (markdown.render(result), page.page(result)):
         assert "8 of 8 duet sets" in text
         assert "10 of 10 rounds" in text

@@ -1,4 +1,4 @@
-"""Variants by factors: what an entry stands for, what is left out, the grid of their effects."""
+"""Variants by factors: what an entry means, what is left out, the grid of their effects."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def refused(right: str, wrong: str) -> str:
     return str(found.value)
 
 
-def test_an_entry_stands_for_every_combination() -> None:
+def test_an_entry_weights_every_combination() -> None:
     found = simulated.study(FACTORS)
     assert [v.name for v in found.variant] == ["off", *NAMES]
     slow = found.the_variant("T-1-slow")
@@ -75,7 +75,7 @@ def test_what_is_left_out_stays_in_the_family() -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "told"),
+    ("right", "wrong", "expected"),
     [
         ('arm = "T-*"', 'arm = "U-*"', "names the variant 'U-*', which is absent"),
         ('variants = ["T-*-fast"]', 'variants = ["U*"]', "quick names the variant 'U*', which is"),
@@ -83,9 +83,9 @@ def test_what_is_left_out_stays_in_the_family() -> None:
         ("every = [0, 1]", "every = [0, 1]\nsize = [1, 2]", "so the factor size does nothing"),
     ],
 )
-def test_mistakes_are_told(right: str, wrong: str, told: str) -> None:
+def test_mistakes_are_reported(right: str, wrong: str, expected: str) -> None:
     message = refused(right, wrong)
-    assert told in message
+    assert expected in message
     assert message.startswith("s.toml, line ")
 
 

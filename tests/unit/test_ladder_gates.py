@@ -46,7 +46,7 @@ def test_a_calm_run_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "own", "told"),
+    ("change", "own", "expected"),
     [
         ({"wall_s": AFTER.wall_s + 0.4}, 1_890, "the clock stepped by +400 ms"),
         ({"wall_s": AFTER.wall_s - 3600}, 1_890, "the clock stepped by -3600000 ms"),
@@ -56,9 +56,9 @@ def test_a_calm_run_passes() -> None:
         ({}, 1_500, "another load on the machine took 20 % of the processors"),
     ],
 )
-def test_each_gate_speaks_up(change: dict[str, float], own: int, told: str) -> None:
+def test_each_gate_speaks_up(change: dict[str, float], own: int, expected: str) -> None:
     (message,) = judged(dataclasses.replace(AFTER, **change), own)  # type: ignore[arg-type]
-    assert told in message
+    assert expected in message
 
 
 def test_the_kernels_own_threads_are_no_other_load() -> None:
@@ -105,7 +105,7 @@ def test_idle_waits_are_left_out_of_all_waits() -> None:
     assert share == pytest.approx(0.9)
 
 
-def test_headroom_that_is_not_there_is_told() -> None:
+def test_headroom_that_is_not_there_is_reported() -> None:
     workload = Workload.model_validate({"name": "W", "load": "50%", "idle_at_least": "20%"})
     assert evidence.judge_profile(workload, (), 0.05) == [
         "the processors idled 5 % of the time, not 20 %"
@@ -133,5 +133,5 @@ def test_a_proof_that_failed_under_another_load_is_tried_again(
         failed=failed,
         machine={"idle": 0.07, "steal": 0.0, "other": other},
     )
-    told = ["another load on the machine took 30 % of the processors"] if again else []
-    assert run.disturbed(made, found) == told
+    reasons = ["another load on the machine took 30 % of the processors"] if again else []
+    assert run.disturbed(made, found) == reasons

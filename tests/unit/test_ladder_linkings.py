@@ -82,7 +82,7 @@ def test_an_interval_between_builds_is_over_their_linkings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (("layouts = 4", "layouts = 2"), "greater than or equal to 3"),
         (("rounds = 12", "rounds = 3"), "each of 4 linkings"),
@@ -92,8 +92,8 @@ def test_an_interval_between_builds_is_over_their_linkings() -> None:
         (("main = { build = 18 }", "main = { source = 'wheel' }"), "line 8: stats and off are on"),
     ],
 )
-def test_what_cannot_be_is_refused(change: tuple[str, str], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_what_cannot_be_is_refused(change: tuple[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         study(BUILT.replace(*change))
 
 

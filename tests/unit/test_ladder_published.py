@@ -79,7 +79,7 @@ def test_effects_without_a_p_have_no_bound_and_no_traceback() -> None:
     assert "1 of 2 have no p-value" in mixed.why
 
 
-def test_one_sign_is_told_as_it_is() -> None:
+def test_one_sign_is_reported_as_it_is() -> None:
     def row(regime: str, pct: float) -> str:
         return f'regime = "{regime}"\nrounds = 5\npct = {pct}'
 
@@ -124,7 +124,7 @@ def test_counts_and_spreads() -> None:
     assert (round(low, 2), round(high, 2)) == (0.20, 0.80)
 
 
-def test_mistakes_are_told_with_their_line(tmp_path: Path) -> None:
+def test_mistakes_are_reported_with_their_line(tmp_path: Path) -> None:
     path = tmp_path / "p.toml"
     text = R1.read_text().replace('["W1 stub"', '["W9 stub"', 1)
     path.write_text(text)
@@ -135,13 +135,13 @@ def test_mistakes_are_told_with_their_line(tmp_path: Path) -> None:
         published_table.read(path)
 
 
-def test_mistakes_of_a_table_of_ones_own_are_told_in_words(tmp_path: Path) -> None:
+def test_mistakes_of_a_table_of_ones_own_are_reported_in_words(tmp_path: Path) -> None:
     path = tmp_path / "t.toml"
     head = 'title = "t"\nsource = "s"\ncomparisons = 1\n'
     effect = '[[effect]]\nid = "a"\nregime = "r"\narm = "x"\nbase = "y"\npct = 1.0\nrounds = 9\n'
     path.write_text(head + effect)
     assert published_table.read(path).claim == ()
-    for text, told in (
+    for text, message in (
         (head + effect + "round = 9\n", r"unknown key 'round' \(did you mean rounds\?\)"),
         (head.replace("comparisons = 1", "") + effect, "comparisons is missing"),
         (
@@ -151,7 +151,7 @@ def test_mistakes_of_a_table_of_ones_own_are_told_in_words(tmp_path: Path) -> No
         (head + effect + '[[claim]]\ntext = "t"\n', "the claim lacks its kind"),
     ):
         path.write_text(text)
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             published_table.read(path)
 
 
@@ -160,6 +160,6 @@ def test_a_narrow_terminal_has_the_effects_whole() -> None:
     for width in (20, 40, 80):
         shown = io.StringIO()
         published.show(found, Console(file=shown, width=width))
-        told = shown.getvalue()
-        assert "−0.07" in told
-        assert "…" not in told
+        output = shown.getvalue()
+        assert "−0.07" in output
+        assert "…" not in output

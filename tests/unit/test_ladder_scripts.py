@@ -1,4 +1,4 @@
-"""Scripts of a study that are filled in with a workload's values, and figures beside metrics."""
+"""Scripts of a study that are filled in with a workload's values, and figures next to metrics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_each_workload_has_its_own_script(tmp_path: Path) -> None:
         assert workload.name in ("E1", "E2") or workload.name == f"E{distinct}"
 
 
-def test_a_value_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_a_value_that_is_missing_is_reported(tmp_path: Path) -> None:
     study = evictions()
     workload = study.the_workload("E1").model_copy(update={"values": {"scenarios": 3}})
     study = study.model_copy(update={"workload": (workload,)})

@@ -35,7 +35,7 @@ def test_the_shipped_study_is_sound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "told"),
+    ("right", "wrong", "expected"),
     [
         ('run = "1s"', 'run = "1s"\nruns = 3', "unknown key 'runs' in protocol"),
         ("rounds = 10", "rouns = 10", "unknown key 'rouns' in protocol (did you mean rounds"),
@@ -61,15 +61,15 @@ def test_the_shipped_study_is_sound() -> None:
         ),
     ],
 )
-def test_mistakes_are_told_with_their_line(right: str, wrong: str, told: str) -> None:
+def test_mistakes_are_reported_with_their_line(right: str, wrong: str, expected: str) -> None:
     text = STUDY.replace(right, wrong, 1)
     message = refused(text)
-    assert told in message
+    assert expected in message
     changed = next(row for row in reversed(wrong.splitlines()) if row != "[[comparison]]")
     assert message.startswith(f"s.toml, line {line_of(text, changed)}: "), message
 
 
-def test_a_missing_key_and_broken_toml_are_told() -> None:
+def test_a_missing_key_and_broken_toml_are_reported() -> None:
     assert "rounds is missing" in refused(STUDY.replace("rounds = 10\n", ""))
     assert refused("title = 'x'\nrounds = = 3\n").startswith("s.toml, line 2: invalid value")
     assert refused("title = ").startswith("s.toml, line 1: invalid value")
@@ -79,9 +79,9 @@ def test_too_few_rounds_are_refused_or_said_at_once() -> None:
     few = study(STUDY.replace("rounds = 10", "rounds = 5"))
     with pytest.raises(UsageError, match=r"0\.0625 at best.*set rounds = 7 or more"):
         studies.check_rounds(few, quick=False)
-    told = studies.check_rounds(few, quick=True)
-    assert told is not None
-    assert "cannot settle anything" in told
+    warning = studies.check_rounds(few, quick=True)
+    assert warning is not None
+    assert "cannot settle anything" in warning
 
 
 def test_the_family_counts_every_declared_comparison() -> None:
@@ -139,7 +139,7 @@ DUET = STUDY.replace('name = "W1"', 'name = "W1"\nclients = 1\nprotocol = "duet"
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "told"),
+    ("right", "wrong", "expected"),
     [
         ("clients = 1", "clients = 100_000", "it has more clients (100000) than the machine has"),
         ("clients = 1", 'clients = 1\nbuiltin = "simple-update"', "it writes and the servers"),
@@ -149,14 +149,14 @@ DUET = STUDY.replace('name = "W1"', 'name = "W1"\nclients = 1\nprotocol = "duet"
     ],
 )
 def test_what_servers_side_by_side_would_spoil_is_refused_as_a_duet(
-    right: str, wrong: str, told: str
+    right: str, wrong: str, expected: str
 ) -> None:
     studies.parse(DUET, "s.toml")
     text = DUET.replace(right, wrong, 1)
     message = refused(text)
     at = line_of(text, 'protocol = "duet"')
     assert f"line {at}: W1 cannot be played by duet, as" in message
-    assert told in message
+    assert expected in message
     assert message.endswith("play it by rounds")
     studies.parse(text.replace('"duet"', '"rounds"'), "s.toml")
 
@@ -173,8 +173,8 @@ def test_a_duet_that_only_quick_asks_for_is_refused_too() -> None:
 def test_a_duet_of_more_servers_than_the_driver_takes_is_refused() -> None:
     more = "".join(f'[[variant]]\nname = "V{i}"\n' for i in range(12))
     studies.parse(DUET + more, "s.toml")
-    told = refused(DUET + more + '[[variant]]\nname = "V12"\n')
-    assert "its 16 variants and the floor again need more than 16 servers" in told
+    message = refused(DUET + more + '[[variant]]\nname = "V12"\n')
+    assert "its 16 variants and the floor again need more than 16 servers" in message
 
 
 def test_the_shipped_quick_study_takes_a_quarter_of_an_hour_at_most(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_steps_go_workload_by_workload_whatever_their_protocols() -> None:
     assert Rounds().plan(found, 1)[0].workload == "W2"
 
 
-def test_a_script_that_a_duet_cannot_run_is_told_before_anything(tmp_path: Path) -> None:
+def test_a_script_that_a_duet_cannot_run_is_reported_before_anything(tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     path.write_text(DUET.replace("clients = 1", 'clients = 1\nscript = "odd.sql"'))
     (tmp_path / "odd.sql").write_text("\\sleep 1 ms\nSELECT 1;\n")

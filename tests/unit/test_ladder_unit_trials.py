@@ -111,8 +111,8 @@ def test_a_trial_that_failed_a_gate_does_not_count(found: Study) -> None:
     result = analysed(found, made)
     assert [d.round for d in by(result, "units").dropped] == [3]
     assert by(result, "rounds").dropped == ()
-    told = markdown.render(result)
-    assert "W1 by units in one server, trial 3 was dropped: 7 pages were swapped" in told
+    report = markdown.render(result)
+    assert "W1 by units in one server, trial 3 was dropped: 7 pages were swapped" in report
 
 
 def test_the_same_comparison_stands_side_by_side(both: LadderResult) -> None:
@@ -157,7 +157,7 @@ def test_a_protocol_without_figures_stands_in_no_comparison(found: Study) -> Non
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "told"),
+    ("right", "wrong", "message"),
     [
         (
             '"rounds", "units"',
@@ -170,10 +170,10 @@ def test_a_protocol_without_figures_stands_in_no_comparison(found: Study) -> Non
         ("trials = 8", "trails = 8", "unknown key 'trails' in protocol.units (did you mean trials"),
     ],
 )
-def test_what_cannot_be_is_told_with_its_line(right: str, wrong: str, told: str) -> None:
+def test_what_cannot_be_is_reported_with_its_line(right: str, wrong: str, message: str) -> None:
     with pytest.raises(UsageError, match="line ") as refused:
         parse(BY_UNITS.replace(right, wrong, 1), "s.toml")
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_too_few_trials_are_refused_like_rounds() -> None:

@@ -304,7 +304,7 @@ def test_an_interrupted_wait_kills_the_child(
     assert gone(child.pid)
 
 
-def test_pgbench_failing_is_told_in_its_own_words(tmp_path: Path) -> None:
+def test_pgbench_failing_is_reported_in_its_own_words(tmp_path: Path) -> None:
     text = """#!/bin/sh
 echo 'progress: 1.0 s, 5.0 tps, lat 1.0 ms stddev 0.1, 0 failed' >&2
 echo 'pgbench: error: connection to server failed: FATAL:  no such role' >&2
@@ -334,7 +334,7 @@ def test_a_load_that_ends_quietly_is_a_failure(tmp_path: Path) -> None:
         load.wait_ready(5)
 
 
-def test_a_load_that_does_nothing_is_told(tmp_path: Path) -> None:
+def test_a_load_that_does_nothing_is_reported(tmp_path: Path) -> None:
     program = script(tmp_path / "fake", "#!/bin/sh\nexec sleep 600\n")
     load = PgbenchLoad(program, "", LoadSpec())
     with load, pytest.raises(MeasurementError, match=r"no transaction in 0.2 s"):

@@ -96,7 +96,7 @@ def test_one_request_may_hold_several_statements() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "told"),
+    ("text", "line", "message"),
     [
         ("SELECT 1;\n\\sleep 1 ms\nSELECT 2;", 2, r"\sleep cannot be part of a duet"),
         ("\\set x 1.5\nSELECT :x;", 1, "whole numbers"),
@@ -111,11 +111,11 @@ def test_one_request_may_hold_several_statements() -> None:
         ("\\set x 9223372036854775808\nSELECT :x;", 1, "64-bit"),
     ],
 )
-def test_what_cannot_be_run_is_refused_with_its_line(text: str, line: int, told: str) -> None:
+def test_what_cannot_be_run_is_refused_with_its_line(text: str, line: int, message: str) -> None:
     with pytest.raises(UsageError) as refused:
         compile_script(text, "my.sql", SCALE)
     assert str(refused.value).startswith(f"my.sql, line {line}: ")
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_script_without_sql_is_refused() -> None:

@@ -114,11 +114,11 @@ def test_what_goes_together(found: ModuleVersions) -> None:
     ],
 )
 def test_each_mismatch_has_its_steps(found: ModuleVersions, steps: tuple[str, ...]) -> None:
-    told = mismatch(found)
-    assert told is not None
-    assert told.steps == steps
-    assert "\n" not in str(told)
-    assert f"this command {OURS}, library in the server " in told.why
+    difference = mismatch(found)
+    assert difference is not None
+    assert difference.steps == steps
+    assert "\n" not in str(difference)
+    assert f"this command {OURS}, library in the server " in difference.why
 
 
 def test_a_library_that_does_not_tell_its_version_is_described() -> None:

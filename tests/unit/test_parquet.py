@@ -14,7 +14,7 @@ from pgtare.errors import DiskFull, PgtareError, UsageError
 from pgtare.kit import parquet
 from pgtare.seeing.flame import recording
 from pgtare.seeing.flame.record import FlameRecording
-from pgtare.seeing.flame.samples import Samples
+from pgtare.seeing.flame.samples import StackSamples
 from pgtare.seeing.trace.output import export
 from pgtare.weighing.weigh import store
 from tests.commands import failed, in_process
@@ -33,16 +33,16 @@ def full(as_root: None) -> Iterator[Path]:
         yield path
 
 
-def clear(told: str) -> str:
-    assert not [word for word in _DUCKDB if word in told], told
-    assert told.strip().count("\n") == 0
-    return told
+def clear(message: str) -> str:
+    assert not [word for word in _DUCKDB if word in message], message
+    assert message.strip().count("\n") == 0
+    return message
 
 
 def save_flame(directory: Path) -> None:
     n = 100_000
     rng = np.random.default_rng(1)
-    samples = Samples(
+    samples = StackSamples(
         (("a",),),
         rng.integers(0, 2**62, n),
         np.ones(n, np.int32),
@@ -80,10 +80,10 @@ def test_an_export_says_that_the_disk_is_full(full: Path, tmp_path: Path, format
     )
     assert trace.waits
     fill(full, leave=4096)
-    told = failed(
+    message = failed(
         in_process("trace", "export", tmp_path / "t.pgtrace", full / "x", "--format", format_), 1
     )
-    last = clear(told.strip().splitlines()[-1])
+    last = clear(message.strip().splitlines()[-1])
     assert f"{full / 'x'}" in last
     assert "the disk is full; free some space" in last
 
@@ -119,8 +119,8 @@ def test_a_truncated_file_is_one_sentence(
     path, command = made(tmp_path / "r")
     data = path.read_bytes()
     path.write_bytes(data[: int(kept * len(data)) if isinstance(kept, float) else kept])
-    told = clear(failed(in_process(*command), 1))
-    assert f"{path} is damaged: it cannot be read as Parquet; " in told
+    message = clear(failed(in_process(*command), 1))
+    assert f"{path} is damaged: it cannot be read as Parquet; " in message
 
 
 @pytest.mark.parametrize("made", [flame_show, flame_diff, report])
@@ -129,8 +129,8 @@ def test_a_missing_file_is_one_sentence(
 ) -> None:
     path, command = made(tmp_path / "r")
     path.unlink()
-    told = clear(failed(in_process(*command), 2))
-    assert path.name in told or "is no recording" in told
+    message = clear(failed(in_process(*command), 2))
+    assert path.name in message or "is no recording" in message
 
 
 def test_whatever_is_damaged(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_whatever_is_damaged(tmp_path: Path) -> None:
         except PgtareError as ex:
             refused.append(str(ex))
     assert len(refused) > 100
-    assert all("damaged" in clear(told) for told in refused)
+    assert all("damaged" in clear(message) for message in refused)
 
 
 def test_other_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgtare.server.statement_spans import FOREVER, Ending, spans
-from pgtare.server.wait_ring import Kind
+from pgtare.server.wait_ring import RingRecordKind
 
 #: Kind and depth of each record.
-Marks = list[tuple[Kind, int]]
-marks_of = st.lists(st.tuples(st.sampled_from(list(Kind)), st.integers(0, 3)), max_size=40)
+Marks = list[tuple[RingRecordKind, int]]
+marks_of = st.lists(
+    st.tuples(st.sampled_from(list(RingRecordKind)), st.integers(0, 3)), max_size=40
+)
 
 
 def plain(marks: Marks) -> list[tuple[int, int, int, int]]:
@@ -24,14 +26,14 @@ def plain(marks: Marks) -> list[tuple[int, int, int, int]]:
         found.append((begin, at, ending, parent))
 
     for at, (kind, depth) in enumerate(marks):
-        if kind == Kind.ABORT and depth == 0:
+        if kind == RingRecordKind.ABORT and depth == 0:
             while stack:
                 close(at, Ending.ABORT)
-        elif kind in (Kind.STATEMENT_BEGIN, Kind.STATEMENT_END):
+        elif kind in (RingRecordKind.STATEMENT_BEGIN, RingRecordKind.STATEMENT_END):
             while stack and stack[-1][0] >= depth:
-                own = kind == Kind.STATEMENT_END and stack[-1][0] == depth
+                own = kind == RingRecordKind.STATEMENT_END and stack[-1][0] == depth
                 close(at, Ending.END if own else Ending.LOST)
-            if kind == Kind.STATEMENT_BEGIN:
+            if kind == RingRecordKind.STATEMENT_BEGIN:
                 stack.append((depth, at, stack[-1][1] if stack else -1))
     while stack:
         close(len(marks), Ending.OPEN)
@@ -56,6 +58,8 @@ def test_as_a_plain_stack(marks: Marks) -> None:
 
 
 def test_an_abort_within_a_procedure_ends_nothing() -> None:
-    kind = np.array([Kind.STATEMENT_BEGIN, Kind.ABORT, Kind.STATEMENT_END])
+    kind = np.array(
+        [RingRecordKind.STATEMENT_BEGIN, RingRecordKind.ABORT, RingRecordKind.STATEMENT_END]
+    )
     found = spans(kind, np.array([0, 1, 0]), np.array([1, 2, 3]), np.array([7, 0, 0]))
     assert (found.end_ns.tolist(), found.ending.tolist()) == ([3], [Ending.END])

@@ -61,9 +61,9 @@ def test_what_a_trace_file_and_a_server_tell(
     path = tmp_path / "t.pgtrace"
     writer = Writer(path, b"{}", NO_RESERVE)
     end = {"stopped_by": "error", "why": HOSTILE + "\nnote: " + HOSTILE}
-    told = {"user": HOSTILE, "database": HOSTILE, "application": HOSTILE}
+    names = {"user": HOSTILE, "database": HOSTILE, "application": HOSTILE}
     define_events(writer)
-    writer.define(Table.RINGS, ring(1, 4711, "waits", **told))
+    writer.define(Table.RINGS, ring(1, 4711, "waits", **names))
     writer.add(Table.WAITS, waits(1, [(0, 1 * MS, 2 * MS), (1, 5 * MS, 1 * MS)]))
     writer.close(json.dumps(end).encode())
     trace_commands._book(path)
@@ -92,7 +92,7 @@ def test_a_title_of_progress_is_neither_markup_nor_a_format() -> None:
 def test_a_session_is_no_background_process_whatever_its_role_is_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = {
+    titles = {
         "postgres: logger app [local] SELECT": ("SELECT", True),
         "postgres: main: archiver my db 10.0.0.1(5) UPDATE waiting": ("UPDATE waiting", True),
         "postgres: u checkpointer ::1(5432) idle": ("idle", True),
@@ -103,6 +103,6 @@ def test_a_session_is_no_background_process_whatever_its_role_is_called(
         "postgres: autovacuum worker logger": ("autovacuum worker logger", True),
         "/usr/bin/postgres -D x": ("postmaster", False),
     }
-    for title, expected in told.items():
+    for title, expected in titles.items():
         monkeypatch.setattr(processes, "read", lambda pid, name, t=title: t)
         assert processes.activity(1) == expected, title

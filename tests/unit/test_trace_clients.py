@@ -61,9 +61,9 @@ def add_worker(writer: Writer, number: int, begin: int, end: int) -> None:
 
 
 def add_session(writer: Writer, number: int, data: bytes, since: int = 0) -> None:
-    told = ring(number, 4711, "sql")
-    told["started_ns"] = told["started_ns"] + since
-    writer.define(Table.RINGS, told)
+    columns = ring(number, 4711, "sql")
+    columns["started_ns"] = columns["started_ns"] + since
+    writer.define(Table.RINGS, columns)
     rows = {"ring": np.array([number]), "position": np.array([0]), "data": [data]}
     writer.add(Table.STREAM, rows)
 

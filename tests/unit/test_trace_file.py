@@ -1,4 +1,4 @@
-"""The trace file: what is written is read; what is damaged is told, and never more than that."""
+"""The trace file: what is written is read; what is damaged is reported, and nothing more."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_file_cut_anywhere_is_read_up_to_there(whole: Path, tmp_path: Path) ->
     assert before >= len(ROWS)
 
 
-def test_a_flipped_bit_costs_one_block_and_is_told(whole: Path, tmp_path: Path) -> None:
+def test_a_flipped_bit_costs_one_block_and_is_reported(whole: Path, tmp_path: Path) -> None:
     data = whole.read_bytes()
     sound = [d for d in blocks.scan(whole) if isinstance(d, blocks.Block)]
     for at in range(FILE_HEADER, len(data), 7):
@@ -169,7 +169,9 @@ def test_a_flipped_bit_costs_one_block_and_is_told(whole: Path, tmp_path: Path) 
         assert not any("(0 bytes" in str(d) for d in damages)
 
 
-def test_bytes_cut_out_and_blocks_that_stand_twice_are_told(whole: Path, tmp_path: Path) -> None:
+def test_bytes_cut_out_and_blocks_that_stand_twice_are_reported(
+    whole: Path, tmp_path: Path
+) -> None:
     data = whole.read_bytes()
     at = [i for i in range(len(data)) if data[i : i + 4] == BLOCK_MAGIC]
     path = tmp_path / "bad.pgtrace"
@@ -301,9 +303,9 @@ def test_notes_of_an_end_tell_what_is_missing(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.pgtrace"
         writer = Writer(path, b"{}", Limits(reserve=0))
         writer.close(json.dumps({"stopped_by": "time", **end}).encode())
-        told = load(path).notes()
-        assert len(told) == len(notes)
-        assert all(a.startswith(b) for a, b in zip(told, notes, strict=True))
+        sentences = load(path).notes()
+        assert len(sentences) == len(notes)
+        assert all(a.startswith(b) for a, b in zip(sentences, notes, strict=True))
 
 
 def test_losses_of_sessions_that_nobody_saw(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis import merge, statements
-from pgtare.seeing.trace.analysis.costs import NOTHING
 from pgtare.seeing.trace.analysis.ledger import Ledger
 from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
+from pgtare.seeing.trace.analysis.tracing_cost import NOTHING
 from pgtare.seeing.trace.file.stream import ESTIMATED, CallKind, decode
 from pgtare.seeing.trace.output.page import page
 from tests.sample_trace import ROWS, by, two_requests, two_requests_ledger
@@ -32,7 +32,7 @@ def test_every_nanosecond_is_booked_once(book: Ledger) -> None:
     assert found["IO/DataFileRead"] == 2 * MS
     assert found["Timeout/PgSleep"] == 3 * MS
     assert found["IO/WalSync"] == 900 * US
-    assert found["client"] == 20 * MS  # the wait for the client is part of it, not beside it
+    assert found["client"] == 20 * MS  # the wait for the client is part of it, not in addition
     # between readings: 1 + 3 ms in the first request, 6 ms in the second's execution; what the
     # parse took before the first reading is not known
     assert found["CPU outside waits"] == pytest.approx(10 * MS)
@@ -80,7 +80,7 @@ def test_cpu_beyond_the_time_outside_waits_is_that_of_waits(tmp_path: Path) -> N
     assert sum(found.values()) == pytest.approx(20 * MS)
 
 
-def test_the_kernels_work_within_waits_is_told_from_work_outside(tmp_path: Path) -> None:
+def test_the_kernels_work_within_waits_is_distinguished_from_work_outside(tmp_path: Path) -> None:
     """300 executions, reads from the page cache (all CPU) and sleeps (none), of random lengths."""
     rng = np.random.default_rng(5)
     b = StreamBuilder()
@@ -161,12 +161,12 @@ def test_a_bind_begins_before_it_closes_the_portal_of_another_request(tmp_path: 
     b.session()
     b.waitring()
     b.text(1, "SELECT $1", 11)
-    told = {"text": 1, "query_id": 11}
-    b.call(CallKind.BIND, 0, 1 * MS, **told)
+    statement = {"text": 1, "query_id": 11}
+    b.call(CallKind.BIND, 0, 1 * MS, **statement)
     b.request(0, 10 * MS, status="T")
-    b.call(CallKind.EXECUTE, 1 * MS, 31 * MS, busy=9 * MS, call=2, **told)
-    b.call(CallKind.BIND, 30 * MS, 32 * MS, call=3, flags=ESTIMATED, **told)
-    b.call(CallKind.EXECUTE, 32 * MS, 40 * MS, call=4, **told)
+    b.call(CallKind.EXECUTE, 1 * MS, 31 * MS, busy=9 * MS, call=2, **statement)
+    b.call(CallKind.BIND, 30 * MS, 32 * MS, call=3, flags=ESTIMATED, **statement)
+    b.call(CallKind.EXECUTE, 32 * MS, 40 * MS, call=4, **statement)
     b.request(30 * MS, 40 * MS)
     b.end(40 * MS)
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, [(0, 33 * MS, MS)]))
@@ -210,7 +210,7 @@ def test_between_fetches_in_one_record_the_time_is_their_callers(tmp_path: Path)
     assert fetches.buffers["shared_hit"] == 4
 
 
-def test_a_gap_in_the_stream_is_told_as_such(tmp_path: Path) -> None:
+def test_a_gap_in_the_stream_is_reported_as_such(tmp_path: Path) -> None:
     b = StreamBuilder()
     b.session()
     b.call(CallKind.EXECUTE, 0, 1 * MS)
@@ -371,8 +371,8 @@ def test_times_are_what_a_reader_counts(tmp_path: Path) -> None:
     assert (session.times, session.ns) == (6, 61 * MS)
     assert session.mean_ns == pytest.approx(28 * MS / 6)
     calls = {line.name: line for line in profile(book, "call").lines}
-    told = {name: line.times for name, line in calls.items() if line.times}
-    assert told == {"parse": 5, "bind": 3, "execute": 3, "fetch": 12, "commit": 3, "utility": 3}
+    counted = {name: line.times for name, line in calls.items() if line.times}
+    assert counted == {"parse": 5, "bind": 3, "execute": 3, "fetch": 12, "commit": 3, "utility": 3}
     assert calls["fetch"].mean_ns == MS // 2
     nodes = {line.name: line.times for line in profile(book, "node").lines}
     assert (nodes["execute, not in a measured node"], nodes["client"]) == (3, 0)

@@ -12,8 +12,8 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.seeing.trace.analysis import kernel_time, merge, statements
 from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis.costs import NOTHING
 from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
+from pgtare.seeing.trace.analysis.tracing_cost import NOTHING
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.stream import BEGIN, COMMITTED, CallKind
 from pgtare.seeing.trace.output.page import page
@@ -76,7 +76,7 @@ def test_a_wait_that_is_cut_is_one_wait(tmp_path: Path) -> None:
     assert sum(line.histogram) == 1
     calls = by(book, "call")
     assert calls["execute"] == pytest.approx(9 * MS)
-    # beside the rest of it, a statement's own wait is the only one that is its
+    # apart from the rest of it, a statement's own wait is the only one that is its
     rows = [(1, 2 * MS, 6 * MS), (1, 8 * MS, MS // 2)]
     book = ledgers.ledger(trace(tmp_path / "u.pgtrace", b.data, rows))
     found = profile(book, scope=Scope(statement="2"))

@@ -20,7 +20,7 @@ from pgtare.seeing.trace.analysis.profile import Scope, profile
 from pgtare.seeing.trace.analysis.statements import report
 from pgtare.seeing.trace.file.disk_limits import LimitReached, Limits, check
 from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.stream import CallKind, Kind
+from pgtare.seeing.trace.file.stream import CallKind, RecordKind
 from pgtare.seeing.trace.file.tables import Table
 from pgtare.seeing.trace.file.writer import Writer
 from pgtare.seeing.trace.output import show, waterfall
@@ -59,7 +59,7 @@ def test_a_profile_by_node_tells_how_to_have_row_sources(book: Ledger) -> None:
     assert "rowsource" not in printed(show.profile_view(profile(book), 9), 80)
 
 
-def test_an_error_of_a_statement_that_made_no_call_is_told(tmp_path: Path) -> None:
+def test_an_error_of_a_statement_that_made_no_call_is_reported(tmp_path: Path) -> None:
     b = two_requests()
     b.text(9, "SELECT 'x'::int", 0)
     b.text(10, "SELECT 1/0", 0)
@@ -101,8 +101,8 @@ def test_parallel_workers_are_no_sessions_of_their_client(tmp_path: Path) -> Non
     define_events(writer)
     writer.define(Table.RINGS, ring(1, 4711, "sql", application="app"))
     for number in (2, 3):
-        told = ring(number, 4710 + number, "waits", application="app", leader_pid=4711)
-        writer.define(Table.RINGS, told)
+        columns = ring(number, 4710 + number, "waits", application="app", leader_pid=4711)
+        writer.define(Table.RINGS, columns)
         writer.add(Table.WAITS, waits(number, [(0, 1 * MS, 2 * MS), (0, 5 * MS, 1 * MS)]))
     data = two_requests().data
     writer.add(Table.STREAM, {"ring": np.array([1]), "position": np.array([0]), "data": [data]})
@@ -178,11 +178,11 @@ def test_a_mistyped_path_makes_no_directory(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sizes_are_told_in_the_unit_that_suits_them(tmp_path: Path) -> None:
+def test_sizes_are_reported_in_the_unit_that_suits_them(tmp_path: Path) -> None:
     with pytest.raises(LimitReached, match=r"has reached 200 KiB \(--max-size\)"):
         check(tmp_path, Limits(total=200 * 1024, reserve=0), 200 * 1024, 1)
-    told = [volume(size) for size in (0, 1, 1023, 1536, 29_376_744, 1023 * 1024, 1 << 40)]
-    assert told == ["0 bytes", "1 byte", "1023 bytes", "1.5 KiB", "28 MiB", "1 MiB", "1 TiB"]
+    volumes = [volume(size) for size in (0, 1, 1023, 1536, 29_376_744, 1023 * 1024, 1 << 40)]
+    assert volumes == ["0 bytes", "1 byte", "1023 bytes", "1.5 KiB", "28 MiB", "1 MiB", "1 TiB"]
 
 
 def test_an_error_of_the_parser_ends_its_sentence() -> None:
@@ -225,16 +225,16 @@ def test_a_page_is_drawn_of_a_recording_without_sense(book: Ledger, sense: objec
 
 def test_every_colour_is_explained(book: Ledger) -> None:
     drawn = page(book)
-    told = {color for color, _ in (*waterfall.OF_CALLS, *waterfall.OF_WAITS)}
+    known = {color for color, _ in (*waterfall.OF_CALLS, *waterfall.OF_WAITS)}
     used = set(re.findall(r'class="bar (\w+)"><title', drawn))
     assert used
-    assert used <= told | {"k2", "k7"}  # as k1 and k6
+    assert used <= known | {"k2", "k7"}  # as k1 and k6
 
 
 def test_numbers_of_calls_that_cannot_be_are_exported(tmp_path: Path) -> None:
     b = two_requests()
     b.error(60 * MS, "too far", call=(1 << 64) - 1)
-    b.record(Kind.BINDS, 60 * MS, struct.pack("<II", 0, 0), call=1 << 63)
+    b.record(RecordKind.BINDS, 60 * MS, struct.pack("<II", 0, 0), call=1 << 63)
     b.request(60 * MS, 61 * MS)
     columns = tables(ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data)))
     assert columns["errors"]["message"].tolist() == ["too far"]

@@ -10,7 +10,7 @@ import pytest
 from pgtare.seeing.trace.analysis.merge import comment_fields, trace_id
 from pgtare.seeing.trace.analysis.timeline import _one_origin
 from pgtare.seeing.trace.file import stream
-from pgtare.seeing.trace.file.stream import CallKind, Kind
+from pgtare.seeing.trace.file.stream import CallKind, RecordKind
 from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder
 
 pytestmark = pytest.mark.timeout(60)
@@ -72,7 +72,7 @@ def test_values_of_any_kind_and_number() -> None:
         )
         kept.append(raw)
     b = StreamBuilder()
-    b.record(Kind.BINDS, 1, struct.pack("<II", 1000, 1000) + entries, call=8)
+    b.record(RecordKind.BINDS, 1, struct.pack("<II", 1000, 1000) + entries, call=8)
     found = stream.decode([(0, b.data)]).binds[8]
     assert [bind.data for bind in found] == kept
     assert {bind.state for bind in found} == {"null", "whole", "cut", "redacted", "omitted"}
@@ -82,18 +82,22 @@ def test_text_of_an_invalid_encoding_and_of_megabytes() -> None:
     b = StreamBuilder()
     b.session()
     raw = b"SELECT '\xff\xfe'" + b"x" * 3_000_000
-    b.record(Kind.TEXT, 0, struct.pack("<QqIIII", 5, 0, len(raw), len(raw), 0, 0) + raw)
+    b.record(RecordKind.TEXT, 0, struct.pack("<QqIIII", 5, 0, len(raw), len(raw), 0, 0) + raw)
     found = stream.decode([(0, b.data)]).texts[5]
     assert found.text.startswith("SELECT '\ufffd\ufffd'")
     assert len(found.text) == len(raw)
 
 
-def test_what_cannot_be_is_told_and_the_rest_read() -> None:
+def test_what_cannot_be_is_reported_and_the_rest_read() -> None:
     b = StreamBuilder()
     b.session()
     b.call(CallKind.PLAN, 1, 2)
-    b.record(Kind.BINDS, 3, struct.pack("<II", 1, 1) + struct.pack("<IBBHII", 1, 1, 1, 0, 9, 99))
-    b.record(Kind.PLAN, 3, b"\xff" * 40)
+    b.record(
+        RecordKind.BINDS,
+        3,
+        struct.pack("<II", 1, 1) + struct.pack("<IBBHII", 1, 1, 1, 0, 9, 99),
+    )
+    b.record(RecordKind.PLAN, 3, b"\xff" * 40)
     b.call(CallKind.PLAN, 3, 4)
     cut = b.data + struct.pack("<IHHQqQ", 4000, 3, 0, 1, 1, 1)
     found = stream.decode([(0, cut)])

@@ -22,7 +22,7 @@ from pgtare.server.wait_counters.model import (
     Timed,
 )
 from pgtare.server.wait_counters.rates import CountersReset, grown, profile
-from pgtare.server.wait_counters.samples import FEWEST, Samples
+from pgtare.server.wait_counters.samples import FEWEST, CpuSamples
 from tests.commands import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -61,7 +61,7 @@ def test_shares_and_active_sessions() -> None:
     after = snapshot(
         2, {READ: counters(30, 1100), CLIENT: counters(9, 9000), SYNC: counters(5, 500)}
     )
-    found = profile(before, after, Samples(40, {-77: 10}))
+    found = profile(before, after, CpuSamples(40, {-77: 10}))
     assert found.seconds == 2
     assert found.active == pytest.approx(0.5 + 0.25 + 0.25)
     assert found.on_cpu == 0.25
@@ -104,7 +104,7 @@ def test_time_by_statement() -> None:
     row = StatementRow(statement=QUERY, event=READ, counters=counters(3, 400))
     before = snapshot(0, {})
     after = snapshot(1, {READ: counters(3, 400)}, statements=[row], texts={-77: "SELECT 1"})
-    (found,) = profile(before, after, Samples(100, {-77: 10})).statements
+    (found,) = profile(before, after, CpuSamples(100, {-77: 10})).statements
     assert (found.text, found.on_cpu, found.cpu_samples) == ("SELECT 1", 0.1, 10)
     assert found.active == pytest.approx(0.5)
     assert found.share == pytest.approx(1)
@@ -112,7 +112,7 @@ def test_time_by_statement() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "changed", "told"),
+    ("seconds", "changed", "message"),
     [
         (1, {"stats_reset": START + timedelta(seconds=1)}, "reset between"),
         (1, {"started": START + timedelta(seconds=1)}, "restarted"),
@@ -120,9 +120,9 @@ def test_time_by_statement() -> None:
     ],
 )
 def test_what_cannot_be_compared_is_refused(
-    seconds: float, changed: dict[str, Any], told: str
+    seconds: float, changed: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         profile(snapshot(0, {}), snapshot(seconds, {}, **changed))
 
 
@@ -143,13 +143,13 @@ def clients(*captured: str | None) -> tuple[Client, ...]:
     )
 
 
-def test_sessions_that_are_not_captured_are_told_and_leave_no_shares() -> None:
+def test_sessions_that_are_not_captured_are_reported_and_leave_no_shares() -> None:
     all_seen, half_seen = clients("stats", "trace"), clients("stats", "off", None)
     before = snapshot(0, {READ: counters(0, 0)}, clients=all_seen)
     rows = {READ: counters(5, 500)}
     whole = profile(before, snapshot(1, rows, clients=all_seen))
     assert (whole.notes, whole.events[0].share) == ((), 1)
-    found = profile(before, snapshot(1, rows, clients=half_seen), Samples(10, {0: 1}))
+    found = profile(before, snapshot(1, rows, clients=half_seen), CpuSamples(10, {0: 1}))
     assert "2 of 3 client sessions are not captured" in found.notes[0]
     assert found.events[0].share is None
     assert found.events[0].active == 0.5
@@ -157,7 +157,7 @@ def test_sessions_that_are_not_captured_are_told_and_leave_no_shares() -> None:
     assert "pg_read_all_stats" in partial
 
 
-def test_losses_are_told_by_their_growth() -> None:
+def test_losses_are_reported_by_their_growth() -> None:
     lost = {"clients": (), "losses": Losses(missed=7, statements_evicted=3)}
     more = {"clients": (), "losses": Losses(missed=9, statements_evicted=3)}
     assert profile(snapshot(0, {}, **lost), snapshot(1, {}, **lost)).notes == ()
@@ -188,7 +188,7 @@ def test_processor_time_of_few_samples_is_at_no_statement() -> None:
     before = snapshot(0, {}, timed=times(client_backend=0))
     after = snapshot(1, {}, timed=times(client_backend=1000))
     hits = {-77: FEWEST - 1, 5: 30, 0: 13}
-    found = profile(before, after, Samples(50, hits))
+    found = profile(before, after, CpuSamples(50, hits))
     few, many = sorted(found.statements, key=lambda rate: rate.cpu_samples)
     assert (few.on_cpu, few.active, few.cpu_samples) == (None, 0, FEWEST - 1)
     assert many.on_cpu == pytest.approx(0.6)
@@ -218,5 +218,5 @@ def test_a_snapshot_of_another_version_is_refused_in_one_sentence(tmp_path: Path
     document["clients"][0]["timed"] = True  # as earlier builds wrote it
     path = tmp_path / "before.json"
     path.write_text(json.dumps(document))
-    told = refused("waits", "diff", path, path)
-    assert f"{path} is no snapshot of this version of pgtare: take one with" in told
+    message = refused("waits", "diff", path, path)
+    assert f"{path} is no snapshot of this version of pgtare: take one with" in message

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pgtare.errors import MeasurementError
 from pgtare.seeing.waits.summary import occupancy
 from pgtare.server import statement_spans, wait_ring
-from pgtare.server.wait_ring import Kind
+from pgtare.server.wait_ring import RingRecordKind
 
 RECORD = struct.Struct("<IHHIIqq")
 NS = st.integers(0, 2**62)
@@ -50,10 +50,10 @@ def test_numbers_go_on_past_32_bits(following: int) -> None:
 def plain_statements(records: list[tuple[int, ...]], query_id: int) -> tuple[list[int], int]:
     found = []
     for _, kind, depth, *_, value in records:
-        if kind == Kind.STATEMENT_BEGIN and depth == 0:
+        if kind == RingRecordKind.STATEMENT_BEGIN and depth == 0:
             query_id = value
         found.append(query_id)
-        if kind in (Kind.STATEMENT_END, Kind.ABORT) and depth == 0:
+        if kind in (RingRecordKind.STATEMENT_END, RingRecordKind.ABORT) and depth == 0:
             query_id = 0
     return found, query_id
 

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from pgtare.seeing.waits.cpu_time import CpuTime
-from pgtare.server.wait_ring import Kind
+from pgtare.server.wait_ring import RingRecordKind
 
-Record = tuple[int, Kind, int, int]  # us since the beginning, kind, value, query identifier
+Record = tuple[
+    int, RingRecordKind, int, int
+]  # us since the beginning, kind, value, query identifier
 Part = tuple[dict[str, np.ndarray], np.ndarray]
 
 
@@ -39,7 +41,7 @@ def spent(*parts: Part) -> dict[int, float]:
     return found
 
 
-BEGIN, END, CPU = Kind.STATEMENT_BEGIN, Kind.STATEMENT_END, Kind.CPU
+BEGIN, END, CPU = RingRecordKind.STATEMENT_BEGIN, RingRecordKind.STATEMENT_END, RingRecordKind.CPU
 
 
 def test_statements_between_two_readings_share_by_their_time() -> None:
@@ -87,7 +89,7 @@ def test_an_abort_ends_a_statement() -> None:
         part(
             (0, CPU, 0, 0),
             (10, BEGIN, 1, 1),
-            (20, Kind.ABORT, 0, 1),
+            (20, RingRecordKind.ABORT, 0, 1),
             (90, BEGIN, 2, 2),
             (100, CPU, 20_000, 2),
             (101, END, 0, 2),

@@ -16,7 +16,7 @@ from pgtare.seeing.waits.documents import summary
 from pgtare.seeing.waits.page import answers, page, write_page
 from pgtare.seeing.waits.recording import OpenWait, Recording, Writer
 from pgtare.seeing.waits.summary import summarise
-from pgtare.server.wait_ring import Kind
+from pgtare.server.wait_ring import RingRecordKind
 from tests.small_volume import fill, raise_no_space, small_volume
 from tests.unit.sample_recording import BEGAN, CLIENT, READ, SLEEP, write
 
@@ -118,7 +118,7 @@ def test_a_disk_without_any_room(as_root: None) -> None:
         assert not (place / "r").exists()
 
 
-def test_damage_is_told(tmp_path: Path) -> None:
+def test_damage_is_reported(tmp_path: Path) -> None:
     write(tmp_path / "r")
     (tmp_path / "r" / "part-00001.parquet").write_bytes(b"PAR1")
     with pytest.raises(PgtareError, match="damaged"):
@@ -134,15 +134,6 @@ def test_sums_of_a_recording(tmp_path: Path) -> None:
     assert found.label(READ) == "IO/DataFileRead"
     assert found.label(SLEEP) == "Timeout/0x09000004"
 
-
-@pytest.mark.parametrize(("server", "name"), [("180006", "BufferPin"), ("190000", "Buffer")])
-def test_a_class_has_the_name_that_its_server_gives_it(
-    tmp_path: Path, server: str, name: str
-) -> None:
-    found = summarise(write(tmp_path / "r"), recordings.parts(tmp_path / "r"))
-    found.recording.server = server
-    assert found.class_of(0x04000001) == name
-    assert found.class_of(READ) == "IO"
     assert found.active["IO"].mean() == pytest.approx(sum(lengths) / 1e10)
     assert found.active["Client"].mean() == pytest.approx(2 * 999 * 0.004 / 10)
     # half a millisecond of CPU in each cycle but the first, which has nothing to subtract from
@@ -154,13 +145,27 @@ def test_a_class_has_the_name_that_its_server_gives_it(
     assert found.heat.sum() == 2 * 999
 
 
+@pytest.mark.parametrize(("server", "name"), [("180006", "BufferPin"), ("190000", "Buffer")])
+def test_a_class_has_the_name_that_its_server_gives_it(
+    tmp_path: Path, server: str, name: str
+) -> None:
+    found = summarise(write(tmp_path / "r"), recordings.parts(tmp_path / "r"))
+    found.recording.server = server
+    assert found.class_of(0x04000001) == name
+    assert found.class_of(READ) == "IO"
+
+
 def lone_wait(directory: Path, start_s: float, length_s: float) -> None:
     """Leave one wait of session 0, and a statement begun by each of two sessions."""
     for path in directory.glob("part*"):
         path.unlink()
     began_ns = round(BEGAN.timestamp() * 1e6) * 1000
     columns = {name: np.zeros(3, kind) for name, kind in recordings.COLUMNS.items()}
-    columns["kind"][:] = [Kind.WAIT, Kind.STATEMENT_BEGIN, Kind.STATEMENT_BEGIN]
+    columns["kind"][:] = [
+        RingRecordKind.WAIT,
+        RingRecordKind.STATEMENT_BEGIN,
+        RingRecordKind.STATEMENT_BEGIN,
+    ]
     columns["session"][:] = [0, 0, 1]
     columns["event"][0] = READ
     columns["query_id"][:] = 101

@@ -169,8 +169,8 @@ def test_evidence_on_the_page_names_no_flag() -> None:
     assert arm.proof is not None
     arm.proof.evidence = "TOTAL_TIMED in 9 of 9 transactions with EXECUTED (100 %), base 0 %"
     text = page(drawn.result, drawn.observations)
-    told = "of 9 transactions that ran a plan, all ran with whole-query timing (base: none)"
-    assert f"seen at work: {told}" in text
+    sentence = "of 9 transactions that ran a plan, all ran with whole-query timing (base: none)"
+    assert f"seen at work: {sentence}" in text
     assert "TOTAL_TIMED" not in text
 
 

@@ -112,20 +112,20 @@ def test_every_state_has_its_sentence(
     assert wanted in shown(result)
 
 
-def test_nothing_is_told_without_proof_or_of_a_trial_that_the_server_ended(
+def test_nothing_is_reported_without_proof_or_of_a_trial_that_the_server_ended(
     crowded: tuple[Design, Observations],
 ) -> None:
     design, obs = crowded
     result = built(design, obs)
     assert result.contention is not None
     result.contention.state = "not_verified"
-    for told in (result, built(design, obs, "server")):
-        for text in (shown(told), page(told, obs)):
+    for shape in (result, built(design, obs, "server")):
+        for text in (shown(shape), page(shape, obs)):
             assert "on other sessions" not in text
-        assert "contention" not in [chart.id for chart in charts(told, obs)]
+        assert "contention" not in [chart.id for chart in charts(shape, obs)]
 
 
-def test_a_trial_in_slices_is_told_as_one() -> None:
+def test_a_trial_in_slices_is_reported_as_one() -> None:
     design = sliced(3)
     obs = simulate(design, 60, own=(0, 0, 80))
     result = built(design, obs)

@@ -104,7 +104,7 @@ def test_the_answer_comes_first_and_the_dearest_leads() -> None:
     assert lines[3].endswith(" µs, within ±0.5 % (equivalent).")
 
 
-def test_an_equivalent_effect_told_from_zero_is_not_called_nothing() -> None:
+def test_an_equivalent_effect_distinguished_from_zero_is_not_called_nothing() -> None:
     result = sample().result
     arm = instrument(result, "track_io_timing")
     arm.effect.body_us = Interval(estimate=0.11, lo=0.03, hi=0.19)
@@ -125,8 +125,8 @@ def test_inside_a_wide_margin_is_not_called_nothing(margin: float, nothing: bool
     instrument(result, "track_io_timing").effect.body_us = Interval(estimate=0.8, lo=-0.1, hi=1.7)
     text = words(printed(result))
     assert ("nothing measurable" in text) is nothing
-    told = f"the body costs less than {margin:g} %, +0.8 µs [\u22120.1, +1.7] (equivalent)."
-    assert (told in text) != nothing
+    sentence = f"the body costs less than {margin:g} %, +0.8 µs [\u22120.1, +1.7] (equivalent)."
+    assert (sentence in text) != nothing
 
 
 IDLE = "in force in 2498 of 2498 transactions"
@@ -304,7 +304,7 @@ def test_which_margin_is_said() -> None:
     assert "nor shown to be inside the margin of ±0.5 %." in text
 
 
-def test_the_load_is_told_with_its_rate() -> None:
+def test_the_load_is_reported_with_its_rate() -> None:
     result = sample().result
     assert "load pgbench select-only, 2 clients (full speed)" in words(printed(result))
     result.load |= {"median_tps": 20535.0, "clients": 1, "rate_tps": 20500.0}
@@ -357,7 +357,7 @@ def test_a_load_off_its_rate_is_warned_of(
         (NO_PROOF, "in force in 2,498 of 2,498 transactions (values checked at each end)"),
     ],
 )
-def test_evidence_is_told_in_plain_words(kept: str, shown: str) -> None:
+def test_evidence_is_reported_in_plain_words(kept: str, shown: str) -> None:
     assert evidence.plain(kept) == shown
 
 
@@ -405,7 +405,7 @@ def test_no_answer_passes_over_a_dear_tail(verdict: str, body: tuple[float, floa
     assert said in words(printed(result))
 
 
-def test_a_tail_that_cannot_be_judged_is_told_and_not_shown() -> None:
+def test_a_tail_that_cannot_be_judged_is_reported_and_not_shown() -> None:
     result = sample().result
     assert "Too few slow" not in printed(result)
     arm = instrument(result)

@@ -24,9 +24,9 @@ from rich.console import Console
 from rich.table import Table
 
 from pgtare.errors import PgtareError
-from pgtare.server.account import environment
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
+from pgtare.server.os_account import environment
 from tests.lint_c import MODULES, compile_for, programs_of
 from tests.versions.servers import MAJORS, say, server
 
@@ -121,7 +121,9 @@ def table(results: Iterable[Result]) -> Table:
     for name in ("version", "passed", "skipped", "failed", "why skipped, or what failed"):
         shown.add_column(name, justify="left" if name[0] in "vw" else "right")
     for result in results:
-        why = [f"{n} × {re.sub(r'/[^ ]*/', '', told)}" for told, n in result.reasons.most_common()]
+        why = [
+            f"{n} × {re.sub(r'/[^ ]*/', '', reason)}" for reason, n in result.reasons.most_common()
+        ]
         why += [f"FAILED {name}" for name in result.failed]
         counts = (result.passed, result.skipped, len(result.failed))
         shown.add_row(result.version or str(result.major), *map(str, counts), "\n".join(why))

@@ -1,4 +1,4 @@
-"""PostgreSQL from another suite of Debian: packages unpacked beside this system, without root.
+"""PostgreSQL from another suite of Debian: packages unpacked next to this system, without root.
 
 The programs of a newer suite need its C library. They get that suite's loader and libraries by
 name (patchelf), so that they start here like any other program. Modules for them are compiled by
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pgtare.errors import UsageError
-from pgtare.server.account import environment
 from pgtare.server.directories import locked, place
+from pgtare.server.os_account import environment
 from pgtare.server.source_package import KEYRING, mirror
 
 SUITES = {15: ("bookworm",), 17: ("trixie",), 19: ("sid", "experimental")}

@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.server.account import server_account
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import SUPERUSER, Cluster
 from pgtare.server.modules import PRELOAD_ORDER, loadable
+from pgtare.server.os_account import server_account
 from pgtare.server.source_package import tarball, version_of
 from tests.trials import trial
 from tests.versions.servers import MAJORS, say, server
@@ -178,9 +178,8 @@ def check(major: int, wanted: list[str]) -> Iterator[list[str]]:
                     print(excerpt(outcome.differences, blamed))
                 took = time.monotonic() - started
                 why = [f"fails without modules too: {name}" for name in outcome.failed - blamed]
-                why += [f"FAILED {name}" for name in blamed] + [f"{crashes} crashes"] * (
-                    crashes > 0
-                )
+                why += [f"FAILED {name}" for name in blamed]
+                why += [f"{crashes} crashes"] if crashes else []
                 say(f"{version}: {suite} took {took:.0f} s (postmaster {pid})")
                 yield [
                     version, suite, str(len(outcome.passed)), str(len(outcome.failed - blamed)),

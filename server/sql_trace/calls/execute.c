@@ -4,7 +4,7 @@
  *-------------------------------------------------------------------------
  */
 #include "../rows/rows.h"
-#include "series.h"
+#include "fetches.h"
 
 #include "access/xact.h"
 #include "executor/executor.h"

@@ -5,7 +5,7 @@
  * Time and counters are taken over spans: a span begins with the executor's
  * start and goes on through run and finish to the end, as long as nothing else
  * happens in the same session between; else it is closed, and a later run is a
- * fetch, a call of its own (series.c).  So a statement that runs in one go takes
+ * fetch, a call of its own (fetches.c).  So a statement that runs in one go takes
  * three readings of the clock, and what a cursor does lies where it happened.
  *-------------------------------------------------------------------------
  */

@@ -4,7 +4,7 @@
  *		sensitive roles.
  *
  * A statement is known by its parse tree, if there is one, and by the words of
- * the source that it is part of (words.c).  What runs within such a statement is
+ * the source that it is part of (secret_words.c).  What runs within such a statement is
  * not shown either, nor is the message of any error after it in the request.
  *-------------------------------------------------------------------------
  */

@@ -303,7 +303,7 @@ give_up_old(void *argument)
 }
 
 static void
-tell_not_given_up(void *argument, const char *cause)
+report_not_given_up(void *argument, const char *cause)
 {
 	ereport(LOG, (errmsg("sql_trace cannot free the memory of traces: %s", cause)));
 }
@@ -316,5 +316,5 @@ ended_look(void)
 	TimestampTz oldest = shared ? (TimestampTz) pg_atomic_read_u64(&shared->oldest_ended) : 0;
 
 	if (unlikely(oldest != 0) && oldest <= kept_long_enough())
-		(void) guarded_run("sql_trace", give_up_old, tell_not_given_up, shared);
+		(void) guarded_run("sql_trace", give_up_old, report_not_given_up, shared);
 }

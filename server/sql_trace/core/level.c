@@ -29,8 +29,8 @@ static bool changed = true;		/* a setting that the level depends on */
 static uint32 asked_seen = 0;	/* of the slot's "asked" */
 static bool asked = false;		/* by another session, later than our setting was changed */
 static LevelReason stopped = REASON_NONE;
-static double rate_told;		/* by the last record, which lies at ... */
-static uint64 told_at;
+static double rate_recorded;		/* by the last record, which lies at ... */
+static uint64 recorded_at;
 static double draw;				/* of this session, against trace_session_rate */
 static double drawn_against = -1;
 static bool was_enabled = true;
@@ -190,10 +190,10 @@ write_level(void)
 
 	record.level = trace.level;
 	record.reason = trace.reason;
-	record.statement_rate = rate_told = trace_statement_rate;
+	record.statement_rate = rate_recorded = trace_statement_rate;
 	trace.slot->trace.level = trace.level;
 	trace.slot->trace.reason = trace.reason;
-	told_at = ring_head();
+	recorded_at = ring_head();
 	(void) record_write(RECORD_LEVEL, trace.depth, trace.current, timeline_now(), &record,
 					  sizeof(record));
 }
@@ -253,29 +253,29 @@ follow_with_waits(bool can_open)
 }
 
 /*
- * Behind a pool one session serves applications in turn: tell which it is now,
- * if that is not what the ring tells already.
+ * Behind a pool one session serves applications in turn: record which it is
+ * now, if the ring does not have it already.
  */
 static void
-tell_application(void)
+record_application(void)
 {
-	static TimestampTz told_in = 0; /* when that ring began */
-	static char told[NAMEDATALEN];
+	static TimestampTz recorded_in = 0; /* when that ring began */
+	static char recorded[NAMEDATALEN];
 	static uint64 position;		/* of the record */
 	const char *name = secrets_application();
 	ApplicationRecord record = {0};
 
 	if (trace.ring == NULL)
 		return;
-	if (told_in != trace.ring->started)
+	if (recorded_in != trace.ring->started)
 	{
-		told_in = trace.ring->started;
-		strlcpy(told, trace.ring->session.application, sizeof(told));
+		recorded_in = trace.ring->started;
+		strlcpy(recorded, trace.ring->session.application, sizeof(recorded));
 		position = PG_UINT64_MAX;	/* a reader has it anyway */
 	}
-	if (strncmp(name, told, sizeof(told) - 1) == 0 && ring_holds(position))
+	if (strncmp(name, recorded, sizeof(recorded) - 1) == 0 && ring_holds(position))
 		return;
-	strlcpy(told, name, sizeof(told));
+	strlcpy(recorded, name, sizeof(recorded));
 	strlcpy(record.application, name, sizeof(record.application));
 	position = ring_head();
 	(void) record_write(RECORD_APPLICATION, trace.depth, trace.current, timeline_now(), &record,
@@ -287,7 +287,7 @@ update(bool can_open)
 {
 	LevelReason reason;
 	int			level;
-	bool		told;
+	bool		requested;
 
 	if (overdue())
 		level_stop(REASON_DURATION);
@@ -299,7 +299,7 @@ update(bool can_open)
 		follow_with_waits(can_open);
 		return;
 	}
-	told = matched;
+	requested = matched;
 	changed = matched = false;
 	was_enabled = trace_enabled;
 	drawn_against = trace_session_rate;
@@ -311,7 +311,7 @@ update(bool can_open)
 		return;
 	}
 	/* what is requested anew begins anew */
-	if (told || level != trace.level || (level > 0 && (LevelReason) trace.reason != reason))
+	if (requested || level != trace.level || (level > 0 && (LevelReason) trace.reason != reason))
 		apply(level, reason);
 	follow_with_waits(can_open);
 }
@@ -326,9 +326,9 @@ level_update(bool can_open)
 	update(can_open);
 	if (trace.level == 0)
 		return;
-	if (rate_told != trace_statement_rate || !ring_holds(told_at))
+	if (rate_recorded != trace_statement_rate || !ring_holds(recorded_at))
 		write_level();
-	tell_application();
+	record_application();
 }
 
 /* The trace has met a limit. */
@@ -370,7 +370,7 @@ level_match(int64 query_id)
 			continue;
 		if (stopped != REASON_NONE || !ring_open())
 			return;
-		if (trace.level == 0 && (!matched || !ring_holds(told_at)))
+		if (trace.level == 0 && (!matched || !ring_holds(recorded_at)))
 		{
 			/* recorded, but in force only for this request */
 			matched = true;
@@ -378,7 +378,7 @@ level_match(int64 query_id)
 			trace.level = 0;
 			follow_with_waits(true);
 		}
-		tell_application();
+		record_application();
 		trace.now_level = trace_query_level;
 		trace.last_end = timeline_now();	/* what was before is not in the trace */
 		trace.on = true;

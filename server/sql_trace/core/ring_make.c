@@ -152,7 +152,7 @@ make_ring(void *argument)
 }
 
 static void
-tell_refusal(void *argument, const char *cause)
+report_refusal(void *argument, const char *cause)
 {
 	Shared	   *shared = argument;
 
@@ -181,7 +181,7 @@ ring_open(void)
 	if (refused_at != 0 &&
 		!TimestampDifferenceExceeds(refused_at, GetCurrentTimestamp(), RETRY_INTERVAL_MS))
 		return false;
-	if (!guarded_run("sql_trace", make_ring, tell_refusal, shared))
+	if (!guarded_run("sql_trace", make_ring, report_refusal, shared))
 		refused_at = GetCurrentTimestamp();
 	ring_memory_give_back(taken);	/* if it failed half-way */
 	taken = 0;
@@ -204,7 +204,7 @@ give_up_ring(void *argument)
 }
 
 static void
-tell_not_given_up(void *argument, const char *cause)
+report_not_given_up(void *argument, const char *cause)
 {
 	ereport(LOG, (errmsg("sql_trace cannot free the memory of a trace: %s", cause)));
 }
@@ -231,6 +231,6 @@ ring_rest(bool traced, char status)
 	if (resting_since == 0)
 		resting_since = now;
 	if (status == 'I' && now - resting_since >= trace_keep_s * USECS_PER_SEC)
-		(void) guarded_run("sql_trace", give_up_ring, tell_not_given_up, shmem_get());
+		(void) guarded_run("sql_trace", give_up_ring, report_not_given_up, shmem_get());
 	return trace.ring == NULL;
 }

@@ -19,7 +19,7 @@
  *	  session that is not traced pays for a look at two flags in each hook.
  * 3. The hook fills a Call.  When the call has ended, call_write() writes its
  *	  record, after those of the text and the plan if the ring does not hold
- *	  them (text.c, plan.c).  Fetches in a row share a record (series.c).
+ *	  them (text.c, plan.c).  Fetches in a row share a record (fetches.c).
  * 4. record.c decides: what goes before the record, and whether it has met a
  *	  limit, so that the trace stops.  ring_store.h stores its bytes in the ring of
  *	  the session.  A full ring overwrites its oldest records; what no reader had
@@ -54,10 +54,10 @@
  *			read.c and sessions.c (functions in SQL)
  * calls/	request.c (from a client's message to ReadyForQuery), call.c (what all
  *			calls share), analyse.c (parse and plan), execute.c and execution.c
- *			(executions), series.c (fetches, and what interrupts them), utility.c,
- *			commit.c (commit and rollback), text.c (texts), words.c
+ *			(executions), fetches.c (fetches, and what interrupts them), utility.c,
+ *			commit.c (commit and rollback), text.c (texts), secret_words.c
  *			and secrets.c (what must not be shown), binds.c (values), plan.c (plan
- *			trees), askers.c (in whose calls init plans run)
+ *			trees), init_plans.c (in whose calls init plans run)
  * rows/	row sources: rows.h explains it
  * writer/	the background worker: worker.h explains it
  *-------------------------------------------------------------------------
@@ -373,7 +373,7 @@ extern void call_usage_since(const Usage *pg_restrict before, Usage *pg_restrict
 extern void call_write(const Call *call, int64 end);
 extern void call_failed(Call *call, int sqlstate);
 
-/* series.c, series.h */
+/* fetches.c, fetches.h */
 extern uint64 call_begins(int64 start);
 extern void execute_interrupted(void);
 extern void execute_forget(int nest_level, uint16 flags);
@@ -390,7 +390,7 @@ extern bool text_is_secret(const char *text);
 extern bool text_known(uint64 id);
 extern void text_remember(uint64 id, uint64 shown);
 
-/* words.c */
+/* secret_words.c */
 extern bool words_show_secret(const char *text, Size length);
 
 /* secrets.c */
@@ -424,7 +424,7 @@ extern void transaction_over(void);
 extern const char *plan_kind(NodeTag tag);
 extern uint64 plan_of(const QueryDesc *queryDesc, uint64 call, uint64 text);
 
-/* askers.c */
+/* init_plans.c */
 extern const SubPlan *askers_subplan(const PlanState *parent, const PlanState *state);
 extern void askers_put(StringInfo json, PlanState *parent, const PlanState *state);
 extern uint64 askers_hash(const PlanState *state);

@@ -21,8 +21,8 @@ static int64 cpu_base;
 static int64 cpu_read_at;		/* time in the ring; before it began: never */
 
 /* The time line of waits that we have recorded, and where in the ring */
-static WaitClock told;
-static uint64 told_at;
+static WaitClock recorded;
+static uint64 recorded_at;
 
 static const ClockRate nanoseconds = {(uint64) 1 << 32, 1000000000, false};
 
@@ -94,7 +94,7 @@ timeline_begin(Shared *shared)
 	rate = clock_source_counts(timeline_source) ? shared->rate : nanoseconds;
 	base = timeline_reading();
 	base_ns = 0;
-	memset(&told, 0, sizeof(told));
+	memset(&recorded, 0, sizeof(recorded));
 	cpu_base = clock_system_ns(CLOCK_THREAD_CPUTIME_ID);
 	cpu_read_at = PG_INT64_MIN / 2;
 }
@@ -111,7 +111,7 @@ timeline_follow_clock(void)
 	if (trace.ring == NULL || (ClockSource) trace_clock == timeline_source || shared == NULL)
 		return;
 	rebase(trace_clock, clock_source_counts(trace_clock) ? shared->rate : nanoseconds);
-	memset(&told, 0, sizeof(told));
+	memset(&recorded, 0, sizeof(recorded));
 }
 
 static bool
@@ -133,10 +133,11 @@ timeline_follow_waits(void)
 
 	if (offer != NULL)
 		timeline_waits = offer->waits;
-	if (offer == NULL || !offer->look(&waits) || (same(&waits, &told) && ring_holds(told_at)))
+	if (offer == NULL || !offer->look(&waits) ||
+		(same(&waits, &recorded) && ring_holds(recorded_at)))
 		return;
-	told = waits;
-	told_at = ring_head();
+	recorded = waits;
+	recorded_at = ring_head();
 	counts = clock_source_counts(timeline_source);
 	/* one and the same reading, but for when it is taken */
 	record.exact = timeline_source != CLOCK_SOURCE_MONOTONIC_COARSE &&

@@ -7,10 +7,10 @@
 
 #include "access/transam.h"
 
-static LocalTransactionId told = InvalidLocalTransactionId;	/* of the transaction under way */
+static LocalTransactionId recorded = InvalidLocalTransactionId; /* the one under way */
 static int64 began;
 
-/* Tell what became of it. */
+/* Record what became of it. */
 void
 transaction_write(TransactionEvent event, uint64 xid, int64 at)
 {
@@ -26,9 +26,9 @@ transaction_write(TransactionEvent event, uint64 xid, int64 at)
 void
 transaction_touched(int64 start)
 {
-	if (MY_LXID == told || !LocalTransactionIdIsValid(MY_LXID))
+	if (MY_LXID == recorded || !LocalTransactionIdIsValid(MY_LXID))
 		return;
-	told = MY_LXID;
+	recorded = MY_LXID;
 	trace.secret_transaction = false;
 	began = start;
 	transaction_write(TRANSACTION_BEGIN, 0, timeline_now());
@@ -38,12 +38,12 @@ transaction_touched(int64 start)
 bool
 transaction_is_known(void)
 {
-	return told != InvalidLocalTransactionId;
+	return recorded != InvalidLocalTransactionId;
 }
 
 /* It is over. */
 void
 transaction_over(void)
 {
-	told = InvalidLocalTransactionId;
+	recorded = InvalidLocalTransactionId;
 }

@@ -56,7 +56,7 @@ option_given(ExplainState *es, DefElem *option, ParseState *pstate)
 	SetExplainExtensionState(es, extension_id, every);
 }
 
-/* auto_explain gives options after the executor has started: too late to stand before nodes. */
+/* auto_explain gives options after the executor has started: too late to wrap nodes. */
 static bool
 not_in_setting(const char *name, const char *value, NodeTag type)
 {

@@ -158,9 +158,9 @@ set_interval(RowResult *result)
 	result->ns_high = row_high(&of);
 }
 
-/* Asynchronous scans are called past us; of others what would tell them did not happen. */
+/* Asynchronous scans are called past us; of others what they are measured by did not happen. */
 static bool
-cannot_be_told(const Row *row)
+cannot_be_measured(const Row *row)
 {
 	const Row  *teller;
 
@@ -202,7 +202,7 @@ reconcile(RowQuery *query)
 		RowTotal   *total = &query->results[i].total;
 		int			whole = row->parent;
 
-		if (cannot_be_told(row))
+		if (cannot_be_measured(row))
 			row->way = ROW_HIDDEN;
 		while (whole >= 0 && query->rows[whole].way == ROW_HIDDEN)
 			whole = query->rows[whole].parent;

@@ -112,7 +112,7 @@ look_around(Row *row)
 	{
 		Row		   *parent = &query->rows[row->parent];
 
-		if (row_stand_again(parent) && parent->drawn == 1)
+		if (row_wrap_node_again(parent) && parent->drawn == 1)
 		{
 			parent->missed = true;
 			parent->missed_from = row_now(query);
@@ -123,7 +123,7 @@ look_around(Row *row)
 	}
 	for (int i = self + 1; i < query->nrows; i++)
 		if (query->rows[i].parent == self)
-			(void) row_stand_again(&query->rows[i]);
+			(void) row_wrap_node_again(&query->rows[i]);
 }
 
 /* A timed call returned nothing. */

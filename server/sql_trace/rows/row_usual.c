@@ -52,7 +52,7 @@ usual_cycle(const RowTimes *times)
  * interruptions would be, corrected by the long samples there are.
  */
 static void
-tell_share(Usual *u, const RowTimes *times)
+estimate_share(Usual *u, const RowTimes *times)
 {
 	double		together = u->inside + u->outside;
 	double		usually = together > 0 ? u->inside / together : 0.5;
@@ -91,7 +91,7 @@ tell_share(Usual *u, const RowTimes *times)
 
 /* The cycles of all samples, long ones included: what a gap may take if it is like them. */
 static void
-tell_any(Usual *u, const RowTimes *times)
+estimate_any_call(Usual *u, const RowTimes *times)
 {
 	double		calls = 0,
 				squares = 0,
@@ -205,7 +205,7 @@ row_usual(const RowTimes *times)
 	}
 	else
 		u.variance = u.inside_variance = u.residual = u.inside * u.outside / 2;
-	tell_share(&u, times);
-	tell_any(&u, times);
+	estimate_share(&u, times);
+	estimate_any_call(&u, times);
 	return u;
 }

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * row_wrap.c
- *		Standing before the calls of a plan's nodes.
+ *		Putting our functions before the calls of a plan's nodes.
  *
  * The tree is walked once, when the query first runs.  Other modules replace
  * the same pointer: where one came first, the query is left to it.
@@ -81,7 +81,7 @@ id_of(const Row *row)
 
 /* Nodes that have no number, or that of one before, are not distinguished. */
 static void
-tell_apart_few(RowQuery *query)
+hide_repeated_of_few(RowQuery *query)
 {
 	for (int i = 0; i < query->nrows; i++)
 	{
@@ -96,11 +96,11 @@ tell_apart_few(RowQuery *query)
 }
 
 static void
-tell_apart(RowQuery *query)
+hide_repeated(RowQuery *query)
 {
 	if (query->nrows <= FEW)
 	{
-		tell_apart_few(query);
+		hide_repeated_of_few(query);
 		return;
 	}
 	for (int i = 0; i < query->nrows; i++)
@@ -129,7 +129,7 @@ row_wrap(RowQuery *query)
 		query->refused = "there is no memory for it";
 		return;
 	}
-	tell_apart(query);
+	hide_repeated(query);
 	for (int i = 0; i < query->nrows; i++)
 	{
 		if (!row_is_original(query->rows[i].node))
@@ -143,7 +143,7 @@ row_wrap(RowQuery *query)
 		if (query->rows[i].way != ROW_CALLED)
 			continue;
 		row_take_place(&query->rows[i]);
-		row_stand_before(&query->rows[i]);
+		row_wrap_node(&query->rows[i]);
 	}
 	query->wrapped = true;
 }

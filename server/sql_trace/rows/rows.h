@@ -8,7 +8,7 @@
  * row has a Row in it, and a RowHot that the call itself needs.
  *
  * The way of a measurement: row_sources.c decides whether a query is measured;
- * row_wrap.c comes before the calls of its nodes, by functions of row_pool.c;
+ * row_wrap.c comes before the calls of its nodes, by functions of row_wrappers.c;
  * row_time.c times some of the calls, and row_kept.c keeps what they took;
  * row_result.c makes estimates of it (row_estimate.c, row_usual.c,
  * row_reconcile.c); these go into the trace (row_record.c), to EXPLAIN
@@ -247,12 +247,12 @@ extern Row *row_query_add(RowQuery *query);
 extern void row_wrap(RowQuery *query);
 extern void row_unwrap(RowQuery *query);
 
-/* row_stand.c: before those of one node */
+/* row_wrap_node.c: before those of one node */
 extern bool row_is_original(const PlanState *node);
-extern void row_stand_before(Row *row);
-extern bool row_stand_again(Row *row);
+extern void row_wrap_node(Row *row);
+extern bool row_wrap_node_again(Row *row);
 
-/* row_pool.c: the functions that are there */
+/* row_wrappers.c: the functions that are there */
 extern void row_take_place(Row *row);
 extern void row_give_place(Row *row);
 

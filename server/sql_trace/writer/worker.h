@@ -42,7 +42,7 @@ typedef struct Drained
 	int64		number;			/* in the recording */
 	uint64		position;		/* read so far */
 	TimestampTz read_at;
-	bool		told;			/* it is in the file under way */
+	bool		described;		/* it is in the file under way */
 	bool		seen;			/* when we last looked */
 	bool		ended;			/* its process has gone */
 	char		user[NAMEDATALEN];
@@ -80,7 +80,7 @@ typedef struct Recording
 	int			room;
 	int			nevents;
 	uint32		events[MOST_EVENTS];	/* by their numbers in the recording */
-	int			events_told;	/* in the file under way */
+	int			events_written;	/* in the file under way */
 	Unread		unread_before;	/* of all sessions, when the recording began */
 	Unread		unread;			/* as the files tell */
 	bool		has_rows;		/* not only what it tells of itself and of sessions */

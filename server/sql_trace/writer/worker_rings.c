@@ -104,7 +104,7 @@ map(void *argument)
 
 /* Others can still be read. */
 static void
-tell_not_mapped(void *argument, const char *cause)
+report_not_mapped(void *argument, const char *cause)
 {
 	ereport(LOG, (errmsg("sql_trace cannot read the trace of a session: %s", cause)));
 }
@@ -133,7 +133,7 @@ meet(Recording *recording, bool waits, uint32 handle, TimestampTz started, Times
 		ring->started = started;
 		ring->waits = waits;
 		ring->number = ++recording->rings_ever;
-		(void) guarded_run("sql_trace", map, tell_not_mapped, ring);
+		(void) guarded_run("sql_trace", map, report_not_mapped, ring);
 	}
 	ring->seen = true;
 	ring->ended = ended != 0;
@@ -156,7 +156,7 @@ drain(Recording *recording, Drained *ring, TimestampTz now)
 {
 	bool		ends = ring_ended(ring);
 
-	if (TimestampDifferenceExceeds(ring->read_at, now, READ_INTERVAL_MS) && ring->told && !ends)
+	if (TimestampDifferenceExceeds(ring->read_at, now, READ_INTERVAL_MS) && ring->described && !ends)
 		write_processor(recording, ring);
 	if (ring->waits)
 		write_waits(recording, ring);

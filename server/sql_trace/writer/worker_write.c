@@ -77,8 +77,8 @@ write_head(Recording *recording)
 	block_bytes(file, "json", json.data, json.len);
 	pfree(json.data);
 	for (int i = 0; i < recording->nrings; i++)
-		recording->rings[i].told = false;
-	recording->events_told = 0;
+		recording->rings[i].described = false;
+	recording->events_written = 0;
 	return block_end(file);
 }
 
@@ -89,9 +89,9 @@ introduce(Recording *recording, Drained *ring)
 	TraceFile  *file = &recording->file;
 	StringInfoData json;
 
-	while (recording->events_told < recording->nevents)
-		put_event(recording, recording->events_told++);
-	if (ring->told)
+	while (recording->events_written < recording->nevents)
+		put_event(recording, recording->events_written++);
+	if (ring->described)
 		return;
 	initStringInfo(&json);
 	appendStringInfo(&json, "{\"kind\": \"%s\"", ring->waits ? "waits" : "sql");
@@ -107,7 +107,7 @@ introduce(Recording *recording, Drained *ring)
 	block_constant(file, "started_ns", UNIX_NS(ring->started));
 	block_bytes(file, "json", json.data, json.len);
 	pfree(json.data);
-	ring->told = block_end(file);
+	ring->described = block_end(file);
 }
 
 /* False: it could not be written. */

@@ -106,9 +106,9 @@ def main() -> None:
         path = where.command_path if where is not None else _command()
         if ex.exit_code == USAGE and not ex.format_message():
             raise SystemExit(USAGE) from None  # the help was shown
-        told = ex.format_message().rstrip()
-        stop = "" if told.endswith((".", "?", "!")) else "."
-        _fail(f"{told}{stop} See `{path} --help`.", ex.exit_code)
+        message = ex.format_message().rstrip()
+        stop = "" if message.endswith((".", "?", "!")) else "."
+        _fail(f"{message}{stop} See `{path} --help`.", ex.exit_code)
     except (KeyboardInterrupt, Abort):
         _fail(interrupt.INTERRUPTION, INTERRUPTED)
     except BrokenPipeError:
@@ -138,6 +138,6 @@ def _command() -> str:
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    told = "\n".join(plain(line) for line in message.split("\n"))
-    sys.stderr.write(f"pgtare: {told}\n")
+    text = "\n".join(plain(line) for line in message.split("\n"))
+    sys.stderr.write(f"pgtare: {text}\n")
     raise SystemExit(status) from None

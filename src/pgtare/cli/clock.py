@@ -21,8 +21,8 @@ from pgtare.kit.progress import Display
 from pgtare.seeing.clock import compare as comparing
 from pgtare.seeing.clock import plan_text, show
 from pgtare.seeing.clock.clocks import BY_NAME
-from pgtare.seeing.clock.compat import MOST_SECONDS
 from pgtare.seeing.clock.consequences import SYSTEM
+from pgtare.seeing.clock.pg_test_timing import MOST_SECONDS
 from pgtare.seeing.clock.schema import ClockReport
 from pgtare.seeing.clock.survey import Request, Tick, planned_s, survey
 

@@ -329,14 +329,14 @@ def _profile_of(recording: FlameRecording, idle: bool) -> Profile:
 
 def _notes_on(paths: tuple[Path, Path], kept: list[FlameRecording | None], idle: bool) -> list[str]:
     """What makes two recordings hard to compare. Raises UsageError if they are of two kinds."""
-    told = [
+    lines = [
         f"{path.name}: {note}"
         for path, recording in zip(paths, kept, strict=True)
         for note in (recording.notes if recording else ())
     ]
     before, after = kept
     if before is None or after is None:
-        return told
+        return lines
     if (before.mode == "on") != (after.mode == "on"):
         raise UsageError(
             f"{paths[0]} is a recording of {before.mode}, {paths[1]} one of {after.mode}: compare "
@@ -349,11 +349,11 @@ def _notes_on(paths: tuple[Path, Path], kept: list[FlameRecording | None], idle:
         )
     )
     if points is not None:
-        told.append(
+        lines.append(
             f"Of two recordings as short as these chance alone moves a share of 50 % by up to "
             f"{points:.2g} points (95 %, if no two samples belong together), smaller ones less."
         )
-    return told
+    return lines
 
 
 def _console() -> Console:

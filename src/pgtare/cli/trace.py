@@ -119,7 +119,7 @@ def record(
             done = recorder.run(length, lambda now: _tick(display, now))
     destination.write(documents.recorded(done).to_json())
     if not destination.printed:
-        for line in _told(done, target):
+        for line in _summary(done, target):
             cli.say(line)
     if done.stopped_by == "space":
         kept = done.call_bytes or done.waits
@@ -180,7 +180,7 @@ def _nobody(target: Target) -> str:
     return _NO_STATEMENT if target.query_ids else _NOBODY
 
 
-def _told(done: Recorded, target: Target) -> list[str]:
+def _summary(done: Recorded, target: Target) -> list[str]:
     lines = [
         f"{_sessions(done.sessions)}, {volume(done.call_bytes)} of calls and {done.waits:,} waits "
         f"in {done.seconds:.1f} s; {volume(done.bytes)} on disk"

@@ -55,9 +55,9 @@ def stop(
         again = recorder_locks.recorders(server, stopped)
     destination.write(documents.stopped(stopped, remedies, again).to_json())
     if not destination.printed:
-        told = ", ".join(map(str, stopped))
+        listed = ", ".join(map(str, stopped))
         cli.say(
-            f"given back to their settings, from their next request on: {told}"
+            f"given back to their settings, from their next request on: {listed}"
             if stopped
             else _nothing(pids)
         )

@@ -10,7 +10,7 @@ import typer
 from pgtare import cli
 from pgtare.cli.documents import Destination, Json, Output
 from pgtare.errors import MeasurementError, PgtareError
-from pgtare.server import binaries, traces
+from pgtare.server import binaries, leftovers
 from pgtare.server.module_documents import LeftThing, Uninstalled
 
 
@@ -38,13 +38,15 @@ def uninstall(
     Example: `pgtare uninstall --dsn "dbname=app" --pg-config /usr/bin/pg_config --yes`
     """
     destination = Destination(json, output)
-    found = [] if dsn is None else list(traces.on_server(dsn))
+    found = [] if dsn is None else list(leftovers.on_server(dsn))
     if pg_config is not None:
-        found += traces.in_installation(binaries.from_pg_config(pg_config), dsn)
-    found += traces.own_files()
+        found += leftovers.in_installation(binaries.from_pg_config(pg_config), dsn)
+    found += leftovers.own_files()
     things = []
-    for trace in found:
-        thing = _removed(trace) if yes else LeftThing(what=trace.what, outcome="found", why="")
+    for leftover in found:
+        thing = (
+            _removed(leftover) if yes else LeftThing(what=leftover.what, outcome="found", why="")
+        )
         things.append(thing)
         if not destination.printed:
             cli.say(_line(thing))
@@ -62,12 +64,12 @@ def uninstall(
         )
 
 
-def _removed(trace: traces.Trace) -> LeftThing:
+def _removed(leftover: leftovers.Leftover) -> LeftThing:
     try:
-        trace.remove()
+        leftover.remove()
     except PgtareError as ex:
-        return LeftThing(what=trace.what, outcome="kept", why=str(ex))
-    return LeftThing(what=trace.what, outcome="removed", why="")
+        return LeftThing(what=leftover.what, outcome="kept", why=str(ex))
+    return LeftThing(what=leftover.what, outcome="removed", why="")
 
 
 def _line(thing: LeftThing) -> str:

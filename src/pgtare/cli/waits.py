@@ -200,7 +200,7 @@ def record(
             done = recorder.run(length, lambda now: _tick(display, now))
     destination.write(done.model_dump_json(by_alias=True, indent=2))
     if not destination.printed:
-        for line in _told(done, trace_all):
+        for line in _summary(done, trace_all):
             cli.say(line)
     full = done.stopped_by == "space"
     kept = bool(done.records if full else done.sessions) or bool(throughout(done))
@@ -223,7 +223,7 @@ def _tick(display: Display, now: Progress) -> None:
     display.tick(now.seconds, text, hint="; Ctrl-C ends it")
 
 
-def _told(done: Recording, all_asked: bool) -> list[str]:
+def _summary(done: Recording, all_asked: bool) -> list[str]:
     lines = [
         f"{done.records:,} records of {len(done.sessions)} sessions in {done.duration_s:.1f} s, "
         f"{done.lost:,} lost"

@@ -29,7 +29,7 @@ from pgtare.server.module_versions import VersionMismatch
 from pgtare.server.statement_spans import Ending, spans
 from pgtare.server.statement_spans import Spans as StatementSpans
 from pgtare.server.wait_counters.reader import open_reader
-from pgtare.server.wait_ring import Kind, epoch_ns
+from pgtare.server.wait_ring import RingRecordKind, epoch_ns
 from pgtare.weighing.weigh import store
 
 #: Sessions begin their trace at the end of the request that is under way.
@@ -48,7 +48,7 @@ _NO_TRACE_YET = (
 
 
 @dataclass
-class Labels:
+class FrameLabels:
     """What a server's traces say of a recording's time. Times: CLOCK_REALTIME."""
 
     server_pids: dict[int, int] = field(default_factory=dict)
@@ -86,12 +86,12 @@ class Labels:
 
 
 @contextlib.contextmanager
-def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Labels]:
+def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[FrameLabels]:
     """Drain the traces of a server's waits during a recording; without them, nothing is done.
 
     trace: trace every session during the recording. Raises UsageError if that cannot be.
     """
-    found = Labels(tracing=trace)
+    found = FrameLabels(tracing=trace)
     with contextlib.ExitStack() as stack:
         if dsn is None:
             yield found
@@ -131,9 +131,9 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Lab
             _fill(found, place / "waits")
 
 
-def _fill(found: Labels, directory: Path) -> None:
+def _fill(found: FrameLabels, directory: Path) -> None:
     """The stretches of waits and of statements in a recording of traces."""
-    told = wait_recordings.load(directory)
+    recorded = wait_recordings.load(directory)
     index: dict[str, int] = {}
     waits: list[tuple[int, int, int, int]] = []
     statements: list[tuple[int, int, int, int]] = []
@@ -142,16 +142,16 @@ def _fill(found: Labels, directory: Path) -> None:
         return index.setdefault(" ".join(text.replace(";", ",").split()), len(index))
 
     def statement(query_id: int) -> int:
-        return name(frames.STATEMENT + one_line(told.texts.get(str(query_id)), query_id))
+        return name(frames.STATEMENT + one_line(recorded.texts.get(str(query_id)), query_id))
 
-    pids = {s.number: s.pid for s in told.sessions}
+    pids = {s.number: s.pid for s in recorded.sessions}
     marks: list[Columns] = []
     for columns in wait_recordings.parts(directory):
-        of_waits = columns["kind"] == Kind.WAIT
+        of_waits = columns["kind"] == RingRecordKind.WAIT
         wanted = ("session", "event", "start_ns", "value")
         lists = (columns[column][of_waits].tolist() for column in wanted)
         for session, event, start, value in zip(*lists, strict=True):
-            what = name(frames.WAIT + "/".join(told.events.get(str(event), ["?", "?"])))
+            what = name(frames.WAIT + "/".join(recorded.events.get(str(event), ["?", "?"])))
             waits.append((pids[session], start, start + max(value, 1), what))
         marks.append({column: columns[column][~of_waits] for column in columns})
     for session, ran in _statements(marks):
@@ -160,7 +160,7 @@ def _fill(found: Labels, directory: Path) -> None:
         ):
             statements.append((pids[session], since, min(end, _FOREVER), statement(query_id)))
     traced = set(pids.values())
-    for wait in told.waiting_at_end:
+    for wait in recorded.waiting_at_end:
         if wait.pid not in traced:  # whether it waited all the time, nobody saw
             continue
         label = name(f"{frames.WAIT}{wait.type}/{wait.event}")
@@ -169,7 +169,7 @@ def _fill(found: Labels, directory: Path) -> None:
             statements.append(
                 (wait.pid, epoch_ns(wait.started), _FOREVER, statement(wait.query_id))
             )
-    found.traced = bool(told.sessions)
+    found.traced = bool(recorded.sessions)
     found.names, found.waits, found.statements = list(index), _spans(waits), _spans(statements)
 
 

@@ -127,9 +127,9 @@ def additions(planned: StudyPlan) -> list[Addition]:
         graphs: list[Graph] = []
         notes: list[str] = []
         for mode in _MODES:
-            drawn, told = _drawn(parts, mode)
+            drawn, drawn_notes = _drawn(parts, mode)
             graphs += drawn
-            notes += told
+            notes += drawn_notes
         html = fragment(graphs, list(dict.fromkeys(notes)))
         made.append(Addition(f"Flame graphs of {name}", html, drawing()))
     return made
@@ -181,7 +181,7 @@ def _record(planned: StudyPlan, bench: Bench, part: _Part, tell: Callable[[str],
         for mode in part.left:
             text = f"{part.variant} on {part.workload}, {show.TITLES[mode].lower()}"
             recording = record(
-                SamplingPlan(mode, target, _SECONDS, _RATE), lambda *told, text=text: tell(text)
+                SamplingPlan(mode, target, _SECONDS, _RATE), lambda *progress, text=text: tell(text)
             )
             if recording.stopped_by == "interrupt":
                 raise KeyboardInterrupt

@@ -30,7 +30,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 @dataclass(frozen=True)
-class Kind:
+class ArtefactKind:
     """A kind of result.
 
     what: what it is and the command that makes it, as "recording of `pgtare flame`". document: the
@@ -137,7 +137,7 @@ def parsed(
         raise damaged(path, f"{where}: {first['msg']}", remedy) from ex
 
 
-def check_new(directory: Path, kind: Kind | None = None, *, renamed: bool = True) -> None:
+def check_new(directory: Path, kind: ArtefactKind | None = None, *, renamed: bool = True) -> None:
     """Raise UsageError if nothing new can be made at `directory`; call it before measuring.
 
     kind: what will be there, so that another of its kind is recognised. renamed: whether it is put
@@ -176,7 +176,7 @@ class Staged:
     place cannot be used, and MeasurementError if the disk has no room.
     """
 
-    def __init__(self, target: Path, kind: Kind) -> None:
+    def __init__(self, target: Path, kind: ArtefactKind) -> None:
         check_new(target, kind)
         self.target = target.absolute()
         try:
@@ -230,7 +230,7 @@ class Staged:
 
 
 @contextlib.contextmanager
-def new_directory(target: Path, kind: Kind, what: str) -> Iterator[Path]:
+def new_directory(target: Path, kind: ArtefactKind, what: str) -> Iterator[Path]:
     """A place to write an artefact in, which becomes `target` at the end, or is removed.
 
     what: of the error, as "The result could not be saved in DIRECTORY". Raises as `Staged`, and

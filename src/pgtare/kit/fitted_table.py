@@ -32,8 +32,8 @@ class Fitted:
 
     def add_row(self, *cells: str) -> None:
         """A row; columns without a text stay empty."""
-        told = map(plain, cells)
-        self.rows.append((*told, *[""] * (len(self.columns) - len(cells))))
+        cleaned = map(plain, cells)
+        self.rows.append((*cleaned, *[""] * (len(self.columns) - len(cells))))
 
     def kept(self, width: int) -> dict[int, int]:
         """The columns that are shown in this many characters, by index, and how wide each is."""

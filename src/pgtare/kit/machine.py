@@ -173,6 +173,8 @@ def _throttled() -> int:
     for line in (_read(Path("/proc/self/cgroup")) or "").splitlines():
         group = line.split(":", 2)
         if len(group) == 3 and group[0] == "0":
-            told = _read(Path("/sys/fs/cgroup") / group[2].lstrip("/") / "cpu.stat") or ""
-            counts += [int(n.split()[1]) for n in told.splitlines() if n.startswith("nr_throttled")]
+            statistics = _read(Path("/sys/fs/cgroup") / group[2].lstrip("/") / "cpu.stat") or ""
+            counts += [
+                int(n.split()[1]) for n in statistics.splitlines() if n.startswith("nr_throttled")
+            ]
     return sum(counts)

@@ -42,7 +42,7 @@ def amounts(found: Iterable[tuple[int, int]], what: str) -> list[str]:
         if amount:
             by_pid[pid] += amount
     named, others = some(by_pid.most_common())
-    told = [f"process {pid}: {amount:,} {what}" for pid, amount in named]
+    lines = [f"process {pid}: {amount:,} {what}" for pid, amount in named]
     if others:
-        told.append(f"{len(others):,} more processes: {sum(a for _, a in others):,} {what}")
-    return told
+        lines.append(f"{len(others):,} more processes: {sum(a for _, a in others):,} {what}")
+    return lines

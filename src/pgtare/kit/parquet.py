@@ -74,12 +74,12 @@ def _number(ex: duckdb.Error) -> int:
     """The system's number of what stopped DuckDB writing; EIO if it does not tell."""
     import duckdb
 
-    told = str(ex)
+    message = str(ex)
     if isinstance(ex, duckdb.OutOfMemoryException):
         return errno.ENOMEM
-    if found := re.search(r'"errno"\s*:\s*"(\d+)"', told):
+    if found := re.search(r'"errno"\s*:\s*"(\d+)"', message):
         return int(found[1])
-    return next((number for number in _CAUSES if os.strerror(number) in told), errno.EIO)
+    return next((number for number in _CAUSES if os.strerror(number) in message), errno.EIO)
 
 
 def read(

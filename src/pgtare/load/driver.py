@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pgtare
 from pgtare.errors import UsageError
-from pgtare.server.account import environment
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import ARTEFACTS, compiler, is_artefact, run_make
 from pgtare.server.directories import is_plain, locked, place
 from pgtare.server.module_package import embedded_program
+from pgtare.server.os_account import environment
 
 PROGRAM = "duet"
 

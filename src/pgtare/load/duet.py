@@ -94,7 +94,9 @@ def run_duet(
     try:
         output.unlink(missing_ok=True)  # else a run that never began would return the last one's
         _write_private(plan_path, plan)  # it may hold passwords
-        child = Child([os.fspath(driver), os.fspath(plan_path)], _environment(), _told(on_progress))
+        child = Child(
+            [os.fspath(driver), os.fspath(plan_path)], _environment(), _progress_reader(on_progress)
+        )
         try:
             status = _await(child, length, stop)
         finally:
@@ -151,7 +153,9 @@ def _failure(child: Child, status: int | None) -> str | None:
     return said[-1] if said else f"the duet driver ended with status {status}"
 
 
-def _told(on_progress: Callable[[float, int], None] | None) -> Callable[[str], None] | None:
+def _progress_reader(
+    on_progress: Callable[[float, int], None] | None,
+) -> Callable[[str], None] | None:
     if on_progress is None:
         return None
 

@@ -240,11 +240,11 @@ def run(
         ) from ex
     finally:
         child.stop()
-    told = "\n".join(child.stdout)
-    tps, transactions = _TPS.search(told), _TRANSACTIONS.search(told)
+    output = "\n".join(child.stdout)
+    tps, transactions = _TPS.search(output), _TRANSACTIONS.search(output)
     if status != 0 or tps is None or transactions is None:
         raise MeasurementError(failure(child, status))
-    failed, latency = _FAILED.search(told), _LATENCY.search(told)
+    failed, latency = _FAILED.search(output), _LATENCY.search(output)
     return RunResult(
         tps=float(tps[1]),
         transactions=int(transactions[1]),
@@ -272,8 +272,8 @@ def failure(child: Child, status: int | None) -> str:
     said = [line.strip() for line in child.stderr if parse_progress(line) is None and line.strip()]
     wrong = [n for n, line in enumerate(said) if "error:" in line or _ABORTED.search(line)]
     # From the first error on: what follows is mostly its consequence.
-    told = said[wrong[0] :][:4] if wrong else said[-3:]
-    text = "; ".join(re.sub(r"^pgbench: (?:error|fatal): ", "", line) for line in told)
+    errors = said[wrong[0] :][:4] if wrong else said[-3:]
+    text = "; ".join(re.sub(r"^pgbench: (?:error|fatal): ", "", line) for line in errors)
     if status is None:
         how = "gave up a client"
     elif status < 0:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from pgtare.errors import UsageError
-from pgtare.server.account import environment
+from pgtare.server.os_account import environment
 from pgtare.server.wheel import WheelMissing, private_copy
 
 OLDEST_MAJOR = 15

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pgtare
 from pgtare.errors import UsageError
-from pgtare.server.account import environment
 from pgtare.server.binaries import Binaries
 from pgtare.server.directories import is_plain, locked, place
+from pgtare.server.os_account import environment
 
 COMMON = "common"
 BUILD_SECONDS = 300.0

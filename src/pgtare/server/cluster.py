@@ -19,8 +19,8 @@ from psycopg.conninfo import make_conninfo
 
 from pgtare.errors import MeasurementError
 from pgtare.server import processes, registry, shared_memory, signals
-from pgtare.server.account import environment, server_account
 from pgtare.server.binaries import Binaries
+from pgtare.server.os_account import environment, server_account
 from pgtare.server.programs import start_program
 from pgtare.server.settings import Value, checked, library_list, render, replace_file
 
@@ -251,8 +251,8 @@ class Cluster:
                 "SELECT name, error FROM pg_file_settings WHERE error IS NOT NULL ORDER BY seqno"
             ).fetchall()
         if refused:
-            told = "; ".join(f"{name}: {error}" for name, error in refused)
-            raise MeasurementError(f"the server did not take its new settings ({told})")
+            errors = "; ".join(f"{name}: {error}" for name, error in refused)
+            raise MeasurementError(f"the server did not take its new settings ({errors})")
 
     # Steps
 
@@ -283,9 +283,9 @@ class Cluster:
                 ) from ex
             raise
         if initdb.returncode != 0:
-            told = output.decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+            lines = output.decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
             raise MeasurementError(
-                f"initdb could not make a new server in {home.data}:\n" + "\n".join(told)
+                f"initdb could not make a new server in {home.data}:\n" + "\n".join(lines)
             )
         if self._password is not None:
             (home.path / "password").unlink()

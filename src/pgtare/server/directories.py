@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pgtare.errors import UsageError
-from pgtare.server.account import server_account
+from pgtare.server.os_account import server_account
 
 DIRECTORY_VARIABLE = "PGTARE_DIR"
 ROOT_DIRECTORY = Path("/var/lib/pgtare")

@@ -27,10 +27,10 @@ from pydantic import BaseModel, Field, ValidationError
 
 import pgtare
 from pgtare.errors import UsageError
-from pgtare.server.account import environment
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import BuiltModule, compiler_command, describe, source_dir
 from pgtare.server.module_versions import series
+from pgtare.server.os_account import environment
 
 MANIFEST = "pgtare-modules.json"
 #: Of a library or program, as its header names it, and as a manifest does.

@@ -28,7 +28,7 @@ ORDER BY p.prosrc LIKE '%%library_version' DESC, 1
 _EXTENSION = """
 SELECT (SELECT extversion FROM pg_extension WHERE extname = %s), pg_is_in_recovery()
 """
-#: Libraries have told their version, and extensions asked for it, from this one on.
+#: From this version on libraries report theirs, and extensions ask for it.
 _FIRST_TO_TELL = "0.4.0"
 #: PostgreSQL 18 and later, of libraries from 0.4.0 on.
 _LOADED = "SELECT version FROM pg_get_loaded_modules() WHERE file_name = %s"
@@ -94,12 +94,12 @@ def series(version: str | None) -> tuple[int, ...]:
 
 def read(conn: psycopg.Connection[Any], module: str) -> ModuleVersions:
     """Read the versions of a module, without its files. Raises psycopg.Error."""
-    ((extension, standby),) = _rows(conn, _EXTENSION, module)
-    functions = _rows(conn, _FUNCTIONS, module)
+    ((extension, standby),) = pooler.rows(conn, _EXTENSION, module)
+    functions = pooler.rows(conn, _FUNCTIONS, module)
     library, hidden, lost = None, False, False
     for schema, name, symbol in functions:
         try:
-            library = _told(conn, schema, name, whole=symbol.endswith("library_version"))
+            library = _library_version(conn, schema, name, whole=symbol.endswith("library_version"))
         except psycopg.errors.InsufficientPrivilege:
             hidden = True
         except psycopg.errors.UndefinedFile:
@@ -108,7 +108,7 @@ def read(conn: psycopg.Connection[Any], module: str) -> ModuleVersions:
             break
     if library is None and conn.info.server_version >= 180000:
         with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
-            loaded = _rows(conn, _LOADED, f"{module}.so")
+            loaded = pooler.rows(conn, _LOADED, f"{module}.so")
             library = loaded[0][0] if loaded else None
     return ModuleVersions(
         module,
@@ -125,7 +125,7 @@ def read(conn: psycopg.Connection[Any], module: str) -> ModuleVersions:
 def with_files(conn: psycopg.Connection[Any], found: ModuleVersions) -> ModuleVersions:
     """The same with the version of the files in the server's installation."""
     with contextlib.suppress(psycopg.Error):  # any extension's damaged control file is an error
-        rows = _rows(conn, _FILES, found.module)
+        rows = pooler.rows(conn, _FILES, found.module)
         return replace(found, files=rows[0][0] if rows else None)
     return found
 
@@ -179,26 +179,17 @@ def require(conn: psycopg.Connection[Any], module: str) -> None:
         raise VersionMismatch(str(found))
 
 
-def _told(conn: psycopg.Connection[Any], schema: str, name: str, *, whole: bool) -> str | None:
+def _library_version(
+    conn: psycopg.Connection[Any], schema: str, name: str, *, whole: bool
+) -> str | None:
     """What the library says of its version; None if it is too old for the function."""
-    what = "told::text" if whole else "to_jsonb(told) ->> 'version'"
-    query = sql.SQL("SELECT " + what + " FROM {} AS told").format(
+    what = "answer::text" if whole else "to_jsonb(answer) ->> 'version'"
+    query = sql.SQL("SELECT " + what + " FROM {} AS answer").format(
         sql.SQL("{}.{}()").format(sql.Identifier(schema), sql.Identifier(name))
     )
     with contextlib.suppress(
         psycopg.errors.UndefinedFunction, psycopg.errors.ObjectNotInPrerequisiteState
     ):
-        rows = _rows(conn, query)
+        rows = pooler.rows(conn, query)
         return str(rows[0][0]) if rows and rows[0][0] is not None else None
     return None
-
-
-def _rows(
-    conn: psycopg.Connection[Any], query: str | sql.Composed, *values: object
-) -> list[tuple[Any, ...]]:
-    with (
-        pooler.transaction(conn, pooler.CLOSED_PATH),
-        conn.cursor(row_factory=psycopg.rows.tuple_row) as cursor,
-    ):
-        text = query.encode() if isinstance(query, str) else query
-        return cursor.execute(text, values or None).fetchall()

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import psycopg
-from psycopg import pq
+from psycopg import pq, sql
 
 from pgtare.errors import UsageError
 
@@ -61,6 +61,21 @@ def transaction(
             with contextlib.suppress(psycopg.Error):
                 conn.rollback()
         raise
+
+
+def rows(
+    conn: psycopg.Connection[Any], query: str | sql.Composed, *values: object, binary: bool = False
+) -> list[tuple[Any, ...]]:
+    """All rows of a query, in a transaction of its own that finds only names with their schema.
+
+    binary: the values of its columns, so that bytes come as they are.
+    """
+    with (
+        transaction(conn, CLOSED_PATH),
+        conn.cursor(row_factory=psycopg.rows.tuple_row) as cursor,
+    ):
+        text = query.encode() if isinstance(query, str) else query
+        return cursor.execute(text, values or None, binary=binary).fetchall()
 
 
 def is_pooled(conn: psycopg.Connection[Any]) -> bool:

@@ -7,7 +7,7 @@ from typing import IO, Any
 
 from pgtare.errors import MeasurementError
 from pgtare.server import signals
-from pgtare.server.account import Account, environment
+from pgtare.server.os_account import Account, environment
 
 
 def start_program(

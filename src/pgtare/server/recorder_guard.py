@@ -88,12 +88,13 @@ def watch(give_back: Callable[[Left], None]) -> None:
     """
     left = Left()
     for line in sys.stdin.buffer:
-        told = json.loads(line)
-        left.dsn, left.recorder = told.get("dsn", left.dsn), told.get("recorder", left.recorder)
-        left.altered |= bool(told.get("altered"))
-        if "pid" in told:
-            left.sessions[int(told["pid"])] = str(told["started"])
-        if told.get("done"):
+        message = json.loads(line)
+        left.dsn = message.get("dsn", left.dsn)
+        left.recorder = message.get("recorder", left.recorder)
+        left.altered |= bool(message.get("altered"))
+        if "pid" in message:
+            left.sessions[int(message["pid"])] = str(message["started"])
+        if message.get("done"):
             left.sessions, left.altered = {}, False
     until = time.monotonic() + _PATIENCE_S
     while (left.sessions or left.altered) and time.monotonic() < until:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgtare.server import processes, shared_memory
-from pgtare.server.account import Account
 from pgtare.server.directories import is_plain, locked, place
+from pgtare.server.os_account import Account
 
 LOCK_NAME = "owner.lock"
 KEEP_NAME = "kept"

@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.server.account import environment
 from pgtare.server.binaries import Binaries, from_pg_config
 from pgtare.server.directories import locked, place
+from pgtare.server.os_account import environment
 from pgtare.server.source_package import kept_tarball, tarball, version_of
 
 TOOLS = ("gcc", "make", "bison", "flex", "perl", "tar", "bzip2")
@@ -291,8 +291,10 @@ def _run(
         lines = log.read_text(errors="replace").splitlines()
         # with two jobs the cause is somewhere above the end
         causes = [line for line in lines if re.search(r"\berror\b|\*\*\*", line, re.I)] or lines
-        told = "\n".join(causes[-OUTPUT_TAIL_LINES:])
-        raise UsageError(f"PostgreSQL could not be built (the whole output is in {log}):\n{told}")
+        last_lines = "\n".join(causes[-OUTPUT_TAIL_LINES:])
+        raise UsageError(
+            f"PostgreSQL could not be built (the whole output is in {log}):\n{last_lines}"
+        )
 
 
 def _hard_link(source: str, copy: str) -> None:

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 from pgtare.errors import UsageError
-from pgtare.server.account import environment
 from pgtare.server.directories import locked, place
+from pgtare.server.os_account import environment
 
 SUITES = {15: "bookworm", 17: "trixie", 18: "sid", 19: "experimental"}
 """Where Debian keeps each major version; it never had a stable release with 16."""
@@ -102,14 +102,14 @@ def _run(command: list[str], shelf: Path, major: int) -> None:
             timeout=DOWNLOAD_SECONDS,
             env=environment(),
         )
-        told = "; ".join(line for line in done.stderr.splitlines() if line.startswith("E:"))
+        errors = "; ".join(line for line in done.stderr.splitlines() if line.startswith("E:"))
     except subprocess.TimeoutExpired:
-        told = f"no answer within {DOWNLOAD_SECONDS:.0f} s"
+        errors = f"no answer within {DOWNLOAD_SECONDS:.0f} s"
     else:
         if done.returncode == 0:
             return
     raise UsageError(
         f"the source of PostgreSQL {major} cannot be fetched from Debian "
-        f"({told or 'apt-get failed'}): check the network, "
+        f"({errors or 'apt-get failed'}): check the network, "
         f"or put postgresql-{major}_VERSION.orig.tar.bz2 into {shelf}"
     )

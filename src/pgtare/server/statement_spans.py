@@ -4,8 +4,8 @@ A statement runs from its begin to its end, or to an abort outside of any statem
 before its begin. If the record of its end was lost, the next begin or end at its depth or further
 out ends it. Depth 0 is a statement of the client, depth 1 one that it runs, and so on.
 
-Arrays are (N,): kind of `wait_ring.Kind`, depth, when_ns in any clock, and the query identifier,
-0 for none. Records are those of one session in the order of its ring.
+Arrays are (N,): kind of `wait_ring.RingRecordKind`, depth, when_ns in any clock, and the query
+identifier, 0 for none. Records are those of one session in the order of its ring.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.server.wait_ring import Kind
+from pgtare.server.wait_ring import RingRecordKind
 
 Numbers = npt.NDArray[np.int64]
 
@@ -121,8 +121,8 @@ def _marks(
     kind: npt.NDArray[Any], depth: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Which records begin statements, and which end some; after a procedure's abort it goes on."""
-    begins = kind == Kind.STATEMENT_BEGIN
-    ends = (kind == Kind.STATEMENT_END) | ((kind == Kind.ABORT) & (depth == 0))
+    begins = kind == RingRecordKind.STATEMENT_BEGIN
+    ends = (kind == RingRecordKind.STATEMENT_END) | ((kind == RingRecordKind.ABORT) & (depth == 0))
     return np.asarray(begins, np.bool_), np.asarray(ends, np.bool_)
 
 
@@ -146,7 +146,7 @@ def _endings(
     closed = np.flatnonzero(end < len(kind))
     by, own = end[closed], depth[end[closed]] == depth[begin[closed]]
     found[closed] = np.select(
-        [(kind[by] == Kind.STATEMENT_END) & own, kind[by] == Kind.ABORT],
+        [(kind[by] == RingRecordKind.STATEMENT_END) & own, kind[by] == RingRecordKind.ABORT],
         [Ending.END, Ending.ABORT],
         Ending.LOST,
     )

@@ -5,15 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.server import own_session
+from pgtare.server import own_session, pooler
 
 #: What keeps a session out of wait_event_timing, and out of sql_trace.
 UNTIMED, UNTRACED = "wait_event_timing.capture=off", "sql_trace.level=0"
+
+# Only superusers make C functions: nobody else's function is taken for ours.
+_FUNCTIONS = """
+SELECT p.proname, n.nspname, has_schema_privilege(n.oid, 'USAGE'), quote_ident(n.nspname),
+       quote_ident(current_user)
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_language l ON l.oid = p.prolang
+WHERE l.lanname = 'c' AND p.proname = ANY(%s)
+"""
 
 
 def connect(dsn: str, settings: Sequence[str]) -> psycopg.Connection[Any]:
@@ -36,12 +44,25 @@ def connect(dsn: str, settings: Sequence[str]) -> psycopg.Connection[Any]:
         return own_session.connect(dsn)
 
 
-def require_schemas(closed: Iterable[tuple[str, str]]) -> None:
-    """Raise UsageError, with the GRANTs, if there are schemas of extensions that we may not use.
+class ExtensionFunction(NamedTuple):
+    """A function in C of an extension; usable: we have the right to use its schema."""
 
-    closed: these schemas, each with the role that needs the right, both quoted.
-    """
-    grants = [f"GRANT USAGE ON SCHEMA {schema} TO {role}" for schema, role in sorted({*closed})]
+    name: str
+    schema: str
+    usable: bool
+    quoted_schema: str
+    quoted_user: str
+
+
+def find_functions(conn: psycopg.Connection[Any], *names: str) -> list[ExtensionFunction]:
+    """Those of these functions that the database has. Raises psycopg.Error."""
+    return [ExtensionFunction(*row) for row in pooler.rows(conn, _FUNCTIONS, list(names))]
+
+
+def require_usable(functions: Iterable[ExtensionFunction]) -> None:
+    """Raise UsageError, with the GRANTs, if we may not use a function's schema."""
+    closed = {(f.quoted_schema, f.quoted_user) for f in functions if not f.usable}
+    grants = [f"GRANT USAGE ON SCHEMA {schema} TO {user}" for schema, user in sorted(closed)]
     if grants:
         raise UsageError(
             f"to use the functions of the extensions, a superuser has to run: {'; '.join(grants)};"

@@ -54,7 +54,7 @@ Records = npt.NDArray[np.void]
 Numbers = npt.NDArray[np.int64]
 
 
-class Kind(IntEnum):
+class RingRecordKind(IntEnum):
     """What a record is."""
 
     WAIT = 1

@@ -113,10 +113,10 @@ def settled(
     margin: a share; mean and sd: of log-ratios.
     """
     ends = _ends(rounds, alpha, max(family, 1))
-    told = (mean + sd * ends.low > 0) | (mean + sd * ends.high < 0)
+    differs = (mean + sd * ends.low > 0) | (mean + sd * ends.high < 0)
     edge = math.log1p(margin)
     inside = (mean + sd * ends.low_one_sided > -edge) & (mean + sd * ends.high_one_sided < edge)
-    return float((told | inside).mean())
+    return float((differs | inside).mean())
 
 
 def rounds_to_settle(

@@ -87,7 +87,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Decision:
     """A verdict, why, and if inconclusive the seconds still needed, if known."""
 
     verdict: Verdict
@@ -95,7 +95,7 @@ class Finding:
     needed_s: float | None = None
 
 
-def judge(evidence: Evidence) -> Finding:
+def judge(evidence: Evidence) -> Decision:
     """The first verdict that applies: not verified, equivalent, cost or gain, inconclusive.
 
     What else could explain a verdict withholds it: a control that is off, failed transactions,
@@ -103,19 +103,19 @@ def judge(evidence: Evidence) -> Finding:
     is missing can make an arm equivalent.
     """
     if evidence.ended_early:
-        return Finding("not_verified", f"the trial ended early: {evidence.ended_early}")
+        return Decision("not_verified", f"the trial ended early: {evidence.ended_early}")
     if not evidence.proven:
-        return Finding("not_verified", "no proof that it ran")
+        return Decision("not_verified", "no proof that it ran")
     if evidence.control is not None and evidence.control.p < CONTROL_OFF:
-        return Finding("inconclusive", control_reason(evidence.control))
+        return Decision("inconclusive", control_reason(evidence.control))
     if evidence.blocks < MIN_BLOCKS:
-        return Finding("inconclusive", _too_few(evidence.blocks), _until_enough(evidence))
+        return Decision("inconclusive", _too_few(evidence.blocks), _until_enough(evidence))
     if not (math.isfinite(evidence.body.lo) and math.isfinite(evidence.body.hi)):
-        return Finding("inconclusive", "the effect could not be estimated")
+        return Decision("inconclusive", "the effect could not be estimated")
     if evidence.control is not None and math.isnan(evidence.control.p):
-        return Finding("inconclusive", f"{_CONTROL}, could not be judged")
+        return Decision("inconclusive", f"{_CONTROL}, could not be judged")
     if evidence.failures is not None and evidence.failures.p < ALPHA:
-        return Finding("inconclusive", _failure_reason(evidence.failures))
+        return Decision("inconclusive", _failure_reason(evidence.failures))
     inside = evidence.under.lo > 0 and evidence.over.hi < 0
     if inside and _no_tail_cost(evidence) and evidence.tail_bound <= TAIL_TOLERANCE:
         found = _equivalent(evidence)
@@ -124,37 +124,37 @@ def judge(evidence: Evidence) -> Finding:
     shown = _shown(evidence)
     if shown is not None:
         verdict, effect, reason = shown
-        return _unless(_doubts(evidence, effect), Finding(verdict, reason))
+        return _unless(_doubts(evidence, effect), Decision(verdict, reason))
     if evidence.p < ALPHA:
-        return Finding("inconclusive", "the tail outweighs the body")
+        return Decision("inconclusive", "the tail outweighs the body")
     if evidence.lasting is not None and evidence.lasting.outlasts:
         return _by_runs(evidence, evidence.lasting)
     if inside:
-        return Finding("inconclusive", "tail", _still(evidence, _until_tail(evidence)))
-    return Finding("inconclusive", _undecided(evidence), _still(evidence, _until_body(evidence)))
+        return Decision("inconclusive", "tail", _still(evidence, _until_tail(evidence)))
+    return Decision("inconclusive", _undecided(evidence), _still(evidence, _until_body(evidence)))
 
 
-def _equivalent(evidence: Evidence) -> Finding | None:
+def _equivalent(evidence: Evidence) -> Decision | None:
     """Equivalence of a body that is inside the margin, as far as effects are known to last.
 
     None if an effect outlasts what the body counts, and runs do not show that it is inside too.
     """
     why, lasting = f"body {_sign(evidence)}, inside the margin", evidence.lasting
     if lasting is None or (lasting.under.lo > 0 and lasting.over.hi < 0):
-        return Finding("equivalent", why)
+        return Decision("equivalent", why)
     if lasting.outlasts:
         return None
     limit = f", for effects that last up to {lasting.reach} transactions"
-    return Finding("equivalent", why + limit, _still(evidence, lasting.factor))
+    return Decision("equivalent", why + limit, _still(evidence, lasting.factor))
 
 
-def _by_runs(evidence: Evidence, lasting: Lasting) -> Finding:
+def _by_runs(evidence: Evidence, lasting: Lasting) -> Decision:
     """The verdict if the body decides nothing, and an effect outlasts what it counts."""
     if lasting.surely and (lasting.runs.lo > 0 or lasting.runs.hi < 0):
-        found = Finding("cost" if lasting.runs.lo > 0 else "gain", "by runs")
+        found = Decision("cost" if lasting.runs.lo > 0 else "gain", "by runs")
         return _unless(_doubts(evidence, lasting.runs), found)
     reason = "the effect lasts longer than the next transaction"
-    return Finding("inconclusive", reason, _still(evidence, lasting.factor))
+    return Decision("inconclusive", reason, _still(evidence, lasting.factor))
 
 
 def control_reason(control: Control) -> str:
@@ -162,8 +162,8 @@ def control_reason(control: Control) -> str:
     return f"{_CONTROL}, is off (p = {control.p:.2g})"
 
 
-def _unless(doubt: str, found: Finding) -> Finding:
-    return Finding("inconclusive", doubt) if doubt else found
+def _unless(doubt: str, found: Decision) -> Decision:
+    return Decision("inconclusive", doubt) if doubt else found
 
 
 def _shown(evidence: Evidence) -> tuple[Verdict, Estimate, str] | None:

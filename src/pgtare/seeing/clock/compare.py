@@ -21,7 +21,7 @@ MOST_PCT = 50.0
 
 
 @dataclass(frozen=True)
-class Line:
+class ComparisonLine:
     """One thing compared: `worse` if beyond the noise, which `limit` states."""
 
     what: str
@@ -41,7 +41,7 @@ def load(path: Path) -> ClockReport:
         raise UsageError(f"{path} is no report of `pgtare clock --json`") from ex
 
 
-def compare(before: ClockReport, after: ClockReport) -> list[Line]:
+def compare(before: ClockReport, after: ClockReport) -> list[ComparisonLine]:
     """Every clock that was read before or now, then what must not change."""
     found = []
     for new in after.clocks:
@@ -53,7 +53,7 @@ def compare(before: ClockReport, after: ClockReport) -> list[Line]:
     for old in before.clocks:
         if after.clock(old.name) is None:
             found.append(
-                Line(
+                ComparisonLine(
                     f"{old.name}, a reading", f"{old.read_ns:.1f} ns", "not read", "reported", False
                 )
             )
@@ -69,9 +69,9 @@ def noise_pct(old: ClockResult, new: ClockResult) -> float:
     return min(MOST_PCT, max(FLOOR_PCT, noise))
 
 
-def _cost(old: ClockResult, new: ClockResult) -> Line:
+def _cost(old: ClockResult, new: ClockResult) -> ComparisonLine:
     limit = noise_pct(old, new)
-    return Line(
+    return ComparisonLine(
         f"{new.name}, a reading",
         f"{old.read_ns:.1f} ns",
         f"{new.read_ns:.1f} ns",
@@ -80,9 +80,9 @@ def _cost(old: ClockResult, new: ClockResult) -> Line:
     )
 
 
-def _backward(old: ClockResult, new: ClockResult) -> Line:
+def _backward(old: ClockResult, new: ClockResult) -> ComparisonLine:
     """A single step back is one too many, however long the run."""
-    return Line(
+    return ComparisonLine(
         f"{new.name}, steps back",
         f"{old.backward:,}",
         f"{new.backward:,}",
@@ -91,29 +91,35 @@ def _backward(old: ClockResult, new: ClockResult) -> Line:
     )
 
 
-def _setup(before: ClockReport, after: ClockReport) -> Iterator[Line]:
+def _setup(before: ClockReport, after: ClockReport) -> Iterator[ComparisonLine]:
     old, new = before.diagnosis, after.diagnosis
     rank = {"good": 0, "slow": 1, "faulty": 2}
-    yield Line("verdict", old.verdict, new.verdict, "none", rank[new.verdict] > rank[old.verdict])
+    yield ComparisonLine(
+        "verdict", old.verdict, new.verdict, "none", rank[new.verdict] > rank[old.verdict]
+    )
     if old.clocksource != new.clocksource:
         # a change by itself is reported; that it is worse shows in the cost or the verdict
-        yield Line("clock source", str(old.clocksource), str(new.clocksource), "reported", False)
+        yield ComparisonLine(
+            "clock source", str(old.clocksource), str(new.clocksource), "reported", False
+        )
     if old.vdso is not None and new.vdso is not None:
-        yield Line("vDSO", _yes(old.vdso), _yes(new.vdso), "none", old.vdso and not new.vdso)
+        yield ComparisonLine(
+            "vDSO", _yes(old.vdso), _yes(new.vdso), "none", old.vdso and not new.vdso
+        )
 
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _frequency(before: ClockReport, after: ClockReport) -> Iterator[Line]:
+def _frequency(before: ClockReport, after: ClockReport) -> Iterator[ComparisonLine]:
     old, new = before.frequency, after.frequency
     if old is None or new is None:
         return
     # both calibrations' bounds, and what the kernel's clock was slewed
     limit = USUAL_SLEW_PPM + old.error_ppm + new.error_ppm
     off = 1e6 * (new.hz / old.hz - 1)
-    yield Line(
+    yield ComparisonLine(
         "counter",
         f"{old.hz / 1e6:.4f} MHz",
         f"{new.hz / 1e6:.4f} MHz",
@@ -122,7 +128,7 @@ def _frequency(before: ClockReport, after: ClockReport) -> Iterator[Line]:
     )
 
 
-def _offsets(before: ClockReport, after: ClockReport) -> Iterator[Line]:
+def _offsets(before: ClockReport, after: ClockReport) -> Iterator[ComparisonLine]:
     """Pair by pair: apart now and not before, or further than before for certain."""
     if before.cores is None or after.cores is None:
         return
@@ -136,7 +142,7 @@ def _offsets(before: ClockReport, after: ClockReport) -> Iterator[Line]:
         or _least_ns(pair) > max(abs(known.lo_ns), abs(known.hi_ns))
     ]
     if old or apart:
-        yield Line(
+        yield ComparisonLine(
             "pairs of processors apart",
             _pairs([pair for pair in old.values() if _least_ns(pair) > 0]),
             _pairs(apart),

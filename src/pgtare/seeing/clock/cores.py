@@ -75,8 +75,8 @@ def compare(
             )
         )
     if failed:
-        told = failed[0] + (f"; nor {len(failed) - 1} more pairs" if len(failed) > 1 else "")
-        note = f"{note}; {told}" if note else told
+        failures = failed[0] + (f"; nor {len(failed) - 1} more pairs" if len(failed) > 1 else "")
+        note = f"{note}; {failures}" if note else failures
     clock = "counter" if counter else "monotonic"
     possible = len(cpus) * (len(cpus) - 1) // 2
     return Cores(clock=clock if found else None, pairs=found, possible=possible, note=note)

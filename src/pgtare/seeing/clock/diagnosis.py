@@ -223,7 +223,7 @@ def _slow(clocks: Iterable[ClockResult]) -> str | None:
 
 def _good(clocks: Sequence[ClockResult], choice: Choice) -> str:
     cost = {clock.name: clock.read_ns for clock in clocks}
-    told = [
+    costs = [
         f"{cost[name]:.1f} ns ({what})"
         for name, what in (
             ("monotonic", "PostgreSQL up to 18"),
@@ -232,7 +232,7 @@ def _good(clocks: Sequence[ClockResult], choice: Choice) -> str:
         )
         if name in cost and (name == "monotonic" or choice.clock == "tsc" or name == "counter")
     ]
-    readings = f"a reading costs {' and '.join(told)}" if told else "no step back"
+    readings = f"a reading costs {' and '.join(costs)}" if costs else "no step back"
     return f"The clock is cheap and sane: {readings}."
 
 

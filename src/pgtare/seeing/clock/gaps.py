@@ -129,7 +129,7 @@ class _Long:
         beyond: int = sum((ticks - self.median) * n for ticks, n in pairs)
         return 100.0 * beyond / self.observed
 
-    def causes(self, others: str, told: str, untold: str) -> list[Cause]:
+    def causes(self, others: str, known: str, unknown: str) -> list[Cause]:
         """Switched out, not switched out, and too short for the kernel to be asked."""
         asked, none = self.ticks >= DIRECT, np.zeros_like(self.counts)
         rest = np.where(asked, self.counts - self.switched, none)
@@ -140,10 +140,10 @@ class _Long:
                 self.switched,
                 "the thread's own count of switches rose during these gaps",
             ),
-            (others, rest, told),
+            (others, rest, known),
         ]
         if short.any():
-            found.append(("too short to tell", short, untold))
+            found.append(("too short to tell", short, unknown))
         return [
             Cause(
                 cause=cause,
@@ -160,10 +160,10 @@ def _others(hypervisor: bool) -> str:
 
 
 def _evidence(delta: dict[str, int], stolen: int | None) -> str:
-    told = f"{sum(delta.values()):,} interrupts on this processor"
+    evidence = f"{sum(delta.values()):,} interrupts on this processor"
     if stolen is None:
-        return f"{told}; the kernel does not report steal"
-    return f"{told}, {stolen:,} ms stolen by other guests (counted in steps of 10 ms)"
+        return f"{evidence}; the kernel does not report steal"
+    return f"{evidence}, {stolen:,} ms stolen by other guests (counted in steps of 10 ms)"
 
 
 def _gap(gap: ProbeGap, seen: Distribution, hypervisor: bool) -> Gap:

@@ -81,9 +81,9 @@ def _plan(plan: PlanTiming) -> dict[str, Any]:
 def _facts(report: ClockReport) -> list[tuple[str, list[str]]]:
     """Facts by name, lines that continue one joined to it."""
     found: list[tuple[str, list[str]]] = []
-    for name, told in show.facts(report):
+    for name, text in show.facts(report):
         if name:
-            found.append((name, [told]))
+            found.append((name, [text]))
         else:
-            found[-1][1].append(told)
+            found[-1][1].append(text)
     return found

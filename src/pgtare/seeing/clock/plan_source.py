@@ -6,8 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgtare.seeing.clock.check import DEFAULT_PAIRS, Explainer, Measured, Progress, explainer
 from pgtare.seeing.clock.consequences import plan_timing
+from pgtare.seeing.clock.explain_timing import (
+    DEFAULT_PAIRS,
+    Explainer,
+    Measured,
+    Progress,
+    explainer,
+)
 from pgtare.seeing.clock.plan import Plan, read_plan
 from pgtare.seeing.clock.schema import ClockReport, MeasuredTiming
 

@@ -75,9 +75,9 @@ def rows(plan: PlanTiming, most: int | None = None) -> Iterator[list[str]]:
 def _row(node: TimedNode, total_ms: float) -> list[str]:
     name = "\N{NO-BREAK SPACE}" * 2 * node.depth + node.node
     share = f"{100 * node.wall_ms.likely / total_ms:.0f} %" if total_ms else ""
-    told = [node.note] if node.note else []
+    remarks = [node.note] if node.note else []
     if node.stalls.hi:
-        told.append("may stall")
+        remarks.append("may stall")
     return [
         name + (f" on {node.relation}" if node.relation else ""),
         f"{node.rows:,.0f}",
@@ -85,7 +85,7 @@ def _row(node: TimedNode, total_ms: float) -> list[str]:
         _count(node.calls),
         _ms(node.wall_ms.likely),
         share,
-        ", ".join(told),
+        ", ".join(remarks),
     ]
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from pgtare.errors import UsageError
 from pgtare.seeing.clock.calls import Calls, Range, count_calls
+from pgtare.seeing.clock.memory_stalls import stalls
 from pgtare.seeing.clock.plan import Node, Plan
-from pgtare.seeing.clock.stalls import stalls
 
 #: What InstrStartNode and InstrStopNode do under TIMING besides two readings, in ns. Until 15
 #: an instr_time is a struct timespec, whose differences need carrying; from 16 on it is a number.

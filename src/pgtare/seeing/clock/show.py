@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pgtare.kit import numbers
 from pgtare.seeing.clock import plan_text
-from pgtare.seeing.clock.compare import Line
+from pgtare.seeing.clock.compare import ComparisonLine
 from pgtare.seeing.clock.schema import ClockReport, ClockResult, Cores, Frequency, Gaps, Meaning
 
 _BAR = 24
@@ -78,8 +78,8 @@ def _facts(report: ClockReport) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, told in facts(report):
-        table.add_row(name, Text(told))
+    for name, text in facts(report):
+        table.add_row(name, Text(text))
     return table
 
 
@@ -104,7 +104,7 @@ def facts(report: ClockReport) -> Iterator[tuple[str, str]]:
         )
     if report.cores is not None:
         yield from (
-            ("processors" if i == 0 else "", told) for i, told in enumerate(cores(report.cores))
+            ("processors" if i == 0 else "", text) for i, text in enumerate(cores(report.cores))
         )
     if report.gaps is not None:
         yield "time lost", gaps(report.gaps, report.cpu)
@@ -167,20 +167,20 @@ def gaps(found: Gaps, cpu: int | None) -> str:
 def setup(report: ClockReport) -> str:
     """Clock source, vDSO, counter, hypervisor in a line."""
     found = report.diagnosis
-    told = [
+    parts = [
         f"clock source {found.clocksource} (of {', '.join(found.available)})"
         if found.clocksource
         else "clock source unknown (/sys is not readable)"
     ]
     if found.vdso is not None:
-        told.append("read by vDSO" if found.vdso else "read by system call")
+        parts.append("read by vDSO" if found.vdso else "read by system call")
     if found.cpuid:
-        told.append("invariant TSC" if found.invariant else "TSC not invariant")
-        told.append("TSC_ADJUST" if found.tsc_adjust else "no TSC_ADJUST")
-        told.append(f"hypervisor {found.hypervisor}" if found.hypervisor else "bare metal")
+        parts.append("invariant TSC" if found.invariant else "TSC not invariant")
+        parts.append("TSC_ADJUST" if found.tsc_adjust else "no TSC_ADJUST")
+        parts.append(f"hypervisor {found.hypervisor}" if found.hypervisor else "bare metal")
     else:
-        told.append("no CPUID, so neither invariance nor hypervisor are known")
-    return ", ".join(told)
+        parts.append("no CPUID, so neither invariance nor hypervisor are known")
+    return ", ".join(parts)
 
 
 def _meaning(report: ClockReport) -> Table:
@@ -249,7 +249,7 @@ def _heading(clock: ClockResult) -> str:
     return f"{clock.name}: {numbers.count(clock.differences)} readings in {clock.duration_s:.2f} s"
 
 
-def comparison(lines: Sequence[Line]) -> RenderableType:
+def comparison(lines: Sequence[ComparisonLine]) -> RenderableType:
     """What was compared; what is worse is in bold."""
     table = _table("compared", "before", "now", "noise", "", left=("compared", ""))
     for line in lines:
@@ -261,9 +261,9 @@ def comparison(lines: Sequence[Line]) -> RenderableType:
             Text("worse" if line.worse else "", style="bold red"),
         )
     worse = sum(line.worse for line in lines)
-    told = (
+    conclusion = (
         f"{worse} of {len(lines)} figures are worse beyond the noise."
         if worse
         else "Nothing is worse beyond the noise."
     )
-    return Group(Text(""), table, Text(told, style="bold"))
+    return Group(Text(""), table, Text(conclusion, style="bold"))

@@ -15,7 +15,7 @@ from pgtare.kit import machine
 from pgtare.seeing.clock import clocks as catalogue
 from pgtare.seeing.clock import cores as across
 from pgtare.seeing.clock import frequency as rates
-from pgtare.seeing.clock import gaps as stalls
+from pgtare.seeing.clock import gaps as clock_gaps
 from pgtare.seeing.clock import probe
 from pgtare.seeing.clock.clocks import Clock
 from pgtare.seeing.clock.consequences import meaning
@@ -62,7 +62,7 @@ class _Found:
     reads: list[_Read] = field(default_factory=list)
     first: Pair | None = None
     repeated: list[float] = field(default_factory=list)
-    around: tuple[stalls.Kernel, stalls.Kernel] | None = None
+    around: tuple[clock_gaps.Kernel, clock_gaps.Kernel] | None = None
     cores: Cores | None = None
     interrupted: bool = False
 
@@ -125,7 +125,7 @@ def _measure(
     for clock in clocks:
         with _pinned(cpu):
             cost = weigh(clock)
-        before = stalls.kernel_now(cpu)
+        before = clock_gaps.kernel_now(cpu)
         recording = probe.record(
             clock,
             seconds[clock.name],
@@ -134,7 +134,7 @@ def _measure(
             lambda now, done=done, clock=clock: tick(done + now, clock.name),  # type: ignore[misc]
         )
         if clock is gaps_clock:
-            found.around = before, stalls.kernel_now(cpu)
+            found.around = before, clock_gaps.kernel_now(cpu)
         found.reads.append(_Read(clock, cost, recording))
         done += seconds[clock.name]
         if recording.interrupted:
@@ -212,7 +212,7 @@ def _report(
         seen = Distribution.of(read.recording, hz if read.clock.counter else NS)
         results.append(result(read.clock, read.cost, read.recording, seen))
         if read.clock is gaps_clock and found.around is not None:
-            gaps = stalls.gaps(
+            gaps = clock_gaps.gaps(
                 read.clock.name,
                 read.recording,
                 seen,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pgtare.seeing.doctor.model import Clock, Finding, Observer, Unseen
-from pgtare.seeing.doctor.observed import Facts
+from pgtare.seeing.doctor.observed import DoctorFacts
 
 #: A cost that weighing found, as a share of a transaction, from which on it is reported.
 WARNING_COST_PCT, CRITICAL_COST_PCT = 5.0, 25.0
@@ -105,17 +105,17 @@ _KINDS = (
 
 
 def observers(
-    facts: Facts, weights: Mapping[str, Weight], traffic: Traffic
+    facts: DoctorFacts, weights: Mapping[str, Weight], traffic: Traffic
 ) -> tuple[list[Observer], list[Finding]]:
     """What observes the server, and findings for what was found to cost much."""
-    told, findings = [], []
+    listed, findings = [], []
     for kind in _KINDS:
         if not kind.on(facts.settings):
             continue
         weight = weights.get(kind.arm)
         value = facts.settings[kind.setting]
         if weight is not None:
-            told.append(
+            listed.append(
                 Observer(
                     name=kind.arm,
                     value=value,
@@ -128,15 +128,15 @@ def observers(
                 findings.append(_costly(kind, value, weight))
             continue
         computed = _computed(kind, facts, traffic)
-        told.append(computed or Observer(name=kind.arm, value=value, source=_weigh(kind.arm)))
-    return told, findings
+        listed.append(computed or Observer(name=kind.arm, value=value, source=_weigh(kind.arm)))
+    return listed, findings
 
 
 def _weigh(arm: str) -> str:
     return f"not known: `pgtare weigh {arm} --dsn …`, then --weighed"
 
 
-def _computed(kind: _Kind, facts: Facts, traffic: Traffic) -> Observer | None:
+def _computed(kind: _Kind, facts: DoctorFacts, traffic: Traffic) -> Observer | None:
     """track_io_timing reads the clock twice for each block that is read."""
     per_s, transactions = traffic.blocks_read_s, traffic.transactions_per_s
     if kind.arm != "track_io_timing" or facts.clock is None or per_s is None or not transactions:
@@ -175,11 +175,11 @@ def _costly(kind: _Kind, value: str, weight: Weight) -> Finding:
     )
 
 
-def logging(facts: Facts, traffic: Traffic) -> list[Finding]:
+def logging(facts: DoctorFacts, traffic: Traffic) -> list[Finding]:
     """Logging of every statement, plan or node, and what writes more than anybody reads."""
     settings = facts.settings
     lines = max(traffic.statements_per_s or 0.0, traffic.transactions_per_s or 0.0)
-    told = []
+    costly = []
     every = [
         (name, value)
         for name, bad, value in (
@@ -191,7 +191,7 @@ def logging(facts: Facts, traffic: Traffic) -> list[Finding]:
         if settings.get(name) == bad
     ]
     for name, better in every:
-        told.append(
+        costly.append(
             Finding(
                 check="logging",
                 level="critical" if lines >= 1000 else "warning",
@@ -218,7 +218,7 @@ def logging(facts: Facts, traffic: Traffic) -> list[Finding]:
                 figures={"lines_per_s": lines},
             )
         )
-    return [*told, *_plans(settings), *_debugging(settings), *_names(settings)]
+    return [*costly, *_plans(settings), *_debugging(settings), *_names(settings)]
 
 
 def _plans(settings: Settings) -> list[Finding]:
@@ -320,7 +320,7 @@ def clock(found: Clock | None) -> list[Finding]:
     ]
 
 
-def unweighed(weights: Iterable[str], facts: Facts) -> list[Unseen]:
+def unweighed(weights: Iterable[str], facts: DoctorFacts) -> list[Unseen]:
     """Weights that were given for what is not on here."""
     on = {kind.arm for kind in _KINDS if kind.on(facts.settings)}
     return [

@@ -9,7 +9,7 @@ from statistics import median
 from pgtare.seeing.doctor import churn, sweep_cost
 from pgtare.seeing.doctor.evictions import Evictions
 from pgtare.seeing.doctor.model import Finding, Statements, Sure, Waits
-from pgtare.seeing.doctor.observed import Facts, Look, Texts
+from pgtare.seeing.doctor.observed import DoctorFacts, Look, Texts
 from pgtare.seeing.doctor.queries import quoted
 
 #: Shares of throughput, or of the time, lost to evictions.
@@ -32,7 +32,7 @@ _TRACK = "ALTER SYSTEM SET pg_stat_statements.track = '{}'; SELECT pg_reload_con
 
 
 def figures(
-    facts: Facts,
+    facts: DoctorFacts,
     last: Look,
     texts: Texts,
     found: Evictions,
@@ -79,18 +79,18 @@ def figures(
     )
 
 
-def check(facts: Facts, found: Statements, texts: Texts) -> list[Finding]:
+def check(facts: DoctorFacts, found: Statements, texts: Texts) -> list[Finding]:
     """The findings, evictions before what follows from them."""
-    told = []
+    findings = []
     tracked = facts.settings.get("pg_stat_statements.track", "top")
     evicting = _evictions(found, _families(texts), tracked)
     if evicting is not None:
-        told.append(evicting)
-        told += _churn(found, texts)
-    told += _texts(found)
+        findings.append(evicting)
+        findings += _churn(found, texts)
+    findings += _texts(found)
     if facts.settings.get("pg_stat_statements.track_planning") == "on":
-        told.append(_planning(found))
-    return told
+        findings.append(_planning(found))
+    return findings
 
 
 def _families(texts: Texts) -> list[churn.Family]:
@@ -120,11 +120,11 @@ def _evictions(found: Statements, families: Sequence[churn.Family], tracked: str
         f"{min(99, 100 * lost):.2g} % of throughput",
     ]
     if found.lock_share is not None:
-        told = f"{LOCK_EVENT}: {100 * found.lock_share:.2g} % of the sessions' active time"
+        line = f"{LOCK_EVENT}: {100 * found.lock_share:.2g} % of the sessions' active time"
         least = found.lock_share_lo
         if least is not None and least < found.lock_share:
-            told += f", sampled; at least {100 * least:.2g} %"
-        seen.append(told)
+            line += f", sampled; at least {100 * least:.2g} %"
+        seen.append(line)
     if found.since_reset_per_s is not None:
         seen.append(
             f"since the statistics were reset: {found.deallocations_since_reset:,} deallocations, "
@@ -175,25 +175,25 @@ def _sureness(found: Statements, *, severe: bool) -> tuple[Sure, str]:
 
 
 def _remedy(found: Statements, families: Sequence[churn.Family], tracked: str) -> list[str]:
-    told = []
+    steps = []
     wanted = 2 * max(found.distinct or 0.0, float(found.max))
     size = next((s for s in _SIZES if s >= wanted), None)
     if size is not None:
-        told.append(
+        steps.append(
             f"ALTER SYSTEM SET pg_stat_statements.max = {size};  -- then restart the server"
         )
     else:
         named = f", first {families[0].kind}" if families else ""
-        told.append(
+        steps.append(
             f"-- mend what churns the table{named}: no bearable size holds all these statements"
         )
     if tracked != "none":
-        told.append(
+        steps.append(
             f"{_TRACK.format('none')}  -- until then: stops evictions at once, and the statistics"
         )
-        told.append(f"{_TRACK.format(tracked)}  -- afterwards: statistics again")
-    told.append(f"{_reset(found)}  -- afterwards, so that rates start anew")
-    return told
+        steps.append(f"{_TRACK.format(tracked)}  -- afterwards: statistics again")
+    steps.append(f"{_reset(found)}  -- afterwards, so that rates start anew")
+    return steps
 
 
 def _reset(found: Statements) -> str:
@@ -202,7 +202,7 @@ def _reset(found: Statements) -> str:
 
 
 def _churn(found: Statements, texts: Texts) -> list[Finding]:
-    told = []
+    findings = []
     families, entries = _families(texts), len(texts.rows or ())
     for family in families:
         share = family.members / entries
@@ -210,7 +210,7 @@ def _churn(found: Statements, texts: Texts) -> list[Finding]:
             break
         cure = churn.REMEDIES[family.kind]
         wanted = max(2 * found.max, 10_000)
-        told.append(
+        findings.append(
             Finding(
                 check="churn",
                 level="warning",
@@ -227,13 +227,13 @@ def _churn(found: Statements, texts: Texts) -> list[Finding]:
                 figures={"entries": family.members, "share": share, "calls": family.calls},
             )
         )
-    return told
+    return findings
 
 
 def _texts(found: Statements) -> list[Finding]:
-    told = []
+    findings = []
     if found.null_texts:
-        told.append(
+        findings.append(
             Finding(
                 check="texts",
                 level="warning",
@@ -249,11 +249,11 @@ def _texts(found: Statements) -> list[Finding]:
         )
     size, live = found.text_file_bytes, found.live_text_bytes
     if size is None:
-        return told
+        return findings
     bound = _FILE_GROWTH * max(_FILE_BYTES_AN_ENTRY * found.max, _FILE_GROWTH * (live or 0))
     if size > max(bound, 1024 * 1024) or size > _LARGE_FILE:
         known = "" if live is None else f", {live / 1e6:,.1f} MB of it live"
-        told.append(
+        findings.append(
             Finding(
                 check="text file",
                 level="warning",
@@ -270,7 +270,7 @@ def _texts(found: Statements) -> list[Finding]:
                 figures={"file_bytes": size, "live_bytes": live or 0},
             )
         )
-    return told
+    return findings
 
 
 def _planning(found: Statements) -> Finding:

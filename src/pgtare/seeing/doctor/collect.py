@@ -10,15 +10,15 @@ from datetime import datetime
 from pgtare.seeing.doctor import queries
 from pgtare.seeing.doctor.model import Clock, Server, Unseen
 from pgtare.seeing.doctor.observed import (
+    ActivitySamples,
     CountedWaits,
     Deallocations,
-    Entries,
+    DoctorFacts,
     Extension,
-    Facts,
     Key,
     Look,
-    Samples,
-    Text,
+    StatementEntries,
+    StatementText,
     Texts,
 )
 from pgtare.seeing.doctor.session import Session, Unreadable
@@ -37,7 +37,7 @@ _GRANT = "GRANT pg_read_all_stats TO {role};"
 _PRIMARY = "  -- on the primary"
 
 
-def read_facts(session: Session, clock: Clock | None = None) -> Facts:
+def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
     """Read what hardly changes. clock: what reading it was found to cost before."""
     unseen: list[Unseen] = []
     ((version, standby, started, database, role, sees_all, superuser, quoted),) = session.rows(
@@ -79,7 +79,7 @@ def read_facts(session: Session, clock: Clock | None = None) -> Facts:
         if wrong is not None:
             unseen.append(Unseen(what=WAITS, why=wrong.why, remedy=wrong.remedy))
             waits = None
-    return Facts(
+    return DoctorFacts(
         server=Server(
             version=version,
             standby=standby,
@@ -171,7 +171,7 @@ def _read_clock(session: Session, may_read: bool) -> Clock | None:
     return Clock(read_ns=max(0.0, read_ns), source=source)
 
 
-def read_look(session: Session, facts: Facts) -> Look:
+def read_look(session: Session, facts: DoctorFacts) -> Look:
     """Read the counters; those that cannot be read are left out, with the reason."""
     ((taken, transactions, blocks),) = session.rows(queries.DATABASES)
     dealloc = entries = waits = None
@@ -195,7 +195,7 @@ def read_look(session: Session, facts: Facts) -> Look:
     )
 
 
-def _mend(ex: Unreadable, facts: Facts) -> str:
+def _mend(ex: Unreadable, facts: DoctorFacts) -> str:
     if ex.privilege:
         return "-- a superuser can GRANT SELECT on its views and EXECUTE on its functions"
     if "shared_preload_libraries" in str(ex):
@@ -214,7 +214,7 @@ def _read_waits(session: Session, schema: str, taken: datetime) -> CountedWaits:
     return CountedWaits(rows[0][0] if rows else taken, ms, reset, rest)
 
 
-def read_entries(session: Session, schema: str, taken: datetime) -> Entries:
+def read_entries(session: Session, schema: str, taken: datetime) -> StatementEntries:
     """Read the table of statements, without texts."""
     calls: dict[Key, int] = {}
     hidden = 0
@@ -224,10 +224,10 @@ def read_entries(session: Session, schema: str, taken: datetime) -> Entries:
             hidden += n
         else:
             calls[user, database, queryid] = called
-    return Entries(taken, calls, hidden)
+    return StatementEntries(taken, calls, hidden)
 
 
-def sample(session: Session, facts: Facts, into: Samples) -> None:
+def sample(session: Session, facts: DoctorFacts, into: ActivitySamples) -> None:
     """Look once at what sessions do."""
     if facts.server.sees_all:
         look: Counter[str] = Counter()
@@ -237,7 +237,7 @@ def sample(session: Session, facts: Facts, into: Samples) -> None:
         into.add(look)
 
 
-def sample_entries(session: Session, facts: Facts, into: Samples) -> None:
+def sample_entries(session: Session, facts: DoctorFacts, into: ActivitySamples) -> None:
     """Look once at which statements are in the table; twice if nobody counts evictions."""
     if facts.statements is None or facts.table_size > LARGEST_SAMPLED:
         return
@@ -248,7 +248,7 @@ def sample_entries(session: Session, facts: Facts, into: Samples) -> None:
         into.pairs.append((first, read_entries(session, schema, facts.server.started)))
 
 
-def read_texts(session: Session, facts: Facts) -> Texts:
+def read_texts(session: Session, facts: DoctorFacts) -> Texts:
     """Read what the statements say, unless their file is so large that reading it would hurt."""
     if facts.statements is None:
         return Texts(None, None)
@@ -271,7 +271,7 @@ def read_texts(session: Session, facts: Facts) -> Texts:
     except Unreadable as ex:
         return Texts(None, size, (Unseen(what=TEXTS, why=str(ex), remedy=""),))
     texts = (
-        Text(queryid, text, int(length or 0), calls, age)
+        StatementText(queryid, text, int(length or 0), calls, age)
         for queryid, text, length, calls, age in rows
         if queryid is not None  # others' entries, which this role may not see
     )

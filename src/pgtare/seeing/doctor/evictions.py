@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 import scipy
 
-from pgtare.seeing.doctor.observed import Deallocations, Entries, Facts, Look, Samples
+from pgtare.seeing.doctor.observed import (
+    ActivitySamples,
+    Deallocations,
+    DoctorFacts,
+    Look,
+    StatementEntries,
+)
 from pgtare.seeing.doctor.sweep_cost import victims
 
 #: A table whose entries fell below this share of its size did not lose them by evictions.
@@ -35,7 +41,7 @@ class Evictions:
     distinct: float | None
 
 
-def between(facts: Facts, first: Look, last: Look, samples: Samples) -> Evictions:
+def between(facts: DoctorFacts, first: Look, last: Look, samples: ActivitySamples) -> Evictions:
     """Compare two looks. Raises StatisticsReset."""
     if first.entries is None or last.entries is None:
         return Evictions(False, None, None, None)
@@ -54,7 +60,9 @@ def _counted(
     return Evictions(True, rate, rate * victims(size), distinct if rate else None)
 
 
-def _inferred(facts: Facts, first: Entries, last: Entries, samples: Samples) -> Evictions:
+def _inferred(
+    facts: DoctorFacts, first: StatementEntries, last: StatementEntries, samples: ActivitySamples
+) -> Evictions:
     """Entries that vanished, or whose calls fell, were evicted: this is the least number."""
     size = facts.table_size
     if last.count < first.count and not is_full(last, size):
@@ -69,14 +77,14 @@ def _inferred(facts: Facts, first: Entries, last: Entries, samples: Samples) -> 
     return Evictions(False, rate / victims(size), rate, distinct)
 
 
-def gone_s(pairs: Iterable[tuple[Entries, Entries]]) -> float:
+def gone_s(pairs: Iterable[tuple[StatementEntries, StatementEntries]]) -> float:
     """Entries that were evicted for certain between pairs of looks, a second."""
     pairs = list(pairs)
     seconds = sum((last.taken - first.taken).total_seconds() for first, last in pairs)
     return sum(gone(first, last) for first, last in pairs) / seconds if seconds > 0 else 0.0
 
 
-def at_least_s(pairs: Iterable[tuple[Entries, Entries]], size: int) -> float:
+def at_least_s(pairs: Iterable[tuple[StatementEntries, StatementEntries]], size: int) -> float:
     """Entries a second that were evicted at least, by some short moments (97.5 % sure).
 
     Whole sweeps are what comes by chance: one that happens to fall into a moment of some ms is no
@@ -90,17 +98,19 @@ def at_least_s(pairs: Iterable[tuple[Entries, Entries]], size: int) -> float:
     return float(scipy.stats.chi2.ppf(0.025, 2 * sweeps)) / 2 * victims(size) / seconds
 
 
-def gone(first: Entries, last: Entries) -> int:
+def gone(first: StatementEntries, last: StatementEntries) -> int:
     """Entries that were evicted for certain between two looks."""
     return sum(1 for key, calls in first.calls.items() if last.calls.get(key, -1) < calls)
 
 
-def is_full(entries: Entries, size: int) -> bool:
+def is_full(entries: StatementEntries, size: int) -> bool:
     """Whether a table of that size may have to evict: a sweep leaves 95 % of it."""
     return entries.count >= _EMPTIED * size
 
 
-def circulating(first: Entries, last: Entries, samples: Samples) -> float | None:
+def circulating(
+    first: StatementEntries, last: StatementEntries, samples: ActivitySamples
+) -> float | None:
     """How many statements take turns in the table, at least: by capture and recapture.
 
     Chapman's estimate (1951), of statements that are as likely to be there at one look as at the

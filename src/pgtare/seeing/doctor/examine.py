@@ -12,7 +12,7 @@ from pgtare.seeing.doctor.check_settings import Traffic, Weight
 from pgtare.seeing.doctor.collect import read_facts, read_look, read_texts, sample, sample_entries
 from pgtare.seeing.doctor.evictions import Evictions, StatisticsReset
 from pgtare.seeing.doctor.model import ORDER, Finding, Level, Report
-from pgtare.seeing.doctor.observed import Facts, Look, Samples, Texts
+from pgtare.seeing.doctor.observed import ActivitySamples, DoctorFacts, Look, Texts
 from pgtare.seeing.doctor.profile import profile
 from pgtare.seeing.doctor.session import Session, Unreadable
 
@@ -47,7 +47,7 @@ def watch(
         iterations = None if iterations is None else iterations - 1
 
 
-def _again(session: Session, facts: Facts) -> Facts:
+def _again(session: Session, facts: DoctorFacts) -> DoctorFacts:
     """The facts anew: the user may just have applied a remedy."""
     try:
         return read_facts(session, facts.clock)
@@ -65,9 +65,11 @@ def examine(
     return next(watch(session, interval_s, 1, weights, tick))
 
 
-def _samples(session: Session, facts: Facts, first: Look, seconds: float, tick: Tick) -> Samples:
+def _samples(
+    session: Session, facts: DoctorFacts, first: Look, seconds: float, tick: Tick
+) -> ActivitySamples:
     """Look at the sessions until the interval is over, and now and then at a table that is full."""
-    found = Samples()
+    found = ActivitySamples()
     began = next_entries = time.monotonic()
     full = first.entries is not None and evictions.is_full(first.entries, facts.table_size)
     while (spent := time.monotonic() - began) < seconds:
@@ -85,10 +87,10 @@ def _samples(session: Session, facts: Facts, first: Look, seconds: float, tick: 
 
 def _report(
     session: Session,
-    facts: Facts,
+    facts: DoctorFacts,
     first: Look,
     last: Look,
-    samples: Samples,
+    samples: ActivitySamples,
     weights: Mapping[str, Weight],
 ) -> Report:
     seconds = (last.taken - first.taken).total_seconds()

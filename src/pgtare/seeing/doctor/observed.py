@@ -30,7 +30,7 @@ class Extension:
 
 
 @dataclass(frozen=True)
-class Facts:
+class DoctorFacts:
     """What does not change while one looks.
 
     settings: name → value in the setting's unit, as text, without what the doctor's own session
@@ -59,7 +59,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Entries:
+class StatementEntries:
     """The table of statements at one moment: calls by statement. hidden: entries of other roles."""
 
     taken: datetime
@@ -103,13 +103,13 @@ class Look:
     transactions: int
     blocks_read: int
     dealloc: Deallocations | None = None
-    entries: Entries | None = None
+    entries: StatementEntries | None = None
     waits: CountedWaits | None = None
     unseen: tuple[Unseen, ...] = ()
 
 
 @dataclass
-class Samples:
+class ActivitySamples:
     """Looks at what sessions do: how often each event was seen ("" for a processor), and looks.
 
     statements: those that were in the table at some look. pairs: if deallocations are not
@@ -120,7 +120,7 @@ class Samples:
     looks: int = 0
     seen: Counter[str] = field(default_factory=Counter)
     statements: set[Key] = field(default_factory=set)
-    pairs: list[tuple[Entries, Entries]] = field(default_factory=list)
+    pairs: list[tuple[StatementEntries, StatementEntries]] = field(default_factory=list)
     squares: Counter[str | None] = field(default_factory=Counter)
     crossed: Counter[str] = field(default_factory=Counter)
 
@@ -152,7 +152,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Text:
+class StatementText:
     """A statement's text and how long all of it is; age_s: how long it has been in the table."""
 
     queryid: int
@@ -166,6 +166,6 @@ class Text:
 class Texts:
     """The texts, and the size of their file; None if it may not be read. unseen: why not."""
 
-    rows: tuple[Text, ...] | None
+    rows: tuple[StatementText, ...] | None
     file_bytes: int | None
     unseen: tuple[Unseen, ...] = ()

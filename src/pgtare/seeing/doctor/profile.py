@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pgtare.seeing.doctor.model import FEWEST_HITS, Waits, WaitShare
-from pgtare.seeing.doctor.observed import CountedWaits, Look, Samples
+from pgtare.seeing.doctor.observed import ActivitySamples, CountedWaits, Look
 
 
-def profile(first: Look, last: Look, samples: Samples) -> Waits | None:
+def profile(first: Look, last: Look, samples: ActivitySamples) -> Waits | None:
     """The waits of sessions at work; None if other sessions cannot be seen."""
     if not samples.looks:
         return None

@@ -204,7 +204,7 @@ def quoted(name: str) -> str:
 
 def listing() -> str:
     """All of them, as a reader can run them by hand."""
-    told = [
+    lines = [
         "-- Whether there is a pooler (behind one BEGIN and ROLLBACK are tried, too)",
         f"{PID};",
         "-- Around each query (ROLLBACK after one that failed)",
@@ -216,5 +216,5 @@ def listing() -> str:
     ]
     for query in QUERIES:
         condition = f" (where {query.when})" if query.when else ""
-        told += ["", f"-- {query.name}: {query.tells}{condition}", f"{query.text};"]
-    return "\n".join(told)
+        lines += ["", f"-- {query.name}: {query.tells}{condition}", f"{query.text};"]
+    return "\n".join(lines)

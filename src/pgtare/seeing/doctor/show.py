@@ -45,25 +45,25 @@ def _sentence(why: str, remedy: str) -> str:
 def _heading(report: Report) -> str:
     server = report.server
     what = "hot standby" if server.standby else "server"
-    told = f"PostgreSQL {server.version.split()[0]} {what}, database {server.database}, "
-    told += f"{report.duration_s:.1f} s to {report.taken.astimezone():%Y-%m-%d %H:%M:%S %Z}"
+    heading = f"PostgreSQL {server.version.split()[0]} {what}, database {server.database}, "
+    heading += f"{report.duration_s:.1f} s to {report.taken.astimezone():%Y-%m-%d %H:%M:%S %Z}"
     if report.transactions_per_s is not None:
-        told += f", {report.transactions_per_s:,.0f} transactions/s"
+        heading += f", {report.transactions_per_s:,.0f} transactions/s"
     if report.clock is not None:
-        told += f", a clock reading costs {report.clock.read_ns:.0f} ns"
-    return told
+        heading += f", a clock reading costs {report.clock.read_ns:.0f} ns"
+    return heading
 
 
 def _finding(finding: Finding) -> RenderableType:
     head = Text.assemble(
         (finding.level.upper(), _STYLES[finding.level]), "  ", (plain(finding.title), "bold")
     )
-    told = [("seen", line) for line in finding.seen]
-    told += [("why", finding.why)]
-    told += [("remedy", part) for line in finding.remedy for part in _apart(line)]
-    told += [("sure", f"{finding.sure}: {finding.because}")]
+    labelled = [("seen", line) for line in finding.seen]
+    labelled += [("why", finding.why)]
+    labelled += [("remedy", part) for line in finding.remedy for part in _apart(line)]
+    labelled += [("sure", f"{finding.sure}: {finding.because}")]
     rows, before = [], ""
-    for label, line in told:
+    for label, line in labelled:
         rows.append(("" if label == before else label, line))
         before = label
     return Group(head, Padding(_rows(rows), (0, 0, 0, 2)))
@@ -139,6 +139,6 @@ def _observers(observers: list[Observer]) -> Table:
         cost = "" if observer.cost_us is None else f"{observer.cost_us:+.3g} µs a transaction"
         if observer.cost_pct is not None:
             cost += f" ({observer.cost_pct:.2g} %)"
-        told = f"{cost}; {observer.source}" if cost else observer.source
-        rows.append((f"{observer.name} = {observer.value}", told))
+        text = f"{cost}; {observer.source}" if cost else observer.source
+        rows.append((f"{observer.name} = {observer.value}", text))
     return _rows(rows)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy
 
 from pgtare.seeing.flame import frames
-from pgtare.seeing.flame.samples import Samples, Stack
+from pgtare.seeing.flame.samples import Stack, StackSamples
 
 #: Blocks of time over which a figure's spread is taken.
 BLOCKS = 40
@@ -79,7 +79,7 @@ def wait_names(stack: Stack) -> set[str]:
 
 
 def explain(
-    samples: Samples,
+    samples: StackSamples,
     sample_arm: Array,
     transactions_ns: Array,
     transaction_arm: Array,

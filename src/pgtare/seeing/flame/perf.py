@@ -120,7 +120,7 @@ class Collector:
         """Whether perf still records, and what it records is read."""
         return self._record.poll() is None and self._script.poll() is None
 
-    def told(self) -> str:
+    def complaint(self) -> str:
         """What perf complained of, in one line."""
         self._complaints.seek(0)
         lines = [line.strip() for line in self._complaints.read().splitlines()]
@@ -206,8 +206,8 @@ class Collector:
                 self.begin_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
                 return
             if self._record.poll() is not None:
-                raise MeasurementError(f"perf could not record: {self.told()}")
-        raise MeasurementError(f"perf was not ready within {_START_S:.0f} s: {self.told()}")
+                raise MeasurementError(f"perf could not record: {self.complaint()}")
+        raise MeasurementError(f"perf was not ready within {_START_S:.0f} s: {self.complaint()}")
 
     def _close(self) -> None:
         for name in ("_record", "_script"):

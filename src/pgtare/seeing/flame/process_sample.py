@@ -19,13 +19,13 @@ _QUIET_PART = 0.3
 class Watched:
     """The processes watched, and of how many.
 
-    stands_for: how many of all processes each represents, itself included; 1 if not given.
+    weights: how many of all processes each represents, itself included; 1 if not given.
     rate: switches a second of all of them, watched or not.
     """
 
     pids: list[int]
     processes: int
-    stands_for: dict[int, float] = field(default_factory=dict)
+    weights: dict[int, float] = field(default_factory=dict)
     rate: float = 0.0
 
     @property
@@ -36,7 +36,7 @@ class Watched:
     @property
     def drawn(self) -> tuple[int, int]:
         """How many were drawn by lot, and of how many."""
-        drawn = [times for times in self.stands_for.values() if times > 1]
+        drawn = [times for times in self.weights.values() if times > 1]
         return len(drawn), round(sum(drawn))
 
 
@@ -68,8 +68,8 @@ def choose(found: Mapping[int, float], most: float, room: int, draw: random.Rand
     busy = [pid for pid in found if pid not in set(quiet)]
     each = (total - spent) / len(busy)
     number = max(1, min(len(busy), int((most - spent) / each), room // 2))
-    stands_for: dict[int, float] = {}
+    weights: dict[int, float] = {}
     for group, wanted in ((quiet, min(len(quiet), room - number)), (busy, number)):
         chosen = draw.sample(group, wanted)
-        stands_for |= dict.fromkeys(chosen, len(group) / max(wanted, 1))
-    return Watched(list(stands_for), len(found), stands_for, total)
+        weights |= dict.fromkeys(chosen, len(group) / max(wanted, 1))
+    return Watched(list(weights), len(found), weights, total)

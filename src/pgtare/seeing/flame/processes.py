@@ -157,5 +157,5 @@ def standing(pid: int) -> Stack:
     lines = [_KERNEL_FRAME.match(line) for line in read(pid, "stack").splitlines()]
     kernel = [found[1] + frames.KERNEL for found in lines if found is not None]
     what, session = activity(pid)
-    told = f"{frames.THROUGHOUT}: {what.replace(';', ':')}"
-    return ("backend" if session else what.replace(";", ":"), told, *reversed(kernel))
+    label = f"{frames.THROUGHOUT}: {what.replace(';', ':')}"
+    return ("backend" if session else what.replace(";", ":"), label, *reversed(kernel))

@@ -11,13 +11,13 @@ import numpy as np
 
 from pgtare.errors import UsageError
 from pgtare.seeing.flame import frames
-from pgtare.seeing.flame.samples import Samples, Stack
+from pgtare.seeing.flame.samples import Stack, StackSamples
 
 #: Time in ns by stack, outermost frame first.
 Profile = dict[Stack, int]
 
 
-def profile(samples: Samples, *, idle: bool = True) -> Profile:
+def profile(samples: StackSamples, *, idle: bool = True) -> Profile:
     """Time by stack; idle: waits for something to do as well."""
     sums = np.bincount(samples.stack, samples.weight_ns, len(samples.stacks)).astype(np.int64)
     return {
@@ -105,7 +105,7 @@ class Change:
         return self.after_pct - self.before_pct
 
 
-def chance_points(before: Samples, after: Samples) -> float | None:
+def chance_points(before: StackSamples, after: StackSamples) -> float | None:
     """By how many points a share of 50 % moves by chance at least: half of a 95 % interval.
 
     Samples count as independent, by Kish's number (1965) if their weights differ; those of one

@@ -15,7 +15,7 @@ from pgtare.errors import MeasurementError
 from pgtare.seeing.flame import frames, perf, permission, process_sample, processes, script, symbols
 from pgtare.seeing.flame.perf import Collector
 from pgtare.seeing.flame.process_sample import Watched
-from pgtare.seeing.flame.samples import RUNNING, Collected, Mode, Samples
+from pgtare.seeing.flame.samples import RUNNING, Collected, Mode, StackSamples
 from pgtare.seeing.flame.scheduler import Scheduler
 from pgtare.seeing.flame.targets import FlameTarget
 from pgtare.server import signals
@@ -49,7 +49,7 @@ class FlameRecording:
 
     mode: Mode
     target: str
-    samples: Samples
+    samples: StackSamples
     begin_ns: int
     duration_s: float
     walk: str
@@ -122,7 +122,7 @@ class FlameRecorder:
             end_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
             collector.stop()
             thread.join()
-            told = collector.told() if stopped_by == "perf" else ""
+            complaint = collector.complaint() if stopped_by == "perf" else ""
         if self.failure is not None:
             raise MeasurementError(f"perf's output could not be read: {self.failure}")
         if plan.mode != "on":
@@ -131,7 +131,7 @@ class FlameRecorder:
             stopped_by = "target"
         counts = self.reader.counts
         if stopped_by == "perf" and not counts.events:
-            raise MeasurementError(f"perf ended by itself: {told}")
+            raise MeasurementError(f"perf ended by itself: {complaint}")
         return FlameRecording(
             mode=plan.mode,
             target=plan.target.name,
@@ -145,7 +145,7 @@ class FlameRecorder:
             lost=counts.lost,
             unmatched=self.scheduler.unmatched,
             realtime_ns=time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC),
-            notes=self._notes(stopped_by, told),
+            notes=self._notes(stopped_by, complaint),
         )
 
     def _choose(self) -> None:
@@ -155,7 +155,7 @@ class FlameRecorder:
             most //= 2
         found = process_sample.rates(self.plan.target.pids)
         self.watched = process_sample.choose(found, most, perf.FILTERED, random.Random())
-        self.scheduler.stands_for = self.watched.stands_for
+        self.scheduler.weights = self.watched.weights
         if not self.watched.all:
             self.by_name = False
 
@@ -224,12 +224,12 @@ class FlameRecorder:
         path = f"/proc/{self.plan.target.pids[0]}/root{file}"
         return symbols.read(path, file).unnamed(offset)
 
-    def _notes(self, stopped_by: StoppedBy, told: str) -> list[str]:
+    def _notes(self, stopped_by: StoppedBy, complaint: str) -> list[str]:
         counts, notes = self.reader.counts, []
         if stopped_by == "target":
             notes.append("The process ended while it was recorded: the rest of the time is empty.")
         if stopped_by == "perf":
-            notes.append(f"The recording ended early, as perf ended by itself ({told}).")
+            notes.append(f"The recording ended early, as perf ended by itself ({complaint}).")
         if stopped_by == "full":
             notes.append(f"The recording ended at {MOST_SAMPLES:,} samples.")
         if counts.lost:
@@ -247,8 +247,8 @@ class FlameRecorder:
             notes.append(
                 f"Processes left the processor {self.watched.rate:,.0f} times a second, more often "
                 f"than can be read: {drawn} of the {of} busiest, drawn by lot, "
-                f"{'stands' if drawn == 1 else 'stand'} for all of those. Sessions that connected "
-                "during the recording are not in it."
+                f"{'represents' if drawn == 1 else 'represent'} all of those. Sessions that "
+                "connected during the recording are not in it."
             )
         elif self.plan.mode != "on" and self.plan.target.postmaster and not self.by_name:
             notes.append(
@@ -269,17 +269,17 @@ class FlameRecorder:
         return notes
 
     def _missing_symbols(self) -> list[str]:
-        counts, told = self.reader.counts, []
+        counts, notes = self.reader.counts, []
         for file, missing in sorted(counts.unnamed.items(), key=lambda item: -item[1]):
             if file.startswith("["):
                 if "kernel" in file:
-                    told.append("Kernel functions have no names (kptr_restrict hides them).")
+                    notes.append("Kernel functions have no names (kptr_restrict hides them).")
                 continue
             found = symbols.read(f"/proc/{self.plan.target.pids[0]}/root{file}", file)
             some = missing + counts.named.get(file, 0)
-            told.append(
+            notes.append(
                 f"{missing:,} of {some:,} distinct frames of {found.name} have no name and are "
                 f"shown as {found.name}+0x…, one for each function"
                 + (": it is stripped; its debug package names them." if found.stripped else ".")
             )
-        return told[:4]
+        return notes[:4]

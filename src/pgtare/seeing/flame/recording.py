@@ -10,13 +10,13 @@ from typing import get_args
 import numpy as np
 
 from pgtare.kit import artefact, files, parquet
-from pgtare.kit.artefact import Kind
+from pgtare.kit.artefact import ArtefactKind
 from pgtare.seeing.flame.record import FlameRecording
-from pgtare.seeing.flame.samples import Mode, Samples
+from pgtare.seeing.flame.samples import Mode, StackSamples
 
 SCHEMA = "pgtare.flame.recording/1"
 DOCUMENT, _SAMPLES = "flame.json", "samples.parquet"
-KIND = Kind("recording of `pgtare flame`", DOCUMENT, SCHEMA, parts=(_SAMPLES,))
+KIND = ArtefactKind("recording of `pgtare flame`", DOCUMENT, SCHEMA, parts=(_SAMPLES,))
 _COLUMNS = ("start_ns", "pid", "stack", "kind", "weight_ns")
 
 
@@ -47,7 +47,7 @@ def load(directory: Path) -> FlameRecording:
         if document["mode"] not in get_args(Mode):
             raise ValueError("its mode is unknown")
         stacks = tuple(tuple(stack) for stack in document.pop("stacks"))
-        samples = Samples(stacks, *(np.asarray(columns[name]) for name in _COLUMNS))
+        samples = StackSamples(stacks, *(np.asarray(columns[name]) for name in _COLUMNS))
         if len(samples) and samples.stack.max() >= len(stacks):
             raise ValueError("a stack is missing")
         return FlameRecording(samples=samples, **document)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.seeing.flame.samples import Samples
+from pgtare.seeing.flame.samples import StackSamples
 
 Numbers = npt.NDArray[np.int64]
 
@@ -25,7 +25,7 @@ class Spans:
     what: Numbers
 
 
-def at(samples: Samples, spans: Spans) -> Numbers:
+def at(samples: StackSamples, spans: Spans) -> Numbers:
     """`what` of the stretch that each sample begins in; -1 if there is none."""
     found = np.full(len(samples), -1, np.int64)
     for pid in np.unique(samples.pid):
@@ -41,7 +41,7 @@ def at(samples: Samples, spans: Spans) -> Numbers:
     return found
 
 
-def window(samples: Samples, begin_ns: int, from_s: float, to_s: float) -> Samples:
+def window(samples: StackSamples, begin_ns: int, from_s: float, to_s: float) -> StackSamples:
     """The samples from `from_s` to `to_s` after the recording began; waits are cut to it."""
     first, last = begin_ns + int(from_s * 1e9), begin_ns + int(min(to_s, 1e9) * 1e9)
     point = samples.kind == 0

@@ -20,7 +20,7 @@ KINDS = {RUNNING: "running", BLOCKED: "blocked", RUNNABLE: "runnable"}
 
 
 @dataclass(frozen=True)
-class Samples:
+class StackSamples:
     """Columns of equal length. stack: an index of `stacks`; start_ns: of CLOCK_MONOTONIC."""
 
     stacks: tuple[Stack, ...]
@@ -33,7 +33,7 @@ class Samples:
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    def where(self, mask: Mask) -> Samples:
+    def where(self, mask: Mask) -> StackSamples:
         """The samples that the mask picks."""
         return replace(
             self,
@@ -44,7 +44,7 @@ class Samples:
             weight_ns=self.weight_ns[mask],
         )
 
-    def of(self, kind: int) -> Samples:
+    def of(self, kind: int) -> StackSamples:
         """The samples of one kind."""
         return self.where(self.kind == kind)
 
@@ -53,7 +53,7 @@ class Samples:
         """The time that all samples represent."""
         return int(self.weight_ns.sum())
 
-    def under(self, names: Sequence[str], which: npt.NDArray[np.int64]) -> Samples:
+    def under(self, names: Sequence[str], which: npt.NDArray[np.int64]) -> StackSamples:
         """Each sample's stack put under the frame names[which]; -1 leaves it as it is."""
         keys = which.astype(np.int64) * len(self.stacks) + self.stack
         used, stack = np.unique(keys, return_inverse=True)
@@ -64,7 +64,7 @@ class Samples:
             stacks.append(own if name < 0 else (names[name], *own))
         return replace(self, stacks=tuple(stacks), stack=stack.astype(np.int32))
 
-    def labelled(self, names: Sequence[str], which: npt.NDArray[np.int64]) -> Samples:
+    def labelled(self, names: Sequence[str], which: npt.NDArray[np.int64]) -> StackSamples:
         """Each sample's stack with the frame names[which] below its outermost one; -1: none."""
         keys = which.astype(np.int64) * len(self.stacks) + self.stack
         used, stack = np.unique(keys, return_inverse=True)
@@ -95,9 +95,9 @@ class Collected:
         self.kind.append(kind)
         self.weight_ns.append(weight_ns)
 
-    def samples(self) -> Samples:
+    def samples(self) -> StackSamples:
         """What has been taken."""
-        return Samples(
+        return StackSamples(
             tuple(self.index),
             np.array(self.start_ns, np.int64),
             np.array(self.pid, np.int32),

@@ -38,7 +38,7 @@ class Scheduler:
     """Follows the processes that `wanted` tells; pids are those of the machine.
 
     wake: keep what woke a process, as frames on top of what waited. standing: stacks of processes
-    that were waiting when the recording began. stands_for: how many processes one that is watched
+    that were waiting when the recording began. weights: how many processes one that is watched
     represents, itself included, if not all are.
     """
 
@@ -46,7 +46,7 @@ class Scheduler:
     collected: Collected
     wake: bool = False
     standing: dict[int, Stack] = field(default_factory=dict)
-    stands_for: dict[int, float] = field(default_factory=dict)
+    weights: dict[int, float] = field(default_factory=dict)
     #: a process came back whose leaving was not seen: events are missing
     unmatched: int = 0
     switches: int = 0
@@ -133,7 +133,7 @@ class Scheduler:
 
     def _add(self, since_ns: int, pid: int, stack: Stack, kind: int, until_ns: int) -> None:
         """One stretch, as often as there are processes that it represents, on average."""
-        times, rest = divmod(self.stands_for.get(pid, 1.0), 1)
+        times, rest = divmod(self.weights.get(pid, 1.0), 1)
         for _ in range(int(times) + (rest > 0 and self._lot.random() < rest)):
             self.collected.add(since_ns, pid, stack, kind, max(0, until_ns - since_ns))
 

@@ -89,10 +89,10 @@ class Reader:
             self.counts.unreadable += 1
             self.counts.example = self.counts.example or head.strip()
             return None
-        comm, first, second, seconds, fraction, name, told = found.groups()
+        comm, first, second, seconds, fraction, name, details = found.groups()
         self.counts.events += 1
         time_ns = int(seconds) * 1_000_000_000 + int(fraction.ljust(9, "0")[:9])
-        return Event(comm, int(second or first), time_ns, name, told, self._stack(body))
+        return Event(comm, int(second or first), time_ns, name, details, self._stack(body))
 
     def _stack(self, body: list[str]) -> Stack:
         key = "".join(body)

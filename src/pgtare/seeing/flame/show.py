@@ -17,7 +17,7 @@ from pgtare.seeing.flame.graph import Graph, graph
 from pgtare.seeing.flame.page import page
 from pgtare.seeing.flame.profile import Change, Profile
 from pgtare.seeing.flame.record import FlameRecording
-from pgtare.seeing.flame.samples import BLOCKED, RUNNABLE, RUNNING, Samples
+from pgtare.seeing.flame.samples import BLOCKED, RUNNABLE, RUNNING, StackSamples
 
 TITLES = {
     "on": "On the processor",
@@ -27,12 +27,12 @@ TITLES = {
 _ROWS = 15
 
 
-def main_profile(mode: str, samples: Samples, *, idle: bool) -> Profile:
+def main_profile(mode: str, samples: StackSamples, *, idle: bool) -> Profile:
     """What a recording is about: running time, or blocked time."""
     return profiles.profile(samples.of(RUNNING if mode == "on" else BLOCKED), idle=idle)
 
 
-def main_samples(mode: str, samples: Samples, *, idle: bool) -> Samples:
+def main_samples(mode: str, samples: StackSamples, *, idle: bool) -> StackSamples:
     """Those that a recording is about."""
     wanted = np.array([idle or not frames.is_idle(stack) for stack in samples.stacks], np.bool_)
     chosen = samples.of(RUNNING if mode == "on" else BLOCKED)
@@ -43,19 +43,19 @@ def lines(recording: FlameRecording, found: Profile, *, idle: bool) -> list[str]
     """The result in sentences."""
     spent = numbers.duration(profiles.total(found) / 1000)
     walk = "frame pointers" if recording.walk == "fp" else "DWARF"
-    told = [
+    sentences = [
         f"{TITLES[recording.mode]}: {spent} in {numbers.seconds(recording.duration_s)}, "
         f"{recording.target}; {numbers.count(recording.events)} events, "
         f"{numbers.count(recording.lost)} lost; stacks by {walk}"
     ]
     if recording.mode != "on":
         runnable = profiles.total(profiles.profile(recording.samples.of(RUNNABLE)))
-        told.append(f"Ready, but without a processor: {numbers.duration(runnable / 1000)}")
+        sentences.append(f"Ready, but without a processor: {numbers.duration(runnable / 1000)}")
         if not idle:
             waited = profiles.total(profiles.profile(recording.samples.of(BLOCKED)))
             rest = numbers.duration((waited - profiles.total(found)) / 1000)
-            told.append(f"Left out, waiting for something to do: {rest} (--idle shows it)")
-    return told
+            sentences.append(f"Left out, waiting for something to do: {rest} (--idle shows it)")
+    return sentences
 
 
 def rows(found: Profile, limit: int = _ROWS) -> list[list[str]]:
@@ -148,7 +148,7 @@ CHANGE_HEAD = ["frame", "before", "after", "points"]
 
 def recording_page(recording: FlameRecording, found: Profile, *, idle: bool) -> str:
     """The page of a recording."""
-    told = lines(recording, found, idle=idle)
+    sentences = lines(recording, found, idle=idle)
     alarms = [note for note in recording.notes if "lost" in note or "ended" in note]
     return page(
         TITLES[recording.mode],
@@ -156,7 +156,7 @@ def recording_page(recording: FlameRecording, found: Profile, *, idle: bool) -> 
         graphs(recording, found, idle=idle),
         alarms=alarms,
         notes=[note for note in recording.notes if note not in alarms],
-        answers=told,
+        answers=sentences,
         table=rows(found, 60),
         table_head=HEAD,
     )

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pgtare.seeing.waits.recording import Columns
 from pgtare.server.statement_spans import spans
-from pgtare.server.wait_ring import Kind
+from pgtare.server.wait_ring import RingRecordKind
 
 Times = npt.NDArray[np.int64]  # ns since the recording began
 
@@ -71,7 +71,7 @@ class CpuTime:
         for number in np.unique(part["session"]):
             own = np.flatnonzero((part["session"] == number) & outer)
             kind, when = part["kind"][own], start[own]
-            reads = kind == Kind.CPU
+            reads = kind == RingRecordKind.CPU
             at, ns = when[reads], part["value"][own][reads].astype(np.int64)
             found = spans(kind, part["depth"][own], when, part["query_id"][own])
             runs = _Runs(found.begin_ns, found.end_ns, found.query_id)

@@ -11,7 +11,7 @@ from pgtare.seeing.waits import run_queue
 from pgtare.server.wait_counters.model import Snapshot
 from pgtare.server.wait_counters.rates import CountersReset, Profile, profile
 from pgtare.server.wait_counters.reader import Reader
-from pgtare.server.wait_counters.samples import Samples
+from pgtare.server.wait_counters.samples import CpuSamples
 
 #: How often sessions on CPU are looked for, in s; waits are counted, not sampled.
 SAMPLE_S = 0.05
@@ -74,7 +74,7 @@ class _RunQueue:
         return sum(max(0, ns - before[pid]) for pid, ns in after.items()) / 1e9 / seconds
 
 
-def _sample(reader: Reader, seconds: float) -> Samples | None:
+def _sample(reader: Reader, seconds: float) -> CpuSamples | None:
     """Processes on CPU, looked at again and again for some seconds.
 
     None, after that time, if others' sessions cannot be seen and would count as idle.
@@ -92,5 +92,5 @@ def _sample(reader: Reader, seconds: float) -> Samples | None:
         looks += 1
         left = end - time.monotonic()
         if left <= 0:
-            return Samples(looks, dict(seen))
+            return CpuSamples(looks, dict(seen))
         time.sleep(min(step, left))

@@ -50,33 +50,33 @@ def page(summary: Summary) -> str:
 def alarms(summary: Summary) -> list[str]:
     """What a reader must know before believing the figures."""
     recording = summary.recording
-    told = []
+    notes = []
     if recording.lost:
-        told.append(
+        notes.append(
             f"{numbers.count(recording.lost)} records were overwritten before they were read: the "
             "sums are too low. Larger rings (wait_event_timing.trace_ring_records) lose less."
         )
     if recording.stopped_by == "space":
-        told.append("The recording ended early: the disk was full.")
+        notes.append("The recording ended early: the disk was full.")
     if recording.unwritten:
         note = recordings.unwritten_note(recording.unwritten)
-        told.append(f"The last seconds are missing: {note}.")
+        notes.append(f"The last seconds are missing: {note}.")
     if recording.stopped_by == "error":
-        told.append("The recording ended in an error: its last seconds are missing.")
+        notes.append("The recording ended in an error: its last seconds are missing.")
     if any(session.refused for session in recording.sessions):
-        told.append("Some sessions could not be read for lack of privilege.")
+        notes.append("Some sessions could not be read for lack of privilege.")
     if any(session.gone for session in recording.sessions):
-        told.append("Some sessions ended and their rings were given up before the last was read.")
+        notes.append("Some sessions ended and their rings were given up before the last was read.")
     if waited := throughout(recording):
-        told.append(
+        notes.append(
             f"{len(waited)} {'session' if len(waited) == 1 else 'sessions'} waited throughout and "
             "left no trace; what is shown of them comes from looking at the end: "
             + "; ".join(_waiting(wait, recording) for wait in waited[:5])
             + ("; …" if len(waited) > 5 else ".")
         )
     elif not recording.records:
-        told.append("Nothing was recorded: no session had wait_event_timing.capture = trace.")
-    return told
+        notes.append("Nothing was recorded: no session had wait_event_timing.capture = trace.")
+    return notes
 
 
 def _waiting(wait: OpenWait, recording: Recording) -> str:
@@ -96,14 +96,14 @@ def answers(summary: Summary) -> list[str]:
     if CPU in summary.active:
         spent[CPU] = float(summary.active[CPU].mean()) * seconds * 1e9
     total = sum(spent.values())
-    told = [f"{total / 1e9 / seconds:.2f} sessions were active on average."] if total else []
+    sentences = [f"{total / 1e9 / seconds:.2f} sessions were active on average."] if total else []
     for name, ns in sorted(spent.items(), key=lambda item: -item[1])[:5]:
         if ns:
-            told.append(
+            sentences.append(
                 f"{name}: {numbers.percent(100 * ns / total)} of active time, "
                 f"{numbers.duration(ns / 1000)}."
             )
-    return told
+    return sentences
 
 
 def _statements(summary: Summary) -> list[dict[str, object]]:

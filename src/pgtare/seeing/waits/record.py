@@ -20,7 +20,7 @@ from pgtare.seeing.waits.recording import OpenWait, RecordedSession, Recording, 
 from pgtare.server import signals, statement_spans, wait_ring
 from pgtare.server.recorder_guard import Guard
 from pgtare.server.wait_counters.reader import Reader, telling
-from pgtare.server.wait_ring import FoundRing, Kind, Records, WaitRing
+from pgtare.server.wait_ring import FoundRing, Records, RingRecordKind, WaitRing
 
 #: Pause between two looks at the rings, in s: a ring of the usual size takes a million waits a
 #: second for as long.
@@ -326,7 +326,7 @@ class WaitRecorder:
 
     def _learn_names(self, records: Records) -> None:
         """Records have numbers for events: look up the names of those not met before."""
-        met = np.unique(records["event"][records["kind"] == Kind.WAIT])
+        met = np.unique(records["event"][records["kind"] == RingRecordKind.WAIT])
         unknown = [int(event) for event in met if int(event) not in self.events]
         if unknown:
             self.events |= wait_ring.event_names(self._rows, unknown)

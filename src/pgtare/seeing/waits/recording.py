@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from pgtare.errors import DiskFull
 from pgtare.kit import artefact, files, parquet
-from pgtare.kit.artefact import Kind, Staged
+from pgtare.kit.artefact import ArtefactKind, Staged
 from pgtare.server.sql_text import normalised
 
 SCHEMA: Literal["pgtare.waits.recording/1"] = "pgtare.waits.recording/1"
 DESCRIPTION = "recording.json"
-KIND = Kind("recording of `pgtare waits record`", DESCRIPTION, SCHEMA)
+KIND = ArtefactKind("recording of `pgtare waits record`", DESCRIPTION, SCHEMA)
 COLUMNS = {
     "session": np.int32,
     "number": np.int64,

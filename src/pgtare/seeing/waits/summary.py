@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pgtare.seeing.waits.cpu_time import CpuTime, Shares
 from pgtare.seeing.waits.recording import Columns, OpenWait, Recording
-from pgtare.server.wait_ring import Kind, bucket, epoch_ns
+from pgtare.server.wait_ring import RingRecordKind, bucket, epoch_ns
 
 BINS = 180
 BUCKETS = 32
@@ -109,9 +109,11 @@ def summarise(recording: Recording, parts: Iterable[Columns]) -> Summary:
     cpu = CpuTime()
     for part in parts:
         start = np.asarray(part["start_ns"], np.int64) - began_ns
-        waits = part["kind"] == Kind.WAIT
+        waits = part["kind"] == RingRecordKind.WAIT
         _add_waits(found, part, start, waits & (start + part["value"] > 0))
-        begins = (part["kind"] == Kind.STATEMENT_BEGIN) & (part["depth"] == 0) & (start > 0)
+        begins = (
+            (part["kind"] == RingRecordKind.STATEMENT_BEGIN) & (part["depth"] == 0) & (start > 0)
+        )
         begins &= ~np.isin(part["session"], workers)  # they run a part of their leader's
         for query_id, n in zip(
             *np.unique(part["query_id"][begins], return_counts=True), strict=True

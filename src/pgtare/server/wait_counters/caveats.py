@@ -53,22 +53,22 @@ def of_clients(clients: tuple[Client, ...] | None) -> tuple[str, ...]:
 
 def of_losses(losses: Losses) -> tuple[str, ...]:
     """Which waits are not in the counters."""
-    told = []
+    losses_found = []
     if losses.missed:
-        told.append(f"{losses.missed:,} waits were seen but not counted (missed)")
+        losses_found.append(f"{losses.missed:,} waits were seen but not counted (missed)")
     if losses.statements_missed:
-        told.append(
+        losses_found.append(
             f"{losses.statements_missed:,} waits are in no statement's sums (statements_missed)"
         )
     if losses.statements_evicted:
-        told.append(
+        losses_found.append(
             f"{losses.statements_evicted:,} pairs of statement and event made way for others "
             "(statements_evicted): times of statements are too low; raise "
             "wait_event_timing.statements_max"
         )
     if losses.overflows:
-        told.append(f"{losses.overflows:,} waits are counted under Other (overflows)")
-    return tuple(told)
+        losses_found.append(f"{losses.overflows:,} waits are counted under Other (overflows)")
+    return tuple(losses_found)
 
 
 def hides_much(*looks: tuple[Client, ...] | None) -> bool:

@@ -18,7 +18,7 @@ from pgtare.server.wait_counters.model import (
     Statement,
     StatementRow,
 )
-from pgtare.server.wait_counters.samples import FEWEST, Samples, share
+from pgtare.server.wait_counters.samples import FEWEST, CpuSamples, share
 
 Key = TypeVar("Key", bound=Hashable)
 Row = TypeVar("Row", EventRow, StatementRow)
@@ -92,7 +92,7 @@ class CountersReset(UsageError):
 def profile(
     before: Snapshot,
     after: Snapshot,
-    samples: Samples | None = None,
+    samples: CpuSamples | None = None,
     *,
     run_queue: float | None = None,
     idle: bool = False,
@@ -178,7 +178,7 @@ def _statements(
     after: Snapshot,
     all_events: Mapping[Event, Counters],
     cpu: float | None,
-    samples: Samples | None,
+    samples: CpuSamples | None,
     ms: float,
     active: float,
 ) -> tuple[tuple[StatementRate, ...], float | None]:

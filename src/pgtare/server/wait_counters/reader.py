@@ -27,14 +27,6 @@ from pgtare.server.wait_counters.model import (
     Timed,
 )
 
-# Only superusers make C functions: nobody else's function is taken for ours.
-_FUNCTIONS = """
-SELECT p.proname, n.nspname, has_schema_privilege(n.oid, 'USAGE'), quote_ident(n.nspname),
-       quote_ident(current_user)
-FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_language l ON l.oid = p.prolang
-WHERE l.lanname = 'c'
-  AND p.proname IN ('wait_event_timing_info', 'wait_event_timing_moment', 'pg_stat_statements')
-"""
 # {waits}, {texts}: schemas of wait_event_timing and of pg_stat_statements. {own}: our process; 0
 # behind a pooler, where our session is one of the application's as well.
 # Rows without an event tell the time of which the others are parts.
@@ -142,22 +134,18 @@ class Reader:
         binary: the values of its columns, so that bytes come as they are.
         """
         text = psycopg.sql.SQL(query).format(**self._names)
-        with (
-            pooler.transaction(self.conn, pooler.CLOSED_PATH),
-            self.conn.cursor(row_factory=psycopg.rows.tuple_row) as cursor,
-        ):
-            return cursor.execute(text, values or None, binary=binary).fetchall()
+        return pooler.rows(self.conn, text, *values, binary=binary)
 
     def _find_functions(self) -> None:
         """Learn the schemas of the extension and of pg_stat_statements."""
-        rows = self.rows(_FUNCTIONS)
-        found = {function: schema for function, schema, *_ in rows}
+        functions = untraced_session.find_functions(
+            self.conn, "wait_event_timing_info", "wait_event_timing_moment", "pg_stat_statements"
+        )
+        found = {function.name: function.schema for function in functions}
         if "wait_event_timing_info" not in found:
             raise UsageError(_NO_EXTENSION.format(self.conn.info.dbname))
-        untraced_session.require_schemas(
-            (schema, role)
-            for function, _, usable, schema, role in rows
-            if not usable and function.startswith("wait_event_timing")
+        untraced_session.require_usable(
+            function for function in functions if function.name.startswith("wait_event_timing")
         )
         self._names["waits"] = psycopg.sql.Identifier(found["wait_event_timing_info"])
         self.has_texts = "pg_stat_statements" in found

@@ -12,7 +12,7 @@ _Z = 1.96
 
 
 @dataclass(frozen=True)
-class Samples:
+class CpuSamples:
     """How often each statement (by query identifier, 0: none) was on a processor in `looks` looks.
 
     Each look takes in every captured process that works for a client.

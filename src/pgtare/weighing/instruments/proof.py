@@ -34,7 +34,7 @@ Flags = npt.NDArray[np.unsignedinteger]
 
 
 @dataclass(frozen=True)
-class Finding:
+class ProofFinding:
     """What one rule found; unknown: the evidence could not be read."""
 
     state: State
@@ -137,7 +137,7 @@ def _more_errors(observations: Observations, arm: int) -> str:
     )
 
 
-def combine_findings(findings: Iterable[Finding], in_force: str = "") -> Proof:
+def combine_findings(findings: Iterable[ProofFinding], in_force: str = "") -> Proof:
     """One state from what all rules found: missing before idle before active.
 
     Evidence that could not be read is passed over if other evidence is there, and means missing
@@ -159,7 +159,7 @@ def combine_findings(findings: Iterable[Finding], in_force: str = "") -> Proof:
     return Proof(state="idle", evidence="; ".join(part for part in (in_force, text) if part))
 
 
-def judge_flags(rule: FlagRule, arm: Flags, base: Flags) -> Finding:
+def judge_flags(rule: FlagRule, arm: Flags, base: Flags) -> ProofFinding:
     """Compare how often the arm's and the base's transactions carry the rule's flag.
 
     arm, base: `flags` of observations. A transaction in which the settings were not in force counts
@@ -171,36 +171,36 @@ def judge_flags(rule: FlagRule, arm: Flags, base: Flags) -> Finding:
     k = _count(arm, where | flag, without=_NOT_IN_FORCE)
     base_k = _count(base, where | flag)
     among = f" transactions with {rule.where}" if rule.where else " transactions"
-    told = f"{rule.flag} in {k} of {n}{among} ({_percent(k, n)}), base {_percent(base_k, base_n)}"
+    seen = f"{rule.flag} in {k} of {n}{among} ({_percent(k, n)}), base {_percent(base_k, base_n)}"
     hint = f" ({rule.hint})" if rule.hint else ""
     share, base_share = _ratio(k, n), _ratio(base_k, base_n)
 
     if rule.expect == "none":
         if share > base_share + 0.01:
-            return Finding("missing", f"{told}, but expected no more than in base{hint}")
-        return Finding("active", "")
+            return ProofFinding("missing", f"{seen}, but expected no more than in base{hint}")
+        return ProofFinding("active", "")
     if n == 0:
-        return Finding("idle", f"no transaction of the arm had {rule.where}")
+        return ProofFinding("idle", f"no transaction of the arm had {rule.where}")
     if rule.expect == "some":
         if k > 0 and share > 2 * base_share:
-            return Finding("active", told)
-        reason = f"{told}{hint}"
-        return Finding(rule.otherwise, reason)
+            return ProofFinding("active", seen)
+        reason = f"{seen}{hint}"
+        return ProofFinding(rule.otherwise, reason)
     if base_share > rule.base_limit:
-        return Finding("missing", f"the base arm is contaminated: {told}{hint}")
+        return ProofFinding("missing", f"the base arm is contaminated: {seen}{hint}")
     least = rule.share
     if rule.expect == "about":
         least -= _SAMPLING_SIGMAS * math.sqrt(rule.share * (1 - rule.share) / n)
     if k == 0 or share < least:
-        return Finding(
-            rule.otherwise, f"{told}, but {_text(rule.share)} expected{_against(arm, n, k)}{hint}"
+        return ProofFinding(
+            rule.otherwise, f"{seen}, but {_text(rule.share)} expected{_against(arm, n, k)}{hint}"
         )
     if share > rule.at_most:
-        return Finding("missing", f"{told}, but at most {_text(rule.at_most)} expected")
-    return Finding("active", told)
+        return ProofFinding("missing", f"{seen}, but at most {_text(rule.at_most)} expected")
+    return ProofFinding("active", seen)
 
 
-def judge_counter(rule: SqlRule, arm: Flags, before: Snapshot, after: Snapshot) -> Finding:
+def judge_counter(rule: SqlRule, arm: Flags, before: Snapshot, after: Snapshot) -> ProofFinding:
     """Judge how much a counter of the server grew in the trial, over all arms and sessions.
 
     Counters are cumulative and may be reset or lose entries: a change of the rule's void_sql, or a
@@ -209,32 +209,36 @@ def judge_counter(rule: SqlRule, arm: Flags, before: Snapshot, after: Snapshot) 
     executed = _count(arm, UnitFlag.EXECUTED)
     grown, why_not = _growth(rule.sql, before, after)
     if grown is None:
-        return Finding("unknown", f"{rule.label}: not readable ({why_not})")
+        return ProofFinding("unknown", f"{rule.label}: not readable ({why_not})")
     if rule.void_sql is not None:
         void, why_not = _growth(rule.void_sql, before, after)
         if void != 0:
             reason = rule.void_reason if void is not None else why_not
-            return Finding("unknown", f"{rule.label}: not reliable ({reason})")
+            return ProofFinding("unknown", f"{rule.label}: not reliable ({reason})")
     if grown < 0:
-        return Finding("unknown", f"{rule.label}: not reliable (it was reset during the trial)")
-    told = f"{rule.label}: +{grown:,.0f}" if grown >= 10 else f"{rule.label}: +{grown:.3g}"
+        return ProofFinding(
+            "unknown", f"{rule.label}: not reliable (it was reset during the trial)"
+        )
+    seen = f"{rule.label}: +{grown:,.0f}" if grown >= 10 else f"{rule.label}: +{grown:.3g}"
     hint = f" ({rule.hint})" if rule.hint else ""
     least = rule.per_unit * executed
     if grown > 0 and grown >= least:
-        return Finding("active", f"{told} in all arms")
+        return ProofFinding("active", f"{seen} in all arms")
     if executed == 0 and rule.per_unit > 0:
-        return Finding("idle", f"{told}; no transaction of the arm executed a plan")
+        return ProofFinding("idle", f"{seen}; no transaction of the arm executed a plan")
     if rule.work_sql is not None:
         work, why_not = _growth(rule.work_sql, before, after)
         if work is None:
-            return Finding("unknown", f"{told}; {rule.work_label}: not readable ({why_not})")
+            return ProofFinding("unknown", f"{seen}; {rule.work_label}: not readable ({why_not})")
         # `or 1`: a counter that did not move at all is no work even if any work would count.
         if work < (rule.work_per_unit * len(arm) or 1):
-            return Finding("idle", f"{told}; {rule.work_label}: +{work:,.0f}, too few to watch")
-        told += f"; {rule.work_label}: +{work:,.0f}"
+            return ProofFinding(
+                "idle", f"{seen}; {rule.work_label}: +{work:,.0f}, too few to watch"
+            )
+        seen += f"; {rule.work_label}: +{work:,.0f}"
     if least:
-        told += f", but at least {least:,.0f} expected"
-    return Finding(rule.otherwise, told + hint)
+        seen += f", but at least {least:,.0f} expected"
+    return ProofFinding(rule.otherwise, seen + hint)
 
 
 def _growth(sql: str, before: Snapshot, after: Snapshot) -> tuple[float | None, str]:

@@ -77,20 +77,20 @@ def judge(
         edge = max(_TOLERANCE * active, _AT_THE_EDGES)
         least = max(active - edge, 0.0) * one.per_transaction
         most = (active + begun + edge) * one.per_transaction + _OURS
-        told = f"{one.name} grew by {grown:,.0f}"
+        growth = f"{one.name} grew by {grown:,.0f}"
         if not active + begun:
             if grown > 0:
-                against.append(f"{told}, though nothing in it should have made it grow")
+                against.append(f"{growth}, though nothing in it should have made it grow")
         elif grown < least or (active and grown <= 0):
             against.append(
-                f"{told} in {active:,} transactions, not by {one.per_transaction:g} each"
+                f"{growth} in {active:,} transactions, not by {one.per_transaction:g} each"
             )
         elif grown > most and not one.at_least:
             against.append(
-                f"{told} in {active:,} transactions, more than {one.per_transaction:g} each"
+                f"{growth} in {active:,} transactions, more than {one.per_transaction:g} each"
             )
         else:
-            shown.append(f"{told} in {active:,} transactions")
+            shown.append(f"{growth} in {active:,} transactions")
     return shown, against
 
 

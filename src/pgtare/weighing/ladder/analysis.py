@@ -18,7 +18,7 @@ from pgtare.weighing.ladder.compare import compare, known, not_counted, pct
 from pgtare.weighing.ladder.field_types import percent
 from pgtare.weighing.ladder.protocol import proof_id
 from pgtare.weighing.ladder.protocol_comparison import side_by_side
-from pgtare.weighing.ladder.records import Facts, Rate, Run, Step
+from pgtare.weighing.ladder.records import Rate, Run, Step, StudyFacts
 from pgtare.weighing.ladder.remaining_steps import narrow, remaining
 from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload, Rung, Together
 from pgtare.weighing.ladder.section_models import AGAIN, HIGHER_IS_BETTER, UNITS, Workload
@@ -28,7 +28,7 @@ from pgtare.weighing.verdicts import Verdict
 
 def analyse(
     study: Study,
-    facts: Facts,
+    facts: StudyFacts,
     steps: Sequence[Step],
     runs: Mapping[str, Run],
     rates: Mapping[str, Rate],
@@ -245,7 +245,7 @@ def _together(
 
     Workloads with one metric only, so that the deltas have one direction.
     """
-    told = []
+    joint = []
     counted = {w.name for w in found if w.floor is not None}
     bases = dict.fromkeys(c.base for c in study.comparison)
     for base in bases:
@@ -277,7 +277,7 @@ def _together(
                     )
                 )
             mean = float(np.mean([(t[:, 1:] - t[:, :1]).mean() for t in tables]))
-            told.append(
+            joint.append(
                 Together(
                     arms=arms,
                     base=base,
@@ -286,4 +286,4 @@ def _together(
                     p=estimate.joint_p(tables, seed=seed),
                 )
             )
-    return tuple(told)
+    return tuple(joint)

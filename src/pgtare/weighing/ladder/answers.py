@@ -31,12 +31,12 @@ def found(result: LadderResult) -> list[tuple[str, str]]:
         why = "figures are shown after the last one, so that nobody stops when they look good"
         sentence = f"{done}; {why}."
         return [("inconclusive", sentence)]
-    told: list[tuple[str, str]] = []
+    answers: list[tuple[str, str]] = []
     for verdict in ("cost", "gain", "equivalent"):
         for workload in result.workloads:
             for c in workload.compared:
                 if c.verdict == verdict:
-                    told.append((verdict, _sentence(result, workload, c)))
+                    answers.append((verdict, _sentence(result, workload, c)))
     open_ones = [c for w in result.workloads for c in w.compared if c.verdict == "inconclusive"]
     if open_ones:
         nouns = {
@@ -61,15 +61,15 @@ def found(result: LadderResult) -> list[tuple[str, str]]:
         if result.state == "closed":
             how = " The study is closed, so it stays that way."
         noun = "comparison is" if len(open_ones) == 1 else "comparisons are"
-        told.append(
+        answers.append(
             (
                 "inconclusive",
                 f"{len(open_ones)} {noun} inconclusive: the data show neither a difference nor "
                 f"that there is none.{how}",
             )
         )
-    told += [("not_verified", sentence) for sentence in _not_counted(result)]
-    return told
+    answers += [("not_verified", sentence) for sentence in _not_counted(result)]
+    return answers
 
 
 def _not_counted(result: LadderResult) -> list[str]:
@@ -78,20 +78,20 @@ def _not_counted(result: LadderResult) -> list[str]:
     for workload in result.workloads:
         if workload.why_not:
             alike.setdefault((workload.stated, workload.why_not), []).append(workload)
-    told = [f"{_all_of(those)} not count: {why}." for (_, why), those in alike.items()]
+    sentences = [f"{_all_of(those)} not count: {why}." for (_, why), those in alike.items()]
     left_out = [w for those in alike.values() for w in those]
     if any(w.proven and w.dropped for w in left_out):
-        told.append(
+        sentences.append(
             "The caveats list the runs that did not pass a gate, each with its reason: run the "
             "study again while nothing else runs on the machine, or allow for more under [gates] "
             "in the study file."
         )
     if any(w.idle is not None and not w.proven for w in left_out):
-        told.append(
+        sentences.append(
             "`pgtare ladder prove` shows what a workload waits for: change its load, or what the "
             "study file states of it."
         )
-    return told
+    return sentences
 
 
 def _all_of(workloads: list[OnWorkload]) -> str:
@@ -116,8 +116,8 @@ def _variant(variant: dict[str, Any]) -> str:
     """Its title, or what it preloads and sets if it has none."""
     what = [f"preloads {', '.join(variant['preload'])}"] if variant["preload"] else []
     what += [f"{k} = {v}" for k, v in {**variant["settings"], **variant["runtime"]}.items()]
-    told = variant["title"] or ", ".join(what) or "nothing preloaded, nothing set"
-    return f"{variant['name']}: {told}"
+    title = variant["title"] or ", ".join(what) or "nothing preloaded, nothing set"
+    return f"{variant['name']}: {title}"
 
 
 def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
@@ -146,7 +146,7 @@ def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
 
 def seen(result: LadderResult) -> list[str]:
     """What else was counted in the runs: figures by variant, and what one waits for more."""
-    told = []
+    sentences = []
     for workload in result.workloads:
         for name, unit in workload.figure_units.items():
             values = [
@@ -155,9 +155,9 @@ def seen(result: LadderResult) -> list[str]:
                 if name in rung.figures and not rung.variant.endswith(AGAIN)
             ]
             if values:
-                told.append(f"{workload.name}: {name}, {unit}: {', '.join(values)}.")
-        told += [line for c in workload.compared if (line := _waits_more(workload, c))]
-    return told
+                sentences.append(f"{workload.name}: {name}, {unit}: {', '.join(values)}.")
+        sentences += [line for c in workload.compared if (line := _waits_more(workload, c))]
+    return sentences
 
 
 def _waits_more(workload: OnWorkload, c: Compared) -> str:
@@ -184,27 +184,27 @@ def _waits_more(workload: OnWorkload, c: Compared) -> str:
 def terms(result: LadderResult) -> list[str]:
     """The ladder's own words, as far as the result uses them, a sentence each."""
     played = {workload.protocol: workload.words.explained for workload in result.workloads}
-    told = [explained for explained in played.values() if explained]
+    sentences = [explained for explained in played.values() if explained]
     if any(workload.floor for workload in result.workloads):
-        told.append(
+        sentences.append(
             f"Floor: {result.floor} compared with itself; its interval shows how small a "
             "difference this machine can show."
         )
-    return told
+    return sentences
 
 
 def together(result: LadderResult) -> list[str]:
     """Arms that share a base: whether any of them differs, without a figure pooled over them."""
     called = {workload.name: workload.called for workload in result.workloads}
-    told = [
+    sentences = [
         f"Does any of {', '.join(t.arms)} differ from {t.base} on "
         f"{', '.join(called[name] for name in t.workloads)}? Joint p = {p_text(t.p)}"
         for t in result.together
     ]
-    if not told:
+    if not sentences:
         return []
     how = (
         "from shuffling the variants within each round, as differences from one base depend on "
         "each other; not part of the correction for the number of comparisons"
     )
-    return [f"{told[0]} ({how}).", *(f"{sentence}." for sentence in told[1:])]
+    return [f"{sentences[0]} ({how}).", *(f"{sentence}." for sentence in sentences[1:])]

@@ -120,8 +120,8 @@ class Bench:
             name = variant.server
             # what is to be built need not be there for that
             if (major := self.study.servers[name].build) is None:
-                told = (known or {}).get(name)
-                major = version_number(told) // 10_000 if told else self.binaries(name).major
+                version = (known or {}).get(name)
+                major = version_number(version) // 10_000 if version else self.binaries(name).major
             if major < workload.oldest:
                 return f"it needs PostgreSQL {workload.oldest}, and {variant.name} is {major}"
         return ""

@@ -14,36 +14,36 @@ from pgtare.weighing.ladder.wording import block, count
 
 def of_runs(result: LadderResult) -> list[str]:
     """What a reader must know of how the runs went, from the gates."""
-    told = list(result.warnings)
+    lines = list(result.warnings)
     if result.quick:
-        told.insert(0, "A quick study: short runs, few rounds. It shows sizes and settles little.")
+        lines.insert(0, "A quick study: short runs, few rounds. It shows sizes and settles little.")
     if result.state == "closed":
-        told.append("The study was ended by hand: its intervals allow for a chosen moment.")
+        lines.append("The study was ended by hand: its intervals allow for a chosen moment.")
     for workload in result.workloads:
         for dropped in workload.dropped:
             reasons = "; ".join(dropped.reasons[:3])
             more = len(dropped.reasons) - 3
             tail = f"; and {more} more" if more > 0 else ""
             which = f"{workload.called}, {block(workload)} {dropped.round}"
-            told.append(f"{which} was dropped: {reasons}{tail}.")
-        told += [f"{workload.called}: {caveat}." for caveat in workload.caveats]
+            lines.append(f"{which} was dropped: {reasons}{tail}.")
+        lines += [f"{workload.called}: {caveat}." for caveat in workload.caveats]
         for c in workload.compared:
             if c.over_layouts is not None:
-                told.append(
+                lines.append(
                     f"{workload.called}: {c.arm} and {c.base} are builds, compared over "
                     f"{count(c.over_layouts.layouts, 'linking')} of each: the interval holds for "
                     "other linkings of the same objects, and more rounds alone do not narrow it."
                 )
         if workload.floor is not None:
-            told.append(f"{workload.called}: {_floor(result, workload, workload.floor)}.")
+            lines.append(f"{workload.called}: {_floor(result, workload, workload.floor)}.")
         if workload.stopped_on_width:
-            told.append(
+            lines.append(
                 f"{workload.called} was ended after {workload.rounds_kept} {block(workload)}s, "
                 "when every interval was as narrow as requested; such a rule looks at no effect, "
                 "but stops if they happen to vary little, so that its intervals are a little "
                 "too narrow."
             )
-    return told
+    return lines
 
 
 def _floor(result: LadderResult, workload: OnWorkload, floor: Compared) -> str:
@@ -51,14 +51,14 @@ def _floor(result: LadderResult, workload: OnWorkload, floor: Compared) -> str:
     width = floor.effect.half_width_pct
     if width is None:
         few = count(floor.rounds, block(workload))
-        told = f"the floor cannot say how narrow a comparison gets, as {few} give no interval"
-        return told + _for_an_interval(result, workload, floor.rounds)
-    told = f"{floor.base} against itself (the floor) is known to ± {width:.2f} %"
+        text = f"the floor cannot say how narrow a comparison gets, as {few} give no interval"
+        return text + _for_an_interval(result, workload, floor.rounds)
+    text = f"{floor.base} against itself (the floor) is known to ± {width:.2f} %"
     if floor.effect.covers_zero:
-        return told
+        return text
     often = f"{100 * result.alpha:g} % of floors"
     return (
-        f"{told}; it misses 0, as {often} do by chance: which is which was drawn by lot, so that "
+        f"{text}; it misses 0, as {often} do by chance: which is which was drawn by lot, so that "
         "nothing else can make it, and a floor that covers 0 shows no run to be sound"
     )
 
@@ -68,15 +68,15 @@ def _for_an_interval(result: LadderResult, workload: OnWorkload, blocks: int) ->
     needed, noun = rounds_for_level(result.alpha, 1), f"{block(workload)}s"
     if blocks >= needed or result.state == "closed":
         return ""
-    told = (
+    text = (
         f": fewer than {needed} {noun} exclude no effect at this level, however large, which is "
         "what [−∞, +∞] says"
     )
     if workload.rounds_planned >= needed:
-        return f"{told}; more were planned, and dropped or not done"
+        return f"{text}; more were planned, and dropped or not done"
     table = "quick" if result.quick else "protocol"
     table += PROTOCOLS[workload.protocol].section
-    return f"{told}; `{noun} = {needed}` or more under [{table}] of the study file gives ends"
+    return f"{text}; `{noun} = {needed}` or more under [{table}] of the study file gives ends"
 
 
 def dropped_by(dropped: Sequence[Dropped], by: Mapping[str, int], noun: str) -> list[str]:
@@ -84,17 +84,17 @@ def dropped_by(dropped: Sequence[Dropped], by: Mapping[str, int], noun: str) -> 
     if not dropped:
         return []
     machine = sum(not block.variants for block in dropped)
-    told = [f"{name} in {n}" for name, n in by.items()]
-    told += [f"the machine under all of them in {machine}"] if machine else []
-    return [f"{count(len(dropped), f'{noun}')} dropped; what did not pass: {', '.join(told)}"]
+    failures = [f"{name} in {n}" for name, n in by.items()]
+    failures += [f"the machine under all of them in {machine}"] if machine else []
+    return [f"{count(len(dropped), f'{noun}')} dropped; what did not pass: {', '.join(failures)}"]
 
 
 def remarks(by_variant: Mapping[str, Sequence[tuple[str, ...]]], noun: str) -> list[str]:
     """An example of each variant's waits that were not as stated."""
     return [
-        f"the waits of {name} were not as stated in {count(len(told), noun)} ({told[0][0]}), which "
+        f"the waits of {name} were not as stated in {count(len(seen), noun)} ({seen[0][0]}), which "
         "count all the same: a variant that counts no waits could not be held against it"
-        for name, told in by_variant.items()
+        for name, seen in by_variant.items()
     ]
 
 
@@ -140,9 +140,9 @@ def _rare(result: LadderResult) -> list[str]:
 def protocols(result: LadderResult) -> list[str]:
     """How the runs were laid out, a sentence a protocol."""
     n = len(result.variants) + 1
-    told = []
+    lines = []
     for name, protocol in PROTOCOLS.items():
         if names := [w.stated for w in result.workloads if w.protocol == name]:
             how = protocol.how(result.protocol, n, result.floor)
-            told.append(f"{', '.join(names)}: {how}; seed {result.seed}.")
-    return told
+            lines.append(f"{', '.join(names)}: {how}; seed {result.seed}.")
+    return lines

@@ -8,12 +8,14 @@ from pathlib import Path
 import pgtare
 from pgtare.errors import UsageError
 from pgtare.kit import machine
-from pgtare.weighing.ladder.records import Facts
+from pgtare.weighing.ladder.records import StudyFacts
 
 _MACHINE = {"cpu_model": "the processor", "cpus_usable": "the number of usable processors"}
 
 
-def check(begun: Facts, planned: Facts, servers: Mapping[str, str], directory: Path) -> None:
+def check(
+    begun: StudyFacts, planned: StudyFacts, servers: Mapping[str, str], directory: Path
+) -> None:
     """Compare what a study was begun with to what it would go on with.
 
     planned: the facts that this process goes by; servers: the versions found, by name. Raises
@@ -30,14 +32,14 @@ def check(begun: Facts, planned: Facts, servers: Mapping[str, str], directory: P
         ),
         *((what, begun.machine.get(key), here[key]) for key, what in _MACHINE.items()),
     ]
-    told = [
+    changes = [
         f"{what} was {was} and is {now}"
         for what, was, now in compared
         # an older study's facts are fewer
         if was is not None and was != now
     ]
-    if told:
+    if changes:
         raise UsageError(
-            f"the study in {directory} cannot go on as it was begun: {'; '.join(told)}; go on "
+            f"the study in {directory} cannot go on as it was begun: {'; '.join(changes)}; go on "
             f"where that is as it was, or end it with `pgtare ladder report {directory} --close`"
         )

@@ -17,8 +17,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from pgtare.errors import UsageError
 from pgtare.kit import artefact, files, parquet
-from pgtare.kit.artefact import Kind
-from pgtare.weighing.ladder.records import Facts, Rate, Run
+from pgtare.kit.artefact import ArtefactKind
+from pgtare.weighing.ladder.records import Rate, Run, StudyFacts
 
 FACTS = "study.json"
 RATES = "rates.json"
@@ -28,7 +28,7 @@ _LOCK = ".lock"
 _SCRATCH = ".scratch"
 #: There while a study is begun.
 _BEGINNING = ".beginning"
-STUDY = Kind("study of `pgtare ladder`", FACTS, "pgtare.ladder.study/1", parts=(RUNS,))
+STUDY = ArtefactKind("study of `pgtare ladder`", FACTS, "pgtare.ladder.study/1", parts=(RUNS,))
 _RATES = TypeAdapter(dict[str, Rate])
 
 
@@ -43,7 +43,7 @@ class Directory:
         """Whether a study has been begun here."""
         return (self.path / FACTS).is_file()
 
-    def begin(self, facts: Facts, fill: Callable[[Path], None]) -> None:
+    def begin(self, facts: StudyFacts, fill: Callable[[Path], None]) -> None:
         """Make the directory, let `fill` put the scripts in it, and write down what is to be run.
 
         The last says that the study has been begun, so that one which has lacks nothing.
@@ -76,9 +76,9 @@ class Directory:
     def _holdings(self) -> list[Path]:
         return [path for path in self.path.iterdir() if path.name != _LOCK]
 
-    def facts(self) -> Facts:
+    def facts(self) -> StudyFacts:
         """What is being run. Raises UsageError if there is no study."""
-        return artefact.parsed(Facts, STUDY.open(self.path), self.path / FACTS)
+        return artefact.parsed(StudyFacts, STUDY.open(self.path), self.path / FACTS)
 
     def rates(self) -> dict[str, Rate]:
         """The rates found so far, by workload."""

@@ -190,9 +190,9 @@ class DuetRounds(StudyProtocol):
             blocks, reasons, at_fault = [], [], []
             for at, run in sorted(rounds.items()):
                 block = parts_of(run)
-                told = reasons_against(workload, block, list(run.failed), found)
-                at_fault += named_first(told, run.step.roles)
-                reasons += [f"round {at}: {reason}" for reason in told]
+                against = reasons_against(workload, block, list(run.failed), found)
+                at_fault += named_first(against, run.step.roles)
+                reasons += [f"round {at}: {reason}" for reason in against]
                 blocks.append(block)
             if reasons:
                 variants = tuple(dict.fromkeys(at_fault))
@@ -288,7 +288,7 @@ class DuetRounds(StudyProtocol):
             transactions=sum(p.transactions for p in parts.values()),
             failed=tuple(failed),
             machine={
-                **gates.told(window),
+                **gates.machine_shares(window),
                 "rate_tps": spec.rate or 0.0,
                 "cycles": statistics.cycles if statistics else 0,
             },

@@ -141,16 +141,16 @@ def judge_capture(
     sessions = sum(seen.captures.values())
     wrong = [f"{n} at {name}" for name, n in seen.captures.items() if name != level]
     if wrong or not sessions:
-        told = ", ".join(wrong) or "no session seen"
-        return [], [f"capture is not {level} in the load's sessions: {told}"]
+        state = ", ".join(wrong) or "no session seen"
+        return [], [f"capture is not {level} in the load's sessions: {state}"]
     if level == "off" and waits:
         return [], [f"{waits:,} waits were counted, though capture is off"]
     if level != "off" and not waits:
         return [], ["no wait was counted"]
     if level == "trace" and not seen.rings:
         return [], ["no session has a trace ring"]
-    told = f"capture is {level} in {sessions} sessions, {intact} calls in place"
-    return [f"{told}, {waits or 0:,} waits counted"], []
+    state = f"capture is {level} in {sessions} sessions, {intact} calls in place"
+    return [f"{state}, {waits or 0:,} waits counted"], []
 
 
 def profile(
@@ -194,8 +194,8 @@ def _grown(before: Iterable[EventRow], after: Iterable[EventRow]) -> dict[Event,
 
 def judge_profile(workload: Workload, waits: tuple[Wait, ...], idle: float) -> list[str]:
     """What of a workload's stated profile was not shown."""
-    told = [line for expected in workload.profile for line in _missed(expected, waits)]
-    return told + judge_idle(workload, idle)
+    missed = [line for expected in workload.profile for line in _missed(expected, waits)]
+    return missed + judge_idle(workload, idle)
 
 
 def judge_run(
@@ -212,18 +212,18 @@ def judge_run(
 
 def judge_idle(workload: Workload, idle: float) -> list[str]:
     """What of the headroom, or of the load, that a workload states was not there."""
-    told = []
+    reasons = []
     if workload.idle_at_least is not None and idle < workload.idle_at_least:
-        told.append(
+        reasons.append(
             f"the processors idled {percent(round(idle, 3))} of the time, not "
             f"{percent(workload.idle_at_least)}"
         )
     if workload.idle_at_most is not None and idle > workload.idle_at_most:
-        told.append(
+        reasons.append(
             f"the processors idled {percent(round(idle, 3))} of the time, more than "
             f"{percent(workload.idle_at_most)}"
         )
-    return told
+    return reasons
 
 
 def measured(expected: Expected, waits: tuple[Wait, ...]) -> tuple[float, float, float | None]:
@@ -247,14 +247,16 @@ def _missed(expected: Expected, waits: tuple[Wait, ...]) -> list[str]:
     what = f"{name}: {percent(round(share, 3))} of the " + (
         "time waited" if expected.of == "waits" else "sessions' time"
     )
-    told = []
+    missed = []
     if expected.at_least is not None and share < expected.at_least:
-        told.append(f"{what}, not {percent(expected.at_least)}")
+        missed.append(f"{what}, not {percent(expected.at_least)}")
     if expected.at_most is not None and share > expected.at_most:
-        told.append(f"{what}, more than {percent(expected.at_most)}")
+        missed.append(f"{what}, more than {percent(expected.at_most)}")
     wanted = expected.waits_per_transaction_at_least
     if wanted is not None and per_transaction < wanted:
-        told.append(f"{name}: {per_transaction:.2f} waits a transaction, not {wanted:g}")
+        missed.append(f"{name}: {per_transaction:.2f} waits a transaction, not {wanted:g}")
     if expected.mean_us_at_least is not None and (mean or 0.0) < expected.mean_us_at_least:
-        told.append(f"{name}: {mean or 0:.1f} µs on average, not {expected.mean_us_at_least:g} µs")
-    return told
+        missed.append(
+            f"{name}: {mean or 0:.1f} µs on average, not {expected.mean_us_at_least:g} µs"
+        )
+    return missed

@@ -16,14 +16,14 @@ _SLEW = 0.001
 
 def disturbed(steal: float, other: float, bounds: Gates) -> list[str]:
     """What else had the processors for more than it may, by its shares of them."""
-    told = []
+    reasons = []
     if steal > bounds.steal_at_most:
-        told.append(f"other guests took {percent(round(steal, 3))} of the processors")
+        reasons.append(f"other guests took {percent(round(steal, 3))} of the processors")
     if other > bounds.other_load_at_most:
-        told.append(
+        reasons.append(
             f"another load on the machine took {percent(round(other, 3))} of the processors"
         )
-    return told
+    return reasons
 
 
 def judge(window: Window[Any], bounds: Gates) -> list[str]:
@@ -33,18 +33,18 @@ def judge(window: Window[Any], bounds: Gates) -> list[str]:
 
 def judge_usage(before: Usage, after: Usage, shares: ProcessorShares, bounds: Gates) -> list[str]:
     """Likewise, from the readings of the machine at both ends of the run."""
-    told = disturbed(shares.steal, shares.other, bounds)
+    reasons = disturbed(shares.steal, shares.other, bounds)
     if after.swapped_pages > before.swapped_pages:
-        told.append(f"{after.swapped_pages - before.swapped_pages} pages were swapped")
+        reasons.append(f"{after.swapped_pages - before.swapped_pages} pages were swapped")
     if after.throttled > before.throttled:
-        told.append("the processors were throttled")
+        reasons.append("the processors were throttled")
     seconds = after.monotonic_s - before.monotonic_s
     step = after.wall_s - before.wall_s - seconds
     if abs(step) > bounds.clock_step_ms / 1000 + _SLEW * seconds:
-        told.append(f"the clock stepped by {1000 * step:+.0f} ms")
-    return told
+        reasons.append(f"the clock stepped by {1000 * step:+.0f} ms")
+    return reasons
 
 
-def told(window: Window[Any]) -> dict[str, float]:
+def machine_shares(window: Window[Any]) -> dict[str, float]:
     """What had the processors, for the record of a run: shares from 0 to 1."""
     return dataclasses.asdict(window.shares)

@@ -11,47 +11,47 @@ from pgtare.weighing.ladder.result import LadderResult, OnWorkload
 
 def render(result: LadderResult) -> str:
     """The whole report."""
-    told = [f"# {result.title}", ""]
-    told += [f"- {sentence}" for _, sentence in answers.found(result)]
-    told += [f"- {sentence}" for sentence in answers.terms(result)]
-    told += [f"- {answers.variants(result)}"]
-    told += [f"- {sentence}" for sentence in answers.seen(result)]
+    lines = [f"# {result.title}", ""]
+    lines += [f"- {sentence}" for _, sentence in answers.found(result)]
+    lines += [f"- {sentence}" for sentence in answers.terms(result)]
+    lines += [f"- {answers.variants(result)}"]
+    lines += [f"- {sentence}" for sentence in answers.seen(result)]
     for workload in result.workloads:
-        told += ["", *_workload(workload, result)]
+        lines += ["", *_workload(workload, result)]
     head, body = tables.side_by_side(result)
     if body:
-        told += ["", "## The same comparison by several protocols", "", *_table(head, body)]
-        told += ["", caveats.SIDE_BY_SIDE]
+        lines += ["", "## The same comparison by several protocols", "", *_table(head, body)]
+        lines += ["", caveats.SIDE_BY_SIDE]
     if joint := answers.together(result):
-        told += ["", *joint]
-    told += ["", "## Caveats", ""]
-    told += [f"- {line}" for line in [*caveats.of_runs(result), *caveats.not_shown(result)]]
-    told += ["", "## How it was measured", "", *_how(result)]
-    return "\n".join(told) + "\n"
+        lines += ["", *joint]
+    lines += ["", "## Caveats", ""]
+    lines += [f"- {line}" for line in [*caveats.of_runs(result), *caveats.not_shown(result)]]
+    lines += ["", "## How it was measured", "", *_how(result)]
+    return "\n".join(lines) + "\n"
 
 
 def _workload(workload: OnWorkload, result: LadderResult) -> list[str]:
-    told = [f"## {wording.heading(workload)}", ""]
-    told.append(
+    lines = [f"## {wording.heading(workload)}", ""]
+    lines.append(
         f"{wording.METRICS[workload.metric]}, {wording.count(workload.clients, 'client')}"
         + (f" at {workload.rate_tps:,.0f} a second" if workload.rate_tps else "")
         + f", {wording.blocks(workload)} in {span(workload.spent_s)}."
     )
-    told += ["", *(f"- {line}" for line in workload.profile)]
+    lines += ["", *(f"- {line}" for line in workload.profile)]
     if workload.why_not:
-        told += ["", f"**These figures do not count: {workload.why_not}.**"]
+        lines += ["", f"**These figures do not count: {workload.why_not}.**"]
     for grid in tables.grids(workload, result):
-        told += ["", f"{grid.caption}:", "", *_table(grid.head, grid.body)]
+        lines += ["", f"{grid.caption}:", "", *_table(grid.head, grid.body)]
     found, headings = tables.rows(workload), list(tables.headings(result.alpha))
     if found:
-        told += ["", *_table(headings, [list(row.cells) for row in found])]
+        lines += ["", *_table(headings, [list(row.cells) for row in found])]
     head, body = tables.other_metrics(workload, result.alpha)
     if body:
-        told += ["", *_table(head, body)]
+        lines += ["", *_table(head, body)]
     derived = [c for c in workload.compared if c.derivation]
     if derived:
-        told += ["", *(f"- {c.arm} − {c.base}: {c.derivation}." for c in derived)]
-    return told
+        lines += ["", *(f"- {c.arm} − {c.base}: {c.derivation}." for c in derived)]
+    return lines
 
 
 def _how(result: LadderResult) -> list[str]:

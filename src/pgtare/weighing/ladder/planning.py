@@ -17,7 +17,7 @@ from pgtare.weighing.ladder import study_file as studies
 from pgtare.weighing.ladder.directory import Directory
 from pgtare.weighing.ladder.protocol import StudyProtocol
 from pgtare.weighing.ladder.protocol_registry import PROTOCOLS, WHOLE_RUNS
-from pgtare.weighing.ladder.records import Facts, Step
+from pgtare.weighing.ladder.records import Step, StudyFacts
 from pgtare.weighing.ladder.rounds import proof_step
 from pgtare.weighing.ladder.study import Study
 
@@ -27,7 +27,7 @@ class StudyPlan:
     """A study as it is being run: what of it, in which order, and where it is kept."""
 
     study: Study
-    facts: Facts
+    facts: StudyFacts
     steps: tuple[Step, ...]
     directory: Directory
     warnings: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ def plan(
     facts = directory.facts() if directory.begun else None
     left_out = missing_clocks.left_out(study) if facts is None else facts.left_out
     chosen = _chosen(study, quick, workloads, left_out)
-    told = studies.check_rounds(chosen, quick=quick)
+    warning = studies.check_rounds(chosen, quick=quick)
     if facts is not None:
         asked = (source, quick, names(chosen), facts.seed if seed is None else seed)
         kept = (facts.source, facts.quick, facts.workloads, facts.seed)
@@ -85,11 +85,11 @@ def plan(
                 f"{out} holds another study, or this one begun otherwise: name a new directory, or "
                 f"go on with `pgtare ladder resume {out}`"
             )
-        return _planned(chosen, facts, directory, told)
+        return _planned(chosen, facts, directory, warning)
     number = secrets.randbelow(2**31) if seed is None else seed
     steps = all_steps(chosen, number)
     _check_scripts(chosen, path.parent)
-    facts = Facts(
+    facts = StudyFacts(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         pgtare_version=pgtare.__version__,
         seed=number,
@@ -103,7 +103,7 @@ def plan(
         planned_s=sum(protocol_of(chosen, step).seconds(chosen, step) for step in steps),
         left_out=left_out,
     )
-    return _planned(chosen, facts, directory, told)
+    return _planned(chosen, facts, directory, warning)
 
 
 def resumed(out: Path) -> StudyPlan:
@@ -141,10 +141,14 @@ def names(study: Study) -> tuple[str, ...]:
     return tuple(dict.fromkeys(w.stated for w in study.workload))
 
 
-def _planned(study: Study, facts: Facts, directory: Directory, told: str | None) -> StudyPlan:
+def _planned(
+    study: Study, facts: StudyFacts, directory: Directory, warning: str | None
+) -> StudyPlan:
     steps = all_steps(study, facts.seed)
     warnings = [f"{name} is left out: {why}." for name, why in facts.left_out.items()]
-    return StudyPlan(study, facts, steps, directory, (*([f"{told}."] if told else []), *warnings))
+    return StudyPlan(
+        study, facts, steps, directory, (*([f"{warning}."] if warning else []), *warnings)
+    )
 
 
 def _check_scripts(study: Study, source: Path) -> None:

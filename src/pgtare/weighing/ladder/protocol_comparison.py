@@ -15,7 +15,7 @@ def side_by_side(workloads: Sequence[OnWorkload]) -> tuple[SideBySide, ...]:
     by_name: dict[str, list[OnWorkload]] = {}
     for workload in workloads:
         by_name.setdefault(workload.stated, []).append(workload)
-    told = []
+    compared = []
     for name, played in by_name.items():
         pairs = dict.fromkeys((c.arm, c.base) for workload in played for c in _all(workload))
         for arm, base in pairs:
@@ -26,10 +26,10 @@ def side_by_side(workloads: Sequence[OnWorkload]) -> tuple[SideBySide, ...]:
                 if (c.arm, c.base) == (arm, base) and c.effect.pct is not None
             )
             if len(ways) > 1:
-                told.append(
+                compared.append(
                     SideBySide(workload=name, title=played[0].title, arm=arm, base=base, ways=ways)
                 )
-    return tuple(told)
+    return tuple(compared)
 
 
 def _all(workload: OnWorkload) -> list[Compared]:

@@ -88,9 +88,9 @@ def _upper_bound(claim: UpperBound, effects: list[Recovered]) -> tuple[bool, str
     if known:
         _, where = max(known, key=lambda item: item[0][1])
         over = [sum(bound[end] > claim.bound_pct for bound, _ in known) for end in (0, 1)]
-        told = str(over[0]) if over[0] == over[1] else f"{over[0]} to {over[1]}"
+        n = str(over[0]) if over[0] == over[1] else f"{over[0]} to {over[1]}"
         why += (
-            f"; the 95 % bounds exceed {claim.bound_pct:g} % in {told} of {len(known)} comparisons "
+            f"; the 95 % bounds exceed {claim.bound_pct:g} % in {n} of {len(known)} comparisons "
             f"(as the errors are that go with their p), and the largest is "
             f"{spread(where.bound_pct, 1)} ({where.arm} in {where.regime})"
         )
@@ -133,9 +133,9 @@ def _no_effect(published: Published, effects: list[Recovered]) -> tuple[bool, st
         )
     level = published.alpha / published.comparisons
     if few := sorted({e.rounds for e in effects if e.attainable_p > level}):
-        told = " and ".join(str(n) for n in few)
+        listed = " and ".join(str(n) for n in few)
         why += (
-            f"; {told} rounds cannot pass α = {level:.2g} whatever the effect (p = "
+            f"; {listed} rounds cannot pass α = {level:.2g} whatever the effect (p = "
             f"{level_text(attainable_p(few[-1]))} at best; {needed} rounds could)"
         )
     return bool(effects) and len(shown) == len(effects), f"{why}."

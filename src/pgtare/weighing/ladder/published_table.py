@@ -134,7 +134,7 @@ _KEYS = sorted(
 )
 
 
-def _told(error: dict[str, Any]) -> str:
+def _message(error: dict[str, Any]) -> str:
     """What pydantic found wrong, in a reader's words; of a claim its location names the kind."""
     where = ".".join(str(part) for part in error["loc"] if not isinstance(part, int))
     if error["type"] == "extra_forbidden":
@@ -164,7 +164,7 @@ def read(path: Path) -> Published:
     except ValidationError as ex:
         error = ex.errors(include_url=False)[0]
         line = line_of(source, error["loc"])
-        raise UsageError(f"{path}, line {line}: {_told(dict(error))}") from ex
+        raise UsageError(f"{path}, line {line}: {_message(dict(error))}") from ex
     known = {effect.id for effect in found.effect}
     for i, claim in enumerate(found.claim):
         for name in claim.effects:

@@ -108,7 +108,7 @@ class Dropped(_Model):
     )
 
 
-class Facts(_Model):
+class StudyFacts(_Model):
     """A study directory's first file: what is being run. It never changes once written.
 
     servers: by name, the version of each as its pg_config says it.

@@ -215,7 +215,7 @@ def _measured(step: Step, context: StepContext) -> StepResult:
         events=last.disturbed(first),
         remarks=tuple(remarks),
         waits=waits,
-        machine={**gates.told(window), "rate_tps": spec.rate or 0.0},
+        machine={**gates.machine_shares(window), "rate_tps": spec.rate or 0.0},
         evidence=(*shown, *worked),
         latency_samples=len(latencies),
     )
@@ -225,18 +225,18 @@ def _measured(step: Step, context: StepContext) -> StepResult:
 
 def load_gates(workload: Workload, transactions: int, failures: int, counted: float) -> list[str]:
     """What speaks against the load itself. counted: what its own counter, if any, grew by."""
-    told = []
+    reasons = []
     if failures:
-        told.append(f"{failures:,} transactions of the load failed")
+        reasons.append(f"{failures:,} transactions of the load failed")
     if not transactions:
-        told.append("the load did no transaction")
+        reasons.append("the load did no transaction")
     wanted = workload.counted_per_transaction
     if workload.counter and counted < wanted * transactions:
-        told.append(
+        reasons.append(
             f"the workload's counter grew by {counted:,.0f} in {transactions:,} transactions, "
             f"not by {wanted:g} each"
         )
-    return told
+    return reasons
 
 
 def _metrics(got: RunResult, latencies: np.ndarray, server_ticks: int) -> dict[str, float]:

@@ -63,7 +63,7 @@ def conduct(planned: StudyPlan, console: Console) -> None:
     except BrokenPipeError:
         raise
     except (OSError, psycopg.Error) as ex:
-        raise MeasurementError(f"the study was stopped by an error: {_told(ex)}") from ex
+        raise MeasurementError(f"the study was stopped by an error: {_error_text(ex)}") from ex
 
 
 def _own_servers_mb(study: Study) -> float:
@@ -71,7 +71,7 @@ def _own_servers_mb(study: Study) -> float:
     return max(study.played_by(w).disk_mb(study, w) for w in study.workload)
 
 
-def _told(ex: OSError | psycopg.Error) -> str:
+def _error_text(ex: OSError | psycopg.Error) -> str:
     if isinstance(ex, psycopg.Error):
         return first_line(ex)
     return ": ".join(str(part) for part in (ex.strerror, ex.filename) if part) or str(ex)
@@ -135,16 +135,16 @@ def _announcement(planned: StudyPlan, steps: Sequence[Step], runs: dict[str, Run
     if runs:
         return f"{len(runs)} runs are kept, {len(steps)} are left: about {span(seconds)}"
     study = planned.study
-    told = []
+    layouts = []
     for protocol in PROTOCOLS.values():
         chosen = [w for _, w in protocol.own_workloads(study)]
         if chosen:
             alone = len(chosen) == len(study.workload)
             whose = "" if alone else f"{', '.join(w.stated for w in chosen)} by "
-            told.append(whose + protocol.layout(study))
+            layouts.append(whose + protocol.layout(study))
     whole = f" (the whole study: {span(full_seconds(planned))})" if planned.facts.quick else ""
     return (
-        f"{len(steps)} runs: {count(len(names(study)), 'workload')}, {'; '.join(told)}, and a "
+        f"{len(steps)} runs: {count(len(names(study)), 'workload')}, {'; '.join(layouts)}, and a "
         f"proof of each workload's waits; this takes about {span(seconds)}{whole}; seed "
         f"{planned.facts.seed}"
     )

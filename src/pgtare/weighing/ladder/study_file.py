@@ -62,7 +62,7 @@ def parse(source: str, file: str, cores: int | None = None) -> Study:
     except ValidationError as ex:
         # A misspelt key is both unknown and missing; the first says more.
         errors = sorted(ex.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
-        raise UsageError(_told(dict(errors[0]), source, file)) from ex
+        raise UsageError(_message(dict(errors[0]), source, file)) from ex
     _check_names(study, source, file)
     whole = factorial.expanded(study)
     _check_protocols(whole, source, file, cores)
@@ -102,13 +102,13 @@ def check_rounds(study: Study, *, quick: bool) -> str | None:
 
 def _syntax(message: str, source: str, file: str) -> str:
     """What tomllib found wrong, with the place in front."""
-    told, _, where = message.partition(" (at ")
+    problem, _, where = message.partition(" (at ")
     found = re.match(r"line (\d+)", where)
     line = int(found[1]) if found else max(len(source.splitlines()), 1)
-    return f"{file}, line {line}: {told[:1].lower()}{told[1:]}"
+    return f"{file}, line {line}: {problem[:1].lower()}{problem[1:]}"
 
 
-def _told(error: dict[str, Any], source: str, file: str) -> str:
+def _message(error: dict[str, Any], source: str, file: str) -> str:
     """One sentence for what pydantic found wrong."""
     location = tuple(part for part in error["loc"] if part not in ("str", "tuple", "[key]"))
     dotted = ".".join(str(part) for part in location if not isinstance(part, int))

@@ -29,8 +29,8 @@ from pgtare.server.settings import Value, checked
 from pgtare.weighing.ladder import activity, evidence, gates, server_reading
 from pgtare.weighing.ladder.bench import SWITCHED, Bench, Serving
 from pgtare.weighing.ladder.blocks import Gathered, dropped_block, parts_of, reasons_against
+from pgtare.weighing.ladder.capture_proof import Levels
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
-from pgtare.weighing.ladder.levels import Levels
 from pgtare.weighing.ladder.protocol import (
     StepContext,
     StepResult,
@@ -260,7 +260,7 @@ def _measured(step: Step, context: StepContext) -> StepResult:
         transactions=transactions,
         failed=tuple(failed),
         machine={
-            **gates.told(window),
+            **gates.machine_shares(window),
             "rate_tps": spec.rate or 0.0,
             "blocks": estimate.blocks,
         },
@@ -298,21 +298,21 @@ def _by_arm(data: Observations, design: Design) -> dict[str, int]:
 
 def _spoiled(data: Observations, design: Design, got: recording.TrialRecording) -> list[str]:
     """What speaks against the arms' having had their settings."""
-    told = []
+    reasons = []
     status = got.status
     for arm in status.failed_arms if status else ():
-        told.append(f"{design.arms[arm].name}: a session refused its settings")
+        reasons.append(f"{design.arms[arm].name}: a session refused its settings")
     if status and status.sessions_lacking_settings:
-        told.append(f"{status.sessions_lacking_settings} sessions lack a setting of the trial")
+        reasons.append(f"{status.sessions_lacking_settings} sessions lack a setting of the trial")
     if status and status.lost:
-        told.append(f"{status.lost:,} transactions were lost, as they were read too slowly")
+        reasons.append(f"{status.lost:,} transactions were lost, as they were read too slowly")
     changed = float(np.mean((data["flags"] & UnitFlag.APP_CHANGED) != 0)) if len(data) else 0.0
     if changed > _SPOILED:
-        told.append(
+        reasons.append(
             f"the load set settings of the variants itself in {100 * changed:.1f} % of "
             "its transactions"
         )
-    return told
+    return reasons
 
 
 def _metrics(estimate: TrialEstimate, index: int) -> dict[str, float]:

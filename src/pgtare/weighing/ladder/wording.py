@@ -139,28 +139,28 @@ def over_layouts(found: estimate.Paired, over: Layouts, *, peeked: bool) -> str:
     if over.layouts < 2 or math.isnan(found.p):
         return f"no p: {count(over.layouts, 'linking')} of the builds in {count(found.n, 'round')}"
     by = "the confidence sequence of Waudby-Smith et al." if peeked else f"t, {over.df} df"
-    told = (
+    text = (
         f"mean over {count(over.layouts, 'pair')} of linkings in {count(found.n, 'round')}, {by}: "
         f"p = {p_text(found.p)}"
     )
     if math.isnan(over.sd_layout):
-        return f"{told}; each linking in one round, so that the two cannot be separated"
+        return f"{text}; each linking in one round, so that the two cannot be separated"
     spread, lo, hi, of_round = (
         numbers.percent(100 * sd)
         for sd in (over.sd_layout, over.sd_layout_lo, over.sd_layout_hi, over.sd_round)
     )
     return (
-        f"{told}; SD between linkings {spread} [{lo}, {hi}], of a round {of_round}, all linkings "
+        f"{text}; SD between linkings {spread} [{lo}, {hi}], of a round {of_round}, all linkings "
         f"alike: p = {p_text(over.p_layout)}"
     )
 
 
 def adjustment(compared: Compared, family: int) -> str:
     """What follows for the declared family."""
-    told = f"; Holm over {family} declared comparisons: {p_text(compared.p_adjusted)}"
+    text = f"; Holm over {family} declared comparisons: {p_text(compared.p_adjusted)}"
     if compared.p_equivalence is not None:
-        told += f"; equivalence (the larger of two one-sided p): {p_text(compared.p_equivalence)}"
-    return told
+        text += f"; equivalence (the larger of two one-sided p): {p_text(compared.p_equivalence)}"
+    return text
 
 
 def profile_line(
@@ -169,19 +169,19 @@ def profile_line(
     """What was asked of a profile, and what was found."""
     name = "all waits" if expected.event == "*" else " and ".join(expected.events)
     of = "time waited" if expected.of == "waits" else "sessions' time"
-    told, asked = [f"{numbers.percent(100 * share)} of the {of}"], []
+    found, asked = [f"{numbers.percent(100 * share)} of the {of}"], []
     if expected.at_least is not None:
         asked.append(f"≥ {percent(expected.at_least)}")
     if expected.at_most is not None:
         asked.append(f"≤ {percent(expected.at_most)}")
     if expected.waits_per_transaction_at_least is not None:
-        told.append(f"{per_transaction:.2f} a transaction")
+        found.append(f"{per_transaction:.2f} a transaction")
         asked.append(f"≥ {expected.waits_per_transaction_at_least:g} a transaction")
     if mean_us is not None:
-        told.append(f"{numbers.duration(mean_us)} on average")
+        found.append(f"{numbers.duration(mean_us)} on average")
     if expected.mean_us_at_least is not None:
         asked.append(f"≥ {expected.mean_us_at_least:g} µs")
-    return f"{name}: {', '.join(told)} (wanted {', '.join(asked)})"
+    return f"{name}: {', '.join(found)} (wanted {', '.join(asked)})"
 
 
 def figure(value: float | None) -> str:

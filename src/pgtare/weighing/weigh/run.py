@@ -197,7 +197,7 @@ class _Run:
                 tick=display.count,
             )
         plan = _with_warnings(plan, _waiting(window.run_delay_ns))
-        told = self._describe_load(load)
+        description = self._describe_load(load)
         alive = got.stopped_by != "server" or got.status is not None
         outside = 0
         if alive and got.status is not None:
@@ -234,7 +234,7 @@ class _Run:
             got,
             estimate,
             proofs,
-            told,
+            description,
             server,
             outside,
             shares,
@@ -252,10 +252,10 @@ class _Run:
     def _describe_load(self, load: PgbenchLoad | None) -> dict[str, Any]:
         if load is None:
             return {"kind": "none", "application": self.request.application}
-        told = load.describe()
+        description = load.describe()
         if self.request.headroom is not None:
-            told["headroom"] = {"share": self.request.headroom, **self.saturation}
-        return told
+            description["headroom"] = {"share": self.request.headroom, **self.saturation}
+        return description
 
 
 def _name(spec: LoadSpec) -> str:

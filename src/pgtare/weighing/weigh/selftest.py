@@ -227,7 +227,7 @@ def _effect_checks(recorded: tuple[Design, Observations], seed: int) -> list[Che
                 f"delay of {arm.name}, at the median"
                 if truth
                 else f"control against base ({len(data):,})",
-                _told(Interval(estimate=effect.estimate, lo=lo, hi=hi)),
+                _shown(Interval(estimate=effect.estimate, lo=lo, hi=hi)),
                 f"{truth:g} µs" + (f" to {truth + slack:g} µs" if slack else ""),
                 lo <= truth + slack and truth <= hi,
             )
@@ -240,7 +240,7 @@ def _wider(e: Estimate) -> tuple[float, float]:
     return e.estimate - half, e.estimate + half
 
 
-def _told(interval: Interval) -> str:
+def _shown(interval: Interval) -> str:
     return f"{numbers.estimate(interval)} µs {numbers.bounds(interval)}"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from pgtare.estimate.trial.design import Arm, Design, Runs, Slices
 from pgtare.estimate.trial.observations import NO_SLICE, OBSERVATION, Observations
 from pgtare.kit import artefact, files, parquet
-from pgtare.kit.artefact import Kind
+from pgtare.kit.artefact import ArtefactKind
 from pgtare.weighing.weigh.schema import SCHEMA, WeighResult
 
 DESIGN_SCHEMA = "pgtare.design/2"
@@ -21,10 +21,12 @@ OBSERVATIONS_FILE = "observations.parquet"
 DESIGN_FILE = "design.json"
 RESULT_FILE = "result.json"
 FILES = (OBSERVATIONS_FILE, DESIGN_FILE, RESULT_FILE)
-RESULT = Kind(
+RESULT = ArtefactKind(
     "result of `pgtare weigh`", RESULT_FILE, SCHEMA, parts=(OBSERVATIONS_FILE, DESIGN_FILE)
 )
-_DESIGN = Kind("design of `pgtare weigh`", DESIGN_FILE, DESIGN_SCHEMA, earlier=(_WITHOUT_SLICES,))
+_DESIGN = ArtefactKind(
+    "design of `pgtare weigh`", DESIGN_FILE, DESIGN_SCHEMA, earlier=(_WITHOUT_SLICES,)
+)
 
 
 class Stored(NamedTuple):

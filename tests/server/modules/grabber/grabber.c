@@ -6,7 +6,7 @@
  * what it found, as modules of this kind do.  Unlike a well-bred one it can
  * also put back what it found, whatever has been put on top of it since.
  *
- * It shares no code with the modules it is loaded beside.
+ * It shares no code with the modules it is loaded with.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from pgtare.kit.notes import alike, amounts
 from pgtare.seeing.trace.analysis import kernel_time
-from pgtare.seeing.trace.analysis.costs import Costs, of_recording
 from pgtare.seeing.trace.analysis.timeline import Process, processes, worked_until
+from pgtare.seeing.trace.analysis.tracing_cost import Costs, of_recording
 from pgtare.seeing.trace.file.reader import Integers, Trace
 from pgtare.seeing.trace.file.stream import CALL, SEVERAL, CallKind
 
@@ -40,7 +40,7 @@ _DECODING = 0.7
 
 
 @dataclass
-class Entries:
+class LedgerEntries:
     """Bookings. process: index; call, top: indices into the ledger's calls, -1 if none is open.
 
     top: the outermost call. transaction: index within the process, -1: none. times: 0 for the
@@ -59,9 +59,9 @@ class Entries:
     whole: Floats
     begin: Integers
 
-    def of(self, kept: npt.NDArray[np.bool_]) -> Entries:
+    def of(self, kept: npt.NDArray[np.bool_]) -> LedgerEntries:
         """Some of them."""
-        return Entries(*(getattr(self, name)[kept] for name in _FIELDS))
+        return LedgerEntries(*(getattr(self, name)[kept] for name in _FIELDS))
 
     def __len__(self) -> int:
         return len(self.ns)
@@ -81,7 +81,7 @@ class Ledger:
     processes: list[Process]
     calls: npt.NDArray[np.void]
     call_process: Integers
-    entries: Entries
+    entries: LedgerEntries
     kernel_share: dict[int, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -119,9 +119,9 @@ def ledger(
     notes = [*trace.notes(), *_notes(found)]
     if not parts:
         nothing = np.zeros(0, np.int64)
-        empty = Entries(*(nothing,) * 5, np.zeros(0), nothing, np.zeros(0), nothing)
+        empty = LedgerEntries(*(nothing,) * 5, np.zeros(0), nothing, np.zeros(0), nothing)
         return Ledger(trace, [], np.zeros(0, CALL), nothing, empty, {}, notes)
-    joined = Entries(*(np.concatenate([getattr(p, name) for p in parts]) for name in _FIELDS))
+    joined = LedgerEntries(*(np.concatenate([getattr(p, name) for p in parts]) for name in _FIELDS))
     return Ledger(
         trace, found, np.concatenate(calls), np.concatenate(owners), joined, shares.by_event, notes
     )
@@ -129,8 +129,10 @@ def ledger(
 
 def _notes(processes: list[Process]) -> list[str]:
     gone = ((process.ring.pid, process.gone_bytes) for process in processes)
-    told = ((process.ring.pid, note) for process in processes for note in process.stream.notes)
-    return [*amounts(gone, "bytes of calls are missing"), *alike("process", told)]
+    of_processes = (
+        (process.ring.pid, note) for process in processes for note in process.stream.notes
+    )
+    return [*amounts(gone, "bytes of calls are missing"), *alike("process", of_processes)]
 
 
 def _shares(ns: Floats, owner: Integers, cpu: Floats) -> Floats:
@@ -254,7 +256,7 @@ class _Book:
         share = np.divide(np.clip(spent, 0.0, room), room, out=np.zeros(n), where=room > 0)
         return np.where(known, work * share[np.clip(self.reading, 0, n - 1)], 0.0)
 
-    def entries(self, shares: kernel_time.Shares, costs: Costs) -> Entries:
+    def entries(self, shares: kernel_time.Shares, costs: Costs) -> LedgerEntries:
         """Every booking of the process."""
         cpu = self._cpu(shares)
         rest = np.where(self.busy, self.outside - cpu, 0.0)
@@ -271,7 +273,7 @@ class _Book:
             self._booked(MISSING, lost),
         ]
         piece = self.wait_piece
-        waits = Entries(
+        waits = LedgerEntries(
             piece,
             self.call[piece].copy(),
             self.top[piece].copy(),
@@ -283,7 +285,9 @@ class _Book:
             self.bounds[piece],
         )
         parts.append(waits)
-        return Entries(*(np.concatenate([getattr(p, name) for p in parts]) for name in _FIELDS))
+        return LedgerEntries(
+            *(np.concatenate([getattr(p, name) for p in parts]) for name in _FIELDS)
+        )
 
     def _queued(self, rest: Floats) -> Floats:
         """The share of the unexplained time of each piece in which it waited for a processor.
@@ -324,7 +328,7 @@ class _Book:
         holder = [index.get(number, i) for i, number in enumerate(calls["execution"].tolist())]
         return _shares(ns, np.array([*holder, -1], np.int64)[self.call], cpu)
 
-    def _booked(self, component: int, ns: Floats) -> Entries:
+    def _booked(self, component: int, ns: Floats) -> LedgerEntries:
         """One booking for each call (or span outside of calls) and transaction."""
         kept = np.flatnonzero(ns > 0)
         span = np.cumsum(np.concatenate([[0], self.busy[1:] != self.busy[:-1]]))
@@ -333,7 +337,7 @@ class _Book:
         first, sums = _summed(key, ns[kept])
         begun, wholes = _summed(owner, ns[kept])
         n, of = len(first), kept[first]
-        return Entries(
+        return LedgerEntries(
             np.zeros(n, np.int64),
             self.call[of].copy(),
             self.top[of].copy(),

@@ -72,9 +72,9 @@ def names(ledger: Ledger, way: str) -> tuple[list[str], Integers]:
     if way == "trace":
         return _distributed_traces(ledger)
     field = {"address": "client", "user": "user"}[way]
-    told = [getattr(p.ring, field) or f"(no {way})" for p in ledger.processes]
-    unique = list(dict.fromkeys(told))
-    of_process = np.array([unique.index(name) for name in told], np.int64)
+    values = [getattr(p.ring, field) or f"(no {way})" for p in ledger.processes]
+    unique = list(dict.fromkeys(values))
+    of_process = np.array([unique.index(name) for name in values], np.int64)
     return unique, of_process[ledger.entries.process]
 
 
@@ -152,8 +152,8 @@ def _applications(ledger: Ledger) -> tuple[list[str], Integers]:
     of = np.zeros(len(e), np.int64)
     for i, session in enumerate(_sessions(ledger).tolist()):
         p = ledger.processes[session if session >= 0 else i]
-        told = p.stream.session.get("application") or p.ring.application
-        names = [told, *(name for _, name in p.stream.applications)]
+        first = p.stream.session.get("application") or p.ring.application
+        names = [first, *(name for _, name in p.stream.applications)]
         numbers = np.array(
             [unique.setdefault(name or "(no application)", len(unique)) for name in names], np.int64
         )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.seeing.trace.analysis.ledger import CLIENT, MISSING, Entries, Ledger
+from pgtare.seeing.trace.analysis.ledger import CLIENT, MISSING, Ledger, LedgerEntries
 from pgtare.seeing.trace.file.stream import (
     EXACT,
     UNTIMED,
@@ -185,7 +185,7 @@ class _Bookings:
         )
 
 
-def grouped(ledger: Ledger, entries: Entries, label: Callable[[Node], str]) -> Bookings:
+def grouped(ledger: Ledger, entries: LedgerEntries, label: Callable[[Node], str]) -> Bookings:
     """All time, that of measured executions by node; it adds up to what was given.
 
     Time outside of executions is under the kind of its call. An execution counts once, with

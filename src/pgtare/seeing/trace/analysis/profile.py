@@ -11,8 +11,8 @@ import numpy.typing as npt
 from pgtare.errors import UsageError
 from pgtare.seeing.trace.analysis import executions, plan_nodes
 from pgtare.seeing.trace.analysis.aggregate import BUCKETS, bucket
-from pgtare.seeing.trace.analysis.ledger import CLIENT, MISSING, Entries, Ledger
-from pgtare.seeing.trace.analysis.texts import OUTSIDE, Labels, statement_labels
+from pgtare.seeing.trace.analysis.ledger import CLIENT, MISSING, Ledger, LedgerEntries
+from pgtare.seeing.trace.analysis.texts import OUTSIDE, StatementLabels, statement_labels
 from pgtare.seeing.trace.file.stream import CallKind
 
 #: Statements that a heading names, and characters of each.
@@ -21,7 +21,7 @@ GROUPINGS = ("event", "statement", "call", "node", "relation", "session")
 
 
 @dataclass(frozen=True)
-class Line:
+class ProfileLine:
     """A line of a profile; lengths in ns.
 
     times: by event the waits, or the bookings of CPU (and so on) by call; by statement and session
@@ -51,13 +51,13 @@ class Profile:
     scope: str
     by: str
     total_ns: float
-    lines: tuple[Line, ...]
+    lines: tuple[ProfileLine, ...]
     sessions: int
     notes: tuple[str, ...] = ()
     workers: bool = False
     measured: bool = False
 
-    def share(self, line: Line) -> float:
+    def share(self, line: ProfileLine) -> float:
         """In percent."""
         return 100 * line.ns / self.total_ns if self.total_ns else 0.0
 
@@ -101,7 +101,9 @@ def profiles(ledger: Ledger, groupings: Sequence[str], scope: Scope | None = Non
     return [_profile(ledger, by, scope, entries, heading) for by in groupings]
 
 
-def _profile(ledger: Ledger, by: str, scope: Scope, entries: Entries, heading: str) -> Profile:
+def _profile(
+    ledger: Ledger, by: str, scope: Scope, entries: LedgerEntries, heading: str
+) -> Profile:
     names, key, ns, times = _grouped(ledger, by, entries)
     if by == "event":
         # a wait that was cut is still one, of its whole length
@@ -121,7 +123,7 @@ def _profile(ledger: Ledger, by: str, scope: Scope, entries: Entries, heading: s
     )
 
 
-def select(ledger: Ledger, scope: Scope) -> Entries:
+def select(ledger: Ledger, scope: Scope) -> LedgerEntries:
     """The bookings within a scope. Raises UsageError if there are none."""
     entries = ledger.entries
     kept = np.ones(len(entries), bool)
@@ -147,7 +149,7 @@ def select(ledger: Ledger, scope: Scope) -> Entries:
     return found
 
 
-def _of_one_transaction(entries: Entries) -> Entries:
+def _of_one_transaction(entries: LedgerEntries) -> LedgerEntries:
     """What calls have of other transactions does not count; waits are whole all the same."""
     waits = entries.component >= 0
     return replace(
@@ -157,9 +159,9 @@ def _of_one_transaction(entries: Entries) -> Entries:
     )
 
 
-def _heading(ledger: Ledger, scope: Scope, entries: Entries) -> str:
+def _heading(ledger: Ledger, scope: Scope, entries: LedgerEntries) -> str:
     """What the bookings within a scope are of, by the names of the statements that it took."""
-    taken = [] if scope.statement is None else [_told(_names_by_time(ledger, entries))]
+    taken = [] if scope.statement is None else [_quoted(_names_by_time(ledger, entries))]
     return _joined(scope, taken) or "all sessions"
 
 
@@ -167,7 +169,7 @@ def _joined(scope: Scope, words: list[str]) -> str:
     return ", ".join([scope.words, *words] if scope.words else words)
 
 
-def _names_by_time(ledger: Ledger, entries: Entries) -> list[str]:
+def _names_by_time(ledger: Ledger, entries: LedgerEntries) -> list[str]:
     """The outermost statements of some bookings, that with most time first."""
     labels = statement_labels(ledger)
     ns = np.bincount(labels.of_call[entries.top], entries.ns)
@@ -175,14 +177,14 @@ def _names_by_time(ledger: Ledger, entries: Entries) -> list[str]:
     return [labels.names[i] for i in order[ns[order] > 0].tolist()]
 
 
-def _told(names: list[str]) -> str:
+def _quoted(names: list[str]) -> str:
     """Statements as a heading names them: some of many, each on one line, cut."""
     lines = [" ".join(name.split()) for name in names[:_NAMED]]
-    told = "; ".join(line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…" for line in lines)
+    quoted = "; ".join(line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…" for line in lines)
     if len(names) == 1:
-        return f"statement {told}"
+        return f"statement {quoted}"
     more = f"; {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{len(names)} statements: {told}{more}"
+    return f"{len(names)} statements: {quoted}{more}"
 
 
 def _listing(scope: Scope) -> str:
@@ -194,7 +196,7 @@ def _listing(scope: Scope) -> str:
     return "`pgtare trace profile DIR --by session` lists its sessions"
 
 
-def _of_statement(ledger: Ledger, entries: Entries, wanted: str) -> npt.NDArray[np.bool_]:
+def _of_statement(ledger: Ledger, entries: LedgerEntries, wanted: str) -> npt.NDArray[np.bool_]:
     labels = statement_labels(ledger)
     chosen = np.array(_matches(labels, wanted), bool)
     which = _looked_up(labels.of_call, entries.top)
@@ -202,7 +204,7 @@ def _of_statement(ledger: Ledger, entries: Entries, wanted: str) -> npt.NDArray[
     return np.asarray((entries.top >= 0) & hit)
 
 
-def _matches(labels: Labels, wanted: str) -> list[bool]:
+def _matches(labels: StatementLabels, wanted: str) -> list[bool]:
     """Of each statement whether it is what is wanted; if none is, whether a text contains that."""
     texts = [{name, *found} for name, found in zip(labels.names, labels.texts, strict=True)]
     exact = [
@@ -218,17 +220,17 @@ def _matches(labels: Labels, wanted: str) -> list[bool]:
 _Grouped = tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.int64]]
 
 
-def _grouped(ledger: Ledger, by: str, entries: Entries) -> _Grouped:
+def _grouped(ledger: Ledger, by: str, entries: LedgerEntries) -> _Grouped:
     """Names, and for each part of a booking: the number of its name, its ns and its times."""
     return _GROUPERS[by](ledger, entries)
 
 
-def _by_event(ledger: Ledger, entries: Entries) -> _Grouped:
+def _by_event(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
     met, key = np.unique(entries.component, return_inverse=True)
     return [ledger.name(int(c)) for c in met], np.asarray(key), entries.ns, entries.times
 
 
-def _by_statement(ledger: Ledger, entries: Entries) -> _Grouped:
+def _by_statement(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
     """By outermost statement: for each run once, whatever calls and components its time has."""
     labels = statement_labels(ledger)
     outside = [OUTSIDE, "client", "not recorded"]
@@ -244,7 +246,7 @@ def _by_run(
     key: npt.NDArray[np.int64],
     ledger: Ledger,
     of_call: npt.NDArray[np.int64],
-    entries: Entries,
+    entries: LedgerEntries,
 ) -> _Grouped:
     tops = np.unique(entries.top[entries.top >= 0])
     run, itself = executions.runs(ledger, of_call, tops)
@@ -259,7 +261,7 @@ def _looked_up(
     return np.append(values, 0)[index]
 
 
-def _by_call(ledger: Ledger, entries: Entries) -> _Grouped:
+def _by_call(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
     names = [OUTSIDE, "client", "not recorded", *(kind.name.lower() for kind in CallKind)]
     where = np.select(
         [entries.component == CLIENT, entries.component == MISSING], [1, 2], default=0
@@ -270,7 +272,7 @@ def _by_call(ledger: Ledger, entries: Entries) -> _Grouped:
     return _once_each(names, key, entries, entries.call, times)
 
 
-def _by_session(ledger: Ledger, entries: Entries) -> _Grouped:
+def _by_session(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
     names = [who(p.ring) for p in ledger.processes]
     of_call = statement_labels(ledger).of_call
     return _by_run(names, entries.process, ledger, of_call, entries)
@@ -287,7 +289,7 @@ def who(ring: object) -> str:
 def _once_each(
     names: list[str],
     key: npt.NDArray[np.int64],
-    entries: Entries,
+    entries: LedgerEntries,
     unit: npt.NDArray[np.int64],
     times: npt.NDArray[np.int64],
 ) -> _Grouped:
@@ -303,15 +305,15 @@ def _once_each(
     return names, k[begins], ns, np.where(u[begins] >= 0, counted, 0)
 
 
-def _by_node(ledger: Ledger, entries: Entries) -> _Grouped:
+def _by_node(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
     return plan_nodes.grouped(ledger, entries, plan_nodes.kind_label)
 
 
-def _by_relation(ledger: Ledger, entries: Entries) -> _Grouped:
+def _by_relation(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
     return plan_nodes.grouped(ledger, entries, plan_nodes.relation_label)
 
 
-_GROUPERS: dict[str, Callable[[Ledger, Entries], _Grouped]] = {
+_GROUPERS: dict[str, Callable[[Ledger, LedgerEntries], _Grouped]] = {
     "event": _by_event,
     "statement": _by_statement,
     "call": _by_call,
@@ -333,7 +335,7 @@ def _lines(
     ns: npt.NDArray[np.float64],
     times: npt.NDArray[np.int64],
     length: npt.NDArray[np.float64],
-) -> list[Line]:
+) -> list[ProfileLine]:
     # lines of one name are one line
     unique = {name: i for i, name in enumerate(dict.fromkeys(names))}
     key = np.array([unique[name] for name in names], np.int64)[key] if len(key) else key
@@ -348,12 +350,12 @@ def _lines(
         total = float(ns[of].sum())
         begun = of[times[of] > 0]
         if not len(begun):
-            found.append(Line(name, total, 0, 0.0, 0.0, 0.0, (0,) * BUCKETS))
+            found.append(ProfileLine(name, total, 0, 0.0, 0.0, 0.0, (0,) * BUCKETS))
             continue
         lengths, weights = length[begun], times[begun]
         counts = np.bincount(bucket(lengths.astype(np.int64)), weights, minlength=BUCKETS)
         found.append(
-            Line(
+            ProfileLine(
                 name,
                 total,
                 int(weights.sum()),
@@ -366,8 +368,8 @@ def _lines(
     return found
 
 
-def _with_kernel(ledger: Ledger, line: Line, entries: Entries) -> Line:
+def _with_kernel(ledger: Ledger, line: ProfileLine, entries: LedgerEntries) -> ProfileLine:
     for event, share in ledger.kernel_share.items():
         if ledger.name(event) == line.name:
-            return Line(**{**line.__dict__, "kernel_ns": share * line.ns})
+            return ProfileLine(**{**line.__dict__, "kernel_ns": share * line.ns})
     return line

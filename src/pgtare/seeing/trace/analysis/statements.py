@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pgtare.errors import UsageError
 from pgtare.seeing.trace.analysis import plan_nodes as nodes
 from pgtare.seeing.trace.analysis.ledger import CPU, OWN, Ledger
-from pgtare.seeing.trace.analysis.texts import Labels, statement_labels
+from pgtare.seeing.trace.analysis.texts import StatementLabels, statement_labels
 from pgtare.seeing.trace.file.stream import (
     BUFFERS,
     EXACT,
@@ -314,7 +314,7 @@ def _add_unparsed(
     ledger: Ledger,
     wanted: npt.NDArray[np.bool_],
     found: dict[tuple[bool, int], Statement],
-    labels: Labels,
+    labels: StatementLabels,
 ) -> None:
     """Errors that no call tells: of statements that could not be parsed, which made none."""
     by_text = {s.text: s for (recursive, _), s in found.items() if not recursive}
@@ -322,10 +322,10 @@ def _add_unparsed(
         process = ledger.processes[p]
         own = process.calls
         failed = (own["flags"] & FAILED != 0) & (own["depth"] == 0)
-        told = Counter(own["text"][failed].tolist())
+        counted = Counter(own["text"][failed].tolist())
         for error in process.stream.errors:
-            told[error.text] -= 1
-            if told[error.text] >= 0:
+            counted[error.text] -= 1
+            if counted[error.text] >= 0:
                 continue
             text = process.stream.texts.get(error.text)
             if text is None or text.suppressed:

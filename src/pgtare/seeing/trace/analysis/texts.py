@@ -21,7 +21,7 @@ _SUPPRESSED = "(text suppressed)"
 
 
 @dataclass(frozen=True)
-class Labels:
+class StatementLabels:
     """The statement of each call, as an index into names (a text), query_ids (0: none) and texts.
 
     texts: all that were met of a statement, as sent, which differ in their constants.
@@ -34,10 +34,10 @@ class Labels:
 
 
 #: Made once for each ledger: all groupings and pages of one command use them.
-_MADE: WeakKeyDictionary[Ledger, Labels] = WeakKeyDictionary()
+_MADE: WeakKeyDictionary[Ledger, StatementLabels] = WeakKeyDictionary()
 
 
-def statement_labels(ledger: Ledger) -> Labels:
+def statement_labels(ledger: Ledger) -> StatementLabels:
     """Which statement each call of a ledger belongs to.
 
     Its name is the first text that a client asked for, or, if there is none, of a nested call,
@@ -49,7 +49,7 @@ def statement_labels(ledger: Ledger) -> Labels:
     return found
 
 
-def _labels(ledger: Ledger) -> Labels:
+def _labels(ledger: Ledger) -> StatementLabels:
     calls = ledger.calls
     names: list[str] = []
     query_ids: list[int] = []
@@ -57,7 +57,7 @@ def _labels(ledger: Ledger) -> Labels:
     known: dict[tuple[str, int | str], int] = {}
     of_call = np.zeros(len(calls), np.int64)
     if not len(calls):
-        return Labels([], [], of_call, [])
+        return StatementLabels([], [], of_call, [])
     keys = np.stack(
         [ledger.call_process, calls["text"].astype(np.int64), calls["query_id"], calls["kind"]],
         axis=1,
@@ -82,7 +82,7 @@ def _labels(ledger: Ledger) -> Labels:
         if text:
             texts[known[key]].add(text.strip())
         numbers[i] = known[key]
-    return Labels(_apart(names, query_ids), query_ids, numbers[inverse], texts)
+    return StatementLabels(_apart(names, query_ids), query_ids, numbers[inverse], texts)
 
 
 def _asked_for_first(depth: Integers, group: Integers, groups: int) -> Integers:

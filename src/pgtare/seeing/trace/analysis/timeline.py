@@ -22,7 +22,7 @@ from pgtare.seeing.trace.file import stream as streams
 from pgtare.seeing.trace.file.reader import Ring, Trace, Waits
 from pgtare.seeing.trace.file.stream import CALL, POSTGRES_EPOCH_US, SEVERAL, CallKind, Stream
 from pgtare.server.statement_spans import Ending, spans
-from pgtare.server.wait_ring import Kind
+from pgtare.server.wait_ring import RingRecordKind
 
 Integers = npt.NDArray[np.int64]
 
@@ -167,7 +167,7 @@ def _take_waits(
             parts.append(Waits(w.start + shift, w.length, w.event, w.calls))
         marks = trace.marks.get(other.number)
         if marks is not None:
-            of = marks["kind"] == Kind.CPU
+            of = marks["kind"] == RingRecordKind.CPU
             marked.append(np.stack([marks["when_ns"][of] + shift, marks["value"][of]], axis=1))
     if parts:
         process.waits = Waits(
@@ -414,7 +414,7 @@ def _of_waits(trace: Trace, ring: Ring) -> Process | None:
     if marks is not None:
         calls = _calls_of_marks(marks)
         process.calls = calls[calls["end"] > process.begin]
-        of = marks["kind"] == Kind.CPU
+        of = marks["kind"] == RingRecordKind.CPU
         process.cpu = _rising(np.stack([marks["when_ns"][of], marks["value"][of]], axis=1))
     if ring.leader_pid is not None:
         # a worker that ran one statement has one reading, from the start of its process on

@@ -130,15 +130,15 @@ class Arming:
     @property
     def notes(self) -> list[str]:
         """What the reader of the recording has to know of how traces were requested."""
-        told = []
+        sentences = []
         for (by, level), pids in self._kept.items():
             ours = self.target.level
             other = f"; --level {ours} was left aside" if level != ours else ""
-            told.append(
+            sentences.append(
                 f"traced already, by {by}, at level {level}, which was kept: "
                 f"{who('session', pids)}{other}"
             )
-        return [*told, *alike("session", self._said)]
+        return [*sentences, *alike("session", self._said)]
 
     def _answer_for(self, pid: int, started: datetime) -> None:
         if pid not in self.armed:

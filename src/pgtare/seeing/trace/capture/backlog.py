@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from pgtare.seeing.trace.file.stream import Kind, walk
+from pgtare.seeing.trace.file.stream import RecordKind, walk
 
 _HEADER = 32
 _NUMBER = slice(8, 16)
@@ -17,8 +17,12 @@ _NOBODY = bytes(8)
 _u64 = struct.Struct("<Q").unpack_from
 #: Where records name a text, and a plan.
 _PLANS_TEXT = 40
-_TEXT_AT: dict[int, int] = {Kind.CALL: 48, Kind.ERROR: 40, Kind.PLAN: _PLANS_TEXT}
-_PLAN_AT: dict[int, int] = {Kind.CALL: 64, Kind.ROWSOURCES: 32}
+_TEXT_AT: dict[int, int] = {
+    RecordKind.CALL: 48,
+    RecordKind.ERROR: 40,
+    RecordKind.PLAN: _PLANS_TEXT,
+}
+_PLAN_AT: dict[int, int] = {RecordKind.CALL: 64, RecordKind.ROWSOURCES: 32}
 
 Chunk = tuple[int, bytes]
 
@@ -34,7 +38,7 @@ class Earlier:
         self._state: dict[int, bytes] = {}
         self._rings: list[bytes] = []
         self._last = b""
-        self._told = before == 0
+        self._head_sent = before == 0
 
     def lost(self, position: int, lost: int) -> int:
         """How many of the bytes lost behind a position are the recording's loss."""
@@ -42,12 +46,12 @@ class Earlier:
 
     def without(self, position: int, lost: int, data: bytes) -> list[Chunk]:
         """What of some records, read from a position on, is for the recording, in chunks."""
-        if self._told and not self._texts and not self._plans:
+        if self._head_sent and not self._texts and not self._plans:
             return [(position, data)]
         at, found, own = position + lost, [], self.lost(position, lost)
         for kind, record in _records(data):
             if record[_NUMBER] == _NOBODY:
-                if kind == Kind.SESSION:
+                if kind == RecordKind.SESSION:
                     self._session = record
                 elif own:
                     found.append(record[:_HEADER] + own.to_bytes(8, "little"))
@@ -59,8 +63,8 @@ class Earlier:
                 found.append(record)
             at += len(record)
         chunks = []
-        if not self._told and at > self.before:
-            self._told = True
+        if not self._head_sent and at > self.before:
+            self._head_sent = True
             chunks.append((max(self.before - _HEADER, 0), self._head()))
         if found:
             chunks.append((max(position, self.before), b"".join(found)))
@@ -68,13 +72,15 @@ class Earlier:
 
     def _hold(self, kind: int, record: bytes) -> None:
         self._last = record
-        if kind == Kind.TEXT:
+        if kind == RecordKind.TEXT:
             self._texts[_u64(record, _HEADER)[0]] = record
-        elif kind == Kind.PLAN:
+        elif kind == RecordKind.PLAN:
             self._plans[_u64(record, _HEADER)[0]] = record
-        elif kind in (Kind.LEVEL, Kind.APPLICATION):
+        elif kind in (RecordKind.LEVEL, RecordKind.APPLICATION):
             self._state[kind] = record
-        elif kind == Kind.WAITRING and record[_HEADER:] not in (r[_HEADER:] for r in self._rings):
+        elif kind == RecordKind.WAITRING and record[_HEADER:] not in (
+            r[_HEADER:] for r in self._rings
+        ):
             self._rings.append(record)
 
     def _head(self) -> bytes:
@@ -82,7 +88,9 @@ class Earlier:
         kept = [_unnumbered(record) for record in (*self._rings, *self._state.values())]
         passed = b""
         if self._last:
-            passed = struct.pack("<IHH", _HEADER, Kind.PASSED, 0) + self._last[8:24] + bytes(8)
+            passed = (
+                struct.pack("<IHH", _HEADER, RecordKind.PASSED, 0) + self._last[8:24] + bytes(8)
+            )
         return b"".join([self._session, *kept, passed])
 
     def _named(self, kind: int, record: bytes) -> list[bytes]:

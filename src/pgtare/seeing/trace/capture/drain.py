@@ -17,7 +17,7 @@ from pgtare.seeing.trace.file.stream import POSTGRES_EPOCH_US
 from pgtare.seeing.trace.file.tables import NO_RING, Table
 from pgtare.seeing.trace.file.writer import Writer
 from pgtare.server import wait_ring
-from pgtare.server.wait_ring import Kind, Records, WaitRing, epoch_ns
+from pgtare.server.wait_ring import Records, RingRecordKind, WaitRing, epoch_ns
 
 #: Bytes of one answer above which a ring is read again at once.
 _MUCH = 256 * 1024
@@ -127,7 +127,7 @@ class Drain:
     def look(self) -> bool:
         """Read every ring; whether one is so full that it wants to be read again at once."""
         busy = False
-        told: dict[int, tuple[Traced, _Ring]] = {}
+        sessions: dict[int, tuple[Traced, _Ring]] = {}
         for found in rings(self.server, self.began):
             if not self.choice.takes(found):
                 continue
@@ -137,12 +137,12 @@ class Drain:
                 ring = _Ring(number, found.pid, found.started)
                 ring.earlier = Earlier(self.choice.before(found.key))
                 self.calls[found.key] = ring
-            told[found.pid] = found, ring
+            sessions[found.pid] = found, ring
             if not ring.done:
                 busy |= self._drain_calls(ring)
                 ring.done = found.ended is not None and ring.done
-        if self.waits and told:
-            busy |= self._look_at_waits(told)
+        if self.waits and sessions:
+            busy |= self._look_at_waits(sessions)
         self._look_at_unread()
         return busy
 
@@ -152,7 +152,7 @@ class Drain:
             self._tell_loss(NO_RING, lost)
         self.unread = now
 
-    def _new(self, pid: int, started: datetime, told: dict[str, Any]) -> int:
+    def _new(self, pid: int, started: datetime, description: dict[str, Any]) -> int:
         """Give a ring a number in the trace."""
         self._rings += 1
         self.writer.define(
@@ -161,7 +161,7 @@ class Drain:
                 "ring": np.array([self._rings]),
                 "pid": np.array([pid]),
                 "started_ns": np.array([epoch_ns(started)]),
-                "json": [json.dumps(told).encode()],
+                "json": [json.dumps(description).encode()],
             },
         )
         return self._rings
@@ -218,10 +218,10 @@ class Drain:
             Table.LOSSES, {"ring": np.array([ring]), "when_ns": when, "lost": np.array([lost])}
         )
 
-    def _look_at_waits(self, told: dict[int, tuple[Traced, _Ring]]) -> bool:
+    def _look_at_waits(self, sessions: dict[int, tuple[Traced, _Ring]]) -> bool:
         busy = False
         for found in wait_ring.rings(self.server.rows, self.began):
-            session, calls = told.get(found.leader_pid or found.pid, (None, None))
+            session, calls = sessions.get(found.leader_pid or found.pid, (None, None))
             if session is None or calls is None or not _of_session(found.started, session, calls):
                 continue
             waits = self.rings.get((found.pid, found.started))
@@ -254,15 +254,15 @@ class Drain:
 
     def _since(self, records: Records, ring: WaitRing) -> Records:
         """Without what was over before the recording began; clocks of rings may have drifted."""
-        waits = records["kind"] == Kind.WAIT
+        waits = records["kind"] == RingRecordKind.WAIT
         over = records["start_ns"] + np.where(waits, records["value"], 0).astype(np.int64)
         since = epoch_ns(self.began) - ring.started_ns
         return records[over >= min(since, int(over.max(initial=since))) - _SLACK]
 
     def _keep(self, ring: _Waits, records: Records) -> None:
         started_ns = ring.ring.started_ns
-        waits = records[records["kind"] == Kind.WAIT]
-        marks = records[records["kind"] != Kind.WAIT]
+        waits = records[records["kind"] == RingRecordKind.WAIT]
+        marks = records[records["kind"] != RingRecordKind.WAIT]
         if len(waits):
             self.writer.add(
                 Table.WAITS,
@@ -296,14 +296,14 @@ class Drain:
             first = len(self.events)
             for code in unknown:
                 self.events[code] = len(self.events)
-            told = [names.get(code) or ("???", f"0x{code:08X}") for code in unknown]
+            labels = [names.get(code) or ("???", f"0x{code:08X}") for code in unknown]
             self.writer.define(
                 Table.EVENTS,
                 {
                     "event": np.arange(first, first + len(unknown)),
                     "code": np.array(unknown),
-                    "class": [(kind or "???").encode() for kind, _ in told],
-                    "name": [(name or "???").encode() for _, name in told],
+                    "class": [(kind or "???").encode() for kind, _ in labels],
+                    "name": [(name or "???").encode() for _, name in labels],
                 },
             )
         numbers = np.array([self.events[int(code)] for code in codes], np.int64)

@@ -18,7 +18,7 @@ import pgtare
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import machine
 from pgtare.kit.notes import alike
-from pgtare.seeing.trace.analysis.costs import Costs, noted
+from pgtare.seeing.trace.analysis.tracing_cost import Costs, noted
 from pgtare.seeing.trace.capture import recorder_guard
 from pgtare.seeing.trace.capture.arming import Arming
 from pgtare.seeing.trace.capture.drain import Drain, rings

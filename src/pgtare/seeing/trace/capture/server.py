@@ -13,12 +13,6 @@ from psycopg import sql
 from pgtare.errors import UsageError
 from pgtare.server import module_versions, pooler, untraced_session
 
-_FUNCTIONS = """
-SELECT p.proname, n.nspname, has_schema_privilege(n.oid, 'USAGE'), quote_ident(n.nspname),
-       quote_ident(current_user) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-JOIN pg_language l ON l.oid = p.prolang
-WHERE l.lanname = 'c' AND p.proname IN ('sql_trace_drain', 'wait_event_trace_drain')
-"""
 _NO_EXTENSION = (
     "database {} has no extension sql_trace: put the module into the installation with "
     "`pgtare module install --module sql_trace --pg-config PATH`, load it "
@@ -62,22 +56,19 @@ class Server:
         self.conn = conn
         own = 0 if pooler.is_pooled(conn) else conn.info.backend_pid
         self._names: dict[str, sql.Composable] = {"own": sql.Literal(own)}
-        # only superusers make C functions: nobody else's function is taken for ours
-        found = self.rows(_FUNCTIONS)
-        self.schemas = {function: schema for function, schema, *_ in found}
+        found = untraced_session.find_functions(conn, "sql_trace_drain", "wait_event_trace_drain")
+        self.schemas = {function.name: function.schema for function in found}
         if "sql_trace_drain" not in self.schemas:
             ((loaded,),) = self.rows(_LOADED)
             raise UsageError((_NOT_HERE if loaded else _NO_EXTENSION).format(conn.info.dbname))
-        untraced_session.require_schemas(
-            (schema, user) for *_, usable, schema, user in found if not usable
-        )
+        untraced_session.require_usable(found)
         self._names["trace"] = sql.Identifier(self.schemas["sql_trace_drain"])
         self.has_waits = "wait_event_trace_drain" in self.schemas
         if self.has_waits:
             self._names["waits"] = sql.Identifier(self.schemas["wait_event_trace_drain"])
         modules = ("sql_trace", "wait_event_timing") if self.has_waits else ("sql_trace",)
-        told = [module_versions.compare(conn, module) for module in modules]
-        self.mismatch = "; ".join(str(one) for one in told if one is not None)
+        mismatches = [module_versions.compare(conn, module) for module in modules]
+        self.mismatch = "; ".join(str(one) for one in mismatches if one is not None)
         if self.mismatch and not any_version:
             raise module_versions.VersionMismatch(self.mismatch)
         self.rows("SELECT * FROM {trace}.sql_trace_info()")
@@ -89,11 +80,7 @@ class Server:
         process; 0 behind a pooler, where our session is one of the application's as well.
         """
         text = sql.SQL(query).format(**self._names)
-        with (
-            pooler.transaction(self.conn, pooler.CLOSED_PATH),
-            self.conn.cursor(row_factory=psycopg.rows.tuple_row) as cursor,
-        ):
-            return cursor.execute(text, values or None, binary=True).fetchall()
+        return pooler.rows(self.conn, text, *values, binary=True)
 
     def unread(self) -> Unread:
         """Since the server started."""

@@ -187,8 +187,8 @@ def stop(server: Server, pids: frozenset[int] | None = None) -> list[int]:
         demand("stop traces of other sessions", user, {SEE: sees, set_level(server): may})
         absent = (pids or frozenset()) - {pid for (pid,) in server.rows(_CLIENTS)}
         if absent:
-            told = ", ".join(map(str, sorted(absent)))
-            raise UsageError(f"the server has no client session {told}: nothing was stopped")
+            listed = ", ".join(map(str, sorted(absent)))
+            raise UsageError(f"the server has no client session {listed}: nothing was stopped")
         wanted = None if pids is None else list(pids)
         return [pid for pid, traced, _ in server.rows(_STOP, wanted, wanted) if traced]
 

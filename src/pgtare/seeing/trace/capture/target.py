@@ -110,8 +110,8 @@ def check(server: Server, target: Target) -> None:
     with telling():
         absent = server.rows(_ABSENT, list(target.pids), list(target.roles), list(target.databases))
     if absent:
-        told = ", ".join(f"{what} {name}" for what, name in absent)
-        raise UsageError(f"the server has no {told}: nothing would be traced")
+        listed = ", ".join(f"{what} {name}" for what, name in absent)
+        raise UsageError(f"the server has no {listed}: nothing would be traced")
 
 
 def _check_statements(server: Server) -> None:

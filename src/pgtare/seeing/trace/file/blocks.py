@@ -126,7 +126,7 @@ def scan(path: Path, tables: frozenset[int] | None = None) -> Iterator[Block | D
 
 def _blocks(path: Path, file: BinaryIO, tables: frozenset[int] | None) -> Iterator[Block | Damage]:
     size = file.seek(0, io.SEEK_END)
-    at, expected, told = min(FILE_HEADER, size), 0, False
+    at, expected, reported = min(FILE_HEADER, size), 0, False
     effort = _EFFORT * size
     while at < size:
         found = _block_at(file, at, size, tables)
@@ -137,7 +137,7 @@ def _blocks(path: Path, file: BinaryIO, tables: frozenset[int] | None) -> Iterat
             following = _next_block(file, begin, size)
             end = size if following is None else following
             yield Damage(path, at, end - at, found.what, following is None)
-            at, told = end, True
+            at, reported = end, True
             continue
         length, number, content = found
         if number < expected:
@@ -147,9 +147,9 @@ def _blocks(path: Path, file: BinaryIO, tables: frozenset[int] | None) -> Iterat
             # the bytes of those that are missing are gone: cut out, not overwritten
             lacking = number - expected
             what = "1 block is missing" if lacking == 1 else f"{lacking:,} blocks are missing"
-            if lacking > 1 or not told:
+            if lacking > 1 or not reported:
                 yield Damage(path, at, 0, what)
-        expected, told = max(expected, number + 1), False
+        expected, reported = max(expected, number + 1), False
         at += length
         if content is not None:
             yield content

@@ -99,24 +99,24 @@ class Trace:
 
     def notes(self) -> list[str]:
         """What a reader has to know: damage, losses, an end that is not there."""
-        told = [f"damaged: {damage}" for damage in self.damages if not damage.tail]
+        found = [f"damaged: {damage}" for damage in self.damages if not damage.tail]
         tails = [damage for damage in self.damages if damage.tail]
         if self.end is None:
             cut = f"; {tails[0]}" if tails else ""
-            told.append(
+            found.append(
                 f"{self.path} has no end: it is still being written, or its recorder died{cut}"
             )
         else:
-            told += [f"damaged: {damage}" for damage in tails]
+            found += [f"damaged: {damage}" for damage in tails]
         if self.end is not None and self.end.get("stopped_by") not in ("time", "interrupt", None):
-            told.append(f"the recording ended early: {self.end.get('why') or 'unknown reason'}")
+            found.append(f"the recording ended early: {self.end.get('why') or 'unknown reason'}")
         notes = (self.end or {}).get("notes")
-        told += [str(note) for note in notes] if isinstance(notes, list) else []
+        found += [str(note) for note in notes] if isinstance(notes, list) else []
         for kind, what in (("sql", "bytes of calls"), ("waits", "waits")):
             of_kind = ((n, ring.pid) for n, ring in self.rings.items() if ring.kind == kind)
             lost = ((pid, self.losses.get(n, 0)) for n, pid in of_kind)
-            told += amounts(lost, f"{what} were overwritten unread")
-        return told + self._unread() + self._unwritten() + self._without_waits()
+            found += amounts(lost, f"{what} were overwritten unread")
+        return found + self._unread() + self._unwritten() + self._without_waits()
 
     def _without_waits(self) -> list[str]:
         kinds = {ring.kind for ring in self.rings.values()}
@@ -157,8 +157,8 @@ def unwritten_note(size: int, waits: int) -> str:
 
 
 def _sums(end: dict[str, Any] | None, name: str, keys: tuple[str, ...]) -> tuple[int, ...]:
-    told = (end or {}).get(name)
-    values = [told.get(key) if isinstance(told, dict) else 0 for key in keys]
+    stated = (end or {}).get(name)
+    values = [stated.get(key) if isinstance(stated, dict) else 0 for key in keys]
     return tuple(v if isinstance(v, int) and v > 0 else 0 for v in values)
 
 
@@ -278,18 +278,18 @@ def _read_rings(trace: Trace, block: Block) -> None:
     for number, pid, started, raw in zip(
         _ints(c["ring"]), _ints(c["pid"]), _ints(c["started_ns"]), c["json"], strict=True
     ):
-        told = _mapping(bytes(raw))
-        leader = told.get("leader_pid")
+        described = _mapping(bytes(raw))
+        leader = described.get("leader_pid")
         text = {
-            k: str(told[k])
+            k: str(described[k])
             for k in ("user", "database", "application", "client")
-            if told.get(k) is not None
+            if described.get(k) is not None
         }
         trace.rings[number] = Ring(
             number,
             pid,
             max(min(started, LATEST), -LATEST),
-            str(told.get("kind", "waits")),
+            str(described.get("kind", "waits")),
             leader_pid=leader if isinstance(leader, int) else None,
             **text,
         )

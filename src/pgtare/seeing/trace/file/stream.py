@@ -29,7 +29,7 @@ _MAX_COUNT = 1 << 20
 _MOST_FETCHES = 1 << 32
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What a record is. PASSED: made by the recorder, for all of before the recording."""
 
     PASSED = 0
@@ -106,7 +106,7 @@ BEGIN, COMMITTED, ABORT, PREPARE, SUBABORT = 1, 2, 3, 4, 5
 
 
 @dataclass(frozen=True)
-class Text:
+class TextRecord:
     """A statement's text. length: of the whole, in bytes."""
 
     text: str
@@ -185,7 +185,7 @@ class Stream:
     fetches: dict[int, int] = field(default_factory=dict)
     requests: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, REQUEST))
     transactions: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, TRANSACTION))
-    texts: dict[int, Text] = field(default_factory=dict)
+    texts: dict[int, TextRecord] = field(default_factory=dict)
     binds: dict[int, tuple[Bind, ...]] = field(default_factory=dict)
     plans: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     rowsources: list[RowSources] = field(default_factory=list)
@@ -253,7 +253,7 @@ class _Decoder:
         numbers, of_call = words[at + 1].astype(np.int64), words[at + 3].astype(np.int64)
         made = numbers != 0  # by the session, not by the reading function
         if made.any():
-            lost = _lost(data, offsets[kinds == Kind.LOST])
+            lost = _lost(data, offsets[kinds == RecordKind.LOST])
             self._gaps(position, lost, numbers[made], times[made])
             self._next = max(self._next, position + lost + int(sizes[made].sum()))
             first, last = int(times[made][0]), int(times[made].max())
@@ -264,9 +264,9 @@ class _Decoder:
                 self._first = 0 if self.into.gaps else first
             self._first = min(self._first, first)
             self.into.last = max(self.into.last, last)
-        of_calls = (kinds == Kind.CALL) & (sizes >= _CALL)
+        of_calls = (kinds == RecordKind.CALL) & (sizes >= _CALL)
         self._take_calls(words, data, offsets[of_calls], sizes[of_calls])
-        others = np.flatnonzero(kinds != Kind.CALL)
+        others = np.flatnonzero(kinds != RecordKind.CALL)
         previous = -1
         for i in others.tolist():
             handler = _HANDLERS.get(int(kinds[i]))
@@ -278,7 +278,7 @@ class _Decoder:
                 handler(self, record, when, int(of_call[i]))
             except (struct.error, ValueError, IndexError, OverflowError) as ex:
                 if previous != int(kinds[i]):
-                    kind = Kind(int(kinds[i])).name
+                    kind = RecordKind(int(kinds[i])).name
                     self.into.notes.append(f"a record {kind} could not be read ({ex})")
                 previous = int(kinds[i])
 
@@ -363,7 +363,7 @@ class _Decoder:
 
     def _text(self, r: bytes, when: int, call: int) -> None:
         text, query_id, length, stored, flags = struct.unpack_from("<QqIII", r, 32)
-        self.into.texts[text] = Text(
+        self.into.texts[text] = TextRecord(
             self._str(r[64 : 64 + stored]), query_id, length, bool(flags & 1), bool(flags & 2)
         )
 
@@ -422,9 +422,9 @@ class _Decoder:
 
     def _application(self, r: bytes, when: int, call: int) -> None:
         name = self._str(r[32:96].split(b"\0", 1)[0])
-        told = self.into.applications
-        if not told or told[-1][1] != name:
-            told.append((when, name))
+        names = self.into.applications
+        if not names or names[-1][1] != name:
+            names.append((when, name))
 
     def _passed(self, r: bytes, when: int, call: int) -> None:
         self.into.passed = when
@@ -435,25 +435,25 @@ class _Decoder:
 
 def _lost(data: bytes, offsets: Integers) -> int:
     """The bytes that records LOST of a chunk tell to be missing."""
-    told = [data[at + 32 : at + 40] for at in offsets.tolist()]
-    return sum(int.from_bytes(size, "little") for size in told) & (2**62 - 1)
+    sizes = [data[at + 32 : at + 40] for at in offsets.tolist()]
+    return sum(int.from_bytes(size, "little") for size in sizes) & (2**62 - 1)
 
 
 _HANDLERS: dict[int, Callable[[_Decoder, bytes, int, int], None]] = {
-    Kind.SESSION: _Decoder._session,
-    Kind.TEXT: _Decoder._text,
-    Kind.BINDS: _Decoder._binds,
-    Kind.PLAN: _Decoder._plan,
-    Kind.ROWSOURCES: _Decoder._rowsources,
-    Kind.TRANSACTION: _Decoder._transaction,
-    Kind.ERROR: _Decoder._error,
-    Kind.REQUEST: _Decoder._request,
-    Kind.WAITRING: _Decoder._waitring,
-    Kind.LEVEL: _Decoder._level,
-    Kind.END: _Decoder._end,
-    Kind.PASSED: _Decoder._passed,
-    Kind.APPLICATION: _Decoder._application,
-    Kind.LOST: _Decoder._end,  # read if the records around it are known
+    RecordKind.SESSION: _Decoder._session,
+    RecordKind.TEXT: _Decoder._text,
+    RecordKind.BINDS: _Decoder._binds,
+    RecordKind.PLAN: _Decoder._plan,
+    RecordKind.ROWSOURCES: _Decoder._rowsources,
+    RecordKind.TRANSACTION: _Decoder._transaction,
+    RecordKind.ERROR: _Decoder._error,
+    RecordKind.REQUEST: _Decoder._request,
+    RecordKind.WAITRING: _Decoder._waitring,
+    RecordKind.LEVEL: _Decoder._level,
+    RecordKind.END: _Decoder._end,
+    RecordKind.PASSED: _Decoder._passed,
+    RecordKind.APPLICATION: _Decoder._application,
+    RecordKind.LOST: _Decoder._end,  # read if the records around it are known
 }
 
 

@@ -268,8 +268,8 @@ def _rowsources(ledger: Ledger) -> Columns:
     limit = 2**63 - 1
     table = [[min(v, limit) for v in row] for row in rows]
     columns = np.array(table, np.int64).reshape(-1, len(names)).T
-    told = dict(zip(names, columns, strict=True))
-    return {"process": told.pop("process"), "plan": np.array(plan, np.uint64), **told}
+    by_name = dict(zip(names, columns, strict=True))
+    return {"process": by_name.pop("process"), "plan": np.array(plan, np.uint64), **by_name}
 
 
 def _errors(ledger: Ledger) -> Columns:

@@ -18,7 +18,7 @@ from pgtare.seeing.trace.analysis import profile as profiles
 from pgtare.seeing.trace.analysis.ledger import Ledger
 from pgtare.seeing.trace.analysis.profile import Profile, Scope
 from pgtare.seeing.trace.analysis.statements import Statement, report
-from pgtare.seeing.trace.analysis.texts import Labels, statement_labels
+from pgtare.seeing.trace.analysis.texts import StatementLabels, statement_labels
 from pgtare.seeing.trace.file.stream import CallKind
 from pgtare.seeing.trace.output import show, waterfall
 from pgtare.seeing.trace.output.waterfall import Waterfall
@@ -74,10 +74,10 @@ def _name(path: Path) -> str:
 def _processes(ledger: Ledger) -> str:
     workers = sum(p.leader_pid is not None for p in ledger.processes)
     sessions = len(ledger.processes) - workers
-    told = f"{sessions:,} {'session' if sessions == 1 else 'sessions'}"
+    text = f"{sessions:,} {'session' if sessions == 1 else 'sessions'}"
     if workers:
-        told += f" and {workers:,} {'parallel worker' if workers == 1 else 'parallel workers'}"
-    return told
+        text += f" and {workers:,} {'parallel worker' if workers == 1 else 'parallel workers'}"
+    return text
 
 
 def _began(ledger: Ledger) -> str:
@@ -124,11 +124,11 @@ def _profiles(ledger: Ledger) -> list[Profile]:
 
 
 def _answers(profile: Profile) -> list[str]:
-    told = [
+    facts = [
         f"{show.ns(profile.total_ns)} of {profile.sessions} "
         f"{'session' if profile.sessions == 1 else 'sessions'} are accounted for."
     ]
-    return told + [
+    return facts + [
         f"{line.name}: {numbers.percent(profile.share(line))}, {show.ns(line.ns)}."
         for line in profile.lines[:6]
     ]
@@ -171,7 +171,7 @@ def _rows(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _sessions(ledger: Ledger, labels: Labels) -> list[Waterfall]:
+def _sessions(ledger: Ledger, labels: StatementLabels) -> list[Waterfall]:
     """The time line of the sessions that did most."""
     busy = [(len(p.calls), i) for i, p in enumerate(ledger.processes) if p.leader_pid is None]
     return [
@@ -187,7 +187,7 @@ def _sessions(ledger: Ledger, labels: Labels) -> list[Waterfall]:
     ]
 
 
-def _statements(ledger: Ledger, labels: Labels) -> list[dict[str, Any]]:
+def _statements(ledger: Ledger, labels: StatementLabels) -> list[dict[str, Any]]:
     found = report(ledger)
     total = sum(s.sum("elapsed_ns") for s in found if not s.recursive) or 1.0
     numbered = {
@@ -235,7 +235,7 @@ def _plan_rows(plan: Any) -> list[list[str]]:
 
 
 def _slowest(
-    ledger: Ledger, labels: Labels, label: int | None, statement: Statement
+    ledger: Ledger, labels: StatementLabels, label: int | None, statement: Statement
 ) -> Waterfall | None:
     """The waterfall of the longest execution of a statement."""
     if label is None:

@@ -9,7 +9,7 @@ from pgtare.kit import numbers
 from pgtare.kit.fitted_table import Fitted
 from pgtare.kit.terminal_text import plain
 from pgtare.seeing.trace.analysis.merge import Client
-from pgtare.seeing.trace.analysis.profile import Line, Profile
+from pgtare.seeing.trace.analysis.profile import Profile, ProfileLine
 from pgtare.seeing.trace.analysis.statements import CallSum, MeasuredPlan, Statement
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -35,7 +35,7 @@ def one_line(text: str, width: int = _WIDTH) -> str:
     return flat if len(flat) <= width else flat[: width - 1] + "…"
 
 
-def spark(line: Line) -> str:
+def spark(line: ProfileLine) -> str:
     """How the lengths are distributed, from the shortest power of two met to the longest."""
     met = [i for i, n in enumerate(line.histogram) if n]
     if not met:
@@ -45,7 +45,7 @@ def spark(line: Line) -> str:
     return "".join(_BARS[-(-n * 8 // most)] for n in span)
 
 
-def counted(line: Line) -> tuple[str, str, str, str]:
+def counted(line: ProfileLine) -> tuple[str, str, str, str]:
     """Times, mean, shortest and longest as texts; empty if nothing is counted."""
     if not line.times:
         return ("",) * 4
@@ -93,7 +93,7 @@ def profile_view(profile: Profile, limit: int) -> RenderableType:
     return Group(*parts)
 
 
-def kernel(line: Line) -> str:
+def kernel(line: ProfileLine) -> str:
     """The share of a line's time in which the kernel worked; empty for none."""
     return numbers.percent(100 * line.kernel_ns / line.ns) if line.kernel_ns else ""
 
@@ -154,8 +154,8 @@ def _statement(statement: Statement) -> RenderableType:
     if statement.calls:
         parts.append(table)
     if statement.errors:
-        told = ", ".join(f"{state} × {n}" for state, n in statement.errors.items())
-        parts.append(Text(plain(f"failed: {told}")))
+        states = ", ".join(f"{state} × {n}" for state, n in statement.errors.items())
+        parts.append(Text(plain(f"failed: {states}")))
     if statement.waits:
         waits = Fitted("waited for", "times", "total", "longest")
         for wait in statement.waits[:10]:

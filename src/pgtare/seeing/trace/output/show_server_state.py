@@ -19,8 +19,8 @@ def standing_view(now: Standing) -> RenderableType:
     else:
         parts.append(Text("no session is traced"))
     if now.kept:
-        told = ", ".join(f"{s.pid} ({_over(s)})" for s in now.kept)
-        parts.append(Text(plain(f"no longer traced, with records to be read: {told}")))
+        listed = ", ".join(f"{s.pid} ({_over(s)})" for s in now.kept)
+        parts.append(Text(plain(f"no longer traced, with records to be read: {listed}")))
     if now.ended:
         parts.append(Text(f"ended, with records to be read: {now.ended}"))
     parts.append(_settings(now))

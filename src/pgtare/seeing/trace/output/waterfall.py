@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pgtare.kit import numbers
 from pgtare.seeing.trace.analysis.ledger import Ledger
-from pgtare.seeing.trace.analysis.texts import Labels
+from pgtare.seeing.trace.analysis.texts import StatementLabels
 from pgtare.seeing.trace.analysis.timeline import Process
 from pgtare.seeing.trace.file.stream import CallKind
 
@@ -57,7 +57,9 @@ OF_CALLS = (
 OF_WAITS = (*((color, name) for name, color in _COLORS.items()), (_OTHERS, "other events"))
 
 
-def draw(ledger: Ledger, labels: Labels, index: int, begin: int, end: int, title: str) -> Waterfall:
+def draw(
+    ledger: Ledger, labels: StatementLabels, index: int, begin: int, end: int, title: str
+) -> Waterfall:
     """One process (by index) from begin to end: calls by depth, its waits, its workers."""
     process = ledger.processes[index]
     scale = WIDTH / max(end - begin, 1)
@@ -81,8 +83,8 @@ def draw(ledger: Ledger, labels: Labels, index: int, begin: int, end: int, title
             length = numbers.duration(int(calls["end"][i] - calls["start"][i]) / 1000)
             text = labels.names[int(labels.of_call[own[i]])][:500]
             start, stop = int(calls["start"][i]), int(calls["end"][i])
-            told = f"{name}, {length}: {text}"
-            bars.append(_bar(start, stop, begin, end, scale, y, f"k{kind}", told))
+            hint = f"{name}, {length}: {text}"
+            bars.append(_bar(start, stop, begin, end, scale, y, f"k{kind}", hint))
         y += ROW
     for who, name in [(process, "waits"), *_workers(ledger, process, begin, end)]:
         rows.append((name, y))
@@ -95,9 +97,9 @@ def draw(ledger: Ledger, labels: Labels, index: int, begin: int, end: int, title
         for i in kept.tolist():
             label = ledger.name(int(w.event[i]))
             color = _COLORS.get(label.partition("/")[0], _OTHERS)
-            told = f"{label}, {numbers.duration(int(w.length[i]) / 1000)}"
+            hint = f"{label}, {numbers.duration(int(w.length[i]) / 1000)}"
             stop = int(w.start[i] + w.length[i])
-            bars.append(_bar(int(w.start[i]), stop, begin, end, scale, y, color, told))
+            bars.append(_bar(int(w.start[i]), stop, begin, end, scale, y, color, hint))
         y += ROW
     return Waterfall(title, numbers.duration((end - begin) / 1000), bars, rows, y, left_out)
 

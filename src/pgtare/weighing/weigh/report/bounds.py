@@ -49,9 +49,9 @@ def _processors(us: float, result: WeighResult) -> str:
 
 def transactions_per_s(result: WeighResult) -> float | None:
     """The rate of the load, as it was reported, else as it was observed."""
-    told = result.load.get("median_tps")
-    if isinstance(told, int | float) and math.isfinite(told) and told > 0:
-        return float(told)
+    median_tps = result.load.get("median_tps")
+    if isinstance(median_tps, int | float) and math.isfinite(median_tps) and median_tps > 0:
+        return float(median_tps)
     runs = result.design.runs
     seen = sum(arm.n + arm.excluded for arm in result.arms) + (runs.transactions if runs else 0)
     seconds = result.design.duration_s

@@ -13,7 +13,7 @@ from typing import Any
 
 from pgtare.estimate.trial.observations import Observations
 from pgtare.kit import files, page_frame
-from pgtare.weighing.weigh.report import contention, evidence, facts, rows, traffic, wording
+from pgtare.weighing.weigh.report import contention, evidence, footnotes, rows, traffic, wording
 from pgtare.weighing.weigh.report.charts import charts
 from pgtare.weighing.weigh.schema import ArmResult, WeighResult
 
@@ -52,7 +52,7 @@ def page(result: WeighResult, observations: Observations) -> str:
         headings=rows.headings(result),
         rows=rows.table(result),
         proofs=_proofs(result),
-        facts=facts.facts(result),
+        facts=footnotes.facts(result),
         one_session=len(result.by_backend) == 1,
         not_shown=wording.not_shown(result),
         contention=_contention(result),

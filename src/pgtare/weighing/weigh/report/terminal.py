@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pgtare.kit import numbers
 from pgtare.weighing import verdicts
-from pgtare.weighing.weigh.report import contention, facts, wording
+from pgtare.weighing.weigh.report import contention, footnotes, wording
 from pgtare.weighing.weigh.report.rows import Row, headings, table
 from pgtare.weighing.weigh.schema import WeighResult
 
@@ -154,7 +154,7 @@ class _Report:
         grid = Table.grid(padding=(0, _GAP, 0, 0))
         grid.add_column(style="bold", no_wrap=True)
         grid.add_column(overflow="fold")
-        for label, text in facts.facts(self.result):
+        for label, text in footnotes.facts(self.result):
             grid.add_row(self._text(label), self._text(text))
         self.console.print(grid)
 

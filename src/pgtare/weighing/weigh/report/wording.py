@@ -284,8 +284,8 @@ def _withheld(result: WeighResult) -> str:
 
 def warnings(result: WeighResult) -> list[str]:
     """The result's warnings, without what the alarms say, and whether the load kept its rate."""
-    told = ended_by_server(result)
-    found = [w for w in result.warnings if not (told and w.lower().startswith(_ENDED_EARLY))]
+    ended_early = ended_by_server(result)
+    found = [w for w in result.warnings if not (ended_early and w.lower().startswith(_ENDED_EARLY))]
     off_rate = traffic.off_rate(result.load, result.design.duration_s)
     return [*found, off_rate] if off_rate else found
 

@@ -28,14 +28,14 @@ _OWN = list(modules.PRELOAD_ORDER)
 
 
 @dataclass(frozen=True)
-class Trace:
+class Leftover:
     """Something that is left. remove: raises PgtareError if it is in use."""
 
     what: str
     remove: Callable[[], None]
 
 
-def on_server(dsn: str) -> Iterator[Trace]:
+def on_server(dsn: str) -> Iterator[Leftover]:
     """Extensions in its databases, and our settings in postgresql.auto.conf.
 
     Raises UsageError if the role may not see them; dsn: for a superuser.
@@ -50,7 +50,7 @@ def on_server(dsn: str) -> Iterator[Trace]:
                 found = connection.execute(_EXTENSIONS, (_OWN,)).fetchall()
             for (extension,) in found:
                 drop = sql.SQL("DROP EXTENSION {}").format(sql.Identifier(str(extension)))
-                yield Trace(
+                yield Leftover(
                     f"extension {extension} in database {database}", _statements(place, drop)
                 )
     except psycopg.Error as ex:
@@ -58,7 +58,7 @@ def on_server(dsn: str) -> Iterator[Trace]:
     for name, value in settings:
         if name not in PRELOAD_SETTINGS:
             change = sql.SQL("ALTER SYSTEM RESET {}").format(_setting(str(name)))
-            yield Trace(f"setting {name} in postgresql.auto.conf", _statements(dsn, change))
+            yield Leftover(f"setting {name} in postgresql.auto.conf", _statements(dsn, change))
             continue
         libraries = [item.strip() for item in str(value).split(",") if item.strip()]
         kept = [one for one in libraries if not any(names_library(one, own) for own in _OWN)]
@@ -71,27 +71,27 @@ def on_server(dsn: str) -> Iterator[Trace]:
                 sql.SQL(", ").join(sql.Literal(library.strip('"')) for library in kept),
             )
         left = f" ({', '.join(kept)} stays)" if kept else ""
-        yield Trace(
+        yield Leftover(
             f"pgtare's libraries in {name} in postgresql.auto.conf{left}", _statements(dsn, change)
         )
 
 
-def in_installation(binaries: Binaries, dsn: str | None) -> Iterator[Trace]:
+def in_installation(binaries: Binaries, dsn: str | None) -> Iterator[Leftover]:
     """Installed modules; each is refused while a setting of the server of `dsn` names it."""
     for module in _OWN:
         version = modules.installed_version(binaries, module)
         if version is not None:
-            yield Trace(
+            yield Leftover(
                 f"{module} {version} in {binaries.pkglibdir} and {binaries.extension_dir}",
                 lambda module=module: _uninstall(binaries, module, dsn),  # type: ignore[misc]
             )
 
 
-def own_files() -> Iterator[Trace]:
+def own_files() -> Iterator[Leftover]:
     """The directory of private servers, builds and downloads."""
     base = directories.existing()
     if base is not None:
-        yield Trace(f"{base} (private servers, builds)", lambda: _remove(base))
+        yield Leftover(f"{base} (private servers, builds)", lambda: _remove(base))
 
 
 def _statements(dsn: str, change: sql.Composed) -> Callable[[], None]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.seeing.clock import compat, probe
+from pgtare.seeing.clock import pg_test_timing, probe
 from pgtare.seeing.clock.distribution import NS, Distribution
 from tests.unit.sample_clock_report import even, needs_tsc
 
@@ -120,7 +120,7 @@ def test_the_figures_of_a_section_agree_with_each_other(printed: str) -> None:
 
 def test_a_section_of_known_durations() -> None:
     by_ns = {0: 1, 1: 1, 20: 90, 21: 6, 700: 1, 123_456: 1}
-    assert compat.section(28.4, by_ns, 97.5) == [
+    assert pg_test_timing.section(28.4, by_ns, 97.5) == [
         "Average loop time including overhead: 28.40 ns",
         "Histogram of timing durations:",
         "              <= ns   % of total  running %      count",
@@ -155,7 +155,7 @@ def test_a_section_of_known_durations() -> None:
 
 
 def test_the_largest_is_listed_where_it_is_short_too() -> None:
-    lines = compat.section(20.0, {10: 98, 11: 1, 12: 1}, 98.0)
+    lines = pg_test_timing.section(20.0, {10: 98, 11: 1, 12: 1}, 98.0)
     assert lines[-3:] == [
         "                 10      98.0000    98.0000         98",
         "...",
@@ -164,30 +164,30 @@ def test_the_largest_is_listed_where_it_is_short_too() -> None:
 
 
 def test_a_cut_off_that_nothing_reaches_lists_all() -> None:
-    lines = compat.section(20.0, {10: 1, 9_999: 1}, 100.0)
+    lines = pg_test_timing.section(20.0, {10: 1, 9_999: 1}, 100.0)
     assert "..." not in lines
     assert lines[-1] == "               9999      50.0000   100.0000          1"
 
 
-def test_a_counter_that_stepped_back_is_told_as_19_tells_of_the_system_clock() -> None:
+def test_a_counter_that_stepped_back_is_reported_as_19_reports_the_system_clock() -> None:
     readings = even(1_000, start=10**9)
     readings[500:] -= np.uint64(2_600_025)
     recording = probe.replay(readings)
-    assert compat.backwards(recording, Distribution.of(recording, 2_600_000_000)) == [
+    assert pg_test_timing.backwards(recording, Distribution.of(recording, 2_600_000_000)) == [
         "Detected clock going backwards in time.",
         "Time warp: -1000000 ns",
     ]
 
 
 def test_frequencies_more_than_a_tenth_apart_give_a_warning() -> None:
-    assert compat.apart(NS, NS + NS // 20) is None
-    warning = compat.apart(NS, NS + NS // 5)
+    assert pg_test_timing.apart(NS, NS + NS // 20) is None
+    warning = pg_test_timing.apart(NS, NS + NS // 5)
     assert warning is not None
     assert "differ by more than 10%" in warning
 
 
 def test_the_ending_where_tsc_is_not_the_default() -> None:
-    lines = compat.ending("x86, calibration", 2_499_682_100, 2_499_681_900, "system")
+    lines = pg_test_timing.ending("x86, calibration", 2_499_682_100, 2_499_681_900, "system")
     assert lines == [
         "TSC frequency source: x86, calibration",
         "TSC frequency in use: 2499682 kHz",
@@ -203,7 +203,7 @@ CUTOFF = "pg_test_timing: invalid argument for option --cutoff\n" + HINT
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["-d", "0"], "pg_test_timing: --duration must be in range 1..4294967295\n"),
         (["-d", "-1"], DURATION),
@@ -226,10 +226,10 @@ CUTOFF = "pg_test_timing: invalid argument for option --cutoff\n" + HINT
     ],
 )
 def test_bad_options_are_refused_with_its_words_and_status(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compat.main(arguments) == 1
-    assert capsys.readouterr() == ("", told)
+    assert pg_test_timing.main(arguments) == 1
+    assert capsys.readouterr() == ("", message)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_bad_options_are_refused_with_its_words_and_status(
     ],
 )
 def test_good_options_are_taken(arguments: list[str], duration: int, cutoff: float) -> None:
-    assert compat.parse(arguments) == compat.Options(duration, cutoff)
+    assert pg_test_timing.parse(arguments) == pg_test_timing.Options(duration, cutoff)
 
 
 def test_a_probe_that_cannot_be_compiled_ends_in_1_as_every_error(
@@ -251,7 +251,7 @@ def test_a_probe_that_cannot_be_compiled_ends_in_1_as_every_error(
         raise UsageError("the clock probe needs a C compiler")
 
     monkeypatch.setattr(probe, "library", missing)
-    assert compat.main(["-d", "1"]) == 1
+    assert pg_test_timing.main(["-d", "1"]) == 1
     assert capsys.readouterr().err == (
         "pg_test_timing: error: the clock probe needs a C compiler\n"
     )
@@ -263,7 +263,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         0,
         "Usage: pg_test_timing [-c CUTOFF] [-d DURATION]\n",
     )
-    assert compat.main(["-V"]) == 0
+    assert pg_test_timing.main(["-V"]) == 0
     assert capsys.readouterr().out.startswith("pg_test_timing (pgtare ")
 
 
@@ -308,7 +308,7 @@ def test_a_real_pg_test_timing_19_says_the_same(
     arguments: list[str], theirs: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = subprocess.run([theirs, *arguments], capture_output=True, text=True, check=False)
-    assert compat.main(arguments) == done.returncode
+    assert pg_test_timing.main(arguments) == done.returncode
     # getopt_long names the program as it was called, by its path here
-    told = re.sub(r"^\S*/(?=pg_test_timing: )", "", done.stderr)
-    assert capsys.readouterr() == (done.stdout, told)
+    message = re.sub(r"^\S*/(?=pg_test_timing: )", "", done.stderr)
+    assert capsys.readouterr() == (done.stdout, message)

@@ -71,20 +71,20 @@ class Levels:
 
     def _judge_levels(self, waits: int) -> tuple[dict[str, list[str]], list[str]]:
         stated = set(self.captures.values())
-        told = [
+        against = [
             f"{arm}: capture was never {level} in the load's sessions, in "
             f"{self._seen.total()} looks at them"
             for arm, level in self.captures.items()
             if not self._seen[level]
         ]
-        told += [
+        against += [
             f"capture was {level} in the load's sessions, which no variant states"
             for level in sorted(self._seen.keys() - stated)
         ]
         if stated - {"off"} and not waits:
-            told.append("no wait was counted")
+            against.append("no wait was counted")
         if "trace" in stated and not self._rings:
-            told.append("no session has a trace ring")
+            against.append("no session has a trace ring")
         shown = {
             arm: [
                 f"capture was {level} in {self._seen[level]} of {self._seen.total()} looks at the "
@@ -92,4 +92,4 @@ class Levels:
             ]
             for arm, level in self.captures.items()
         }
-        return shown, told
+        return shown, against

@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * words.c
+ * secret_words.c
  *		Does a text hold secrets, as far as its words show?
  *
  * A text may be of a function's body, of a statement that does not parse, or part

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
- * row_stand.c
- *		Standing before the calls of one node.
+ * row_wrap_node.c
+ *		Putting our function before the calls of one node.
  *-------------------------------------------------------------------------
  */
 #include "rows.h"
@@ -33,9 +33,9 @@ learn(void)
 	instrumented = node.ExecProcNode;
 }
 
-/* Stand before the node of this row, which has its place. */
+/* Wrap the node of this row, which has its place. */
 void
-row_stand_before(Row *row)
+row_wrap_node(Row *row)
 {
 	PlanState  *node = row->node;
 
@@ -58,10 +58,10 @@ row_is_original(const PlanState *node)
 
 /* Whether the node's own function had been set anew: by the set-up of a parallel hash join. */
 bool
-row_stand_again(Row *row)
+row_wrap_node_again(Row *row)
 {
 	if (row->way != ROW_CALLED || !row_is_original(row->node))
 		return false;
-	row_stand_before(row);
+	row_wrap_node(row);
 	return true;
 }

@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
- * series.h
+ * fetches.h
  *		What each fetch passes through, inlined into the executor's hook.
  *
  * A fetch of one row takes a third of a microsecond: here instructions count, and
  * a test counts them.  So times stay readings of the clock until a record is
- * written, and no error is caught: series.c finds out later that one has left a
+ * written, and no error is caught: fetches.c finds out later that one has left a
  * fetch.
  *-------------------------------------------------------------------------
  */
-#ifndef SERIES_H
-#define SERIES_H
+#ifndef FETCHES_H
+#define FETCHES_H
 
 #include "execution.h"
 
@@ -80,4 +80,4 @@ series_fetched(int64 reading, uint64 rows)
 
 #pragma GCC visibility pop
 
-#endif							/* SERIES_H */
+#endif							/* FETCHES_H */

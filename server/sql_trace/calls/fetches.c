@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * series.c
+ * fetches.c
  *		Fetches, and those in a row, which make one record.
  *
  * A loop over a cursor in PL/pgSQL fetches row by row: a record for each fetch
@@ -19,7 +19,7 @@
  * list back, and a fetch that is no longer in it is over.
  *-------------------------------------------------------------------------
  */
-#include "series.h"
+#include "fetches.h"
 
 #define LONGEST_NS (INT64CONST(1000000))
 

@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * row_pool.c
+ * row_wrappers.c
  *		The functions that come before the calls of nodes.
  *
  * A call that is not looked at costs a countdown, a comparison and a direct

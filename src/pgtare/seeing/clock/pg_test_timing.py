@@ -73,7 +73,7 @@ def parse(arguments: Sequence[str]) -> Options:
     try:
         pairs, rest = getopt.gnu_getopt(list(arguments), "d:c:", ["duration=", "cutoff="])
     except getopt.GetoptError as ex:
-        raise _Refused(f"{NAME}: {_told(ex)}\n{_HELP}") from ex
+        raise _Refused(f"{NAME}: {_option_message(ex)}\n{_HELP}") from ex
     duration, cutoff = _DURATION, _CUTOFF
     for option, text in pairs:
         if option in ("-d", "--duration"):
@@ -85,7 +85,7 @@ def parse(arguments: Sequence[str]) -> Options:
     return Options(duration, cutoff)
 
 
-def _told(ex: getopt.GetoptError) -> str:
+def _option_message(ex: getopt.GetoptError) -> str:
     """As getopt_long words it."""
     long = len(ex.opt) > 1
     if "requires argument" in ex.msg:

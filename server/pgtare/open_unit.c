@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * open.c
+ * open_unit.c
  *		The unit under way, where a reader finds it when the trial has ended.
  *
  * A trial that ends leaves transactions open, and it is the slow ones that are
