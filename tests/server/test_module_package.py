@@ -166,6 +166,13 @@ def test_of_several_packages_the_servers_version_is_taken(
         pass
 
 
+def test_the_manifest_goes_with_the_last_module(wheel: Binaries, changeable: Path) -> None:
+    for name in modules.PRELOAD_ORDER:
+        assert list(changeable.rglob(MANIFEST))
+        modules.uninstall(wheel, name, destdir=changeable)
+    assert [path for path in changeable.rglob("*") if path.is_file()] == []
+
+
 def test_what_is_no_package_is_said(wheel: Binaries, tmp_path: Path) -> None:
     arguments = ["module", "install", "--pg-config", str(wheel.pg_config), "--from"]
     absent, text = tmp_path / "absent.deb", tmp_path / "text.tar"

@@ -196,6 +196,10 @@ def uninstall(
     ]
     if not files:
         raise UsageError(f"{module} is not installed in {libraries}: there is nothing to remove")
+    manifest = libraries / module_package.MANIFEST  # of all modules: it goes with the last
+    others = [name for name in PRELOAD_ORDER if name != module]
+    if manifest.exists() and not any((libraries / f"{name}.so").exists() for name in others):
+        files.append(manifest)
     if destdir is None and not force:
         _refuse_if_used(binaries, module, library, dsn)
     for path in files:
