@@ -204,7 +204,9 @@ def test_reads_agree_with_what_the_server_counts(wheel: Binaries) -> None:
                 query = "SELECT sum(reads)::bigint FROM pg_stat_get_backend_io(%s)"
                 return int(one(observer, query, pid))
 
-            # the server begins to count only after the session's first reads
+            # the server begins to count only after the session's first reads, and what the
+            # question itself reads of the catalogue comes after its count
+            reported()
             reported_before = reported()
             count_before = waits(observer, "DataFileRead", pid)[0]
             for _ in range(3):

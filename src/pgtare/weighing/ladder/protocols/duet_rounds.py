@@ -40,8 +40,8 @@ from pgtare.weighing.ladder.protocol import (
     Words,
     attempt,
 )
+from pgtare.weighing.ladder.protocols.rounds import SETTLE_S, load_gates
 from pgtare.weighing.ladder.records import ALL, Dropped, Part, Rate, Run, Step
-from pgtare.weighing.ladder.rounds import SETTLE_S, load_gates
 from pgtare.weighing.ladder.section_models import BY, SERVICE, UNITS, Metric, Workload
 from pgtare.weighing.ladder.server_reading import ServerReading
 
