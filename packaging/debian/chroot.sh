@@ -1,8 +1,9 @@
 # What the scripts that use chroots share. They set: suite.
 
 chroots=${PGTARE_CHROOTS:-/var/lib/pgtare-chroots}
-# the mirror that this system uses
+# the mirrors that this system uses
 mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Label: Debian' | head -n 1)
+security=$(apt-get indextargets --format '$(REPO_URI)' 'Label: Debian-Security' | head -n 1)
 # experimental is no whole system
 case $suite in
 experimental) base=sid ;;
@@ -50,6 +51,8 @@ fresh() {
 	mount -t tmpfs tmpfs "$1/dev/shm"
 	if [ "$suite" = experimental ]; then
 		echo "deb $mirror experimental main" >>"$1/etc/apt/sources.list"
+	elif [ "$suite" != sid ] && [ -n "$security" ]; then
+		echo "deb $security $suite-security main" >>"$1/etc/apt/sources.list"
 	fi
 	# nothing is started while packages are installed, and no cluster is made
 	printf '#!/bin/sh\nexit 101\n' >"$1/usr/sbin/policy-rc.d"
