@@ -6,7 +6,7 @@ OUT ?= demo
 DURATION ?= 60
 DEFAULT_TESTS := -m "not slow and not source"
 
-.PHONY: setup setup-dev demo test test-versions servers test-slow test-source source-build lint bench \
+.PHONY: setup setup-dev demo test test-versions test-regression servers test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
   bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-own-cost fuzz-trace lock docs docs-links clean \
@@ -50,6 +50,10 @@ test-slow: setup-dev
 # every version of PostgreSQL that pgtare works with; VERSIONS="16 17" for some. Half an hour each.
 test-versions: setup-dev
 	@$(BIN)/python -m tests.versions $(VERSIONS)
+
+# a quarter of an hour for each version: PostgreSQL's own suites with all modules loaded and on
+test-regression: setup-dev
+	@$(BIN)/python -m tests.versions.regression $(VERSIONS)
 
 # fetches a server of each version, once, without root: half a minute and 100 MB each
 servers: setup-dev

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pgtare import cli
-from pgtare.cli.documents import Destination, Json, Output
+from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit.terminal_text import plain
 from pgtare.server import (

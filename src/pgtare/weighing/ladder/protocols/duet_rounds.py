@@ -30,7 +30,7 @@ from pgtare.weighing.ladder import evidence, gates, server_reading
 from pgtare.weighing.ladder.bench import MB_A_SCALE, Bench, Serving
 from pgtare.weighing.ladder.blocks import Gathered, named_first, parts_of, reasons_against
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
-from pgtare.weighing.ladder.duet import judge
+from pgtare.weighing.ladder.duet_clusters import judge
 from pgtare.weighing.ladder.duet_roles import load_seed, roles_of_set
 from pgtare.weighing.ladder.duet_rules import why_not_by_duet
 from pgtare.weighing.ladder.protocol import (

@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * arm_settings.h
+ * allowed_settings.h
  *		The settings that a role may weigh without being a superuser.
  *
  * An arm reaches the sessions of others, so a setting is not harmless because
@@ -23,8 +23,8 @@
  * ARM_SETTINGS_LAST names it; until then only superusers weigh there.
  *-------------------------------------------------------------------------
  */
-#ifndef PGTARE_ARM_SETTINGS_H
-#define PGTARE_ARM_SETTINGS_H
+#ifndef PGTARE_ALLOWED_SETTINGS_H
+#define PGTARE_ALLOWED_SETTINGS_H
 
 #define ARM_SETTINGS_FIRST 15
 #define ARM_SETTINGS_LAST 19
@@ -146,4 +146,4 @@ static const ArmSetting arm_settings[] = {
 	{"work_mem", 0, 0},
 };
 
-#endif							/* PGTARE_ARM_SETTINGS_H */
+#endif							/* PGTARE_ALLOWED_SETTINGS_H */

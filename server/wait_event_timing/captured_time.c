@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * timing.c
+ * captured_time.c
  *		For how long the waits of a process have been captured.
  *
  * The first wait that is captured begins that time (wrap.h); it ends when a
