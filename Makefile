@@ -9,7 +9,8 @@ DEFAULT_TESTS := -m "not slow and not source"
 .PHONY: setup setup-dev demo test test-versions test-regression servers test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
-  bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-own-cost fuzz-trace lock docs docs-links clean
+  bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-own-cost fuzz-trace lock docs docs-links clean \
+  wheel packages
 
 setup: $(VENV)/.setup
 
@@ -155,6 +156,20 @@ lock:
 	  --extra build pyproject.toml -o requirements.lock
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	  --extra build --extra dev pyproject.toml -o requirements-dev.lock
+
+# the command: sdist and wheel, with everything in C compiled, in dist/
+wheel: setup-dev
+	@$(BIN)/python packaging/pypi/wheel.py dist
+
+# all packages that can be built here, in dist/; those of Debian and RPM need their tools, and
+# PG_MAJORS their server headers
+PG_MAJORS ?= 15
+packages: wheel
+	@packaging/pgxn/archive.sh dist
+	@if command -v pg_buildext >/dev/null; then packaging/debian/build.sh dist $(PG_MAJORS); \
+	  else echo "left out: Debian's packages (apt-get install debhelper postgresql-server-dev-all)"; fi
+	@if command -v rpmbuild >/dev/null; then packaging/rpm/build.sh dist $(PG_MAJORS); \
+	  else echo "left out: RPMs (rpmbuild is not installed)"; fi
 
 # Pages for a browser, and a man page for each command. A warning is an error; so is a link within
 # the pages that leads nowhere.
