@@ -13,7 +13,11 @@ from tests.servers import serving, with_everything
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.waits import waits
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.timeout(60),
+    pytest.mark.since(18, "EXPLAIN takes options of extensions"),
+]
 
 EXPLAIN = "EXPLAIN (ANALYZE, WAITS, FORMAT json) "
 
