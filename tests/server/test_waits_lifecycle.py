@@ -136,11 +136,14 @@ def test_drop_extension_while_capturing(wheel: Binaries) -> None:
 def test_parallel_workers_inherit_the_sessions_setting(wheel: Binaries) -> None:
     settings = {"wait_event_timing.capture": "off", **sync_reads(wheel)}
     with serving(wheel, settings) as cluster, session(cluster) as connection:
+        forced = "debug_parallel_query" if wheel.major >= 16 else "force_parallel_mode"
         connection.execute("CREATE TABLE t AS SELECT generate_series(1, 200000) AS i")
         connection.execute(
-            "SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0;"
-            "SET parallel_tuple_cost = 0; SET debug_parallel_query = on;"
-            "SET parallel_leader_participation = off"
+            (
+                "SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0;"
+                f"SET parallel_tuple_cost = 0; SET {forced} = on;"
+                "SET parallel_leader_participation = off"
+            ).encode()
         )
         connection.execute("SET wait_event_timing.capture = stats")
         connection.execute("SELECT count(*) FROM t")
