@@ -50,10 +50,10 @@ FETCH_BOUNDS = {0: 35, 12: 166}
 
 # Of a select by key, by protocol and level.  At level 0: those of both modules' own code.  At the
 # others: all beyond level 0, the least of several, as CPU time is read once a millisecond.
-# Seen with gcc 12 on x86-64: prepared 1240, 4318, 5008, 5427; simple 1276, 7283, 7986, 8014
+# Seen with gcc 12 on x86-64: prepared 1170, 3620, 4330, 4750; simple 1201, 6798, 7502, 7528
 STATEMENT_BOUNDS = {
-    "prepared": {0: 1280, 1: 4450, 8: 5150, 12: 5600},
-    "simple": {0: 1320, 1: 7500, 8: 8200, 12: 8250},
+    "prepared": {0: 1210, 1: 3730, 8: 4460, 12: 5350},
+    "simple": {0: 1240, 1: 7000, 8: 7730, 12: 7760},
 }
 
 
