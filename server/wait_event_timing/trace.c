@@ -62,7 +62,7 @@ mark_cpu(int at)
 	capture_mark(RECORD_CPU, at, clock_system_ns(CLOCK_THREAD_CPUTIME_ID));
 }
 
-/* The same, if the last is not of just now */
+/* The same, if the last is not of just now; also where levels are switched to and fro. */
 static void
 mark_cpu_at_times(int at)
 {
@@ -87,7 +87,7 @@ trace_follow_level(void)
 	bool		now = tracing();
 
 	if (now && !followed)
-		mark_cpu(0);
+		mark_cpu_at_times(0);
 	followed = now;
 }
 

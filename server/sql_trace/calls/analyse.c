@@ -65,6 +65,7 @@ trace_plan(PLANNER_PARAMETERS)
 	int64		now;
 	bool		secret;
 
+	plan_made();
 	if (!trace_begins())
 		return plan(PLANNER_ARGUMENTS);
 	if (depth == 0)

@@ -13,11 +13,12 @@
 void
 call_usage_since(const Usage *pg_restrict before, Usage *pg_restrict sum)
 {
-	Usage		now;
+	const uint64 *pg_restrict blocks = (const uint64 *) &pgBufferUsage;
 
-	call_usage(&now);
-	for (int i = 0; i < NUSAGE; i++)
-		sum->counter[i] += now.counter[i] - before->counter[i];
+	for (int i = 0; i < NUSAGE_BLOCKS; i++)
+		sum->counter[i] += blocks[i] - before->counter[i];
+	sum->counter[NUSAGE_BLOCKS] += pgWalUsage.wal_records - before->counter[NUSAGE_BLOCKS];
+	sum->counter[NUSAGE_BLOCKS + 1] += pgWalUsage.wal_bytes - before->counter[NUSAGE_BLOCKS + 1];
 }
 
 static bool

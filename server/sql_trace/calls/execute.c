@@ -55,6 +55,7 @@ trace_start(QueryDesc *queryDesc, int eflags)
 	e->call.query_id = (int64) queryDesc->plannedstmt->queryId;
 	e->call.text = text_of(queryDesc->sourceText, queryDesc->plannedstmt->stmt_location,
 						   queryDesc->plannedstmt->stmt_len, &e->call.query_id, NULL, &e->secret);
+	e->whole = queryDesc->plannedstmt->stmt_location <= 0 && queryDesc->plannedstmt->stmt_len == 0;
 	if (trace.depth == 0)
 		request_statement(e->call.text, e->secret);
 	if (trace_plans)

@@ -81,6 +81,18 @@ span_close(int64 now)
 	span.of = NULL;
 }
 
+/*
+ * The execution that a bind has just started, as the last thing it does, if it is
+ * of all of the source; "arrived": the message.
+ */
+const Execution *
+execution_bound(int64 arrived)
+{
+	const Execution *e = executions;
+
+	return e != NULL && !e->ran && e->depth == 0 && e->whole && e->call.start >= arrived ? e : NULL;
+}
+
 /* A bind has been answered: what was started in it begins only now. */
 void
 execute_bound(int64 now)

@@ -19,6 +19,7 @@ typedef struct Execution
 	int			nest_level;		/* of the subtransaction it began in */
 	bool		ran;
 	bool		secret;
+	bool		whole;			/* all that its source holds */
 } Execution;
 
 /* The execution whose time is being taken, at the depth under way, or NULL; and since when */
@@ -35,6 +36,7 @@ extern Execution *execution_found;	/* the one that was looked for last */
 
 extern Execution *execution_search(const QueryDesc *queryDesc);
 extern Execution *execution_take(void);
+extern const Execution *execution_bound(int64 arrived);
 extern void execution_finish(Execution *e, int64 now);
 extern void execution_fail(Execution *e, int sqlstate);
 extern void span_open(Execution *e, int64 now);

@@ -12,10 +12,13 @@
 #include "nodes/execnodes.h"
 #include "nodes/nodeFuncs.h"
 #include "parser/parsetree.h"
+#include "tcop/pquery.h"
 #include "utils/builtins.h"
 #include "utils/json.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/plancache.h"
+#include "utils/portal.h"
 
 typedef struct Walk
 {
@@ -26,7 +29,25 @@ typedef struct Walk
 	StringInfo	json;			/* NULL: only the hash is wanted */
 	int			limit;
 	bool		cut;
+	bool		varies;			/* each execution may leave out other parts of it */
 } Walk;
+
+/*
+ * Plans that the server keeps and uses again, by their address: to walk one again
+ * would give what is known already.  Each plan comes from the planner, so that an
+ * address means the same plan until the planner runs.
+ */
+#define KEPT 64					/* power of two */
+
+typedef struct Kept
+{
+	const PlannedStmt *plan;
+	uint64		made;			/* plans, when it was walked */
+	uint64		id;
+} Kept;
+
+static Kept kept[KEPT];
+static uint64 plans_made = 1;
 
 static const struct
 {
@@ -216,6 +237,7 @@ hash_node(Walk *walk, const PlanState *state)
 		walk->hash = mix(walk->hash, words[i]);
 	if (asks != 0)
 		walk->hash = mix(walk->hash, asks);
+	walk->varies |= IsA(plan, Append) || IsA(plan, MergeAppend);
 }
 
 static bool
@@ -267,17 +289,46 @@ write_plan(const QueryDesc *queryDesc, uint64 id, uint64 call, uint64 text)
 	MemoryContextDelete(context);
 }
 
+/* The planner runs: it can put a plan where another one was. */
+void
+plan_made(void)
+{
+	plans_made++;
+}
+
+/*
+ * What is known of a plan that the server keeps, or NULL.  A copy of one, as a
+ * cursor has, can be where another copy was, though nothing has been planned.
+ */
+static Kept *
+kept_of(const PlannedStmt *plan)
+{
+	const Portal portal = ActivePortal;
+
+	if (trace.depth > 0 || portal == NULL || portal->cplan == NULL ||
+		portal->stmts != portal->cplan->stmt_list || list_length(portal->stmts) != 1 ||
+		linitial(portal->stmts) != plan)
+		return NULL;
+	return &kept[(uintptr_t) plan / 64 % KEPT];
+}
+
 /* The identifier of a plan that has been started, or 0; it is written if it is not known. */
 uint64
 plan_of(const QueryDesc *queryDesc, uint64 call, uint64 text)
 {
 	Walk		walk = {queryDesc->plannedstmt};
+	Kept	   *of = kept_of(queryDesc->plannedstmt);
 
 	if (queryDesc->planstate == NULL)
 		return 0;
-	(void) walk_node(queryDesc->planstate, &walk);
+	if (of != NULL && of->plan == queryDesc->plannedstmt && of->made == plans_made)
+		walk.hash = of->id;
+	else
+		(void) walk_node(queryDesc->planstate, &walk);
 	if (walk.hash == 0)
 		walk.hash = 1;
+	if (of != NULL && !walk.varies)
+		*of = (Kept) {queryDesc->plannedstmt, plans_made, walk.hash};
 	if (!text_known(walk.hash))
 		write_plan(queryDesc, walk.hash, call, text);
 	return walk.hash;

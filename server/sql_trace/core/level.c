@@ -36,6 +36,14 @@ static double drawn_against = -1;
 static bool was_enabled = true;
 static bool waits_wanted = false;
 static bool matched = false;	/* statements of this session are traced by their identifiers */
+
+/*
+ * The last look at all of this left nothing to be done.  It is not repeated until
+ * one of the few things differs that a request can change unnoticed.
+ */
+static bool settled = false;
+static const char *application_seen;	/* where the name was then */
+static uint64 oldest_needed;	/* of our records in the ring */
 static const QueryIds *query_ids = NULL;
 
 /* The setting of this session changed, or is read again; it replaces what others requested. */
@@ -50,6 +58,14 @@ level_setting_changed(int level, GucSource source)
 	}
 	source_of_setting = source;
 	changed = true;
+	settled = false;
+}
+
+/* A setting has another value that the level depends on, maybe the application's name. */
+void
+level_setting_reported(void)
+{
+	settled = false;
 }
 
 bool
@@ -98,6 +114,7 @@ level_query_ids_changed(void *extra)
 {
 	query_ids = extra;
 	changed = true;
+	settled = false;
 }
 
 bool
@@ -261,7 +278,7 @@ record_application(void)
 {
 	static TimestampTz recorded_in = 0; /* when that ring began */
 	static char recorded[NAMEDATALEN];
-	static uint64 position;		/* of the record */
+	static uint64 position = PG_UINT64_MAX; /* of the record */
 	const char *name = secrets_application();
 	ApplicationRecord record = {0};
 
@@ -273,11 +290,13 @@ record_application(void)
 		strlcpy(recorded, trace.ring->session.application, sizeof(recorded));
 		position = PG_UINT64_MAX;	/* a reader has it anyway */
 	}
+	oldest_needed = Min(recorded_at, position);
 	if (strncmp(name, recorded, sizeof(recorded) - 1) == 0 && ring_holds(position))
 		return;
 	strlcpy(recorded, name, sizeof(recorded));
 	strlcpy(record.application, name, sizeof(record.application));
 	position = ring_head();
+	oldest_needed = recorded_at;
 	(void) record_write(RECORD_APPLICATION, trace.depth, trace.current, timeline_now(), &record,
 					  sizeof(record));
 }
@@ -316,6 +335,16 @@ update(bool can_open)
 	follow_with_waits(can_open);
 }
 
+static bool
+is_settled(void)
+{
+	return settled && application_name == application_seen && trace_enabled == was_enabled &&
+		trace_session_rate == drawn_against &&
+		pg_atomic_read_u32(&trace.slot->asked) == asked_seen &&
+		(trace.level == 0 || (trace.ring != NULL && rate_recorded == trace_statement_rate &&
+							  ring_holds(oldest_needed) && trace.stop_time == PG_INT64_MAX));
+}
+
 /*
  * Look whether the level is to change: when a request has been answered, or as
  * one begins.  "can_open": the ring can be made.
@@ -323,12 +352,17 @@ update(bool can_open)
 void
 level_update(bool can_open)
 {
-	update(can_open);
-	if (trace.level == 0)
+	if (likely(is_settled()))
 		return;
-	if (rate_recorded != trace_statement_rate || !ring_holds(recorded_at))
-		write_level();
-	record_application();
+	application_seen = application_name;
+	update(can_open);
+	if (trace.level > 0)
+	{
+		if (rate_recorded != trace_statement_rate || !ring_holds(recorded_at))
+			write_level();
+		record_application();
+	}
+	settled = !changed && !matched && waits_wanted == LEVEL_WAITS(trace.level);
 }
 
 /* The trace has met a limit. */
@@ -337,6 +371,7 @@ level_stop(LevelReason reason)
 {
 	stopped = reason;
 	changed = true;				/* waits are given back when the request is answered */
+	settled = false;
 	trace.on = false;
 	trace.level = 0;
 	trace.reason = reason;
@@ -349,6 +384,7 @@ void
 level_ring_given_up(void)
 {
 	matched = false;
+	settled = false;
 }
 
 /* Has it met one, and no trace was requested since? */
@@ -374,6 +410,7 @@ level_match(int64 query_id)
 		{
 			/* recorded, but in force only for this request */
 			matched = true;
+			settled = false;
 			apply(trace_query_level, REASON_QUERY);
 			trace.level = 0;
 			follow_with_waits(true);

@@ -62,6 +62,13 @@ query_ids_changed(const char *newval, void *extra)
 }
 
 static void
+application_levels_changed(const char *newval, void *extra)
+{
+	application_assign(newval, extra);
+	level_setting_reported();
+}
+
+static void
 roles_changed(const char *newval, void *extra)
 {
 	secrets_roles_changed();
@@ -92,7 +99,7 @@ define_scope(void)
 							   &application,
 							   "",
 							   PGC_SIGHUP, 0,
-							   application_check, application_assign, NULL);
+							   application_check, application_levels_changed, NULL);
 	DefineCustomStringVariable("sql_trace.query_ids",
 							   "Statements to trace wherever they run, by query identifier.",
 							   "A list of numbers, as in pg_stat_statements.",

@@ -7,7 +7,7 @@
  * under way.
  *-------------------------------------------------------------------------
  */
-#include "sqltrace.h"
+#include "../calls/execution.h"
 
 #include "../../common/protocol_hooks.h"
 #include "tcop/tcopprot.h"
@@ -21,13 +21,21 @@ bound(void)
 {
 	Call		call = {.kind = CALL_BIND,.flags = CALL_ESTIMATED};
 	int64		now;
+	const Execution *execution;
 	bool		secret;
 
 	call.start = request_message_arrived();
 	transaction_touched(call.start);
 	call.number = ++trace.calls;
 	call.query_id = (int64) pgstat_get_my_query_id();
-	call.text = text_of(debug_query_string, -1, 0, &call.query_id, NULL, &secret);
+	execution = execution_bound(call.start);
+	if (likely(execution != NULL))
+	{
+		call.text = execution->call.text;
+		secret = execution->secret;
+	}
+	else
+		call.text = text_of(debug_query_string, -1, 0, &call.query_id, NULL, &secret);
 	if (secret)
 		call.query_id = 0;		/* of a utility statement it hashes what that says */
 	request_statement(call.text, secret);
@@ -132,6 +140,9 @@ trace_putmessage(char type, const char *body, size_t length)
 				request_begins(false);
 			if (trace.on)
 				failed(body, length);
+			break;
+		case 'S':				/* ParameterStatus */
+			level_setting_reported();
 			break;
 		case 'Z':				/* ReadyForQuery */
 			request_ends(length > 0 ? body[0] : 'I');

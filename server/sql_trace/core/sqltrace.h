@@ -291,6 +291,7 @@ extern void level_match(int64 query_id);
 extern bool level_has_query_ids(void);
 extern bool level_is_valid(int level);
 extern void level_ring_given_up(void);
+extern void level_setting_reported(void);
 
 /* ring.c, ring_store.h */
 extern void ring_reset(void);
@@ -349,16 +350,25 @@ extern void ring_note_drained(Ring *ring, uint64 position);
 /* timeline.c */
 extern const uint64 *timeline_waits;	/* waits of this process that have been traced */
 extern ClockSource timeline_source;
+
+/* At "base" of our clock the time in the ring was "base_ns". */
+typedef struct Timeline
+{
+	ClockRate	rate;
+	int64		base;
+	int64		base_ns;
+} Timeline;
+
+extern Timeline timeline;
+extern int64 timeline_cpu_read_at;	/* time in the ring; before it began: never */
 extern void timeline_begin(Shared *shared);
-extern int64 timeline_now(void);
-extern int64 timeline_of(int64 reading);
 extern int64 timeline_ns(int64 ticks);
 extern int64 timeline_ticks(int64 ns);
 extern void timeline_follow_clock(void);
 extern void timeline_follow_waits(void);
 extern bool timeline_has_waits(void);
 extern bool timeline_want_waits(bool wanted);
-extern int64 timeline_cpu(int64 now);
+extern int64 timeline_read_cpu(int64 now);
 extern int64 timeline_arrival(TimestampTz at, int64 now);
 
 /* request.c */
@@ -422,6 +432,7 @@ extern void transaction_over(void);
 
 /* plan.c */
 extern const char *plan_kind(NodeTag tag);
+extern void plan_made(void);
 extern uint64 plan_of(const QueryDesc *queryDesc, uint64 call, uint64 text);
 
 /* init_plans.c */
@@ -482,6 +493,33 @@ static inline int64
 timeline_reading(void)
 {
 	return clock_source_read(timeline_source);
+}
+
+/* A reading of our clock, now or long ago, as time in the ring */
+static inline int64
+timeline_of(int64 reading)
+{
+	uint64		ignored = 0;
+
+	if (unlikely(reading < timeline.base))
+		return timeline.base_ns - clock_ns(&timeline.rate, timeline.base - reading, &ignored);
+	return timeline.base_ns + clock_ns(&timeline.rate, reading - timeline.base, &ignored);
+}
+
+static inline int64
+timeline_now(void)
+{
+	return timeline_of(timeline_reading());
+}
+
+/* CPU time since the ring began, or -1: it has been read not long ago. */
+static inline int64
+timeline_cpu(int64 now)
+{
+	if (likely(trace_cpu_interval < 0 ||
+			   now - timeline_cpu_read_at < (int64) trace_cpu_interval * 1000))
+		return -1;
+	return timeline_read_cpu(now);
 }
 
 /* Counters of this process as they are */

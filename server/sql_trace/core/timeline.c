@@ -13,12 +13,10 @@
 #include "../../common/wait_clock.h"
 
 ClockSource timeline_source;
-static ClockRate rate;
-static int64 base;				/* reading of the clock ... */
-static int64 base_ns;			/* ... and the time in the ring that it means */
+Timeline	timeline;
 
 static int64 cpu_base;
-static int64 cpu_read_at;		/* time in the ring; before it began: never */
+int64		timeline_cpu_read_at;
 
 /* The time line of waits that we have recorded, and where in the ring */
 static WaitClock recorded;
@@ -40,45 +38,29 @@ waits_offer(void)
 	return *variable;
 }
 
-/* A reading of our clock, now or long ago, as time in the ring */
-int64
-timeline_of(int64 reading)
-{
-	uint64		ignored = 0;
-
-	return reading >= base ? base_ns + clock_ns(&rate, reading - base, &ignored) :
-		base_ns - clock_ns(&rate, base - reading, &ignored);
-}
-
 /* The difference of two readings, or 0 if the clock stepped back */
 int64
 timeline_ns(int64 ticks)
 {
 	uint64		ignored = 0;
 
-	return clock_ns(&rate, ticks, &ignored);
+	return clock_ns(&timeline.rate, ticks, &ignored);
 }
 
 int64
 timeline_ticks(int64 ns)
 {
-	return clock_ns_to_ticks(&rate, ns);
-}
-
-int64
-timeline_now(void)
-{
-	return timeline_of(timeline_reading());
+	return clock_ns_to_ticks(&timeline.rate, ns);
 }
 
 /* Time goes on from where it is, by another clock or rate. */
 static void
 rebase(ClockSource new_source, ClockRate new_rate)
 {
-	base_ns = timeline_now();
+	timeline.base_ns = timeline_now();
 	timeline_source = new_source;
-	rate = new_rate;
-	base = timeline_reading();
+	timeline.rate = new_rate;
+	timeline.base = timeline_reading();
 }
 
 /* A ring begins: so does time. */
@@ -91,12 +73,12 @@ timeline_begin(Shared *shared)
 	if (offer != NULL)
 		timeline_waits = offer->waits;
 	timeline_source = trace_clock;
-	rate = clock_source_counts(timeline_source) ? shared->rate : nanoseconds;
-	base = timeline_reading();
-	base_ns = 0;
+	timeline.rate = clock_source_counts(timeline_source) ? shared->rate : nanoseconds;
+	timeline.base = timeline_reading();
+	timeline.base_ns = 0;
 	memset(&recorded, 0, sizeof(recorded));
 	cpu_base = clock_system_ns(CLOCK_THREAD_CPUTIME_ID);
-	cpu_read_at = PG_INT64_MIN / 2;
+	timeline_cpu_read_at = PG_INT64_MIN / 2;
 }
 
 /*
@@ -145,7 +127,7 @@ timeline_follow_waits(void)
 		counts == clock_source_counts(waits.source);
 	if (record.exact)
 	{
-		if (counts && rate.ns_per_tick != waits.rate.ns_per_tick)
+		if (counts && timeline.rate.ns_per_tick != waits.rate.ns_per_tick)
 			rebase(timeline_source, waits.rate);
 		now = timeline_now();
 		record.zero = timeline_of(waits.base_ticks) - waits.base_ns;
@@ -183,13 +165,11 @@ timeline_want_waits(bool wanted)
 	return offer != NULL && offer->trace(wanted);
 }
 
-/* CPU time since the ring began, or -1: this is a system call, and so done seldom. */
+/* CPU time since the ring began: this is a system call, and so done seldom. */
 int64
-timeline_cpu(int64 now)
+timeline_read_cpu(int64 now)
 {
-	if (trace_cpu_interval < 0 || now - cpu_read_at < (int64) trace_cpu_interval * 1000)
-		return -1;
-	cpu_read_at = now;
+	timeline_cpu_read_at = now;
 	return clock_system_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_base;
 }
 
