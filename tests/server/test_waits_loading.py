@@ -12,7 +12,7 @@ from pgtare.server.modules import loadable
 from tests.process_limits import limit_memory
 from tests.servers import CAPTURING, run_program, serving
 from tests.sessions import eventually, one, rows, session, set_search_path
-from tests.waits import waits
+from tests.waits import sync_reads, waits
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -102,7 +102,7 @@ def test_parallel_workers_of_a_session_loaded_module(wheel: Binaries) -> None:
         "session_preload_libraries": module.library,
         "wait_event_timing.capture": "stats",
         "shared_buffers": "1MB",
-        "io_method": "sync",
+        **sync_reads(wheel),
     }
     with Cluster(wheel, settings) as cluster, session(cluster) as connection:
         connection.execute(module.create_sql.encode())
