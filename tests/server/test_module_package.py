@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import subprocess
 import tarfile
@@ -34,7 +35,13 @@ def package(wheel: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(wheel: Binaries, open_directory: Path) -> Binaries:
-    return copy_of(wheel, open_directory / "postgres")
+    """A PostgreSQL 18 of the test's own, without the modules that others put into the original."""
+    copy = copy_of(wheel, open_directory / "postgres")
+    for name in modules.PRELOAD_ORDER:
+        (copy.pkglibdir / f"{name}.so").unlink(missing_ok=True)
+        for path in (copy.sharedir / "extension").glob(f"{name}[.-]*"):
+            path.unlink()
+    return copy
 
 
 def install(binaries: Binaries, package: Path) -> list[str]:
@@ -92,7 +99,7 @@ def test_a_debian_package_is_one(debian15: Binaries, open_directory: Path, tmp_p
         module_package.require_fit(opened, copied)
         assert modules.install(copied, "pgtare", package=opened).outcome == "installed"
     deb.write_bytes(deb.read_bytes()[:5000])
-    refusal = pytest.raises(UsageError, match=r"cannot be unpacked \(.*\): get the package again")
+    refusal = pytest.raises(UsageError, match=r"cannot be unpacked \(.*\): name a directory")
     with refusal, module_package.opened(deb, 15):
         pass
 
@@ -144,7 +151,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_installed(
 def test_an_incomplete_package_installs_nothing(copied: Binaries, changeable: Path) -> None:
     (library,) = changeable.rglob("sql_trace.so")
     library.write_bytes(library.read_bytes()[:40])
-    with pytest.raises(UsageError, match=r"is damaged: sql_trace\.so is no library for x86_64"):
+    with pytest.raises(UsageError, match=r"is damaged: sql_trace\.so is no module of"):
         install(copied, changeable)
     library.unlink()
     with pytest.raises(UsageError, match=r"gave no sql_trace\.so of sql_trace 0"):
@@ -212,3 +219,105 @@ def test_a_compiler_for_musl_is_refused_in_one_sentence(wheel: Binaries, tmp_pat
     assert done.returncode == 2
     (said,) = done.stderr.strip().splitlines()
     assert "the server modules need glibc, and this compiler (musl-gcc) builds for another" in said
+
+
+# What a package of somebody else's could do
+
+
+def test_a_link_in_a_package_is_not_followed(copied: Binaries, changeable: Path) -> None:
+    (script,) = changeable.rglob(f"pgtare--{pgtare.__version__}.sql")
+    secret = script.with_name("secret")
+    secret.write_text("-- of another user")
+    script.unlink()
+    script.symlink_to(secret)
+    with pytest.raises(UsageError, match=r"is damaged: pgtare--.*sql cannot be read"):
+        install(copied, changeable)
+    assert modules.installed_version(copied) is None
+
+
+def test_a_pipe_in_a_package_is_not_waited_for(copied: Binaries, changeable: Path) -> None:
+    (control,) = changeable.rglob("sql_trace.control")
+    control.unlink()
+    os.mkfifo(control)
+    with pytest.raises(UsageError, match=r"sql_trace.control is no file of a module"):
+        install(copied, changeable)
+    assert modules.installed_version(copied) is None
+
+
+@pytest.mark.parametrize("length", [64, 4096, 30_000])
+def test_a_library_that_is_cut_off_is_refused(
+    copied: Binaries, changeable: Path, length: int
+) -> None:
+    (library,) = changeable.rglob("wait_event_timing.so")
+    library.write_bytes(library.read_bytes()[:length])
+    with pytest.raises(UsageError, match=r"wait_event_timing.so is no module of PostgreSQL"):
+        install(copied, changeable)
+    assert modules.installed_version(copied) is None
+
+
+def test_a_program_is_no_library(copied: Binaries, changeable: Path) -> None:
+    (library,) = changeable.rglob("pgtare.so")
+    shutil.copy("/bin/true", library)
+    with pytest.raises(UsageError, match=r"pgtare.so is no module of PostgreSQL"):
+        install(copied, changeable)
+
+
+def test_others_must_not_be_able_to_change_a_package(copied: Binaries, changeable: Path) -> None:
+    (library,) = changeable.rglob("pgtare.so")
+    library.parent.chmod(0o777)
+    with pytest.raises(UsageError, match=r"other users can change .*: copy it to a directory"):
+        install(copied, changeable)
+
+
+def test_a_flipped_bit_in_a_compressed_package_is_noticed(
+    copied: Binaries, package: Path, tmp_path: Path
+) -> None:
+    for mode in ("gz", "xz"):
+        tar = tmp_path / f"modules.tar.{mode}"
+        with tarfile.open(tar, f"w:{mode}") as archive:
+            archive.add(package, arcname=".")
+        content = bytearray(tar.read_bytes())
+        content[len(content) // 2] ^= 0x10
+        tar.write_bytes(content)
+        with pytest.raises(UsageError, match=r"cannot be unpacked|is damaged"):
+            install(copied, tar)
+    assert modules.installed_version(copied) is None
+
+
+def test_what_lies_outside_of_a_package_stays_there(
+    copied: Binaries, package: Path, tmp_path: Path
+) -> None:
+    tar = tmp_path / "modules.tar"
+    with tarfile.open(tar, "w") as archive:
+        archive.add(package, arcname=".")
+        (library,) = package.rglob("pgtare.so")
+        archive.add(library, arcname="../outside.so")
+    with pytest.raises(UsageError, match=r"cannot be unpacked \(\.\./outside.so lies outside"):
+        install(copied, tar)
+
+
+def test_a_manifest_cannot_name_a_directory_elsewhere(
+    copied: Binaries, changeable: Path, tmp_path: Path
+) -> None:
+    change(changeable, extension="../" * 40 + "tmp/evil")
+    tar = tmp_path / "modules.tar"
+    with tarfile.open(tar, "w") as archive:
+        archive.add(changeable, arcname=".")
+    with pytest.raises(UsageError, match="its manifest names a directory outside of it"):
+        install(copied, tar)
+
+
+def test_a_version_is_a_version(copied: Binaries, changeable: Path) -> None:
+    change(changeable, version="0.4\n\x1b[2Jhello")
+    with pytest.raises(UsageError, match="is damaged, or made for another version"):
+        install(copied, changeable)
+
+
+def test_a_conflict_in_one_module_installs_none(copied: Binaries, package: Path) -> None:
+    (copied.pkglibdir / "sql_trace.so").write_bytes(b"another build")
+    with pytest.raises(UsageError, match="sql_trace is already installed"):
+        install(copied, package)
+    assert modules.installed_version(copied) is None
+    (copied.sharedir / "extension" / "sql_trace.control").mkdir()
+    with pytest.raises(UsageError, match="is no file: move it away"):
+        install(copied, package)

@@ -105,8 +105,9 @@ def _next(found: binaries.Binaries, done: Sequence[modules.Installed]) -> Iterat
 
 
 _NEXT_ALL = (
-    "(libraries that the setting names already stay, before these). Then run CREATE EXTENSION "
-    "for each of them in the database to look at"
+    "(libraries that the setting names already stay, before these; in ALTER SYSTEM SET each name "
+    "has quotes of its own: 'a', 'b'). Then run CREATE EXTENSION for each of them in the database "
+    "to look at"
 )
 _NEXT_REPLACED = (
     "restart the servers that have loaded pgtare, then run ALTER EXTENSION pgtare UPDATE; "

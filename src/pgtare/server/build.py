@@ -234,6 +234,8 @@ def describe(module: str, library: Path, extension: Path, origin: str) -> BuiltM
         version = control_version(control)
     except OSError as ex:
         raise UsageError(f"{origin} gave no {control.name}: {ex.strerror}") from ex
+    except UnicodeDecodeError as ex:
+        raise UsageError(f"{origin} is damaged: {control.name} cannot be read") from ex
     base = extension / f"{module}--{version}.sql"
     for path in (library, base):
         if not path.exists():

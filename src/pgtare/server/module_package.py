@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import lzma
 import os
 import platform
 import re
 import shutil
+import stat
 import subprocess
 import tarfile
 import tempfile
+import threading
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from pathlib import Path, PurePosixPath
+from typing import IO, Annotated, Literal
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
+from elftools.elf.sections import SymbolTableSection
 from elftools.elf.segments import InterpSegment
 from pydantic import BaseModel, Field, ValidationError
 
@@ -36,6 +42,13 @@ MANIFEST = "pgtare-modules.json"
 #: Of a library or program, as its header names it, and as a manifest does.
 _ARCHITECTURES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 _UNPACK_SECONDS = 120.0
+#: Of a package: bytes of its files in all, files of any kind, bytes of a manifest.
+_LARGEST = 256 << 20
+_MOST_MEMBERS = 20_000
+_LARGEST_MANIFEST = 1 << 20
+_SUFFIXES = {".so", ".control", ".sql", ".json"}
+_UNREADABLE = (OSError, EOFError, ValueError, tarfile.TarError, lzma.LZMAError, zlib.error)
+_BROKEN = (OSError, ELFError, ValueError, KeyError, IndexError, AttributeError, AssertionError)
 _USUAL_LOADERS = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
 
 
@@ -43,14 +56,14 @@ class Manifest(BaseModel):
     """What a package says of its modules."""
 
     schema_: Literal["pgtare.module.package/1"] = Field(alias="schema")
-    version: str
+    version: str = Field(pattern=r"^[0-9]{1,4}(\.[0-9]{1,4}){1,3}$")
     postgresql: int
-    architecture: str
-    libc: str = Field(pattern=r"^glibc \d+\.\d+")
+    architecture: str = Field(pattern=r"^[a-z0-9_]{1,40}$")
+    libc: str = Field(pattern=r"^glibc [0-9]{1,3}\.[0-9]{1,4}$")
     """The oldest C library that the modules work with."""
-    extension: str
+    extension: str = Field(pattern=r"^[A-Za-z0-9_./+-]{1,4000}$")
     """The directory of control files and scripts, as seen from that of the libraries."""
-    modules: list[str] = Field(min_length=1)
+    modules: list[Annotated[str, Field(pattern=r"^[a-z_]{1,60}$")]] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
@@ -69,13 +82,18 @@ class ModulePackage:
             )
         extension = Path(os.path.normpath(self.directory / self.manifest.extension))
         found = describe(name, self.directory / f"{name}.so", extension, str(self.origin))
-        machine = _machine(found.so_path)
-        if machine != self.manifest.architecture:
+        if _machine(found.so_path) != self.manifest.architecture or not _is_whole(found.so_path):
             raise UsageError(
-                f"{self.origin} is damaged: {found.so_path.name} is no library for "
+                f"{self.origin} is damaged: {found.so_path.name} is no module of PostgreSQL for "
                 f"{self.manifest.architecture}"
             )
         return found
+
+    def libc(self) -> str:
+        """The oldest C library with which all libraries work: as stated, or as they show."""
+        libraries = (self.directory / f"{name}.so" for name in self.manifest.modules)
+        needed = [one for path in libraries for one in _libc_needed(path)]
+        return max((self.manifest.libc, *needed), key=series)
 
     def key(self, name: str) -> str:
         """A digest of all files of a module."""
@@ -89,20 +107,64 @@ class ModulePackage:
 
 @contextlib.contextmanager
 def opened(origin: Path, major: int) -> Iterator[ModulePackage]:
-    """The modules for one major version in a directory or package file, unpacked if need be.
+    """The modules for one major version in a directory or package file, in files of our own.
 
-    Raises UsageError if there are none.
+    What is installed is what was checked: nobody else can change it in between. Raises UsageError
+    if there are none.
     """
-    if origin.is_dir():
-        yield _found(origin, origin, major)
-        return
-    if not origin.exists():
-        raise UsageError(
-            f"there is no {origin}: name a directory, a .deb or a .tar file with built modules"
-        )
     with tempfile.TemporaryDirectory(prefix="pgtare-") as work:
-        _unpack(origin, Path(work))
-        yield _found(origin, Path(work), major)
+        here = Path(work)
+        try:
+            if origin.is_dir():
+                found = _found(origin, origin, major)
+                _gather(found, here)
+                yield ModulePackage(
+                    origin, here, found.manifest.model_copy(update={"extension": "."})
+                )
+                return
+            if not origin.exists():
+                raise UsageError(
+                    f"there is no {origin}: name a directory, a .deb or a .tar file with built "
+                    "modules"
+                )
+        except OSError as ex:
+            raise UsageError(f"{origin} cannot be read: {ex.strerror}") from ex
+        _unpack(origin, here)
+        package = _found(origin, here, major)
+        extension = (package.directory / package.manifest.extension).resolve()
+        if not extension.is_relative_to(here.resolve()):
+            raise UsageError(f"{origin} is damaged: its manifest names a directory outside of it")
+        yield package
+
+
+def _gather(package: ModulePackage, into: Path) -> None:
+    """Copy the files of all modules out of a directory; links and devices are refused."""
+    extension = Path(os.path.normpath(package.directory / package.manifest.extension))
+    for directory in (package.directory, extension):
+        info = directory.stat()
+        if info.st_uid not in (0, os.geteuid()) or info.st_mode & stat.S_IWOTH:
+            raise UsageError(
+                f"other users can change {directory}: copy it to a directory of your own"
+            )
+    for name in package.manifest.modules:
+        _copy(package.directory / f"{name}.so", into, package.origin)
+        for path in (extension / f"{name}.control", *extension.glob(f"{name}--*.sql")):
+            _copy(path, into, package.origin)
+
+
+def _copy(path: Path, into: Path, origin: Path) -> None:
+    """Copy a regular file; one that is missing is found to be so later."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        with open(os.open(path, flags), "rb") as file:
+            info = os.fstat(file.fileno())
+            if not stat.S_ISREG(info.st_mode) or info.st_size > _LARGEST:
+                raise UsageError(f"{origin} is damaged: {path.name} is no file of a module")
+            (into / path.name).write_bytes(file.read())
+    except FileNotFoundError:
+        return
+    except OSError as ex:
+        raise UsageError(f"{origin} is damaged: {path.name} cannot be read ({ex.strerror})") from ex
 
 
 def embedded(binaries: Binaries) -> ModulePackage | None:
@@ -154,9 +216,10 @@ def require_fit(package: ModulePackage, binaries: Binaries) -> None:
             f"{origin} needs glibc, and {binaries.postgres} uses {libc}: "
             "the modules work only with servers that were built with glibc"
         )
-    if libc is not None and series(libc) < series(said.libc):
+    needed = package.libc()
+    if libc is not None and series(libc) < series(needed):
         raise UsageError(
-            f"{origin} needs {said.libc} or later, and this machine has {libc}: build the modules "
+            f"{origin} needs {needed} or later, and this machine has {libc}: build the modules "
             "here (without --from), or get a package for this release of the system"
         )
 
@@ -205,7 +268,10 @@ def _found(origin: Path, root: Path, major: int) -> ModulePackage:
 
 def _read(path: Path, origin: Path) -> Manifest:
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(f"{path.name} is no file")
+            return Manifest.model_validate_json(file.read(_LARGEST_MANIFEST))
     except (OSError, ValidationError) as ex:
         raise UsageError(
             f"{origin} is damaged, or made for another version of the command: {path.name} "
@@ -214,18 +280,46 @@ def _read(path: Path, origin: Path) -> Manifest:
 
 
 def _unpack(package: Path, into: Path) -> None:
+    if not stat.S_ISREG(package.stat().st_mode):
+        raise UsageError(f"{package} is no file: name a directory, a .deb or a .tar file")
     if package.suffix == ".deb":
         _unpack_deb(package, into)
         return
     try:
         with tarfile.open(package) as archive:
-            archive.extractall(into, filter="data")
-    except (OSError, tarfile.TarError, EOFError) as ex:
-        cause = str(ex).partition("\n")[0].rstrip(":")
-        raise UsageError(
-            f"{package} cannot be unpacked ({cause}): name a directory, a .deb or a .tar file "
-            "with built modules"
-        ) from ex
+            _take(archive, into)
+            while archive.fileobj and archive.fileobj.read(1 << 20):
+                pass  # to its end, where the checksum of what was compressed is
+    except _UNREADABLE as ex:
+        raise _cannot_unpack(package, str(ex)) from ex
+
+
+def _cannot_unpack(package: Path, cause: str) -> UsageError:
+    first = cause.partition("\n")[0].rstrip(":") or "it ends too soon"
+    return UsageError(
+        f"{package} cannot be unpacked ({first}): name a directory, a .deb or a .tar file "
+        "with built modules"
+    )
+
+
+def _take(archive: tarfile.TarFile, into: Path) -> None:
+    """Write the files that modules consist of; nothing else in the archive is looked at."""
+    total = 0
+    for number, member in enumerate(archive):
+        path = PurePosixPath(member.name)
+        if number > _MOST_MEMBERS:
+            raise tarfile.TarError(f"more than {_MOST_MEMBERS:,} files")
+        if not member.isreg() or path.suffix not in _SUFFIXES:
+            continue
+        if path.is_absolute() or ".." in path.parts:
+            raise tarfile.TarError(f"{member.name} lies outside of it")
+        total += member.size
+        content = archive.extractfile(member) if total <= _LARGEST else None
+        if content is None:
+            raise tarfile.TarError(f"larger than {_LARGEST >> 20} MiB")
+        target = into / path
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        target.write_bytes(content.read())
 
 
 def _unpack_deb(package: Path, into: Path) -> None:
@@ -233,17 +327,32 @@ def _unpack_deb(package: Path, into: Path) -> None:
         raise UsageError(
             f"unpacking {package} needs dpkg-deb: unpack it elsewhere and name the directory"
         )
-    done = subprocess.run(
-        ["dpkg-deb", "--extract", package, into],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_UNPACK_SECONDS,
-        env=environment(),
-    )
-    if done.returncode != 0:
-        cause = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise UsageError(f"{package} cannot be unpacked ({cause[0]}): get the package again")
+    command = ["dpkg-deb", "--fsys-tarfile", str(package.resolve())]
+    with tempfile.TemporaryFile() as complaints, subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=complaints, env=environment()
+    ) as child:  # fmt: skip
+        late = threading.Timer(_UNPACK_SECONDS, child.kill)
+        late.start()
+        problem = ""
+        try:
+            _take_stream(child.stdout, into)
+        except _UNREADABLE as ex:
+            problem = str(ex) or "it ends too soon"
+            child.kill()
+        finally:
+            late.cancel()
+        if child.wait() != 0 or problem:
+            complaints.seek(0)
+            said = complaints.read().decode(errors="replace").strip().splitlines()
+            raise _cannot_unpack(package, said[-1] if said else problem)
+
+
+def _take_stream(stream: IO[bytes] | None, into: Path) -> None:
+    assert stream is not None
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        _take(archive, into)
+    while stream.read(1 << 20):
+        pass
 
 
 def _machine(path: Path) -> str | None:
@@ -251,9 +360,40 @@ def _machine(path: Path) -> str | None:
     try:
         with open(path, "rb") as file:
             name = ELFFile(file).header["e_machine"]
-    except (OSError, ELFError):
+    except _BROKEN:
         return None
     return _ARCHITECTURES.get(name, str(name))
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether it is a shared library of PostgreSQL, none of whose parts are cut off."""
+    try:
+        with open(library, "rb") as file:
+            elf = ELFFile(file)
+            ends = [one["p_offset"] + one["p_filesz"] for one in elf.iter_segments()]
+            symbols = elf.get_section_by_name(".dynsym")
+            return (
+                elf.header["e_type"] == "ET_DYN"
+                and max(ends, default=0) <= library.stat().st_size
+                and isinstance(symbols, SymbolTableSection)
+                and bool(symbols.get_symbol_by_name("Pg_magic_func"))
+            )
+    except _BROKEN:
+        return False
+
+
+def _libc_needed(library: Path) -> list[str]:
+    """The versions of glibc of which a library uses something."""
+    try:
+        with open(library, "rb") as file:
+            section = ELFFile(file).get_section_by_name(".gnu.version_r")
+            if not isinstance(section, GNUVerNeedSection):
+                return []
+            names = [aux.name for _, versions in section.iter_versions() for aux in versions]
+    except _BROKEN:
+        return []
+    found = [re.fullmatch(r"GLIBC_(\d+\.\d+)(?:\.\d+)?", name) for name in names]
+    return [f"glibc {one[1]}" for one in found if one]
 
 
 def _libc(program: Path) -> str | None:

@@ -113,12 +113,13 @@ def install(
     force: bool = False,
     source: Path | None = None,
     package: ModulePackage | None = None,
+    check_only: bool = False,
 ) -> Installed:
     """Build a module and install it, below `destdir` if given (as packagers do).
 
     package: built modules that fit the installation, to be taken in place of a build. UsageError
     if another version or build of the module is there, unless `force`; servers that run keep the
-    library they have loaded until they restart.
+    library they have loaded until they restart. check_only: install nothing.
     """
     built = package.module(module) if package else build_cached(binaries, module, source)
     libraries, extensions = _directories(binaries, destdir)
@@ -129,9 +130,14 @@ def install(
         built.control_path: extensions / built.control_path.name,
     }
     present = {path: target for path, target in files.items() if target.exists()}
+    for target in present.values():
+        if not target.is_file():
+            raise UsageError(f"{target} is no file: move it away")
     differing = [t for p, t in present.items() if not filecmp.cmp(p, t, shallow=False)]
     if differing and not force:
         raise UsageError(_describe_conflict(built, differing, binaries, destdir))
+    if check_only:
+        return Installed(module, built.version, "unchanged", ())
     if not differing and len(present) == len(files):
         return Installed(module, built.version, "unchanged", tuple(files.values()))
     for path, target in files.items():
@@ -153,9 +159,8 @@ def install_all(
 
     What was built below `destdir` gets a manifest, so that it can be installed from elsewhere.
     """
-    if package is not None:
-        for name in names:  # none is installed if one is incomplete
-            package.module(name)
+    for name in names:  # none is installed if one cannot be
+        install(binaries, name, destdir=destdir, force=force, package=package, check_only=True)
     for name in names:
         yield install(binaries, name, destdir=destdir, force=force, package=package)
     if destdir is not None and package is None:
