@@ -304,13 +304,14 @@ record_application(void)
 static void
 update(bool can_open)
 {
+	bool		application = application_changed();
 	LevelReason reason;
 	int			level;
 	bool		requested;
 
 	if (overdue())
 		level_stop(REASON_DURATION);
-	if (!changed && !application_changed() && trace_enabled == was_enabled &&
+	if (!changed && !application && trace_enabled == was_enabled &&
 		trace_session_rate == drawn_against &&
 		pg_atomic_read_u32(&trace.slot->asked) == asked_seen &&
 		(trace.level == 0 || trace.ring != NULL))
