@@ -40,7 +40,7 @@ from pgtare.weighing.instruments import (
     read_facts,
     snapshot,
 )
-from pgtare.weighing.instruments.model import Entry, Needs
+from pgtare.weighing.instruments.model import Needs
 from pgtare.weighing.instruments.proof import judge_counter
 from tests.loads import check_for
 from tests.sessions import eventually
