@@ -28,7 +28,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.os_account import environment
 from tests.lint_c import MODULES, compile_for, programs_of
-from tests.versions.servers import MAJORS, say, server
+from tests.versions.servers import MAJORS, number, say, server
 
 #: About the commands that install and update; they change copies of the two usual servers.
 INSTALLING = ("test_module_upgrade.py", "test_module_package.py")
@@ -67,7 +67,7 @@ def check(major: int, tests: list[str], reports: Path) -> Result:
         result.skipped += 1
         result.reasons[str(ex)] += 1
         return result
-    result.version = binaries.version.removeprefix("PostgreSQL ").split()[0]
+    result.version = number(binaries)
     for name in programs_of(binaries.pg_config):
         if compile_for(binaries.pg_config, binaries.version, name):
             result.passed += 1

@@ -11,7 +11,6 @@ import hashlib
 import lzma
 import os
 import platform
-import re
 import shutil
 import stat
 import subprocess
@@ -24,11 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Literal
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-from elftools.elf.gnuversions import GNUVerNeedSection
-from elftools.elf.sections import SymbolTableSection
-from elftools.elf.segments import InterpSegment
 from pydantic import BaseModel, Field, ValidationError
 
 import pgtare
@@ -39,8 +33,6 @@ from pgtare.server.module_versions import series
 from pgtare.server.os_account import environment
 
 MANIFEST = "pgtare-modules.json"
-#: Of a library or program, as its header names it, and as a manifest does.
-_ARCHITECTURES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 _UNPACK_SECONDS = 120.0
 #: Of a package: bytes of its files in all, files of any kind, bytes of a manifest.
 _LARGEST = 256 << 20
@@ -48,8 +40,6 @@ _MOST_MEMBERS = 20_000
 _LARGEST_MANIFEST = 1 << 20
 _SUFFIXES = {".so", ".control", ".sql", ".json"}
 _UNREADABLE = (OSError, EOFError, ValueError, tarfile.TarError, lzma.LZMAError, zlib.error)
-_BROKEN = (OSError, ELFError, ValueError, KeyError, IndexError, AttributeError, AssertionError)
-_USUAL_LOADERS = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
 
 
 class Manifest(BaseModel):
@@ -80,9 +70,12 @@ class ModulePackage:
             raise UsageError(
                 f"{self.origin} has no module {name}: it has {', '.join(self.manifest.modules)}"
             )
+        from pgtare.server import elf_file  # costs commands that install nothing 40 ms
+
         extension = Path(os.path.normpath(self.directory / self.manifest.extension))
         found = describe(name, self.directory / f"{name}.so", extension, str(self.origin))
-        if _machine(found.so_path) != self.manifest.architecture or not _is_whole(found.so_path):
+        machine = elf_file.architecture(found.so_path)
+        if machine != self.manifest.architecture or not elf_file.is_module(found.so_path):
             raise UsageError(
                 f"{self.origin} is damaged: {found.so_path.name} is no module of PostgreSQL for "
                 f"{self.manifest.architecture}"
@@ -91,8 +84,10 @@ class ModulePackage:
 
     def libc(self) -> str:
         """The oldest C library with which all libraries work: as stated, or as they show."""
+        from pgtare.server import elf_file
+
         libraries = (self.directory / f"{name}.so" for name in self.manifest.modules)
-        needed = [one for path in libraries for one in _libc_needed(path)]
+        needed = [one for path in libraries for one in elf_file.glibc_needed(path)]
         return max((self.manifest.libc, *needed), key=series)
 
     def key(self, name: str) -> str:
@@ -113,28 +108,29 @@ def opened(origin: Path, major: int) -> Iterator[ModulePackage]:
     if there are none.
     """
     with tempfile.TemporaryDirectory(prefix="pgtare-") as work:
-        here = Path(work)
         try:
-            if origin.is_dir():
-                found = _found(origin, origin, major)
-                _gather(found, here)
-                yield ModulePackage(
-                    origin, here, found.manifest.model_copy(update={"extension": "."})
-                )
-                return
-            if not origin.exists():
-                raise UsageError(
-                    f"there is no {origin}: name a directory, a .deb or a .tar file with built "
-                    "modules"
-                )
+            package = _taken(origin, Path(work), major)
         except OSError as ex:
             raise UsageError(f"{origin} cannot be read: {ex.strerror}") from ex
-        _unpack(origin, here)
-        package = _found(origin, here, major)
-        extension = (package.directory / package.manifest.extension).resolve()
-        if not extension.is_relative_to(here.resolve()):
-            raise UsageError(f"{origin} is damaged: its manifest names a directory outside of it")
         yield package
+
+
+def _taken(origin: Path, here: Path, major: int) -> ModulePackage:
+    """The package with its files below a directory of our own."""
+    if origin.is_dir():
+        found = _found(origin, origin, major)
+        _gather(found, here)
+        return ModulePackage(origin, here, found.manifest.model_copy(update={"extension": "."}))
+    if not origin.exists():
+        raise UsageError(
+            f"there is no {origin}: name a directory, a .deb or a .tar file with built modules"
+        )
+    _unpack(origin, here)
+    package = _found(origin, here, major)
+    extension = (package.directory / package.manifest.extension).resolve()
+    if not extension.is_relative_to(here.resolve()):
+        raise UsageError(f"{origin} is damaged: its manifest names a directory outside of it")
+    return package
 
 
 def _gather(package: ModulePackage, into: Path) -> None:
@@ -193,6 +189,8 @@ def _embedded_directory() -> Path:
 
 def require_fit(package: ModulePackage, binaries: Binaries) -> None:
     """Raise UsageError if the package is not for this command, server or machine."""
+    from pgtare.server import elf_file
+
     said, origin, ours = package.manifest, package.origin, pgtare.__version__
     if series(said.version) != series(ours):
         raise UsageError(
@@ -204,13 +202,13 @@ def require_fit(package: ModulePackage, binaries: Binaries) -> None:
             f"{origin} is for PostgreSQL {said.postgresql}, and {binaries.pg_config} belongs to "
             f"{binaries.version}: get the package for PostgreSQL {binaries.major}"
         )
-    machine = _machine(binaries.postgres) or platform.machine()
+    machine = elf_file.architecture(binaries.postgres) or platform.machine()
     if said.architecture != machine:
         raise UsageError(
             f"{origin} is for {said.architecture}, and {binaries.postgres} is for {machine}: "
             f"get the package for {machine}"
         )
-    libc = _libc(binaries.postgres)
+    libc = elf_file.libc(binaries.postgres)
     if libc is not None and not libc.startswith("glibc "):
         raise UsageError(
             f"{origin} needs glibc, and {binaries.postgres} uses {libc}: "
@@ -353,64 +351,3 @@ def _take_stream(stream: IO[bytes] | None, into: Path) -> None:
         _take(archive, into)
     while stream.read(1 << 20):
         pass
-
-
-def _machine(path: Path) -> str | None:
-    """The architecture of a library or program; None if it is neither."""
-    try:
-        with open(path, "rb") as file:
-            name = ELFFile(file).header["e_machine"]
-    except _BROKEN:
-        return None
-    return _ARCHITECTURES.get(name, str(name))
-
-
-def _is_whole(library: Path) -> bool:
-    """Whether it is a shared library of PostgreSQL, none of whose parts are cut off."""
-    try:
-        with open(library, "rb") as file:
-            elf = ELFFile(file)
-            ends = [one["p_offset"] + one["p_filesz"] for one in elf.iter_segments()]
-            symbols = elf.get_section_by_name(".dynsym")
-            return (
-                elf.header["e_type"] == "ET_DYN"
-                and max(ends, default=0) <= library.stat().st_size
-                and isinstance(symbols, SymbolTableSection)
-                and bool(symbols.get_symbol_by_name("Pg_magic_func"))
-            )
-    except _BROKEN:
-        return False
-
-
-def _libc_needed(library: Path) -> list[str]:
-    """The versions of glibc of which a library uses something."""
-    try:
-        with open(library, "rb") as file:
-            section = ELFFile(file).get_section_by_name(".gnu.version_r")
-            if not isinstance(section, GNUVerNeedSection):
-                return []
-            names = [aux.name for _, versions in section.iter_versions() for aux in versions]
-    except _BROKEN:
-        return []
-    found = [re.fullmatch(r"GLIBC_(\d+\.\d+)(?:\.\d+)?", name) for name in names]
-    return [f"glibc {one[1]}" for one in found if one]
-
-
-def _libc(program: Path) -> str | None:
-    """The C library that a program uses on this machine, as "glibc 2.36"; None: not known."""
-    try:
-        with open(program, "rb") as file:
-            parts = ELFFile(file).iter_segments()
-            loaders = [one.get_interp_name() for one in parts if isinstance(one, InterpSegment)]
-    except (OSError, ELFError):
-        return None
-    if not loaders:
-        return None
-    if "musl" in loaders[0]:
-        return "musl"
-    if not loaders[0].startswith(_USUAL_LOADERS):
-        return None  # a C library of the server's own
-    with contextlib.suppress(ValueError, OSError):
-        found = os.confstr("CS_GNU_LIBC_VERSION")
-        return found if found and re.match(r"glibc \d+\.\d+", found) else None
-    return None

@@ -113,15 +113,33 @@ def install(
     force: bool = False,
     source: Path | None = None,
     package: ModulePackage | None = None,
-    check_only: bool = False,
 ) -> Installed:
     """Build a module and install it, below `destdir` if given (as packagers do).
 
     package: built modules that fit the installation, to be taken in place of a build. UsageError
     if another version or build of the module is there, unless `force`; servers that run keep the
-    library they have loaded until they restart. check_only: install nothing.
+    library they have loaded until they restart.
     """
     built = package.module(module) if package else build_cached(binaries, module, source)
+    files, differing = _checked_targets(built, binaries, destdir, force)
+    if not differing and all(target.exists() for target in files.values()):
+        return Installed(module, built.version, "unchanged", tuple(files.values()))
+    for path, target in files.items():
+        _install_file(path, target, 0o755 if path == built.so_path else 0o644)
+    extensions = files[built.control_path].parent
+    for stale in set(extensions.glob(f"{module}--*.sql")) - set(files.values()):
+        stale.unlink()
+    outcome: Literal["installed", "replaced"] = "replaced" if differing else "installed"
+    return Installed(module, built.version, outcome, tuple(files.values()))
+
+
+def _checked_targets(
+    built: BuiltModule, binaries: Binaries, destdir: Path | None, force: bool
+) -> tuple[dict[Path, Path], list[Path]]:
+    """Where each file of a module goes, in order, and which of these places hold something else.
+
+    UsageError if that must stay.
+    """
     libraries, extensions = _directories(binaries, destdir)
     # The control file goes last: without it CREATE EXTENSION does not see an unfinished set.
     files = {
@@ -136,16 +154,7 @@ def install(
     differing = [t for p, t in present.items() if not filecmp.cmp(p, t, shallow=False)]
     if differing and not force:
         raise UsageError(_describe_conflict(built, differing, binaries, destdir))
-    if check_only:
-        return Installed(module, built.version, "unchanged", ())
-    if not differing and len(present) == len(files):
-        return Installed(module, built.version, "unchanged", tuple(files.values()))
-    for path, target in files.items():
-        _install_file(path, target, 0o755 if path == built.so_path else 0o644)
-    for stale in set(extensions.glob(f"{module}--*.sql")) - set(files.values()):
-        stale.unlink()
-    outcome: Literal["installed", "replaced"] = "replaced" if differing else "installed"
-    return Installed(module, built.version, outcome, tuple(files.values()))
+    return files, differing
 
 
 def install_all(
@@ -160,7 +169,8 @@ def install_all(
     What was built below `destdir` gets a manifest, so that it can be installed from elsewhere.
     """
     for name in names:  # none is installed if one cannot be
-        install(binaries, name, destdir=destdir, force=force, package=package, check_only=True)
+        built = package.module(name) if package else build_cached(binaries, name)
+        _checked_targets(built, binaries, destdir, force)
     for name in names:
         yield install(binaries, name, destdir=destdir, force=force, package=package)
     if destdir is not None and package is None:
