@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psycopg
 from rich.console import Console
 from rich.table import Table
 
@@ -157,7 +158,7 @@ def clock(connection: Connection) -> Finding:
         connection, "SELECT clock, counter_hz, clock_reason FROM pg_stat_wait_event_timing_info"
     )[0]
     query = (
-        "SELECT sum(total_time) FROM pg_stat_wait_event_timing "
+        "SELECT coalesce(sum(total_time), 0) FROM pg_stat_wait_event_timing "
         "WHERE pid = pg_backend_pid() AND wait_event = 'PgSleep'"
     )
     before = one(connection, query)
@@ -230,18 +231,21 @@ def try_server(binaries: Binaries) -> list[Finding]:
         session(cluster) as connection,
         session(cluster) as observer,
     ):
-        steps: list[Callable[[], Finding]] = [
-            lambda: extensions(connection),
-            lambda: slots(connection),
-            lambda: processes(connection),
-            lambda: sleeps(connection),
-            lambda: reads(connection),
-            lambda: clock(connection),
-            lambda: traced(cluster, observer),
-            lambda: delayed(cluster),
+        steps: list[tuple[str, Callable[[], Finding]]] = [
+            ("extensions", lambda: extensions(connection)),
+            ("call slots", lambda: slots(connection)),
+            ("waits in all processes", lambda: processes(connection)),
+            ("sleeps", lambda: sleeps(connection)),
+            ("reads", lambda: reads(connection)),
+            ("clock", lambda: clock(connection)),
+            ("SQL trace", lambda: traced(cluster, observer)),
+            ("trial", lambda: delayed(cluster)),
         ]
-        for step in steps:
-            found.append(step())
+        for name, step in steps:
+            try:
+                found.append(step())
+            except (psycopg.Error, PgtareError, AssertionError) as ex:
+                found.append(Finding(name, str(ex) or repr(ex), good=False))
             say(f"{found[-1].tried}: {found[-1].found}")
         log = Path(cluster.log_path).read_text(errors="replace")
     bad = [line for line in log.splitlines() if any(word in line for word in CRASH_WORDS)]
