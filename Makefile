@@ -6,7 +6,7 @@ OUT ?= demo
 DURATION ?= 60
 DEFAULT_TESTS := -m "not slow and not source"
 
-.PHONY: setup setup-dev demo test test-versions test-regression servers test-slow test-source source-build lint bench \
+.PHONY: setup setup-dev demo test test-versions test-aarch64 test-regression servers test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
   bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-own-cost fuzz-trace lock docs docs-links clean \
@@ -50,6 +50,10 @@ test-slow: setup-dev
 # every version of PostgreSQL that pgtare works with; VERSIONS="16 17" for some. Half an hour each.
 test-versions: setup-dev
 	@$(BIN)/python -m tests.versions $(VERSIONS)
+
+# some minutes, on Debian 12, with postgresql-15, qemu-user-static and gcc-aarch64-linux-gnu
+test-aarch64: setup-dev
+	@$(BIN)/python -m tests.versions.aarch64
 
 # a quarter of an hour for each version: PostgreSQL's own suites with all modules loaded and on
 test-regression: setup-dev

@@ -382,6 +382,7 @@ extern void ended_look(void);
 
 /* read.c */
 extern RingEntry *read_ring_entry(Shared *shared, uint32 i);
+extern uint64 read_written(TraceRing *ring);
 extern bool read_record(TraceRing *ring, uint64 number, TraceRecord *copy);
 
 /* offer.c */
