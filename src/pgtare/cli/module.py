@@ -39,7 +39,6 @@ Modules = Annotated[
     typer.Option("--module", help="Only this one: pgtare, wait_event_timing or sql_trace."),
 ]
 PgConfig = Annotated[Path, typer.Option(help="The pg_config of the server's installation.")]
-_NONE = "–"
 
 
 @app.command("install")
@@ -140,7 +139,8 @@ def list_modules(
 ) -> None:
     """List the versions of each module: files on disk, library in the server, extension.
 
-    If the versions do not work together, the next step is printed.
+    What is missing is named: not installed, not preloaded, not created. If the versions do not
+    work together, the next step is printed.
 
     Example: `pgtare module list --dsn "dbname=app"`
     """
@@ -156,10 +156,9 @@ def list_modules(
     for heading in ["module", "files", *(headings if database is not None else ())]:
         table.add_column(Text(plain(heading)))
     for versions in found:
-        library = versions.library or (versions.extension and versions.library_in_words)
-        in_server = [library, versions.extension] if database is not None else []
-        cells = [versions.module, versions.files, *in_server]
-        table.add_row(*(Text(plain(cell or _NONE)) for cell in cells))
+        files, *in_server = versions.states
+        cells = [versions.module, files, *(in_server if database is not None else ())]
+        table.add_row(*(Text(plain(cell)) for cell in cells))
     cli.stdout().print(table, highlight=False)
     for one in listed.modules:
         if one.problem:
@@ -168,8 +167,13 @@ def list_modules(
 
 def _versions(dsn: str | None, pg_config: Path | None) -> tuple[str | None, list[ModuleVersions]]:
     """The database looked at, and what was found."""
-    if (dsn is None) == (pg_config is None):
+    if dsn is None and pg_config is None:
         raise UsageError("name a server by --dsn, or an installation by --pg-config")
+    if dsn is not None and pg_config is not None:
+        raise UsageError(
+            "--dsn and --pg-config: give one of them; --dsn shows the installed files, too, those "
+            "of that server"
+        )
     if pg_config is not None:
         installation = binaries.from_pg_config(pg_config)
         return None, [

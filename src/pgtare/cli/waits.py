@@ -62,6 +62,7 @@ def top(
     live = console.is_terminal and not destination.printed
     count = iterations if iterations is not None or live else 1
     with open_reader(dsn) as reader:
+        reader.require_capture()
         profiles = watch(reader, every, count, idle=idle, background=background)
         if not live:
             for found in profiles:
