@@ -294,7 +294,7 @@ def test_the_view_names_cost_nodes_and_doubts() -> None:
     assert "On PostgreSQL 19, by RDTSC, that would be 20.8 ms [15.0 ms, 28.4 ms]." in shown
     assert "track_io_timing takes 82.0 ns [36.0, 92.0] for each I/O." in shown
     assert "Seq Scan on orders" in shown
-    guess = printed(plan_text.view(predicted({"Plan": estimate("Seq Scan", 9)})), 160)
+    guess = printed(plan_text.view(predicted({"Plan": estimate("Seq Scan", 9)})), 300)
     assert "by the planner's estimates" in guess
     assert "Note: rows and loops are the planner's estimates" in guess
 

@@ -204,7 +204,7 @@ def test_a_control_far_off_leaves_no_flat_sentence() -> None:
             arm.verdict_reason = "the control, the base measured again, is off (p = 2e-07)"
             arm.at_most_us, arm.at_most_pct = 4.0, 6.0
     text = words(printed(result))
-    assert text.startswith("THE CONTROL IS OFF: the base measured again misses 0 too")
+    assert text.startswith("THE CONTROL IS OFF: the base measured again differs from the base (")
     assert "No verdict is given, as what moved it may have moved the other arms" in text
     assert " on costs" not in text
     assert "It costs at most" not in text
@@ -494,18 +494,18 @@ def test_a_control_that_misses_zero_is_not_passed_over() -> None:
     result = sample().result
     control = next(arm for arm in result.arms if arm.role == "control")
     assert control.effect is not None
-    assert "THE CONTROL IS OFF" not in printed(result)
+    assert "THE CONTROL" not in printed(result)
     control.effect.body_us = Interval(estimate=0.5, lo=0.3, hi=0.7)
     control.verdict, control.p = "cost", 0.0023
     text = printed(result, 120)
     assert words(text).startswith(
-        "THE CONTROL IS OFF: the base measured again misses 0 too (+0.50 µs [+0.30, +0.70]). One "
-        "good trial in twenty has this; what it could explain gets no verdict."
+        "THE CONTROL MISSES 0: the base measured again differs from the base "
+        "(+0.50 µs [+0.30, +0.70]). One good trial in twenty has this; what it could explain gets no verdict."
     )
     said = "misses 0 (p = 0.0023: chance alone does so, or worse, in 0.23 % of trials); doubt"
     assert said in words(text)
     row = next(line for line in text.splitlines() if line.startswith("control (base again)"))
-    assert "off" in row.split()
+    assert "misses 0" in row
     assert "cost" not in row
     control.p = 1e-9
     assert "in less than 0.01 % of trials" in words(printed(result))
@@ -658,14 +658,14 @@ def test_a_control_that_is_off_by_its_total_alone_is_not_passed_over() -> None:
     control.effect.body_us = Interval(estimate=0.1, lo=-0.3, hi=0.5)
     control.effect.total_us = Interval(estimate=2.0, lo=1.2, hi=2.8)
     control.p_adjusted, control.p_total_adjusted = 0.9, 0.06
-    assert "THE CONTROL IS OFF" not in printed(result)
+    assert "THE CONTROL" not in printed(result)
     control.p_total_adjusted = 0.004
     text = printed(result, 120)
-    said = "THE CONTROL IS OFF: the base measured again misses 0 too, by its total (+2.0 µs [+1.2"
+    said = "THE CONTROL MISSES 0: the base measured again differs from the base, by its total (+2.0"
     assert words(text).startswith(said)
     assert "its total misses 0 (+2.0 µs [+1.2, +2.8]); doubt this trial" in words(text)
     row = next(line for line in text.splitlines() if line.startswith("control (base again)"))
-    assert "off" in row.split()
+    assert "misses 0" in row
 
 
 def test_a_control_that_is_near_0_is_so_everywhere() -> None:
@@ -677,6 +677,14 @@ def test_a_control_that_is_near_0_is_so_everywhere() -> None:
     text = printed(result, 120)
     row = next(line for line in text.splitlines() if line.startswith("control (base again)"))
     assert "near 0" in row
-    assert "near 0: it is not off (p = 0.053 for its body and total together)" in words(text)
+    said = "near 0: its interval misses it, but its body and total together do not (p = 0.053)"
+    assert said in words(text)
     assert "doubt" not in text
-    assert "CONTROL IS OFF" not in text
+    assert "THE CONTROL" not in text
+    # one word for each bound, in the row and on top
+    for p, word, alarm in ((0.002, "misses 0", "MISSES 0"), (0.0009, "off", "IS OFF")):
+        control.p_adjusted = p
+        text = printed(result, 120)
+        row = next(line for line in text.splitlines() if line.startswith("control (base again)"))
+        assert row.rstrip().endswith(word)
+        assert words(text).startswith(f"THE CONTROL {alarm}: the base measured again differs")

@@ -15,6 +15,7 @@ from rich.text import Text
 from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.kit.progress import Steps
 from pgtare.kit.terminal_text import plain
 from pgtare.server import (
     binaries,
@@ -23,6 +24,7 @@ from pgtare.server import (
     module_versions,
     modules,
     own_session,
+    signals,
 )
 from pgtare.server.module_versions import ModuleVersions
 
@@ -67,6 +69,7 @@ def install(
     found = binaries.from_pg_config(pg_config)
     done = []
     with contextlib.ExitStack() as stack:
+        stack.enter_context(signals.unwind_at_exit_signals())  # for unpacked and half-copied files
         names: Sequence[str] = modules.PRELOAD_ORDER if module is None else (module,)
         package = None
         if origin is not None:
@@ -74,6 +77,8 @@ def install(
             module_package.require_fit(package, found)
             if module is None:
                 names = [name for name in names if name in package.manifest.modules]
+        with Steps(cli.stderr()) as steps:
+            modules.prepare_all(found, names, destdir, force, package, steps.begin)
         for one in modules.install_all(found, names, destdir, force, package):
             done.append(one)
             if not destination.printed:
