@@ -77,8 +77,8 @@ def install(
             module_package.require_fit(package, found)
             if module is None:
                 names = [name for name in names if name in package.manifest.modules]
-        with Steps(cli.stderr()) as steps:
-            modules.prepare_all(found, names, destdir, force, package, steps.begin)
+        with Steps(cli.stderr()) as progress:
+            modules.prepare_all(found, names, destdir, force, package, progress.begin)
         for one in modules.install_all(found, names, destdir, force, package):
             done.append(one)
             if not destination.printed:

@@ -35,7 +35,7 @@ SET_UP = (
     "TimeZone = 'UTC'",
 )
 #: A superuser's session keeps its own statements out of the table that it looks at.
-UNTRACKED = "pg_stat_statements.track = 'none'"
+UNTRACKED = pooler.UNTRACKED
 
 IDENTITY = Query(
     "identity",

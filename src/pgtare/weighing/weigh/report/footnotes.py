@@ -173,10 +173,10 @@ def _carry_over(result: WeighResult) -> str:
         if effect is None or arm.verdict not in ("cost", "gain") or not effect.body_us.estimate:
             continue
         share = 100 * (effect.carry_over_us.estimate or 0.0) / effect.body_us.estimate
-        shares.append(f"{numbers.percent(share)} of {arm.name}")
+        shares.append(f"{numbers.percent(share)} of the effect of {arm.name}")
     if not shares:
         return "no effect large enough to divide between this transaction and the next"
-    return f"falls on the next transaction: {', '.join(shares)}"
+    return f"the next transaction has {', '.join(shares)}"
 
 
 def _switching(result: WeighResult) -> str:

@@ -114,8 +114,8 @@ def _shown_by_runs(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
     return (
         f"Leaving {arm.name} on {verb}{whose}{_least(arm)} {numbers.size(effect.runs_us)} µs "
         f"{numbers.bounds(effect.runs_us)} a transaction at this load, by runs: the effect lasts "
-        "longer than the next transaction, and on that and its own one fall "
-        f"{numbers.estimate(effect.body_us)} µs{' only' if part else ''}{_tail(effect)}."
+        "longer than the next transaction; the transaction itself and the next have "
+        f"{numbers.estimate(effect.body_us)} µs of it{' only' if part else ''}{_tail(effect)}."
     )
 
 
@@ -130,7 +130,7 @@ def _shown(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
     whose = " its own session" if design.unit == "both" else ""
     whole = arm.verdict_reason.startswith("by the total")
     us, pct = (effect.total_us, effect.total_pct) if whole else (effect.body_us, effect.body_pct)
-    through = ", mostly through its slow transactions" if whole else _tail(effect)
+    through = ", mostly because of slow transactions" if whole else _tail(effect)
     return (
         f"Leaving {arm.name} on {verb}{whose}{_least(arm)} {numbers.size(us)} µs "
         f"({numbers.size(pct)} %) a transaction at this load{_when_it_lasts(arm, effect)}{through}."
@@ -196,7 +196,7 @@ def _margin(design: DesignInfo) -> str:
 def _tail(effect: Effect) -> str:
     if numbers.covers_zero(effect.excess_us) or effect.excess_us.estimate is None:
         return ""
-    return f", and {numbers.estimate(effect.excess_us)} µs on average through its slow transactions"
+    return f"; slow transactions add {numbers.estimate(effect.excess_us)} µs to the average"
 
 
 def _what_would_settle(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
