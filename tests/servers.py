@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
@@ -30,6 +31,7 @@ TRACING: dict[str, Value] = {
 #: Servers built from source: as usual, and with calls that go past the procedure linkage table.
 BUILT = Recipe(18, ("--with-liburing",), ldflags="-Wl,-z,lazy")
 BUILT_NO_PLT = Recipe(18, ("--with-liburing",), cflags="-O2 -fno-plt")
+SESSIONS_LOAD_MODULES = pytest.mark.since(17, "sessions load modules without a restart")
 CRASH_WORDS = ("terminated by signal", "PANIC", "TRAP: ", "was terminated", "crash of another")
 
 

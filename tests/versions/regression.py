@@ -43,7 +43,7 @@ ALL_ON = {
 SUITES = ("regress", "isolation")
 #: Tests name them.
 DATABASES = {"regress": "regression", "isolation": "isolation_regression"}
-#: What a suite loads beside its own library.
+#: Of the libraries that the tests of the suites load.
 LIBRARIES = ("src/test/regress/regress.c", "contrib/spi/autoinc.c", "contrib/spi/refint.c")
 SUITE_SECONDS = 1800.0
 _RESULT = re.compile(
