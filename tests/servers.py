@@ -75,12 +75,18 @@ def tracing(
 
 @contextlib.contextmanager
 def with_everything(binaries: Binaries, settings: Mapping[str, Value]) -> Iterator[Cluster]:
-    """A server that preloads all modules and pg_stat_statements, made in database postgres."""
+    """A server that preloads all modules, made in database postgres.
+
+    So is pg_stat_statements, if the installation has it.
+    """
     modules = [loadable(binaries, name) for name in ("pgtare", "wait_event_timing", "sql_trace")]
-    preload = ["pg_stat_statements", *(module.library for module in modules)]
+    statements = "pg_stat_statements"
+    found = [statements] if (binaries.pkglibdir / f"{statements}.so").exists() else []
+    preload = [*found, *(module.library for module in modules)]
     with Cluster(binaries, settings, preload=preload) as cluster:
         with cluster.connect() as connection:
-            connection.execute("CREATE EXTENSION pg_stat_statements")
+            for name in found:
+                connection.execute(f"CREATE EXTENSION {name}".encode())
             for module in modules:
                 connection.execute(module.create_sql.encode())
         yield cluster
