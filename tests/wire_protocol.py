@@ -49,7 +49,7 @@ class Wire:
         self._socket.sendall(b"".join(messages))
 
     def read_until_ready(self, times: int = 1) -> list[bytes]:
-        """The kinds of all messages up to the last of so many ReadyForQuery."""
+        """The kinds of all messages until ReadyForQuery has come as often as given."""
         kinds: list[bytes] = []
         data, at = b"", 0
         while times:
