@@ -155,7 +155,7 @@ def test_a_superusers_own_queries_stay_out_of_the_table(healthy: Cluster) -> Non
 def test_all_that_is_sent_is_listed(healthy: Cluster) -> None:
     listed = pgtare("doctor", "--show-queries")
     assert listed.returncode == 0
-    settings = (*queries.SET_UP, queries.UNTRACKED)
+    settings = (*queries.SET_UP, pooler.UNTRACKED)
     known = {_plain(q.text) for q in queries.QUERIES} | {f"SET LOCAL {s}" for s in settings}
     known |= {"BEGIN READ ONLY", "COMMIT"}
     assert known <= {_plain(part) for part in listed.stdout.split(";")}

@@ -60,10 +60,10 @@ class ModuleVersions:
     extension: str | None = None
     files: str | None = None
     functions: bool = False
-    preloaded: bool | None = None
     hidden: bool = False
     lost: bool = False
     standby: bool = False
+    preloaded: bool | None = None
 
     @property
     def states(self) -> tuple[str, str, str]:
