@@ -50,10 +50,10 @@ FETCH_BOUNDS = {0: 35, 12: 166}
 
 # Of a select by key, by protocol and level.  At level 0: those of both modules' own code.  At the
 # others: all beyond level 0, the least of several, as CPU time is read once a millisecond.
-# Seen with gcc 12 on x86-64: prepared 1170, 3620, 4330, 4750; simple 1201, 6798, 7502, 7528
+# Seen with gcc 12 on x86-64: prepared 1192, 2309, 3027, 3323; simple 1224, 4033, 4731, 4758
 STATEMENT_BOUNDS = {
-    "prepared": {0: 1210, 1: 3730, 8: 4460, 12: 5350},
-    "simple": {0: 1240, 1: 7000, 8: 7730, 12: 7760},
+    "prepared": {0: 1230, 1: 2500, 8: 3250, 12: 4050},
+    "simple": {0: 1260, 1: 4200, 8: 4900, 12: 4930},
 }
 
 

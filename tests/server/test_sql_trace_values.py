@@ -33,7 +33,7 @@ def bound(
 def values_of(trace: Trace) -> list[dict[str, Any]]:
     (binds,) = trace.of("binds")
     (execution,) = [c for c in trace.calls("execute") if c.call == binds.call]
-    assert binds.number < execution.number
+    assert binds.number <= execution.number
     found: list[dict[str, Any]] = binds.values
     return found
 

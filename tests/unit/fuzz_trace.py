@@ -109,7 +109,7 @@ def _sound_stream(draw: st.DrawFn) -> bytes:
     for _ in range(draw(st.integers(0, 5))):
         words = draw(st.lists(_numbers, min_size=0, max_size=16))
         body = struct.pack(f"<{len(words)}q", *words)
-        kind, depth = draw(st.integers(0, 15)), draw(st.integers(0, 3))
+        kind, depth = draw(st.integers(0, 17)), draw(st.integers(0, 3))
         when, call = draw(_numbers), draw(_numbers) % 2**64
         data += struct.pack("<IHHQqQ", 32 + len(body), kind, depth, 1, when, call) + body
     return data

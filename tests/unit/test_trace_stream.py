@@ -62,6 +62,64 @@ def test_every_kind_of_record_comes_back() -> None:
     assert not found.notes
 
 
+def test_request_in_one_record() -> None:
+    """Among others, its calls come in the order of the records."""
+    b = StreamBuilder()
+    b.session()
+    b.call(CallKind.PARSE, 1, 9)
+    b.fused(1000, 1030, 2)
+    b.call(CallKind.PARSE, 2000, 2009)
+    found = stream.decode([(0, b.data)])
+    assert found.calls["call"].tolist() == [1, 3, 2, 4, 5]
+    assert found.calls["kind"].tolist() == [1, 2, 4, 6, 1]
+    bind, execution, commit = found.calls[1:4]
+    assert [int(bind[n]) for n in ("start", "end", "busy", "flags")] == [1000, 1010, 9, 32]
+    assert [int(execution[n]) for n in ("start", "end", "busy", "rows", "plan", "text")] == [
+        *(1010, 1020, 8, 7, 3, 1)
+    ]
+    assert [int(c["query_id"]) for c in (bind, execution, commit)] == [42, 42, 0]
+    assert {int(c["cpu"]) for c in found.calls} == {-1}
+    assert found.buffers == {2: (1, 2, 3, 4, *[0] * 8)}
+    assert [bind.data for bind in found.binds[2]] == [b"\7\0\0\0"]
+    assert found.transactions.tolist() == [(1, 1002, 0, 1001), (2, 1022, 99, 1001)]
+    assert found.requests.tolist() == [(1000, 1030, 5, ord("I"), 1)]
+    assert not found.notes
+    assert not found.gaps
+    records = [b.data[at:] for at in stream.walk(b.data)[0].tolist()]
+    assert stream.plans_of_fused(records[2][: len(records[2]) - len(records[3])]) == [3]
+
+
+def test_request_that_is_open() -> None:
+    """It counts if the session tells no more; else what it told does."""
+    b = StreamBuilder()
+    b.session()
+    b.call(CallKind.PARSE, 1, 9)
+    before = b.data
+    b.fused(1000, 1000, 2, still_open=True)
+    found = stream.decode([(0, b.data)])
+    assert found.calls["call"].tolist() == [1, 3, 2, 4]
+    assert not len(found.requests)
+    twice = stream.decode([(0, b.data), (len(before) - 304, b.data[len(before) :])])
+    assert twice.calls["call"].tolist() == [1, 3, 2, 4]
+    at = len(b.data)
+    b.fused(1000, 1030, 2)
+    found = stream.decode([(0, b.data[:at]), (len(before) - 304, b.data[at:])])
+    assert found.calls["call"].tolist() == [1, 3, 2, 4]
+    assert len(found.requests) == 1
+    assert not found.gaps
+
+
+@pytest.mark.parametrize("size", range(0, 180, 4))
+def test_request_in_one_record_that_is_cut(size: int) -> None:
+    b = StreamBuilder()
+    b.fused(1000, 1030, 2)
+    body = b.data[32 : 32 + size]
+    b = StreamBuilder()
+    b.record(RecordKind.FUSED, 1030, body, 2)
+    stream.decode([(0, b.data)])
+    stream.plans_of_fused(b.data)
+
+
 def test_values_of_any_kind_and_number() -> None:
     """1,000 parameters, null, binary, of an invalid encoding, redacted and omitted."""
     entries, kept = b"", []

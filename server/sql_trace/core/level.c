@@ -128,6 +128,8 @@ detach(int code, Datum arg)
 {
 	Shared	   *shared = shmem_get();
 
+	if (trace.ring)
+		record_flush();
 	if (trace.slot && shared)
 	{
 		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -304,13 +306,14 @@ record_application(void)
 static void
 update(bool can_open)
 {
+	bool		application = application_changed();
 	LevelReason reason;
 	int			level;
 	bool		requested;
 
 	if (overdue())
 		level_stop(REASON_DURATION);
-	if (!changed && !application_changed() && trace_enabled == was_enabled &&
+	if (!changed && !application && trace_enabled == was_enabled &&
 		trace_session_rate == drawn_against &&
 		pg_atomic_read_u32(&trace.slot->asked) == asked_seen &&
 		(trace.level == 0 || trace.ring != NULL))
@@ -369,6 +372,10 @@ level_update(bool can_open)
 void
 level_stop(LevelReason reason)
 {
+	/* to write what is kept back can stop it as well */
+	record_flush();
+	if (stopped != REASON_NONE && !trace.on)
+		return;
 	stopped = reason;
 	changed = true;				/* waits are given back when the request is answered */
 	settled = false;
