@@ -15,6 +15,7 @@
  * plans are the exception, as they go before the record that names them.
  *-------------------------------------------------------------------------
  */
+#include "../rows/rows.h"
 #include "fused.h"
 
 static inline OpenRequest *
@@ -346,7 +347,8 @@ void
 fused_begin(void)
 {
 	record_kept_back = fused_spill;
-	fused.open = trace.on && trace_cpu_interval != 0;
+	/* not what would be spilled anyway */
+	fused.open = trace.on && trace_cpu_interval != 0 && row_sources_every == 0;
 	fused.size = 0;
 	fused.named = fused.last_is_commit = fused.committed = false;
 	fused.first = trace.calls + 1;
@@ -385,22 +387,22 @@ fused_end(int status, uint32 messages, int64 cpu, int64 now)
  * when its records were read.
  */
 Size
-fused_look(Ring *ring, uint64 head, char *to)
+fused_look(const Ring *ring, uint64 head, char *to)
 {
-	OpenRequest *open = &ring->open;
+	const OpenRequest *open = &ring->open;
 	uint32		generation = open->generation;
 	uint32		size;
 	FusedRecord *copy = (FusedRecord *) to;
 
 	pg_read_barrier();
-	size = *(volatile uint32 *) &open->size;
+	size = *(const volatile uint32 *) &open->size;
 	pg_read_barrier();
 	if (size < sizeof(FusedRecord) || size > FUSED_ROOM)
 		return 0;
 	memcpy(to, &open->record, size);
 	pg_read_barrier();
-	if (*(volatile uint32 *) &open->generation != generation || open->size == 0 ||
-		pg_atomic_read_u64(&ring->head) != head)
+	if (*(const volatile uint32 *) &open->generation != generation || open->size == 0 ||
+		pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &ring->head)) != head)
 		return 0;
 	copy->header.size = size;
 	copy->header.kind = RECORD_OPEN;

@@ -95,14 +95,16 @@ request_ends(char status)
 	secrets_watch_errors();
 	if (trace.request && trace.on)
 	{
-		RequestRecord record = {0};
-		int64		arrived = request_message_arrived();
-		int64		now = timeline_now();
+		RequestRecord record;
+		int64		now;
 
+		if (unlikely(trace.request_start == -1))
+			(void) request_message_arrived();
+		now = timeline_now();
 		record.cpu = timeline_cpu(now);
-		if (!fused_end((unsigned char) status, messages, record.cpu, now))
+		if (unlikely(!fused_end((unsigned char) status, messages, record.cpu, now)))
 		{
-			record.start = trace.request_start != -1 ? trace.request_start : arrived;
+			record.start = trace.request_start;
 			record.status = (unsigned char) status;
 			record.messages = messages;
 			(void) record_write(RECORD_REQUEST, 0, 0, now, &record, sizeof(record));

@@ -429,7 +429,7 @@ extern void call_write(const Call *call, int64 end);
 extern void call_failed(Call *call, int sqlstate);
 
 /* fused.c, fused.h */
-extern Size fused_look(Ring *ring, uint64 head, char *to);
+extern Size fused_look(const Ring *ring, uint64 head, char *to);
 
 /* fetches.c, fetches.h */
 extern uint64 call_begins(int64 start);

@@ -41,6 +41,8 @@ typedef struct Drained
 	dsm_segment *segment;		/* NULL: not mapped any more */
 	int64		number;			/* in the recording */
 	uint64		position;		/* read so far */
+	uint32		open_generation;	/* of the open request that was written last ... */
+	uint32		open_size;		/* ... and how much there was of it */
 	TimestampTz read_at;
 	bool		described;		/* it is in the file under way */
 	bool		seen;			/* when we last looked */

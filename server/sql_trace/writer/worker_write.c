@@ -168,6 +168,28 @@ position_in(const Recording *recording, const Drained *ring, uint64 tail)
 }
 
 /*
+ * A request that is open for long is in no record yet: write what is kept back of
+ * it, if something is new, as the server may not live to see its end.
+ */
+static void
+write_open(Recording *recording, Drained *ring)
+{
+	const Ring *shared = dsm_segment_address(ring->segment);
+	uint32		generation = shared->open.generation;
+	uint32		size = (uint32) fused_look(shared, ring->position, recording->buffer);
+
+	if (size == 0 || ring->position == 0 ||
+		(generation == ring->open_generation && size == ring->open_size))
+		return;
+	introduce(recording, ring);
+	if (!put_stream(recording, ring, ring->position, recording->buffer, size))
+		return;
+	recording->has_rows = true;
+	ring->open_generation = generation;
+	ring->open_size = size;
+}
+
+/*
  * What is new of a ring of calls.  What could not be written stays unread, and
  * is counted as such.
  */
@@ -204,6 +226,7 @@ write_calls(Recording *recording, Drained *ring)
 		ring->position = copy.next;
 		ring_note_drained(shared, ring->position);
 	}
+	write_open(recording, ring);
 }
 
 static int64
