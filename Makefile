@@ -6,10 +6,11 @@ OUT ?= demo
 DURATION ?= 60
 DEFAULT_TESTS := -m "not slow and not source"
 
-.PHONY: setup setup-dev demo test test-versions servers test-slow test-source source-build lint bench \
+.PHONY: setup setup-dev demo test test-versions test-aarch64 test-regression servers test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
-  bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-own-cost fuzz-trace lock docs docs-links clean
+  bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-own-cost fuzz-trace lock docs docs-links clean \
+  wheel packages
 
 setup: $(VENV)/.setup
 
@@ -49,6 +50,14 @@ test-slow: setup-dev
 # every version of PostgreSQL that pgtare works with; VERSIONS="16 17" for some. Half an hour each.
 test-versions: setup-dev
 	@$(BIN)/python -m tests.versions $(VERSIONS)
+
+# some minutes, on Debian 12, with postgresql-15, qemu-user-static and gcc-aarch64-linux-gnu
+test-aarch64: setup-dev
+	@$(BIN)/python -m tests.versions.aarch64
+
+# a quarter of an hour for each version: PostgreSQL's own suites with all modules loaded and on
+test-regression: setup-dev
+	@$(BIN)/python -m tests.versions.regression $(VERSIONS)
 
 # fetches a server of each version, once, without root: half a minute and 100 MB each
 servers: setup-dev
@@ -151,6 +160,20 @@ lock:
 	  --extra build pyproject.toml -o requirements.lock
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	  --extra build --extra dev pyproject.toml -o requirements-dev.lock
+
+# the command: sdist and wheel, with everything in C compiled, in dist/
+wheel: setup-dev
+	@$(BIN)/python packaging/pypi/wheel.py dist
+
+# all packages that can be built here, in dist/; those of Debian and RPM need their tools, and
+# PG_MAJORS their server headers
+PG_MAJORS ?= 15
+packages: wheel
+	@packaging/pgxn/archive.sh dist
+	@if command -v pg_buildext >/dev/null; then packaging/debian/build.sh dist $(PG_MAJORS); \
+	  else echo "left out: Debian's packages (apt-get install debhelper postgresql-server-dev-all)"; fi
+	@if command -v rpmbuild >/dev/null; then packaging/rpm/build.sh dist $(PG_MAJORS); \
+	  else echo "left out: RPMs (rpmbuild is not installed)"; fi
 
 # Pages for a browser, and a man page for each command. A warning is an error; so is a link within
 # the pages that leads nowhere.

@@ -1,21 +1,38 @@
-"""Compile the clock probe while the package is built or installed."""
+"""Compile the clock probe while the package is built or installed, and add what is in C.
+
+If PGTARE_PREBUILT names a directory, its files go into the package: the server modules and the
+duet driver built for the bundled PostgreSQL (packaging/pypi/wheel.py).
+"""
 
 import importlib.util
+import os
 import sysconfig
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+SOURCES = {"server": "pgtare/_csrc", "driver": "pgtare/_driver"}
+#: What of them is source: builds in a checkout leave more behind.
+KINDS = (".c", ".h", ".sql", ".control", ".sh", ".mk", "")
+
 
 class ProbeHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Puts the probe next to the Python code; without a compiler pgtare is installed without it."""
+    """Puts what is in C into the package; without a compiler pgtare is installed without the probe.
+
+    The probe lies next to the Python code that uses it, the sources in folders of their own.
+    """
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before a wheel is built, an editable one too."""
         root = Path(self.root)
+        if version == "standard":  # an editable one finds them in the checkout
+            for folder, name in SOURCES.items():
+                _add(root / folder, name, build_data, only=KINDS)
+            if prebuilt := os.environ.get("PGTARE_PREBUILT"):
+                _add(Path(prebuilt), "pgtare/_prebuilt", build_data)
         clock = Path("src", "pgtare", "seeing", "clock")
         build = _load(root / clock / "build.py")
         target = root / clock / build.LIBRARY
@@ -30,6 +47,15 @@ class ProbeHook(BuildHookInterface):  # type: ignore[type-arg]
             f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
         )
         build_data["artifacts"].append(str(clock / build.LIBRARY))
+
+
+def _add(folder: Path, name: str, build_data: dict[str, Any], only: tuple[str, ...] = ()) -> None:
+    """Put the files below a folder into the wheel, below `name`."""
+    for path in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.is_file() and not hidden and (not only or path.suffix in only):
+            target = f"{name}/{path.relative_to(folder).as_posix()}"
+            build_data["force_include"][str(path)] = target
 
 
 def _load(path: Path) -> Any:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pgtare.seeing.clock import frequency, probe
+from pgtare.seeing.clock import counter_frequency, probe
 from pgtare.seeing.clock.clocks import BY_NAME, Clock, choose
 from pgtare.seeing.clock.distribution import NS
 from pgtare.seeing.clock.survey import pick_cpu, weigh
@@ -130,12 +130,12 @@ def calibrations(n: int, rounds: int) -> None:
         first = probe.pair()
         lengths, hz = [], []
         for _ in range(n):
-            a, b = probe.calibrate(frequency.REPEAT_NS)
+            a, b = probe.calibrate(counter_frequency.REPEAT_NS)
             lengths.append((b.ns - a.ns) / 1e6)
-            hz.append(frequency.between(a, b))
+            hz.append(counter_frequency.between(a, b))
         while (last := probe.pair()).ns - first.ns < NS:
             time.sleep(0.01)
-        off = 1e6 * np.abs(np.array(hz) / frequency.between(first, last) - 1)
+        off = 1e6 * np.abs(np.array(hz) / counter_frequency.between(first, last) - 1)
         p50, p99, worst = np.percentile(off, [50, 99, 100])
         print(
             f"{n} calibrations of {np.median(lengths):.2f} ms (longest {max(lengths):.1f} ms) "

@@ -22,7 +22,7 @@ from pgtare.load import LoadSpec, run
 from pgtare.load.duet import run_duet
 from pgtare.load.duet_plan import DuetTarget, Length
 from pgtare.server.binaries import from_wheel
-from pgtare.weighing.ladder.duet import DuetBlock, DuetVariant, judge
+from pgtare.weighing.ladder.duet_clusters import DuetBlock, DuetVariant, judge
 from pgtare.weighing.ladder.duet_roles import load_seed, roles_of_set
 
 SEED = 11

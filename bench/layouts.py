@@ -26,7 +26,7 @@ from pgtare.estimate.study.rounds import paired
 from pgtare.load import LoadSpec
 from pgtare.load.duet_plan import Length
 from pgtare.server.source import Link, Recipe, relink
-from pgtare.weighing.ladder.duet import DuetBlock, DuetVariant, judge
+from pgtare.weighing.ladder.duet_clusters import DuetBlock, DuetVariant, judge
 from pgtare.weighing.ladder.duet_roles import load_seed, roles_of_set
 
 WARMUP_S = 0.5

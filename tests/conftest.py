@@ -3,10 +3,11 @@
 import contextlib
 import dataclasses
 import os
+import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,9 @@ from tests.versions.servers import DEBIAN15
 
 #: The pg_config of the one installation to test, in place of the usual two (`make test-versions`)
 ONLY = os.environ.get("PGTARE_TEST_PG_CONFIG")
+
+#: What a server says of a module that it does not have.
+_MISSING = re.compile(r'could not access file "([a-z_]+)"|extension "([a-z_]+)" is not available')
 
 #: Tests of commands that ask both servers the same: that of 15 is left to `make test-slow`.
 ASKED_ALIKE = {
@@ -45,6 +49,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name in ASKED_ALIKE and item.get_closest_marker("debian"):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True)
+def new_enough(request: pytest.FixtureRequest) -> None:
+    """Leave out what the one installation to be tested is too old for."""
+    marker = request.node.get_closest_marker("since")
+    if ONLY and marker is not None:
+        major, reason = marker.args
+        if request.getfixturevalue("wheel").major < major:
+            pytest.skip(f"{reason} from PostgreSQL {major} on")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Skip what needs a contributed module that the one installation to be tested comes without."""
+    report = yield
+    if ONLY and call.excinfo is not None and report.failed:
+        missing = _MISSING.search(str(call.excinfo.value))
+        name = missing and (missing[1] or missing[2])
+        if name and not (from_pg_config(ONLY).pkglibdir / f"{name}.so").exists():
+            report.outcome = "skipped"
+            report.longrepr = (str(item.path), 0, f"this installation comes without {name}")
+    return report
 
 
 @pytest.fixture(scope="session")

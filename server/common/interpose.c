@@ -4,7 +4,8 @@
  *
  * The executable reaches libc through slots of its global offset table, which
  * the dynamic linker fills from relocations of type JUMP_SLOT and GLOB_DAT.
- * We walk those relocations and put our own function into the slot.
+ * We walk those relocations and put our own function into the slot.  Which
+ * functions: ../pgtare/protocol.c (recv) and ../wait_event_timing/calls.c.
  *
  * Traps, and what is done about them:
  *

@@ -26,7 +26,7 @@
 #include "utils/rel.h"
 #include "utils/tuplestore.h"
 
-#include "arm_settings.h"
+#include "allowed_settings.h"
 #include "pgtare.h"
 
 #define MAX_DELAY_NS INT64CONST(1000000)

@@ -60,6 +60,10 @@ timed_ns(const Slot *slot)
  * Copy a slot and read its clock, with no wait beginning or ending and no time
  * opened or closed in between.  False if no process has it.  A process that is
  * stopped while it records a wait is taken as it is.
+ *
+ * A copy takes its words in any order.  So what was written before another word
+ * is read again behind a barrier; and the number of pending waits, which a mark
+ * raises without a turn, also ahead of them.
  */
 static bool
 copy_at(const Slot *from, Slot *to, int64 *now)
@@ -67,6 +71,7 @@ copy_at(const Slot *from, Slot *to, int64 *now)
 	for (int attempt = 1; attempt <= ATTEMPTS; attempt++)
 	{
 		uint32		turns = from->turns;
+		uint32		npending = from->npending;
 
 		pg_read_barrier();
 		if (!stats_copy_slot(unconstify(Slot *, from), to))
@@ -77,6 +82,8 @@ copy_at(const Slot *from, Slot *to, int64 *now)
 		if ((turns & 1) == 0 && turns == from->turns && turns == to->turns &&
 			to->current_event == from->current_event &&
 			to->current_start == from->current_start &&
+			to->call_start == from->call_start && to->clock == from->clock &&
+			to->npending == npending &&
 			timed_since(to) == timed_since(from) && timed_ns(to) == timed_ns(from))
 			break;
 		if (attempt % PAUSE_EVERY == 0)

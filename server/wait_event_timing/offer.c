@@ -71,7 +71,7 @@ read_ring(const void *mapped, uint64 from, WaitRecord *records, uint32 room, uin
 		  uint64 *lost)
 {
 	TraceRing  *ring = unconstify(void *, mapped);
-	uint64		end = pg_atomic_read_u64(&ring->written);
+	uint64		end = read_written(ring);
 	uint64		oldest = end > ring->nrecords ? end - ring->nrecords : 0;
 	uint64		number = Max(from, oldest);
 	uint32		n = 0;

@@ -109,6 +109,17 @@ attach_kept(int64 id)
 	return map_ring(&found);
 }
 
+/* How many records have been written: all of them can be seen from here on. */
+uint64
+read_written(TraceRing *ring)
+{
+	uint64		written = pg_atomic_read_u64(&ring->written);
+
+	/* a record seen as it was before would count as lost */
+	pg_read_barrier();
+	return written;
+}
+
 /* A whole record, or false if it has been overwritten. */
 bool
 read_record(TraceRing *ring, uint64 number, TraceRecord *copy)
@@ -171,7 +182,7 @@ static void
 put_records(FunctionCallInfo fcinfo, Mapped mapped)
 {
 	TraceRing  *ring = mapped.ring;
-	uint64		end = pg_atomic_read_u64(&ring->written);
+	uint64		end = read_written(ring);
 	uint64		number = end > ring->nrecords ? end - ring->nrecords : 0;
 
 	InitMaterializedSRF(fcinfo, 0);
@@ -207,7 +218,7 @@ wait_event_trace_drain(PG_FUNCTION_ARGS)
 	int64		from = PG_GETARG_INT64(1);
 	Mapped		mapped = attach(PG_GETARG_INT32(0));
 	TraceRing  *ring = mapped.ring;
-	uint64		end = pg_atomic_read_u64(&ring->written);
+	uint64		end = read_written(ring);
 	uint64		number = end > ring->nrecords ? end - ring->nrecords : 0;
 	uint64		first;
 	int64		lost = 0;

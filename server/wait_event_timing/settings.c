@@ -72,4 +72,6 @@ settings_clock_changed(int clock)
 	capture.slot->timed_until = 0;	/* which was by the old clock */
 	capture.clock = clock;
 	capture.slot->clock = clock;
+	/* a reader that sees a time by the new clock must see the clock */
+	pg_write_barrier();
 }

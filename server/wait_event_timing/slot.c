@@ -74,7 +74,11 @@ slot_attach(void)
 	slot->database = MyProc->databaseId;
 	slot->role = MyProc->roleId;
 	slot->number = MY_PROC_NUMBER;
+	/* others that find us by our PID must see whose process this is */
+	pg_write_barrier();
 	slot->pid = MyProcPid;
+	/* who sets our leader's level sees us, or we see that level: see write_level() */
+	pg_memory_barrier();
 	leader = slot_of_leader(shared);
 	pg_atomic_write_u32(&slot->configured, waits_capture);
 	pg_atomic_write_u32(&slot->level,

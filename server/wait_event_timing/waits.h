@@ -9,7 +9,7 @@
  *
  * One file a phase: module.c (loading), shmem.c (shared state), slot.c (the slot
  * of a process), calls.c and wrap.h (the calls taken over), capture.c (the waits
- * of a process), timing.c (for how long they are captured), settings.c (level and
+ * of a process), captured_time.c (for how long they are captured), settings.c (level and
  * clock), protocol.c (messages to the client), stats.c (tables of a process and
  * of all that ended), statements.c (table by statement), trace.c (statements in a
  * trace), ring.c and ring_write.h (the trace of a process), guard.c (failures),
@@ -340,7 +340,7 @@ extern void settings_follow_application(void);
 /* protocol.c */
 extern void protocol_install(void);
 
-/* timing.c */
+/* captured_time.c */
 extern const ClockRate timing_nanoseconds;
 extern void timing_stop(Slot *slot, const Shared *shared, int64 now);
 extern void timing_stop_own(void);
@@ -383,6 +383,7 @@ extern void ended_look(void);
 
 /* read.c */
 extern RingEntry *read_ring_entry(Shared *shared, uint32 i);
+extern uint64 read_written(TraceRing *ring);
 extern bool read_record(TraceRing *ring, uint64 number, TraceRecord *copy);
 
 /* offer.c */

@@ -23,6 +23,7 @@ from pgtare.server.wait_counters.reader import open_reader
 from pgtare.server.wait_ring import RingRecordKind
 from tests.commands import arm, pgtare, read, refused, start_pgtare
 from tests.loads import during
+from tests.servers import named
 from tests.sessions import Connection, eventually, one, rows
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -254,7 +255,7 @@ def test_weighs_stats_and_trace(binaries: Binaries, tmp_path: Path) -> None:
     done = pgtare(
         "weigh wait_event_timing wait_event_timing/trace --duration 3 --scale 1 --output {}",
         tmp_path / "w.json",
-        *(() if binaries.origin == "wheel" else ("--pg-config", binaries.pg_config)),
+        *named(binaries),
     )
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")

@@ -10,8 +10,8 @@ from pgtare.seeing.flame import recording, show
 from pgtare.weighing.ladder import scripts, study_file
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.protocol import StepContext
+from pgtare.weighing.ladder.protocols.rounds import Rounds
 from pgtare.weighing.ladder.records import Step
-from pgtare.weighing.ladder.rounds import Rounds
 from tests.commands import pgtare, read
 from tests.doctor_servers import STUDIES
 from tests.flame_recordings import needs_perf, shares

@@ -11,12 +11,13 @@ from pgtare.server.binaries import Binaries
 from pgtare.weighing.ladder import factorial, scripts, study_file
 from pgtare.weighing.ladder.bench import Bench, Serving
 from pgtare.weighing.ladder.protocol import StepContext
+from pgtare.weighing.ladder.protocols.rounds import Rounds
+from pgtare.weighing.ladder.protocols.unit_trials import UnitTrials
 from pgtare.weighing.ladder.records import Run, Step
-from pgtare.weighing.ladder.rounds import Rounds
 from pgtare.weighing.ladder.section_models import Server
 from pgtare.weighing.ladder.study import Study
-from pgtare.weighing.ladder.unit_trials import UnitTrials
 from tests.doctor_servers import STUDIES
+from tests.servers import embedded
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -30,7 +31,7 @@ def shortened(file: str, workload: str, variants: Sequence[str], binaries: Binar
     units = found.protocol.units.model_copy(update={"trials": 2, "run": 2, "warm_up": 1})
     short = found.protocol.model_copy(update={"run": 1, "warm_up": 1, "units": units})
     server = {"main": Server(pg_config=str(binaries.pg_config))}
-    if binaries.origin == "wheel":
+    if embedded(binaries):
         server = {"main": Server(source="wheel")}
     found = factorial.kept(found, variants).model_copy(
         update={

@@ -93,6 +93,7 @@ def _bare(binaries: Binaries) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.since(17, "sessions load modules without a restart")
 def test_trial_with_sessions_that_did_load(bare18: Cluster) -> None:
     with trial(bare18) as running, bare_session(bare18) as client, bare_session(bare18) as outside:
         client.execute(LOAD)
@@ -104,6 +105,7 @@ def test_trial_with_sessions_that_did_load(bare18: Cluster) -> None:
     assert share(rows, UnitFlag.NO_ARRIVAL) == 0
 
 
+@pytest.mark.since(17, "sessions load modules without a restart")
 def test_session_preload_takes_in_new_sessions_only(bare18: Cluster) -> None:
     with bare_session(bare18) as old:
         bare18.configure({"session_preload_libraries": "pgtare"})
@@ -115,6 +117,7 @@ def test_session_preload_takes_in_new_sessions_only(bare18: Cluster) -> None:
             assert len(running.drained()) == 1
 
 
+@pytest.mark.since(17, "sessions load modules without a restart")
 def test_segment_lasts_from_trial_to_trial(bare18: Cluster) -> None:
     numbers = []
     for _ in range(3):
@@ -123,6 +126,7 @@ def test_segment_lasts_from_trial_to_trial(bare18: Cluster) -> None:
     assert numbers == [2, 4, 6]
 
 
+@pytest.mark.since(17, "sessions load modules without a restart")
 def test_sessions_that_end_in_a_trial_do_no_harm(bare18: Cluster) -> None:
     """Their dynamic memory is gone before the last of their exit callbacks runs."""
     with trial(bare18, sessions=8) as running:
@@ -137,6 +141,7 @@ def test_sessions_that_end_in_a_trial_do_no_harm(bare18: Cluster) -> None:
     assert crashes(bare18) == []
 
 
+@pytest.mark.since(17, "sessions load modules without a restart")
 def test_kill_switch_reaches_sessions_that_load_it_themselves(bare18: Cluster) -> None:
     options = "-c session_preload_libraries=pgtare"
     with trial(bare18) as running, bare_session(bare18, options=options) as client:
@@ -175,6 +180,7 @@ def test_no_room_for_shared_memory_lets_sessions_in(full18: Cluster) -> None:
     assert crashes(full18) == []
 
 
+@pytest.mark.since(17, "sessions load modules without a restart")
 def test_room_for_shared_memory_is_found_later(full18: Cluster) -> None:
     with bare_session(full18) as client:
         said = notices_of(client, LOAD)
@@ -257,6 +263,7 @@ def test_second_copy_of_the_library_lets_sessions_in(
         assert "another copy of pgtare is loaded already" in cluster.log_path.read_text()
 
 
+@pytest.mark.since(17, "sessions load modules without a restart")
 def test_two_versions_in_one_server_keep_apart(bare18: Cluster, other_source: Path) -> None:
     """As after an upgrade, with sessions that hold the old library."""
     other = build_cached(bare18.binaries, "pgtare", other_source)
@@ -290,7 +297,14 @@ def assert_works(cluster: Cluster) -> None:
         eventually(lambda: running.trials.status().observations >= 20)
 
 
-@pytest.fixture(params=["preloaded", "session"])
+@pytest.fixture(
+    params=[
+        "preloaded",
+        pytest.param(
+            "session", marks=pytest.mark.since(17, "sessions load modules without a restart")
+        ),
+    ]
+)
 def frail(request: pytest.FixtureRequest, wheel: Binaries) -> Iterator[Cluster]:
     """A server whose crash harms no other test; the module loaded in either way."""
     if request.param == "session":

@@ -84,6 +84,7 @@ def test_module_that_takes_over_the_same_calls(
         assert calls > 0
 
 
+@pytest.mark.since(17, "sessions load modules without a restart")
 def test_without_shared_memory_in_one_session(wheel: Binaries) -> None:
     """From PostgreSQL 17 on a session can load the library by itself."""
     ours = loadable(wheel, "sql_trace")

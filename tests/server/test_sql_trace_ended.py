@@ -10,16 +10,20 @@ import psycopg
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.sessions import Connection, one, rows, session
+from tests.sessions import Connection, eventually, one, rows, session
 from tests.trace_records import drain, traced
 from tests.trace_rings import DATA, KEPT, SMALLEST, Unread, end, ring_of, short, since, size, unread
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
+LIVING = "SELECT count(*) FROM pg_stat_sql_trace WHERE ended IS NULL"
+
 
 @pytest.fixture
 def empty(onlooker: Connection) -> Iterator[Unread]:
     """No trace of a session that has ended; how much had been given up unread until then."""
+    # the session of another test may not have ended yet
+    eventually(lambda: one(onlooker, LIVING) == 0)
     one(onlooker, "SELECT sql_trace_reset()")
     yield unread(onlooker)
     one(onlooker, "SELECT sql_trace_reset()")

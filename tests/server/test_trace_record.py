@@ -435,8 +435,8 @@ def test_what_cannot_be_recorded_is_refused_at_once(
 @pytest.mark.parametrize(
     ("option", "why"),
     [
-        ("--application=nobody", "no session that matches answered"),
-        ("--armed", "`pgtare trace status` tells what is armed"),
+        ("--application=nobody", "no matching session answered"),
+        ("--armed", "`pgtare trace status` shows what is armed"),
         ("--query-id=5", "no session ran a statement with that identifier"),
     ],
 )

@@ -475,6 +475,7 @@ LEFTOVER = {
 }
 
 
+@pytest.mark.since(17, "sessions load modules without a restart")
 def test_leftover_lines_give_nobody_a_warning(wheel: Binaries) -> None:
     """Sessions that load the library by themselves have no worker, whatever the lines say."""
     module = loadable(wheel, "sql_trace")

@@ -13,6 +13,7 @@ from pgtare.server.cluster import Cluster
 from tests.process_limits import limit_files
 from tests.servers import serving
 from tests.sessions import Connection, eventually, one, rows, session, set_search_path
+from tests.waits import sync_reads
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -114,7 +115,7 @@ def scanned(wheel: Binaries) -> Iterator[Cluster]:
     settings = {
         "wait_event_timing.capture": "off",
         "wait_event_timing.trace_ring_records": 4096,
-        "io_method": "sync",
+        **sync_reads(wheel),
     }
     with serving(wheel, settings) as cluster:
         with session(cluster) as connection:

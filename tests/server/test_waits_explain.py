@@ -8,11 +8,16 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.servers import serving
+from pgtare.server.settings import Value
+from tests.servers import serving, with_everything
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.waits import waits
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.timeout(60),
+    pytest.mark.since(18, "EXPLAIN takes options of extensions"),
+]
 
 EXPLAIN = "EXPLAIN (ANALYZE, WAITS, FORMAT json) "
 
@@ -187,3 +192,16 @@ def test_level_that_the_statement_itself_sets_stays(
 ) -> None:
     explained(quiet, "SELECT set_config('wait_event_timing.capture', 'stats', false)")
     assert level(connection, quiet) == "stats"
+
+
+def test_no_setting_asks_for_the_options(wheel: Binaries) -> None:
+    """auto_explain of 19 takes options of extensions; these need EXPLAIN around the statement."""
+    if wheel.major < 19:
+        pytest.skip("auto_explain.log_extension_options came with PostgreSQL 19")
+    settings: dict[str, Value] = {"session_preload_libraries": "auto_explain"}
+    with with_everything(wheel, settings) as cluster, session(cluster) as client:
+        for option in ("waits", "sampling", "sampling 16"):
+            refused = f"SET auto_explain.log_extension_options = '{option}'"
+            with pytest.raises(psycopg.errors.InvalidParameterValue):
+                client.execute(refused.encode())
+        client.execute("SELECT 1")

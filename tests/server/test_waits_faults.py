@@ -238,6 +238,7 @@ def test_full_disk_under_rings(binaries: Binaries, as_root: None) -> None:
 
 
 @pytest.mark.parametrize("size", [5, 64], ids=["small", "full"])
+@pytest.mark.since(17, "sessions load modules without a restart")
 def test_full_disk_under_a_session_preload(wheel: Binaries, as_root: None, size: int) -> None:
     """On a small volume, or one that others have filled, sessions get in with one warning, and are
     served once there is room again."""

@@ -61,6 +61,7 @@ def by_module(connection: Connection, pid: int, event: str) -> tuple[int, float]
     return (int(found[0][0]), float(found[0][1])) if found else (0, 0.0)
 
 
+@pytest.mark.since(18, "a session's reads are counted by the server")
 def test_counts_agree_with_pg_stat_io(wheel: Binaries) -> None:
     """A session reads, evicts, extends and commits; both counted each operation once."""
     with (

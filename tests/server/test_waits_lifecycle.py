@@ -14,7 +14,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.servers import crash, serving
 from tests.sessions import Connection, eventually, one, rows, session
-from tests.waits import waits
+from tests.waits import sync_reads, waits
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -134,13 +134,16 @@ def test_drop_extension_while_capturing(wheel: Binaries) -> None:
 
 
 def test_parallel_workers_inherit_the_sessions_setting(wheel: Binaries) -> None:
-    settings = {"wait_event_timing.capture": "off", "io_method": "sync"}
+    settings = {"wait_event_timing.capture": "off", **sync_reads(wheel)}
     with serving(wheel, settings) as cluster, session(cluster) as connection:
+        forced = "debug_parallel_query" if wheel.major >= 16 else "force_parallel_mode"
         connection.execute("CREATE TABLE t AS SELECT generate_series(1, 200000) AS i")
         connection.execute(
-            "SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0;"
-            "SET parallel_tuple_cost = 0; SET debug_parallel_query = on;"
-            "SET parallel_leader_participation = off"
+            (
+                "SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0;"
+                f"SET parallel_tuple_cost = 0; SET {forced} = on;"
+                "SET parallel_leader_participation = off"
+            ).encode()
         )
         connection.execute("SET wait_event_timing.capture = stats")
         connection.execute("SELECT count(*) FROM t")
@@ -166,13 +169,14 @@ def test_streaming_replication(wheel: Binaries) -> None:
         )
         try:
             connection.execute("CREATE TABLE t AS SELECT generate_series(1, 1000) AS i")
+            wal_read = "WalRead" if wheel.major >= 17 else "WALRead"
             query = (
                 "SELECT wait_event FROM pg_stat_wait_event_timing WHERE backend_type = 'walsender'"
             )
 
             def seen() -> bool:
                 connection.execute("INSERT INTO t VALUES (1)")
-                return {"WalSenderMain", "WalRead"} <= {e for (e,) in rows(connection, query)}
+                return {"WalSenderMain", wal_read} <= {e for (e,) in rows(connection, query)}
 
             eventually(seen)
         finally:

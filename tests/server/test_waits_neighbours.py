@@ -72,6 +72,7 @@ def test_neighbour_preloaded_before_or_after(binaries: Binaries, ours_first: boo
         assert "terminated by signal" not in cluster.log_path.read_text()
 
 
+@pytest.mark.since(17, "sessions load modules without a restart")
 def test_neighbour_loaded_by_a_session(wheel: Binaries) -> None:
     """Both by LOAD, in one session of a server that preloads neither."""
     ours, theirs = loadable(wheel, "wait_event_timing"), grabber(wheel)

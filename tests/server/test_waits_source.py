@@ -1,5 +1,6 @@
 """Wait timing on servers built from source: io_uring, and other ways to link."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -24,6 +25,20 @@ VARIANTS = {
     "lazy, no PIE": (BUILT, Link(ldflags="-no-pie"), "JUMP_SLOT", False),
     "no PLT": (BUILT_NO_PLT, Link(), "GLOB_DAT", False),
     "no PLT, full RELRO": (BUILT_NO_PLT, Link(ldflags="-Wl,-z,relro,-z,now"), "GLOB_DAT", True),
+    "stubs for CET": (BUILT, Link(ldflags="-Wl,-z,ibtplt"), "JUMP_SLOT", False),
+    "lld, full RELRO": (
+        BUILT,
+        Link(ldflags="-fuse-ld=lld -Wl,-z,relro,-z,now"),
+        "JUMP_SLOT",
+        True,
+    ),
+    "lld, lazy": (BUILT, Link(ldflags="-fuse-ld=lld"), "JUMP_SLOT", False),
+    "gold, full RELRO": (
+        BUILT,
+        Link(ldflags="-fuse-ld=gold -Wl,-z,relro,-z,now"),
+        "JUMP_SLOT",
+        True,
+    ),
     "another order of objects": (BUILT, Link(seed=1), "JUMP_SLOT", False),
 }
 
@@ -32,6 +47,8 @@ VARIANTS = {
 def variant(request: pytest.FixtureRequest) -> Binaries:
     """A server that is what its name says."""
     recipe, link, relocation, bound = VARIANTS[request.param]
+    if "lld" in link.ldflags and shutil.which("ld.lld") is None:
+        pytest.skip("lld is not installed")
     found = build(recipe) if link == Link() else relink(recipe, link)
     assert relocation in readelf(found, "-r", "epoll_wait@")
     assert ("NOW" in readelf(found, "-d", "FLAGS")) == bound

@@ -27,6 +27,7 @@ from pgtare.server.settings import Value
 from tests.commands import words
 from tests.servers import serving
 from tests.sessions import Connection, one, rows, session
+from tests.waits import sync_reads
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -101,8 +102,7 @@ def test_watchpoint_and_module_count_the_same_reads(binaries: Binaries, as_root:
             stored = stores(binaries, pid, lambda: [reader.execute(SCAN) for _ in range(3)])
             return stored, all_waits(observer, pid) - before
 
-    settings: dict[str, Value] = {"io_method": "sync"} if binaries.major >= 18 else {}
-    stored, counted = under_watch(binaries, settings, look)
+    stored, counted = under_watch(binaries, sync_reads(binaries), look)
     print(f"{binaries.version}: {stored} stores, {counted} waits")
     assert counted > 1000
     assert counted == pytest.approx(stored / 2, rel=0.01)

@@ -14,6 +14,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.weighing.weigh import store
 from tests.commands import arm, failed, pgtare, read, refused, start_pgtare
+from tests.servers import named
 
 pytestmark = pytest.mark.server
 
@@ -29,13 +30,12 @@ WIDER = 3.89 / 1.96
 )
 def test_weighs_four_instruments_with_proof(binaries: Binaries, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    server = [] if binaries.origin == "wheel" else ["--pg-config", binaries.pg_config]
     done = pgtare(
         "weigh --duration 5 --scale 1 --inject-ns 20000 --output {} --out {} --seed 7",
         tmp_path / "w.json",
         out,
         *FOUR,
-        *server,
+        *named(binaries),
     )
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w.json")

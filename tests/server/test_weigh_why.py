@@ -9,6 +9,7 @@ import pytest
 from pgtare.server.binaries import Binaries
 from tests.commands import pgtare, read, words
 from tests.flame_recordings import needs_perf
+from tests.servers import named
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -18,7 +19,7 @@ TWO = ("log_min_duration_statement", "pg_stat_statements")
 @pytest.mark.slow
 def test_names_the_logging_and_the_hashing_functions(binaries: Binaries, tmp_path: Path) -> None:
     needs_perf("on")
-    where = () if binaries.origin == "wheel" else ("--pg-config", binaries.pg_config)
+    where = named(binaries)
     done = pgtare(
         "weigh",
         *TWO,

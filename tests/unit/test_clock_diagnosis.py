@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.clock import frequency
+from pgtare.seeing.clock import counter_frequency
 from pgtare.seeing.clock.consequences import meaning, span
 from pgtare.seeing.clock.cpuid import Leaves, read
 from pgtare.seeing.clock.diagnosis import clocksources, diagnose, postgres19
@@ -78,7 +78,7 @@ def test_without_cpuid_everything_is_reported_in_a_sentence() -> None:
     assert (choice.clock, choice.usable) == ("system", False)
     assert choice.why == "without CPUID (aarch64) it cannot tell that the counter is sound"
     first, last = Pair(0, 0, 60), Pair(HZ, NS, 60)
-    found = frequency.frequency(first, last, [], leaves, bare_metal=True)
+    found = counter_frequency.frequency(first, last, [], leaves, bare_metal=True)
     assert any("no CPUID" in stated.note for stated in found.stated)
     assert found.hz == HZ
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pgtare.errors import MeasurementError
-from pgtare.seeing.clock import cores, frequency, probe, show
+from pgtare.seeing.clock import cores, counter_frequency, probe, show
 from pgtare.seeing.clock.clocks import BY_NAME
 from pgtare.seeing.clock.cpuid import Leaves
 from pgtare.seeing.clock.diagnosis import diagnose
@@ -25,20 +25,20 @@ HZ = 2_500_000_000
 def test_a_frequency_has_the_bound_that_its_brackets_give() -> None:
     # brackets of 50 ticks at both ends and a whole ns: 50 + 2.5 ticks in 5 million
     first, last = Pair(0, 0, 50), Pair(5_000_000, 2_000_000, 50)
-    assert frequency.between(first, last) == HZ
-    assert frequency.bound_ppm(first, last) == pytest.approx(10.5)
+    assert counter_frequency.between(first, last) == HZ
+    assert counter_frequency.bound_ppm(first, last) == pytest.approx(10.5)
     # a clock that moves by 4 ms at a time can be 10 million ticks off
-    assert frequency.bound_ppm(first, last, 4_000_000) == pytest.approx(2_000_010)
+    assert counter_frequency.bound_ppm(first, last, 4_000_000) == pytest.approx(2_000_010)
 
 
 def test_a_frequency_that_is_stated_is_trusted_only_near_the_calibration() -> None:
     first, last = Pair(0, 0, 50), Pair(HZ, NS, 50)
     near = Leaves(True, crystal_hz=HZ + 25_000)
-    found = frequency.frequency(first, last, [HZ * (1 + 2e-6)], near, bare_metal=True)
+    found = counter_frequency.frequency(first, last, [HZ * (1 + 2e-6)], near, bare_metal=True)
     assert any(s.by == "CPUID leaf 0x15" and s.note == "agrees" for s in found.stated)
     assert found.repeated_ppm == pytest.approx(2.0, rel=1e-3)
     far = Leaves(True, crystal_hz=HZ + 2_500_000)
-    found = frequency.frequency(first, last, [], far, bare_metal=True)
+    found = counter_frequency.frequency(first, last, [], far, bare_metal=True)
     assert any("not trusted" in s.note and s.by.startswith("CPUID") for s in found.stated)
     assert found.hz == HZ
 
@@ -51,15 +51,20 @@ def test_a_frequency_that_is_stated_confirms_only_within_what_clocks_are_slewed_
 ) -> None:
     monkeypatch.setattr(probe, "kernel_rate", lambda: errno.EACCES)
     stated = Leaves(True, crystal_hz=HZ + HZ * ppm // 1_000_000)
-    found = frequency.frequency(Pair(0, 0, 50), Pair(HZ, NS, 50), [], stated, bare_metal=True)
+    found = counter_frequency.frequency(
+        Pair(0, 0, 50), Pair(HZ, NS, 50), [], stated, bare_metal=True
+    )
     assert found.source == "calibration" + ", confirmed by CPUID leaf 0x15" * confirmed
     (leaf,) = [s for s in found.stated if s.by == "CPUID leaf 0x15"]
     assert leaf.note.startswith("agrees" if confirmed else "not confirmed")
 
 
 def test_bogomips_are_twice_the_mhz_of_an_x86_and_nothing_elsewhere() -> None:
-    assert frequency.bogomips_hz("flags\t: fpu\nflags : x\nbogomips\t: 5200.00\n") == 2_600_000_000
-    assert frequency.bogomips_hz("Features : fp\nBogoMIPS : 50.00\n") is None
+    assert (
+        counter_frequency.bogomips_hz("flags\t: fpu\nflags : x\nbogomips\t: 5200.00\n")
+        == 2_600_000_000
+    )
+    assert counter_frequency.bogomips_hz("Features : fp\nBogoMIPS : 50.00\n") is None
 
 
 @pytest.mark.parametrize(
@@ -69,8 +74,8 @@ def test_bogomips_agree_only_within_their_steps(
     monkeypatch: pytest.MonkeyPatch, hz: int, message: str
 ) -> None:
     monkeypatch.setattr(probe, "kernel_rate", lambda: errno.EACCES)
-    monkeypatch.setattr(frequency, "bogomips_hz", lambda text: 2_600_000_000)
-    found = frequency.frequency(Pair(0, 0, 50), Pair(hz, NS, 50), [], Leaves(True), False)
+    monkeypatch.setattr(counter_frequency, "bogomips_hz", lambda text: 2_600_000_000)
+    found = counter_frequency.frequency(Pair(0, 0, 50), Pair(hz, NS, 50), [], Leaves(True), False)
     assert found.stated[0].note == f"{message} its steps of 1.9 ppm"
 
 
@@ -88,13 +93,13 @@ def test_a_clock_that_moves_with_the_kernels_tick_is_weighed_in_longer_batches(
     monkeypatch.setattr(probe, "cost", cost)
     monkeypatch.setattr(probe, "calibrate", calibrate)
     assert weigh(BY_NAME["monotonic"]).read_ns == pytest.approx(20, rel=0.25)
-    assert frequency.repeat(3) == [HZ] * 3
+    assert counter_frequency.repeat(3) == [HZ] * 3
     monkeypatch.setattr(probe, "cost", lambda clock, n, reads: (np.zeros(n), np.zeros(n)))
     monkeypatch.setattr(probe, "calibrate", lambda ns: (Pair(0, 0, 50), Pair(ns, 0, 50)))
     with pytest.raises(MeasurementError, match="does not move"):
         weigh(BY_NAME["monotonic"])
     with pytest.raises(MeasurementError, match="does not move"):
-        frequency.repeat(3)
+        counter_frequency.repeat(3)
 
 
 def test_all_pairs_of_few_processors_and_a_stated_sample_of_many() -> None:
@@ -168,7 +173,7 @@ def test_a_stall_beside_a_look_at_the_time_is_not_the_clocks_fault() -> None:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
 def test_an_offset_between_processors_is_found_and_reported() -> None:
     counter = probe.counter_usable()
-    hz = round(frequency.between(*probe.calibrate(1_900_000))) if counter else NS
+    hz = round(counter_frequency.between(*probe.calibrate(1_900_000))) if counter else NS
     found = cores.compare(counter, hz, offset=-hz)
     if not found.pairs:
         pytest.skip("the processors are too busy")

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from pgtare.estimate.study import layouts
-from pgtare.estimate.trial.calibrate import clopper_pearson
+from pgtare.estimate.trial.pseudo_trials import clopper_pearson
 
 #: Yields of six batches of a dye (Davies and Goldsmith 1972); REML: 42.00 between, 49.51 within.
 DYESTUFF = [

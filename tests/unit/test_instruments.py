@@ -80,10 +80,10 @@ def test_every_shipped_entry_says_what_it_leaves_out_and_can_be_proved(
             assert Chosen.variant(entry, variant).rules, (entry.name, variant)
 
 
-def test_literals_in_the_log_are_not_called_safe(catalogue: Catalogue) -> None:
+def test_what_shows_literals_or_spoils_statistics_is_not_called_safe(catalogue: Catalogue) -> None:
     unsafe = {name for name, entry in catalogue.items() if not entry.safe_in_production}
     logged = {"log_min_duration_statement", "log_statement", "log_duration"}
-    assert unsafe == logged | {"sql_trace", "sql_trace_waits"}
+    assert unsafe == logged | {"sql_trace", "sql_trace_waits", "timing_clock_source"}
 
 
 def test_a_bare_name_means_the_first_variant(catalogue: Catalogue) -> None:
@@ -332,18 +332,20 @@ def test_what_is_missing_comes_with_the_line_that_mends_it(catalogue: Catalogue)
     )
     missing = availability(catalogue["pg_stat_statements"], bare)
     assert [m.remedy for m in missing] == [
-        "add pg_stat_statements to shared_preload_libraries"
-        " (shared_preload_libraries = 'pgtare, pg_stat_statements') and restart",
+        "add pg_stat_statements to shared_preload_libraries (ALTER SYSTEM SET"
+        " shared_preload_libraries = 'pgtare', 'pg_stat_statements';) and restart",
         "CREATE EXTENSION pg_stat_statements;",
     ]
     (missing_explain,) = availability(catalogue.choose("auto_explain/sampled"), bare)
-    assert "shared_preload_libraries = 'pgtare, auto_explain') and restart" in str(missing_explain)
+    assert "shared_preload_libraries = 'pgtare', 'auto_explain';) and restart" in str(
+        missing_explain
+    )
     assert "session_preload_libraries" in missing_explain.remedy
 
 
 def test_an_old_server_is_reported_first(catalogue: Catalogue) -> None:
-    (missing,) = availability(catalogue["compute_query_id"], server(130010))
-    assert str(missing) == "compute_query_id on PostgreSQL 13: needs PostgreSQL 14 or later"
+    (missing,) = availability(catalogue["timing_clock_source"], server(180006))
+    assert str(missing) == "timing_clock_source on PostgreSQL 18: needs PostgreSQL 19 or later"
 
 
 def test_settings_that_are_not_there_or_cannot_be_switched_are_reported() -> None:

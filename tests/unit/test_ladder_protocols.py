@@ -40,7 +40,9 @@ def questions(source: str) -> list[str]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("path", sorted(set(LADDER.glob("*.py")) - OWN), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted(set(LADDER.rglob("*.py")) - OWN), ids=lambda path: path.name
+)
 def test_no_module_asks_which_protocol_it_has(path: Path) -> None:
     assert questions(path.read_text(encoding="utf-8")) == VALUES.get(path.name, [])
 
@@ -51,7 +53,7 @@ def test_no_module_asks_which_protocol_it_has(path: Path) -> None:
         'if study.protocol_name(workload) == "duet": pass',
         'gather = {"rounds": 1}[name]',
         "if isinstance(protocol, UnitTrials): pass",
-        "from pgtare.weighing.ladder.duet_rounds import DuetRounds",
+        "from pgtare.weighing.ladder.protocols.duet_rounds import DuetRounds",
     ],
 )
 def test_such_questions_are_seen(question: str) -> None:

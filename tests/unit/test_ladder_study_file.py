@@ -10,7 +10,7 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.weighing.ladder import study_file as studies
 from pgtare.weighing.ladder.planning import StudyPlan, all_steps, plan
-from pgtare.weighing.ladder.rounds import Rounds
+from pgtare.weighing.ladder.protocols.rounds import Rounds
 from pgtare.weighing.ladder.status import dry_run
 from tests.unit.simulated_study import STUDY, line_of, study
 

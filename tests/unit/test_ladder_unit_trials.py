@@ -13,12 +13,12 @@ from pgtare.estimate.trial.observations import OBSERVATION, UnitFlag
 from pgtare.weighing.ladder import markdown, page, terminal
 from pgtare.weighing.ladder.activity import Activity
 from pgtare.weighing.ladder.planning import all_steps
+from pgtare.weighing.ladder.protocols.unit_trials import design_of, judge_activity
 from pgtare.weighing.ladder.records import Run
 from pgtare.weighing.ladder.remaining_steps import remaining
 from pgtare.weighing.ladder.result import LadderResult, OnWorkload
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_file import check_rounds, parse
-from pgtare.weighing.ladder.unit_trials import design_of, judge_activity
 from tests.unit.simulated_study import BY_UNITS, TRIALS, WAITS, analysed, runs, study, tried
 
 

@@ -32,7 +32,7 @@ def test_file_put_there_is_taken(own_place: Path) -> None:
 
 @pytest.mark.slow  # apt tries for some seconds
 def test_failing_download_is_reported(own_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_package, "_mirror", lambda: "http://127.0.0.1:9")
+    monkeypatch.setattr(source_package, "mirror", lambda: "http://127.0.0.1:9")
     if shutil.which("apt-get") is None:
         pytest.skip("needs apt-get")
     with pytest.raises(UsageError, match="cannot be fetched from Debian"):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pgtare.errors import UsageError
+from pgtare.server.wait_counters.cpu_samples import FEWEST, CpuSamples
 from pgtare.server.wait_counters.model import (
     Client,
     Counters,
@@ -22,7 +23,6 @@ from pgtare.server.wait_counters.model import (
     Timed,
 )
 from pgtare.server.wait_counters.rates import CountersReset, grown, profile
-from pgtare.server.wait_counters.samples import FEWEST, CpuSamples
 from tests.commands import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

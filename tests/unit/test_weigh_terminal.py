@@ -15,7 +15,7 @@ from rich.console import Console
 
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
-from pgtare.weighing import verdicts
+from pgtare.weighing import verdict_names
 from pgtare.weighing.instruments.catalogue import load_catalogue
 from pgtare.weighing.instruments.model import FlagRule
 from pgtare.weighing.weigh.report import bounds, evidence
@@ -143,7 +143,7 @@ NO_PROOF = f"{IDLE} (values checked at each end); no proof of activity is known 
     ],
 )
 def test_an_arm_with_nothing_to_do_is_not_said_to_cost(
-    verdict: verdicts.Verdict, ending: str
+    verdict: verdict_names.Verdict, ending: str
 ) -> None:
     result = sample().result
     arm = instrument(result, "track_io_timing")
@@ -645,7 +645,11 @@ def test_lengths_of_time_take_the_unit_that_suits() -> None:
 
 
 def test_every_verdict_has_words_and_a_style() -> None:
-    assert set(verdicts.NAMES) == set(get_args(verdicts.Verdict)) == set(verdicts.STYLES)
+    assert (
+        set(verdict_names.NAMES)
+        == set(get_args(verdict_names.Verdict))
+        == set(verdict_names.STYLES)
+    )
 
 
 def test_a_control_that_is_off_by_its_total_alone_is_not_passed_over() -> None:

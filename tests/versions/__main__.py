@@ -28,14 +28,17 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.os_account import environment
 from tests.lint_c import MODULES, compile_for, programs_of
-from tests.versions.servers import MAJORS, say, server
+from tests.versions.servers import MAJORS, number, say, server
+
+#: About the commands that install and update; they change copies of the two usual servers.
+INSTALLING = ("test_module_upgrade.py", "test_module_package.py")
 
 ROOT = Path(__file__).parents[2]
 SELECTION = "server and not slow and not source and not browser and not debian"
 
 #: What looks at the server itself; the rest of tests/server is about commands and files.
 TESTS = (
-    "test_module_*.py", "test_modules.py", "test_ring_memory.py",
+    "test_module_*.py", "test_ring_memory.py",
     "test_waits_*.py", "test_sql_trace_*.py", "test_row_sources*.py",
     "test_trace_shapes.py", "test_trace_worker.py", "test_trace_init_plans.py",
     "test_weigh_embedded.py", "test_weigh_trace.py", "test_weigh_clock_source.py",
@@ -64,7 +67,7 @@ def check(major: int, tests: list[str], reports: Path) -> Result:
         result.skipped += 1
         result.reasons[str(ex)] += 1
         return result
-    result.version = binaries.version.removeprefix("PostgreSQL ").split()[0]
+    result.version = number(binaries)
     for name in programs_of(binaries.pg_config):
         if compile_for(binaries.pg_config, binaries.version, name):
             result.passed += 1
@@ -83,7 +86,10 @@ def _build(binaries: Binaries) -> None:
 
 
 def _run_tests(binaries: Binaries, tests: list[str], report: Path, result: Result) -> None:
-    files = sorted({str(path) for name in tests for path in (ROOT / "tests/server").glob(name)})
+    files = sorted(
+        {str(path) for name in tests for path in (ROOT / "tests/server").glob(name)}
+        - {str(ROOT / "tests/server" / name) for name in INSTALLING}
+    )
     say(f"{binaries.major}: testing, {len(files)} files")
     command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
     command += ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-m", SELECTION]

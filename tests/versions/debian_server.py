@@ -47,21 +47,16 @@ def install(major: int, say: Say) -> Path:
             say(f"{major}: fetching Debian's packages ({', '.join(SUITES[major])}), about 30 MB")
             with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as work:
                 root = Path(work, "root")
-                _unpack(_fetch(major, Path(work)), root)
-                shutil.rmtree(root / f"usr/lib/postgresql/{major}/lib/bitcode", ignore_errors=True)
-                # without LLVM's library a server must not try
-                (root / f"usr/lib/postgresql/{major}/lib/llvmjit.so").unlink(missing_ok=True)
-                for directory in (root, *(p for p in root.rglob("*") if p.is_dir())):
-                    directory.chmod(0o755)
+                unpack(fetch(major, Path(work)), root, major)
                 shutil.rmtree(target, ignore_errors=True)
-                _use_own_headers(root, target, major)
+                use_compiler(root, major, f"gcc --sysroot={target}")
                 _use_own_libraries(root, target, major)
                 root.rename(target)
     return found
 
 
-def _fetch(major: int, work: Path) -> list[Path]:
-    """The packages' files, signatures checked by apt."""
+def fetch(major: int, work: Path, architecture: str = "amd64") -> list[Path]:
+    """The packages' files, signatures checked by apt; architecture is Debian's name."""
     if shutil.which("apt-get") is None or not KEYRING.exists():
         raise UsageError(f"fetching Debian's packages needs apt-get and {KEYRING}")
     for name in ("lists/partial", "cache/archives/partial", "packages"):
@@ -75,6 +70,8 @@ def _fetch(major: int, work: Path) -> list[Path]:
         "Dir::State::status": "/dev/null",
         "Dir::Cache": work / "cache",
         "APT::Sandbox::User": "root",
+        "APT::Architecture": architecture,
+        "APT::Architectures": architecture,
         "Acquire::Languages": "none",
         # a mirror may be older than a suite's date says it should be
         "Acquire::Check-Valid-Until": "false",
@@ -86,6 +83,8 @@ def _fetch(major: int, work: Path) -> list[Path]:
     wanted = [f"{name}/{newest}" for name in (*names, "libpq5", "libpq-dev")]
     wanted += ["libc6-dev", "linux-libc-dev", "libssl-dev"]
     wanted += sorted(_libraries([*names, "libpq5"], apt, work) - {"libpq5"})
+    if architecture != "amd64":  # this system has it for its own
+        wanted.append("libgcc-s1")
     _run(["apt-get", "-qq", *apt, "download", *wanted], work / "packages")
     return sorted((work / "packages").glob("*.deb"))
 
@@ -106,7 +105,8 @@ def _libraries(names: Iterable[str], apt: list[str], work: Path) -> set[str]:
     return found
 
 
-def _unpack(packages: list[Path], root: Path) -> None:
+def unpack(packages: list[Path], root: Path, major: int) -> None:
+    """Put the packages' files below a new directory, but for what compiles expressions."""
     root.mkdir()
     for name in ("lib", "lib64"):  # as Debian has them: links into usr
         (root / "usr" / name).mkdir(parents=True)
@@ -115,12 +115,17 @@ def _unpack(packages: list[Path], root: Path) -> None:
         _run(["dpkg-deb", "--fsys-tarfile", str(package)], root, into=package.with_suffix(".tar"))
         tar = str(package.with_suffix(".tar"))
         _run(["tar", "-xf", tar, "--keep-directory-symlink", "--no-same-owner"], root)
+    shutil.rmtree(root / f"usr/lib/postgresql/{major}/lib/bitcode", ignore_errors=True)
+    # without LLVM's library a server must not try
+    (root / f"usr/lib/postgresql/{major}/lib/llvmjit.so").unlink(missing_ok=True)
+    for directory in (root, *(p for p in root.rglob("*") if p.is_dir())):
+        directory.chmod(0o755)
 
 
-def _use_own_headers(root: Path, final: Path, major: int) -> None:
-    """Let PGXS compile with the C library's headers that the server was built with."""
+def use_compiler(root: Path, major: int, command: str) -> None:
+    """Let PGXS compile with this command, so with the C library that the server needs."""
     makefile = root / f"usr/lib/postgresql/{major}/lib/pgxs/src/Makefile.global"
-    text, n = re.subn(r"^CC = .*$", f"CC = gcc --sysroot={final}", makefile.read_text(), flags=re.M)
+    text, n = re.subn(r"^CC = .*$", f"CC = {command}", makefile.read_text(), flags=re.M)
     if n != 1:
         raise UsageError(f"{makefile} does not name its compiler as expected")
     makefile.write_text(text)

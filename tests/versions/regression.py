@@ -29,7 +29,7 @@ from pgtare.server.modules import PRELOAD_ORDER, loadable
 from pgtare.server.os_account import server_account
 from pgtare.server.source_package import tarball, version_of
 from tests.trials import trial
-from tests.versions.servers import MAJORS, say, server
+from tests.versions.servers import MAJORS, number, say, server
 
 #: Everything that the modules can do at once, for every session of the server.
 ALL_ON = {
@@ -68,7 +68,7 @@ def suites(major: int, binaries: Binaries) -> Iterator[Path]:
     UsageError if there is no source of the very version.
     """
     archive = tarball(major)
-    wanted = binaries.version.removeprefix("PostgreSQL ").split()[0]
+    wanted = number(binaries)
     if version_of(archive).replace("~", "") != wanted:
         raise UsageError(f"the source at hand is of {version_of(archive)}, the server is {wanted}")
     with tempfile.TemporaryDirectory(prefix="pgtare-regression-", dir="/var/tmp") as work:
@@ -89,10 +89,7 @@ def suites(major: int, binaries: Binaries) -> Iterator[Path]:
 
 def _compile(source: Path, into: Path, binaries: Binaries) -> None:
     into.mkdir(exist_ok=True)
-    shown = subprocess.run(
-        [binaries.pg_config, "--includedir-server"], capture_output=True, text=True, check=True
-    )
-    command = ["gcc", "-O1", "-fPIC", "-shared", "-w", f"-I{shown.stdout.strip()}"]
+    command = ["gcc", "-O1", "-fPIC", "-shared", "-w", f"-I{binaries.includedir_server}"]
     command += [f"-I{source.parent}", str(source), "-o", str(into / f"{source.stem}.so")]
     subprocess.run(command, check=True)
 
@@ -104,7 +101,7 @@ def run(suite: str, root: Path, cluster: Cluster, tests: list[str] | None = None
     output = Path(tempfile.mkdtemp(prefix=f"{suite}-", dir=root))
     server_account().give(output)
     command = [
-        str(pgxs(cluster.binaries) / "src/test" / suite / program),
+        str(cluster.binaries.pgxs.parents[2] / "src/test" / suite / program),
         f"--inputdir={where}", f"--outputdir={output}", f"--expecteddir={where}",
         f"--bindir={cluster.binaries.bindir}", f"--dlpath={root / 'lib'}",
         f"--host={cluster.socket_directory}", f"--port={cluster.port}", f"--user={SUPERUSER}",
@@ -131,14 +128,6 @@ def run(suite: str, root: Path, cluster: Cluster, tests: list[str] | None = None
     return outcome
 
 
-def pgxs(binaries: Binaries) -> Path:
-    """Where an installation keeps what extensions are built and tested with."""
-    shown = subprocess.run(
-        [binaries.pg_config, "--pgxs"], capture_output=True, text=True, check=True
-    )
-    return Path(shown.stdout.strip()).parents[2]
-
-
 @contextlib.contextmanager
 def watched(binaries: Binaries) -> Iterator[Cluster]:
     """A server on which every session is traced, timed and part of a trial."""
@@ -159,13 +148,12 @@ def check(major: int, wanted: list[str]) -> Iterator[list[str]]:
     try:
         binaries = server(major)
         with suites(major, binaries) as root:
-            version = binaries.version.removeprefix("PostgreSQL ").split()[0]
+            version = number(binaries)
             for suite in wanted:
                 say(f"{version}: {suite}")
                 started = time.monotonic()
                 with watched(binaries) as cluster:
                     outcome = run(suite, root, cluster)
-                    pid = cluster.postmaster_pid
                     assert cluster.running
                     log = cluster.log_path.read_text(errors="replace")
                 crashes = len(re.findall(r"was terminated by signal", log))
@@ -180,7 +168,7 @@ def check(major: int, wanted: list[str]) -> Iterator[list[str]]:
                 why = [f"fails without modules too: {name}" for name in outcome.failed - blamed]
                 why += [f"FAILED {name}" for name in blamed]
                 why += [f"{crashes} crashes"] if crashes else []
-                say(f"{version}: {suite} took {took:.0f} s (postmaster {pid})")
+                say(f"{version}: {suite} took {took:.0f} s")
                 yield [
                     version, suite, str(len(outcome.passed)), str(len(outcome.failed - blamed)),
                     str(len(blamed) + crashes), "\n".join(sorted(why)),

@@ -40,6 +40,11 @@ def server(major: int) -> Binaries:
     return from_pg_config(debian_server.install(major, say))
 
 
+def number(binaries: Binaries) -> str:
+    """The version alone, such as 17.11 or 19rc1."""
+    return binaries.version.removeprefix("PostgreSQL ").split()[0]
+
+
 def cached() -> dict[int, Path]:
     """The pg_config of each version that was fetched before."""
     places = {16: _program16()} | {m: debian_server.program(m) for m in debian_server.SUITES}

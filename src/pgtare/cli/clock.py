@@ -14,11 +14,11 @@ from rich.console import Console
 
 from pgtare import cli
 from pgtare.cli.command_line import command_line
-from pgtare.cli.documents import Destination, Json, Output
+from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
 from pgtare.kit import files
 from pgtare.kit.progress import Display
-from pgtare.seeing.clock import compare as comparing
+from pgtare.seeing.clock import compare_reports as comparing
 from pgtare.seeing.clock import plan_text, show
 from pgtare.seeing.clock.clocks import BY_NAME
 from pgtare.seeing.clock.consequences import SYSTEM

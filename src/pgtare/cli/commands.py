@@ -80,7 +80,8 @@ _COMMANDS = {
         "module",
         SET_UP,
         "Build, install and list the server modules. To build them takes a C compiler, make, and "
-        "PostgreSQL's server headers; the library directory usually belongs to root.",
+        "PostgreSQL's server headers; with --from, install takes built ones. The library directory "
+        "usually belongs to root.",
     ),
     "uninstall": _Command(
         "uninstall",

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from pgtare import cli
-from pgtare.cli.documents import Destination, Json, Output
+from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import numbers
 from pgtare.kit.option_values import seconds

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from pgtare import cli
-from pgtare.cli.documents import Destination, Json, Output
+from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.joins import flame_labels
 from pgtare.kit import artefact, files

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
-from pgtare.cli.documents import Destination, Json, Output
+from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.server import own_session
 from pgtare.weighing.instruments import load_catalogue, read_facts
 from pgtare.weighing.instruments.listing import Instrument, listing

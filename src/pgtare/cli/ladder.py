@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from pgtare import cli
 from pgtare.cli.command_line import command_line
-from pgtare.cli.documents import Destination, Json, Output
+from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError
 from pgtare.joins import ladder_flames
 from pgtare.kit import files

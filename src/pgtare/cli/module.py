@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -12,16 +13,24 @@ from rich.table import Table
 from rich.text import Text
 
 from pgtare import cli
-from pgtare.cli.documents import Destination, Json, Output
+from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit.terminal_text import plain
-from pgtare.server import binaries, module_documents, module_versions, modules, own_session
+from pgtare.server import (
+    binaries,
+    module_documents,
+    module_package,
+    module_versions,
+    modules,
+    own_session,
+)
 from pgtare.server.module_versions import ModuleVersions
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Build, install and list the server modules. To build them takes a C compiler, make, and "
-    "PostgreSQL's server headers; the library directory usually belongs to root.\n\n"
+    "PostgreSQL's server headers; with --from, install takes built ones. The library directory "
+    "usually belongs to root.\n\n"
     "Example: `pgtare module install --pg-config /usr/lib/postgresql/15/bin/pg_config`",
 )
 Module = Annotated[str, typer.Option(help="Which one: pgtare, wait_event_timing or sql_trace.")]
@@ -40,6 +49,13 @@ def install(
     destdir: Annotated[
         Path | None, typer.Option(help="Install below this directory, as packagers do.")
     ] = None,
+    origin: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Build nothing: take the modules from this directory, .deb or .tar of built ones.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option(help="Replace another version.")] = False,
     json: Json = False,
     output: Output = None,
@@ -51,13 +67,20 @@ def install(
     destination = Destination(json, output)
     found = binaries.from_pg_config(pg_config)
     done = []
-    for name in modules.PRELOAD_ORDER if module is None else (module,):
-        one = modules.install(found, name, destdir=destdir, force=force)
-        done.append(one)
-        if not destination.printed:
-            for path in one.files:
-                typer.echo(path)
-            typer.echo(f"{name} {one.version} {one.outcome} for {found.version}")
+    with contextlib.ExitStack() as stack:
+        names: Sequence[str] = modules.PRELOAD_ORDER if module is None else (module,)
+        package = None
+        if origin is not None:
+            package = stack.enter_context(module_package.opened(origin, found.major))
+            module_package.require_fit(package, found)
+            if module is None:
+                names = [name for name in names if name in package.manifest.modules]
+        for one in modules.install_all(found, names, destdir, force, package):
+            done.append(one)
+            if not destination.printed:
+                for path in one.files:
+                    typer.echo(path)
+                typer.echo(f"{one.module} {one.version} {one.outcome} for {found.version}")
     steps = [] if destdir is not None else list(_next(found, done))
     one_line = [" ".join(step.split()) for step in steps]
     destination.write(module_documents.installed(found.version, done, one_line).to_json())
@@ -82,8 +105,9 @@ def _next(found: binaries.Binaries, done: Sequence[modules.Installed]) -> Iterat
 
 
 _NEXT_ALL = (
-    "(libraries that the setting names already stay, before these). Then run CREATE EXTENSION "
-    "for each of them in the database to look at"
+    "(libraries that the setting names already stay, before these; in ALTER SYSTEM SET each name "
+    "has quotes of its own: 'a', 'b'). Then run CREATE EXTENSION for each of them in the database "
+    "to look at"
 )
 _NEXT_REPLACED = (
     "restart the servers that have loaded pgtare, then run ALTER EXTENSION pgtare UPDATE; "

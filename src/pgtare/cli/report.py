@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pgtare.cli.documents import Destination, Json, Output
+from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.kit import files
 from pgtare.kit.option_values import percentage
 from pgtare.weighing.weigh import store

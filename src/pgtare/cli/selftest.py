@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pgtare import cli
-from pgtare.cli.documents import Destination, Json, Output
+from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.kit.option_values import seconds
 from pgtare.load import LoadSpec
 from pgtare.weighing.weigh import selftest as selftests

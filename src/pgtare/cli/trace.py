@@ -14,7 +14,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from pgtare import cli
 from pgtare.cli import trace_state
 from pgtare.cli.command_line import command_line
-from pgtare.cli.documents import Destination, Json, Output
+from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
 from pgtare.kit import files
 from pgtare.kit.notes import some

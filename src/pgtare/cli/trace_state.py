@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pgtare import cli
-from pgtare.cli.documents import Destination, Json, Output
+from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError
 from pgtare.seeing.trace.capture import recorder_locks, server_state
 from pgtare.seeing.trace.capture.server import open_server

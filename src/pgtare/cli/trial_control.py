@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pgtare import cli
-from pgtare.cli.documents import Destination, Json, Output
+from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.server import own_session
 from pgtare.weighing import trial_status
 from pgtare.weighing.trials import Status, Trials

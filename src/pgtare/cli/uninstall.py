@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pgtare import cli
-from pgtare.cli.documents import Destination, Json, Output
+from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, PgtareError
 from pgtare.server import binaries, leftovers
 from pgtare.server.module_documents import LeftThing, Uninstalled

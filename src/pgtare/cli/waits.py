@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rich.live import Live
 
 from pgtare import cli
-from pgtare.cli.documents import Destination, Json, Output
+from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
 from pgtare.kit import files
 from pgtare.kit.option_values import seconds

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pgtare import cli
 from pgtare.cli.command_line import command_line
-from pgtare.cli.documents import JSON_HELP, OUTPUT_HELP, Destination
+from pgtare.cli.json_output import JSON_HELP, OUTPUT_HELP, Destination
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Unit
 from pgtare.kit import files

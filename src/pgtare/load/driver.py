@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pgtare.errors import UsageError
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import ARTEFACTS, compiler, is_artefact, run_make
 from pgtare.server.directories import is_plain, locked, place
+from pgtare.server.module_package import embedded_program
 from pgtare.server.os_account import environment
 
 PROGRAM = "duet"
@@ -30,9 +32,13 @@ def driver_source() -> Path:
 def build_driver(binaries: Binaries, source: Path | None = None) -> Path:
     """The driver for an installation; built only if its sources or libpq have changed.
 
+    That of the bundled PostgreSQL may have come with this command.
+
     It can talk to servers of other versions too. Raises UsageError, naming the package, if a
     compiler, make, or libpq's development files are missing.
     """
+    if source is None and (ready := embedded_program(PROGRAM, binaries)) is not None:
+        return _installed(ready, binaries)
     source = source or driver_source()
     _require(binaries)
     shelf = place("drivers")
@@ -49,6 +55,18 @@ def build_driver(binaries: Binaries, source: Path | None = None) -> Path:
                 built = copy / PROGRAM
                 built.chmod(0o755)
                 built.rename(target)
+    return target
+
+
+def _installed(ready: Path, binaries: Binaries) -> Path:
+    """The driver that came with this command, put where it finds the bundled PostgreSQL's libpq."""
+    target = binaries.bindir / "pgtare-duet"
+    with locked(binaries.bindir / ".duet.lock"):
+        if not target.exists() or not filecmp.cmp(ready, target, shallow=False):
+            copy = target.with_name(".duet.new")
+            shutil.copyfile(ready, copy)
+            copy.chmod(0o755)
+            copy.replace(target)
     return target
 
 

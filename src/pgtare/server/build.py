@@ -85,7 +85,7 @@ def build(
     run_make([*command, "install", f"DESTDIR={stage}"], module, binaries)
     library = _below(stage, binaries.pkglibdir) / f"{module}.so"
     extension = _below(stage, binaries.extension_dir)
-    return _describe(module, library, extension)
+    return describe(module, library, extension, f"the build of {module}")
 
 
 def build_cached(
@@ -111,7 +111,7 @@ def build_cached(
                     (ready / path.name).chmod(0o755 if path == built.so_path else 0o644)
                 ready.chmod(0o755)
                 ready.rename(target)
-    return _describe(module, target / f"{module}.so", target)
+    return describe(module, target / f"{module}.so", target, f"the build of {module}")
 
 
 def build_key(binaries: Binaries, module: str, source: Path | None = None) -> str:
@@ -167,14 +167,23 @@ def require_toolchain(binaries: Binaries) -> None:
 
 def compiler(binaries: Binaries) -> tuple[str, ...]:
     """Nothing if the compiler that PostgreSQL was built with is here, else make's CC=another."""
-    done = subprocess.run([binaries.pg_config, "--cc"], capture_output=True, text=True, check=False)
-    usual = (done.stdout.split() or ["gcc"])[0]
-    if shutil.which(usual):
+    if shutil.which(_usual_compiler(binaries).split()[0]):
         return ()
     for other in ("gcc", "cc", "clang"):
         if shutil.which(other):
             return (f"CC={other}",)
     raise UsageError("building a server module needs a C compiler: install gcc (package gcc)")
+
+
+def compiler_command(binaries: Binaries) -> str:
+    """The compiler that a build takes, with its options."""
+    chosen = compiler(binaries)
+    return chosen[0].removeprefix("CC=") if chosen else _usual_compiler(binaries)
+
+
+def _usual_compiler(binaries: Binaries) -> str:
+    done = subprocess.run([binaries.pg_config, "--cc"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "gcc"
 
 
 def _module_source(module: str, source: Path | None) -> Path:
@@ -218,16 +227,19 @@ def run_make(command: list[str], module: str, binaries: Binaries) -> None:
         raise UsageError(f"{module} could not be built for {binaries.version}:\n{tail}")
 
 
-def _describe(module: str, library: Path, extension: Path) -> BuiltModule:
+def describe(module: str, library: Path, extension: Path, origin: str) -> BuiltModule:
+    """A module's files; UsageError, which names their origin, if one is missing."""
     control = extension / f"{module}.control"
     try:
         version = control_version(control)
     except OSError as ex:
-        raise UsageError(f"the build of {module} gave no {control.name}: {ex.strerror}") from ex
+        raise UsageError(f"{origin} gave no {control.name}: {ex.strerror}") from ex
+    except UnicodeDecodeError as ex:
+        raise UsageError(f"{origin} is damaged: {control.name} cannot be read") from ex
     base = extension / f"{module}--{version}.sql"
     for path in (library, base):
         if not path.exists():
-            raise UsageError(f"the build of {module} {version} gave no {path.name}")
+            raise UsageError(f"{origin} gave no {path.name} of {module} {version}")
     scripts = tuple(sorted(extension.glob(f"{module}--*.sql")))
     return BuiltModule(module, version, library, control, base, scripts)
 

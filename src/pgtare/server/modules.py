@@ -5,11 +5,13 @@ import filecmp
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pgtare.errors import UsageError
+from pgtare.server import module_package
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import (
     BuiltModule,
@@ -23,6 +25,7 @@ from pgtare.server.build import (
     sql_without_extension,
 )
 from pgtare.server.directories import locked
+from pgtare.server.module_package import ModulePackage
 from pgtare.server.module_usage import loaded_by, uses_on_server
 
 #: All modules in the order in which shared_preload_libraries should name them: sql_trace records
@@ -38,6 +41,7 @@ __all__ = [
     "build_cached",
     "ensure_for_wheel",
     "install",
+    "install_all",
     "installed_version",
     "loadable",
     "own_modules",
@@ -90,14 +94,15 @@ def ensure_for_wheel(
     """Keep the module in our own copy of the wheel up to date with the sources."""
     if binaries.origin != "wheel":
         raise ValueError("only the private copy of the wheel is installed into unasked")
-    key = build_key(binaries, module, source)
+    package = module_package.embedded(binaries) if source is None else None
+    key = package.key(module) if package else build_key(binaries, module, source)
     stamp = binaries.pkglibdir / f".{module}.stamp"
     with locked(binaries.pkglibdir / f".{module}.lock"):
         library = binaries.pkglibdir / f"{module}.so"
         if library.exists() and stamp.exists() and stamp.read_text() == key:
             return
         stamp.unlink(missing_ok=True)
-        install(binaries, module, force=True, source=source)
+        install(binaries, module, force=True, source=source, package=package)
         stamp.write_text(key)
 
 
@@ -107,13 +112,34 @@ def install(
     destdir: Path | None = None,
     force: bool = False,
     source: Path | None = None,
+    package: ModulePackage | None = None,
 ) -> Installed:
     """Build a module and install it, below `destdir` if given (as packagers do).
 
-    UsageError if another version or build of it is there, unless `force`; servers that run keep
-    the library they have loaded until they restart.
+    package: built modules that fit the installation, to be taken in place of a build. UsageError
+    if another version or build of the module is there, unless `force`; servers that run keep the
+    library they have loaded until they restart.
     """
-    built = build_cached(binaries, module, source)
+    built = package.module(module) if package else build_cached(binaries, module, source)
+    files, differing = _checked_targets(built, binaries, destdir, force)
+    if not differing and all(target.exists() for target in files.values()):
+        return Installed(module, built.version, "unchanged", tuple(files.values()))
+    for path, target in files.items():
+        _install_file(path, target, 0o755 if path == built.so_path else 0o644)
+    extensions = files[built.control_path].parent
+    for stale in set(extensions.glob(f"{module}--*.sql")) - set(files.values()):
+        stale.unlink()
+    outcome: Literal["installed", "replaced"] = "replaced" if differing else "installed"
+    return Installed(module, built.version, outcome, tuple(files.values()))
+
+
+def _checked_targets(
+    built: BuiltModule, binaries: Binaries, destdir: Path | None, force: bool
+) -> tuple[dict[Path, Path], list[Path]]:
+    """Where each file of a module goes, in order, and which of these places hold something else.
+
+    UsageError if that must stay.
+    """
     libraries, extensions = _directories(binaries, destdir)
     # The control file goes last: without it CREATE EXTENSION does not see an unfinished set.
     files = {
@@ -122,17 +148,33 @@ def install(
         built.control_path: extensions / built.control_path.name,
     }
     present = {path: target for path, target in files.items() if target.exists()}
+    for target in present.values():
+        if not target.is_file():
+            raise UsageError(f"{target} is no file: move it away")
     differing = [t for p, t in present.items() if not filecmp.cmp(p, t, shallow=False)]
     if differing and not force:
         raise UsageError(_describe_conflict(built, differing, binaries, destdir))
-    if not differing and len(present) == len(files):
-        return Installed(module, built.version, "unchanged", tuple(files.values()))
-    for path, target in files.items():
-        _install_file(path, target, 0o755 if path == built.so_path else 0o644)
-    for stale in set(extensions.glob(f"{module}--*.sql")) - set(files.values()):
-        stale.unlink()
-    outcome: Literal["installed", "replaced"] = "replaced" if differing else "installed"
-    return Installed(module, built.version, outcome, tuple(files.values()))
+    return files, differing
+
+
+def install_all(
+    binaries: Binaries,
+    names: Sequence[str],
+    destdir: Path | None = None,
+    force: bool = False,
+    package: ModulePackage | None = None,
+) -> Iterator[Installed]:
+    """Install modules one after the other, as `install` does.
+
+    What was built below `destdir` gets a manifest, so that it can be installed from elsewhere.
+    """
+    for name in names:  # none is installed if one cannot be
+        built = package.module(name) if package else build_cached(binaries, name)
+        _checked_targets(built, binaries, destdir, force)
+    for name in names:
+        yield install(binaries, name, destdir=destdir, force=force, package=package)
+    if destdir is not None and package is None:
+        module_package.write_manifest(binaries, *_directories(binaries, destdir))
 
 
 def installed_version(
@@ -169,6 +211,10 @@ def uninstall(
     ]
     if not files:
         raise UsageError(f"{module} is not installed in {libraries}: there is nothing to remove")
+    manifest = libraries / module_package.MANIFEST  # of all modules: it goes with the last
+    others = [name for name in PRELOAD_ORDER if name != module]
+    if manifest.exists() and not any((libraries / f"{name}.so").exists() for name in others):
+        files.append(manifest)
     if destdir is None and not force:
         _refuse_if_used(binaries, module, library, dsn)
     for path in files:

@@ -75,3 +75,13 @@ def _literal(value: str | bool | int | float) -> str:
     if isinstance(value, int | float):
         return str(value)
     return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def preload_statement(libraries: Iterable[str]) -> str:
+    """What makes the server load these libraries when it starts.
+
+    Each name has quotes of its own: ALTER SYSTEM takes 'a, b' for one name, and a server that
+    looks for such a library does not start.
+    """
+    quoted = ", ".join("'" + name.replace("'", "''") + "'" for name in libraries)
+    return f"ALTER SYSTEM SET shared_preload_libraries = {quoted};"

@@ -2,7 +2,7 @@
 
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.sequential import MIN_BLOCKS, SLICE_BLOCKS, width_reached
-from pgtare.estimate.trial.calibrate import Calibration, Rate, calibrate, clopper_pearson
+from pgtare.estimate.trial.pseudo_trials import Calibration, Rate, calibrate, clopper_pearson
 from pgtare.estimate.trial.results import (
     ArmEstimate,
     Baseline,

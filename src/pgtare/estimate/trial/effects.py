@@ -19,9 +19,9 @@ from pgtare.estimate.inference import (
     percent,
 )
 from pgtare.estimate.trial.blocks import Blocks
+from pgtare.estimate.trial.carry_over import LagFit, Model
 from pgtare.estimate.trial.comparison import Comparison, Yardstick
 from pgtare.estimate.trial.outcomes import Unfinished
-from pgtare.estimate.trial.regression import LagFit, Model
 from pgtare.estimate.trial.threshold import THRESHOLD_QUANTILE, shared_threshold, threshold
 from pgtare.estimate.trial.verdict import TAIL_TOLERANCE
 

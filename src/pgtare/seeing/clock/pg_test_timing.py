@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import pgtare
 from pgtare.errors import PgtareError
-from pgtare.seeing.clock import frequency as rates
+from pgtare.seeing.clock import counter_frequency as rates
 from pgtare.seeing.clock import probe
 from pgtare.seeing.clock.clocks import BY_NAME, Clock
 from pgtare.seeing.clock.diagnosis import Setup, clocksources, postgres19

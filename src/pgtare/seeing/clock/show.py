@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pgtare.kit import numbers
 from pgtare.seeing.clock import plan_text
-from pgtare.seeing.clock.compare import ComparisonLine
+from pgtare.seeing.clock.compare_reports import ComparisonLine
 from pgtare.seeing.clock.schema import ClockReport, ClockResult, Cores, Frequency, Gaps, Meaning
 
 _BAR = 24

@@ -14,7 +14,7 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import machine
 from pgtare.seeing.clock import clocks as catalogue
 from pgtare.seeing.clock import cores as across
-from pgtare.seeing.clock import frequency as rates
+from pgtare.seeing.clock import counter_frequency as rates
 from pgtare.seeing.clock import gaps as clock_gaps
 from pgtare.seeing.clock import probe
 from pgtare.seeing.clock.clocks import Clock

@@ -133,7 +133,7 @@ def observers(
 
 
 def _weigh(arm: str) -> str:
-    return f"not known: `pgtare weigh {arm} --dsn …`, then --weighed"
+    return f"not known: `pgtare weigh {arm} --dsn … --out w`, then `pgtare doctor --weighed w`"
 
 
 def _computed(kind: _Kind, facts: DoctorFacts, traffic: Traffic) -> Observer | None:

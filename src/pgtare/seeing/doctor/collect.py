@@ -23,6 +23,7 @@ from pgtare.seeing.doctor.observed import (
 )
 from pgtare.seeing.doctor.session import Session, Unreadable
 from pgtare.server.module_versions import Mismatch, ModuleVersions, mismatch
+from pgtare.server.settings import preload_statement
 
 STATEMENTS = "pg_stat_statements"
 WAITS = "wait_event_timing"
@@ -137,18 +138,12 @@ def _absent(settings: dict[str, str], database: str, where: str) -> Unseen:
 
 
 def preload(settings: dict[str, str]) -> str:
-    """What loads pg_stat_statements next to the libraries that are loaded already.
-
-    Each name is in quotes of its own: ALTER SYSTEM takes 'a, b' for one name.
-    """
+    """What loads pg_stat_statements next to the libraries that are loaded already."""
     loaded = settings.get("shared_preload_libraries")
-    names = [name.strip(' "').replace("'", "''") for name in (loaded or "").split(",")]
-    wanted = ", ".join(f"'{name}'" for name in [*filter(None, names), STATEMENTS])
+    names = [name.strip(' "') for name in (loaded or "").split(",")]
+    line = preload_statement([*filter(None, names), STATEMENTS])
     hidden = "with what SHOW prints of it, each name in quotes of its own; "
-    return (
-        f"ALTER SYSTEM SET shared_preload_libraries = {wanted};"
-        f"  -- {hidden if loaded is None else ''}then a restart"
-    )
+    return f"{line}  -- {hidden if loaded is None else ''}then a restart"
 
 
 def _read_clock(session: Session, may_read: bool) -> Clock | None:

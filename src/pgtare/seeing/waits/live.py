@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pgtare.seeing.waits import run_queue
+from pgtare.server.wait_counters.cpu_samples import CpuSamples
 from pgtare.server.wait_counters.model import Snapshot
 from pgtare.server.wait_counters.rates import CountersReset, Profile, profile
 from pgtare.server.wait_counters.reader import Reader
-from pgtare.server.wait_counters.samples import CpuSamples
 
 #: How often sessions on CPU are looked for, in s; waits are counted, not sampled.
 SAMPLE_S = 0.05

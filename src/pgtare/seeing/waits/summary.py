@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.seeing.waits.cpu_time import CpuTime, Shares
+from pgtare.seeing.waits.recorded_cpu import CpuTime, Shares
 from pgtare.seeing.waits.recording import Columns, OpenWait, Recording
 from pgtare.server.wait_ring import RingRecordKind, bucket, epoch_ns
 

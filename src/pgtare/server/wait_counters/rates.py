@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 
 from pgtare.errors import UsageError
 from pgtare.server.wait_counters import caveats
+from pgtare.server.wait_counters.cpu_samples import FEWEST, CpuSamples, share
 from pgtare.server.wait_counters.model import (
     FOREGROUND,
     Counters,
@@ -18,7 +19,6 @@ from pgtare.server.wait_counters.model import (
     Statement,
     StatementRow,
 )
-from pgtare.server.wait_counters.samples import FEWEST, CpuSamples, share
 
 Key = TypeVar("Key", bound=Hashable)
 Row = TypeVar("Row", EventRow, StatementRow)

@@ -11,6 +11,7 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from pgtare.errors import MeasurementError
+from pgtare.server.settings import preload_statement
 from pgtare.weighing.instruments.catalogue import near
 from pgtare.weighing.instruments.model import Chosen, Entry
 
@@ -133,10 +134,8 @@ def _version(entry: Entry, facts: ServerFacts) -> Missing | None:
 
 
 def _preload(library: str, session_will_do: bool, facts: ServerFacts) -> Missing:
-    if facts.preloaded is None:
-        line = f"shared_preload_libraries = '..., {library}'"
-    else:
-        line = f"shared_preload_libraries = '{', '.join((*facts.preloaded, library))}'"
+    names = ("…",) if facts.preloaded is None else facts.preloaded
+    line = preload_statement((*names, library))
     remedy = f"add {library} to shared_preload_libraries ({line}) and restart"
     if session_will_do:
         remedy += f", or to session_preload_libraries and reconnect (new sessions load {library})"

@@ -23,7 +23,7 @@ from pgtare.weighing.ladder.remaining_steps import narrow, remaining
 from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload, Rung, Together
 from pgtare.weighing.ladder.section_models import AGAIN, HIGHER_IS_BETTER, UNITS, Workload
 from pgtare.weighing.ladder.study import Study
-from pgtare.weighing.verdicts import Verdict
+from pgtare.weighing.verdict_names import Verdict
 
 
 def analyse(

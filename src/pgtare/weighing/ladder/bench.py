@@ -25,7 +25,7 @@ from pgtare.server.registry import servers_directory
 from pgtare.server.settings import Value, library_list
 from pgtare.weighing.ladder import linkings
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
-from pgtare.weighing.ladder.duet import DuetBlock, DuetVariant
+from pgtare.weighing.ladder.duet_clusters import DuetBlock, DuetVariant
 from pgtare.weighing.ladder.section_models import AGAIN, Server, Variant, Workload, placed
 
 WAITS = "wait_event_timing"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pgtare.estimate.study.attainable import rounds_for_level
-from pgtare.estimate.trial.calibrate import clopper_pearson
+from pgtare.estimate.trial.pseudo_trials import clopper_pearson
 from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
 from pgtare.weighing.ladder.records import Dropped
 from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload

@@ -17,8 +17,8 @@ from pgtare.weighing.ladder import study_file as studies
 from pgtare.weighing.ladder.directory import Directory
 from pgtare.weighing.ladder.protocol import StudyProtocol
 from pgtare.weighing.ladder.protocol_registry import PROTOCOLS, WHOLE_RUNS
+from pgtare.weighing.ladder.protocols.rounds import proof_step
 from pgtare.weighing.ladder.records import Step, StudyFacts
-from pgtare.weighing.ladder.rounds import proof_step
 from pgtare.weighing.ladder.study import Study
 
 

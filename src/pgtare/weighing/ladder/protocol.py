@@ -1,8 +1,8 @@
 """What a protocol of the ladder is: a way to compare variants, with all its steps in one object.
 
-A new protocol is one module with a subclass of `StudyProtocol` and one line in
-`protocol_registry.py`. No other module may ask which protocol it has before it: what differs
-between protocols is a method or an attribute of this class.
+A new protocol is one module of `protocols/` with a subclass of `StudyProtocol`. No other module
+may ask which protocol it has before it: what differs between protocols is a method or an attribute
+of this class.
 """
 
 from __future__ import annotations

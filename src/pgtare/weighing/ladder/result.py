@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pgtare.weighing.ladder.protocol import Words
 from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
 from pgtare.weighing.ladder.records import Dropped, Wait
-from pgtare.weighing.verdicts import Verdict
+from pgtare.weighing.verdict_names import Verdict
 
 SCHEMA: Literal["pgtare.ladder/1"] = "pgtare.ladder/1"
 

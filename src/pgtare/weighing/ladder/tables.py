@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pgtare.kit import numbers
-from pgtare.weighing import verdicts
+from pgtare.weighing import verdict_names
 from pgtare.weighing.ladder import wording
 from pgtare.weighing.ladder.progress import span
 from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
@@ -60,7 +60,7 @@ def _row(c: Compared, block: str) -> Row:
         wording.p_text(c.p_adjusted),
         _mde(c),
         needed if c.verdict == "inconclusive" else numbers.NONE,
-        verdicts.NAMES[c.verdict],
+        verdict_names.NAMES[c.verdict],
     )
     return Row(cells, c.verdict)
 

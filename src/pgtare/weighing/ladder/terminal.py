@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pgtare.weighing import verdicts
+from pgtare.weighing import verdict_names
 from pgtare.weighing.ladder import answers, caveats, tables, wording
 from pgtare.weighing.ladder.progress import span
 from pgtare.weighing.ladder.result import LadderResult, OnWorkload
@@ -20,7 +20,7 @@ _GAP = 3
 def render(result: LadderResult, console: Console) -> None:
     """Print a result; colours and width are the console's."""
     for style, sentence in answers.found(result):
-        _line(console, sentence, verdicts.STYLES.get(style, ""))
+        _line(console, sentence, verdict_names.STYLES.get(style, ""))
     for sentence in [*answers.terms(result), answers.variants(result)]:
         _line(console, sentence, "dim")
     for workload in result.workloads:
@@ -64,7 +64,7 @@ def _workload(console: Console, workload: OnWorkload, alpha: float) -> None:
         )
     for row in rows:
         shown = [Text(row.cells[i]) for i in columns]
-        shown[-1].stylize("" if row.floor else verdicts.STYLES.get(row.tone, ""))
+        shown[-1].stylize("" if row.floor else verdict_names.STYLES.get(row.tone, ""))
         table.add_row(*shown, style="dim" if row.floor else "")
     console.print(table)
 

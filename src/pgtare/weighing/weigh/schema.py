@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pgtare.estimate.inference import Estimate
 from pgtare.kit.interval import Interval
 from pgtare.weighing.instruments.proof_result import Proof
-from pgtare.weighing.verdicts import Verdict
+from pgtare.weighing.verdict_names import Verdict
 
 SCHEMA: Final = "pgtare.weigh/1"
 

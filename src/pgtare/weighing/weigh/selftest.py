@@ -12,9 +12,9 @@ from rich.console import Console
 from pgtare.errors import MeasurementError
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.trial import Calibration, Rate, analyse, calibrate
-from pgtare.estimate.trial.calibrate import STALL_UNITS
 from pgtare.estimate.trial.design import Arm, Design, block_layout
 from pgtare.estimate.trial.observations import Observations, UnitFlag
+from pgtare.estimate.trial.pseudo_trials import STALL_UNITS
 from pgtare.kit import numbers
 from pgtare.kit.document import Document, Model
 from pgtare.kit.interval import Interval

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import psycopg
 
-from pgtare.seeing.trace.capture.backlog import Earlier
+from pgtare.seeing.trace.capture.before_recording import Earlier
 from pgtare.seeing.trace.capture.ring_selection import Choice, Traced
 from pgtare.seeing.trace.capture.server import Server, Unread
 from pgtare.seeing.trace.file.stream import POSTGRES_EPOCH_US

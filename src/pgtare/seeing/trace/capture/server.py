@@ -15,8 +15,8 @@ from pgtare.server import module_versions, pooler, untraced_session
 
 _NO_EXTENSION = (
     "database {} has no extension sql_trace: put the module into the installation with "
-    "`pgtare module install --module sql_trace --pg-config PATH`, load it "
-    "(shared_preload_libraries = 'wait_event_timing, sql_trace'), restart, and run "
+    "`pgtare module install --module sql_trace --pg-config PATH`, add "
+    "'wait_event_timing', 'sql_trace' to shared_preload_libraries, restart, and run "
     "CREATE EXTENSION sql_trace; there"
 )
 _NOT_HERE = (

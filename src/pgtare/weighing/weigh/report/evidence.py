@@ -14,6 +14,7 @@ _DID = {
     "QUERY_ID": "carried a query id",
     "BLOCKS_READ": "read a block from outside shared buffers",
     "IO_TIMED": "timed their reads and writes",
+    "SYSTEM_CLOCK": "took times from the system's clock",
     "EXECUTED": "ran a plan",
 }
 _FLAG = "|".join(_DID)

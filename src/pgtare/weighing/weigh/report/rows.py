@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
-from pgtare.weighing import verdicts
+from pgtare.weighing import verdict_names
 from pgtare.weighing.weigh.report import evidence, wording
 from pgtare.weighing.weigh.schema import ArmResult, WeighResult
 
@@ -97,7 +97,9 @@ def _verdict(arm: ArmResult) -> tuple[str, str]:
     """The verdict in words, and the one it is to look like; the control is only a check."""
     effect = wording.figures(arm)
     if arm.role != "control" or effect is None:
-        return (verdicts.NAMES[arm.verdict] if arm.verdict else numbers.NONE), arm.verdict or ""
+        return (
+            verdict_names.NAMES[arm.verdict] if arm.verdict else numbers.NONE
+        ), arm.verdict or ""
     if not numbers.bounded(effect.body_us):
         return numbers.NONE, ""
     if wording.control_off(arm):

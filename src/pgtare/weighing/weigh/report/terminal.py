@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pgtare.kit import numbers
-from pgtare.weighing import verdicts
+from pgtare.weighing import verdict_names
 from pgtare.weighing.weigh.report import contention, footnotes, wording
 from pgtare.weighing.weigh.report.rows import Row, headings, table
 from pgtare.weighing.weigh.schema import WeighResult
@@ -187,7 +187,7 @@ class _Report:
         return max(cell_len(text) for text in [heads[key], *cells])
 
     def _cell(self, key: str, row: Row) -> Text:
-        style = verdicts.STYLES.get(row.tone, "") if key == "verdict" else ""
+        style = verdict_names.STYLES.get(row.tone, "") if key == "verdict" else ""
         return self._text(str(getattr(row, key)), style)
 
     def _line(self, text: str, style: str = "") -> None:

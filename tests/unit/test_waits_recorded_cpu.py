@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pgtare.seeing.waits.cpu_time import CpuTime
+from pgtare.seeing.waits.recorded_cpu import CpuTime
 from pgtare.server.wait_ring import RingRecordKind
 
 Record = tuple[

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from pgtare.errors import UsageError
-from pgtare.seeing.clock.frequency import USUAL_SLEW_PPM
+from pgtare.seeing.clock.counter_frequency import USUAL_SLEW_PPM
 from pgtare.seeing.clock.schema import ClockReport, ClockResult, CoreOffset
 
 #: Two runs on one machine differ by as much without a reason: other guests, frequency, layout.

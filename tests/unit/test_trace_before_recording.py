@@ -12,7 +12,7 @@ import pytest
 
 from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis.profile import profile
-from pgtare.seeing.trace.capture.backlog import Earlier
+from pgtare.seeing.trace.capture.before_recording import Earlier
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.stream import CallKind, decode
 from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, trace, write

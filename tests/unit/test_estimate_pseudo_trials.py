@@ -11,15 +11,15 @@ import pytest
 from pgtare.estimate.inference import Expansion
 from pgtare.estimate.trial import Calibration, Rate, analyse, calibrate, clopper_pearson
 from pgtare.estimate.trial.blocks import by_arm, select
-from pgtare.estimate.trial.calibrate import (
+from pgtare.estimate.trial.effects import Effects, split
+from pgtare.estimate.trial.observations import OBSERVATION, Observations
+from pgtare.estimate.trial.pseudo_trials import (
     _STALLS,
     LAYOUTS,
     _draw,
     _effects,
     _Injection,
 )
-from pgtare.estimate.trial.effects import Effects, split
-from pgtare.estimate.trial.observations import OBSERVATION, Observations
 from pgtare.estimate.trial.threshold import threshold
 from tests.unit.estimate_textbook import design_of, noise, simulate
 

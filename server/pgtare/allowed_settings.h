@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * arm_settings.h
+ * allowed_settings.h
  *		The settings that a role may weigh without being a superuser.
  *
  * An arm reaches the sessions of others, so a setting is not harmless because
@@ -12,7 +12,8 @@
  * auto_explain.log_level), what puts bind values or parse trees into the log
  * (log_parameter_max_length..., debug_print_...), what thins the log of errors
  * (log_min_messages, log_error_verbosity), what autovacuum depends on
- * (track_counts), what all times are taken from (timing_clock_source), and the
+ * (track_counts), what fails or runs without end if set high (geqo_pool_size,
+ * geqo_generations), what all times are taken from (timing_clock_source), and the
  * texts and values of sql_trace.
  *
  * To be on the list is not enough: the role must have the right to SET it as
@@ -23,8 +24,8 @@
  * ARM_SETTINGS_LAST names it; until then only superusers weigh there.
  *-------------------------------------------------------------------------
  */
-#ifndef PGTARE_ARM_SETTINGS_H
-#define PGTARE_ARM_SETTINGS_H
+#ifndef PGTARE_ALLOWED_SETTINGS_H
+#define PGTARE_ALLOWED_SETTINGS_H
 
 #define ARM_SETTINGS_FIRST 15
 #define ARM_SETTINGS_LAST 19
@@ -110,8 +111,6 @@ static const ArmSetting arm_settings[] = {
 	{"from_collapse_limit", 0, 0},
 	{"geqo", 0, 0},
 	{"geqo_effort", 0, 0},
-	{"geqo_generations", 0, 0},
-	{"geqo_pool_size", 0, 0},
 	{"geqo_seed", 0, 0},
 	{"geqo_selection_bias", 0, 0},
 	{"geqo_threshold", 0, 0},
@@ -146,4 +145,4 @@ static const ArmSetting arm_settings[] = {
 	{"work_mem", 0, 0},
 };
 
-#endif							/* PGTARE_ARM_SETTINGS_H */
+#endif							/* PGTARE_ALLOWED_SETTINGS_H */

@@ -13,11 +13,11 @@ import scipy
 from pgtare.estimate.arrays import Bools, Floats, Ints
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.trial.blocks import Blocks, runs
+from pgtare.estimate.trial.carry_over import Model
 from pgtare.estimate.trial.design import block_layout
 from pgtare.estimate.trial.effects import Effects
 from pgtare.estimate.trial.observations import Observations, UnitFlag
 from pgtare.estimate.trial.outcomes import failures_p
-from pgtare.estimate.trial.regression import Model
 from pgtare.estimate.trial.threshold import THRESHOLD_QUANTILE, shared_thresholds, threshold
 from pgtare.estimate.trial.verdict import ALPHA
 

@@ -38,8 +38,8 @@ from pgtare.weighing.ladder.protocol import (
     Words,
     attempt,
 )
+from pgtare.weighing.ladder.protocols.rounds import SETTLE_S, load_gates
 from pgtare.weighing.ladder.records import ALL, Part, Run, Step
-from pgtare.weighing.ladder.rounds import SETTLE_S, load_gates
 from pgtare.weighing.ladder.section_models import AGAIN, SERVICE, Metric, Workload
 from pgtare.weighing.trials import Population, Trials
 from pgtare.weighing.weigh import recording

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pgtare.seeing.clock import compare
+from pgtare.seeing.clock.compare_reports import FLOOR_PCT, compare, noise_pct
 from pgtare.seeing.clock.schema import ClockReport
 from tests.unit.sample_clock_report import sample
 
@@ -15,7 +15,7 @@ def worse(change: Callable[[ClockReport], None]) -> list[str]:
     """What is worse once a report has been changed."""
     after = sample()
     change(after)
-    return [line.what for line in compare.compare(sample(), after) if line.worse]
+    return [line.what for line in compare(sample(), after) if line.worse]
 
 
 def test_the_same_report_is_not_worse() -> None:
@@ -34,13 +34,11 @@ def test_a_noisy_run_allows_twice_the_noise_of_both() -> None:
     def change(report: ClockReport) -> None:
         report.clocks[1].read_ns, report.clocks[1].read_noise_pct = 10.0, 19.0
 
-    assert compare.noise_pct(sample().clocks[1], sample().clocks[1]) == compare.FLOOR_PCT
+    assert noise_pct(sample().clocks[1], sample().clocks[1]) == FLOOR_PCT
     assert worse(change) == []  # 25 % dearer, with 2 × (1 + 19) % allowed
     tight = sample()
     tight.clocks[1].read_ns = 10.0
-    assert [line.what for line in compare.compare(sample(), tight) if line.worse] == [
-        "tsc, a reading"
-    ]
+    assert [line.what for line in compare(sample(), tight) if line.worse] == ["tsc, a reading"]
 
 
 def test_no_noise_excuses_a_reading_half_as_dear_again() -> None:
@@ -65,7 +63,7 @@ def test_a_lost_vdso_and_a_worse_verdict_are_reported() -> None:
     assert worse(change) == ["verdict", "vDSO"]
     after = sample()
     change(after)
-    lines = {line.what: (line.before, line.after) for line in compare.compare(sample(), after)}
+    lines = {line.what: (line.before, line.after) for line in compare(sample(), after)}
     assert lines["clock source"] == ("tsc", "hpet")
 
 
@@ -116,7 +114,7 @@ def test_processors_are_compared_pair_by_pair(
     before = with_pairs((0, 1, 20.0, 80.0), (0, 2, -30.0, 40.0))
     (line,) = [
         line
-        for line in compare.compare(before, with_pairs(*after))
+        for line in compare(before, with_pairs(*after))
         if line.what == "pairs of processors apart"
     ]
     assert line.worse == is_worse

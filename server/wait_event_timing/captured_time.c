@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * timing.c
+ * captured_time.c
  *		For how long the waits of a process have been captured.
  *
  * The first wait that is captured begins that time (wrap.h); it ends when a
@@ -59,6 +59,8 @@ timing_add_wait(int64 start, int64 end)
 {
 	const Shared *shared = shmem_get();
 
+	/* we saw that the time was stopped: now see when */
+	pg_read_barrier();
 	if (shared != NULL)
 		add_time(capture.slot, shared, end - Max(start, capture.slot->timed_until));
 }

