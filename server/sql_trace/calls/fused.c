@@ -99,6 +99,8 @@ fused_transaction_committed(uint64 xid, int64 start)
 		return false;
 	record->xid = xid;
 	record->transaction = start;
+	/* others who see the flag see the rest, and the call */
+	pg_write_barrier();
 	record->flags |= FUSED_COMMITTED;
 	fused.committed = true;
 	return true;
@@ -385,23 +387,34 @@ fused_end(int status, uint32 messages, int64 cpu, int64 now)
  * For readers.  The request that is open, as a record made by them; 0: there is
  * none, or records came meanwhile that tell of it.  "head": where the ring ended
  * when its records were read.
+ *
+ * What has been shown does not change until the generation does, but for the flag
+ * that the transaction was committed, and what goes with it: the flag is read
+ * before the size, and so never tells of a call that is not in the copy yet.
  */
 Size
 fused_look(const Ring *ring, uint64 head, char *to)
 {
-	const OpenRequest *open = &ring->open;
+	const volatile OpenRequest *open = &ring->open;
 	uint32		generation = open->generation;
+	uint32		flags;
 	uint32		size;
 	FusedRecord *copy = (FusedRecord *) to;
 
 	pg_read_barrier();
-	size = *(const volatile uint32 *) &open->size;
+	if (open->size == 0)
+		return 0;
+	/* the flags are those of this request, and not of the one before */
 	pg_read_barrier();
+	flags = open->record.flags;
+	pg_read_barrier();
+	size = open->size;
 	if (size < sizeof(FusedRecord) || size > FUSED_ROOM)
 		return 0;
-	memcpy(to, &open->record, size);
 	pg_read_barrier();
-	if (*(const volatile uint32 *) &open->generation != generation || open->size == 0 ||
+	memcpy(to, &ring->open.record, size);
+	pg_read_barrier();
+	if (open->generation != generation || open->size == 0 ||
 		pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &ring->head)) != head)
 		return 0;
 	copy->header.size = size;
@@ -409,7 +422,9 @@ fused_look(const Ring *ring, uint64 head, char *to)
 	copy->header.depth = 0;
 	copy->header.number = 0;
 	copy->header.time = copy->start;
+	copy->flags = flags;
 	copy->status = 0;
 	copy->messages = 0;
+	copy->cpu = -1;
 	return size;
 }

@@ -224,6 +224,8 @@ write_calls(Recording *recording, Drained *ring)
 			return;
 		recording->has_rows = true;
 		ring->position = copy.next;
+		/* readers forget an open request if any record follows it: a text, maybe */
+		ring->open_size = 0;
 		ring_note_drained(shared, ring->position);
 	}
 	write_open(recording, ring);
