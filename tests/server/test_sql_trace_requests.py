@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgtare.seeing.trace.file import stream
 from pgtare.server.cluster import Cluster
 from tests.sessions import Connection, bare_session, one, session
 from tests.trace_records import Record, Trace, check_whole, decode, drain
+from tests.trace_stream import check_reader, decoded_kinds
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -148,12 +148,6 @@ def bytes_of(cluster: Cluster, onlooker: Connection, fused: bool, seed: int) -> 
         return data
 
 
-def decoded_kinds(data: bytes) -> set[int]:
-    offsets, wrong = stream.walk(data)
-    assert wrong is None
-    return {data[at + 4] for at in offsets.tolist()}
-
-
 def fetches_joined(records: list[Record]) -> list[Record]:
     """Fetches in a row are joined for a millisecond only."""
     found: list[Record] = []
@@ -200,33 +194,6 @@ def test_requests_of_any_shape(tracer: Cluster, onlooker: Connection, seed: int)
         assert mine == other
     assert len(ours) == len(theirs)
     check_reader(fused, traces[0])
-
-
-def check_reader(data: bytes, trace: Trace) -> None:
-    """The reader of recordings finds the same as the tests' decoder."""
-    found = stream.decode([(0, data)])
-    assert not found.notes
-    names = ("call", "depth", "parent", "text", "query_id", "plan", "execution", "start", "busy")
-    expected = [
-        (r.call, *(r.__dict__.get(n, r.fields.get(n)) for n in names[1:]), r.time, r.rows)
-        for r in trace.of("call")
-    ]
-    assert [tuple(int(c[n]) for n in (*names, "end", "rows")) for c in found.calls] == expected
-    assert [(int(r["start"]), int(r["end"]), int(r["messages"])) for r in found.requests] == [
-        (r.start, r.time, r.messages) for r in trace.of("request")
-    ]
-    assert [tuple(map(int, t)) for t in found.transactions.tolist()] == [
-        (
-            ["begin", "commit", "abort", "prepare", "subabort"].index(r.event) + 1,
-            r.time,
-            r.xid,
-            r.start,
-        )
-        for r in trace.of("transaction")
-    ]
-    assert {r.call: [v["bytes"] for v in r.values] for r in trace.of("binds")} == {
-        call: [bind.data for bind in binds] for call, binds in found.binds.items()
-    }
 
 
 def test_an_open_request_is_seen(tracer: Cluster, onlooker: Connection) -> None:

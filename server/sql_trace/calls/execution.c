@@ -90,7 +90,8 @@ execution_bound(int64 arrived)
 {
 	const Execution *e = executions;
 
-	return e != NULL && !e->ran && e->depth == 0 && e->whole && e->call.start >= arrived ? e : NULL;
+	return e != NULL && !e->bound && !e->ran && e->depth == 0 && e->whole &&
+		e->call.start >= arrived ? e : NULL;
 }
 
 /* A bind has been answered: what was started in it begins only now. */
@@ -103,8 +104,9 @@ execute_bound(int64 now)
 		span_close(now);
 	for (Execution *e = executions; e != NULL; e = e->next)
 	{
-		if (e->ran || e->depth > 0)
+		if (e->bound || e->ran || e->depth > 0)
 			continue;
+		e->bound = true;
 		e->call.start = now;
 		e->call.busy = 0;
 		if (e->call.usage.any)

@@ -18,6 +18,7 @@ typedef struct Execution
 	int			depth;
 	int			nest_level;		/* of the subtransaction it began in */
 	bool		ran;
+	bool		bound;			/* by a Bind message that has been answered */
 	bool		secret;
 	bool		whole;			/* all that its source holds */
 	int64		since;			/* its time is taken since then ... */
