@@ -7,7 +7,7 @@ import contextlib
 import psycopg
 import pytest
 
-from pgtare.seeing.trace.file.stream import RecordKind
+from pgtare.seeing.trace.file.records import RecordKind
 from pgtare.server.cluster import Cluster
 from tests.random_requests import (
     FAILED,
@@ -23,10 +23,10 @@ from tests.random_requests import (
     Stopped,
 )
 from tests.sessions import Connection, bare_session, eventually, one
+from tests.trace_decoders import check_reader, decoded_kinds
 from tests.trace_records import ABORTED as FLAG_ABORTED
 from tests.trace_records import FAILED as FLAG_FAILED
 from tests.trace_records import Record, Trace, check_whole, decode
-from tests.trace_stream import check_reader, decoded_kinds
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
 

@@ -10,8 +10,8 @@ import pytest
 
 from pgtare.server.cluster import Cluster
 from tests.sessions import Connection, bare_session, one, session
+from tests.trace_decoders import check_reader, decoded_kinds
 from tests.trace_records import Record, Trace, check_whole, decode, drain
-from tests.trace_stream import check_reader, decoded_kinds
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

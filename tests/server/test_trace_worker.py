@@ -14,7 +14,7 @@ import pytest
 from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis.profile import profile
 from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.stream import RecordKind
+from pgtare.seeing.trace.file.records import RecordKind
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster

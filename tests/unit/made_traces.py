@@ -13,7 +13,7 @@ import numpy as np
 from pgtare.seeing.trace.analysis.tracing_cost import NOTHING, noted
 from pgtare.seeing.trace.file.disk_limits import Limits
 from pgtare.seeing.trace.file.reader import Trace, load
-from pgtare.seeing.trace.file.stream import POSTGRES_EPOCH_US, CallKind, RecordKind
+from pgtare.seeing.trace.file.records import POSTGRES_EPOCH_US, CallKind, RecordKind
 from pgtare.seeing.trace.file.tables import Table
 from pgtare.seeing.trace.file.writer import Writer
 

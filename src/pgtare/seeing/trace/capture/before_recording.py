@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from pgtare.seeing.trace.file.stream import RecordKind, plans_of_fused, walk
+from pgtare.seeing.trace.file.record_decoder import plans_of_fused, walk
+from pgtare.seeing.trace.file.records import RecordKind
 
 _HEADER = 32
 _NUMBER = slice(8, 16)

@@ -13,7 +13,7 @@ import psycopg
 from pgtare.seeing.trace.capture.before_recording import Earlier
 from pgtare.seeing.trace.capture.ring_selection import Choice, Traced
 from pgtare.seeing.trace.capture.server import Server, Unread
-from pgtare.seeing.trace.file.stream import POSTGRES_EPOCH_US
+from pgtare.seeing.trace.file.records import POSTGRES_EPOCH_US
 from pgtare.seeing.trace.file.tables import NO_RING, Table
 from pgtare.seeing.trace.file.writer import Writer
 from pgtare.server import wait_ring

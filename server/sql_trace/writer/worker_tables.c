@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * worker_write.c
+ * worker_tables.c
  *		What the background worker reads of rings, as tables of a trace file.
  *-------------------------------------------------------------------------
  */

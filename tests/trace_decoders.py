@@ -1,19 +1,19 @@
 """The reader of recordings, compared with the tests' own decoder of records."""
 
-from pgtare.seeing.trace.file import stream
+from pgtare.seeing.trace.file import record_decoder
 from tests.trace_records import EVENTS, Trace
 
 
 def decoded_kinds(data: bytes) -> set[int]:
     """The kinds of records in a stream."""
-    offsets, wrong = stream.walk(data)
+    offsets, wrong = record_decoder.walk(data)
     assert wrong is None
     return {data[at + 4] for at in offsets.tolist()}
 
 
 def check_reader(data: bytes, trace: Trace) -> None:
     """The reader finds the same as the tests' decoder."""
-    found = stream.decode([(0, data)])
+    found = record_decoder.decode([(0, data)])
     assert not found.notes
     names = ("call", "depth", "parent", "text", "query_id", "plan", "execution", "start", "busy")
     expected = [
