@@ -9,7 +9,7 @@ DEFAULT_TESTS := -m "not slow and not source"
 .PHONY: setup setup-dev demo test test-versions test-aarch64 test-regression servers test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
-  bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-own-cost fuzz-trace lock docs docs-links clean \
+  bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-trace-cost bench-own-cost fuzz-trace lock docs docs-links clean \
   wheel packages
 
 setup: $(VENV)/.setup
@@ -149,6 +149,10 @@ bench-own-cost: setup
 
 bench-trace: setup
 	@$(BIN)/python -m bench.trace
+
+# what a trace costs, by level and load, on 18 and 15: 20 minutes
+bench-trace-cost: setup
+	@$(BIN)/python -m bench.trace_cost
 
 # five minutes of damaged and senseless traces
 fuzz-trace: setup-dev

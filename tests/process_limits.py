@@ -18,7 +18,7 @@ def limit_open_files(cluster: Cluster, pid: int, number: int) -> None:
 
 
 def limit_memory(cluster: Cluster, pid: int, more: int | None) -> None:
-    """Let a process map no more than it has and so many bytes more; None: no limit."""
+    """Let a process map at most these bytes more than now; None: no limit."""
     has = psutil.Process(pid).memory_info().vms
     _limit(cluster, pid, "as", None if more is None else has + more)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
@@ -30,6 +31,7 @@ TRACING: dict[str, Value] = {
 #: Servers built from source: as usual, and with calls that go past the procedure linkage table.
 BUILT = Recipe(18, ("--with-liburing",), ldflags="-Wl,-z,lazy")
 BUILT_NO_PLT = Recipe(18, ("--with-liburing",), cflags="-O2 -fno-plt")
+SESSIONS_LOAD_MODULES = pytest.mark.since(17, "sessions load modules without a restart")
 CRASH_WORDS = ("terminated by signal", "PANIC", "TRAP: ", "was terminated", "crash of another")
 
 
@@ -73,12 +75,18 @@ def tracing(
 
 @contextlib.contextmanager
 def with_everything(binaries: Binaries, settings: Mapping[str, Value]) -> Iterator[Cluster]:
-    """A server that preloads all modules and pg_stat_statements, made in database postgres."""
+    """A server that preloads all modules, made in database postgres.
+
+    So is pg_stat_statements, if the installation has it.
+    """
     modules = [loadable(binaries, name) for name in ("pgtare", "wait_event_timing", "sql_trace")]
-    preload = ["pg_stat_statements", *(module.library for module in modules)]
+    statements = "pg_stat_statements"
+    found = [statements] if (binaries.pkglibdir / f"{statements}.so").exists() else []
+    preload = [*found, *(module.library for module in modules)]
     with Cluster(binaries, settings, preload=preload) as cluster:
         with cluster.connect() as connection:
-            connection.execute("CREATE EXTENSION pg_stat_statements")
+            for name in found:
+                connection.execute(f"CREATE EXTENSION {name}".encode())
             for module in modules:
                 connection.execute(module.create_sql.encode())
         yield cluster

@@ -66,7 +66,7 @@ class Wire:
             self._data += piece
 
     def read_until_ready(self, times: int = 1) -> list[bytes]:
-        """The kinds of all messages up to the last of so many ReadyForQuery."""
+        """The kinds of all messages until ReadyForQuery has come as often as given."""
         kinds: list[bytes] = []
         while times:
             kinds.append(self.read_message()[0])

@@ -4,8 +4,8 @@
  *
  * One file a phase: module.c (loading, settings, the clock), shmem.c (shared
  * state), trial.c (start and stop by SQL), rights.c (who may), status.c (the
- * trial's state), protocol.c (where transactions begin and end), session.c (who
- * takes part), unit.c (the unit under way), block.c (blocks and runs), slice.c
+ * trial's state), transaction_bounds.c (where transactions begin and end),
+ * session.c (who takes part), unit.c (the unit under way), block.c (blocks and runs), slice.c
  * (spans of time that all sessions share), assign.c (what is drawn for all of
  * these), settings.c (applying and restoring settings), watch.c (noticing
  * changes of them), evidence.c (what ran, and what failed), open_unit.c (the unit
@@ -263,7 +263,7 @@ session_ns(int64 ticks)
 	return clock_ns(&session.def->rate, ticks, &session.negative);
 }
 
-/* protocol.c */
+/* transaction_bounds.c */
 extern void protocol_install(void);
 extern int	protocol_slots_installed(void);
 extern int	protocol_slots_intact(void);

@@ -2,7 +2,7 @@
  * unit.c
  *		The unit under way: switching to its arm, its times, its observation.
  *
- * protocol.c says what happens to it.
+ * transaction_bounds.c says what happens to it.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"

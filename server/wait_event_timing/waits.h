@@ -9,16 +9,16 @@
  *
  * One file a phase: module.c (loading), shmem.c (shared state), slot.c (the slot
  * of a process), calls.c and wrap.h (the calls taken over), capture.c (the waits
- * of a process), captured_time.c (for how long they are captured), settings.c (level and
- * clock), protocol.c (messages to the client), stats.c (tables of a process and
- * of all that ended), statements.c (table by statement), trace.c (statements in a
- * trace), ring.c and ring_write.h (the trace of a process), guard.c (failures),
+ * of a process), captured_time.c (for how long they are captured), settings.c
+ * (level and clock), client_messages.c (messages to the client), stats.c (tables of a
+ * process and of all that ended), statements.c (table by statement), trace.c
+ * (statements in a trace), ring.c and ring_write.h (the trace of a process), guard.c (failures),
  * ended.c (traces that processes leave), offer.c (what it offers other modules),
  * trigger.c (slow statements), kept.c (traces kept of them), explain.c (EXPLAIN),
  * bench.c (what a wait costs).
  * For SQL: views.c (waits), moment.c (all of them at one moment), read.c
- * (traces), info.c (the module), control.c
- * (set and reset), sql.c (what these share).
+ * (traces), info.c (the module), control.c (set and reset), sql.c (what these
+ * share).
  *-------------------------------------------------------------------------
  */
 #ifndef WAITS_H
@@ -337,7 +337,7 @@ extern void settings_level_changed(int setting, GucSource source);
 extern void settings_clock_changed(int clock);
 extern void settings_follow_application(void);
 
-/* protocol.c */
+/* client_messages.c */
 extern void protocol_install(void);
 
 /* captured_time.c */

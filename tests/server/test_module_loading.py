@@ -19,7 +19,7 @@ from pgtare.server.modules import loadable
 from pgtare.server.own_session import connect
 from pgtare.weighing.trials import Trials
 from tests.process_limits import limit_files
-from tests.servers import crash, crashes
+from tests.servers import SESSIONS_LOAD_MODULES, crash, crashes
 from tests.sessions import Connection, bare_session, eventually, one, setting
 from tests.trials import MARKED, MARKER, share, trial
 
@@ -93,7 +93,7 @@ def _bare(binaries: Binaries) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.since(17, "sessions load modules without a restart")
+@SESSIONS_LOAD_MODULES
 def test_trial_with_sessions_that_did_load(bare18: Cluster) -> None:
     with trial(bare18) as running, bare_session(bare18) as client, bare_session(bare18) as outside:
         client.execute(LOAD)
@@ -105,7 +105,7 @@ def test_trial_with_sessions_that_did_load(bare18: Cluster) -> None:
     assert share(rows, UnitFlag.NO_ARRIVAL) == 0
 
 
-@pytest.mark.since(17, "sessions load modules without a restart")
+@SESSIONS_LOAD_MODULES
 def test_session_preload_takes_in_new_sessions_only(bare18: Cluster) -> None:
     with bare_session(bare18) as old:
         bare18.configure({"session_preload_libraries": "pgtare"})
@@ -117,7 +117,7 @@ def test_session_preload_takes_in_new_sessions_only(bare18: Cluster) -> None:
             assert len(running.drained()) == 1
 
 
-@pytest.mark.since(17, "sessions load modules without a restart")
+@SESSIONS_LOAD_MODULES
 def test_segment_lasts_from_trial_to_trial(bare18: Cluster) -> None:
     numbers = []
     for _ in range(3):
@@ -126,7 +126,7 @@ def test_segment_lasts_from_trial_to_trial(bare18: Cluster) -> None:
     assert numbers == [2, 4, 6]
 
 
-@pytest.mark.since(17, "sessions load modules without a restart")
+@SESSIONS_LOAD_MODULES
 def test_sessions_that_end_in_a_trial_do_no_harm(bare18: Cluster) -> None:
     """Their dynamic memory is gone before the last of their exit callbacks runs."""
     with trial(bare18, sessions=8) as running:
@@ -141,7 +141,7 @@ def test_sessions_that_end_in_a_trial_do_no_harm(bare18: Cluster) -> None:
     assert crashes(bare18) == []
 
 
-@pytest.mark.since(17, "sessions load modules without a restart")
+@SESSIONS_LOAD_MODULES
 def test_kill_switch_reaches_sessions_that_load_it_themselves(bare18: Cluster) -> None:
     options = "-c session_preload_libraries=pgtare"
     with trial(bare18) as running, bare_session(bare18, options=options) as client:
@@ -180,7 +180,7 @@ def test_no_room_for_shared_memory_lets_sessions_in(full18: Cluster) -> None:
     assert crashes(full18) == []
 
 
-@pytest.mark.since(17, "sessions load modules without a restart")
+@SESSIONS_LOAD_MODULES
 def test_room_for_shared_memory_is_found_later(full18: Cluster) -> None:
     with bare_session(full18) as client:
         said = notices_of(client, LOAD)
@@ -263,7 +263,7 @@ def test_second_copy_of_the_library_lets_sessions_in(
         assert "another copy of pgtare is loaded already" in cluster.log_path.read_text()
 
 
-@pytest.mark.since(17, "sessions load modules without a restart")
+@SESSIONS_LOAD_MODULES
 def test_two_versions_in_one_server_keep_apart(bare18: Cluster, other_source: Path) -> None:
     """As after an upgrade, with sessions that hold the old library."""
     other = build_cached(bare18.binaries, "pgtare", other_source)
@@ -300,9 +300,7 @@ def assert_works(cluster: Cluster) -> None:
 @pytest.fixture(
     params=[
         "preloaded",
-        pytest.param(
-            "session", marks=pytest.mark.since(17, "sessions load modules without a restart")
-        ),
+        pytest.param("session", marks=SESSIONS_LOAD_MODULES),
     ]
 )
 def frail(request: pytest.FixtureRequest, wheel: Binaries) -> Iterator[Cluster]:

@@ -9,6 +9,7 @@ from bench.row_loads import MODULES, Connection, row_sources, run
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.modules import loadable
+from tests.servers import SESSIONS_LOAD_MODULES
 from tests.trace_records import traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
@@ -84,7 +85,7 @@ def test_module_that_takes_over_the_same_calls(
         assert calls > 0
 
 
-@pytest.mark.since(17, "sessions load modules without a restart")
+@SESSIONS_LOAD_MODULES
 def test_without_shared_memory_in_one_session(wheel: Binaries) -> None:
     """From PostgreSQL 17 on a session can load the library by itself."""
     ours = loadable(wheel, "sql_trace")

@@ -23,7 +23,7 @@ from pgtare.server.os_account import server_account
 from tests.commands import pgtare, start_pgtare, words
 from tests.module_sources import write_waiter
 from tests.process_limits import limit_memory
-from tests.servers import tracing
+from tests.servers import SESSIONS_LOAD_MODULES, tracing
 from tests.sessions import Connection, eventually, one, session
 from tests.small_volume import small_volume
 from tests.trace_recorder import KNOWN, known
@@ -475,7 +475,7 @@ LEFTOVER = {
 }
 
 
-@pytest.mark.since(17, "sessions load modules without a restart")
+@SESSIONS_LOAD_MODULES
 def test_leftover_lines_give_nobody_a_warning(wheel: Binaries) -> None:
     """Sessions that load the library by themselves have no worker, whatever the lines say."""
     module = loadable(wheel, "sql_trace")

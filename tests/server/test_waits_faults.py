@@ -16,7 +16,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from tests.process_limits import limit_open_files
-from tests.servers import serving
+from tests.servers import SESSIONS_LOAD_MODULES, serving
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.waits import waits
 
@@ -238,7 +238,7 @@ def test_full_disk_under_rings(binaries: Binaries, as_root: None) -> None:
 
 
 @pytest.mark.parametrize("size", [5, 64], ids=["small", "full"])
-@pytest.mark.since(17, "sessions load modules without a restart")
+@SESSIONS_LOAD_MODULES
 def test_full_disk_under_a_session_preload(wheel: Binaries, as_root: None, size: int) -> None:
     """On a small volume, or one that others have filled, sessions get in with one warning, and are
     served once there is room again."""

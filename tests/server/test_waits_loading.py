@@ -10,7 +10,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from tests.process_limits import limit_memory
-from tests.servers import CAPTURING, run_program, serving
+from tests.servers import CAPTURING, SESSIONS_LOAD_MODULES, run_program, serving
 from tests.sessions import eventually, one, rows, session, set_search_path
 from tests.waits import sync_reads, waits
 
@@ -58,7 +58,7 @@ def test_session_preload_on_15_lets_users_in(debian15: Binaries) -> None:
         assert one(connection, "SELECT 1") == 1
 
 
-@pytest.mark.since(17, "sessions load modules without a restart")
+@SESSIONS_LOAD_MODULES
 def test_in_use_in_new_sessions_without_a_restart(wheel: Binaries) -> None:
     module = loadable(wheel, "wait_event_timing")
     with Cluster(wheel) as cluster:
@@ -95,7 +95,7 @@ def test_in_use_in_new_sessions_without_a_restart(wheel: Binaries) -> None:
         assert "terminated by signal" not in cluster.log_path.read_text()
 
 
-@pytest.mark.since(17, "sessions load modules without a restart")
+@SESSIONS_LOAD_MODULES
 def test_parallel_workers_of_a_session_loaded_module(wheel: Binaries) -> None:
     module = loadable(wheel, "wait_event_timing")
     settings = {
@@ -119,7 +119,7 @@ def test_parallel_workers_of_a_session_loaded_module(wheel: Binaries) -> None:
         assert eventually(lambda: one(connection, query)) > 10
 
 
-@pytest.mark.since(17, "sessions load modules without a restart")
+@SESSIONS_LOAD_MODULES
 def test_setting_of_a_size_parts_no_sessions(wheel: Binaries) -> None:
     """All sessions of a server that load the module share one segment."""
     module = loadable(wheel, "wait_event_timing")
@@ -135,7 +135,7 @@ def test_setting_of_a_size_parts_no_sessions(wheel: Binaries) -> None:
             eventually(lambda: rows(second, query) == sorted(both))
 
 
-@pytest.mark.since(17, "sessions load modules without a restart")
+@SESSIONS_LOAD_MODULES
 def test_session_that_gets_no_memory_still_gets_in(wheel: Binaries) -> None:
     module = loadable(wheel, "wait_event_timing")
     settings = {
@@ -148,7 +148,7 @@ def test_session_that_gets_no_memory_still_gets_in(wheel: Binaries) -> None:
         assert "it needs" in cluster.log_path.read_text()
 
 
-@pytest.mark.since(17, "sessions load modules without a restart")
+@SESSIONS_LOAD_MODULES
 def test_load_that_fails_in_parallel_mode_can_be_repeated(wheel: Binaries) -> None:
     """A lack of memory is an error there; afterwards the session can load the module."""
     module = loadable(wheel, "wait_event_timing")

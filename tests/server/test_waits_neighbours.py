@@ -8,7 +8,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.build import BuiltModule, build_cached, sql_without_extension
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.servers import CAPTURING
+from tests.servers import CAPTURING, SESSIONS_LOAD_MODULES
 from tests.sessions import Connection, one, rows, session, set_search_path
 from tests.waits import waits
 
@@ -72,7 +72,7 @@ def test_neighbour_preloaded_before_or_after(binaries: Binaries, ours_first: boo
         assert "terminated by signal" not in cluster.log_path.read_text()
 
 
-@pytest.mark.since(17, "sessions load modules without a restart")
+@SESSIONS_LOAD_MODULES
 def test_neighbour_loaded_by_a_session(wheel: Binaries) -> None:
     """Both by LOAD, in one session of a server that preloads neither."""
     ours, theirs = loadable(wheel, "wait_event_timing"), grabber(wheel)

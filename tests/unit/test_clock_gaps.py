@@ -61,7 +61,7 @@ def gaps_of(recording: probe.ProbeRun) -> Gaps:
 
 
 def readings(*deltas: tuple[int, int]) -> NDArray[np.uint64]:
-    """Readings with so many differences of each length, in this order."""
+    """Readings whose differences have these lengths, each as often as given, in this order."""
     steps = np.repeat([ticks for ticks, _ in deltas], [n for _, n in deltas])
     return np.concatenate([[0], np.cumsum(steps)]).astype(np.uint64)
 

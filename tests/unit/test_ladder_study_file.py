@@ -69,6 +69,11 @@ def test_mistakes_are_reported_with_their_line(right: str, wrong: str, expected:
     assert message.startswith(f"s.toml, line {line_of(text, changed)}: "), message
 
 
+def test_only_keys_of_the_same_section_are_suggested() -> None:
+    message = refused(STUDY.replace('arm = "trace"', 'arm = "trace"\nname = "cost"', 1))
+    assert message.endswith("unknown key 'name' in comparison")
+
+
 def test_a_missing_key_and_broken_toml_are_reported() -> None:
     assert "rounds is missing" in refused(STUDY.replace("rounds = 10\n", ""))
     assert refused("title = 'x'\nrounds = = 3\n").startswith("s.toml, line 2: invalid value")

@@ -15,7 +15,7 @@ from pgtare.errors import MeasurementError
 from pgtare.estimate.trial.observations import UnitFlag, empty
 from pgtare.kit.interval import Interval
 from pgtare.kit.page_frame import breakable, embeddable
-from pgtare.weighing.weigh.report import summaries
+from pgtare.weighing.weigh.report import chart_data
 from pgtare.weighing.weigh.report.charts import charts
 from pgtare.weighing.weigh.report.page import page, write_page
 from pgtare.weighing.weigh.report.rows import table
@@ -102,12 +102,12 @@ def test_an_arm_without_proof_is_not_drawn() -> None:
 
 def test_the_course_over_time_finds_the_truth() -> None:
     drawn = sample(6000)
-    units = summaries.usable(drawn.observations)
+    units = chart_data.usable(drawn.observations)
     threshold = drawn.result.baseline.threshold_us
     assert threshold is not None
-    course = summaries.time_course(units, drawn.result.design.block, [threshold] * 7)
+    course = chart_data.time_course(units, drawn.result.design.block, [threshold] * 7)
     assert course is not None
-    assert len(course.at_s) == summaries.TIME_BINS
+    assert len(course.at_s) == chart_data.TIME_BINS
     assert np.isfinite(course.mean).all()
     own = drawn.result.arms[5].effect
     assert own is not None
@@ -121,7 +121,7 @@ def test_units_in_which_the_arm_was_not_in_force_stay_out() -> None:
     observations = sample(60).observations
     observations["flags"][10] |= int(UnitFlag.SWITCH_FAILED)
     observations["service_ns"][10] = 10**12
-    units = summaries.usable(observations)
+    units = chart_data.usable(observations)
     assert units["service_ns"].max() < 10**12
     assert len(units) == len(observations) - 3  # and the first unit of two sessions
 

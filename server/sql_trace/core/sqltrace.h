@@ -52,7 +52,7 @@
  *			ring_store.h (the ring of a session), ring_make.c (making it), ring_copy.c (reading it),
  *			ended.c (rings of sessions that ended), record.c (writing records),
  *			timeline.c (time in the ring), level.c (whether a session is traced),
- *			transaction.c (the one under way), protocol.c (messages to the client),
+ *			transaction.c (the one under way), client_messages.c (messages to the client),
  *			read.c and sessions.c (functions in SQL)
  * calls/	request.c (from a client's message to ReadyForQuery), call.c (what all
  *			calls share), analyse.c (parse and plan), execute.c and execution.c
@@ -463,7 +463,7 @@ extern const char *secrets_application(void);
 /* binds.c */
 extern void binds_write(uint64 call, ParamListInfo parameters, bool secret);
 
-/* analyse.c, execution.c, execute.c, utility.c, commit.c, protocol.c */
+/* analyse.c, execution.c, execute.c, utility.c, commit.c, client_messages.c */
 extern void analyse_install(void);
 extern void execute_install(void);
 extern void execute_bound(int64 now);

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from pgtare.errors import UsageError
 from pgtare.estimate.study.attainable import attainable_p, rounds_for_level
@@ -16,25 +16,10 @@ from pgtare.load.spec import cores as usable_cores
 from pgtare.weighing.instruments.catalogue import near
 from pgtare.weighing.instruments.toml_lines import line_of
 from pgtare.weighing.ladder import factorial
-from pgtare.weighing.ladder.activity import Activity
 from pgtare.weighing.ladder.field_types import CORES
 from pgtare.weighing.ladder.protocol_registry import PROTOCOLS, WHOLE_RUNS
 from pgtare.weighing.ladder.section_models import (
     SERVICE,
-    Analysis,
-    Comparison,
-    DuetSection,
-    Expected,
-    Figure,
-    Gates,
-    ProtocolSection,
-    QuickDuetSection,
-    QuickSection,
-    QuickUnitsSection,
-    Server,
-    UnitsSection,
-    Variant,
-    Workload,
 )
 from pgtare.weighing.ladder.study import Study
 
@@ -116,37 +101,28 @@ def _message(error: dict[str, Any], source: str, file: str) -> str:
     if error["type"] == "extra_forbidden":
         key = str(location[-1])
         inside = f" in {dotted.rpartition('.')[0]}" if "." in dotted else ""
-        return f"{where}unknown key {key!r}{inside}{near(key, _KEYS)}"
+        return f"{where}unknown key {key!r}{inside}{near(key, _keys_at(location[:-1]))}"
     if error["type"] == "missing":
         return f"{where}{dotted} is missing"
     reason = str(error.get("ctx", {}).get("error", error["msg"])).removeprefix("Value error, ")
     return f"{where}{dotted}: {reason[:1].lower()}{reason[1:]}"
 
 
-_KEYS = sorted(
-    {
-        name
-        for model in (
-            Study,
-            Server,
-            Variant,
-            Expected,
-            Figure,
-            Activity,
-            Workload,
-            Comparison,
-            DuetSection,
-            UnitsSection,
-            ProtocolSection,
-            Analysis,
-            Gates,
-            QuickDuetSection,
-            QuickUnitsSection,
-            QuickSection,
-        )
-        for name in model.model_fields
-    }
-)
+def _keys_at(section: tuple[str | int, ...]) -> list[str]:
+    """The keys that a section of a study file takes."""
+    models: list[type[BaseModel]] = [Study]
+    for part in section:
+        fields = [model.model_fields[part] for model in models if part in model.model_fields]
+        models = [model for field in fields for model in _models(field.annotation)] or models
+    return sorted({name for model in models for name in model.model_fields})
+
+
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
+    """The models of which a field may hold one or several."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models(part)
 
 
 def _check_names(study: Study, source: str, file: str) -> None:

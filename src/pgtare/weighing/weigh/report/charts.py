@@ -11,7 +11,7 @@ from pgtare.estimate.trial.observations import Observations
 from pgtare.kit import numbers, plots
 from pgtare.kit.chart import Chart
 from pgtare.kit.interval import Interval
-from pgtare.weighing.weigh.report import contention_chart, summaries, wording
+from pgtare.weighing.weigh.report import chart_data, contention_chart, wording
 from pgtare.weighing.weigh.report.rows import table
 from pgtare.weighing.weigh.schema import ArmResult, Effect, WeighResult
 
@@ -22,7 +22,7 @@ _TABLE_LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 
 def charts(result: WeighResult, observations: Observations) -> list[Chart]:
     """All charts the result and its observations give something to show for."""
-    units = summaries.usable(observations)
+    units = chart_data.usable(observations)
     units = units[units["arm"] < len(result.arms)]
     drawn = [
         _effects(result),
@@ -87,7 +87,7 @@ def _effects(result: WeighResult) -> Chart | None:
 
 def _distributions(result: WeighResult, units: Observations) -> Chart | None:
     """Cumulative distribution of the service time by arm, on a logarithmic axis."""
-    curves = summaries.distributions(units, len(result.arms))
+    curves = chart_data.distributions(units, len(result.arms))
     data: list[plots.Json] = []
     rows: list[list[str]] = []
     for i, (arm, curve) in enumerate(zip(result.arms, curves, strict=True)):
@@ -99,13 +99,13 @@ def _distributions(result: WeighResult, units: Observations) -> Chart | None:
                 "mode": "lines",
                 "name": plots.text(arm.name),
                 "x": plots.rounded(curve),
-                "y": plots.rounded(100 * summaries.LEVELS),
+                "y": plots.rounded(100 * chart_data.LEVELS),
                 "line": {"color": f"c{i % plots.PALETTE}", "dash": plots.DASHES[i % plots.PALETTE]}
                 | {"width": 2, "simplify": False},
                 "hovertemplate": "%{x:.4~g} µs: %{y:.4~g} %<extra>%{fullData.name}</extra>",
             }
         )
-        at = np.interp(_TABLE_LEVELS, summaries.LEVELS, curve)
+        at = np.interp(_TABLE_LEVELS, chart_data.LEVELS, curve)
         rows.append([arm.name, *(f"{value:,.1f}" for value in at)])
     if not data:
         return None
@@ -143,7 +143,7 @@ def _course(result: WeighResult, units: Observations) -> Chart | None:
     thresholds = [
         threshold if arm.threshold_us is None else arm.threshold_us for arm in result.arms
     ]
-    course = summaries.time_course(units, result.design.block, thresholds)
+    course = chart_data.time_course(units, result.design.block, thresholds)
     if course is None:
         return None
     index = {arm.name: i for i, arm in enumerate(result.arms)}
@@ -163,7 +163,7 @@ def _course(result: WeighResult, units: Observations) -> Chart | None:
     return Chart(
         id="course",
         title="Was the effect steady?",
-        label=f"Body difference from the base in {summaries.TIME_BINS} spans of the trial, one "
+        label=f"Body difference from the base in {chart_data.TIME_BINS} spans of the trial, one "
         f"panel an arm, for {', '.join(arm.name for arm in arms)}.",
         caption="Plain block differences without carry-over, in µs, with 95 % intervals; a level "
         "band means that the figure holds for the whole trial.",
@@ -286,7 +286,7 @@ def _ends(intervals: Iterable[Interval]) -> list[float]:
     ]
 
 
-def _cell(course: summaries.TimeCourse, arm: int, i: int) -> str:
+def _cell(course: chart_data.TimeCourse, arm: int, i: int) -> str:
     interval = Interval(
         estimate=_finite(course.mean[arm, i]),
         lo=_finite(course.lo[arm, i]),

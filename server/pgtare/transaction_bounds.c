@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * protocol.c
+ * transaction_bounds.c
  *		Where a unit of a trial, which is a transaction, begins and ends.
  *
  * A unit ends in the protocol layer: ReadyForQuery carries the transaction

@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * protocol.c
+ * client_messages.c
  *		Messages to the client: where a request ends, waits are folded in.
  *-------------------------------------------------------------------------
  */

@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * protocol.c
+ * client_messages.c
  *		Messages to the client tell what has no hook.
  *
  * BindComplete ends a bind, ReadyForQuery a request, ErrorResponse carries an
