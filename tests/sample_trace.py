@@ -7,7 +7,7 @@ from pathlib import Path
 from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis.ledger import Ledger
 from pgtare.seeing.trace.analysis.profile import Scope, profile
-from pgtare.seeing.trace.file.stream import CallKind
+from pgtare.seeing.trace.file.records import CallKind
 from tests.unit.made_traces import MS, US, StreamBuilder, trace
 
 

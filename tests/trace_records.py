@@ -23,12 +23,23 @@ KINDS = [
     "end",
     "lost",
     "application",
+    "fused",
+    "open",
 ]
 CALLS = ["?", "parse", "bind", "plan", "execute", "fetch", "commit", "rollback", "utility"]
 EVENTS = ["?", "begin", "commit", "abort", "prepare", "subabort"]
 REASONS = ["?", "setting", "asked", "application", "duration", "bytes", "query"]
 STATES = ["null", "whole", "cut", "redacted", "omitted"]
 FAILED, SHARED, LOCAL_TEMP, WAL, ABORTED, ESTIMATED, SEVERAL = 1, 2, 4, 8, 16, 32, 64
+GROUPS = (
+    (SHARED, "hit read dirtied written"),
+    (LOCAL_TEMP, "local_hit local_read local_dirtied local_written temp_read temp_written"),
+    (WAL, "wal_records wal_bytes"),
+)
+# of a request in one record, and of the calls in it
+BEGAN, COMMITTED = 1, 2
+BINDS = 64
+QUERY_ID, ROWS, PLAN = 0x100, 0x200, 0x400
 
 
 @dataclass
@@ -82,11 +93,7 @@ def _call(data: bytes) -> dict[str, Any]:
     fields, rest = _fixed("HHIQQqQQqqqQ", names, data)
     fields["call_kind"] = CALLS[fields["call_kind"]]
     fields["sqlstate"] = sqlstate(fields["sqlstate"])
-    for flag, group in (
-        (SHARED, "hit read dirtied written"),
-        (LOCAL_TEMP, "local_hit local_read local_dirtied local_written temp_read temp_written"),
-        (WAL, "wal_records wal_bytes"),
-    ):
+    for flag, group in GROUPS:
         counters = dict.fromkeys(group.split(), 0)
         if fields["flags"] & flag:
             counters, rest = _fixed("Q" * len(counters), group, rest)
@@ -159,6 +166,70 @@ def _application(data: bytes) -> dict[str, Any]:
     return {"application": _name(data[:64])}
 
 
+def _fused(data: bytes) -> dict[str, Any]:
+    names = "flags status _ messages start cpu text query_id xid transaction began __"
+    fields, rest = _fixed("IBBHqqQqQqII", names, data)
+    items = []
+    while rest:
+        item, rest = _fixed("BBHIII", "kind number flags start end busy", rest)
+        if item["kind"] == BINDS:
+            values = rest[: item["start"]]
+            rest = rest[item["start"] :]
+            parsed = _binds(struct.pack("<II", item["flags"], item["flags"]) + values)
+            items.append({**parsed, "number": item["number"], "time": item["end"]})
+            continue
+        item["rows"] = item["plan"] = 0
+        for flag, group in ((ROWS, "rows"), (PLAN, "plan"), *GROUPS):
+            counters = dict.fromkeys(group.split(), 0)
+            if item["flags"] & flag:
+                counters, rest = _fixed("Q" * len(counters), group, rest)
+            item.update(counters)
+        items.append(item)
+    return {**fields, "items": items}
+
+
+def _unfused(record: Record) -> list[Record]:
+    """The records that a request in one record is the same as."""
+    f = record.fields
+    start, first, made = f["start"], record.call, []
+
+    def add(kind: str, time: int, call: int, **fields: Any) -> None:
+        made.append(Record(kind, 0, record.number, time, call, fields))
+
+    if f["flags"] & BEGAN:
+        add("transaction", start + f["began"], 0, event="begin", xid=0, start=f["transaction"])
+    end = 0
+    for item in f["items"]:
+        number = first + item["number"]
+        if "values" in item:
+            fields = {name: item[name] for name in ("parameters", "entries", "values")}
+            add("binds", start + item["time"], number, **fields)
+            continue
+        end = start + item["end"]
+        call = {
+            **item,
+            "call_kind": CALLS[item["kind"]],
+            "flags": item["flags"] & 0xFF,
+            "sqlstate": "",
+            "parent": 0,
+            "text": f["text"],
+            "query_id": f["query_id"] if item["flags"] & QUERY_ID else 0,
+            "execution": 0,
+            "start": start + item["start"],
+            "cpu": -1,
+            "fetches": 1,
+        }
+        for name in ("kind", "number", "end"):
+            del call[name]
+        add("call", end, number, **call)
+    if f["flags"] & COMMITTED:
+        add("transaction", end, 0, event="commit", xid=f["xid"], start=f["transaction"])
+    if record.kind == "fused":
+        answered = {name: f[name] for name in ("start", "cpu", "messages")}
+        add("request", record.time, 0, status=chr(f["status"]), **answered)
+    return made
+
+
 PARSERS = {
     "session": _session,
     "text": _text,
@@ -173,11 +244,13 @@ PARSERS = {
     "level": _level,
     "lost": _lost,
     "application": _application,
+    "fused": _fused,
+    "open": _fused,
 }
 
 
 def decode(data: bytes) -> list[Record]:
-    """All records of a stream; anything torn fails."""
+    """All records of a stream, as if none were fused; anything torn fails."""
     records = []
     while data:
         size, kind, depth, number, time, call = struct.unpack_from("<IHHQqQ", data)
@@ -186,7 +259,8 @@ def decode(data: bytes) -> list[Record]:
         assert 0 < kind < len(KINDS), f"record of kind {kind}"
         parser = PARSERS.get(KINDS[kind])
         fields = parser(data[32:size]) if parser else {}
-        records.append(Record(KINDS[kind], depth, number, time, call, fields))
+        record = Record(KINDS[kind], depth, number, time, call, fields)
+        records += _unfused(record) if record.kind == "fused" else [record]
         data = data[size:]
     return records
 
@@ -267,4 +341,6 @@ def check_whole(trace: Trace) -> None:
     # calls without a parent fit into the requests
     requests = trace.of("request")
     if requests:
-        assert inner[0] <= sum(r.time - r.start for r in requests), trace.describe()
+        answered = requests[-1].number
+        outer = sum(c.busy for c in trace.of("call") if not c.parent and c.number <= answered)
+        assert outer <= sum(r.time - r.start for r in requests), trace.describe()

@@ -11,7 +11,7 @@ from tests.sessions import Connection, eventually, one, rows, session
 #: Traces kept of sessions that have ended.
 KEPT = 16
 #: In the segment of a ring: version of the format and process, first record; size of the smallest.
-PROCESS, DATA, SMALLEST = 304, 704, 64 * 1024
+PROCESS, DATA, SMALLEST = 304, 1856, 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,6 @@ def ring_of(pid: int) -> Path:
     """The memory of a session's ring: whose description names the process."""
     for path in Path("/dev/shm").glob("PostgreSQL.*"):  # noqa: S108
         with contextlib.suppress(OSError), path.open("rb") as file:
-            if file.read(DATA)[PROCESS:].startswith(struct.pack("<Ii", 1, pid)):
+            if file.read(DATA)[PROCESS:].startswith(struct.pack("<Ii", 2, pid)):
                 return path
     raise AssertionError(f"no ring of process {pid}")

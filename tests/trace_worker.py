@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.file.reader import Trace, load
-from pgtare.seeing.trace.file.stream import CallKind
+from pgtare.seeing.trace.file.records import CallKind
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.os_account import server_account

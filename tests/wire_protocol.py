@@ -37,6 +37,7 @@ class Wire:
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         self._socket.setblocking(True)
         self._socket.settimeout(PATIENCE_SECONDS)
+        self._data = b""
 
     def __enter__(self) -> Wire:
         return self
@@ -48,18 +49,27 @@ class Wire:
         """Send all in one system call."""
         self._socket.sendall(b"".join(messages))
 
+    def close_abruptly(self) -> None:
+        """Break the connection off, without the message that ends a session."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+
+    def read_message(self) -> tuple[bytes, bytes]:
+        """The kind and the body of the next message."""
+        while True:
+            data = self._data
+            if len(data) >= 5 and len(data) > (end := int.from_bytes(data[1:5])):
+                self._data = data[end + 1 :]
+                return data[:1], data[5 : end + 1]
+            piece = self._socket.recv(1 << 16)
+            if not piece:
+                raise ConnectionError("the server closed the connection")
+            self._data += piece
+
     def read_until_ready(self, times: int = 1) -> list[bytes]:
         """The kinds of all messages until ReadyForQuery has come as often as given."""
         kinds: list[bytes] = []
-        data, at = b"", 0
         while times:
-            while len(data) - at < 5 or len(data) - at <= int.from_bytes(data[at + 1 : at + 5]):
-                piece = self._socket.recv(1 << 16)
-                if not piece:
-                    raise ConnectionError("the server closed the connection")
-                data, at = data[at:] + piece, 0
-            kinds.append(data[at : at + 1])
+            kinds.append(self.read_message()[0])
             times -= kinds[-1] == b"Z"
-            at += 1 + int.from_bytes(data[at + 1 : at + 5])
-        assert at == len(data)
+        assert not self._data
         return kinds

@@ -16,7 +16,7 @@
 
 #include "clock.h"
 
-#define WAIT_CLOCK_OFFER "wait_event_timing/clock/2"
+#define WAIT_CLOCK_OFFER "wait_event_timing/clock/3"
 
 /* At "base_ticks" of its clock the time in the ring was "base_ns". */
 typedef struct WaitClock
@@ -27,6 +27,34 @@ typedef struct WaitClock
 	ClockSource source;
 	ClockRate	rate;
 } WaitClock;
+
+/*
+ * The processor time of this process when it was read last: one reading serves both
+ * modules if they want one at the same moment.
+ */
+typedef struct CpuReading
+{
+	int64		at;				/* ticks of ... */
+	ClockSource source;
+	bool		done;
+	int64		ns;
+} CpuReading;
+
+#define CPU_READING_SERVES_PER_S 200000 /* it serves for a part of a second */
+
+static inline int64
+cpu_reading(CpuReading *last, ClockSource source, int64 now, const ClockRate *rate)
+{
+	/* unsigned: the clock may step back */
+	if (last->done && last->source == source &&
+		(uint64) (now - last->at) < (uint64) rate->hz / CPU_READING_SERVES_PER_S)
+		return last->ns;
+	last->done = true;
+	last->source = source;
+	last->at = now;
+	last->ns = clock_system_ns(CLOCK_THREAD_CPUTIME_ID);
+	return last->ns;
+}
 
 typedef struct WaitClockOffer
 {
@@ -42,6 +70,8 @@ typedef struct WaitClockOffer
 
 	/* Waits of this process so far */
 	const uint64 *waits;
+
+	CpuReading *cpu;
 } WaitClockOffer;
 
 #endif							/* PGTARE_WAIT_CLOCK_H */

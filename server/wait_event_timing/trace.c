@@ -36,6 +36,7 @@ static ProcessUtility_hook_type previous_utility;
 
 static uint64 bound = 0;		/* query identifier of what was bound last in this request */
 
+CpuReading	trace_cpu;
 static int64 cpu_read_at = 0;	/* ticks */
 static bool followed = false;	/* tracing, when we last looked */
 
@@ -58,8 +59,10 @@ tracing(void)
 static void
 mark_cpu(int at)
 {
+	const ClockRate *rate = timing_rate(shmem_get(), capture.clock);
+
 	cpu_read_at = clock_source_read(capture.clock);
-	capture_mark(RECORD_CPU, at, clock_system_ns(CLOCK_THREAD_CPUTIME_ID));
+	capture_mark(RECORD_CPU, at, cpu_reading(&trace_cpu, capture.clock, cpu_read_at, rate));
 }
 
 /* The same, if the last is not of just now; also where levels are switched to and fro. */

@@ -37,6 +37,7 @@
 #include "../common/pg_compat.h"
 #include "../common/ring_memory.h"
 #include "../common/version.h"
+#include "../common/wait_clock.h"
 
 #define WAIT_CLASS(event) ((event) >> 24)
 #define CLASS_LWLOCK		0x01
@@ -389,6 +390,7 @@ extern bool read_record(TraceRing *ring, uint64 number, TraceRecord *copy);
 extern void offer_install(void);
 
 /* trace.c */
+extern CpuReading trace_cpu;
 extern void trace_install(void);
 extern void trace_message(char type);
 extern void trace_follow_level(void);

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.seeing.trace.analysis.ledger import ledger
-from pgtare.seeing.trace.file.stream import CallKind
+from pgtare.seeing.trace.file.records import CallKind
 from pgtare.seeing.trace.output.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
 from tests.sample_trace import ROWS, two_requests

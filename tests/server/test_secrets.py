@@ -207,7 +207,8 @@ def test_exports_hold_no_secret(played: Played, tmp_path: Path) -> None:
     assert not unseen(data, "text", "message", "nested")
     values = {f"value{n:03}".encode().hex() for n in range(len(secrets_corpus.CASES))}
     assert all(value.encode() in data for value in values)
-    assert leaks(data) == []
+    # identifiers can have any digits, also those that spell a secret in hexadecimal
+    assert leaks(re.sub(rb"(?<=[:,\[ ])-?\d+(?=[,\]}\s])", b"0", data)) == []
 
 
 def test_pages_and_reports_hold_no_secret(played: Played) -> None:

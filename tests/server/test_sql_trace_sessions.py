@@ -41,7 +41,7 @@ def test_session_describes_itself(client: Connection, onlooker: Connection) -> N
     trace = traced(onlooker, client, "SELECT 1")
     pid = client.info.backend_pid
     (described,) = trace_of(onlooker, pid).of("session")
-    assert (described.version, described.pid, described.number) == (1, pid, 0)
+    assert (described.version, described.pid, described.number) == (2, pid, 0)
     assert (described.application, described.database_name) == ("describes", "postgres")
     assert described.server_version_num // 10000 == client.info.server_version // 10000
     assert described.encoding == "UTF8"
@@ -218,7 +218,7 @@ def test_kill_switch(tracer: Cluster, client: Connection, onlooker: Connection) 
 
 def test_stops_by_itself_at_a_size(client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.max_bytes = '64kB'")
-    traced(onlooker, client, *["SELECT 'to the limit'"] * 300)
+    traced(onlooker, client, *["SELECT 'to the limit'"] * 600)
     row = seen(onlooker, client.info.backend_pid)
     assert (row["level"], row["reason"]) == (0, "max_bytes")
     assert 64 * 1024 <= row["bytes"] < 80 * 1024
@@ -264,7 +264,8 @@ def test_overwritten_records_are_counted(client: Connection, onlooker: Connectio
         client.execute(f"SELECT 'unread {i}'".encode())
     _, lost, _, records = drain(onlooker, pid, position)
     assert (records[0].kind, records[0].bytes) == ("lost", lost)
-    numbers = [r.number for r in records if r.number]
+    # a record can hold several
+    numbers = list(dict.fromkeys(r.number for r in records if r.number))
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
     row = seen(onlooker, pid)
     # nobody had read them: all that is between is lost
@@ -330,7 +331,7 @@ def test_nothing_is_torn_while_it_is_written(tracer: Cluster, onlooker: Connecti
             position, lost, _, records = drain(onlooker, pid, position)
             for record in records:
                 if record.number:
-                    assert record.number == last + 1 or lost
+                    assert record.number in (last, last + 1) or lost
                     last, lost = record.number, 0
             drains += 1
         worker.join()

@@ -22,7 +22,7 @@ from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
 from pgtare.seeing.trace.analysis.texts import statement_labels
 from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.stream import CallKind
+from pgtare.seeing.trace.file.records import CallKind
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.commands import PGTARE, in_process, pgtare, refused, start_pgtare, words

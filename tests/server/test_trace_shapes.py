@@ -12,7 +12,7 @@ import pytest
 from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis.profile import GROUPINGS, profile
 from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.stream import CallKind
+from pgtare.seeing.trace.file.records import CallKind
 from pgtare.server.cluster import Cluster
 from tests.commands import in_process
 from tests.sessions import Connection, one, session

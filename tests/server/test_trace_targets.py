@@ -12,7 +12,7 @@ import pytest
 from pgtare.seeing.trace.analysis.ledger import ledger
 from pgtare.seeing.trace.analysis.profile import profile
 from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.stream import CallKind
+from pgtare.seeing.trace.file.records import CallKind
 from pgtare.server.cluster import Cluster
 from tests.sessions import Connection, eventually, one, session
 from tests.trace_recorder import level_of, recording, wait_until_traced

@@ -14,6 +14,7 @@ import pytest
 from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis.profile import profile
 from pgtare.seeing.trace.file.reader import load
+from pgtare.seeing.trace.file.records import RecordKind
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
@@ -99,6 +100,24 @@ def test_what_a_session_wrote_last(writing: tuple[Cluster, Path]) -> None:
         client.execute("SET sql_trace.level = 1")
         client.execute("SELECT 'last words'")
     with_statement(latest(directory), "SELECT 'last words'")
+
+
+def test_a_request_that_is_open_for_long(writing: tuple[Cluster, Path]) -> None:
+    """What it has done so far is in the file, in case that nothing follows."""
+    cluster, directory = writing
+    with session(cluster) as client:
+        client.execute("SET sql_trace.cpu_interval = -1; SET sql_trace.level = 1")
+        client.execute("SELECT 'before'")
+        with_statement(latest(directory), "SELECT 'before'")
+        client.pgconn.send_query_params(b"SELECT pg_sleep(4)", [])
+
+        def still_open() -> bool:
+            chunks = [chunk for one in load(latest(directory)).streams.values() for chunk in one]
+            return any(data[4] == RecordKind.OPEN for _, data in chunks)
+
+        eventually(still_open)
+        while client.pgconn.get_result() is not None:
+            pass
 
 
 def test_parallel_workers_are_written_with_their_leader(

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from pgtare.errors import PgtareError
 from pgtare.seeing.trace.analysis import aggregate, merge, profile, statements
 from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.file import blocks, stream
+from pgtare.seeing.trace.file import blocks, record_decoder
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.tables import COLUMNS, OF_BYTES, Table
 from pgtare.seeing.trace.output import export
@@ -109,7 +109,7 @@ def _sound_stream(draw: st.DrawFn) -> bytes:
     for _ in range(draw(st.integers(0, 5))):
         words = draw(st.lists(_numbers, min_size=0, max_size=16))
         body = struct.pack(f"<{len(words)}q", *words)
-        kind, depth = draw(st.integers(0, 15)), draw(st.integers(0, 3))
+        kind, depth = draw(st.integers(0, 17)), draw(st.integers(0, 3))
         when, call = draw(_numbers), draw(_numbers) % 2**64
         data += struct.pack("<IHHQqQ", 32 + len(body), kind, depth, 1, when, call) + body
     return data
@@ -181,7 +181,7 @@ def damaged_files(data: bytes, seeds: range, directory: Path) -> None:
         path.write_bytes(damaged(data, seed))
         with limited():
             read_all(path, draw=seed % 100 == 0)
-            stream.decode([(0, damaged(raw, seed))])
+            record_decoder.decode([(0, damaged(raw, seed))])
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from pgtare.seeing.trace.analysis.tracing_cost import NOTHING, noted
 from pgtare.seeing.trace.file.disk_limits import Limits
 from pgtare.seeing.trace.file.reader import Trace, load
-from pgtare.seeing.trace.file.stream import POSTGRES_EPOCH_US, CallKind, RecordKind
+from pgtare.seeing.trace.file.records import POSTGRES_EPOCH_US, CallKind, RecordKind
 from pgtare.seeing.trace.file.tables import Table
 from pgtare.seeing.trace.file.writer import Writer
 
@@ -50,7 +50,7 @@ class StreamBuilder:
     ) -> None:
         body = padded(body)
         number = 0  # of what the reading function makes
-        if kind != RecordKind.LOST:
+        if kind not in (RecordKind.LOST, RecordKind.OPEN):
             self.number += 1
             number = self.number
         self.data += struct.pack("<IHHQqQ", 32 + len(body), kind, depth, number, when, call)
@@ -115,6 +115,19 @@ class StreamBuilder:
         body += struct.pack("<Q", fetches) if fetches > 1 else b""
         self.record(RecordKind.CALL, end, body, call, depth)
         return call
+
+    def fused(self, start: int, end: int, call: int, *, still_open: bool = False) -> None:
+        """A request in one record: values, bind, execution of 7 rows with plan 3, commit."""
+        body = struct.pack("<IBBHqqQqQqII", 3, ord("I"), 0, 1, start, 5, 1, 42, 99, start + 1, 2, 0)
+        value = struct.pack("<IBBHII", 23, 1, 1, 0, 4, 4) + padded(b"\7\0\0\0")
+        body += struct.pack("<BBHIII", 64, 0, 1, len(value), 3, 0) + value
+        body += struct.pack("<BBHIII", CallKind.BIND, 1, 32 | 256, 0, 10, 9)
+        body += struct.pack("<BBHIII", CallKind.EXECUTE, 0, 2 | 256 | 512 | 1024, 10, 20, 8)
+        body += struct.pack("<6Q", 7, 3, 1, 2, 3, 4)
+        body += struct.pack("<BBHIII", CallKind.COMMIT, 2, 0, 20, 22, 2)
+        kind = RecordKind.OPEN if still_open else RecordKind.FUSED
+        self.record(kind, end, body, call)
+        self.next_call = max(self.next_call, call + 2)
 
     def request(self, start: int, end: int, cpu: int = -1, status: str = "I") -> None:
         self.record(RecordKind.REQUEST, end, struct.pack("<qqII", start, cpu, ord(status), 1))

@@ -14,7 +14,8 @@ from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis.profile import profile
 from pgtare.seeing.trace.capture.before_recording import Earlier
 from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.stream import CallKind, decode
+from pgtare.seeing.trace.file.record_decoder import decode
+from pgtare.seeing.trace.file.records import CallKind
 from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, trace, write
 
 pytestmark = pytest.mark.timeout(60)

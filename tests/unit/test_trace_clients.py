@@ -15,7 +15,7 @@ from pgtare.seeing.trace.analysis.profile import Scope, profile
 from pgtare.seeing.trace.analysis.statements import report
 from pgtare.seeing.trace.file.disk_limits import Limits
 from pgtare.seeing.trace.file.reader import Integers, load
-from pgtare.seeing.trace.file.stream import CallKind
+from pgtare.seeing.trace.file.records import CallKind
 from pgtare.seeing.trace.file.tables import Table
 from pgtare.seeing.trace.file.writer import Writer
 from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, define_events, ring, waits

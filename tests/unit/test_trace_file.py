@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,13 @@ from hypothesis import strategies as st
 
 from pgtare.errors import UsageError
 from pgtare.seeing.trace.analysis import aggregate
+from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.seeing.trace.analysis.profile import GROUPINGS, profile
 from pgtare.seeing.trace.file import blocks, columns
 from pgtare.seeing.trace.file.blocks import BLOCK_HEADER, BLOCK_MAGIC, FILE_HEADER
 from pgtare.seeing.trace.file.disk_limits import LimitReached, Limits
 from pgtare.seeing.trace.file.reader import load
+from pgtare.seeing.trace.file.records import CallKind
 from pgtare.seeing.trace.file.tables import NO_RING, Table
 from pgtare.seeing.trace.file.writer import Writer
 from tests.sample_trace import ROWS, two_requests
@@ -328,3 +332,25 @@ def test_a_block_header_stands_where_the_documentation_says(whole: Path) -> None
     magic, table, zero, rows, _, number = struct.unpack_from("<4sHHIIQ", data, FILE_HEADER)
     assert (magic, table, zero, rows, number) == (BLOCK_MAGIC, Table.RECORDING, 0, 1, 0)
     assert (FILE_HEADER, BLOCK_HEADER) == (36, 32)
+
+
+def test_a_recording_of_the_format_before() -> None:
+    """What was recorded with version 1 of the stream: a file that is kept for this."""
+    book = ledgers.ledger(load(Path(__file__).parent / "kept" / "format-1.pgtrace"))
+    assert not book.notes
+    (process,) = book.processes
+    stream = process.stream
+    assert (stream.session["version"], stream.notes, stream.gaps) == (1, [], [])
+    kinds = Counter(CallKind(kind).name for kind in stream.calls["kind"].tolist())
+    expected = {"PARSE": 15, "BIND": 5, "PLAN": 10, "EXECUTE": 11, "FETCH": 2, "COMMIT": 11}
+    assert kinds == expected | {"ROLLBACK": 1, "UTILITY": 7}
+    assert (len(stream.requests), len(stream.transactions), len(stream.plans)) == (17, 24, 9)
+    assert [bind.data for binds in stream.binds.values() for bind in binds] == [
+        bytes([key, 0]) for key in (10, 11, 12)
+    ]
+    assert [(error.sqlstate, error.message) for error in stream.errors] == [
+        ("22012", "division by zero")
+    ]
+    assert "SELECT pg_sleep(0.01)" in [text.text for text in stream.texts.values()]
+    totals = [sum(line.ns for line in profile(book, by).lines) for by in GROUPINGS]
+    assert totals == pytest.approx([totals[0]] * len(totals), rel=1e-9)

@@ -9,7 +9,7 @@ import pytest
 
 from pgtare.seeing.trace.analysis import kernel_time
 from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.file.stream import CallKind
+from pgtare.seeing.trace.file.records import CallKind
 from tests.sample_trace import by
 from tests.unit.made_traces import MS, US, StreamBuilder, trace
 

@@ -14,7 +14,8 @@ from pgtare.seeing.trace.analysis import merge, statements
 from pgtare.seeing.trace.analysis.ledger import Ledger
 from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
 from pgtare.seeing.trace.analysis.tracing_cost import NOTHING
-from pgtare.seeing.trace.file.stream import ESTIMATED, CallKind, decode
+from pgtare.seeing.trace.file.record_decoder import decode
+from pgtare.seeing.trace.file.records import ESTIMATED, CallKind
 from pgtare.seeing.trace.output.page import page
 from tests.sample_trace import ROWS, by, two_requests, two_requests_ledger
 from tests.unit.made_traces import MS, US, StreamBuilder, trace

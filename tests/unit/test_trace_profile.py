@@ -15,7 +15,7 @@ from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
 from pgtare.seeing.trace.analysis.tracing_cost import NOTHING
 from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.stream import BEGIN, COMMITTED, CallKind
+from pgtare.seeing.trace.file.records import BEGIN, COMMITTED, CallKind
 from pgtare.seeing.trace.output.page import page
 from tests.sample_trace import by
 from tests.unit.made_traces import BEGAN_NS, MS, US, StreamBuilder, trace, write

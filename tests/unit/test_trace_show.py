@@ -20,7 +20,7 @@ from pgtare.seeing.trace.analysis.profile import Scope, profile
 from pgtare.seeing.trace.analysis.statements import report
 from pgtare.seeing.trace.file.disk_limits import LimitReached, Limits, check
 from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.stream import CallKind, RecordKind
+from pgtare.seeing.trace.file.records import CallKind, RecordKind
 from pgtare.seeing.trace.file.tables import Table
 from pgtare.seeing.trace.file.writer import Writer
 from pgtare.seeing.trace.output import show, waterfall

@@ -11,7 +11,7 @@ import pytest
 from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis.profile import GROUPINGS
 from pgtare.seeing.trace.analysis.tracing_cost import NOTHING, Costs, noted, of_recording
-from pgtare.seeing.trace.file.stream import CallKind
+from pgtare.seeing.trace.file.records import CallKind
 from tests.sample_trace import by
 from tests.unit.made_traces import MS, US, StreamBuilder, trace
 

@@ -6,7 +6,7 @@
  * of built-in types are copied as they are, of others only their type is recorded.
  *-------------------------------------------------------------------------
  */
-#include "../core/sqltrace.h"
+#include "fused.h"
 
 #include "access/transam.h"
 #include "access/tupmacs.h"
@@ -160,6 +160,9 @@ binds_write(uint64 call, ParamListInfo parameters, bool secret)
 	}
 	record.parameters = parameters->numParams;
 	record.entries = n;
+	if (fused.open && size <= GATHERED &&
+		fused_binds(call, record.parameters, n, gathered, size, timeline_now()))
+		return;
 	if (!record_begin(RECORD_BINDS, trace.depth, call, timeline_now(), sizeof(record) + size,
 					&record.header))
 		return;

@@ -63,7 +63,8 @@ aborted(void)
 		call.number = ++trace.calls;
 		call.parent = trace.current;
 		call.text = trace.text;
-		call.start = trace.current == 0 && trace.last_end != 0 ? trace.last_end : now;
+		/* nothing else of the request may have been recorded */
+		call.start = trace.current == 0 ? Max(request_message_arrived(), trace.last_end) : now;
 		call.busy = now - call.start;
 		call_write(&call, now);
 		if (trace.on)

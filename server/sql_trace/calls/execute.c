@@ -63,8 +63,8 @@ trace_start(QueryDesc *queryDesc, int eflags)
 	if (LEVEL_BINDS(trace.now_level))
 		binds_write(e->call.number, queryDesc->params, e->secret);
 	span.of = e;
-	span.since = now;
-	span.usage = before;
+	e->since = now;
+	e->before = before;
 	/* a cursor may lie idle while its function goes on */
 	if (trace.depth > 0)
 		span_close(timeline_now());
@@ -106,8 +106,6 @@ run_in(Execution *execution, RowQuery *rows, RUN_PARAMETERS)
 	Execution  *volatile e = execution;
 	int			depth = trace.depth;
 	uint64		current = trace.current;
-	int64		since = span.since;
-	Usage		before = span.usage;
 
 	span.of = NULL;
 	trace.depth = depth + 1;
@@ -122,8 +120,6 @@ run_in(Execution *execution, RowQuery *rows, RUN_PARAMETERS)
 		trace.depth = depth;
 		trace.current = current;
 		span.of = e;
-		span.since = since;
-		span.usage = before;
 		execution_fail(e, geterrcode());
 		PG_RE_THROW();
 	}
@@ -132,8 +128,6 @@ run_in(Execution *execution, RowQuery *rows, RUN_PARAMETERS)
 	trace.depth = depth;
 	trace.current = current;
 	span.of = e;
-	span.since = since;
-	span.usage = before;
 }
 
 /* The same moment by the clock of row sources, which mostly is that of the trace */
@@ -270,8 +264,6 @@ finish_in(Execution *execution, QueryDesc *queryDesc)
 	Execution  *volatile e = execution;
 	int			depth = trace.depth;
 	uint64		current = trace.current;
-	int64		since = span.since;
-	Usage		before = span.usage;
 
 	span.of = NULL;
 	trace.depth = depth + 1;
@@ -286,8 +278,6 @@ finish_in(Execution *execution, QueryDesc *queryDesc)
 		trace.depth = depth;
 		trace.current = current;
 		span.of = e;
-		span.since = since;
-		span.usage = before;
 		execution_fail(e, geterrcode());
 		PG_RE_THROW();
 	}
@@ -296,8 +286,6 @@ finish_in(Execution *execution, QueryDesc *queryDesc)
 	trace.depth = depth;
 	trace.current = current;
 	span.of = e;
-	span.since = since;
-	span.usage = before;
 }
 
 static void

@@ -43,7 +43,7 @@ execution_take(void)
 		unused = e->next;
 	else
 		e = MemoryContextAlloc(TopMemoryContext, sizeof(Execution));
-	memset(e, 0, sizeof(*e));
+	memset(e, 0, offsetof(Execution, since));
 	e->next = executions;
 	executions = e;
 	return e;
@@ -66,8 +66,8 @@ void
 span_open(Execution *e, int64 now)
 {
 	span.of = e;
-	span.since = now;
-	call_usage(&span.usage);
+	e->since = now;
+	call_usage(&e->before);
 }
 
 /* What happens next is not the open execution's. */
@@ -76,8 +76,8 @@ span_close(int64 now)
 {
 	if (span.of == NULL)
 		return;
-	span.of->call.busy += Max(now - span.since, 0);
-	call_usage_since(&span.usage, &span.of->call.usage);
+	span.of->call.busy += Max(now - span.of->since, 0);
+	call_usage_since(&span.of->before, &span.of->call.usage);
 	span.of = NULL;
 }
 
@@ -90,21 +90,27 @@ execution_bound(int64 arrived)
 {
 	const Execution *e = executions;
 
-	return e != NULL && !e->ran && e->depth == 0 && e->whole && e->call.start >= arrived ? e : NULL;
+	return e != NULL && !e->bound && !e->ran && e->depth == 0 && e->whole &&
+		e->call.start >= arrived ? e : NULL;
 }
 
 /* A bind has been answered: what was started in it begins only now. */
 void
 execute_bound(int64 now)
 {
-	span_close(now);
+	if (span.of != NULL && !span.of->ran && span.of->depth == 0)
+		span.of = NULL;			/* the time is the bind's */
+	else
+		span_close(now);
 	for (Execution *e = executions; e != NULL; e = e->next)
 	{
-		if (e->ran || e->depth > 0)
+		if (e->bound || e->ran || e->depth > 0)
 			continue;
+		e->bound = true;
 		e->call.start = now;
 		e->call.busy = 0;
-		memset(&e->call.usage, 0, sizeof(Usage));
+		if (e->call.usage.any)
+			memset(&e->call.usage, 0, sizeof(Usage));
 	}
 }
 
@@ -114,7 +120,8 @@ execution_finish(Execution *e, int64 now)
 {
 	int			depth = trace.depth;
 
-	record_flush();
+	if (record_held_back)
+		record_held_back();
 	trace.depth = e->depth;
 	call_write(&e->call, now);
 	trace.depth = depth;

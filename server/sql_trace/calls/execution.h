@@ -18,16 +18,17 @@ typedef struct Execution
 	int			depth;
 	int			nest_level;		/* of the subtransaction it began in */
 	bool		ran;
+	bool		bound;			/* by a Bind message that has been answered */
 	bool		secret;
 	bool		whole;			/* all that its source holds */
+	int64		since;			/* its time is taken since then ... */
+	Usage		before;			/* ... and its usage */
 } Execution;
 
-/* The execution whose time is being taken, at the depth under way, or NULL; and since when */
+/* The execution whose time is being taken, at the depth under way, or NULL */
 typedef struct Span
 {
 	Execution  *of;
-	int64		since;
-	Usage		usage;
 } Span;
 
 extern Span span;

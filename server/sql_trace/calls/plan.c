@@ -278,8 +278,7 @@ write_plan(const QueryDesc *queryDesc, uint64 id, uint64 call, uint64 text)
 	record.stored = json.len;
 	record.nodes = walk.nodes;
 	text_remember(id, id);
-	if (record_begin(RECORD_PLAN, trace.depth, call, timeline_now(), sizeof(record) + json.len,
-				   &record.header))
+	if (record_begin_ahead(RECORD_PLAN, call, sizeof(record) + json.len, &record.header))
 	{
 		record_put(&record, sizeof(record));
 		record_put(json.data, json.len);

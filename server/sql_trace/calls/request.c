@@ -7,13 +7,12 @@
  * which the server takes anew for each message of Query, Parse, Bind, Execute.
  *-------------------------------------------------------------------------
  */
-#include "../core/sqltrace.h"
+#include "fused.h"
 
 #include "access/xact.h"
 #include "common/pg_prng.h"
 
 static TimestampTz message_seen = 0;	/* statement timestamp of the message under way */
-static int64 request_start;
 static uint32 messages;			/* answered of this request */
 
 /* The client's statement under way */
@@ -45,8 +44,9 @@ request_begins(bool can_open)
 	trace.depth = 0;
 	trace.current = 0;
 	messages = 0;
-	request_start = -1;
+	trace.request_start = -1;
 	message_seen = 0;
+	fused_begin();
 	if (trace.on && LEVEL_WAITS(trace.level))
 		timeline_follow_waits();
 }
@@ -68,8 +68,8 @@ request_message_arrived(void)
 	if (trace.arrived < trace.last_end)
 		trace.arrived = trace.last_end;
 	trace.covered = 0;
-	if (request_start == -1)
-		request_start = trace.arrived;
+	if (trace.request_start == -1)
+		trace.request_start = trace.arrived;
 	return trace.arrived;
 }
 
@@ -95,21 +95,27 @@ request_ends(char status)
 	secrets_watch_errors();
 	if (trace.request && trace.on)
 	{
-		RequestRecord record = {0};
-		int64		arrived = request_message_arrived();
-		int64		now = timeline_now();
+		RequestRecord record;
+		int64		now;
 
-		record.start = request_start != -1 ? request_start : arrived;
+		if (unlikely(trace.request_start == -1))
+			(void) request_message_arrived();
+		now = timeline_now();
 		record.cpu = timeline_cpu(now);
-		record.status = (unsigned char) status;
-		record.messages = messages;
-		(void) record_write(RECORD_REQUEST, 0, 0, now, &record, sizeof(record));
+		if (unlikely(!fused_end((unsigned char) status, messages, record.cpu, now)))
+		{
+			record.start = trace.request_start;
+			record.status = (unsigned char) status;
+			record.messages = messages;
+			(void) record_write(RECORD_REQUEST, 0, 0, now, &record, sizeof(record));
+		}
 		trace.last_end = now;
 		if (LEVEL_WAITS(trace.now_level) && trace.slot->trace.waits)
 			trace.slot->trace.counters.wait_requests++;
 	}
 	trace.request = false;
 	trace.on = false;
+	fused.open = false;
 	trace.depth = 0;
 	trace.current = 0;
 	level_update(true);

@@ -8,10 +8,17 @@
  * times, since a comment may separate two words, may hold a secret itself, or may
  * be none but lie within quotes; and a backslash may spell a letter.
  *
+ * Most texts show no secret, and a look at three letters in a row, sixteen places
+ * at a time, tells so.
+ *
  * Nothing is allocated here: an error may be under way.
  *-------------------------------------------------------------------------
  */
 #include "../core/sqltrace.h"
+
+#if defined(__x86_64__)
+#include <tmmintrin.h>
+#endif
 
 #define LONGEST_WORD 32
 
@@ -56,9 +63,129 @@ static unsigned char folded[256];
 static unsigned char first_part[256];
 static unsigned char nparts[256];
 
+/*
+ * No text shows a secret without one of these: a part from above, what a word
+ * begins with that shows one by itself, or a verb that other words need before
+ * them.  Three letters of each are looked for; those of a group may also be found
+ * mixed, so the groups are such that this is rare in SQL.  In lower case.
+ */
+static const struct
+{
+	const char *word;
+	int			at;				/* where the three letters are */
+	int			group;			/* below 7; that of backslashes is 7 */
+}			signs[] = {
+	{"uescape", 2, 0}, {"program", 1, 0},
+	{"passphr", 3, 1}, {"passw", 2, 1}, {"private_key", 3, 1}, {"scram", 0, 1},
+	{"crypt", 0, 2}, {"secret", 1, 2},
+	{"credential", 7, 3}, {"hmac", 1, 3}, {"create", 2, 3},
+	{"access_key", 4, 4}, {"passcode", 3, 4}, {"token", 0, 4}, {"://", 0, 4},
+	{"api_key", 0, 5}, {"apikey", 0, 5}, {"conninfo", 4, 5}, {"gen_salt", 1, 5}, {"mapping", 2, 5},
+	{"dblink", 0, 6}, {"alter", 0, 6}, {"import", 2, 6}
+};
+
+#define BACKSLASH_GROUP 7
+
+/* By place and half of a byte: the groups that have such a letter there */
+static unsigned char sign_low[3][16];
+static unsigned char sign_high[3][16];
+static bool signs_known = false;	/* and can be looked for */
+
+/* Upper and lower case are the same, and some characters that matter to nobody. */
+#define SIGN_FOLD 0x20
+
+static void
+add_sign(int place, unsigned char c, int group)
+{
+	c |= SIGN_FOLD;
+	sign_low[place][c & 15] |= (unsigned char) (1 << group);
+	sign_high[place][c >> 4] |= (unsigned char) (1 << group);
+}
+
+/* Is this in the list above? */
+static bool
+has_sign(const char *word)
+{
+	for (int i = 0; i < (int) lengthof(signs); i++)
+		if (strcmp(word, signs[i].word) == 0)
+			return true;
+	return false;
+}
+
+static void
+fill_signs(void)
+{
+	static const char *const others[] = {
+		"dblink", "mapping", "program", "create", "alter", "import", "://", NULL
+	};
+
+	for (int i = 0; i < (int) lengthof(signs); i++)
+		for (int place = 0; place < 3; place++)
+			add_sign(place, (unsigned char) signs[i].word[signs[i].at + place], signs[i].group);
+	add_sign(0, '\\', BACKSLASH_GROUP);
+	for (int place = 1; place < 3; place++)
+		for (int half = 0; half < 16; half++)
+		{
+			sign_low[place][half] |= 1 << BACKSLASH_GROUP;
+			sign_high[place][half] |= 1 << BACKSLASH_GROUP;
+		}
+#if defined(__x86_64__)
+	signs_known = __builtin_cpu_supports("ssse3");
+#endif
+	for (int i = 0; parts[i] != NULL; i++)
+		signs_known &= has_sign(parts[i]);
+	for (int i = 0; others[i] != NULL; i++)
+		signs_known &= has_sign(others[i]);
+}
+
+#if defined(__x86_64__)
+/* The groups that have the letters of a place there, of sixteen letters */
+#define GROUPS_AT(place, letters) \
+	_mm_and_si128(_mm_shuffle_epi8(low##place, _mm_and_si128(letters, half)), \
+				  _mm_shuffle_epi8(high##place, _mm_and_si128(_mm_srli_epi16(letters, 4), half)))
+
+#define LETTERS(from) \
+	_mm_or_si128(_mm_loadu_si128((const __m128i *) (from)), fold)
+
+#define TABLE(of) _mm_loadu_si128((const __m128i *) (of))
+
+/* Sixteen places at a time; reads two bytes behind them. */
+static __attribute__((target("ssse3"))) bool
+signs_in(const char *text, const char *end)
+{
+	const __m128i half = _mm_set1_epi8(15);
+	const __m128i fold = _mm_set1_epi8(SIGN_FOLD);
+	const __m128i low0 = TABLE(sign_low[0]);
+	const __m128i low1 = TABLE(sign_low[1]);
+	const __m128i low2 = TABLE(sign_low[2]);
+	const __m128i high0 = TABLE(sign_high[0]);
+	const __m128i high1 = TABLE(sign_high[1]);
+	const __m128i high2 = TABLE(sign_high[2]);
+	__m128i		found = _mm_setzero_si128();
+	char		rest[32] = {0};
+
+	for (; end - text >= 18; text += 16)
+		found = _mm_or_si128(found, _mm_and_si128(GROUPS_AT(0, LETTERS(text)),
+												  _mm_and_si128(GROUPS_AT(1, LETTERS(text + 1)),
+																GROUPS_AT(2, LETTERS(text + 2)))));
+	memcpy(rest, text, end - text);
+	found = _mm_or_si128(found, _mm_and_si128(GROUPS_AT(0, LETTERS(rest)),
+											  _mm_and_si128(GROUPS_AT(1, LETTERS(rest + 1)),
+															GROUPS_AT(2, LETTERS(rest + 2)))));
+	return _mm_movemask_epi8(_mm_cmpeq_epi8(found, _mm_setzero_si128())) != 0xFFFF;
+}
+#else
+static bool
+signs_in(const char *text, const char *end)
+{
+	return true;
+}
+#endif
+
 static void
 fill_tables(void)
 {
+	fill_signs();
 	for (int c = 0; c < 128; c++)
 	{
 		if (c >= 'A' && c <= 'Z')
@@ -357,8 +484,10 @@ words_show_secret(const char *text, Size length)
 	const char *end = text + length;
 	const char *backslash;
 
-	if (folded['a'] == 0)
+	if (unlikely(folded['a'] == 0))
 		fill_tables();
+	if (likely(signs_known) && likely(!signs_in(text, end)))
+		return false;
 	if (search_all_ways(text, end))
 		return true;
 	backslash = memchr(text, '\\', length);

@@ -128,6 +128,8 @@ detach(int code, Datum arg)
 {
 	Shared	   *shared = shmem_get();
 
+	if (trace.ring)
+		record_flush();
 	if (trace.slot && shared)
 	{
 		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -370,6 +372,10 @@ level_update(bool can_open)
 void
 level_stop(LevelReason reason)
 {
+	/* to write what is kept back can stop it as well */
+	record_flush();
+	if (stopped != REASON_NONE && !trace.on)
+		return;
 	stopped = reason;
 	changed = true;				/* waits are given back when the request is answered */
 	settled = false;

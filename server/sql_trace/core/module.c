@@ -30,7 +30,7 @@ int			trace_max_kb = 0;
 int			trace_text_length = 16384;
 int			trace_bind_length = 64;
 bool		trace_plans = true;
-int			trace_cpu_interval = 100;
+int			trace_cpu_interval = 1000;
 int			trace_clock = CLOCK_SOURCE_TSC;
 char	   *trace_sensitive_roles = NULL;
 static char *application = NULL;
@@ -203,7 +203,7 @@ define_content(void)
 							"Shortest time between two readings of CPU time, in microseconds.",
 							"0: at the end of each call of the client; -1: never.",
 							&trace_cpu_interval,
-							100, -1, 1000 * 1000 * 1000,
+							1000, -1, 1000 * 1000 * 1000,
 							PGC_SUSET, 0,
 							NULL, NULL, NULL);
 	DefineCustomEnumVariable("sql_trace.clock",

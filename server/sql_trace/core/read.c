@@ -84,6 +84,7 @@ drain(Ring *ring, uint64 from)
 {
 	Drain		result;
 	Size		room = sizeof(SessionRecord) + sizeof(LostRecord);
+	Size		open = 0;
 	uint64		head = pg_atomic_read_u64(&ring->head);
 	RingCopy	copy;
 	char	   *buffer;
@@ -96,7 +97,7 @@ drain(Ring *ring, uint64 from)
 				 errmsg("position lies behind the end of the trace"),
 				 errhint("When a trace has begun anew, start with 0.")));
 	n = Min(head - from, Min(ring->size, MAX_DRAIN));
-	buffer = palloc(room + n);
+	buffer = palloc(room + n + FUSED_ROOM);
 	copy = ring_copy(ring, from, buffer + room, n);
 	if (!copy.sound)
 		ereport(ERROR,
@@ -107,6 +108,8 @@ drain(Ring *ring, uint64 from)
 	result.next = copy.next;
 	result.lost = copy.next - copy.size - from;
 	ring_note_drained(ring, result.next);
+	if (result.next == head)
+		open = fused_look(ring, head, copy.data + copy.size);
 
 	/* our own records go before them */
 	out = copy.data;
@@ -123,7 +126,7 @@ drain(Ring *ring, uint64 from)
 		out -= sizeof(SessionRecord);
 		memcpy(out, &ring->session, sizeof(SessionRecord));
 	}
-	n = copy.size + (copy.data - out);
+	n = copy.size + open + (copy.data - out);
 	result.data = palloc(VARHDRSZ + n);
 	SET_VARSIZE(result.data, VARHDRSZ + n);
 	memcpy(VARDATA(result.data), out, n);

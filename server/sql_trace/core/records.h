@@ -11,7 +11,7 @@
 
 #include "postgres.h"
 
-#define TRACE_FORMAT_VERSION 1
+#define TRACE_FORMAT_VERSION 2
 
 typedef enum RecordKind
 {
@@ -28,7 +28,9 @@ typedef enum RecordKind
 	RECORD_LEVEL = 11,
 	RECORD_END = 12,
 	RECORD_LOST = 13,			/* made by the reader */
-	RECORD_APPLICATION = 14
+	RECORD_APPLICATION = 14,
+	RECORD_FUSED = 15,
+	RECORD_OPEN = 16			/* made by the reader */
 } RecordKind;
 
 typedef struct RecordHeader
@@ -266,6 +268,56 @@ typedef struct ApplicationRecord
 	char		application[NAMEDATALEN];
 } ApplicationRecord;
 
+#define FUSED_BEGAN		0x01
+#define FUSED_COMMITTED	0x02
+
+/* A request in one record; times are ns after its start.  Items follow. */
+typedef struct FusedRecord
+{
+	RecordHeader header;		/* call: number of the first one */
+	uint32		flags;
+	uint8		status;
+	uint8		padding;
+	uint16		messages;
+	int64		start;
+	int64		cpu;
+	uint64		text;
+	int64		query_id;
+	uint64		xid;
+	int64		transaction;	/* when it began */
+	uint32		began;			/* time at which that was noticed */
+	uint32		padding2;
+} FusedRecord;
+
+/* With the flags of a CALL */
+#define FUSED_QUERY_ID	0x100
+#define FUSED_ROWS		0x200
+#define FUSED_PLAN		0x400
+
+/* An item: a call */
+typedef struct FusedCall
+{
+	uint8		kind;			/* CallKind */
+	uint8		number;			/* after the first one */
+	uint16		flags;
+	uint32		start;
+	uint32		end;
+	uint32		busy;
+	/* then rows, plan, groups of counters, as flagged */
+} FusedCall;
+
+#define FUSED_BINDS		64		/* another kind of item */
+
+typedef struct FusedBinds
+{
+	uint8		kind;
+	uint8		number;
+	uint16		entries;
+	uint32		size;			/* of the entries, which follow */
+	uint32		time;
+	uint32		padding;
+} FusedBinds;
+
 StaticAssertDecl(sizeof(RecordHeader) == 32 && sizeof(SessionRecord) == 304 &&
 				 sizeof(TextRecord) == 64 && sizeof(CallRecord) == 112 &&
 				 sizeof(BindsRecord) == 40 && sizeof(BindEntry) == 16 &&
@@ -273,7 +325,9 @@ StaticAssertDecl(sizeof(RecordHeader) == 32 && sizeof(SessionRecord) == 304 &&
 				 sizeof(RowSource) == 56 && sizeof(TransactionRecord) == 56 &&
 				 sizeof(ErrorRecord) == 56 && sizeof(RequestRecord) == 56 &&
 				 sizeof(WaitRingRecord) == 56 && sizeof(LevelRecord) == 48 &&
-				 sizeof(LostRecord) == 40 && sizeof(ApplicationRecord) == 96,
+				 sizeof(LostRecord) == 40 && sizeof(ApplicationRecord) == 96 &&
+				 sizeof(FusedRecord) == 96 && sizeof(FusedCall) == 16 &&
+				 sizeof(FusedBinds) == 16,
 				 "clients know the sizes of records");
 
 #endif							/* RECORDS_H */

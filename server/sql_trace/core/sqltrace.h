@@ -19,7 +19,9 @@
  *	  session that is not traced pays for a look at two flags in each hook.
  * 3. The hook fills a Call.  When the call has ended, call_write() writes its
  *	  record, after those of the text and the plan if the ring does not hold
- *	  them (text.c, plan.c).  Fetches in a row share a record (fetches.c).
+ *	  them (text.c, plan.c).  Mostly all calls of a request, its values and its
+ *	  transaction are kept back and make one record when it has been answered
+ *	  (fused.c).  Fetches in a row share a record, too (fetches.c).
  * 4. record.c decides: what goes before the record, and whether it has met a
  *	  limit, so that the trace stops.  ring_store.h stores its bytes in the ring of
  *	  the session.  A full ring overwrites its oldest records; what no reader had
@@ -54,7 +56,8 @@
  *			read.c and sessions.c (functions in SQL)
  * calls/	request.c (from a client's message to ReadyForQuery), call.c (what all
  *			calls share), analyse.c (parse and plan), execute.c and execution.c
- *			(executions), fetches.c (fetches, and what interrupts them), utility.c,
+ *			(executions), fetches.c (fetches, and what interrupts them), fused.c (a
+ *			request in one record), utility.c,
  *			commit.c (commit and rollback), text.c (texts), secret_words.c
  *			and secrets.c (what must not be shown), binds.c (values), plan.c (plan
  *			trees), init_plans.c (in whose calls init plans run)
@@ -165,6 +168,23 @@ typedef struct Shared
 MODULE_LOCK_LEADS(Shared);
 
 /*
+ * The request under way, as far as it is kept back: the record that it is going to
+ * be.  Only its session writes, and only adds, until it begins anew.
+ */
+#define FUSED_ROOM 1024
+
+typedef struct OpenRequest
+{
+	uint32		generation;		/* of what is kept back */
+	uint32		size;			/* 0: nothing is */
+	union
+	{
+		FusedRecord record;
+		char		bytes[FUSED_ROOM];
+	};
+} OpenRequest;
+
+/*
  * The ring of a session, in a dynamic segment of its own.  Positions count
  * bytes ever written.  [tail, head) holds whole records; the owner moves "tail"
  * before it overwrites, and "head" after it has written.
@@ -181,15 +201,21 @@ typedef struct Ring
 	TimestampTz started;
 	SessionRecord session;
 	char		padding3[PG_CACHE_LINE_SIZE];
+	OpenRequest open;
+	char		padding4[PG_CACHE_LINE_SIZE - 2 * sizeof(uint32)];
 	char		data[FLEXIBLE_ARRAY_MEMBER];
 } Ring;
 
 /* Counters of blocks and WAL, in the order of a CALL's groups */
 #define NUSAGE 12
 #define NUSAGE_BLOCKS 10
+#define USAGE_SHARED 0			/* where each group begins */
+#define USAGE_LOCAL_TEMP 4
+#define USAGE_WAL 10
 typedef struct Usage
 {
 	uint64		counter[NUSAGE];
+	bool		any;			/* is not 0, as far as it is a difference */
 } Usage;
 
 StaticAssertDecl(offsetof(BufferUsage, shared_blks_hit) == 0 &&
@@ -235,6 +261,7 @@ typedef struct Trace
 	int64		last_end;		/* end of what was recorded last outside any call */
 	int64		covered;		/* ns in calls without a parent since the message arrived */
 	int64		arrived;		/* of the message under way */
+	int64		request_start;	/* arrival of the first message; -1: not known yet */
 	uint64		text;			/* of the client's statement, as far as known */
 	bool		secret;			/* it is not to be shown */
 	bool		answered;		/* and what follows may be another */
@@ -305,11 +332,13 @@ extern bool ring_rest(bool traced, char status);
 /* record.c */
 extern bool record_begin(RecordKind kind, int depth, uint64 call, int64 time, Size size,
 						 RecordHeader *header);
+extern bool record_begin_ahead(RecordKind kind, uint64 call, Size size, RecordHeader *header);
 extern void record_put(const void *data, Size size);
 extern void record_pad(void);
 extern void record_end(void);
 extern bool record_write(RecordKind kind, int depth, uint64 call, int64 time, void *record,
 						 Size size);
+extern void record_call(const Call *call, int depth, int64 end, int64 cpu);
 extern void record_unlimited(void);
 
 /* Set by those above: writes what waits to be written before any other record, or NULL ... */
@@ -318,9 +347,25 @@ extern void (*record_held_back) (void);
 /* ... and stops the trace, as the last record has met a limit. */
 extern void (*record_limit_met) (LevelReason reason);
 
+/* What is kept back of the request under way */
+typedef struct Fused
+{
+	bool		open;			/* what happens is kept back */
+	bool		named;			/* a call has told its text */
+	bool		last_is_commit; /* among the calls */
+	bool		committed;
+	uint32		size;			/* of the record so far */
+	uint64		first;			/* number of the first call of the request */
+} Fused;
+
+extern Fused fused;
+extern void (*record_kept_back) (void);
+
 static inline void
 record_flush(void)
 {
+	if (fused.open)
+		record_kept_back();
 	if (record_held_back)
 		record_held_back();
 }
@@ -382,6 +427,9 @@ extern void request_answered(void);
 extern void call_usage_since(const Usage *pg_restrict before, Usage *pg_restrict sum);
 extern void call_write(const Call *call, int64 end);
 extern void call_failed(Call *call, int sqlstate);
+
+/* fused.c, fused.h */
+extern Size fused_look(const Ring *ring, uint64 head, char *to);
 
 /* fetches.c, fetches.h */
 extern uint64 call_begins(int64 start);

@@ -169,8 +169,12 @@ timeline_want_waits(bool wanted)
 int64
 timeline_read_cpu(int64 now)
 {
+	static CpuReading own;
+	const WaitClockOffer *offer = waits_offer();
+
 	timeline_cpu_read_at = now;
-	return clock_system_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_base;
+	return cpu_reading(offer ? offer->cpu : &own, timeline_source, timeline_reading(),
+					   &timeline.rate) - cpu_base;
 }
 
 /* A moment of the wall clock as time in the ring, which is "now" */

@@ -3,7 +3,7 @@
  *		The transaction under way: that it began is recorded with the first call in it.
  *-------------------------------------------------------------------------
  */
-#include "sqltrace.h"
+#include "../calls/fused.h"
 
 #include "access/transam.h"
 
@@ -14,9 +14,14 @@ static int64 began;
 void
 transaction_write(TransactionEvent event, uint64 xid, int64 at)
 {
-	TransactionRecord record = {0};
+	TransactionRecord record;
 
+	if (fused.open && event == TRANSACTION_BEGIN && fused_transaction_began(at, began))
+		return;
+	if (fused.open && event == TRANSACTION_COMMIT && fused_transaction_committed(xid, began))
+		return;
 	record.event = event;
+	record.padding = 0;
 	record.xid = xid;
 	record.start = began;
 	(void) record_write(RECORD_TRANSACTION, trace.depth, trace.current, at, &record, sizeof(record));

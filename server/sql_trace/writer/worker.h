@@ -7,7 +7,7 @@
  * wait for it nor know of it.
  *
  * worker.c (its settings, and when it records), worker_directory.c (where it
- * writes), worker_rings.c (which rings it reads, and when), worker_write.c (from
+ * writes), worker_rings.c (which rings it reads, and when), worker_tables.c (from
  * records to columns), trace_file.c (from columns to bytes; it knows nothing of
  * rings).
  *-------------------------------------------------------------------------
@@ -41,6 +41,8 @@ typedef struct Drained
 	dsm_segment *segment;		/* NULL: not mapped any more */
 	int64		number;			/* in the recording */
 	uint64		position;		/* read so far */
+	uint32		open_generation;	/* of the open request that was written last ... */
+	uint32		open_size;		/* ... and how much there was of it */
 	TimestampTz read_at;
 	bool		described;		/* it is in the file under way */
 	bool		seen;			/* when we last looked */
@@ -104,7 +106,7 @@ extern Unwritten rings_unwritten(const Recording *recording);
 extern void rings_let_go(Recording *recording);
 extern void rings_end(Recording *recording);
 
-/* worker_write.c */
+/* worker_tables.c */
 extern const WaitRingsOffer *worker_waits(void);
 extern bool write_head(Recording *recording);
 extern void write_unread(Recording *recording);

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.seeing.trace.file.reader import Integers, Trace, Waits
-from pgtare.seeing.trace.file.stream import ESTIMATED
+from pgtare.seeing.trace.file.records import ESTIMATED
 
 #: The server tells of arrivals in whole µs, cut off: ns.
 _STEP = 1000

@@ -6,7 +6,7 @@ import numpy as np
 
 from pgtare.seeing.trace.analysis.ledger import Ledger
 from pgtare.seeing.trace.file.reader import Integers
-from pgtare.seeing.trace.file.stream import CallKind
+from pgtare.seeing.trace.file.records import CallKind
 
 _RUNS = (CallKind.EXECUTE, CallKind.UTILITY)
 _BEFORE = (CallKind.PARSE, CallKind.BIND, CallKind.PLAN)

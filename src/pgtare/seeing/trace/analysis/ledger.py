@@ -18,7 +18,7 @@ from pgtare.seeing.trace.analysis import kernel_time
 from pgtare.seeing.trace.analysis.timeline import Process, processes, worked_until
 from pgtare.seeing.trace.analysis.tracing_cost import Costs, of_recording
 from pgtare.seeing.trace.file.reader import Integers, Trace
-from pgtare.seeing.trace.file.stream import CALL, SEVERAL, CallKind
+from pgtare.seeing.trace.file.records import CALL, SEVERAL, CallKind
 
 Floats = npt.NDArray[np.float64]
 

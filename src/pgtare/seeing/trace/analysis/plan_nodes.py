@@ -11,14 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.seeing.trace.analysis.ledger import CLIENT, MISSING, Ledger, LedgerEntries
-from pgtare.seeing.trace.file.stream import (
-    EXACT,
-    UNTIMED,
-    WORKERS,
-    CallKind,
-    NodeRun,
-    RowSources,
-)
+from pgtare.seeing.trace.file.records import EXACT, UNTIMED, WORKERS, CallKind, NodeRun, RowSources
 
 NOT_BY_NODE = "not in a measured node"
 #: The kind of nodes that change rows.

@@ -13,7 +13,7 @@ from pgtare.seeing.trace.analysis import executions, plan_nodes
 from pgtare.seeing.trace.analysis.aggregate import BUCKETS, bucket
 from pgtare.seeing.trace.analysis.ledger import CLIENT, MISSING, Ledger, LedgerEntries
 from pgtare.seeing.trace.analysis.texts import OUTSIDE, StatementLabels, statement_labels
-from pgtare.seeing.trace.file.stream import CallKind
+from pgtare.seeing.trace.file.records import CallKind
 
 #: Statements that a heading names, and characters of each.
 _NAMED, _WIDTH = 3, 200

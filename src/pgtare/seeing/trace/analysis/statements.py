@@ -13,14 +13,7 @@ from pgtare.errors import UsageError
 from pgtare.seeing.trace.analysis import plan_nodes as nodes
 from pgtare.seeing.trace.analysis.ledger import CPU, OWN, Ledger
 from pgtare.seeing.trace.analysis.texts import StatementLabels, statement_labels
-from pgtare.seeing.trace.file.stream import (
-    BUFFERS,
-    EXACT,
-    FAILED,
-    CallKind,
-    RowSources,
-    sqlstate,
-)
+from pgtare.seeing.trace.file.records import BUFFERS, EXACT, FAILED, CallKind, RowSources, sqlstate
 from pgtare.server.sql_text import normalised
 
 

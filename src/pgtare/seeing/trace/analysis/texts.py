@@ -12,7 +12,7 @@ import numpy as np
 
 from pgtare.seeing.trace.analysis.ledger import Ledger
 from pgtare.seeing.trace.file.reader import Integers
-from pgtare.seeing.trace.file.stream import CallKind
+from pgtare.seeing.trace.file.records import CallKind
 from pgtare.server.sql_text import normalised
 
 #: Work of a session that belongs to no call: reading requests, sending answers.

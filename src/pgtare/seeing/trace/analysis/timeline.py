@@ -18,9 +18,21 @@ from pgtare.seeing.trace.analysis.arrival_times import (
     sharpen_calls,
     sharpened,
 )
-from pgtare.seeing.trace.file import stream as streams
+from pgtare.seeing.trace.file import record_decoder
 from pgtare.seeing.trace.file.reader import Ring, Trace, Waits
-from pgtare.seeing.trace.file.stream import CALL, POSTGRES_EPOCH_US, SEVERAL, CallKind, Stream
+from pgtare.seeing.trace.file.records import (
+    ABORT,
+    BEGIN,
+    BY_QUERY_ID,
+    CALL,
+    COMMITTED,
+    ESTIMATED,
+    POSTGRES_EPOCH_US,
+    PREPARE,
+    SEVERAL,
+    CallKind,
+    Stream,
+)
 from pgtare.server.statement_spans import Ending, spans
 from pgtare.server.wait_ring import RingRecordKind
 
@@ -105,7 +117,7 @@ def processes(trace: Trace, tell: Callable[[float], None] = lambda _: None) -> l
 
 def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | None, set[int]]:
     """A process whose calls were traced, and the numbers of its rings of waits."""
-    decoded = streams.decode(trace.streams[ring.number])
+    decoded = record_decoder.decode(trace.streams[ring.number])
     base = int(decoded.session.get("started_ns", ring.started_ns))
     begin, end = base + decoded.begin, base + decoded.last
     if decoded.passed is not None or decoded.begin < _began(trace) - base - 10**9:
@@ -249,7 +261,7 @@ def _undrawn(decoded: Stream, process: Process) -> list[list[int]]:
             [
                 [zero + when, zero + max(after, when)]
                 for (when, level, reason, rate), (after, *_) in itertools.pairwise(levels)
-                if level > 0 and (rate < 1 or reason == streams.BY_QUERY_ID)
+                if level > 0 and (rate < 1 or reason == BY_QUERY_ID)
             ],
             np.int64,
         ).reshape(-1, 2)
@@ -320,8 +332,8 @@ def _after_predecessors(calls: npt.NDArray[np.void]) -> None:
     the statement before it, whose execution had worked until its answer only.
     """
     number = calls["call"]
-    end = np.where(calls["kind"] == streams.CallKind.EXECUTE, worked_until(calls), calls["end"])
-    for i in np.flatnonzero(calls["flags"] & streams.ESTIMATED).tolist():
+    end = np.where(calls["kind"] == CallKind.EXECUTE, worked_until(calls), calls["end"])
+    for i in np.flatnonzero(calls["flags"] & ESTIMATED).tolist():
         for j in range(i - 1, max(i - 1000, -1), -1):
             if number[j] < number[i]:
                 calls["start"][i] = min(max(calls["start"][i], end[j]), calls["end"][i])
@@ -364,9 +376,9 @@ def _transactions(decoded: Stream, base: int) -> Integers:
     found: list[tuple[int, int]] = []
     open_since: int | None = None
     for event, when, _, start in decoded.transactions.tolist():
-        if event == streams.BEGIN:
+        if event == BEGIN:
             open_since = min(start, when)
-        elif event in (streams.COMMITTED, streams.ABORT, streams.PREPARE):
+        elif event in (COMMITTED, ABORT, PREPARE):
             found.append((base + min(start, when), base + when))
             open_since = None
     if open_since is not None:

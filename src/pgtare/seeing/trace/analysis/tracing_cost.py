@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.seeing.trace.file.stream import (
-    EXACT,
-    UNTIMED,
-    WORKERS,
-    CallKind,
-    NodeRun,
-    RowSources,
-)
+from pgtare.seeing.trace.file.records import EXACT, UNTIMED, WORKERS, CallKind, NodeRun, RowSources
 
 #: Calls of a node that are timed at any frequency (rows.h).
 _FIRST_CALLS = 64

@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from pgtare.seeing.trace.file.stream import RecordKind, walk
+from pgtare.seeing.trace.file.record_decoder import plans_of_fused, walk
+from pgtare.seeing.trace.file.records import RecordKind
 
 _HEADER = 32
 _NUMBER = slice(8, 16)
@@ -21,6 +22,8 @@ _TEXT_AT: dict[int, int] = {
     RecordKind.CALL: 48,
     RecordKind.ERROR: 40,
     RecordKind.PLAN: _PLANS_TEXT,
+    RecordKind.FUSED: 56,
+    RecordKind.OPEN: 56,
 }
 _PLAN_AT: dict[int, int] = {RecordKind.CALL: 64, RecordKind.ROWSOURCES: 32}
 
@@ -53,6 +56,8 @@ class Earlier:
             if record[_NUMBER] == _NOBODY:
                 if kind == RecordKind.SESSION:
                     self._session = record
+                elif kind == RecordKind.OPEN:
+                    found += [*self._named(kind, record), record]
                 elif own:
                     found.append(record[:_HEADER] + own.to_bytes(8, "little"))
                 continue
@@ -96,8 +101,9 @@ class Earlier:
     def _named(self, kind: int, record: bytes) -> list[bytes]:
         """What a record names and no record has defined yet."""
         found = []
-        plan = self._plans.pop(_at(record, _PLAN_AT.get(kind)), None)
-        if plan is not None:
+        fused = kind in (RecordKind.FUSED, RecordKind.OPEN)
+        names = plans_of_fused(record) if fused else [_at(record, _PLAN_AT.get(kind))]
+        for plan in [self._plans.pop(name) for name in names if name in self._plans]:
             # statements share plans: the text with it is of the one that came first
             found.append(_unnumbered(plan[:_PLANS_TEXT] + _NOBODY + plan[_PLANS_TEXT + 8 :]))
         text = self._texts.pop(_at(record, _TEXT_AT.get(kind)), None)

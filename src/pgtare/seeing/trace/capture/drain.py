@@ -13,7 +13,7 @@ import psycopg
 from pgtare.seeing.trace.capture.before_recording import Earlier
 from pgtare.seeing.trace.capture.ring_selection import Choice, Traced
 from pgtare.seeing.trace.capture.server import Server, Unread
-from pgtare.seeing.trace.file.stream import POSTGRES_EPOCH_US
+from pgtare.seeing.trace.file.records import POSTGRES_EPOCH_US
 from pgtare.seeing.trace.file.tables import NO_RING, Table
 from pgtare.seeing.trace.file.writer import Writer
 from pgtare.server import wait_ring
@@ -37,6 +37,8 @@ LEFT JOIN pg_stat_activity a ON a.pid = s.pid AND s.ended IS NULL
 WHERE s.started IS NOT NULL AND s.pid <> {own}
 AND (s.ended IS NULL OR s.ended >= %s)
 """
+#: Bytes of the record of a request that is open, at most.
+_LARGEST_OPEN = 2048
 _DRAIN = "SELECT next, lost, started, ended, data FROM {trace}.sql_trace_drain(%s, %s)"
 
 
@@ -53,6 +55,7 @@ class _Ring:
     lost: int = 0
     earlier: Earlier = field(default_factory=lambda: Earlier(0))
     session_started: datetime | None = None
+    open: bytes = b""  # what was read last, if it is as short as an open request
 
 
 @dataclass
@@ -180,7 +183,10 @@ class Drain:
             # what a ring forgot that is not for us is not our loss
             if ours := ring.earlier.lost(ring.position, lost):
                 self._lose(ring, ours)
-            for at, kept in ring.earlier.without(ring.position, lost, bytes(data)):
+            # of a request that is still open, and of which nothing is new
+            raw = b"" if bytes(data) == ring.open else bytes(data)
+            ring.open = raw or ring.open if len(data) <= _LARGEST_OPEN else b""
+            for at, kept in ring.earlier.without(ring.position, lost, raw):
                 self.writer.add(
                     Table.STREAM,
                     {

@@ -14,7 +14,7 @@ from pgtare.errors import UsageError
 from pgtare.kit import artefact, files, parquet
 from pgtare.seeing.trace.analysis.ledger import Ledger
 from pgtare.seeing.trace.analysis.plan_nodes import of_plan
-from pgtare.seeing.trace.file.stream import (
+from pgtare.seeing.trace.file.records import (
     ABORT,
     BEGIN,
     BUFFERS,

@@ -19,7 +19,7 @@ from pgtare.seeing.trace.analysis.ledger import Ledger
 from pgtare.seeing.trace.analysis.profile import Profile, Scope
 from pgtare.seeing.trace.analysis.statements import Statement, report
 from pgtare.seeing.trace.analysis.texts import StatementLabels, statement_labels
-from pgtare.seeing.trace.file.stream import CallKind
+from pgtare.seeing.trace.file.records import CallKind
 from pgtare.seeing.trace.output import show, waterfall
 from pgtare.seeing.trace.output.waterfall import Waterfall
 

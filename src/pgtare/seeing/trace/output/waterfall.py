@@ -11,7 +11,7 @@ from pgtare.kit import numbers
 from pgtare.seeing.trace.analysis.ledger import Ledger
 from pgtare.seeing.trace.analysis.texts import StatementLabels
 from pgtare.seeing.trace.analysis.timeline import Process
-from pgtare.seeing.trace.file.stream import CallKind
+from pgtare.seeing.trace.file.records import CallKind
 
 WIDTH = 1000.0
 ROW = 18

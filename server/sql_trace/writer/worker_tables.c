@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * worker_write.c
+ * worker_tables.c
  *		What the background worker reads of rings, as tables of a trace file.
  *-------------------------------------------------------------------------
  */
@@ -168,6 +168,28 @@ position_in(const Recording *recording, const Drained *ring, uint64 tail)
 }
 
 /*
+ * A request that is open for long is in no record yet: write what is kept back of
+ * it, if something is new, as the server may not live to see its end.
+ */
+static void
+write_open(Recording *recording, Drained *ring)
+{
+	const Ring *shared = dsm_segment_address(ring->segment);
+	uint32		generation = shared->open.generation;
+	uint32		size = (uint32) fused_look(shared, ring->position, recording->buffer);
+
+	if (size == 0 || ring->position == 0 ||
+		(generation == ring->open_generation && size == ring->open_size))
+		return;
+	introduce(recording, ring);
+	if (!put_stream(recording, ring, ring->position, recording->buffer, size))
+		return;
+	recording->has_rows = true;
+	ring->open_generation = generation;
+	ring->open_size = size;
+}
+
+/*
  * What is new of a ring of calls.  What could not be written stays unread, and
  * is counted as such.
  */
@@ -202,8 +224,11 @@ write_calls(Recording *recording, Drained *ring)
 			return;
 		recording->has_rows = true;
 		ring->position = copy.next;
+		/* readers forget an open request if any record follows it: a text, maybe */
+		ring->open_size = 0;
 		ring_note_drained(shared, ring->position);
 	}
+	write_open(recording, ring);
 }
 
 static int64

@@ -8,200 +8,52 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
+from pgtare.seeing.trace.file.records import (
+    BEGIN,
+    BUFFERS,
+    CALL,
+    COMMITTED,
+    LOCAL,
+    POSTGRES_EPOCH_US,
+    REQUEST,
+    SEVERAL,
+    SHARED,
+    TRANSACTION,
+    WAL,
+    Bind,
+    Failure,
+    Integers,
+    NodeRun,
+    RecordKind,
+    RowSources,
+    Stream,
+    TextRecord,
+    sqlstate,
+)
 
-#: Microseconds from 1970 to 2000, where the server's timestamps begin.
-POSTGRES_EPOCH_US = 946_684_800_000_000
 _HEADER = 32
+#: The latest version of the stream; earlier ones are part of it.
+_VERSION = 2
 #: Bytes of a record CALL before its counters.
 _CALL = 112
 #: No time in a stream is larger, in ns (36 years): sums of some of them have room in 64 bits.
 _LONGEST = 1 << 60
 _MAX_COUNT = 1 << 20
+#: Bytes of a record FUSED before its items, and of an item before its fields.
+_FUSED, _ITEM = 96, 16
+#: An item that holds values; others are calls.
+_BINDS_ITEM = 64
+#: Flags of a call in a record FUSED.
+_QUERY_ID, _ROWS, _PLAN = 0x100, 0x200, 0x400
+#: Flags of a record FUSED: a transaction began, was committed.
+_BEGAN, _COMMITTED = 1, 2
 #: No record holds more fetches: it takes longer than that.
 _MOST_FETCHES = 1 << 32
-
-
-class RecordKind(IntEnum):
-    """What a record is. PASSED: made by the recorder, for all of before the recording."""
-
-    PASSED = 0
-    SESSION = 1
-    TEXT = 2
-    CALL = 3
-    BINDS = 4
-    PLAN = 5
-    ROWSOURCES = 6
-    TRANSACTION = 7
-    ERROR = 8
-    REQUEST = 9
-    WAITRING = 10
-    LEVEL = 11
-    END = 12
-    LOST = 13
-    APPLICATION = 14
-
-
-class CallKind(IntEnum):
-    """What a call is."""
-
-    PARSE = 1
-    BIND = 2
-    PLAN = 3
-    EXECUTE = 4
-    FETCH = 5
-    COMMIT = 6
-    ROLLBACK = 7
-    UTILITY = 8
-
-
-CALL = np.dtype(
-    [
-        ("call", "<i8"),
-        ("kind", "<i2"),
-        ("depth", "<i2"),
-        ("flags", "<i4"),
-        ("sqlstate", "<i8"),
-        ("parent", "<i8"),
-        ("text", "<u8"),
-        ("query_id", "<i8"),
-        ("plan", "<u8"),
-        ("execution", "<i8"),
-        ("start", "<i8"),
-        ("end", "<i8"),
-        ("busy", "<i8"),
-        ("cpu", "<i8"),
-        ("rows", "<i8"),
-    ]
-)
-FAILED, SHARED, LOCAL, WAL, ABORTED, ESTIMATED, SEVERAL = 1, 2, 4, 8, 16, 32, 64
-#: Why a level is in force: the statement's query identifier was listed.
-BY_QUERY_ID = 6
-BUFFERS = (
-    "shared_hit",
-    "shared_read",
-    "shared_dirtied",
-    "shared_written",
-    "local_hit",
-    "local_read",
-    "local_dirtied",
-    "local_written",
-    "temp_read",
-    "temp_written",
-    "wal_records",
-    "wal_bytes",
-)
-REQUEST = np.dtype(
-    [("start", "<i8"), ("end", "<i8"), ("cpu", "<i8"), ("status", "<i4"), ("messages", "<i4")]
-)
-TRANSACTION = np.dtype([("event", "<i4"), ("when", "<i8"), ("xid", "<u8"), ("start", "<i8")])
-BEGIN, COMMITTED, ABORT, PREPARE, SUBABORT = 1, 2, 3, 4, 5
-
-
-@dataclass(frozen=True)
-class TextRecord:
-    """A statement's text. length: of the whole, in bytes."""
-
-    text: str
-    query_id: int
-    length: int
-    cut: bool
-    suppressed: bool
-
-
-@dataclass(frozen=True)
-class Bind:
-    """A value bound: its type's OID, its state (null, whole, cut, redacted, omitted), its bytes."""
-
-    type: int
-    state: str
-    form: int
-    length: int
-    data: bytes
-
-
-#: Flags of a node: each call timed, ran in parallel workers, not timed at all.
-EXACT, WORKERS, UNTIMED = 1, 2, 16
-
-
-@dataclass(frozen=True)
-class NodeRun:
-    """What one node of a plan did in one execution; times in ns, children included."""
-
-    node: int
-    flags: int
-    calls: int
-    rows: int
-    loops: int
-    time: int
-    low: int
-    high: int
-
-
-@dataclass(frozen=True)
-class RowSources:
-    """The nodes of one execution; sampling: about every how-manieth call was timed."""
-
-    call: int
-    plan: int
-    sampling: int
-    nodes: tuple[NodeRun, ...]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An error sent to the client."""
-
-    when: int
-    call: int
-    sqlstate: str
-    severity: str
-    text: int
-    message: str
-
-
-@dataclass
-class Stream:
-    """One session's records. Times: ns since the ring began (started_ns since 1970).
-
-    wait_rings: (from when, start of the ring of waits in µs since 2000, time of its zero here).
-    applications: (from when, name), if another than session's. gaps: (after when, up to when,
-    bytes, records) that are missing. passed: up to when all was before the recording.
-    first_look: the last time in what was drained first, and the first time in what came next.
-    buffers, and fetches if one record holds several: by call
-    number.
-    """
-
-    session: dict[str, Any] = field(default_factory=dict)
-    calls: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, CALL))
-    buffers: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    fetches: dict[int, int] = field(default_factory=dict)
-    requests: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, REQUEST))
-    transactions: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, TRANSACTION))
-    texts: dict[int, TextRecord] = field(default_factory=dict)
-    binds: dict[int, tuple[Bind, ...]] = field(default_factory=dict)
-    plans: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-    rowsources: list[RowSources] = field(default_factory=list)
-    errors: list[Failure] = field(default_factory=list)
-    wait_rings: list[tuple[int, int, int]] = field(default_factory=list)
-    levels: list[tuple[int, int, int, float]] = field(default_factory=list)
-    applications: list[tuple[int, str]] = field(default_factory=list)
-    gaps: list[tuple[int, int, int, int]] = field(default_factory=list)
-    ended: bool = False
-    passed: int | None = None
-    first_look: tuple[int, int | None] = (0, None)
-    begin: int = 0
-    last: int = 0
-    records: int = 0
-    notes: list[str] = field(default_factory=list)
-
 
 _CODES = "utf-8"
 _BIND_STATES = ("null", "whole", "cut", "redacted", "omitted")
@@ -218,6 +70,11 @@ class _Decoder:
         self.into = Stream()
         self.encoding = _CODES
         self._calls: list[npt.NDArray[np.void]] = []
+        # calls of records FUSED of the chunk, with their places in it
+        self._fused_calls: list[tuple[int, ...]] = []
+        self._fused_places: list[int] = []
+        self._place = 0
+        self._open: tuple[bytes, int, int] | None = None
         self._requests: list[tuple[int, ...]] = []
         self._transactions: list[tuple[int, ...]] = []
         # up to where the ring has been read: position, and number and time of the last record
@@ -231,6 +88,8 @@ class _Decoder:
             self._chunk(position, data[: len(data) // 8 * 8])
             if i == 0:
                 into.first_look, self._looked = (into.last, None), True
+        if self._open is not None:
+            self._still_open(*self._open)
         if self._calls:
             into.calls = np.concatenate(self._calls)
         into.requests = np.array(self._requests, REQUEST)
@@ -253,6 +112,7 @@ class _Decoder:
         numbers, of_call = words[at + 1].astype(np.int64), words[at + 3].astype(np.int64)
         made = numbers != 0  # by the session, not by the reading function
         if made.any():
+            self._open = None  # what came after it tells of that request
             lost = _lost(data, offsets[kinds == RecordKind.LOST])
             self._gaps(position, lost, numbers[made], times[made])
             self._next = max(self._next, position + lost + int(sizes[made].sum()))
@@ -265,7 +125,7 @@ class _Decoder:
             self._first = min(self._first, first)
             self.into.last = max(self.into.last, last)
         of_calls = (kinds == RecordKind.CALL) & (sizes >= _CALL)
-        self._take_calls(words, data, offsets[of_calls], sizes[of_calls])
+        calls = self._take_calls(words, data, offsets[of_calls], sizes[of_calls])
         others = np.flatnonzero(kinds != RecordKind.CALL)
         previous = -1
         for i in others.tolist():
@@ -274,6 +134,7 @@ class _Decoder:
                 continue
             record = data[int(offsets[i]) : int(offsets[i] + sizes[i])]
             when = int(times[i])
+            self._place = i
             try:
                 handler(self, record, when, int(of_call[i]))
             except (struct.error, ValueError, IndexError, OverflowError) as ex:
@@ -281,6 +142,17 @@ class _Decoder:
                     kind = RecordKind(int(kinds[i])).name
                     self.into.notes.append(f"a record {kind} could not be read ({ex})")
                 previous = int(kinds[i])
+        self._join_calls(calls, np.flatnonzero(of_calls))
+
+    def _join_calls(self, calls: npt.NDArray[np.void], places: Integers) -> None:
+        """Add the calls of a chunk, in the order of the records that hold them."""
+        if self._fused_calls:
+            calls = np.concatenate([calls, np.array(self._fused_calls, CALL)])
+            order = np.argsort(np.concatenate([places, self._fused_places]), kind="stable")
+            calls = calls[order]
+            self._fused_calls, self._fused_places = [], []
+        if len(calls):
+            self._calls.append(calls)
 
     def _gaps(self, position: int, lost: int, numbers: Integers, times: Integers) -> None:
         """Note what is missing before a chunk, or in it: the numbers of records go up by one.
@@ -299,11 +171,11 @@ class _Decoder:
 
     def _take_calls(
         self, words: npt.NDArray[Any], data: bytes, offsets: Integers, sizes: Integers
-    ) -> None:
-        if not len(offsets):
-            return
+    ) -> npt.NDArray[np.void]:
         at = offsets >> 3
         calls = np.zeros(len(offsets), CALL)
+        if not len(offsets):
+            return calls
         head, body = words[at], words[at + 4]
         calls["depth"] = (head >> np.uint64(48)).astype(np.int64)
         calls["call"] = words[at + 3].astype(np.int64)
@@ -317,7 +189,6 @@ class _Decoder:
             calls[name] = words[at + i].astype(calls.dtype[name])
         for name in ("start", "busy", "cpu"):
             calls[name] = _sane(calls[name])
-        self._calls.append(calls)
         for i in np.flatnonzero(calls["flags"] & (SHARED | LOCAL | WAL)).tolist():
             end = int(offsets[i] + sizes[i])
             found = _buffers(data[int(offsets[i]) + _CALL : end], int(calls["flags"][i]))
@@ -329,6 +200,60 @@ class _Decoder:
             )
             if many is not None:
                 self.into.fetches[int(calls["call"][i])] = many
+        return calls
+
+    def _fused(self, r: bytes, when: int, call: int) -> None:
+        """A request in one record, as the calls and records that it is the same as."""
+        flags, status, _, messages, start, cpu, text, query_id, xid, transaction, began = (
+            struct.unpack_from("<IBBHqqQqQqI", r, 32)
+        )
+        start, transaction = _sane_ns(start), _sane_ns(transaction)
+        if flags & _BEGAN:
+            self._transactions.append((BEGIN, start + began, 0, transaction))
+        at, end = _FUSED, start
+        while at < len(r):
+            kind, number, bits, first, second, busy = struct.unpack_from("<BBHIII", r, at)
+            at += _ITEM
+            if kind == _BINDS_ITEM:
+                if at + first > len(r) or first % 8:
+                    raise ValueError("values beyond the record")
+                self._take_binds(r[: at + first], at, bits, call + number)
+                at += first
+                continue
+            rows = plan = 0
+            if bits & _ROWS:
+                (rows,) = struct.unpack_from("<q", r, at)
+                at += 8
+            if bits & _PLAN:
+                (plan,) = struct.unpack_from("<Q", r, at)
+                at += 8
+            if bits & (SHARED | LOCAL | WAL):
+                found = _buffers(r[at:], bits)
+                if found is None:
+                    raise ValueError("counters beyond the record")
+                self.into.buffers[call + number] = found
+                at += _buffers_size(bits)
+            end = start + second
+            known = query_id if bits & _QUERY_ID else 0
+            of_call = (call + number, kind, 0, bits & 0xFF, 0, 0, text, known, plan, 0)
+            self._fused_calls.append((*of_call, start + first, end, busy, -1, rows))
+            self._fused_places.append(self._place)
+        if flags & _COMMITTED:
+            self._transactions.append((COMMITTED, end, xid, transaction))
+        self.into.last = max(self.into.last, end)
+        if r[4] == RecordKind.FUSED:
+            self._requests.append((start, when, _sane_ns(cpu), status, messages))
+
+    def _note_open(self, r: bytes, when: int, call: int) -> None:
+        self._open = r, when, call
+
+    def _still_open(self, r: bytes, when: int, call: int) -> None:
+        """A request that had not been answered when the session was last looked at."""
+        try:
+            self._fused(r, when, call)
+        except (struct.error, ValueError, IndexError, OverflowError) as ex:
+            self.into.notes.append(f"a record OPEN could not be read ({ex})")
+        self._join_calls(np.zeros(0, CALL), np.zeros(0, np.int64))
 
     def _session(self, r: bytes, when: int, call: int) -> None:
         version, pid, started, system, _, role, database, server, clock, ring = struct.unpack_from(
@@ -337,9 +262,9 @@ class _Decoder:
         names = [r[a:b].split(b"\0", 1)[0] for a, b in ((88, 152), (152, 216), (216, 280))]
         encoding = r[280:304].split(b"\0", 1)[0].decode("ascii", "replace")
         self.encoding = _python_encoding(encoding)
-        if version > 1:
+        if version > _VERSION:
             self.into.notes.append(
-                f"the server's stream has version {version}; this pgtare reads version 1"
+                f"the server's stream has version {version}; this pgtare reads version {_VERSION}"
             )
         began = _sane_ns((started + POSTGRES_EPOCH_US) * 1000)
         self.into.session = {
@@ -369,7 +294,11 @@ class _Decoder:
 
     def _binds(self, r: bytes, when: int, call: int) -> None:
         _, entries = struct.unpack_from("<II", r, 32)
-        found, at = [], 40
+        self._take_binds(r, 40, entries, call)
+
+    def _take_binds(self, r: bytes, at: int, entries: int, call: int) -> None:
+        """The values whose entries begin at a place of a record."""
+        found = []
         for _ in range(min(entries, _MAX_COUNT)):
             oid, state, form, _, length, stored = struct.unpack_from("<IBBHII", r, at)
             if at + 16 + stored > len(r):
@@ -453,6 +382,8 @@ _HANDLERS: dict[int, Callable[[_Decoder, bytes, int, int], None]] = {
     RecordKind.END: _Decoder._end,
     RecordKind.PASSED: _Decoder._passed,
     RecordKind.APPLICATION: _Decoder._application,
+    RecordKind.FUSED: _Decoder._fused,
+    RecordKind.OPEN: _Decoder._note_open,
     RecordKind.LOST: _Decoder._end,  # read if the records around it are known
 }
 
@@ -482,6 +413,23 @@ def walk(data: bytes) -> tuple[Integers, str | None]:
     return np.array(offsets, np.int64), None
 
 
+def plans_of_fused(record: bytes) -> list[int]:
+    """The plans that a record FUSED or OPEN names; none from where it is damaged."""
+    found: list[int] = []
+    at = _FUSED
+    while at + _ITEM <= len(record):
+        kind, _, bits, size = struct.unpack_from("<BBHI", record, at)
+        at += _ITEM
+        if kind == _BINDS_ITEM:
+            at += size
+            continue
+        at += 8 if bits & _ROWS else 0
+        if bits & _PLAN and at + 8 <= len(record):
+            found += struct.unpack_from("<Q", record, at)
+        at += (8 if bits & _PLAN else 0) + _buffers_size(bits)
+    return found
+
+
 def _buffers(raw: bytes, flags: int) -> tuple[int, ...] | None:
     """In the order of BUFFERS; None if the record is too short for what it announces."""
     found, at = [0] * len(BUFFERS), 0
@@ -494,20 +442,18 @@ def _buffers(raw: bytes, flags: int) -> tuple[int, ...] | None:
     return tuple(found)
 
 
+def _buffers_size(flags: int) -> int:
+    """Bytes of the counters that are there."""
+    return sum(8 * count for flag, count in ((SHARED, 4), (LOCAL, 6), (WAL, 2)) if flags & flag)
+
+
 def _fetches(raw: bytes, flags: int) -> int | None:
     """Behind the counters that are there; None if the record is too short, or that is absurd."""
-    at = sum(8 * count for flag, count in ((SHARED, 4), (LOCAL, 6), (WAL, 2)) if flags & flag)
+    at = _buffers_size(flags)
     if len(raw) < at + 8:
         return None
     (many,) = struct.unpack_from("<Q", raw, at)
     return int(many) if 1 < many <= _MOST_FETCHES else None
-
-
-def sqlstate(packed: int) -> str:
-    """The five characters of an error code; empty for 0."""
-    if not packed:
-        return ""
-    return "".join(chr((packed >> 6 * i & 0x3F) + 48) for i in range(5))
 
 
 _ENCODINGS = {

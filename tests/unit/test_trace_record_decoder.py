@@ -9,8 +9,8 @@ import pytest
 
 from pgtare.seeing.trace.analysis.merge import comment_fields, trace_id
 from pgtare.seeing.trace.analysis.timeline import _one_origin
-from pgtare.seeing.trace.file import stream
-from pgtare.seeing.trace.file.stream import CallKind, RecordKind
+from pgtare.seeing.trace.file import record_decoder
+from pgtare.seeing.trace.file.records import CallKind, RecordKind, sqlstate
 from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder
 
 pytestmark = pytest.mark.timeout(60)
@@ -42,7 +42,7 @@ def test_every_kind_of_record_comes_back() -> None:
     b.error(13, "division by zero", 33816706, 1)
     b.application(13, "ünder")
     b.end(14)
-    found = stream.decode([(0, b.data)])
+    found = record_decoder.decode([(0, b.data)])
     assert found.session["pid"] == 99
     assert found.session["application"] == "naïve"
     assert found.session["started_ns"] == BEGAN_NS
@@ -51,7 +51,7 @@ def test_every_kind_of_record_comes_back() -> None:
     (call,) = found.calls
     assert (call["start"], call["end"], call["busy"], call["cpu"], call["rows"]) == (5, 9, 4, 3, 7)
     assert (call["depth"], call["parent"], call["query_id"], call["text"]) == (2, 4, 42, 1)
-    assert stream.sqlstate(int(call["sqlstate"])) == "22012"
+    assert sqlstate(int(call["sqlstate"])) == "22012"
     assert found.buffers[1][:4] == (1, 2, 3, 4)
     assert found.requests.tolist() == [(1, 12, 4, ord("T"), 1)]
     assert found.transactions.tolist() == [(1, 5, 77, 2)]
@@ -60,6 +60,64 @@ def test_every_kind_of_record_comes_back() -> None:
     assert found.applications == [(13, "ünder")]
     assert found.ended
     assert not found.notes
+
+
+def test_request_in_one_record() -> None:
+    """Among others, its calls come in the order of the records."""
+    b = StreamBuilder()
+    b.session()
+    b.call(CallKind.PARSE, 1, 9)
+    b.fused(1000, 1030, 2)
+    b.call(CallKind.PARSE, 2000, 2009)
+    found = record_decoder.decode([(0, b.data)])
+    assert found.calls["call"].tolist() == [1, 3, 2, 4, 5]
+    assert found.calls["kind"].tolist() == [1, 2, 4, 6, 1]
+    bind, execution, commit = found.calls[1:4]
+    assert [int(bind[n]) for n in ("start", "end", "busy", "flags")] == [1000, 1010, 9, 32]
+    assert [int(execution[n]) for n in ("start", "end", "busy", "rows", "plan", "text")] == [
+        *(1010, 1020, 8, 7, 3, 1)
+    ]
+    assert [int(c["query_id"]) for c in (bind, execution, commit)] == [42, 42, 0]
+    assert {int(c["cpu"]) for c in found.calls} == {-1}
+    assert found.buffers == {2: (1, 2, 3, 4, *[0] * 8)}
+    assert [bind.data for bind in found.binds[2]] == [b"\7\0\0\0"]
+    assert found.transactions.tolist() == [(1, 1002, 0, 1001), (2, 1022, 99, 1001)]
+    assert found.requests.tolist() == [(1000, 1030, 5, ord("I"), 1)]
+    assert not found.notes
+    assert not found.gaps
+    records = [b.data[at:] for at in record_decoder.walk(b.data)[0].tolist()]
+    assert record_decoder.plans_of_fused(records[2][: len(records[2]) - len(records[3])]) == [3]
+
+
+def test_request_that_is_open() -> None:
+    """It counts if the session tells no more; else what it told does."""
+    b = StreamBuilder()
+    b.session()
+    b.call(CallKind.PARSE, 1, 9)
+    before = b.data
+    b.fused(1000, 1000, 2, still_open=True)
+    found = record_decoder.decode([(0, b.data)])
+    assert found.calls["call"].tolist() == [1, 3, 2, 4]
+    assert not len(found.requests)
+    twice = record_decoder.decode([(0, b.data), (len(before) - 304, b.data[len(before) :])])
+    assert twice.calls["call"].tolist() == [1, 3, 2, 4]
+    at = len(b.data)
+    b.fused(1000, 1030, 2)
+    found = record_decoder.decode([(0, b.data[:at]), (len(before) - 304, b.data[at:])])
+    assert found.calls["call"].tolist() == [1, 3, 2, 4]
+    assert len(found.requests) == 1
+    assert not found.gaps
+
+
+@pytest.mark.parametrize("size", range(0, 180, 4))
+def test_request_in_one_record_that_is_cut(size: int) -> None:
+    b = StreamBuilder()
+    b.fused(1000, 1030, 2)
+    body = b.data[32 : 32 + size]
+    b = StreamBuilder()
+    b.record(RecordKind.FUSED, 1030, body, 2)
+    record_decoder.decode([(0, b.data)])
+    record_decoder.plans_of_fused(b.data)
 
 
 def test_values_of_any_kind_and_number() -> None:
@@ -73,7 +131,7 @@ def test_values_of_any_kind_and_number() -> None:
         kept.append(raw)
     b = StreamBuilder()
     b.record(RecordKind.BINDS, 1, struct.pack("<II", 1000, 1000) + entries, call=8)
-    found = stream.decode([(0, b.data)]).binds[8]
+    found = record_decoder.decode([(0, b.data)]).binds[8]
     assert [bind.data for bind in found] == kept
     assert {bind.state for bind in found} == {"null", "whole", "cut", "redacted", "omitted"}
 
@@ -83,7 +141,7 @@ def test_text_of_an_invalid_encoding_and_of_megabytes() -> None:
     b.session()
     raw = b"SELECT '\xff\xfe'" + b"x" * 3_000_000
     b.record(RecordKind.TEXT, 0, struct.pack("<QqIIII", 5, 0, len(raw), len(raw), 0, 0) + raw)
-    found = stream.decode([(0, b.data)]).texts[5]
+    found = record_decoder.decode([(0, b.data)]).texts[5]
     assert found.text.startswith("SELECT '\ufffd\ufffd'")
     assert len(found.text) == len(raw)
 
@@ -100,7 +158,7 @@ def test_what_cannot_be_is_reported_and_the_rest_read() -> None:
     b.record(RecordKind.PLAN, 3, b"\xff" * 40)
     b.call(CallKind.PLAN, 3, 4)
     cut = b.data + struct.pack("<IHHQqQ", 4000, 3, 0, 1, 1, 1)
-    found = stream.decode([(0, cut)])
+    found = record_decoder.decode([(0, cut)])
     assert len(found.calls) == 2
     assert [n for n in found.notes if "BINDS" in n]
     assert [n for n in found.notes if "4,000 bytes" in n]
