@@ -114,8 +114,8 @@ def _shown_by_runs(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
     return (
         f"Leaving {arm.name} on {verb}{whose}{_least(arm)} {numbers.size(effect.runs_us)} µs "
         f"{numbers.bounds(effect.runs_us)} a transaction at this load, by runs: the effect lasts "
-        "longer than the next transaction; the transaction itself and the next have "
-        f"{numbers.estimate(effect.body_us)} µs of it{' only' if part else ''}{_tail(effect)}."
+        "longer than the next transaction; the transaction itself and the next one show "
+        f"{'only ' if part else ''}{numbers.estimate(effect.body_us)} µs of it{_tail(effect)}."
     )
 
 
