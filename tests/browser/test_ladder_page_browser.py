@@ -57,6 +57,7 @@ def test_draws_every_chart_without_complaint_or_request(
     }
 
 
+@pytest.mark.slow
 def test_draws_a_study_of_several_protocols(visit: Callable[..., Visit], tmp_path: Path) -> None:
     found = study(BY_UNITS).resolved()
     made = {**runs(found, {"trace": -0.02}), **tried(found)}

@@ -117,6 +117,7 @@ def test_instructions_of_a_transaction_in_a_trial(wheel: Binaries, open_director
     assert fmean(own) <= TRANSACTION_BOUND
 
 
+@pytest.mark.slow
 def test_instructions_of_row_sources_of_a_short_statement(
     wheel: Binaries, open_directory: Path
 ) -> None:

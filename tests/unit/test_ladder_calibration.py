@@ -99,6 +99,7 @@ def test_stopping_on_width_costs_little_coverage(fewest: int, least: float) -> N
     assert max(rates) < 0.955
 
 
+@pytest.mark.slow
 def test_stopping_on_width_keeps_the_coverage() -> None:
     rng = np.random.default_rng(5)
     studies, covered, stopped = 400, 0, 0

@@ -54,6 +54,7 @@ def test_simulated_trials_are_whole_ones() -> None:
     assert doubled[arm != 1] == pytest.approx(1, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_stalls_below_the_threshold_that_a_session_s_end_cuts_short_count_in_full() -> None:
     design, life_us, stall_us = simulator.design_of(2, 5), 36_000.0, 10_800.0
     rng = np.random.default_rng(3)
@@ -74,5 +75,6 @@ def test_stalls_below_the_threshold_that_a_session_s_end_cuts_short_count_in_ful
     assert found / truth == pytest.approx(1, abs=0.12)  # whole blocks alone gave .72
 
 
+@pytest.mark.slow
 def test_a_cost_that_lasts_is_equivalent_within_limits_only() -> None:
     assert verdicts.lasting(6, 10, 77).hits == 0
