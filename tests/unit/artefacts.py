@@ -157,8 +157,8 @@ def _write_and_die(kind: Made, path: Path, at: int) -> None:
     kind.write(path)
 
 
-def main(name: str, directory: Path) -> None:
-    """Write in directories 0, 1, …, until a process is not killed."""
+def main(name: str, directory: Path, every: int) -> None:
+    """Write in directories called by the call at which it is killed, until a process is not."""
     at = 0
     while True:
         child = os.fork()
@@ -174,10 +174,10 @@ def main(name: str, directory: Path) -> None:
             assert os.WEXITSTATUS(status) == 0
             print(at)
             return
-        at += 1
+        at += every
 
 
 if __name__ == "__main__":
     for number in range(60):
         (Path(sys.argv[2]) / str(number)).mkdir(parents=True)
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

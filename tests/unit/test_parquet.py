@@ -141,7 +141,7 @@ def test_whatever_is_damaged(tmp_path: Path) -> None:
     whole = path.read_bytes()
     rng = np.random.default_rng(1)
     refused = []
-    for i in range(200):
+    for i in range(80):
         data = bytearray(whole)
         for at in rng.integers(len(data) - 400 if i % 3 else 0, len(data), 3).tolist():
             data[at] = int(rng.integers(256))
@@ -150,7 +150,7 @@ def test_whatever_is_damaged(tmp_path: Path) -> None:
             parquet.read(path)
         except PgtareError as ex:
             refused.append(str(ex))
-    assert len(refused) > 100
+    assert len(refused) > 40
     assert all("damaged" in clear(message) for message in refused)
 
 
