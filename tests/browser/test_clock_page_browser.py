@@ -47,7 +47,7 @@ def test_draws_every_chart_without_complaint_or_request(
     )
     assert page.get_by_text("The clock is cheap and sane.").is_visible()
     plan = page.locator("section", has=page.locator("#h-plan"))
-    assert plan.locator("li").filter(has_text="EXPLAIN (ANALYZE, TIMING) costs").is_visible()
+    assert plan.locator("li").filter(has_text="EXPLAIN (ANALYZE, TIMING) takes").is_visible()
     assert plan.locator("li").filter(has_text="Measured:").is_visible()
     assert plan.locator("tbody tr").count() == 1
     assert plan.get_by_text("Note: it is a sample.").is_visible()

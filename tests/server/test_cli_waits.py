@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -24,7 +25,7 @@ from pgtare.server.wait_ring import RingRecordKind
 from tests.commands import arm, pgtare, read, refused, start_pgtare
 from tests.loads import during
 from tests.servers import named
-from tests.sessions import Connection, eventually, one, rows
+from tests.sessions import Connection, eventually, one, rows, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -73,7 +74,9 @@ def test_top_without_a_terminal_prints_one_table(timed: Cluster, sleeping: Conne
     text = waits(timed, "top", "--interval", "0.5s").stdout
     assert "Timeout/PgSleep" in text
     assert "\x1b" not in text
-    assert text.count("active on average") == 1
+    heading = re.compile(r"Where the time of \d+\.\d\d sessions went, on average over \d\.\d s:\n")
+    assert len(heading.findall(text)) == 1
+    assert re.search(r"\n\d\.\d\d sessions active \(\d\.\d\d of these on CPU, counted\), \d", text)
 
 
 def test_histogram_holds_every_wait(
@@ -232,8 +235,21 @@ def test_losses_are_counted_by_session(timed: Cluster, watched: Connection, tmp_
 
 def test_bad_input_is_one_sentence(wheel: Binaries, waits18: Cluster, tmp_path: Path) -> None:
     dsn = waits18.dsn()
+    on = ("--dsn", dsn)
     message = refused("waits", "top", "--dsn", waits18.dsn(dbname="template1"))
     assert "no extension wait_event_timing" in message
+    with session(waits18) as connection:
+        captured = "SELECT count(*) FROM pg_stat_wait_event_timing_sessions WHERE capture <> 'off'"
+        everywhere = one(connection, captured)
+        connection.execute("ALTER SYSTEM SET wait_event_timing.capture = off")
+        connection.execute("SELECT pg_reload_conf()")
+        eventually(lambda: one(connection, captured) == 0)
+        message = refused("waits", "top", *on)
+        connection.execute("ALTER SYSTEM RESET wait_event_timing.capture")
+        connection.execute("SELECT pg_reload_conf()")
+        eventually(lambda: one(connection, captured) == everywhere)
+    assert message.startswith("pgtare: wait_event_timing.capture is off in every process")
+    assert "ALTER SYSTEM SET wait_event_timing.capture = 'stats'; SELECT pg_reload" in message
     assert "cannot connect" in refused("waits", "top", "--dsn", "host=/nowhere", status=1)
     assert "--interval" in refused("waits", "top", "--dsn", dsn, "--interval", "soon")
     assert "holds no recording of `pgtare waits record`" in refused("waits", "report", tmp_path)

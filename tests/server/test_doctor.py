@@ -19,7 +19,7 @@ from pgtare.seeing.doctor.session import Session
 from pgtare.server import pooler
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.commands import pgtare, read
+from tests.commands import in_process, pgtare, read
 from tests.doctor_servers import REPORTED_S, SCHEMA, checks, doctor, evicting, storm
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -141,10 +141,21 @@ def test_a_healthy_server_under_load_has_no_finding(healthy: Cluster) -> None:
         assert "clock readings" in observers["track_io_timing"]
 
 
+def test_a_superusers_own_queries_stay_out_of_the_table(healthy: Cluster) -> None:
+    with healthy.connect() as conn:
+        conn.execute("SELECT pg_stat_statements_reset()")
+        assert in_process("module", "list", "--dsn", healthy.dsn()).returncode == 0
+        found = conn.execute("SELECT query FROM pg_stat_statements").fetchall()
+    kept = {text for (text,) in found if "pg_stat_statements_reset" not in text}
+    assert kept == {"BEGIN", pooler.PID, "SET LOCAL pg_stat_statements.track = $1"} or (
+        kept == {"BEGIN", pooler.PID, f"SET LOCAL {pooler.UNTRACKED}"}  # 15
+    )
+
+
 def test_all_that_is_sent_is_listed(healthy: Cluster) -> None:
     listed = pgtare("doctor", "--show-queries")
     assert listed.returncode == 0
-    settings = (*queries.SET_UP, queries.UNTRACKED)
+    settings = (*queries.SET_UP, pooler.UNTRACKED)
     known = {_plain(q.text) for q in queries.QUERIES} | {f"SET LOCAL {s}" for s in settings}
     known |= {"BEGIN READ ONLY", "COMMIT"}
     assert known <= {_plain(part) for part in listed.stdout.split(";")}

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 from pathlib import Path
@@ -19,8 +20,9 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached, source_dir
 from pgtare.server.cluster import Cluster
 from pgtare.server.module_package import MANIFEST
-from tests.commands import in_process, refused
+from tests.commands import in_process, refused, start_pgtare
 from tests.installation_copies import copy_of
+from tests.sessions import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]  # modules are built
 
@@ -77,7 +79,7 @@ def test_a_tar_installs_without_a_compiler_and_the_server_runs_it(
         assert row == (pgtare.__version__, True)
 
 
-def no_build(*_: object) -> None:
+def no_build(*_: object, **__: object) -> None:
     raise AssertionError("nothing may be built")
 
 
@@ -178,6 +180,40 @@ def test_the_manifest_goes_with_the_last_module(wheel: Binaries, changeable: Pat
         assert list(changeable.rglob(MANIFEST))
         modules.uninstall(wheel, name, destdir=changeable)
     assert [path for path in changeable.rglob("*") if path.is_file()] == []
+
+
+def test_a_forced_installation_leaves_no_manifest_of_what_was_replaced(
+    copied: Binaries, package: Path
+) -> None:
+    (libraries,) = [path.parent for path in package.rglob(MANIFEST)]
+    shutil.copy(libraries / MANIFEST, copied.pkglibdir)
+    assert install(copied, package) == ["installed"] * 3
+    assert not (copied.pkglibdir / MANIFEST).exists()
+    shutil.copy(libraries / MANIFEST, copied.pkglibdir)
+    assert install(copied, package) == ["unchanged"] * 3
+    assert (copied.pkglibdir / MANIFEST).exists()
+
+
+def test_an_installation_that_is_terminated_leaves_no_unpacked_files(
+    wheel: Binaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs, scratch = tmp_path / "bin", tmp_path / "scratch"
+    for directory in (programs, scratch):
+        directory.mkdir()
+    slow = programs / "dpkg-deb"
+    slow.write_text(f"#!/bin/sh\ntouch {tmp_path}/unpacking\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    deb = tmp_path / "p.deb"
+    deb.touch()
+    process = start_pgtare("module install --pg-config {} --from {}", wheel.pg_config, deb)
+    eventually((tmp_path / "unpacking").exists)
+    assert list(scratch.iterdir())
+    process.terminate()
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not list(scratch.iterdir())
 
 
 def test_what_is_no_package_is_said(wheel: Binaries, tmp_path: Path) -> None:

@@ -494,14 +494,16 @@ def test_without_the_extension(tracer: Cluster, onlooker: Connection, tmp_path: 
     dsn = tracer.dsn(dbname="template1")
     message = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
     assert message == (
-        "pgtare: database template1 has no extension sql_trace: CREATE EXTENSION sql_trace; there, "
-        "or connect to the database that has it\n"
+        "pgtare: database template1 has no extension sql_trace: run CREATE EXTENSION "
+        "wait_event_timing; CREATE EXTENSION sql_trace; in database template1, or connect to the "
+        "database that has it\n"
     )
 
 
 def test_without_the_module(server18: Cluster, tmp_path: Path) -> None:
     message = refused("trace", "record", tmp_path / "x", "--dsn", server18.dsn())
-    assert "pgtare module install" in message
+    assert "'wait_event_timing', 'sql_trace'; and restart the server; " in message
+    assert "CREATE EXTENSION wait_event_timing; CREATE EXTENSION sql_trace;" in message
 
 
 @pytest.mark.parametrize(

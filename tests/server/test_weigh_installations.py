@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
-from tests.commands import arm, pgtare, read, refused
+from tests.commands import arm, in_process, pgtare, read, refused
 from tests.loads import traffic
 
 pytestmark = pytest.mark.server
@@ -64,10 +65,39 @@ def test_running_debian_15(debian15: Binaries, tmp_path: Path) -> None:
 
 
 @pytest.mark.debian
-def test_debian_15_without_the_module_says_what_to_do(debian15: Binaries) -> None:
+def test_debian_15_without_the_module_says_all_that_is_to_be_done(
+    debian15: Binaries, tmp_path: Path
+) -> None:
     with Cluster(debian15) as server:
-        message = refused("weigh", "track_io_timing", "--dsn", server.dsn())
-        assert "pgtare module install" in message
+        steps = {
+            "weigh pg_stat_statements": (
+                "pgtare",
+                "'pg_stat_statements', 'pgtare'",
+                "CREATE EXTENSION pgtare; CREATE EXTENSION pg_stat_statements;",
+            ),
+            "waits top": ("wait_event_timing", "'wait_event_timing'", "CREATE EXTENSION wait"),
+            f"trace record {tmp_path}/new": (
+                "",
+                "'wait_event_timing', 'sql_trace'",
+                "CREATE EXTENSION wait_event_timing; CREATE EXTENSION sql_trace;",
+            ),
+        }
+        for command, (module, libraries, extensions) in steps.items():
+            message = refused(*command.split(), "--dsn", server.dsn())
+            option = f" --module {module}" if module else ""
+            assert message.count("\n") == 1
+            for step in (
+                f"1. on the server's host run `pgtare module install{option} --pg-config PATH`;",
+                f"2. run ALTER SYSTEM SET shared_preload_libraries = {libraries}; and restart",
+                f"3. run {extensions}",
+            ):
+                assert step in message
+        message = refused("weigh track_io_timing --load select-only --yes --dsn {}", server.dsn())
+        assert "2. run ALTER SYSTEM" in message  # and no database was made for it
+        listed = in_process("module", "list", "--dsn", server.dsn()).stdout
+        assert len(re.findall("not installed +not preloaded +not created", listed)) == 3
+    message = refused("module list --dsn x --pg-config {}", debian15.pg_config)
+    assert message.startswith("pgtare: --dsn and --pg-config: give one of them")
 
 
 def test_module_install_and_uninstall_below_a_destdir(wheel: Binaries, tmp_path: Path) -> None:

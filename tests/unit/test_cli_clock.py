@@ -249,7 +249,7 @@ def test_a_comparison_ends_in_1_where_a_reading_became_dearer(tmp_path: Path, ru
     status, out, _ = run("--clock", "monotonic", "--compare", path)
     assert status == 1
     assert re.search(r"monotonic, a reading +0\.5 ns +\S+ ns +\+\d+ % +worse", out)
-    assert "worse beyond the noise" in out
+    assert "Worse beyond the noise: " in out
 
 
 PLAN = [
@@ -291,7 +291,7 @@ def test_a_plan_is_timed_by_the_clock_just_measured(tmp_path: Path, run: Run) ->
     row = next(one for one in report["meaning"] if one["what"].startswith("EXPLAIN"))
     assert row["cost_ns"]["likely"] == plan["call_ns"]["likely"]
     out = run("--clock", "monotonic", "--explain", path)[1]
-    assert re.search(r"EXPLAIN \(ANALYZE, TIMING\) costs [\d.]+ ms \[", " ".join(out.split()))
+    assert re.search(r"EXPLAIN \(ANALYZE, TIMING\) takes [\d.]+ ms \[", " ".join(out.split()))
     note = "Note: the file does not tell the version of PostgreSQL; 18 was assumed."
     assert note in " ".join(out.split())
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.clock import counter_frequency
+from pgtare.seeing.clock import cores, counter_frequency, show
 from pgtare.seeing.clock.consequences import meaning, span
 from pgtare.seeing.clock.cpuid import Leaves, read
 from pgtare.seeing.clock.diagnosis import clocksources, diagnose, postgres19
 from pgtare.seeing.clock.distribution import NS
 from pgtare.seeing.clock.predict import Clock, call_cost, io_cost, wait_cost
 from pgtare.seeing.clock.probe import Pair
+from pgtare.seeing.clock.schema import Cores
 from tests.unit.sample_clock_report import GOOD_LEAVES, sample, sample_clock, sample_setup
 
 HZ = 2_500_000_000
@@ -169,6 +170,26 @@ def test_an_ordinary_clock_is_good_without_a_remedy() -> None:
     found = diagnose(sample_setup(), clocks, report.frequency, report.cores)
     assert (found.verdict, found.vdso, found.remedies) == ("good", True, [])
     assert "20.0 ns (PostgreSQL up to 18) and 8.0 ns (RDTSC)" in found.sentence
+    assert "Not checked" not in found.sentence
+
+
+def test_a_good_verdict_says_what_was_not_checked() -> None:
+    report = sample()
+    assert report.cores is not None
+
+    def verdict(found: Cores | None) -> str:
+        return diagnose(sample_setup(), report.clocks, report.frequency, found).sentence
+
+    alone = cores.compare(False, 1, cpus=[0])
+    assert " Not checked: whether the processors' clocks agree (only processor" in verdict(alone)
+    assert "as the measurement ended before." in verdict(None)
+    (pair,) = report.cores.pairs
+    failed = report.cores.model_copy(update={"possible": 3})
+    assert verdict(failed).endswith(" Not checked: the clocks of 2 of 3 pairs of processors.")
+    busy = pair.model_copy(update={"hi_ns": 20_000.0, "rounds": 1})
+    vague = report.cores.model_copy(update={"pairs": [busy]})
+    assert verdict(vague).endswith(" Not checked: 1 busy pair of processors closely.")
+    assert "no step back in 1 round;" in next(show.cores(vague))
 
 
 def test_clock_sources_that_cannot_be_read_are_unknown(tmp_path: Path) -> None:

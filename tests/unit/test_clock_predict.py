@@ -285,13 +285,16 @@ def predicted(document: dict[str, Any], major: int = 18) -> PlanTiming:
 def test_the_view_names_cost_nodes_and_doubts() -> None:
     scan = node("Seq Scan", 1_000_000, Relation_Name="orders")
     document = {"Plan": node("Aggregate", 1, 1, scan, Strategy="Plain"), "Execution Time": 90.0}
-    shown = printed(plan_text.view(predicted(document)), 240)
-    assert "costs 41.8 ms [35.0 ms, 51.4 ms] more than TIMING OFF on PostgreSQL 18:" in shown
-    assert "1,000,005 calls of 41.8 ns [35.0, 51.4]; 46 % of 90.0 ms without it" in shown
-    assert "On PostgreSQL 19, by RDTSC, it would be 20.8 ms [15.0 ms, 28.4 ms]." in shown
-    assert "track_io_timing costs 82.0 ns [36.0, 92.0] for each I/O." in shown
+    shown = printed(plan_text.view(predicted(document)), 300)
+    assert "takes 41.8 ms [35.0 ms, 51.4 ms] longer than with TIMING OFF on PostgreSQL 18:" in shown
+    assert (
+        "1,000,005 timed calls of plan nodes, 41.8 ns [35.0, 51.4] each; that is 46 % of" in shown
+    )
+    assert "% of the 90.0 ms that the execution takes without." in shown
+    assert "On PostgreSQL 19, by RDTSC, that would be 20.8 ms [15.0 ms, 28.4 ms]." in shown
+    assert "track_io_timing takes 82.0 ns [36.0, 92.0] for each I/O." in shown
     assert "Seq Scan on orders" in shown
-    guess = printed(plan_text.view(predicted({"Plan": estimate("Seq Scan", 9)})), 160)
+    guess = printed(plan_text.view(predicted({"Plan": estimate("Seq Scan", 9)})), 300)
     assert "by the planner's estimates" in guess
     assert "Note: rows and loops are the planner's estimates" in guess
 
@@ -350,7 +353,8 @@ def test_the_prediction_stands_beside_what_was_measured() -> None:
     found = predicted(document)
     found.measured = as_reported(measured)
     sentences = " ".join(plan_text.answers(found))
-    assert "46.0 µs [43.0 µs, 49.0 µs] by processor time, median of 9 pairs" in sentences
+    assert "46.0 µs [43.0 µs, 49.0 µs] (95 % interval) of processor time longer" in sentences
+    assert "median of 9 pairs of executions; the prediction" in sentences
     assert "the prediction is off by −9 %" in sentences
     nothing = Measured(plan, 18, tuple(times), tuple(times[::-1]))
     found.measured = as_reported(nothing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import time
@@ -10,12 +11,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from pgtare.cli.doctor import read_weights
-from pgtare.seeing.doctor import check_statements, churn, evictions, queries, sweep_cost
+from pgtare.seeing.doctor import (
+    check_statements,
+    check_waits,
+    churn,
+    evictions,
+    queries,
+    sweep_cost,
+)
+from pgtare.seeing.doctor import show as doctor_show
 from pgtare.seeing.doctor.check_settings import Traffic, Weight, observers
 from pgtare.seeing.doctor.collect import preload
-from pgtare.seeing.doctor.model import Server, Statements
+from pgtare.seeing.doctor.model import Server, Statements, Waits
 from pgtare.seeing.doctor.observed import (
     ActivitySamples,
     CountedWaits,
@@ -218,6 +228,38 @@ def test_counted_waits_have_no_share_where_computing_was_hardly_sampled() -> Non
     assert found is not None
     assert found.exact
     assert found.share(LOCK) is None
+    text = _printed(found)
+    assert "counted by wait_event_timing" in text
+    assert "%" not in text
+
+
+def test_sampled_figures_are_lower_bounds_and_have_no_share_from_few_samples() -> None:
+    few, many = ActivitySamples(), ActivitySamples()
+    for number in range(60):
+        few.add({"Lock/tuple": 1} if number < 19 else {})
+        many.add({"Lock/tuple": 2} if number < 55 else {"": 1})
+    found = [profile(look(), look(3.0), samples) for samples in (few, many)]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert check_waits.check(found[0]) == []
+    (finding,) = check_waits.check(found[1])
+    assert finding.title.startswith("at least 1.8 sessions on average wait")
+    assert "96 % of active time, sampled; at least 9" in finding.seen[0]
+    assert "a lower bound from 60 samples" in finding.because
+    texts = [_printed(one) for one in found]
+    for text in texts:
+        assert "Waits: at least" in text
+        assert "(a lower bound from 60 samples of pg_stat_activity)" in text
+    assert "too few samples" in texts[0]
+    assert "%" not in texts[0]
+    assert "at least 9" in texts[1]
+
+
+def _printed(waits: Waits) -> str:
+    console = Console(width=120, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(*doctor_show._waits(waits), sep="\n")
+    return captured.get()
 
 
 @pytest.mark.parametrize(

@@ -140,13 +140,13 @@ def test_sentences_say_what_lasts_and_how_far_an_equivalence_reaches() -> None:
     result = shown(verdict="cost", outlasts=True)
     answer = wording.answer(result.arms[1], result)
     assert "costs 9.0 µs [+7.5, +10.5] a transaction at this load, by runs: the effect" in answer
-    assert " µs only" in answer
+    assert "the next one show only " in answer
     why = "p = 0.001; 9 still open at the end, so it may cost more"
     result = shown(verdict="cost", outlasts=True, verdict_reason=why)
     result.arms[1].effect.body_us = Interval(estimate=11.0, lo=10.0, hi=12.0)  # type: ignore[union-attr]
     answer = wording.answer(result.arms[1], result)
     assert "costs at least 9.0 µs [+7.5, +10.5]" in answer
-    assert "its own one fall +11.0 µs" in answer
+    assert "the transaction itself and the next one show +11.0 µs of it" in answer
     assert "only" not in answer
     result = shown(verdict="inconclusive", outlasts=True)
     answer = wording.answer(result.arms[1], result)

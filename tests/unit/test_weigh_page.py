@@ -82,7 +82,7 @@ def test_the_control_carries_no_verdict() -> None:
     assert control.role == "control"
     assert control.effect is not None
     control.verdict = "cost"
-    for bounds, text in (((0.2, 0.4), "off"), ((-0.2, 0.4), "covers 0")):
+    for bounds, text in (((0.2, 0.4), "misses 0"), ((-0.2, 0.4), "covers 0")):
         control.effect.body_us = Interval(estimate=0.3, lo=bounds[0], hi=bounds[1])
         row = next(r for r in table(drawn.result) if r.arm.role == "control")
         assert row.verdict == text

@@ -138,7 +138,7 @@ def test_a_trial_in_slices_is_reported_as_one() -> None:
         assert "Leaving i2 on costs" in text
         assert "blocks of slices" in text
         assert "15 to 45 ms in random order" in text
-        assert "falls on the next transaction" not in text
+        assert "the next transaction has" not in text
 
 
 def test_transactions_too_long_for_their_slices_are_warned_of() -> None:

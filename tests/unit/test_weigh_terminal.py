@@ -204,7 +204,7 @@ def test_a_control_far_off_leaves_no_flat_sentence() -> None:
             arm.verdict_reason = "the control, the base measured again, is off (p = 2e-07)"
             arm.at_most_us, arm.at_most_pct = 4.0, 6.0
     text = words(printed(result))
-    assert text.startswith("THE CONTROL IS OFF: the base measured again misses 0 too")
+    assert text.startswith("THE CONTROL IS OFF: the base measured again differs from the base (")
     assert "No verdict is given, as what moved it may have moved the other arms" in text
     assert " on costs" not in text
     assert "It costs at most" not in text
@@ -219,8 +219,8 @@ def test_a_cost_that_the_total_shows_is_that_of_the_total() -> None:
     arm.verdict, arm.verdict_reason = "cost", "by the total, p = 2e-05"
     arm.effect.total_us = Interval(estimate=12.1, lo=8.0, hi=16.2)
     arm.effect.total_pct = Interval(estimate=17.2, lo=11.0, hi=23.0)
-    said = "pg_stat_statements on costs 12 µs (17 %) a transaction at this load, mostly through"
-    assert f"{said} its slow transactions." in words(printed(result))
+    said = "pg_stat_statements on costs 12 µs (17 %) a transaction at this load, mostly because"
+    assert f"{said} of slow transactions." in words(printed(result))
     arm.verdict_reason += "; 9 still open at the end, so it may cost more"
     assert "on costs at least 12 µs (17 %)" in words(printed(result))
 
@@ -399,7 +399,7 @@ def test_no_answer_passes_over_a_dear_tail(verdict: str, body: tuple[float, floa
     arm = instrument(result)
     arm.verdict = verdict
     arm.effect.body_us = Interval(estimate=body[0], lo=body[1], hi=body[2])
-    said = "and +11 µs on average through its slow transactions"
+    said = "slow transactions add +11 µs to the average"
     assert said not in words(printed(result))
     arm.effect.excess_us = Interval(estimate=11.2, lo=7.7, hi=14.7)
     assert said in words(printed(result))
@@ -456,7 +456,7 @@ def test_a_gain_is_said_without_a_sign() -> None:
 def test_a_dear_tail_is_said_beside_the_body() -> None:
     result = sample().result
     instrument(result).effect.excess_us = Interval(estimate=0.8, lo=0.4, hi=1.2)
-    assert "and +0.8 µs on average through its slow transactions." in words(printed(result))
+    assert "; slow transactions add +0.8 µs to the average." in words(printed(result))
 
 
 def test_partial_trials_are_marked_before_anything_else() -> None:
@@ -477,7 +477,7 @@ def test_what_the_figures_rest_on_is_there() -> None:
         "5 µs added on purpose",
         "covers the truth",
         "with 80 % power (MDE)",
-        "falls on the next transaction",
+        "the next transaction has ",
         "1.1 % of its throughput",
         "2 in the trial, 1 outside it; each drawn with a chance of 50 %; 40 % of the "
         "database’s sessions and 22 % of its transactions took part; 0 observations lost",
@@ -494,18 +494,19 @@ def test_a_control_that_misses_zero_is_not_passed_over() -> None:
     result = sample().result
     control = next(arm for arm in result.arms if arm.role == "control")
     assert control.effect is not None
-    assert "THE CONTROL IS OFF" not in printed(result)
+    assert "THE CONTROL" not in printed(result)
     control.effect.body_us = Interval(estimate=0.5, lo=0.3, hi=0.7)
     control.verdict, control.p = "cost", 0.0023
     text = printed(result, 120)
     assert words(text).startswith(
-        "THE CONTROL IS OFF: the base measured again misses 0 too (+0.50 µs [+0.30, +0.70]). One "
-        "good trial in twenty has this; what it could explain gets no verdict."
+        "THE CONTROL MISSES 0: the base measured again differs from the base "
+        "(+0.50 µs [+0.30, +0.70]). One good trial in twenty has this; what it could explain "
+        "gets no verdict."
     )
     said = "misses 0 (p = 0.0023: chance alone does so, or worse, in 0.23 % of trials); doubt"
     assert said in words(text)
     row = next(line for line in text.splitlines() if line.startswith("control (base again)"))
-    assert "off" in row.split()
+    assert "misses 0" in row
     assert "cost" not in row
     control.p = 1e-9
     assert "in less than 0.01 % of trials" in words(printed(result))
@@ -658,14 +659,14 @@ def test_a_control_that_is_off_by_its_total_alone_is_not_passed_over() -> None:
     control.effect.body_us = Interval(estimate=0.1, lo=-0.3, hi=0.5)
     control.effect.total_us = Interval(estimate=2.0, lo=1.2, hi=2.8)
     control.p_adjusted, control.p_total_adjusted = 0.9, 0.06
-    assert "THE CONTROL IS OFF" not in printed(result)
+    assert "THE CONTROL" not in printed(result)
     control.p_total_adjusted = 0.004
     text = printed(result, 120)
-    said = "THE CONTROL IS OFF: the base measured again misses 0 too, by its total (+2.0 µs [+1.2"
+    said = "THE CONTROL MISSES 0: the base measured again differs from the base, by its total (+2.0"
     assert words(text).startswith(said)
     assert "its total misses 0 (+2.0 µs [+1.2, +2.8]); doubt this trial" in words(text)
     row = next(line for line in text.splitlines() if line.startswith("control (base again)"))
-    assert "off" in row.split()
+    assert "misses 0" in row
 
 
 def test_a_control_that_is_near_0_is_so_everywhere() -> None:
@@ -677,6 +678,14 @@ def test_a_control_that_is_near_0_is_so_everywhere() -> None:
     text = printed(result, 120)
     row = next(line for line in text.splitlines() if line.startswith("control (base again)"))
     assert "near 0" in row
-    assert "near 0: it is not off (p = 0.053 for its body and total together)" in words(text)
+    said = "near 0: its interval misses it, but its body and total together do not (p = 0.053)"
+    assert said in words(text)
     assert "doubt" not in text
-    assert "CONTROL IS OFF" not in text
+    assert "THE CONTROL" not in text
+    # one word for each bound, in the row and on top
+    for p, word, alarm in ((0.002, "misses 0", "MISSES 0"), (0.0009, "off", "IS OFF")):
+        control.p_adjusted = p
+        text = printed(result, 120)
+        row = next(line for line in text.splitlines() if line.startswith("control (base again)"))
+        assert f"  {word}  " in row
+        assert words(text).startswith(f"THE CONTROL {alarm}: the base measured again differs")

@@ -15,6 +15,7 @@ from rich.text import Text
 from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.kit.progress import Steps
 from pgtare.kit.terminal_text import plain
 from pgtare.server import (
     binaries,
@@ -23,6 +24,7 @@ from pgtare.server import (
     module_versions,
     modules,
     own_session,
+    signals,
 )
 from pgtare.server.module_versions import ModuleVersions
 
@@ -39,7 +41,6 @@ Modules = Annotated[
     typer.Option("--module", help="Only this one: pgtare, wait_event_timing or sql_trace."),
 ]
 PgConfig = Annotated[Path, typer.Option(help="The pg_config of the server's installation.")]
-_NONE = "–"
 
 
 @app.command("install")
@@ -68,6 +69,7 @@ def install(
     found = binaries.from_pg_config(pg_config)
     done = []
     with contextlib.ExitStack() as stack:
+        stack.enter_context(signals.unwind_at_exit_signals())  # for unpacked and half-copied files
         names: Sequence[str] = modules.PRELOAD_ORDER if module is None else (module,)
         package = None
         if origin is not None:
@@ -75,6 +77,8 @@ def install(
             module_package.require_fit(package, found)
             if module is None:
                 names = [name for name in names if name in package.manifest.modules]
+        with Steps(cli.stderr()) as progress:
+            modules.prepare_all(found, names, destdir, force, package, progress.begin)
         for one in modules.install_all(found, names, destdir, force, package):
             done.append(one)
             if not destination.printed:
@@ -140,7 +144,8 @@ def list_modules(
 ) -> None:
     """List the versions of each module: files on disk, library in the server, extension.
 
-    If the versions do not work together, the next step is printed.
+    What is missing is named: not installed, not preloaded, not created. If the versions do not
+    work together, the next step is printed.
 
     Example: `pgtare module list --dsn "dbname=app"`
     """
@@ -156,10 +161,9 @@ def list_modules(
     for heading in ["module", "files", *(headings if database is not None else ())]:
         table.add_column(Text(plain(heading)))
     for versions in found:
-        library = versions.library or (versions.extension and versions.library_in_words)
-        in_server = [library, versions.extension] if database is not None else []
-        cells = [versions.module, versions.files, *in_server]
-        table.add_row(*(Text(plain(cell or _NONE)) for cell in cells))
+        files, *in_server = versions.states
+        cells = [versions.module, files, *(in_server if database is not None else ())]
+        table.add_row(*(Text(plain(cell)) for cell in cells))
     cli.stdout().print(table, highlight=False)
     for one in listed.modules:
         if one.problem:
@@ -168,8 +172,13 @@ def list_modules(
 
 def _versions(dsn: str | None, pg_config: Path | None) -> tuple[str | None, list[ModuleVersions]]:
     """The database looked at, and what was found."""
-    if (dsn is None) == (pg_config is None):
+    if dsn is None and pg_config is None:
         raise UsageError("name a server by --dsn, or an installation by --pg-config")
+    if dsn is not None and pg_config is not None:
+        raise UsageError(
+            "--dsn and --pg-config: give one of them; --dsn shows the installed files, too, those "
+            "of that server"
+        )
     if pg_config is not None:
         installation = binaries.from_pg_config(pg_config)
         return None, [

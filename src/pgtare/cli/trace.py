@@ -18,7 +18,7 @@ from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
 from pgtare.kit import files
 from pgtare.kit.notes import some
-from pgtare.kit.numbers import volume
+from pgtare.kit.numbers import counted, volume
 from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import BAR_WIDTH, Display, Frame
 from pgtare.seeing.trace.analysis import merge
@@ -137,13 +137,13 @@ def _tick(display: Display, now: Progress) -> None:
     sessions = _sessions(now.sessions)
     lost = "nothing lost"
     if now.lost_waits or now.lost_bytes:
-        lost = f"lost {now.lost_waits:,} waits and {volume(now.lost_bytes)} of calls"
+        lost = f"lost {counted(now.lost_waits, 'wait')} and {volume(now.lost_bytes)} of calls"
     if now.unread_sessions:
         lost += f", {now.unread_sessions:,} ended unread"
     written = f"{now.written / MIB:.1f} MiB"
     hint = "; Ctrl-C ends it"
     console = cli.stderr()
-    texts = [f"{sessions}, {now.waits:,} waits, {written}, {lost}"]
+    texts = [f"{sessions}, {counted(now.waits, 'wait')}, {written}, {lost}"]
     if console.is_terminal:
         # the bar would give way, and the time left with it
         texts += [f"{sessions}, {written}, {lost}", f"{sessions}, {lost}"]
@@ -182,8 +182,8 @@ def _nobody(target: Target) -> str:
 
 def _summary(done: Recorded, target: Target) -> list[str]:
     lines = [
-        f"{_sessions(done.sessions)}, {volume(done.call_bytes)} of calls and {done.waits:,} waits "
-        f"in {done.seconds:.1f} s; {volume(done.bytes)} on disk"
+        f"{_sessions(done.sessions)}, {_amounts(done.call_bytes, done.waits)} in "
+        f"{done.seconds:.1f} s; {volume(done.bytes)} on disk"
     ]
     lines += _lost(done)
     if done.why and done.stopped_by != "space":
@@ -205,7 +205,10 @@ def _lost(done: Recorded) -> list[str]:
     lines = [f"process {pid}: {_amounts(*lost)} lost" for pid, lost in named]
     if others:
         calls, waits = (sum(lost[i] for _, lost in others) for i in (0, 1))
-        lines.append(f"{len(others):,} more processes: {_amounts(calls, waits)} lost")
+        lines.append(
+            counted(len(others), "more process", "more processes")
+            + f": {_amounts(calls, waits)} lost"
+        )
     return [
         *lines,
         "larger rings (sql_trace.ring_size, wait_event_timing.trace_ring_records) lose less",
@@ -213,7 +216,7 @@ def _lost(done: Recorded) -> list[str]:
 
 
 def _amounts(calls: int, waits: int) -> str:
-    return f"{volume(calls)} of calls and {waits:,} waits"
+    return f"{volume(calls)} of calls and {counted(waits, 'wait')}"
 
 
 def _size(option: str, text: str) -> int:

@@ -14,6 +14,7 @@ from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
 from pgtare.kit import files
+from pgtare.kit.numbers import counted
 from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import Display
 from pgtare.seeing.waits import documents, show
@@ -62,6 +63,7 @@ def top(
     live = console.is_terminal and not destination.printed
     count = iterations if iterations is not None or live else 1
     with open_reader(dsn) as reader:
+        reader.require_capture()
         profiles = watch(reader, every, count, idle=idle, background=background)
         if not live:
             for found in profiles:
@@ -219,17 +221,21 @@ def record(
 
 
 def _tick(display: Display, now: Progress) -> None:
-    text = f"{now.records:,} records of {now.sessions} sessions, {now.lost:,} lost"
+    text = f"{_records(now.records, now.sessions)}, {now.lost:,} lost"
     display.tick(now.seconds, text, hint="; Ctrl-C ends it")
+
+
+def _records(records: int, sessions: int) -> str:
+    return f"{counted(records, 'record')} of {counted(sessions, 'session')}"
 
 
 def _summary(done: Recording, all_asked: bool) -> list[str]:
     lines = [
-        f"{done.records:,} records of {len(done.sessions)} sessions in {done.duration_s:.1f} s, "
+        f"{_records(done.records, len(done.sessions))} in {done.duration_s:.1f} s, "
         f"{done.lost:,} lost"
     ]
     lines += [
-        f"process {s.pid}: {s.lost:,} records lost; larger rings "
+        f"process {s.pid}: {counted(s.lost, 'record')} lost; larger rings "
         "(wait_event_timing.trace_ring_records) lose less"
         for s in done.sessions
         if s.lost
@@ -239,8 +245,10 @@ def _summary(done: Recording, all_asked: bool) -> list[str]:
     lines += [f"process {s.pid}: no right to read its trace" for s in done.sessions if s.refused]
     lines += [f"process {s.pid}: its end was given up unread" for s in done.sessions if s.gone]
     if waited := throughout(done):
-        many = "1 session" if len(waited) == 1 else f"{len(waited)} sessions"
-        lines.append(f"{many} waited throughout and left no trace: the page shows for what")
+        lines.append(
+            f"{counted(len(waited), 'session')} waited throughout and left no trace: the page "
+            "shows for what"
+        )
     elif not done.sessions:
         lines.append(
             "no session answered a request in that time, so none was traced"

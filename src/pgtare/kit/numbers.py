@@ -142,6 +142,11 @@ def chance(p: float) -> str:
     return f"{100 * p:.2g} %" if p >= 1e-4 else "less than 0.01 %"
 
 
+def counted(value: int, one: str, many: str | None = None) -> str:
+    """A number of things: 1 round, 2 rounds. many: if it is not one with an s."""
+    return f"{count(value)} {one if value == 1 else many or one + 's'}"
+
+
 def count(value: int) -> str:
     """A count with thousands apart."""
     return f"{value:,}"

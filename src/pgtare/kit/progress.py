@@ -6,7 +6,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 #: If there is no terminal, a line this often, in s.
 _LINE_S = 10.0
@@ -52,7 +59,7 @@ class Frame:
         if self._console.is_terminal:
             self._bar.update(self._task, **fields)
         elif seconds >= self._next_line_s:
-            while self._next_line_s <= seconds:
+            while self._line_s and self._next_line_s <= seconds:
                 self._next_line_s += self._line_s
             self._console.print(line, highlight=False, markup=False)
 
@@ -85,3 +92,18 @@ class Display(Frame):
         """Called often. `hint` is for users who can press a key: only terminals show it."""
         line = f"{seconds:.0f}{self._of} s, {text}"
         self._show(seconds, line, completed=seconds, text=text + hint)
+
+
+class Steps(Frame):
+    """The progress of a few steps of unknown length: which one runs, and for how long they have.
+
+    Without a terminal a line for each.
+    """
+
+    def __init__(self, console: Console) -> None:
+        text = TextColumn("{task.fields[text]}", markup=False)
+        super().__init__(console, text, TimeElapsedColumn(), total=None, line_s=0, text="")
+
+    def begin(self, text: str) -> None:
+        """Say which step begins."""
+        self._show(self._next_line_s, text, text=text)

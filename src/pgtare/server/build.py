@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,9 +90,14 @@ def build(
 
 
 def build_cached(
-    binaries: Binaries, module: str = "pgtare", source: Path | None = None
+    binaries: Binaries,
+    module: str = "pgtare",
+    source: Path | None = None,
+    tell: Callable[[], None] = lambda: None,
 ) -> BuiltModule:
     """The module built for an installation, without installing it; built only if it changed.
+
+    tell: called before it is built.
 
     The files lie where servers that we start can read them. An absolute path in
     shared_preload_libraries loads the library from there.
@@ -100,6 +106,7 @@ def build_cached(
     target = shelf / f"{module}-{build_key(binaries, module, source)[:16]}"
     with locked(shelf / ".lock"):
         if not target.exists():
+            tell()
             for left in shelf.glob(".build-*"):  # by a build that was killed; we hold the lock
                 shutil.rmtree(left)
             with tempfile.TemporaryDirectory(prefix=".build-", dir=shelf) as work:

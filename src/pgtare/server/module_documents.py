@@ -73,6 +73,9 @@ class ListedModule(Model):
     library: str | None = Field(
         description="of the library that the server has loaded; `null`: none, or it does not tell"
     )
+    preloaded: bool | None = Field(
+        description="whether new sessions load the library; `null`: only files were looked at"
+    )
     extension: str | None = Field(description="of the extension; `null`: the database has none")
     problem: str | None = Field(description="versions that do not go together; `null`: none")
     next: list[str] = Field(description="what to do about it, step by step")
@@ -101,6 +104,7 @@ def listing(found: Iterable[ModuleVersions], database: str | None) -> ModuleList
                 module=one.module,
                 files=one.files,
                 library=one.library,
+                preloaded=one.preloaded,
                 extension=one.extension,
                 problem=wrong.why if wrong else None,
                 next=list(wrong.steps) if wrong else [],

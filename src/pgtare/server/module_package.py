@@ -337,6 +337,9 @@ def _unpack_deb(package: Path, into: Path) -> None:
         except _UNREADABLE as ex:
             problem = str(ex) or "it ends too soon"
             child.kill()
+        except BaseException:  # a signal: the child might write nothing more for long
+            child.kill()
+            raise
         finally:
             late.cancel()
         if child.wait() != 0 or problem:

@@ -16,7 +16,7 @@ from psycopg import sql
 
 import pgtare
 from pgtare.errors import UsageError
-from pgtare.server import pooler
+from pgtare.server import module_setup, pooler
 
 # Only superusers make C functions: nobody else's function is taken for ours.
 _FUNCTIONS = """
@@ -49,7 +49,8 @@ class ModuleVersions:
     library: loaded by the session; None if there is none, or if it does not tell, as most before
     0.4.0. extension: None if the database has none. files: the version that CREATE EXTENSION would
     make; None if it is not installed or cannot be read. functions: whether the database has the
-    module's functions, with or without an extension. hidden: the role may not call them. lost: the
+    module's functions, with or without an extension. preloaded: new sessions load the library; None
+    if no server was asked. hidden: the role may not call them. lost: the
     server does not find the library's file. standby: the server is one.
     """
 
@@ -62,6 +63,15 @@ class ModuleVersions:
     hidden: bool = False
     lost: bool = False
     standby: bool = False
+    preloaded: bool | None = None
+
+    @property
+    def states(self) -> tuple[str, str, str]:
+        """Of files, library and extension: the version, or what is still to be done."""
+        library = self.library or (self.extension and self.library_in_words) or "preloaded"
+        if not self.preloaded:
+            library = f"{library}, not preloaded" if self.library else "not preloaded"
+        return self.files or "not installed", library, self.extension or "not created"
 
     @property
     def library_in_words(self) -> str:
@@ -94,6 +104,7 @@ def series(version: str | None) -> tuple[int, ...]:
 
 def read(conn: psycopg.Connection[Any], module: str) -> ModuleVersions:
     """Read the versions of a module, without its files. Raises psycopg.Error."""
+    preloaded = bool(module_setup.loaded(conn, [module]))  # a function would load it here
     ((extension, standby),) = pooler.rows(conn, _EXTENSION, module)
     functions = pooler.rows(conn, _FUNCTIONS, module)
     library, hidden, lost = None, False, False
@@ -116,6 +127,7 @@ def read(conn: psycopg.Connection[Any], module: str) -> ModuleVersions:
         library=library,
         extension=extension,
         functions=bool(functions),
+        preloaded=preloaded,
         hidden=hidden and library is None,
         lost=lost,
         standby=standby,

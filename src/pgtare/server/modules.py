@@ -2,10 +2,11 @@
 
 import contextlib
 import filecmp
+import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -45,6 +46,7 @@ __all__ = [
     "installed_version",
     "loadable",
     "own_modules",
+    "prepare_all",
     "require_toolchain",
     "source_dir",
     "sql_without_extension",
@@ -157,6 +159,27 @@ def _checked_targets(
     return files, differing
 
 
+def prepare_all(
+    binaries: Binaries,
+    names: Sequence[str],
+    destdir: Path | None = None,
+    force: bool = False,
+    package: ModulePackage | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Build modules and check that each can be installed, so that none is if one cannot be.
+
+    tell: called as each build begins. Raises UsageError.
+    """
+    for number, name in enumerate(names, 1):
+        if package:
+            built = package.module(name)
+        else:
+            step = f"building {name} ({number} of {len(names)})"
+            built = build_cached(binaries, name, tell=functools.partial(tell, step))
+        _checked_targets(built, binaries, destdir, force)
+
+
 def install_all(
     binaries: Binaries,
     names: Sequence[str],
@@ -166,15 +189,25 @@ def install_all(
 ) -> Iterator[Installed]:
     """Install modules one after the other, as `install` does.
 
-    What was built below `destdir` gets a manifest, so that it can be installed from elsewhere.
+    What was built below `destdir` gets a manifest, so that it can be installed from elsewhere. A
+    manifest that describes what was there before is removed.
     """
-    for name in names:  # none is installed if one cannot be
-        built = package.module(name) if package else build_cached(binaries, name)
-        _checked_targets(built, binaries, destdir, force)
+    prepare_all(binaries, names, destdir, force, package)
+    libraries, extensions = _directories(binaries, destdir)
     for name in names:
-        yield install(binaries, name, destdir=destdir, force=force, package=package)
+        done = install(binaries, name, destdir=destdir, force=force, package=package)
+        if done.outcome != "unchanged":
+            _remove_manifest(libraries)
+        yield done
     if destdir is not None and package is None:
-        module_package.write_manifest(binaries, *_directories(binaries, destdir))
+        module_package.write_manifest(binaries, libraries, extensions)
+
+
+def _remove_manifest(libraries: Path) -> None:
+    try:
+        (libraries / module_package.MANIFEST).unlink(missing_ok=True)
+    except OSError as ex:
+        raise _cannot_write(libraries, ex) from ex
 
 
 def installed_version(

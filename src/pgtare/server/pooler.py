@@ -20,6 +20,8 @@ from pgtare.errors import UsageError
 
 #: Nothing that others have made is found unless it is named with its schema.
 CLOSED_PATH = "search_path = pg_catalog, pg_temp"
+#: Keeps what follows in a transaction out of pg_stat_statements; without the module it is harmless.
+UNTRACKED = "pg_stat_statements.track = 'none'"
 #: Which process answers.
 PID = "SELECT pg_catalog.pg_backend_pid()"
 #: Looks at whose session answers, before it is taken for ours alone, and the pause between two.
@@ -50,7 +52,8 @@ def transaction(
 ) -> Iterator[None]:
     """A transaction in which these settings ("name = value") hold; all of them end with it."""
     begin = "BEGIN READ ONLY" if read_only else "BEGIN"
-    lines = [begin, *(f"SET LOCAL {setting}" for setting in settings)]
+    own = (UNTRACKED,) if UNTRACKED not in settings and _may_stay_out(conn) else ()
+    lines = [begin, *(f"SET LOCAL {setting}" for setting in (*own, *settings))]
     try:
         # one message: each setting would be a round trip
         conn.execute("; ".join(lines).encode())
@@ -61,6 +64,11 @@ def transaction(
             with contextlib.suppress(psycopg.Error):
                 conn.rollback()
         raise
+
+
+def _may_stay_out(conn: psycopg.Connection[Any]) -> bool:
+    """Whether we may keep what we send out of pg_stat_statements: as a superuser, by ourselves."""
+    return not is_pooled(conn) and conn.info.parameter_status("is_superuser") == "on"
 
 
 def rows(

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from pgtare.errors import UsageError
 
@@ -85,3 +85,9 @@ def preload_statement(libraries: Iterable[str]) -> str:
     """
     quoted = ", ".join("'" + name.replace("'", "''") + "'" for name in libraries)
     return f"ALTER SYSTEM SET shared_preload_libraries = {quoted};"
+
+
+def library_names(setting: str) -> tuple[str, ...]:
+    """Plain names from a list of libraries, which may be quoted, have a path and end in .so."""
+    names = (part.strip().strip('"') for part in setting.split(","))
+    return tuple(PurePath(name).name.removesuffix(".so") for name in names if name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -14,7 +15,8 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial import observations
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
-from pgtare.server import module_versions
+from pgtare.server import module_setup, module_versions
+from pgtare.server.modules import PRELOAD_ORDER
 from pgtare.server.own_session import first_line
 
 #: Of schema pgtare: nobody but superusers has made it, or a function in it. Others' functions
@@ -85,6 +87,28 @@ class Population:
     sessions: int = 64
 
 
+def setup_steps(
+    conn: psycopg.Connection[Any],
+    libraries: Iterable[str] = (),
+    extensions: Iterable[str] = (),
+    *,
+    create: bool = True,
+) -> list[str]:
+    """What is to be done until trials can run, with other libraries and extensions, in order.
+
+    create: whether the extensions have to be in the database of this session.
+    """
+    needed = list(libraries)
+    own = [name for name in PRELOAD_ORDER if name == "pgtare" or name in needed]
+    return module_setup.remaining_steps(
+        conn,
+        own,
+        libraries=[name for name in needed if name not in own],
+        extensions=extensions,
+        create=create,
+    )
+
+
 class Trials:
     """The module's functions, through a session that must stay open while a trial runs."""
 
@@ -112,19 +136,21 @@ class Trials:
             raise MeasurementError("the server module gave no answer")
         return dict(row)
 
-    def require_module(self) -> ModuleInfo:
+    def require_module(
+        self, libraries: Iterable[str] = (), extensions: Iterable[str] = ()
+    ) -> ModuleInfo:
         """Check that the module is there, usable, and of our version.
 
-        Raises UsageError with the line that mends it.
+        Raises UsageError with all that is to be done, also for the libraries and extensions that
+        the caller needs as well.
         """
         try:
             module_versions.require(self.conn, "pgtare")
             info = ModuleInfo(**self._row("SELECT * FROM pgtare.info()"))
         except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName) as ex:
-            raise UsageError(
-                f"database {self.conn.info.dbname} has no extension pgtare: run CREATE EXTENSION "
-                "pgtare; in it. If that fails, first run `pgtare module install --pg-config PATH` "
-                "on the server's host"
+            raise module_setup.missing(
+                f"database {self.conn.info.dbname} has no extension pgtare",
+                setup_steps(self.conn, libraries, extensions),
             ) from ex
         if not info.usable:
             raise UsageError(

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 from pgtare.errors import MeasurementError
+from pgtare.kit import numbers
 from pgtare.seeing.clock import probe
 from pgtare.seeing.clock.distribution import NS
 from pgtare.seeing.clock.schema import CoreOffset, Cores
@@ -75,7 +76,9 @@ def compare(
             )
         )
     if failed:
-        failures = failed[0] + (f"; nor {len(failed) - 1} more pairs" if len(failed) > 1 else "")
+        failures = failed[0] + (
+            f"; nor {numbers.counted(len(failed) - 1, 'more pair')}" if len(failed) > 1 else ""
+        )
         note = f"{note}; {failures}" if note else failures
     clock = "counter" if counter else "monotonic"
     possible = len(cpus) * (len(cpus) - 1) // 2

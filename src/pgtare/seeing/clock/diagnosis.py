@@ -6,12 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pgtare.kit import numbers
 from pgtare.seeing.clock.cpuid import Leaves
 from pgtare.seeing.clock.schema import Choice, ClockResult, Cores, Diagnosis, Frequency, Verdict
 
 _CLOCKSOURCES = Path("/sys/devices/system/clocksource/clocksource0")
 #: A reading that costs more shows in EXPLAIN ANALYZE and in track_io_timing.
 SLOW_NS = 100.0
+#: Bounds this wide say nothing of clocks that are in step.
+VAGUE_NS = 10_000
 #: A call by the vDSO costs less than this share of the same by system call.
 _VDSO_SHARE = 0.6
 
@@ -135,7 +138,7 @@ def diagnose(
     elif slow is not None:
         verdict, sentence = "slow", slow
     else:
-        verdict, sentence = "good", _good(clocks, choice)
+        verdict, sentence = "good", _good(clocks, choice) + _unchecked(cores)
     if by_vdso is False or slow is not None:
         remedies += _remedies(setup, by_vdso)
     return Diagnosis(
@@ -156,7 +159,9 @@ def diagnose(
 def _few(faults: Sequence[str]) -> str:
     """The first faults, and how many more there are: many processors can have many."""
     more = len(faults) - _NAMED
-    return "; ".join([*faults[:_NAMED], *([f"and {more} faults more"] if more > 0 else [])])
+    return "; ".join(
+        [*faults[:_NAMED], *([f"and {numbers.counted(more, 'more fault')}"] if more > 0 else [])]
+    )
 
 
 _NAMED = 4
@@ -234,6 +239,22 @@ def _good(clocks: Sequence[ClockResult], choice: Choice) -> str:
     ]
     readings = f"a reading costs {' and '.join(costs)}" if costs else "no step back"
     return f"The clock is cheap and sane: {readings}."
+
+
+def _unchecked(cores: Cores | None) -> str:
+    """What was not looked at although the verdict is good."""
+    whether = "whether the processors' clocks agree"
+    if cores is None:
+        return f" Not checked: {whether}, as the measurement ended before."
+    if not cores.pairs:
+        return f" Not checked: {whether} ({cores.note})."
+    left = cores.possible - len(cores.pairs)
+    vague = sum(pair.hi_ns - pair.lo_ns > VAGUE_NS for pair in cores.pairs)
+    lacks = [
+        *([f"the clocks of {left:,} of {cores.possible:,} pairs of processors"] if left else ()),
+        *([f"{numbers.counted(vague, 'busy pair')} of processors closely"] if vague else ()),
+    ]
+    return f" Not checked: {'; '.join(lacks)}." if lacks else ""
 
 
 def _remedies(setup: Setup, by_vdso: bool | None) -> list[str]:

@@ -15,7 +15,7 @@ from pgtare.seeing.clock.schema import MeasuredTiming, PlanTiming, Span, TimedNo
 #: Nodes that a terminal shows; what the others cost is summed up.
 _MOST_NODES = 15
 #: Columns of the table of nodes.
-HEADS = ["node", "rows", "loops", "timed calls", "cost", "share", ""]
+HEADS = ["node", "rows", "loops", "timed calls", "timing costs", "share", ""]
 
 
 def view(plan: PlanTiming, most: int = _MOST_NODES) -> RenderableType:
@@ -37,22 +37,26 @@ def view(plan: PlanTiming, most: int = _MOST_NODES) -> RenderableType:
 
 def answers(plan: PlanTiming) -> Iterator[str]:
     """What TIMING and track_io_timing add, and what was measured, a sentence each."""
-    estimated = "" if plan.rows_and_loops == "actual" else " by the planner's estimates"
+    estimated = "" if plan.rows_and_loops == "actual" else ", by the planner's estimates"
+    calls = "1 timed call" if plan.calls.likely == 1 else f"{plan.calls.likely:,.0f} timed calls"
     head = (
-        f"EXPLAIN (ANALYZE, TIMING) costs {span(plan.wall_ms)} more than TIMING OFF{estimated}"
-        f" on PostgreSQL {plan.postgresql}:"
-        f" {plan.calls.likely:,.0f} calls of {ns_span(plan.call_ns)}"
+        f"Predicted, likely value [lowest, highest]: EXPLAIN (ANALYZE, TIMING) takes"
+        f" {span(plan.wall_ms)} longer than with TIMING OFF on PostgreSQL {plan.postgresql}"
+        f"{estimated}: {calls} of plan nodes, {ns_span(plan.call_ns)} each"
     )
     if plan.cost_pct is not None and plan.without_timing_ms is not None:
-        head += f"; {_share(plan.cost_pct.likely)} of {_ms(plan.without_timing_ms)} without it"
+        head += (
+            f"; that is {_share(plan.cost_pct.likely)} of the {_ms(plan.without_timing_ms)} that "
+            "the execution takes without"
+        )
     yield head + "."
     if plan.measured is not None:
         yield _measured(plan.measured, plan.wall_ms)
     if plan.postgresql19_wall_ms is not None:
-        yield f"On PostgreSQL 19, by RDTSC, it would be {span(plan.postgresql19_wall_ms)}."
-    line = f"track_io_timing costs {ns_span(plan.io_ns)} for each I/O"
+        yield f"On PostgreSQL 19, by RDTSC, that would be {span(plan.postgresql19_wall_ms)}."
+    line = f"track_io_timing takes {ns_span(plan.io_ns)} for each I/O"
     if plan.io_ms is not None and plan.ios is not None:
-        line += f", {span(plan.io_ms)} for this plan ({_count(plan.ios)} I/Os)"
+        line += f", so {span(plan.io_ms)} for this plan ({_count(plan.ios)} {_ios(plan.ios)})"
     yield line + "."
 
 
@@ -93,7 +97,7 @@ def _measured(measured: MeasuredTiming, predicted: Span) -> str:
     found = measured.difference_ms
     early = ", interrupted" if measured.interrupted else ""
     ends = (
-        f" [{_ms(found.lo)}, {_ms(found.hi)}]"
+        f" [{_ms(found.lo)}, {_ms(found.hi)}] (95 % interval)"
         if found.lo is not None and found.hi is not None
         else ""
     )
@@ -103,8 +107,8 @@ def _measured(measured: MeasuredTiming, predicted: Span) -> str:
     else:
         verdict = "too little, or too noisy, to tell it from 0"
     return (
-        f"Measured: {_ms(found.estimate)}{ends} by {measured.by},"
-        f" median of {measured.pairs} pairs{early}; {verdict}."
+        f"Measured: {_ms(found.estimate)}{ends} of {measured.by} longer with TIMING than without,"
+        f" median of {numbers.counted(measured.pairs, 'pair')} of executions{early}; {verdict}."
     )
 
 
@@ -131,6 +135,10 @@ def _count(value: Span) -> str:
     if value.hi - value.lo <= 0.01 * value.likely:
         return f"{value.likely:,.0f}"
     return f"{value.lo:,.0f}–{value.hi:,.0f}"
+
+
+def _ios(value: Span) -> str:
+    return "I/O" if value.lo == value.hi == 1 else "I/Os"
 
 
 def _ms(ms: float) -> str:

@@ -11,12 +11,11 @@ from rich.text import Text
 from pgtare.kit import numbers
 from pgtare.seeing.clock import plan_text
 from pgtare.seeing.clock.compare_reports import ComparisonLine
+from pgtare.seeing.clock.diagnosis import VAGUE_NS
 from pgtare.seeing.clock.schema import ClockReport, ClockResult, Cores, Frequency, Gaps, Meaning
 
 _BAR = 24
 _VERDICT = {"good": "green", "slow": "yellow", "faulty": "red"}
-#: Bounds this wide say nothing of clocks that are in step.
-_VAGUE_NS = 10_000
 
 
 def ns(value: float | None) -> str:
@@ -140,13 +139,19 @@ def frequency(found: Frequency) -> str:
 def cores(found: Cores) -> Iterator[str]:
     """The processors that may be furthest apart, and what was not compared."""
     pairs = sorted(found.pairs, key=lambda p: -max(p.lo_ns, -p.hi_ns, p.hi_ns - p.lo_ns))
-    rest = [f"{len(pairs) - 1} more pairs within these"] if len(pairs) > 1 else []
+    rest = (
+        [f"{numbers.counted(len(pairs) - 1, 'more pair')} within these"] if len(pairs) > 1 else []
+    )
     for pair in pairs[:1]:
-        back = f"{pair.backward:,} steps back" if pair.backward else "no step back"
+        back = (
+            numbers.counted(pair.backward, "step back", "steps back")
+            if pair.backward
+            else "no step back"
+        )
         yield (
             f"{pair.second} minus {pair.first}: {numbers.signed(pair.lo_ns, 0)} to "
-            f"{numbers.signed(pair.hi_ns, 0)} ns, {back} in {pair.rounds:,} rounds"
-            + ("; too busy to tell more" if pair.hi_ns - pair.lo_ns > _VAGUE_NS else "")
+            f"{numbers.signed(pair.hi_ns, 0)} ns, {back} in {numbers.counted(pair.rounds, 'round')}"
+            + ("; too busy to tell more" if pair.hi_ns - pair.lo_ns > VAGUE_NS else "")
         )
     if rest or found.note:
         yield "; ".join([*rest, *([found.note] if found.note else [])])
@@ -160,7 +165,7 @@ def gaps(found: Gaps, cpu: int | None) -> str:
     )
     return (
         f"{numbers.percent(found.lost_pct)} of {found.duration_s:.2g} s on processor {cpu} in "
-        f"{numbers.count(found.count)} gaps over {ns(found.threshold_ns)}: {causes}"
+        f"{numbers.counted(found.count, 'gap')} over {ns(found.threshold_ns)}: {causes}"
     )
 
 
@@ -246,7 +251,9 @@ def exact(clock: ClockResult, cutoff: float) -> RenderableType:
 
 
 def _heading(clock: ClockResult) -> str:
-    return f"{clock.name}: {numbers.count(clock.differences)} readings in {clock.duration_s:.2f} s"
+    return (
+        f"{clock.name}: {numbers.counted(clock.differences, 'reading')} in {clock.duration_s:.2f} s"
+    )
 
 
 def comparison(lines: Sequence[ComparisonLine]) -> RenderableType:
@@ -262,7 +269,7 @@ def comparison(lines: Sequence[ComparisonLine]) -> RenderableType:
         )
     worse = sum(line.worse for line in lines)
     conclusion = (
-        f"{worse} of {len(lines)} figures are worse beyond the noise."
+        f"Worse beyond the noise: {worse} of {numbers.counted(len(lines), 'figure')}."
         if worse
         else "Nothing is worse beyond the noise."
     )

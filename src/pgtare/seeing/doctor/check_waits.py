@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgtare.seeing.doctor.model import Finding, Waits
+from pgtare.seeing.doctor.model import Finding, Waits, WaitShare
 
 #: Sessions that wait for others' locks, as a share of all active time and in number.
 WARNING_LOCKED, CRITICAL_LOCKED = 0.5, 0.9
@@ -25,14 +25,16 @@ def check(waits: Waits) -> list[Finding]:
     if share < WARNING_LOCKED or sessions < _FEWEST_SESSIONS:
         return []
     severe = share >= CRITICAL_LOCKED and sessions >= 2 * _FEWEST_SESSIONS
+    least = "" if waits.exact else "at least "
     holders = "SELECT unnest(pg_blocking_pids(pid)) FROM pg_stat_activity"
     return [
         Finding(
             check="locks",
             level="critical" if severe else "warning",
-            title=f"{sessions:.1f} sessions on average wait for locks that others hold",
+            title=f"{least}{sessions:.1f} sessions on average wait for locks that others hold",
             seen=[
-                f"{w.event}: {w.active:.1f} sessions, {100 * (w.share or 0):.0f} % of active time"
+                f"{w.event}: {least}{w.active:.1f} sessions, {100 * (w.share or 0):.0f} % of "
+                f"active time{_sampled(w)}"
                 for w in locked[:3]
             ],
             why="these sessions wait until another transaction ends",
@@ -44,7 +46,11 @@ def check(waits: Waits) -> list[Finding]:
             sure="certain" if waits.exact else "likely",
             because="counted by wait_event_timing"
             if waits.exact
-            else f"{waits.samples} samples of pg_stat_activity",
+            else f"a lower bound from {waits.samples} samples of pg_stat_activity",
             figures={"sessions": sessions, "share": share},
         )
     ]
+
+
+def _sampled(wait: WaitShare) -> str:
+    return "" if wait.share_lo is None else f", sampled; at least {100 * wait.share_lo:.0f} %"

@@ -80,8 +80,12 @@ class WaitShare(_Model):
     """
 
     event: str = Field(description="class and name, as `IO/DataFileRead`")
-    active: float = Field(description="sessions that waited for it, on average")
-    share: float | None = Field(description="of all active time, from 0 to 1")
+    active: float = Field(
+        description="sessions that waited for it, on average; a lower bound if sampled"
+    )
+    share: float | None = Field(
+        description="of all active time, from 0 to 1; `null`: too few samples"
+    )
     share_lo: float | None = Field(
         default=None, description="of a sampled share, the lower end of its 95 % interval"
     )
@@ -94,9 +98,12 @@ class Waits(_Model):
     """
 
     exact: bool = Field(description="whether waits were counted; else they were sampled")
+    on_cpu_exact: bool = Field(
+        default=False, description="whether `on_cpu` was counted; else it was sampled"
+    )
     samples: int = Field(description="looks at all sessions")
     hits: int = Field(description="sessions at work that were seen in them")
-    active: float = Field(description="sessions at work, on average")
+    active: float = Field(description="sessions at work, on average; a lower bound if sampled")
     on_cpu: float = Field(description="of these, on a processor")
     events: list[WaitShare] = Field(description="event by event")
 

@@ -13,18 +13,18 @@ def profile(first: Look, last: Look, samples: ActivitySamples) -> Waits | None:
     on_cpu = samples.seen[""] / samples.looks
     hits = samples.seen.total()
     exact = _counted(first, last)
-    known = True
+    rest = None if exact is None else _rest(first, last)
+    known = rest is not None or hits >= FEWEST_HITS  # else counted waits would seem to be all
     if exact is None:
         events = {e: n / samples.looks for e, n in samples.seen.items() if e}
     else:
         events = exact
-        rest = _rest(first, last)
         # Sampled, it is too low: while our session looks, it keeps others from a processor.
         on_cpu = on_cpu if rest is None else rest
-        known = rest is not None or hits >= FEWEST_HITS  # else counted waits would seem to be all
     active = on_cpu + sum(events.values())
     return Waits(
         exact=exact is not None,
+        on_cpu_exact=rest is not None,
         samples=samples.looks,
         hits=hits,
         active=active,
@@ -34,7 +34,7 @@ def profile(first: Look, last: Look, samples: ActivitySamples) -> Waits | None:
                 event=event,
                 active=n,
                 share=n / active if active and known else None,
-                share_lo=samples.least_share(event) if exact is None else None,
+                share_lo=samples.least_share(event) if exact is None and known else None,
             )
             for event, n in sorted(events.items(), key=lambda item: -item[1])
         ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pgtare.server.pooler import CLOSED_PATH, PID
+from pgtare.server.pooler import CLOSED_PATH, PID, UNTRACKED
 
 #: How long the server may take for one query before it cancels it.
 TIMEOUT_S = 10
@@ -34,8 +34,6 @@ SET_UP = (
     CLOSED_PATH,
     "TimeZone = 'UTC'",
 )
-#: A superuser's session keeps its own statements out of the table that it looks at.
-UNTRACKED = "pg_stat_statements.track = 'none'"
 
 IDENTITY = Query(
     "identity",

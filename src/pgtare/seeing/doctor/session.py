@@ -56,7 +56,7 @@ class Session:
         """Keep our statements out of pg_stat_statements, if it is loaded; a superuser's right."""
         before = self._settings
         # first, so that the other settings stay out as well
-        self._settings = (queries.UNTRACKED, *before)
+        self._settings = (pooler.UNTRACKED, *before)
         try:
             self._send(pooler.PID)
         except Unreadable:

@@ -10,11 +10,20 @@ from rich.text import Text
 from pgtare.kit import numbers
 from pgtare.kit.terminal_text import plain
 from pgtare.seeing.doctor.check_statements import duration, rate
-from pgtare.seeing.doctor.model import Finding, Observer, Report, Statements, Waits
+from pgtare.seeing.doctor.model import (
+    FEWEST_HITS,
+    Finding,
+    Observer,
+    Report,
+    Statements,
+    Waits,
+    WaitShare,
+)
 
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "ok": "green"}
 _EVENTS = 6
 _LABEL = 9
+_TOO_FEW = "too few samples"
 
 
 def view(report: Report) -> RenderableType:
@@ -115,9 +124,13 @@ def _figures(found: Statements) -> Table:
 
 
 def _waits(waits: Waits) -> list[RenderableType]:
-    how = "counted by wait_event_timing" if waits.exact else f"{waits.samples} samples"
+    if waits.exact:
+        least, how = "", "counted by wait_event_timing"
+    else:
+        least = "at least "
+        how = f"a lower bound from {waits.samples} samples of pg_stat_activity"
     head = Text.assemble(
-        ("Waits", "bold"), f": {waits.active:.2f} sessions active on average ({how})"
+        ("Waits", "bold"), f": {least}{waits.active:.2f} sessions active on average ({how})"
     )
     if not waits.active:
         return [head]
@@ -125,12 +138,20 @@ def _waits(waits: Waits) -> list[RenderableType]:
     for _ in range(2):
         table.add_column(justify="right")
     table.add_column()
-    share = 100 * waits.on_cpu / waits.active
-    table.add_row(f"{waits.on_cpu:.2f}", numbers.percent(share), "CPU, or ready for it")
+    known = waits.on_cpu_exact or waits.hits >= FEWEST_HITS
+    part = numbers.percent(100 * waits.on_cpu / waits.active) if known else _TOO_FEW
+    sampled = "" if waits.on_cpu_exact or not waits.exact else " (sampled: a lower bound)"
+    table.add_row(f"{waits.on_cpu:.2f}", part, f"CPU, or ready for it{sampled}")
     for wait in waits.events[:_EVENTS]:
-        part = "" if wait.share is None else numbers.percent(100 * wait.share)
-        table.add_row(f"{wait.active:.2f}", part, Text(plain(wait.event)))
+        table.add_row(f"{wait.active:.2f}", _share(wait), Text(plain(wait.event)))
     return [head, table]
+
+
+def _share(wait: WaitShare) -> str:
+    if wait.share is None:
+        return _TOO_FEW
+    least = "" if wait.share_lo is None else f", at least {numbers.percent(100 * wait.share_lo)}"
+    return numbers.percent(100 * wait.share) + least
 
 
 def _observers(observers: list[Observer]) -> Table:

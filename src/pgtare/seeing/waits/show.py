@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -28,13 +28,7 @@ def length(ms: float | None) -> str:
 
 def profile_view(profile: Profile, limit: int = 20) -> RenderableType:
     """Time by event and by statement."""
-    of = "" if profile.sessions is None else f" of {profile.sessions:.2f}"
-    head = f"{profile.active:.2f}{of} sessions active on average over {profile.seconds:.1f} s"
-    if profile.on_cpu is not None:
-        head += f", {profile.on_cpu:.2f} of them on CPU ({profile.on_cpu_by})"
-    if profile.run_queue is not None:
-        head += _queued(profile.run_queue, profile.active)
-    parts: list[RenderableType] = [Text(head)]
+    parts: list[RenderableType] = [Text(line) for line in _heading(profile)]
     parts += [Text(plain(f"note: {note}")) for note in profile.notes]
     parts.append(_events(profile, limit))
     if profile.statements:
@@ -42,13 +36,27 @@ def profile_view(profile: Profile, limit: int = 20) -> RenderableType:
     return Group(*parts)
 
 
+def _heading(profile: Profile) -> Iterator[str]:
+    """What is shown, over which span and of how many sessions; then what these did."""
+    whose = "the sessions" if profile.sessions is None else f"{profile.sessions:.2f} sessions"
+    yield f"Where the time of {whose} went, on average over {profile.seconds:.1f} s:"
+    did = f"{profile.active:.2f} sessions active"
+    if profile.on_cpu is not None:
+        did += f" ({profile.on_cpu:.2f} of these on CPU, {profile.on_cpu_by})"
+    if profile.sessions is not None:
+        did += f", {profile.idle:.2f} idle"
+    if profile.run_queue is not None:
+        did += _queued(profile.run_queue, profile.active)
+    yield did
+
+
 def _queued(queue: float, active: float) -> str:
     """Sessions that waited for a processor, also at a wait's end: an idle one ends only then."""
     if queue <= active:
         return f"; {queue:.2f} waited for a processor"
     return (
-        f"; up to {active:.2f} waited for a processor, and {queue - active:.2f} or more of the "
-        "idle ones, at the end of their waits"
+        f"; waited for a processor: up to {active:.2f} of the active ones, and at least "
+        f"{queue - active:.2f} of the idle ones"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pgtare.kit import numbers
 from pgtare.server.wait_counters.model import Client, Losses, Snapshot
 
 #: Above this share of sessions that are not captured, nothing is said of shares of time.
@@ -45,29 +46,36 @@ def of_clients(clients: tuple[Client, ...] | None) -> tuple[str, ...]:
     missing = _uncaptured(clients)
     if not missing:
         return ()
-    return (
-        f"{missing} of {len(clients)} client sessions "
-        f"{'is' if missing == 1 else 'are'} not captured: {_HOW}",
-    )
+    sessions = numbers.counted(len(clients), "client session")
+    return (f"{missing} of {sessions} {'is' if missing == 1 else 'are'} not captured: {_HOW}",)
 
 
 def of_losses(losses: Losses) -> tuple[str, ...]:
     """Which waits are not in the counters."""
     losses_found = []
     if losses.missed:
-        losses_found.append(f"{losses.missed:,} waits were seen but not counted (missed)")
+        losses_found.append(
+            f"seen but not counted (missed): {numbers.counted(losses.missed, 'wait')}"
+        )
     if losses.statements_missed:
         losses_found.append(
-            f"{losses.statements_missed:,} waits are in no statement's sums (statements_missed)"
+            "in no statement's sums (statements_missed): "
+            + numbers.counted(losses.statements_missed, "wait")
         )
     if losses.statements_evicted:
         losses_found.append(
-            f"{losses.statements_evicted:,} pairs of statement and event made way for others "
-            "(statements_evicted): times of statements are too low; raise "
-            "wait_event_timing.statements_max"
+            "made way for others in the table of statements (statements_evicted): "
+            + numbers.counted(
+                losses.statements_evicted,
+                "pair of statement and event",
+                "pairs of statement and event",
+            )
+            + "; so times of statements are too low: raise wait_event_timing.statements_max"
         )
     if losses.overflows:
-        losses_found.append(f"{losses.overflows:,} waits are counted under Other (overflows)")
+        losses_found.append(
+            f"counted under Other (overflows): {numbers.counted(losses.overflows, 'wait')}"
+        )
     return tuple(losses_found)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from pgtare.errors import UsageError
-from pgtare.server import module_versions, pooler, untraced_session
+from pgtare.server import module_setup, module_versions, pooler, untraced_session
 from pgtare.server.sql_text import normalised
 from pgtare.server.wait_counters.model import (
     Client,
@@ -84,10 +84,9 @@ SELECT clock_timestamp(), current_setting('server_version'), pg_postmaster_start
        stats_reset, to_jsonb(i)
 FROM {waits}.pg_stat_wait_event_timing_info i
 """
-_NO_EXTENSION = (
-    "database {} has no extension wait_event_timing: put the module into the installation with "
-    "`pgtare module install --module wait_event_timing --pg-config PATH`, load it "
-    "(shared_preload_libraries), and run CREATE EXTENSION wait_event_timing; there"
+_CAPTURE_OFF = (
+    "wait_event_timing.capture is off in every process, so there is nothing to show: switch it on "
+    "with ALTER SYSTEM SET wait_event_timing.capture = 'stats'; SELECT pg_reload_conf();"
 )
 
 
@@ -143,7 +142,10 @@ class Reader:
         )
         found = {function.name: function.schema for function in functions}
         if "wait_event_timing_info" not in found:
-            raise UsageError(_NO_EXTENSION.format(self.conn.info.dbname))
+            raise module_setup.missing(
+                f"database {self.conn.info.dbname} has no extension wait_event_timing",
+                module_setup.remaining_steps(self.conn, ["wait_event_timing"]),
+            )
         untraced_session.require_usable(
             function for function in functions if function.name.startswith("wait_event_timing")
         )
@@ -168,6 +170,11 @@ class Reader:
         }
         rows = [(None, *row[1:]) for row in found if row[2] is not None]
         return Moment(found[0][0], _event_rows(rows), timed)
+
+    def require_capture(self) -> None:
+        """Raise UsageError, with the remedy, if the waits of no process are captured now."""
+        if not any(timed.processes for timed in self.moment().timed.values()):
+            raise UsageError(_CAPTURE_OFF)
 
     def by_process(self) -> tuple[EventRow, ...]:
         """Counters by process and event."""

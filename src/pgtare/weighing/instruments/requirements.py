@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import Any
 
 import psycopg
 from psycopg.rows import TupleRow
 
 from pgtare.errors import MeasurementError
-from pgtare.server.settings import preload_statement
+from pgtare.server.settings import library_names, preload_statement
 from pgtare.weighing.instruments.catalogue import near
 from pgtare.weighing.instruments.model import Chosen, Entry
 
@@ -84,18 +83,12 @@ def _facts(version_num: int, rows: list[TupleRow], extensions: list[str]) -> Ser
     shared = setting.get("shared_preload_libraries")
     return ServerFacts(
         version_num=version_num,
-        preloaded=None if shared is None else _libraries(shared),
+        preloaded=None if shared is None else library_names(shared),
         setting_names=frozenset(setting),
         extensions=frozenset(extensions),
         contexts={name: context for name, context, _ in rows},
-        session_preloaded=_libraries(setting.get("session_preload_libraries") or ""),
+        session_preloaded=library_names(setting.get("session_preload_libraries") or ""),
     )
-
-
-def _libraries(setting: str) -> tuple[str, ...]:
-    """Plain names from a list of libraries, which may be quoted, have a path and end in .so."""
-    names = (part.strip().strip('"') for part in setting.split(","))
-    return tuple(PurePath(name).name.removesuffix(".so") for name in names if name)
 
 
 def availability(item: Entry | Chosen, facts: ServerFacts) -> list[Missing]:

@@ -29,7 +29,13 @@ from pgtare.weighing.weigh.plan_document import PlannedWeighing
 from pgtare.weighing.weigh.progress import Display, Stages
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.schema import WeighResult
-from pgtare.weighing.weigh.target import PURPOSE, WeighTarget, open_target
+from pgtare.weighing.weigh.target import (
+    PURPOSE,
+    WeighTarget,
+    needs_of,
+    open_target,
+    require_installed,
+)
 
 #: The load runs this long before the trial: caches fill, connections settle.
 WARM_UP_S = 2.0
@@ -82,11 +88,12 @@ def dry_run(request: Request) -> PlannedWeighing:
     with own_session.connect(request.dsn) as conn:
         pooler.require_one_session(conn, request.dsn, PURPOSE)
         if request.load is None or request.load.scripts:
-            Trials(conn).require_module()
+            Trials(conn).require_module(*needs_of(request.chosen))
             planning.check_server(conn, request)
             planning.try_settings(conn, design.arms)
             plan = planning.make_plan(conn, request)
         else:
+            require_installed(conn, request)
             plan = WeighPlan(request, design, trials.Population(None), 0, ())
         return planning.document(plan, _transaction_rate(conn))
 
@@ -118,7 +125,7 @@ class _Run:
     def run(self) -> Weighing:
         with own_session.connect(self.target.dsn) as conn:
             module = Trials(conn)
-            info = module.require_module()
+            info = module.require_module(*needs_of(self.request.chosen))
             found = _previous_trial(module.status())
             planning.check_server(conn, self.request, self.target.provides)
             planning.try_settings(conn, planning.arms_of(self.request))
@@ -301,15 +308,23 @@ def _nothing(plan: WeighPlan, got: recording.TrialRecording, outside: int) -> st
         )
     if plan.population.participation < 1 and plan.sessions_there:
         return (
-            f"none of {plan.sessions_there} sessions took part, as each is drawn with a chance of "
+            f"{_nobody(plan.sessions_there)}, as each is drawn with a chance of "
             f"{100 * plan.population.participation:.0f} %: raise --participation"
         )
     if outside or plan.sessions_there:
         return (
-            f"none of {max(outside, plan.sessions_there)} sessions took part: they finished no "
-            "transaction, or connected before pgtare was loaded (reconnect them)"
+            f"{_nobody(max(outside, plan.sessions_there))}: a session takes part once it has "
+            "finished a transaction; if it connected before pgtare was loaded, reconnect it"
         )
     return (
         f"nothing was measured: no session of database {plan.population.database} with "
         f"application_name {plan.population.application} ran a transaction"
+    )
+
+
+def _nobody(sessions: int) -> str:
+    return (
+        "the only session did not take part"
+        if sessions == 1
+        else f"none of {sessions} sessions took part"
     )

@@ -13,11 +13,12 @@ import psycopg
 from pgtare.errors import UsageError
 from pgtare.load import drop_database, initialise
 from pgtare.server import binaries as installations
-from pgtare.server import own_session, pooler
+from pgtare.server import module_setup, own_session, pooler
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import Loadable, loadable, own_modules
 from pgtare.weighing.instruments import Chosen
+from pgtare.weighing.trials import setup_steps
 from pgtare.weighing.weigh.request import Request
 
 #: Observations of a fast load for several seconds, so that a slow look at them loses none.
@@ -60,11 +61,29 @@ def open_target(
         return
     with own_session.connect(request.dsn) as conn:  # before anything is made there
         pooler.require_one_session(conn, request.dsn, PURPOSE)
+        if request.load is not None and not request.load.scripts:
+            require_installed(conn, request)
     if request.load is None:
         yield WeighTarget(request.dsn, None, "running server")
     else:
         with _load_on_running(request, request.dsn, say, confirm) as target:
             yield target
+
+
+def require_installed(conn: psycopg.Connection[Any], request: Request) -> None:
+    """Raise UsageError if the server lacks what a database of our own there would need.
+
+    It names all that is to be done; the extensions are made in that database by us.
+    """
+    steps = setup_steps(conn, *needs_of(request.chosen), create=False)
+    if steps:
+        raise module_setup.missing("the server module pgtare, or a library, is missing", steps)
+
+
+def needs_of(chosen: tuple[Chosen, ...]) -> tuple[list[str], list[str]]:
+    """The libraries and the extensions that these instruments need."""
+    needs = [choice.entry.needs for choice in chosen if choice.entry]
+    return _preloads(chosen), sorted({need.extension for need in needs if need.extension})
 
 
 @contextlib.contextmanager
@@ -111,8 +130,8 @@ def _own(found: Binaries, chosen: tuple[Chosen, ...]) -> dict[str, Loadable]:
 def _create_extensions(
     conn: psycopg.Connection[Any], chosen: tuple[Chosen, ...], there: frozenset[str] = frozenset()
 ) -> None:
-    needed = {c.entry.needs.extension for c in chosen if c.entry and c.entry.needs.extension}
-    for name in sorted(needed - there):
+    _, needed = needs_of(chosen)
+    for name in sorted(set(needed) - there):
         query = psycopg.sql.SQL("CREATE EXTENSION IF NOT EXISTS {}")
         conn.execute(query.format(psycopg.sql.Identifier(name)))
 

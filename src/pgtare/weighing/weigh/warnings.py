@@ -38,8 +38,8 @@ def of_recording(
         found += _status_warnings(plan, recording.status)
     if outside and plan.population.participation == 1.0:
         found.append(
-            f"{outside} sessions that fit the population did not take part (idle since the trial "
-            "began, or connected before the module was there)."
+            f"{numbers.counted(outside, 'session')} of the population did not take part (idle "
+            "since the trial began, or connected before the module was there)."
         )
     if steal_pct is not None and steal_pct > _STEAL_PCT:
         found.append(
@@ -57,14 +57,16 @@ def _status_warnings(plan: WeighPlan, status: Status) -> list[str]:
             f"{status.lost} of {total} observations were lost because they were read too slowly."
         )
     if status.sessions_no_ring:
-        found.append(f"{status.sessions_no_ring} sessions found no ring and stayed outside.")
+        sessions = numbers.counted(status.sessions_no_ring, "session")
+        found.append(f"{sessions} found no ring and stayed outside.")
     if status.sessions_lacking_settings:
         found.append(
-            f"{status.sessions_lacking_settings} sessions lack a setting of the trial (a library "
-            "not loaded there) and stayed outside."
+            f"{numbers.counted(status.sessions_lacking_settings, 'session')} without a setting of "
+            "the trial (a library is not loaded there) stayed outside."
         )
     if status.negative_clock:
-        found.append(f"The clock stepped back {status.negative_clock} times; look at pgtare clock.")
+        times = numbers.counted(status.negative_clock, "time")
+        found.append(f"The clock stepped back {times}; look at pgtare clock.")
     for arm in status.failed_arms:
         found.append(f"Arm {plan.design.arms[arm].name}: a session refused its settings.")
     return found
@@ -114,8 +116,8 @@ def _how_long(effect: EffectEstimate) -> str:
         runs, body = schema.interval(effect.runs_us), schema.interval(effect.body_us)
         return (
             f"({numbers.estimate(runs)} µs {numbers.bounds(runs)} by runs). That is its cost when "
-            f"left on: the column cost, {numbers.estimate(body)} µs, has only what falls on the "
-            "transaction itself and on the next"
+            f"left on: the column cost, {numbers.estimate(body)} µs, holds only what the "
+            "transaction itself and the next have of it"
         )
     lag = schema.interval(effect.second_lag_us)
     way = "more" if effect.second_lag_us.estimate > 0 else "less"

@@ -11,20 +11,8 @@ import psycopg
 from psycopg import sql
 
 from pgtare.errors import UsageError
-from pgtare.server import module_versions, pooler, untraced_session
+from pgtare.server import module_setup, module_versions, pooler, untraced_session
 
-_NO_EXTENSION = (
-    "database {} has no extension sql_trace: put the module into the installation with "
-    "`pgtare module install --module sql_trace --pg-config PATH`, add "
-    "'wait_event_timing', 'sql_trace' to shared_preload_libraries, restart, and run "
-    "CREATE EXTENSION sql_trace; there"
-)
-_NOT_HERE = (
-    "database {} has no extension sql_trace: CREATE EXTENSION sql_trace; there, or connect to the "
-    "database that has it"
-)
-# our session sets the level: without the module it has a value all the same, but no row here
-_LOADED = "SELECT EXISTS (SELECT FROM pg_settings WHERE name = 'sql_trace.level')"
 _NO_WAITS = (
     "levels 8 and 12 need the extension wait_event_timing, which database {} does not have: "
     "CREATE EXTENSION wait_event_timing; there, or use --level 4"
@@ -59,8 +47,13 @@ class Server:
         found = untraced_session.find_functions(conn, "sql_trace_drain", "wait_event_trace_drain")
         self.schemas = {function.name: function.schema for function in found}
         if "sql_trace_drain" not in self.schemas:
-            ((loaded,),) = self.rows(_LOADED)
-            raise UsageError((_NOT_HERE if loaded else _NO_EXTENSION).format(conn.info.dbname))
+            # by default waits are traced, too
+            steps = module_setup.remaining_steps(conn, ["wait_event_timing", "sql_trace"])
+            raise module_setup.missing(
+                f"database {conn.info.dbname} has no extension sql_trace",
+                steps,
+                ", or connect to the database that has it" if len(steps) == 1 else "",
+            )
         untraced_session.require_usable(found)
         self._names["trace"] = sql.Identifier(self.schemas["sql_trace_drain"])
         self.has_waits = "wait_event_trace_drain" in self.schemas

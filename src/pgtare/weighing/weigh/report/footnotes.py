@@ -118,14 +118,17 @@ def control_sentence(arm: ArmResult) -> str:
     effect = wording.figures(arm)
     if effect is None or effect.body_us.estimate is None:
         return "no figure for the base arm measured again"
-    if wording.off_by_total(arm):
+    if wording.misses_0_by_total(arm):
         total = wording.with_bounds(effect.total_us)
         remark = f"covers 0, but its total misses 0 ({total}); doubt this trial"
     elif numbers.covers_zero(effect.body_us):
         remark = "covers 0, as it should"
-    elif not wording.control_off(arm):
+    elif not wording.control_misses_0(arm):
         known = (p for p in (arm.p_adjusted, arm.p_total_adjusted) if p is not None)
-        remark = f"near 0: it is not off (p = {min(known):.2g} for its body and total together)"
+        remark = (
+            "near 0: its interval misses it, but its body and total together do not "
+            f"(p = {min(known):.2g})"
+        )
     elif arm.p is None:
         remark = "misses 0; doubt this trial"
     else:
@@ -170,10 +173,10 @@ def _carry_over(result: WeighResult) -> str:
         if effect is None or arm.verdict not in ("cost", "gain") or not effect.body_us.estimate:
             continue
         share = 100 * (effect.carry_over_us.estimate or 0.0) / effect.body_us.estimate
-        shares.append(f"{numbers.percent(share)} of {arm.name}")
+        shares.append(f"{numbers.percent(share)} of the effect of {arm.name}")
     if not shares:
         return "no effect large enough to divide between this transaction and the next"
-    return f"falls on the next transaction: {', '.join(shares)}"
+    return f"the next transaction has {', '.join(shares)}"
 
 
 def _switching(result: WeighResult) -> str:

@@ -102,8 +102,8 @@ def _verdict(arm: ArmResult) -> tuple[str, str]:
         ), arm.verdict or ""
     if not numbers.bounded(effect.body_us):
         return numbers.NONE, ""
-    if wording.control_off(arm):
-        return "off", "inconclusive"
+    if wording.control_misses_0(arm):
+        return ("off" if wording.control_off(arm) else "misses 0"), "inconclusive"
     return ("covers 0" if numbers.covers_zero(effect.body_us) else "near 0"), ""
 
 

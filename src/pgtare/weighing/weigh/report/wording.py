@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from pgtare.estimate.trial.verdict import CONTROL_OFF
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.weighing.weigh.report import bounds, evidence, traffic
@@ -27,7 +28,7 @@ STOPPED_BY = {
 
 
 _DAY_S = 86_400
-#: A control with a smaller p is off.
+#: A control with a smaller p misses 0; one that is off has a p below CONTROL_OFF.
 _ALPHA = 0.05
 #: An effect inside a wider margin than this, in percent, is not called nothing.
 _NARROW_PCT = 1.0
@@ -36,6 +37,8 @@ LIMIT = ", for effects that last up to "
 _ENDED_EARLY = "the trial ended early: "
 #: In the reason of a verdict that the control withholds from every arm.
 _CONTROL_OFF = "the base measured again, is off"
+_OFF_WITHHOLDS = "No verdict is given, as what moved it may have moved the other arms as well."
+_MISS_WITHHOLDS = "One good trial in twenty has this; what it could explain gets no verdict."
 
 
 def not_shown(result: WeighResult) -> tuple[str, ...]:
@@ -111,8 +114,8 @@ def _shown_by_runs(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
     return (
         f"Leaving {arm.name} on {verb}{whose}{_least(arm)} {numbers.size(effect.runs_us)} µs "
         f"{numbers.bounds(effect.runs_us)} a transaction at this load, by runs: the effect lasts "
-        "longer than the next transaction, and on that and its own one fall "
-        f"{numbers.estimate(effect.body_us)} µs{' only' if part else ''}{_tail(effect)}."
+        "longer than the next transaction; the transaction itself and the next one show "
+        f"{'only ' if part else ''}{numbers.estimate(effect.body_us)} µs of it{_tail(effect)}."
     )
 
 
@@ -127,7 +130,7 @@ def _shown(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
     whose = " its own session" if design.unit == "both" else ""
     whole = arm.verdict_reason.startswith("by the total")
     us, pct = (effect.total_us, effect.total_pct) if whole else (effect.body_us, effect.body_pct)
-    through = ", mostly through its slow transactions" if whole else _tail(effect)
+    through = ", mostly because of slow transactions" if whole else _tail(effect)
     return (
         f"Leaving {arm.name} on {verb}{whose}{_least(arm)} {numbers.size(us)} µs "
         f"({numbers.size(pct)} %) a transaction at this load{_when_it_lasts(arm, effect)}{through}."
@@ -193,7 +196,7 @@ def _margin(design: DesignInfo) -> str:
 def _tail(effect: Effect) -> str:
     if numbers.covers_zero(effect.excess_us) or effect.excess_us.estimate is None:
         return ""
-    return f", and {numbers.estimate(effect.excess_us)} µs on average through its slow transactions"
+    return f"; slow transactions add {numbers.estimate(effect.excess_us)} µs to the average"
 
 
 def _what_would_settle(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
@@ -221,7 +224,7 @@ def with_bounds(interval: Interval, unit: str = "µs ") -> str:
 
 
 def alarms(result: WeighResult) -> list[str]:
-    """What must be read before the figures: that the trial is partial, or its control off."""
+    """What must be read before the figures: a partial trial, a control off or missing 0."""
     design = result.design
     found = []
     if ended_by_server(result):
@@ -237,49 +240,55 @@ def alarms(result: WeighResult) -> list[str]:
         )
     for arm in of_role(result, "control"):
         effect = figures(arm)
-        if effect is not None and (control_off(arm) or _all_withheld(result)):
-            by_total = off_by_total(arm)
+        off = control_off(arm) or _all_withheld(result)
+        if effect is not None and (off or control_misses_0(arm)):
+            by_total = misses_0_by_total(arm)
             how = ", by its total" if by_total else ""
             found.append(
-                f"THE CONTROL IS OFF: the base measured again misses 0 too{how} "
+                f"THE CONTROL {'IS OFF' if off else 'MISSES 0'}: the base measured again differs "
+                f"from the base{how} "
                 f"({with_bounds(effect.total_us if by_total else effect.body_us)}). "
-                f"{_withheld(result)}"
+                + (_OFF_WITHHOLDS if off else _MISS_WITHHOLDS)
             )
     return found
 
 
-def control_off(arm: ArmResult) -> bool:
-    """Whether the control is off by its body and total together, as the verdicts take it.
+def control_misses_0(arm: ArmResult) -> bool:
+    """Whether the control misses 0 by its body and total together, as the verdicts take it.
 
     By the body alone in results that have no such p-values.
     """
-    effect = figures(arm)
-    known = [p for p in (arm.p_adjusted, arm.p_total_adjusted) if p is not None]
-    if known:
-        return min(known) < _ALPHA
+    effect, p = figures(arm), _together(arm)
+    if p is not None:
+        return p < _ALPHA
     return effect is not None and not numbers.covers_zero(effect.body_us)
 
 
-def off_by_total(arm: ArmResult) -> bool:
-    """Whether it is the total alone by which the control is off."""
+def control_off(arm: ArmResult) -> bool:
+    """Whether the control is so far off by them that no arm gets a verdict."""
+    p = _together(arm)
+    return p is not None and p < CONTROL_OFF
+
+
+def _together(arm: ArmResult) -> float | None:
+    """The p of a control's body and total together."""
+    return min((p for p in (arm.p_adjusted, arm.p_total_adjusted) if p is not None), default=None)
+
+
+def misses_0_by_total(arm: ArmResult) -> bool:
+    """Whether it is the total alone by which the control misses 0."""
     effect = figures(arm)
     return (
         effect is not None
         and numbers.covers_zero(effect.body_us)
         and not numbers.covers_zero(effect.total_us)
-        and control_off(arm)
+        and control_misses_0(arm)
     )
 
 
 def _all_withheld(result: WeighResult) -> bool:
     """Whether the control leaves no arm a verdict."""
     return any(_CONTROL_OFF in arm.verdict_reason for arm in of_role(result, "instrument"))
-
-
-def _withheld(result: WeighResult) -> str:
-    if _all_withheld(result):
-        return "No verdict is given, as what moved it may have moved the other arms as well."
-    return "One good trial in twenty has this; what it could explain gets no verdict."
 
 
 def warnings(result: WeighResult) -> list[str]:
