@@ -16,7 +16,7 @@
 
 #include "clock.h"
 
-#define WAIT_CLOCK_OFFER "wait_event_timing/clock/3"
+#define WAIT_CLOCK_OFFER "wait_event_timing/clock/4"
 
 /* At "base_ticks" of its clock the time in the ring was "base_ns". */
 typedef struct WaitClock
@@ -70,6 +70,9 @@ typedef struct WaitClockOffer
 
 	/* Waits of this process so far */
 	const uint64 *waits;
+
+	/* Changes whenever what look() tells may */
+	const uint32 *changes;
 
 	CpuReading *cpu;
 } WaitClockOffer;

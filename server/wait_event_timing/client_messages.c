@@ -14,7 +14,7 @@ static int
 waits_putmessage(char type, const char *body, size_t length)
 {
 	trace_message(type);
-	if (capture.ring)
+	if (capture.ring && (waits_trigger >= 0 || capture.trigger_used))
 		trigger_message(type);
 	if (type == 'Z' && slot_present())	/* ReadyForQuery */
 	{

@@ -107,7 +107,7 @@ is_urgent(const void *mapped, uint64 from)
 	return pg_atomic_read_u64(&ring->written) - from >= ring->nrecords / 4;
 }
 
-static const WaitClockOffer clock_offer = {look, trace, &capture.waits, &trace_cpu};
+static const WaitClockOffer clock_offer = {look, trace, &capture.waits, &capture.clock_changes, &trace_cpu};
 static const WaitRingsOffer rings_offer = {look_at_ring, read_ring, is_urgent};
 
 void

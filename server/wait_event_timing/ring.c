@@ -44,6 +44,7 @@ ring_ends(dsm_segment *segment, Datum arg)
 		return;					/* it failed before it began, or was given up */
 	capture_fold();
 	capture.ring = NULL;
+	capture.clock_changes++;
 	ending = true;
 	if (shared != NULL)
 		ended_keep(shared, shmem_ring(shared, MY_PROC_NUMBER), ring, segment);
@@ -114,6 +115,7 @@ make_ring(Shared *shared)
 	capture.ring_base = clock_source_read(capture.clock);
 	capture.ring_base_ns = 0;
 	capture.ring = ring;
+	capture.clock_changes++;
 }
 
 /*
@@ -153,6 +155,7 @@ give_up_ring(Shared *shared)
 
 	capture_fold();
 	capture.ring = NULL;
+	capture.clock_changes++;
 	resting_since = 0;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	handle = mine->handle;
@@ -176,6 +179,7 @@ leave_ring(Shared *shared)
 		return;
 	capture_fold();
 	capture.ring = NULL;
+	capture.clock_changes++;
 	ended_keep(shared, mine, ring, segment);
 	dsm_detach(segment);
 }
@@ -263,4 +267,5 @@ ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old, int64 new_ti
 		capture.ring_base_ns += clock_ns(timing_rate(shared, old),
 										 old_ticks - capture.ring_base, &ignored);
 	capture.ring_base = new_ticks;
+	capture.clock_changes++;
 }

@@ -71,6 +71,7 @@ settings_clock_changed(int clock)
 	timing_stop_own();
 	capture.slot->timed_until = 0;	/* which was by the old clock */
 	capture.clock = clock;
+	capture.clock_changes++;
 	capture.slot->clock = clock;
 	/* a reader that sees a time by the new clock must see the clock */
 	pg_write_barrier();

@@ -37,7 +37,9 @@ static ProcessUtility_hook_type previous_utility;
 static uint64 bound = 0;		/* query identifier of what was bound last in this request */
 
 CpuReading	trace_cpu;
-static int64 cpu_read_at = 0;	/* ticks */
+static int64 cpu_read_at = 0;	/* ticks ... */
+static ClockSource cpu_read_by; /* ... of this clock ... */
+static uint64 cpu_serves = 0;	/* ... and for so many it serves */
 static bool followed = false;	/* tracing, when we last looked */
 
 /* Of the client's statement */
@@ -62,6 +64,8 @@ mark_cpu(int at)
 	const ClockRate *rate = timing_rate(shmem_get(), capture.clock);
 
 	cpu_read_at = clock_source_read(capture.clock);
+	cpu_read_by = capture.clock;
+	cpu_serves = rate->hz / CPU_READINGS_PER_S;
 	capture_mark(RECORD_CPU, at, cpu_reading(&trace_cpu, capture.clock, cpu_read_at, rate));
 }
 
@@ -69,10 +73,9 @@ mark_cpu(int at)
 static void
 mark_cpu_at_times(int at)
 {
-	const ClockRate *rate = timing_rate(shmem_get(), capture.clock);
-
-	/* unsigned: after a change of the clock they cannot be compared */
-	if ((uint64) (clock_source_read(capture.clock) - cpu_read_at) >= rate->hz / CPU_READINGS_PER_S)
+	/* unsigned: the clock may step back */
+	if (capture.clock != cpu_read_by ||
+		(uint64) (clock_source_read(capture.clock) - cpu_read_at) >= cpu_serves)
 		mark_cpu(at);
 }
 
@@ -134,9 +137,11 @@ begin_statement(uint64 query_id)
 	bool		clients = is_clients();
 
 	if (capture.depth == 0)
+	{
 		ring_prefetch(capture.ring);
-	if (capture.depth == 0)
-		trigger_statement_begins(query_id);
+		if (waits_trigger >= 0)
+			trigger_statement_begins(query_id);
+	}
 	if (clients)
 	{
 		end_statement();

@@ -47,6 +47,7 @@ trigger_statement_begins(uint64 query_id)
 {
 	if (waits_trigger < 0)
 		return;
+	capture.trigger_used = true;
 	if (began != 0 && answered > began)
 		statement_ended(answered);
 	/* what runs before an answer belongs to one statement: planning can run others */
@@ -62,6 +63,7 @@ trigger_message(char type)
 {
 	if (waits_trigger < 0 && began == 0 && arrived == 0 && slow_us < 0)
 		return;
+	capture.trigger_used = true;
 	switch (type)
 	{
 		case '1':				/* ParseComplete */

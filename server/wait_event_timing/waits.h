@@ -290,6 +290,8 @@ typedef struct Capture
 	TraceRing  *ring;			/* NULL: no trace */
 	int64		ring_base;		/* ticks ... */
 	int64		ring_base_ns;	/* ... and the time in the ring that they mean */
+	uint32		clock_changes;	/* of those, of the ring, of the clock */
+	bool		trigger_used;	/* statements have been watched for their length */
 	int			depth;			/* of statements running within statements */
 } Capture;
 

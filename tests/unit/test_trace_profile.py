@@ -232,6 +232,18 @@ def test_a_statement_has_the_text_that_its_client_sent(tmp_path: Path) -> None:
     assert found.scope == "process 4711, statement SELECT ?/?"
 
 
+def test_a_statement_has_a_text_that_is_not_cut(tmp_path: Path) -> None:
+    """Whatever the identifiers of texts are: they are taken in their order."""
+    b = StreamBuilder()
+    b.session()
+    for text, sql, flags in ((1, "SELECT length(", 1), (2, "SELECT length('x') AS huge", 0)):
+        b.text(text, sql, 5, flags)
+        b.call(CallKind.EXECUTE, text * MS, (text + 1) * MS, call=text, text=text, query_id=5)
+    b.request(0, 4 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    assert {s.text for s in statements.report(book)} == {"SELECT length(?) AS huge"}
+
+
 def test_statements_are_named_without_what_was_sent(tmp_path: Path) -> None:
     """In tables, JSON, headings and the page; without identifiers, one name is one statement."""
     b = StreamBuilder()

@@ -7,7 +7,7 @@
  * nested ones nothing tells, so that only their number is known.
  *-------------------------------------------------------------------------
  */
-#include "../core/sqltrace.h"
+#include "fetches.h"
 
 #include "optimizer/planner.h"
 #include "parser/analyze.h"

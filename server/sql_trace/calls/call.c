@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  * call.c
- *		What all calls share: numbers, counters of blocks and WAL, their record.
+ *		What all calls share: counters of blocks and WAL, and that they fail.
  *-------------------------------------------------------------------------
  */
-#include "fused.h"
+#include "../core/sqltrace.h"
 
 /* Add what has been used since. */
 void
@@ -37,22 +37,4 @@ call_failed(Call *call, int sqlstate)
 {
 	call->flags |= CALL_FAILED;
 	call->sqlstate = (uint32) sqlstate;
-}
-
-/* The call has ended. */
-void
-call_write(const Call *call, int64 end)
-{
-	if (!trace.on)
-		return;					/* it has met a limit */
-	if (call->parent == 0)
-	{
-		trace.covered += call->busy;
-		trace.last_end = end;
-	}
-	if (fused.open && record_held_back)
-		record_held_back();
-	if (fused.open && fused_call(call, end))
-		return;
-	record_call(call, trace.depth, end, trace.depth == 0 ? timeline_cpu(end) : -1);
 }

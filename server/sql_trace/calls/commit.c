@@ -3,11 +3,11 @@
  *		Calls of commit and rollback: from where deferred triggers have run, to the end.
  *-------------------------------------------------------------------------
  */
-#include "../core/sqltrace.h"
+#include "fetches.h"
 
 #include "access/xact.h"
 
-/* The commit under way; number 0: none */
+/* The commit under way; number 0: none.  Of its fields, those that are not set stay 0. */
 static Call commit;
 static Usage commit_usage;
 static uint64 commit_xid;
@@ -21,8 +21,9 @@ xid_so_far(void)
 static void
 commit_begins(void)
 {
-	memset(&commit, 0, sizeof(commit));
 	commit.kind = CALL_COMMIT;
+	if (commit.usage.any)
+		memset(&commit.usage, 0, sizeof(commit.usage));
 	commit.start = timeline_now();
 	commit.number = call_begins(commit.start);
 	commit.parent = trace.current;
@@ -38,7 +39,8 @@ commit_ends(TransactionEvent event)
 
 	if (commit.number == 0)
 		return;
-	execute_forget(0, 0);
+	if (unlikely(executions != NULL || series.running))
+		execute_forget(0, 0);
 	now = timeline_now();
 	call_usage_since(&commit_usage, &commit.usage);
 	commit.busy = now - commit.start;

@@ -302,12 +302,23 @@ trace_finish(QueryDesc *queryDesc)
 		finish_plan(queryDesc);
 		return;
 	}
-	span_moves_to(e);
 	secrets_enter(e->secret);
-	if (runs_at_end(queryDesc->estate))
-		finish_in(e, queryDesc);
-	else
+	if (!runs_at_end(queryDesc->estate))
+	{
 		finish_plan(queryDesc);
+		return;
+	}
+	span_moves_to(e);
+	finish_in(e, queryDesc);
+}
+
+static void
+end_plan(QueryDesc *queryDesc)
+{
+	if (previous_end)
+		previous_end(queryDesc);
+	else
+		standard_ExecutorEnd(queryDesc);
 }
 
 static void
@@ -315,10 +326,16 @@ trace_end(QueryDesc *queryDesc)
 {
 	Execution  *e = execution_of(queryDesc);
 
-	if (previous_end)
-		previous_end(queryDesc);
+	/* if its span is closed, its end takes time, but uses no blocks */
+	if (e != NULL && span.of == NULL && trace.on && trace.current == e->call.parent)
+	{
+		int64		reading = timeline_reading();
+
+		end_plan(queryDesc);
+		e->call.busy += timeline_ns(timeline_reading() - reading);
+	}
 	else
-		standard_ExecutorEnd(queryDesc);
+		end_plan(queryDesc);
 	if (e != NULL)
 	{
 		/* a Bind that closes the portal of an earlier request does so before anything else */

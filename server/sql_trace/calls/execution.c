@@ -70,12 +70,10 @@ span_open(Execution *e, int64 now)
 	call_usage(&e->before);
 }
 
-/* What happens next is not the open execution's. */
+/* The open span is over. */
 void
-span_close(int64 now)
+span_end(int64 now)
 {
-	if (span.of == NULL)
-		return;
 	span.of->call.busy += Max(now - span.of->since, 0);
 	call_usage_since(&span.of->before, &span.of->call.usage);
 	span.of = NULL;

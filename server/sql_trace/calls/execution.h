@@ -41,7 +41,15 @@ extern const Execution *execution_bound(int64 arrived);
 extern void execution_finish(Execution *e, int64 now);
 extern void execution_fail(Execution *e, int sqlstate);
 extern void span_open(Execution *e, int64 now);
-extern void span_close(int64 now);
+extern void span_end(int64 now);
+
+/* What happens next is not the open execution's. */
+static inline void
+span_close(int64 now)
+{
+	if (span.of != NULL)
+		span_end(now);
+}
 
 static inline Execution *
 execution_of(const QueryDesc *queryDesc)

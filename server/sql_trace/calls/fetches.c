@@ -116,9 +116,9 @@ series_look_for_error(void)
 		failed();
 }
 
-/* Another call begins, or ends, or a statement has been answered. */
+/* What execute_interrupted() does, if there is something to do */
 void
-execute_interrupted(void)
+series_interrupted(void)
 {
 	series_look_for_error();
 	if (span.of != NULL)
@@ -131,7 +131,8 @@ uint64
 call_begins(int64 start)
 {
 	execute_interrupted();
-	series_nested();
+	if (unlikely(series.running))
+		series_nested();
 	transaction_touched(start);
 	return ++trace.calls;
 }

@@ -39,6 +39,15 @@ extern Series series;
 extern void series_begin(const Execution *e, int64 reading);
 extern void series_stands_alone(void);
 extern void series_note_error(void *arg);
+extern void series_interrupted(void);
+
+/* Another call begins, or ends, or a statement has been answered. */
+static inline void
+execute_interrupted(void)
+{
+	if (unlikely(span.of != NULL || series.fetches > 0 || series.running))
+		series_interrupted();
+}
 
 /* An execution is fetched from, at the depth and in the call under way. */
 static inline void

@@ -155,8 +155,8 @@ add_usage(char *to, const Usage *usage, uint16 *flags)
 }
 
 /* A call has ended; false: it cannot be kept back. */
-bool
-fused_call(const Call *call, int64 end)
+static inline bool
+keep_call(const Call *call, int64 end)
 {
 	FusedRecord *record = &open_request()->record;
 	FusedCall  *item;
@@ -212,6 +212,27 @@ fused_call(const Call *call, int64 end)
 	fused.last_is_commit = call->kind == CALL_COMMIT;
 	show(to - (char *) item);
 	return true;
+}
+
+/* The call has ended: it is kept back, or makes a record. */
+void
+call_write(const Call *call, int64 end)
+{
+	if (!trace.on)
+		return;					/* it has met a limit */
+	if (call->parent == 0)
+	{
+		trace.covered += call->busy;
+		trace.last_end = end;
+	}
+	if (likely(fused.open))
+	{
+		if (unlikely(record_held_back != NULL))
+			record_held_back();
+		if (likely(fused.open && keep_call(call, end)))
+			return;
+	}
+	record_call(call, trace.depth, end, trace.depth == 0 ? timeline_cpu(end) : -1);
 }
 
 /* Values of an execution: their entries, of "size" bytes. */
@@ -375,11 +396,7 @@ fused_end(int status, uint32 messages, int64 cpu, int64 now)
 	record->cpu = cpu;
 	show_none(open);
 	fused.size = 0;
-	if (record_begin(RECORD_FUSED, 0, record->header.call, now, size, &record->header))
-	{
-		record_put(record, size);
-		record_end();
-	}
+	(void) record_write(RECORD_FUSED, 0, record->header.call, now, record, size);
 	return true;
 }
 

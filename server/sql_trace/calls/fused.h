@@ -13,7 +13,6 @@
 extern void fused_begin(void);
 extern bool fused_transaction_began(int64 at, int64 start);
 extern bool fused_transaction_committed(uint64 xid, int64 start);
-extern bool fused_call(const Call *call, int64 end);
 extern bool fused_binds(uint64 call, uint32 parameters, uint32 entries, const char *values,
 						Size size, int64 time);
 extern bool fused_end(int status, uint32 messages, int64 cpu, int64 now);

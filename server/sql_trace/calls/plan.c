@@ -44,6 +44,8 @@ typedef struct Kept
 	const PlannedStmt *plan;
 	uint64		made;			/* plans, when it was walked */
 	uint64		id;
+	uint64		position;		/* of its record ... */
+	uint64		rings;			/* ... in the ring of that number */
 } Kept;
 
 static Kept kept[KEPT];
@@ -317,18 +319,26 @@ plan_of(const QueryDesc *queryDesc, uint64 call, uint64 text)
 {
 	Walk		walk = {queryDesc->plannedstmt};
 	Kept	   *of = kept_of(queryDesc->plannedstmt);
+	uint64		position;
 
 	if (queryDesc->planstate == NULL)
 		return 0;
 	if (of != NULL && of->plan == queryDesc->plannedstmt && of->made == plans_made)
+	{
+		if (likely(of->rings == text_rings && ring_holds(of->position)))
+			return of->id;
 		walk.hash = of->id;
+	}
 	else
 		(void) walk_node(queryDesc->planstate, &walk);
 	if (walk.hash == 0)
 		walk.hash = 1;
-	if (of != NULL && !walk.varies)
-		*of = (Kept) {queryDesc->plannedstmt, plans_made, walk.hash};
-	if (!text_known(walk.hash))
+	if (!text_known(walk.hash, &position))
+	{
+		position = ring_head();
 		write_plan(queryDesc, walk.hash, call, text);
+	}
+	if (of != NULL && !walk.varies)
+		*of = (Kept) {queryDesc->plannedstmt, plans_made, walk.hash, position, text_rings};
 	return walk.hash;
 }

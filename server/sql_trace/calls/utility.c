@@ -3,7 +3,7 @@
  *		Calls of utility statements, with what runs in them.
  *-------------------------------------------------------------------------
  */
-#include "../core/sqltrace.h"
+#include "fetches.h"
 
 #include "tcop/utility.h"
 #include "utils/backend_status.h"

@@ -7,7 +7,7 @@
  * under way.
  *-------------------------------------------------------------------------
  */
-#include "../calls/execution.h"
+#include "../calls/fetches.h"
 
 #include "../../common/protocol_hooks.h"
 #include "tcop/tcopprot.h"
@@ -19,7 +19,8 @@ static ProtocolHooks hooks;
 static void
 bound(void)
 {
-	Call		call = {.kind = CALL_BIND,.flags = CALL_ESTIMATED};
+	/* what is not set below stays 0 */
+	static Call call = {.kind = CALL_BIND,.flags = CALL_ESTIMATED};
 	int64		now;
 	const Execution *execution;
 	bool		secret;

@@ -36,7 +36,8 @@ ring_fetch_ahead(uint64 size)
 	const Ring *ring = trace.ring;
 	uint64		from = ring_record.end + FETCHED_AHEAD;
 
-	for (uint64 at = from; at < from + Min(size, FETCHED_AHEAD); at += PG_CACHE_LINE_SIZE / 2)
+	/* processors fetch lines by pairs */
+	for (uint64 at = from; at < from + Min(size, FETCHED_AHEAD); at += PG_CACHE_LINE_SIZE)
 		__builtin_prefetch(&ring->data[at & (ring->size - 1)], 1);
 }
 

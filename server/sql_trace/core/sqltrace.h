@@ -425,15 +425,14 @@ extern void request_answered(void);
 
 /* call.c */
 extern void call_usage_since(const Usage *pg_restrict before, Usage *pg_restrict sum);
-extern void call_write(const Call *call, int64 end);
 extern void call_failed(Call *call, int sqlstate);
 
 /* fused.c, fused.h */
+extern void call_write(const Call *call, int64 end);
 extern Size fused_look(const Ring *ring, uint64 head, char *to);
 
 /* fetches.c, fetches.h */
 extern uint64 call_begins(int64 start);
-extern void execute_interrupted(void);
 extern void execute_forget(int nest_level, uint16 flags);
 extern void series_nested(void);
 extern void series_close(void);
@@ -441,11 +440,12 @@ extern void series_forget(void);
 extern void series_look_for_error(void);
 
 /* text.c */
+extern uint64 text_rings;
 extern void text_begin(void);
 extern uint64 text_of(const char *source_text, int location, int length, int64 *query_id,
 					  const Node *utility, bool *secret);
 extern bool text_is_secret(const char *text);
-extern bool text_known(uint64 id);
+extern bool text_known(uint64 id, uint64 *position);
 extern void text_remember(uint64 id, uint64 shown);
 
 /* secret_words.c */
@@ -473,7 +473,8 @@ extern void commit_install(void);
 extern void protocol_install(void);
 
 /* transaction.c */
-extern void transaction_touched(int64 start);
+extern LocalTransactionId transaction_recorded;
+extern void transaction_begins(int64 start);
 extern void transaction_write(TransactionEvent event, uint64 xid, int64 at);
 extern bool transaction_is_known(void);
 extern void transaction_over(void);
@@ -498,6 +499,14 @@ extern bool execute_is_written(const QueryDesc *queryDesc);
 extern bool execute_row_sources(const QueryDesc *queryDesc, uint32 sampling,
 								const RowSource *nodes, uint32 n);
 extern void row_sources_init(void);
+
+/* A call began; was it the first of its transaction? */
+static inline void
+transaction_touched(int64 start)
+{
+	if (unlikely(MY_LXID != transaction_recorded && LocalTransactionIdIsValid(MY_LXID)))
+		transaction_begins(start);
+}
 
 /* Is this process being traced, now that something begins?  If a trace can begin, it does. */
 static inline bool

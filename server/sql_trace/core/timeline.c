@@ -21,6 +21,7 @@ int64		timeline_cpu_read_at;
 /* The time line of waits that we have recorded, and where in the ring */
 static WaitClock recorded;
 static uint64 recorded_at;
+static uint32 changes_seen;		/* of it */
 
 static const ClockRate nanoseconds = {(uint64) 1 << 32, 1000000000, false};
 
@@ -113,9 +114,12 @@ timeline_follow_waits(void)
 	bool		counts;
 	int64		now;
 
-	if (offer != NULL)
-		timeline_waits = offer->waits;
-	if (offer == NULL || !offer->look(&waits) ||
+	if (offer == NULL || (*offer->changes == changes_seen && recorded.started != 0 &&
+						  ring_holds(recorded_at)))
+		return;
+	timeline_waits = offer->waits;
+	changes_seen = *offer->changes;
+	if (!offer->look(&waits) ||
 		(same(&waits, &recorded) && ring_holds(recorded_at)))
 		return;
 	recorded = waits;

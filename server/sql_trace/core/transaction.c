@@ -7,7 +7,8 @@
 
 #include "access/transam.h"
 
-static LocalTransactionId recorded = InvalidLocalTransactionId; /* the one under way */
+/* The one under way, if it has been recorded that it began */
+LocalTransactionId transaction_recorded = InvalidLocalTransactionId;
 static int64 began;
 
 /* Record what became of it. */
@@ -16,8 +17,6 @@ transaction_write(TransactionEvent event, uint64 xid, int64 at)
 {
 	TransactionRecord record;
 
-	if (fused.open && event == TRANSACTION_BEGIN && fused_transaction_began(at, began))
-		return;
 	if (fused.open && event == TRANSACTION_COMMIT && fused_transaction_committed(xid, began))
 		return;
 	record.event = event;
@@ -27,28 +26,29 @@ transaction_write(TransactionEvent event, uint64 xid, int64 at)
 	(void) record_write(RECORD_TRANSACTION, trace.depth, trace.current, at, &record, sizeof(record));
 }
 
-/* A call began; was it the first of its transaction? */
+/* The first call of the transaction under way has begun. */
 void
-transaction_touched(int64 start)
+transaction_begins(int64 start)
 {
-	if (MY_LXID == recorded || !LocalTransactionIdIsValid(MY_LXID))
-		return;
-	recorded = MY_LXID;
+	int64		now = timeline_now();
+
+	transaction_recorded = MY_LXID;
 	trace.secret_transaction = false;
 	began = start;
-	transaction_write(TRANSACTION_BEGIN, 0, timeline_now());
+	if (!fused.open || !fused_transaction_began(now, start))
+		transaction_write(TRANSACTION_BEGIN, 0, now);
 }
 
 /* Has it been recorded that one began? */
 bool
 transaction_is_known(void)
 {
-	return recorded != InvalidLocalTransactionId;
+	return transaction_recorded != InvalidLocalTransactionId;
 }
 
 /* It is over. */
 void
 transaction_over(void)
 {
-	recorded = InvalidLocalTransactionId;
+	transaction_recorded = InvalidLocalTransactionId;
 }

@@ -41,7 +41,8 @@ def statement_labels(ledger: Ledger) -> StatementLabels:
     """Which statement each call of a ledger belongs to.
 
     Its name is the first text that a client asked for, or, if there is none, of a nested call,
-    without literals. Without identifiers, texts of one name are one statement.
+    without literals; of a text that is cut only if there is no other. Without identifiers, texts
+    of one name are one statement.
     """
     found = _MADE.get(ledger)
     if found is None:
@@ -54,6 +55,7 @@ def _labels(ledger: Ledger) -> StatementLabels:
     names: list[str] = []
     query_ids: list[int] = []
     texts: list[set[str]] = []
+    whole: list[bool] = []
     known: dict[tuple[str, int | str], int] = {}
     of_call = np.zeros(len(calls), np.int64)
     if not len(calls):
@@ -71,14 +73,17 @@ def _labels(ledger: Ledger) -> StatementLabels:
         query_id = query_id or (found.query_id if found else 0)
         text = found.text if found and not found.suppressed else None
         label = (normalised(text) if text else "") or _without_text(query_id, kind, bool(found))
+        complete = bool(text and found and not found.cut)
         key = ("id", query_id) if query_id else ("text", label)
         if key not in known:
             known[key] = len(names)
             names.append(label)
             query_ids.append(query_id)
             texts.append(set())
-        elif text and (names[known[key]] == _SUPPRESSED or names[known[key]].startswith("query ")):
+            whole.append(complete)
+        elif text and (_tells_nothing(names[known[key]]) or complete > whole[known[key]]):
             names[known[key]] = label
+            whole[known[key]] = complete
         if text:
             texts[known[key]].add(text.strip())
         numbers[i] = known[key]
@@ -89,6 +94,10 @@ def _asked_for_first(depth: Integers, group: Integers, groups: int) -> Integers:
     """The numbers of groups of calls: first of those in which a client's own is, then the rest."""
     own = np.bincount(group[depth == 0], minlength=groups) > 0
     return np.argsort(~own, kind="stable")
+
+
+def _tells_nothing(name: str) -> bool:
+    return name == _SUPPRESSED or name.startswith("query ")
 
 
 def _without_text(query_id: int, kind: int, suppressed: bool) -> str:
