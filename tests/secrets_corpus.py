@@ -258,6 +258,32 @@ CASES = (
         "EXPLAIN EXECUTE p('hush')",
         "CREATE TEMP TABLE made AS EXECUTE p('hush')",
     ),
+    _case(
+        "EXECUTE by the extended protocol",
+        "PREPARE ext (text) AS SELECT $1 AS password",
+        Bound("EXECUTE ext('hush')", ()),
+        Bound("EXPLAIN ANALYZE EXECUTE ext('hush')", (), named=True),
+        Bound("CREATE TEMP TABLE ext_made AS EXECUTE ext('hush')", ()),
+    ),
+    _case(
+        "EXECUTE and an error in one message",
+        "PREPARE several (text) AS SELECT $1 AS password",
+        "EXECUTE several('hush'); SELECT no_such_column",
+    ),
+    _case(
+        "EXECUTE in a transaction that has failed",
+        "PREPARE broken (text) AS SELECT $1 AS password",
+        "BEGIN",
+        "SELECT 1 / 0",
+        "EXECUTE broken('hush')",
+        Bound("EXECUTE broken('hush')", ()),
+        "ROLLBACK",
+    ),
+    _case(
+        "EXECUTE of what is gone",
+        "PREPARE gone (text) AS SELECT $1 AS password",
+        "DEALLOCATE gone; EXECUTE gone('hush')",
+    ),
     _case("cursor", "BEGIN", "DECLARE c CURSOR FOR SELECT 'hush' AS password", "FETCH c", "COMMIT"),
     _case(
         "cursor that hands on",

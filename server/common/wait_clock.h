@@ -45,8 +45,8 @@ typedef struct CpuReading
 static inline int64
 cpu_reading(CpuReading *last, ClockSource source, int64 now, const ClockRate *rate)
 {
-	/* unsigned: the clock may step back */
-	if (last->done && last->source == source &&
+	/* the coarse clock stands still for longer; unsigned: a clock may step back */
+	if (last->done && last->source == source && source != CLOCK_SOURCE_MONOTONIC_COARSE &&
 		(uint64) (now - last->at) < (uint64) rate->hz / CPU_READING_SERVES_PER_S)
 		return last->ns;
 	last->done = true;

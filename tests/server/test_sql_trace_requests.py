@@ -2,6 +2,8 @@
 
 import contextlib
 import random
+import struct
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +14,14 @@ from pgtare.server.cluster import Cluster
 from tests.sessions import Connection, bare_session, one, session
 from tests.trace_decoders import check_reader, decoded_kinds
 from tests.trace_records import Record, Trace, check_whole, decode, drain
+from tests.wire_protocol import Wire, message
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
+PARSE_EMPTY = message(b"P", b"\0\0" + struct.pack("!h", 0))
+BIND = message(b"B", b"\0\0" + struct.pack("!hhh", 0, 0, 0))
+EXECUTE = message(b"E", b"\0" + struct.pack("!i", 0))
+SYNC = message(b"S")
 #: Requests of a run; each shape is drawn a few times.
 REQUESTS = 60
 
@@ -214,3 +221,59 @@ def test_an_open_request_is_seen(tracer: Cluster, onlooker: Connection) -> None:
         assert not any(r.kind == "open" for r in answered)
         (execution,) = [r for r in answered if r.fields.get("call_kind") == "execute"]
         assert execution.call == opened.call + opened.items[2]["number"]
+
+
+LOOP = """CREATE OR REPLACE FUNCTION caught_in_a_loop() RETURNS void LANGUAGE plpgsql AS $$
+    DECLARE one record; none int; BEGIN
+        FOR one IN SELECT g FROM generate_series(1, 300) g LOOP
+            BEGIN
+                IF one.g = 100 THEN none := 1 / (one.g - one.g); END IF;
+            EXCEPTION WHEN division_by_zero THEN none := 0;
+            END;
+        END LOOP;
+    END$$"""
+
+
+def test_fetches_come_after_what_was_kept_back(tracer: Cluster, onlooker: Connection) -> None:
+    """A subtransaction ends between fetches, so that the request makes records of its own."""
+    onlooker.execute(LOOP.encode())
+    with session(tracer) as client:
+        pid = client.info.backend_pid
+        client.execute("SET sql_trace.level = 12")
+        at = drain(onlooker, pid)[0]
+        for _ in range(3):  # from the second time on its plans are kept
+            client.execute("SELECT caught_in_a_loop()")
+        records = drain(onlooker, pid, at)[3]
+    times = [record.time for record in records if record.number]
+    assert times == sorted(times)
+    assert any(record.fields.get("fetches", 0) > 1 for record in records)
+
+
+def test_more_messages_than_one_record_can_count(tracer: Cluster, onlooker: Connection) -> None:
+    executes = 66_000
+    with session(tracer) as client:
+        pid = client.info.backend_pid
+        client.execute("SET sql_trace.level = 1")
+        at = drain(onlooker, pid)[0]
+        with Wire(client) as wire:
+            reader = threading.Thread(target=wire.read_until_ready)
+            reader.start()
+            wire.send(PARSE_EMPTY, BIND, EXECUTE * executes, SYNC)
+            reader.join()
+        found = [record for record in drain(onlooker, pid, at)[3] if record.kind == "request"]
+    assert [record.messages for record in found] == [executes]
+
+
+def test_the_coarse_clock_does_not_keep_readings_of_cpu_time(
+    tracer: Cluster, onlooker: Connection
+) -> None:
+    with session(tracer) as client:
+        pid = client.info.backend_pid
+        client.execute("SET sql_trace.clock = monotonic_coarse")
+        client.execute("SET sql_trace.cpu_interval = 0")
+        client.execute("SET sql_trace.level = 1")
+        at = drain(onlooker, pid)[0]
+        for _ in range(100):
+            client.execute("SELECT count(*) FROM generate_series(1, 300)")
+        found = [record for record in drain(onlooker, pid, at)[3] if record.kind == "request"]
+    assert len({record.cpu for record in found}) == len(found) >= 100

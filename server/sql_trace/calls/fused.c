@@ -326,7 +326,8 @@ write_transaction(TransactionEvent event, uint64 xid, int64 at, int64 start)
 
 /*
  * Something does not fit: write what is kept back as records of its own.  The
- * last of them can meet a limit, which stops the trace.
+ * last of them can meet a limit, which stops the trace.  Fetches that are held
+ * back are younger than all of it, so they come after it.
  */
 static void
 fused_spill(void)
@@ -338,11 +339,13 @@ fused_spill(void)
 	}			kept;
 	uint32		size = fused.size;
 	const char *at = kept.bytes + sizeof(FusedRecord);
+	void		(*held_back) (void) = record_held_back;
 	int64		end = 0;
 
 	fused.open = false;
 	if (size == 0 || trace.ring == NULL)
 		return;
+	record_held_back = NULL;
 	fused.size = 0;
 	memcpy(kept.bytes, &open_request()->record, size);
 	show_none(open_request());
@@ -363,6 +366,7 @@ fused_spill(void)
 	}
 	if ((kept.record.flags & FUSED_COMMITTED) != 0 && trace.on)
 		write_transaction(TRANSACTION_COMMIT, kept.record.xid, end, kept.record.transaction);
+	record_held_back = held_back;
 }
 
 /* A request begins. */
@@ -377,7 +381,7 @@ fused_begin(void)
 	fused.first = trace.calls + 1;
 }
 
-/* The request has been answered, and all of it fits; false: nothing was kept back. */
+/* The request has been answered; false: nothing was kept back, or not all of it fits. */
 bool
 fused_end(int status, uint32 messages, int64 cpu, int64 now)
 {
@@ -388,11 +392,11 @@ fused_end(int status, uint32 messages, int64 cpu, int64 now)
 	if (record_held_back)
 		record_held_back();
 	size = fused.size;
-	if (!fused.open || size == 0)
+	if (!fused.open || size == 0 || messages > PG_UINT16_MAX)
 		return false;
 	fused.open = false;
 	record->status = (uint8) status;
-	record->messages = (uint16) Min(messages, PG_UINT16_MAX);
+	record->messages = (uint16) messages;
 	record->cpu = cpu;
 	show_none(open);
 	fused.size = 0;

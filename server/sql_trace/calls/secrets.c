@@ -36,13 +36,13 @@ in_query(const Node *query)
 		secrets_in_statement(((const Query *) query)->utilityStmt);
 }
 
-/* EXECUTE gives values to a statement that was sent before. */
+/* EXECUTE gives values to a statement that was sent before; maybe that is gone by now. */
 static bool
 in_prepared(const char *name)
 {
 	const PreparedStatement *prepared = FetchPreparedStatement(name, false);
 
-	return prepared != NULL && text_is_secret(prepared->plansource->query_string);
+	return prepared == NULL || text_is_secret(prepared->plansource->query_string);
 }
 
 /* Does this statement carry secrets, whatever its words are? */
@@ -90,6 +90,21 @@ secrets_in_statement(const Node *utility)
 		default:
 			return false;
 	}
+}
+
+/*
+ * The same of a message whose statements are not known: any EXECUTE in it counts, as
+ * nobody can say of which statement it is.
+ */
+bool
+secrets_in_message(const char *message)
+{
+	static const char word[] = "execute";
+
+	for (const char *at = message; *at != '\0'; at++)
+		if ((*at == 'e' || *at == 'E') && pg_strncasecmp(at, word, strlen(word)) == 0)
+			return true;
+	return false;
 }
 
 static bool

@@ -297,13 +297,12 @@ write_text(uint64 id, const char *text, int length, int stored, int64 query_id, 
 }
 
 /*
- * The identifier of a statement's text, which is written if it is not known.
- * The text has "length" bytes from "location" on, or with 0 goes to its end.
- * "secret" tells that nothing of the statement is to be shown; of a utility
- * statement, whose query identifier hashes what it says, not that either.
+ * The identifier of a part of a source, which is written if it is not known.
+ * "hide": it is secret, whatever its words are.  "query_id" becomes 0 if it is
+ * secret and that of a utility statement, as it hashes what that says.
  */
-uint64
-text_of(const char *source_text, int location, int length, int64 *query_id, const Node *utility,
+static uint64
+part_of(const char *source_text, int location, int length, int64 *query_id, bool utility, bool hide,
 		bool *secret)
 {
 	Source	   *source;
@@ -314,17 +313,14 @@ text_of(const char *source_text, int location, int length, int64 *query_id, cons
 	int			stored;
 	int			asked;
 
-	*secret = secrets_around();
-	if (source_text == NULL)
-		return 0;
 	/* a reader of this role's trace may not see what is done with the rights of another */
 	if (unlikely(GetUserId() != trace.slot->trace.role))
 		trace.slot->trace.others = true;
 	source = source_of(source_text);
-	*secret |= source->secret || (utility != NULL && secrets_in_statement(utility)) ||
+	*secret = hide || secrets_around() || source->secret ||
 		(unlikely(trace.secret_transaction) && is_deferred(source_text));
 	secrets_enter(*secret);
-	if (unlikely(*secret) && utility != NULL)
+	if (unlikely(*secret) && utility)
 		*query_id = 0;
 	if (likely(source->rings == text_rings && source->asked_location == location &&
 			   source->asked_length == length && source->asked_limit == trace_text_length) &&
@@ -362,4 +358,30 @@ text_of(const char *source_text, int location, int length, int64 *query_id, cons
 		source->rings = text_rings;
 	}
 	return id;
+}
+
+/*
+ * The identifier of a statement's text.  The text has "length" bytes from
+ * "location" on, or with 0 goes to its end.  "secret" tells that nothing of the
+ * statement is to be shown.
+ */
+uint64
+text_of(const char *source_text, int location, int length, int64 *query_id, const Node *utility,
+		bool *secret)
+{
+	*secret = secrets_around();
+	if (source_text == NULL)
+		return 0;
+	return part_of(source_text, location, length, query_id, utility != NULL,
+				   utility != NULL && secrets_in_statement(utility), secret);
+}
+
+/* The same of a whole message, if it is not known what statements are in it. */
+uint64
+text_of_message(const char *message, int64 *query_id, bool *secret)
+{
+	*secret = secrets_around();
+	if (message == NULL)
+		return 0;
+	return part_of(message, -1, 0, query_id, true, secrets_in_message(message), secret);
 }

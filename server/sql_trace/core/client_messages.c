@@ -36,7 +36,7 @@ bound(void)
 		secret = execution->secret;
 	}
 	else
-		call.text = text_of(debug_query_string, -1, 0, &call.query_id, NULL, &secret);
+		call.text = text_of_message(debug_query_string, &call.query_id, &secret);
 	if (secret)
 		call.query_id = 0;		/* of a utility statement it hashes what that says */
 	request_statement(call.text, secret);
@@ -95,7 +95,7 @@ failed(const char *body, size_t length)
 	{
 		int64		query_id = 0;
 		bool		of_statement;
-		uint64		text = text_of(debug_query_string, -1, 0, &query_id, NULL, &of_statement);
+		uint64		text = text_of_message(debug_query_string, &query_id, &of_statement);
 
 		request_statement(text, of_statement);
 	}

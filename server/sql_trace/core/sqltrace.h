@@ -444,6 +444,7 @@ extern uint64 text_rings;
 extern void text_begin(void);
 extern uint64 text_of(const char *source_text, int location, int length, int64 *query_id,
 					  const Node *utility, bool *secret);
+extern uint64 text_of_message(const char *message, int64 *query_id, bool *secret);
 extern bool text_is_secret(const char *text);
 extern bool text_known(uint64 id, uint64 *position);
 extern void text_remember(uint64 id, uint64 shown);
@@ -453,6 +454,7 @@ extern bool words_show_secret(const char *text, Size length);
 
 /* secrets.c */
 extern bool secrets_in_statement(const Node *utility);
+extern bool secrets_in_message(const char *message);
 extern bool secrets_of_role(void);
 extern bool secrets_of_role_known(void);
 extern void secrets_roles_changed(void);

@@ -313,10 +313,12 @@ def _install_file(source: Path, target: Path, mode: int) -> None:
             copy.flush()
             os.fsync(copy.fileno())
         os.replace(name, target)
-    except OSError as ex:
+    except BaseException as ex:  # also a signal that ends the command
         with contextlib.suppress(OSError):
             os.unlink(name)
-        raise _cannot_write(target.parent, ex) from ex
+        if isinstance(ex, OSError):
+            raise _cannot_write(target.parent, ex) from ex
+        raise
 
 
 def _cannot_write(directory: Path, ex: OSError) -> UsageError:
