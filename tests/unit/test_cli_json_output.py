@@ -59,7 +59,7 @@ def test_a_dry_run_is_a_document_too(tmp_path: Path) -> None:
         (("trace", "report", "/nowhere"), "--html", "/nowhere/d", "cannot write"),
         (("flame", "on", "--pid", "1"), "--output", "/nowhere/d", "cannot write"),
         (("flame", "on", "--pid", "1"), "--out", "/sys/d/e", "cannot make"),
-        (("flame", "on", "--pid", "1"), "--out", "/etc/passwd/x", "is not a directory"),
+        (("flame", "on", "--pid", "1"), "--out", "/etc/passwd/x", "there is no directory"),
         (("weigh", "track_io_timing"), "--out", "/sys/d/e", "cannot make"),
         (("ladder", str(STUDY)), "--output", "/nowhere/d", "cannot write"),
         (("ladder", str(STUDY)), "--out", "/sys/d", "Operation not permitted"),

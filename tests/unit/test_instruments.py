@@ -481,7 +481,8 @@ R, IO = F.BLOCKS_READ, F.IO_TIMED
         ("compute_query_id", PLAIN, TRACKED, {}, "missing"),  # pg_stat_statements tracks too
         ("track_io_timing", [(900, X), (9, X | R)], [(900, X), (9, X | R | IO)], {}, "active"),
         ("track_io_timing", PLAIN, PLAIN, {}, "idle"),
-        ("track_io_timing", [(9, X | R)], [(9, X | R)], {}, "missing"),
+        ("track_io_timing", [(30, X | R)], [(30, X | R)], {}, "missing"),
+        ("track_io_timing", [(9, X | R)], [(1, X | R)], {}, "idle"),  # too few to tell
         ("track_io_timing", [(9, X | R | IO)], [(9, X | R | IO)], {}, "missing"),
         ("track_functions", PLAIN, PLAIN, {"calls": 1}, "active"),
         ("track_functions", PLAIN, PLAIN, {}, "idle"),

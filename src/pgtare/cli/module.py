@@ -105,13 +105,16 @@ def _next(found: binaries.Binaries, done: Sequence[modules.Installed]) -> Iterat
         yield text.replace("pgtare", done[0].module)
     else:
         line = f"shared_preload_libraries = '{', '.join(modules.PRELOAD_ORDER)}'"
-        yield f"add this line to postgresql.conf and restart:\n{line}\n{_NEXT_ALL}"
+        yield f"{_PRELOAD_ALL}:\n{line}\n{_NEXT_ALL}"
 
 
+_PRELOAD_ALL = (
+    "in postgresql.conf, add these names to shared_preload_libraries, behind those that it has "
+    "already, and restart; if it has none, the line is"
+)
 _NEXT_ALL = (
-    "(libraries that the setting names already stay, before these; in ALTER SYSTEM SET each name "
-    "has quotes of its own: 'a', 'b'). Then run CREATE EXTENSION for each of them in the database "
-    "to look at"
+    "In ALTER SYSTEM SET each name has quotes of its own: 'a', 'b'. Then run CREATE EXTENSION for "
+    "each of them in the database to look at"
 )
 _NEXT_REPLACED = (
     "restart the servers that have loaded pgtare, then run ALTER EXTENSION pgtare UPDATE; "

@@ -149,13 +149,11 @@ def check_new(directory: Path, kind: ArtefactKind | None = None, *, renamed: boo
             f"{directory} exists already and is not a directory; "
             "name a directory that does not exist yet"
         )
-    places = target.parents if renamed else (target, *target.parents)
-    place = next(p for p in places if p.exists())
-    if not place.is_dir():
-        raise UsageError(f"cannot make {directory}: {place} is not a directory")
-    files.check_writable(place, f"cannot make {directory}")
+    files.check_directory(directory)
     if not target.is_dir():
         return
+    if not renamed:
+        files.check_writable(target, f"cannot make {directory}")
     if renamed and os.path.ismount(target):
         raise UsageError(f"{directory} is a mount point; name a directory in it")
     names = _names(target, kind.what if kind else "directory")
@@ -180,7 +178,6 @@ class Staged:
         check_new(target, kind)
         self.target = target.absolute()
         try:
-            self.target.parent.mkdir(parents=True, exist_ok=True)
             self._remove_left_over()
             self.path = Path(tempfile.mkdtemp(prefix=self._prefix, dir=self.target.parent))
         except OSError as ex:

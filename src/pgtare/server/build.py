@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pgtare
-from pgtare.errors import UsageError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.server.binaries import Binaries
 from pgtare.server.directories import is_plain, locked, place
 from pgtare.server.os_account import environment
@@ -226,8 +226,9 @@ def run_make(command: list[str], module: str, binaries: Binaries) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as ex:
-        raise UsageError(
-            f"building {module} for {binaries.version} took more than {BUILD_SECONDS:.0f} s"
+        raise MeasurementError(
+            f"building {module} for {binaries.version} took more than {BUILD_SECONDS:.0f} s: the "
+            "machine is busy; run the command again, modules that are built are kept"
         ) from ex
     if done.returncode != 0:
         tail = "\n".join(done.stdout.splitlines()[-OUTPUT_TAIL_LINES:])

@@ -25,6 +25,8 @@ _ANY = UnitFlag(0)
 _LEFT_OUT = UnitFlag.UNBLOCKED | UnitFlag.ABORTED | UnitFlag.OPEN
 # Four standard errors: a chance of one in 30,000 to call a sampling instrument missing.
 _SAMPLING_SIGMAS = 4.0
+# With fewer transactions, that an instrument did not show is no proof that it did not run.
+_FEWEST = 20
 # Error rates of an arm and the base may differ by this much.
 _SAME_ERRORS = 0.001
 _ERROR_SIGMAS = 5.0
@@ -191,6 +193,8 @@ def judge_flags(rule: FlagRule, arm: Flags, base: Flags) -> ProofFinding:
     least = rule.share
     if rule.expect == "about":
         least -= _SAMPLING_SIGMAS * math.sqrt(rule.share * (1 - rule.share) / n)
+    if n < _FEWEST and share < least:
+        return ProofFinding("idle", f"{seen}: too few to tell")
     if k == 0 or share < least:
         return ProofFinding(
             rule.otherwise, f"{seen}, but {_text(rule.share)} expected{_against(arm, n, k)}{hint}"
