@@ -351,3 +351,17 @@ def test_long_words_take_no_long_time() -> None:
     began = time.perf_counter()
     churn._names("a" * 30_000)
     assert time.perf_counter() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    ("cost_us", "shown"),
+    [
+        (-18.6, "−18.6"),
+        (5.7e-5, "under 0.01"),
+        (0.0, "under 0.01"),
+        (2.345, "+2.35"),
+        (1234.5, "+1,234"),
+    ],
+)
+def test_costs_are_shown_without_powers_of_ten(cost_us: float, shown: str) -> None:
+    assert doctor_show._cost(cost_us) == shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from pgtare.kit import numbers
 from pgtare.seeing.doctor.model import Clock, Finding, Observer, Unseen
 from pgtare.seeing.doctor.observed import DoctorFacts
 
@@ -162,11 +163,12 @@ def _costly(kind: _Kind, value: str, weight: Weight) -> Finding:
         "track_functions": "'none'",
         "pg_stat_statements.track_planning": "off",
     }
+    cost = numbers.signed(weight.cost_us, 2)
     return Finding(
         check="observer",
         level="critical" if severe else "warning",
         title=f"{kind.arm} costs {weight.cost_pct:.2g} % of a transaction",
-        seen=[f"{kind.setting} = {value}; weighed: {weight.cost_us:+.3g} µs a transaction"],
+        seen=[f"{kind.setting} = {value}; weighed: {cost} µs a transaction"],
         why="that is what leaving it on costs, by the weighing that was given",
         remedy=[f"ALTER SYSTEM SET {kind.setting} = {off.get(kind.setting, 'off')}; {_RELOAD}"],
         sure="certain" if weight.low_pct >= least else "likely",

@@ -154,12 +154,19 @@ def _share(wait: WaitShare) -> str:
     return numbers.percent(100 * wait.share) + least
 
 
+def _cost(us: float) -> str:
+    """Three significant digits, at most two decimals, with a sign."""
+    if abs(us) < 0.005:
+        return "under 0.01"
+    return numbers.signed(us, min(numbers.decimals(None, us), 2))
+
+
 def _observers(observers: list[Observer]) -> Table:
     rows = []
     for observer in observers:
-        cost = "" if observer.cost_us is None else f"{observer.cost_us:+.3g} µs a transaction"
+        cost = "" if observer.cost_us is None else f"{_cost(observer.cost_us)} µs a transaction"
         if observer.cost_pct is not None:
-            cost += f" ({observer.cost_pct:.2g} %)"
+            cost += f" ({numbers.percent(observer.cost_pct)})"
         text = f"{cost}; {observer.source}" if cost else observer.source
         rows.append((f"{observer.name} = {observer.value}", text))
     return _rows(rows)
