@@ -198,6 +198,19 @@ def test_processor_time_of_few_samples_is_at_no_statement() -> None:
     assert found.cpu_samples == 50
 
 
+def test_statements_and_what_is_at_none_add_up() -> None:
+    row = StatementRow(statement=QUERY, event=READ, counters=counters(3, 150))
+    timed = {"timed": times(client_backend=0)}, {"timed": times(client_backend=1000)}
+    before = snapshot(0, {}, **timed[0])
+    after = snapshot(1, {READ: counters(3, 400)}, statements=[row], **timed[1])
+    found = profile(before, after, CpuSamples(20, {-77: 10, 0: 10}))
+    assert found.waits_elsewhere == pytest.approx(0.25)
+    assert found.cpu_elsewhere is not None
+    parts = sum(rate.active for rate in found.statements)
+    parts += found.waits_elsewhere + found.cpu_elsewhere
+    assert parts == pytest.approx(found.active)
+
+
 def test_a_statement_waits_no_longer_than_all_did() -> None:
     row = StatementRow(statement=QUERY, event=READ, counters=counters(3, 5000))
     after = snapshot(1, {READ: counters(3, 400)}, statements=[row])

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
 from pgtare.seeing.waits import show
-from pgtare.server.wait_counters.model import Counters, Event, Session
+from pgtare.server.wait_counters.model import Counters, Event, Session, Statement
+from pgtare.server.wait_counters.rates import Profile, StatementRate
 from pgtare.server.wait_counters.reader import Bucket
 from tests.terminal import printed
 
@@ -52,3 +56,20 @@ def test_percentiles_are_bounds_of_buckets() -> None:
         "95 % of waits under 3.00 ms"
         in printed(show.histogram_view(LOCK, counters, buckets), 200).splitlines()[1]
     )
+
+
+def test_the_table_of_statements_adds_up() -> None:
+    """With rows for those that are not listed, and for what is at no statement."""
+    statements = tuple(
+        StatementRate(Statement(0, 0, i), None, active, None, active / 4.0, ())
+        for i, active in enumerate((1.0, 0.5, 0.25), start=1)
+    )
+    found = Profile(1.0, 4.0, 0.25, (), statements, "counted", cpu_elsewhere=0.25)
+    found = dataclasses.replace(found, waits_elsewhere=2.0)
+    rows = printed(show.profile_view(found, 1), 120).splitlines()
+    shown = rows[next(i for i, row in enumerate(rows) if row.startswith("statement")) + 1 :]
+    active = [float(re.findall(r" (\d\.\d\d) ", f"{row} ")[0]) for row in shown if row.strip()]
+    assert len(active) == 4
+    assert sum(active) == found.active
+    assert "2 more" in shown[1]
+    assert "waits of no statement" in shown[2]

@@ -100,6 +100,10 @@ class WaitsProfile(Document):
     cpu_elsewhere: float | None = Field(
         description="of `on_cpu`, what is at no statement or at one with too few samples"
     )
+    waits_elsewhere: float = Field(
+        description="of the waits in `active`, what is at no statement; with `cpu_elsewhere` and "
+        "all statements it adds up to `active`"
+    )
     cpu_samples: int = Field(description="sessions seen on a processor, over all samples")
     notes: list[str] = Field(description="what the figures lack, in sentences")
     hides_much: bool = Field(description="whether over 5 % of the client sessions are not captured")

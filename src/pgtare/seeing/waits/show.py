@@ -16,6 +16,8 @@ from pgtare.server.wait_counters.rates import Profile, StatementRate
 from pgtare.server.wait_counters.reader import Bucket
 
 _BAR = 24
+#: Less of a session is 0.00.
+_LEAST = 0.005
 _TEXT = 60
 
 
@@ -129,15 +131,17 @@ def _statements(profile: Profile, limit: int) -> Table:
             "" if profile.on_cpu is None else cpu_by_samples(rate),
             _cell(", ".join(f"{event.label} {active:.2f}" for event, active in rate.events[:3])),
         )
-    if profile.cpu_elsewhere is not None:
-        known = profile.active and not profile.hides_much
-        table.add_row(
-            "CPU of no statement, or of too few samples",
-            f"{profile.cpu_elsewhere:.2f}",
-            _percent(profile.cpu_elsewhere / profile.active if known else None),
-            f"{profile.cpu_elsewhere:.2f}",
-            "",
-        )
+    others = profile.statements[limit:]
+    rest = [
+        (f"{len(others):,} more", sum(rate.active for rate in others)),
+        ("waits of no statement", profile.waits_elsewhere),
+        ("CPU of no statement, or of too few samples", profile.cpu_elsewhere or 0.0),
+    ]
+    known = profile.active and not profile.hides_much
+    for name, active in rest:
+        if abs(active) >= _LEAST:
+            share = active / profile.active if known else None
+            table.add_row(name, f"{active:.2f}", _percent(share), "", "")
     return table
 
 

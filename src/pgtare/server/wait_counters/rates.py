@@ -64,10 +64,11 @@ class Profile:
     not known). It is exactly the sum of idle, of the waits in `active`, and of on_cpu if that is
     counted. active: sessions neither idle nor waiting for their client; on_cpu is the part of them
     that waited for nothing (None: not known). cpu_elsewhere: the part of on_cpu that is at no
-    statement, or at one with too few samples. Shares are of `active`; idle events have none,
-    and none is given if too many sessions are not captured. run_queue: sessions that waited for
-    a processor, of whatever else they waited for before. notes: what the figures lack;
-    hides_much: so much that there are no shares.
+    statement, or at one with too few samples. waits_elsewhere: the waits in `active` that are at no
+    statement, as some begin before it is known; with both, statements add up to `active`. Shares
+    are of `active`; idle events have none, and none is given if too many sessions are not captured.
+    run_queue: sessions that waited for a processor, of whatever else they waited for before. notes:
+    what the figures lack; hides_much: so much that there are no shares.
     """
 
     seconds: float
@@ -82,6 +83,7 @@ class Profile:
     sessions: float | None = None
     idle: float = 0.0
     cpu_elsewhere: float | None = None
+    waits_elsewhere: float = 0.0
     cpu_samples: int = 0
 
 
@@ -137,6 +139,7 @@ def profile(
         if (idle or not event.idle) and (c.waits or c.total_ms)
     ]
     statements, elsewhere = _statements(before, after, events, cpu, samples, ms, whole)
+    at_statements = sum(n for one in statements for _, n in one.events)
     return Profile(
         seconds=seconds,
         active=active,
@@ -150,6 +153,7 @@ def profile(
         sessions=sessions,
         idle=resting,
         cpu_elsewhere=elsewhere,
+        waits_elsewhere=waiting - at_statements,
         cpu_samples=samples.total if samples else 0,
     )
 
