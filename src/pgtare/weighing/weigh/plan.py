@@ -20,7 +20,7 @@ from pgtare.weighing.trials import MAX_SESSIONS, Population
 from pgtare.weighing.weigh.plan_document import PlannedArm, PlannedWeighing
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.session_lengths import session_lengths, too_short
-from pgtare.weighing.weigh.statistics_gaps import holes
+from pgtare.weighing.weigh.statistics_gaps import holes, nothing_new
 
 #: A line of the log with a short statement in it, roughly, in bytes.
 LOG_LINE_BYTES = 250
@@ -154,7 +154,8 @@ def make_plan(
     # sessions of a load of our own last as long as the trial
     short = "" if request.load else too_short(design, session_lengths(conn))
     notes = [short] if short else []
-    warnings = (*_warnings(request), *holes(conn, request, design), *notes)
+    found = (*holes(conn, request, design), *nothing_new(conn, request, design))
+    warnings = (*_warnings(request), *found, *notes)
     return WeighPlan(request, design, population, there, warnings, short)
 
 

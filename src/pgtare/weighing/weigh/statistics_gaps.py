@@ -37,6 +37,37 @@ def holes(conn: psycopg.Connection[Any], request: Request, design: Design) -> li
     ]
 
 
+def nothing_new(conn: psycopg.Connection[Any], request: Request, design: Design) -> list[str]:
+    """With base "current", a sentence on arms that only set what is set anyway."""
+    if request.base != "current":
+        return []
+    same = [
+        arm.name
+        for arm in design.arms
+        if arm.role == "instrument"
+        and arm.settings
+        and all(_is_now(conn, *setting) for setting in arm.settings.items())
+    ]
+    if not same:
+        return []
+    return [
+        f"{', '.join(same)}: on already, so with --base current it is compared with itself, unless "
+        "sessions have settings of their own. Leave --base current out to see what it costs."
+    ]
+
+
+def _is_now(conn: psycopg.Connection[Any], name: str, value: str) -> bool:
+    """Whether a setting has this value, as far as its text tells, or does what it says."""
+    if (name, value) == ("compute_query_id", "on"):
+        return _on_now(conn, name) is not None
+    row = conn.execute(
+        "SELECT setting, pg_catalog.current_setting(name) FROM pg_catalog.pg_settings"
+        " WHERE name = %s",
+        (name,),
+    ).fetchone()
+    return row is not None and value.lower() in (row[0].lower(), row[1].lower())
+
+
 def _on_now(conn: psycopg.Connection[Any], name: str) -> str | None:
     """A setting's value if it makes the server observe something, else None."""
     row = conn.execute(
