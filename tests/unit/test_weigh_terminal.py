@@ -389,7 +389,7 @@ def test_no_number_of_seconds_is_given_where_it_would_be_silly() -> None:
     arm.verdict, arm.verdict_reason, arm.needed_s = "inconclusive", "", 86_401.0
     assert "; it may take more than a day to settle." in words(printed(result))
     arm.needed_s = 86_400.0
-    assert "about 1,440 min more may settle it." in words(printed(result))
+    assert "about 24 h more may settle it." in words(printed(result))
 
 
 @pytest.mark.parametrize("verdict", ["equivalent", "inconclusive", "cost", "gain"])

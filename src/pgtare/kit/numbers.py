@@ -120,7 +120,9 @@ def signed_plain(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A span of the trial: 12.3 s, 60 s, 95 min."""
+    """A span of the trial: 12.3 s, 60 s, 95 min, 5 h."""
+    if value >= 4 * 3600:
+        return f"{value / 3600:,.0f} h"
     if value >= 600:
         return f"{value / 60:,.0f} min"
     return f"{value:.0f} s" if value >= 100 or value == round(value) else f"{value:.1f} s"
