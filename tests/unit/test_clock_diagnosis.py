@@ -185,10 +185,12 @@ def test_a_good_verdict_says_what_was_not_checked() -> None:
     assert "as the measurement ended before." in verdict(None)
     (pair,) = report.cores.pairs
     failed = report.cores.model_copy(update={"possible": 3})
-    assert verdict(failed).endswith(" Not checked: the clocks of 2 of 3 pairs of processors.")
+    assert verdict(failed).endswith(" Not checked: whether 2 of 3 pairs of processors agree.")
     busy = pair.model_copy(update={"hi_ns": 20_000.0, "rounds": 1})
     vague = report.cores.model_copy(update={"pairs": [busy]})
-    assert verdict(vague).endswith(" Not checked: 1 busy pair of processors closely.")
+    assert verdict(vague).endswith(
+        " Not checked: whether 1 pair of processors agree closely, as they were busy."
+    )
     assert "no step back in 1 round;" in next(show.cores(vague))
 
 

@@ -250,9 +250,10 @@ def _unchecked(cores: Cores | None) -> str:
         return f" Not checked: {whether} ({cores.note})."
     left = cores.possible - len(cores.pairs)
     vague = sum(pair.hi_ns - pair.lo_ns > VAGUE_NS for pair in cores.pairs)
+    some = numbers.counted(vague, "pair")
     lacks = [
-        *([f"the clocks of {left:,} of {cores.possible:,} pairs of processors"] if left else ()),
-        *([f"{numbers.counted(vague, 'busy pair')} of processors closely"] if vague else ()),
+        *([f"whether {left:,} of {cores.possible:,} pairs of processors agree"] if left else ()),
+        *([f"whether {some} of processors agree closely, as they were busy"] if vague else ()),
     ]
     return f" Not checked: {'; '.join(lacks)}." if lacks else ""
 
