@@ -59,6 +59,18 @@ def test_a_profile_by_node_tells_how_to_have_row_sources(book: Ledger) -> None:
     assert "rowsource" not in printed(show.profile_view(profile(book), 9), 80)
 
 
+def test_a_profile_says_that_its_lengths_are_those_of_whole_waits(book: Ledger) -> None:
+    """If one of them began before the recording, its mean can be more than its time."""
+    found = profile(book)
+    told = "of whole waits"
+    assert told not in printed(show.profile_view(found, 30), 200)
+    cut = [
+        dataclasses.replace(line, ns=line.mean_ns * line.times / 2) if line.times else line
+        for line in found.lines
+    ]
+    assert told in printed(show.profile_view(dataclasses.replace(found, lines=cut), 30), 200)
+
+
 def test_an_error_of_a_statement_that_made_no_call_is_reported(tmp_path: Path) -> None:
     b = two_requests()
     b.text(9, "SELECT 'x'::int", 0)

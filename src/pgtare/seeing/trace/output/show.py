@@ -21,6 +21,7 @@ _NO_NODES = (
     "while a trace is recorded"
 )
 #: Short: a narrow terminal wraps it.
+_WHOLE = "mean, min and max are those of whole waits; of some, the time holds a part only"
 _KERNEL = "of it kernel CPU: the part of a wait in which the kernel worked for it (estimated)"
 
 
@@ -86,6 +87,10 @@ def profile_view(profile: Profile, limit: int) -> RenderableType:
         table.add_row(*rest(profile, limit))
     table.add_row("total", ns(sum(line.ns for line in profile.lines)), "100 %")
     parts: list[RenderableType] = [Text(plain(heading)), table]
+    if profile.by == "event" and any(
+        line.mean_ns * line.times > 1.01 * line.ns for line in profile.lines[:limit]
+    ):
+        parts.append(Text(_WHOLE, style="dim"))
     if split:
         parts.append(Text(_KERNEL, style="dim"))
     if profile.by in ("node", "relation") and not profile.measured:
