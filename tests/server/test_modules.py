@@ -373,3 +373,22 @@ def test_build_stopped_half_way_leaves_nothing_that_counts(
     set_answer(source, 2)
     modules.build_cached(wheel, "tiny", source)
     assert not left.exists()
+
+
+def test_uninstall_names_the_lines_that_only_their_owner_may_change(
+    copied: Binaries, own_place: Path
+) -> None:
+    with Cluster(copied) as cluster:
+        conf = cluster.data_directory / "postgresql.conf"
+        conf.write_text(
+            conf.read_text()
+            + "session_preload_libraries = 'auto_explain'\npgtare.ring_memory = 8\n"
+        )
+        line = len(conf.read_text().splitlines())
+        everything = ("uninstall", "--dsn", cluster.dsn())
+        listed = in_process(*everything)
+        assert f"pgtare.ring_memory in {conf}, line {line}" in listed.stdout
+        assert "session_preload_libraries" not in listed.stdout
+        done = in_process(*everything, "--yes")
+        assert (done.returncode, conf.read_text().count("pgtare.ring_memory")) == (1, 1)
+        assert "take it out of that file yourself" in done.stdout

@@ -22,6 +22,11 @@ SELECT DISTINCT name, setting FROM pg_file_settings
 WHERE sourcefile = current_setting('data_directory') || '/postgresql.auto.conf'
   AND (name = ANY(%s) OR split_part(name, '.', 1) = ANY(%s)) ORDER BY 1
 """
+_BY_HAND = """
+SELECT name, setting, sourcefile, sourceline FROM pg_file_settings
+WHERE sourcefile <> current_setting('data_directory') || '/postgresql.auto.conf'
+  AND (name = ANY(%s) OR split_part(name, '.', 1) = ANY(%s)) ORDER BY 3, 4
+"""
 _DATABASES = "SELECT datname FROM pg_database WHERE datallowconn ORDER BY 1"
 _EXTENSIONS = "SELECT extname FROM pg_extension WHERE extname = ANY(%s) ORDER BY 1"
 _OWN = list(modules.PRELOAD_ORDER)
@@ -36,13 +41,17 @@ class Leftover:
 
 
 def on_server(dsn: str) -> Iterator[Leftover]:
-    """Extensions in its databases, and our settings in postgresql.auto.conf.
+    """Extensions in its databases, and our settings in its configuration files.
+
+    Only those in postgresql.auto.conf can be removed, as other files are their owner's.
 
     Raises UsageError if the role may not see them; dsn: for a superuser.
     """
     try:
         with own_session.connect(dsn) as connection:
-            settings = connection.execute(_IN_FILES, (list(PRELOAD_SETTINGS), _OWN)).fetchall()
+            wanted = (list(PRELOAD_SETTINGS), _OWN)
+            settings = connection.execute(_IN_FILES, wanted).fetchall()
+            by_hand = connection.execute(_BY_HAND, wanted).fetchall()
             names = [str(name) for (name,) in connection.execute(_DATABASES).fetchall()]
         for database in names:
             place = make_conninfo(dsn, dbname=database)
@@ -55,6 +64,9 @@ def on_server(dsn: str) -> Iterator[Leftover]:
                 )
     except psycopg.Error as ex:
         raise UsageError(f"the server cannot be looked at: {own_session.first_line(ex)}") from ex
+    for name, value, file, line in by_hand:
+        if name not in PRELOAD_SETTINGS or any(names_library(str(value), own) for own in _OWN):
+            yield Leftover(f"{name} in {file}, line {line}", _for_its_owner)
     for name, value in settings:
         if name not in PRELOAD_SETTINGS:
             change = sql.SQL("ALTER SYSTEM RESET {}").format(_setting(str(name)))
@@ -92,6 +104,10 @@ def own_files() -> Iterator[Leftover]:
     base = directories.existing()
     if base is not None:
         yield Leftover(f"{base} (private servers, builds)", lambda: _remove(base))
+
+
+def _for_its_owner() -> None:
+    raise PgtareError("take it out of that file yourself, then restart the server")
 
 
 def _statements(dsn: str, change: sql.Composed) -> Callable[[], None]:
