@@ -67,14 +67,25 @@ def test_known_waits_are_written(writing: tuple[Cluster, Path], app: Connection)
         app.execute("INSERT INTO truth (what, s) SELECT 'nap', nap(60)")
     app.execute("SELECT 'the end'")
     recording = latest(directory)
-    trace = with_statement(recording, "SELECT 'the end'")
+    with_statement(recording, "SELECT 'the end'")
+    truth = known(cluster, "nap")
+
+    def slept() -> float:
+        return sum(
+            line.ns
+            for line in profile(ledgers.ledger(load(recording)), "event").lines
+            if line.name == "Timeout/PgSleep"
+        )
+
+    eventually(lambda: slept() > 0.9 * truth)  # waits are read before calls
+    trace = load(recording)
     assert not trace.damages
     for path in (directory, recording):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in recording.iterdir()} == {0o600}
     book = ledgers.ledger(trace)
     lines = {line.name: line.ns for line in profile(book, "event").lines}
-    assert lines["Timeout/PgSleep"] == pytest.approx(known(cluster, "nap"), rel=0.02)
+    assert lines["Timeout/PgSleep"] == pytest.approx(truth, rel=0.02)
     assert lines["pgtare itself (estimated)"] > 0
     applications = {ring.application for ring in trace.rings.values()}
     assert applications == {"written"}
