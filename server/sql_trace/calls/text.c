@@ -301,7 +301,7 @@ write_text(uint64 id, const char *text, int length, int stored, int64 query_id, 
  * "hide": it is secret, whatever its words are.  "query_id" becomes 0 if it is
  * secret and that of a utility statement, as it hashes what that says.
  */
-static uint64
+static pg_attribute_always_inline uint64
 part_of(const char *source_text, int location, int length, int64 *query_id, bool utility, bool hide,
 		bool *secret)
 {
