@@ -14,6 +14,7 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
+from pgtare.server.build import own_modules
 from pgtare.server.cluster import Cluster
 from pgtare.server.directories import DIRECTORY_VARIABLE
 from pgtare.server.modules import loadable
@@ -40,6 +41,20 @@ def pytest_configure() -> None:
     """Let Ctrl-C reach the programs under test, also if a shell put the run in the background."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Build the server modules before several processes test: one would time out behind others."""
+    if not getattr(session.config.option, "numprocesses", None):
+        return
+    installations = [_wheel()]
+    if not ONLY and DEBIAN15.exists():
+        with contextlib.suppress(UsageError):
+            installations.append(from_pg_config(DEBIAN15))
+    for binaries in installations:
+        for module in sorted(own_modules()):
+            with _usual_place():
+                loadable(binaries, module)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -82,10 +97,7 @@ def wheel() -> Binaries:
 
     That one is pgtare's own as well: the modules are installed into it.
     """
-    with _usual_place():
-        if ONLY:
-            return dataclasses.replace(from_pg_config(ONLY), origin="wheel")
-        return from_wheel()
+    return _wheel()
 
 
 @pytest.fixture(scope="session")
@@ -165,6 +177,13 @@ def _usual_place() -> Iterator[None]:
         if USUAL_PLACE is not None:
             patch.setenv(DIRECTORY_VARIABLE, USUAL_PLACE)
         yield
+
+
+def _wheel() -> Binaries:
+    with _usual_place():
+        if ONLY:
+            return dataclasses.replace(from_pg_config(ONLY), origin="wheel")
+        return from_wheel()
 
 
 @contextlib.contextmanager

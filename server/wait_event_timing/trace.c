@@ -37,9 +37,9 @@ static ProcessUtility_hook_type previous_utility;
 static uint64 bound = 0;		/* query identifier of what was bound last in this request */
 
 CpuReading	trace_cpu;
-static int64 cpu_read_at = 0;	/* ticks ... */
-static ClockSource cpu_read_by; /* ... of this clock ... */
-static uint64 cpu_serves = 0;	/* ... and for so many it serves */
+static int64 cpu_read_at = 0;	/* in ticks of ... */
+static ClockSource cpu_read_by; /* ... this clock */
+static uint64 cpu_valid_for = 0;	/* ticks until the next reading */
 static bool followed = false;	/* tracing, when we last looked */
 
 /* Of the client's statement */
@@ -65,7 +65,7 @@ mark_cpu(int at)
 
 	cpu_read_at = clock_source_read(capture.clock);
 	cpu_read_by = capture.clock;
-	cpu_serves = rate->hz / CPU_READINGS_PER_S;
+	cpu_valid_for = rate->hz / CPU_READINGS_PER_S;
 	capture_mark(RECORD_CPU, at, cpu_reading(&trace_cpu, capture.clock, cpu_read_at, rate));
 }
 
@@ -75,7 +75,7 @@ mark_cpu_at_times(int at)
 {
 	/* unsigned: the clock may step back */
 	if (capture.clock != cpu_read_by ||
-		(uint64) (clock_source_read(capture.clock) - cpu_read_at) >= cpu_serves)
+		(uint64) (clock_source_read(capture.clock) - cpu_read_at) >= cpu_valid_for)
 		mark_cpu(at);
 }
 

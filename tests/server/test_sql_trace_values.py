@@ -185,7 +185,7 @@ def test_secrets_are_in_no_record(client: Connection, onlooker: Connection) -> N
 
 
 def test_every_word_that_shows_a_secret(client: Connection, onlooker: Connection) -> None:
-    """Wherever it is in a text, whatever surrounds it; most texts are told apart at a glance."""
+    """It is found anywhere in a text. Texts without such a word are passed over quickly."""
     parts = (
         "access_key api_key apikey conninfo credential crypt gen_salt hmac passcode passphr passw "
         "private_key scram secret token uescape"

@@ -1,18 +1,18 @@
 /*-------------------------------------------------------------------------
  * fused.c
- *		A request in one record: its calls are kept back until it has been answered.
+ *		One record per request: its calls are kept back until it has been answered.
  *
- * Most requests are one statement, without errors and without statements in it.
- * Then the transaction's begin and end, the calls, the values and the request
- * itself make one record, a quarter as large as theirs would be.  Numbers of calls
- * are taken as they begin, as always.
+ * Most requests are one statement that raises no error and runs no other statement.
+ * For these, the transaction's begin and end, the calls, the values and the request
+ * itself make one record, a quarter the size of separate ones.  Each call still
+ * takes its number when it begins.
  *
- * What is kept back lies in the ring's memory, before its records, and is complete
- * at any time: so a reader that comes meanwhile sees the request that is open.
+ * What is kept back lies in the ring's memory, in front of its records, and is
+ * always complete.  So a reader sees the request that is open.
  *
- * Whatever does not fit is written after all that is kept back, as records of its
- * own: record_flush() comes here before any other record is written.  Texts and
- * plans are the exception, as they go before the record that names them.
+ * A request that does not fit is written as separate records: record_flush() first
+ * writes what was kept back, and then the other record follows.  Texts and plans
+ * are the exception: they go before the record that names them.
  *-------------------------------------------------------------------------
  */
 #include "../rows/rows.h"
@@ -24,7 +24,7 @@ open_request(void)
 	return &trace.ring->open;
 }
 
-/* Nothing is kept back from now on: others are to look at records again. */
+/* Nothing is kept back from now on: readers have to look at the records again. */
 static inline void
 show_none(OpenRequest *open)
 {
@@ -34,7 +34,7 @@ show_none(OpenRequest *open)
 	pg_write_barrier();
 }
 
-/* The first of what is kept back; false: it is not known when the request began. */
+/* Start to keep back; false: it is not known when the request began. */
 static bool
 begin_record(void)
 {
@@ -51,7 +51,7 @@ begin_record(void)
 	return true;
 }
 
-/* Others see what has been added. */
+/* Let readers see what has been added. */
 static inline void
 show(Size added)
 {
@@ -60,7 +60,7 @@ show(Size added)
 	open_request()->size = fused.size;
 }
 
-/* A time after the request's start, if it can be told so */
+/* The time since the request's start, if it fits */
 static inline bool
 after_start(const FusedRecord *record, int64 time, uint32 *after)
 {
@@ -405,9 +405,9 @@ fused_end(int status, uint32 messages, int64 cpu, int64 now)
 }
 
 /*
- * For readers.  The request that is open, as a record made by them; 0: there is
- * none, or records came meanwhile that tell of it.  "head": where the ring ended
- * when its records were read.
+ * For readers: the open request as a record.  0: no request is open, or the ring
+ * holds newer records, which tell of it.  "head": where the ring ended when the
+ * reader copied its records.
  *
  * What has been shown does not change until the generation does, but for the flag
  * that the transaction was committed, and what goes with it: the flag is read
