@@ -5,7 +5,7 @@
  */
 #include "../core/sqltrace.h"
 
-/* Add what has been used since. */
+/* Add what has been used since.  Counters of a sum that is not "any" mean nothing. */
 void
 call_usage_since(const Usage *pg_restrict before, Usage *pg_restrict sum)
 {
@@ -23,12 +23,21 @@ call_usage_since(const Usage *pg_restrict before, Usage *pg_restrict sum)
 		used |= now[i] ^ then[i];
 	if ((used[0] | used[1] | records | bytes) == 0)
 		return;
+	if (likely(!sum->any))
+	{
+#pragma GCC unroll 5
+		for (int i = 0; i < NUSAGE_BLOCKS / 2; i++)
+			to[i] = now[i] - then[i];
+		sum->counter[USAGE_WAL] = records;
+		sum->counter[USAGE_WAL + 1] = bytes;
+		sum->any = true;
+		return;
+	}
 #pragma GCC unroll 5
 	for (int i = 0; i < NUSAGE_BLOCKS / 2; i++)
 		to[i] += now[i] - then[i];
 	sum->counter[USAGE_WAL] += records;
 	sum->counter[USAGE_WAL + 1] += bytes;
-	sum->any = true;
 }
 
 /* An error leaves the call. */

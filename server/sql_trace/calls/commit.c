@@ -22,8 +22,7 @@ static void
 commit_begins(void)
 {
 	commit.kind = CALL_COMMIT;
-	if (commit.usage.any)
-		memset(&commit.usage, 0, sizeof(commit.usage));
+	commit.usage.any = false;
 	commit.start = timeline_now();
 	commit.number = call_begins(commit.start);
 	commit.parent = trace.current;

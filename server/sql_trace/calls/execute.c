@@ -23,6 +23,21 @@ start(QueryDesc *queryDesc, int eflags)
 		standard_ExecutorStart(queryDesc, eflags);
 }
 
+/* The text and the plan of a statement, which are written if the ring does not have them */
+static pg_noinline void
+look_up(Execution *e, const QueryDesc *queryDesc)
+{
+	const PlannedStmt *plan = queryDesc->plannedstmt;
+
+	e->call.text = text_of(queryDesc->sourceText, plan->stmt_location, plan->stmt_len,
+						   &e->call.query_id, NULL, &e->secret);
+	if (!trace_plans)
+		return;
+	e->call.plan = plan_of(queryDesc, e->call.number, e->call.text);
+	if (!e->secret)
+		plan_keep_text(plan, e->call.text);
+}
+
 static void
 trace_start(QueryDesc *queryDesc, int eflags)
 {
@@ -53,13 +68,12 @@ trace_start(QueryDesc *queryDesc, int eflags)
 	e->call.number = call_begins(now);
 	e->call.parent = trace.current;
 	e->call.query_id = (int64) queryDesc->plannedstmt->queryId;
-	e->call.text = text_of(queryDesc->sourceText, queryDesc->plannedstmt->stmt_location,
-						   queryDesc->plannedstmt->stmt_len, &e->call.query_id, NULL, &e->secret);
+	e->secret = false;
+	if (!plan_statement(queryDesc->plannedstmt, &e->call.text, &e->call.plan))
+		look_up(e, queryDesc);
 	e->whole = queryDesc->plannedstmt->stmt_location <= 0 && queryDesc->plannedstmt->stmt_len == 0;
 	if (trace.depth == 0)
 		request_statement(e->call.text, e->secret);
-	if (trace_plans)
-		e->call.plan = plan_of(queryDesc, e->call.number, e->call.text);
 	if (LEVEL_BINDS(trace.now_level))
 		binds_write(e->call.number, queryDesc->params, e->secret);
 	span.of = e;

@@ -43,10 +43,17 @@ begin_record(void)
 
 	if (start == -1 || trace.depth != 0)
 		return false;
-	memset(record, 0, sizeof(*record));
+	/* field by field; those of the header and of the end are set there */
 	record->header.call = fused.first;
+	record->flags = 0;
+	record->padding = 0;
 	record->start = start;
 	record->cpu = -1;
+	record->text = 0;
+	record->query_id = 0;
+	record->xid = 0;
+	record->transaction = 0;
+	record->began = record->padding2 = 0;
 	fused.size = sizeof(FusedRecord);
 	return true;
 }

@@ -9,6 +9,7 @@
 #include "../core/sqltrace.h"
 
 #include "lib/stringinfo.h"
+#include "miscadmin.h"
 #include "nodes/execnodes.h"
 #include "nodes/nodeFuncs.h"
 #include "parser/parsetree.h"
@@ -35,7 +36,7 @@ typedef struct Walk
 /*
  * Plans that the server keeps and uses again, by their address: to walk one again
  * would give what is known already.  Each plan comes from the planner, so that an
- * address means the same plan until the planner runs.
+ * address means the same plan until the planner runs, and with it the same text.
  */
 #define KEPT 64					/* power of two */
 
@@ -46,6 +47,9 @@ typedef struct Kept
 	uint64		id;
 	uint64		position;		/* of its record ... */
 	uint64		rings;			/* ... in the ring of that number */
+	uint64		text;			/* of its statement, which is not secret; 0: not known */
+	uint64		text_position;
+	int			text_length;	/* setting for which that is so */
 } Kept;
 
 static Kept kept[KEPT];
@@ -313,6 +317,41 @@ kept_of(const PlannedStmt *plan)
 	return &kept[(uintptr_t) plan / 64 % KEPT];
 }
 
+static bool
+is_of(const Kept *of, const PlannedStmt *plan)
+{
+	return of != NULL && of->plan == plan && of->made == plans_made;
+}
+
+/* The text and the plan of a statement, if it is one that ran before and the ring still has both */
+bool
+plan_statement(const PlannedStmt *plan, uint64 *text, uint64 *id)
+{
+	const Kept *of = kept_of(plan);
+
+	if (!is_of(of, plan) || of->rings != text_rings || of->text == 0 ||
+		of->text_length != trace_text_length || !trace_plans ||
+		trace.secret_depth != INT_MAX || trace.secret_transaction ||
+		GetUserId() != trace.slot->trace.role ||
+		!ring_holds(Min(of->position, of->text_position)))
+		return false;
+	*text = of->text;
+	*id = of->id;
+	return true;
+}
+
+/* This is the text of its statement, which is not secret. */
+void
+plan_keep_text(const PlannedStmt *plan, uint64 text)
+{
+	Kept	   *of = kept_of(plan);
+
+	if (!is_of(of, plan) || !text_known(text, &of->text_position))
+		return;
+	of->text = text;
+	of->text_length = trace_text_length;
+}
+
 /* The identifier of a plan that has been started, or 0; it is written if it is not known. */
 uint64
 plan_of(const QueryDesc *queryDesc, uint64 call, uint64 text)
@@ -323,7 +362,7 @@ plan_of(const QueryDesc *queryDesc, uint64 call, uint64 text)
 
 	if (queryDesc->planstate == NULL)
 		return 0;
-	if (of != NULL && of->plan == queryDesc->plannedstmt && of->made == plans_made)
+	if (is_of(of, queryDesc->plannedstmt))
 	{
 		if (likely(of->rings == text_rings && ring_holds(of->position)))
 			return of->id;

@@ -16,7 +16,7 @@
 static ProtocolHooks hooks;
 
 /* A Bind message has been answered: what took its time, but for calls of their own. */
-static void
+static pg_noinline void
 bound(void)
 {
 	/* what is not set below stays 0 */
@@ -62,7 +62,7 @@ severity_of(const char *text)
 }
 
 /* An error is on its way: fields of a letter and a string each. */
-static void
+static pg_noinline void
 failed(const char *body, size_t length)
 {
 	ErrorRecord record = {0};

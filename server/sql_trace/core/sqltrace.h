@@ -215,7 +215,7 @@ typedef struct Ring
 typedef struct Usage
 {
 	uint64		counter[NUSAGE];
-	bool		any;			/* is not 0, as far as it is a difference */
+	bool		any;			/* of a difference: it is not 0; else its counters mean nothing */
 } Usage;
 
 StaticAssertDecl(offsetof(BufferUsage, shared_blks_hit) == 0 &&
@@ -485,6 +485,8 @@ extern void transaction_over(void);
 extern const char *plan_kind(NodeTag tag);
 extern void plan_made(void);
 extern uint64 plan_of(const QueryDesc *queryDesc, uint64 call, uint64 text);
+extern bool plan_statement(const PlannedStmt *plan, uint64 *text, uint64 *id);
+extern void plan_keep_text(const PlannedStmt *plan, uint64 text);
 
 /* init_plans.c */
 extern const SubPlan *askers_subplan(const PlanState *parent, const PlanState *state);

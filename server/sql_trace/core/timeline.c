@@ -15,6 +15,15 @@
 ClockSource timeline_source;
 Timeline	timeline;
 
+/* The last comparison with the wall clock: both tell the same moment. */
+static struct
+{
+	TimestampTz at;
+	int64		time;			/* in the ring */
+} wall;
+
+#define WALL_NS UINT64CONST(1000000)
+
 static int64 cpu_base;
 int64		timeline_cpu_read_at;
 
@@ -77,6 +86,7 @@ timeline_begin(Shared *shared)
 	timeline.rate = clock_source_counts(timeline_source) ? shared->rate : nanoseconds;
 	timeline.base = timeline_reading();
 	timeline.base_ns = 0;
+	wall.time = PG_INT64_MIN;
 	memset(&recorded, 0, sizeof(recorded));
 	cpu_base = clock_system_ns(CLOCK_THREAD_CPUTIME_ID);
 	timeline_cpu_read_at = PG_INT64_MIN / 2;
@@ -181,9 +191,17 @@ timeline_read_cpu(int64 now)
 					   &timeline.rate) - cpu_base;
 }
 
-/* A moment of the wall clock as time in the ring, which is "now" */
+/*
+ * A moment of the wall clock as time in the ring, which is "now".  Both clocks are
+ * compared once a millisecond: they drift apart by less than the wall clock's unit.
+ */
 int64
 timeline_arrival(TimestampTz at, int64 now)
 {
-	return now - Max(GetCurrentTimestamp() - at, 0) * 1000;
+	if (unlikely((uint64) now - (uint64) wall.time >= WALL_NS))
+	{
+		wall.at = GetCurrentTimestamp();
+		wall.time = now;
+	}
+	return Min(now, wall.time + (at - wall.at) * 1000);
 }
