@@ -26,14 +26,20 @@ ONLY = os.environ.get("PGTARE_TEST_PG_CONFIG")
 #: What a server says of a module that it does not have.
 _MISSING = re.compile(r'could not access file "([a-z_]+)"|extension "([a-z_]+)" is not available')
 
-#: Tests of commands that ask both servers the same: that of 15 is left to `make test-slow`.
+#: Tests that ask both servers the same, and take long: those of 15 are left to `make test-slow`,
+#: and most of them to `make test-versions` as well.
 ASKED_ALIKE = {
     "test_cli_waits.py",
     "test_clock_query.py",
     "test_flame_labels.py",
     "test_flame_stalls.py",
     "test_hostile_names.py",
+    "test_load_pgbench.py",
+    "test_ring_memory.py",
+    "test_trace_worker_place.py",
     "test_waits_caveats.py",
+    "test_waits_everything_traced.py",
+    "test_waits_witness.py",
 }
 
 

@@ -99,7 +99,7 @@ def test_what_is_missing_is_done_and_no_more(finished: Path, tmp_path: Path) -> 
     assert "6 of 7 runs are done;" in pgtare("ladder", "report", out).stdout
     done = pgtare("ladder", "resume", out)
     assert done.returncode == 0, done.stderr
-    assert "6 runs are kept, 1 are left" in done.stderr
+    assert "6 runs kept, 1 left" in done.stderr
     before, after = Directory(finished).runs(), directory.runs()
     assert after.keys() == before.keys()
     assert {key for key in after if after[key] != before[key]} == {last.step.id}

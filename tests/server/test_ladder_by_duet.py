@@ -69,7 +69,7 @@ def test_a_round_that_is_missing_is_played_with_its_roles_and_no_other(
     assert "6 of 7 runs are done;" in pgtare("ladder", "report", out).stdout
     done = pgtare("ladder", "resume", out)
     assert done.returncode == 0, done.stderr
-    assert "6 runs are kept, 1 are left" in done.stderr
+    assert "6 runs kept, 1 left" in done.stderr
     before, after = Directory(finished).runs(), Directory(out).runs()
     assert {key for key in after if after[key] != before[key]} == {"W1-0005-duet"}
     assert after["W1-0005-duet"].step == before["W1-0005-duet"].step

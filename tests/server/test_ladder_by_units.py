@@ -115,7 +115,7 @@ def test_a_trial_that_is_missing_is_done_again_and_no_other(finished: Path, tmp_
     (out / "runs" / "W1-002-trial.json").unlink()
     done = pgtare("ladder", "resume", out)
     assert done.returncode == 0, done.stderr
-    assert "2 runs are kept, 1 are left" in done.stderr
+    assert "2 runs kept, 1 left" in done.stderr
     before, after = Directory(finished).runs(), Directory(out).runs()
     assert {key for key in after if after[key] != before[key]} == {"W1-002-trial"}
     assert after["W1-002-trial"].step == before["W1-002-trial"].step

@@ -15,7 +15,7 @@ from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Arm, Design, permuted_block
 from pgtare.kit import parquet
 from pgtare.load import LoadSpec, Script
-from pgtare.load.driver import build_driver, driver_source
+from pgtare.load.driver import build_driver, driver_for, driver_source
 from pgtare.load.duet import DuetRun, run_duet
 from pgtare.load.duet_plan import DuetTarget, Length
 from pgtare.server.binaries import Binaries
@@ -52,6 +52,15 @@ def test_missing_headers_are_named_with_their_package(
     pg_config.chmod(0o755)
     with pytest.raises(UsageError, match=r"/nonexistent/libpq-fe\.h: install .*libpq-dev"):
         build_driver(dataclasses.replace(wheel, pg_config=pg_config))
+
+
+def test_servers_of_any_installation_get_the_driver_of_the_bundled_one(
+    wheel: Binaries, open_directory: Path
+) -> None:
+    pg_config = open_directory / "pg_config"
+    pg_config.write_text("#!/bin/sh\necho /nonexistent\n")
+    pg_config.chmod(0o755)
+    assert driver_for(dataclasses.replace(wheel, pg_config=pg_config)) == build_driver(wheel)
 
 
 # Order and values

@@ -110,7 +110,7 @@ def check_ended(name: str, done: Any) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("mode", ["transaction", "session"])
+@pytest.mark.parametrize("mode", ["transaction", pytest.param("session", marks=pytest.mark.slow)])
 def test_nothing_is_left_in_pooled_sessions(
     served: tuple[Cluster, Binaries], mode: Any, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.pq import ExecStatus
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
@@ -124,11 +125,20 @@ def test_waiting_for_the_next_message_lies_outside(
         for _ in range(5):
             traced.execute("SELECT pg_sleep(%s)", (0.001,))
             time.sleep(0.002)
-    with traced.pipeline() as pipeline:
-        traced.execute("SELECT pg_sleep(%s), 'pipelined'", (0.001,))
-        pipeline.sync()
+    raw = traced.pgconn
+    raw.enter_pipeline_mode()
+    for _ in range(2):
+        # what ends the request comes with it: to wait for that would belong to the statement
+        raw.send_query_params(b"SELECT pg_sleep(0.001), 'pipelined'", [])
+        raw.pipeline_sync()
+        while raw.flush():
+            pass
         time.sleep(0.01)
-        traced.execute("SELECT pg_sleep(%s), 'pipelined'", (0.001,))
+    synchronised = 0
+    while synchronised < 2:
+        result = raw.get_result()
+        synchronised += result is not None and result.status == ExecStatus.PIPELINE_SYNC
+    raw.exit_pipeline_mode()
     found = statements(trace(observer, traced.info.backend_pid))
     slept = [s for s in found if "PgSleep" in [r["wait_event"] for r in s]]
     assert len(slept) == 7

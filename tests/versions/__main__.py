@@ -40,7 +40,8 @@ SELECTION = "server and not slow and not source and not browser and not debian"
 TESTS = (
     "test_module_*.py", "test_ring_memory.py",
     "test_waits_*.py", "test_sql_trace_*.py", "test_row_sources*.py",
-    "test_trace_shapes.py", "test_trace_worker.py", "test_trace_init_plans.py",
+    "test_trace_shapes.py", "test_trace_worker*.py", "test_trace_init_plans.py",
+    "test_load_pgbench.py",
     "test_weigh_embedded.py", "test_weigh_trace.py", "test_weigh_clock_source.py",
     "test_clock_predict.py", "test_clock_query.py", "test_doctor.py", "test_pooler.py",
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import hashlib
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pgtare
 from pgtare.errors import UsageError
-from pgtare.server.binaries import Binaries
+from pgtare.server.binaries import Binaries, from_wheel
 from pgtare.server.build import ARTEFACTS, compiler, is_artefact, run_make
 from pgtare.server.directories import is_plain, locked, place
 from pgtare.server.module_package import embedded_program
@@ -27,6 +28,17 @@ def driver_source() -> Path:
         if (candidate / "duet.h").is_file():
             return candidate
     raise UsageError(f"the C sources of the duet driver are missing from {package}: reinstall it")
+
+
+def driver_for(binaries: Binaries) -> Path:
+    """The driver for servers of an installation: that of the bundled PostgreSQL, if there is one.
+
+    It serves every version, may have come with this command, and does not depend on how the
+    installation's libpq was built.
+    """
+    with contextlib.suppress(UsageError):
+        binaries = from_wheel()
+    return build_driver(binaries)
 
 
 def build_driver(binaries: Binaries, source: Path | None = None) -> Path:

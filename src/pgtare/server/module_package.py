@@ -31,6 +31,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.build import BuiltModule, compiler_command, describe, source_dir
 from pgtare.server.module_versions import series
 from pgtare.server.os_account import environment
+from pgtare.server.signals import deferred
 
 MANIFEST = "pgtare-modules.json"
 _UNPACK_SECONDS = 120.0
@@ -326,22 +327,24 @@ def _unpack_deb(package: Path, into: Path) -> None:
             f"unpacking {package} needs dpkg-deb: unpack it elsewhere and name the directory"
         )
     command = ["dpkg-deb", "--fsys-tarfile", str(package.resolve())]
-    with tempfile.TemporaryFile() as complaints, subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=complaints, env=environment()
-    ) as child:  # fmt: skip
-        late = threading.Timer(_UNPACK_SECONDS, child.kill)
-        late.start()
+    with tempfile.TemporaryFile() as complaints, contextlib.ExitStack() as stack:
+        with deferred():
+            child = stack.enter_context(
+                subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=complaints, env=environment()
+                )
+            )
+            # a signal ends it as well: it might write nothing more for long
+            stack.callback(child.kill)
+            late = threading.Timer(_UNPACK_SECONDS, child.kill)
+            late.start()
+            stack.callback(late.cancel)
         problem = ""
         try:
             _take_stream(child.stdout, into)
         except _UNREADABLE as ex:
             problem = str(ex) or "it ends too soon"
             child.kill()
-        except BaseException:  # a signal: the child might write nothing more for long
-            child.kill()
-            raise
-        finally:
-            late.cancel()
         if child.wait() != 0 or problem:
             complaints.seek(0)
             said = complaints.read().decode(errors="replace").strip().splitlines()

@@ -14,7 +14,7 @@ import numpy as np
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.study import duet as estimate
 from pgtare.load import BenchDatabase, LoadSpec, initialise
-from pgtare.load.driver import build_driver
+from pgtare.load.driver import driver_for
 from pgtare.load.duet import DuetRun, run_duet
 from pgtare.load.duet_plan import DuetTarget, Length
 from pgtare.load.duet_records import Outcome, Records
@@ -81,7 +81,7 @@ class DuetBlock:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
-            self.driver = build_driver(self.variants[0].binaries)
+            self.driver = driver_for(self.variants[0].binaries)
             for variant in self.variants:
                 cluster = self._started(stack, variant)
                 database = self._database(cluster)

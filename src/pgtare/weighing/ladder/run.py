@@ -133,7 +133,7 @@ def result(planned: StudyPlan) -> LadderResult:
 def _announcement(planned: StudyPlan, steps: Sequence[Step], runs: dict[str, Run]) -> str:
     seconds = planned.seconds(steps)
     if runs:
-        return f"{len(runs)} runs are kept, {len(steps)} are left: about {span(seconds)}"
+        return f"{count(len(runs), 'run')} kept, {len(steps)} left: about {span(seconds)}"
     study = planned.study
     layouts = []
     for protocol in PROTOCOLS.values():

@@ -46,6 +46,7 @@ from pgtare.weighing.ladder.protocol import (
 )
 from pgtare.weighing.ladder.records import Run, Step
 from pgtare.weighing.ladder.section_models import Workload
+from pgtare.weighing.ladder.wording import count
 
 #: Stop, start, and making the data ready.
 _RESTART_S = 1.0
@@ -124,7 +125,7 @@ class Rounds(StudyProtocol):
 
     def layout(self, study: DeclaredStudy) -> str:
         protocol, n = study.protocol, len(self.members(study))
-        return f"{protocol.rounds} rounds of {n} runs of {protocol.run} s"
+        return f"{count(protocol.rounds, 'round')} of {count(n, 'run')} of {protocol.run} s"
 
     def how(self, protocol: Mapping[str, Any], n: int, floor: str) -> str:
         return (
