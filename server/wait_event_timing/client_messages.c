@@ -10,8 +10,8 @@
 
 static ProtocolHooks hooks;
 
-static int
-waits_putmessage(char type, const char *body, size_t length)
+static pg_noinline void
+notice(char type)
 {
 	trace_message(type);
 	if (capture.ring && (waits_trigger >= 0 || capture.trigger_used))
@@ -26,6 +26,14 @@ waits_putmessage(char type, const char *body, size_t length)
 	}
 	if (type == 'Z')
 		ended_look();
+}
+
+static int
+waits_putmessage(char type, const char *body, size_t length)
+{
+	/* rows, and what describes them, tell nothing */
+	if (type != 'D' && type != 'T')
+		notice(type);
 	return hooks.chained->putmessage(type, body, length);
 }
 

@@ -22,8 +22,9 @@ write_parse(ParseState *state, Query *query)
 	int64		now;
 	bool		secret;
 
-	call.start = trace.depth == 0 ? Max(request_message_arrived(), trace.last_end) : timeline_now();
-	call.number = call_begins(call.start);
+	now = timeline_now();
+	call.start = trace.depth == 0 ? Max(request_message_arrived_by(now), trace.last_end) : now;
+	call.number = call_begins(call.start, now);
 	call.parent = trace.current;
 	call.query_id = (int64) query->queryId;
 	call.text = text_of(state->p_sourcetext, query->stmt_location, query->stmt_len, &call.query_id,
@@ -68,10 +69,10 @@ trace_plan(PLANNER_PARAMETERS)
 	plan_made();
 	if (!trace_begins())
 		return plan(PLANNER_ARGUMENTS);
-	if (depth == 0)
-		(void) request_message_arrived();
 	call.start = timeline_now();
-	call.number = call_begins(call.start);
+	if (depth == 0)
+		(void) request_message_arrived_by(call.start);
+	call.number = call_begins(call.start, call.start);
 	call.parent = trace.current;
 	call.query_id = (int64) query->queryId;
 	call.text = text_of(text, query->stmt_location, query->stmt_len, &call.query_id, NULL, &secret);

@@ -24,7 +24,7 @@ commit_begins(void)
 	commit.kind = CALL_COMMIT;
 	commit.usage.any = false;
 	commit.start = timeline_now();
-	commit.number = call_begins(commit.start);
+	commit.number = call_begins(commit.start, commit.start);
 	commit.parent = trace.current;
 	commit.text = trace.text;
 	commit_xid = xid_so_far();

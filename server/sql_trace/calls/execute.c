@@ -53,9 +53,9 @@ trace_start(QueryDesc *queryDesc, int eflags)
 		start(queryDesc, eflags);
 		return;
 	}
-	if (trace.depth == 0)
-		(void) request_message_arrived();
 	now = timeline_now();
+	if (trace.depth == 0)
+		(void) request_message_arrived_by(now);
 	span_close(now);
 	call_usage(&before);
 	start(queryDesc, eflags);
@@ -65,7 +65,7 @@ trace_start(QueryDesc *queryDesc, int eflags)
 	e->nest_level = GetCurrentTransactionNestLevel();
 	e->call.kind = CALL_EXECUTE;
 	e->call.start = now;
-	e->call.number = call_begins(now);
+	e->call.number = call_begins(now, now);
 	e->call.parent = trace.current;
 	e->call.query_id = (int64) queryDesc->plannedstmt->queryId;
 	e->secret = false;
@@ -339,24 +339,29 @@ static void
 trace_end(QueryDesc *queryDesc)
 {
 	Execution  *e = execution_of(queryDesc);
+	int64		now = 0;
 
 	/* if its span is closed, its end takes time, but uses no blocks */
 	if (e != NULL && span.of == NULL && trace.on && trace.current == e->call.parent)
 	{
-		int64		reading = timeline_reading();
+		int64		before = timeline_now();
 
 		end_plan(queryDesc);
-		e->call.busy += timeline_ns(timeline_reading() - reading);
+		now = timeline_now();
+		e->call.busy += Max(now - before, 0);
 	}
 	else
+	{
 		end_plan(queryDesc);
+		if (e != NULL)
+			now = timeline_now();
+	}
 	if (e != NULL)
 	{
 		/* a Bind that closes the portal of an earlier request does so before anything else */
 		bool		first = !trace.request;
 		int64		last_end = trace.last_end;
 		bool		on = trace_begins();
-		int64		now = timeline_now();
 
 		if (span.of == e)
 			span_close(now);

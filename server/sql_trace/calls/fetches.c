@@ -118,22 +118,22 @@ series_look_for_error(void)
 
 /* What execute_interrupted() does, if there is something to do */
 void
-series_interrupted(void)
+series_interrupted(int64 now)
 {
 	series_look_for_error();
-	if (span.of != NULL)
-		span_close(timeline_now());
+	span_close(now);
 	series_close();
 }
 
-/* A call begins: its number. */
+/* A call begins, as is noticed "now": its number. */
 uint64
-call_begins(int64 start)
+call_begins(int64 start, int64 now)
 {
-	execute_interrupted();
+	execute_interrupted_by(now);
 	if (unlikely(series.running))
 		series_nested();
-	transaction_touched(start);
+	if (transaction_is_new())
+		transaction_begins(start, now);
 	return ++trace.calls;
 }
 
@@ -142,12 +142,13 @@ void
 series_begin(const Execution *e, int64 reading)
 {
 	Call	   *call = &series.call;
+	int64		now = timeline_of(reading);
 
 	record_held_back = series_close;
 	series_close();
 	memset(call, 0, sizeof(*call));
 	call->kind = CALL_FETCH;
-	call->number = call_begins(timeline_of(reading));
+	call->number = call_begins(now, now);
 	call->parent = trace.current;
 	call->text = e->call.text;
 	call->query_id = e->call.query_id;

@@ -39,14 +39,22 @@ extern Series series;
 extern void series_begin(const Execution *e, int64 reading);
 extern void series_stands_alone(void);
 extern void series_note_error(void *arg);
-extern void series_interrupted(void);
+extern void series_interrupted(int64 now);
 
 /* Another call begins, or ends, or a statement has been answered. */
+static inline void
+execute_interrupted_by(int64 now)
+{
+	if (unlikely(span.of != NULL || series.fetches > 0 || series.running))
+		series_interrupted(now);
+}
+
+/* The same, if it is not known yet what time it is. */
 static inline void
 execute_interrupted(void)
 {
 	if (unlikely(span.of != NULL || series.fetches > 0 || series.running))
-		series_interrupted();
+		series_interrupted(timeline_now());
 }
 
 /* An execution is fetched from, at the depth and in the call under way. */

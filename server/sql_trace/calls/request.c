@@ -53,17 +53,17 @@ request_begins(bool can_open)
 
 /*
  * When the message under way arrived, in the ring's time; learned at the first
- * call for each message.
+ * call for each message, which happens "now".
  */
 int64
-request_message_arrived(void)
+request_message_arrived_by(int64 now)
 {
 	TimestampTz at = GetCurrentStatementStartTimestamp();
 
 	if (at == message_seen)
 		return trace.arrived;
 	message_seen = at;
-	trace.arrived = timeline_arrival(at, timeline_now());
+	trace.arrived = timeline_arrival(at, now);
 	/* the wall clock counts in microseconds */
 	if (trace.arrived < trace.last_end)
 		trace.arrived = trace.last_end;
@@ -73,13 +73,20 @@ request_message_arrived(void)
 	return trace.arrived;
 }
 
+int64
+request_message_arrived(void)
+{
+	return GetCurrentStatementStartTimestamp() == message_seen ? trace.arrived :
+		request_message_arrived_by(timeline_now());
+}
+
 /* A statement of the request has been answered. */
 void
-request_answered(void)
+request_answered(int64 now)
 {
 	messages++;
 	trace.answered = true;
-	trace.last_end = timeline_now();
+	trace.last_end = now;
 }
 
 /* ReadyForQuery is on its way, with this status of the transaction. */
@@ -98,9 +105,9 @@ request_ends(char status)
 		RequestRecord record;
 		int64		now;
 
-		if (unlikely(trace.request_start == -1))
-			(void) request_message_arrived();
 		now = timeline_now();
+		if (unlikely(trace.request_start == -1))
+			(void) request_message_arrived_by(now);
 		record.cpu = timeline_cpu(now);
 		if (unlikely(!fused_end((unsigned char) status, messages, record.cpu, now)))
 		{
@@ -118,7 +125,7 @@ request_ends(char status)
 	fused.open = false;
 	trace.depth = 0;
 	trace.current = 0;
-	level_update(true);
+	level_answered();
 	if (ring_rest(traced, status))
 		level_ring_given_up();
 	ended_look();

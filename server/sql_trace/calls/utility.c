@@ -59,10 +59,10 @@ trace_utility(UTILITY_PARAMETERS)
 		return;
 	}
 	depth = trace.depth;
-	if (depth == 0)
-		(void) request_message_arrived();
 	call.start = timeline_now();
-	call.number = call_begins(call.start);
+	if (depth == 0)
+		(void) request_message_arrived_by(call.start);
+	call.number = call_begins(call.start, call.start);
 	call.parent = trace.current;
 	call.query_id = query_id_of(statement);
 	call.text = text_of(text, statement->stmt_location, statement->stmt_len, &call.query_id,

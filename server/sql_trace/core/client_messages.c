@@ -26,7 +26,8 @@ bound(void)
 	bool		secret;
 
 	call.start = request_message_arrived();
-	transaction_touched(call.start);
+	if (transaction_is_new())
+		transaction_begins(call.start, timeline_now());
 	call.number = ++trace.calls;
 	call.query_id = (int64) pgstat_get_my_query_id();
 	execution = execution_bound(call.start);
@@ -116,8 +117,18 @@ failed(const char *body, size_t length)
 	record_end();
 }
 
-static int
-trace_putmessage(char type, const char *body, size_t length)
+/* A statement has been answered. */
+static pg_noinline void
+answered(void)
+{
+	int64		now = timeline_now();
+
+	execute_interrupted_by(now);
+	request_answered(now);
+}
+
+static pg_noinline void
+notice(char type, const char *body, size_t length)
 {
 	switch (type)
 	{
@@ -131,10 +142,7 @@ trace_putmessage(char type, const char *body, size_t length)
 		case 's':				/* PortalSuspended */
 		case 'I':				/* EmptyQueryResponse */
 			if (trace.on)
-			{
-				execute_interrupted();
-				request_answered();
-			}
+				answered();
 			break;
 		case 'E':				/* ErrorResponse */
 			if (!trace.request)
@@ -149,6 +157,14 @@ trace_putmessage(char type, const char *body, size_t length)
 			request_ends(length > 0 ? body[0] : 'I');
 			break;
 	}
+}
+
+static int
+trace_putmessage(char type, const char *body, size_t length)
+{
+	/* rows, and what describes them, tell nothing */
+	if (type != 'D' && type != 'T')
+		notice(type, body, length);
 	return hooks.chained->putmessage(type, body, length);
 }
 

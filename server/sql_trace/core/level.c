@@ -368,6 +368,18 @@ level_update(bool can_open)
 	settled = !changed && !matched && waits_wanted == LEVEL_WAITS(trace.level);
 }
 
+/*
+ * The same as a request has been answered.  What it cannot have changed itself is
+ * left to the next one.
+ */
+void
+level_answered(void)
+{
+	if (unlikely(!settled || trace.stop_time != PG_INT64_MAX ||
+				 pg_atomic_read_u32(&trace.slot->asked) != asked_seen))
+		level_update(true);
+}
+
 /* The trace has met a limit. */
 void
 level_stop(LevelReason reason)

@@ -312,6 +312,7 @@ extern void level_query_ids_changed(void *extra);
 extern bool level_check_query_ids(char **newval, void **extra, GucSource source);
 extern void level_attach(void);
 extern void level_update(bool can_open);
+extern void level_answered(void);
 extern void level_stop(LevelReason reason);
 extern bool level_has_stopped(void);
 extern void level_match(int64 query_id);
@@ -420,8 +421,9 @@ extern int64 timeline_arrival(TimestampTz at, int64 now);
 extern void request_begins(bool can_open);
 extern void request_ends(char status);
 extern int64 request_message_arrived(void);
+extern int64 request_message_arrived_by(int64 now);
 extern void request_statement(uint64 text, bool secret);
-extern void request_answered(void);
+extern void request_answered(int64 now);
 
 /* call.c */
 extern void call_usage_since(const Usage *pg_restrict before, Usage *pg_restrict sum);
@@ -432,7 +434,7 @@ extern void call_write(const Call *call, int64 end);
 extern Size fused_look(const Ring *ring, uint64 head, char *to);
 
 /* fetches.c, fetches.h */
-extern uint64 call_begins(int64 start);
+extern uint64 call_begins(int64 start, int64 now);
 extern void execute_forget(int nest_level, uint16 flags);
 extern void series_nested(void);
 extern void series_close(void);
@@ -476,7 +478,7 @@ extern void protocol_install(void);
 
 /* transaction.c */
 extern LocalTransactionId transaction_recorded;
-extern void transaction_begins(int64 start);
+extern void transaction_begins(int64 start, int64 now);
 extern void transaction_write(TransactionEvent event, uint64 xid, int64 at);
 extern bool transaction_is_known(void);
 extern void transaction_over(void);
@@ -504,12 +506,11 @@ extern bool execute_row_sources(const QueryDesc *queryDesc, uint32 sampling,
 								const RowSource *nodes, uint32 n);
 extern void row_sources_init(void);
 
-/* A call began; was it the first of its transaction? */
-static inline void
-transaction_touched(int64 start)
+/* Has it not been recorded that the transaction under way began? */
+static inline bool
+transaction_is_new(void)
 {
-	if (unlikely(MY_LXID != transaction_recorded && LocalTransactionIdIsValid(MY_LXID)))
-		transaction_begins(start);
+	return unlikely(MY_LXID != transaction_recorded && LocalTransactionIdIsValid(MY_LXID));
 }
 
 /* Is this process being traced, now that something begins?  If a trace can begin, it does. */

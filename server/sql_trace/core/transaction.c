@@ -28,10 +28,8 @@ transaction_write(TransactionEvent event, uint64 xid, int64 at)
 
 /* The first call of the transaction under way has begun. */
 void
-transaction_begins(int64 start)
+transaction_begins(int64 start, int64 now)
 {
-	int64		now = timeline_now();
-
 	transaction_recorded = MY_LXID;
 	trace.secret_transaction = false;
 	began = start;
