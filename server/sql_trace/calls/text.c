@@ -67,6 +67,22 @@ typedef struct Source
 static Source sources[COMPARED];
 uint64		text_rings = 0; /* that have begun */
 
+/*
+ * A statement of the client's message that holds no secret: it is looked up when it
+ * is parsed, planned and executed.
+ */
+static struct
+{
+	const char *source;
+	TimestampTz message;		/* its statement timestamp: nothing else can be there until the next */
+	int			location;
+	int			length;
+	int			limit;
+	uint64		id;
+	uint64		position;
+	uint64		rings;
+} last;
+
 /* Hashes of longer sources; the lowest bit says whether it is secret */
 static uint64 verdicts[VERDICTS];
 
@@ -296,6 +312,17 @@ write_text(uint64 id, const char *text, int length, int stored, int64 query_id, 
 	return record.text;
 }
 
+/* Is it the one that was looked up last, and does the ring still hold it? */
+static bool
+is_last(const char *source_text, int location, int length)
+{
+	return source_text == last.source && source_text == debug_query_string &&
+		location == last.location && length == last.length &&
+		last.message == GetCurrentStatementStartTimestamp() &&
+		trace.secret_depth == INT_MAX && !trace.secret_transaction &&
+		last.limit == trace_text_length && last.rings == text_rings && ring_holds(last.position);
+}
+
 /*
  * The identifier of a part of a source, which is written if it is not known.
  * "hide": it is secret, whatever its words are.  "query_id" becomes 0 if it is
@@ -316,6 +343,10 @@ part_of(const char *source_text, int location, int length, int64 *query_id, bool
 	/* a reader of this role's trace may not see what is done with the rights of another */
 	if (unlikely(GetUserId() != trace.slot->trace.role))
 		trace.slot->trace.others = true;
+	*secret = false;
+	if (!hide && is_last(source_text, location, length))
+		return last.id;
+	last.source = NULL;
 	source = source_of(source_text);
 	*secret = hide || secrets_around() || source->secret ||
 		(unlikely(trace.secret_transaction) && is_deferred(source_text));
@@ -351,6 +382,14 @@ part_of(const char *source_text, int location, int length, int64 *query_id, bool
 	}
 	if (likely(!*secret && id != 0))
 	{
+		last.source = source_text;
+		last.message = GetCurrentStatementStartTimestamp();
+		last.location = location;
+		last.length = asked;
+		last.limit = trace_text_length;
+		last.id = id;
+		last.position = position;
+		last.rings = text_rings;
 		source->asked_location = location;
 		source->asked_length = asked;
 		source->asked_limit = trace_text_length;

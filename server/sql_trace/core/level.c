@@ -375,7 +375,7 @@ level_update(bool can_open)
 void
 level_answered(void)
 {
-	if (unlikely(!settled || trace.stop_time != PG_INT64_MAX ||
+	if (unlikely(!settled || (trace.level > 0 && trace.stop_time != PG_INT64_MAX) ||
 				 pg_atomic_read_u32(&trace.slot->asked) != asked_seen))
 		level_update(true);
 }
