@@ -169,9 +169,9 @@ def test_instructions_of_a_traced_fetch(wheel: Binaries, open_directory: Path) -
 
 def select_by_key(protocol: str, client: Connection, key: int) -> None:
     if protocol == "prepared":
-        client.execute("SELECT key FROM numbers WHERE key = %s", (key,), prepare=True)
+        client.execute("SELECT key FROM numbers WHERE key = %s;", (key,), prepare=True)
     else:
-        client.execute(f"SELECT key FROM numbers WHERE key = {key}".encode())
+        client.execute(f"SELECT key FROM numbers WHERE key = {key};".encode())
 
 
 def test_instructions_of_a_traced_statement(wheel: Binaries, open_directory: Path) -> None:

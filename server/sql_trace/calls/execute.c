@@ -31,10 +31,11 @@ look_up(Execution *e, const QueryDesc *queryDesc)
 
 	e->call.text = text_of(queryDesc->sourceText, plan->stmt_location, plan->stmt_len,
 						   &e->call.query_id, NULL, &e->secret);
+	e->whole = text_is_whole(queryDesc->sourceText, plan->stmt_location, plan->stmt_len);
 	if (!trace_plans)
 		return;
 	e->call.plan = plan_of(queryDesc, e->call.number, e->call.text);
-	if (!e->secret)
+	if (!e->secret && e->whole)
 		plan_keep_text(plan, e->call.text);
 }
 
@@ -69,9 +70,10 @@ trace_start(QueryDesc *queryDesc, int eflags)
 	e->call.parent = trace.current;
 	e->call.query_id = (int64) queryDesc->plannedstmt->queryId;
 	e->secret = false;
+	/* what is kept is of a source with one statement */
+	e->whole = true;
 	if (!plan_statement(queryDesc->plannedstmt, &e->call.text, &e->call.plan))
 		look_up(e, queryDesc);
-	e->whole = queryDesc->plannedstmt->stmt_location <= 0 && queryDesc->plannedstmt->stmt_len == 0;
 	if (trace.depth == 0)
 		request_statement(e->call.text, e->secret);
 	if (LEVEL_BINDS(trace.now_level))

@@ -20,7 +20,7 @@ typedef struct Execution
 	bool		ran;
 	bool		bound;			/* by a Bind message that has been answered */
 	bool		secret;
-	bool		whole;			/* all that its source holds */
+	bool		whole;			/* the only statement of its source */
 	int64		since;			/* its time is taken since then ... */
 	Usage		before;			/* ... and its usage */
 } Execution;

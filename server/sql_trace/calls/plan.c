@@ -47,7 +47,7 @@ typedef struct Kept
 	uint64		id;
 	uint64		position;		/* of its record ... */
 	uint64		rings;			/* ... in the ring of that number */
-	uint64		text;			/* of its statement, which is not secret; 0: not known */
+	uint64		text;			/* of its statement, all of a source that is not secret; 0: not known */
 	uint64		text_position;
 	int			text_length;	/* setting for which that is so */
 } Kept;

@@ -159,6 +159,21 @@ part(const char *text, int location, int *length)
 	return text;
 }
 
+/* Is this statement all that its source holds, but for blanks and semicolons behind it? */
+bool
+text_is_whole(const char *source_text, int location, int length)
+{
+	const char *rest;
+
+	if (location > 0 || source_text == NULL)
+		return false;
+	if (length == 0)
+		return true;
+	for (rest = source_text + length; is_blank(*rest); rest++)
+		;
+	return *rest == '\0';
+}
+
 /* Of some bytes; four at a time, as a source may be long and hold many statements. */
 static uint64
 fast_hash(const char *text, Size length)

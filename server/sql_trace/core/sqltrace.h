@@ -447,6 +447,7 @@ extern void text_begin(void);
 extern uint64 text_of(const char *source_text, int location, int length, int64 *query_id,
 					  const Node *utility, bool *secret);
 extern uint64 text_of_message(const char *message, int64 *query_id, bool *secret);
+extern bool text_is_whole(const char *source_text, int location, int length);
 extern bool text_is_secret(const char *text);
 extern bool text_known(uint64 id, uint64 *position);
 extern void text_remember(uint64 id, uint64 shown);
