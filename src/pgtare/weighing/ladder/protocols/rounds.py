@@ -21,6 +21,7 @@ import psycopg
 from pgtare.errors import PgtareError
 from pgtare.estimate.ties import mid_quantiles
 from pgtare.kit import machine
+from pgtare.kit.numbers import counted
 from pgtare.kit.window import Window
 from pgtare.load import TransactionLog, find_pgbench, run
 from pgtare.load.pgbench import RunResult
@@ -46,7 +47,6 @@ from pgtare.weighing.ladder.protocol import (
 )
 from pgtare.weighing.ladder.records import Run, Step
 from pgtare.weighing.ladder.section_models import Workload
-from pgtare.weighing.ladder.wording import count
 
 #: Stop, start, and making the data ready.
 _RESTART_S = 1.0
@@ -125,7 +125,7 @@ class Rounds(StudyProtocol):
 
     def layout(self, study: DeclaredStudy) -> str:
         protocol, n = study.protocol, len(self.members(study))
-        return f"{count(protocol.rounds, 'round')} of {count(n, 'run')} of {protocol.run} s"
+        return f"{counted(protocol.rounds, 'round')} of {counted(n, 'run')} of {protocol.run} s"
 
     def how(self, protocol: Mapping[str, Any], n: int, floor: str) -> str:
         return (
