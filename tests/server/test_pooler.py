@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import typer
+from psycopg.conninfo import make_conninfo
 
 from pgtare import cli
 from pgtare.cli import commands
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.commands import failed, in_process
+from tests.commands import failed, in_process, start_pgtare
 from tests.loads import traffic
 from tests.pgbouncer import PGBOUNCER, pooler
 from tests.servers import with_everything
@@ -156,3 +158,19 @@ def test_one_session_is_distinguished_from_many_under_load(
         with traffic(pool.dsn, servers - 1, "SELECT pg_sleep(0.001)"):
             message = failed(run("weigh", pool.dsn, binaries, tmp_path), 2)
         assert "transaction" in message
+
+
+def test_a_paused_pool_is_waited_for_and_said_to_be(served: tuple[Cluster, Binaries]) -> None:
+    cluster, _ = served
+    with pooler(cluster, "transaction") as pool:
+        admin = make_conninfo(pool.dsn, dbname="pgbouncer")
+        with psycopg.connect(admin, autocommit=True) as console:
+            console.pgconn.exec_(b"PAUSE")
+            process = start_pgtare("status", "--dsn", pool.dsn)
+            assert process.stderr
+            said = process.stderr.readline()
+            console.pgconn.exec_(b"RESUME")
+        stdout, stderr = process.communicate(timeout=30)
+    assert said.startswith("pgtare: connected, but nothing answers yet: a pooler keeps sessions")
+    assert (process.returncode, stderr) == (0, "")
+    assert "trial" in stdout

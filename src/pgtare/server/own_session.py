@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+
 import psycopg
 
 from pgtare.errors import MeasurementError, UsageError
@@ -9,6 +14,12 @@ from pgtare.server import encodings, pooler
 
 #: Our own sessions; the module never lets them take part.
 APPLICATION_NAME = "pgtare"
+#: So long an answer takes at most before we say that we wait, in s.
+_LONG_S = 3.0
+_WAITING = (
+    "pgtare: connected, but nothing answers yet: a pooler keeps sessions waiting while its pool is "
+    "full or paused (Ctrl-C stops)"
+)
 
 
 def connect(dsn: str, **parameters: str) -> pooler.Connection:
@@ -30,7 +41,8 @@ def connect(dsn: str, **parameters: str) -> pooler.Connection:
             **parameters,  # type: ignore[arg-type]
         )
         encodings.read_any(conn)
-        pooler.look(conn)
+        with _waiting_is_said():
+            pooler.look(conn)
         return conn
     except psycopg.ProgrammingError as ex:
         raise UsageError(f"cannot read the connection string: {first_line(ex)}") from ex
@@ -38,6 +50,18 @@ def connect(dsn: str, **parameters: str) -> pooler.Connection:
         # psycopg says once more what libpq says
         why = first_line(ex).removeprefix("connection is bad: ").removeprefix("connection failed: ")
         raise MeasurementError(f"cannot connect to the server: {why}") from ex
+
+
+@contextlib.contextmanager
+def _waiting_is_said() -> Iterator[None]:
+    """Say on standard error what we wait for, if the first answer takes long."""
+    late = threading.Timer(_LONG_S, print, (_WAITING,), {"file": sys.stderr, "flush": True})
+    late.daemon = True
+    late.start()
+    try:
+        yield
+    finally:
+        late.cancel()
 
 
 def first_line(ex: BaseException) -> str:
