@@ -16,7 +16,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.weighing.ladder import scripts, study_file
-from pgtare.weighing.ladder.section_models import placed
+from pgtare.weighing.ladder.study_sections import placed
 
 STUDIES = Path(__file__).parents[1] / "studies"
 SCHEMA = "kept apart"

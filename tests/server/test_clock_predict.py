@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.seeing.clock.calls import Range, count_calls
 from pgtare.seeing.clock.explain_timing import Progress, explainer, measure
+from pgtare.seeing.clock.node_calls import Range, count_calls
 from pgtare.seeing.clock.plan import Plan
 from pgtare.seeing.clock.predict import Clock, explain_cost, io_cost
 from pgtare.server.binaries import Binaries

@@ -14,8 +14,8 @@ from pgtare.weighing.ladder.protocol import StepContext
 from pgtare.weighing.ladder.protocols.rounds import Rounds
 from pgtare.weighing.ladder.protocols.unit_trials import UnitTrials
 from pgtare.weighing.ladder.records import Run, Step
-from pgtare.weighing.ladder.section_models import Server
 from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.study_sections import Server
 from tests.doctor_servers import STUDIES
 from tests.servers import embedded
 

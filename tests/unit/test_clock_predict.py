@@ -9,9 +9,9 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.seeing.clock import plan_text
-from pgtare.seeing.clock.calls import Calls, Range, count_calls
 from pgtare.seeing.clock.consequences import plan_timing
 from pgtare.seeing.clock.explain_timing import Measured, Time, median
+from pgtare.seeing.clock.node_calls import Calls, Range, count_calls
 from pgtare.seeing.clock.plan import parse_plan, read_plan
 from pgtare.seeing.clock.plan_source import as_reported
 from pgtare.seeing.clock.predict import Clock, call_cost, explain_cost, io_cost, wait_cost

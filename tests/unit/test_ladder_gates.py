@@ -11,7 +11,7 @@ from pgtare.kit.machine import Usage, usage
 from pgtare.kit.window import processor_shares
 from pgtare.weighing.ladder import evidence, gates, run
 from pgtare.weighing.ladder.records import Run, Step
-from pgtare.weighing.ladder.section_models import Expected, Gates, Workload
+from pgtare.weighing.ladder.study_sections import Expected, Gates, Workload
 from tests.unit.simulated_study import STUDY, WAITS, study
 
 BEFORE = Usage(

@@ -21,7 +21,7 @@ OWN = {Path(inspect.getfile(type(one))) for one in PROTOCOLS.values()} | {
 }
 #: Values of a file, not questions.
 VALUES = {
-    "section_models.py": ['kind: str = "rounds"'],
+    "study_sections.py": ['kind: str = "rounds"'],
     "published_table.py": ['kind: Literal["rounds"]'],
 }
 

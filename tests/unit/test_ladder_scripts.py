@@ -8,8 +8,8 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.weighing.ladder import run_figures, scripts, study_file, tables, wording
-from pgtare.weighing.ladder.section_models import placed
 from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.study_sections import placed
 from tests.unit.simulated_study import STUDY
 
 STUDIES = Path(__file__).parents[2] / "studies"

@@ -23,8 +23,8 @@ from pgtare.seeing.flame.record import SamplingPlan, record
 from pgtare.seeing.flame.samples import Mode
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.planning import StudyPlan
-from pgtare.weighing.ladder.section_models import Workload
 from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.study_sections import Workload
 from pgtare.weighing.ladder.wording import count
 
 FOLDER = "flames"

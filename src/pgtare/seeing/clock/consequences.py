@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgtare.errors import UsageError
-from pgtare.seeing.clock.calls import Range
+from pgtare.seeing.clock.node_calls import Range
 from pgtare.seeing.clock.plan import Plan
 from pgtare.seeing.clock.predict import Clock, call_cost, explain_cost, io_cost, io_reads, wait_cost
 from pgtare.seeing.clock.schema import Choice, ClockReport, ClockResult, Meaning, PlanTiming, Span

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pgtare.seeing.clock.calls import Calls, Range
+from pgtare.seeing.clock.node_calls import Calls, Range
 
 #: Below this the rows stay in a core's own cache (level 2: 1 or 2 MB on current servers), in kB.
 CACHE_KB = 2048.0

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgtare.errors import UsageError
-from pgtare.seeing.clock.calls import Calls, Range, count_calls
 from pgtare.seeing.clock.memory_stalls import stalls
+from pgtare.seeing.clock.node_calls import Calls, Range, count_calls
 from pgtare.seeing.clock.plan import Node, Plan
 
 #: What InstrStartNode and InstrStopNode do under TIMING besides two readings, in ns. Until 15

@@ -21,8 +21,8 @@ from pgtare.weighing.ladder.protocol_comparison import side_by_side
 from pgtare.weighing.ladder.records import Rate, Run, Step, StudyFacts
 from pgtare.weighing.ladder.remaining_steps import narrow, remaining
 from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload, Rung, Together
-from pgtare.weighing.ladder.section_models import AGAIN, HIGHER_IS_BETTER, UNITS, Workload
 from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.study_sections import AGAIN, HIGHER_IS_BETTER, UNITS, Workload
 from pgtare.weighing.verdict_names import Verdict
 
 

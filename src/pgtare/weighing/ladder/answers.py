@@ -6,7 +6,7 @@ from typing import Any
 
 from pgtare.kit import numbers
 from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload
-from pgtare.weighing.ladder.section_models import AGAIN
+from pgtare.weighing.ladder.study_sections import AGAIN
 from pgtare.weighing.ladder.wording import (
     METRICS,
     block,

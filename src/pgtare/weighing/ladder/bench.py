@@ -26,7 +26,7 @@ from pgtare.server.settings import Value, library_list
 from pgtare.weighing.ladder import linkings
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
 from pgtare.weighing.ladder.duet_clusters import DuetBlock, DuetVariant
-from pgtare.weighing.ladder.section_models import AGAIN, Server, Variant, Workload, placed
+from pgtare.weighing.ladder.study_sections import AGAIN, Server, Variant, Workload, placed
 
 WAITS = "wait_event_timing"
 TRIALS = "pgtare"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
 from pgtare.weighing.ladder.records import Dropped, Run
-from pgtare.weighing.ladder.section_models import Workload
+from pgtare.weighing.ladder.study_sections import Workload
 
 Block = dict[str, Run]  # by variant
 Blocks = dict[int, Block]

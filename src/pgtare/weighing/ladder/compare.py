@@ -14,8 +14,8 @@ from pgtare.weighing.ladder import wording
 from pgtare.weighing.ladder.blocks import Blocks
 from pgtare.weighing.ladder.pair_comparison import described, differences, estimated
 from pgtare.weighing.ladder.result import Compared, Effect, OtherMetric
-from pgtare.weighing.ladder.section_models import UNITS, Metric, Workload
 from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.study_sections import UNITS, Metric, Workload
 
 
 def compare(

@@ -16,7 +16,7 @@ from pgtare.server.wait_counters.reader import Reader, open_reader
 from pgtare.weighing.ladder.bench import WAITS, Serving, carries
 from pgtare.weighing.ladder.field_types import percent
 from pgtare.weighing.ladder.records import Wait
-from pgtare.weighing.ladder.section_models import Expected, Workload
+from pgtare.weighing.ladder.study_sections import Expected, Workload
 
 _LOAD = "client backend"
 LOAD_NAME = "pgtare-load-"

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
 from pgtare.weighing.ladder.field_types import Level, SettingValue
-from pgtare.weighing.ladder.section_models import Variant
+from pgtare.weighing.ladder.study_sections import Variant
 
 AnyStudy = TypeVar("AnyStudy", bound=DeclaredStudy)
 

@@ -8,7 +8,7 @@ from typing import Any
 from pgtare.kit.machine import Usage
 from pgtare.kit.window import ProcessorShares, Window
 from pgtare.weighing.ladder.field_types import percent
-from pgtare.weighing.ladder.section_models import Gates
+from pgtare.weighing.ladder.study_sections import Gates
 
 #: A clock may be slewed by so much, on top of the bound on steps.
 _SLEW = 0.001

@@ -7,8 +7,8 @@ another clock under its name.
 from __future__ import annotations
 
 from pgtare.kit import machine
-from pgtare.weighing.ladder.section_models import Variant
 from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.study_sections import Variant
 
 #: Settings that name a clock.
 SETTINGS = ("sql_trace.clock", "wait_event_timing.clock")

@@ -24,7 +24,7 @@ from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.blocks import Gathered
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
 from pgtare.weighing.ladder.records import Rate, Run, Step
-from pgtare.weighing.ladder.section_models import AGAIN, Metric, Workload
+from pgtare.weighing.ladder.study_sections import AGAIN, Metric, Workload
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from pgtare.weighing.ladder.blocks import FEWEST, too_many_dropped
 from pgtare.weighing.ladder.pair_comparison import estimated
 from pgtare.weighing.ladder.protocol import proof_id
 from pgtare.weighing.ladder.records import Run, Step
-from pgtare.weighing.ladder.section_models import Workload
 from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.study_sections import Workload
 
 
 def remaining(

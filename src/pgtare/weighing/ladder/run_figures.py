@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from pgtare.weighing.ladder import evidence
-from pgtare.weighing.ladder.section_models import Workload
+from pgtare.weighing.ladder.study_sections import Workload
 
 
 def read(conn: psycopg.Connection[Any], log: Path, workload: Workload) -> dict[str, float]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import jinja2
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.weighing.ladder.section_models import TEMPLATE, Workload, placed
 from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.study_sections import TEMPLATE, Workload, placed
 
 
 def place(study: Study, source: Path, target: Path) -> None:

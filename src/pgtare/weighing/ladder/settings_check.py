@@ -22,8 +22,8 @@ from pgtare.server.settings import Value, checked
 from pgtare.weighing.instruments.model import setting_value
 from pgtare.weighing.instruments.requirements import ServerFacts, read_facts, unknown_setting
 from pgtare.weighing.ladder.bench import Bench
-from pgtare.weighing.ladder.section_models import Variant, Workload
 from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.study_sections import Variant, Workload
 
 _SESSION_LIBRARIES = "session_preload_libraries"
 #: What pg_settings calls the settings that a session can change.

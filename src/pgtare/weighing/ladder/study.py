@@ -14,7 +14,7 @@ from pgtare.weighing.ladder.declared_study import DeclaredStudy
 from pgtare.weighing.ladder.protocol import StudyProtocol
 from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
 from pgtare.weighing.ladder.records import Run
-from pgtare.weighing.ladder.section_models import BY, Comparison, Workload
+from pgtare.weighing.ladder.study_sections import BY, Comparison, Workload
 
 
 class Study(DeclaredStudy):

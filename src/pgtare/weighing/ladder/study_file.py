@@ -18,10 +18,10 @@ from pgtare.weighing.instruments.toml_lines import line_of
 from pgtare.weighing.ladder import factorial
 from pgtare.weighing.ladder.field_types import CORES
 from pgtare.weighing.ladder.protocol_registry import PROTOCOLS, WHOLE_RUNS
-from pgtare.weighing.ladder.section_models import (
+from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.study_sections import (
     SERVICE,
 )
-from pgtare.weighing.ladder.study import Study
 
 
 def read(path: Path) -> tuple[Study, str]:

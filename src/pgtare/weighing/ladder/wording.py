@@ -10,7 +10,7 @@ from pgtare.estimate.study.layouts import Layouts
 from pgtare.kit import numbers
 from pgtare.weighing.ladder.field_types import percent
 from pgtare.weighing.ladder.result import Compared, Effect, OnWorkload
-from pgtare.weighing.ladder.section_models import Expected
+from pgtare.weighing.ladder.study_sections import Expected
 
 #: No end of an interval is worth its digits from here on, in percent.
 _ENDLESS = 1e5

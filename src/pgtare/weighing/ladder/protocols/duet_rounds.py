@@ -42,8 +42,8 @@ from pgtare.weighing.ladder.protocol import (
 )
 from pgtare.weighing.ladder.protocols.rounds import SETTLE_S, load_gates
 from pgtare.weighing.ladder.records import ALL, Dropped, Part, Rate, Run, Step
-from pgtare.weighing.ladder.section_models import BY, SERVICE, UNITS, Metric, Workload
 from pgtare.weighing.ladder.server_reading import ServerReading
+from pgtare.weighing.ladder.study_sections import BY, SERVICE, UNITS, Metric, Workload
 
 #: A server's stop, start and making ready.
 _RESTART_S = 0.3

@@ -46,7 +46,7 @@ from pgtare.weighing.ladder.protocol import (
     proof_id,
 )
 from pgtare.weighing.ladder.records import Run, Step
-from pgtare.weighing.ladder.section_models import Workload
+from pgtare.weighing.ladder.study_sections import Workload
 
 #: Stop, start, and making the data ready.
 _RESTART_S = 1.0

@@ -40,7 +40,7 @@ from pgtare.weighing.ladder.protocol import (
 )
 from pgtare.weighing.ladder.protocols.rounds import SETTLE_S, load_gates
 from pgtare.weighing.ladder.records import ALL, Part, Run, Step
-from pgtare.weighing.ladder.section_models import AGAIN, SERVICE, Metric, Workload
+from pgtare.weighing.ladder.study_sections import AGAIN, SERVICE, Metric, Workload
 from pgtare.weighing.trials import Population, Trials
 from pgtare.weighing.weigh import recording
 
