@@ -48,6 +48,7 @@ COMMANDS: dict[str, list[str]] = {
     "flame off": ["--duration", "0.5s"],
     "flame wake": ["--duration", "0.5s"],
     "trace record": ["{new}", "--duration", "1s", "--reserve", "0"],
+    "trace grab": ["{new}", "--reserve", "0"],
     "trace status": [],
     "trace stop": [],
     "module list": [],
@@ -58,6 +59,7 @@ COMMANDS: dict[str, list[str]] = {
 ONE_SESSION = {"weigh", "trace record"}
 #: Commands that end with another status here whoever serves them.
 STATUS = {
+    "trace grab": 1,  # nothing is traced here
     "module uninstall": 2,
     "doctor": SEEN,
     "flame off": (0, 2),  # the kernel's events may not be there

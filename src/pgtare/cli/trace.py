@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 from typing import Annotated
@@ -12,14 +11,14 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from pgtare import cli
-from pgtare.cli import trace_state
+from pgtare.cli import trace_grab, trace_state
 from pgtare.cli.command_line import command_line
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
 from pgtare.kit import files
 from pgtare.kit.notes import some
 from pgtare.kit.numbers import counted, volume
-from pgtare.kit.option_values import seconds
+from pgtare.kit.option_values import seconds, size
 from pgtare.kit.progress import BAR_WIDTH, Display, Frame
 from pgtare.seeing.trace.analysis import merge
 from pgtare.seeing.trace.analysis.ledger import Ledger, ledger
@@ -46,7 +45,6 @@ Pids = Annotated[
 ]
 #: So many statements without identifiers are mostly few, with many literals.
 _MANY = 20
-_UNITS = {"": 1, "k": 1024, "m": MIB, "g": 1024 * MIB}
 
 
 @app.command("record")
@@ -110,7 +108,7 @@ def record(
         armed,
     )
     limits = Limits(
-        _size("--file-size", file_size), _size("--max-size", max_size), _size("--reserve", reserve)
+        size("--file-size", file_size), size("--max-size", max_size), size("--reserve", reserve)
     )
     destination = Destination(json, output)
     with open_server(dsn) as server:
@@ -217,13 +215,6 @@ def _lost(done: Recorded) -> list[str]:
 
 def _amounts(calls: int, waits: int) -> str:
     return f"{volume(calls)} of calls and {counted(waits, 'wait')}"
-
-
-def _size(option: str, text: str) -> int:
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?)i?b?\s*", text, re.IGNORECASE)
-    if found is None:
-        raise UsageError(f"{option} {text}: write a size, as 64M or 2G")
-    return round(float(found[1]) * _UNITS[found[2].lower()])
 
 
 def _share(text: str) -> float:
@@ -393,6 +384,7 @@ def report_(
         destination.write(documents.profiled(profile(book)).to_json())
 
 
+app.command("grab")(trace_grab.grab_)
 app.command("status")(trace_state.status)
 app.command("stop")(trace_state.stop)
 

@@ -1,4 +1,4 @@
-"""Values of options that several commands take: a length of time, a percentage."""
+"""Values of options that several commands take: a length of time, a percentage, a size."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pgtare.errors import UsageError
 LONGEST_S = 7 * 86400.0
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h)?\s*")
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?)i?b?\s*", re.IGNORECASE)
+_UNIT_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _UNIT_S = {None: 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -35,3 +37,11 @@ def percentage(option: str, text: str) -> float:
     if "%" not in text or not 0 < value < 100:
         raise UsageError(f"{option} {text}: give a percentage over 0, as in {option} 0.5%")
     return value / 100
+
+
+def size(option: str, text: str) -> int:
+    """Bytes from `512k`, `64M` or `2G`. Raises UsageError."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise UsageError(f"{option} {text}: write a size, as 64M or 2G")
+    return round(float(found[1]) * _UNIT_BYTES[found[2].lower()])

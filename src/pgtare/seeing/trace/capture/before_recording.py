@@ -14,7 +14,7 @@ from pgtare.seeing.trace.file.records import RecordKind
 
 _HEADER = 32
 _NUMBER = slice(8, 16)
-_NOBODY = bytes(8)
+NOBODY = bytes(8)
 _u64 = struct.Struct("<Q").unpack_from
 #: Where records name a text, and a plan.
 _PLANS_TEXT = 40
@@ -31,10 +31,14 @@ Chunk = tuple[int, bytes]
 
 
 class Earlier:
-    """Of one ring. before: the position up to which it is not for the recording."""
+    """Of one ring. before: the position up to which it is not for the recording.
 
-    def __init__(self, before: int) -> None:
+    last: number and time of the last record left out, if the ring does not have it any more.
+    """
+
+    def __init__(self, before: int, last: tuple[int, int] | None = None) -> None:
         self.before = before
+        self._skipped = struct.pack("<Qq", *last) if last else b""
         self._texts: dict[int, bytes] = {}
         self._plans: dict[int, bytes] = {}
         self._session = b""
@@ -52,8 +56,8 @@ class Earlier:
         if self._head_sent and not self._texts and not self._plans:
             return [(position, data)]
         at, found, own = position + lost, [], self.lost(position, lost)
-        for kind, record in _records(data):
-            if record[_NUMBER] == _NOBODY:
+        for kind, record in records(data):
+            if record[_NUMBER] == NOBODY:
                 if kind == RecordKind.SESSION:
                     self._session = record
                 elif kind == RecordKind.OPEN:
@@ -68,7 +72,7 @@ class Earlier:
                 found.append(record)
             at += len(record)
         chunks = []
-        if not self._head_sent and at > self.before:
+        if not self._head_sent and (at > self.before or (found and at == self.before)):
             self._head_sent = True
             chunks.append((max(self.before - _HEADER, 0), self._head()))
         if found:
@@ -91,11 +95,9 @@ class Earlier:
     def _head(self) -> bytes:
         """What is in force when the recording begins, and where the ring was then."""
         kept = [_unnumbered(record) for record in (*self._rings, *self._state.values())]
-        passed = b""
-        if self._last:
-            passed = (
-                struct.pack("<IHH", _HEADER, RecordKind.PASSED, 0) + self._last[8:24] + bytes(8)
-            )
+        passed = self._last[8:24] or self._skipped
+        if passed:
+            passed = struct.pack("<IHH", _HEADER, RecordKind.PASSED, 0) + passed + bytes(8)
         return b"".join([self._session, *kept, passed])
 
     def _named(self, kind: int, record: bytes) -> list[bytes]:
@@ -105,7 +107,7 @@ class Earlier:
         names = plans_of_fused(record) if fused else [_at(record, _PLAN_AT.get(kind))]
         for plan in [self._plans.pop(name) for name in names if name in self._plans]:
             # statements share plans: the text with it is of the one that came first
-            found.append(_unnumbered(plan[:_PLANS_TEXT] + _NOBODY + plan[_PLANS_TEXT + 8 :]))
+            found.append(_unnumbered(plan[:_PLANS_TEXT] + NOBODY + plan[_PLANS_TEXT + 8 :]))
         text = self._texts.pop(_at(record, _TEXT_AT.get(kind)), None)
         if text is not None:
             found.append(_unnumbered(text))
@@ -118,10 +120,10 @@ def _at(record: bytes, offset: int | None) -> int:
 
 def _unnumbered(record: bytes) -> bytes:
     """As records are that the reading function makes: they count for no gap."""
-    return record[:8] + _NOBODY + record[16:]
+    return record[:8] + NOBODY + record[16:]
 
 
-def _records(data: bytes) -> Iterator[tuple[int, bytes]]:
+def records(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Kind and bytes of each whole record."""
     offsets, _ = walk(data)
     for at in offsets.tolist():

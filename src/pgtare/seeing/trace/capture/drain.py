@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import psycopg
 
 from pgtare.seeing.trace.capture.before_recording import Earlier
-from pgtare.seeing.trace.capture.ring_selection import Choice, Traced
+from pgtare.seeing.trace.capture.ring_selection import Key, Traced
 from pgtare.seeing.trace.capture.server import Server, Unread
 from pgtare.seeing.trace.file.records import POSTGRES_EPOCH_US
 from pgtare.seeing.trace.file.tables import NO_RING, Table
@@ -39,7 +39,7 @@ AND (s.ended IS NULL OR s.ended >= %s)
 """
 #: Bytes of the record of a request that is open, at most.
 _LARGEST_OPEN = 2048
-_DRAIN = "SELECT next, lost, started, ended, data FROM {trace}.sql_trace_drain(%s, %s)"
+DRAIN = "SELECT next, lost, started, ended, data FROM {trace}.sql_trace_drain(%s, %s)"
 
 
 @dataclass
@@ -78,13 +78,27 @@ class _Waits:
         return self.ring.lost
 
 
+class Selection(Protocol):
+    """Which rings are read, and from where on."""
+
+    @property
+    def began(self) -> datetime:
+        """When the trace begins."""
+
+    def takes(self, ring: Traced) -> bool:
+        """Whether a ring is read."""
+
+    def earlier(self, key: Key) -> Earlier:
+        """What keeps out what a ring held before that."""
+
+
 class Drain:
     """Reads every ring once a look; lost: rows of waits, and bytes of calls, by process.
 
     unread: sessions that ended and made way for others before anybody had read them.
     """
 
-    def __init__(self, server: Server, writer: Writer, choice: Choice, *, waits: bool) -> None:
+    def __init__(self, server: Server, writer: Writer, choice: Selection, *, waits: bool) -> None:
         self.server, self.writer, self.choice, self.waits = server, writer, choice, waits
         self.began = choice.began
         self.calls: dict[tuple[int, datetime], _Ring] = {}
@@ -138,7 +152,7 @@ class Drain:
             if ring is None:
                 number = self._new(found.pid, found.started, {"kind": "sql", **_names(found)})
                 ring = _Ring(number, found.pid, found.started)
-                ring.earlier = Earlier(self.choice.before(found.key))
+                ring.earlier = self.choice.earlier(found.key)
                 self.calls[found.key] = ring
             sessions[found.pid] = found, ring
             if not ring.done:
@@ -206,7 +220,7 @@ class Drain:
     def _read(self, ring: _Ring) -> list[tuple[Any, ...]]:
         """What a ring gives; nothing, and never again, if it has gone or is not ours to see."""
         try:
-            return self.server.rows(_DRAIN, ring.pid, ring.position)
+            return self.server.rows(DRAIN, ring.pid, ring.position)
         except (psycopg.errors.UndefinedObject, psycopg.errors.InsufficientPrivilege):
             ring.done = True
         except psycopg.errors.InvalidParameterValue:

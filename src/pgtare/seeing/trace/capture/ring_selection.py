@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from pgtare.seeing.trace.capture.before_recording import Earlier
 from pgtare.seeing.trace.capture.target import BY_STATEMENT, Target
 
 #: What a session that ends writes in any case, in bytes.
@@ -66,6 +67,10 @@ class Choice:
     def before(self, key: Key) -> int:
         """Up to which position a ring is not for the recording."""
         return self._before.get(key, 0)
+
+    def earlier(self, key: Key) -> Earlier:
+        """What keeps that out of it."""
+        return Earlier(self.before(key))
 
     def means(
         self, pid: int, started: datetime, role: str, database: str, application: str

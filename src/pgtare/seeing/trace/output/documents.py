@@ -10,7 +10,7 @@ from pydantic import Field
 
 from pgtare.kit.document import Document, Model, renamed
 from pgtare.seeing.trace.analysis import merge, profile, statements
-from pgtare.seeing.trace.capture import record, recorder_locks, server_state
+from pgtare.seeing.trace.capture import grab, record, recorder_locks, server_state
 
 
 class Losses(Model):
@@ -57,6 +57,41 @@ def recorded(done: record.Recorded) -> TraceRecorded:
     return TraceRecorded.model_validate(
         {**renamed(vars(done), seconds="duration_s"), "losses": losses}
     )
+
+
+class SessionReach(Model):
+    """How far back the calls of a session go."""
+
+    pid: int = Field(description="process number")
+    user: str | None = Field(description="its role")
+    application: str | None = Field(description="its application_name")
+    reach_s: float = Field(description="from its oldest call that was taken until now")
+    whole: bool = Field(description="whether that is all since its trace began")
+
+
+class TraceGrabbed(Document):
+    """What was taken from the rings of traced sessions."""
+
+    schema_: Literal["pgtare.trace.grabbed/1"] = Field(
+        default="pgtare.trace.grabbed/1", alias="schema", description="name and version"
+    )
+    path: str = Field(description="the trace")
+    stopped_by: str = Field(description="`grab`: all was taken; or `size` or `space`")
+    why: str = Field(description="the same in words; empty if there is no more to say")
+    sessions: int = Field(description="sessions of which there is something")
+    call_bytes: int = Field(description="of calls, in the files")
+    waits: int = Field(description="waits in the files")
+    bytes: int = Field(description="size of the files")
+    lost_bytes: int = Field(description="of calls, overwritten while rings were read")
+    lost_waits: int = Field(description="waits that rings had forgotten by then")
+    reaches: list[SessionReach] = Field(description="by session, the shortest first")
+    notes: list[str] = Field(description="what a reader must know, in sentences")
+
+
+def grabbed(done: grab.Grabbed) -> TraceGrabbed:
+    """The document of what was taken from rings."""
+    reaches = [renamed(vars(reach), seconds="reach_s") for reach in done.reaches]
+    return TraceGrabbed.model_validate({**vars(done), "reaches": reaches})
 
 
 class TracedSession(Model):

@@ -1,0 +1,121 @@
+"""`pgtare trace grab`: what the rings of traced sessions hold now, after the incident."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pgtare import cli
+from pgtare.cli.command_line import command_line
+from pgtare.cli.json_output import Destination, Json, Output
+from pgtare.errors import MeasurementError
+from pgtare.kit import files
+from pgtare.kit.notes import some
+from pgtare.kit.numbers import counted, duration, volume
+from pgtare.kit.option_values import seconds, size
+from pgtare.kit.progress import Display
+from pgtare.seeing.trace.capture.grab import Grabbed, Reach, grab
+from pgtare.seeing.trace.capture.server import open_server
+from pgtare.seeing.trace.capture.target import Target
+from pgtare.seeing.trace.file.disk_limits import Limits
+from pgtare.seeing.trace.output import documents
+
+_NOTHING = (
+    "no ring of a matching session holds anything to be seen{}: `pgtare trace status` shows which "
+    "sessions are traced, and `ALTER SYSTEM SET sql_trace.level = 12` traces all sessions to come"
+)
+
+
+def grab_(
+    path: Annotated[
+        Path, typer.Argument(help="A new directory; or one new file, if it ends in .pgtrace.")
+    ],
+    dsn: Annotated[str, typer.Option(help="The server, as a libpq connection string.")],
+    last: Annotated[
+        str | None, typer.Option(help="Only so much time before now, for example 60s.")
+    ] = None,
+    pid: Annotated[list[int] | None, typer.Option(help="This session; may be repeated.")] = None,
+    role: Annotated[list[str] | None, typer.Option(help="Sessions of this role.")] = None,
+    database: Annotated[list[str] | None, typer.Option(help="Sessions in this database.")] = None,
+    application: Annotated[
+        str | None, typer.Option(help="Sessions by application_name: a pattern, for example shop*.")
+    ] = None,
+    max_size: Annotated[str, typer.Option(help="Most that is written.")] = "1G",
+    reserve: Annotated[str, typer.Option(help="Space to leave free on the volume.")] = "512M",
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Write down what traced sessions did until now, open requests included, from their rings.
+
+    For sessions that settings trace all the time: nothing has to be recording when it happens. A
+    ring keeps the latest, so each session reaches back as far as its ring goes.
+
+    Example: `pgtare trace grab incident --dsn "dbname=app" --last 60s`
+    """
+    length = seconds("--last", last) if last is not None else None
+    target = Target(
+        pids=frozenset(pid or ()),
+        roles=frozenset(role or ()),
+        databases=frozenset(database or ()),
+        application=application,
+    )
+    limits = Limits(total=size("--max-size", max_size), reserve=size("--reserve", reserve))
+    destination = Destination(json, output)
+    begun = time.monotonic()
+    with open_server(dsn) as server, Display(cli.stderr(), "reading rings", None) as display:
+        done = grab(
+            server,
+            path,
+            target,
+            length,
+            limits,
+            command_line(),
+            lambda now, of: display.tick(time.monotonic() - begun, f"ring {now + 1} of {of}"),
+        )
+    if done is None:
+        raise MeasurementError(_NOTHING.format(f" of the last {last}" if last else ""))
+    destination.write(documents.grabbed(done).to_json())
+    if not destination.printed:
+        for line in _summary(done):
+            cli.say(line)
+    if done.stopped_by == "space":
+        raise files.ended_by_full_disk(path, done.why, f"pgtare trace profile {path}")
+
+
+def _summary(done: Grabbed) -> list[str]:
+    lines = [
+        f"{counted(done.sessions, 'session')}, {volume(done.call_bytes)} of calls and "
+        f"{counted(done.waits, 'wait')}; {volume(done.bytes)} on disk",
+        *_reaches(done.reaches),
+    ]
+    if done.lost_bytes or done.lost_waits:
+        lines.append(
+            f"{volume(done.lost_bytes)} of calls and {counted(done.lost_waits, 'wait')} were "
+            "overwritten before they could be read"
+        )
+    if done.why and done.stopped_by != "space":
+        lines.append(f"stopped early: {done.why}")
+    return [
+        *lines,
+        f"trace: {done.path} (`pgtare trace profile {done.path}` says where time went)",
+    ]
+
+
+def _reaches(reaches: Sequence[Reach]) -> list[str]:
+    named, others = some(list(reaches))
+    lines = [
+        f"process {reach.pid} ({reach.user or '?'}, {reach.application or 'no name'}): the last "
+        f"{duration(1e6 * reach.seconds)}{', all of its trace' if reach.whole else ''}"
+        for reach in named
+    ]
+    if others:
+        furthest = duration(1e6 * others[-1].seconds)
+        lines.append(
+            f"{counted(len(others), 'more session')}: the last "
+            f"{duration(1e6 * others[0].seconds)} to {furthest}"
+        )
+    return lines

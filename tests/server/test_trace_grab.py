@@ -1,0 +1,155 @@
+"""`pgtare trace grab`: what rings hold, with no recording begun before."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgtare.seeing.trace.analysis.ledger import Ledger, ledger
+from pgtare.seeing.trace.analysis.profile import profile
+from pgtare.seeing.trace.file.reader import load
+from pgtare.server.cluster import Cluster
+from tests.commands import failed, in_process
+from tests.sessions import Connection, session
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def armed(tracer: Cluster) -> Iterator[Connection]:
+    """A session that its settings trace, with a small ring, as all of an application's could be."""
+    options = "-c sql_trace.level=12 -c sql_trace.ring_size=64kB"
+    with session(tracer, application_name="shop", options=options) as client:
+        client.execute("SELECT 'the first of all'")
+        yield client
+
+
+def grab(tracer: Cluster, path: Path, *options: str) -> dict[str, Any]:
+    done = in_process(
+        "trace", "grab", path, "--dsn", tracer.dsn(), "--reserve", "0", "--json", *options
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def texts(book: Ledger) -> list[str]:
+    """Of all calls, in order."""
+    found = []
+    for process, call in zip(book.call_process, book.calls, strict=True):
+        text = book.processes[process].stream.texts.get(int(call["text"]))
+        found.append(text.text if text else "")
+    return found
+
+
+def reach(document: dict[str, Any], client: Connection) -> dict[str, Any]:
+    (found,) = [r for r in document["reaches"] if r["pid"] == client.info.backend_pid]
+    return dict(found)
+
+
+def test_all_that_the_ring_holds_is_there_and_adds_up(
+    tracer: Cluster, armed: Connection, tmp_path: Path
+) -> None:
+    armed.execute("SELECT pg_sleep(0.3)")
+    document = grab(tracer, tmp_path / "g", "--application", "shop")
+    assert reach(document, armed)["whole"]
+    assert reach(document, armed)["reach_s"] >= 0.3
+    assert document["stopped_by"] == "grab"
+    assert (document["lost_bytes"], document["lost_waits"]) == (0, 0)
+    book = ledger(load(tmp_path / "g"))
+    assert {"SELECT 'the first of all'", "SELECT pg_sleep(0.3)"} <= set(texts(book))
+    found = profile(book)
+    asleep = sum(line.ns for line in found.lines if "PgSleep" in line.name)
+    assert 0.3e9 <= asleep <= 0.4e9
+
+
+def test_a_ring_that_ran_over_reaches_back_to_its_oldest_record(
+    tracer: Cluster, armed: Connection, tmp_path: Path
+) -> None:
+    begun = time.monotonic()
+    for i in range(3000):
+        armed.execute("SELECT 'no ' || %s::int", (i,), prepare=True)
+    spent = time.monotonic() - begun
+    time.sleep(0.5)
+    document = grab(tracer, tmp_path / "g", "--pid", str(armed.info.backend_pid))
+    known = reach(document, armed)
+    assert not known["whole"]
+    assert 0.5 <= known["reach_s"] < 0.5 + spent + 1
+    assert document["lost_bytes"] == 0  # nothing was lost that could have been read
+    loaded = load(tmp_path / "g")
+    book = ledger(loaded)
+    assert "SELECT 'the first of all'" not in texts(book)
+    # each statement still has its text, though that was written before the first call that is left
+    assert texts(book).count("SELECT 'no ' || $1::int") > 100
+    (process,) = [p for p in book.processes if p.leader_pid is None]
+    assert not (process.missing[:, 1] > process.begin).any()
+    seconds = (process.end - process.begin) / 1e9
+    assert seconds == pytest.approx(known["reach_s"] - 0.5, abs=0.5)
+    assert any("reach back" in note for note in loaded.notes())
+
+
+def test_only_the_last_seconds(tracer: Cluster, armed: Connection, tmp_path: Path) -> None:
+    armed.execute("SELECT 'long ago'")
+    time.sleep(2)
+    armed.execute("SELECT 'just now'")
+    document = grab(tracer, tmp_path / "g", "--last", "1s", "--application", "shop")
+    assert reach(document, armed)["reach_s"] < 1
+    found = texts(ledger(load(tmp_path / "g")))
+    assert "SELECT 'just now'" in found
+    assert "SELECT 'long ago'" not in found
+
+
+def test_a_request_that_is_open(tracer: Cluster, armed: Connection, tmp_path: Path) -> None:
+    """Also if it began before the time that is asked for, and nothing has come since."""
+    armed.pgconn.send_query(b"SELECT 'open', pg_sleep(4)")
+    time.sleep(1.5)
+    document = grab(tracer, tmp_path / "g", "--last", "1s", "--application", "shop")
+    while armed.pgconn.get_result() is not None:
+        pass
+    assert reach(document, armed)["reach_s"] >= 1.4
+    assert "SELECT 'open', pg_sleep(4)" in texts(ledger(load(tmp_path / "g")))
+
+
+def test_a_session_that_has_ended(tracer: Cluster, tmp_path: Path) -> None:
+    with session(tracer, application_name="gone", options="-c sql_trace.level=1") as client:
+        client.execute("SELECT 'last words'")
+    document = grab(tracer, tmp_path / "g", "--application", "gone")
+    assert document["sessions"] == 1
+    assert "SELECT 'last words'" in texts(ledger(load(tmp_path / "g")))
+
+
+def test_nothing_to_take_leaves_nothing(tracer: Cluster, tmp_path: Path) -> None:
+    done = in_process(
+        "trace", "grab", tmp_path / "g", "--dsn", tracer.dsn(), "--application", "nobody"
+    )
+    assert done.returncode == 1
+    assert "no ring of a matching session holds anything" in done.stderr
+    assert not (tmp_path / "g").exists()
+
+
+def test_a_role_sees_what_it_may(
+    tracer: Cluster, armed: Connection, onlooker: Connection, tmp_path: Path
+) -> None:
+    onlooker.execute("CREATE ROLE passer_by LOGIN")
+    try:
+        dsn = psycopg.conninfo.make_conninfo(tracer.dsn(), user="passer_by")
+        done = in_process("trace", "grab", tmp_path / "g", "--dsn", dsn, "--reserve", "0")
+        assert done.returncode in (1, 2)
+        assert not (tmp_path / "g").exists()
+        for grant in re.findall(r"GRANT USAGE ON SCHEMA \w+ TO passer_by", done.stderr):
+            onlooker.execute(grant.encode())
+        done = in_process("trace", "grab", tmp_path / "g", "--dsn", dsn, "--reserve", "0")
+        assert "no ring of a matching session holds anything" in failed(done, 1)
+        onlooker.execute("GRANT pg_read_all_stats TO passer_by")
+        done = in_process("trace", "grab", tmp_path / "g", "--dsn", dsn, "--reserve", "0")
+        assert done.returncode == 0, done.stderr
+        assert f"process {armed.info.backend_pid} (postgres, shop): the last" in done.stdout
+    finally:
+        onlooker.execute("DROP OWNED BY passer_by; DROP ROLE passer_by")
