@@ -123,6 +123,8 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     if decoded.passed is not None or decoded.begin < _began(trace) - base - 10**9:
         begin = _looked_at(decoded, base, _began(trace))  # the ring is older than the recording
         decoded.errors = [e for e in decoded.errors if base + e.when > begin]
+    if not decoded.ended:
+        end = max(end, _until(trace))
     if decoded.records == 0 or end <= begin:
         return None, set()
     process = Process(ring, begin, end, stream=decoded)
@@ -230,8 +232,17 @@ def _traced_since(decoded: Stream) -> int:
 
 def _began(trace: Trace) -> int:
     """When the recording began, ns since 1970; 0: it does not say."""
+    return _moment(trace.recording.get("began"))
+
+
+def _until(trace: Trace) -> int:
+    """Up to when it tells of sessions that live, ns since 1970; 0: up to their last records."""
+    return _moment((trace.end or {}).get("until"))
+
+
+def _moment(stated: object) -> int:
     try:
-        when = datetime.fromisoformat(str(trace.recording.get("began")))
+        when = datetime.fromisoformat(str(stated))
         return round(when.timestamp() * 1e9)
     except (ValueError, OverflowError):
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -40,6 +41,12 @@ AND (s.ended IS NULL OR s.ended >= %s)
 #: Bytes of the record of a request that is open, at most.
 _LARGEST_OPEN = 2048
 DRAIN = "SELECT next, lost, started, ended, data FROM {trace}.sql_trace_drain(%s, %s)"
+
+
+_OPEN_WAITS = """
+SELECT pid, wait_event_type, wait_event, wait_start FROM {waits}.wait_event_timing_current()
+WHERE pid = ANY(%s)
+"""
 
 
 @dataclass
@@ -104,6 +111,7 @@ class Drain:
         self.calls: dict[tuple[int, datetime], _Ring] = {}
         self.rings: dict[tuple[int, datetime], _Waits] = {}
         self.events: dict[int, int] = {}
+        self._labels: dict[int, tuple[str, str]] = {}
         self.kept_bytes = self.kept_waits = 0
         self.unread = Unread()
         self._unread_before = server.unread()
@@ -162,6 +170,33 @@ class Drain:
             busy |= self._look_at_waits(sessions)
         self._look_at_unread()
         return busy
+
+    def take_open_waits(self) -> datetime:
+        """Take waits that have not ended, as long as they are by now; returns what time that is."""
+        now: datetime
+        ((now,),) = self.server.rows("SELECT clock_timestamp()")
+        of = {waits.pid: waits for waits in self.rings.values() if not waits.done}
+        if not of:
+            return now
+        for pid, kind, name, start in self.server.rows(_OPEN_WAITS, list(of)):
+            known = {label: number for number, label in self._labels.items()}
+            event = known.get((kind, name))
+            if event is None:
+                event = len(self._labels)
+                self._define([event], [0], [(kind, name)])
+            length = max(epoch_ns(now) - epoch_ns(start), 0)
+            self.writer.add(
+                Table.WAITS,
+                {
+                    "ring": np.array([of[pid].number]),
+                    "event": np.array([event]),
+                    "gap_ns": np.array([epoch_ns(start)]),
+                    "length_ns": np.array([length]),
+                    "calls": np.array([1]),
+                },
+            )
+            self.kept_waits += 1
+        return now
 
     def _look_at_unread(self) -> None:
         now = self.server.unread() - self._unread_before
@@ -313,21 +348,27 @@ class Drain:
         unknown = [int(code) for code in codes if int(code) not in self.events]
         if unknown:
             names = wait_ring.event_names(self.server.rows, unknown)
-            first = len(self.events)
-            for code in unknown:
-                self.events[code] = len(self.events)
             labels = [names.get(code) or ("???", f"0x{code:08X}") for code in unknown]
-            self.writer.define(
-                Table.EVENTS,
-                {
-                    "event": np.arange(first, first + len(unknown)),
-                    "code": np.array(unknown),
-                    "class": [(kind or "???").encode() for kind, _ in labels],
-                    "name": [(name or "???").encode() for _, name in labels],
-                },
-            )
+            first = len(self._labels)
+            self.events |= {code: first + i for i, code in enumerate(unknown)}
+            self._define(range(first, first + len(unknown)), unknown, labels)
         numbers = np.array([self.events[int(code)] for code in codes], np.int64)
         return numbers[np.asarray(which).ravel()]
+
+    def _define(
+        self, events: Sequence[int], codes: Sequence[int], labels: Sequence[tuple[str, str]]
+    ) -> None:
+        """Say what our numbers of events mean."""
+        self._labels |= dict(zip(events, labels, strict=True))
+        self.writer.define(
+            Table.EVENTS,
+            {
+                "event": np.array(events),
+                "code": np.array(codes),
+                "class": [(kind or "???").encode() for kind, _ in labels],
+                "name": [(name or "???").encode() for _, name in labels],
+            },
+        )
 
 
 def rings(server: Server, ended_since: datetime | None) -> list[Traced]:

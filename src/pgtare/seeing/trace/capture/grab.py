@@ -206,13 +206,14 @@ def _reach_note(reaches: Sequence[Reach]) -> str:
 
 def _take(server: Server, writer: Writer, held: _Held, reaches: tuple[Reach, ...]) -> Grabbed:
     drain = Drain(server, writer, held, waits=server.has_waits)
-    stopped, why = "grab", ""
+    stopped, why, until = "grab", "", None
     note = _reach_note(reaches)
     try:
         with telling():
             for _ in range(_LOOKS):
                 if not drain.look():
                     break
+            until = drain.take_open_waits()
         writer.flush()
     except LimitReached as ex:
         stopped, why = ex.limit, str(ex)
@@ -223,6 +224,7 @@ def _take(server: Server, writer: Writer, held: _Held, reaches: tuple[Reach, ...
     end = {
         "stopped_by": stopped,
         "why": why,
+        "until": until.isoformat() if until else None,
         "duration_s": max(reach.seconds for reach in reaches),
         "losses": {str(pid): lost for pid, lost in drain.losses().items()},
         "notes": [note],
