@@ -24,9 +24,9 @@ class Costs:
     """One reading of the clock."""
     wait_ns: float = 15.0
     """A wait; and two and a half readings."""
-    request_ns: float = 1100.0
+    request_ns: float = 600.0
     """A request, from the message to its answer."""
-    call_ns: float = 280.0
+    call_ns: float = 200.0
     """The record of a call, values and all; its readings are in it."""
     parse_ns: float = 1000.0
     """And of a parse, as it mostly comes with a text that is new."""
