@@ -12,7 +12,6 @@ from pathlib import Path
 import psycopg
 
 import pgtare
-from pgtare.errors import MeasurementError
 from pgtare.kit.numbers import counted, duration
 from pgtare.seeing.trace.analysis.tracing_cost import Costs, noted
 from pgtare.seeing.trace.capture.before_recording import NOBODY, Earlier, records
@@ -217,7 +216,7 @@ def _take(server: Server, writer: Writer, held: _Held, reaches: tuple[Reach, ...
         writer.flush()
     except LimitReached as ex:
         stopped, why = ex.limit, str(ex)
-    except MeasurementError:
+    except BaseException:  # Ctrl-C as well: half of it would look like all
         writer.discard()
         raise
     unwritten = writer.unwritten[Table.STREAM], writer.unwritten[Table.WAITS]
