@@ -61,7 +61,7 @@ def test_all_that_the_ring_holds_is_there_and_adds_up(
     document = grab(tracer, tmp_path / "g", "--application", "shop")
     assert reach(document, armed)["whole"]
     assert reach(document, armed)["reach_s"] >= 0.3
-    assert document["stopped_by"] == "grab"
+    assert reach(document, armed)["waits"]
     assert (document["lost_bytes"], document["lost_waits"]) == (0, 0)
     book = ledger(load(tmp_path / "g"))
     assert {"SELECT 'the first of all'", "SELECT pg_sleep(0.3)"} <= set(texts(book))
@@ -116,9 +116,11 @@ def test_a_request_that_is_open(tracer: Cluster, armed: Connection, tmp_path: Pa
     assert reach(document, armed)["reach_s"] >= 1.4
     book = ledger(load(tmp_path / "g"))
     assert "SELECT 'open', pg_sleep(4)" in texts(book)
-    # and so is the wait that goes on, in the request
+    # and so is the wait that goes on, in the execution that goes on
     (asleep,) = [line for line in profile(book).lines if "PgSleep" in line.name]
     assert 1.4e9 <= asleep.ns <= 2.5e9
+    (stuck,) = [line for line in profile(book, "statement").lines if "pg_sleep" in line.name]
+    assert stuck.ns >= asleep.ns
     assert profile(book).total_ns == pytest.approx(1e9 * reach(document, armed)["reach_s"], rel=0.2)
 
 
@@ -130,13 +132,35 @@ def test_a_session_that_has_ended(tracer: Cluster, tmp_path: Path) -> None:
     assert "SELECT 'last words'" in texts(ledger(load(tmp_path / "g")))
 
 
-def test_nothing_to_take_leaves_nothing(tracer: Cluster, tmp_path: Path) -> None:
-    done = in_process(
-        "trace", "grab", tmp_path / "g", "--dsn", tracer.dsn(), "--application", "nobody"
-    )
-    assert done.returncode == 1
-    assert "no ring of a matching session holds anything" in done.stderr
+def test_a_session_without_waits_is_said_to_be_one(tracer: Cluster, tmp_path: Path) -> None:
+    with session(tracer, application_name="bare", options="-c sql_trace.level=4") as client:
+        client.execute("SELECT pg_sleep(0.01)")
+        document = grab(tracer, tmp_path / "g", "--application", "bare")
+        assert not reach(document, client)["waits"]
+    assert any(note.startswith("no waits are known of 1 session") for note in document["notes"])
+    assert any(n.startswith("no waits are known") for n in ledger(load(tmp_path / "g")).notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "why"),
+    [
+        (["--application", "nobody"], 1, "no ring of a matching session holds anything"),
+        (["--role", "shpo"], 2, "the server has no role shpo"),
+        (["--max-size", "1k"], 1, "nothing was written; choose fewer sessions"),
+    ],
+)
+def test_what_cannot_be_taken_leaves_nothing(
+    tracer: Cluster, armed: Connection, tmp_path: Path, options: list[str], status: int, why: str
+) -> None:
+    done = in_process("trace", "grab", tmp_path / "g", "--dsn", tracer.dsn(), *options)
+    assert why in failed(done, status)
     assert not (tmp_path / "g").exists()
+
+
+def test_the_data_directory_is_refused(tracer: Cluster, armed: Connection) -> None:
+    done = in_process("trace", "grab", tracer.data_directory / "g", "--dsn", tracer.dsn())
+    assert "lies in the server's data directory" in failed(done, 2)
+    assert not (tracer.data_directory / "g").exists()
 
 
 def test_a_role_sees_what_it_may(

@@ -13,12 +13,12 @@ from pgtare import cli
 from pgtare.cli.command_line import command_line
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError
-from pgtare.kit import files
 from pgtare.kit.notes import some
 from pgtare.kit.numbers import counted, duration, volume
 from pgtare.kit.option_values import seconds, size
 from pgtare.kit.progress import Display
 from pgtare.seeing.trace.capture.grab import Grabbed, Reach, grab
+from pgtare.seeing.trace.capture.privileges import others_hidden
 from pgtare.seeing.trace.capture.server import open_server
 from pgtare.seeing.trace.capture.target import Target
 from pgtare.seeing.trace.file.disk_limits import Limits
@@ -76,14 +76,15 @@ def grab_(
             command_line(),
             lambda now, of: display.tick(time.monotonic() - begun, f"ring {now + 1} of {of}"),
         )
-    if done is None:
-        raise MeasurementError(_NOTHING.format(f" of the last {last}" if last else ""))
+        if done is None:
+            grant = others_hidden(server)
+            raise MeasurementError(
+                f"{_NOTHING.format(f' of the last {last}' if last else '')}{grant}"
+            )
     destination.write(documents.grabbed(done).to_json())
     if not destination.printed:
         for line in _summary(done):
             cli.say(line)
-    if done.stopped_by == "space":
-        raise files.ended_by_full_disk(path, done.why, f"pgtare trace profile {path}")
 
 
 def _summary(done: Grabbed) -> list[str]:
@@ -97,10 +98,9 @@ def _summary(done: Grabbed) -> list[str]:
             f"{volume(done.lost_bytes)} of calls and {counted(done.lost_waits, 'wait')} were "
             "overwritten before they could be read"
         )
-    if done.why and done.stopped_by != "space":
-        lines.append(f"stopped early: {done.why}")
     return [
         *lines,
+        *done.notes[1:],
         f"trace: {done.path} (`pgtare trace profile {done.path}` says where time went)",
     ]
 
@@ -110,12 +110,13 @@ def _reaches(reaches: Sequence[Reach]) -> list[str]:
     lines = [
         f"process {reach.pid} ({reach.user or '?'}, {reach.application or 'no name'}): the last "
         f"{duration(1e6 * reach.seconds)}{', all of its trace' if reach.whole else ''}"
+        f"{'' if reach.ended_s is None else f', ended {duration(1e6 * reach.ended_s)} ago'}"
         for reach in named
     ]
     if others:
-        furthest = duration(1e6 * others[-1].seconds)
+        least, most = (duration(1e6 * others[i].seconds) for i in (0, -1))
         lines.append(
             f"{counted(len(others), 'more session')}: the last "
-            f"{duration(1e6 * others[0].seconds)} to {furthest}"
+            f"{least if least == most else f'{least} to {most}'}"
         )
     return lines

@@ -40,6 +40,8 @@ Integers = npt.NDArray[np.int64]
 
 #: A recording's first look at its rings comes no later than this, in ns.
 _FIRST_LOOK = 5 * 10**9
+#: So close together two moments belong to each other, in ns: a session wakes in between.
+_CLOSE = 10**7
 #: No two rings of one session are further apart, in ns.
 _FAR = 1 << 59
 
@@ -123,8 +125,6 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     if decoded.passed is not None or decoded.begin < _began(trace) - base - 10**9:
         begin = _looked_at(decoded, base, _began(trace))  # the ring is older than the recording
         decoded.errors = [e for e in decoded.errors if base + e.when > begin]
-    if not decoded.ended:
-        end = max(end, _until(trace))
     if decoded.records == 0 or end <= begin:
         return None, set()
     process = Process(ring, begin, end, stream=decoded)
@@ -133,6 +133,7 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     calls = _absolute(decoded.calls, base)
     sharpen_calls(calls, arrivals)
     process.calls = calls[calls["end"] > begin]
+    _go_on(process, _until(trace), base)
     started = sharpened(decoded.requests["start"] + base, arrivals)
     answered = decoded.requests["end"] + base
     process.requests = _apart(np.stack([np.minimum(started, answered), answered], axis=1))
@@ -236,8 +237,35 @@ def _began(trace: Trace) -> int:
 
 
 def _until(trace: Trace) -> int:
-    """Up to when it tells of sessions that live, ns since 1970; 0: up to their last records."""
+    """When waits that had not ended were looked at, ns since 1970; 0: they were not."""
     return _moment((trace.end or {}).get("until"))
+
+
+def _go_on(process: Process, until: int, base: int) -> None:
+    """A session that waited when it was last looked at was there until then.
+
+    So was the call in which it waited, of which nothing is written before it ends.
+    """
+    stream, waits = process.stream, process.waits
+    if stream.ended or not until or not len(waits.start):
+        return
+    last = int(np.argmax(waits.start))
+    goes_on = until - int(waits.start[last] + waits.length[last]) <= _CLOSE
+    if not goes_on or until <= process.end:
+        return
+    if stream.open is None:
+        # it waits for its client; if it does so since later, there were requests in between
+        if waits.start[last] - process.end <= _CLOSE:
+            process.end = until
+        return
+    process.end = until
+    call = np.zeros(1, CALL)
+    kind = CallKind.COMMIT if stream.open.kind == CallKind.EXECUTE else CallKind.EXECUTE
+    call["call"], call["kind"], call["flags"] = stream.open.call, kind, ESTIMATED
+    call["text"], call["query_id"] = stream.open.text, stream.open.query_id
+    call["start"], call["end"], call["cpu"] = base + stream.open.end, until, -1
+    call["busy"] = call["end"] - call["start"]
+    process.calls = np.concatenate([process.calls, call])
 
 
 def _moment(stated: object) -> int:

@@ -5,25 +5,26 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import psycopg
 
 import pgtare
+from pgtare.errors import MeasurementError
 from pgtare.kit.numbers import counted, duration
 from pgtare.seeing.trace.analysis.tracing_cost import Costs, noted
 from pgtare.seeing.trace.capture.before_recording import NOBODY, Earlier, records
 from pgtare.seeing.trace.capture.drain import DRAIN, Drain, rings
 from pgtare.seeing.trace.capture.ring_selection import Key, Traced
-from pgtare.seeing.trace.capture.server import Server, telling
-from pgtare.seeing.trace.capture.target import Target
+from pgtare.seeing.trace.capture.server import Server, require_outside, telling
+from pgtare.seeing.trace.capture.target import Target, require_known
 from pgtare.seeing.trace.file.disk_limits import LimitReached, Limits
-from pgtare.seeing.trace.file.reader import unwritten_note
 from pgtare.seeing.trace.file.records import RecordKind
 from pgtare.seeing.trace.file.tables import Table
 from pgtare.seeing.trace.file.writer import Writer
+from pgtare.server.own_session import APPLICATION_NAME
 from pgtare.server.wait_ring import epoch_ns
 
 #: Looks at all rings at most: a session can write as fast as it is read.
@@ -34,22 +35,25 @@ _NUMBER, _TIME, _FUSED_START = slice(8, 16), slice(16, 24), slice(40, 48)
 
 @dataclass(frozen=True)
 class Reach:
-    """How far back the calls of a session go. whole: to where its trace began."""
+    """How far back the calls of a session go. whole: to where its trace began.
+
+    ended_s: how long ago the session ended. waits: there are any of it.
+    """
 
     pid: int
     user: str | None
     application: str | None
     seconds: float
     whole: bool
+    ended_s: float | None
+    waits: bool = False
 
 
 @dataclass(frozen=True)
 class Grabbed:
-    """What was taken. stopped_by: grab, size or space. reaches: of each session, shortest first."""
+    """What was taken. reaches: of each session, shortest first."""
 
     path: str
-    stopped_by: str
-    why: str
     sessions: int
     call_bytes: int
     waits: int
@@ -57,7 +61,7 @@ class Grabbed:
     lost_waits: int
     bytes: int
     reaches: tuple[Reach, ...]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -98,8 +102,11 @@ def grab(
 
     last_s: only of so many seconds before now. tell: is called with the number of rings looked
     into, and of all. What sessions write meanwhile can be in it. Raises UsageError if the place
-    cannot be used, MeasurementError if the server goes away.
+    cannot be used, MeasurementError if the server goes away, or if not all has room: then nothing
+    is written, and the rings still have it.
     """
+    require_outside(server, path)
+    require_known(server, (), target)  # sessions that have ended have no process any more
     with telling():
         ((now, version),) = server.rows(
             "SELECT clock_timestamp(), current_setting('server_version_num')"
@@ -133,6 +140,7 @@ def grab(
                 ring.application,
                 max((now - begins[key]).total_seconds(), 0.0),
                 starts[key].number == 1,
+                (now - ring.ended).total_seconds() if ring.ended else None,
             )
             for key, ring in of.items()
         ),
@@ -143,7 +151,11 @@ def grab(
 
 
 def _matches(target: Target, ring: Traced) -> bool:
-    return target.matches(ring.pid, ring.user or "", ring.database or "", ring.application or "")
+    """Not the sessions of pgtare itself, unless they are asked for."""
+    own = ring.application == APPLICATION_NAME and target.application is None
+    return not own and target.matches(
+        ring.pid, ring.user or "", ring.database or "", ring.application or ""
+    )
 
 
 def _moment(key: Key, start: _Start) -> datetime:
@@ -192,58 +204,76 @@ def _begin(kind: int, record: bytes, time: int) -> int:
     return min(time, _signed(record[_FUSED_START]))
 
 
-def _reach_note(reaches: Sequence[Reach]) -> str:
-    """How far back the trace goes, in a sentence."""
-    whole = sum(reach.whole for reach in reaches)
+def _notes(reaches: Sequence[Reach]) -> list[str]:
+    """How far back the trace goes, and of which sessions it has no waits."""
     shortest, longest = (duration(1e6 * reaches[i].seconds) for i in (0, -1))
-    span = f"{shortest} to {longest}" if len(reaches) > 1 else longest
-    return (
-        f"taken from the rings of {counted(len(reaches), 'session')}: they reach back {span}, "
-        f"{whole} of them to where its trace began; nothing older is known"
-    )
+    span = f"{shortest} to {longest}" if shortest != longest else longest
+    cut = sum(not reach.whole for reach in reaches)
+    found = [
+        f"taken from the rings of {counted(len(reaches), 'session')}, which reach back {span}; "
+        f"what {'no session' if not cut else counted(cut, 'session')} did before that was "
+        "overwritten"
+    ]
+    without = [reach for reach in reaches if not reach.waits]
+    if without:
+        ended = sum(reach.ended_s is not None for reach in without)
+        found.append(
+            f"no waits are known of {counted(len(without), 'session')}, {ended} ended: levels 1 "
+            "and 4 have none, and the server keeps those of few sessions that ended; their time is "
+            "unaccounted, or waiting for a processor"
+        )
+    return found
 
 
 def _take(server: Server, writer: Writer, held: _Held, reaches: tuple[Reach, ...]) -> Grabbed:
     drain = Drain(server, writer, held, waits=server.has_waits)
-    stopped, why, until = "grab", "", None
-    note = _reach_note(reaches)
     try:
         with telling():
             for _ in range(_LOOKS):
                 if not drain.look():
                     break
-            until = drain.take_open_waits()
-        writer.flush()
+            until = drain.take_open_waits() if server.has_waits else None
+        known = {waits.pid for waits in drain.rings.values()}
+        reaches = tuple(dataclasses.replace(r, waits=r.pid in known) for r in reaches)
+        notes = _notes(reaches)
+        _close(writer, drain, reaches, notes, until)
     except LimitReached as ex:
-        stopped, why = ex.limit, str(ex)
+        writer.discard()
+        raise MeasurementError(
+            f"{ex}: nothing was written; choose fewer sessions (--pid, --role, --application) or "
+            "less time (--last), or another place; the rings still hold it"
+        ) from ex
     except BaseException:  # Ctrl-C as well: half of it would look like all
         writer.discard()
         raise
-    unwritten = writer.unwritten[Table.STREAM], writer.unwritten[Table.WAITS]
-    end = {
-        "stopped_by": stopped,
-        "why": why,
-        "until": until.isoformat() if until else None,
-        "duration_s": max(reach.seconds for reach in reaches),
-        "losses": {str(pid): lost for pid, lost in drain.losses().items()},
-        "notes": [note],
-        "unwritten": dict(zip(("bytes", "waits"), unwritten, strict=True)),
-        "unread": dataclasses.asdict(drain.unread),
-    }
-    try:
-        writer.close(json.dumps(end).encode())
-    except LimitReached as ex:
-        stopped, why = ex.limit, str(ex)
     return Grabbed(
         str(writer.target),
-        stopped,
-        why,
         drain.sessions,
-        writer.taken[Table.STREAM] - unwritten[0],
-        writer.taken[Table.WAITS] - unwritten[1],
+        writer.taken[Table.STREAM],
+        writer.taken[Table.WAITS],
         drain.lost_bytes,
         drain.lost_waits,
         writer.written,
         reaches,
-        (note, *([unwritten_note(*unwritten)] if any(unwritten) else [])),
+        tuple(notes),
     )
+
+
+def _close(
+    writer: Writer,
+    drain: Drain,
+    reaches: Sequence[Reach],
+    notes: Sequence[str],
+    until: datetime | None,
+) -> None:
+    writer.flush()
+    end = {
+        "stopped_by": "grab",
+        "why": "",
+        "until": until.isoformat() if until else None,
+        "duration_s": max(reach.seconds for reach in reaches),
+        "losses": {str(pid): lost for pid, lost in drain.losses().items()},
+        "notes": list(notes),
+        "unread": dataclasses.asdict(drain.unread),
+    }
+    writer.close(json.dumps(end).encode())

@@ -16,6 +16,14 @@ def set_level(server: Server) -> str:
     return f"EXECUTE ON FUNCTION {server.name('sql_trace_set')}(integer, integer)"
 
 
+def others_hidden(server: Server) -> str:
+    """What a role that sees only its own sessions has to know, or nothing."""
+    ((user, sees),) = server.rows(
+        f"SELECT quote_ident(current_user), pg_has_role('{SEE}', 'USAGE')"
+    )
+    return "" if sees else f"; you see only your own sessions: GRANT {SEE} TO {user}; shows others"
+
+
 def demand(purpose: str, user: str, rights: Mapping[str, bool]) -> None:
     """Raise UsageError, with the GRANTs, if a right is missing; user: quoted."""
     missing = [f"GRANT {right} TO {user}" for right, has in rights.items() if not has]

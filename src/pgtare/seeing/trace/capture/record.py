@@ -23,7 +23,7 @@ from pgtare.seeing.trace.capture import recorder_guard
 from pgtare.seeing.trace.capture.arming import Arming
 from pgtare.seeing.trace.capture.drain import Drain, rings
 from pgtare.seeing.trace.capture.ring_selection import Choice
-from pgtare.seeing.trace.capture.server import Server, telling
+from pgtare.seeing.trace.capture.server import Server, require_outside, telling
 from pgtare.seeing.trace.capture.target import NUMBERING, Target, check, unnumbered
 from pgtare.seeing.trace.file.disk_limits import LimitReached, Limits
 from pgtare.seeing.trace.file.reader import unread_note, unwritten_note
@@ -136,18 +136,7 @@ class TraceRecorder:
             self.server.require_waits()
         if not self.target.armed_only:
             check(self.server, self.target)
-        with telling():
-            readable = self.server.rows(
-                "SELECT current_setting('data_directory') WHERE "
-                "pg_has_role('pg_read_all_settings', 'USAGE')"
-            )
-        if readable and self.server.local:
-            data = Path(readable[0][0]).resolve()
-            if path.resolve().is_relative_to(data):
-                raise UsageError(
-                    f"{path} lies in the server's data directory, whose disk must never fill: "
-                    "name a place elsewhere, best on another volume"
-                )
+        require_outside(self.server, path)
 
     def _costs(self) -> Costs:
         """What the trace takes of its sessions, with this server's clock if it is known."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -97,6 +98,22 @@ class Server:
         host = self.conn.info.host or ""
         address = self.conn.info.hostaddr or host
         return not host or host.startswith(("/", "@")) or address in ("127.0.0.1", "::1")
+
+
+def require_outside(server: Server, path: Path) -> None:
+    """Raise UsageError if a trace would be written into the server's data directory."""
+    with telling():
+        readable = server.rows(
+            "SELECT current_setting('data_directory') WHERE "
+            "pg_has_role('pg_read_all_settings', 'USAGE')"
+        )
+    if readable and server.local:
+        data = Path(readable[0][0]).resolve()
+        if path.resolve().is_relative_to(data):
+            raise UsageError(
+                f"{path} lies in the server's data directory, whose disk must never fill: "
+                "name a place elsewhere, best on another volume"
+            )
 
 
 @contextlib.contextmanager

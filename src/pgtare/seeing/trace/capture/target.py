@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pgtare.errors import UsageError
@@ -107,8 +108,13 @@ def check(server: Server, target: Target) -> None:
     with telling():
         ((user, sees, may),) = server.rows(_RIGHTS)
     demand("trace other sessions", user, {SEE: sees, set_level(server): may})
+    require_known(server, target.pids, target)
+
+
+def require_known(server: Server, pids: Collection[int], target: Target) -> None:
+    """Raise UsageError if a live session, or a role or database of the target, does not exist."""
     with telling():
-        absent = server.rows(_ABSENT, list(target.pids), list(target.roles), list(target.databases))
+        absent = server.rows(_ABSENT, list(pids), list(target.roles), list(target.databases))
     if absent:
         listed = ", ".join(f"{what} {name}" for what, name in absent)
         raise UsageError(f"the server has no {listed}: nothing would be traced")

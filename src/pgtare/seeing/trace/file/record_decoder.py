@@ -29,6 +29,7 @@ from pgtare.seeing.trace.file.records import (
     Failure,
     Integers,
     NodeRun,
+    Open,
     RecordKind,
     RowSources,
     Stream,
@@ -253,6 +254,9 @@ class _Decoder:
             self._fused(r, when, call)
         except (struct.error, ValueError, IndexError, OverflowError) as ex:
             self.into.notes.append(f"a record OPEN could not be read ({ex})")
+        if self._fused_calls:
+            call, kind, *_, text, query_id, _, _, _, end, _, _, _ = self._fused_calls[-1]
+            self.into.open = Open(kind, end, call + 1, text, query_id)
         self._join_calls(np.zeros(0, CALL), np.zeros(0, np.int64))
 
     def _session(self, r: bytes, when: int, call: int) -> None:

@@ -158,6 +158,20 @@ class Failure:
     message: str
 
 
+@dataclass(frozen=True)
+class Open:
+    """A request that had no answer when it was read: its statement, and what of it is over.
+
+    kind: of the last call that is over, and when that ended; call: a number that is free.
+    """
+
+    kind: int
+    end: int
+    call: int
+    text: int
+    query_id: int
+
+
 @dataclass
 class Stream:
     """One session's records. Times: ns since the ring began (started_ns since 1970).
@@ -186,6 +200,7 @@ class Stream:
     applications: list[tuple[int, str]] = field(default_factory=list)
     gaps: list[tuple[int, int, int, int]] = field(default_factory=list)
     ended: bool = False
+    open: Open | None = None
     passed: int | None = None
     first_look: tuple[int, int | None] = (0, None)
     begin: int = 0

@@ -67,6 +67,8 @@ class SessionReach(Model):
     application: str | None = Field(description="its application_name")
     reach_s: float = Field(description="from its oldest call that was taken until now")
     whole: bool = Field(description="whether that is all since its trace began")
+    ended_s: float | None = Field(description="how long ago it ended; `null`: it lives")
+    waits: bool = Field(description="whether there are waits of it")
 
 
 class TraceGrabbed(Document):
@@ -76,8 +78,6 @@ class TraceGrabbed(Document):
         default="pgtare.trace.grabbed/1", alias="schema", description="name and version"
     )
     path: str = Field(description="the trace")
-    stopped_by: str = Field(description="`grab`: all was taken; or `size` or `space`")
-    why: str = Field(description="the same in words; empty if there is no more to say")
     sessions: int = Field(description="sessions of which there is something")
     call_bytes: int = Field(description="of calls, in the files")
     waits: int = Field(description="waits in the files")
