@@ -13,7 +13,7 @@ import pytest
 from pgtare.server.cluster import Cluster
 from tests.sessions import Connection, bare_session, one, session
 from tests.trace_decoders import check_reader, decoded_kinds
-from tests.trace_records import Record, Trace, check_whole, decode, drain
+from tests.trace_records import Record, Trace, check_whole, decode, drain, trace_of
 from tests.wire_protocol import Wire, message
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -277,3 +277,38 @@ def test_the_coarse_clock_does_not_keep_readings_of_cpu_time(
             client.execute("SELECT count(*) FROM generate_series(1, 300)")
         found = [record for record in drain(onlooker, pid, at)[3] if record.kind == "request"]
     assert len({record.cpu for record in found}) == len(found) >= 100
+
+
+def test_a_portal_that_the_next_request_closes(tracer: Cluster, onlooker: Connection) -> None:
+    """Its end is noticed first, but what the request records as it begins comes before."""
+    some = message(b"E", b"\0" + struct.pack("!i", 5))
+    parse = message(b"P", b"\0SELECT generate_series(1, 100)\0" + struct.pack("!h", 0))
+    with bare_session(tracer) as client:
+        pid = client.info.backend_pid
+        client.execute("SET sql_trace.level = 1")
+        client.execute("BEGIN")
+        with Wire(client) as wire:
+            wire.send(parse, BIND, some, SYNC)
+            wire.read_until_ready()
+            one(onlooker, "SELECT sql_trace_set(%s, 4)", pid)
+            wire.send(BIND, some, SYNC)
+            wire.read_until_ready()
+        trace = trace_of(onlooker, pid)
+    assert [level.level for level in trace.of("level")] == [1, 4]
+    check_whole(trace)
+
+
+def test_level_and_application_outlast_a_request_that_overruns_the_ring(
+    tracer: Cluster, onlooker: Connection
+) -> None:
+    with session(tracer, application_name="first") as client:
+        pid = client.info.backend_pid
+        client.execute("SET sql_trace.ring_size = '64kB'")
+        client.execute("SET sql_trace.level = 1")
+        client.execute("SET application_name = 'second'")
+        client.execute(
+            "DO $$BEGIN FOR i IN 1..3000 LOOP EXECUTE 'SELECT 1 /* '||i||'*/'; END LOOP; END$$"
+        )
+        trace = trace_of(onlooker, pid)
+    assert [record.application for record in trace.of("application")] == ["second"]
+    assert [record.level for record in trace.of("level")] == [1]

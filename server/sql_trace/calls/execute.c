@@ -365,6 +365,9 @@ trace_end(QueryDesc *queryDesc)
 		int64		last_end = trace.last_end;
 		bool		on = trace_begins();
 
+		/* what the beginning request has recorded is not younger */
+		if (unlikely(first))
+			now = timeline_now();
 		if (span.of == e)
 			span_close(now);
 		trace.on = execute_is_written(queryDesc);

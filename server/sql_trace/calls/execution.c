@@ -45,6 +45,7 @@ execution_take(void)
 		e = MemoryContextAllocZero(TopMemoryContext, sizeof(Execution));
 	/* field by field, as the whole takes longer to clear than to fill in */
 	e->call.flags = 0;
+	e->call.text = 0;
 	e->call.sqlstate = 0;
 	e->call.plan = 0;
 	e->call.execution = 0;

@@ -31,6 +31,7 @@ request_begins(bool can_open)
 	bool		drawn;
 
 	series_forget();
+	text_forget();
 	timeline_follow_clock();
 	level_update(can_open);
 	trace.request = true;

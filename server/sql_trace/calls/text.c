@@ -167,7 +167,8 @@ text_is_whole(const char *source_text, int location, int length)
 
 	if (location > 0 || source_text == NULL)
 		return false;
-	if (length == 0)
+	/* read from a catalog, it has lost its place, and all of the source is its text */
+	if (location < 0 || length <= 0)
 		return true;
 	for (rest = source_text + length; is_blank(*rest); rest++)
 		;
@@ -325,6 +326,13 @@ write_text(uint64 id, const char *text, int length, int stored, int64 query_id, 
 	record_put(text, record.stored);
 	record_end();
 	return record.text;
+}
+
+/* A request begins: its sources are others, wherever they are. */
+void
+text_forget(void)
+{
+	last.source = NULL;
 }
 
 /* Is it the one that was looked up last, and does the ring still hold it? */

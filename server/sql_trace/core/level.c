@@ -370,13 +370,14 @@ level_update(bool can_open)
 
 /*
  * The same as a request has been answered.  What it cannot have changed itself is
- * left to the next one.
+ * left to the next one; records that it overwrote are not, as none may follow.
  */
 void
 level_answered(void)
 {
-	if (unlikely(!settled || (trace.level > 0 && trace.stop_time != PG_INT64_MAX) ||
-				 pg_atomic_read_u32(&trace.slot->asked) != asked_seen))
+	if (unlikely(!settled || pg_atomic_read_u32(&trace.slot->asked) != asked_seen ||
+				 (trace.level > 0 && (trace.stop_time != PG_INT64_MAX ||
+									  (trace.ring != NULL && !ring_holds(oldest_needed))))))
 		level_update(true);
 }
 

@@ -444,6 +444,7 @@ extern void series_look_for_error(void);
 /* text.c */
 extern uint64 text_rings;
 extern void text_begin(void);
+extern void text_forget(void);
 extern uint64 text_of(const char *source_text, int location, int length, int64 *query_id,
 					  const Node *utility, bool *secret);
 extern uint64 text_of_message(const char *message, int64 *query_id, bool *secret);
