@@ -85,7 +85,7 @@ class _Waits:
         return self.ring.lost
 
 
-class Selection(Protocol):
+class WhichRings(Protocol):
     """Which rings are read, and from where on."""
 
     @property
@@ -105,7 +105,7 @@ class Drain:
     unread: sessions that ended and made way for others before anybody had read them.
     """
 
-    def __init__(self, server: Server, writer: Writer, choice: Selection, *, waits: bool) -> None:
+    def __init__(self, server: Server, writer: Writer, choice: WhichRings, *, waits: bool) -> None:
         self.server, self.writer, self.choice, self.waits = server, writer, choice, waits
         self.began = choice.began
         self.calls: dict[tuple[int, datetime], _Ring] = {}
