@@ -31,14 +31,35 @@ _MISSING = re.compile(r'could not access file "([a-z_]+)"|extension "([a-z_]+)" 
 ASKED_ALIKE = {
     "test_cli_waits.py",
     "test_clock_query.py",
+    "test_doctor_churn.py",
     "test_flame_labels.py",
     "test_flame_stalls.py",
     "test_hostile_names.py",
     "test_load_pgbench.py",
+    "test_module_protection.py",
+    "test_module_rings.py",
+    "test_module_schema.py",
+    "test_module_settings.py",
+    "test_module_start.py",
+    "test_module_upgrade.py",
     "test_ring_memory.py",
+    "test_row_sources_neighbours.py",
+    "test_trace_by_node.py",
+    "test_trace_faults.py",
+    "test_trace_grab.py",
+    "test_trace_shapes.py",
+    "test_trace_short_sessions.py",
+    "test_trace_status.py",
     "test_trace_worker_place.py",
+    "test_waits_adds_up.py",
     "test_waits_caveats.py",
     "test_waits_everything_traced.py",
+    "test_waits_faults.py",
+    "test_waits_lifecycle.py",
+    "test_waits_loading.py",
+    "test_waits_queryid.py",
+    "test_waits_truth.py",
+    "test_waits_views.py",
     "test_waits_witness.py",
 }
 
@@ -201,3 +222,4 @@ def _serving(binaries: Binaries) -> Iterator[Cluster]:
         with cluster.connect() as connection:
             connection.execute(module.create_sql.encode())
         yield cluster
+        cluster.stop("immediate")  # nobody needs its data

@@ -25,12 +25,14 @@ TABLES = """
 def waits18(wheel: Binaries) -> Iterator[Cluster]:
     with serving(wheel) as cluster:
         yield cluster
+        cluster.stop("immediate")  # nobody needs its data
 
 
 @pytest.fixture(scope="session")
 def waits15(debian15: Binaries) -> Iterator[Cluster]:
     with serving(debian15) as cluster:
         yield cluster
+        cluster.stop("immediate")  # nobody needs its data
 
 
 @pytest.fixture(
@@ -67,12 +69,14 @@ def observer(timed: Cluster) -> Iterator[Connection]:
 def trace18(wheel: Binaries) -> Iterator[Cluster]:
     with tracing(wheel) as cluster:
         yield cluster
+        cluster.stop("immediate")  # nobody needs its data
 
 
 @pytest.fixture(scope="session")
 def trace15(debian15: Binaries) -> Iterator[Cluster]:
     with tracing(debian15) as cluster:
         yield cluster
+        cluster.stop("immediate")  # nobody needs its data
 
 
 @pytest.fixture(params=[pytest.param("trace18"), pytest.param("trace15", marks=pytest.mark.debian)])

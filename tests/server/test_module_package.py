@@ -9,6 +9,8 @@ import shutil
 import signal
 import subprocess
 import tarfile
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,7 +40,18 @@ def package(wheel: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copied(wheel: Binaries, open_directory: Path) -> Binaries:
     """A PostgreSQL 18 of the test's own, without the modules that others put into the original."""
-    copy = copy_of(wheel, open_directory / "postgres")
+    return without_modules(wheel, open_directory / "postgres")
+
+
+@pytest.fixture(scope="module")
+def untouched(wheel: Binaries) -> Iterator[Binaries]:
+    """The same for all tests in which nothing may be installed."""
+    with tempfile.TemporaryDirectory(prefix="pgtare-test-", dir="/var/tmp") as directory:
+        yield without_modules(wheel, Path(directory, "postgres"))
+
+
+def without_modules(wheel: Binaries, directory: Path) -> Binaries:
+    copy = copy_of(wheel, directory)
     for name in modules.PRELOAD_ORDER:
         (copy.pkglibdir / f"{name}.so").unlink(missing_ok=True)
         for path in (copy.sharedir / "extension").glob(f"{name}[.-]*"):
@@ -140,25 +153,25 @@ def test_the_command_takes_a_directory(wheel: Binaries, package: Path, tmp_path:
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_installed(
-    copied: Binaries, changeable: Path, fields: dict[str, object], words: str
+    untouched: Binaries, changeable: Path, fields: dict[str, object], words: str
 ) -> None:
     change(changeable, **fields)
     with pytest.raises(UsageError, match=words) as raised:
-        install(copied, changeable)
+        install(untouched, changeable)
     assert str(changeable) in str(raised.value)
     assert raised.value.exit_status == 2
-    assert modules.installed_version(copied, "pgtare") is None
+    assert modules.installed_version(untouched, "pgtare") is None
 
 
-def test_an_incomplete_package_installs_nothing(copied: Binaries, changeable: Path) -> None:
+def test_an_incomplete_package_installs_nothing(untouched: Binaries, changeable: Path) -> None:
     (library,) = changeable.rglob("sql_trace.so")
     library.write_bytes(library.read_bytes()[:40])
     with pytest.raises(UsageError, match=r"is damaged: sql_trace\.so is no module of"):
-        install(copied, changeable)
+        install(untouched, changeable)
     library.unlink()
     with pytest.raises(UsageError, match=r"gave no sql_trace\.so of sql_trace 0"):
-        install(copied, changeable)
-    assert modules.installed_version(copied, "pgtare") is None
+        install(untouched, changeable)
+    assert modules.installed_version(untouched, "pgtare") is None
 
 
 def test_of_several_packages_the_servers_version_is_taken(
@@ -260,49 +273,49 @@ def test_a_compiler_for_musl_is_refused_in_one_sentence(wheel: Binaries, tmp_pat
 # What a package of somebody else's could do
 
 
-def test_a_link_in_a_package_is_not_followed(copied: Binaries, changeable: Path) -> None:
+def test_a_link_in_a_package_is_not_followed(untouched: Binaries, changeable: Path) -> None:
     (script,) = changeable.rglob(f"pgtare--{pgtare.__version__}.sql")
     secret = script.with_name("secret")
     secret.write_text("-- of another user")
     script.unlink()
     script.symlink_to(secret)
     with pytest.raises(UsageError, match=r"is damaged: pgtare--.*sql cannot be read"):
-        install(copied, changeable)
-    assert modules.installed_version(copied) is None
+        install(untouched, changeable)
+    assert modules.installed_version(untouched) is None
 
 
-def test_a_pipe_in_a_package_is_not_waited_for(copied: Binaries, changeable: Path) -> None:
+def test_a_pipe_in_a_package_is_not_waited_for(untouched: Binaries, changeable: Path) -> None:
     (control,) = changeable.rglob("sql_trace.control")
     control.unlink()
     os.mkfifo(control)
     with pytest.raises(UsageError, match=r"sql_trace.control is no file of a module"):
-        install(copied, changeable)
-    assert modules.installed_version(copied) is None
+        install(untouched, changeable)
+    assert modules.installed_version(untouched) is None
 
 
 @pytest.mark.parametrize("length", [64, 4096, 30_000])
 def test_a_library_that_is_cut_off_is_refused(
-    copied: Binaries, changeable: Path, length: int
+    untouched: Binaries, changeable: Path, length: int
 ) -> None:
     (library,) = changeable.rglob("wait_event_timing.so")
     library.write_bytes(library.read_bytes()[:length])
     with pytest.raises(UsageError, match=r"wait_event_timing.so is no module of PostgreSQL"):
-        install(copied, changeable)
-    assert modules.installed_version(copied) is None
+        install(untouched, changeable)
+    assert modules.installed_version(untouched) is None
 
 
-def test_a_program_is_no_library(copied: Binaries, changeable: Path) -> None:
+def test_a_program_is_no_library(untouched: Binaries, changeable: Path) -> None:
     (library,) = changeable.rglob("pgtare.so")
     shutil.copy("/bin/true", library)
     with pytest.raises(UsageError, match=r"pgtare.so is no module of PostgreSQL"):
-        install(copied, changeable)
+        install(untouched, changeable)
 
 
-def test_others_must_not_be_able_to_change_a_package(copied: Binaries, changeable: Path) -> None:
+def test_others_must_not_be_able_to_change_a_package(untouched: Binaries, changeable: Path) -> None:
     (library,) = changeable.rglob("pgtare.so")
     library.parent.chmod(0o777)
     with pytest.raises(UsageError, match=r"other users can change .*: copy it to a directory"):
-        install(copied, changeable)
+        install(untouched, changeable)
 
 
 def test_a_flipped_bit_in_a_compressed_package_is_noticed(
@@ -343,10 +356,10 @@ def test_a_manifest_cannot_name_a_directory_elsewhere(
         install(copied, tar)
 
 
-def test_a_version_is_a_version(copied: Binaries, changeable: Path) -> None:
+def test_a_version_is_a_version(untouched: Binaries, changeable: Path) -> None:
     change(changeable, version="0.4\n\x1b[2Jhello")
     with pytest.raises(UsageError, match="is damaged, or made for another version"):
-        install(copied, changeable)
+        install(untouched, changeable)
 
 
 def test_a_conflict_in_one_module_installs_none(copied: Binaries, package: Path) -> None:

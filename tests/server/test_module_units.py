@@ -173,7 +173,8 @@ def test_think_time_within_a_transaction_is_the_clients(
         client.execute("SELECT 1")
     client.execute("COMMIT")
     row = running.observed(client, 1)[0]
-    assert 4 * NAP_NS <= row["client_ns"] < 4 * NAP_NS + LATE_NS
+    # the server may be late to begin a wait for its client
+    assert 4 * NAP_NS * 0.9 <= row["client_ns"] < 4 * NAP_NS + LATE_NS
     assert row["service_ns"] < NAP_NS
 
 

@@ -108,9 +108,11 @@ def test_only_the_last_seconds(tracer: Cluster, armed: Connection, tmp_path: Pat
 
 def test_a_request_that_is_open(tracer: Cluster, armed: Connection, tmp_path: Path) -> None:
     """Also if it began before the time that is asked for, and nothing has come since."""
+    began = time.monotonic()
     armed.pgconn.send_query(b"SELECT 'open', pg_sleep(4)")
     time.sleep(1.5)
     document = grab(tracer, tmp_path / "g", "--last", "1s", "--application", "shop")
+    grabbed_s = time.monotonic() - began
     while armed.pgconn.get_result() is not None:
         pass
     assert reach(document, armed)["reach_s"] >= 1.4
@@ -118,7 +120,7 @@ def test_a_request_that_is_open(tracer: Cluster, armed: Connection, tmp_path: Pa
     assert "SELECT 'open', pg_sleep(4)" in texts(book)
     # and so is the wait that goes on, in the execution that goes on
     (asleep,) = [line for line in profile(book).lines if "PgSleep" in line.name]
-    assert 1.4e9 <= asleep.ns <= 2.5e9
+    assert 1.4 <= asleep.ns / 1e9 <= grabbed_s
     (stuck,) = [line for line in profile(book, "statement").lines if "pg_sleep" in line.name]
     assert stuck.ns >= asleep.ns
     assert profile(book).total_ns == pytest.approx(1e9 * reach(document, armed)["reach_s"], rel=0.2)

@@ -45,6 +45,48 @@ def test_finds_what_grew_and_by_how_much() -> None:
     assert "execute" not in first
 
 
+def test_what_was_put_around_others_has_only_what_it_added() -> None:
+    """A hook that calls what the base calls anyway, and two of its own around each other."""
+    n = 20_000
+    stacks = (
+        ("backend", "portal", "execute", "any_scan"),
+        ("backend", "portal", "hook", "hook_inside", "execute", "any_scan"),
+        ("backend", "portal", "hook", "note"),
+        ("backend", "portal", "plan"),
+    )
+    arm = np.arange(n) % 2
+    # every transaction: 20 µs of the executor; in the arm 3 of the hook's own, which calls it
+    parts = [(arm == 0, 0, 20), (arm == 1, 1, 20), (arm == 1, 2, 3), (arm >= 0, 3, 5)]
+    start = np.arange(n) * 100_000
+    taken = [
+        StackSamples(
+            stacks,
+            start[chosen] + 50,
+            np.ones(chosen.sum(), np.int32),
+            np.full(chosen.sum(), stack, np.int32),
+            np.zeros(chosen.sum(), np.int8),
+            np.random.default_rng(stack).integers(0, 2000 * us + 1, chosen.sum()),
+        )
+        for chosen, stack, us in parts
+    ]
+    together = StackSamples(
+        stacks,
+        *(
+            np.concatenate([getattr(t, f) for t in taken])
+            for f in ("start_ns", "pid", "stack", "kind", "weight_ns")
+        ),
+    )
+    which = np.concatenate([arm[chosen] for chosen, _, _ in parts])
+    (reason,) = explain(together, which, start, arm, ["base", "hooked"])
+    found = {g.name: g for g in reason.functions}
+    assert found["hook"].around == "execute"
+    assert found["hook"].lo_us < 3 < found["hook"].hi_us < 5
+    assert found["hook"].base_us > 15
+    assert "hook_inside" not in found  # it added nothing
+    assert found["note"].new
+    assert not found["note"].around
+
+
 def test_the_interval_covers_and_nothing_is_found_where_nothing_is() -> None:
     covered = false = 0
     for seed in range(60):

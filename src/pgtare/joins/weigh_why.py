@@ -148,7 +148,7 @@ def _row(growth: Growth) -> list[str]:
     unit = numbers.duration
     interval = f"[{unit(growth.lo_us)}, {unit(growth.hi_us)}]"
     return [
-        growth.name,
+        f"{growth.name} (around {growth.around})" if growth.around else growth.name,
         unit(growth.base_us),
         unit(growth.arm_us),
         unit(growth.growth_us),

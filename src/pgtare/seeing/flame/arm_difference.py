@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy
+import scipy.sparse
 
 from pgtare.seeing.flame import frames
 from pgtare.seeing.flame.samples import Stack, StackSamples
@@ -29,7 +31,8 @@ class Growth:
 
     A function's time includes what it calls. p: of no growth, by Holm over all functions of the
     arm that were looked at. The interval holds for one function alone: of functions that are only
-    just listed the growth is overstated. new: the base hardly has it.
+    just listed the growth is overstated. new: the base hardly has it. around: the function of the
+    base that it was put around, whose time in the base is counted as its own; empty for none.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Growth:
     hi_us: float
     p: float
     new: bool
+    around: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,39 +114,57 @@ def explain(
     np.add.at(runs, (when, transaction_arm), 1)
     index: dict[str, int] = {}
     members = [
-        np.array(sorted(index.setdefault(n, len(index)) for n in names(stack)), np.int64)
-        for stack in chosen.stacks
+        sorted(index.setdefault(n, len(index)) for n in names(stack)) for stack in chosen.stacks
     ]
-    # time by block, arm and function; function 0 of the last axis is everything
-    spent = np.zeros((BLOCKS, len(arms), len(index) + 1))
-    seen = np.zeros((len(arms), len(index) + 1))
-    cell = (block * len(arms) + arm) * len(chosen.stacks) + chosen.stack
-    used, place = np.unique(cell, return_inverse=True)
-    weight = np.bincount(place, chosen.weight_ns, len(used))
-    count = np.bincount(place, minlength=len(used))
-    for key, ns, n in zip(used.tolist(), weight.tolist(), count.tolist(), strict=True):
-        rest, stack = divmod(key, len(chosen.stacks))
-        b, k = divmod(rest, len(arms))
-        own = np.append(members[stack] + 1, 0)
-        spent[b, k, own] += ns / 1000
-        seen[k, own] += n
-    listed = ["everything", *index]
-    return [_compare(k, arms[k], spent, seen, runs, listed) for k in range(1, len(arms))]
+    # time and samples by block, arm and stack
+    shape = (BLOCKS, len(arms), len(chosen.stacks))
+    cell = np.ravel_multi_index((block, arm, chosen.stack), shape)
+    spent = np.bincount(cell, chosen.weight_ns / 1000, math.prod(shape)).reshape(shape)
+    seen = np.bincount(cell, minlength=math.prod(shape)).reshape(shape).sum(axis=0)
+    calls = scipy.sparse.csc_array(
+        (
+            np.ones(sum(map(len, members)), bool),
+            np.concatenate([np.array(m, np.int64) for m in [[], *members]]),
+            np.cumsum([0, *map(len, members)]),
+        ),
+        (len(index), len(members)),
+    )
+    return [
+        _compare(
+            arms[k], spent[:, [0, k]], seen[[0, k]], runs[:, [0, k]], calls, [*index], chosen.stacks
+        )
+        for k in range(1, len(arms))
+    ]
 
 
 def _compare(
-    k: int, arm: str, spent: Array, seen: Array, runs: Array, names: Sequence[str]
+    arm: str,
+    spent: Array,
+    seen: Array,
+    runs: Array,
+    calls: Any,
+    names: Sequence[str],
+    stacks: Sequence[Stack],
 ) -> Reasons:
-    looked = np.flatnonzero((seen[k] + seen[0] >= _FEWEST) | (np.arange(len(names)) == 0))
-    difference, spread, base, mean = _jackknife(spent[:, [0, k]][:, :, looked], runs[:, [0, k]])
+    """spent, seen: of base and arm, by stack. calls: which functions (rows) each stack has."""
+    looked = np.flatnonzero(calls @ seen.sum(axis=0) >= _FEWEST)
+    has = calls[looked].toarray()
+    rate = spent.sum(axis=0) / np.maximum(runs.sum(axis=0), 1)[:, None]
+    names = [names[f] for f in looked.tolist()]
+    wrapped = _wrapped(has, rate, names, stacks)
+    groups = np.vstack([np.ones((1, has.shape[1]), bool), has])
+    groups[1:][wrapped >= 0] |= has[wrapped[wrapped >= 0]]
+    difference, spread, base, mean = _jackknife(spent @ groups.T.astype(float), runs)
     factor = float(scipy.stats.t.ppf((1 + _LEVEL) / 2, BLOCKS - 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(spread > 0, difference / spread, 0.0)
     p = 2 * scipy.stats.t.sf(np.abs(t), BLOCKS - 1)
     p[1:] = _holm(p[1:])
+    listed = ["everything", *names]
+    around = ["", *(names[c] if c >= 0 else "" for c in wrapped.tolist())]
     made = [
         Growth(
-            name=names[f],
+            name=listed[i],
             base_us=float(base[i]),
             arm_us=float(mean[i]),
             growth_us=float(difference[i]),
@@ -150,12 +172,38 @@ def _compare(
             hi_us=float(difference[i] + factor * spread[i]),
             p=float(p[i]),
             new=bool(base[i] < mean[i] / 2),
+            around=around[i],
         )
-        for i, f in enumerate(looked.tolist())
+        for i in range(len(listed))
     ]
     grown = [g for g in made[1:] if g.p < 1 - _LEVEL and g.growth_us > 0]
     grown.sort(key=lambda g: (not g.new, -g.growth_us, g.name))
-    return Reasons(arm, made[0], tuple(grown), int(seen[k, 0]))
+    return Reasons(arm, made[0], tuple(grown), int(seen[1].sum()))
+
+
+def _wrapped(has: Array, rate: Array, names: Sequence[str], stacks: Sequence[Stack]) -> Array:
+    """For each function that the arm put around another one, which; -1 for any other.
+
+    A new function that calls what the base calls as well is in the stacks of that time without
+    having added it: the base spends it outside of the new function, the arm within. has: functions
+    by stacks. rate: µs a transaction in base and arm, by stack.
+    """
+    time = has @ rate.T  # of functions, in base and arm
+    found = np.full(len(has), -1)
+    for f in np.flatnonzero((time[:, 0] < time[:, 1] / 2) & (time[:, 1] > 0)).tolist():
+        within = has[:, has[f]] @ rate[1, has[f]]
+        moved = np.minimum(within, time[:, 0] - (time[:, 1] - within))
+        callees = []
+        for c in np.flatnonzero(moved > time[f, 1] / 2).tolist():
+            stack = stacks[int(np.argmax(rate[1] * has[f] * has[c]))]
+            if names[f] in stack and names[c] in stack[stack.index(names[f]) + 1 :]:
+                callees.append((stack.index(names[c]), c))
+        most = max((moved[c] for _, c in callees), default=0)
+        # the outermost of those in which all of it lies
+        found[f] = min(
+            (at, c) for at, c in [*callees, (math.inf, -1)] if c < 0 or moved[c] > 0.99 * most
+        )[1]
+    return found
 
 
 def _jackknife(spent: Array, runs: Array) -> tuple[Array, Array, Array, Array]:

@@ -377,6 +377,9 @@ class Growth(_Model):
     hi_us: float = Field(description="upper end of that interval")
     p: float = Field(description="p-value, Holm's over the functions of the arm")
     new: bool = Field(description="whether the base has less than half of it")
+    around: str = Field(
+        "", description="function of the base that it was put around, whose time is counted with it"
+    )
 
 
 class Reasons(_Model):
