@@ -8,6 +8,7 @@ import typer
 
 from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
+from pgtare.kit import numbers
 from pgtare.server import own_session
 from pgtare.weighing import trial_status
 from pgtare.weighing.trials import Status, Trials
@@ -43,11 +44,22 @@ def _lines(s: Status) -> list[str]:
         head = f"no trial runs; the last one began {s.started:%Y-%m-%d %H:%M:%S %Z}"
         if s.ended is not None:
             head += f" and ended {s.ended:%H:%M:%S} ({s.end_reason})"
+    took_part = f"sessions: {s.sessions:,} took part"
+    if s.running:
+        took_part += f", {s.sessions_now:,} do so now"
+    left_out = [
+        (s.sessions_no_ring, "no memory for observations"),
+        (s.sessions_lacking_settings, "no such setting: a library is not loaded there"),
+    ]
+    outside = [
+        f"; {sessions:,} stayed outside: they {why}" for sessions, why in left_out if sessions
+    ]
+    stepped = f"; the clock stepped back {numbers.counted(s.negative_clock, 'time')}"
     return [
         head,
-        f"sessions: {s.sessions} took part, {s.sessions_now} do now, {s.sessions_no_ring} found no "
-        f"ring, {s.sessions_lacking_settings} lack a setting",
-        f"observations: {s.observations} kept, {s.lost} lost; clock steps back: {s.negative_clock}",
+        "".join([took_part, *outside]),
+        f"observations: {s.observations:,} kept, {s.lost:,} lost"
+        + (stepped if s.negative_clock else ""),
     ]
 
 

@@ -58,7 +58,7 @@ def _status_warnings(plan: WeighPlan, status: Status) -> list[str]:
         )
     if status.sessions_no_ring:
         sessions = numbers.counted(status.sessions_no_ring, "session")
-        found.append(f"{sessions} found no ring and stayed outside.")
+        found.append(f"{sessions} found no memory for observations and stayed outside.")
     if status.sessions_lacking_settings:
         found.append(
             f"{numbers.counted(status.sessions_lacking_settings, 'session')} without a setting of "
