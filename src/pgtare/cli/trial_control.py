@@ -52,7 +52,7 @@ def _lines(s: Status) -> list[str]:
         (s.sessions_lacking_settings, "no such setting: a library is not loaded there"),
     ]
     outside = [
-        f"; {sessions:,} stayed outside: they {why}" for sessions, why in left_out if sessions
+        f"; {sessions:,} stayed outside ({why})" for sessions, why in left_out if sessions
     ]
     stepped = f"; the clock stepped back {numbers.counted(s.negative_clock, 'time')}"
     return [
