@@ -5,7 +5,7 @@
  * The executable reaches libc through slots of its global offset table, which
  * the dynamic linker fills from relocations of type JUMP_SLOT and GLOB_DAT.
  * We walk those relocations and put our own function into the slot.  Which
- * functions: ../pgtare/transaction_bounds.c (recv) and ../wait_event_timing/calls.c.
+ * functions: ../pgtare/transaction_bounds.c (recv) and ../wait_event_timing/wrapped_calls.c.
  *
  * Traps, and what is done about them:
  *

@@ -8,7 +8,7 @@
  * announced.
  *
  * One file a phase: module.c (loading), shmem.c (shared state), slot.c (the slot
- * of a process), calls.c and wrap.h (the calls taken over), capture.c (the waits
+ * of a process), wrapped_calls.c and wrap.h (the calls taken over), capture.c (the waits
  * of a process), captured_time.c (for how long they are captured), settings.c
  * (level and clock), client_messages.c (messages to the client), stats.c (tables of a
  * process and of all that ended), statements.c (table by statement), trace.c
@@ -320,7 +320,7 @@ extern StatementBucket *shmem_bucket(Shared *shared, uint32 number);
 extern RingEntry *shmem_ring(Shared *shared, uint32 number);
 extern bool shmem_is_dynamic(void);
 
-/* calls.c */
+/* wrapped_calls.c */
 extern void calls_install(void);
 extern int	calls_count(void);
 extern const char *calls_name(int number);

@@ -51,9 +51,7 @@ def _lines(s: Status) -> list[str]:
         (s.sessions_no_ring, "no memory for observations"),
         (s.sessions_lacking_settings, "no such setting: a library is not loaded there"),
     ]
-    outside = [
-        f"; {sessions:,} stayed outside ({why})" for sessions, why in left_out if sessions
-    ]
+    outside = [f"; {sessions:,} stayed outside ({why})" for sessions, why in left_out if sessions]
     stepped = f"; the clock stepped back {numbers.counted(s.negative_clock, 'time')}"
     return [
         head,

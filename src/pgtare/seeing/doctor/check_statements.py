@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from pgtare.seeing.doctor import churn, sweep_cost
-from pgtare.seeing.doctor.evictions import Evictions
+from pgtare.seeing.doctor.eviction_rate import Evictions
 from pgtare.seeing.doctor.model import Finding, Statements, Sure, Waits
 from pgtare.seeing.doctor.observed import DoctorFacts, Look, Texts
 from pgtare.seeing.doctor.queries import quoted

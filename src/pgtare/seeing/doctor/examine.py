@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 
 import pgtare
-from pgtare.seeing.doctor import check_settings, check_statements, check_waits, evictions
+from pgtare.seeing.doctor import check_settings, check_statements, check_waits, eviction_rate
 from pgtare.seeing.doctor.check_settings import Traffic, Weight
 from pgtare.seeing.doctor.collect import read_facts, read_look, read_texts, sample, sample_entries
-from pgtare.seeing.doctor.evictions import Evictions, StatisticsReset
+from pgtare.seeing.doctor.eviction_rate import Evictions, StatisticsReset
 from pgtare.seeing.doctor.model import ORDER, Finding, Level, Report
 from pgtare.seeing.doctor.observed import ActivitySamples, DoctorFacts, Look, Texts
 from pgtare.seeing.doctor.profile import profile
@@ -71,7 +71,7 @@ def _samples(
     """Look at the sessions until the interval is over, and now and then at a table that is full."""
     found = ActivitySamples()
     began = next_entries = time.monotonic()
-    full = first.entries is not None and evictions.is_full(first.entries, facts.table_size)
+    full = first.entries is not None and eviction_rate.is_full(first.entries, facts.table_size)
     while (spent := time.monotonic() - began) < seconds:
         try:
             sample(session, facts, found)
@@ -96,7 +96,7 @@ def _report(
     seconds = (last.taken - first.taken).total_seconds()
     notes = []
     try:
-        evicted = evictions.between(facts, first, last, samples)
+        evicted = eviction_rate.between(facts, first, last, samples)
     except StatisticsReset:
         evicted = _NOTHING
         when = f" at {last.dealloc.reset.astimezone():%H:%M:%S}" if last.dealloc is not None else ""

@@ -1,4 +1,7 @@
-"""Gates of a run: whether the machine was its own, and ran as it should."""
+"""Gates of a run: whether the machine was its own, and ran as it should.
+
+Their limits are keys of a study file (study_sections.Gates); kit.machine measures what they limit.
+"""
 
 from __future__ import annotations
 

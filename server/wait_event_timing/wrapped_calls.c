@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * calls.c
+ * wrapped_calls.c
  *		The libc calls in which the server waits, taken over.
  *
  * A wrapper calls through at once unless the server has announced a wait and
