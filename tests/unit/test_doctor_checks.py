@@ -193,7 +193,7 @@ def test_one_sweep_in_a_short_moment_is_no_rate() -> None:
     assert one < 50 / 0.06 / 20
     many = eviction_rate.at_least_s([swept] * 60, 1000)
     assert 0.7 * 5000 < many < 5000
-    assert eviction_rate.at_least_s([quiet], 1000) == evictions.at_least_s([], 1000) == 0.0
+    assert eviction_rate.at_least_s([quiet], 1000) == eviction_rate.at_least_s([], 1000) == 0.0
 
 
 def test_sessions_of_one_look_are_no_independent_samples() -> None:
