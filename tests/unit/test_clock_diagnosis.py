@@ -189,7 +189,7 @@ def test_a_good_verdict_says_what_was_not_checked() -> None:
     busy = pair.model_copy(update={"hi_ns": 20_000.0, "rounds": 1})
     vague = report.cores.model_copy(update={"pairs": [busy]})
     assert verdict(vague).endswith(
-        " Not checked: whether 1 pair of processors agree closely, as they were busy."
+        " Not checked: whether 1 pair of processors agrees closely, as they were busy."
     )
     assert "no step back in 1 round;" in next(show.cores(vague))
 

@@ -251,9 +251,10 @@ def _unchecked(cores: Cores | None) -> str:
     left = cores.possible - len(cores.pairs)
     vague = sum(pair.hi_ns - pair.lo_ns > VAGUE_NS for pair in cores.pairs)
     some = numbers.counted(vague, "pair")
+    agree = "agrees" if vague == 1 else "agree"
     lacks = [
         *([f"whether {left:,} of {cores.possible:,} pairs of processors agree"] if left else ()),
-        *([f"whether {some} of processors agree closely, as they were busy"] if vague else ()),
+        *([f"whether {some} of processors {agree} closely, as they were busy"] if vague else ()),
     ]
     return f" Not checked: {'; '.join(lacks)}." if lacks else ""
 
