@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  * offer.c
  *		What we offer other modules in this process: to write a trace next to ours,
- *		and to read ours.
+ *		and to read and copy ours.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "fmgr.h"
 
+#include "../common/wait_copy.h"
 #include "../common/wait_rings.h"
 #include "waits.h"
 
@@ -107,6 +108,18 @@ is_urgent(const void *mapped, uint64 from)
 	return pg_atomic_read_u64(&ring->written) - from >= ring->nrecords / 4;
 }
 
+static int64
+longest_lock_wait(void)
+{
+	Shared	   *shared = shmem_get();
+	int64		ticks = capture.longest_lock_wait;
+	uint64		ignored = 0;
+
+	capture.longest_lock_wait = 0;
+	return shared ? clock_ns(timing_rate(shared, capture.clock), ticks, &ignored) : 0;
+}
+
+static const WaitCopyOffer copy_offer = {kept_copy_for, longest_lock_wait};
 static const WaitClockOffer clock_offer = {look, trace, &capture.waits, &capture.clock_changes, &trace_cpu};
 static const WaitRingsOffer rings_offer = {look_at_ring, read_ring, is_urgent};
 
@@ -115,4 +128,5 @@ offer_install(void)
 {
 	*find_rendezvous_variable(WAIT_CLOCK_OFFER) = (void *) &clock_offer;
 	*find_rendezvous_variable(WAIT_RINGS_OFFER) = (void *) &rings_offer;
+	*find_rendezvous_variable(WAIT_COPY_OFFER) = (void *) &copy_offer;
 }

@@ -287,6 +287,7 @@ typedef struct Capture
 	int			lock_entry;		/* pending entry of a lock still waited for, or -1 */
 	uint64		lock_since;		/* tells one wait for a lock from the next */
 	uint64		lock_now;		/* the same, of the wait under way */
+	int64		longest_lock_wait;	/* ticks, since another module asked */
 	TraceRing  *ring;			/* NULL: no trace */
 	int64		ring_base;		/* ticks ... */
 	int64		ring_base_ns;	/* ... and the time in the ring that they mean */
@@ -405,6 +406,7 @@ extern void trigger_flushed(void);
 
 /* kept.c */
 extern void kept_copy(uint64 query_id, int64 duration_us);
+extern bool kept_copy_for(uint32 *handle, uint64 *memory, TimestampTz *started);
 
 /* explain.c */
 extern void explain_install(void);
