@@ -184,8 +184,10 @@ def test_slow_transactions_and_many_blocks(keeping: Cluster, admin: Connection) 
         client.execute("SELECT 1")
         time.sleep(0.25)
         client.execute("COMMIT")
-        client.execute("CREATE TEMP TABLE much AS SELECT g FROM generate_series(1, 10) g")
-        client.execute("SELECT sum(length(prosrc)) FROM pg_proc, generate_series(1, 20)")
+        client.execute(
+            "SELECT sum(n) FROM generate_series(1, 500) g, LATERAL "
+            "(SELECT count(*) AS n FROM pg_class WHERE oid = g::oid) one"
+        )
     found = {one["cause"]: one["detail"] for one in kept(keeping)}
     assert set(found) == {"transaction", "buffers"}
     assert float(found["transaction"].removesuffix(" ms")) >= 250
@@ -250,9 +252,15 @@ def test_who_sees_what_is_kept(keeping: Cluster, admin: Connection, tmp_path: Pa
     number = kept(keeping)[0]["id"]
     path = tmp_path / "not.pgtrace"
     for role in ("passer_by", "looker_on"):
-        admin.execute(f"DROP ROLE IF EXISTS {role}".encode())
         admin.execute(f"CREATE ROLE {role} LOGIN".encode())
     admin.execute("GRANT pg_read_all_stats TO looker_on")
+    schemas = rows(
+        admin,
+        "SELECT DISTINCT quote_ident(nspname) FROM pg_namespace n JOIN pg_proc p "
+        "ON n.oid = pronamespace WHERE proname IN ('sql_trace_kept', 'wait_event_timing_rings')",
+    )
+    for (schema,) in schemas:
+        admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO passer_by, looker_on".encode())
     try:
         theirs = keeping.dsn(user="passer_by")
         listed = in_process("trace", "kept", "--dsn", theirs)
@@ -270,8 +278,9 @@ def test_who_sees_what_is_kept(keeping: Cluster, admin: Connection, tmp_path: Pa
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 watcher.execute("SET sql_trace.keep_slower_than = 0")
     finally:
-        admin.execute("DROP ROLE passer_by")
-        admin.execute("DROP ROLE looker_on")
+        for role in ("passer_by", "looker_on"):
+            admin.execute(f"DROP OWNED BY {role}".encode())
+            admin.execute(f"DROP ROLE {role}".encode())
 
 
 def test_secrets_stay_hidden(keeping: Cluster, admin: Connection, tmp_path: Path) -> None:
@@ -359,13 +368,13 @@ def test_directory_that_is_full(filing: tuple[Cluster, Path]) -> None:
 
 
 def keeper(cluster: Cluster) -> int:
-    with session(cluster) as client:
-        return int(
-            one(
-                client,
-                "SELECT pid FROM pg_stat_activity WHERE backend_type = 'sql_trace keeper'",
-            )
-        )
+    """The process that writes; 0: there is none."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            parent = path.with_name("stat").read_text().rpartition(")")[2].split()[1]
+            if int(parent) == cluster.postmaster_pid and b"sql_trace keeper" in path.read_bytes():
+                return int(path.parent.name)
+    return 0
 
 
 def test_keeper_that_is_killed_leaves_no_torn_file(filing: tuple[Cluster, Path]) -> None:
@@ -408,7 +417,7 @@ def test_keeper_that_is_killed_leaves_no_torn_file(filing: tuple[Cluster, Path])
 
 def answers(cluster: Cluster) -> bool:
     try:
-        keeper(cluster)
-    except (psycopg.Error, ValueError):
+        with session(cluster):
+            return True
+    except psycopg.Error:
         return False
-    return True

@@ -218,11 +218,13 @@ publish(KeptShared *shared, KeptTrace *place, const KeptTrace *made)
 	wake_keeper(shared);
 }
 
+/* There is no memory for it; "place" may be NULL. */
 static void
 give_up_place(KeptShared *shared, KeptTrace *place)
 {
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	memset(place, 0, sizeof(*place));
+	if (place)
+		memset(place, 0, sizeof(*place));
 	shared->refused++;
 	LWLockRelease(&shared->lock);
 }
@@ -317,8 +319,7 @@ kept_copy(const Firing *trigger)
 	}
 	if (making.taken > 0)
 		ring_memory_forget(making.taken);
-	if (making.place)
-		give_up_place(shared, making.place);
+	give_up_place(shared, making.place);
 }
 
 /* Keep the ring of a session that ended for that: it lies in this segment, if there was room. */
@@ -329,8 +330,13 @@ kept_session_ended(const Firing *trigger, uint32 handle)
 	KeptTrace	made = {.trigger = *trigger};
 	KeptTrace  *place;
 
-	if (shared == NULL || !ended_hold(shmem_get(), handle, true, &made.trace))
+	if (shared == NULL)
 		return;
+	if (!ended_hold(shmem_get(), handle, true, &made.trace))
+	{
+		give_up_place(shared, NULL);
+		return;
+	}
 	place = take_place(shared, trigger, &made.trace);
 	if (place)
 		publish(shared, place, &made);

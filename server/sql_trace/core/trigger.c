@@ -48,6 +48,7 @@ static char *sqlstates_text = NULL;
 static const SqlStates *sqlstates = NULL;
 
 static Firing pending;
+static bool watched = false;	/* the request, from its beginning on */
 static int64 blocks_before;
 
 static void
@@ -208,6 +209,7 @@ trigger_request_begins(void)
 {
 	pending.cause = CAUSE_NONE;
 	trigger_armed = is_any_set();
+	watched = true;
 	blocks_before = blocks();
 	if (lock_wait_ms >= 0)
 		(void) longest_lock_wait();
@@ -235,13 +237,18 @@ trigger_transaction_ended(int64 ns)
 		fire(CAUSE_TRANSACTION, ns);
 }
 
-/* A traced request has taken this long, and its answer is on its way. */
+/*
+ * A traced request has taken this long, and its answer is on its way.  One in
+ * which a setting changed, or that is traced for one of its statements, has not
+ * been watched from its beginning on.
+ */
 void
 trigger_request_ended(int64 ns)
 {
-	int64		lock = lock_wait_ms >= 0 ? longest_lock_wait() : 0;
-	int64		used = blocks() - blocks_before;
+	int64		lock = watched && lock_wait_ms >= 0 ? longest_lock_wait() : 0;
+	int64		used = watched ? blocks() - blocks_before : 0;
 
+	watched = false;
 	if (lock_wait_ms >= 0 && lock > lock_wait_ms * NS_PER_MS)
 		fire(CAUSE_LOCK_WAIT, lock);
 	if (request_ms >= 0 && ns > request_ms * NS_PER_MS)
