@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import psycopg
 import pytest
 
+from pgtare.cli.json_pages import documents
 from pgtare.seeing.trace.analysis.ledger import Ledger, ledger
 from pgtare.seeing.trace.analysis.profile import profile
 from pgtare.seeing.trace.file.reader import Trace, load
@@ -72,13 +74,19 @@ def kept(cluster: Cluster, *options: str) -> list[dict[str, Any]]:
     """What the command lists."""
     done = in_process("trace", "kept", *(options or ("--dsn", cluster.dsn())), "--json")
     assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)["traces"]
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, documents()["pgtare.trace.kept/1"].schema)
+    found: list[dict[str, Any]] = document["traces"]
     return found
 
 
 def take(cluster: Cluster, number: int, path: Path) -> Trace:
-    done = in_process("trace", "kept", str(number), "--dsn", cluster.dsn(), "--out", path)
+    where = ("--dsn", cluster.dsn(), "--out", path)
+    done = in_process("trace", "kept", str(number), *where, "--json")
     assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, documents()["pgtare.trace.taken/1"].schema)
+    assert document["bytes"] == path.stat().st_size
     return load(path)
 
 

@@ -49,13 +49,13 @@ class KeptTrace:
 class KeptTraces:
     """All of them, and what is known of the others.
 
-    since: when the server began to count; ever: how many there have been; skipped: not kept
+    started: when the server began to count; ever: how many there have been; skipped: not kept
     because of their limits; refused: for lack of memory; None of a directory. directory: where they
     are, or the server writes them; None: in its memory alone.
     """
 
     traces: tuple[KeptTrace, ...]
-    since: datetime | None = None
+    started: datetime | None = None
     ever: int | None = None
     skipped: int | None = None
     refused: int | None = None
@@ -66,11 +66,11 @@ def of_server(server: Server) -> KeptTraces:
     """What a server has kept since it started. Raises UsageError if a right is missing."""
     with telling(), _rights(server):
         found = server.rows(_KEPT)
-        ((since, ever, skipped, refused, directory),) = server.rows(
+        ((started, ever, skipped, refused, directory),) = server.rows(
             "SELECT since, kept, skipped, refused, directory FROM {trace}.sql_trace_kept_info()"
         )
     traces = tuple(KeptTrace(*row) for row in found)
-    return KeptTraces(traces, since, ever, skipped, refused, directory)
+    return KeptTraces(traces, started, ever, skipped, refused, directory)
 
 
 @contextlib.contextmanager

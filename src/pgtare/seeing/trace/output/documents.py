@@ -120,7 +120,7 @@ class TraceKept(Document):
         default="pgtare.trace.kept/1", alias="schema", description="name and version"
     )
     traces: list[KeptTrace] = Field(description="one by one, the latest last")
-    since: datetime | None = Field(description="since when; `null` of a directory")
+    started: datetime | None = Field(description="since when; `null` of a directory")
     ever: int | None = Field(description="traces kept since then; `null` of a directory")
     skipped: int | None = Field(
         description="triggers that kept nothing because of the limits; `null` of a directory"

@@ -52,11 +52,11 @@ def _table(found: KeptTraces) -> RenderableType:
 
 
 def _lines(found: KeptTraces) -> list[str]:
-    if found.since is None:
+    if found.started is None:
         return []
     lines = [
         f"{counted(found.ever or 0, 'trace')} kept since the server started, "
-        f"{found.since.astimezone():%Y-%m-%d %H:%M:%S}"
+        f"{found.started.astimezone():%Y-%m-%d %H:%M:%S}"
     ]
     if found.skipped:
         lines.append(
