@@ -15,7 +15,8 @@ EXCEPTION WHEN undefined_function THEN
 END $$;
 
 -- Traces that were kept because a trigger fired (sql_trace.keep_...), for members of
--- pg_read_all_stats. "bytes": of shared memory; "file": in sql_trace.keep_directory, once it is there.
+-- pg_read_all_stats. "bytes": of shared memory; "file": in sql_trace.keep_directory, once it is there;
+-- "incident": the same of a session that waited for a lock, and of those that held it up.
 CREATE FUNCTION sql_trace_kept(
     OUT id bigint,
     OUT pid integer,
@@ -27,7 +28,8 @@ CREATE FUNCTION sql_trace_kept(
     OUT query_id bigint,
     OUT at timestamptz,
     OUT bytes bigint,
-    OUT file text
+    OUT file text,
+    OUT incident bigint
 ) RETURNS SETOF record
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 

@@ -354,6 +354,41 @@ def test_kept_traces_are_written(filing: tuple[Cluster, Path], tmp_path: Path) -
     assert (tmp_path / "one.pgtrace").read_bytes() == path.read_bytes()
 
 
+def test_blockers_are_kept_with_who_waits(filing: tuple[Cluster, Path]) -> None:
+    """Found during the wait; those that only queue for another lock are not."""
+    cluster, directory = filing
+    with (
+        traced(cluster) as blocker,
+        traced(cluster) as bystander,
+        traced(cluster, keep_lock_wait=100) as victim,
+    ):
+        bystander.execute("SELECT pg_advisory_lock(8)")
+        blocker.execute("BEGIN")
+        blocker.execute("SELECT pg_advisory_xact_lock(7)")
+        waiter = threading.Thread(target=victim.execute, args=("SELECT pg_advisory_lock(7)",))
+        waiter.start()
+        eventually(lambda: [k for k in kept(cluster) if k["cause"] == "blocker"])
+        blocker.execute("COMMIT")
+        waiter.join()
+        eventually(lambda: kept(cluster)[-1]["cause"] == "lock_wait")
+        held, waited = kept(cluster)[-2:]
+        assert (held["pid"], waited["pid"]) == (
+            blocker.info.backend_pid,
+            victim.info.backend_pid,
+        )
+        assert held["detail"] == f"of process {waited['pid']}"
+        assert held["incident"] == waited["incident"] is not None
+        trace = load(directory / held["file"])
+        assert not trace.damages
+        assert texts(ledger(trace))[-1] == "SELECT pg_advisory_xact_lock(7)"
+        assert {ring.kind for ring in trace.rings.values()} == {"sql", "waits"}
+        victim.execute("SELECT pg_advisory_unlock(7)")
+        victim.execute("SET sql_trace.keep_sqlstates = '22012'")
+        provoke(victim, "SELECT 1/0")  # it waits for nobody
+        assert eventually(lambda: kept(cluster)[-1]["cause"] == "sqlstate")
+        assert kept(cluster)[-1]["incident"] is None
+
+
 def test_directory_that_is_full(filing: tuple[Cluster, Path]) -> None:
     """What has no room stays in memory, and is written when there is some."""
     cluster, directory = filing

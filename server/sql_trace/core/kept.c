@@ -41,7 +41,7 @@ static struct
 static Size
 size(void)
 {
-	return sizeof(KeptShared);
+	return add_size(offsetof(KeptShared, watch), mul_size(sizeof(LockWatch), MaxBackends));
 }
 
 static void
@@ -49,9 +49,10 @@ initialise(void *fresh)
 {
 	KeptShared *shared = fresh;
 
-	memset(shared, 0, sizeof(KeptShared));
+	memset(shared, 0, size());
 	shared->since = GetCurrentTimestamp();
 	pg_atomic_init_u32(&shared->keeper, 0);
+	pg_atomic_init_u32(&shared->watches, 0);
 }
 
 static ModuleShmem memory = {
@@ -101,9 +102,12 @@ let_go(const Freed *freed)
 		(void) ended_hold(shmem_get(), freed->ended, false, NULL);
 }
 
-/* The caller holds the lock.  May this cause have a trace of ours kept now? */
+/*
+ * The caller holds the lock.  May this cause have a trace of this role kept now?
+ * Those of one incident belong together.
+ */
 static bool
-is_within_limits(const KeptShared *shared, const Firing *trigger)
+is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int64 incident)
 {
 	int			in_hour = 0;
 
@@ -115,7 +119,8 @@ is_within_limits(const KeptShared *shared, const Firing *trigger)
 			continue;
 		if (kept->trigger.at > trigger->at - USECS_PER_HOUR)
 			in_hour++;
-		if (kept->trace.role == MyProc->roleId && kept->trigger.cause == trigger->cause &&
+		if (kept->trace.role == role && kept->trigger.cause == trigger->cause &&
+			(incident == 0 || kept->incident != incident) &&
 			kept->trigger.at > trigger->at - kept_interval_s * USECS_PER_SEC)
 			return false;
 	}
@@ -175,20 +180,21 @@ make_place(KeptShared *shared, Freed *freed, int *nfreed)
 
 /* A place that is ours until it has an id, or NULL: the limits allow none. */
 static KeptTrace *
-take_place(KeptShared *shared, const Firing *trigger, const TraceEntry *trace_entry)
+take_place(KeptShared *shared, const Firing *trigger, const TraceEntry *trace_entry, int64 incident)
 {
 	Freed		freed[MAX_KEPT + 1];
 	int			nfreed = 0;
 	KeptTrace  *place = NULL;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (is_within_limits(shared, trigger))
+	if (is_within_limits(shared, trigger, trace_entry->role, incident))
 		place = make_place(shared, freed, &nfreed);
 	if (place)
 	{
 		place->trigger = *trigger;
 		place->trace = *trace_entry;
 		place->trace.handle = 0;
+		place->incident = incident;
 	}
 	else
 		shared->skipped++;
@@ -213,7 +219,8 @@ publish(KeptShared *shared, KeptTrace *place, const KeptTrace *made)
 {
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	*place = *made;
-	place->id = ++shared->last_id;
+	if (place->id == 0)
+		place->id = ++shared->last_id;
 	LWLockRelease(&shared->lock);
 	wake_keeper(shared);
 }
@@ -268,7 +275,8 @@ make_copy(void *argument)
 {
 	KeptShared *shared = argument;
 
-	making.place = take_place(shared, making.trigger, &trace.slot->trace);
+	making.place = take_place(shared, making.trigger, &trace.slot->trace,
+							  shared->watch[MY_PROC_NUMBER].incident);
 	if (making.place == NULL)
 		return;
 	making.made = *making.place;
@@ -337,7 +345,8 @@ kept_session_ended(const Firing *trigger, uint32 handle)
 		give_up_place(shared, NULL);
 		return;
 	}
-	place = take_place(shared, trigger, &made.trace);
+	made.incident = shared->watch[MY_PROC_NUMBER].incident;
+	place = take_place(shared, trigger, &made.trace, made.incident);
 	if (place)
 		publish(shared, place, &made);
 	else
@@ -410,6 +419,61 @@ kept_written(int64 id, const char *file)
 	}
 	LWLockRelease(&shared->lock);
 	let_go(&freed);
+}
+
+/* A session begins a request in which waits for locks longer than this are of interest; -1: none. */
+void
+kept_watch_locks(int limit_ms)
+{
+	KeptShared *shared = kept_get();
+	LockWatch  *mine;
+
+	if (shared == NULL)
+		return;
+	mine = &shared->watch[MY_PROC_NUMBER];
+	mine->pid = MyProcPid;
+	mine->limit_ms = limit_ms;
+	mine->incident = 0;
+	if (limit_ms >= 0 && pg_atomic_exchange_u32(&shared->watches, 1) == 0)
+		wake_keeper(shared);
+}
+
+/*
+ * What the ring of a session holds is to be written to a file at once.  False: the
+ * limits do not allow it; else kept_end_file() follows.
+ */
+bool
+kept_begin_file(const Firing *trigger, const TraceEntry *of, int64 incident, KeptTrace *made)
+{
+	KeptShared *shared = kept_get();
+
+	making.place = take_place(shared, trigger, of, incident);
+	if (making.place == NULL)
+		return false;
+	*made = *making.place;
+	made->trace.handle = of->handle;
+	made->is_live = true;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	made->id = ++shared->last_id;
+	LWLockRelease(&shared->lock);
+	return true;
+}
+
+/* "file": NULL, if it was not written */
+void
+kept_end_file(const KeptTrace *made, const char *file)
+{
+	KeptTrace	done = *made;
+
+	if (file == NULL)
+	{
+		give_up_place(kept_get(), making.place);
+		return;
+	}
+	done.trace.handle = 0;
+	done.is_live = false;
+	strlcpy(done.file, file, sizeof(done.file));
+	publish(kept_get(), making.place, &done);
 }
 
 /* The one place where a kept ring is mapped; NULL: it has just been given up. */

@@ -49,6 +49,7 @@ static const SqlStates *sqlstates = NULL;
 
 static Firing pending;
 static bool watched = false;	/* the request, from its beginning on */
+static bool locks_watched = false;	/* others know that they are of interest */
 static int64 blocks_before;
 
 static void
@@ -213,6 +214,9 @@ trigger_request_begins(void)
 	blocks_before = blocks();
 	if (lock_wait_ms >= 0)
 		(void) longest_lock_wait();
+	if (lock_wait_ms >= 0 || locks_watched)
+		kept_watch_locks(lock_wait_ms);
+	locks_watched = lock_wait_ms >= 0;
 }
 
 /* An error is on its way to the client. */
@@ -285,7 +289,7 @@ const char *
 trigger_cause_name(KeptCause cause)
 {
 	static const char *const names[] = {
-		"", "sqlstate", "lock_wait", "request", "transaction", "buffers"
+		"", "sqlstate", "lock_wait", "request", "transaction", "buffers", "blocker"
 	};
 
 	return cause < lengthof(names) ? names[cause] : "";
@@ -297,6 +301,8 @@ trigger_detail(const Firing *trigger, char *to, Size size)
 {
 	if (trigger->cause == CAUSE_SQLSTATE)
 		strlcpy(to, unpack_sql_state((int) trigger->value), size);
+	else if (trigger->cause == CAUSE_BLOCKER)
+		snprintf(to, size, "of process " INT64_FORMAT, trigger->value);
 	else if (trigger->cause == CAUSE_BUFFERS)
 		snprintf(to, size, INT64_FORMAT " blocks", trigger->value);
 	else

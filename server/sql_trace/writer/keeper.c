@@ -31,6 +31,8 @@
 
 #define RETRY_INTERVAL_MS 60000
 #define RESTART_INTERVAL_S 2
+#define LOCK_INTERVAL_MS 1000
+#define MOST_BLOCKERS 8
 #define KIBIBYTE ((uint64) 1024)
 #define PREFIX "kept-"
 #define SUFFIX ".pgtrace"
@@ -249,6 +251,63 @@ report_failure(void *argument, const char *cause)
 	refuse(cause);
 }
 
+/* Write what a session has done that holds up another, as far as its ring tells by now. */
+static void
+write_blocker(void *argument)
+{
+	const Work *work = argument;
+	TraceFile	file;
+	char		name[KEPT_FILE_NAME];
+	bool		done;
+
+	name_file(work->kept, name, sizeof(name));
+	done = kept_file(work->kept, &file) && has_room(work->directory, file.memory.len) &&
+		write_file(work->directory, name, file.memory.data, file.memory.len);
+	kept_end_file(work->kept, done ? name : NULL);
+}
+
+typedef struct Blockers
+{
+	int			n;
+	Blocker		blocker[MOST_BLOCKERS];
+} Blockers;
+
+/* Who holds up a session that waits for a lock for too long?  Their traces are kept now. */
+static void
+look_at_locks(void *argument)
+{
+	Blockers   *found = argument;
+
+	found->n = blockers_find(found->blocker, MOST_BLOCKERS);
+}
+
+static void
+write_blockers(int directory)
+{
+	MemoryContext context = AllocSetContextCreate(TopMemoryContext, "blockers",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext before = MemoryContextSwitchTo(context);
+	Blockers	found;
+
+	found.n = 0;
+	(void) guarded_run("sql_trace", look_at_locks, report_failure, &found);
+	for (int i = 0; i < found.n; i++)
+	{
+		const Blocker *blocker = &found.blocker[i];
+		KeptTrace	kept;
+		Work		work = {&kept, directory};
+		Firing		firing = {
+			.cause = CAUSE_BLOCKER,.value = blocker->victim,.at = GetCurrentTimestamp()
+		};
+
+		if (kept_begin_file(&firing, &blocker->trace, blocker->incident, &kept) &&
+			!guarded_run("sql_trace", write_blocker, report_failure, &work))
+			kept_end_file(&kept, NULL);
+	}
+	MemoryContextSwitchTo(before);
+	MemoryContextDelete(context);
+}
+
 /* Write all that is in no file yet. */
 static void
 write_all_kept(int directory)
@@ -289,6 +348,9 @@ sql_trace_keeper_main(Datum argument)
 	int			directory = -1;
 	int			files;
 	uint64		bytes;
+	bool		watches = false;
+	TimestampTz looked = 0;
+	TimestampTz now;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
@@ -314,10 +376,20 @@ sql_trace_keeper_main(Datum argument)
 				look_at_files(directory, true, &files, &bytes);
 			reported = directory < 0;
 		}
+		now = GetCurrentTimestamp();
 		if (directory >= 0 && kept_get() != NULL)
+		{
+			watches = pg_atomic_read_u32(&kept_get()->watches) != 0;
+			/* it takes every lock of the lock manager's table */
+			if (watches && TimestampDifferenceExceeds(looked, now, LOCK_INTERVAL_MS))
+			{
+				write_blockers(directory);
+				looked = now;
+			}
 			write_all_kept(directory);
+		}
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 RETRY_INTERVAL_MS, PG_WAIT_EXTENSION);
+						 watches ? LOCK_INTERVAL_MS : RETRY_INTERVAL_MS, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}

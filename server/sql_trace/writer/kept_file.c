@@ -4,9 +4,9 @@
  *		for clients.
  *
  * The calls are those of the copied ring, or of the ring of the session that
- * ended.  The waits are those of the copied ring of waits, and of the rings that
- * wait_event_timing still has of the session, if it ended, and of its parallel
- * workers.
+ * ended, or of one that goes on.  The waits are those of the copied ring of waits,
+ * and of the rings that wait_event_timing has of the session, if that was not copied,
+ * and of its parallel workers.
  *-------------------------------------------------------------------------
  */
 #include "worker.h"
@@ -34,9 +34,9 @@ description(const KeptTrace *kept, const SessionRecord *session)
 	trigger_detail(&kept->trigger, detail, sizeof(detail));
 	initStringInfo(&json);
 	appendStringInfo(&json, "{\"id\": " INT64_FORMAT ", \"cause\": \"%s\", \"detail\": \"%s\", "
-					 "\"pid\": %d, \"query_id\": " INT64_FORMAT ", \"at\": \"", kept->id,
-					 trigger_cause_name(kept->trigger.cause), detail, kept->trace.pid,
-					 kept->trigger.query_id);
+					 "\"incident\": " INT64_FORMAT ", \"pid\": %d, \"query_id\": " INT64_FORMAT
+					 ", \"at\": \"", kept->id, trigger_cause_name(kept->trigger.cause), detail,
+					 kept->incident, kept->trace.pid, kept->trigger.query_id);
 	put_time(&json, kept->trigger.at);
 	appendStringInfoChar(&json, '"');
 	json_name(&json, "role", session->role_name);
@@ -98,7 +98,8 @@ put_waits(Recording *recording, const KeptTrace *kept, const SessionRecord *sess
 	if (segment == NULL)
 		return;
 	waits.segment = segment;
-	waits.waits = waits.ended = true;
+	waits.waits = waits.seen = true;
+	waits.ended = !kept->is_live;
 	waits.started = found->started;
 	waits.pid = found->pid;
 	waits.leader_pid = found->leader_pid;
@@ -116,7 +117,7 @@ is_of_session(const KeptTrace *kept, const SessionRecord *session, const WaitRin
 	return waits->handle != 0 && waits->started >= session->session_started &&
 		waits->started <= kept->trigger.at &&
 		(waits->leader_pid == kept->trace.pid ||
-		 (waits->pid == kept->trace.pid && !kept->is_copy && waits->ended != 0));
+		 (waits->pid == kept->trace.pid && !kept->is_copy));
 }
 
 static void
@@ -186,7 +187,7 @@ kept_file(const KeptTrace *kept, TraceFile *file)
 	put_all_waits(recording, kept, &ring->session);
 	put_end(recording, kept, pg_atomic_read_u64(&ring->tail) > 0);
 	*file = recording->file;
-	if (!kept->is_copy)
+	if (!kept->is_copy && !kept->is_live)
 		ended_read(shmem_get(), kept->trace.handle, ring);
 	if (foreign)
 		dsm_detach(segment);

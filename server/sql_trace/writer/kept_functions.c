@@ -42,8 +42,8 @@ shared_or_error(void)
 static void
 put_kept(ReturnSetInfo *result, const KeptTrace *kept)
 {
-	Datum		values[11];
-	bool		nulls[11] = {0};
+	Datum		values[12];
+	bool		nulls[12] = {0};
 	char		detail[32];
 
 	trigger_detail(&kept->trigger, detail, sizeof(detail));
@@ -61,6 +61,8 @@ put_kept(ReturnSetInfo *result, const KeptTrace *kept)
 									   kept->trace.memory + kept->waits_memory : 0));
 	nulls[10] = kept->file[0] == '\0';
 	values[10] = nulls[10] ? (Datum) 0 : CStringGetTextDatum(kept->file);
+	nulls[11] = kept->incident == 0;
+	values[11] = Int64GetDatum(kept->incident);
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 

@@ -12,7 +12,8 @@
  * rings).
  *
  * keeper.c is another worker, which writes the traces that are kept (kept.h), each to
- * a file of its own (kept_file.c); kept_functions.c has them for SQL.
+ * a file of its own (kept_file.c); blockers.c has it find who holds up a session,
+ * kept_functions.c has them for SQL.
  *-------------------------------------------------------------------------
  */
 #ifndef WORKER_H
@@ -100,6 +101,16 @@ extern void worker_register(void);
 
 /* kept_file.c */
 extern bool kept_file(const KeptTrace *kept, TraceFile *file);
+
+/* blockers.c */
+typedef struct Blocker
+{
+	TraceEntry	trace;
+	int			victim;			/* process that waits for it */
+	int64		incident;
+} Blocker;
+
+extern int	blockers_find(Blocker *found, int most);
 
 /* keeper.c */
 extern const char *keeper_directory(void);

@@ -14,6 +14,7 @@ _WORDS = {
     "request": "a request slower than sql_trace.keep_slower_than",
     "transaction": "a transaction slower than sql_trace.keep_transaction_slower_than",
     "buffers": "a request of more blocks than sql_trace.keep_buffers",
+    "blocker": "holding up a session that waited for a lock",
 }
 
 

@@ -22,7 +22,7 @@ from pgtare.seeing.trace.file.reader import load
 _FILES = f"kept-*{blocks.SUFFIX}"
 _KEPT = """
 SELECT k.id, k.pid, r.rolname, d.datname, k.application_name, k.cause, k.detail, k.query_id, k.at,
-       k.bytes, k.file
+       k.bytes, k.file, k.incident
 FROM {trace}.sql_trace_kept() k LEFT JOIN pg_roles r ON r.oid = k.userid
 LEFT JOIN pg_database d ON d.oid = k.dbid ORDER BY k.id
 """
@@ -30,7 +30,10 @@ LEFT JOIN pg_database d ON d.oid = k.dbid ORDER BY k.id
 
 @dataclass(frozen=True)
 class KeptTrace:
-    """A kept trace. bytes: of the server's memory, or of the file; file: None, if it is in none."""
+    """A kept trace. bytes: of the server's memory, or of the file; file: None, if it is in none.
+
+    incident: a number that sessions have in common of which one held up another.
+    """
 
     id: int
     pid: int
@@ -43,6 +46,7 @@ class KeptTrace:
     at: datetime
     bytes: int
     file: str | None
+    incident: int | None
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,7 @@ def _of_file(path: Path) -> KeptTrace | None:
             datetime.fromisoformat(str(told["at"])),
             path.stat().st_size,
             path.name,
+            int(told["incident"]) or None,
         )
     except (KeyError, TypeError, ValueError):
         return None

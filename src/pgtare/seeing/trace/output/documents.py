@@ -104,13 +104,20 @@ class KeptTrace(Model):
     database: str | None = Field(description="its database; `null`: as with the role")
     application: str = Field(description="its application_name when its trace began")
     cause: str = Field(
-        description="what fired: `sqlstate`, `lock_wait`, `request`, `transaction` or `buffers`"
+        description="what fired: `sqlstate`, `lock_wait`, `request`, `transaction` or `buffers`; "
+        "or `blocker`, which held up a session that waited for a lock"
     )
-    detail: str = Field(description="the SQLSTATE, the time in ms, or the blocks")
+    detail: str = Field(
+        description="the SQLSTATE, the time in ms, the blocks, or the process that waited"
+    )
     query_id: int | None = Field(description="query identifier of the statement, if it is known")
     at: datetime = Field(description="when the trigger fired")
     bytes: int = Field(description="of the server's memory, or of the file; 0: in a file alone")
     file: str | None = Field(description="its file; `null`: it is in memory alone")
+    incident: int | None = Field(
+        description="a number that a session that waited for a lock and those that held it up have "
+        "in common; `null`: no such session is known"
+    )
 
 
 class TraceKept(Document):

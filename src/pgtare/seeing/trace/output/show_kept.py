@@ -25,6 +25,7 @@ def _table(found: KeptTraces) -> RenderableType:
         "at",
         "cause",
         "how much",
+        "incident",
         "session",
         "role",
         "database",
@@ -32,7 +33,7 @@ def _table(found: KeptTraces) -> RenderableType:
         "query identifier",
         "size",
         "file",
-        spare=("query identifier", "database", "application", "size", "file", "role"),
+        spare=("query identifier", "database", "incident", "application", "size", "file", "role"),
     )
     for kept in found.traces:
         table.add_row(
@@ -40,6 +41,7 @@ def _table(found: KeptTraces) -> RenderableType:
             f"{kept.at.astimezone():%Y-%m-%d %H:%M:%S}",
             kept.cause,
             kept.detail,
+            str(kept.incident) if kept.incident is not None else numbers.NONE,
             str(kept.pid),
             kept.user or numbers.NONE,
             kept.database or numbers.NONE,
