@@ -28,7 +28,7 @@ from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.trace_worker import place
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: Every trigger counts, so that one test does not keep another's from firing.
 SETTINGS = {"sql_trace.keep_interval": 0, "sql_trace.keep_most": 32, "deadlock_timeout": "50ms"}
