@@ -287,13 +287,13 @@ typedef struct Capture
 	int			lock_entry;		/* pending entry of a lock still waited for, or -1 */
 	uint64		lock_since;		/* tells one wait for a lock from the next */
 	uint64		lock_now;		/* the same, of the wait under way */
-	int64		longest_lock_wait;	/* ticks, since another module asked */
 	TraceRing  *ring;			/* NULL: no trace */
 	int64		ring_base;		/* ticks ... */
 	int64		ring_base_ns;	/* ... and the time in the ring that they mean */
 	uint32		clock_changes;	/* of those, of the ring, of the clock */
 	bool		trigger_used;	/* statements have been watched for their length */
 	int			depth;			/* of statements running within statements */
+	int64		longest_lock_wait;	/* ticks, since another module asked */
 } Capture;
 
 /* no detour through our own offset table at every wait */
