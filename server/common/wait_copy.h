@@ -27,10 +27,10 @@ typedef struct WaitCopyOffer
 	bool		(*copy) (uint32 *handle, uint64 *memory, TimestampTz *started);
 
 	/*
-	 * The longest wait for a heavyweight lock since this was called last, in ns;
-	 * of waits that are captured.
+	 * How long this process waited for heavyweight locks since this was called
+	 * last, in ns; of waits that are captured.
 	 */
-	int64		(*longest_lock_wait) (void);
+	int64		(*lock_waits) (void);
 } WaitCopyOffer;
 
 #endif							/* PGTARE_WAIT_COPY_H */

@@ -73,10 +73,7 @@ static pg_noinline bool
 record_lock(uint32 event, int64 start, int64 end)
 {
 	Pending    *entry = open_lock(event);
-	int64		length = end - start + (entry ? entry->length : 0);
 
-	if (length > capture.longest_lock_wait)
-		capture.longest_lock_wait = length;
 	if (entry)
 	{
 		entry->calls++;

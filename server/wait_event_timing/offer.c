@@ -108,18 +108,25 @@ is_urgent(const void *mapped, uint64 from)
 	return pg_atomic_read_u64(&ring->written) - from >= ring->nrecords / 4;
 }
 
+/* Of the counters of this process: a reset of them meanwhile makes it too little. */
 static int64
-longest_lock_wait(void)
+lock_waits(void)
 {
-	Shared	   *shared = shmem_get();
-	int64		ticks = capture.longest_lock_wait;
-	uint64		ignored = 0;
+	static uint64 before = 0;
+	uint64		sum = 0;
+	uint64		last = before;
 
-	capture.longest_lock_wait = 0;
-	return shared ? clock_ns(timing_rate(shared, capture.clock), ticks, &ignored) : 0;
+	if (capture.slot == NULL)
+		return 0;
+	capture_fold();
+	for (int i = 0; i < SLOT_EVENTS; i++)
+		if (WAIT_CLASS(capture.slot->events[i].key) == CLASS_LOCK)
+			sum += capture.slot->events[i].total_ns;
+	before = sum;
+	return sum > last ? (int64) (sum - last) : 0;
 }
 
-static const WaitCopyOffer copy_offer = {kept_copy_for, longest_lock_wait};
+static const WaitCopyOffer copy_offer = {kept_copy_for, lock_waits};
 static const WaitClockOffer clock_offer = {look, trace, &capture.waits, &capture.clock_changes, &trace_cpu};
 static const WaitRingsOffer rings_offer = {look_at_ring, read_ring, is_urgent};
 

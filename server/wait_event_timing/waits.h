@@ -293,7 +293,6 @@ typedef struct Capture
 	uint32		clock_changes;	/* of those, of the ring, of the clock */
 	bool		trigger_used;	/* statements have been watched for their length */
 	int			depth;			/* of statements running within statements */
-	int64		longest_lock_wait;	/* ticks, since another module asked */
 } Capture;
 
 /* no detour through our own offset table at every wait */

@@ -137,7 +137,7 @@ trigger_define(void)
 				 "From its first statement to its end, with the time that the client takes; -1: never.",
 				 &transaction_ms, GUC_UNIT_MS);
 	define_limit("sql_trace.keep_lock_wait",
-				 "Keeps the trace of a session that waits for a heavyweight lock for longer.",
+				 "Keeps the trace of a session of which a request waits for heavyweight locks for longer.",
 				 "As wait_event_timing captures its waits; -1: never.",
 				 &lock_wait_ms, GUC_UNIT_MS);
 	define_limit("sql_trace.keep_buffers",
@@ -180,7 +180,7 @@ blocks(void)
 }
 
 static int64
-longest_lock_wait(void)
+lock_waits(void)
 {
 	static void **variable = NULL;
 	const WaitCopyOffer *offer;
@@ -188,7 +188,7 @@ longest_lock_wait(void)
 	if (variable == NULL)
 		variable = find_rendezvous_variable(WAIT_COPY_OFFER);
 	offer = *variable;
-	return offer ? offer->longest_lock_wait() : 0;
+	return offer ? offer->lock_waits() : 0;
 }
 
 static void
@@ -213,7 +213,7 @@ trigger_request_begins(void)
 	watched = true;
 	blocks_before = blocks();
 	if (lock_wait_ms >= 0)
-		(void) longest_lock_wait();
+		(void) lock_waits();
 	if (lock_wait_ms >= 0 || locks_watched)
 		kept_watch_locks(lock_wait_ms);
 	locks_watched = lock_wait_ms >= 0;
@@ -249,7 +249,7 @@ trigger_transaction_ended(int64 ns)
 void
 trigger_request_ended(int64 ns)
 {
-	int64		lock = watched && lock_wait_ms >= 0 ? longest_lock_wait() : 0;
+	int64		lock = watched && lock_wait_ms >= 0 ? lock_waits() : 0;
 	int64		used = watched ? blocks() - blocks_before : 0;
 
 	watched = false;
