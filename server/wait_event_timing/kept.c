@@ -189,6 +189,33 @@ kept_copy(uint64 query_id, int64 duration_us)
 	place = NULL;
 }
 
+/* A copy for another module, which lets go of it and of its memory; false: there is no ring. */
+bool
+kept_copy_for(uint32 *handle, uint64 *memory, TimestampTz *started)
+{
+	Shared	   *shared = shmem_get();
+	uint32		nrecords;
+
+	if (capture.ring == NULL || shared == NULL)
+		return false;
+	PG_TRY();
+	{
+		*handle = copy_ring(shared, capture.ring, &nrecords);
+	}
+	PG_CATCH();
+	{
+		if (taken > 0)
+			ring_memory_forget(taken);
+		taken = 0;
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	*memory = taken;
+	*started = capture.ring->started;
+	taken = 0;
+	return true;
+}
+
 Datum
 wait_event_timing_kept(PG_FUNCTION_ARGS)
 {

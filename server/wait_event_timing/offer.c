@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  * offer.c
  *		What we offer other modules in this process: to write a trace next to ours,
- *		and to read ours.
+ *		and to read and copy ours.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "fmgr.h"
 
+#include "../common/wait_copy.h"
 #include "../common/wait_rings.h"
 #include "waits.h"
 
@@ -107,6 +108,25 @@ is_urgent(const void *mapped, uint64 from)
 	return pg_atomic_read_u64(&ring->written) - from >= ring->nrecords / 4;
 }
 
+/* Of the counters of this process: a reset of them meanwhile makes it too little. */
+static int64
+lock_waits(void)
+{
+	static uint64 before = 0;
+	uint64		sum = 0;
+	uint64		last = before;
+
+	if (capture.slot == NULL)
+		return 0;
+	capture_fold();
+	for (int i = 0; i < SLOT_EVENTS; i++)
+		if (WAIT_CLASS(capture.slot->events[i].key) == CLASS_LOCK)
+			sum += capture.slot->events[i].total_ns;
+	before = sum;
+	return sum > last ? (int64) (sum - last) : 0;
+}
+
+static const WaitCopyOffer copy_offer = {kept_copy_for, lock_waits};
 static const WaitClockOffer clock_offer = {look, trace, &capture.waits, &capture.clock_changes, &trace_cpu};
 static const WaitRingsOffer rings_offer = {look_at_ring, read_ring, is_urgent};
 
@@ -115,4 +135,5 @@ offer_install(void)
 {
 	*find_rendezvous_variable(WAIT_CLOCK_OFFER) = (void *) &clock_offer;
 	*find_rendezvous_variable(WAIT_RINGS_OFFER) = (void *) &rings_offer;
+	*find_rendezvous_variable(WAIT_COPY_OFFER) = (void *) &copy_offer;
 }

@@ -405,6 +405,7 @@ extern void trigger_flushed(void);
 
 /* kept.c */
 extern void kept_copy(uint64 query_id, int64 duration_us);
+extern bool kept_copy_for(uint32 *handle, uint64 *memory, TimestampTz *started);
 
 /* explain.c */
 extern void explain_install(void);

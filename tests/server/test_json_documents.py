@@ -68,6 +68,7 @@ def test_of_trace(busy: Cluster, tmp_path: Path) -> None:
     done = printed("trace", "record", trace, "-d", "1s", "--reserve", "0", *where)
     document("pgtare.trace.recorded/1", done)
     document("pgtare.trace.grabbed/1", printed("trace", "grab", tmp_path / "grabbed", *where))
+    document("pgtare.trace.kept/1", printed("trace", "kept", *where))
     document("pgtare.trace.status/1", printed("trace", "status", *where))
     document("pgtare.trace.stopped/1", printed("trace", "stop", *where))
     for command in ("profile", "report"):

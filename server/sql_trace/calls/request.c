@@ -50,6 +50,8 @@ request_begins(bool can_open)
 	fused_begin();
 	if (trace.on && LEVEL_WAITS(trace.level))
 		timeline_follow_waits();
+	if (unlikely(trigger_armed) && trace.on)
+		trigger_request_begins();
 }
 
 /*
@@ -120,6 +122,8 @@ request_ends(char status)
 		trace.last_end = now;
 		if (LEVEL_WAITS(trace.now_level) && trace.slot->trace.waits)
 			trace.slot->trace.counters.wait_requests++;
+		if (unlikely(trigger_armed))
+			trigger_request_ended(now - trace.request_start);
 	}
 	trace.request = false;
 	trace.on = false;

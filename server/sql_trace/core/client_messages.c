@@ -100,6 +100,8 @@ failed(const char *body, size_t length)
 
 		request_statement(text, of_statement);
 	}
+	if (unlikely(trigger_armed))
+		trigger_error(record.sqlstate);
 	/* of several statements in a pipeline, it may be another one */
 	secret |= text_is_secret(debug_query_string);
 	record.text = trace.text;
@@ -168,8 +170,18 @@ trace_putmessage(char type, const char *body, size_t length)
 	return hooks.chained->putmessage(type, body, length);
 }
 
+static int
+trace_flush(void)
+{
+	int			result = hooks.chained->flush();
+
+	if (unlikely(trigger_ready))
+		trigger_flushed();
+	return result;
+}
+
 void
 protocol_install(void)
 {
-	protocol_hooks_install(&hooks, trace_putmessage, NULL);
+	protocol_hooks_install(&hooks, trace_putmessage, trace_flush);
 }

@@ -52,7 +52,7 @@ first_to_go(TraceEntry *entries, Oid role)
 		TraceEntry *entry = &entries[i];
 		int			rank = (entry->role == role ? 2 : 0) + (entry->unread.bytes == 0 ? 1 : 0);
 
-		if (entry->handle == 0)
+		if (entry->handle == 0 || entry->kept)
 			continue;
 		if (found == NULL || rank > found_rank ||
 			(rank == found_rank && entry->ended < found->ended))
@@ -97,7 +97,7 @@ note_oldest(Shared *shared)
 	{
 		const TraceEntry *entry = &shared->ended[i];
 
-		if (entry->handle != 0 && (oldest == 0 || entry->ended < oldest))
+		if (entry->handle != 0 && !entry->kept && (oldest == 0 || entry->ended < oldest))
 			oldest = entry->ended;
 	}
 	pg_atomic_write_u64(&shared->oldest_ended, (uint64) oldest);
@@ -250,6 +250,34 @@ ended_read(Shared *shared, uint32 handle, Ring *ring)
 	LWLockRelease(&shared->lock);
 }
 
+/*
+ * Have the trace of a session that ended stay until it is no longer held, whatever
+ * needs its place.  "found", if it is not NULL, gets its entry.  False: it has gone.
+ */
+bool
+ended_hold(Shared *shared, uint32 handle, bool held, TraceEntry *found)
+{
+	bool		there = false;
+
+	if (shared == NULL)
+		return false;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < MAX_ENDED && !there; i++)
+	{
+		TraceEntry *entry = &shared->ended[i];
+
+		if (entry->handle != handle)
+			continue;
+		there = true;
+		entry->kept = held;
+		if (found)
+			*found = *entry;
+	}
+	note_oldest(shared);
+	LWLockRelease(&shared->lock);
+	return there;
+}
+
 /* A trace that begins needs memory: give up one of those that are kept.  False: there are none. */
 bool
 ended_make_way(Shared *shared)
@@ -275,7 +303,8 @@ give_up_until(Shared *shared, TimestampTz until)
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < MAX_ENDED; i++)
-		if (shared->ended[i].handle != 0 && shared->ended[i].ended <= until)
+		if (shared->ended[i].handle != 0 && !shared->ended[i].kept &&
+			shared->ended[i].ended <= until)
 			unpin[n++] = give_up(shared, &shared->ended[i]);
 	LWLockRelease(&shared->lock);
 	unpin_all(unpin, n);

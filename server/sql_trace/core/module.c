@@ -8,6 +8,8 @@
  */
 #include "../writer/worker.h"
 
+#include "kept.h"
+
 #include <limits.h>
 
 #include "fmgr.h"
@@ -249,10 +251,13 @@ _PG_init(void)
 	}
 	/* in parallel mode this can fail, and what is to be loaded again must not be half loaded */
 	shmem_init();
+	kept_init();
 	*loaded = &trace;
 	define_scope();
 	define_content();
+	trigger_define();
 	worker_define();
+	keeper_define();
 	analyse_install();
 	execute_install();
 	utility_install();
@@ -260,5 +265,6 @@ _PG_init(void)
 	protocol_install();
 	row_sources_init();
 	worker_register();
+	keeper_register();
 	MarkGUCPrefixReserved("sql_trace");
 }

@@ -50,7 +50,10 @@ ring_ends(dsm_segment *segment, Datum arg)
 	trace.on = false;
 	trace.ring = NULL;
 	if (shared != NULL)
+	{
 		ended_keep(shared, &trace.slot->trace, ring, segment);
+		trigger_session_ended(dsm_segment_handle(segment));
+	}
 }
 
 static const char *

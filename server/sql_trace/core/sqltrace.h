@@ -29,7 +29,8 @@
  * 5. A reader copies records out of the ring while the session writes on
  *	  (ring_copy.c): a client by sql_trace_drain() (read.c), or the background
  *	  worker, which writes files (writer/).
- * 6. When the session ends, its ring is kept for a while (ended.c).
+ * 6. When the session ends, its ring is kept for a while (ended.c).  What a ring held
+ *	  when a trigger fired is kept for longer (kept.h).
  *
  * Memory and locks:
  *
@@ -50,7 +51,8 @@
  *
  * core/	module.c (loading, settings), shmem.c (shared state), ring.c and
  *			ring_store.h (the ring of a session), ring_make.c (making it), ring_copy.c (reading it),
- *			ended.c (rings of sessions that ended), record.c (writing records),
+ *			ended.c (rings of sessions that ended), trigger.c (what has a trace kept),
+ *			kept.c (traces that are kept), record.c (writing records),
  *			timeline.c (time in the ring), level.c (whether a session is traced),
  *			transaction.c (the one under way), client_messages.c (messages to the client),
  *			read.c and sessions.c (functions in SQL)
@@ -131,6 +133,7 @@ typedef struct TraceEntry
 	int			reason;			/* LevelReason */
 	bool		waits;			/* are traced as well */
 	bool		others;			/* holds what ran with the rights of another role */
+	bool		kept;			/* of one that ended: it does not make way (kept.h) */
 	Counters	counters;
 	Unread		unread;			/* of one that ended */
 	char		application[NAMEDATALEN];
@@ -376,9 +379,21 @@ extern void counters_add(Counters *sum, const Counters *counters);
 extern void ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment);
 extern void ended_let_go(Shared *shared, TraceEntry *of, Ring *ring);
 extern void ended_read(Shared *shared, uint32 handle, Ring *ring);
+extern bool ended_hold(Shared *shared, uint32 handle, bool held, TraceEntry *found);
 extern bool ended_make_way(Shared *shared);
 extern int	ended_give_up(Shared *shared);
 extern void ended_look(void);
+
+/* trigger.c */
+extern bool trigger_armed;
+extern bool trigger_ready;
+extern void trigger_define(void);
+extern void trigger_request_begins(void);
+extern void trigger_error(uint32 sqlstate);
+extern void trigger_transaction_ended(int64 ns);
+extern void trigger_request_ended(int64 ns);
+extern void trigger_flushed(void);
+extern void trigger_session_ended(uint32 handle);
 
 /* ring_copy.c */
 typedef struct RingCopy

@@ -48,5 +48,7 @@ transaction_is_known(void)
 void
 transaction_over(void)
 {
+	if (unlikely(trigger_armed) && trace.on && transaction_is_known())
+		trigger_transaction_ended(timeline_now() - began);
 	transaction_recorded = InvalidLocalTransactionId;
 }

@@ -105,6 +105,18 @@ file_init(TraceFile *file, int at, const char *above, const char *name)
 	return true;
 }
 
+/* A single file is to be made, in memory. */
+void
+file_init_in_memory(TraceFile *file)
+{
+	memset(file, 0, sizeof(*file));
+	file->fd = file->directory = -1;
+	if (!pg_strong_random(file->recording, sizeof(file->recording)))
+		memset(file->recording, 0, sizeof(file->recording));
+	initStringInfo(&file->payload);
+	initStringInfo(&file->memory);
+}
+
 static void
 name_file(char *name, Size size, uint32 number)
 {
@@ -147,6 +159,12 @@ put(TraceFile *file, const void *head, Size head_size, const char *data, Size si
 	ssize_t		done;
 	struct statvfs volume;
 
+	if (file->memory.data != NULL)
+	{
+		appendBinaryStringInfo(&file->memory, head, (int) head_size);
+		appendBinaryStringInfo(&file->memory, data, (int) size);
+		return true;
+	}
 	if (file->fd < 0 || !in_place(file))
 		return false;
 	if (file->table != TABLE_END)
@@ -176,6 +194,19 @@ put(TraceFile *file, const void *head, Size head_size, const char *data, Size si
 	return true;
 }
 
+static bool
+open_next(TraceFile *file, char *name, Size size)
+{
+	file_close(file);
+	if (file->stop != STOP_NONE || !in_place(file))
+		return false;
+	name_file(name, size, file->files);
+	file->fd = openat(file->directory, name,
+					  O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+	return file->fd >= 0 || stopped(file, errno == ENOSPC ? STOP_SPACE : STOP_ERROR,
+									"a file cannot be made in %s: %m", file->path);
+}
+
 /* Begin the next file; the caller repeats in it what was written in those before. */
 bool
 file_next(TraceFile *file)
@@ -183,15 +214,8 @@ file_next(TraceFile *file)
 	FileHead	head = {.magic = "PGTARE\0T",.version = VERSION};
 	char		name[MAXPGPATH];
 
-	file_close(file);
-	if (file->stop != STOP_NONE || !in_place(file))
+	if (file->memory.data == NULL && !open_next(file, name, sizeof(name)))
 		return false;
-	name_file(name, sizeof(name), file->files);
-	file->fd = openat(file->directory, name,
-					  O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
-	if (file->fd < 0)
-		return stopped(file, errno == ENOSPC ? STOP_SPACE : STOP_ERROR,
-					   "a file cannot be made in %s: %m", file->path);
 	file->blocks = file->size = 0;
 	head.number = file->files++;
 	memcpy(head.recording, file->recording, sizeof(head.recording));

@@ -49,12 +49,14 @@ typedef struct TraceFile
 	uint64		size;			/* of this file */
 	uint64		written;		/* bytes of all files */
 	StringInfoData payload;		/* of the block under way */
+	StringInfoData memory;		/* takes the bytes in place of a file, if it has data */
 	FileTable	table;
 	uint32		rows;
 	FileStop	stop;			/* set once, for good */
 	char		why[256];
 } TraceFile;
 
+extern void file_init_in_memory(TraceFile *file);
 extern bool file_init(TraceFile *file, int at, const char *above, const char *name);
 extern bool file_next(TraceFile *file);
 extern void file_sync(TraceFile *file);

@@ -10,12 +10,16 @@
  * writes), worker_rings.c (which rings it reads, and when), worker_tables.c (from
  * records to columns), trace_file.c (from columns to bytes; it knows nothing of
  * rings).
+ *
+ * keeper.c is another worker, which writes the traces that are kept (kept.h), each to
+ * a file of its own (kept_file.c); blockers.c has it find who holds up a session,
+ * kept_functions.c has them for SQL.
  *-------------------------------------------------------------------------
  */
 #ifndef WORKER_H
 #define WORKER_H
 
-#include "../core/sqltrace.h"
+#include "../core/kept.h"
 
 #include "fmgr.h"
 #include "storage/dsm.h"
@@ -88,13 +92,33 @@ typedef struct Recording
 	bool		has_rows;		/* not only what it tells of itself and of sessions */
 	bool		behind;			/* much was in a ring when we last looked */
 	char	   *buffer;			/* for what is read of a ring of calls */
+	const char *kept;			/* of a kept trace: what the file tells of it, as JSON; or NULL */
 } Recording;
 
 /* worker.c */
 extern void worker_define(void);
 extern void worker_register(void);
 
+/* kept_file.c */
+extern bool kept_file(const KeptTrace *kept, TraceFile *file);
+
+/* blockers.c */
+typedef struct Blocker
+{
+	TraceEntry	trace;
+	int			victim;			/* process that waits for it */
+	int64		incident;
+} Blocker;
+
+extern int	blockers_find(Blocker *found, int most);
+
+/* keeper.c */
+extern const char *keeper_directory(void);
+extern void keeper_define(void);
+extern void keeper_register(void);
+
 /* worker_directory.c */
+extern int	directory_open(const char *path, const char *setting);
 extern int	directory_begin(const char *path, uint64 most, uint64 reserve, TimestampTz began,
 							TraceFile *file);
 extern uint64 directory_size(int directory);
@@ -108,6 +132,7 @@ extern void rings_end(Recording *recording);
 
 /* worker_tables.c */
 extern const WaitRingsOffer *worker_waits(void);
+extern void json_name(StringInfo to, const char *key, const char *name);
 extern bool write_head(Recording *recording);
 extern void write_unread(Recording *recording);
 extern void write_calls(Recording *recording, Drained *ring);

@@ -22,8 +22,6 @@
 #define DIRECTORY_FLAGS (O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 #define MOST_NAMES 1000
 
-#define NAME_ANOTHER "Set sql_trace.worker_directory to another directory, and restart the server."
-
 static void
 refuse(const char *path, const char *why, const char *hint)
 {
@@ -96,10 +94,11 @@ step(int at, const char *name, bool last, char *why, Size size)
 	return -1;
 }
 
-/* A descriptor of the directory that the setting names; -1: it will not do, and the log tells why. */
-static int
-open_directory(const char *path)
+/* A descriptor of the directory that a setting names; -1: it will not do, and the log tells why. */
+int
+directory_open(const char *path, const char *setting)
 {
+	char		hint[256];
 	char		names[MAXPGPATH];
 	char		why[MAXPGPATH + 64] = "it cannot be opened";
 	char	   *rest;
@@ -107,7 +106,8 @@ open_directory(const char *path)
 
 	if (!is_absolute_path(path))
 	{
-		refuse(path, "the path is not absolute", NAME_ANOTHER);
+		snprintf(hint, sizeof(hint), "Set %s to another directory, and restart the server.", setting);
+		refuse(path, "the path is not absolute", hint);
 		return -1;
 	}
 	strlcpy(names, path, sizeof(names));
@@ -121,9 +121,10 @@ open_directory(const char *path)
 		at = next;
 		name = following;
 	}
+	snprintf(hint, sizeof(hint), "Make the directory for the server's user alone, and reload the "
+			 "configuration; or set %s to another one, and restart.", setting);
 	if (at < 0)
-		refuse(path, why, "Make the directory for the server's user alone, and reload the "
-			   "configuration; or set sql_trace.worker_directory to another one, and restart.");
+		refuse(path, why, hint);
 	return at;
 }
 
@@ -221,7 +222,7 @@ make_recording(int directory, const char *path, TimestampTz began, TraceFile *fi
 int
 directory_begin(const char *path, uint64 most, uint64 reserve, TimestampTz began, TraceFile *file)
 {
-	int			directory = open_directory(path);
+	int			directory = directory_open(path, "sql_trace.worker_directory");
 
 	if (directory < 0)
 		return -1;

@@ -27,8 +27,8 @@ worker_waits(void)
 }
 
 /* Names are in the encoding of their database; JSON is not. */
-static void
-put_name(StringInfo to, const char *key, const char *name)
+void
+json_name(StringInfo to, const char *key, const char *name)
 {
 	char	   *plain = pstrdup(name);
 
@@ -71,8 +71,10 @@ write_head(Recording *recording)
 	pg_strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S+00:00", pg_gmtime(&began));
 	initStringInfo(&json);
 	appendStringInfo(&json, "{\"pgtare\": \"sql_trace %s\", \"began\": \"%s\", \"server\": \"%d\", "
-					 "\"command\": [\"sql_trace.worker_directory\"]}",
-					 PGTARE_VERSION, when, BUILT_FOR_VERSION);
+					 "\"command\": [\"%s\"]%s%s}",
+					 PGTARE_VERSION, when, BUILT_FOR_VERSION,
+					 recording->kept ? "sql_trace kept" : "sql_trace.worker_directory",
+					 recording->kept ? ", \"kept\": " : "", recording->kept ? recording->kept : "");
 	block_begin(file, TABLE_RECORDING, 1);
 	block_bytes(file, "json", json.data, json.len);
 	pfree(json.data);
@@ -97,9 +99,9 @@ introduce(Recording *recording, Drained *ring)
 	appendStringInfo(&json, "{\"kind\": \"%s\"", ring->waits ? "waits" : "sql");
 	if (ring->leader_pid != 0)
 		appendStringInfo(&json, ", \"leader_pid\": %d", ring->leader_pid);
-	put_name(&json, "user", ring->user);
-	put_name(&json, "database", ring->database);
-	put_name(&json, "application", ring->application);
+	json_name(&json, "user", ring->user);
+	json_name(&json, "database", ring->database);
+	json_name(&json, "application", ring->application);
 	appendStringInfoChar(&json, '}');
 	block_begin(file, TABLE_RINGS, 1);
 	block_constant(file, "ring", ring->number);

@@ -73,6 +73,8 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         Entry("`pgtare waits report`", waits.WaitsSummary),
         Entry("`pgtare trace record`", trace.TraceRecorded),
         Entry("`pgtare trace grab`", trace.TraceGrabbed),
+        Entry("`pgtare trace kept`", trace.TraceKept),
+        Entry("`pgtare trace kept ID`", trace.TraceTaken),
         Entry("`pgtare trace status`", trace.TraceStatus),
         Entry("`pgtare trace stop`", trace.TraceStopped),
         Entry("`pgtare trace profile`, `pgtare trace report`", trace.TraceProfile),

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from pgtare import cli
-from pgtare.cli import trace_grab, trace_state
+from pgtare.cli import trace_grab, trace_kept, trace_state
 from pgtare.cli.command_line import command_line
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
@@ -385,6 +385,7 @@ def report_(
 
 
 app.command("grab")(trace_grab.grab_)
+app.command("kept")(trace_kept.kept_)
 app.command("status")(trace_state.status)
 app.command("stop")(trace_state.stop)
 

@@ -15,6 +15,7 @@ from pgtare.seeing.doctor.observed import (
     Deallocations,
     DoctorFacts,
     Extension,
+    KeptByCause,
     Key,
     Look,
     StatementEntries,
@@ -27,6 +28,7 @@ from pgtare.server.settings import preload_statement
 
 STATEMENTS = "pg_stat_statements"
 WAITS = "wait_event_timing"
+TRACE = "sql_trace"
 TEXTS = "texts of pg_stat_statements"
 #: So many clock probes are made; the fastest counts.
 _CLOCK_PROBES = 20
@@ -97,7 +99,17 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
         may_stat_file=may_stat,
         clock=clock or _read_clock(session, may_read),
         unseen=tuple(unseen),
+        kept=_read_kept(session, extensions.get(TRACE) if sees_all else None),
     )
+
+
+def _read_kept(session: Session, extension: Extension | None) -> tuple[KeptByCause, ...]:
+    if extension is None:
+        return ()
+    try:
+        return tuple(KeptByCause(*row) for row in session.rows(queries.KEPT, extension.schema))
+    except Unreadable:  # the library is not loaded, or an earlier one
+        return ()
 
 
 def _wrong_version(

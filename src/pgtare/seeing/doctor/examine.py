@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 
 import pgtare
-from pgtare.seeing.doctor import check_settings, check_statements, check_waits, eviction_rate
+from pgtare.seeing.doctor import (
+    check_kept,
+    check_settings,
+    check_statements,
+    check_waits,
+    eviction_rate,
+)
 from pgtare.seeing.doctor.check_settings import Traffic, Weight
 from pgtare.seeing.doctor.collect import read_facts, read_look, read_texts, sample, sample_entries
 from pgtare.seeing.doctor.eviction_rate import Evictions, StatisticsReset
@@ -118,6 +124,7 @@ def _report(
         *check_settings.logging(facts, traffic),
         *costly,
         *check_settings.clock(facts.clock),
+        *check_kept.check(facts.kept),
     ]
     ordered = sorted(found, key=lambda finding: ORDER.index(finding.level))
     return Report(

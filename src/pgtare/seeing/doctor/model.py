@@ -31,7 +31,7 @@ class Finding(_Model):
 
     check: str = Field(
         description="`evictions`, `churn`, `texts`, `text file`, `track_planning`, `observer`, "
-        "`logging`, `clock` or `locks`",
+        "`logging`, `clock`, `locks` or `kept`",
     )
     level: Literal["warning", "critical"] = Field(description="`warning` or `critical`")
     title: str = Field(description="one line")

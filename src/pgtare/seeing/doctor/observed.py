@@ -30,6 +30,16 @@ class Extension:
 
 
 @dataclass(frozen=True)
+class KeptByCause:
+    """Traces of incidents that sql_trace keeps: how many for a cause, the first and the last."""
+
+    cause: str
+    traces: int
+    first: datetime
+    last: datetime
+
+
+@dataclass(frozen=True)
 class DoctorFacts:
     """What does not change while one looks.
 
@@ -46,6 +56,7 @@ class DoctorFacts:
     may_stat_file: bool
     clock: Clock | None
     unseen: tuple[Unseen, ...] = ()
+    kept: tuple[KeptByCause, ...] = ()
 
     @property
     def table_size(self) -> int:

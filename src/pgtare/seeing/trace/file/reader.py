@@ -24,7 +24,7 @@ Integers = npt.NDArray[np.int64]
 #: No moment is later, in ns since 1970 (the year 2043): sums of some of them have room in 64 bits.
 LATEST = 1 << 61
 #: How a recording ends that is complete.
-_ENDS = ("time", "interrupt", "grab", None)
+_ENDS = ("time", "interrupt", "grab", "kept", None)
 #: Events beyond this number are not believed; a server has some hundreds.
 MAX_EVENTS = 1 << 14
 
@@ -110,12 +110,7 @@ class Trace:
             )
         else:
             found += [f"damaged: {damage}" for damage in tails]
-        if self.end is not None and self.end.get("stopped_by") not in (
-            "time",
-            "interrupt",
-            "grab",
-            None,
-        ):
+        if self.end is not None and self.end.get("stopped_by") not in _ENDS:
             found.append(f"the recording ended early: {self.end.get('why') or 'unknown reason'}")
         notes = (self.end or {}).get("notes")
         found += [str(note) for note in notes] if isinstance(notes, list) else []

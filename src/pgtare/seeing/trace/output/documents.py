@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from pgtare.kit.document import Document, Model, renamed
 from pgtare.seeing.trace.analysis import merge, profile, statements
-from pgtare.seeing.trace.capture import grab, record, recorder_locks, server_state
+from pgtare.seeing.trace.capture import grab, kept, record, recorder_locks, server_state
 
 
 class Losses(Model):
@@ -92,6 +93,71 @@ def grabbed(done: grab.Grabbed) -> TraceGrabbed:
     """The document of what was taken from rings."""
     reaches = [renamed(vars(reach), seconds="reach_s") for reach in done.reaches]
     return TraceGrabbed.model_validate({**vars(done), "reaches": reaches})
+
+
+class KeptTrace(Model):
+    """A trace that the server kept because a trigger fired."""
+
+    id: int = Field(description="its number, since the server started")
+    pid: int = Field(description="process number of the session")
+    user: str | None = Field(description="its role; `null`: there is no such role any more")
+    database: str | None = Field(description="its database; `null`: as with the role")
+    application: str = Field(description="its application_name when its trace began")
+    cause: str = Field(
+        description="what fired: `sqlstate`, `lock_wait`, `request`, `transaction` or `buffers`; "
+        "or `blocker`, which held up a session that waited for a lock"
+    )
+    detail: str = Field(
+        description="the SQLSTATE, the time in ms, the blocks, or the process that waited"
+    )
+    query_id: int | None = Field(description="query identifier of the statement, if it is known")
+    at: datetime = Field(description="when the trigger fired")
+    bytes: int = Field(description="of the server's memory, or of the file; 0: in a file alone")
+    file: str | None = Field(description="its file; `null`: it is in memory alone")
+    incident: int | None = Field(
+        description="a number that a session that waited for a lock and those that held it up have "
+        "in common; `null`: no such session is known"
+    )
+
+
+class TraceKept(Document):
+    """Traces that the server kept because triggers fired."""
+
+    schema_: Literal["pgtare.trace.kept/1"] = Field(
+        default="pgtare.trace.kept/1", alias="schema", description="name and version"
+    )
+    traces: list[KeptTrace] = Field(description="one by one, the latest last")
+    started: datetime | None = Field(description="since when; `null` of a directory")
+    ever: int | None = Field(description="traces kept since then; `null` of a directory")
+    skipped: int | None = Field(
+        description="triggers that kept nothing because of the limits; `null` of a directory"
+    )
+    refused: int | None = Field(
+        description="triggers that kept nothing for lack of memory; `null` of a directory"
+    )
+    directory: str | None = Field(description="where the files are; `null`: there are none")
+
+
+def kept_traces(found: kept.KeptTraces) -> TraceKept:
+    """The document of kept traces."""
+    traces = [vars(one) for one in found.traces]
+    return TraceKept.model_validate({**vars(found), "traces": traces})
+
+
+class TraceTaken(Document):
+    """A kept trace that was written to a file."""
+
+    schema_: Literal["pgtare.trace.taken/1"] = Field(
+        default="pgtare.trace.taken/1", alias="schema", description="name and version"
+    )
+    id: int = Field(description="its number")
+    path: str = Field(description="the trace")
+    bytes: int = Field(description="size of the file")
+
+
+def taken(number: int, path: Path, size: int) -> TraceTaken:
+    """The document of a kept trace that was taken."""
+    return TraceTaken(id=number, path=str(path), bytes=size)
 
 
 class TracedSession(Model):

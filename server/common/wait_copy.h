@@ -1,0 +1,36 @@
+/*-------------------------------------------------------------------------
+ * wait_copy.h
+ *		What wait_event_timing offers a module that keeps traces of incidents: a
+ *		copy of this process's ring of waits, and how long it waited for locks.
+ *
+ * The offer is found by find_rendezvous_variable(WAIT_COPY_OFFER); the name
+ * carries the version of the structure.  What reads a ring reads a copy, too
+ * (wait_rings.h).
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGTARE_WAIT_COPY_H
+#define PGTARE_WAIT_COPY_H
+
+#include "postgres.h"
+
+#include "utils/timestamp.h"
+
+#define WAIT_COPY_OFFER "wait_event_timing/copy/1"
+
+typedef struct WaitCopyOffer
+{
+	/*
+	 * Copy the ring of this process into a pinned segment, whose memory counts
+	 * among what is kept: the caller lets go of both.  False: there is no ring.
+	 * An error leaves nothing behind.
+	 */
+	bool		(*copy) (uint32 *handle, uint64 *memory, TimestampTz *started);
+
+	/*
+	 * How long this process waited for heavyweight locks since this was called
+	 * last, in ns; of waits that are captured.
+	 */
+	int64		(*lock_waits) (void);
+} WaitCopyOffer;
+
+#endif							/* PGTARE_WAIT_COPY_H */

@@ -1,0 +1,488 @@
+/*-------------------------------------------------------------------------
+ * kept.c
+ *		Traces that are kept: their places, their memory, and their limits.
+ *
+ * The copy is made by the session itself, after the answer has left.  Its memory
+ * counts among that of all rings that are kept only to be read.  If there is none,
+ * traces of sessions that ended make way, but no other kept one does: these go
+ * when their places are needed, those that are in a file first.
+ *-------------------------------------------------------------------------
+ */
+#include "kept.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+
+#include "../../common/guarded.h"
+#include "../../common/wait_copy.h"
+#include "../../common/zeroed.h"
+
+int			kept_most = 10;
+int			kept_interval_s = 10;
+
+/* What a place held, to be let go of without the lock */
+typedef struct Freed
+{
+	uint32		copies[2];		/* segments */
+	int			ncopies;
+	uint32		ended;			/* segment of a session that ended, or 0 */
+} Freed;
+
+/* The copy that this process is making */
+static struct
+{
+	const Firing *trigger;
+	KeptTrace  *place;			/* NULL: none */
+	uint64		taken;			/* memory counted for it */
+	KeptTrace	made;
+} making;
+
+static Size
+size(void)
+{
+	return add_size(offsetof(KeptShared, watch), mul_size(sizeof(LockWatch), MaxBackends));
+}
+
+static void
+initialise(void *fresh)
+{
+	KeptShared *shared = fresh;
+
+	memset(shared, 0, size());
+	shared->since = GetCurrentTimestamp();
+	pg_atomic_init_u32(&shared->keeper, 0);
+	pg_atomic_init_u32(&shared->watches, 0);
+}
+
+static ModuleShmem memory = {
+	"sql_trace kept", "sql_trace_kept", "1", size, initialise
+};
+
+void
+kept_init(void)
+{
+	module_shmem_init(&memory);
+}
+
+/* NULL: there is none. */
+KeptShared *
+kept_get(void)
+{
+	return module_shmem_get(&memory);
+}
+
+/* The caller holds the lock, and lets go of what is freed afterwards. */
+static void
+free_memory(KeptTrace *kept, Freed *freed)
+{
+	freed->ncopies = 0;
+	freed->ended = 0;
+	if (kept->trace.handle != 0 && kept->is_copy)
+	{
+		ring_memory_forget(kept->trace.memory);
+		freed->copies[freed->ncopies++] = kept->trace.handle;
+	}
+	else
+		freed->ended = kept->trace.handle;
+	if (kept->waits != 0)
+	{
+		ring_memory_forget(kept->waits_memory);
+		freed->copies[freed->ncopies++] = kept->waits;
+	}
+	kept->trace.handle = kept->waits = 0;
+}
+
+static void
+let_go(const Freed *freed)
+{
+	for (int i = 0; i < freed->ncopies; i++)
+		dsm_unpin_segment(freed->copies[i]);
+	if (freed->ended != 0)
+		(void) ended_hold(shmem_get(), freed->ended, false, NULL);
+}
+
+/*
+ * The caller holds the lock.  May this cause have a trace of this role kept now?
+ * Those of one incident belong together.
+ */
+static bool
+is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int64 incident)
+{
+	int			in_hour = 0;
+
+	for (int i = 0; i < MAX_KEPT; i++)
+	{
+		const KeptTrace *kept = &shared->kept[i];
+
+		if (kept->trace.pid == 0)
+			continue;
+		if (kept->trigger.at > trigger->at - USECS_PER_HOUR)
+			in_hour++;
+		if (kept->trace.role == role && kept->trigger.cause == trigger->cause &&
+			(incident == 0 || kept->incident != incident) &&
+			kept->trigger.at > trigger->at - kept_interval_s * USECS_PER_SEC)
+			return false;
+	}
+	return in_hour < kept_most;
+}
+
+/*
+ * The caller holds the lock.  The one that is the first to make way: what is in
+ * a file, then the oldest.  "in_memory": of those that take memory.
+ */
+static KeptTrace *
+first_to_go(KeptShared *shared, bool in_memory)
+{
+	KeptTrace  *found = NULL;
+
+	for (int i = 0; i < MAX_KEPT; i++)
+	{
+		KeptTrace  *kept = &shared->kept[i];
+
+		if (kept->id == 0 || (in_memory && kept->trace.handle == 0))
+			continue;
+		if (found == NULL || (kept->file[0] != '\0') > (found->file[0] != '\0') ||
+			((kept->file[0] != '\0') == (found->file[0] != '\0') && kept->id < found->id))
+			found = kept;
+	}
+	return found;
+}
+
+/*
+ * The caller holds the lock.  A place for another, or NULL if there is none, as
+ * all are being made.  Each that is freed is one more of the array.
+ */
+static KeptTrace *
+make_place(KeptShared *shared, Freed *freed, int *nfreed)
+{
+	int			in_memory = 0;
+	KeptTrace  *free = NULL;
+	KeptTrace  *next;
+
+	for (int i = 0; i < MAX_KEPT; i++)
+		in_memory += shared->kept[i].trace.handle != 0;
+	for (; in_memory >= kept_most && (next = first_to_go(shared, true)) != NULL; in_memory--)
+	{
+		free_memory(next, &freed[(*nfreed)++]);
+		memset(next, 0, sizeof(*next));
+	}
+	for (int i = 0; i < MAX_KEPT && free == NULL; i++)
+		if (shared->kept[i].trace.pid == 0)
+			free = &shared->kept[i];
+	if (free == NULL && (free = first_to_go(shared, false)) != NULL)
+	{
+		free_memory(free, &freed[(*nfreed)++]);
+		memset(free, 0, sizeof(*free));
+	}
+	return free;
+}
+
+/* A place that is ours until it has an id, or NULL: the limits allow none. */
+static KeptTrace *
+take_place(KeptShared *shared, const Firing *trigger, const TraceEntry *trace_entry, int64 incident)
+{
+	Freed		freed[MAX_KEPT + 1];
+	int			nfreed = 0;
+	KeptTrace  *place = NULL;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	if (is_within_limits(shared, trigger, trace_entry->role, incident))
+		place = make_place(shared, freed, &nfreed);
+	if (place)
+	{
+		place->trigger = *trigger;
+		place->trace = *trace_entry;
+		place->trace.handle = 0;
+		place->incident = incident;
+	}
+	else
+		shared->skipped++;
+	LWLockRelease(&shared->lock);
+	for (int i = 0; i < nfreed; i++)
+		let_go(&freed[i]);
+	return place;
+}
+
+/* Who writes files has something to do. */
+static void
+wake_keeper(KeptShared *shared)
+{
+	uint32		number = pg_atomic_read_u32(&shared->keeper);
+
+	if (number != 0)
+		SetLatch(&ProcGlobal->allProcs[number - 1].procLatch);
+}
+
+static void
+publish(KeptShared *shared, KeptTrace *place, const KeptTrace *made)
+{
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	*place = *made;
+	if (place->id == 0)
+		place->id = ++shared->last_id;
+	LWLockRelease(&shared->lock);
+	wake_keeper(shared);
+}
+
+/* There is no memory for it; "place" may be NULL. */
+static void
+give_up_place(KeptShared *shared, KeptTrace *place)
+{
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	if (place)
+		memset(place, 0, sizeof(*place));
+	shared->refused++;
+	LWLockRelease(&shared->lock);
+}
+
+static void
+take_memory(uint64 bytes)
+{
+	while (!ring_memory_keep_copy(trace_memory_kb, bytes))
+		if (!ended_make_way(shmem_get()))
+			ring_memory_refuse(trace_memory_kb, "sql_trace.ring_memory");
+	making.taken = bytes;
+}
+
+/*
+ * Nobody else writes to our ring.  A position leads to the same place in what is
+ * cut behind the last record, as long as none was overwritten.
+ */
+static void
+copy_ring(void)
+{
+	const Ring *ring = trace.ring;
+	uint64		head = pg_atomic_read_u64(&trace.ring->head);
+	Size		used = offsetof(Ring, data) + Min(head, ring->size);
+	dsm_segment *segment;
+	Ring	   *copy;
+
+	take_memory(ring_memory_of(used));
+	segment = zeroed_segment(used);
+	copy = dsm_segment_address(segment);
+	memcpy(copy, ring, used);
+	pg_atomic_write_u32(&copy->held, 0);
+	dsm_pin_segment(segment);
+	making.made.trace.handle = dsm_segment_handle(segment);
+	making.made.trace.memory = making.made.trace.ring_bytes = making.taken;
+	making.taken = 0;
+	dsm_detach(segment);
+}
+
+static void
+make_copy(void *argument)
+{
+	KeptShared *shared = argument;
+
+	making.place = take_place(shared, making.trigger, &trace.slot->trace,
+							  shared->watch[MY_PROC_NUMBER].incident);
+	if (making.place == NULL)
+		return;
+	making.made = *making.place;
+	making.made.is_copy = true;
+	copy_ring();
+}
+
+static void
+copy_waits(void *argument)
+{
+	const WaitCopyOffer *offer = *find_rendezvous_variable(WAIT_COPY_OFFER);
+
+	if (offer && !offer->copy(&making.made.waits, &making.made.waits_memory,
+							  &making.made.waits_started))
+		making.made.waits = 0;
+}
+
+static void
+report_not_kept(void *argument, const char *cause)
+{
+	ereport(LOG, (errmsg("sql_trace cannot keep the trace of this session: %s", cause)));
+}
+
+static void
+report_without_waits(void *argument, const char *cause)
+{
+	ereport(LOG, (errmsg("sql_trace keeps the trace of this session without its waits: %s", cause)));
+}
+
+/* Keep what the ring of this session holds.  It holds nothing, and its client has its answer. */
+void
+kept_copy(const Firing *trigger)
+{
+	KeptShared *shared = kept_get();
+
+	if (shared == NULL)
+		return;
+	making.trigger = trigger;
+	making.place = NULL;
+	making.taken = 0;
+	if (guarded_run("sql_trace", make_copy, report_not_kept, shared))
+	{
+		if (making.place == NULL)
+			return;
+		(void) guarded_run("sql_trace", copy_waits, report_without_waits, NULL);
+		publish(shared, making.place, &making.made);
+		return;
+	}
+	if (making.taken > 0)
+		ring_memory_forget(making.taken);
+	give_up_place(shared, making.place);
+}
+
+/* Keep the ring of a session that ended for that: it lies in this segment, if there was room. */
+void
+kept_session_ended(const Firing *trigger, uint32 handle)
+{
+	KeptShared *shared = kept_get();
+	KeptTrace	made = {.trigger = *trigger};
+	KeptTrace  *place;
+
+	if (shared == NULL)
+		return;
+	if (!ended_hold(shmem_get(), handle, true, &made.trace))
+	{
+		give_up_place(shared, NULL);
+		return;
+	}
+	made.incident = shared->watch[MY_PROC_NUMBER].incident;
+	place = take_place(shared, trigger, &made.trace, made.incident);
+	if (place)
+		publish(shared, place, &made);
+	else
+		(void) ended_hold(shmem_get(), handle, false, NULL);
+}
+
+/* The caller holds the lock. */
+static KeptTrace *
+find(KeptShared *shared, int64 id)
+{
+	for (int i = 0; i < MAX_KEPT; i++)
+		if (id != 0 && shared->kept[i].id == id)
+			return &shared->kept[i];
+	return NULL;
+}
+
+/* What is kept by this number; false: nothing. */
+bool
+kept_find(int64 id, KeptTrace *found)
+{
+	KeptShared *shared = kept_get();
+	KeptTrace  *kept = NULL;
+
+	if (shared == NULL)
+		return false;
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	kept = find(shared, id);
+	if (kept)
+		*found = *kept;
+	LWLockRelease(&shared->lock);
+	return kept != NULL;
+}
+
+/* Give one up; false: there is none of that number. */
+bool
+kept_forget(int64 id)
+{
+	KeptShared *shared = kept_get();
+	KeptTrace  *kept;
+	Freed		freed = {0};
+
+	if (shared == NULL)
+		return false;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	kept = find(shared, id);
+	if (kept)
+	{
+		free_memory(kept, &freed);
+		memset(kept, 0, sizeof(*kept));
+	}
+	LWLockRelease(&shared->lock);
+	let_go(&freed);
+	return kept != NULL;
+}
+
+/* One is in a file now: it needs no more memory. */
+void
+kept_written(int64 id, const char *file)
+{
+	KeptShared *shared = kept_get();
+	KeptTrace  *kept;
+	Freed		freed = {0};
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	kept = find(shared, id);
+	if (kept)
+	{
+		strlcpy(kept->file, file, sizeof(kept->file));
+		free_memory(kept, &freed);
+	}
+	LWLockRelease(&shared->lock);
+	let_go(&freed);
+}
+
+/* A session begins a request in which waits for locks longer than this are of interest; -1: none. */
+void
+kept_watch_locks(int limit_ms)
+{
+	KeptShared *shared = kept_get();
+	LockWatch  *mine;
+
+	if (shared == NULL)
+		return;
+	mine = &shared->watch[MY_PROC_NUMBER];
+	mine->pid = MyProcPid;
+	mine->limit_ms = limit_ms;
+	mine->incident = 0;
+	if (limit_ms >= 0 && pg_atomic_exchange_u32(&shared->watches, 1) == 0)
+		wake_keeper(shared);
+}
+
+/*
+ * What the ring of a session holds is to be written to a file at once.  False: the
+ * limits do not allow it; else kept_end_file() follows.
+ */
+bool
+kept_begin_file(const Firing *trigger, const TraceEntry *of, int64 incident, KeptTrace *made)
+{
+	KeptShared *shared = kept_get();
+
+	making.place = take_place(shared, trigger, of, incident);
+	if (making.place == NULL)
+		return false;
+	*made = *making.place;
+	made->trace.handle = of->handle;
+	made->is_live = true;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	made->id = ++shared->last_id;
+	LWLockRelease(&shared->lock);
+	return true;
+}
+
+/* "file": NULL, if it was not written */
+void
+kept_end_file(const KeptTrace *made, const char *file)
+{
+	KeptTrace	done = *made;
+
+	if (file == NULL)
+	{
+		give_up_place(kept_get(), making.place);
+		return;
+	}
+	done.trace.handle = 0;
+	done.is_live = false;
+	strlcpy(done.file, file, sizeof(done.file));
+	publish(kept_get(), making.place, &done);
+}
+
+/* The one place where a kept ring is mapped; NULL: it has just been given up. */
+Ring *
+kept_map(const KeptTrace *kept, dsm_segment **segment, bool *foreign)
+{
+	*segment = dsm_find_mapping(kept->trace.handle);
+	*foreign = *segment == NULL;
+	if (*foreign)
+		*segment = dsm_attach(kept->trace.handle);
+	return *segment ? dsm_segment_address(*segment) : NULL;
+}

@@ -1,0 +1,115 @@
+/*-------------------------------------------------------------------------
+ * kept.h
+ *		Kept recordings: what the ring of a session held when a trigger fired.
+ *
+ * A trigger (trigger.c) only notes a cause in its process: a slow request or
+ * transaction, an error, a long wait for a lock, many blocks.  When the answer
+ * has left, the session copies its ring, and wait_event_timing its ring of
+ * waits, into segments of their own (kept.c), and goes on with its ring as it is.  The
+ * ring of a session that a cause ends is not copied: it stays among those of
+ * sessions that have ended (ended.c), which nobody gives up while it is kept.
+ *
+ * A background worker writes what is kept to files, if there is a directory for
+ * them (../writer/keeper.c); that gives its memory back.  While a session waits for a
+ * lock for longer than its setting says, the worker looks who holds that up
+ * (../writer/blockers.c), and writes what their rings hold at that moment.  They and
+ * the session that waited have the same number of an incident.
+ *
+ * A few are kept, and seldom: a cause once in a while for each role, and no more
+ * than so many in an hour.  What was not kept for that is counted.
+ *-------------------------------------------------------------------------
+ */
+#ifndef KEPT_H
+#define KEPT_H
+
+#include "sqltrace.h"
+
+#define MAX_KEPT 32
+#define KEPT_FILE_NAME 64
+
+/* Numbers of them are nowhere but in this server's memory. */
+typedef enum KeptCause
+{
+	CAUSE_NONE,
+	CAUSE_SQLSTATE,				/* value: the SQLSTATE, as the server packs it */
+	CAUSE_LOCK_WAIT,			/* value: ns */
+	CAUSE_REQUEST,				/* ns */
+	CAUSE_TRANSACTION,			/* ns */
+	CAUSE_BUFFERS,				/* blocks */
+	CAUSE_BLOCKER				/* process that waited for this one */
+} KeptCause;
+
+/* What a trigger notes when it fires */
+typedef struct Firing
+{
+	KeptCause	cause;
+	int64		value;
+	TimestampTz at;
+	int64		query_id;		/* 0: not known, or of a statement that is hidden */
+} Firing;
+
+typedef struct KeptTrace
+{
+	int64		id;				/* 0: it is being made */
+	Firing		trigger;
+	TraceEntry	trace;			/* "pid" 0: the place is free; "handle" 0: in a file alone */
+	int64		incident;		/* the same of all sessions in it; 0: no others are known */
+	bool		is_copy;		/* of the ring; else that lies among those that ended */
+	bool		is_live;		/* the ring is the session's own, only until it is written */
+	uint32		waits;			/* segment of the copied ring of waits, or 0 */
+	uint64		waits_memory;
+	TimestampTz waits_started;
+	char		file[KEPT_FILE_NAME];	/* in sql_trace.keep_directory; empty: in none */
+} KeptTrace;
+
+/* What others can know of a process that may wait for locks */
+typedef struct LockWatch
+{
+	int			pid;			/* whose this is */
+	int			limit_ms;		/* waits longer than this are of interest; -1: none are */
+	int64		incident;		/* of the wait of the request under way; 0: none */
+} LockWatch;
+
+typedef struct KeptShared
+{
+	LWLock		lock;			/* all of it */
+	int			tranche;
+	TimestampTz since;			/* when the server started */
+	int64		last_id;
+	int64		skipped;		/* not kept, by the limits of their number */
+	int64		refused;		/* not kept, as there was no memory */
+	pg_atomic_uint32 keeper;	/* number of the PGPROC that writes files, plus 1; 0: none does */
+	pg_atomic_uint32 watches;	/* has any session ever wanted its waits for locks watched? */
+	int64		last_incident;
+	KeptTrace	kept[MAX_KEPT];
+	LockWatch	watch[FLEXIBLE_ARRAY_MEMBER];	/* by number of the PGPROC; own process alone,
+												 * but for "incident": under the lock */
+} KeptShared;
+
+MODULE_LOCK_LEADS(KeptShared);
+
+#pragma GCC visibility push(hidden)
+
+/* kept.c */
+extern int	kept_most;
+extern int	kept_interval_s;
+extern void kept_init(void);
+extern KeptShared *kept_get(void);
+extern void kept_copy(const Firing *trigger);
+extern void kept_session_ended(const Firing *trigger, uint32 handle);
+extern bool kept_find(int64 id, KeptTrace *found);
+extern bool kept_forget(int64 id);
+extern void kept_written(int64 id, const char *file);
+extern bool kept_begin_file(const Firing *trigger, const TraceEntry *of, int64 incident,
+							KeptTrace *made);
+extern void kept_end_file(const KeptTrace *made, const char *file);
+extern void kept_watch_locks(int limit_ms);
+extern Ring *kept_map(const KeptTrace *kept, dsm_segment **segment, bool *foreign);
+
+/* trigger.c */
+extern const char *trigger_cause_name(KeptCause cause);
+extern void trigger_detail(const Firing *trigger, char *to, Size size);
+
+#pragma GCC visibility pop
+
+#endif							/* KEPT_H */

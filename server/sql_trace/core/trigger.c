@@ -1,0 +1,310 @@
+/*-------------------------------------------------------------------------
+ * trigger.c
+ *		What makes a traced session keep its trace: settings, and when they fire.
+ *
+ * A trigger only notes its cause: it may fire within an error, or as a
+ * transaction ends.  When the client has its answer, the session keeps what its
+ * ring holds (kept.c).  Of several causes of a request the first counts: an
+ * error, a transaction that ends, then what is looked at when the request has
+ * been answered.  Requests that are not traced fire nothing.
+ *-------------------------------------------------------------------------
+ */
+#include "kept.h"
+
+#include <limits.h>
+
+#include "fmgr.h"
+#include "utils/backend_status.h"
+#include "utils/builtins.h"
+#include "utils/varlena.h"
+
+#include "../../common/wait_copy.h"
+
+#define NS_PER_MS INT64CONST(1000000)
+
+typedef struct SqlState
+{
+	int			code;
+	bool		is_class;		/* all that begin with its two characters */
+} SqlState;
+
+typedef struct SqlStates
+{
+	int			n;
+	SqlState	item[FLEXIBLE_ARRAY_MEMBER];
+} SqlStates;
+
+/* False: no setting asks for anything.  A setting that changes makes us look. */
+bool		trigger_armed = true;
+
+/* The request has been answered, and what its ring holds is to be kept. */
+bool		trigger_ready = false;
+
+static int	request_ms = -1;
+static int	transaction_ms = -1;
+static int	lock_wait_ms = -1;
+static int	most_blocks = -1;
+static char *sqlstates_text = NULL;
+static const SqlStates *sqlstates = NULL;
+
+static Firing pending;
+static bool watched = false;	/* the request, from its beginning on */
+static bool locks_watched = false;	/* others know that they are of interest */
+static int64 blocks_before;
+
+static void
+number_changed(int newval, void *extra)
+{
+	trigger_armed = true;
+}
+
+static void
+sqlstates_changed(const char *newval, void *extra)
+{
+	sqlstates = extra;
+	trigger_armed = true;
+}
+
+/* A SQLSTATE, or the two characters of a class */
+static bool
+parse_sqlstate(const char *text, SqlState *state)
+{
+	char		code[5] = {'0', '0', '0', '0', '0'};
+	size_t		length = strlen(text);
+
+	if (length != 2 && length != 5)
+		return false;
+	for (size_t i = 0; i < length; i++)
+	{
+		code[i] = (char) pg_ascii_toupper((unsigned char) text[i]);
+		if (!((code[i] >= '0' && code[i] <= '9') || (code[i] >= 'A' && code[i] <= 'Z')))
+			return false;
+	}
+	state->code = MAKE_SQLSTATE(code[0], code[1], code[2], code[3], code[4]);
+	state->is_class = length == 2;
+	return true;
+}
+
+static bool
+check_sqlstates(char **newval, void **extra, GucSource source)
+{
+	char	   *copy = pstrdup(*newval ? *newval : "");
+	List	   *items = NIL;
+	ListCell   *cell;
+	SqlStates  *parsed = NULL;
+	bool		good = SplitGUCList(copy, ',', &items);
+
+	if (!good)
+		GUC_check_errdetail("List syntax is invalid: write SQLSTATEs, separated by commas.");
+	else
+		parsed = setting_alloc(offsetof(SqlStates, item) + list_length(items) * sizeof(SqlState));
+	good = parsed != NULL;
+	if (good)
+		parsed->n = 0;
+	foreach(cell, items)
+	{
+		if (good && !parse_sqlstate(lfirst(cell), &parsed->item[parsed->n++]))
+		{
+			GUC_check_errdetail("\"%s\" is neither a SQLSTATE, such as 40P01, nor a class, such as 53.",
+								(char *) lfirst(cell));
+			good = false;
+		}
+	}
+	list_free(items);
+	pfree(copy);
+	if (good)
+		*extra = parsed;
+	else if (parsed)
+		setting_free(parsed);
+	return good;
+}
+
+static void
+define_limit(const char *name, const char *about, const char *more, int *value, int flags)
+{
+	DefineCustomIntVariable(name, about, more, value, -1, -1, INT_MAX, PGC_SUSET, flags,
+							NULL, number_changed, NULL);
+}
+
+void
+trigger_define(void)
+{
+	define_limit("sql_trace.keep_slower_than",
+				 "Keeps the trace of a session whose request takes longer.",
+				 "From its arrival to its answer; -1: never.", &request_ms, GUC_UNIT_MS);
+	define_limit("sql_trace.keep_transaction_slower_than",
+				 "Keeps the trace of a session whose transaction takes longer.",
+				 "From its first statement to its end, with the time that the client takes; -1: never.",
+				 &transaction_ms, GUC_UNIT_MS);
+	define_limit("sql_trace.keep_lock_wait",
+				 "Keeps the trace of a session of which a request waits for heavyweight locks for longer.",
+				 "As wait_event_timing captures its waits; -1: never.",
+				 &lock_wait_ms, GUC_UNIT_MS);
+	define_limit("sql_trace.keep_buffers",
+				 "Keeps the trace of a session of which a request uses more shared blocks.",
+				 "Found in the shared buffers or read; -1: never.", &most_blocks, 0);
+	DefineCustomStringVariable("sql_trace.keep_sqlstates",
+							   "Keeps the trace of a session that meets such an error.",
+							   "A list of SQLSTATEs, and of classes by their two characters.",
+							   &sqlstates_text,
+							   "",
+							   PGC_SUSET, 0,
+							   check_sqlstates, sqlstates_changed, NULL);
+	DefineCustomIntVariable("sql_trace.keep_most",
+							"Traces that are kept in an hour, and in memory at a time.",
+							NULL,
+							&kept_most,
+							10, 1, MAX_KEPT,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.keep_interval",
+							"Time in which a cause has one trace of a role kept.",
+							NULL,
+							&kept_interval_s,
+							10, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_S,
+							NULL, NULL, NULL);
+}
+
+static bool
+is_any_set(void)
+{
+	return request_ms >= 0 || transaction_ms >= 0 || lock_wait_ms >= 0 || most_blocks >= 0 ||
+		(sqlstates != NULL && sqlstates->n > 0);
+}
+
+static int64
+blocks(void)
+{
+	return pgBufferUsage.shared_blks_hit + pgBufferUsage.shared_blks_read;
+}
+
+static int64
+lock_waits(void)
+{
+	static void **variable = NULL;
+	const WaitCopyOffer *offer;
+
+	if (variable == NULL)
+		variable = find_rendezvous_variable(WAIT_COPY_OFFER);
+	offer = *variable;
+	return offer ? offer->lock_waits() : 0;
+}
+
+static void
+fire(KeptCause cause, int64 value)
+{
+	if (pending.cause != CAUSE_NONE)
+		return;
+	pending.cause = cause;
+	pending.value = value;
+	pending.at = GetCurrentTimestamp();
+	/* of a utility statement it hashes what that says */
+	pending.query_id = trace.secret_met || trace.secret_transaction ? 0 :
+		(int64) pgstat_get_my_query_id();
+}
+
+/* A request begins that is traced. */
+void
+trigger_request_begins(void)
+{
+	pending.cause = CAUSE_NONE;
+	trigger_armed = is_any_set();
+	watched = true;
+	blocks_before = blocks();
+	if (lock_wait_ms >= 0)
+		(void) lock_waits();
+	if (lock_wait_ms >= 0 || locks_watched)
+		kept_watch_locks(lock_wait_ms);
+	locks_watched = lock_wait_ms >= 0;
+}
+
+/* An error is on its way to the client. */
+void
+trigger_error(uint32 sqlstate)
+{
+	for (int i = 0; sqlstates && i < sqlstates->n; i++)
+	{
+		const SqlState *wanted = &sqlstates->item[i];
+
+		if (wanted->code == (int) sqlstate ||
+			(wanted->is_class && wanted->code == ERRCODE_TO_CATEGORY((int) sqlstate)))
+			fire(CAUSE_SQLSTATE, sqlstate);
+	}
+}
+
+/* A transaction is over that took this long. */
+void
+trigger_transaction_ended(int64 ns)
+{
+	if (transaction_ms >= 0 && ns > transaction_ms * NS_PER_MS)
+		fire(CAUSE_TRANSACTION, ns);
+}
+
+/*
+ * A traced request has taken this long, and its answer is on its way.  One in
+ * which a setting changed, or that is traced for one of its statements, has not
+ * been watched from its beginning on.
+ */
+void
+trigger_request_ended(int64 ns)
+{
+	int64		lock = watched && lock_wait_ms >= 0 ? lock_waits() : 0;
+	int64		used = watched ? blocks() - blocks_before : 0;
+
+	watched = false;
+	if (lock_wait_ms >= 0 && lock > lock_wait_ms * NS_PER_MS)
+		fire(CAUSE_LOCK_WAIT, lock);
+	if (request_ms >= 0 && ns > request_ms * NS_PER_MS)
+		fire(CAUSE_REQUEST, ns);
+	if (most_blocks >= 0 && used > most_blocks)
+		fire(CAUSE_BUFFERS, used);
+	trigger_ready = pending.cause != CAUSE_NONE;
+}
+
+/*
+ * The answer has left, and the session holds nothing.  Messages of a notice leave
+ * at once, too, from within the report, but then nothing is ready.
+ */
+void
+trigger_flushed(void)
+{
+	Firing		fired = pending;
+
+	trigger_ready = false;
+	pending.cause = CAUSE_NONE;
+	if (trace.ring != NULL)
+		kept_copy(&fired);
+}
+
+/* The session has ended; its ring lies among those that ended, in this segment. */
+void
+trigger_session_ended(uint32 handle)
+{
+	if (pending.cause != CAUSE_NONE)
+		kept_session_ended(&pending, handle);
+}
+
+const char *
+trigger_cause_name(KeptCause cause)
+{
+	static const char *const names[] = {
+		"", "sqlstate", "lock_wait", "request", "transaction", "buffers", "blocker"
+	};
+
+	return cause < lengthof(names) ? names[cause] : "";
+}
+
+/* How much it was, or which error */
+void
+trigger_detail(const Firing *trigger, char *to, Size size)
+{
+	if (trigger->cause == CAUSE_SQLSTATE)
+		strlcpy(to, unpack_sql_state((int) trigger->value), size);
+	else if (trigger->cause == CAUSE_BLOCKER)
+		snprintf(to, size, "of process " INT64_FORMAT, trigger->value);
+	else if (trigger->cause == CAUSE_BUFFERS)
+		snprintf(to, size, INT64_FORMAT " blocks", trigger->value);
+	else
+		snprintf(to, size, "%.1f ms", (double) trigger->value / NS_PER_MS);
+}

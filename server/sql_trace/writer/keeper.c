@@ -1,0 +1,429 @@
+/*-------------------------------------------------------------------------
+ * keeper.c
+ *		The background worker that writes kept traces to files.
+ *
+ * Each is one file, which gets its name when it is whole and on the disk: a
+ * worker that dies leaves a part under another name, which the next one removes.
+ * What is in a file takes no shared memory any more.  When the directory is full,
+ * by its settings or by its volume, what is kept stays in memory; files are not
+ * deleted.
+ *-------------------------------------------------------------------------
+ */
+#include "worker.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "miscadmin.h"
+#include "pgtime.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/memutils.h"
+#include "utils/wait_event.h"
+
+#include "../../common/guarded.h"
+
+#define RETRY_INTERVAL_MS 60000
+#define RESTART_INTERVAL_S 2
+#define LOCK_INTERVAL_MS 1000
+#define MOST_BLOCKERS 8
+#define KIBIBYTE ((uint64) 1024)
+#define PREFIX "kept-"
+#define SUFFIX ".pgtrace"
+#define UNFINISHED ".partial"
+
+static char *keep_directory = NULL;
+static int	most_files = 100;
+static int	most_kb = 1024 * 1024;
+static bool reported = false;	/* that something cannot be written, until something can */
+
+PGDLLEXPORT void sql_trace_keeper_main(Datum argument);
+
+/* As for the other worker (worker.c): known to a session that loads the library, without effect. */
+static void
+define_unused(void)
+{
+	static const char *const names[] = {
+		"sql_trace.keep_directory", "sql_trace.keep_files", "sql_trace.keep_files_size",
+	};
+	static char *unused[lengthof(names)];
+
+	for (int i = 0; i < lengthof(names); i++)
+		DefineCustomStringVariable(names[i],
+								   "Of the background worker, which this session does not have.",
+								   "Has an effect only if the server preloads the library.",
+								   &unused[i],
+								   "",
+								   PGC_SIGHUP, GUC_SUPERUSER_ONLY,
+								   NULL, NULL, NULL);
+}
+
+void
+keeper_define(void)
+{
+	if (!process_shared_preload_libraries_in_progress)
+	{
+		define_unused();
+		return;
+	}
+	DefineCustomStringVariable("sql_trace.keep_directory",
+							   "Directory in which a background worker writes the traces that are kept.",
+							   "Empty: there is no worker, and they are kept in memory alone.",
+							   &keep_directory,
+							   "",
+							   PGC_POSTMASTER, GUC_SUPERUSER_ONLY,
+							   NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.keep_files",
+							"Number of kept traces in the directory at which no more are written.",
+							NULL,
+							&most_files,
+							100, 1, INT_MAX,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.keep_files_size",
+							"Size of all kept traces in the directory at which no more are written.",
+							NULL,
+							&most_kb,
+							1024 * 1024, 64, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+}
+
+/* Where kept traces are written, or NULL */
+const char *
+keeper_directory(void)
+{
+	return keep_directory && keep_directory[0] != '\0' ? keep_directory : NULL;
+}
+
+static void
+refuse(const char *why)
+{
+	if (!reported)
+		ereport(WARNING,
+				(errmsg("sql_trace cannot write a kept trace to \"%s\": %s", keep_directory, why),
+				 errhint("It is tried again each minute, and when the configuration is reloaded.")));
+	reported = true;
+}
+
+static bool
+ends_with(const char *name, const char *end)
+{
+	size_t		length = strlen(name);
+	size_t		wanted = strlen(end);
+
+	return length >= wanted && strcmp(name + length - wanted, end) == 0;
+}
+
+/* Look at all files of ours; "remove": those that were never finished. */
+static void
+look_at_files(int directory, bool remove, int *files, uint64 *bytes)
+{
+	int			descriptor = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR		   *all = descriptor >= 0 ? fdopendir(descriptor) : NULL;
+	struct dirent *file;
+	struct stat found;
+
+	*files = 0;
+	*bytes = 0;
+	while (all && (file = readdir(all)) != NULL)
+	{
+		const char *name = file->d_name;
+
+		if (remove && strncmp(name, "." PREFIX, strlen("." PREFIX)) == 0 &&
+			ends_with(name, UNFINISHED))
+			(void) unlinkat(descriptor, name, 0);
+		if (strncmp(name, PREFIX, strlen(PREFIX)) != 0 || !ends_with(name, SUFFIX) ||
+			fstatat(descriptor, name, &found, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(found.st_mode))
+			continue;
+		(*files)++;
+		*bytes += found.st_size;
+	}
+	if (all)
+		closedir(all);
+	else if (descriptor >= 0)
+		close(descriptor);
+}
+
+static bool
+has_room(int directory, uint64 size)
+{
+	int			files;
+	uint64		bytes;
+
+	look_at_files(directory, false, &files, &bytes);
+	if (files >= most_files)
+		refuse("it holds as many as sql_trace.keep_files allows");
+	else if (bytes + size > most_kb * KIBIBYTE)
+		refuse("it would be larger than sql_trace.keep_files_size allows");
+	else
+		return true;
+	return false;
+}
+
+static bool
+write_all(int fd, const char *data, Size size)
+{
+	while (size > 0)
+	{
+		ssize_t		done = write(fd, data, size);
+
+		if (done < 0 && errno == EINTR)
+			continue;
+		if (done <= 0)
+		{
+			errno = done == 0 ? ENOSPC : errno;
+			return false;
+		}
+		data += done;
+		size -= done;
+	}
+	return true;
+}
+
+/* A file that is whole, or none */
+static bool
+write_file(int directory, const char *name, const char *data, Size size)
+{
+	char		unfinished[KEPT_FILE_NAME + 16];
+	int			fd;
+	bool		done;
+
+	snprintf(unfinished, sizeof(unfinished), ".%s%s", name, UNFINISHED);
+	fd = openat(directory, unfinished, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd < 0)
+	{
+		refuse(strerror(errno));
+		return false;
+	}
+	done = write_all(fd, data, size) && fsync(fd) == 0 &&
+		renameat(directory, unfinished, directory, name) == 0 && fsync(directory) == 0;
+	if (!done)
+	{
+		refuse(strerror(errno));
+		(void) unlinkat(directory, unfinished, 0);
+	}
+	close(fd);
+	return done;
+}
+
+static void
+name_file(const KeptTrace *kept, char *name, Size size)
+{
+	pg_time_t	seconds = timestamptz_to_time_t(kept->trigger.at);
+	char		when[32];
+
+	pg_strftime(when, sizeof(when), "%Y%m%dT%H%M%S", pg_gmtime(&seconds));
+	snprintf(name, size, PREFIX "%s-%d-" INT64_FORMAT SUFFIX, when, kept->trace.pid, kept->id);
+}
+
+typedef struct Work
+{
+	const KeptTrace *kept;
+	int			directory;
+} Work;
+
+static void
+write_kept(void *argument)
+{
+	const Work *work = argument;
+	TraceFile	file;
+	char		name[KEPT_FILE_NAME];
+
+	if (!kept_file(work->kept, &file) || !has_room(work->directory, file.memory.len))
+		return;
+	name_file(work->kept, name, sizeof(name));
+	if (!write_file(work->directory, name, file.memory.data, file.memory.len))
+		return;
+	kept_written(work->kept->id, name);
+	reported = false;
+}
+
+static void
+report_failure(void *argument, const char *cause)
+{
+	refuse(cause);
+}
+
+/* Write what a session has done that holds up another, as far as its ring tells by now. */
+static void
+write_blocker(void *argument)
+{
+	const Work *work = argument;
+	TraceFile	file;
+	char		name[KEPT_FILE_NAME];
+	bool		done;
+
+	name_file(work->kept, name, sizeof(name));
+	done = kept_file(work->kept, &file) && has_room(work->directory, file.memory.len) &&
+		write_file(work->directory, name, file.memory.data, file.memory.len);
+	kept_end_file(work->kept, done ? name : NULL);
+}
+
+typedef struct Blockers
+{
+	int			n;
+	Blocker		blocker[MOST_BLOCKERS];
+} Blockers;
+
+/* Who holds up a session that waits for a lock for too long?  Their traces are kept now. */
+static void
+look_at_locks(void *argument)
+{
+	Blockers   *found = argument;
+
+	found->n = blockers_find(found->blocker, MOST_BLOCKERS);
+}
+
+static void
+write_blockers(int directory)
+{
+	MemoryContext context = AllocSetContextCreate(TopMemoryContext, "blockers",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext before = MemoryContextSwitchTo(context);
+	Blockers	found;
+
+	found.n = 0;
+	(void) guarded_run("sql_trace", look_at_locks, report_failure, &found);
+	for (int i = 0; i < found.n; i++)
+	{
+		const Blocker *blocker = &found.blocker[i];
+		KeptTrace	kept;
+		Work		work = {&kept, directory};
+		Firing		firing = {
+			.cause = CAUSE_BLOCKER,.value = blocker->victim,.at = GetCurrentTimestamp()
+		};
+
+		if (kept_begin_file(&firing, &blocker->trace, blocker->incident, &kept) &&
+			!guarded_run("sql_trace", write_blocker, report_failure, &work))
+			kept_end_file(&kept, NULL);
+	}
+	MemoryContextSwitchTo(before);
+	MemoryContextDelete(context);
+}
+
+/* Write all that is in no file yet. */
+static void
+write_all_kept(int directory)
+{
+	KeptShared *shared = kept_get();
+	MemoryContext context = AllocSetContextCreate(TopMemoryContext, "kept trace",
+												  ALLOCSET_DEFAULT_SIZES);
+
+	for (int i = 0; i < MAX_KEPT && !ShutdownRequestPending; i++)
+	{
+		MemoryContext before = MemoryContextSwitchTo(context);
+		KeptTrace	kept;
+		Work		work = {&kept, directory};
+
+		LWLockAcquire(&shared->lock, LW_SHARED);
+		kept = shared->kept[i];
+		LWLockRelease(&shared->lock);
+		if (kept.id != 0 && kept.trace.handle != 0)
+			(void) guarded_run("sql_trace", write_kept, report_failure, &work);
+		MemoryContextSwitchTo(before);
+		MemoryContextReset(context);
+	}
+	MemoryContextDelete(context);
+}
+
+static void
+leave(int code, Datum arg)
+{
+	KeptShared *shared = kept_get();
+
+	if (shared)
+		pg_atomic_write_u32(&shared->keeper, 0);
+}
+
+void
+sql_trace_keeper_main(Datum argument)
+{
+	int			directory = -1;
+	int			files;
+	uint64		bytes;
+	bool		watches = false;
+	TimestampTz looked = 0;
+	TimestampTz now;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+	before_shmem_exit(leave, (Datum) 0);
+	if (kept_get() != NULL)
+		pg_atomic_write_u32(&kept_get()->keeper, (uint32) MY_PROC_NUMBER + 1);
+	while (!ShutdownRequestPending)
+	{
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+			reported = false;
+			if (directory >= 0)
+				close(directory);
+			directory = -1;
+		}
+		if (directory < 0 && !reported)
+		{
+			directory = directory_open(keep_directory, "sql_trace.keep_directory");
+			if (directory >= 0)
+				look_at_files(directory, true, &files, &bytes);
+			reported = directory < 0;
+		}
+		now = GetCurrentTimestamp();
+		if (directory >= 0 && kept_get() != NULL)
+		{
+			watches = pg_atomic_read_u32(&kept_get()->watches) != 0;
+			/* it takes every lock of the lock manager's table */
+			if (watches && TimestampDifferenceExceeds(looked, now, LOCK_INTERVAL_MS))
+			{
+				write_blockers(directory);
+				looked = now;
+			}
+			write_all_kept(directory);
+		}
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 watches ? LOCK_INTERVAL_MS : RETRY_INTERVAL_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	if (directory >= 0 && kept_get() != NULL)
+	{
+		ShutdownRequestPending = false;
+		write_all_kept(directory);
+	}
+	/* started anew, unless the server shuts down */
+	proc_exit(1);
+}
+
+/* Called when the library is loaded: by the server itself, a worker can be had. */
+void
+keeper_register(void)
+{
+	BackgroundWorker worker = {0};
+	Dl_info		ours;
+
+	if (!process_shared_preload_libraries_in_progress || keeper_directory() == NULL)
+		return;
+	if (dladdr(sql_trace_keeper_main, &ours) == 0 ||
+		strlen(ours.dli_fname) >= sizeof(worker.bgw_library_name))
+	{
+		ereport(WARNING,
+				(errmsg("sql_trace writes no kept traces: the path of its library is too long")));
+		return;
+	}
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
+	worker.bgw_start_time = BgWorkerStart_ConsistentState;
+	worker.bgw_restart_time = RESTART_INTERVAL_S;
+	strlcpy(worker.bgw_library_name, ours.dli_fname, sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "sql_trace_keeper_main", BGW_MAXLEN);
+	strlcpy(worker.bgw_name, "sql_trace keeper", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "sql_trace keeper", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}

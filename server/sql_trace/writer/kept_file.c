@@ -1,0 +1,197 @@
+/*-------------------------------------------------------------------------
+ * kept_file.c
+ *		A kept trace as a trace file, in memory: for the worker that writes it, and
+ *		for clients.
+ *
+ * The calls are those of the copied ring, or of the ring of the session that
+ * ended, or of one that goes on.  The waits are those of the copied ring of waits,
+ * and of the rings that wait_event_timing has of the session, if that was not copied,
+ * and of its parallel workers.
+ *-------------------------------------------------------------------------
+ */
+#include "worker.h"
+
+#include "pgtime.h"
+
+/* Times as readers of JSON know them */
+static void
+put_time(StringInfo to, TimestampTz at)
+{
+	pg_time_t	seconds = timestamptz_to_time_t(at);
+	int			micros = (int) (at - time_t_to_timestamptz(seconds));
+	char		text[32];
+
+	pg_strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", pg_gmtime(&seconds));
+	appendStringInfo(to, "%s.%06d+00:00", text, micros);
+}
+
+static char *
+description(const KeptTrace *kept, const SessionRecord *session)
+{
+	StringInfoData json;
+	char		detail[32];
+
+	trigger_detail(&kept->trigger, detail, sizeof(detail));
+	initStringInfo(&json);
+	appendStringInfo(&json, "{\"id\": " INT64_FORMAT ", \"cause\": \"%s\", \"detail\": \"%s\", "
+					 "\"incident\": " INT64_FORMAT ", \"pid\": %d, \"query_id\": " INT64_FORMAT
+					 ", \"at\": \"", kept->id, trigger_cause_name(kept->trigger.cause), detail,
+					 kept->incident, kept->trace.pid, kept->trigger.query_id);
+	put_time(&json, kept->trigger.at);
+	appendStringInfoChar(&json, '"');
+	json_name(&json, "role", session->role_name);
+	json_name(&json, "database", session->database_name);
+	json_name(&json, "application", kept->trace.application);
+	appendStringInfoChar(&json, '}');
+	return json.data;
+}
+
+/* Names of a session, for its rings */
+static void
+name_ring(Drained *ring, const KeptTrace *kept, const SessionRecord *session)
+{
+	strlcpy(ring->user, session->role_name, sizeof(ring->user));
+	strlcpy(ring->database, session->database_name, sizeof(ring->database));
+	strlcpy(ring->application, kept->trace.application, sizeof(ring->application));
+}
+
+/* When its oldest record was written */
+static TimestampTz
+reaches_to(Ring *ring, char *buffer)
+{
+	uint64		tail = pg_atomic_read_u64(&ring->tail);
+	RingCopy	first;
+
+	if (tail == 0)
+		return ring->started;
+	first = ring_copy(ring, tail, buffer, WORKER_CHUNK);
+	/* later than the ring began: then nobody takes what it forgot for a loss */
+	return ring->started + (first.size == 0 ? 1 :
+							Max(((const RecordHeader *) first.data)->time / 1000, 1));
+}
+
+static void
+put_calls(Recording *recording, const KeptTrace *kept, dsm_segment *segment)
+{
+	const Ring *ring = dsm_segment_address(segment);
+	Drained		calls = {0};
+
+	calls.segment = segment;
+	calls.started = ring->started;
+	calls.pid = kept->trace.pid;
+	calls.number = ++recording->rings_ever;
+	calls.ended = true;
+	name_ring(&calls, kept, &ring->session);
+	write_calls(recording, &calls);
+}
+
+static void
+put_waits(Recording *recording, const KeptTrace *kept, const SessionRecord *session,
+		  const WaitRing *found)
+{
+	dsm_segment *segment = dsm_find_mapping(found->handle);
+	bool		foreign = segment == NULL;
+	Drained		waits = {0};
+
+	if (foreign)
+		segment = dsm_attach(found->handle);
+	if (segment == NULL)
+		return;
+	waits.segment = segment;
+	waits.waits = waits.seen = true;
+	waits.ended = !kept->is_live;
+	waits.started = found->started;
+	waits.pid = found->pid;
+	waits.leader_pid = found->leader_pid;
+	waits.number = ++recording->rings_ever;
+	name_ring(&waits, kept, session);
+	write_waits(recording, &waits);
+	if (foreign)
+		dsm_detach(segment);
+}
+
+/* Numbers of processes come again: the ring began after the session, and before the trigger fired. */
+static bool
+is_of_session(const KeptTrace *kept, const SessionRecord *session, const WaitRing *waits)
+{
+	return waits->handle != 0 && waits->started >= session->session_started &&
+		waits->started <= kept->trigger.at &&
+		(waits->leader_pid == kept->trace.pid ||
+		 (waits->pid == kept->trace.pid && !kept->is_copy));
+}
+
+static void
+put_all_waits(Recording *recording, const KeptTrace *kept, const SessionRecord *session)
+{
+	const WaitRingsOffer *offer = worker_waits();
+	WaitRing	waits;
+
+	if (offer == NULL)
+		return;
+	if (kept->waits != 0)
+	{
+		waits.pid = kept->trace.pid;
+		waits.leader_pid = 0;
+		waits.handle = kept->waits;
+		waits.started = kept->waits_started;
+		put_waits(recording, kept, session, &waits);
+	}
+	for (uint32 place = 0; offer->look(place, &waits); place++)
+		if (is_of_session(kept, session, &waits))
+			put_waits(recording, kept, session, &waits);
+}
+
+static void
+put_end(Recording *recording, const KeptTrace *kept, bool cut)
+{
+	TraceFile  *file = &recording->file;
+	StringInfoData json;
+	char		detail[32];
+	double		reach = (double) (kept->trigger.at - recording->began) / USECS_PER_SEC;
+
+	trigger_detail(&kept->trigger, detail, sizeof(detail));
+	initStringInfo(&json);
+	appendStringInfo(&json, "{\"stopped_by\": \"kept\", \"why\": \"\", \"seconds\": %.3f, "
+					 "\"losses\": {}, \"notes\": [\"kept because of %s (%s) at ", reach,
+					 trigger_cause_name(kept->trigger.cause), detail);
+	put_time(&json, kept->trigger.at);
+	appendStringInfo(&json, "; it reaches back %.3f s before that, %s\"]}", reach,
+					 cut ? "what was earlier had been overwritten" :
+					 "to where the trace of the session began");
+	block_begin(file, TABLE_END, 1);
+	block_bytes(file, "json", json.data, json.len);
+	(void) block_end(file);
+}
+
+/*
+ * Make the file of a kept trace, in the memory context under way.  False: it has
+ * just been given up.
+ */
+bool
+kept_file(const KeptTrace *kept, TraceFile *file)
+{
+	dsm_segment *segment;
+	bool		foreign;
+	Ring	   *ring = kept_map(kept, &segment, &foreign);
+	Recording  *recording;
+
+	if (ring == NULL)
+		return false;
+	recording = palloc0(sizeof(*recording));
+	file_init_in_memory(&recording->file);
+	recording->buffer = palloc(WORKER_CHUNK);
+	recording->began = reaches_to(ring, recording->buffer);
+	recording->kept = description(kept, &ring->session);
+	(void) write_head(recording);
+	put_calls(recording, kept, segment);
+	put_all_waits(recording, kept, &ring->session);
+	put_end(recording, kept, pg_atomic_read_u64(&ring->tail) > 0);
+	*file = recording->file;
+	if (!kept->is_copy && !kept->is_live)
+		ended_read(shmem_get(), kept->trace.handle, ring);
+	if (foreign)
+		dsm_detach(segment);
+	pfree(recording->buffer);
+	pfree(recording);
+	return true;
+}

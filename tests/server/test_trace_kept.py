@@ -1,0 +1,468 @@
+"""Traces that are kept because a trigger fires: what fires, what is kept of it, and who sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import psycopg
+import pytest
+
+from pgtare.cli.json_pages import documents
+from pgtare.seeing.trace.analysis.ledger import Ledger, ledger
+from pgtare.seeing.trace.analysis.profile import profile
+from pgtare.seeing.trace.file.reader import Trace, load
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from tests.commands import failed, in_process
+from tests.servers import tracing
+from tests.sessions import Connection, eventually, one, rows, session
+from tests.trace_worker import place
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+
+#: Every trigger counts, so that one test does not keep another's from firing.
+SETTINGS = {"sql_trace.keep_interval": 0, "sql_trace.keep_most": 32, "deadlock_timeout": "50ms"}
+
+
+@pytest.fixture(scope="module")
+def keeping(each_server: Binaries) -> Iterator[Cluster]:
+    """A server that keeps traces in memory alone."""
+    with tracing(each_server, SETTINGS) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def filing(each_server: Binaries) -> Iterator[tuple[Cluster, Path]]:
+    """A server that writes what it keeps, and where."""
+    with place() as path:
+        settings = SETTINGS | {"sql_trace.keep_directory": str(path / "kept")}
+        with tracing(each_server, settings) as cluster:
+            yield cluster, path / "kept"
+
+
+@pytest.fixture
+def admin(keeping: Cluster) -> Iterator[Connection]:
+    with session(keeping) as connection:
+        forget_all(connection)
+        yield connection
+
+
+@contextlib.contextmanager
+def traced(cluster: Cluster, **settings: object) -> Iterator[Connection]:
+    """A session at level 12 with a small ring, and triggers."""
+    options = "-c sql_trace.level=12 -c sql_trace.ring_size=256kB"
+    options += "".join(f" -c sql_trace.{name}={value}" for name, value in settings.items())
+    with session(cluster, application_name="shop", options=options) as client:
+        yield client
+
+
+def forget_all(connection: Connection) -> None:
+    connection.execute("SELECT count(sql_trace_kept_forget(id)) FROM sql_trace_kept()")
+
+
+def kept(cluster: Cluster, *options: str) -> list[dict[str, Any]]:
+    """What the command lists."""
+    done = in_process("trace", "kept", *(options or ("--dsn", cluster.dsn())), "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, documents()["pgtare.trace.kept/1"].schema)
+    found: list[dict[str, Any]] = document["traces"]
+    return found
+
+
+def take(cluster: Cluster, number: int, path: Path) -> Trace:
+    where = ("--dsn", cluster.dsn(), "--out", path)
+    done = in_process("trace", "kept", str(number), *where, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, documents()["pgtare.trace.taken/1"].schema)
+    assert document["bytes"] == path.stat().st_size
+    return load(path)
+
+
+def texts(book: Ledger) -> list[str]:
+    """Of all calls, in order."""
+    found = []
+    for process, call in zip(book.call_process, book.calls, strict=True):
+        text = book.processes[process].stream.texts.get(int(call["text"]))
+        found.append(text.text if text else "")
+    return found
+
+
+def provoke(client: Connection, query: str) -> None:
+    with pytest.raises(psycopg.Error):
+        client.execute(query.encode())
+
+
+def test_one_slow_statement_among_many(keeping: Cluster, admin: Connection, tmp_path: Path) -> None:
+    with traced(keeping, keep_slower_than=200) as client:
+        for i in range(1500):
+            client.execute("SELECT 'no ' || %s::int", (i,), prepare=True)
+        client.execute("SELECT pg_sleep(0.25)")
+        client.execute("SELECT 'what came after'")
+        (found,) = kept(keeping)
+        assert found["pid"] == client.info.backend_pid
+    assert (found["cause"], found["application"], found["file"]) == ("request", "shop", None)
+    assert 250 <= float(found["detail"].removesuffix(" ms")) < 2000
+    assert found["query_id"] is not None
+    # the session has ended, and what it did before is still there
+    trace = take(keeping, found["id"], tmp_path / "slow.pgtrace")
+    assert not trace.damages
+    assert any("kept because of request" in note for note in trace.notes())
+    book = ledger(trace)
+    assert texts(book)[-1] == "SELECT pg_sleep(0.25)"
+    assert texts(book).count("SELECT 'no ' || $1::int") > 100
+    slept = sum(line.ns for line in profile(book, "event").lines if "PgSleep" in line.name)
+    assert 0.25e9 <= slept < 0.5e9
+    for command in ("profile", "statements", "report"):
+        done = in_process("trace", command, tmp_path / "slow.pgtrace")
+        assert done.returncode == 0, done.stderr
+    mode = (tmp_path / "slow.pgtrace").stat().st_mode
+    assert stat.S_IMODE(mode) == 0o600
+
+
+def test_deadlock_victim(keeping: Cluster, admin: Connection, tmp_path: Path) -> None:
+    with (
+        traced(keeping, keep_sqlstates="40P01") as first,
+        traced(keeping, keep_sqlstates="40P01") as second,
+    ):
+        for client, number in ((first, 1), (second, 2)):
+            client.execute("BEGIN")
+            client.execute("SELECT pg_advisory_xact_lock(%s)", (number,))
+        outcome: list[BaseException | None] = []
+
+        def cross(client: Connection, number: int) -> None:
+            try:
+                client.execute("SELECT pg_advisory_xact_lock(%s)", (number,))
+                outcome.append(None)
+            except psycopg.errors.DeadlockDetected as ex:
+                outcome.append(ex)
+            finally:
+                client.execute("ROLLBACK")
+
+        other = threading.Thread(target=cross, args=(second, 1))
+        other.start()
+        cross(first, 2)
+        other.join()
+        assert sum(ex is not None for ex in outcome) == 1
+        (found,) = kept(keeping)
+    assert (found["cause"], found["detail"]) == ("sqlstate", "40P01")
+    lines = profile(ledger(take(keeping, found["id"], tmp_path / "victim.pgtrace")), "event").lines
+    assert any(line.name == "Lock/advisory" and line.ns > 0 for line in lines)
+
+
+def test_long_wait_for_a_lock(keeping: Cluster, admin: Connection) -> None:
+    admin.execute("SELECT pg_advisory_lock(7)")
+    with traced(keeping, keep_lock_wait=100) as client:
+        client.execute("SELECT pg_sleep(0.2)")  # not a wait for a lock
+        waiter = threading.Thread(target=client.execute, args=("SELECT pg_advisory_lock(7)",))
+        waiter.start()
+        time.sleep(0.3)
+        admin.execute("SELECT pg_advisory_unlock(7)")
+        waiter.join()
+        client.execute("SELECT 1")
+        (found,) = kept(keeping)
+    assert found["cause"] == "lock_wait"
+    assert 150 <= float(found["detail"].removesuffix(" ms")) < 2000
+
+
+def test_classes_of_errors(keeping: Cluster, admin: Connection) -> None:
+    with traced(keeping, keep_sqlstates="22,57014") as client:
+        provoke(client, "SELECT 1/0")  # 22012
+        provoke(client, "SELECT * FROM nowhere")  # 42P01
+        client.execute("SET statement_timeout = '50ms'")
+        provoke(client, "SELECT pg_sleep(5)")
+        client.execute("SELECT 'it goes on'")
+    assert [one["detail"] for one in kept(keeping)] == ["22012", "57014"]
+
+
+def test_slow_transactions_and_many_blocks(keeping: Cluster, admin: Connection) -> None:
+    with traced(keeping, keep_transaction_slower_than=200, keep_buffers=500) as client:
+        client.execute("BEGIN")
+        client.execute("SELECT 1")
+        time.sleep(0.25)
+        client.execute("COMMIT")
+        client.execute(
+            "SELECT sum(n) FROM generate_series(1, 500) g, LATERAL "
+            "(SELECT count(*) AS n FROM pg_class WHERE oid = g::oid) one"
+        )
+    found = {one["cause"]: one["detail"] for one in kept(keeping)}
+    assert set(found) == {"transaction", "buffers"}
+    assert float(found["transaction"].removesuffix(" ms")) >= 250
+    assert int(found["buffers"].removesuffix(" blocks")) > 500
+
+
+def test_storm_keeps_few(keeping: Cluster, admin: Connection) -> None:
+    """The first of a storm; then one of a cause and role in an interval."""
+    before = rows(admin, "SELECT kept, skipped FROM sql_trace_kept_info()")[0]
+    keeping.configure({"sql_trace.keep_most": 3})
+    keeping.reload()
+    try:
+        with traced(keeping, keep_sqlstates="22012") as client:
+            eventually(lambda: one(client, "SHOW sql_trace.keep_most") == "3")
+            for _ in range(20):
+                provoke(client, "SELECT 1/0")
+        found = kept(keeping)
+        assert len(found) == 3
+        after = rows(admin, "SELECT kept, skipped FROM sql_trace_kept_info()")[0]
+        assert (after[0] - before[0], after[1] - before[1]) == (3, 17)
+        assert "17 triggers fired in vain" in in_process(
+            "trace", "kept", "--dsn", keeping.dsn()
+        ).stdout.replace(f"{after[1]} triggers", "17 triggers")
+        forget_all(admin)
+        keeping.configure({"sql_trace.keep_most": 32, "sql_trace.keep_interval": 60})
+        keeping.reload()
+        with traced(keeping, keep_sqlstates="22012", keep_slower_than=0) as client:
+            eventually(lambda: one(client, "SHOW sql_trace.keep_interval") == "1min")
+            for _ in range(3):
+                provoke(client, "SELECT 1/0")
+        assert sorted(one["cause"] for one in kept(keeping)) == ["request", "sqlstate"]
+    finally:
+        keeping.configure(SETTINGS)
+        keeping.reload()
+
+
+def test_session_that_is_terminated(keeping: Cluster, admin: Connection, tmp_path: Path) -> None:
+    """What it held stays when all that is left of sessions that ended is given up."""
+    with traced(keeping, keep_sqlstates="57P01") as client:
+        client.execute("SELECT 'the last but one'")
+        pid = client.info.backend_pid
+        threading.Timer(0.2, admin.execute, args=(f"SELECT pg_terminate_backend({pid})",)).start()
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            client.execute("SELECT pg_sleep(5)")
+    (found,) = eventually(lambda: kept(keeping))
+    assert (found["pid"], found["detail"]) == (pid, "57P01")
+    held = "SELECT count(*) FROM sql_trace_sessions() WHERE ended IS NOT NULL AND pid = %s"
+    admin.execute("SELECT sql_trace_reset()")
+    assert one(admin, held, pid) == 1
+    trace = take(keeping, found["id"], tmp_path / "ended.pgtrace")
+    assert "SELECT 'the last but one'" in texts(ledger(trace))
+    assert {ring.kind for ring in trace.rings.values()} == {"sql", "waits"}
+    assert one(admin, "SELECT sql_trace_kept_forget(%s)", found["id"])
+    assert not one(admin, "SELECT sql_trace_kept_forget(%s)", found["id"])
+    admin.execute("SELECT sql_trace_reset()")
+    assert one(admin, held, pid) == 0
+
+
+def test_who_sees_what_is_kept(keeping: Cluster, admin: Connection, tmp_path: Path) -> None:
+    with traced(keeping, keep_slower_than=0) as client:
+        client.execute("SELECT 1")
+    number = kept(keeping)[0]["id"]
+    path = tmp_path / "not.pgtrace"
+    for role in ("passer_by", "looker_on"):
+        admin.execute(f"CREATE ROLE {role} LOGIN".encode())
+    admin.execute("GRANT pg_read_all_stats TO looker_on")
+    schemas = rows(
+        admin,
+        "SELECT DISTINCT quote_ident(nspname) FROM pg_namespace n JOIN pg_proc p "
+        "ON n.oid = pronamespace WHERE proname IN ('sql_trace_kept', 'wait_event_timing_rings')",
+    )
+    for (schema,) in schemas:
+        admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO passer_by, looker_on".encode())
+    try:
+        theirs = keeping.dsn(user="passer_by")
+        listed = in_process("trace", "kept", "--dsn", theirs)
+        taken = in_process("trace", "kept", str(number), "--dsn", theirs, "--out", path)
+        for done in (listed, taken):
+            assert "GRANT pg_read_all_stats TO passer_by" in failed(done, 2)
+        assert not path.exists()
+        with session(keeping, user="looker_on") as watcher:
+            assert number in [
+                found for (found,) in rows(watcher, "SELECT id FROM sql_trace_kept()")
+            ]
+            assert len(one(watcher, "SELECT sql_trace_kept_file(%s)", number)) > 1000
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                watcher.execute("SELECT sql_trace_kept_forget(%s)", (number,))
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                watcher.execute("SET sql_trace.keep_slower_than = 0")
+    finally:
+        for role in ("passer_by", "looker_on"):
+            admin.execute(f"DROP OWNED BY {role}".encode())
+            admin.execute(f"DROP ROLE {role}".encode())
+
+
+def test_secrets_stay_hidden(keeping: Cluster, admin: Connection, tmp_path: Path) -> None:
+    with traced(keeping, keep_sqlstates="42704") as client:
+        provoke(client, "ALTER ROLE nobody_there PASSWORD 'hush-hush'")
+        (found,) = kept(keeping)
+    assert found["query_id"] is None
+    take(keeping, found["id"], tmp_path / "secret.pgtrace")
+    assert b"hush-hush" not in (tmp_path / "secret.pgtrace").read_bytes()
+    assert "hush-hush" not in json.dumps(found)
+
+
+def test_bad_lists_and_requests_are_refused(
+    keeping: Cluster, admin: Connection, tmp_path: Path
+) -> None:
+    for bad in ("4", "40P0", "40-01", "40P01, , 53"):
+        with pytest.raises(psycopg.errors.InvalidParameterValue):
+            admin.execute("SELECT set_config('sql_trace.keep_sqlstates', %s, false)", (bad,))
+    where = ("--dsn", keeping.dsn())
+    assert "--out" in failed(in_process("trace", "kept", "3", *where), 2)
+    path = tmp_path / "one.pgtrace"
+    none = in_process("trace", "kept", "999", *where, "--out", path)
+    assert "there is no kept trace 999" in failed(none, 1)
+    odd = in_process("trace", "kept", "999", *where, "--out", tmp_path / "directory")
+    assert ".pgtrace" in failed(odd, 2)
+    assert not list(tmp_path.iterdir())
+    assert "--directory" in failed(in_process("trace", "kept"), 2)
+
+
+def test_doctor_reports_what_is_kept(keeping: Cluster, admin: Connection) -> None:
+    def finding() -> dict[str, Any] | None:
+        done = in_process("doctor", "--interval", "1s", "--dsn", keeping.dsn(), "--json")
+        found = [f for f in json.loads(done.stdout)["findings"] if f["check"] == "kept"]
+        return dict(found[0]) if found else None
+
+    assert finding() is None
+    with traced(keeping, keep_sqlstates="22012") as client:
+        provoke(client, "SELECT 1/0")
+    found = finding()
+    assert found is not None
+    assert "1 trace of incidents kept since" in found["title"]
+    assert "keep_sqlstates" in found["seen"][0]
+
+
+def test_kept_traces_are_written(filing: tuple[Cluster, Path], tmp_path: Path) -> None:
+    cluster, directory = filing
+    with traced(cluster, keep_slower_than=100) as client:
+        client.execute("SELECT pg_sleep(0.12)")
+    path = eventually(lambda: next(directory.glob("kept-*.pgtrace"), None))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    eventually(lambda: kept(cluster)[-1]["file"] == path.name)
+    (found,) = kept(cluster)
+    assert found["bytes"] == 0  # its memory has been given back
+    (listed,) = kept(cluster, "--directory", str(directory))
+    for name in ("id", "pid", "cause", "detail", "query_id", "user", "database", "application"):
+        assert listed[name] == found[name]
+    assert listed["bytes"] == path.stat().st_size
+    trace = load(path)
+    assert not trace.damages
+    assert texts(ledger(trace))[-1] == "SELECT pg_sleep(0.12)"
+    take(cluster, found["id"], tmp_path / "one.pgtrace")
+    assert (tmp_path / "one.pgtrace").read_bytes() == path.read_bytes()
+
+
+def test_blockers_are_kept_with_who_waits(filing: tuple[Cluster, Path]) -> None:
+    """Found during the wait; those that only queue for another lock are not."""
+    cluster, directory = filing
+    with (
+        traced(cluster) as blocker,
+        traced(cluster) as bystander,
+        traced(cluster, keep_lock_wait=100) as victim,
+    ):
+        bystander.execute("SELECT pg_advisory_lock(8)")
+        blocker.execute("BEGIN")
+        blocker.execute("SELECT pg_advisory_xact_lock(7)")
+        waiter = threading.Thread(target=victim.execute, args=("SELECT pg_advisory_lock(7)",))
+        waiter.start()
+        eventually(lambda: [k for k in kept(cluster) if k["cause"] == "blocker"])
+        blocker.execute("COMMIT")
+        waiter.join()
+        eventually(lambda: kept(cluster)[-1]["cause"] == "lock_wait")
+        held, waited = kept(cluster)[-2:]
+        assert (held["pid"], waited["pid"]) == (
+            blocker.info.backend_pid,
+            victim.info.backend_pid,
+        )
+        assert held["detail"] == f"of process {waited['pid']}"
+        assert held["incident"] == waited["incident"] is not None
+        trace = load(directory / held["file"])
+        assert not trace.damages
+        assert texts(ledger(trace))[-1] == "SELECT pg_advisory_xact_lock(7)"
+        assert {ring.kind for ring in trace.rings.values()} == {"sql", "waits"}
+        victim.execute("SELECT pg_advisory_unlock(7)")
+        victim.execute("SET sql_trace.keep_sqlstates = '22012'")
+        provoke(victim, "SELECT 1/0")  # it waits for nobody
+        assert eventually(lambda: kept(cluster)[-1]["cause"] == "sqlstate")
+        assert kept(cluster)[-1]["incident"] is None
+
+
+def test_directory_that_is_full(filing: tuple[Cluster, Path]) -> None:
+    """What has no room stays in memory, and is written when there is some."""
+    cluster, directory = filing
+    cluster.configure({"sql_trace.keep_files": len(list(directory.iterdir())) or 1})
+    cluster.reload()
+    with session(cluster) as client:
+        eventually(lambda: one(client, "SHOW sql_trace.keep_files") != "100")
+    before = len(list(directory.iterdir()))
+    try:
+        with traced(cluster, keep_sqlstates="22012") as client:
+            for _ in range(2):
+                provoke(client, "SELECT 1/0")
+        eventually(lambda: "as many as sql_trace.keep_files" in cluster.log_path.read_text())
+        assert kept(cluster)[-1]["file"] is None
+    finally:
+        cluster.configure({"sql_trace.keep_files": 100})
+        cluster.reload()
+    eventually(lambda: kept(cluster)[-1]["file"])
+    assert len(list(directory.iterdir())) > before
+
+
+def keeper(cluster: Cluster) -> int:
+    """The process that writes; 0: there is none."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            parent = path.with_name("stat").read_text().rpartition(")")[2].split()[1]
+            if int(parent) == cluster.postmaster_pid and b"sql_trace keeper" in path.read_bytes():
+                return int(path.parent.name)
+    return 0
+
+
+def test_keeper_that_is_killed_leaves_no_torn_file(filing: tuple[Cluster, Path]) -> None:
+    """By kill -9 while it writes: a part has another name, and goes when the server is back."""
+    cluster, directory = filing
+    worker = eventually(lambda: keeper(cluster))
+    options = "-c sql_trace.level=1 -c sql_trace.ring_size=4MB -c sql_trace.keep_slower_than=0"
+    seen: list[Path] = []
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.is_set() and not seen:
+            if found := [n for n in os.listdir(directory) if n.endswith(".partial")]:
+                os.kill(worker, signal.SIGKILL)
+                seen.append(directory / found[0])
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with contextlib.suppress(psycopg.Error), session(cluster, options=options) as client:
+            client.execute(
+                "DO $$BEGIN FOR i IN 1..30000 LOOP EXECUTE 'SELECT ' || i || repeat(' ', 100); "
+                "END LOOP; END$$"
+            )
+            for _ in range(20):  # each is kept, and one is met while it is written
+                with contextlib.suppress(TimeoutError):
+                    eventually(lambda: seen, 0.5)
+                    break
+                client.execute("SELECT 1")
+    finally:
+        stop.set()
+        watcher.join()
+    assert seen
+    eventually(lambda: answers(cluster))
+    eventually(lambda: not seen[0].exists())
+    for path in directory.glob("kept-*.pgtrace"):
+        trace = load(path)
+        assert not trace.damages
+        assert trace.end is not None
+    assert eventually(lambda: keeper(cluster)) != worker
+
+
+def answers(cluster: Cluster) -> bool:
+    try:
+        with session(cluster):
+            return True
+    except psycopg.Error:
+        return False
