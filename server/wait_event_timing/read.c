@@ -7,7 +7,6 @@
 
 #include "access/htup_details.h"
 #include "miscadmin.h"
-#include "storage/dsm.h"
 #include "utils/timestamp.h"
 
 #include "sql.h"
@@ -32,45 +31,25 @@ read_ring_entry(Shared *shared, uint32 i)
 	return i < MAX_ENDED_RINGS ? &shared->ended_workers[i] : NULL;
 }
 
-/* A ring to read; a segment that was attached for this is to be detached after it. */
-typedef struct Mapped
-{
-	TraceRing  *ring;
-	dsm_segment *foreign;
-} Mapped;
-
-static Mapped
+static MappedRing
 map_ring(const RingEntry *entry)
 {
-	Mapped		mapped = {NULL, NULL};
-	dsm_segment *segment;
+	MappedRing	mapped;
 
 	if (!sql_may_see(entry->role))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for the trace of process %d", entry->pid)));
-
-	/* our own is mapped already */
-	segment = dsm_find_mapping(entry->handle);
-	if (segment == NULL)
-		segment = mapped.foreign = dsm_attach(entry->handle);
-	if (segment == NULL)
+	mapped = ring_place_map(entry->handle, false);
+	if (mapped.ring == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("the trace of process %d has just been given up", entry->pid)));
-	mapped.ring = dsm_segment_address(segment);
 	return mapped;
 }
 
-static void
-unmap_ring(Mapped mapped)
-{
-	if (mapped.foreign)
-		dsm_detach(mapped.foreign);
-}
-
 /* The ring of a process, the latest if there are several of that number */
-static Mapped
+static MappedRing
 attach(int pid)
 {
 	Shared	   *shared = sql_shared();
@@ -90,7 +69,7 @@ attach(int pid)
 	return map_ring(&found);
 }
 
-static Mapped
+static MappedRing
 attach_kept(int64 id)
 {
 	Shared	   *shared = sql_shared();
@@ -179,7 +158,7 @@ put_record(FunctionCallInfo fcinfo, const TraceRing *ring, uint64 number, const 
 }
 
 static void
-put_records(FunctionCallInfo fcinfo, Mapped mapped)
+put_records(FunctionCallInfo fcinfo, MappedRing mapped)
 {
 	TraceRing  *ring = mapped.ring;
 	uint64		end = read_written(ring);
@@ -194,7 +173,7 @@ put_records(FunctionCallInfo fcinfo, Mapped mapped)
 		if (read_record(ring, number, &r))
 			put_record(fcinfo, ring, number, &r);
 	}
-	unmap_ring(mapped);
+	ring_place_unmap(&mapped);
 }
 
 Datum
@@ -216,7 +195,7 @@ Datum
 wait_event_trace_drain(PG_FUNCTION_ARGS)
 {
 	int64		from = PG_GETARG_INT64(1);
-	Mapped		mapped = attach(PG_GETARG_INT32(0));
+	MappedRing	mapped = attach(PG_GETARG_INT32(0));
 	TraceRing  *ring = mapped.ring;
 	uint64		end = read_written(ring);
 	uint64		number = end > ring->nrecords ? end - ring->nrecords : 0;
@@ -257,7 +236,7 @@ wait_event_trace_drain(PG_FUNCTION_ARGS)
 	values[1] = Int64GetDatum(lost);
 	values[2] = TimestampTzGetDatum(ring->started);
 	values[3] = PointerGetDatum(data);
-	unmap_ring(mapped);
+	ring_place_unmap(&mapped);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }
 

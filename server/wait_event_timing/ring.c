@@ -87,7 +87,7 @@ make_ring(Shared *shared)
 	dsm_segment *segment;
 	TraceRing  *ring;
 	RingEntry  *mine = shmem_ring(shared, MY_PROC_NUMBER);
-	uint32		unpin;
+	RingHandle	gone;
 
 	segment = ring_segment(nrecords);
 	on_dsm_detach(segment, ring_ends, (Datum) 0);
@@ -96,7 +96,7 @@ make_ring(Shared *shared)
 	ring = dsm_segment_address(segment);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	unpin = mine->handle;		/* of one that ended without a word */
+	gone = mine->handle;		/* of one that ended without a word */
 	ring_memory_give_back(mine->memory);
 	mine->memory = taken;
 	taken = 0;
@@ -110,8 +110,8 @@ make_ring(Shared *shared)
 	mine->started = ring->started;
 	mine->ended = 0;
 	LWLockRelease(&shared->lock);
-	if (unpin != 0)
-		dsm_unpin_segment(unpin);
+	if (gone != 0)
+		ring_place_free(gone);
 	capture.ring_base = clock_source_read(capture.clock);
 	capture.ring_base_ns = 0;
 	capture.ring = ring;
@@ -150,8 +150,8 @@ static void
 give_up_ring(Shared *shared)
 {
 	RingEntry  *mine = shmem_ring(shared, MY_PROC_NUMBER);
-	dsm_segment *segment = dsm_find_mapping(mine->handle);
-	uint32		handle;
+	dsm_segment *segment = dsm_find_mapping((dsm_handle) mine->handle);
+	RingHandle	handle;
 
 	capture_fold();
 	capture.ring = NULL;
@@ -162,7 +162,7 @@ give_up_ring(Shared *shared)
 	ring_memory_give_back(mine->memory);
 	memset(mine, 0, sizeof(*mine));
 	LWLockRelease(&shared->lock);
-	dsm_unpin_segment(handle);
+	ring_place_free(handle);
 	if (segment)
 		dsm_detach(segment);
 }
@@ -172,7 +172,7 @@ static void
 leave_ring(Shared *shared)
 {
 	RingEntry  *mine = shmem_ring(shared, MY_PROC_NUMBER);
-	dsm_segment *segment = dsm_find_mapping(mine->handle);
+	dsm_segment *segment = dsm_find_mapping((dsm_handle) mine->handle);
 	const TraceRing *ring = capture.ring;
 
 	if (segment == NULL)

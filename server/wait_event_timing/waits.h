@@ -36,6 +36,7 @@
 #include "../common/module_shmem.h"
 #include "../common/pg_compat.h"
 #include "../common/ring_memory.h"
+#include "../common/ring_place.h"
 #include "../common/version.h"
 #include "../common/wait_clock.h"
 
@@ -204,7 +205,7 @@ typedef struct RingEntry
 	int			leader_pid;		/* of a parallel worker, or 0 */
 	int			backend_type;
 	Oid			role;
-	uint32		handle;			/* dsm_handle */
+	RingHandle	handle;
 	uint32		nrecords;
 	uint64		memory;			/* that is counted for it */
 	TimestampTz started;

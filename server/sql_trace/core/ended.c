@@ -111,11 +111,11 @@ count_unread(Shared *shared, const TraceEntry *entry)
 	shared->unread.bytes += entry->unread.bytes;
 }
 
-/* The caller holds the lock, and unpins what was there. */
-static uint32
+/* The caller holds the lock, and frees what was there. */
+static RingHandle
 give_up(Shared *shared, TraceEntry *place)
 {
-	uint32		handle = place->handle;
+	RingHandle	handle = place->handle;
 
 	count_unread(shared, place);
 	ring_memory_forget(place->memory);
@@ -125,19 +125,20 @@ give_up(Shared *shared, TraceEntry *place)
 }
 
 static void
-unpin_all(const uint32 *handles, int n)
+free_all(const RingHandle *handles, int n)
 {
 	for (int i = 0; i < n; i++)
-		dsm_unpin_segment(handles[i]);
+		ring_place_free(handles[i]);
 }
 
 /*
  * The caller holds the lock.  A place for a trace whose memory is counted, or
- * NULL if there is none; "unpin" is what makes way.  No more than one is taken
+ * NULL if there is none; "gone" is what makes way.  No more than one is taken
  * from other roles that nobody has read.
  */
 static TraceEntry *
-make_place(Shared *shared, const TraceEntry *entry, uint64 for_kept, uint32 *unpin, int *n)
+make_place(Shared *shared, const TraceEntry *entry, uint64 for_kept, RingHandle *gone,
+		   int *n)
 {
 	bool		taken_from_others = false;
 
@@ -155,7 +156,7 @@ make_place(Shared *shared, const TraceEntry *entry, uint64 for_kept, uint32 *unp
 				return NULL;
 			taken_from_others = true;
 		}
-		unpin[(*n)++] = give_up(shared, next);
+		gone[(*n)++] = give_up(shared, next);
 	}
 	return free_place(shared->ended);
 }
@@ -182,7 +183,7 @@ ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 	TraceEntry	entry;
 	TraceEntry *place;
 	PGPROC	   *wake;
-	uint32		unpin[MAX_ENDED + 1];
+	RingHandle	gone[MAX_ENDED + 1];
 	int			n = 0;
 	bool		left;
 
@@ -196,7 +197,7 @@ ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 	/* its holder reads it to its end, wherever it is, and reports if it does not */
 	if (pg_atomic_read_u32(&ring->held) > 0)
 		memset(&entry.unread, 0, sizeof(entry.unread));
-	place = make_place(shared, &entry, for_kept, unpin, &n);
+	place = make_place(shared, &entry, for_kept, gone, &n);
 	if (place)
 	{
 		*place = entry;
@@ -206,12 +207,12 @@ ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 	{
 		count_unread(shared, &entry);
 		ring_memory_give_back(entry.memory);
-		unpin[n++] = entry.handle;
+		gone[n++] = entry.handle;
 	}
 	counters_add(&shared->ended_totals, &entry.counters);
 	memset(of, 0, sizeof(*of));
 	LWLockRelease(&shared->lock);
-	unpin_all(unpin, n);
+	free_all(gone, n);
 	wake = writer(shared);
 	if (wake && left)
 		SetLatch(&wake->procLatch);
@@ -221,7 +222,7 @@ ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 void
 ended_let_go(Shared *shared, TraceEntry *of, Ring *ring)
 {
-	uint32		handle;
+	RingHandle	handle;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	handle = of->handle;
@@ -232,12 +233,12 @@ ended_let_go(Shared *shared, TraceEntry *of, Ring *ring)
 	ring_memory_give_back(of->memory);
 	memset(of, 0, sizeof(*of));
 	LWLockRelease(&shared->lock);
-	dsm_unpin_segment(handle);
+	ring_place_free(handle);
 }
 
 /* Somebody has read of a ring, or lets go of it: say what is unread now, if its session has ended. */
 void
-ended_read(Shared *shared, uint32 handle, Ring *ring)
+ended_read(Shared *shared, RingHandle handle, Ring *ring)
 {
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < MAX_ENDED; i++)
@@ -255,14 +256,14 @@ bool
 ended_make_way(Shared *shared)
 {
 	TraceEntry *next;
-	uint32		unpin = 0;
+	RingHandle	gone = 0;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	next = first_to_go(shared->ended, MyProc->roleId);
 	if (next)
-		unpin = give_up(shared, next);
+		gone = give_up(shared, next);
 	LWLockRelease(&shared->lock);
-	unpin_all(&unpin, next ? 1 : 0);
+	free_all(&gone, next ? 1 : 0);
 	return next != NULL;
 }
 
@@ -270,15 +271,15 @@ ended_make_way(Shared *shared)
 static int
 give_up_until(Shared *shared, TimestampTz until)
 {
-	uint32		unpin[MAX_ENDED];
+	RingHandle	gone[MAX_ENDED];
 	int			n = 0;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < MAX_ENDED; i++)
 		if (shared->ended[i].handle != 0 && shared->ended[i].ended <= until)
-			unpin[n++] = give_up(shared, &shared->ended[i]);
+			gone[n++] = give_up(shared, &shared->ended[i]);
 	LWLockRelease(&shared->lock);
-	unpin_all(unpin, n);
+	free_all(gone, n);
 	return n;
 }
 

@@ -14,7 +14,6 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/dsm.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 
@@ -138,8 +137,7 @@ sql_trace_drain(PG_FUNCTION_ARGS)
 {
 	int64		from = PG_GETARG_INT64(1);
 	TraceEntry	entry = trace_of(PG_GETARG_INT32(0));
-	dsm_segment *segment;
-	dsm_segment *foreign = NULL;
+	MappedRing	mapped;
 	Ring	   *ring;
 	Drain		drained;
 	TupleDesc	tupdesc;
@@ -152,15 +150,12 @@ sql_trace_drain(PG_FUNCTION_ARGS)
 				 errmsg("position must not be negative")));
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	/* our own is mapped already */
-	segment = dsm_find_mapping(entry.handle);
-	if (segment == NULL)
-		segment = foreign = dsm_attach(entry.handle);
-	if (segment == NULL)
+	mapped = ring_place_map(entry.handle, false);
+	ring = mapped.ring;
+	if (ring == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("the trace of session %d has just been given up", entry.pid)));
-	ring = dsm_segment_address(segment);
 	drained = drain(ring, (uint64) from);
 	/* what ran with the rights of another is noted before it is written */
 	pg_read_barrier();
@@ -174,7 +169,6 @@ sql_trace_drain(PG_FUNCTION_ARGS)
 	values[3] = BoolGetDatum(entry.ended != 0);
 	values[4] = PointerGetDatum(drained.data);
 	ended_read(shmem_get_or_error(), entry.handle, ring);
-	if (foreign)
-		dsm_detach(foreign);
+	ring_place_unmap(&mapped);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }

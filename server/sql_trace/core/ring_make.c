@@ -111,7 +111,7 @@ make_ring(void *argument)
 	TraceEntry *mine = &trace.slot->trace;
 	dsm_segment *segment;
 	Ring	   *ring;
-	uint32		unpin;
+	RingHandle	gone;
 
 	text_begin();
 	secrets_watch_roles();
@@ -130,7 +130,7 @@ make_ring(void *argument)
 	describe_session(ring);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	unpin = mine->handle;		/* of one that ended without a word */
+	gone = mine->handle;		/* of one that ended without a word */
 	ring_memory_give_back(mine->memory);
 	memset(mine, 0, sizeof(*mine));
 	mine->pid = MyProcPid;
@@ -143,8 +143,8 @@ make_ring(void *argument)
 	taken = 0;
 	strlcpy(mine->application, ring->session.application, sizeof(mine->application));
 	LWLockRelease(&shared->lock);
-	if (unpin != 0)
-		dsm_unpin_segment(unpin);
+	if (gone != 0)
+		ring_place_free(gone);
 	ring_reset();
 	record_unlimited();
 	timeline_begin(shared);
@@ -193,7 +193,7 @@ give_up_ring(void *argument)
 {
 	Shared	   *shared = argument;
 	TraceEntry *mine = &trace.slot->trace;
-	dsm_segment *segment = dsm_find_mapping(mine->handle);
+	dsm_segment *segment = dsm_find_mapping((dsm_handle) mine->handle);
 	Ring	   *ring = trace.ring;
 
 	trace.ring = NULL;

@@ -86,6 +86,7 @@
 #include "../../common/module_shmem.h"
 #include "../../common/pg_compat.h"
 #include "../../common/ring_memory.h"
+#include "../../common/ring_place.h"
 #include "../../common/version.h"
 #include "records.h"
 
@@ -121,7 +122,7 @@ typedef struct TraceEntry
 	int			pid;
 	Oid			role;
 	Oid			database;
-	uint32		handle;			/* dsm_handle */
+	RingHandle	handle;
 	TimestampTz started;
 	TimestampTz ended;			/* 0: it lives */
 	TimestampTz stops;			/* by itself, whether it writes or not; 0: never */
@@ -375,7 +376,7 @@ record_flush(void)
 extern void counters_add(Counters *sum, const Counters *counters);
 extern void ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment);
 extern void ended_let_go(Shared *shared, TraceEntry *of, Ring *ring);
-extern void ended_read(Shared *shared, uint32 handle, Ring *ring);
+extern void ended_read(Shared *shared, RingHandle handle, Ring *ring);
 extern bool ended_make_way(Shared *shared);
 extern int	ended_give_up(Shared *shared);
 extern void ended_look(void);
