@@ -180,6 +180,7 @@ capture_fold(void)
 	RingWriter	writer;
 	Pending		kept;
 	bool		keep = false;
+	bool		rested = capture.block.rests;
 
 	if (slot == NULL || shared == NULL || capture.folding)
 		return;
@@ -212,6 +213,8 @@ capture_fold(void)
 		slot->role = MyProc->roleId;
 	}
 	statements_begin(shared);
+	if (unlikely(rested))
+		(void) recorder_claim();
 	writer = ring_begin(pg_atomic_read_u32(&slot->level) == CAPTURE_TRACE ? capture.ring : NULL,
 						rate);
 	npending = slot->npending;
@@ -249,6 +252,8 @@ capture_fold(void)
 		ring_end(&writer);
 		slot->records = writer.number;
 	}
+	if (unlikely(rested) && capture.ring)
+		recorder_let_rest();
 	/* a reader of the tables reads what is not in them yet as well */
 	slot->npending = 0;
 	capture.lock_entry = -1;

@@ -63,7 +63,7 @@ static RingEntry *
 free_place(RingEntry *entries)
 {
 	for (int i = 0; i < MAX_ENDED_RINGS; i++)
-		if (entries[i].handle == 0)
+		if (!ring_place_is_there(entries[i].handle))
 			return &entries[i];
 	return NULL;
 }
@@ -100,7 +100,9 @@ make_place(Shared *shared, RingEntry *entries, const RingEntry *entry, uint64 fo
 
 	if (entry->memory > for_kept)
 		return NULL;
-	while (free_place(entries) == NULL || !ring_memory_keep(for_kept, entry->memory))
+	/* what is in the area is in nobody's way */
+	while (free_place(entries) == NULL ||
+		   (entry->memory > 0 && !ring_memory_keep(for_kept, entry->memory)))
 	{
 		RingEntry  *next = first_to_go(entries, entry->role);
 
@@ -117,21 +119,26 @@ make_place(Shared *shared, RingEntry *entries, const RingEntry *entry, uint64 fo
 	return free_place(entries);
 }
 
-/* A process ends: its ring moves from the live ones to those that ended, if there is room. */
-void
+/*
+ * A process ends: its ring moves from the live ones to those that ended, if there
+ * is room; returns whether there is.
+ */
+bool
 ended_keep(Shared *shared, RingEntry *of, const TraceRing *ring, dsm_segment *segment)
 {
 	uint64		written = pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &ring->written));
 	uint64		for_kept = waits_keep_s > 0 ? ring_memory_for_kept(waits_memory_kb) : 0;
-	RingEntry  *place;
+	RingEntry  *place = NULL;
 	RingHandle	gone[MAX_ENDED_RINGS + 1];
 	int			n = 0;
 
-	of->memory = ring_memory_shrink(segment, offsetof(TraceRing, records) +
-									Min(written, ring->nrecords) * sizeof(TraceRecord));
+	if (segment)
+		of->memory = ring_memory_shrink(segment, offsetof(TraceRing, records) +
+										Min(written, ring->nrecords) * sizeof(TraceRecord));
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	place = make_place(shared, of->leader_pid ? shared->ended_workers : shared->ended, of, for_kept,
-					   gone, &n);
+	if (waits_keep_s > 0)
+		place = make_place(shared, of->leader_pid ? shared->ended_workers : shared->ended, of,
+						   for_kept, gone, &n);
 	if (place)
 	{
 		*place = *of;
@@ -146,6 +153,7 @@ ended_keep(Shared *shared, RingEntry *of, const TraceRing *ring, dsm_segment *se
 	memset(of, 0, sizeof(*of));
 	LWLockRelease(&shared->lock);
 	free_all(gone, n);
+	return place != NULL;
 }
 
 /* A trace that begins needs memory: give up one of those that are kept.  False: there are none. */

@@ -150,6 +150,9 @@ make_copy(Shared *shared)
 	uint32		nrecords;
 	uint32		handle;
 
+	/* one in the area may have been taken; it stays ours until the next answer */
+	if (capture.block.rests && !recorder_claim())
+		return;
 	take_place(shared);
 	if (place == NULL)
 		return;

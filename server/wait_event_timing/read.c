@@ -16,6 +16,7 @@ PG_FUNCTION_INFO_V1(wait_event_trace_kept);
 PG_FUNCTION_INFO_V1(wait_event_trace_drain);
 PG_FUNCTION_INFO_V1(wait_event_timing_rings);
 
+#define MAP_TRIES 5
 #define MAX_DRAIN (16 * 1024 * 1024)
 
 /* All rings of processes: live ones, then those that ended */
@@ -34,23 +35,25 @@ read_ring_entry(Shared *shared, uint32 i)
 static MappedRing
 map_ring(const RingEntry *entry)
 {
-	MappedRing	mapped;
-
 	if (!sql_may_see(entry->role))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for the trace of process %d", entry->pid)));
-	mapped = ring_place_map(entry->handle, false);
+	return ring_place_map(entry->handle, false);
+}
+
+static void
+require_ring(MappedRing mapped, int pid)
+{
 	if (mapped.ring == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("the trace of process %d has just been given up", entry->pid)));
-	return mapped;
+				 errmsg("the trace of process %d has just been given up", pid)));
 }
 
-/* The ring of a process, the latest if there are several of that number */
-static MappedRing
-attach(int pid)
+/* The entry of a process, the latest if there are several of that number */
+static RingEntry
+entry_of(int pid)
 {
 	Shared	   *shared = sql_shared();
 	RingEntry	found = {0};
@@ -58,7 +61,8 @@ attach(int pid)
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
 	for (uint32 i = 0; (e = read_ring_entry(shared, i)) != NULL; i++)
-		if (e->handle != 0 && e->pid == pid && (found.handle == 0 || e->started > found.started))
+		if (ring_place_is_there(e->handle) && e->pid == pid &&
+			(found.handle == 0 || e->started > found.started))
 			found = *e;
 	LWLockRelease(&shared->lock);
 	if (found.handle == 0)
@@ -66,7 +70,23 @@ attach(int pid)
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("there is no trace of a process with PID %d", pid),
 				 errhint("A process is traced while its wait_event_timing.capture is trace.")));
-	return map_ring(&found);
+	return found;
+}
+
+/* One that grows meanwhile has another handle, and is there. */
+static MappedRing
+attach(int pid)
+{
+	MappedRing	mapped = {0};
+
+	for (int i = 0; i < MAP_TRIES && mapped.ring == NULL; i++)
+	{
+		RingEntry	found = entry_of(pid);
+
+		mapped = map_ring(&found);
+	}
+	require_ring(mapped, pid);
+	return mapped;
 }
 
 static MappedRing
@@ -74,6 +94,7 @@ attach_kept(int64 id)
 {
 	Shared	   *shared = sql_shared();
 	RingEntry	found = {0};
+	MappedRing	mapped;
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
 	for (int i = 0; i < MAX_KEPT_RINGS; i++)
@@ -85,7 +106,9 @@ attach_kept(int64 id)
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("there is no kept trace with number " INT64_FORMAT, id),
 				 errhint("pg_stat_wait_event_timing_kept lists those that there are.")));
-	return map_ring(&found);
+	mapped = map_ring(&found);
+	require_ring(mapped, found.pid);
+	return mapped;
 }
 
 /* How many records have been written: all of them can be seen from here on. */
@@ -256,7 +279,7 @@ wait_event_timing_rings(PG_FUNCTION_ARGS)
 		LWLockAcquire(&shared->lock, LW_SHARED);
 		e = *entry;
 		LWLockRelease(&shared->lock);
-		if (e.handle == 0)
+		if (!ring_place_is_there(e.handle))
 			continue;
 		values[0] = Int32GetDatum(e.pid);
 		values[1] = CStringGetTextDatum(sql_backend_type(e.backend_type));

@@ -35,7 +35,7 @@ static TraceEntry *
 free_place(TraceEntry *entries)
 {
 	for (int i = 0; i < MAX_ENDED; i++)
-		if (entries[i].handle == 0)
+		if (!ring_place_is_there(entries[i].handle))
 			return &entries[i];
 	return NULL;
 }
@@ -144,7 +144,9 @@ make_place(Shared *shared, const TraceEntry *entry, uint64 for_kept, RingHandle 
 
 	if (entry->memory > for_kept)
 		return NULL;
-	while (free_place(shared->ended) == NULL || !ring_memory_keep(for_kept, entry->memory))
+	/* what is in the area is in nobody's way */
+	while (free_place(shared->ended) == NULL ||
+		   (entry->memory > 0 && !ring_memory_keep(for_kept, entry->memory)))
 	{
 		TraceEntry *next = first_to_go(shared->ended, entry->role);
 
@@ -173,9 +175,9 @@ writer(Shared *shared)
 /*
  * A session ends: keep its trace, in no more memory than it needs.  Any process that
  * writes traces to files is woken, so that it comes before others that end push
- * this one out.
+ * this one out.  False: there is no place for it.
  */
-void
+bool
 ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 {
 	uint64		written = Min(pg_atomic_read_u64(&ring->head), ring->size);
@@ -186,18 +188,21 @@ ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 	RingHandle	gone[MAX_ENDED + 1];
 	int			n = 0;
 	bool		left;
+	bool		in_area = (of->handle & RING_IN_AREA) != 0;
 
-	of->memory = ring_memory_shrink(segment, offsetof(Ring, data) + written);
+	if (!in_area)
+		of->memory = ring_memory_shrink(segment, offsetof(Ring, data) + written);
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	entry = *of;
 	entry.ended = GetCurrentTimestamp();
-	entry.ring_bytes = entry.memory;
+	if (!in_area)
+		entry.ring_bytes = entry.memory;
 	entry.unread = unread_of(ring, entry.counters.records);
-	left = entry.unread.bytes > 0;
+	left = entry.unread.bytes > 0 && entry.reason != REASON_RECORDER;
 	/* its holder reads it to its end, wherever it is, and reports if it does not */
-	if (pg_atomic_read_u32(&ring->held) > 0)
+	if (in_area || pg_atomic_read_u32(&ring->held) > 0) /* one in the area need not be read */
 		memset(&entry.unread, 0, sizeof(entry.unread));
-	place = make_place(shared, &entry, for_kept, gone, &n);
+	place = trace_keep_s > 0 ? make_place(shared, &entry, for_kept, gone, &n) : NULL;
 	if (place)
 	{
 		*place = entry;
@@ -216,6 +221,7 @@ ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 	wake = writer(shared);
 	if (wake && left)
 		SetLatch(&wake->procLatch);
+	return place != NULL;
 }
 
 /* A session gives up its own trace, and goes on. */
@@ -227,7 +233,7 @@ ended_let_go(Shared *shared, TraceEntry *of, Ring *ring)
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	handle = of->handle;
 	of->unread = unread_of(ring, of->counters.records);
-	if (pg_atomic_read_u32(&ring->held) == 0)
+	if ((handle & RING_IN_AREA) == 0 && pg_atomic_read_u32(&ring->held) == 0)
 		count_unread(shared, of);
 	counters_add(&shared->ended_totals, &of->counters);
 	ring_memory_give_back(of->memory);
@@ -245,7 +251,7 @@ ended_read(Shared *shared, RingHandle handle, Ring *ring)
 	{
 		TraceEntry *entry = &shared->ended[i];
 
-		if (entry->handle == handle)
+		if (entry->handle == handle && (handle & RING_IN_AREA) == 0)
 			entry->unread = unread_of(ring, entry->counters.records);
 	}
 	LWLockRelease(&shared->lock);

@@ -19,6 +19,7 @@
 
 PG_FUNCTION_INFO_V1(sql_trace_drain);
 
+#define MAP_TRIES 5
 #define MAX_DRAIN ((uint64) 16 * 1024 * 1024)
 
 /* The trace of a process, the latest if there are several of that number */
@@ -32,7 +33,7 @@ find_trace(Shared *shared, int pid, TraceEntry *found)
 		const TraceEntry *entry = i < shared->nslots ? &shmem_slot(shared, i)->trace :
 			&shared->ended[i - shared->nslots];
 
-		if (entry->handle != 0 && entry->pid == pid &&
+		if (ring_place_is_there(entry->handle) && entry->pid == pid &&
 			(found->handle == 0 || entry->started > found->started))
 			*found = *entry;
 	}
@@ -68,6 +69,24 @@ trace_of(int pid)
 				 errmsg("permission denied for the trace of session %d", pid),
 				 errhint("Members of pg_read_all_stats may read it.")));
 	return entry;
+}
+
+/* The trace of a process, mapped; one that grows meanwhile has another handle, and is there. */
+static MappedRing
+map_trace(int pid, TraceEntry *entry)
+{
+	for (int i = 0; i < MAP_TRIES; i++)
+	{
+		MappedRing	mapped;
+
+		*entry = trace_of(pid);
+		mapped = ring_place_map(entry->handle, false);
+		if (mapped.ring)
+			return mapped;
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("the trace of session %d has just been given up", pid)));
 }
 
 typedef struct Drain
@@ -136,7 +155,7 @@ Datum
 sql_trace_drain(PG_FUNCTION_ARGS)
 {
 	int64		from = PG_GETARG_INT64(1);
-	TraceEntry	entry = trace_of(PG_GETARG_INT32(0));
+	TraceEntry	entry;
 	MappedRing	mapped;
 	Ring	   *ring;
 	Drain		drained;
@@ -150,16 +169,12 @@ sql_trace_drain(PG_FUNCTION_ARGS)
 				 errmsg("position must not be negative")));
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	mapped = ring_place_map(entry.handle, false);
+	mapped = map_trace(PG_GETARG_INT32(0), &entry);
 	ring = mapped.ring;
-	if (ring == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("the trace of session %d has just been given up", entry.pid)));
 	drained = drain(ring, (uint64) from);
 	/* what ran with the rights of another is noted before it is written */
 	pg_read_barrier();
-	if (trace_of(entry.pid).handle != entry.handle)
+	if (trace_of(entry.pid).started != entry.started)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("the trace of session %d has just been given up", entry.pid)));

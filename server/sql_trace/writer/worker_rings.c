@@ -77,12 +77,20 @@ rings_end(Recording *recording)
 	pfree(recording->buffer);
 }
 
+/* One in the area has another handle when it has grown. */
 static Drained *
-find(Recording *recording, RingHandle handle, TimestampTz started)
+find(Recording *recording, bool waits, int pid, RingHandle handle, TimestampTz started)
 {
 	for (int i = 0; i < recording->nrings; i++)
-		if (recording->rings[i].handle == handle && recording->rings[i].started == started)
-			return &recording->rings[i];
+	{
+		Drained    *ring = &recording->rings[i];
+
+		if (ring->started == started &&
+			(ring->handle == handle ||
+			 ((ring->handle & handle & RING_IN_AREA) != 0 && ring->pid == pid &&
+			  ring->waits == waits)))
+			return ring;
+	}
 	return NULL;
 }
 
@@ -105,10 +113,10 @@ report_not_mapped(void *argument, const char *cause)
 
 /* A ring that is in shared memory, known or new; NULL: it is of no interest. */
 static Drained *
-meet(Recording *recording, bool waits, RingHandle handle, TimestampTz started,
+meet(Recording *recording, bool waits, int pid, RingHandle handle, TimestampTz started,
 	 TimestampTz ended)
 {
-	Drained    *ring = find(recording, handle, started);
+	Drained    *ring = find(recording, waits, pid, handle, started);
 
 	if (ring == NULL)
 	{
@@ -128,6 +136,12 @@ meet(Recording *recording, bool waits, RingHandle handle, TimestampTz started,
 		ring->started = started;
 		ring->waits = waits;
 		ring->number = ++recording->rings_ever;
+		(void) guarded_run("sql_trace", map, report_not_mapped, ring);
+	}
+	else if (ring->handle != handle)
+	{
+		unmap(ring);
+		ring->handle = handle;
 		(void) guarded_run("sql_trace", map, report_not_mapped, ring);
 	}
 	ring->seen = true;
@@ -180,8 +194,9 @@ look_at_calls(Recording *recording)
 		LWLockAcquire(&shared->lock, LW_SHARED);
 		entry = *at;
 		LWLockRelease(&shared->lock);
-		ring = entry.handle == 0 ? NULL :
-			meet(recording, false, entry.handle, entry.started, entry.ended);
+		/* what only the recorder keeps is for those who ask for it */
+		ring = entry.handle == 0 || entry.reason == REASON_RECORDER ? NULL :
+			meet(recording, false, entry.pid, entry.handle, entry.started, entry.ended);
 		if (ring == NULL || ring->pid != 0)
 			continue;
 		ring->pid = entry.pid;
@@ -222,7 +237,7 @@ look_at_waits(Recording *recording)
 		const Drained *session = waits.handle != 0 ? session_of(recording, &waits) : NULL;
 		int			of = session ? (int) (session - recording->rings) : -1;
 		Drained    *ring = session ?
-			meet(recording, true, waits.handle, waits.started, waits.ended) : NULL;
+			meet(recording, true, waits.pid, waits.handle, waits.started, waits.ended) : NULL;
 
 		if (ring == NULL || ring->pid != 0)
 			continue;
