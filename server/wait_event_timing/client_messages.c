@@ -21,7 +21,7 @@ notice(char type, const char *body)
 		capture_fold();
 		settings_follow_application();
 		ring_open();
-		ring_rest(*body == 'I');
+		ring_rest(body);
 		trace_follow_level();
 	}
 	if (type == 'Z')

@@ -168,9 +168,9 @@ open_area_ring(void)
 void
 ring_open(void)
 {
-	if (unlikely(capture.block.rests))
-		(void) recorder_claim();
-	if (capture.ring != NULL || ending || capture.slot == NULL)
+	if (capture.ring != NULL && likely(!capture.block.rests || recorder_claim()))
+		return;
+	if (ending || capture.slot == NULL)
 		return;
 	if (pg_atomic_read_u32(capture.level) != CAPTURE_TRACE)
 	{
@@ -270,11 +270,12 @@ ring_follow_level(void)
 }
 
 /*
- * The process holds nothing; "idle": nor is a transaction open.  One that is not
- * traced any more keeps its ring for a while: for readers, and as it may be traced again soon.
+ * The process holds nothing; "status" is that of the transaction, as clients learn
+ * it.  One that is not traced any more keeps its ring for a while: for readers, and
+ * as it may be traced again soon.
  */
 void
-ring_rest(bool idle)
+ring_rest(const char *status)
 {
 	TimestampTz now;
 
@@ -284,7 +285,7 @@ ring_rest(bool idle)
 	{
 		resting_since = 0;
 		if (unlikely(capture.block.handle != 0))
-			recorder_rest(idle);
+			recorder_rest(*status == 'I');
 		return;
 	}
 	now = GetCurrentTimestamp();
@@ -293,7 +294,7 @@ ring_rest(bool idle)
 	if (now - resting_since >= waits_keep_s * USECS_PER_SEC)
 		(void) guard_run(give_up_ring, "wait_event_timing cannot free the memory of a trace");
 	if (capture.block.handle != 0)
-		recorder_rest(idle);
+		recorder_rest(*status == 'I');
 }
 
 /*

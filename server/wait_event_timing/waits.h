@@ -375,7 +375,7 @@ extern void ring_follow_in_background(void);
 extern void ring_follow_level(void);
 extern void ring_let_end(Slot *slot, bool has_ring);
 extern struct dsm_segment *ring_segment(uint32 nrecords);
-extern void ring_rest(bool idle);
+extern void ring_rest(const char *status);
 extern void ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old,
 						int64 new_ticks);
 
